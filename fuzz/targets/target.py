@@ -1,0 +1,204 @@
+"""What a target is: an adapter to one kernel under test, with what it supports as data.
+
+A target never decides at run time what it can do: `support` and `rules` say it, `refusal` reads them, the strategies draw
+from them, and `attnfuzz targets` prints them. Two kinds of "no":
+    cannot express   the kernel's interface has no such option; the harness never asks
+    refuses          the kernel declares that it raises; the harness asks now and then, and silent acceptance is a finding
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from torch import Tensor
+
+from fuzz.case import Case
+from oracles.accuracy import Numerics
+from oracles.answers import Answers
+from oracles.masks import kinds
+from oracles.problem import Dtype, Layout
+
+Device: TypeAlias = Literal["host", "cuda"]
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """A Case's inputs, in the problem's layout and the recipe's strides. `bias` is None without one, `do` without backward."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    do: Tensor | None = None
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What a run gave: the answers, and the proof of what ran (an autograd node's or kernel's name, with its variant)."""
+
+    answers: Answers
+    kernel: str
+
+
+@dataclass(frozen=True)
+class Support:
+    """What a target's interface can express. Masks None: any predicate (as a dense or block mask)."""
+
+    dtypes: tuple[Dtype, ...] = ("float16", "bfloat16", "float32")
+    layouts: tuple[Layout, ...] = ("padded",)
+    masks: frozenset[str] | None = None
+    ragged: bool = True
+    bias: bool = False
+    bias_grad: bool = False
+    softcap: bool = False
+    scale: bool = True
+    gqa: bool = True
+    dim: tuple[int, int, int] = (1, 256, 1)  # least, most, step
+    dim_v_differs: bool = True
+    zero_lengths: bool = True
+    strides: bool = True  # anything but contiguous, aligned tensors
+    lse: bool = False
+    backward: bool = True
+    max_pairs: int = 1 << 24
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A declared refusal beyond `support`: when `applies`, the kernel raises (`refuses`) or is not asked (`cannot`)."""
+
+    why: str
+    applies: Callable[[Case], bool]
+    kind: Literal["cannot", "refuses"] = "cannot"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a target does not take a case."""
+
+    kind: Literal["cannot", "refuses"]
+    why: str
+
+
+class Target(Protocol):
+    """One kernel under test. Built-in ones are in this folder; a user's come through @target or an entry point.
+
+    name       as it stands in a Case, e.g. 'torch.sdpa.flash'
+    device     where it runs
+    numerics   how it rounds on the way, which decides the error budget
+    proof      a run's `kernel` must contain one of these; empty: the target cannot prove what ran
+    deterministic  whether repeats must agree bit for bit (a declared exception is printed, not hidden)
+    """
+
+    name: str
+    device: Device
+    summary: str
+    support: Support
+    rules: tuple[Rule, ...]
+    numerics: Numerics
+    proof: tuple[str, ...]
+    deterministic: bool
+    variants: tuple[dict[str, str | int | bool], ...]
+
+    def missing(self) -> str | None:
+        """Why it cannot run on this machine, or None. Must not start CUDA."""
+
+    def prepare(self, case: Case, tensors: Tensors) -> None:
+        """Compiles whatever `run` will launch. Its time never counts against the deadline."""
+
+    def run(self, case: Case, tensors: Tensors) -> Execution:
+        """Forward and, when the problem asks for it, backward. Returns after the device has finished."""
+
+    def expected_seconds(self, case: Case) -> float:
+        """A rough time of one run; the deadline is about ten times that, with a floor."""
+
+
+@dataclass(frozen=True)
+class _Check:
+    why: Callable[[Support], str]
+    bad: Callable[[Support, Case], bool]
+    kind: str = field(default="cannot")
+
+
+def _dims(s: Support, c: Case) -> bool:
+    least, most, step = s.dim
+    return any(not least <= d <= most or d % step for d in (c.problem.dim, c.problem.dim_v))
+
+
+def _plain(c: Case) -> bool:
+    stores = (c.inputs.q, c.inputs.k, c.inputs.v, c.inputs.do)
+    return all(x.order == "bhsd" and not x.pad and not x.offset for x in stores)
+
+
+_CHECKS: tuple[_Check, ...] = (
+    _Check(lambda s: f"dtype is not one of {', '.join(s.dtypes)}", lambda s, c: c.problem.dtype not in s.dtypes),
+    _Check(lambda s: f"layout is not {' or '.join(s.layouts)}", lambda s, c: c.problem.layout not in s.layouts),
+    _Check(
+        lambda s: f"masks other than {', '.join(sorted(s.masks or ()))}",
+        lambda s, c: s.masks is not None and not kinds(c.problem.mask) <= s.masks,
+    ),
+    _Check(
+        lambda s: "padded sequences of different lengths",
+        lambda s, c: not s.ragged and c.problem.layout == "padded" and c.problem.ragged,
+    ),
+    _Check(lambda s: "no bias", lambda s, c: not s.bias and c.problem.bias is not None),
+    _Check(
+        lambda s: "no gradient of the bias",
+        lambda s, c: bool(not s.bias_grad and c.problem.bias and c.problem.bias.grad and c.problem.backward),
+    ),
+    _Check(lambda s: "no softcap", lambda s, c: not s.softcap and c.problem.softcap > 0),
+    _Check(lambda s: "no scale of one's own", lambda s, c: not s.scale and c.problem.scale is not None),
+    _Check(lambda s: "heads_q must equal heads_kv", lambda s, c: not s.gqa and c.problem.group > 1),
+    _Check(lambda s: "head dims outside {} … {} in steps of {}".format(*s.dim), _dims),
+    _Check(lambda s: "dim_v must equal dim", lambda s, c: not s.dim_v_differs and c.problem.dim != c.problem.dim_v),
+    _Check(
+        lambda s: "sequences of length 0",
+        lambda s, c: not s.zero_lengths and 0 in (*c.problem.lengths_q, *c.problem.lengths_k),
+    ),
+    _Check(lambda s: "contiguous, aligned tensors only", lambda s, c: not s.strides and not _plain(c)),
+    _Check(lambda s: "no backward", lambda s, c: not s.backward and c.problem.backward),
+    _Check(lambda s: f"more than {s.max_pairs} (query, key) pairs", lambda s, c: c.problem.pairs > s.max_pairs),
+)
+
+
+def refusal(target: Target, case: Case) -> Refusal | None:
+    """Why `target` does not take `case`, or None. Reads only the declared data."""
+    for check in _CHECKS:
+        if check.bad(target.support, case):
+            return Refusal("cannot", check.why(target.support))
+    for rule in target.rules:
+        if rule.applies(case):
+            return Refusal(rule.kind, rule.why)
+    return None
+
+
+def limits(target: Target) -> list[str]:
+    """Everything that `target` declares not to take, as lines for people: the reasons that `refusal` can give."""
+    s = target.support
+    plain = Support()
+    lines = []
+    for check, shown in zip(_CHECKS, _shown(s, plain), strict=True):
+        if shown:
+            lines.append(check.why(s))
+    return lines + [f"{rule.why} ({rule.kind})" for rule in target.rules]
+
+
+def _shown(s: Support, plain: Support) -> list[bool]:
+    return [
+        s.dtypes != plain.dtypes,
+        len(s.layouts) < 2,
+        s.masks is not None,
+        not s.ragged,
+        not s.bias,
+        s.bias and not s.bias_grad,
+        not s.softcap,
+        not s.scale,
+        not s.gqa,
+        True,
+        not s.dim_v_differs,
+        not s.zero_lengths,
+        not s.strides,
+        not s.backward,
+        True,
+    ]

@@ -1,0 +1,65 @@
+"""What came of a Case: the result lattice, Verdict, Signature. Values only; making them is judge.py's work."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from oracles.finding import Finding, Place
+
+__all__ = ["BAD", "Finding", "Outcome", "Place", "Signature", "Verdict", "summary"]
+
+Outcome: TypeAlias = Literal["pass", "fail", "hang", "crash", "flake", "reject", "missing", "unexpected_pass"]
+BAD: frozenset[str] = frozenset({"fail", "hang", "crash", "flake", "missing", "unexpected_pass"})
+
+
+class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What makes two failures the same bug. `features` are those of the minimised case where there is one."""
+
+    target: str
+    kind: str
+    oracle: str
+    tensors: tuple[str, ...] = ()
+    place: str = ""
+    features: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Eight hexadecimal digits, for file names."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:8]
+
+
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of run_case.
+
+    ratio     largest error / budget over all tensors (0 where nothing was compared)
+    seconds   by phase: inputs, reference, prepare, run, judge, overhead
+    evidence  of a hang or crash: {"python_stack": …, "exit": …, "stderr": …, "gpu": …}
+    kernel    what the execution proved to have run
+    failed, runs   for a flake: k of n runs failed
+    """
+
+    case_id: str
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+    ratio: float = 0.0
+    seconds: dict[str, float] = {}
+    evidence: dict[str, Any] = {}
+    kernel: str = ""
+    failed: int = 0
+    runs: int = 0
+
+    @property
+    def bad(self) -> bool:
+        """Whether the verdict is a finding."""
+        return self.outcome in BAD
+
+
+def summary(verdict: Verdict) -> str:
+    """One line: the outcome and its first finding."""
+    rate = f" {verdict.failed}/{verdict.runs}" if verdict.outcome == "flake" else ""
+    first = verdict.findings[0].message if verdict.findings else verdict.reason
+    return f"{verdict.outcome}{rate}" + (f": {first}" if first else "")

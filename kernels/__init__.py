@@ -1,0 +1,1 @@
+"""The bundled attention kernels. They work on their own: nothing here imports the harness or its oracles."""

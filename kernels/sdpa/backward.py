@@ -1,0 +1,408 @@
+"""The backward kernels: delta, then dK and dV (a program per tile of keys), then dQ (a program per tile of queries).
+
+With P the probabilities, dP = dO V^T and delta = rowsum(O ∘ dO) - dLSE:  dS = P ∘ (dP - delta),  dV = P^T dO,
+dK = dS^T Q · scale,  dQ = dS K · scale  (Dao, arXiv:2307.08691, section 3.1; LSE's own gradient enters through delta).
+
+Every output tile has one program that adds its terms in one fixed order, so results are bitwise the same in every
+run and nothing is added atomically; the price is that P is computed twice.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.sdpa.forward import last_interior_key, last_key, locate
+from kernels.sdpa.scores import apply_mask, load_row_statistics, probabilities, score_unit
+from kernels.sdpa.tiles import dot, load_tile, round_to, store_tile, widen
+
+DELTA_RUNTIME = ["mO", "tO", "mdO", "tdO", "mLSE", "mdLSE", "tdLSE", "mDelta", "batches", "heads_q", "len_q", "dim_v"]
+
+
+@triton.jit(do_not_specialize=DELTA_RUNTIME, do_not_specialize_on_alignment=DELTA_RUNTIME)
+def delta_kernel(
+    mO,
+    tO,
+    mdO,
+    tdO,
+    mLSE,
+    mdLSE,
+    tdLSE,
+    mDelta,
+    batches,
+    heads_q,
+    len_q,
+    dim_v,
+    HAS_DLSE: tl.constexpr,
+    DESCRIPTOR: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """delta (batch, heads_q, len_q) float32 = rowsum(O ∘ dO) - dLSE; 0 for rows without keys."""
+    batch, head = locate(heads_q)
+    if batch >= batches:
+        return
+    m_start = tl.program_id(0) * TILE_M
+    index_row = m_start + tl.arange(0, TILE_M)
+    inside = index_row < len_q
+    rO = load_tile(mO, tO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
+    rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
+    rDelta = tl.sum(widen(rO) * widen(rdO), 1)
+    if HAS_DLSE:
+        start = tl.cast(batch, tl.int64) * tdLSE[0] + tl.cast(head, tl.int64) * tdLSE[1]
+        rDelta -= tl.load(mdLSE + start + index_row.to(tl.int64) * tdLSE[2], mask=inside, other=0.0)
+    offset = (batch * heads_q + head).to(tl.int64) * len_q
+    rLSE = tl.load(mLSE + offset + index_row, mask=inside, other=0.0)
+    rDelta = tl.where(rLSE == -float("inf"), 0.0, rDelta)
+    tl.store(mDelta + offset + index_row, rDelta, mask=inside)
+
+
+@triton.jit
+def first_query(n_start, TILE_M: tl.constexpr, CAUSAL: tl.constexpr):
+    """Start of the first tile of queries that sees any key of the tile."""
+    first = 0
+    if CAUSAL:
+        first = n_start // TILE_M * TILE_M
+    return first
+
+
+@triton.jit
+def first_interior_query(n_start, len_q, TILE_M: tl.constexpr, TILE_N: tl.constexpr, CAUSAL: tl.constexpr):
+    """Start of the first tile of queries that sees every key of the tile, len_q rounded up where there is none."""
+    first = 0
+    if CAUSAL:
+        first = tl.minimum(tl.cdiv(n_start + TILE_N - 1, TILE_M), tl.cdiv(len_q, TILE_M)) * TILE_M
+    return first
+
+
+@triton.jit
+def gather_dkdv(
+    rdK,
+    rdV,
+    rK,
+    rV,
+    mQ,
+    tQ,
+    mdO,
+    tdO,
+    mMask,
+    tMask,
+    mLSE,
+    mDelta,
+    batch,
+    head,
+    heads_q,
+    n_start,
+    m_first,
+    m_last,
+    len_q,
+    len_k,
+    dim,
+    dim_v,
+    scale,
+    EDGE: tl.constexpr,
+    DTYPE: tl.constexpr,
+    MASK: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    FOLD: tl.constexpr,
+    DESCRIPTOR: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    mask_causal: tl.constexpr,
+):
+    """Adds queries m_first … m_last - 1 of one head to (dK, dV). Scores are held transposed, (TILE_N, TILE_M).
+
+    Keys beyond len_k need no mask: they reach only their own rows of dK and dV, which are not stored.
+    """
+    unit = score_unit(scale, FOLD)
+    offset = (batch * heads_q + head).to(tl.int64) * len_q
+    n = n_start + tl.arange(0, TILE_N)[:, None]
+    for m_start in range(m_first, m_last, TILE_M):
+        index_row = m_start + tl.arange(0, TILE_M)
+        m = index_row[None, :]
+        rQ = load_tile(mQ, tQ, batch, head, m_start, len_q, dim, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
+        rLSE2, rDelta = load_row_statistics(mLSE, mDelta, offset, index_row, len_q)
+        rS = dot(rK, tl.trans(rQ), tl.zeros([TILE_N, TILE_M], tl.float32))
+        rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, MASK, FOLD)
+        if EDGE and CAUSAL:
+            rS = mask_causal(rS, m, n)
+        rP = probabilities(rS, rLSE2[None, :], unit)
+        rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
+        rdV = dot(round_to(rP, DTYPE, INTERPRETED), rdO, rdV)
+        rdP = dot(rV, tl.trans(rdO), tl.zeros([TILE_N, TILE_M], tl.float32))
+        rdS = rP * (rdP - rDelta[None, :])
+        rdK = dot(round_to(rdS, DTYPE, INTERPRETED), rQ, rdK)
+    return rdK, rdV
+
+
+BACKWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", "mMask", "tMask", "mLSE", "mDelta"]
+BACKWARD_RUNTIME += ["mdQ", "tdQ", "mdK", "tdK", "mdV", "tdV"]
+BACKWARD_RUNTIME += ["batches", "heads_q", "heads_kv", "len_q", "len_k", "dim", "dim_v"]
+DKDV_RUNTIME = [name for name in BACKWARD_RUNTIME if name not in ("mdQ", "tdQ")]
+DQ_RUNTIME = [name for name in BACKWARD_RUNTIME if name not in ("mdK", "tdK", "mdV", "tdV")]
+
+
+@triton.jit(do_not_specialize=DKDV_RUNTIME, do_not_specialize_on_alignment=DKDV_RUNTIME)
+def dkdv_kernel(
+    mQ,
+    tQ,
+    mK,
+    tK,
+    mV,
+    tV,
+    mdO,
+    tdO,
+    mMask,
+    tMask,
+    mLSE,
+    mDelta,
+    mdK,
+    tdK,
+    mdV,
+    tdV,
+    batches,
+    heads_q,
+    heads_kv,
+    len_q,
+    len_k,
+    dim,
+    dim_v,
+    scale,
+    DTYPE: tl.constexpr,
+    MASK: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    FOLD: tl.constexpr,
+    DESCRIPTOR: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    mask_causal: tl.constexpr,
+):
+    """dK and dV of one tile of keys, over all query heads of the group in their order."""
+    batch, head_kv = locate(heads_kv)
+    if batch >= batches:
+        return
+    n_start = tl.program_id(0) * TILE_N
+    rK = load_tile(mK, tK, batch, head_kv, n_start, len_k, dim, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
+    rV = load_tile(mV, tV, batch, head_kv, n_start, len_k, dim_v, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
+    rdK = tl.zeros([TILE_N, BLOCK_D], tl.float32)
+    rdV = tl.zeros([TILE_N, BLOCK_D], tl.float32)
+
+    m_first = first_query(n_start, TILE_M, CAUSAL)
+    m_interior = first_interior_query(n_start, len_q, TILE_M, TILE_N, CAUSAL)
+    group = heads_q // heads_kv
+    for head in range(head_kv * group, (head_kv + 1) * group):
+        for INTERIOR in tl.static_range(0 if CAUSAL else 1, 2):
+            rdK, rdV = gather_dkdv(
+                rdK,
+                rdV,
+                rK,
+                rV,
+                mQ,
+                tQ,
+                mdO,
+                tdO,
+                mMask,
+                tMask,
+                mLSE,
+                mDelta,
+                batch,
+                head,
+                heads_q,
+                n_start,
+                m_interior if INTERIOR else m_first,
+                len_q if INTERIOR else m_interior,
+                len_q,
+                len_k,
+                dim,
+                dim_v,
+                scale,
+                not INTERIOR,
+                DTYPE,
+                MASK,
+                CAUSAL,
+                FOLD,
+                DESCRIPTOR,
+                INTERPRETED,
+                TILE_M,
+                TILE_N,
+                BLOCK_D,
+                mask_causal,
+            )
+
+    store_tile(
+        mdK, tdK, rdK * scale, batch, head_kv, n_start, len_k, dim, DTYPE, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED
+    )
+    store_tile(
+        mdV, tdV, rdV, batch, head_kv, n_start, len_k, dim_v, DTYPE, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED
+    )
+
+
+@triton.jit
+def gather_dq(
+    rdQ,
+    rQ,
+    rdO,
+    rLSE2,
+    rDelta,
+    mK,
+    tK,
+    mV,
+    tV,
+    mMask,
+    tMask,
+    batch,
+    head,
+    head_kv,
+    m_start,
+    n_first,
+    n_last,
+    len_q,
+    len_k,
+    dim,
+    dim_v,
+    scale,
+    EDGE: tl.constexpr,
+    DTYPE: tl.constexpr,
+    MASK: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    FOLD: tl.constexpr,
+    DESCRIPTOR: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    mask_tail_keys: tl.constexpr,
+    mask_causal: tl.constexpr,
+):
+    """Adds keys n_first … n_last - 1 to dQ; EDGE tiles are masked."""
+    unit = score_unit(scale, FOLD)
+    m = m_start + tl.arange(0, TILE_M)[:, None]
+    for n_start in range(n_first, n_last, TILE_N):
+        n = n_start + tl.arange(0, TILE_N)[None, :]
+        rK = load_tile(mK, tK, batch, head_kv, n_start, len_k, dim, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
+        rV = load_tile(mV, tV, batch, head_kv, n_start, len_k, dim_v, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
+        rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
+        rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, MASK, FOLD)
+        if EDGE:
+            rS = mask_tail_keys(rS, n, len_k)
+            if CAUSAL:
+                rS = mask_causal(rS, m, n)
+        rP = probabilities(rS, rLSE2[:, None], unit)
+        rdP = dot(rdO, tl.trans(rV), tl.zeros([TILE_M, TILE_N], tl.float32))
+        rdS = rP * (rdP - rDelta[:, None])
+        rdQ = dot(round_to(rdS, DTYPE, INTERPRETED), rK, rdQ)
+    return rdQ
+
+
+@triton.jit(do_not_specialize=DQ_RUNTIME, do_not_specialize_on_alignment=DQ_RUNTIME)
+def dq_kernel(
+    mQ,
+    tQ,
+    mK,
+    tK,
+    mV,
+    tV,
+    mdO,
+    tdO,
+    mMask,
+    tMask,
+    mLSE,
+    mDelta,
+    mdQ,
+    tdQ,
+    batches,
+    heads_q,
+    heads_kv,
+    len_q,
+    len_k,
+    dim,
+    dim_v,
+    scale,
+    DTYPE: tl.constexpr,
+    MASK: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    FOLD: tl.constexpr,
+    DESCRIPTOR: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    kv_head_of: tl.constexpr,
+    mask_tail_keys: tl.constexpr,
+    mask_causal: tl.constexpr,
+    finish_dq: tl.constexpr,
+):
+    """dQ of one tile of queries; the mirror image of `forward_kernel`."""
+    batch, head = locate(heads_q)
+    if batch >= batches:
+        return
+    m_block = tl.program_id(0)
+    if CAUSAL:
+        m_block = tl.num_programs(0) - 1 - m_block
+    m_start = m_block * TILE_M
+    head_kv = kv_head_of(head, heads_q, heads_kv)
+
+    rQ = load_tile(mQ, tQ, batch, head, m_start, len_q, dim, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
+    rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
+    offset = (batch * heads_q + head).to(tl.int64) * len_q
+    rLSE2, rDelta = load_row_statistics(mLSE, mDelta, offset, m_start + tl.arange(0, TILE_M), len_q)
+    rdQ = tl.zeros([TILE_M, BLOCK_D], tl.float32)
+
+    n_interior = last_interior_key(m_start, len_k, TILE_N, CAUSAL)
+    n_last = last_key(m_start, len_k, TILE_M, CAUSAL)
+    for EDGE in tl.static_range(2):
+        rdQ = gather_dq(
+            rdQ,
+            rQ,
+            rdO,
+            rLSE2,
+            rDelta,
+            mK,
+            tK,
+            mV,
+            tV,
+            mMask,
+            tMask,
+            batch,
+            head,
+            head_kv,
+            m_start,
+            n_interior if EDGE else 0,
+            n_last if EDGE else n_interior,
+            len_q,
+            len_k,
+            dim,
+            dim_v,
+            scale,
+            EDGE,
+            DTYPE,
+            MASK,
+            CAUSAL,
+            FOLD,
+            DESCRIPTOR,
+            INTERPRETED,
+            TILE_M,
+            TILE_N,
+            BLOCK_D,
+            mask_tail_keys,
+            mask_causal,
+        )
+
+    store_tile(
+        mdQ,
+        tdQ,
+        finish_dq(rdQ, scale),
+        batch,
+        head,
+        m_start,
+        len_q,
+        dim,
+        DTYPE,
+        TILE_M,
+        BLOCK_D,
+        DESCRIPTOR,
+        INTERPRETED,
+    )

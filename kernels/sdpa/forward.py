@@ -1,0 +1,192 @@
+"""The forward kernel: one program makes one tile of O and of LSE, walking along the keys.
+
+Grid (m_blocks, heads, batches), see `locate`. On a GPU neighbouring programs share a head, so its keys and values
+stay in the L2 cache; causal programs start with the last, longest rows.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.sdpa.scores import apply_mask, online_softmax, row_statistics, score_unit
+from kernels.sdpa.tiles import dot, load_tile, round_to, store_tile
+
+
+@triton.jit
+def last_key(m_start, len_k, TILE_M: tl.constexpr, CAUSAL: tl.constexpr):
+    """One past the last key that any row of the tile sees."""
+    last = len_k
+    if CAUSAL:
+        last = tl.minimum(len_k, m_start + TILE_M)
+    return last
+
+
+@triton.jit
+def last_interior_key(m_start, len_k, TILE_N: tl.constexpr, CAUSAL: tl.constexpr):
+    """One past the last key of the tiles that need neither a tail mask nor a causal mask; a multiple of TILE_N."""
+    last = len_k
+    if CAUSAL:
+        last = tl.minimum(len_k, m_start + 1)
+    return last // TILE_N * TILE_N
+
+
+@triton.jit
+def attend(
+    rAcc,
+    rMax,
+    rSum,
+    rQ,
+    mK,
+    tK,
+    mV,
+    tV,
+    mMask,
+    tMask,
+    batch,
+    head,
+    head_kv,
+    m_start,
+    n_first,
+    n_last,
+    len_q,
+    len_k,
+    dim,
+    dim_v,
+    scale,
+    EDGE: tl.constexpr,
+    DTYPE: tl.constexpr,
+    MASK: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    FOLD: tl.constexpr,
+    DESCRIPTOR: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    mask_tail_keys: tl.constexpr,
+    mask_causal: tl.constexpr,
+):
+    """Adds keys n_first … n_last - 1 to the running (accumulator, maximum, sum); EDGE tiles are masked."""
+    unit = score_unit(scale, FOLD)
+    m = m_start + tl.arange(0, TILE_M)[:, None]
+    for n_start in range(n_first, n_last, TILE_N):
+        n = n_start + tl.arange(0, TILE_N)[None, :]
+        rK = load_tile(mK, tK, batch, head_kv, n_start, len_k, dim, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
+        rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
+        rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, MASK, FOLD)
+        if EDGE:
+            rS = mask_tail_keys(rS, n, len_k)
+            if CAUSAL:
+                rS = mask_causal(rS, m, n)
+        rP, rShrink, rMax, rSum = online_softmax(rS, rMax, rSum, unit, MASK != "none")
+        rV = load_tile(mV, tV, batch, head_kv, n_start, len_k, dim_v, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
+        rAcc = dot(round_to(rP, DTYPE, INTERPRETED), rV, rAcc * rShrink[:, None])
+    return rAcc, rMax, rSum
+
+
+@triton.jit
+def locate(heads):
+    """(batch, head) of this program: the grid's second and third axis count them together, 65,535 on each at most."""
+    index = tl.program_id(1) + tl.program_id(2) * tl.num_programs(1)
+    return index // heads, index % heads
+
+
+FORWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mMask", "tMask", "mO", "tO", "mLSE"]
+FORWARD_RUNTIME += ["batches", "heads_q", "heads_kv", "len_q", "len_k", "dim", "dim_v"]
+
+
+@triton.jit(do_not_specialize=FORWARD_RUNTIME, do_not_specialize_on_alignment=FORWARD_RUNTIME)
+def forward_kernel(
+    mQ,
+    tQ,
+    mK,
+    tK,
+    mV,
+    tV,
+    mMask,
+    tMask,
+    mO,
+    tO,
+    mLSE,
+    batches,
+    heads_q,
+    heads_kv,
+    len_q,
+    len_k,
+    dim,
+    dim_v,
+    scale,
+    DTYPE: tl.constexpr,
+    MASK: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    FOLD: tl.constexpr,
+    DESCRIPTOR: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    store_row_statistics: tl.constexpr,
+    kv_head_of: tl.constexpr,
+    mask_tail_keys: tl.constexpr,
+    mask_causal: tl.constexpr,
+):
+    """O = softmax(Q K^T · scale + mask) V and LSE, see `kernels.sdpa.api` for shapes and dtypes."""
+    batch, head = locate(heads_q)
+    if batch >= batches:
+        return
+    m_block = tl.program_id(0)
+    if CAUSAL:
+        m_block = tl.num_programs(0) - 1 - m_block
+    m_start = m_block * TILE_M
+    head_kv = kv_head_of(head, heads_q, heads_kv)
+
+    rQ = load_tile(mQ, tQ, batch, head, m_start, len_q, dim, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
+    rAcc = tl.zeros([TILE_M, BLOCK_D], tl.float32)
+    rMax = tl.full([TILE_M], -float("inf"), tl.float32)
+    rSum = tl.zeros([TILE_M], tl.float32)
+
+    n_interior = last_interior_key(m_start, len_k, TILE_N, CAUSAL)
+    n_last = last_key(m_start, len_k, TILE_M, CAUSAL)
+    for EDGE in tl.static_range(2):
+        rAcc, rMax, rSum = attend(
+            rAcc,
+            rMax,
+            rSum,
+            rQ,
+            mK,
+            tK,
+            mV,
+            tV,
+            mMask,
+            tMask,
+            batch,
+            head,
+            head_kv,
+            m_start,
+            n_interior if EDGE else 0,
+            n_last if EDGE else n_interior,
+            len_q,
+            len_k,
+            dim,
+            dim_v,
+            scale,
+            EDGE,
+            DTYPE,
+            MASK,
+            CAUSAL,
+            FOLD,
+            DESCRIPTOR,
+            INTERPRETED,
+            TILE_M,
+            TILE_N,
+            BLOCK_D,
+            mask_tail_keys,
+            mask_causal,
+        )
+
+    rLSE, rInverse = row_statistics(rMax, rSum, score_unit(scale, FOLD))
+    offset = (batch * heads_q + head).to(tl.int64) * len_q
+    store_row_statistics(mLSE, offset, m_start + tl.arange(0, TILE_M), rLSE, len_q)
+    rO = rAcc * rInverse[:, None]
+    store_tile(
+        mO, tO, rO, batch, head, m_start, len_q, dim_v, DTYPE, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED
+    )

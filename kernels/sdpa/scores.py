@@ -1,0 +1,103 @@
+"""Device helpers between the two matrix products: from raw scores to probabilities, and the rows' statistics.
+
+NOTE [score units] Raw scores are q·k. With FOLD (a positive scale and no float mask) they stay raw and the scale is
+folded into the exponent: `unit` is the scale, and probabilities are exp2((s - max) * unit * log2(e)), one fused
+multiply-add and one exp2 per score. Otherwise scores are scaled (and biased) at once and `unit` is 1: a maximum over
+raw scores would be wrong for a negative scale, and a bias near the end of float32's range times log2(e) overflows.
+
+NOTE [rows without keys] A row that may see no key has maximum -inf and sum 0. Forward writes O = 0 and LSE = -inf.
+Backward reads that LSE as +inf, so that every probability of the row is exp2(-inf) = 0, as for rows beyond len_q.
+
+The index tensors `m` and `n` (queries, keys) broadcast against the scores, so that the same helpers serve a tile of
+scores and a transposed one.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.sdpa.tiles import wide_product, widen
+
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def apply_mask(
+    rS,
+    scale,
+    mMask,
+    tMask,
+    batch,
+    head,
+    m,
+    n,
+    len_q,
+    len_k,
+    MASK: tl.constexpr,
+    FOLD: tl.constexpr,
+):
+    """Raw scores to scores in units (see NOTE [score units]), with attn_mask applied; causality is not."""
+    if not FOLD:
+        rS = rS * scale
+    if MASK != "none":
+        offsets = wide_product(batch, tMask[0]) + wide_product(head, tMask[1])
+        offsets += wide_product(m, tMask[2]) + wide_product(n, tMask[3])
+        rMask = tl.load(mMask + offsets, mask=(m < len_q) & (n < len_k), other=0)
+        if MASK == "bool":
+            rS = tl.where(rMask != 0, rS, -float("inf"))
+        else:
+            rS = rS + widen(rMask)
+    return rS
+
+
+@triton.jit
+def score_unit(scale, FOLD: tl.constexpr):
+    """What one unit of a score is worth, see NOTE [score units]."""
+    if FOLD:
+        unit = scale
+    else:
+        unit = 1.0
+    return unit
+
+
+@triton.jit
+def online_softmax(rS, rMax, rSum, unit, EMPTY_ROWS: tl.constexpr):
+    """One step of the online softmax (Milakov and Gimelshein, arXiv:1805.02867).
+
+    rS (TILE_M, TILE_N) scores in units; rMax, rSum (TILE_M,) running maximum and sum
+    returns probabilities relative to the new maximum, the factor that old sums shrink by, new maximum, new sum
+
+    EMPTY_ROWS says that a row may have seen no key yet; without it every row has, and a guard is saved.
+    """
+    rMaxNew = tl.maximum(rMax, tl.max(rS, 1))
+    rShift = rMaxNew
+    if EMPTY_ROWS:
+        rShift = tl.where(rMaxNew == -float("inf"), 0.0, rMaxNew)
+    to_log2 = unit * LOG2E
+    rP = tl.exp2(rS * to_log2 - (rShift * to_log2)[:, None])
+    rShrink = tl.exp2((rMax - rShift) * to_log2)
+    return rP, rShrink, rMaxNew, rSum * rShrink + tl.sum(rP, 1)
+
+
+@triton.jit
+def row_statistics(rMax, rSum, unit):
+    """LSE (natural logarithm) and 1 / sum of each row; (-inf, 0) where a row has no key."""
+    empty = rSum == 0.0
+    rSafe = tl.where(empty, 1.0, rSum)
+    rLSE = tl.where(empty, -float("inf"), rMax * unit + tl.log(rSafe))
+    return rLSE, tl.where(empty, 0.0, 1.0 / rSafe)
+
+
+@triton.jit
+def load_row_statistics(mLSE, mDelta, offset, index_row, len_q):
+    """log2-sum-exp2 and delta of each row; +inf and 0 for rows without keys or beyond len_q."""
+    inside = index_row < len_q
+    rLSE = tl.load(mLSE + offset + index_row, mask=inside, other=float("inf"))
+    rLSE = tl.where(rLSE == -float("inf"), float("inf"), rLSE)
+    rDelta = tl.load(mDelta + offset + index_row, mask=inside, other=0.0)
+    return rLSE * LOG2E, rDelta
+
+
+@triton.jit
+def probabilities(rS, rLSE2, unit):
+    """exp2(score - LSE): rS scores in units, rLSE2 log2-sum-exp2, broadcastable against them."""
+    return tl.exp2(rS * (unit * LOG2E) - rLSE2)

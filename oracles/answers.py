@@ -1,0 +1,29 @@
+"""Answers: the tensors that attention gives back, from the reference or from a target, in the problem's own layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+NAMES = ("o", "lse", "dq", "dk", "dv", "dbias")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Shapes as in `problem.shapes`. None: not asked for (no backward, no bias) or not offered by the target (lse)."""
+
+    o: Tensor
+    lse: Tensor | None = None
+    dq: Tensor | None = None
+    dk: Tensor | None = None
+    dv: Tensor | None = None
+    dbias: Tensor | None = None
+
+    def items(self) -> Iterator[tuple[str, Tensor]]:
+        """The tensors that are there, by name, in the order of NAMES."""
+        for name in NAMES:
+            tensor = getattr(self, name)
+            if tensor is not None:
+                yield name, tensor
