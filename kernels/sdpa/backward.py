@@ -235,9 +235,7 @@ def dkdv_kernel(
     store_tile(
         mdK, tdK, rdK * scale, batch, head_kv, n_start, len_k, dim, DTYPE, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED
     )
-    store_tile(
-        mdV, tdV, rdV, batch, head_kv, n_start, len_k, dim_v, DTYPE, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED
-    )
+    store_tile(mdV, tdV, rdV, batch, head_kv, n_start, len_k, dim_v, DTYPE, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
 
 
 @triton.jit

@@ -8,22 +8,13 @@ entry) is summed by few programs: right, not fast.
 import triton
 import triton.language as tl
 
-from kernels.sdpa.scores import apply_mask, load_row_statistics, probabilities, score_unit
+from kernels.sdpa.forward import locate
+from kernels.sdpa.scores import apply_mask, load_row_statistics, probabilities
 from kernels.sdpa.tiles import dot, load_tile, narrow
 
 DBIAS_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", "mMask", "tMask", "mLSE", "mDelta", "mdMask"]
 DBIAS_RUNTIME += ["batches", "heads_q", "heads_kv", "len_q", "len_k", "dim", "dim_v"]
 DBIAS_RUNTIME += ["mask_batches", "mask_heads", "mask_rows", "mask_columns"]
-
-
-@triton.jit
-def shared_range(start, length, size, TILE: tl.constexpr, BROADCAST: tl.constexpr):
-    """Along one axis, what shares the mask's tile at `start`: everything where it is broadcast, else the tile."""
-    if BROADCAST:
-        first, last = 0, length
-    else:
-        first, last = start, tl.minimum(start + TILE, size)
-    return first, last
 
 
 @triton.jit(do_not_specialize=DBIAS_RUNTIME, do_not_specialize_on_alignment=DBIAS_RUNTIME)
@@ -66,18 +57,50 @@ def dbias_kernel(
     mask_tail_keys: tl.constexpr,
 ):
     """dMask (mask_batches, mask_heads, mask_rows, mask_columns), contiguous; each size is 1 or the full one."""
-    mask_batch, mask_head = locate_mask(mask_heads)
+    mask_batch, mask_head = locate(mask_heads)
     if mask_batch >= mask_batches:
         return
-    row_start = tl.program_id(0) // tl.cdiv(mask_columns, TILE_N) * TILE_M
-    column_start = tl.program_id(0) % tl.cdiv(mask_columns, TILE_N) * TILE_N
-    batch_first, batch_last = shared_range(mask_batch, batches, mask_batch + 1, 1, False)
-    if mask_batches == 1:
-        batch_first, batch_last = 0, batches
-    head_first, head_last = mask_head, mask_head + 1
-    if mask_heads == 1:
-        head_first, head_last = 0, heads_q
-    m_first, m_last = shared_range(row_start, len_q, mask_rows, TILE_M, BROADCAST_ROWS)
-    n_first, n_last = shared_range(column_start, len_k, mask_columns, TILE_N, BROADCAST_COLUMNS)
+    column_tiles = tl.cdiv(mask_columns, TILE_N)
+    row_start = tl.program_id(0) // column_tiles * TILE_M
+    column_start = tl.program_id(0) % column_tiles * TILE_N
+    m_last = len_q if BROADCAST_ROWS else row_start + 1
+    n_last = len_k if BROADCAST_COLUMNS else column_start + 1
 
     rdMask = tl.zeros([TILE_M, TILE_N], tl.float32)
+    for batch in range(mask_batch, batches, mask_batches):
+        for head in range(mask_head, heads_q, mask_heads):
+            head_kv = kv_head_of(head, heads_q, heads_kv)
+            offset = (batch * heads_q + head).to(tl.int64) * len_q
+            for m_start in range(row_start, m_last, TILE_M):
+                index_row = m_start + tl.arange(0, TILE_M)
+                m = index_row[:, None]
+                rQ = load_tile(mQ, tQ, batch, head, m_start, len_q, dim, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
+                rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
+                rLSE2, rDelta = load_row_statistics(mLSE, mDelta, offset, index_row, len_q)
+                for n_start in range(column_start, n_last, TILE_N):
+                    n = n_start + tl.arange(0, TILE_N)[None, :]
+                    rK = load_tile(
+                        mK, tK, batch, head_kv, n_start, len_k, dim, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED
+                    )
+                    rV = load_tile(
+                        mV, tV, batch, head_kv, n_start, len_k, dim_v, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED
+                    )
+                    rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
+                    rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, "float", False)
+                    rS = mask_tail_keys(rS, n, len_k)
+                    rP = probabilities(rS, rLSE2[:, None], 1.0)
+                    rdP = dot(rdO, tl.trans(rV), tl.zeros([TILE_M, TILE_N], tl.float32))
+                    rdMask += rP * (rdP - rDelta[:, None])
+
+    if BROADCAST_ROWS:
+        rdMask = tl.broadcast_to(tl.sum(rdMask, 0, keep_dims=True), (TILE_M, TILE_N))
+    if BROADCAST_COLUMNS:
+        rdMask = tl.broadcast_to(tl.sum(rdMask, 1, keep_dims=True), (TILE_M, TILE_N))
+    row = row_start + tl.arange(0, TILE_M)[:, None]
+    column = column_start + tl.arange(0, TILE_N)[None, :]
+    row_of_all = (mask_batch * mask_heads + mask_head).to(tl.int64) * mask_rows + row
+    tl.store(
+        mdMask + row_of_all * mask_columns + column,
+        narrow(rdMask, MASK_DTYPE, INTERPRETED),
+        mask=(row < mask_rows) & (column < mask_columns),
+    )

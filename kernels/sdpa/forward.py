@@ -187,6 +187,4 @@ def forward_kernel(
     offset = (batch * heads_q + head).to(tl.int64) * len_q
     store_row_statistics(mLSE, offset, m_start + tl.arange(0, TILE_M), rLSE, len_q)
     rO = rAcc * rInverse[:, None]
-    store_tile(
-        mO, tO, rO, batch, head, m_start, len_q, dim_v, DTYPE, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED
-    )
+    store_tile(mO, tO, rO, batch, head, m_start, len_q, dim_v, DTYPE, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)

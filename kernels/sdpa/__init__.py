@@ -1,0 +1,10 @@
+"""Dense attention in Triton, forward and backward: any length, any mask, any strides, GQA, LSE.
+
+api what users call · checks what is refused · ops the custom operators · launch from tensors to launches · config the
+tile table · forward, backward, bias_gradient the kernels · tiles, scores their device helpers · seams what a planted
+bug may replace.
+"""
+
+from kernels.sdpa.api import plan, prepare, scaled_dot_product_attention
+
+__all__ = ["plan", "prepare", "scaled_dot_product_attention"]

@@ -1,0 +1,101 @@
+"""What users call: attention with the arguments of torch.nn.functional.scaled_dot_product_attention, and LSE."""
+
+import torch
+from torch import Tensor
+
+from kernels.sdpa.checks import check_call
+from kernels.sdpa.launch import INTERPRETED, Launch, backward_launches, bias_gradient_launches, forward_launches
+from kernels.sdpa.ops import sdpa_forward
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    return_lse: bool = False,
+    seams: str = "",
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(query @ key^T * scale + mask) @ value, differentiable in all its tensors.
+
+    query       (..., heads_q, len_q, dim) float16, bfloat16 or float32, any strides; dims 1 to 256; lengths may be 0
+    key         (..., heads_kv, len_k, dim), of query's dtype and device
+    value       (..., heads_kv, len_k, dim_v); leading dimensions broadcast
+    attn_mask   broadcasts to (..., heads_q, len_q, len_k). bool: True keeps a score. Float: added to it, and may
+                require a gradient
+    dropout_p   0
+    is_causal   query i sees keys 0 … i, counted from the top left as PyTorch does; not together with attn_mask
+    scale       any finite number, 1 / sqrt(dim) by default
+    enable_gqa  lets heads_q be a multiple of heads_kv; consecutive query heads share a KV head
+    return_lse  also return LSE, the natural logarithm of the sum of exponentials of each row's scores
+    seams       name of a seam set, see `kernels.sdpa.seams`; "" is the correct one
+    returns     out (..., heads_q, len_q, dim_v) of query's dtype, contiguous; with return_lse (out, lse), lse
+                (..., heads_q, len_q) float32, differentiable too
+
+    A row that may see no key has out 0, lse -inf and gradients 0. Scores and sums are float32, probabilities are
+    rounded to query's dtype before they meet value, float32 inputs are multiplied as float32. Gradients are bitwise the
+    same in every run. Raises ValueError for arguments outside of the above, RuntimeError for CPU tensors without
+    TRITON_INTERPRET=1. FlashAttention-2's algorithm (Dao, arXiv:2307.08691).
+    """
+    call = check_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    out, lse = sdpa_forward(call.query, call.key, call.value, call.attn_mask, call.is_causal, call.scale, seams)
+    heads = query.shape[-3:-2]
+    out = out.reshape(*call.leading, *heads, *out.shape[2:])
+    if not return_lse:
+        return out
+    return out, lse.reshape(*call.leading, *heads, *lse.shape[2:])
+
+
+def plan(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    backward: bool = True,
+    grad_out: Tensor | None = None,
+    grad_lse: Tensor | None = None,
+    seams: str = "",
+) -> list[Launch]:
+    """Every launch that the call (and its backward pass, given the gradients of its outputs) consists of.
+
+    grad_out is taken to be contiguous where it is None: another layout may need another compilation.
+    """
+    call = check_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    query, key, value, mask = call.query, call.key, call.value, call.attn_mask
+    out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+    lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
+    launches = forward_launches(query, key, value, mask, is_causal, call.scale, out, lse, seams)
+    if not backward:
+        return launches
+    grad_out = out if grad_out is None else grad_out.reshape(out.shape)
+    grad_lse = None if grad_lse is None else grad_lse.reshape(lse.shape)
+    grads = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)]
+    launches += backward_launches(
+        grad_out, grad_lse, query, key, value, mask, is_causal, call.scale, out, lse, lse, grads, seams
+    )
+    if mask is not None and mask.requires_grad:
+        grad_mask = torch.empty_like(mask, memory_format=torch.contiguous_format)
+        launches += bias_gradient_launches(grad_out, query, key, value, mask, call.scale, lse, lse, grad_mask, seams)
+    return launches
+
+
+def prepare(*args, **kwargs) -> int:
+    """Compiles and loads every kernel that `plan` of the same arguments names, and launches none of them.
+
+    returns     how many launches there are. Does nothing under Triton's interpreter, which compiles nothing.
+    """
+    launches = plan(*args, **kwargs)
+    if not INTERPRETED:
+        for launch in launches:
+            launch.compile()
+    return len(launches)

@@ -1,0 +1,61 @@
+"""Tile sizes: one table, by head dim bucket and element size. No autotuning at run time.
+
+Head dims are padded to the next of 16, 32, 64, 128, 256 (`block_d`), for dim and dim_v together, so the number of
+compiled kernels stays small: see `kernels.sdpa.launch.Launch.compile_key`.
+"""
+
+from dataclasses import dataclass
+
+BLOCKS_D = (16, 32, 64, 128, 256)
+MAX_DIM = BLOCKS_D[-1]
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """tile_m queries by tile_n keys, and how the compiler spreads them: warps, and stages of its software pipeline."""
+
+    tile_m: int
+    tile_n: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class Config:
+    """The tiles of each kernel."""
+
+    forward: Tiles
+    dkdv: Tiles
+    dq: Tiles
+    dbias: Tiles
+
+
+def block_d(dim: int, dim_v: int) -> int:
+    """The smallest block that holds a row of both."""
+    return next(block for block in BLOCKS_D if block >= max(dim, dim_v))
+
+
+_INTERPRETED = Config(*[Tiles(64, 64, 4, 1)] * 4)
+
+_HALF = {
+    16: Config(Tiles(128, 128, 8, 3), Tiles(64, 128, 8, 3), Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 2)),
+    32: Config(Tiles(128, 128, 8, 3), Tiles(64, 128, 8, 3), Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 2)),
+    64: Config(Tiles(128, 128, 8, 3), Tiles(64, 128, 8, 3), Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 2)),
+    128: Config(Tiles(128, 128, 8, 2), Tiles(64, 128, 8, 2), Tiles(128, 64, 8, 2), Tiles(64, 64, 8, 2)),
+    256: Config(Tiles(128, 64, 8, 2), Tiles(64, 64, 8, 1), Tiles(64, 64, 8, 1), Tiles(64, 64, 8, 1)),
+}
+
+_SINGLE = {
+    16: Config(*[Tiles(64, 32, 4, 2)] * 4),
+    32: Config(*[Tiles(64, 32, 4, 2)] * 4),
+    64: Config(*[Tiles(64, 32, 4, 2)] * 4),
+    128: Config(*[Tiles(32, 32, 4, 1)] * 4),
+    256: Config(*[Tiles(16, 32, 4, 1), Tiles(16, 16, 4, 1), Tiles(16, 16, 4, 1), Tiles(16, 16, 4, 1)]),
+}
+
+
+def find_config(block: int, itemsize: int, interpreted: bool) -> Config:
+    """The tiles for rows of `block` elements of `itemsize` bytes; one small config under the interpreter."""
+    if interpreted:
+        return _INTERPRETED
+    return (_SINGLE if itemsize == 4 else _HALF)[block]

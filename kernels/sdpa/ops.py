@@ -1,0 +1,118 @@
+"""The custom operators attnfuzz::sdpa_forward, sdpa_backward and sdpa_bias_gradient, their shapes, their autograd.
+
+All tensors are 4-D here; `api` brings them into that form. Outputs and scratch come from torch.empty, called in Python
+at each call, and every element of them is written.
+"""
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from kernels.sdpa.launch import backward_launches, bias_gradient_launches, forward_launches
+
+
+@torch.library.custom_op("attnfuzz::sdpa_forward", mutates_args=())
+def sdpa_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor],
+    is_causal: bool,
+    scale: float,
+    seams: str,
+) -> tuple[Tensor, Tensor]:
+    """(out, lse): see `kernels.sdpa.api.scaled_dot_product_attention`; attn_mask is 4-D, each size 1 or full."""
+    out, lse = _empty_outputs(query, value)
+    for launch in forward_launches(query, key, value, attn_mask, is_causal, scale, out, lse, seams):
+        launch.run()
+    return out, lse
+
+
+@sdpa_forward.register_fake
+def _(query, key, value, attn_mask, is_causal, scale, seams):
+    return _empty_outputs(query, value)
+
+
+def _empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    out = torch.empty((*query.shape[:-1], value.shape[-1]), dtype=query.dtype, device=query.device)
+    return out, torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
+
+
+@torch.library.custom_op("attnfuzz::sdpa_backward", mutates_args=())
+def sdpa_backward(
+    grad_out: Tensor,
+    grad_lse: Optional[Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Optional[Tensor],
+    out: Tensor,
+    lse: Tensor,
+    is_causal: bool,
+    scale: float,
+    seams: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(dQ, dK, dV, delta); delta (batch, heads_q, len_q) float32 is what `sdpa_bias_gradient` goes on from."""
+    *grads, delta = _empty_gradients(query, key, value)
+    for launch in backward_launches(
+        grad_out, grad_lse, query, key, value, attn_mask, is_causal, scale, out, lse, delta, grads, seams
+    ):
+        launch.run()
+    return grads[0], grads[1], grads[2], delta
+
+
+@sdpa_backward.register_fake
+def _(grad_out, grad_lse, query, key, value, attn_mask, out, lse, is_causal, scale, seams):
+    return _empty_gradients(query, key, value)
+
+
+def _empty_gradients(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
+    return dq, dk, dv, torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
+
+
+@torch.library.custom_op("attnfuzz::sdpa_bias_gradient", mutates_args=())
+def sdpa_bias_gradient(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    lse: Tensor,
+    delta: Tensor,
+    scale: float,
+    seams: str,
+) -> Tensor:
+    """The gradient of a float attn_mask, in its own shape and dtype."""
+    grad_bias = torch.empty(bias.shape, dtype=bias.dtype, device=bias.device)
+    for launch in bias_gradient_launches(grad_out, query, key, value, bias, scale, lse, delta, grad_bias, seams):
+        launch.run()
+    return grad_bias
+
+
+@sdpa_bias_gradient.register_fake
+def _(grad_out, query, key, value, bias, lse, delta, scale, seams):
+    return torch.empty(bias.shape, dtype=bias.dtype, device=bias.device)
+
+
+def _save_for_backward(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
+    query, key, value, attn_mask, ctx.is_causal, ctx.scale, ctx.seams = inputs
+    ctx.save_for_backward(query, key, value, attn_mask, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple:
+    query, key, value, attn_mask, out, lse = ctx.saved_tensors
+    if grad_out is None:
+        grad_out = torch.zeros_like(out)
+    dq, dk, dv, delta = sdpa_backward(
+        grad_out, grad_lse, query, key, value, attn_mask, out, lse, ctx.is_causal, ctx.scale, ctx.seams
+    )
+    grad_mask = None
+    if ctx.needs_input_grad[3]:
+        grad_mask = sdpa_bias_gradient(grad_out, query, key, value, attn_mask, lse, delta, ctx.scale, ctx.seams)
+    return dq, dk, dv, grad_mask, None, None, None
+
+
+sdpa_forward.register_autograd(_backward, setup_context=_save_for_backward)
