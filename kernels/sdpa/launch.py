@@ -4,8 +4,9 @@ A launch reads its tensors in one of two layouts, chosen by `fits_descriptors` a
 (on Hopper the tensor memory accelerator moves whole tiles), or pointers with every stride explicit.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Sequence
+from typing import Any
 
 import torch
 import triton

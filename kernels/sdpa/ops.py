@@ -4,7 +4,7 @@ All tensors are 4-D here; `api` brings them into that form. Outputs and scratch 
 at each call, and every element of them is written.
 """
 
-from typing import Any, Optional
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ def sdpa_forward(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Optional[Tensor],
+    attn_mask: Tensor | None,
     is_causal: bool,
     scale: float,
     seams: str,
@@ -42,11 +42,11 @@ def _empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
 @torch.library.custom_op("attnfuzz::sdpa_backward", mutates_args=())
 def sdpa_backward(
     grad_out: Tensor,
-    grad_lse: Optional[Tensor],
+    grad_lse: Tensor | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Optional[Tensor],
+    attn_mask: Tensor | None,
     out: Tensor,
     lse: Tensor,
     is_causal: bool,

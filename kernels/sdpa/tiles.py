@@ -34,7 +34,7 @@ def round_to(rX, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
     """A float32 tile as an operand of `dot`, rounded to DTYPE; see NOTE [interpreter]."""
     if not INTERPRETED:
         rRounded = rX.to(DTYPE)
-    elif DTYPE == tl.bfloat16:
+    elif tl.bfloat16 == DTYPE:
         rRounded = (round_bits_to_bfloat16(rX) << 16).to(tl.float32, bitcast=True)
     else:
         rRounded = rX.to(DTYPE).to(tl.float32)
@@ -44,7 +44,7 @@ def round_to(rX, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
 @triton.jit
 def narrow(rX, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
     """A float32 tile as DTYPE, ready to be stored; see NOTE [interpreter]."""
-    if INTERPRETED and DTYPE == tl.bfloat16:
+    if INTERPRETED and tl.bfloat16 == DTYPE:
         rNarrow = round_bits_to_bfloat16(rX).to(tl.uint16).to(tl.bfloat16, bitcast=True)
     else:
         rNarrow = rX.to(DTYPE)

@@ -1,0 +1,8 @@
+"""Planted bugs: bundled kernels with one seam replaced, for the harness to find, minimise and name.
+
+Each module holds the mutants of one kernel as MUTANTS, a dict by name. No planted bug is in a kernel's normal path.
+"""
+
+from kernels.mutants.mutant import Mutant
+
+__all__ = ["Mutant"]

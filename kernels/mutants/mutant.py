@@ -1,0 +1,26 @@
+"""Mutant: a planted bug and where it comes from, callable like the kernel that it breaks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A planted bug.
+
+    name      unique among one kernel's mutants
+    summary   what is wrong, and what shows it, in one sentence
+    source    where the bug was seen for real, or "invented"
+    seam      the field of the kernel's `Seams` that is replaced, or several, joined by commas
+    call      the public function of the kernel, with the bug in it
+    """
+
+    name: str
+    summary: str
+    source: str
+    seam: str
+    call: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*args, **kwargs)

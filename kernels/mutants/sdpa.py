@@ -1,0 +1,101 @@
+"""Planted bugs of `kernels.sdpa`: each is one seam, written as somebody once wrote it, or as one might."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from kernels.mutants.mutant import Mutant
+from kernels.sdpa import scaled_dot_product_attention
+from kernels.sdpa.seams import Seams, register_seams
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def _plant(name: str, summary: str, source: str, **steps: Any) -> None:
+    seams = f"sdpa!{name}"
+    register_seams(seams, replace(Seams(), **steps))
+    call = partial(scaled_dot_product_attention, seams=seams)
+    MUTANTS[name] = Mutant(name, summary, source, ", ".join(steps), call)
+
+
+@triton.jit
+def _store_row_statistics_unmasked(mLSE, offset, index_row, rLSE, len_q):
+    tl.store(mLSE + offset + index_row, rLSE)
+
+
+_plant(
+    "unmasked_row_statistics",
+    "LSE is stored without the row mask: rows beyond len_q of the last tile land in the next head's first rows (or "
+    "beyond the buffer), so O is right and the gradients of those rows are wrong, at len_q that fills no whole tile.",
+    "FlagGems pull request on SDPA backward, August 2025: tl.store(m_ptrs, m_i), found in review by tongxin",
+    store_row_statistics=_store_row_statistics_unmasked,
+)
+
+
+@triton.jit
+def _kv_head_modulo(head, heads_q, heads_kv):
+    return head % heads_kv
+
+
+_plant(
+    "kv_head_modulo",
+    "Query heads take KV heads in turns instead of in groups: wrong wherever 1 < heads_kv < heads_q.",
+    "FlagGems 33e4cda7: kv_head_id = off_hz % kv_numhead",
+    kv_head_of=_kv_head_modulo,
+)
+
+
+@triton.jit
+def _leave_tail_keys(rS, n, len_k):
+    return rS
+
+
+_plant(
+    "tail_keys_not_masked",
+    "Keys beyond len_k of the last tile count with score 0: wrong where len_k fills no whole tile.",
+    "FlagGems SDPA forward: the mask of the keys computed once, outside of the loop",
+    mask_tail_keys=_leave_tail_keys,
+)
+
+
+@triton.jit
+def _no_causal_mask(rS, m, n):
+    return rS
+
+
+_plant(
+    "causal_mask_missing_in_backward",
+    "Backward treats the tiles on the diagonal as unmasked: O is right, causal gradients are wrong.",
+    "invented",
+    mask_causal_backward=_no_causal_mask,
+)
+
+
+@triton.jit
+def _causal_one_too_many(rS, m, n):
+    return tl.where(n <= m + 1, rS, -float("inf"))
+
+
+_plant(
+    "causal_off_by_one",
+    "Each query sees one key after its own, apart from the last query of a tile.",
+    "invented",
+    mask_causal_forward=_causal_one_too_many,
+    mask_causal_backward=_causal_one_too_many,
+)
+
+
+@triton.jit
+def _scale_dq_twice(rdQ, scale):
+    return rdQ * scale * scale
+
+
+_plant(
+    "dq_scaled_twice",
+    "dQ is multiplied by the scale twice: wrong unless the scale is 0 or 1.",
+    "invented",
+    finish_dq=_scale_dq_twice,
+)
