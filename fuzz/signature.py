@@ -1,0 +1,116 @@
+"""Signature: what makes two failures the same bug, and when a known one explains a new one.
+
+A bug shows first in a large case, with many features and many wrong tensors; its minimised case keeps few of both. So
+a signature holds the root of a failure only (the earliest finding, below), and a known one explains a raw one that has
+at least its features. What differs in kind, oracle or root tensors is never explained: a look-alike is reported twice
+rather than lost. Ask before minimising (is this raw failure known?) and again after (was the minimised one reported?).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fuzz.case import Case
+from fuzz.features import ordered, switches
+from fuzz.verdict import Finding, Signature, Verdict
+
+__all__ = ["Signature", "explains", "root", "same_failure", "signature", "tensors"]
+
+# Causes stand first: a kernel that writes outside its buffers may well be wrong too, not the other way round.
+_KINDS: tuple[tuple[str, ...], ...] = (
+    ("hang",),
+    ("crash",),
+    ("out_of_memory",),
+    ("wrote_outside",),
+    ("changed_input",),
+    ("accepted", "refused"),
+    ("unproven",),
+    ("nondeterministic", "nan", "wrong"),
+)
+_KIND_RANK = {kind: rank for rank, kinds in enumerate(_KINDS) for kind in kinds}
+_NUMERIC = _KINDS[-1]
+_STAGES = {"o": 0, "lse": 1}  # later tensors are wrong because an earlier one is; gradients share a stage
+_GRADIENTS = 2
+_OUTCOME_IS_KIND = frozenset({"hang", "crash", "missing", "unexpected_pass"})
+
+
+def signature(case: Case, verdict: Verdict, features: Iterable[str] | None = None) -> Signature:
+    """The signature of a bad verdict on `case`.
+
+    features  those that the failure needs, where the minimizer has found out; else all the switches of `case`
+    Raises ValueError when the verdict is not a failure.
+    """
+    if not verdict.bad:
+        raise ValueError(f"verdict: needs a failure to sign, got '{verdict.outcome}' of case {verdict.case_id}")
+    first = root(verdict)
+    kind, oracle = _failure(verdict)
+    return Signature(
+        target=case.target,
+        kind=kind,
+        oracle=oracle,
+        tensors=tensors(verdict),
+        place=first.place.pattern if first else "",
+        features=ordered(switches(case) if features is None else features),
+    )
+
+
+def root(verdict: Verdict) -> Finding | None:
+    """The finding that the others may follow from: by kind, then by how early its tensor is computed."""
+    return min(verdict.findings, key=_order, default=None)
+
+
+def tensors(verdict: Verdict) -> tuple[str, ...]:
+    """The root tensors: those with a finding of the root's class (numbers: wrong, nan, nondeterministic) and stage.
+
+    A wrong output makes every gradient wrong, so it is ('o',); a wrong LSE alone is ('lse',); otherwise the gradients.
+    """
+    first = root(verdict)
+    if first is None:
+        return ()
+    same = [f for f in verdict.findings if _rank(f) == _rank(first) and _stage(f) == _stage(first)]
+    return tuple(sorted({f.tensor for f in same if f.tensor}))
+
+
+def same_failure(known: Verdict, found: Verdict) -> bool:
+    """Whether `found` fails as `known` does: same kind and oracle, a root tensor in common."""
+    return found.bad and _failure(known) == _failure(found) and _overlap(tensors(known), tensors(found))
+
+
+def explains(known: Signature, found: Signature) -> bool:
+    """Whether the bug `known` (minimised) accounts for the failure `found` (raw or minimised)."""
+    return (
+        (known.target, known.kind, known.oracle) == (found.target, found.kind, found.oracle)
+        and _overlap(known.tensors, found.tensors)
+        and _compatible(known.place, found.place)
+        and set(known.features) <= set(found.features)
+    )
+
+
+def _failure(verdict: Verdict) -> tuple[str, str]:
+    first = root(verdict)
+    if verdict.outcome in _OUTCOME_IS_KIND:
+        return verdict.outcome, first.oracle if first else "runner"
+    return (first.kind, first.oracle) if first else (verdict.outcome, "")
+
+
+def _order(finding: Finding) -> tuple[int, int, int, str, str]:
+    within = _NUMERIC.index(finding.kind) if finding.kind in _NUMERIC else 0
+    return _rank(finding), _stage(finding), within, finding.oracle, finding.kind
+
+
+def _rank(finding: Finding) -> int:
+    return _KIND_RANK.get(finding.kind, len(_KINDS))
+
+
+def _stage(finding: Finding) -> int:
+    return _STAGES.get(finding.tensor, _GRADIENTS) if finding.kind in _NUMERIC else 0
+
+
+def _overlap(known: tuple[str, ...], found: tuple[str, ...]) -> bool:
+    return not known or not found or bool(set(known) & set(found))
+
+
+def _compatible(known: str, found: str) -> bool:
+    """Places of a small case are coarse (its only tile is the first, the last and all): only opposites contradict."""
+    ends = {"first", "last"}
+    return {known.partition(" ")[0], found.partition(" ")[0]} != ends
