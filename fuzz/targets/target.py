@@ -15,7 +15,7 @@ from typing import Literal, Protocol, TypeAlias
 from torch import Tensor
 
 from fuzz.case import Case
-from oracles.accuracy import Numerics
+from oracles.numerics import Numerics
 from oracles.answers import Answers
 from oracles.masks import kinds
 from oracles.problem import Dtype, Layout

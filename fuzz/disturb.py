@@ -1,0 +1,62 @@
+"""Varies what a deterministic kernel must not depend on: addresses and the machine's load.
+
+Run r of a case gets other addresses (a spacer of another size is held while it runs) and, every second time, company: on
+a GPU a matrix product on another stream, on a CPU a thread that keeps a core busy without holding the GIL.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+_SPACERS = (0, 3_329, 70_001, 1_100_017)
+
+
+@contextmanager
+def disturbed(repeat: int, device: torch.device) -> Iterator[None]:
+    """Context of the `repeat`-th run: 0 is undisturbed."""
+    spacer = torch.empty(_SPACERS[repeat % len(_SPACERS)], dtype=torch.uint8, device=device)
+    load = _load(device) if repeat % 2 else None
+    try:
+        yield
+    finally:
+        if load is not None:
+            load()
+        del spacer
+
+
+def _load(device: torch.device):
+    """Starts background work; returns the function that ends it."""
+    if device.type == "cuda":
+        return _cuda_load(device)
+    stop = threading.Event()
+    thread = threading.Thread(target=_burn, args=(stop,), daemon=True)
+    thread.start()
+
+    def end() -> None:
+        stop.set()
+        thread.join()
+
+    return end
+
+
+def _burn(stop: threading.Event) -> None:
+    a = torch.ones(96, 96)
+    while not stop.is_set():
+        a @ a  # noqa: B018 - the point is the work, not the value
+
+
+_streams: dict[torch.device, tuple[torch.cuda.Stream, torch.Tensor]] = {}
+
+
+def _cuda_load(device: torch.device):
+    if device not in _streams:
+        _streams[device] = (torch.cuda.Stream(device), torch.ones(1024, 1024, dtype=torch.bfloat16, device=device))
+    stream, a = _streams[device]
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            a @ a  # noqa: B018 - as above
+    return lambda: None

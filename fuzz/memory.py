@@ -1,0 +1,99 @@
+"""Poison and guard bands around what a kernel allocates itself.
+
+Three layers, since an allocation is made in different places:
+    Guarded          torch.empty & co. called from Python (Triton and CuTe kernels' wrappers): each becomes a window in a
+                     larger poisoned buffer whose guard bands are checked after the run
+    poison_malloc    glibc fills what malloc returns (PyTorch's own CPU kernels) with 0xFF bytes, which is NaN
+    poison_cuda      blocks of the caching allocator are filled with 0xFF and freed, so that PyTorch's own CUDA kernels
+                     get poisoned memory
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from oracles.finding import Finding, Place
+
+GUARD_BYTES = 8192
+_ALIGNMENT = 256
+_M_PERTURB = -6
+_EMPTY = (torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty, Tensor.new_empty_strided)
+
+
+class Guarded(TorchFunctionMode):
+    """While active, every torch.empty & co. gets poisoned memory between guard bands; `check` looks at them afterwards.
+
+    Holds every buffer until `check`, so the allocations of one run never alias.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: list[tuple[Tensor, int, int, Tensor]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        """Replaces an uninitialised allocation by a guarded one with the same shape, strides and dtype."""
+        kwargs = kwargs or {}
+        if func not in _EMPTY or torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        if type(made) is not Tensor or made.device.type not in ("cpu", "cuda") or made.layout is not torch.strided:
+            return made
+        return self._guard(made)
+
+    def check(self) -> list[Finding]:
+        """Findings for every guard band that a run has written to; forgets the buffers."""
+        held, self._held = self._held, []
+        if not held:
+            return []
+        intact = torch.stack([(_band(b, start, stop) == 0xFF).all() for b, start, stop, _ in held])
+        if bool(intact.all()):
+            return []
+        return [_explain(*entry) for entry, good in zip(held, intact.tolist(), strict=True) if not good]
+
+    def _guard(self, made: Tensor) -> Tensor:
+        span = 0 if made.numel() == 0 else 1 + sum((n - 1) * s for n, s in zip(made.shape, made.stride(), strict=True))
+        size = span * made.element_size()
+        stop = GUARD_BYTES + size
+        with torch._C.DisableTorchFunction():
+            buffer = torch.full((-(-(stop + GUARD_BYTES) // _ALIGNMENT) * _ALIGNMENT,), 0xFF, dtype=torch.uint8, device=made.device)
+            window = buffer[GUARD_BYTES : GUARD_BYTES + size].view(made.dtype) if size else made
+            if size:
+                window = window.as_strided(made.shape, made.stride(), window.storage_offset())
+        self._held.append((buffer, GUARD_BYTES, stop, window))
+        return window.requires_grad_(made.requires_grad) if made.requires_grad else window
+
+
+def poison_malloc() -> bool:
+    """Makes glibc fill fresh allocations of this process with 0xFF. False where malloc is not glibc's."""
+    try:
+        return bool(ctypes.CDLL("libc.so.6").mallopt(_M_PERTURB, 0x100))
+    except (OSError, AttributeError):
+        return False
+
+
+def poison_cuda(sizes: tuple[int, ...], device: torch.device | str) -> None:
+    """Leaves 0xFF in the caching allocator's free blocks of about the given sizes in bytes."""
+    blocks = [torch.full((max(size, 512),), 0xFF, dtype=torch.uint8, device=device) for size in sizes for _ in range(2)]
+    del blocks
+
+
+def _band(buffer: Tensor, start: int, stop: int) -> Tensor:
+    return torch.cat([buffer[:start], buffer[stop:]])
+
+
+def _explain(buffer: Tensor, start: int, stop: int, window: Tensor) -> Finding:
+    where = (buffer != 0xFF).nonzero()[:, 0]
+    outside = where[(where < start) | (where >= stop)]
+    first = int(outside[0])
+    side = "before" if first < start else "after"
+    distance = start - first if side == "before" else first - stop
+    message = (
+        f"the kernel wrote outside an output of shape {list(window.shape)} ({window.dtype}): "
+        f"{outside.numel()} bytes, the first {distance} bytes {side} it"
+    )
+    return Finding("memory", "wrote_outside", message, "output", Place(pattern=side), {"bytes": outside.numel()})

@@ -1,0 +1,113 @@
+"""The part that all differentiable targets share: leaves in, forward, autograd, Execution out."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+
+import torch
+from torch import Tensor
+
+from fuzz.case import Case
+from fuzz.targets.target import Device, Execution, Rule, Support, Tensors
+from oracles.answers import Answers
+from oracles.masks import Causal, Full
+from oracles.numerics import FUSED, Numerics
+from oracles.problem import Problem, dense_mask
+
+
+class AutogradTarget:
+    """A target whose kernel is a differentiable function. Subclasses say what they support and write `forward`."""
+
+    name = ""
+    device: Device = "host"
+    summary = ""
+    support = Support()
+    rules: tuple[Rule, ...] = ()
+    numerics: Numerics = FUSED
+    proof: tuple[str, ...] = ()
+    deterministic = True
+    variants: tuple[dict[str, str | int | bool], ...] = ({},)
+    pairs_per_second = 2e7  # for the deadline only
+
+    def missing(self) -> str | None:
+        """Why it cannot run on this machine, or None."""
+        if self.device == "cuda" and not cuda_present():
+            return "needs a CUDA device"
+        return None
+
+    def prepare(self, case: Case, tensors: Tensors) -> None:
+        """Nothing to compile."""
+
+    def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
+        """O and, where the kernel gives it, LSE."""
+        raise NotImplementedError
+
+    def executed(self, case: Case, o: Tensor) -> str:
+        """Proof of what ran: by default the name of the autograd node that made O."""
+        return type(o.grad_fn).__name__ if o.grad_fn is not None else ""
+
+    def run(self, case: Case, tensors: Tensors) -> Execution:
+        """Forward and, when asked for, backward; ends after the device has finished."""
+        leaves = _leaves(tensors, case.problem)
+        o, lse = self.forward(case, leaves)
+        answers = Answers(o.detach(), None if lse is None else lse.detach())
+        if case.problem.backward:
+            answers = _with_gradients(answers, o, leaves)
+        if o.is_cuda:
+            torch.cuda.synchronize(o.device)
+        return Execution(answers, self.executed(case, o))
+
+    def expected_seconds(self, case: Case) -> float:
+        """From the number of (query, key) pairs and the head dim, by this target's own speed."""
+        return 0.01 + case.problem.pairs * (case.problem.dim + case.problem.dim_v) / 128 / self.pairs_per_second
+
+
+def dense_arguments(problem: Problem, bias: Tensor | None, device: torch.device) -> tuple[Tensor | None, bool]:
+    """attn_mask and is_causal as torch.nn.functional.scaled_dot_product_attention takes them.
+
+    The options stand for a mask only where they say exactly the same: nothing for Full, is_causal for a top-left Causal,
+    both only without bias and padding. Otherwise a bool mask (True = keep) or, with a bias, the bias with -inf.
+    """
+    if bias is None and not problem.ragged:
+        if problem.mask == Full():
+            return None, False
+        if problem.mask == Causal():
+            return None, True
+    kept = dense_mask(problem, device)
+    if bias is None:
+        return kept, False
+    if problem.mask == Full() and not problem.ragged:
+        return bias, False
+    return torch.where(kept, bias, float("-inf")), False
+
+
+@functools.cache
+def cuda_present() -> bool:
+    """Whether a CUDA device is there, asked of the driver's library and not of CUDA, which must not start here."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return False
+    return torch.version.cuda is not None and torch.cuda.device_count() > 0
+
+
+def parameters(function) -> frozenset[str]:
+    """Names of the parameters of a user's function."""
+    return frozenset(inspect.signature(function).parameters)
+
+
+def _leaves(tensors: Tensors, problem: Problem) -> Tensors:
+    def leaf(tensor: Tensor | None, wanted: bool) -> Tensor | None:
+        return None if tensor is None else tensor.detach().requires_grad_(wanted)
+
+    wanted = problem.backward
+    q, k, v = (leaf(x, wanted) for x in (tensors.q, tensors.k, tensors.v))
+    assert q is not None and k is not None and v is not None
+    bias_wanted = bool(wanted and problem.bias and problem.bias.grad)
+    return Tensors(q, k, v, tensors.do, leaf(tensors.bias, bias_wanted))
+
+
+def _with_gradients(answers: Answers, o: Tensor, leaves: Tensors) -> Answers:
+    asked = [x for x in (leaves.q, leaves.k, leaves.v, leaves.bias) if x is not None and x.requires_grad]
+    dq, dk, dv, *dbias = torch.autograd.grad(o, asked, leaves.do, allow_unused=True)
+    return Answers(answers.o, answers.lse, dq, dk, dv, dbias[0] if dbias else None)

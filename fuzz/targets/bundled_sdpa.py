@@ -1,0 +1,129 @@
+"""sdpa: the bundled dense attention in Triton, in the interpreter on a CPU and natively on a GPU; and its planted bugs."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from torch import Tensor
+
+from fuzz.case import Case
+from fuzz.targets.base import AutogradTarget, cuda_present, dense_arguments
+from fuzz.targets.target import Device, Rule, Support, Tensors
+from oracles.numerics import FUSED
+
+MUTANTS = (
+    "unmasked_row_statistics",
+    "kv_head_modulo",
+    "tail_keys_not_masked",
+    "causal_mask_missing_in_backward",
+    "causal_off_by_one",
+    "dq_scaled_twice",
+)
+_SUPPORT = Support(bias=True, bias_grad=True, lse=True, max_pairs=1 << 24)
+
+
+class BundledSdpa(AutogradTarget):
+    """kernels.sdpa, or one of its mutants (named sdpa!MUTANT)."""
+
+    proof = ("sdpa_forward",)
+
+    def __init__(self, device: Device, mutant: str = "") -> None:
+        self.name = "sdpa" + f"!{mutant}" * bool(mutant)
+        self.device = device
+        self.mutant = mutant
+        self.summary = "kernels.sdpa" + (f" with the planted bug {mutant}" if mutant else "")
+        self.support = _SUPPORT
+        self.rules = (Rule("a bias of another dtype than the inputs", _other_bias),)
+        self.numerics = FUSED
+        self.pairs_per_second = 2e4 if device == "host" else 1e9
+        if device == "host":
+            self.support = Support(bias=True, bias_grad=True, lse=True, max_pairs=1 << 19)
+
+    def missing(self) -> str | None:
+        """Triton itself may be missing; without a GPU it needs its interpreter."""
+        if find_spec("triton") is None:
+            return "needs triton (pip install triton)"
+        if self.device == "host" and cuda_present():
+            return "Triton's interpreter is used on machines without a GPU"
+        return super().missing()
+
+    def prepare(self, case: Case, tensors: Tensors) -> None:
+        """Compiles every kernel that the case launches (nothing in the interpreter)."""
+        p = case.problem
+        from kernels.sdpa import prepare
+
+        _kernel(self.mutant, self.device)
+        if self.device == "cuda":
+            mask, causal = dense_arguments(p, _leaf(tensors.bias, p.bias is not None and p.bias.grad), tensors.q.device)
+            prepare(
+                tensors.q,
+                tensors.k,
+                tensors.v,
+                mask,
+                is_causal=causal,
+                scale=p.scale,
+                enable_gqa=p.group > 1,
+                backward=p.backward,
+                grad_out=tensors.do,
+                seams=f"sdpa!{self.mutant}" if self.mutant else "",
+            )
+
+    def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
+        """O and LSE."""
+        p = case.problem
+        mask, causal = dense_arguments(p, tensors.bias, tensors.q.device)
+        return _kernel(self.mutant, self.device)(
+            tensors.q,
+            tensors.k,
+            tensors.v,
+            mask,
+            is_causal=causal,
+            scale=p.scale,
+            enable_gqa=p.group > 1,
+            return_lse=True,
+        )
+
+    def expected_seconds(self, case: Case) -> float:
+        """The interpreter's time goes with the number of tiles, however few tokens they hold."""
+        if self.device == "cuda":
+            return super().expected_seconds(case)
+        p = case.problem
+        tiles = p.heads_q * sum((q // 64 + 1) * (k // 64 + 1) for q, k in zip(p.lengths_q, p.lengths_k, strict=True))
+        return 0.05 + 0.03 * tiles
+
+
+def targets() -> list[BundledSdpa]:
+    """The kernel on both devices."""
+    return [BundledSdpa("host"), BundledSdpa("cuda")]
+
+
+def mutants() -> list[BundledSdpa]:
+    """The planted bugs on both devices: never part of a session unless named."""
+    return [BundledSdpa(device, name) for device in ("host", "cuda") for name in MUTANTS]
+
+
+def _other_bias(case: Case) -> bool:
+    p = case.problem
+    return p.bias is not None and p.bias.dtype == "float32" and p.dtype != "float32"
+
+
+def _leaf(bias: Tensor | None, grad: bool) -> Tensor | None:
+    return None if bias is None else bias.detach().requires_grad_(grad)
+
+
+@functools.cache
+def _kernel(mutant: str, device: Device) -> Callable:
+    if device == "host":
+        os.environ["TRITON_INTERPRET"] = "1"
+    if mutant:
+        from kernels.mutants.sdpa import MUTANTS as planted
+
+        return planted[mutant]
+    from kernels.sdpa import scaled_dot_product_attention
+
+    return scaled_dot_product_attention
+
+

@@ -1,0 +1,78 @@
+"""The registry: built-in targets, those of installed packages (entry points), and a user's own files (--target-file).
+
+An installed package offers targets through the entry point group 'attnfuzz.targets': each entry names a function without
+arguments that returns a list of Target. Planted bugs are targets too, found by name, never part of a session unasked.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from fuzz.targets import bundled_sdpa, decorator, torch_flex, torch_sdpa
+from fuzz.targets.target import Device, Target
+
+GROUP = "attnfuzz.targets"
+
+
+class TargetError(ValueError):
+    """No such target, or a target file that cannot be used; one line."""
+
+
+def load(name: str, files: tuple[str, ...] = (), device: Device = "host") -> Target:
+    """The target called `name` on `device`. Raises TargetError with the nearest names."""
+    found = targets(files, device, planted=True)
+    if name in found:
+        return found[name]
+    raise TargetError(f"target {name!r} is not known on {device}; known: {', '.join(targets(files, device))}")
+
+
+def targets(files: tuple[str, ...] = (), device: Device = "host", *, planted: bool = False) -> dict[str, Target]:
+    """All targets of `device` by name, in a fixed order; planted bugs only when asked for."""
+    listed: list[Target] = [*torch_sdpa.targets(), *torch_flex.targets(), *bundled_sdpa.targets(), *_installed()]
+    for file in files:
+        listed += _from_file(os.path.abspath(file))
+    if planted:
+        listed += bundled_sdpa.mutants()
+    return {target.name: target for target in listed if target.device == device}
+
+
+@functools.cache
+def _installed() -> tuple[Target, ...]:
+    found: list[Target] = []
+    for entry in entry_points(group=GROUP):
+        try:
+            found += entry.load()()
+        except Exception as error:
+            raise TargetError(f"entry point {entry.name} ({entry.value}): {type(error).__name__}: {error}") from error
+    return tuple(found)
+
+
+@functools.cache
+def _from_file(path: str) -> tuple[Target, ...]:
+    """Runs a user's file and returns the targets that it declared."""
+    if not Path(path).is_file():
+        raise TargetError(f"target file {path}: no such file")
+    name = "attnfuzz_target_" + Path(path).stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"target file {path}: not a Python file")
+    before = len(decorator.DECLARED)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, str(Path(path).parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise TargetError(f"target file {path}: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.pop(0)
+    declared: tuple[Target, ...] = tuple(decorator.DECLARED[before:])
+    offered = getattr(module, "TARGETS", ())
+    if not declared and not offered:
+        raise TargetError(f"target file {path}: declares no target (use @target, or a list TARGETS)")
+    return (*declared, *offered)

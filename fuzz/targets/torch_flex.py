@@ -1,0 +1,97 @@
+"""torch.flex: FlexAttention, eager on a CPU and compiled on a GPU, with block masks built from our token predicate."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from fuzz.case import Case
+from fuzz.targets.base import AutogradTarget
+from fuzz.targets.target import Device, Support, Tensors
+from oracles.masks import Full
+from oracles.numerics import EAGER, FUSED
+from oracles.problem import Problem, dense_mask
+
+_EAGER = Support(bias=True, bias_grad=True, softcap=True, zero_lengths=False, lse=True, max_pairs=1 << 22)
+_COMPILED = replace(_EAGER, dim=(16, 256, 16), max_pairs=1 << 24)
+
+
+class TorchFlex(AutogradTarget):
+    """flex_attention with score_mod for softcap and bias, block_mask for the mask."""
+
+    def __init__(self, device: Device) -> None:
+        self.name = "torch.flex"
+        self.device = device
+        self.summary = "flex_attention, eager" if device == "host" else "flex_attention, compiled"
+        self.support = _EAGER if device == "host" else _COMPILED
+        self.numerics = EAGER if device == "host" else FUSED
+        self.proof = ("FlexAttention",) if device == "host" else ("CompiledFunction",)
+        self.pairs_per_second = 5e6 if device == "host" else 1e9
+
+    def prepare(self, case: Case, tensors: Tensors) -> None:
+        """On a GPU: one whole run, which compiles for this case's shapes and options."""
+        if self.device == "cuda":
+            self.run(case, tensors)
+
+    def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
+        """O and LSE (natural logarithm)."""
+        p = case.problem
+        attend = flex_attention if self.device == "host" else _compiled()
+        block_mask = None
+        if p.mask != Full() or p.ragged:
+            block_mask = _block_mask(p, tensors.q.device)
+        o, lse = attend(
+            tensors.q,
+            tensors.k,
+            tensors.v,
+            score_mod=_score_mod(p, tensors.bias),
+            block_mask=block_mask,
+            scale=p.scale,
+            enable_gqa=p.group > 1,
+            return_lse=True,
+        )
+        return o, lse
+
+
+def targets() -> list[TorchFlex]:
+    """Eager and compiled."""
+    return [TorchFlex("host"), TorchFlex("cuda")]
+
+
+@functools.cache
+def _compiled():
+    torch._dynamo.config.recompile_limit = 10_000
+    torch._dynamo.config.accumulated_recompile_limit = 100_000
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
+    return torch.compile(flex_attention, fullgraph=True)
+
+
+def _block_mask(p: Problem, device: torch.device):
+    kept = dense_mask(p, device)
+
+    def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return kept[b if kept.shape[0] > 1 else 0, h if kept.shape[1] > 1 else 0, q, k]
+
+    batch = p.batch if kept.shape[0] > 1 else None
+    heads = p.heads_q if kept.shape[1] > 1 else None
+    return create_block_mask(mask_mod, batch, heads, p.len_q, p.len_k, device=device)
+
+
+def _score_mod(p: Problem, bias: Tensor | None):
+    cap = p.softcap
+    if not cap and bias is None:
+        return None
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        if cap:
+            score = cap * torch.tanh(score / cap)
+        if bias is None:
+            return score
+        at = [i if size > 1 else 0 for i, size in zip((b, h, q, k), bias.shape, strict=True)]
+        return score + bias[at[0], at[1], at[2], at[3]]
+
+    return score_mod

@@ -1,0 +1,111 @@
+"""torch.sdpa.*: torch.nn.functional.scaled_dot_product_attention, one target per backend, pinned so that none falls back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fuzz.case import Case
+from fuzz.targets.base import AutogradTarget, dense_arguments
+from fuzz.targets.target import Device, Rule, Support, Tensors
+from oracles.masks import Causal, Full
+from oracles.numerics import CPU_FLASH, EXACT, FUSED, Numerics
+
+_DENSE = Support(bias=True, bias_grad=True, softcap=False, max_pairs=1 << 24)
+_HALF = ("float16", "bfloat16")
+
+
+def _plain_mask(case: Case) -> bool:
+    p = case.problem
+    return p.bias is None and not p.ragged and (p.mask == Full() or p.mask == Causal())
+
+
+class TorchSdpa(AutogradTarget):
+    """One backend on one device."""
+
+    def __init__(
+        self, backend: str, device: Device, support: Support, numerics: Numerics, proof: str, rules: tuple[Rule, ...] = ()
+    ) -> None:
+        self.name = f"torch.sdpa.{backend}"
+        self.device = device
+        self.summary = f"scaled_dot_product_attention, {backend} backend on {device}"
+        self.support = support
+        self.numerics = numerics
+        self.proof = (proof,) if proof else ()
+        self.rules = (*_EVERYWHERE, *rules)
+        self.backend = {
+            "math": SDPBackend.MATH,
+            "flash": SDPBackend.FLASH_ATTENTION,
+            "efficient": SDPBackend.EFFICIENT_ATTENTION,
+            "cudnn": SDPBackend.CUDNN_ATTENTION,
+        }[backend]
+        self.pairs_per_second = 2e7 if device == "host" else 1e9
+
+    def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
+        """O; this interface gives no LSE."""
+        p = case.problem
+        mask, causal = dense_arguments(p, tensors.bias, tensors.q.device)
+        with sdpa_kernel([self.backend]):
+            o = torch.nn.functional.scaled_dot_product_attention(
+                tensors.q, tensors.k, tensors.v, mask, is_causal=causal, scale=p.scale, enable_gqa=p.group > 1
+            )
+        return o, None
+
+
+_EVERYWHERE = (
+    Rule(
+        "a bias of another dtype than the inputs",
+        lambda c: c.problem.bias is not None and c.problem.bias.dtype == "float32" and c.problem.dtype != "float32",
+    ),
+)
+_NO_MASK = Rule("any mask but is_causal, any bias, any padding", lambda c: not _plain_mask(c), "cannot")
+
+
+def targets() -> list[TorchSdpa]:
+    """Every backend on every kind of device."""
+    cpu = [
+        TorchSdpa("math", "host", _DENSE, EXACT, ""),
+        TorchSdpa(
+            "flash",
+            "host",
+            replace(_DENSE, bias_grad=False, dim_v_differs=False, zero_lengths=False),
+            CPU_FLASH,
+            "FlashAttentionForCpu",
+        ),
+    ]
+    cuda = [
+        TorchSdpa("math", "cuda", _DENSE, EXACT, ""),
+        TorchSdpa(
+            "flash",
+            "cuda",
+            replace(
+                _DENSE, dtypes=_HALF, bias=False, bias_grad=False, dim_v_differs=False, zero_lengths=False, dim=(1, 256, 1)
+            ),
+            FUSED,
+            "ScaledDotProductFlashAttention",
+            (_NO_MASK, Rule("is_causal with len_q ≠ len_k", _causal_unequal, "refuses")),
+        ),
+        TorchSdpa(
+            "efficient",
+            "cuda",
+            replace(_DENSE, dim=(8, 256, 8), gqa=False, zero_lengths=False),
+            FUSED,
+            "ScaledDotProductEfficientAttention",
+        ),
+        TorchSdpa(
+            "cudnn",
+            "cuda",
+            replace(_DENSE, dtypes=_HALF, dim=(8, 128, 8), bias_grad=False, zero_lengths=False),
+            FUSED,
+            "ScaledDotProductCudnnAttention",
+        ),
+    ]
+    return [*cpu, *cuda]
+
+
+def _causal_unequal(case: Case) -> bool:
+    p = case.problem
+    return p.mask == Causal() and p.len_q != p.len_k
