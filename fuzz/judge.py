@@ -1,0 +1,269 @@
+"""run_case, from the inside: makes the inputs and the reference, runs the kernel, asks every oracle, gives a Verdict.
+
+Runs in the child process that owns the device (fuzz/runner). Each phase is announced with the seconds that it may take, so
+the client's clock starts when the phase does: compiling never counts against a run's deadline.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuzz.arena import Arena, build
+from fuzz.case import Case
+from fuzz.disturb import disturbed
+from fuzz.memory import Guarded, poison_cuda
+from fuzz.targets.target import Execution, Target, refusal
+from fuzz.verdict import Finding, Outcome, Place, Verdict
+from oracles import accuracy, determinism
+from oracles.answers import Answers
+from oracles.problem import Problem, shapes
+from oracles.reference import reference
+from oracles.same_precision import same_precision
+
+Enter = Callable[[str, float], None]
+
+INPUTS_LIMIT = 120.0
+PREPARE_LIMIT = 600.0
+FLOOR = {"host": 0.5, "cuda": 2.0}
+MARGIN = 10.0
+_GRADIENTS = ("dq", "dk", "dv", "dbias")
+
+
+@dataclass
+class Clock:
+    """Seconds by phase, and the announcement of each."""
+
+    enter: Enter
+    seconds: dict[str, float] = field(default_factory=dict)
+    _phase: str = ""
+    _since: float = 0.0
+
+    def start(self, phase: str, limit: float) -> None:
+        """Ends the phase before and begins `phase`."""
+        self.stop()
+        self._phase, self._since = phase, time.perf_counter()
+        self.enter(phase, limit)
+
+    def stop(self) -> None:
+        """Books the time of the phase that is running."""
+        if self._phase:
+            spent = time.perf_counter() - self._since
+            self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + spent
+            self._phase = ""
+
+
+class _Raised(Exception):
+    """The kernel raised; carries the exception."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def execute(case: Case, target: Target, enter: Enter, device: torch.device | str | None = None) -> Verdict:
+    """Runs one case to its Verdict on `device` (by default cpu or cuda, by the target). Raises only what is our own fault."""
+    clock = Clock(enter)
+    where = torch.device(device or ("cuda" if target.device == "cuda" else "cpu"))
+    refused = refusal(target, case)
+    if refused is not None and refused.kind == "cannot":
+        return Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
+    clock.start("inputs", INPUTS_LIMIT)
+    pristine = build(case, where)
+    try:
+        if refused is not None:
+            return _expect_refusal(case, target, pristine, clock, refused.why)
+        return _judge(case, target, pristine, clock)
+    except _Raised as raised:
+        return _raised(case, raised.error, clock)
+    finally:
+        clock.stop()
+
+
+def deadline(target: Target, case: Case) -> float:
+    """Seconds that one run may take: about ten times the expected time, with a floor."""
+    return max(FLOOR[target.device], MARGIN * target.expected_seconds(case))
+
+
+def _judge(case: Case, target: Target, pristine: Arena, clock: Clock) -> Verdict:
+    problem, given = case.problem, pristine.tensors()
+    clock.start("reference", INPUTS_LIMIT + case.problem.pairs * 1e-5)
+    precision = torch.float64
+    right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do, precision=precision)
+    same = same_precision(
+        problem, given.q, given.k, given.v, bias=given.bias, do=given.do, numerics=target.numerics
+    )
+    seal = _checksum(right, same)
+    executions, findings = _run_all(case, target, pristine, clock)
+    clock.start("judge", INPUTS_LIMIT)
+    if not torch.equal(seal, _checksum(right, same)):
+        raise AssertionError("the reference changed while the kernel ran")
+    findings += _shape_findings(problem, executions[0].answers)
+    findings += _proof_findings(target, executions)
+    if any(f.oracle == "protocol" for f in findings):
+        return _verdict(case, findings, clock, executions)
+    unstable = determinism.compare([e.answers for e in executions]) if target.deterministic else []
+    judged = executions if unstable or not target.deterministic else executions[:1]
+    judgements = [accuracy.judge(problem, e.answers, right, same) for e in judged]
+    bad = [j for j in judgements if j.findings]
+    worst = max(judgements, key=lambda j: (len(j.findings) > 0, j.ratio))
+    findings += [*worst.findings, *unstable]
+    flaky = (len(bad), len(judged)) if 0 < len(bad) < len(judged) else (0, 0)
+    return _verdict(case, findings, clock, executions, ratio=worst.ratio, flaky=flaky)
+
+
+def _run_all(case: Case, target: Target, pristine: Arena, clock: Clock) -> tuple[list[Execution], list[Finding]]:
+    """Prepares once and runs `repeats` times, each time at other addresses and under another load."""
+    executions: list[Execution] = []
+    findings: list[Finding] = []
+    first = pristine.copy()
+    clock.start("prepare", PREPARE_LIMIT)
+    _call(lambda: target.prepare(case, first.tensors()))
+    limit = deadline(target, case)
+    for repeat in range(case.repeats):
+        arena = first if repeat == 0 else pristine.copy()
+        if arena.buffer.is_cuda:
+            poison_cuda(_output_sizes(case.problem), arena.buffer.device)
+        with disturbed(repeat, arena.buffer.device):
+            clock.start("run", limit)
+            with Guarded() as guard:
+                execution = _call(lambda tensors=arena.tensors(): target.run(case, tensors))
+            clock.start("judge", INPUTS_LIMIT)
+        executions.append(execution)
+        findings += [*arena.changes(pristine), *guard.check()]
+        if findings:
+            break
+    return executions, findings
+
+
+def _call(work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except Exception as error:
+        raise _Raised(error) from error
+
+
+def _expect_refusal(case: Case, target: Target, pristine: Arena, clock: Clock, why: str) -> Verdict:
+    """The target declares that it raises here; silent acceptance is a finding."""
+    clock.start("prepare", PREPARE_LIMIT)
+    try:
+        target.prepare(case, pristine.tensors())
+        clock.start("run", deadline(target, case))
+        target.run(case, pristine.tensors())
+    except (ValueError, NotImplementedError, TypeError, RuntimeError) as error:
+        if _context_lost(error):
+            return _raised(case, error, clock)
+        return _verdict(case, [], clock, [], outcome="reject", reason=f"refused as declared: {why}")
+    message = f"accepted what it declares to refuse: {why}"
+    return _verdict(case, [Finding("protocol", "accepted", message)], clock, [])
+
+
+def _raised(case: Case, error: BaseException, clock: Clock) -> Verdict:
+    """The kernel raised on a case that it declares to support."""
+    name, text = type(error).__name__, str(error).strip().split("\n")[0][:300]
+    evidence: dict[str, Any] = {"traceback": "".join(traceback.format_exception(error))[-4000:]}
+    if _context_lost(error):
+        evidence["context_lost"] = True
+        finding = Finding("runner", "crash", f"CUDA error, the context is lost: {text}", place=Place(pattern=name))
+        return _verdict(case, [finding], clock, [], outcome="crash", evidence=evidence)
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text:
+        with suppress(Exception):
+            torch.cuda.empty_cache()
+        finding = Finding("runner", "out_of_memory", f"{name}: {text}")
+        return _verdict(case, [finding], clock, [], outcome="crash", evidence=evidence)
+    kind = "refused" if isinstance(error, (ValueError, NotImplementedError)) else "raised"
+    finding = Finding("protocol", kind, f"raised {name}: {text}", place=Place(pattern=name))
+    return _verdict(case, [finding], clock, [], evidence=evidence)
+
+
+def _context_lost(error: BaseException) -> bool:
+    text = str(error)
+    return isinstance(error, RuntimeError) and "CUDA error" in text and "out of memory" not in text
+
+
+def _shape_findings(problem: Problem, answers: Answers) -> list[Finding]:
+    """Missing tensors, wrong shapes and dtypes."""
+    expected, found = shapes(problem), []
+    wanted = {"o", *_GRADIENTS[:3]} if problem.backward else {"o"}
+    if problem.backward and problem.bias is not None and problem.bias.grad:
+        wanted.add("dbias")
+    got = dict(answers.items())
+    for name in sorted(wanted - set(got)):
+        message = f"{name} is missing: the target returned None"
+        found.append(Finding("protocol", "missing_tensor", message, name, Place(pattern="missing")))
+    for name, tensor in got.items():
+        if not isinstance(tensor, Tensor) or tuple(tensor.shape) != expected[name]:
+            shape = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            message = f"{name}: needs shape {list(expected[name])}, got {shape}"
+            found.append(Finding("protocol", "wrong_shape", message, name, Place(pattern="shape")))
+        elif name != "lse" and name != "dbias" and tensor.dtype != problem.torch_dtype:
+            message = f"{name}: needs dtype {problem.dtype}, got {tensor.dtype}"
+            found.append(Finding("protocol", "wrong_dtype", message, name, Place(pattern="dtype")))
+    return found
+
+
+def _proof_findings(target: Target, executions: list[Execution]) -> list[Finding]:
+    """A run that does not name the kernel that it should have run: a silent fall-back."""
+    for execution in executions:
+        if target.proof and not any(name in execution.kernel for name in target.proof):
+            message = f"no proof that {target.name} ran: the execution names {execution.kernel or 'nothing'!r}"
+            return [Finding("protocol", "unproven", message, place=Place(pattern="unproven"))]
+    return []
+
+
+def _verdict(
+    case: Case,
+    findings: list[Finding],
+    clock: Clock,
+    executions: list[Execution],
+    *,
+    outcome: Outcome | None = None,
+    reason: str = "",
+    ratio: float = 0.0,
+    flaky: tuple[int, int] = (0, 0),
+    evidence: dict[str, Any] | None = None,
+) -> Verdict:
+    clock.stop()
+    failed, runs = flaky
+    decided: Outcome = outcome or ("flake" if runs else "fail" if findings else "pass")
+    return Verdict(
+        case.id,
+        decided,
+        tuple(findings),
+        reason=reason,
+        ratio=ratio,
+        seconds={phase: round(spent, 6) for phase, spent in clock.seconds.items()},
+        evidence=evidence or {},
+        kernel=executions[0].kernel if executions else "",
+        failed=failed,
+        runs=runs,
+    )
+
+
+def _checksum(*answers: Answers) -> Tensor:
+    """Bitwise sum per tensor; stays on the device."""
+    sums = []
+    for answer in answers:
+        for _, tensor in answer.items():
+            width = torch.int64 if tensor.element_size() == 8 else torch.int32 if tensor.element_size() == 4 else torch.int16
+            sums.append(tensor.contiguous().view(width).sum(dtype=torch.int64))
+    return torch.stack(sums)
+
+
+def _output_sizes(problem: Problem) -> tuple[int, ...]:
+    """Bytes of O, LSE and the gradients, to poison blocks of their size."""
+    shape, width = shapes(problem), problem.torch_dtype.itemsize
+    sizes = []
+    for name in ("o", "lse", "dq", "dk", "dv"):
+        count = 4 if name == "lse" else width
+        for size in shape[name]:
+            count *= size
+        sizes.append(count)
+    return tuple(sizes)

@@ -1,0 +1,15 @@
+"""The killable process that owns a device, its client, and the evidence taken when it hangs or dies.
+
+    with Runner("host") as runner:
+        verdict = runner.run(case)
+
+child.py runs in the process that may die; client.py is what the harness calls; watch.py follows one case by the clock;
+evidence.py, gpu.py and memory.py look at a child from outside; verdicts.py says what was seen; hang.md says why it is done so.
+"""
+
+from fuzz.runner.client import Runner
+from fuzz.runner.errors import HarnessError, RunnerError
+from fuzz.runner.hooks import Watched
+from fuzz.runner.limits import CUDA, HOST, Limits
+
+__all__ = ["CUDA", "HOST", "HarnessError", "Limits", "Runner", "RunnerError", "Watched"]

@@ -1,0 +1,9 @@
+"""What a Runner raises. Never for anything that a target did in a case: that is a Verdict."""
+
+
+class RunnerError(RuntimeError):
+    """No child can be had: a user's file that does not import, CUDA missing, a device that computes wrong or nothing."""
+
+
+class HarnessError(RunnerError):
+    """The judge itself raised: a bug of the harness, with the child's traceback. Not a result of the case."""

@@ -1,0 +1,69 @@
+"""Python stacks of a child from outside, by two independent ways, and names for how it ended.
+
+py-spy reads the child's memory and needs nothing of it; where it is missing or not allowed, faulthandler's handler inside
+the child writes the stacks on a signal, which works even while native code holds the GIL.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+from fuzz.runner.limits import Limits
+from fuzz.runner.process import Child
+from fuzz.runner.tools import Tool, find
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """All threads' Python stacks, where they came from, and why it was not py-spy."""
+
+    text: str
+    source: str
+    trouble: str = ""
+
+
+class Sampler:
+    """One sample of a child's stacks, begun now, taken later. `gently`: the child is not paused, for it may be merely slow."""
+
+    def __init__(self, child: Child, limits: Limits, *, gently: bool) -> None:
+        self._child = child
+        program = find("py-spy")
+        options = ["--nonblocking"] if gently else []
+        self._tool = Tool([program, "dump", "--pid", str(child.pid), *options], limits.stack) if program else None
+
+    def take(self) -> Stacks:
+        """Waits for py-spy, at most its limit; then asks faulthandler where that gave nothing."""
+        trouble = "py-spy: not installed"
+        if self._tool is not None:
+            done, text = self._tool.result()
+            if done and "\n" in text:
+                return Stacks(text, "py-spy")
+            trouble = text
+        return Stacks(self._child.dump_by_signal(), "faulthandler", trouble)
+
+    def cancel(self) -> None:
+        """The child answered after all."""
+        if self._tool is not None:
+            self._tool.cancel()
+
+
+def exit_name(code: int) -> str:
+    """'SIGSEGV (signal 11)' of -11, 'exit code 3' of 3."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"{signal.Signals(-code).name} (signal {-code})"
+    except ValueError:
+        return f"signal {-code}"
+
+
+def last_line(text: str) -> str:
+    """The last line with anything on it, which is where Python and CUDA say what went wrong."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process with this id is there (a zombie counts)."""
+    return os.path.exists(f"/proc/{pid}")

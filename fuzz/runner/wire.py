@@ -1,0 +1,141 @@
+"""What client and child say to each other: length-prefixed MessagePack over a socket. Values only, no torch in here.
+
+    client: Start → (imports) → Ready;  Open → (device) → Opened;  Run → Entered … Entered → Answer
+    Refused instead of Ready, Opened or Answer: this child, device or target cannot work; Failed: the judge itself raised
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from time import monotonic
+from typing import Any, TypeAlias
+
+import msgspec
+
+from fuzz.verdict import Verdict
+
+_HEAD = struct.Struct("<I")
+_MOST = 256 << 20
+
+
+class Start(msgspec.Struct, frozen=True, tag=True):
+    """First message: what to import. `targets` are loaded at once, the others when a case names them."""
+
+    device: str
+    threads: int
+    files: tuple[str, ...]
+    targets: tuple[str, ...]
+    execute: str
+    load: str
+
+
+class Open(msgspec.Struct, frozen=True, tag=True):
+    """Take the device and prove that it computes."""
+
+
+class Run(msgspec.Struct, frozen=True, tag=True):
+    """One case, as MessagePack within MessagePack, so that only the child needs its type."""
+
+    case: bytes
+
+
+class Ready(msgspec.Struct, frozen=True, tag=True):
+    """Imports are done."""
+
+
+class Opened(msgspec.Struct, frozen=True, tag=True):
+    """The device is proven."""
+
+
+class Entered(msgspec.Struct, frozen=True, tag=True):
+    """A phase begins; the client's clock runs from here with this limit."""
+
+    phase: str
+    limit: float
+
+
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """The case is done."""
+
+    verdict: Verdict
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """Cannot work: the last line for people, and the whole traceback."""
+
+    line: str
+    trace: str
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The judge raised: a bug of the harness."""
+
+    trace: str
+
+
+ToChild: TypeAlias = Start | Open | Run
+ToClient: TypeAlias = Ready | Opened | Entered | Answer | Refused | Failed
+
+
+class Gone(Exception):
+    """The other side has closed its end, or does not speak this protocol any more."""
+
+
+class Connection:
+    """One end. `kind` is the union of messages that this end receives."""
+
+    def __init__(self, sock: socket.socket, kind: Any) -> None:
+        self._sock = sock
+        self._poll = select.poll()
+        self._poll.register(sock.fileno(), select.POLLIN)
+        self._bytes = bytearray()
+        self._decode = msgspec.msgpack.Decoder(kind).decode
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def send(self, message: ToChild | ToClient) -> None:
+        """Raises Gone when nobody reads."""
+        data = self._encode(message)
+        try:
+            self._sock.sendall(_HEAD.pack(len(data)) + data)
+        except OSError as error:
+            raise Gone(str(error)) from None
+
+    def receive(self, seconds: float | None = None) -> Any:
+        """The next message, or None after `seconds`. Raises Gone at the end of the stream or on nonsense."""
+        until = None if seconds is None else monotonic() + seconds
+        while (message := self._next()) is None:
+            wait = None if until is None else max(0.0, until - monotonic()) * 1000
+            if not self._poll.poll(wait):
+                return None
+            self._fill()
+        return message
+
+    def close(self) -> None:
+        """Closes this end."""
+        self._sock.close()
+
+    def _next(self) -> Any:
+        if len(self._bytes) < 4:
+            return None
+        (size,) = _HEAD.unpack_from(self._bytes)
+        if size > _MOST:
+            raise Gone(f"a message of {size} bytes")
+        if len(self._bytes) < 4 + size:
+            return None
+        data = bytes(self._bytes[4 : 4 + size])
+        del self._bytes[: 4 + size]
+        try:
+            return self._decode(data)
+        except msgspec.MsgspecError as error:
+            raise Gone(f"nonsense: {error}") from None
+
+    def _fill(self) -> None:
+        try:
+            data = self._sock.recv(1 << 16)
+        except OSError as error:
+            raise Gone(str(error)) from None
+        if not data:
+            raise Gone("closed")
+        self._bytes += data
