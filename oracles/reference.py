@@ -18,7 +18,8 @@ from oracles.answers import Answers
 from oracles.parts import Part, parts
 from oracles.problem import Problem, shapes
 
-CHUNK_BYTES = 192 << 20
+CHUNK_BYTES = {"cpu": 64 << 20}  # what a CPU's caches like; elsewhere fewer, larger parts
+CHUNK_BYTES_ELSEWHERE = 512 << 20
 PAIR_TENSORS = 9  # of the size of the scores alive at once, forward and backward
 
 
@@ -31,7 +32,7 @@ def reference(
     bias: Tensor | None = None,
     do: Tensor | None = None,
     precision: torch.dtype = torch.float64,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int | None = None,
 ) -> Answers:
     """O, LSE and, given `do`, dQ, dK, dV, dBias of `problem`.
 
@@ -43,7 +44,8 @@ def reference(
     Raises ValueError when a bias is missing or given against what the problem says, or a shape is not the problem's.
     """
     _check(problem, q=q, k=k, v=v, bias=bias, do=do)
-    pieces = list(parts(problem, PAIR_TENSORS * precision.itemsize, chunk_bytes))
+    room = chunk_bytes or CHUNK_BYTES.get(q.device.type, CHUNK_BYTES_ELSEWHERE)
+    pieces = list(parts(problem, PAIR_TENSORS * precision.itemsize, room))
     with torch.enable_grad(), no_tf32():
         if len(pieces) == 1 and pieces[0].whole:
             found = _answers(pieces[0], q, k, v, bias, do, precision)
