@@ -4,7 +4,14 @@ import torch
 from torch import Tensor
 
 from kernels.sdpa.checks import check_call
-from kernels.sdpa.launch import INTERPRETED, Launch, backward_launches, bias_gradient_launches, forward_launches
+from kernels.sdpa.launch import (
+    INTERPRETED,
+    Launch,
+    backward_launches,
+    bias_gradient_launches,
+    empty_row_state,
+    forward_launches,
+)
 from kernels.sdpa.ops import sdpa_forward
 
 
@@ -79,13 +86,14 @@ def plan(
         return launches
     grad_out = out if grad_out is None else grad_out.reshape(out.shape)
     grad_lse = None if grad_lse is None else grad_lse.reshape(lse.shape)
+    state = empty_row_state(query)
     grads = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)]
     launches += backward_launches(
-        grad_out, grad_lse, query, key, value, mask, is_causal, call.scale, out, lse, lse, grads, seams
+        grad_out, grad_lse, query, key, value, mask, is_causal, call.scale, out, lse, state, grads, seams
     )
     if mask is not None and mask.requires_grad:
         grad_mask = torch.empty_like(mask, memory_format=torch.contiguous_format)
-        launches += bias_gradient_launches(grad_out, query, key, value, mask, call.scale, lse, lse, grad_mask, seams)
+        launches += bias_gradient_launches(grad_out, query, key, value, mask, call.scale, state, grad_mask, seams)
     return launches
 
 

@@ -1,7 +1,10 @@
-"""The backward kernels: delta, then dK and dV (a program per tile of keys), then dQ (a program per tile of queries).
+"""The backward kernels: dK and dV (a program per tile of keys), and dQ (a program per tile of queries).
 
-With P the probabilities, dP = dO V^T and delta = rowsum(O ∘ dO) - dLSE:  dS = P ∘ (dP - delta),  dV = P^T dO,
-dK = dS^T Q · scale,  dQ = dS K · scale  (Dao, arXiv:2307.08691, section 3.1; LSE's own gradient enters through delta).
+With P the probabilities, dP = dO V^T and delta = rowsum(O ∘ dO) - dLSE (made by `row_state`):
+
+    dS = P ∘ (dP - delta)    dV = P^T dO    dK = dS^T Q · scale    dQ = dS K · scale
+
+(Dao, arXiv:2307.08691, section 3.1; LSE's own gradient enters through delta.)
 
 Every output tile has one program that adds its terms in one fixed order, so results are bitwise the same in every
 run and nothing is added atomically; the price is that P is computed twice.
@@ -11,49 +14,9 @@ import triton
 import triton.language as tl
 
 from kernels.sdpa.forward import last_interior_key, last_key, locate
-from kernels.sdpa.scores import apply_mask, load_row_statistics, probabilities, score_unit
-from kernels.sdpa.tiles import dot, load_tile, round_to, store_tile, widen
-
-DELTA_RUNTIME = ["mO", "tO", "mdO", "tdO", "mLSE", "mdLSE", "tdLSE", "mDelta", "batches", "heads_q", "len_q", "dim_v"]
-
-
-@triton.jit(do_not_specialize=DELTA_RUNTIME, do_not_specialize_on_alignment=DELTA_RUNTIME)
-def delta_kernel(
-    mO,
-    tO,
-    mdO,
-    tdO,
-    mLSE,
-    mdLSE,
-    tdLSE,
-    mDelta,
-    batches,
-    heads_q,
-    len_q,
-    dim_v,
-    HAS_DLSE: tl.constexpr,
-    DESCRIPTOR: tl.constexpr,
-    INTERPRETED: tl.constexpr,
-    TILE_M: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
-    """delta (batch, heads_q, len_q) float32 = rowsum(O ∘ dO) - dLSE; 0 for rows without keys."""
-    batch, head = locate(heads_q)
-    if batch >= batches:
-        return
-    m_start = tl.program_id(0) * TILE_M
-    index_row = m_start + tl.arange(0, TILE_M)
-    inside = index_row < len_q
-    rO = load_tile(mO, tO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
-    rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
-    rDelta = tl.sum(widen(rO) * widen(rdO), 1)
-    if HAS_DLSE:
-        start = tl.cast(batch, tl.int64) * tdLSE[0] + tl.cast(head, tl.int64) * tdLSE[1]
-        rDelta -= tl.load(mdLSE + start + index_row.to(tl.int64) * tdLSE[2], mask=inside, other=0.0)
-    offset = (batch * heads_q + head).to(tl.int64) * len_q
-    rLSE = tl.load(mLSE + offset + index_row, mask=inside, other=0.0)
-    rDelta = tl.where(rLSE == -float("inf"), 0.0, rDelta)
-    tl.store(mDelta + offset + index_row, rDelta, mask=inside)
+from kernels.sdpa.row_state import load_row_state
+from kernels.sdpa.scores import apply_mask, probabilities, score_unit
+from kernels.sdpa.tiles import dot, load_tile, round_to, store_tile
 
 
 @triton.jit
@@ -86,11 +49,11 @@ def gather_dkdv(
     tdO,
     mMask,
     tMask,
-    mLSE,
-    mDelta,
+    mState,
+    batches,
     batch,
-    head,
     heads_q,
+    head,
     n_start,
     m_first,
     m_last,
@@ -116,27 +79,25 @@ def gather_dkdv(
     Keys beyond len_k need no mask: they reach only their own rows of dK and dV, which are not stored.
     """
     unit = score_unit(scale, FOLD)
-    offset = (batch * heads_q + head).to(tl.int64) * len_q
     n = n_start + tl.arange(0, TILE_N)[:, None]
     for m_start in range(m_first, m_last, TILE_M):
-        index_row = m_start + tl.arange(0, TILE_M)
-        m = index_row[None, :]
+        m = m_start + tl.arange(0, TILE_M)[None, :]
         rQ = load_tile(mQ, tQ, batch, head, m_start, len_q, dim, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
-        rLSE2, rDelta = load_row_statistics(mLSE, mDelta, offset, index_row, len_q)
+        rLSE2, rDelta = load_row_state(mState, batches, heads_q, batch, head, m_start, len_q, TILE_M, DESCRIPTOR)
         rS = dot(rK, tl.trans(rQ), tl.zeros([TILE_N, TILE_M], tl.float32))
+        rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
+        rdP = dot(rV, tl.trans(rdO), tl.zeros([TILE_N, TILE_M], tl.float32))
         rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, MASK, FOLD)
         if EDGE and CAUSAL:
             rS = mask_causal(rS, m, n)
         rP = probabilities(rS, rLSE2[None, :], unit)
-        rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
         rdV = dot(round_to(rP, DTYPE, INTERPRETED), rdO, rdV)
-        rdP = dot(rV, tl.trans(rdO), tl.zeros([TILE_N, TILE_M], tl.float32))
         rdS = rP * (rdP - rDelta[None, :])
         rdK = dot(round_to(rdS, DTYPE, INTERPRETED), rQ, rdK)
     return rdK, rdV
 
 
-BACKWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", "mMask", "tMask", "mLSE", "mDelta"]
+BACKWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", "mMask", "tMask", "mState"]
 BACKWARD_RUNTIME += ["mdQ", "tdQ", "mdK", "tdK", "mdV", "tdV"]
 BACKWARD_RUNTIME += ["batches", "heads_q", "heads_kv", "len_q", "len_k", "dim", "dim_v"]
 DKDV_RUNTIME = [name for name in BACKWARD_RUNTIME if name not in ("mdQ", "tdQ")]
@@ -155,8 +116,7 @@ def dkdv_kernel(
     tdO,
     mMask,
     tMask,
-    mLSE,
-    mDelta,
+    mState,
     mdK,
     tdK,
     mdV,
@@ -181,10 +141,8 @@ def dkdv_kernel(
     mask_causal: tl.constexpr,
 ):
     """dK and dV of one tile of keys, over all query heads of the group in their order."""
-    batch, head_kv = locate(heads_kv)
-    if batch >= batches:
-        return
-    n_start = tl.program_id(0) * TILE_N
+    n_block, batch, head_kv = locate(tl.cdiv(len_k, TILE_N), batches, heads_kv, INTERPRETED)
+    n_start = n_block * TILE_N
     rK = load_tile(mK, tK, batch, head_kv, n_start, len_k, dim, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
     rV = load_tile(mV, tV, batch, head_kv, n_start, len_k, dim_v, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
     rdK = tl.zeros([TILE_N, BLOCK_D], tl.float32)
@@ -206,11 +164,11 @@ def dkdv_kernel(
                 tdO,
                 mMask,
                 tMask,
-                mLSE,
-                mDelta,
+                mState,
+                batches,
                 batch,
-                head,
                 heads_q,
+                head,
                 n_start,
                 m_interior if INTERIOR else m_first,
                 len_q if INTERIOR else m_interior,
@@ -283,13 +241,13 @@ def gather_dq(
         rK = load_tile(mK, tK, batch, head_kv, n_start, len_k, dim, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
         rV = load_tile(mV, tV, batch, head_kv, n_start, len_k, dim_v, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
         rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
+        rdP = dot(rdO, tl.trans(rV), tl.zeros([TILE_M, TILE_N], tl.float32))
         rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, MASK, FOLD)
         if EDGE:
             rS = mask_tail_keys(rS, n, len_k)
             if CAUSAL:
                 rS = mask_causal(rS, m, n)
         rP = probabilities(rS, rLSE2[:, None], unit)
-        rdP = dot(rdO, tl.trans(rV), tl.zeros([TILE_M, TILE_N], tl.float32))
         rdS = rP * (rdP - rDelta[:, None])
         rdQ = dot(round_to(rdS, DTYPE, INTERPRETED), rK, rdQ)
     return rdQ
@@ -307,8 +265,7 @@ def dq_kernel(
     tdO,
     mMask,
     tMask,
-    mLSE,
-    mDelta,
+    mState,
     mdQ,
     tdQ,
     batches,
@@ -334,19 +291,16 @@ def dq_kernel(
     finish_dq: tl.constexpr,
 ):
     """dQ of one tile of queries; the mirror image of `forward_kernel`."""
-    batch, head = locate(heads_q)
-    if batch >= batches:
-        return
-    m_block = tl.program_id(0)
-    if CAUSAL:
-        m_block = tl.num_programs(0) - 1 - m_block
+    m_blocks = tl.cdiv(len_q, TILE_M)
+    m_block, batch, head = locate(m_blocks, batches, heads_q, INTERPRETED)
+    if CAUSAL and not INTERPRETED:
+        m_block = m_blocks - 1 - m_block
     m_start = m_block * TILE_M
     head_kv = kv_head_of(head, heads_q, heads_kv)
 
     rQ = load_tile(mQ, tQ, batch, head, m_start, len_q, dim, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
     rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
-    offset = (batch * heads_q + head).to(tl.int64) * len_q
-    rLSE2, rDelta = load_row_statistics(mLSE, mDelta, offset, m_start + tl.arange(0, TILE_M), len_q)
+    rLSE2, rDelta = load_row_state(mState, batches, heads_q, batch, head, m_start, len_q, TILE_M, DESCRIPTOR)
     rdQ = tl.zeros([TILE_M, BLOCK_D], tl.float32)
 
     n_interior = last_interior_key(m_start, len_k, TILE_N, CAUSAL)

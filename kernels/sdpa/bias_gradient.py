@@ -9,10 +9,11 @@ import triton
 import triton.language as tl
 
 from kernels.sdpa.forward import locate
-from kernels.sdpa.scores import apply_mask, load_row_statistics, probabilities
+from kernels.sdpa.row_state import load_row_state
+from kernels.sdpa.scores import apply_mask, probabilities
 from kernels.sdpa.tiles import dot, load_tile, narrow
 
-DBIAS_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", "mMask", "tMask", "mLSE", "mDelta", "mdMask"]
+DBIAS_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", "mMask", "tMask", "mState", "mdMask"]
 DBIAS_RUNTIME += ["batches", "heads_q", "heads_kv", "len_q", "len_k", "dim", "dim_v"]
 DBIAS_RUNTIME += ["mask_batches", "mask_heads", "mask_rows", "mask_columns"]
 
@@ -29,8 +30,7 @@ def dbias_kernel(
     tdO,
     mMask,
     tMask,
-    mLSE,
-    mDelta,
+    mState,
     mdMask,
     batches,
     heads_q,
@@ -57,12 +57,11 @@ def dbias_kernel(
     mask_tail_keys: tl.constexpr,
 ):
     """dMask (mask_batches, mask_heads, mask_rows, mask_columns), contiguous; each size is 1 or the full one."""
-    mask_batch, mask_head = locate(mask_heads)
-    if mask_batch >= mask_batches:
-        return
     column_tiles = tl.cdiv(mask_columns, TILE_N)
-    row_start = tl.program_id(0) // column_tiles * TILE_M
-    column_start = tl.program_id(0) % column_tiles * TILE_N
+    tiles = tl.cdiv(mask_rows, TILE_M) * column_tiles
+    tile, mask_batch, mask_head = locate(tiles, mask_batches, mask_heads, INTERPRETED)
+    row_start = tile // column_tiles * TILE_M
+    column_start = tile % column_tiles * TILE_N
     m_last = len_q if BROADCAST_ROWS else row_start + 1
     n_last = len_k if BROADCAST_COLUMNS else column_start + 1
 
@@ -70,13 +69,13 @@ def dbias_kernel(
     for batch in range(mask_batch, batches, mask_batches):
         for head in range(mask_head, heads_q, mask_heads):
             head_kv = kv_head_of(head, heads_q, heads_kv)
-            offset = (batch * heads_q + head).to(tl.int64) * len_q
             for m_start in range(row_start, m_last, TILE_M):
-                index_row = m_start + tl.arange(0, TILE_M)
-                m = index_row[:, None]
+                m = m_start + tl.arange(0, TILE_M)[:, None]
                 rQ = load_tile(mQ, tQ, batch, head, m_start, len_q, dim, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
                 rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
-                rLSE2, rDelta = load_row_statistics(mLSE, mDelta, offset, index_row, len_q)
+                rLSE2, rDelta = load_row_state(
+                    mState, batches, heads_q, batch, head, m_start, len_q, TILE_M, DESCRIPTOR
+                )
                 for n_start in range(column_start, n_last, TILE_N):
                     n = n_start + tl.arange(0, TILE_N)[None, :]
                     rK = load_tile(

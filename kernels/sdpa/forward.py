@@ -1,7 +1,7 @@
 """The forward kernel: one program makes one tile of O and of LSE, walking along the keys.
 
-Grid (m_blocks, heads, batches), see `locate`. On a GPU neighbouring programs share a head, so its keys and values
-stay in the L2 cache; causal programs start with the last, longest rows.
+On a GPU neighbouring programs share a head (see `locate`), so its keys and values stay in the L2 cache; a head's causal
+programs start with the last, longest rows.
 """
 
 import triton
@@ -84,10 +84,18 @@ def attend(
 
 
 @triton.jit
-def locate(heads):
-    """(batch, head) of this program: the grid's second and third axis count them together, 65,535 on each at most."""
-    index = tl.program_id(1) + tl.program_id(2) * tl.num_programs(1)
-    return index // heads, index % heads
+def locate(tiles, batches, heads, INTERPRETED: tl.constexpr):
+    """(tile, batch, head) of this program of a one-dimensional grid of tiles * batches * heads, of 2**31 - 1 at most.
+
+    On a GPU a head's tiles are neighbours. The interpreter, which runs programs in order, makes one tile of every head
+    before the next, so that a write into a neighbouring head is not repaired by that head's own, later one.
+    """
+    index = tl.program_id(0)
+    if INTERPRETED:
+        tile, batch_head = index // (batches * heads), index % (batches * heads)
+    else:
+        tile, batch_head = index % tiles, index // tiles
+    return tile, batch_head // heads, batch_head % heads
 
 
 FORWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mMask", "tMask", "mO", "tO", "mLSE"]
@@ -130,12 +138,10 @@ def forward_kernel(
     mask_causal: tl.constexpr,
 ):
     """O = softmax(Q K^T · scale + mask) V and LSE, see `kernels.sdpa.api` for shapes and dtypes."""
-    batch, head = locate(heads_q)
-    if batch >= batches:
-        return
-    m_block = tl.program_id(0)
-    if CAUSAL:
-        m_block = tl.num_programs(0) - 1 - m_block
+    m_blocks = tl.cdiv(len_q, TILE_M)
+    m_block, batch, head = locate(m_blocks, batches, heads_q, INTERPRETED)
+    if CAUSAL and not INTERPRETED:
+        m_block = m_blocks - 1 - m_block
     m_start = m_block * TILE_M
     head_kv = kv_head_of(head, heads_q, heads_kv)
 

@@ -14,16 +14,16 @@ import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.sdpa.backward import delta_kernel, dkdv_kernel, dq_kernel
+from kernels.sdpa.backward import dkdv_kernel, dq_kernel
 from kernels.sdpa.bias_gradient import dbias_kernel
 from kernels.sdpa.config import Tiles, block_d, find_config
 from kernels.sdpa.forward import forward_kernel
+from kernels.sdpa.row_state import ROW_TILE, row_state_kernel
 from kernels.sdpa.seams import find_seams
 
 INTERPRETED = isinstance(forward_kernel, InterpretedFunction)
 
 _TRITON_DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
-_GRID_AXIS = 65_535
 _SMALLEST_FOLDED_SCALE = 1e-20
 
 
@@ -32,19 +32,19 @@ class Launch:
     """One kernel launch: `runtime` arguments never cause a compilation, apart from their dtypes; `constants` do."""
 
     kernel: Any
-    grid: tuple[int, int, int]
+    programs: int
     runtime: dict[str, Any]
     constants: dict[str, Any]
     options: dict[str, int]
 
     def run(self) -> None:
-        if min(self.grid) > 0:
-            self.kernel[self.grid](**self.runtime, **self.constants, **self.options)
+        if self.programs > 0:
+            self.kernel[(self.programs,)](**self.runtime, **self.constants, **self.options)
 
     def compile(self) -> None:
         """Compiles and loads what `run` would launch, and launches nothing."""
-        if min(self.grid) > 0:
-            built = self.kernel.warmup(grid=self.grid, **self.runtime, **self.constants, **self.options)
+        if self.programs > 0:
+            built = self.kernel.warmup(grid=(self.programs,), **self.runtime, **self.constants, **self.options)
             if hasattr(built, "_init_handles"):
                 built._init_handles()
 
@@ -69,7 +69,7 @@ def _type_key(value: Any) -> str:
 
 
 def fits_descriptors(*tensors: torch.Tensor) -> bool:
-    """Whether descriptors can name all of these: 4-D, nothing empty, rows contiguous, base and strides in 16 bytes."""
+    """Whether descriptors can name all of these: nothing empty, rows contiguous, base and strides in 16 bytes."""
     return all(_fits_descriptor(tensor) for tensor in tensors)
 
 
@@ -113,10 +113,18 @@ def _mask_operand(mask: torch.Tensor | None, query: torch.Tensor) -> tuple[str, 
     return "float", {"mMask": mask, "tMask": strides}
 
 
-def _grid(tiles: int, batch_heads: int) -> tuple[int, int, int]:
-    """(tiles, y, z) with y * z >= batch_heads; `locate` skips what is beyond."""
-    y = min(batch_heads, _GRID_AXIS)
-    return tiles, y, triton.cdiv(batch_heads, y) if y else 0
+def empty_row_state(query: torch.Tensor) -> torch.Tensor:
+    """Uninitialised scratch of backward, see NOTE [row state] in row_state.py."""
+    batches, heads_q, len_q, _ = query.shape
+    tile = ROW_TILE.value
+    rows = (len_q + tile - 1) // tile * tile
+    return torch.empty((2, batches * heads_q, rows), dtype=torch.float32, device=query.device)
+
+
+def _state_operand(state: torch.Tensor, rows: int, descriptor: bool) -> Any:
+    if descriptor:
+        return TensorDescriptor(state, list(state.shape), list(state.stride()), [1, 1, rows])
+    return state
 
 
 def _sizes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict[str, int]:
@@ -168,7 +176,7 @@ def forward_launches(
     operands = _operands({"Q": (query, m), "K": (key, n), "V": (value, n), "O": (out, m)}, block, descriptor)
     launch = Launch(
         forward_kernel,
-        _grid(triton.cdiv(query.shape[2], m), query.shape[0] * query.shape[1]),
+        triton.cdiv(query.shape[2], m) * query.shape[0] * query.shape[1],
         {**operands, **mask_operand, "mLSE": lse, **_sizes(query, key, value), "scale": scale},
         {
             **_constants(query, block, tiles, descriptor),
@@ -196,11 +204,11 @@ def backward_launches(
     scale: float,
     out: torch.Tensor,
     lse: torch.Tensor,
-    delta: torch.Tensor,
+    state: torch.Tensor,
     grads: Sequence[torch.Tensor],
     seams: str,
 ) -> list[Launch]:
-    """delta, then dK and dV, then dQ; grads are (dQ, dK, dV), delta is (batch, heads_q, len_q) float32."""
+    """The row state, then dK and dV, then dQ; grads are (dQ, dK, dV), state is `empty_row_state` of query."""
     _require_device(query)
     steps = find_seams(seams)
     dq, dk, dv = grads
@@ -210,16 +218,16 @@ def backward_launches(
     sizes = _sizes(query, key, value)
     flags = {"MASK": mask_kind, "CAUSAL": is_causal, "FOLD": _folds(mask_kind, scale)}
     batch_heads = query.shape[0] * query.shape[1]
-    statistics = {"mLSE": lse, "mDelta": delta}
 
     rows = config.dq.tile_m
     descriptor = fits_descriptors(out, grad_out)
-    delta_launch = Launch(
-        delta_kernel,
-        _grid(triton.cdiv(query.shape[2], rows), batch_heads),
+    state_launch = Launch(
+        row_state_kernel,
+        state.shape[2] // rows * batch_heads,
         {
             **_operands({"O": (out, rows), "dO": (grad_out, rows)}, block, descriptor),
-            **statistics,
+            "mLSE": lse,
+            "mState": state,
             "mdLSE": lse if grad_lse is None else grad_lse,
             "tdLSE": (0, 0, 0) if grad_lse is None else tuple(grad_lse.stride()),
             **{name: sizes[name] for name in ("batches", "heads_q", "len_q", "dim_v")},
@@ -237,13 +245,14 @@ def backward_launches(
     def reading(tiles: Tiles, **written: tuple[torch.Tensor, int]) -> tuple[dict[str, Any], bool]:
         m, n = tiles.tile_m, tiles.tile_n
         named = {"Q": (query, m), "K": (key, n), "V": (value, n), "dO": (grad_out, m), **written}
-        fits = fits_descriptors(*(tensor for tensor, _ in named.values()))
-        return {**_operands(named, block, fits), **mask_operand, **statistics, **sizes, "scale": scale}, fits
+        fits = fits_descriptors(state, *(tensor for tensor, _ in named.values()))
+        operands = {**_operands(named, block, fits), **mask_operand, "mState": _state_operand(state, m, fits)}
+        return {**operands, **sizes, "scale": scale}, fits
 
     runtime, descriptor = reading(config.dkdv, dK=(dk, config.dkdv.tile_n), dV=(dv, config.dkdv.tile_n))
     dkdv_launch = Launch(
         dkdv_kernel,
-        _grid(triton.cdiv(key.shape[2], config.dkdv.tile_n), key.shape[0] * key.shape[1]),
+        triton.cdiv(key.shape[2], config.dkdv.tile_n) * key.shape[0] * key.shape[1],
         runtime,
         {**_constants(query, block, config.dkdv, descriptor), **flags, "mask_causal": steps.mask_causal_backward},
         _options(config.dkdv),
@@ -251,7 +260,7 @@ def backward_launches(
     runtime, descriptor = reading(config.dq, dQ=(dq, config.dq.tile_m))
     dq_launch = Launch(
         dq_kernel,
-        _grid(triton.cdiv(query.shape[2], config.dq.tile_m), batch_heads),
+        triton.cdiv(query.shape[2], config.dq.tile_m) * batch_heads,
         runtime,
         {
             **_constants(query, block, config.dq, descriptor),
@@ -263,7 +272,7 @@ def backward_launches(
         },
         _options(config.dq),
     )
-    return [delta_launch, dkdv_launch, dq_launch]
+    return [state_launch, dkdv_launch, dq_launch]
 
 
 def bias_gradient_launches(
@@ -273,8 +282,7 @@ def bias_gradient_launches(
     value: torch.Tensor,
     bias: torch.Tensor,
     scale: float,
-    lse: torch.Tensor,
-    delta: torch.Tensor,
+    state: torch.Tensor,
     grad_bias: torch.Tensor,
     seams: str,
 ) -> list[Launch]:
@@ -283,21 +291,17 @@ def bias_gradient_launches(
     steps = find_seams(seams)
     block = block_d(query.shape[-1], value.shape[-1])
     tiles = find_config(block, query.itemsize, INTERPRETED).dbias
-    descriptor = fits_descriptors(query, key, value, grad_out)
+    descriptor = fits_descriptors(state, query, key, value, grad_out)
     m, n = tiles.tile_m, tiles.tile_n
     operands = _operands({"Q": (query, m), "K": (key, n), "V": (value, n), "dO": (grad_out, m)}, block, descriptor)
     names = ("mask_batches", "mask_heads", "mask_rows", "mask_columns")
     launch = Launch(
         dbias_kernel,
-        _grid(
-            triton.cdiv(bias.shape[2], m) * triton.cdiv(bias.shape[3], n),
-            bias.shape[0] * bias.shape[1],
-        ),
+        triton.cdiv(bias.shape[2], m) * triton.cdiv(bias.shape[3], n) * bias.shape[0] * bias.shape[1],
         {
             **operands,
             **_mask_operand(bias, query)[1],
-            "mLSE": lse,
-            "mDelta": delta,
+            "mState": _state_operand(state, m, descriptor),
             "mdMask": grad_bias,
             **_sizes(query, key, value),
             **dict(zip(names, bias.shape, strict=True)),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.sdpa.launch import backward_launches, bias_gradient_launches, forward_launches
+from kernels.sdpa.launch import backward_launches, bias_gradient_launches, empty_row_state, forward_launches
 
 
 @torch.library.custom_op("attnfuzz::sdpa_forward", mutates_args=())
@@ -53,13 +53,13 @@ def sdpa_backward(
     scale: float,
     seams: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(dQ, dK, dV, delta); delta (batch, heads_q, len_q) float32 is what `sdpa_bias_gradient` goes on from."""
-    *grads, delta = _empty_gradients(query, key, value)
+    """(dQ, dK, dV, state); state, see NOTE [row state] in row_state.py, is what `sdpa_bias_gradient` goes on from."""
+    *grads, state = _empty_gradients(query, key, value)
     for launch in backward_launches(
-        grad_out, grad_lse, query, key, value, attn_mask, is_causal, scale, out, lse, delta, grads, seams
+        grad_out, grad_lse, query, key, value, attn_mask, is_causal, scale, out, lse, state, grads, seams
     ):
         launch.run()
-    return grads[0], grads[1], grads[2], delta
+    return grads[0], grads[1], grads[2], state
 
 
 @sdpa_backward.register_fake
@@ -69,7 +69,7 @@ def _(grad_out, grad_lse, query, key, value, attn_mask, out, lse, is_causal, sca
 
 def _empty_gradients(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
-    return dq, dk, dv, torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
+    return dq, dk, dv, empty_row_state(query)
 
 
 @torch.library.custom_op("attnfuzz::sdpa_bias_gradient", mutates_args=())
@@ -79,20 +79,19 @@ def sdpa_bias_gradient(
     key: Tensor,
     value: Tensor,
     bias: Tensor,
-    lse: Tensor,
-    delta: Tensor,
+    state: Tensor,
     scale: float,
     seams: str,
 ) -> Tensor:
     """The gradient of a float attn_mask, in its own shape and dtype."""
     grad_bias = torch.empty(bias.shape, dtype=bias.dtype, device=bias.device)
-    for launch in bias_gradient_launches(grad_out, query, key, value, bias, scale, lse, delta, grad_bias, seams):
+    for launch in bias_gradient_launches(grad_out, query, key, value, bias, scale, state, grad_bias, seams):
         launch.run()
     return grad_bias
 
 
 @sdpa_bias_gradient.register_fake
-def _(grad_out, query, key, value, bias, lse, delta, scale, seams):
+def _(grad_out, query, key, value, bias, state, scale, seams):
     return torch.empty(bias.shape, dtype=bias.dtype, device=bias.device)
 
 
@@ -106,12 +105,12 @@ def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tup
     query, key, value, attn_mask, out, lse = ctx.saved_tensors
     if grad_out is None:
         grad_out = torch.zeros_like(out)
-    dq, dk, dv, delta = sdpa_backward(
+    dq, dk, dv, state = sdpa_backward(
         grad_out, grad_lse, query, key, value, attn_mask, out, lse, ctx.is_causal, ctx.scale, ctx.seams
     )
     grad_mask = None
     if ctx.needs_input_grad[3]:
-        grad_mask = sdpa_bias_gradient(grad_out, query, key, value, attn_mask, lse, delta, ctx.scale, ctx.seams)
+        grad_mask = sdpa_bias_gradient(grad_out, query, key, value, attn_mask, state, ctx.scale, ctx.seams)
     return dq, dk, dv, grad_mask, None, None, None
 
 

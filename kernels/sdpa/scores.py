@@ -6,7 +6,7 @@ multiply-add and one exp2 per score. Otherwise scores are scaled (and biased) at
 raw scores would be wrong for a negative scale, and a bias near the end of float32's range times log2(e) overflows.
 
 NOTE [rows without keys] A row that may see no key has maximum -inf and sum 0. Forward writes O = 0 and LSE = -inf.
-Backward reads that LSE as +inf, so that every probability of the row is exp2(-inf) = 0, as for rows beyond len_q.
+Backward takes that LSE for +inf, so that every probability of the row is exp2(-inf) = 0, see NOTE [row state].
 
 The index tensors `m` and `n` (queries, keys) broadcast against the scores, so that the same helpers serve a tile of
 scores and a transposed one.
@@ -85,16 +85,6 @@ def row_statistics(rMax, rSum, unit):
     rSafe = tl.where(empty, 1.0, rSum)
     rLSE = tl.where(empty, -float("inf"), rMax * unit + tl.log(rSafe))
     return rLSE, tl.where(empty, 0.0, 1.0 / rSafe)
-
-
-@triton.jit
-def load_row_statistics(mLSE, mDelta, offset, index_row, len_q):
-    """log2-sum-exp2 and delta of each row; +inf and 0 for rows without keys or beyond len_q."""
-    inside = index_row < len_q
-    rLSE = tl.load(mLSE + offset + index_row, mask=inside, other=float("inf"))
-    rLSE = tl.where(rLSE == -float("inf"), float("inf"), rLSE)
-    rDelta = tl.load(mDelta + offset + index_row, mask=inside, other=0.0)
-    return rLSE * LOG2E, rDelta
 
 
 @triton.jit

@@ -1,0 +1,82 @@
+"""What backward needs of each row, prepared once: log2-sum-exp2 and delta, in a form that its loops load unmasked.
+
+NOTE [row state] mState (2, batch * heads_q, rows) float32, rows = len_q rounded up to ROW_TILE: plane 0 holds
+LSE · log2(e), plane 1 delta. Rows without keys and rows beyond len_q hold (+inf, 0): every probability of theirs is
+exp2(-inf) = 0, see NOTE [rows without keys]. Loading LSE itself, masked, in the loop over queries cost dK and dV about
+as many instructions as their softmax.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.sdpa.forward import locate
+from kernels.sdpa.scores import LOG2E
+from kernels.sdpa.tiles import load_tile, widen
+
+ROW_TILE: tl.constexpr = tl.constexpr(128)
+
+ROW_STATE_RUNTIME = ["mO", "tO", "mdO", "tdO", "mLSE", "mdLSE", "tdLSE", "mState"]
+ROW_STATE_RUNTIME += ["batches", "heads_q", "len_q", "dim_v"]
+
+
+@triton.jit
+def state_rows(len_q):
+    """Rows of one (batch, head) in mState."""
+    return tl.cdiv(len_q, ROW_TILE) * ROW_TILE
+
+
+@triton.jit
+def load_row_state(
+    mState, batches, heads_q, batch, head, m_start, len_q, TILE_M: tl.constexpr, DESCRIPTOR: tl.constexpr
+):
+    """(log2-sum-exp2, delta) of rows m_start … m_start + TILE_M - 1; mState is a pointer or a descriptor."""
+    batch_head = batch * heads_q + head
+    if DESCRIPTOR:
+        rLSE2 = mState.load([0, batch_head, m_start]).reshape([TILE_M])
+        rDelta = mState.load([1, batch_head, m_start]).reshape([TILE_M])
+    else:
+        rows = state_rows(len_q)
+        mRow = mState + batch_head.to(tl.int64) * rows + m_start + tl.arange(0, TILE_M)
+        rLSE2 = tl.load(mRow)
+        rDelta = tl.load(mRow + (batches * heads_q).to(tl.int64) * rows)
+    return rLSE2, rDelta
+
+
+@triton.jit(do_not_specialize=ROW_STATE_RUNTIME, do_not_specialize_on_alignment=ROW_STATE_RUNTIME)
+def row_state_kernel(
+    mO,
+    tO,
+    mdO,
+    tdO,
+    mLSE,
+    mdLSE,
+    tdLSE,
+    mState,
+    batches,
+    heads_q,
+    len_q,
+    dim_v,
+    HAS_DLSE: tl.constexpr,
+    DESCRIPTOR: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """delta = rowsum(O ∘ dO) - dLSE and LSE in log2 units, every row of mState; TILE_M divides ROW_TILE."""
+    rows = state_rows(len_q)
+    m_block, batch, head = locate(rows // TILE_M, batches, heads_q, INTERPRETED)
+    m_start = m_block * TILE_M
+    index_row = m_start + tl.arange(0, TILE_M)
+    inside = index_row < len_q
+    rO = load_tile(mO, tO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
+    rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
+    rDelta = tl.sum(widen(rO) * widen(rdO), 1)
+    if HAS_DLSE:
+        start = tl.cast(batch, tl.int64) * tdLSE[0] + tl.cast(head, tl.int64) * tdLSE[1]
+        rDelta -= tl.load(mdLSE + start + index_row.to(tl.int64) * tdLSE[2], mask=inside, other=0.0)
+    batch_head = (batch * heads_q + head).to(tl.int64)
+    rLSE = tl.load(mLSE + batch_head * len_q + index_row, mask=inside, other=-float("inf"))
+    empty = rLSE == -float("inf")
+    mRow = mState + batch_head * rows + index_row
+    tl.store(mRow, tl.where(empty, float("inf"), rLSE * LOG2E))
+    tl.store(mRow + (batches * heads_q).to(tl.int64) * rows, tl.where(empty, 0.0, rDelta))
