@@ -29,6 +29,7 @@ SCALES = (1.0, 0.5, 0.1, 0.01, 2.0, -0.25, 0.0)
 SOFTCAPS = (50.0, 30.0, 15.0, 1.0)
 DISTRIBUTIONS = ("normal", "normal", "normal", "adversarial", "needle", "large", "integers", "constant")
 ORDERS = ("bshd", "bhsd", "sbhd", "bhds")
+WEIGHTS = {"full": 2, "causal": 3, "window": 2}
 MAX_TOKEN_LENGTH = 130
 MAX_INTERVAL_LENGTH = 260
 
@@ -176,7 +177,8 @@ def _mask(draw: Draw, allowed: frozenset[str] | None, len_q: int, len_k: int, he
     def can(kind: str) -> bool:
         return allowed is None or kind in allowed
 
-    leaves = [kind for kind in _LEAVES if can(kind) and _fits(kind, len_q, len_k)] or ["full"]
+    able = [kind for kind in _LEAVES if can(kind) and _fits(kind, len_q, len_k)] or ["full"]
+    leaves = [kind for kind in able for _ in range(WEIGHTS.get(kind, 1))]
 
     def leaf() -> Mask:
         return _LEAVES[draw(st.sampled_from(leaves))](draw, len_q, len_k)

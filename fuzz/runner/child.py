@@ -6,6 +6,7 @@ so it never has to end in good order. Standard output and error belong to the ta
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import os
@@ -47,10 +48,9 @@ def main(arguments: list[str]) -> None:
     sock = socket.socket(fileno=connection_fd)
     sock.set_inheritable(False)
     connection = Connection(sock, ToChild)
-    try:
+    with contextlib.suppress(Gone):
         _serve(connection)
-    except Gone:
-        os._exit(0)
+    os._exit(0)
 
 
 def _serve(connection: Connection) -> None:

@@ -17,7 +17,12 @@ from fuzz.runner.limits import Limits
 from fuzz.runner.tools import Tool, find
 
 _FIELDS = ("name", "utilization.gpu", "utilization.memory", "memory.used", "memory.total", "temperature.gpu")
-_SKIP = ("nonrelocated_elf_images", "global_memory", "local_memory", "constbank_memory")  # shared memory stays: mbarriers
+_SKIP = (
+    "nonrelocated_elf_images",
+    "global_memory",
+    "local_memory",
+    "constbank_memory",
+)  # shared memory stays: mbarriers
 _POKE = bytes(1 << 16)  # a shorter write does not always start the dump
 
 

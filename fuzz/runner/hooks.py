@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from torch import Tensor
+if TYPE_CHECKING:  # the child ties its lifeline before it spends seconds on torch
+    from torch import Tensor
 
 
 @runtime_checkable

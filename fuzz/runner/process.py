@@ -16,8 +16,9 @@ from time import monotonic, sleep
 import psutil
 
 from fuzz.runner.errors import RunnerError
+from fuzz.runner.gpu import CoreDump
 from fuzz.runner.limits import Limits
-from fuzz.runner.wire import Connection, Start, ToClient
+from fuzz.runner.wire import Connection, Gone, Start, ToClient
 
 _children: weakref.WeakSet[Child] = weakref.WeakSet()
 
@@ -29,8 +30,10 @@ class Child:
     open keep nobody waiting. A second one takes faulthandler's stacks.
     """
 
-    def __init__(self, start: Start, env: dict[str, str], limits: Limits) -> None:
+    def __init__(self, start: Start, env: dict[str, str], limits: Limits, core: CoreDump | None = None) -> None:
         self._limits = limits
+        self.core = core
+        env = env | (core.environment if core else {})
         mine, theirs = socket.socketpair()
         life, self._lifeline = _pipe()
         self._log = _memory_file("attnfuzz-output")
@@ -54,9 +57,9 @@ class Child:
         mine.settimeout(limits.reap)
         self.began = monotonic()
         self.connection = Connection(mine, ToClient)
-        self.ready = False
         _children.add(self)
-        self.connection.send(start)
+        with contextlib.suppress(Gone):  # whoever waits for Ready finds out
+            self.connection.send(start)
 
     @property
     def pid(self) -> int:
@@ -102,6 +105,8 @@ class Child:
             self.release()
             self._log.close()
             self._stacks.close()
+            if self.core is not None:
+                self.core.remove()
             _children.discard(self)
 
     def release(self) -> None:

@@ -1,7 +1,7 @@
 """What client and child say to each other: length-prefixed MessagePack over a socket. Values only, no torch in here.
 
-    client: Start → (imports) → Ready;  Open → (device) → Opened;  Run → Entered … Entered → Answer
-    Refused instead of Ready, Opened or Answer: this child, device or target cannot work; Failed: the judge itself raised
+client: Start → (imports) → Ready;  Open → (device) → Opened;  Run → Entered … Entered → Answer
+Refused instead of Ready, Opened or Answer: this child, device or target cannot work; Failed: the judge itself raised
 """
 
 from __future__ import annotations

@@ -91,6 +91,11 @@ def cuda_present() -> bool:
     return torch.version.cuda is not None and torch.cuda.device_count() > 0
 
 
+def default_device() -> Device:
+    """cuda where there is a GPU, else host."""
+    return "cuda" if cuda_present() else "host"
+
+
 def parameters(function) -> frozenset[str]:
     """Names of the parameters of a user's function."""
     return frozenset(inspect.signature(function).parameters)

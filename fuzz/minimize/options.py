@@ -1,0 +1,129 @@
+"""Plainer options: what a Case asks for beyond q, k and v is switched off, all at once, in groups, then one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from fuzz.case import Case, Storage
+from fuzz.minimize.deletion import delete
+from fuzz.minimize.edits import edit, edit_inputs, pairs, replace, with_lengths
+from fuzz.minimize.kinds import Attempts, Options
+from fuzz.minimize.shape import least, one_sequence
+from oracles.masks import Full
+from oracles.problem import Bias
+
+Off = Callable[[Case], Case | None]
+
+
+def _store(name: str) -> Off:
+    return lambda case: edit_inputs(case, **{name: Storage()})
+
+
+def _plain_numbers(case: Case) -> Case | None:
+    plain = case.inputs.distribution in ("normal", "integers", "constant")
+    return case if plain else edit_inputs(case, distribution="normal")
+
+
+OFF: dict[str, Off] = {
+    "distribution": _plain_numbers,
+    "q": _store("q"),
+    "k": _store("k"),
+    "v": _store("v"),
+    "do": _store("do"),
+    "scale": lambda case: edit(case, scale=None),
+    "softcap": lambda case: edit(case, softcap=0.0),
+    "bias": lambda case: edit(case, bias=None),
+    "mask": lambda case: edit(case, mask=Full()),
+    "layout": lambda case: edit(case, layout="padded"),
+    "backward": lambda case: edit(case, backward=False),
+}
+USUAL_REPEATS = {field.name: field.default for field in msgspec.structs.fields(Case)}["repeats"]
+KEPT_WHEN_BOLD = frozenset({"backward"})
+
+
+def bold(case: Case) -> Options:
+    """Everything at once: plain, one sequence, one or two heads, the least lengths of their class; then only plain."""
+    plain = _switch_off(case, [name for name in OFF if name not in KEPT_WHEN_BOLD])
+    if plain is None:
+        return
+    one = next(iter(one_sequence(plain)), None)
+    small = one and with_lengths(one, [(least(q, 64), least(k, 64)) for q, k in pairs(one)])
+    for heads in (1, 2):
+        if small is not None and heads <= case.problem.heads_q:
+            yield edit(small, heads_q=heads, heads_kv=min(heads, case.problem.heads_kv))
+    yield plain
+
+
+def features(case: Case) -> Attempts:
+    """Options deleted as a list is, so that those that the failure needs are found in few runs."""
+    on = [name for name, off in OFF.items() if off(case) != case]
+    yield from delete(on, lambda kept: _switch_off(case, [name for name in on if name not in kept]))
+
+
+def bias(case: Case) -> Options:
+    """A bias that is still there: the plainest one, then one flag at a time."""
+    if case.problem.bias is None:
+        return
+    plain = Bias(grad=False)
+    yield edit(case, bias=plain)
+    for name in ("dtype", "batch", "heads", "rows", "cols", "grad"):
+        yield edit(case, bias=replace(case.problem.bias, **{name: getattr(plain, name)}))
+
+
+def storage(case: Case) -> Options:
+    """Tensors that still lie oddly: aligned, without padding, in the plain order, one property at a time."""
+    for tensor in ("q", "k", "v", "do"):
+        store = getattr(case.inputs, tensor)
+        for name in ("offset", "pad", "order"):
+            changed = {name: getattr(Storage(), name)}
+            yield edit_inputs(case, **{tensor: replace(store, **changed)})
+
+
+def scores(case: Case) -> Options:
+    """Rounder numbers for a scale or a softcap that is still there."""
+    p = case.problem
+    if p.scale is not None:
+        yield from (edit(case, scale=value) for value in _rounder(p.scale, (1.0, 0.0)))
+    if p.softcap:
+        yield from (edit(case, softcap=value) for value in _rounder(p.softcap, (1.0, 10.0)))
+
+
+def variant(case: Case) -> Options:
+    """The target's own options left at their defaults: all of them, then each."""
+    if case.variant:
+        yield replace(case, variant={})
+    for name in case.variant:
+        yield replace(case, variant={key: value for key, value in case.variant.items() if key != name})
+
+
+def dtype(case: Case) -> Options:
+    """float32, else float16, where the failure does not need its dtype."""
+    wider = {"bfloat16": ("float32", "float16"), "float16": ("float32",)}
+    for name in wider.get(case.problem.dtype, ()):
+        yield edit(case, dtype=name)
+
+
+def data(case: Case) -> Options:
+    """Numbers that can be read: integers, then one constant; seed 0; no more repeats than usual."""
+    plainer = {"large": ("normal",), "needle": ("normal",), "adversarial": ("normal",)}
+    plainer |= {"normal": ("constant", "integers"), "integers": ("constant",)}
+    for name in plainer.get(case.inputs.distribution, ()):
+        yield edit_inputs(case, distribution=name)
+    if case.inputs.seed:
+        yield edit_inputs(case, seed=0)
+    if case.repeats > USUAL_REPEATS:
+        yield replace(case, repeats=USUAL_REPEATS)
+
+
+def _switch_off(case: Case, names: Sequence[str]) -> Case | None:
+    found: Case | None = case
+    for name in names:
+        found = OFF[name](found) if found is not None else None
+    return found
+
+
+def _rounder(value: float, tried: tuple[float, ...]) -> list[float]:
+    """Plainer values than `value`: none of them where it is one itself."""
+    return [] if value in tried else list(tried)

@@ -1,0 +1,305 @@
+"""The search: walks the passes, probes candidates, keeps the smallest Case that fails as the first one did.
+
+Contracts:
+    the result has been seen to fail, in the same way (`signature.same_failure`), in this call or in the verdict given
+    a candidate never has a switch (`features.switches`) that the case at hand has not, so the minimised signature explains
+    the raw failure
+    equal candidates are probed once; the same probe answers give the same result
+    Ctrl-C, the last run and the last second end the search with the best so far
+A failure that does not show in every probe is searched with several tries per candidate, after more repeats within one
+probe were tried, which cost less; and it is given up on where it shows in fewer than FLOOR of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from fuzz.case import Case
+from fuzz.features import switches
+from fuzz.minimize.edits import replace
+from fuzz.minimize.kinds import Row
+from fuzz.minimize.passes import PASSES
+from fuzz.minimize.rate import FLOOR, MOST_TRIES, tries, wilson
+from fuzz.signature import Signature, same_failure, signature
+from fuzz.verdict import Verdict
+
+Probe: TypeAlias = Callable[[Case], Verdict]
+Stopped: TypeAlias = Literal["done", "runs", "seconds", "interrupted", "unreproducible"]
+
+HANG_SECONDS = 120.0  # default for a hang, which costs its deadline and a new process each time that it is seen
+MEASURED = 5  # probes of the final case, to say how often it fails
+MEASURED_FLAKY = 12
+MORE_REPEATS = 8
+MOST_REPEATS = 64
+
+
+class NotFailing(ValueError):
+    """The case to minimise did not fail in any probe."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """An accepted candidate: which pass proposed it, and the runs and seconds spent until then."""
+
+    name: str
+    case: Case
+    runs: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Minimized:
+    """The smallest case found. It failed in `failed` of its `probed` probes; `interval` is Wilson's, 95 %.
+
+    steps    the accepted candidates, first to last
+    needs    the features that the failure needs: the case's switches, less a dtype that another may stand in for
+    others   failures of other kinds that were met on the way, one case each
+    stopped  why the search ended: 'done' means that no pass has anything smaller that fails
+    """
+
+    case: Case
+    verdict: Verdict
+    runs: int
+    seconds: float
+    steps: tuple[Step, ...]
+    failed: int
+    probed: int
+    needs: frozenset[str]
+    others: tuple[tuple[Case, Verdict], ...]
+    stopped: Stopped
+
+    @property
+    def flaky(self) -> bool:
+        """Whether the failure does not show every time, between probes or between the repeats of one."""
+        return self.failed < self.probed or self.verdict.outcome == "flake"
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the rate of failing probes lies, with 95 % confidence."""
+        return wilson(self.failed, self.probed)
+
+    @property
+    def signature(self) -> Signature:
+        """The signature of the minimised failure, with the features that it needs."""
+        return signature(self.case, self.verdict, self.needs)
+
+
+def minimize(
+    case: Case,
+    probe: Probe,
+    *,
+    verdict: Verdict | None = None,
+    allowed: Callable[[Case], bool] | None = None,
+    max_runs: int = 60,
+    max_seconds: float | None = None,
+    progress: Callable[[Step], None] | None = None,
+    passes: tuple[Row, ...] = PASSES,
+    clock: Callable[[], float] = time.monotonic,
+) -> Minimized:
+    """Reduces `case` to the smallest found that fails in the same way, in at most `max_runs` calls of `probe`.
+
+    probe        run_case: what comes of a Case; it may return a hang after seconds, or raise KeyboardInterrupt
+    verdict      what `probe` has already said of `case`, where it has; saves the first run
+    allowed      which cases the target takes; candidates that it refuses are not probed
+    max_seconds  None: no limit, but HANG_SECONDS for a hang. A probe that is under way is not cut short
+    progress     called after every accepted step
+    Raises NotFailing when `case` never fails, and whatever else `probe` raises.
+    """
+    search = _Search(case, probe, allowed, max_runs, max_seconds, progress, clock)
+    try:
+        search.start(verdict)
+        search.walk(passes)
+    except _Stop as stop:
+        search.stopped = stop.why
+    except KeyboardInterrupt:
+        if search.verdict is None:
+            raise
+        search.stopped = "interrupted"
+    return search.finish()
+
+
+class _Stop(Exception):
+    def __init__(self, why: Stopped) -> None:
+        self.why = why
+
+
+class _Search:
+    """One call of `minimize`: the case at hand, what was probed, what was spent."""
+
+    def __init__(self, case, probe, allowed, max_runs, max_seconds, progress, clock) -> None:
+        self.case: Case = case
+        self.verdict: Verdict | None = None
+        self.first: Verdict | None = None  # what 'the same failure' is compared with
+        self.stopped: Stopped = "done"
+        self.runs = 0
+        self.steps: list[Step] = []
+        self._probe, self._allowed, self._progress, self._clock = probe, allowed, progress, clock
+        self._max_runs, self._max_seconds = max_runs, max_seconds
+        self._limit = max_runs
+        self._started = clock()
+        self._tries = 1
+        self._counts: dict[str, tuple[int, int]] = {}  # case id -> failed, probed
+        self._path: list[tuple[Case, Verdict]] = []
+        self._others: dict[Signature, tuple[Case, Verdict]] = {}
+
+    def start(self, verdict: Verdict | None) -> None:
+        """Sees the case fail, and finds out how often it does."""
+        if verdict is not None and verdict.bad:
+            self._fails(verdict)
+            self._counts[self.case.id] = (1, 1)
+        for _ in range(MOST_TRIES):
+            if self.verdict is not None:
+                break
+            self._see(self.case)
+        if self.verdict is None:
+            raise NotFailing(f"case {self.case.id}: does not fail: 0 of {self._counts[self.case.id][1]} probes")
+        hang = self.verdict.outcome == "hang"
+        self._limit = self._max_runs - min(0 if hang else MEASURED, self._max_runs // 10)
+        if self._max_seconds is None and hang:
+            self._max_seconds = HANG_SECONDS
+        if not hang:
+            self._see(self.case)
+            failed, probed = self._counts[self.case.id]
+            if failed < probed or self.verdict.outcome == "flake":
+                self._prepare_for_flakiness()
+
+    def walk(self, passes: tuple[Row, ...]) -> None:
+        """Runs all passes until a whole round accepts nothing."""
+        accepted = True
+        while accepted:
+            before = self.case
+            for row in passes:
+                self._told(row) if row.tells else self._restarted(row)
+            accepted = self.case != before
+
+    def finish(self) -> Minimized:
+        """Measures how often the smallest case fails, goes back to a larger one where that is too seldom, and reports."""
+        try:
+            if self.stopped != "interrupted":
+                self._limit = self._max_runs
+                self._measure()
+                while self._rate() < FLOOR and len(self._path) > 1:
+                    self._path.pop()
+                    self.steps.pop()
+                    self.case, self.verdict = self._path[-1]
+                    self._measure()
+            needs = self._needs()
+        except (_Stop, KeyboardInterrupt):
+            needs = switches(self.case)
+        failed, probed = self._counts[self.case.id]
+        assert self.verdict is not None
+        return Minimized(
+            case=self.case,
+            verdict=self.verdict,
+            runs=self.runs,
+            seconds=self._seconds(),
+            steps=tuple(self.steps),
+            failed=failed,
+            probed=probed,
+            needs=needs,
+            others=tuple(self._others.values()),
+            stopped=self.stopped,
+        )
+
+    def _restarted(self, row: Row) -> None:
+        again = True
+        while again:
+            again = any(self._attempt(row.name, candidate) for candidate in row.run(self.case))
+
+    def _told(self, row: Row) -> None:
+        attempts = row.run(self.case)
+        answer: bool | None = None
+        while True:
+            try:
+                candidate = attempts.send(answer)  # type: ignore[union-attr]
+            except StopIteration:
+                return
+            answer = self._attempt(row.name, candidate)
+
+    def _attempt(self, name: str, candidate: Case | None) -> bool:
+        """Probes a candidate, and accepts it where it fails as the first case did."""
+        if candidate is None or candidate.id in self._counts or not switches(candidate) <= switches(self.case):
+            return False
+        if self._allowed is not None and not self._allowed(candidate):
+            return False
+        for _ in range(self._tries):
+            found = self._see(candidate)
+            if found is not None:
+                self.case = candidate
+                self._accept(found, Step(name, candidate, self.runs, self._seconds()))
+                return True
+        return False
+
+    def _see(self, case: Case) -> Verdict | None:
+        """One probe; the verdict where it is the failure that is looked for. Raises _Stop when nothing is left to spend."""
+        if self.runs >= self._limit:
+            raise _Stop("runs")
+        if self._max_seconds is not None and self._seconds() >= self._max_seconds:
+            raise _Stop("seconds")
+        self.runs += 1
+        found = self._probe(case)
+        same = found.bad and (self.first is None or same_failure(self.first, found))
+        failed, probed = self._counts.get(case.id, (0, 0))
+        self._counts[case.id] = (failed + same, probed + 1)
+        if same and self.verdict is None:
+            self._fails(found)
+        if found.bad and not same:
+            self._others.setdefault(signature(case, found, ()), (case, found))
+        return found if same else None
+
+    def _fails(self, verdict: Verdict) -> None:
+        self.first = self.verdict = verdict
+        self._path.append((self.case, verdict))
+
+    def _accept(self, verdict: Verdict, step: Step) -> None:
+        self.verdict = verdict
+        self._path.append((step.case, verdict))
+        self.steps.append(step)
+        if self._progress is not None:
+            self._progress(step)
+
+    def _prepare_for_flakiness(self) -> None:
+        """More repeats within a probe where two such probes fail; else several tries, as many as the rate asks for."""
+        patient = replace(self.case, repeats=min(MOST_REPEATS, self.case.repeats * MORE_REPEATS))
+        may = self._allowed is None or self._allowed(patient)
+        if may and patient != self.case and (found := self._see(patient)) and self._see(patient):
+            self.case = patient
+            self._accept(found, Step("repeats", patient, self.runs, self._seconds()))
+            return
+        while self._counts[self.case.id][1] < MOST_TRIES + 1:
+            self._see(self.case)
+        if self._rate() < FLOOR:
+            raise _Stop("unreproducible")
+        self._tries = tries(self._rate())
+
+    def _measure(self) -> None:
+        """Probes the case at hand until it is known how often it fails."""
+        assert self.verdict is not None
+        if self.verdict.outcome == "hang":
+            return
+        failed, probed = self._counts[self.case.id]
+        while probed < (MEASURED if failed == probed and self._tries == 1 else MEASURED_FLAKY):
+            self._see(self.case)
+            failed, probed = self._counts[self.case.id]
+
+    def _needs(self) -> frozenset[str]:
+        """The switches of the case; its 16-bit dtype only if the other one does not fail."""
+        found = switches(self.case)
+        other = {"float16": "bfloat16", "bfloat16": "float16"}.get(self.case.problem.dtype)
+        if other is None or self.stopped == "interrupted":
+            return found
+        twin = replace(self.case, problem=replace(self.case.problem, dtype=other))
+        if self._allowed is not None and not self._allowed(twin):
+            return found - {self.case.problem.dtype}
+        failed = self._counts.get(twin.id, (0, 0))[0] or any(self._see(twin) for _ in range(self._tries))
+        return found - {self.case.problem.dtype} if failed else found
+
+    def _rate(self) -> float:
+        failed, probed = self._counts[self.case.id]
+        return failed / probed
+
+    def _seconds(self) -> float:
+        return self._clock() - self._started

@@ -1,0 +1,110 @@
+"""Smaller shapes: fewer sequences, fewer heads, shorter sequences, smaller dims.
+
+A length keeps its boundary class, its remainder by a tile: 447 is tried as 63, 31 and 15, which are one short of a tile of
+64, 32 and 16 as it is itself. No tile size is assumed, for the kernel's own is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fuzz.case import Case
+from fuzz.minimize.deletion import delete
+from fuzz.minimize.edits import edit, keep_sequences, pairs, with_lengths
+from fuzz.minimize.kinds import Attempts, Options
+
+TILES = (64, 32, 16, 128)
+SINGLES = 4  # how many sequences are tried alone
+DIMS = (16, 32, 64, 128)
+
+
+def one_sequence(case: Case) -> Options:
+    """One sequence alone: first those whose lengths are the most unlike the others'."""
+    for b in _odd_first(case)[:SINGLES]:
+        yield keep_sequences(case, [b])
+
+
+def sequences(case: Case) -> Attempts:
+    """Every sequence, one by one or several at once, deleted."""
+    if case.problem.batch > 1:
+        yield from delete(list(range(case.problem.batch)), lambda kept: keep_sequences(case, kept))
+
+
+def heads(case: Case) -> Options:
+    """One head, then two, then one KV head with its group, then half of them; never a group where there was none."""
+    p = case.problem
+    group = p.group
+    tried = [(1, 1), (2, 1), (2, 2), (group, 1), (2 * group, 2), (p.heads_kv, p.heads_kv)]
+    tried += [(group * (p.heads_kv // 2), p.heads_kv // 2), (p.heads_kv * (group // 2), p.heads_kv)]
+    for heads_q, heads_kv in dict.fromkeys(tried):
+        if 1 <= heads_kv <= p.heads_kv and 1 <= heads_q <= p.heads_q and (heads_q, heads_kv) != (p.heads_q, p.heads_kv):
+            yield edit(case, heads_q=heads_q, heads_kv=heads_kv)
+
+
+def lengths(case: Case) -> Options:
+    """All lengths at once to the least of their class, equal lengths, then sequence by sequence."""
+    here = pairs(case)
+    for tile in TILES:
+        yield with_lengths(case, [(least(q, tile), least(k, tile)) for q, k in here])
+    yield with_lengths(case, [(q, q) for q, _ in here])
+    yield with_lengths(case, [(k, k) for _, k in here])
+    for b, (q, k) in enumerate(here):
+        for pair in _shorter_pairs(q, k, smaller):
+            yield with_lengths(case, [*here[:b], pair, *here[b + 1 :]])
+
+
+def lengths_finer(case: Case) -> Options:
+    """Lengths that leave their class: half, three quarters, one less."""
+    here = pairs(case)
+    for b, (q, k) in enumerate(here):
+        for pair in _shorter_pairs(q, k, lambda n: [n // 2, n * 3 // 4, n - 1]):
+            if min(pair) >= 1:
+                yield with_lengths(case, [*here[:b], pair, *here[b + 1 :]])
+
+
+def dims(case: Case) -> Options:
+    """Equal head dims, then the usual ones, the smallest first."""
+    p = case.problem
+    if p.dim != p.dim_v:
+        yield edit(case, dim=min(p.dim, p.dim_v), dim_v=min(p.dim, p.dim_v))
+        yield edit(case, dim_v=p.dim)
+    for dim in DIMS:
+        if dim < p.dim or p.dim % 16:
+            yield edit(case, dim=dim, dim_v=dim)
+        if p.dim != p.dim_v:
+            yield from (edit(case, **{name: dim}) for name in ("dim", "dim_v") if dim < getattr(p, name))
+
+
+def least(length: int, tile: int) -> int:
+    """The least length with the remainder that `length` has by `tile`; a multiple of it stays one."""
+    return length % tile or min(length, tile)
+
+
+def smaller(length: int) -> list[int]:
+    """Shorter lengths to try: a full tile, the least of every class, and then half and two tiles less, class kept."""
+    found = [64, 128] if length % 64 else []
+    found += [least(length, tile) for tile in TILES]
+    found += [length % 64 + 64, length % 128 + 128 * (length // 256), length - 128, length - 64]
+    return [n for n in dict.fromkeys(found) if 0 < n < length]
+
+
+def _shorter_pairs(q: int, k: int, shorter) -> Iterator[tuple[int, int]]:
+    """Both lengths together where they are equal, else one after the other."""
+    if q == k:
+        yield from ((n, n) for n in shorter(q))
+    else:
+        yield from ((n, k) for n in shorter(q))
+        yield from ((q, n) for n in shorter(k))
+
+
+def _odd_first(case: Case) -> list[int]:
+    """One sequence of each pair of lengths, those with the most boundaries (empty, one, unequal, tails) first."""
+    seen: dict[tuple[int, int], int] = {}
+    for b, pair in enumerate(pairs(case)):
+        seen.setdefault(pair, b)
+
+    def oddity(pair: tuple[int, int]) -> int:
+        q, k = pair
+        return sum((q == 0, k == 0, q == 1, k == 1, q != k, bool(q % 64), bool(k % 64)))
+
+    return [seen[pair] for pair in sorted(seen, key=lambda pair: (-oddity(pair), pair))]

@@ -1,0 +1,272 @@
+"""Runner: what the harness calls. Owns one child bound to one device, and replaces it when a case costs it its life."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from fuzz.runner import gpu, memory, verdicts
+from fuzz.runner.errors import HarnessError, RunnerError
+from fuzz.runner.evidence import exit_name, last_line
+from fuzz.runner.limits import Limits, for_device
+from fuzz.runner.process import Child
+from fuzz.runner.tools import Tool
+from fuzz.runner.watch import BEGIN, Died, Ended, Grown, Hung, Replied, Slow, Watch
+from fuzz.runner.wire import Answer, Failed, Gone, Open, Opened, Ready, Refused, Run, Start
+from fuzz.verdict import Verdict
+
+if TYPE_CHECKING:
+    from fuzz.case import Case
+
+_STRETCH = 8.0  # a session's correction of expected times goes no further
+
+
+class Runner:
+    """Runs cases in a process of their own. One thread at a time; any number of Runners side by side.
+
+    device     'host' or 'cuda:N', the Nth of CUDA_VISIBLE_DEVICES in the order of nvidia-smi; the child sees no other GPU
+    files      user modules with targets, passed on to the registry
+    threads    of torch on the host
+    limits     all times and sizes; None: the device's defaults
+    keep       a folder for GPU core files, `<case id>.core`; None: they are summed up and deleted
+    core_dump  whether children are started so that a GPU core dump can be asked for
+    execute, load  where the child finds the judge and the registry, 'module:function'
+
+    The child is started by the first `run` (or `start`). Raises ValueError on a bad device.
+    """
+
+    def __init__(
+        self,
+        device: str = "host",
+        *,
+        files: tuple[str, ...] = (),
+        threads: int = 1,
+        limits: Limits | None = None,
+        keep: Path | None = None,
+        core_dump: bool = True,
+        execute: str = "fuzz.judge:execute",
+        load: str = "fuzz.targets.registry:load",
+    ) -> None:
+        self.device = device
+        self._env = gpu.environment(device)
+        self._limits = limits or for_device(device)
+        self._start = Start(device, threads, tuple(files), (), execute, load)
+        self._keep = keep
+        self._core_dump = core_dump and device != "host"
+        self._child: Child | None = None
+        self._spare: Child | None = None
+        self._loaded: set[str] = set()
+        self._stretch: dict[tuple[str, str], float] = {}
+        self._before = ""
+        self._busy = threading.Lock()
+        self._gpu: Tool | None = None
+        self._cap = memory.cap(self._limits.memory)
+        self._oom_kills = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The child that would take the next case, if it is there."""
+        return self._child.pid if self._child is not None else None
+
+    def start(self) -> None:
+        """Starts the child and proves its device, which `run` does too when it is due. Raises RunnerError."""
+        self._ready()
+
+    def run(self, case: Case) -> Verdict:
+        """Judges one case. A hang or a crash is a Verdict; the next case finds a fresh child.
+
+        Raises RunnerError when no child can be had or the target cannot be loaded, HarnessError when the judge itself
+        raised. On KeyboardInterrupt (or any other exception) the children are killed first.
+        """
+        if not self._busy.acquire(blocking=False):
+            raise RuntimeError("a Runner runs one case at a time; make one Runner per thread")
+        began = monotonic()
+        try:
+            verdict = self._run(case)
+        except RunnerError:
+            raise
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._busy.release()
+        spent = monotonic() - began
+        seconds = verdict.seconds | {"overhead": max(0.0, spent - sum(verdict.seconds.values()))}
+        return msgspec.structs.replace(verdict, seconds=seconds)
+
+    def close(self) -> None:
+        """Kills the children. The Runner can be used again: the next case starts a fresh one."""
+        children, self._child, self._spare = (self._child, self._spare), None, None
+        for child in children:
+            if child is not None:
+                child.close()
+
+    def _run(self, case: Case) -> Verdict:
+        data = msgspec.msgpack.encode(case)
+        note = ""
+        for last in (False, True):
+            child = self._ready()
+            ended = self._follow(child, case, data)
+            if last or not (isinstance(ended, Died) and ended.trail.phase == BEGIN):
+                break
+            child.wait(1.0)
+            # It died between two cases: this one has not begun, so it is not lost, but neither is the death forgotten.
+            note = f"the child ended between cases, {exit_name(self._drop())}; {self._before}"
+        self._before = f"its last case was {case.id}"
+        verdict = self._judged(case, ended)
+        return _noted(verdict, {"between_cases": note}) if note else verdict
+
+    def _follow(self, child: Child, case: Case, data: bytes) -> Ended:
+        child.new_case()
+        with contextlib.suppress(Gone):  # the watch finds it dead
+            child.connection.send(Run(data))
+        allowed = self._allowance(case.target)
+        return Watch(child, self._limits, self._cap, allowed, self._prepare_spare, self._ask_gpu).follow()
+
+    def _judged(self, case: Case, ended: Ended) -> Verdict:
+        """Verdict of how a case ended; takes the last evidence and replaces the child where it is lost."""
+        if isinstance(ended, Replied):
+            return self._answered(case, ended)
+        assert self._child is not None
+        if isinstance(ended, Hung):
+            more = self._device_evidence(self._child, case)
+            output = self._child.output()
+            self._replace()
+            return verdicts.hung(case.id, ended, output, more)
+        if isinstance(ended, Grown):
+            output = self._child.output()
+            self._replace()
+            return verdicts.grown(case.id, ended, output)
+        alive = not self._child.wait(1.0)
+        output = self._child.output()
+        starved = memory.oom_kills() > self._oom_kills
+        code = self._replace()
+        if ended.trail.phase == "load":
+            self._close_spare()
+            raise RunnerError(f"{case.target}: the child died while loading it, {exit_name(code)}: {last_line(output)}")
+        return verdicts.died(case.id, ended, code, output, starved=starved, alive=alive)
+
+    def _answered(self, case: Case, ended: Replied) -> Verdict:
+        message = ended.message
+        if isinstance(message, Refused):
+            raise RunnerError(f"{case.target}: cannot be loaded: {message.line}\n{message.trace}")
+        if isinstance(message, Failed):
+            raise HarnessError(f"the judge failed on case {case.id}:\n{message.trace}")
+        assert isinstance(message, Answer)
+        self._loaded.add(case.target)
+        verdict = message.verdict
+        if verdict.evidence.get("context_lost"):
+            self._replace()
+        if ended.trail.slow:
+            self._expect_longer(case.target, ended.trail.slow)
+            reasons = [text for text in (verdict.reason, verdicts.slowness(ended.trail.slow)) if text]
+            verdict = msgspec.structs.replace(verdict, reason="; ".join(reasons))
+        return verdict
+
+    def _allowance(self, target: str):
+        floor, stretch = self._limits.floor, self._stretch
+        return lambda phase, announced: max(floor, announced) * stretch.get((target, phase), 1.0)
+
+    def _expect_longer(self, target: str, slow: tuple[Slow, ...]) -> None:
+        """Corrects the target's expected times upward for this session: next time the limit is 1.5 times what it took."""
+        for phase in slow:
+            old = self._stretch.get((target, phase.phase), 1.0)
+            self._stretch[target, phase.phase] = min(_STRETCH, old * 1.5 * phase.seconds / phase.limit)
+
+    def _device_evidence(self, child: Child, case: Case) -> dict[str, Any]:
+        """What only the device can tell; a core dump ends the child."""
+        if self.device == "host":
+            return {}
+        found: dict[str, Any] = {"gpu": gpu.answered(self._gpu)}
+        self._gpu = None
+        if child.core is not None:
+            keep = self._keep / f"{case.id}.core" if self._keep is not None else None
+            found["core_dump"] = child.core.take(self._limits, keep)
+        return found
+
+    def _ask_gpu(self) -> None:
+        self._gpu = gpu.ask(self.device, self._limits) if self.device != "host" else None
+
+    def _ready(self) -> Child:
+        """The child, with its imports done and its device proven. Raises RunnerError."""
+        if self._child is not None:
+            return self._child
+        child, self._spare = self._spare or self._launch(), None
+        self._child = child
+        self._oom_kills = memory.oom_kills()
+        try:
+            self._await(child, Ready, self._limits.start, "starting")
+            child.connection.send(Open())
+            self._await(child, Opened, self._limits.open, f"opening {self.device}")
+        except BaseException as error:
+            self.close()
+            if isinstance(error, Gone):
+                raise RunnerError(f"{self.device}: the child is gone: {error}") from None
+            raise
+        return child
+
+    def _await(self, child: Child, wanted: type, seconds: float, doing: str) -> None:
+        until = monotonic() + seconds
+        message = None
+        while message is None:
+            try:
+                message = child.connection.receive(self._limits.tick)
+            except Gone:
+                child.wait(1.0)
+            if message is None and child.exited():
+                name, line = exit_name(child.kill()), last_line(child.output())
+                raise RunnerError(f"{self.device}: the child died while {doing}, {name}: {line}")
+            if message is None and monotonic() > until:
+                where = verdicts.innermost(child.dump_by_signal())
+                raise RunnerError(f"{self.device}: not done {doing} after {seconds:g} s, in {where or 'native code'}")
+        if isinstance(message, Refused):
+            raise RunnerError(f"{self.device}: failed {doing}: {message.line}\n{message.trace}")
+        assert isinstance(message, wanted)
+
+    def _launch(self) -> Child:
+        start = msgspec.structs.replace(self._start, targets=tuple(sorted(self._loaded)))
+        env = os.environ | self._env | {"OMP_NUM_THREADS": str(start.threads)}
+        return Child(start, env, self._limits, gpu.CoreDump() if self._core_dump else None)
+
+    def _prepare_spare(self) -> None:
+        """Starts the replacement, so that its imports overlap with whatever is still to do."""
+        if self._spare is None:
+            self._spare = self._launch()
+
+    def _replace(self) -> int:
+        """Kills the child and starts its replacement; the dead one's exit code."""
+        code = self._drop()
+        self._prepare_spare()
+        return code
+
+    def _drop(self) -> int:
+        child, self._child = self._child, None
+        assert child is not None
+        try:
+            return child.kill()
+        finally:
+            child.close()
+
+    def _close_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+
+
+def _noted(verdict: Verdict, more: dict[str, Any]) -> Verdict:
+    return msgspec.structs.replace(verdict, evidence=verdict.evidence | more)

@@ -1,0 +1,258 @@
+"""The loop: draw, run, record; the same for pytest, the command line and a cluster.
+
+A session is a list of lanes: one target, a share of its cases, a seed of its own. Any process may run any lane, so
+a session gives the same cases however many workers run it. Hypothesis draws; it never sees a failure (reduction is
+ours, fuzz/minimize), only the events and the error ratio that it is to climb on.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+from hypothesis import HealthCheck, Phase, event, given, seed, settings, target
+
+from fuzz import strategies
+from fuzz.case import Case
+from fuzz.corpus import CorpusError, Entry, known, load_all, save
+from fuzz.features import features, ordered
+from fuzz.minimize import minimize
+from fuzz.records import Record, Recorder
+from fuzz.runner import Runner
+from fuzz.signature import explains, signature
+from fuzz.targets.registry import load, targets
+from fuzz.targets.target import Device, Target, refusal
+from fuzz.verdict import Signature, Verdict, summary
+
+LANE_CASES = 25
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a session does. `targets` empty: every target that can run on `device` here."""
+
+    targets: tuple[str, ...] = ()
+    device: Device = "host"
+    cases: int = 300
+    seed: int = 0
+    size: str = "medium"
+    repeats: int = 3
+    files: tuple[str, ...] = ()
+    corpus: str = "corpus/regressions"
+    folder: str = ""
+    minimize_runs: int = 60
+    minimize_seconds: float = 45.0
+    seconds: float = 0.0  # stop drawing after so many; 0 = no limit
+
+    def __post_init__(self) -> None:
+        if self.size not in strategies.SIZES:
+            raise ValueError(f"size: must be one of {', '.join(strategies.SIZES)}, got {self.size!r}")
+        if self.cases < 1:
+            raise ValueError(f"cases: must be at least 1, got {self.cases}")
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """A share of a session: `cases` cases of one target from one seed."""
+
+    target: str
+    index: int
+    cases: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """As it stands in test ids and records."""
+        return f"{self.target}-{self.index}"
+
+
+def runnable(device: Device, files: tuple[str, ...] = ()) -> dict[str, Target]:
+    """The targets of `device` that this machine can run."""
+    return {name: t for name, t in targets(files, device).items() if t.missing() is None}
+
+
+def plan(wanted: Settings) -> list[Lane]:
+    """The lanes of a session: the cases are shared equally among the targets. Raises TargetError for an unknown target."""
+    if wanted.targets:
+        names = [load(name, wanted.files, wanted.device).name for name in wanted.targets]
+    else:
+        names = list(runnable(wanted.device, wanted.files))
+    lanes = []
+    for i, name in enumerate(names):
+        left = wanted.cases // len(names) + (i < wanted.cases % len(names))
+        index = 0
+        while left > 0:
+            count = min(left, LANE_CASES if wanted.cases <= 5000 else 500)
+            lanes.append(Lane(name, index, count, _seed(wanted.seed, name, index)))
+            left, index = left - count, index + 1
+    return sorted(lanes, key=lambda lane: (lane.index, lane.target))
+
+
+class Worker:
+    """Runs lanes one after the other with one persistent child; records every case, reports every bug once."""
+
+    def __init__(self, wanted: Settings, name: str) -> None:
+        self.wanted = wanted
+        self.name = name
+        self.folder = Path(wanted.folder)
+        self._recorder = Recorder(self.folder, name)
+        self._corpus = load_all(Path(wanted.corpus)) if wanted.corpus and Path(wanted.corpus).is_dir() else []
+        self._runner: Runner | None = None
+        self._idle_since = time.perf_counter()
+        self._ends = time.monotonic() + wanted.seconds if wanted.seconds else None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the child and closes the records."""
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+        self._recorder.close()
+
+    def run_lane(self, lane: Lane) -> list[Record]:
+        """Runs a lane to its end; returns the records of the new findings."""
+        under_test = load(lane.target, self.wanted.files, self.wanted.device)
+        new: list[Record] = []
+        drawn = cases_of(under_test, self.wanted)
+
+        @seed(lane.seed)
+        @settings(
+            max_examples=lane.cases,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate, Phase.target] if lane.cases >= 100 else [Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(drawn)
+        def loop(case: Case) -> None:
+            if self._ends is not None and time.monotonic() > self._ends:
+                return
+            record = self._one(lane, under_test, case)
+            if record.status == "new":
+                new.append(record)
+            for name in record.features:
+                event(name)
+            if 0.0 < record.ratio < float("inf"):
+                target(record.ratio, label=f"error / budget of {lane.target}")
+
+        self._idle_since = time.perf_counter()
+        loop()
+        return new
+
+    def run_case(self, case: Case) -> Verdict:
+        """The one function that everything is built on; here with this worker's persistent child."""
+        if self._runner is None:
+            device = "cuda:0" if self.wanted.device == "cuda" else "host"
+            self._runner = Runner(device, files=self.wanted.files)
+        return self._runner.run(case)
+
+    def _one(self, lane: Lane, under_test: Target, case: Case) -> Record:
+        began = time.perf_counter()
+        drawn = began - self._idle_since
+        refused = refusal(under_test, case)
+        if refused is not None and refused.kind == "cannot":
+            verdict = Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
+        else:
+            verdict = self.run_case(case)
+        record = Record(
+            worker=self.name,
+            lane=lane.name,
+            target=case.target,
+            case_id=case.id,
+            outcome=verdict.outcome,
+            seconds=verdict.seconds | {"total": round(time.perf_counter() - began, 6), "draw": round(drawn, 6)},
+            features=ordered(features(case)),
+            ratio=verdict.ratio,
+            reason=verdict.reason,
+        )
+        if verdict.bad:
+            record = self._report(record, under_test, case, verdict)
+        self._recorder.add(record)
+        self._idle_since = time.perf_counter()
+        return record
+
+    def _report(self, record: Record, under_test: Target, case: Case, verdict: Verdict) -> Record:
+        """Known, met before in this session, or new: then it is minimised and saved."""
+        found = signature(case, verdict)
+        record = msgspec.structs.replace(record, message=summary(verdict), signature=found, case=case)
+        status, where = self._status(found)
+        if status == "new" and not self._claim(found):
+            status = "again"
+        if status != "new":
+            return msgspec.structs.replace(record, status=status, finding=where)
+        entry = self._minimized(under_test, case, verdict)
+        status, where = self._status(entry.signature)
+        if status == "new":
+            where = str(self._save(entry))
+        return msgspec.structs.replace(record, status=status, finding=where, signature=entry.signature)
+
+    def _status(self, found: Signature) -> tuple[str, str]:
+        """'known' with the corpus file, 'again' with the session's file, or 'new'."""
+        entry = known(found, self._corpus)
+        if entry is not None:
+            return "known", entry.name
+        for path, before in self._findings():
+            if explains(before.signature, found):
+                return "again", str(path)
+        return "new", ""
+
+    def _findings(self) -> Iterable[tuple[Path, Entry]]:
+        folder = self.folder / "findings"
+        return [(folder / entry.name, entry) for entry in load_all(folder)] if folder.is_dir() else []
+
+    def _claim(self, found: Signature) -> bool:
+        """One worker minimises a raw signature; the others only count it."""
+        claims = self.folder / "claims"
+        claims.mkdir(parents=True, exist_ok=True)
+        try:
+            (claims / found.id).open("x").close()
+        except FileExistsError:
+            return False
+        return True
+
+    def _minimized(self, under_test: Target, case: Case, verdict: Verdict) -> Entry:
+        smallest = minimize(
+            case,
+            self.run_case,
+            verdict=verdict,
+            max_runs=self.wanted.minimize_runs,
+            max_seconds=self.wanted.minimize_seconds,
+            allowed=lambda candidate: refusal(under_test, candidate) is None,
+        )
+        return Entry.of(smallest, device=self.wanted.device)
+
+    def _save(self, entry: Entry) -> Path:
+        """In the session's folder always, in the corpus where there is one."""
+        kept = save(entry, self.folder / "findings")
+        if self.wanted.corpus and Path(self.wanted.corpus).is_dir():
+            return save(entry, Path(self.wanted.corpus))
+        return kept
+
+
+def cases_of(under_test: Target, wanted: Settings):
+    """The strategy of a session for one target."""
+    return strategies.cases(under_test, strategies.SIZES[wanted.size], wanted.repeats)
+
+
+def run(wanted: Settings, lanes: Iterable[Lane], worker: str, done: Callable[[Lane], None] | None = None) -> list[Record]:
+    """Runs `lanes` in this process; returns the new findings."""
+    new: list[Record] = []
+    with Worker(wanted, worker) as hands:
+        for lane in lanes:
+            new += hands.run_lane(lane)
+            if done is not None:
+                done(lane)
+    return new
+
+
+def _seed(session: int, name: str, index: int) -> int:
+    return zlib.crc32(f"{session}/{name}/{index}".encode())
+
+
+__all__ = ["CorpusError", "Lane", "Settings", "Worker", "plan", "run", "runnable"]
