@@ -3,8 +3,9 @@
     with Runner("host") as runner:
         verdict = runner.run(case)
 
-child.py runs in the process that may die; client.py is what the harness calls; watch.py follows one case by the clock;
-evidence.py, gpu.py and memory.py look at a child from outside; verdicts.py says what was seen; hang.md says why it is done so.
+child.py runs in the process that may die; client.py is what the harness calls; watch.py follows one case by the
+clock; evidence.py, gpu.py and memory.py look at a child from outside; verdicts.py says what was seen; hang.md says
+why it is done so. Linux only.
 """
 
 from fuzz.runner.client import Runner

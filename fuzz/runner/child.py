@@ -1,7 +1,7 @@
 """The process that may die: `python -m fuzz.runner.child CONNECTION LIFELINE STACKS` (descriptors).
 
-Imports, opens its device, then judges one case after the other until its parent is gone. It holds no state worth saving,
-so it never has to end in good order. Standard output and error belong to the target.
+Imports, opens its device, then judges one case after the other until its parent is gone. It holds no state worth
+saving, so it never has to end in good order. Standard output and error belong to the target.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class _Worker:
         self._decode = importlib.import_module("msgspec.msgpack").Decoder(Case).decode
         self._execute = _resolve(start.execute)
         self._load = _resolve(start.load)
-        self._targets = {name: self._load(name, start.files) for name in start.targets}
+        self._targets: dict[str, Any] = {}
+        for name in start.targets:
+            self._find(name)
 
     def open(self) -> Opened | Refused:
         """Proves the device."""
@@ -101,7 +103,7 @@ class _Worker:
         if case.target not in self._targets:
             self._enter("load", _LOAD_SECONDS)
             try:
-                self._targets[case.target] = self._load(case.target, self._start.files)
+                self._find(case.target)
             except BaseException as error:
                 return _refused(error)
         try:
@@ -110,6 +112,9 @@ class _Worker:
             return Failed(traceback.format_exc())
         except BaseException as error:
             return Answer(_left(case.id, error))
+
+    def _find(self, name: str) -> None:
+        self._targets[name] = self._load(name, self._start.files, self._start.device.partition(":")[0])
 
     def _enter(self, phase: str, limit: float) -> None:
         self._connection.send(Entered(phase, limit))

@@ -31,7 +31,7 @@ _STRETCH = 8.0  # a session's correction of expected times goes no further
 class Runner:
     """Runs cases in a process of their own. One thread at a time; any number of Runners side by side.
 
-    device     'host' or 'cuda:N', the Nth of CUDA_VISIBLE_DEVICES in the order of nvidia-smi; the child sees no other GPU
+    device     'host', or 'cuda:N': the Nth of CUDA_VISIBLE_DEVICES, in nvidia-smi's order; the child sees no other GPU
     files      user modules with targets, passed on to the registry
     threads    of torch on the host
     limits     all times and sizes; None: the device's defaults
@@ -183,7 +183,7 @@ class Runner:
         return lambda phase, announced: max(floor, announced) * stretch.get((target, phase), 1.0)
 
     def _expect_longer(self, target: str, slow: tuple[Slow, ...]) -> None:
-        """Corrects the target's expected times upward for this session: next time the limit is 1.5 times what it took."""
+        """For the rest of the session the limit is 1.5 times what the target took."""
         for phase in slow:
             old = self._stretch.get((target, phase.phase), 1.0)
             self._stretch[target, phase.phase] = min(_STRETCH, old * 1.5 * phase.seconds / phase.limit)

@@ -2,7 +2,7 @@
 
 
 class RunnerError(RuntimeError):
-    """No child can be had: a user's file that does not import, CUDA missing, a device that computes wrong or nothing."""
+    """No child can be had: a user's file that does not import, CUDA missing, a device that fails its test."""
 
 
 class HarnessError(RunnerError):

@@ -1,7 +1,7 @@
 """Python stacks of a child from outside, by two independent ways, and names for how it ended.
 
-py-spy reads the child's memory and needs nothing of it; where it is missing or not allowed, faulthandler's handler inside
-the child writes the stacks on a signal, which works even while native code holds the GIL.
+py-spy reads the child's memory and needs nothing of it; where it is missing or not allowed, faulthandler's handler
+inside the child writes the stacks on a signal, which works even while native code holds the GIL.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Stacks:
 
 
 class Sampler:
-    """One sample of a child's stacks, begun now, taken later. `gently`: the child is not paused, for it may be merely slow."""
+    """One sample of a child's stacks, begun now, taken later. `gently`: without pausing it, for it may be merely slow."""
 
     def __init__(self, child: Child, limits: Limits, *, gently: bool) -> None:
         self._child = child

@@ -1,8 +1,8 @@
-"""What is seen of a GPU while a child hangs on it: utilisation and memory, and a core dump that names the kernel and its blocks.
+"""What is seen of a GPU while a child hangs on it: utilisation, memory, and a core dump that names kernel and blocks.
 
 All best effort, each with a limit: what fails stands in the evidence as text. The client never starts CUDA.
-The core dump follows vLLM's recipe (blog, 2025-12-03): the driver of a process that was started with these variables opens a
-pipe; writing to it makes every running kernel of the process stop and be written to a file, and ends the process.
+The core dump follows vLLM's recipe (blog, 2025-12-03): the driver of a process that was started with these variables
+opens a pipe; writing to it stops every running kernel of the process, writes it to a file, and ends the process.
 """
 
 from __future__ import annotations

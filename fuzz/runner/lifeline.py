@@ -1,10 +1,10 @@
 """A child dies with its parent, however that dies, and whatever the child is doing.
 
-The parent holds the writing end of a pipe on which nothing is ever written; the child asks the kernel to SIGKILL its whole
-process group when something happens on the reading end (O_ASYNC with F_SETSIG and F_SETOWN). The end of the parent closes
-the pipe: half a millisecond later the group is gone. No thread and no handler runs for it in the child, so it works
-while native code holds the GIL, and while the child is stopped. PR_SET_PDEATHSIG would kill the child when the *thread* that
-started it ends, and would spare its grandchildren.
+The parent holds the writing end of a pipe on which nothing is ever written; the child asks the kernel to SIGKILL its
+whole process group when something happens on the reading end (O_ASYNC with F_SETSIG and F_SETOWN). The end of the
+parent closes the pipe: half a millisecond later the group is gone. No thread and no handler runs for it in the child,
+so it works while native code holds the GIL, and while the child is stopped. PR_SET_PDEATHSIG would kill the child when
+the *thread* that started it ends, and would spare its grandchildren.
 """
 
 from __future__ import annotations

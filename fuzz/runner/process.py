@@ -26,8 +26,8 @@ _children: weakref.WeakSet[Child] = weakref.WeakSet()
 class Child:
     """A running `python -m fuzz.runner.child`, in a session and process group of its own.
 
-    Its output goes into memory (a memfd), not a pipe: nobody has to read it, it cannot block, and grandchildren that hold it
-    open keep nobody waiting. A second one takes faulthandler's stacks.
+    Its output goes into memory (a memfd), not a pipe: nobody has to read it, it cannot block, and grandchildren that
+    hold it open keep nobody waiting. A second one takes faulthandler's stacks.
     """
 
     def __init__(self, start: Start, env: dict[str, str], limits: Limits, core: CoreDump | None = None) -> None:
@@ -129,7 +129,7 @@ class Child:
         return _tail(self._log.fileno(), self._limits.log)
 
     def dump_by_signal(self) -> str:
-        """All threads' Python stacks from faulthandler's signal handler, or ''. Works while native code holds the GIL."""
+        """All threads' Python stacks from faulthandler's handler, or ''. Works while native code holds the GIL."""
         os.ftruncate(self._stacks.fileno(), 0)
         os.kill(self.pid, signal.SIGUSR2)
         until = monotonic() + self._limits.signal

@@ -1,8 +1,8 @@
-"""Watch: follows one case by the clock, from outside, until the child answers, dies, outgrows its memory or is called hung.
+"""Watch: follows one case by the clock, from outside, until the child answers, dies, outgrows its memory or hangs.
 
 Suspicion and confirmation are told apart (see hang.md): at a phase's limit the case is only suspected; stacks are taken
-without pausing the child, and it is left running. It is called hung at `confirm` times the limit. What ends in between was slow.
-Time in which the machine gave the child no CPU does not count, so that a loaded machine does not invent hangs.
+without pausing the child, and it is left running. It is called hung at `confirm` times the limit; what ends in between
+was slow. Time in which the machine gave the child no CPU does not count, so that a loaded machine does not invent hangs.
 """
 
 from __future__ import annotations
