@@ -21,7 +21,7 @@ from fuzz.case import Case
 from fuzz.disturb import disturbed
 from fuzz.memory import Guarded, poison_cuda
 from fuzz.targets.target import Execution, Target, refusal
-from fuzz.verdict import Finding, Outcome, Place, Verdict
+from fuzz.verdict import Finding, Outcome, Place, Verdict, Worst
 from oracles import accuracy, determinism
 from oracles.answers import Answers
 from oracles.problem import Problem, shapes
@@ -95,15 +95,14 @@ def deadline(target: Target, case: Case) -> float:
 def _judge(case: Case, target: Target, pristine: Arena, clock: Clock) -> Verdict:
     problem, given = case.problem, pristine.tensors()
     clock.start("reference", INPUTS_LIMIT + case.problem.pairs * 1e-5)
-    precision = torch.float64
-    right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do, precision=precision)
+    right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
     same = same_precision(
         problem, given.q, given.k, given.v, bias=given.bias, do=given.do, numerics=target.numerics
     )
-    seal = _checksum(right, same)
+    seal = _checksum(right, same.runs, same.noise)
     executions, findings = _run_all(case, target, pristine, clock)
     clock.start("judge", INPUTS_LIMIT)
-    if not torch.equal(seal, _checksum(right, same)):
+    if not torch.equal(seal, _checksum(right, same.runs, same.noise)):
         raise AssertionError("the reference changed while the kernel ran")
     findings += _shape_findings(problem, executions[0].answers)
     findings += _proof_findings(target, executions)
@@ -116,7 +115,7 @@ def _judge(case: Case, target: Target, pristine: Arena, clock: Clock) -> Verdict
     worst = max(judgements, key=lambda j: (len(j.findings) > 0, j.ratio))
     findings += [*worst.findings, *unstable]
     flaky = (len(bad), len(judged)) if 0 < len(bad) < len(judged) else (0, 0)
-    return _verdict(case, findings, clock, executions, ratio=worst.ratio, flaky=flaky)
+    return _verdict(case, findings, clock, executions, judgement=worst, flaky=flaky)
 
 
 def _run_all(case: Case, target: Target, pristine: Arena, clock: Clock) -> tuple[list[Execution], list[Finding]]:
@@ -226,7 +225,7 @@ def _verdict(
     *,
     outcome: Outcome | None = None,
     reason: str = "",
-    ratio: float = 0.0,
+    judgement: accuracy.Judgement | None = None,
     flaky: tuple[int, int] = (0, 0),
     evidence: dict[str, Any] | None = None,
 ) -> Verdict:
@@ -238,13 +237,22 @@ def _verdict(
         decided,
         tuple(findings),
         reason=reason,
-        ratio=ratio,
+        ratio=judgement.ratio if judgement else 0.0,
+        worst=_worst(judgement) if judgement else (),
         seconds={phase: round(spent, 6) for phase, spent in clock.seconds.items()},
         evidence=evidence or {},
         kernel=executions[0].kernel if executions else "",
         failed=failed,
         runs=runs,
     )
+
+
+def _worst(judgement: accuracy.Judgement) -> tuple[Worst, ...]:
+    found = []
+    for tensor, worst in judgement.worst.items():
+        grain = max(worst.ratios, key=lambda name, ratios=worst.ratios: ratios[name])
+        found.append(Worst(tensor, worst.ratio, grain, *worst.at))
+    return tuple(found)
 
 
 def _checksum(*answers: Answers) -> Tensor:

@@ -6,7 +6,6 @@ plugin does nothing in a pytest run that collects no lane.
 
 from __future__ import annotations
 
-import datetime
 import os
 import sys
 import time
@@ -36,7 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """The controller chooses the session's folder; workers are told."""
     if not _wanted(config):
         return
-    folder = config.getoption("--fuzz-folder") or _new_folder()
+    from fuzz.pool import new_folder
+
+    folder = config.getoption("--fuzz-folder") or new_folder()
     if not hasattr(config, "workerinput"):
         config.stash[_FOLDER] = folder
         config.pluginmanager.register(_Controller(config, Path(folder)), "attnfuzz-controller")
@@ -158,8 +159,3 @@ def _wanted(config: pytest.Config) -> bool:
         if path == ours or ours in path.parents:
             return True
     return False
-
-
-def _new_folder() -> str:
-    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return str(Path(".attnfuzz") / "sessions" / f"{now}-{os.getpid()}")

@@ -9,7 +9,7 @@ import msgspec
 
 from oracles.finding import Finding, Place
 
-__all__ = ["BAD", "Finding", "Outcome", "Place", "Signature", "Verdict", "summary"]
+__all__ = ["BAD", "Finding", "Outcome", "Place", "Signature", "Verdict", "Worst", "summary"]
 
 Outcome: TypeAlias = Literal["pass", "fail", "hang", "crash", "flake", "reject", "missing", "unexpected_pass"]
 BAD: frozenset[str] = frozenset({"fail", "hang", "crash", "flake", "missing", "unexpected_pass"})
@@ -31,10 +31,22 @@ class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:8]
 
 
+class Worst(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The worst place of one tensor: error over budget, at which grain (element, row, tile, tensor), and where."""
+
+    tensor: str
+    ratio: float
+    grain: str
+    batch: int
+    head: int
+    row: int
+
+
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of run_case.
 
     ratio     largest error / budget over all tensors (0 where nothing was compared)
+    worst     of each tensor compared, in the order o, lse, dq, dk, dv, dbias
     seconds   by phase: inputs, reference, prepare, run, judge, overhead
     evidence  of a hang or crash: {"python_stack": …, "exit": …, "stderr": …, "gpu": …}
     kernel    what the execution proved to have run
@@ -47,6 +59,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     ratio: float = 0.0
     seconds: dict[str, float] = {}
+    worst: tuple[Worst, ...] = ()
     evidence: dict[str, Any] = {}
     kernel: str = ""
     failed: int = 0

@@ -1,8 +1,8 @@
 """Counter-based delta debugging: which items of a list the failure does not need (arXiv 2408.04735).
 
 ProbDD's probabilities turn out to be a function of a counter, the number of rounds: all of a round's subsets have the
-size that maximises the expected number of deleted items, from about ten down to one. What it gives up is minimality, so a
-last pass deletes single items until none can go.
+size that maximises the expected number of deleted items, from about ten down to one. What it gives up is minimality, so
+a last pass deletes single items until none can go.
 """
 
 from __future__ import annotations

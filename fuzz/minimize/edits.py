@@ -1,4 +1,4 @@
-"""Editing a Case: the few ways in which every pass changes one. An edit that gives an invalid Case is None, not an error."""
+"""Editing a Case: the few ways in which every pass changes one. An edit that no constructor accepts is None."""
 
 from __future__ import annotations
 

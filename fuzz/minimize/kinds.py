@@ -1,8 +1,8 @@
 """What a pass is.
 
-A pass is a plain function. One that yields Options is started again from every accepted candidate, until it has none that
-is accepted; one that yields Attempts is told after each (`accepted = yield candidate`) and goes on by itself. A candidate
-may be None (nothing to try) or equal to the case. Passes know nothing of probes, budgets or kernels.
+A pass is a plain function. One that yields Options is started again from every accepted candidate, until it has none
+that is accepted; one that yields Attempts is told after each (`accepted = yield candidate`) and goes on by itself. A
+candidate may be None (nothing to try) or equal to the case. Passes know nothing of probes, budgets or kernels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fuzz.case import Case
 
 Options: TypeAlias = Iterable[Case | None]
 Attempts: TypeAlias = Generator[Case | None, bool, Any]
-Pass: TypeAlias = Callable[[Case], Options]
+Pass: TypeAlias = Callable[[Case], Options] | Callable[[Case], Attempts]
 
 
 class Row(NamedTuple):

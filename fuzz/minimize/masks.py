@@ -1,7 +1,7 @@
 """Plainer masks: a composite becomes one of its parts, a leaf loses edges, rows, columns and cells.
 
-Rows and columns of an explicit mask are deleted together with the length that they cover, so that what is left of the mask
-stays where it was relative to the sequence's end; only for one sequence, where that is possible.
+Rows and columns of an explicit mask are deleted together with the length that they cover, so that what is left of the
+mask stays where it was relative to the sequence's end; only for one sequence, where that is possible.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def cells(case: Case) -> Attempts:
         assert isinstance(mask, Blocks | Tokens)
         at = [(m, n) for m, row in enumerate(mask.rows) for n, cell in enumerate(row) if cell == old]
 
-        def build(kept: list, mask=mask, at=at, new=new) -> Case | None:
+        def build(kept: list, case=case, mask=mask, at=at, new=new) -> Case | None:
             changed = set(at) - set(kept)
             painted = (
                 "".join(new if (m, n) in changed else cell for n, cell in enumerate(row))

@@ -100,14 +100,14 @@ def variant(case: Case) -> Options:
 
 def dtype(case: Case) -> Options:
     """float32, else float16, where the failure does not need its dtype."""
-    wider = {"bfloat16": ("float32", "float16"), "float16": ("float32",)}
+    wider: dict[str, tuple[str, ...]] = {"bfloat16": ("float32", "float16"), "float16": ("float32",)}
     for name in wider.get(case.problem.dtype, ()):
         yield edit(case, dtype=name)
 
 
 def data(case: Case) -> Options:
     """Numbers that can be read: integers, then one constant; seed 0; no more repeats than usual."""
-    plainer = {"large": ("normal",), "needle": ("normal",), "adversarial": ("normal",)}
+    plainer: dict[str, tuple[str, ...]] = {"large": ("normal",), "needle": ("normal",), "adversarial": ("normal",)}
     plainer |= {"normal": ("constant", "integers"), "integers": ("constant",)}
     for name in plainer.get(case.inputs.distribution, ()):
         yield edit_inputs(case, distribution=name)

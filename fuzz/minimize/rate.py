@@ -20,7 +20,7 @@ def wilson(failed: int, runs: int, z: float = 1.96) -> tuple[float, float]:
 
 
 def tries(rate: float) -> int:
-    """Probes of a candidate until it counts as passing: one where the failure is certain, MOST_TRIES at the least rates."""
+    """Probes of a candidate until it counts as passing: 1 where failure is certain, at most MOST_TRIES."""
     if rate >= 1:
         return 1
     return min(MOST_TRIES, math.ceil(math.log(MISSED) / math.log(1 - max(rate, FLOOR))))

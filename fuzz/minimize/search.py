@@ -2,8 +2,8 @@
 
 Contracts:
     the result has been seen to fail, in the same way (`signature.same_failure`), in this call or in the verdict given
-    a candidate never has a switch (`features.switches`) that the case at hand has not, so the minimised signature explains
-    the raw failure
+    a candidate never has a switch (`features.switches`) that the case at hand has not, so the minimised signature
+    explains the raw failure
     equal candidates are probed once; the same probe answers give the same result
     Ctrl-C, the last run and the last second end the search with the best so far
 A failure that does not show in every probe is searched with several tries per candidate, after more repeats within one
@@ -176,7 +176,7 @@ class _Search:
             accepted = self.case != before
 
     def finish(self) -> Minimized:
-        """Measures how often the smallest case fails, goes back to a larger one where that is too seldom, and reports."""
+        """Measures how often the smallest case fails, goes back to a larger one where that is too seldom."""
         try:
             if self.stopped != "interrupted":
                 self._limit = self._max_runs
@@ -214,7 +214,7 @@ class _Search:
         answer: bool | None = None
         while True:
             try:
-                candidate = attempts.send(answer)  # type: ignore[union-attr]
+                candidate = attempts.send(answer)  # type: ignore[attr-defined, union-attr]
             except StopIteration:
                 return
             answer = self._attempt(row.name, candidate)
@@ -234,7 +234,7 @@ class _Search:
         return False
 
     def _see(self, case: Case) -> Verdict | None:
-        """One probe; the verdict where it is the failure that is looked for. Raises _Stop when nothing is left to spend."""
+        """One probe; the verdict where it is the failure looked for. Raises _Stop when nothing is left to spend."""
         if self.runs >= self._limit:
             raise _Stop("runs")
         if self._max_seconds is not None and self._seconds() >= self._max_seconds:

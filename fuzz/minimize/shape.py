@@ -1,7 +1,7 @@
 """Smaller shapes: fewer sequences, fewer heads, shorter sequences, smaller dims.
 
-A length keeps its boundary class, its remainder by a tile: 447 is tried as 63, 31 and 15, which are one short of a tile of
-64, 32 and 16 as it is itself. No tile size is assumed, for the kernel's own is not known here.
+A length keeps its boundary class, its remainder by a tile: 447 is tried as 63, 31 and 15, which are one short of a tile
+of 64, 32 and 16 as it is itself. No tile size is assumed, for the kernel's own is not known here.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def sequences(case: Case) -> Attempts:
 
 
 def heads(case: Case) -> Options:
-    """One head, then two, then one KV head with its group, then half of them; never a group where there was none."""
+    """One head, then two, then one KV head with its group, then half of them."""
     p = case.problem
     group = p.group
-    tried = [(1, 1), (2, 1), (2, 2), (group, 1), (2 * group, 2), (p.heads_kv, p.heads_kv)]
+    tried = [(1, 1), (2, 2), (2, 1), (group, 1), (2 * group, 2), (p.heads_kv, p.heads_kv)]
     tried += [(group * (p.heads_kv // 2), p.heads_kv // 2), (p.heads_kv * (group // 2), p.heads_kv)]
     for heads_q, heads_kv in dict.fromkeys(tried):
         if 1 <= heads_kv <= p.heads_kv and 1 <= heads_q <= p.heads_q and (heads_q, heads_kv) != (p.heads_q, p.heads_kv):
