@@ -17,22 +17,37 @@ class Numerics:
     """How an implementation rounds; 'input' is the dtype of q, k, v. Products always accumulate in fp32 or better.
 
     scores       Q K^T, and what is done to it before the softmax: kept in fp32, or rounded to the input dtype
+    scaled       where the scale goes: on the fp32 scores, or on q (rounded to the input dtype) before the product
     probs        P before P V and P^T dO
     dscores      dS before dS K and dS^T Q
+    delta        O in delta = sum(O * dO): as stored ('input'), or not needed because P dP is summed in fp32 ('float32')
+    heads        dK, dV of the query heads that share a KV head, before they are summed
     sums         dQ, dK, dV between the tiles that add to them ('input': rounded to the input dtype after each tile)
-    tile         rows or keys of such a tile, the smallest one in use; only read where sums is 'input'
-    scaled       where the scale goes: on the fp32 scores, or on q (rounded to the input dtype) before the product
+    tile         rows of such a tile, the smallest one in use; only read where sums is 'input'
+    exp          relative error of the exponential (ex2.approx: 2^-22; a polynomial may be worse)
+    tanh         absolute error of the softcap's tanh (tanh.approx.f32: about 2^-10.9)
+    dot          relative error of one step of an fp32 sum (2^-24; tensor cores that cut instead of rounding: 2^-22)
     """
 
     scores: Kept = "float32"
+    scaled: Literal["scores", "q"] = "scores"
     probs: Kept = "input"
     dscores: Kept = "input"
+    delta: Kept = "input"
+    heads: Kept = "float32"
     sums: Kept = "float32"
     tile: int = 32
-    scaled: Literal["scores", "q"] = "scores"
+    exp: float = 2.0**-22
+    tanh: float = 2.0**-22
+    dot: float = 2.0**-24
 
 
 FUSED = Numerics()  # flash kernels: scores stay in fp32; P and dS are rounded to the input dtype before their products
-EXACT = Numerics(probs="float32", dscores="float32")  # all in fp32, only the results are rounded: torch's math backend
-EAGER = Numerics(scores="input")  # every intermediate in the input dtype: flex_attention without torch.compile
-CPU_FLASH = Numerics(sums="input")  # torch's flash on a CPU: as FUSED, but its gradients are summed in the input dtype
+EXACT = Numerics(
+    probs="float32", dscores="float32", delta="float32"
+)  # only the results are rounded: torch's math backend
+FLEX_EAGER = Numerics(
+    heads="input"
+)  # flex_attention without torch.compile: fused's roundings, dK and dV per query head
+EAGER = Numerics(scores="input", heads="input")  # every intermediate in the input dtype: a plain matmul-softmax-matmul
+CPU_FLASH = Numerics(sums="input", heads="input")  # torch's flash on a CPU: gradients are summed in the input dtype

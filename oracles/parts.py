@@ -120,9 +120,24 @@ def parts(problem: Problem, pair_bytes: int, chunk_bytes: int) -> Iterator[Part]
                 yield Part(p, b, (head, min(head + heads, p.heads_kv)), (row, min(row + rows, len_q)))
 
 
-def attends(problem: Problem, device: torch.device | str) -> Tensor:
-    """bool (batch, len_q): True where a row is one of its sequence, False in padding. Padded shape in both layouts."""
-    return ~_padding(problem.lengths_q, torch.device(device))
+def rows_there(problem: Problem, name: str, device: torch.device) -> Tensor | None:
+    """bool (batch, 1, rows): the rows of an answer that are not padding; None where all are.
+
+    For dbias (batch, 1, rows or 1, cols or 1), and only where its own batch axis says which sequence a pair belongs to.
+    """
+    p = problem
+    if name != "dbias":
+        lengths = p.lengths_k if name in ON_KEYS else p.lengths_q
+        return (~_padding(lengths, device))[:, None] if _ragged(lengths) else None
+    if p.bias is None or not p.bias.batch or not p.ragged:
+        return None
+    rows, cols = ~_padding(p.lengths_q, device)[:, None, :, None], ~_padding(p.lengths_k, device)[:, None, None]
+    return (rows if p.bias.rows else rows[:, :, :1]) & (cols if p.bias.cols else cols[..., :1])
+
+
+def padded_rows(problem: Problem, name: str, x: Tensor) -> Tensor:
+    """A packed answer (total, heads, dim) as (batch, heads, longest, dim), zeros past the ends."""
+    return _to_padded(x, problem.lengths_k if name in ON_KEYS else problem.lengths_q)
 
 
 def _ragged(lengths: tuple[int, ...]) -> bool:
@@ -150,7 +165,7 @@ def _to_padded(tensor: Tensor, lengths: tuple[int, ...]) -> Tensor:
     """(total, heads, dim) to (batch, heads, longest, dim), zeros past the ends."""
     batch, longest, rest = len(lengths), max(lengths), tensor.shape[1:]
     if not _ragged(lengths):
-        return tensor.view(batch, longest, *rest).transpose(1, 2)
+        return tensor.reshape(batch, longest, *rest).transpose(1, 2)
     padded = tensor.new_zeros((batch * longest, *rest)).index_copy_(0, _index(lengths, tensor.device), tensor)
     return padded.view(batch, longest, *rest).transpose(1, 2)
 

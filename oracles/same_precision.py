@@ -1,0 +1,378 @@
+"""The same-precision run: what rounding alone does to a case's answers, as a kernel of the declared numerics rounds.
+
+Two things come out of it, and the budget is made of both (see accuracy.py):
+    runs   PyTorch runs in the problem's precision that round where the Numerics say. Two of them, with P normalised before
+           and after P V, because a rounding that happens to be exact in one (a power of two) seldom is in the other.
+    noise  the standard deviation that first-order error propagation gives every single element when each rounding is an
+           independent random error of u / sqrt(3): sums of squares, such as u^2 sum_k P^2 V^2 for O. It keeps the budget of
+           a row from collapsing where a run was lucky.
+Dot products of values rounded to the input dtype are exact in fp32 up to the order of the sum, so the emulation computes in
+fp32 and rounds explicitly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oracles.answers import Answers
+from oracles.numerics import FUSED, Numerics
+from oracles.parts import Part, parts
+from oracles.problem import Problem, shapes
+from oracles.reference import no_tf32
+
+RUNS = 2
+PAIR_BYTES = 4 * 24
+CHUNK_BYTES = 256 << 20
+ROUND2 = 1 / 3  # variance of a rounding error that is uniform in [-u, u]
+STEPS = 16  # terms of a dot product that are summed together before they meet the running sum
+
+
+@dataclass(frozen=True)
+class Same:
+    """`runs`: tensors (RUNS, *shape), fp32. `noise`: tensors of the problem's shapes, fp32, one standard deviation."""
+
+    runs: Answers
+    noise: Answers
+
+
+@dataclass(frozen=True)
+class _Units:
+    """Unit roundoffs and the smallest steps of the formats involved."""
+
+    u: float  # of the input dtype
+    step: float  # its smallest subnormal
+    dot: float  # of an fp32 sum
+    of: dict[str, Tensor]  # power of two near the largest |x| of q, k, v, do, bias: squares of x / of[x] stay in range
+
+    @staticmethod
+    def make(problem: Problem, numerics: Numerics, tensors: dict[str, Tensor | None]) -> _Units:
+        info = torch.finfo(problem.torch_dtype)
+        sizes = {name: _unit(x) for name, x in tensors.items() if x is not None}
+        return _Units(info.eps / 2, info.smallest_normal * info.eps, numerics.dot, sizes)
+
+    def kept(self, where: str) -> float:
+        """Variance of rounding a value of 1 at a place that is kept in `where`."""
+        return ROUND2 * self.u**2 if where == "input" else 0.0
+
+    def summed(self, terms: int) -> float:
+        """Variance of an fp32 sum of that many terms, for partial sums of size 1."""
+        return ROUND2 * self.dot**2 * (4 + terms / STEPS)
+
+
+def same_precision(
+    problem: Problem,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    bias: Tensor | None = None,
+    do: Tensor | None = None,
+    numerics: Numerics = FUSED,
+) -> Same:
+    """Runs and noise of a case, in the problem's layout, on the inputs' device; arguments as for `reference`.
+
+    Padding and rows without keys have the reference's values in `runs` (0 and -inf) and no noise. Memory is bounded as the
+    reference's is: large problems are cut into parts.
+    """
+    pieces = list(parts(problem, PAIR_BYTES, CHUNK_BYTES))
+    tensors = {"q": q, "k": k, "v": v, "do": do, "bias": bias}
+    with torch.no_grad(), no_tf32():
+        units = _Units.make(problem, numerics, tensors)
+        if len(pieces) == 1 and pieces[0].whole:
+            runs, variance = _part(pieces[0], numerics, units, tensors)
+            runs = {n: torch.stack([pieces[0].shaped(n, run) for run in x]) for n, x in runs.items()}
+            variance = {n: pieces[0].shaped(n, x) for n, x in variance.items()}
+        else:
+            runs, variance = (
+                _blank(problem, q.device, RUNS, do is not None),
+                _blank(problem, q.device, 0, do is not None),
+            )
+            for piece in pieces:
+                part_runs, part_variance = _part(piece, numerics, units, tensors)
+                for name, x in part_variance.items():
+                    _add(piece, name, variance[name], x)
+                    for run, values in zip(runs[name], part_runs[name], strict=True):
+                        _add(piece, name, run, values)
+        noise = _noise(problem, numerics, units, runs, variance)
+        return Same(Answers(**{n: _stored(problem, n, x) for n, x in runs.items()}), Answers(**noise))
+
+
+def _noise(
+    problem: Problem, numerics: Numerics, units: _Units, runs: dict[str, Tensor], variance: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """Standard deviations: variances out of their units, with the rounding of the result itself."""
+    p, of = problem, units.of
+    size: dict[str, float | Tensor] = {"o": of["v"], "lse": 1.0}
+    if "do" in of:
+        both = of["v"] * of["do"]
+        size |= {"dv": of["do"], "dq": abs(p.scale_value) * both * of["k"], "dbias": both}
+        size["dk"] = both * of["q"] * (1.0 if numerics.scaled == "q" else abs(p.scale_value))
+    found = {}
+    for name, x in variance.items():
+        sigma = x.clamp_min(0).sqrt() * size[name]
+        info = torch.finfo(_stored_as(problem, name))
+        times = 1.0
+        if numerics.sums == "input" and name in ("dq", "dk", "dv"):
+            times += _tiles(p.len_k if name == "dq" else p.len_q, numerics)
+        if numerics.heads == "input" and name in ("dk", "dv"):
+            times += p.group > 1
+        last = runs[name][0].abs() * (info.eps / 2 * math.sqrt(ROUND2 * times))
+        whole = torch.hypot(sigma, last)
+        if name == "lse":
+            found[name] = torch.where(last.isfinite(), whole, 0.0)
+        else:
+            found[name] = whole + torch.where(last == 0, 0.0, info.smallest_normal * info.eps / 2)
+    return found
+
+
+def _part(
+    piece: Part, numerics: Numerics, units: _Units, tensors: dict[str, Tensor | None]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Runs (RUNS, …) before the results are rounded, and variances without that last rounding, in the part's shapes."""
+    forward = _Forward(piece, numerics, units, tensors)
+    runs, variance = {"o": forward.o, "lse": forward.lse.expand(RUNS, *forward.lse.shape)}, forward.variance()
+    if tensors["do"] is not None:
+        backward = _Backward(forward, tensors["do"])
+        runs |= backward.runs()
+        variance |= backward.variance(variance["o"], variance["lse"])
+    return runs, variance
+
+
+class _Forward:
+    """Scores, probabilities, O and LSE of a part. Shapes (sequences, heads_q, rows, len_k) unless said otherwise."""
+
+    def __init__(self, piece: Part, numerics: Numerics, units: _Units, tensors: dict[str, Tensor | None]) -> None:
+        p = self.problem = piece.problem
+        self.piece, self.numerics, self.units = piece, numerics, units
+        self.q, self.k, self.v = (
+            piece.take(n, x, torch.float32) for n, x in tensors.items() if n in ("q", "k", "v") and x is not None
+        )
+        bias = tensors["bias"]
+        self.scale = p.scale_value
+        if numerics.scaled == "q":
+            self.q = self.round(self.q * self.scale, True)
+        raw = self.by_query(self.q, self.k)
+        if numerics.scaled == "scores":
+            raw = raw * self.scale
+        self.raw = self.round(raw, numerics.scores == "input")
+        scores, self.chain = self.raw, None
+        if p.softcap:
+            bent = torch.tanh(self.raw / p.softcap)
+            self.chain = 1 - bent * bent
+            scores = self.round(bent * p.softcap, numerics.scores == "input")
+        if bias is not None:
+            scores = self.round(scores + piece.bias(bias), numerics.scores == "input")
+        keep = piece.keep(self.q.device)
+        if keep is not None:
+            scores = torch.where(keep, scores, -math.inf)
+        self.top = scores.amax(-1, keepdim=True).nan_to_num(neginf=0.0)
+        weights = torch.exp(scores - self.top)
+        total = weights.sum(-1, keepdim=True)
+        safe = torch.where(total == 0, 1.0, total)
+        self.scores, self.p = scores, weights / safe
+        self.lse = (self.top + torch.log(total)).squeeze(-1)
+        rounded = numerics.probs == "input"
+        unnormalised = self.by_key(self.round(weights, rounded), self.v) / safe
+        self.o = torch.stack([unnormalised, self.by_key(self.round(self.p, rounded), self.v)])
+
+    def round(self, x: Tensor, wanted: bool) -> Tensor:
+        """x as it comes back from the input dtype, where wanted."""
+        dtype = self.problem.torch_dtype
+        return x.to(dtype).float() if wanted and dtype != torch.float32 else x
+
+    def by_query(self, x: Tensor, y: Tensor) -> Tensor:
+        """(…, heads_q, rows, d) times (…, heads_kv, len_k, d) transposed: (…, heads_q, rows, len_k)."""
+        return (self.fold(x) @ y.transpose(-2, -1)).view(*x.shape[:-1], y.shape[-2])
+
+    def by_key(self, x: Tensor, y: Tensor) -> Tensor:
+        """(…, heads_q, rows, len_k) times (…, heads_kv, len_k, d): (…, heads_q, rows, d)."""
+        return (self.fold(x) @ y).view(*x.shape[:-1], y.shape[-1])
+
+    def to_key(self, x: Tensor, y: Tensor, rounded: bool = False) -> Tensor:
+        """(…, heads_q, rows, len_k) transposed times (…, heads_q, rows, d): (…, heads_kv, len_k, d), heads summed."""
+        if rounded and self.problem.group > 1:
+            each = self.round(x.transpose(-2, -1) @ y, True)
+            return each.unflatten(-3, (-1, self.problem.group)).sum(-3)
+        return self.fold(x).transpose(-2, -1) @ self.fold(y)
+
+    def fold(self, x: Tensor) -> Tensor:
+        """(…, heads_q, rows, d) as (…, heads_kv, group * rows, d)."""
+        group, (heads, rows) = self.problem.group, x.shape[-3:-1]
+        return x if group == 1 else x.reshape(*x.shape[:-3], heads // group, group * rows, x.shape[-1])
+
+    def variance(self) -> dict[str, Tensor]:
+        """Of O (in units of V's largest, squared) and of LSE."""
+        n, units, p = self.numerics, self.units, self.problem
+        v1 = self.v / units.of["v"]
+        v2 = v1 * v1
+        len_k = self.p.shape[-1]
+        norms = _norm2(self.q)[..., None] * _per_query_head(_norm2(self.k), p.group)[..., None, :]
+        once = 1.0 if n.scaled == "q" else self.scale**2
+        sum2 = self.raw * self.raw + norms * (2 * once / p.dim)  # of the partial sums of a score
+        self.p2 = self.p * self.p
+        of_sum = units.summed(p.dim) + (units.kept("input") if n.scaled == "q" else 0.0)
+        rel2 = sum2 * of_sum
+        if self.chain is not None:
+            rel2 = rel2 * self.chain**2 + (n.tanh * p.softcap) ** 2
+        seen2 = self.scores.clamp(-1e6, 1e6) ** 2
+        rel2 = rel2 + seen2 * (units.summed(0) + 2 * units.kept(n.scores) * (n.scores == "input"))
+        self.rel2 = rel2 + ROUND2 * n.exp**2
+        wide = self.p2 * self.rel2
+        o1 = self.o[0] / units.of["v"]
+        both = self.by_key(wide, torch.cat([v2, v1], -1))
+        spread = both[..., : p.dim_v] - o1 * (2 * both[..., p.dim_v :] - o1 * wide.sum(-1, keepdim=True))
+        self.rounded_p2 = _with_step(self.p2, self.p, units, n.probs, p.dtype)
+        rounded = (units.kept(n.probs) + units.summed(len_k)) * self.by_key(self.rounded_p2, v2)
+        o = spread.clamp_min(0) + rounded + units.summed(len_k) * o1 * o1
+        lse = wide.sum(-1) + units.summed(len_k) + ROUND2 * n.exp**2
+        lse = lse + units.summed(0) * (self.top.squeeze(-1) ** 2 + self.lse.clamp_min(-1e6) ** 2)
+        return {"o": o, "lse": lse}
+
+
+class _Backward:
+    """dQ, dK, dV, dBias of a part, from its forward. Two runs differ in delta, because their O do."""
+
+    def __init__(self, forward: _Forward, do: Tensor) -> None:
+        f = self.f = forward
+        self.do = f.piece.take("do", do, torch.float32)
+        self.dp = f.by_query(self.do, f.v)
+        if f.numerics.delta == "input":
+            delta = (f.round(f.o, True) * self.do).sum(-1, keepdim=True)
+        else:
+            delta = (f.p * self.dp).sum(-1, keepdim=True).expand(RUNS, *f.o.shape[1:-1], 1)
+        self.delta = delta
+        self.ds = f.p * (self.dp - delta)  # of what the softmax is taken of: scores with softcap and bias
+        self.draw = self.ds if f.chain is None else self.ds * f.chain
+
+    def runs(self) -> dict[str, Tensor]:
+        """Answers, (RUNS, …), before the last rounding."""
+        f, n = self.f, self.f.numerics
+        by_head = n.heads == "input"
+        dv = f.to_key(f.round(f.p, n.probs == "input"), self.do, by_head)
+        draw = f.round(self.draw, n.dscores == "input")
+        dk = f.to_key(draw, f.q.expand(RUNS, *f.q.shape), by_head)
+        found = {"dq": f.by_key(draw, f.k) * f.scale, "dk": dk if n.scaled == "q" else dk * f.scale}
+        found["dv"] = dv.expand(RUNS, *dv.shape)
+        if _wants_dbias(f.problem):
+            found["dbias"] = _sum_bias(f.problem, self.ds)
+        return found
+
+    def variance(self, o2: Tensor, lse2: Tensor) -> dict[str, Tensor]:
+        """In units of V, dO and K or Q, squared."""
+        f, n, units, p = self.f, self.f.numerics, self.f.units, self.f.problem
+        k1, q1, do1 = f.k / units.of["k"], f.q / units.of["q"], self.do / units.of["do"]
+        k2, q2, do2 = k1 * k1, q1 * q1, do1 * do1
+        both = units.of["v"] * units.of["do"]
+        o1 = f.o[0] / units.of["v"]
+        terms = o1 * o1 * do2
+        of_dp = units.summed(p.dim_v)
+        delta2 = (o2 * do2 + (units.kept(n.delta) + of_dp) * terms).sum(-1, keepdim=True)
+        delta2 = delta2 + of_dp * (self.delta[0] / both) ** 2
+        ds2 = (self.ds[0] / both) ** 2
+        v_norms = _per_query_head(_norm2(f.v / units.of["v"]), p.group)[..., None, :]
+        norms = do2.sum(-1, keepdim=True) * v_norms * (2 / p.dim_v)
+        dp2 = (self.dp / both) ** 2 + norms
+        lse2 = lse2[..., None]
+        own = ds2 * (f.rel2 + lse2) + f.p2 * dp2 * of_dp
+        if f.chain is not None:
+            chain2 = f.chain * f.chain
+            slope = (4 * n.tanh) ** 2 + units.summed(0)
+            own_raw, draw2, p2 = own * chain2 + ds2 * slope, ds2 * chain2, f.p2 * chain2
+            pulled = f.p * f.chain
+        else:
+            own_raw, draw2, p2, pulled = own, ds2, f.p2, f.p
+        len_q, len_k = f.p.shape[-2] * p.group, f.p.shape[-1]
+        by_tile = _tiles(p.len_q, n), _tiles(p.len_k, n)
+        step2 = (units.step / both) ** 2 / 12 if n.dscores == "input" and p.dtype == "float16" else 0.0
+        rounding = units.kept(n.dscores)
+        seen = (f.p > 0) * step2 if p.dtype == "float16" else 0.0
+        to_q = own_raw + draw2 * (rounding + units.summed(len_k) + units.kept(n.sums) * by_tile[1]) + seen
+        to_k = own_raw + draw2 * (rounding + units.summed(len_q) + units.kept(n.sums) * by_tile[0]) + seen
+        dq = f.by_key(to_q, k2) + delta2 * f.by_key(pulled, k1) ** 2
+        dk = f.to_key(to_k + p2 * delta2, q2)
+        to_v = f.rounded_p2 * (units.kept(n.probs) + units.summed(len_q) + units.kept(n.sums) * by_tile[0])
+        dv = f.to_key(to_v + f.p2 * (f.rel2 + lse2), do2)
+        found = {"dq": dq, "dk": dk, "dv": dv}
+        if p.bias is not None and _wants_dbias(p):
+            own = own + ds2 * (rounding + units.summed(len_q * p.batch)) + seen
+            if p.bias.cols:
+                found["dbias"] = _sum_bias(p, own + f.p2 * delta2)
+            else:
+                found["dbias"] = _sum_bias(p, own) + _sum_bias(p, delta2 * f.p.sum(-1, keepdim=True) ** 2)
+        return found
+
+
+def _unit(x: Tensor) -> Tensor:
+    """The power of two just above the largest finite |x|, 1 where there is none; no synchronisation."""
+    if not x.numel():
+        return torch.ones((), device=x.device)
+    most = x.float().nan_to_num(0.0, 0.0, 0.0).abs().amax()
+    return torch.where(most > 0, torch.exp2(torch.ceil(torch.log2(most))), 1.0)
+
+
+def _norm2(x: Tensor) -> Tensor:
+    return (x * x).sum(-1)
+
+
+def _per_query_head(x: Tensor, group: int) -> Tensor:
+    """(sequences, heads_kv, len_k) to (sequences, heads_q, len_k)."""
+    return x if group == 1 else x.repeat_interleave(group, 1)
+
+
+def _with_step(p2: Tensor, p: Tensor, units: _Units, kept: str, dtype: str) -> Tensor:
+    """P squared, with what rounding a P near fp16's smallest subnormal adds; in units of the relative roundoff."""
+    if kept != "input" or dtype != "float16":
+        return p2
+    return p2 + (p > 0) * (units.step / 2 / units.u) ** 2
+
+
+def _tiles(length: int, numerics: Numerics) -> float:
+    """How many tiles add to one result."""
+    return math.ceil(length / numerics.tile) if numerics.sums == "input" else 0.0
+
+
+def _wants_dbias(problem: Problem) -> bool:
+    return problem.bias is not None and problem.bias.grad
+
+
+def _sum_bias(problem: Problem, x: Tensor) -> Tensor:
+    """(…, sequences, heads_q, rows, len_k) summed over the axes along which the bias is broadcast."""
+    bias = problem.bias
+    assert bias is not None
+    there = (bias.batch, bias.heads, bias.rows, bias.cols)
+    axes = [axis for axis, full in zip((-4, -3, -2, -1), there, strict=True) if not full]
+    return x.sum(axes, keepdim=True) if axes else x
+
+
+def _stored_as(problem: Problem, name: str) -> torch.dtype:
+    """The dtype in which an answer is stored."""
+    if name == "lse" or (name == "dbias" and problem.bias is not None and problem.bias.dtype == "float32"):
+        return torch.float32
+    return problem.torch_dtype
+
+
+def _stored(problem: Problem, name: str, x: Tensor) -> Tensor:
+    return x.to(_stored_as(problem, name)).float()
+
+
+def _add(piece: Part, name: str, whole: Tensor, values: Tensor) -> None:
+    if name == "dbias":
+        piece.bias(whole).add_(values)
+    elif name == "lse":
+        piece.put(name, whole, values)
+    else:
+        piece.add(name, whole, values)
+
+
+def _blank(problem: Problem, device: torch.device, runs: int, backward: bool) -> dict[str, Tensor]:
+    """Zeros (runs, *shape) or, with runs = 0, variances (*shape); LSE of runs is -inf."""
+    names = ["o", "lse"] + (["dq", "dk", "dv"] if backward else [])
+    if backward and _wants_dbias(problem):
+        names.append("dbias")
+    sizes, lead = shapes(problem), (runs,) if runs else ()
+    fill = {"lse": -math.inf} if runs else {}
+    return {n: torch.full((*lead, *sizes[n]), fill.get(n, 0.0), device=device) for n in names}
