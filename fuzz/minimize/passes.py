@@ -2,8 +2,8 @@
 
 Bold cuts stand first, because most failures need little of their case. Then come the options, whose absence makes all
 that follows cheaper, then what reuses a compiled kernel (sequences, heads, lengths, the mask's cells, the data), and
-last what needs another one (options of the target, dims, dtype). The table is walked again until nothing is accepted any
-more; candidates seen before cost nothing.
+last what needs another one (options of the target, dims, dtype). The table is walked again until nothing is accepted;
+candidates seen before cost nothing.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 from fuzz.case import Case
 from fuzz.features import switches
-from fuzz.minimize.edits import replace
+from fuzz.minimize.edits import normal, replace
 from fuzz.minimize.kinds import Row
 from fuzz.minimize.passes import PASSES
 from fuzz.minimize.rate import FLOOR, MOST_TRIES, tries, wilson
@@ -30,6 +30,7 @@ Probe: TypeAlias = Callable[[Case], Verdict]
 Stopped: TypeAlias = Literal["done", "runs", "seconds", "interrupted", "unreproducible"]
 
 HANG_SECONDS = 120.0  # default for a hang, which costs its deadline and a new process each time that it is seen
+SIGHTINGS = 3  # probes of the first case, to see whether it fails every time
 MEASURED = 5  # probes of the final case, to say how often it fails
 MEASURED_FLAKY = 12
 MORE_REPEATS = 8
@@ -108,10 +109,12 @@ def minimize(
     progress     called after every accepted step
     Raises NotFailing when `case` never fails, and whatever else `probe` raises.
     """
-    search = _Search(case, probe, allowed, max_runs, max_seconds, progress, clock)
+    search = _Search(normal(case), probe, allowed, max_runs, max_seconds, progress, clock)
     try:
         search.start(verdict)
         search.walk(passes)
+        if search.turns_out_flaky():
+            search.walk(passes)
     except _Stop as stop:
         search.stopped = stop.why
     except KeyboardInterrupt:
@@ -141,6 +144,7 @@ class _Search:
         self._limit = max_runs
         self._started = clock()
         self._tries = 1
+        self._patient = False  # more repeats than usual are needed to see the failure
         self._counts: dict[str, tuple[int, int]] = {}  # case id -> failed, probed
         self._path: list[tuple[Case, Verdict]] = []
         self._others: dict[Signature, tuple[Case, Verdict]] = {}
@@ -161,9 +165,9 @@ class _Search:
         if self._max_seconds is None and hang:
             self._max_seconds = HANG_SECONDS
         if not hang:
-            self._see(self.case)
-            failed, probed = self._counts[self.case.id]
-            if failed < probed or self.verdict.outcome == "flake":
+            while self._rate() == 1 and self._counts[self.case.id][1] < SIGHTINGS:
+                self._see(self.case)
+            if self._rate() < 1 or self.verdict.outcome == "flake":
                 self._prepare_for_flakiness()
 
     def walk(self, passes: tuple[Row, ...]) -> None:
@@ -174,6 +178,18 @@ class _Search:
             for row in passes:
                 self._told(row) if row.tells else self._restarted(row)
             accepted = self.case != before
+
+    def turns_out_flaky(self) -> bool:
+        """Whether the smallest case fails only now and then, unnoticed so far; then no rejection counts any more."""
+        assert self.verdict is not None
+        if self._tries > 1 or self._patient or self.verdict.outcome == "hang":
+            return False
+        self._measure()
+        if self._rate() == 1:
+            return False
+        self._counts = {case.id: self._counts[case.id] for case, _ in self._path}
+        self._prepare_for_flakiness()
+        return True
 
     def finish(self) -> Minimized:
         """Measures how often the smallest case fails, goes back to a larger one where that is too seldom."""
@@ -186,6 +202,8 @@ class _Search:
                     self.steps.pop()
                     self.case, self.verdict = self._path[-1]
                     self._measure()
+                if self.stopped == "unreproducible" and self._rate() >= FLOOR:
+                    self.stopped = "done"
             needs = self._needs()
         except (_Stop, KeyboardInterrupt):
             needs = switches(self.case)
@@ -221,9 +239,14 @@ class _Search:
 
     def _attempt(self, name: str, candidate: Case | None) -> bool:
         """Probes a candidate, and accepts it where it fails as the first case did."""
-        if candidate is None or candidate.id in self._counts or not switches(candidate) <= switches(self.case):
+        if candidate is None:
+            return False
+        candidate = normal(candidate)
+        if candidate.id in self._counts or not switches(candidate) <= switches(self.case):
             return False
         if self._allowed is not None and not self._allowed(candidate):
+            return False
+        if self._patient and candidate.repeats < self.case.repeats:
             return False
         for _ in range(self._tries):
             found = self._see(candidate)
@@ -266,7 +289,7 @@ class _Search:
         patient = replace(self.case, repeats=min(MOST_REPEATS, self.case.repeats * MORE_REPEATS))
         may = self._allowed is None or self._allowed(patient)
         if may and patient != self.case and (found := self._see(patient)) and self._see(patient):
-            self.case = patient
+            self.case, self._patient = patient, True
             self._accept(found, Step("repeats", patient, self.runs, self._seconds()))
             return
         while self._counts[self.case.id][1] < MOST_TRIES + 1:
