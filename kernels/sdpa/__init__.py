@@ -1,8 +1,8 @@
 """Dense attention in Triton, forward and backward: any length, any mask, any strides, GQA, LSE.
 
-api what users call · checks what is refused · ops the custom operators · launch from tensors to launches · config the
-tile table · forward, backward, bias_gradient the kernels · tiles, scores their device helpers · seams what a planted
-bug may replace.
+api what users call · checks what is refused · ops the custom operators · plans from tensors to launches · launch one
+kernel launch as a value · layout descriptors or pointers · config the tile table · forward, row_state, backward,
+bias_gradient the kernels · tiles, scores their device helpers · seams what a planted bug may replace.
 """
 
 from kernels.sdpa.api import plan, prepare, scaled_dot_product_attention

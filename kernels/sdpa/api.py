@@ -1,18 +1,11 @@
 """What users call: attention with the arguments of torch.nn.functional.scaled_dot_product_attention, and LSE."""
 
-import torch
 from torch import Tensor
 
 from kernels.sdpa.checks import check_call
-from kernels.sdpa.launch import (
-    INTERPRETED,
-    Launch,
-    backward_launches,
-    bias_gradient_launches,
-    empty_row_state,
-    forward_launches,
-)
-from kernels.sdpa.ops import sdpa_forward
+from kernels.sdpa.launch import Launch
+from kernels.sdpa.ops import empty_bias_gradient, empty_gradients, empty_outputs, sdpa_forward
+from kernels.sdpa.plans import INTERPRETED, Attention, backward_launches, bias_gradient_launches, forward_launches
 
 
 def scaled_dot_product_attention(
@@ -78,22 +71,17 @@ def plan(
     grad_out is taken to be contiguous where it is None: another layout may need another compilation.
     """
     call = check_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    query, key, value, mask = call.query, call.key, call.value, call.attn_mask
-    out = query.new_empty((*query.shape[:-1], value.shape[-1]))
-    lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
-    launches = forward_launches(query, key, value, mask, is_causal, call.scale, out, lse, seams)
+    attention = Attention(call.query, call.key, call.value, call.attn_mask, call.is_causal, call.scale, seams)
+    out, lse = empty_outputs(call.query, call.value)
+    launches = forward_launches(attention, out, lse)
     if not backward:
         return launches
     grad_out = out if grad_out is None else grad_out.reshape(out.shape)
     grad_lse = None if grad_lse is None else grad_lse.reshape(lse.shape)
-    state = empty_row_state(query)
-    grads = [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)]
-    launches += backward_launches(
-        grad_out, grad_lse, query, key, value, mask, is_causal, call.scale, out, lse, state, grads, seams
-    )
-    if mask is not None and mask.requires_grad:
-        grad_mask = torch.empty_like(mask, memory_format=torch.contiguous_format)
-        launches += bias_gradient_launches(grad_out, query, key, value, mask, call.scale, state, grad_mask, seams)
+    *grads, state = empty_gradients(call.query, call.key, call.value)
+    launches += backward_launches(attention, grad_out, grad_lse, out, lse, state, grads)
+    if call.attn_mask is not None and call.attn_mask.requires_grad:
+        launches += bias_gradient_launches(attention, grad_out, state, empty_bias_gradient(call.attn_mask))
     return launches
 
 

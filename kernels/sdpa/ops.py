@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.sdpa.launch import backward_launches, bias_gradient_launches, empty_row_state, forward_launches
+from kernels.sdpa.plans import (
+    Attention,
+    backward_launches,
+    bias_gradient_launches,
+    empty_row_state,
+    forward_launches,
+)
 
 
 @torch.library.custom_op("attnfuzz::sdpa_forward", mutates_args=())
@@ -23,18 +29,20 @@ def sdpa_forward(
     seams: str,
 ) -> tuple[Tensor, Tensor]:
     """(out, lse): see `kernels.sdpa.api.scaled_dot_product_attention`; attn_mask is 4-D, each size 1 or full."""
-    out, lse = _empty_outputs(query, value)
-    for launch in forward_launches(query, key, value, attn_mask, is_causal, scale, out, lse, seams):
+    attention = Attention(query, key, value, attn_mask, is_causal, scale, seams)
+    out, lse = empty_outputs(query, value)
+    for launch in forward_launches(attention, out, lse):
         launch.run()
     return out, lse
 
 
 @sdpa_forward.register_fake
 def _(query, key, value, attn_mask, is_causal, scale, seams):
-    return _empty_outputs(query, value)
+    return empty_outputs(query, value)
 
 
-def _empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """(out, lse), uninitialised."""
     out = torch.empty((*query.shape[:-1], value.shape[-1]), dtype=query.dtype, device=query.device)
     return out, torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
 
@@ -54,20 +62,20 @@ def sdpa_backward(
     seams: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(dQ, dK, dV, state); state, see NOTE [row state] in row_state.py, is what `sdpa_bias_gradient` goes on from."""
-    *grads, state = _empty_gradients(query, key, value)
-    for launch in backward_launches(
-        grad_out, grad_lse, query, key, value, attn_mask, is_causal, scale, out, lse, state, grads, seams
-    ):
+    attention = Attention(query, key, value, attn_mask, is_causal, scale, seams)
+    *grads, state = empty_gradients(query, key, value)
+    for launch in backward_launches(attention, grad_out, grad_lse, out, lse, state, grads):
         launch.run()
     return grads[0], grads[1], grads[2], state
 
 
 @sdpa_backward.register_fake
 def _(grad_out, grad_lse, query, key, value, attn_mask, out, lse, is_causal, scale, seams):
-    return _empty_gradients(query, key, value)
+    return empty_gradients(query, key, value)
 
 
-def _empty_gradients(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def empty_gradients(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(dQ, dK, dV, state), uninitialised."""
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (query, key, value))
     return dq, dk, dv, empty_row_state(query)
 
@@ -84,14 +92,20 @@ def sdpa_bias_gradient(
     seams: str,
 ) -> Tensor:
     """The gradient of a float attn_mask, in its own shape and dtype."""
-    grad_bias = torch.empty(bias.shape, dtype=bias.dtype, device=bias.device)
-    for launch in bias_gradient_launches(grad_out, query, key, value, bias, scale, state, grad_bias, seams):
+    attention = Attention(query, key, value, bias, False, scale, seams)
+    grad_bias = empty_bias_gradient(bias)
+    for launch in bias_gradient_launches(attention, grad_out, state, grad_bias):
         launch.run()
     return grad_bias
 
 
 @sdpa_bias_gradient.register_fake
 def _(grad_out, query, key, value, bias, state, scale, seams):
+    return empty_bias_gradient(bias)
+
+
+def empty_bias_gradient(bias: Tensor) -> Tensor:
+    """dBias, uninitialised."""
     return torch.empty(bias.shape, dtype=bias.dtype, device=bias.device)
 
 

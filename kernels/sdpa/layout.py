@@ -1,0 +1,60 @@
+"""How a launch names its tensors: as descriptors where they fit, else as pointers with every stride explicit.
+
+The choice is made for a whole launch, by `fits_descriptors` and nothing else. On Hopper a descriptor lets the tensor
+memory accelerator move whole tiles; pointers take any strides, at a cost in registers and speed.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+_ALIGNMENT = 16
+_STRIDE_LIMIT = 2**40
+
+
+def fits_descriptors(*tensors: Tensor) -> bool:
+    """Whether descriptors can name all of these: nothing empty, last dimension contiguous, all else in 16 bytes."""
+    return all(map(_fits_descriptor, tensors))
+
+
+def _fits_descriptor(tensor: Tensor) -> bool:
+    if tensor.numel() == 0 or tensor.data_ptr() % _ALIGNMENT or (tensor.shape[-1] > 1 and tensor.stride(-1) != 1):
+        return False
+    pitches = [stride * tensor.itemsize for stride in _outer_strides(tensor)]
+    return all(0 < pitch < _STRIDE_LIMIT and pitch % _ALIGNMENT == 0 for pitch in pitches)
+
+
+def _outer_strides(tensor: Tensor) -> list[int]:
+    """Strides of all dimensions but the last; a dimension of size 1, whose stride means nothing, gets a valid one."""
+    unit = _ALIGNMENT // tensor.itemsize
+    valid = (tensor.shape[-1] + unit - 1) // unit * unit
+    sizes, strides = tensor.shape[:-1], tensor.stride()[:-1]
+    return [valid if size == 1 else stride for size, stride in zip(sizes, strides, strict=True)]
+
+
+def operands(tiles: dict[str, tuple[Tensor, int]], block: int, descriptor: bool) -> dict[str, Any]:
+    """Kernel arguments mX and tX for each X: tiles maps X to a 4-D tensor and the rows of its tile."""
+    arguments: dict[str, Any] = {}
+    for name, (tensor, rows) in tiles.items():
+        arguments[f"m{name}"] = _describe(tensor, [1, 1, rows, block]) if descriptor else tensor
+        arguments[f"t{name}"] = tuple(tensor.stride())
+    return arguments
+
+
+def state_operand(state: Tensor, rows: int, descriptor: bool) -> Any:
+    """Kernel argument mState, see NOTE [row state] in row_state.py."""
+    return _describe(state, [1, 1, rows]) if descriptor else state
+
+
+def _describe(tensor: Tensor, block_shape: list[int]) -> TensorDescriptor:
+    return TensorDescriptor(tensor, list(tensor.shape), [*_outer_strides(tensor), 1], block_shape)
+
+
+def mask_operands(mask: Tensor | None, unused: Tensor) -> dict[str, Any]:
+    """Kernel arguments mMask and tMask: a broadcast dimension has stride 0, bools are read as bytes."""
+    if mask is None:
+        return {"mMask": unused, "tMask": (0, 0, 0, 0)}
+    strides = tuple(0 if size == 1 else stride for size, stride in zip(mask.shape, mask.stride(), strict=True))
+    return {"mMask": mask.view(torch.uint8) if mask.dtype == torch.bool else mask, "tMask": strides}
