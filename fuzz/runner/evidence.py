@@ -25,7 +25,7 @@ class Stacks:
 
 
 class Sampler:
-    """One sample of a child's stacks, begun now, taken later. `gently`: without pausing it, for it may be merely slow."""
+    """One sample of a child's stacks, begun now, taken later. `gently`: without pausing it, it may be merely slow."""
 
     def __init__(self, child: Child, limits: Limits, *, gently: bool) -> None:
         self._child = child

@@ -23,6 +23,7 @@ def hung(case_id: str, ended: Hung, output: str, more: dict[str, Any]) -> Verdic
         "python_stack_later": ended.later.text,
         "stack_source": ended.later.source,
         "cpu_share": ended.cpu_share,
+        "resident_bytes": ended.resident,
     }
     trouble = ended.later.trouble or ended.stacks.trouble
     if trouble:

@@ -2,7 +2,7 @@
 
 Suspicion and confirmation are told apart (see hang.md): at a phase's limit the case is only suspected; stacks are taken
 without pausing the child, and it is left running. It is called hung at `confirm` times the limit; what ends in between
-was slow. Time in which the machine gave the child no CPU does not count, so that a loaded machine does not invent hangs.
+was slow. Time in which the machine gave the child no CPU does not count: a loaded machine must not invent hangs.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class Hung:
     stacks: Stacks
     later: Stacks
     cpu_share: float
+    resident: int
 
 
 Ended: TypeAlias = Replied | Died | Grown | Hung
@@ -165,7 +166,7 @@ class Watch:
         stacks = suspicion.sampler.take()
         self._suspicion = None
         later = Sampler(self._child, self._limits, gently=False).take()
-        return self._receive(0.0) or Hung(trail, stacks, later, round(share, 2))
+        return self._receive(0.0) or Hung(trail, stacks, later, round(share, 2), memory.resident(self._child.pid))
 
     def _leave(self) -> None:
         """The phase has ended; where it was suspected, it was slow."""

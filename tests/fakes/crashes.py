@@ -1,0 +1,52 @@
+"""Targets that take their process with them, or try to."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+from honest import Result, attention, fake
+
+
+@fake("segfaults")
+def segfaults(*arguments) -> Result:
+    """Reads address 0."""
+    ctypes.string_at(0)
+    return attention(*arguments)
+
+
+@fake("aborts")
+def aborts(*arguments) -> Result:
+    """Fails an assertion in native code, as it were, with a line on standard error."""
+    os.write(2, b"fake.cu:12: assertion `m_block < num_m_blocks' failed\n")
+    os.abort()
+    return attention(*arguments)
+
+
+@fake("exits")
+def exits(*arguments) -> Result:
+    """Ends the process without Python's leave."""
+    os._exit(3)
+    return attention(*arguments)
+
+
+@fake("killed")
+def killed(*arguments) -> Result:
+    """Ends as a process does that the system kills."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return attention(*arguments)
+
+
+@fake("calls_sys_exit")
+def calls_sys_exit(*arguments) -> Result:
+    """Raises SystemExit, which `except Exception` does not catch."""
+    sys.exit(4)
+    return attention(*arguments)
+
+
+@fake("raises")
+def raises(*arguments) -> Result:
+    """Raises, without having declared a refusal."""
+    raise RuntimeError("no kernel image for this shape")

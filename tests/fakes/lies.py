@@ -1,0 +1,111 @@
+"""Targets that answer, but not what was asked."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import torch
+from honest import attention, fake
+
+from fuzz.case import Case
+from fuzz.targets import Execution, Support, Tensors
+from fuzz.targets.base import AutogradTarget
+from oracles.answers import Answers
+from oracles.numerics import EXACT
+from oracles.problem import dense_mask
+from oracles.reference import reference
+
+_chance = random.SystemRandom()
+
+
+@fake("flaky")
+def flaky(*arguments):
+    """Doubles its answer one time in ten, whatever the seed."""
+    o, lse = attention(*arguments)
+    return (2 * o if _chance.random() < 0.1 else o), lse
+
+
+@fake("ignores_softcap")
+def ignores_softcap(q, k, v, mask, scale, softcap, bias):
+    """Takes a softcap and does nothing with it."""
+    return attention(q, k, v, mask, scale, 0.0, bias)
+
+
+@fake("ignores_scale")
+def ignores_scale(q, k, v, mask, scale, softcap, bias):
+    """Takes a scale and uses dim ** -0.5."""
+    return attention(q, k, v, mask, q.shape[-1] ** -0.5, softcap, bias)
+
+
+@fake("ignores_mask")
+def ignores_mask(q, k, v, mask, scale, softcap, bias):
+    """Takes a mask and lets every row that has a key see all keys that any row sees."""
+    seen = mask.any(-1, keepdim=True) & mask.any(-2, keepdim=True)
+    return attention(q, k, v, seen, scale, softcap, bias)
+
+
+@fake("wrong_dtype", dtypes=("float16", "bfloat16"))
+def wrong_dtype(*arguments):
+    """Returns O in fp32."""
+    o, lse = attention(*arguments)
+    return o.float(), lse
+
+
+@fake("returns_none")
+def returns_none(*arguments):
+    """Runs and returns nothing."""
+    attention(*arguments)
+
+
+class WrongShape(AutogradTarget):
+    """Returns O as (batch, len_q, heads_q, dim_v); its gradients are right."""
+
+    name = "fake.wrong_shape"
+    summary = "returns O in another order of axes"
+    support = Support(bias=True, bias_grad=True, softcap=True, lse=True)
+    numerics = EXACT
+
+    def forward(self, case: Case, tensors: Tensors):
+        """Honest."""
+        p, t = case.problem, tensors
+        return attention(t.q, t.k, t.v, dense_mask(p), p.scale_value, p.softcap, t.bias)
+
+    def run(self, case: Case, tensors: Tensors) -> Execution:
+        """Honest but for O's shape."""
+        execution = super().run(case, tensors)
+        answers = execution.answers
+        return replace(execution, answers=replace(answers, o=answers.o.transpose(1, 2)))
+
+
+class DropsAGradient(WrongShape):
+    """Returns None for dK."""
+
+    name = "fake.drops_a_gradient"
+    summary = "returns no dK"
+
+    def run(self, case: Case, tensors: Tensors) -> Execution:
+        """Honest but for dK."""
+        execution = AutogradTarget.run(self, case, tensors)
+        return replace(execution, answers=replace(execution.answers, dk=None))
+
+
+class CopiesTheReference(AutogradTarget):
+    """Never runs a kernel: it hands back what the oracle computes, perfect numbers without a proof of a run."""
+
+    name = "fake.copies_the_reference"
+    summary = "hands back the oracle's own answer"
+    support = Support(bias=True, bias_grad=True, softcap=True, lse=True)
+    numerics = EXACT
+    proof = ("honest_kernel",)
+
+    def run(self, case: Case, tensors: Tensors) -> Execution:
+        """The reference, rounded to the dtypes that a kernel would return."""
+        p, t = case.problem, tensors
+        right = reference(p, t.q, t.k, t.v, bias=t.bias, do=t.do)
+        dtypes = {"lse": torch.float32, "dbias": t.bias.dtype if t.bias is not None else None}
+        rounded = {name: x.to(dtypes.get(name, p.torch_dtype)) for name, x in right.items()}
+        return Execution(Answers(**rounded), "")
+
+
+TARGETS = [WrongShape(), DropsAGradient(), CopiesTheReference()]
