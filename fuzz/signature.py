@@ -23,15 +23,15 @@ _KINDS: tuple[tuple[str, ...], ...] = (
     ("out_of_memory",),
     ("wrote_outside",),
     ("changed_input",),
-    ("accepted", "refused"),
-    ("unproven",),
+    ("accepted", "refused", "raised"),
+    ("unproven", "missing_tensor", "wrong_shape", "wrong_dtype"),
     ("nondeterministic", "nan", "wrong"),
 )
 _KIND_RANK = {kind: rank for rank, kinds in enumerate(_KINDS) for kind in kinds}
 _NUMERIC = _KINDS[-1]
 _STAGES = {"o": 0, "lse": 1}  # later tensors are wrong because an earlier one is; gradients share a stage
 _GRADIENTS = 2
-_OUTCOME_IS_KIND = frozenset({"hang", "crash", "missing", "unexpected_pass"})
+_TAIL = frozenset({"last tile", "last row", "row tail"})
 
 
 def signature(case: Case, verdict: Verdict, features: Iterable[str] | None = None) -> Signature:
@@ -42,14 +42,13 @@ def signature(case: Case, verdict: Verdict, features: Iterable[str] | None = Non
     """
     if not verdict.bad:
         raise ValueError(f"verdict: needs a failure to sign, got '{verdict.outcome}' of case {verdict.case_id}")
-    first = root(verdict)
     kind, oracle = _failure(verdict)
     return Signature(
         target=case.target,
         kind=kind,
         oracle=oracle,
         tensors=tensors(verdict),
-        place=first.place.pattern if first else "",
+        place=_place(verdict),
         features=ordered(switches(case) if features is None else features),
     )
 
@@ -72,8 +71,11 @@ def tensors(verdict: Verdict) -> tuple[str, ...]:
 
 
 def same_failure(known: Verdict, found: Verdict) -> bool:
-    """Whether `found` fails as `known` does: same kind and oracle, a root tensor in common."""
-    return found.bad and _failure(known) == _failure(found) and _overlap(tensors(known), tensors(found))
+    """Whether `found` fails as `known` does: kind, oracle, a root tensor in common, and the error's type if it raised."""
+    if not found.bad or _failure(known) != _failure(found):
+        return False
+    numeric = _failure(known)[0] in _NUMERIC
+    return _overlap(tensors(known), tensors(found)) and (numeric or _place(known) == _place(found))
 
 
 def explains(known: Signature, found: Signature) -> bool:
@@ -81,16 +83,19 @@ def explains(known: Signature, found: Signature) -> bool:
     return (
         (known.target, known.kind, known.oracle) == (found.target, found.kind, found.oracle)
         and _overlap(known.tensors, found.tensors)
-        and _compatible(known.place, found.place)
+        and _compatible(known, found)
         and set(known.features) <= set(found.features)
     )
 
 
 def _failure(verdict: Verdict) -> tuple[str, str]:
     first = root(verdict)
-    if verdict.outcome in _OUTCOME_IS_KIND:
-        return verdict.outcome, first.oracle if first else "runner"
-    return (first.kind, first.oracle) if first else (verdict.outcome, "")
+    return (first.kind, first.oracle) if first else (verdict.outcome, "runner")
+
+
+def _place(verdict: Verdict) -> str:
+    first = root(verdict)
+    return first.place.pattern if first else ""
 
 
 def _order(finding: Finding) -> tuple[int, int, int, str, str]:
@@ -110,7 +115,15 @@ def _overlap(known: tuple[str, ...], found: tuple[str, ...]) -> bool:
     return not known or not found or bool(set(known) & set(found))
 
 
-def _compatible(known: str, found: str) -> bool:
-    """Places of a small case are coarse (its only tile is the first, the last and all): only opposites contradict."""
-    ends = {"first", "last"}
-    return {known.partition(" ")[0], found.partition(" ")[0]} != ends
+def _compatible(known: Signature, found: Signature) -> bool:
+    """Whether the places may be of one bug.
+
+    Of a small case they are coarse (its only tile is the first, the last and all), so only the two ends of a long sequence
+    contradict each other. What is no error of numbers has an error's type for its place: that must be the same.
+    """
+    if known.kind not in _NUMERIC:
+        return known.place == found.place
+    long = all("len_q:many_tiles" in s.features for s in (known, found))
+    return not (
+        long and {"first rows", known.place, found.place} & _TAIL and "first rows" in (known.place, found.place)
+    )

@@ -5,6 +5,6 @@ Case that no strategy drew, needs nothing but a function from Case to Verdict, a
 """
 
 from fuzz.minimize.passes import PASSES
-from fuzz.minimize.search import Minimized, NotFailing, Step, minimize
+from fuzz.minimize.search import Minimized, Step, minimize
 
-__all__ = ["PASSES", "Minimized", "NotFailing", "Step", "minimize"]
+__all__ = ["PASSES", "Minimized", "Step", "minimize"]

@@ -1,7 +1,8 @@
 """The search: walks the passes, probes candidates, keeps the smallest Case that fails as the first one did.
 
 Contracts:
-    the result has been seen to fail, in the same way (`signature.same_failure`), in this call or in the verdict given
+    the result has been seen to fail, in the same way (`signature.same_failure`), in this call or in the verdict given;
+    a case that does not fail comes back as it is, with the verdict that says so and stopped = 'passes'
     a candidate never has a switch (`features.switches`) that the case at hand has not, so the minimised signature
     explains the raw failure
     equal candidates are probed once; the same probe answers give the same result
@@ -27,7 +28,7 @@ from fuzz.signature import Signature, same_failure, signature
 from fuzz.verdict import Verdict
 
 Probe: TypeAlias = Callable[[Case], Verdict]
-Stopped: TypeAlias = Literal["done", "runs", "seconds", "interrupted", "unreproducible"]
+Stopped: TypeAlias = Literal["done", "runs", "seconds", "interrupted", "unreproducible", "passes"]
 
 HANG_SECONDS = 120.0  # default for a hang, which costs its deadline and a new process each time that it is seen
 SIGHTINGS = 3  # probes of the first case, to see whether it fails every time
@@ -35,10 +36,6 @@ MEASURED = 5  # probes of the final case, to say how often it fails
 MEASURED_FLAKY = 12
 MORE_REPEATS = 8
 MOST_REPEATS = 64
-
-
-class NotFailing(ValueError):
-    """The case to minimise did not fail in any probe."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +46,11 @@ class Step:
     case: Case
     runs: int
     seconds: float
+
+    def __str__(self) -> str:
+        p = self.case.problem
+        shape = f"{p.batch} × {p.heads_q}/{p.heads_kv} heads × {p.len_q} × {p.len_k} × {p.dim}"
+        return f"run {self.runs}, {self.seconds:.1f} s: {self.name}: {shape}, {len(switches(self.case))} features"
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,23 @@ class Minimized:
         """The signature of the minimised failure, with the features that it needs."""
         return signature(self.case, self.verdict, self.needs)
 
+    def report(self) -> str:
+        """One line for people: how it ended, what it cost, how often the result fails."""
+        low, high = self.interval
+        rate = f"fails in {self.failed} of {self.probed} probes" if self.flaky else "fails every time"
+        sure = f" ({low:.0%}–{high:.0%})" if self.flaky else f" ({self.probed} of {self.probed})"
+        return f"{len(self.steps)} steps in {self.runs} runs, {self.seconds:.1f} s; {rate}{sure}; {_ENDS[self.stopped]}"
+
+
+_ENDS: dict[Stopped, str] = {
+    "done": "nothing smaller fails",
+    "runs": "ended by the limit of runs",
+    "seconds": "ended by the limit of seconds",
+    "interrupted": "interrupted",
+    "unreproducible": f"given up: it shows in fewer than {FLOOR:.0%} of the probes",
+    "passes": "it does not fail",
+}
+
 
 def minimize(
     case: Case,
@@ -107,7 +126,7 @@ def minimize(
     allowed      which cases the target takes; candidates that it refuses are not probed
     max_seconds  None: no limit, but HANG_SECONDS for a hang. A probe that is under way is not cut short
     progress     called after every accepted step
-    Raises NotFailing when `case` never fails, and whatever else `probe` raises.
+    Raises ValueError when the limits leave no run at all, what `probe` raises, and KeyboardInterrupt before `case` has been seen to fail.
     """
     search = _Search(normal(case), probe, allowed, max_runs, max_seconds, progress, clock)
     try:
@@ -117,6 +136,8 @@ def minimize(
             search.walk(passes)
     except _Stop as stop:
         search.stopped = stop.why
+        if search.verdict is None and stop.why != "passes":
+            raise ValueError("max_runs, max_seconds: leave no run to see the case fail; give its verdict") from None
     except KeyboardInterrupt:
         if search.verdict is None:
             raise
@@ -135,11 +156,14 @@ class _Search:
     def __init__(self, case, probe, allowed, max_runs, max_seconds, progress, clock) -> None:
         self.case: Case = case
         self.verdict: Verdict | None = None
+        self._last: Verdict | None = None
         self.first: Verdict | None = None  # what 'the same failure' is compared with
         self.stopped: Stopped = "done"
         self.runs = 0
         self.steps: list[Step] = []
-        self._probe, self._allowed, self._progress, self._clock = probe, allowed, progress, clock
+        self._probe, self._progress, self._clock = probe, progress, clock
+        # A case that is refused itself was asked for its refusal, and so are its candidates.
+        self._allowed = allowed if allowed is None or allowed(case) else None
         self._max_runs, self._max_seconds = max_runs, max_seconds
         self._limit = max_runs
         self._started = clock()
@@ -159,7 +183,7 @@ class _Search:
                 break
             self._see(self.case)
         if self.verdict is None:
-            raise NotFailing(f"case {self.case.id}: does not fail: 0 of {self._counts[self.case.id][1]} probes")
+            raise _Stop("passes")
         hang = self.verdict.outcome == "hang"
         self._limit = self._max_runs - min(0 if hang else MEASURED, self._max_runs // 10)
         if self._max_seconds is None and hang:
@@ -193,8 +217,11 @@ class _Search:
 
     def finish(self) -> Minimized:
         """Measures how often the smallest case fails, goes back to a larger one where that is too seldom."""
+        needs: frozenset[str] = frozenset()
         try:
-            if self.stopped != "interrupted":
+            if self.first is None:
+                self.verdict = self._last
+            elif self.stopped != "interrupted":
                 self._limit = self._max_runs
                 self._measure()
                 while self._rate() < FLOOR and len(self._path) > 1:
@@ -204,10 +231,11 @@ class _Search:
                     self._measure()
                 if self.stopped == "unreproducible" and self._rate() >= FLOOR:
                     self.stopped = "done"
-            needs = self._needs()
+            if self.first is not None:
+                needs = self._needs()
         except (_Stop, KeyboardInterrupt):
             needs = switches(self.case)
-        failed, probed = self._counts[self.case.id]
+        failed, probed = self._counts.get(self.case.id, (0, 0))
         assert self.verdict is not None
         return Minimized(
             case=self.case,
@@ -263,7 +291,7 @@ class _Search:
         if self._max_seconds is not None and self._seconds() >= self._max_seconds:
             raise _Stop("seconds")
         self.runs += 1
-        found = self._probe(case)
+        found = self._last = self._probe(case)
         same = found.bad and (self.first is None or same_failure(self.first, found))
         failed, probed = self._counts.get(case.id, (0, 0))
         self._counts[case.id] = (failed + same, probed + 1)

@@ -8,7 +8,7 @@ from minimize_bugs import Probe, failure, plain, random_case, tail
 
 from fuzz.case import Case, Inputs, Storage
 from fuzz.features import switches
-from fuzz.minimize import NotFailing, minimize
+from fuzz.minimize import minimize
 from fuzz.minimize.edits import edit, normal, replace
 from fuzz.signature import explains, signature
 from fuzz.verdict import Verdict
@@ -288,9 +288,29 @@ def test_a_failure_that_never_comes_back_is_given_up_with_its_rate():
     assert found.failed / found.probed < 0.15
 
 
-def test_a_case_that_does_not_fail_is_an_error():
-    with pytest.raises(NotFailing, match="does not fail: 0 of"):
-        minimize(plain(), Probe(lambda c: False))
+def test_a_case_that_does_not_fail_comes_back_with_its_verdict():
+    found = minimize(plain(), Probe(lambda c: False))
+    assert (found.stopped, found.failed, found.verdict.outcome) == ("passes", 0, "pass")
+    assert found.case == plain()
+
+
+def test_no_runs_at_all_leave_the_case_as_it_is():
+    case = random_case(1)
+    found = minimize(case, Probe(tail), verdict=failure(case), max_runs=0)
+    assert (found.case, found.runs, found.stopped) == (normal(case), 0, "runs")
+    with pytest.raises(ValueError, match="max_runs"):
+        minimize(case, Probe(tail), max_runs=0)
+
+
+def test_a_refusal_that_the_kernel_forgot_is_reduced_among_refused_cases():
+    case = random_case(2)
+    assert is_small(minimize(case, Probe(tail), allowed=lambda c: False).case)
+
+
+def test_the_report_says_what_it_cost_and_how_often_it_fails():
+    case = plain()
+    assert "fails every time (5 of 5); nothing smaller fails" in minimize(case, Probe(tail)).report()
+    assert "fails in 1 of 7 probes" in minimize(case, Probe(lambda c: False), verdict=failure(case)).report()
 
 
 @pytest.mark.parametrize("after", [1, 2, 5, 9, 14])
