@@ -31,6 +31,7 @@ _KIND_RANK = {kind: rank for rank, kinds in enumerate(_KINDS) for kind in kinds}
 _NUMERIC = _KINDS[-1]
 _STAGES = {"o": 0, "lse": 1}  # later tensors are wrong because an earlier one is; gradients share a stage
 _GRADIENTS = 2
+_TYPED = frozenset({"raised", "refused", "crash"})  # their place is the error's type, or the phase that died
 _TAIL = frozenset({"last tile", "last row", "row tail"})
 
 
@@ -71,11 +72,11 @@ def tensors(verdict: Verdict) -> tuple[str, ...]:
 
 
 def same_failure(known: Verdict, found: Verdict) -> bool:
-    """Whether `found` fails as `known` does: kind, oracle, a root tensor in common, and the error's type if it raised."""
+    """Whether `found` fails as `known` does: kind, oracle, a root tensor; the error's type where it raised."""
     if not found.bad or _failure(known) != _failure(found):
         return False
-    numeric = _failure(known)[0] in _NUMERIC
-    return _overlap(tensors(known), tensors(found)) and (numeric or _place(known) == _place(found))
+    untyped = _failure(known)[0] not in _TYPED
+    return _overlap(tensors(known), tensors(found)) and (untyped or _place(known) == _place(found))
 
 
 def explains(known: Signature, found: Signature) -> bool:
@@ -118,12 +119,11 @@ def _overlap(known: tuple[str, ...], found: tuple[str, ...]) -> bool:
 def _compatible(known: Signature, found: Signature) -> bool:
     """Whether the places may be of one bug.
 
-    Of a small case they are coarse (its only tile is the first, the last and all), so only the two ends of a long sequence
-    contradict each other. What is no error of numbers has an error's type for its place: that must be the same.
+    Of a small case they are coarse (its only tile is the first, the last and all), so only the two ends of a long
+    sequence contradict each other. An error's place is its type, which must be the same.
     """
-    if known.kind not in _NUMERIC:
+    if known.kind in _TYPED:
         return known.place == found.place
+    ends = {known.place, found.place}
     long = all("len_q:many_tiles" in s.features for s in (known, found))
-    return not (
-        long and {"first rows", known.place, found.place} & _TAIL and "first rows" in (known.place, found.place)
-    )
+    return not (long and "first rows" in ends and ends & _TAIL)

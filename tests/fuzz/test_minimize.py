@@ -310,7 +310,7 @@ def test_a_refusal_that_the_kernel_forgot_is_reduced_among_refused_cases():
 def test_the_report_says_what_it_cost_and_how_often_it_fails():
     case = plain()
     assert "fails every time (5 of 5); nothing smaller fails" in minimize(case, Probe(tail)).report()
-    assert "fails in 1 of 7 probes" in minimize(case, Probe(lambda c: False), verdict=failure(case)).report()
+    assert "fails in 1 of 12 probes" in minimize(case, Probe(lambda c: False), verdict=failure(case)).report()
 
 
 @pytest.mark.parametrize("after", [1, 2, 5, 9, 14])
