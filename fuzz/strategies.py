@@ -1,7 +1,9 @@
 """Hypothesis strategies that draw Cases for a target, inside what it declares to support, biased to boundaries.
 
-Sizes obey a budget of (query, key) pairs over all heads and sequences: lengths are drawn last, from what is left of it.
-Long random material (token rows, block grids, intervals) comes from one drawn seed: Hypothesis's own bytes are zero too often.
+Sizes obey a budget of (query, key) pairs over all heads and sequences: lengths are drawn from what is left of it.
+Cases are built from `st.randoms()` and not from many small strategies: after each example Hypothesis tries five more, in
+which a drawn value is copied to another place of the same strategy, so that five of six cases would be near-copies.
+Long random material (token rows, block grids, intervals) comes from one drawn seed: Hypothesis's bytes are mostly zero.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from hypothesis import strategies as st
 
@@ -19,9 +21,37 @@ from oracles import masks as m
 from oracles.masks import Mask
 from oracles.problem import Bias, Problem
 
-Draw: TypeAlias = Callable[[st.SearchStrategy], Any]
+Draw: TypeAlias = random.Random  # one that Hypothesis controls: every call is a choice of its choice sequence
 
-LENGTHS = (0, 1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96, 97, 120, 127, 128, 129, 131, 191, 193, 251, 255, 256, 257)
+LENGTHS = (
+    0,
+    1,
+    2,
+    3,
+    7,
+    15,
+    16,
+    17,
+    31,
+    32,
+    33,
+    63,
+    64,
+    65,
+    96,
+    97,
+    120,
+    127,
+    128,
+    129,
+    131,
+    191,
+    193,
+    251,
+    255,
+    256,
+    257,
+)
 LONG = (384, 509, 511, 512, 513, 521, 1021, 1023, 1024, 1025, 2048, 2049, 4096, 4099, 8192)
 DIMS = (64, 128, 16, 32, 96, 1, 8, 24, 40, 48, 72, 80, 100, 112, 160, 192, 256)
 TILES = (16, 32, 64, 128)
@@ -49,24 +79,24 @@ SIZES = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
 
 
 def cases(target: Target, size: Size = MEDIUM, repeats: int = 3) -> st.SearchStrategy[Case]:
-    """Cases for `target`; all of them are ones that it supports or declares to refuse, unless a rule of its says otherwise."""
-    return _cases(target, Size(min(size.pairs, target.support.max_pairs), size.rows), repeats)
+    """Cases for `target`, within what it declares to support; its rules may still say no to some."""
+    within = Size(min(size.pairs, target.support.max_pairs), size.rows)
+    return st.randoms(use_true_random=False).map(lambda draw: _case(draw, target, within, repeats))
 
 
 def _one_in(draw: Draw, n: int) -> bool:
     """True about once in n draws; shrinks to False."""
-    return draw(st.integers(0, n - 1)) == n - 1
+    return draw.randint(0, n - 1) == n - 1
 
 
 def _material(draw: Draw, count: int) -> bytes:
-    return random.Random(draw(st.integers(0, 2**32 - 1))).randbytes(count)
+    return random.Random(draw.randint(0, 2**32 - 1)).randbytes(count)
 
 
-@st.composite
-def _cases(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
+def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     support = target.support
     batch, heads_q, heads_kv = _heads(draw, support, size)
-    layout = draw(st.sampled_from(support.layouts))
+    layout = draw.choice(support.layouts)
     lengths_q, lengths_k = _lengths(draw, support, layout, batch, size.pairs // heads_q)
     dim, dim_v = _dims(draw, support)
     len_q, len_k = max(lengths_q), max(lengths_k)
@@ -77,11 +107,11 @@ def _cases(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
         heads_kv=heads_kv,
         dim=dim,
         dim_v=dim_v,
-        dtype=draw(st.sampled_from(support.dtypes)),
+        dtype=draw.choice(support.dtypes),
         layout=layout,
         mask=_mask(draw, support.masks, len_q, len_k, heads_q, batch),
-        scale=draw(st.sampled_from(SCALES)) if support.scale and _one_in(draw, 5) else None,
-        softcap=draw(st.sampled_from(SOFTCAPS)) if support.softcap and _one_in(draw, 4) else 0.0,
+        scale=draw.choice(SCALES) if support.scale and _one_in(draw, 5) else None,
+        softcap=draw.choice(SOFTCAPS) if support.softcap and _one_in(draw, 4) else 0.0,
         bias=_bias(draw, support) if support.bias and _one_in(draw, 4) else None,
         backward=support.backward and not _one_in(draw, 8),
     )
@@ -89,18 +119,18 @@ def _cases(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
         target=target.name,
         problem=problem,
         inputs=_inputs(draw, support, problem),
-        variant=draw(st.sampled_from(target.variants)) if len(target.variants) > 1 else dict(target.variants[0]),
+        variant=draw.choice(target.variants) if len(target.variants) > 1 else dict(target.variants[0]),
         repeats=repeats,
     )
 
 
 def _heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:
-    heads_kv = draw(st.sampled_from((1, 2, 3, 4)))
-    group = draw(st.sampled_from((1, 1, 2, 3, 4, 8))) if support.gqa else 1
+    heads_kv = draw.choice((1, 2, 3, 4))
+    group = draw.choice((1, 1, 2, 3, 4, 8)) if support.gqa else 1
     while heads_kv * group > size.rows:
         group = max(1, group // 2)
         heads_kv = max(1, heads_kv // 2) if group == 1 else heads_kv
-    batch = draw(st.integers(1, max(1, min(4, size.rows // (heads_kv * group)))))
+    batch = draw.randint(1, max(1, min(4, size.rows // (heads_kv * group))))
     return batch, heads_kv * group, heads_kv
 
 
@@ -114,7 +144,9 @@ def _lengths(
     same = not _one_in(draw, 3)  # self-attention: as many keys as queries
     found_q, found_k = [], []
     for _ in range(batch if ragged else 1):
-        len_q = _length(draw, least, int(each**0.5) if same else max(each // 64, 1) if draw(st.booleans()) else each)
+        len_q = _length(
+            draw, least, int(each**0.5) if same else max(each // 64, 1) if draw.choice((False, True)) else each
+        )
         len_k = len_q if same else _length(draw, least, max(each // max(len_q, 1), 1))
         found_q.append(len_q)
         found_k.append(len_k)
@@ -127,13 +159,13 @@ def _length(draw: Draw, least: int, most: int) -> int:
     most = max(least, min(most, 16_384))
     known = [n for n in LENGTHS if max(least, 1) <= n <= most] or [most]
     long = [n for n in LONG if least <= n <= most] or known
-    kind = draw(st.integers(0, 11))
+    kind = draw.randint(0, 11)
     if kind < 7:
-        return draw(st.sampled_from(known))
+        return draw.choice(known)
     if kind < 9:
-        return draw(st.sampled_from(long))
+        return draw.choice(long)
     if kind < 11:
-        return draw(st.integers(max(least, 1), max(most, 1)))
+        return draw.randint(max(least, 1), max(most, 1))
     return least
 
 
@@ -143,17 +175,17 @@ def _dims(draw: Draw, support: Support) -> tuple[int, int]:
 
     def one() -> int:
         if _one_in(draw, 8):
-            return draw(st.integers(-(-least // step), most // step)) * step
-        return draw(st.sampled_from(known))
+            return draw.randint(-(-least // step), most // step) * step
+        return draw.choice(known)
 
     dim = one()
     return dim, one() if support.dim_v_differs and _one_in(draw, 5) else dim
 
 
 def _bias(draw: Draw, support: Support) -> Bias:
-    flags = draw(st.integers(0, 15))
+    flags = draw.randint(0, 15)
     batch, heads, rows, cols = (bool(flags >> i & 1) for i in range(4))
-    grad = support.bias_grad and draw(st.booleans())
+    grad = support.bias_grad and draw.choice((False, True))
     return Bias(batch, heads, rows, cols, "float32" if _one_in(draw, 8) else "input", grad)
 
 
@@ -163,12 +195,12 @@ def _inputs(draw: Draw, support: Support, problem: Problem) -> Inputs:
         stores = {name: _storage(draw, problem.layout) for name in ("q", "k", "v", "do")}
         if problem.backward and _one_in(draw, 6):
             stores["do"] = Storage("expanded")
-    return Inputs(seed=draw(st.integers(0, 255)), distribution=draw(st.sampled_from(DISTRIBUTIONS)), **stores)
+    return Inputs(seed=draw.randint(0, 255), distribution=draw.choice(DISTRIBUTIONS), **stores)
 
 
 def _storage(draw: Draw, layout: str) -> Storage:
-    order = draw(st.sampled_from(ORDERS))
-    return Storage(order, draw(st.sampled_from((0, 0, 1, 8))), draw(st.sampled_from((0, 0, 1, 8))))
+    order = draw.choice(ORDERS)
+    return Storage(order, draw.choice((0, 0, 1, 8)), draw.choice((0, 0, 1, 8)))
 
 
 def _mask(draw: Draw, allowed: frozenset[str] | None, len_q: int, len_k: int, heads: int, batch: int) -> Mask:
@@ -181,18 +213,18 @@ def _mask(draw: Draw, allowed: frozenset[str] | None, len_q: int, len_k: int, he
     leaves = [kind for kind in able for _ in range(WEIGHTS.get(kind, 1))]
 
     def leaf() -> Mask:
-        return _LEAVES[draw(st.sampled_from(leaves))](draw, len_q, len_k)
+        return _LEAVES[draw.choice(leaves)](draw, len_q, len_k)
 
     joins = [kind for kind in ("and", "or", "not") if can(kind)]
     spread = [kind for kind, n in (("per_head", heads), ("per_batch", batch)) if can(kind) and n > 1]
-    shape = draw(st.integers(0, 9))
+    shape = draw.randint(0, 9)
     if shape < 6 or not (joins or spread):
         return leaf()
     if shape < 8 and joins:
-        return _JOINS[draw(st.sampled_from(joins))](leaf)
+        return _JOINS[draw.choice(joins)](leaf)
     if spread:
         parts = tuple(leaf() for _ in range(2))
-        return m.PerHead(parts) if draw(st.sampled_from(spread)) == "per_head" else m.PerBatch(parts)
+        return m.PerHead(parts) if draw.choice(spread) == "per_head" else m.PerBatch(parts)
     return leaf()
 
 
@@ -212,24 +244,24 @@ def _fits(kind: str, len_q: int, len_k: int) -> bool:
 
 
 def _align(draw: Draw) -> m.Align:
-    return draw(st.sampled_from(("top_left", "top_left", "bottom_right")))
+    return draw.choice(("top_left", "top_left", "bottom_right"))
 
 
 def _near(draw: Draw, length: int) -> int:
     """A position in [0, length + 1], often a tile's edge."""
     known = [n for n in LENGTHS if n <= length + 1]
-    return draw(st.sampled_from(known)) if draw(st.booleans()) else draw(st.integers(0, length + 1))
+    return draw.choice(known) if draw.choice((False, True)) else draw.randint(0, length + 1)
 
 
 def _window(draw: Draw, len_q: int, len_k: int) -> Mask:
     left = None if _one_in(draw, 6) else _near(draw, len_k)
-    right = None if _one_in(draw, 6) else draw(st.sampled_from((0, 0, 1, 8, 63, 64)))
+    right = None if _one_in(draw, 6) else draw.choice((0, 0, 1, 8, 63, 64))
     return m.Window(left, right, _align(draw))
 
 
 def _documents(draw: Draw, len_q: int, len_k: int) -> Mask:
     def bounds(length: int) -> tuple[int, ...]:
-        return tuple(sorted(_near(draw, length) for _ in range(draw(st.integers(1, 4)))))
+        return tuple(sorted(_near(draw, length) for _ in range(draw.randint(1, 4))))
 
     if len_q == len_k and not _one_in(draw, 6):
         return m.Documents(bounds(len_q))
@@ -247,26 +279,26 @@ def _intervals(draw: Draw, len_q: int, len_k: int) -> Mask:
 
 
 def _blocks(draw: Draw, len_q: int, len_k: int) -> Mask:
-    tile_m, tile_n = draw(st.sampled_from(TILES)), draw(st.sampled_from(TILES))
+    tile_m, tile_n = draw.choice(TILES), draw.choice(TILES)
     n_m, n_n = max(1, -(-len_q // tile_m)), max(1, -(-len_k // tile_n))
     n_m, n_n = min(n_m, 32), min(n_n, 32)
-    letters = draw(st.sampled_from(("..FM", ".F", "M.", "FM", ".....F", "...M")))
+    letters = draw.choice(("..FM", ".F", "M.", "FM", ".....F", "...M"))
     material = _material(draw, n_m * n_n)
     cells = [letters[byte % len(letters)] for byte in material]
     rows = ["".join(cells[i * n_n : (i + 1) * n_n]) for i in range(n_m)]
     if _one_in(draw, 3):  # a tile row, or a tile column, without any block
-        gone = draw(st.integers(0, n_m - 1))
+        gone = draw.randint(0, n_m - 1)
         rows[gone] = "." * n_n
     elif _one_in(draw, 3):
-        gone = draw(st.integers(0, n_n - 1))
+        gone = draw.randint(0, n_n - 1)
         rows = [row[:gone] + "." + row[gone + 1 :] for row in rows]
-    return m.Blocks(tile_m, tile_n, tuple(rows), draw(st.integers(0, 3)))
+    return m.Blocks(tile_m, tile_n, tuple(rows), draw.randint(0, 3))
 
 
 def _tokens(draw: Draw, len_q: int, len_k: int) -> Mask:
     width = -(-len_k // 8)
     material = _material(draw, len_q * width)
-    sparse = draw(st.booleans())
+    sparse = draw.choice((False, True))
     rows = []
     for q in range(len_q):
         row = material[q * width : (q + 1) * width]
@@ -286,5 +318,3 @@ _LEAVES: dict[str, Callable[[Draw, int, int], Mask]] = {
     "intervals": _intervals,
     "tokens": _tokens,
 }
-
-

@@ -45,8 +45,13 @@ class AutogradTarget:
         raise NotImplementedError
 
     def executed(self, case: Case, o: Tensor) -> str:
-        """Proof of what ran: by default the name of the autograd node that made O."""
-        return type(o.grad_fn).__name__ if o.grad_fn is not None else ""
+        """Proof of what ran: the name of the autograd node that made O; forward only, what `pinned` says."""
+        return type(o.grad_fn).__name__ if o.grad_fn is not None else self.pinned
+
+    @property
+    def pinned(self) -> str:
+        """What a forward without autograd can show: subclasses say why no other kernel can have run."""
+        return ""
 
     def run(self, case: Case, tensors: Tensors) -> Execution:
         """Forward and, when asked for, backward; ends after the device has finished."""
@@ -114,5 +119,5 @@ def _leaves(tensors: Tensors, problem: Problem) -> Tensors:
 
 def _with_gradients(answers: Answers, o: Tensor, leaves: Tensors) -> Answers:
     asked = [x for x in (leaves.q, leaves.k, leaves.v, leaves.bias) if x is not None and x.requires_grad]
-    dq, dk, dv, *dbias = torch.autograd.grad(o, asked, leaves.do, allow_unused=True)
+    dq, dk, dv, *dbias = torch.autograd.grad(o, asked, leaves.do, materialize_grads=True)
     return Answers(answers.o, answers.lse, dq, dk, dv, dbias[0] if dbias else None)

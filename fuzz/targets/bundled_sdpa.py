@@ -42,6 +42,11 @@ class BundledSdpa(AutogradTarget):
         if device == "host":
             self.support = Support(bias=True, bias_grad=True, lse=True, max_pairs=1 << 19)
 
+    @property
+    def pinned(self) -> str:
+        """The operator has no other implementation."""
+        return "attnfuzz::sdpa_forward"
+
     def missing(self) -> str | None:
         """Triton itself may be missing; without a GPU it needs its interpreter."""
         if find_spec("triton") is None:
@@ -53,10 +58,10 @@ class BundledSdpa(AutogradTarget):
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches (nothing in the interpreter)."""
         p = case.problem
-        from kernels.sdpa import prepare
-
         _kernel(self.mutant, self.device)
         if self.device == "cuda":
+            from kernels.sdpa import prepare
+
             mask, causal = dense_arguments(p, _leaf(tensors.bias, p.bias is not None and p.bias.grad), tensors.q.device)
             prepare(
                 tensors.q,

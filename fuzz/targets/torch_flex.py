@@ -16,8 +16,10 @@ from oracles.masks import Full
 from oracles.numerics import EAGER, FUSED
 from oracles.problem import Problem, dense_mask
 
-_EAGER = Support(bias=True, bias_grad=True, softcap=True, zero_lengths=False, lse=True, max_pairs=1 << 22)
-_COMPILED = replace(_EAGER, dim=(16, 256, 16), max_pairs=1 << 24)
+_COMPILED = Support(
+    bias=True, bias_grad=True, softcap=True, zero_lengths=False, lse=True, dim=(16, 256, 16), max_pairs=1 << 24
+)
+_EAGER = replace(_COMPILED, dim=(1, 256, 1), backward=False, bias_grad=False, max_pairs=1 << 22)
 
 
 class TorchFlex(AutogradTarget):
@@ -31,6 +33,11 @@ class TorchFlex(AutogradTarget):
         self.numerics = EAGER if device == "host" else FUSED
         self.proof = ("FlexAttention",) if device == "host" else ("CompiledFunction",)
         self.pairs_per_second = 5e6 if device == "host" else 1e9
+
+    @property
+    def pinned(self) -> str:
+        """flex_attention has one eager implementation; the compiled one is compiled with fullgraph=True."""
+        return "FlexAttention forward" if self.device == "host" else "CompiledFunction forward"
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """On a GPU: one whole run, which compiles for this case's shapes and options."""

@@ -34,7 +34,7 @@ class TorchSdpa(AutogradTarget):
         self.summary = f"scaled_dot_product_attention, {backend} backend on {device}"
         self.support = support
         self.numerics = numerics
-        self.proof = (proof,) if proof else ()
+        self.proof = (proof, self.pinned_name(backend)) if proof else ()
         self.rules = (*_EVERYWHERE, *rules)
         self.backend = {
             "math": SDPBackend.MATH,
@@ -43,6 +43,16 @@ class TorchSdpa(AutogradTarget):
             "cudnn": SDPBackend.CUDNN_ATTENTION,
         }[backend]
         self.pairs_per_second = 2e7 if device == "host" else 1e9
+
+    @staticmethod
+    def pinned_name(backend: str) -> str:
+        """Under sdpa_kernel([one backend]) PyTorch raises rather than run another one."""
+        return f"sdpa_kernel([{backend}])"
+
+    @property
+    def pinned(self) -> str:
+        """The pin itself."""
+        return self.pinned_name(self.name.rsplit(".", 1)[1])
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O; this interface gives no LSE."""
@@ -64,6 +74,13 @@ _EVERYWHERE = (
 _NO_MASK = Rule("any mask but is_causal, any bias, any padding", lambda c: not _plain_mask(c), "cannot")
 
 
+_LAST_STRIDE = Rule(
+    "q, k or v whose last dimension has another stride than 1",
+    lambda c: any(_last_stride(c, name) != 1 for name in ("q", "k", "v")),
+    "refuses",
+)
+
+
 def targets() -> list[TorchSdpa]:
     """Every backend on every kind of device."""
     cpu = [
@@ -74,6 +91,7 @@ def targets() -> list[TorchSdpa]:
             replace(_DENSE, bias_grad=False, dim_v_differs=False, zero_lengths=False),
             CPU_FLASH,
             "FlashAttentionForCpu",
+            (_LAST_STRIDE,),
         ),
     ]
     cuda = [
@@ -104,6 +122,13 @@ def targets() -> list[TorchSdpa]:
         ),
     ]
     return [*cpu, *cuda]
+
+
+def _last_stride(case: Case, name: str) -> int:
+    """Stride of the head dim: with order bhds it is the sequence's length and the padding after it."""
+    store = getattr(case.inputs, name)
+    length = case.problem.len_q if name == "q" else case.problem.len_k
+    return 1 if store.order != "bhds" else max(length, 1) + store.pad
 
 
 def _causal_unequal(case: Case) -> bool:
