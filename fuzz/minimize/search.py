@@ -126,7 +126,7 @@ def minimize(
     allowed      which cases the target takes; candidates that it refuses are not probed
     max_seconds  None: no limit, but HANG_SECONDS for a hang. A probe that is under way is not cut short
     progress     called after every accepted step
-    Raises ValueError when the limits leave no run at all, KeyboardInterrupt before `case` has been seen to fail, and what
+    Raises ValueError when the limits leave no run, KeyboardInterrupt before `case` has been seen to fail, and what
     `probe` raises.
     """
     search = _Search(normal(case), probe, allowed, max_runs, max_seconds, progress, clock)
