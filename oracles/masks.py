@@ -257,7 +257,7 @@ def _document(position: Tensor, bounds: tuple[int, ...]) -> Tensor:
 
 def _intervals(mask: Intervals, q: Tensor, k: Tensor) -> Tensor:
     table = _interval_table(mask).to(q.device)
-    row = q.clamp(0, table.shape[1] - 1)
+    row = q.clamp(0, table.shape[2] - 1)
     kept = torch.zeros(torch.broadcast_shapes(q.shape, k.shape), dtype=torch.bool, device=q.device)
     for start, stop in table:
         kept |= (k >= start[row]) & (k < stop[row])
