@@ -6,10 +6,12 @@ import functools
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
 
 from torch import Tensor
 
 from fuzz.case import Case
+from fuzz.targets.as_text import Text, dense_text, options
 from fuzz.targets.base import AutogradTarget, cuda_present, dense_arguments
 from fuzz.targets.target import Device, Rule, Support, Tensors
 from oracles.numerics import FUSED
@@ -22,6 +24,7 @@ MUTANTS = (
     "causal_off_by_one",
     "dq_scaled_twice",
 )
+_ROOT = Path(__file__).resolve().parents[2]
 _SUPPORT = Support(bias=True, bias_grad=True, lse=True, max_pairs=1 << 24)
 
 
@@ -90,6 +93,17 @@ class BundledSdpa(AutogradTarget):
             enable_gqa=p.group > 1,
             return_lse=True,
         )
+
+    def script_call(self, case: Case) -> Text:
+        """`forward` as text."""
+        mask, reads = dense_text(case.problem)
+        kernel = f'MUTANTS["{self.mutant}"]' if self.mutant else "scaled_dot_product_attention"
+        arguments = ["q", "k", "v", *([mask] if mask else []), *options(case.problem), "return_lse=True"]
+        source = "kernels.mutants.sdpa import MUTANTS" if self.mutant else f"kernels.sdpa import {kernel}"
+        first = "" if self.device == "cuda" else 'os.environ["TRITON_INTERPRET"] = "1"  # no GPU\n'
+        setup = f"{first}sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`\nfrom {source}  # noqa: E402"
+        imports = ("import os", "import sys") if first else ("import sys",)
+        return Text((f"o, lse = {kernel}({', '.join(arguments)})",), imports, setup, reads, lse=True)
 
     def expected_seconds(self, case: Case) -> float:
         """The interpreter's time goes with the number of tiles, however few tokens they hold."""

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from fuzz.case import Case
+from fuzz.targets.as_text import Text
 from fuzz.targets.base import AutogradTarget, parameters
 from fuzz.targets.target import Device, Rule, Support, Tensors
 from oracles.masks import KINDS, Causal, Full
@@ -69,6 +70,12 @@ class FunctionTarget(AutogradTarget):
         given = {key: make() for key, make in offered.items() if key in self.asked}
         answer = self.function(tensors.q, tensors.k, tensors.v, **given)
         return answer if isinstance(answer, tuple) else (answer, None)
+
+    def script_call(self, case: Case) -> Text:
+        """`forward` as text, with the source of the function and of what it uses in its own file."""
+        from fuzz.script.user import user_call
+
+        return user_call(case, self.function, self.asked)
 
     def executed(self, case: Case, o: Tensor) -> str:
         """The function's own name: a user's function proves nothing more unless it declares `proof`."""

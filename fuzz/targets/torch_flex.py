@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from fuzz.case import Case
+from fuzz.targets.as_text import Text, options
 from fuzz.targets.base import AutogradTarget
 from fuzz.targets.target import Device, Support, Tensors
 from oracles.masks import Full
@@ -62,6 +63,31 @@ class TorchFlex(AutogradTarget):
             return_lse=True,
         )
         return o, lse
+
+    def script_call(self, case: Case) -> Text:
+        """`forward` as text."""
+        p = case.problem
+        masked, scored = p.mask != Full() or p.ragged, bool(p.softcap or p.bias)
+        arguments = ["q", "k", "v"] + ["score_mod=score_mod"] * scored + ["block_mask=block_mask"] * masked
+        call = [_SCRIPT_MASK] if masked else []
+        if scored:
+            lines = [f"    score = {p.softcap} * torch.tanh(score / {p.softcap})"] if p.softcap else []
+            added = " + bias[b % bias.shape[0], h % bias.shape[1], q % bias.shape[2], k % bias.shape[3]]"
+            call += ["def score_mod(score, b, h, q, k):", *lines, f"    return score{added if p.bias else ''}", ""]
+        arguments += options(p)
+        call.append(f"o, lse = attend({', '.join([*arguments, 'return_lse=True'])})")
+        compiled = "torch.compile(flex_attention, fullgraph=True)" if self.device == "cuda" else "flex_attention"
+        imports = ("from torch.nn.attention.flex_attention import create_block_mask, flex_attention",)
+        lines = [line for part in call for line in part.split("\n")]
+        return Text(tuple(lines), imports, f"attend = {compiled}", mask=masked, lse=True)
+
+
+_SCRIPT_MASK = """\
+def mask_mod(b, h, q, k):
+    return keep[b % keep.shape[0], h % keep.shape[1], q, k]
+
+batch, heads = (size if size > 1 else None for size in keep.shape[:2])
+block_mask = create_block_mask(mask_mod, batch, heads, *keep.shape[2:], device=DEVICE)"""
 
 
 def targets() -> list[TorchFlex]:

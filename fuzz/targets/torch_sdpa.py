@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fuzz.case import Case
+from fuzz.targets.as_text import Text, dense_text, options
 from fuzz.targets.base import AutogradTarget, dense_arguments
 from fuzz.targets.target import Device, Rule, Support, Tensors
 from oracles.masks import Causal, Full
@@ -63,6 +64,16 @@ class TorchSdpa(AutogradTarget):
                 tensors.q, tensors.k, tensors.v, mask, is_causal=causal, scale=p.scale, enable_gqa=p.group > 1
             )
         return o, None
+
+    def script_call(self, case: Case) -> Text:
+        """`forward` as text."""
+        mask, reads = dense_text(case.problem)
+        arguments = ", ".join(["q", "k", "v", *([mask] if mask else []), *options(case.problem)])
+        call = (
+            f"with sdpa_kernel([SDPBackend.{self.backend.name}]):",
+            f"    o = torch.nn.functional.scaled_dot_product_attention({arguments})",
+        )
+        return Text(call, ("from torch.nn.attention import SDPBackend, sdpa_kernel",), mask=reads)
 
 
 _EVERYWHERE = (

@@ -1,0 +1,118 @@
+"""The right answer and what rounding alone does to it, as text: attention's formulas in float64, for one case.
+
+The same function serves both: `r` leaves its argument alone, or multiplies it by 1 ± half a unit in the last place at every
+place where the target's Numerics say that it rounds.
+"""
+
+from __future__ import annotations
+
+from oracles.numerics import Numerics
+from oracles.problem import Problem
+
+FP32 = "FP32"
+
+
+def units(problem: Problem) -> str:
+    """Lines that name what one rounding is."""
+    fp32 = "FP32 = 2**-21  # a few roundings of fp32 arithmetic"
+    if problem.dtype == "float32":
+        return f"{fp32}\nEPS = FP32"
+    return f"EPS = torch.finfo(DTYPE).eps\n{fp32}"
+
+
+def attention(problem: Problem, numerics: Numerics, masked: bool) -> str:
+    """Text of `attention(q, k, v, do, bias, keep, r)` on (batch, heads, length, dim); returns a dict of tensors."""
+    p, n = problem, numerics
+    bias, keep = p.bias is not None, masked
+    arguments = ["q", "k", "v"] + ["do"] * p.backward + ["bias"] * bias + ["keep"] * keep + ["r"]
+    doubles = [a for a in arguments if a in ("q", "k", "v", "do")]
+    lines = [f"{', '.join(doubles)} = (r(x.double(), {FP32}) for x in ({', '.join(doubles)}))"]
+    if p.group > 1:
+        lines.append(f"k, v = (x.repeat_interleave({p.group}, 1) for x in (k, v))  # query head h reads KV head h // {p.group}")
+    lines.append(f"s = {_at('q @ k.mT * SCALE', n.scores)}")
+    if p.softcap:
+        lines += [f"bend = torch.tanh(s / {p.softcap})", f"s = {_at(f'{p.softcap} * bend', n.scores)}"]
+    if bias:
+        lines.append(f"s = {_at('s + bias.double()', n.scores)}")
+    if keep:
+        lines.append('s = s.masked_fill(~keep, float("-inf"))')
+    lines += [
+        "lse = s.logsumexp(-1, keepdim=True)",
+        "p = torch.exp(s - lse.nan_to_num(neginf=0.0))  # rows without keys are 0",
+        f"o = r({_at('p', n.probs)} @ v)",
+    ]
+    found = ['"o": o', f'"lse": r(lse, {FP32}).squeeze(-1)']
+    if p.backward:
+        lines += _backward(p, n)
+        found += ['"dq": dq', '"dk": dk', '"dv": dv'] + ['"dbias": dbias'] * (bias and bool(p.bias and p.bias.grad))
+    note = '"""Formulas of attention and of its gradients (FlashAttention-2)."""'
+    body = "\n".join("    " + line for line in [note, *lines, f"return {{{', '.join(found)}}}"])
+    return f"def attention({', '.join(arguments)}):\n{body}"
+
+
+def _backward(p: Problem, n: Numerics) -> list[str]:
+    stored = _at("o", n.delta)
+    lines = [f"ds = p * (do @ v.mT - ({stored} * do).sum(-1, keepdim=True))"]
+    if p.bias is not None and p.bias.grad:
+        flags = (p.bias.batch, p.bias.heads, p.bias.rows, p.bias.cols)
+        axes = [axis for axis, there in enumerate(flags) if not there]
+        # in a packed problem every sequence is on its own here, and what is shared is summed afterwards
+        summed = f".sum({axes}, keepdim=True)" if axes else ""
+        lines.append(f"dbias = r({_at('ds', n.dscores)}{summed})")
+    if p.softcap:
+        lines.append("ds = ds * (1 - bend**2)")
+    lines.append(f"ds = {_at('ds', n.dscores)}")
+    dk, dv = "ds.mT @ q * SCALE", f"{_at('p', n.probs)}.mT @ do"
+    if p.group > 1:
+        dk, dv = (f"({x})" if n.heads != "input" else f"r({x})" for x in (dk, dv))
+        dk, dv = (f"{x}.unflatten(1, (-1, {p.group})).sum(2)" for x in (dk, dv))
+    often_q, often_k = (_tiles(length, n) for length in (p.len_k, p.len_q))
+    return [*lines, f"dq = {_last('ds @ k * SCALE', often_q)}", f"dk = {_last(dk, often_k)}", f"dv = {_last(dv, often_k)}"]
+
+
+def _at(text: str, kept: str) -> str:
+    """Rounded to the input dtype, or as fp32 arithmetic rounds."""
+    return f"r({text})" if kept == "input" else f"r({text}, {FP32})"
+
+
+def _last(text: str, times: float) -> str:
+    """The rounding of a result; a sum that is rounded after each tile errs more."""
+    return f"r({text})" if times <= 1 else f"r({text}, {times:.3g} * EPS)"
+
+
+def _tiles(length: int, n: Numerics) -> float:
+    return (1 + length / n.tile) ** 0.5 if n.sums == "input" else 1.0
+
+
+def packed(problem: Problem, masked: bool) -> str:
+    """Text of `packed_attention`, which calls `attention` for each sequence, and puts the answers back together."""
+    p = problem
+    bias, backward = p.bias, p.backward
+    arguments = ["q", "k", "v"] + ["do"] * backward + ["bias"] * (bias is not None) + ["keep"] * masked + ["r"]
+    spans, at_q, at_k = [], 0, 0
+    for n_q, n_k in zip(p.lengths_q, p.lengths_k, strict=True):
+        spans.append((at_q, at_q + n_q, at_k, at_k + n_k))
+        at_q, at_k = at_q + n_q, at_k + n_k
+    parts = ["one(q, q0, q1)", "one(k, k0, k1)", "one(v, k0, k1)"] + ["one(do, q0, q1)"] * backward
+    lines = ['"""`attention` on each sequence."""', "found = []"]
+    lines += [f"for b, (q0, q1, k0, k1) in enumerate({spans}):"]
+    if bias is not None:
+        rows, cols = ": q1 - q0" if bias.rows else ":", ": k1 - k0" if bias.cols else ":"
+        lines.append(f"    here = bias[{'b : b + 1' if bias.batch else ':'}, :, {rows}, {cols}]")
+        parts.append("here")
+    if masked:
+        lines.append("    seen = keep[min(b, len(keep) - 1), :, : q1 - q0, : k1 - k0][None]")
+        parts.append("seen")
+    lines.append(f"    found.append(attention({', '.join([*parts, 'r'])}))")
+    names = ["o"] + ["dq", "dk", "dv"] * backward
+    lines.append(f"whole = {{name: torch.cat([x[name][0].transpose(0, 1) for x in found]) for name in {names}}}")
+    lines.append('whole["lse"] = torch.cat([x["lse"][0] for x in found], -1)')
+    if backward and bias is not None and bias.grad:
+        lines += ['whole["dbias"] = torch.zeros_like(bias, dtype=torch.float64)', "for b, x in enumerate(found):"]
+        lines.append('    grad = x["dbias"]')
+        at = "b : b + 1" if bias.batch else ":"
+        lines.append(f'    whole["dbias"][{at}, :, : grad.shape[2], : grad.shape[3]] += grad')
+    lines.append("return whole")
+    one = 'def one(x, start, stop):\n    """One sequence as (1, heads, length, dim)."""\n    return x[start:stop].transpose(0, 1)[None]'
+    body = "\n".join("    " + line for line in lines)
+    return f"{one}\n\n\ndef packed_attention({', '.join(arguments)}):\n{body}"

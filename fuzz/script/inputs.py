@@ -1,0 +1,161 @@
+"""A case's inputs as text: the same numbers as fuzz/values.py makes, in the same strides as fuzz/arena.py lays them."""
+
+from __future__ import annotations
+
+import inspect
+
+import fuzz.values as values
+from fuzz.case import Case, Storage
+from fuzz.script.excerpt import excerpt
+from oracles.problem import shapes
+
+_LAY = '''\
+def lay(x, order, pad=0, offset=0):
+    """x with its axes in memory as `order` has them (slowest first), `pad` unused elements after each run, NaN there."""
+    names = "{names}"
+    axes = [names.index(axis) for axis in order if axis in names]
+    sizes = [x.shape[axis] for axis in axes]
+    memory = torch.full((offset + math.prod(sizes[:-1]) * (sizes[-1] + pad),), float("nan"), dtype=x.dtype, device=DEVICE)
+    y = memory[offset:].view(*sizes[:-1], sizes[-1] + pad)[..., : sizes[-1]]
+    y = y.permute([axes.index(axis) for axis in range(len(names))])
+    return y.copy_(x)'''
+
+_GUARDED = '''\
+def guarded(x):
+    """x in the middle of a buffer of 0xFF bytes, and that buffer."""
+    size = x.numel() * x.element_size()
+    memory = torch.full((8192 + size + 8192,), 0xFF, dtype=torch.uint8, device=DEVICE)
+    y = memory[8192 : 8192 + size].view(x.dtype).view(x.shape)
+    return y.copy_(x), memory'''
+
+
+def names(case: Case) -> list[str]:
+    """The tensors of a case, in the order in which they are made."""
+    p = case.problem
+    return ["q", "k", "v"] + ["do"] * p.backward + ["bias"] * (p.bias is not None)
+
+
+def helpers(case: Case, guard: bool) -> list[str]:
+    """Functions that the inputs need: the generator of the numbers, and what lays tensors out in memory."""
+    needed = {"integers": ["random_bits"], "constant": []}.get(case.inputs.distribution, ["normal"])
+    if case.inputs.distribution == "needle":
+        needed.append("random_bits")
+    if "do" in names(case) and case.inputs.do.order == "expanded" and needed == ["random_bits"]:
+        needed = ["random_bits"]
+    found = [_generator(needed)] if needed else []
+    if any(_strided(case, name) for name in names(case)):
+        found.append(_LAY.format(names="bhsd" if case.problem.layout == "padded" else "shd"))
+    return found + ([_GUARDED] if guard else [])
+
+
+def lines(case: Case, guard: bool) -> list[str]:
+    """Lines that make q, k, v, do and bias; they may read `keep` where `reads_mask` says so."""
+    p, shape = case.problem, shapes(case.problem)
+    made = [f"{name} = {_numbers(case, name, shape[name])}" for name in names(case)]
+    made += _pointed(case) if case.inputs.distribution == "needle" else []
+    made += _lifted(case) if case.inputs.distribution == "adversarial" else []
+    if p.layout == "padded" and p.ragged:
+        made += _padding(case)
+    made += _stored(case)
+    if guard:
+        joined = ", ".join(names(case))
+        made.append(f"({joined}), buffers = zip(*(guarded(x) for x in ({joined})))")
+    return made
+
+
+def reads_mask(case: Case) -> bool:
+    """Whether the inputs depend on the mask."""
+    return case.inputs.distribution == "adversarial"
+
+
+def _generator(needed: list[str]) -> str:
+    """The functions of fuzz/values.py themselves, so that the numbers cannot drift from the harness's."""
+    return excerpt(inspect.getsource(values), needed)
+
+
+def _numbers(case: Case, name: str, shape: tuple[int, ...]) -> str:
+    if getattr(case.inputs, name, Storage()).order == "expanded":
+        return f"torch.ones({shape})"
+    match case.inputs.distribution:
+        case "integers":
+            count = 1
+            for size in shape:
+                count *= size
+            return f'(random_bits({case.inputs.seed}, "{name}", {count}, DEVICE) % 5 - 2).view({shape}).float()'
+        case "constant":
+            return f"torch.full({shape}, {0.5 if name == 'q' else 1.0}, device=DEVICE)"
+    gain = values.LARGE.get(name) if case.inputs.distribution == "large" else None
+    times = f" * {gain}" if gain is not None else ""
+    return f'normal({case.inputs.seed}, "{name}", {shape}, DEVICE)' + times
+
+
+def _sequences(case: Case) -> tuple[str, str, str]:
+    """The head of a loop over sequences that have queries and keys, and what q and k of sequence b are in it."""
+    p = case.problem
+    if p.layout == "padded":
+        here = list(zip(range(p.batch), p.lengths_q, p.lengths_k, strict=True))
+        return f"for b, n_q, n_k in {[x for x in here if x[1] and x[2]]}:", "q[b, :, :n_q]", "k[b, :, :n_k]"
+    at_q = at_k = 0
+    spans = []
+    for b, (n_q, n_k) in enumerate(zip(p.lengths_q, p.lengths_k, strict=True)):
+        if n_q and n_k:
+            spans.append((b, at_q, n_q, at_k, n_k))
+        at_q, at_k = at_q + n_q, at_k + n_k
+    head = f"for b, at_q, n_q, at_k, n_k in {spans}:"
+    return head, "q[at_q : at_q + n_q].transpose(0, 1)", "k[at_k : at_k + n_k].transpose(0, 1)"
+
+
+def _pointed(case: Case) -> list[str]:
+    p = case.problem
+    head, q, k = _sequences(case)
+    group = f" // {p.group}" if p.group > 1 else ""
+    return [
+        f"{head}  # each query is a multiple of one key",
+        f'    pick = random_bits({case.inputs.seed} + b, "needle", {p.heads_q} * n_q, DEVICE) % n_k',
+        f"    heads = torch.arange({p.heads_q}, device=DEVICE)[:, None]{group}",
+        f"    {q}.copy_({k}[heads, pick.view({p.heads_q}, -1)] * {values.NEEDLE_GAIN})",
+    ]
+
+
+def _lifted(case: Case) -> list[str]:
+    p = case.problem
+    head, _, k = _sequences(case)
+    return [
+        f"q += {values.ADVERSARIAL_GAIN}",
+        f"{head}  # the keys that the fewest rows see get the largest scores",
+        f"    for h in range({p.heads_kv}):",
+        f"        seen = keep[min(b, len(keep) - 1), min(h * {p.group}, keep.shape[1] - 1), :n_q, :n_k]"
+        f"[:: max(1, n_q // {values._MASK_SAMPLE})]",
+        "        hidden = (~seen).sum(0) * 16 // len(seen)",
+        f"        {k}[h] += hidden.float()[:, None] / 16",
+    ]
+
+
+def _padding(case: Case) -> list[str]:
+    p = case.problem
+    filled = [("q", "n_q"), ("k", "n_k"), ("v", "n_k")] + [("do", "n_q")] * (p.backward)
+    filled = [(name, n) for name, n in filled if getattr(case.inputs, name).order != "expanded"]
+    stores = [f"    {name}[b, :, {n}:] = {values.PADDING}" for name, n in filled]
+    pairs = list(zip(p.lengths_q, p.lengths_k, strict=True))
+    return [f"for b, (n_q, n_k) in enumerate({pairs}):  # padding that nothing may read", *stores]
+
+
+def _strided(case: Case, name: str) -> bool:
+    return getattr(case.inputs, name, Storage()) not in (Storage(), Storage("expanded"))
+
+
+def _stored(case: Case) -> list[str]:
+    """Casts, and the strides where they are not plain."""
+    p, made = case.problem, []
+    wide = p.bias is not None and p.bias.dtype == "float32"
+    cast = [name for name in names(case) if not (name == "bias" and wide)]
+    if p.dtype != "float32":
+        made.append(f"{', '.join(cast)} = (x.to(DTYPE) for x in ({', '.join(cast)}))")
+    for name in names(case):
+        storage = getattr(case.inputs, name, Storage())
+        if storage.order == "expanded":
+            made.append(f"{name} = torch.ones((), dtype=DTYPE, device=DEVICE).expand({name}.shape)  # as out.sum() makes it")
+        elif storage != Storage():
+            extra = "".join(f", {key}={value}" for key, value in (("pad", storage.pad), ("offset", storage.offset)) if value)
+            made.append(f'{name} = lay({name}, "{storage.order}"{extra})')
+    return made

@@ -1,0 +1,269 @@
+"""Puts the script together: what it is about, the inputs, the call, the right answer, the comparison."""
+
+from __future__ import annotations
+
+import textwrap
+
+import torch
+
+from fuzz.case import Case
+from fuzz.script import formula, inputs, masks
+from fuzz.targets.as_text import Text
+from fuzz.targets.target import Target
+from fuzz.verdict import Verdict, summary
+from oracles.masks import Full, Mask, parts, tag
+from oracles.problem import Problem
+
+ELEMENT = 10  # standard deviations of the rounding error that one element may be off
+TENSOR = 4  # and the root mean square over a tensor
+HANG_SECONDS = 60
+
+_ROUND = '''\
+def rounding(x, eps=EPS):
+    """What rounding does to x: a relative error of at most half a unit in the last place, at random."""
+    return x * (1 + eps * (torch.rand_like(x) - 0.5))
+
+
+def exactly(x, eps=EPS):
+    return x'''
+
+_ROUND_HALF = '''\
+def rounding(x, eps=EPS):
+    """What rounding does to x: at most half a unit in the last place, or half of float16's smallest step, at random."""
+    step = 2**-24 * (x != 0) if eps >= EPS else 0.0
+    return x * (1 + eps * (torch.rand_like(x) - 0.5)) + step * (torch.rand_like(x) - 0.5)
+
+
+def exactly(x, eps=EPS):
+    return x'''
+
+_COMPARE = '''\
+want = {attention}({arguments}, exactly)
+runs = [{attention}({arguments}, rounding) for _ in range({runs})]
+wrong = []
+for name, x in got.items():
+    if x is None or x.shape != want[name].shape:
+        print(f"{{name:6}} is {{None if x is None else tuple(x.shape)}}, must be {{tuple(want[name].shape)}}")
+        wrong.append(name)
+        continue
+    if not x.numel():
+        continue
+    noise = torch.stack([torch.where(run[name] == want[name], 0.0, run[name] - want[name]) for run in runs])
+    noise = noise.pow(2).mean(0).sqrt()  # standard deviation of what rounding alone does to each element
+    noise = noise.maximum(noise.pow(2).mean(-1, keepdim=True).sqrt())
+    right = x == want[name].to(x.dtype)
+    error = torch.where(right, 0.0, x.double() - want[name]).abs().nan_to_num(nan=float("inf"))
+    off = torch.where(right, 0.0, error / noise).nan_to_num(nan=float("inf"))
+{unpadded}    at = tuple(int(i) for i in torch.unravel_index(off.argmax(), off.shape))
+    if off[at] > {element} or off.pow(2).mean().sqrt() > {tensor}:
+        wrong.append(name)
+    print(
+        f"{{name:6}} largest error {{error.max():.3g}}, largest of rounding {{noise.max():.3g}}, worst at {{at}}: "
+        f"got {{x[at]:.6g}}, right {{want[name][at]:.6g}}, {{off[at]:.3g}} times its rounding" + "  WRONG" * (name in wrong)
+    )'''
+
+_REPEAT = """\
+different = dict.fromkeys(got, 0)
+for again in range({repeats}):  # the same bits every time?
+    for name, x in run({joined}).items():
+        different[name] += not torch.equal(x.contiguous().view(torch.uint8), got[name].contiguous().view(torch.uint8))
+wrong += [f"{{name}} differs in {{times}} of {repeats} repeats" for name, times in different.items() if times]"""
+
+
+class ScriptError(ValueError):
+    """No script can be written; one line."""
+
+
+def write_script(case: Case, target: Target, verdict: Verdict | None) -> str:
+    """Text of a Python script that runs `case` on the target alone; it prints FAILS or passes, and exits with 1 or 0.
+
+    verdict  what was found: decides whether the script repeats the run, guards its buffers, or expects a hang
+    Raises ScriptError where the target has no `script_call`.
+    """
+    describe = getattr(target, "script_call", None)
+    if describe is None:
+        raise ScriptError(f"target {target.name!r} cannot be written as a script: it has no method script_call(case)")
+    return _Page(case, target, describe(case), verdict).text()
+
+
+class _Page:
+    def __init__(self, case: Case, target: Target, call: Text, verdict: Verdict | None) -> None:
+        self.case, self.target, self.call, self.verdict = case, target, call, verdict
+        self.p = case.problem
+        self.seen = {(f.oracle, f.kind) for f in (verdict.findings if verdict else ())}
+        self.masked = self.p.mask != Full() or self.p.ragged or call.mask
+        self.in_formula = self.p.mask != Full() or (self.p.ragged and self.p.layout == "padded")
+        self.guard = ("memory", "wrote_outside") in self.seen and not self._strided()
+        self.names = inputs.names(case)
+
+    def text(self) -> str:
+        """The whole script."""
+        sections = [self._head(), *self._functions(), self._inputs(), self._run(), self._compare(), self._end()]
+        return "\n\n".join(section for section in sections if section).rstrip() + "\n"
+
+    def _strided(self) -> bool:
+        stores = (self.case.inputs.q, self.case.inputs.k, self.case.inputs.v, self.case.inputs.do)
+        return any(s.order != "bhsd" or s.pad or s.offset for s in stores)
+
+    def _head(self) -> str:
+        p, target = self.p, self.target
+        said = _plain(summary(self.verdict)) if self.verdict is not None else "no verdict"
+        heads = f"{p.heads_q} query heads, {p.heads_kv} KV heads" if p.group > 1 else f"{p.heads_q} heads"
+        lengths = f"lengths of q {_short(p.lengths_q)}, of k {_short(p.lengths_k)}"
+        what = f"{p.layout}, {p.dtype}, {heads}, {lengths}, dims {p.dim} and {p.dim_v}, mask: {_named(p.mask)}"
+        more = [f"scale {p.scale}"] * (p.scale is not None) + [f"softcap {p.softcap}"] * (p.softcap > 0)
+        more += ["bias"] * (p.bias is not None) + ["forward and backward" if p.backward else "forward only"]
+        lines = [f'"""{target.name}: {said}', "", *textwrap.wrap(", ".join([what, *more]) + ".", 110)]
+        lines += [f"Written by attnfuzz for case {self.case.id} with PyTorch {torch.__version__}; needs nothing of attnfuzz."]
+        lines += self._notes()
+        lines += ["It prints every tensor's worst error, ends with FAILS or passes, and exits with 1 or 0.", '"""', ""]
+        imports = {"import torch", *self.call.imports}
+        if self._strided():
+            imports.add("import math")
+        if self._hangs():
+            imports.add("import faulthandler")
+        if {("protocol", "raised"), ("protocol", "refused")} & self.seen:
+            imports.add("import traceback")
+        plain = sorted(line for line in imports if line.startswith("import "))
+        lines += [*plain, *sorted(imports - set(plain)), ""]
+        device = "cuda" if target.device == "cuda" else "cpu"
+        lines += [f'DEVICE = "{device}"', f"DTYPE = torch.{p.dtype}", formula.units(p)]
+        lines += [f"SCALE = {p.scale_value!r}"]
+        return "\n".join(lines)
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self._hangs():
+            notes.append(f"It did not come to an end there: after {HANG_SECONDS} s this script shows where it is, and exits with 1.")
+        for finding in self.verdict.findings if self.verdict else ():
+            if finding.oracle == "memory" and not (self.guard and finding.tensor in self.names):
+                notes.append(f"What was seen beside its numbers: {_plain(finding.message)}.")
+        return notes
+
+    def _hangs(self) -> bool:
+        return self.verdict is not None and self.verdict.outcome == "hang"
+
+    def _functions(self) -> list[str]:
+        found = [self.call.setup] if self.call.setup else []
+        found += inputs.helpers(self.case, self.guard)
+        self.mask_lines: list[str] = []
+        if self.masked or inputs.reads_mask(self.case):
+            helpers, self.mask_lines = masks.dense(self.p)
+            found += helpers
+        found += [_ROUND_HALF if self.p.dtype == "float16" else _ROUND, formula.attention(self.p, self.target.numerics, self.in_formula)]
+        if self.p.layout == "packed":
+            found.append(formula.packed(self.p, self.in_formula))
+        return ["\n" + text for text in found]
+
+    def _inputs(self) -> str:
+        masked = bool(self.mask_lines)
+        lines = ["\n# The inputs: the same numbers everywhere.", "torch.manual_seed(0)  # only for `rounding`"]
+        if masked:
+            lines += self.mask_lines + (['keep = keep.to("cuda")'] if self.target.device == "cuda" else [])
+        return "\n".join(lines + inputs.lines(self.case, self.guard))
+
+    def _run(self) -> str:
+        leaves = ["q", "k", "v"] + ["bias"] * bool(self.p.bias and self.p.bias.grad)
+        lines = []
+        if self._hangs():
+            lines.append(f"faulthandler.dump_traceback_later({HANG_SECONDS}, exit=True)")
+        if ("memory", "changed_input") in self.seen:
+            lines.append(f"before = {{name: x.clone() for name, x in {self._by_name(self.names)}.items()}}")
+        if self.guard:
+            lines.append("before_buffers = [memory.clone() for memory in buffers]")
+        joined = ", ".join(leaves)
+        body = self._body(leaves if self.p.backward else [])
+        lines += ["", "", f"def run({joined}):", *body, "", "", *self._called(f"got = run({joined})")]
+        return "\n".join(["# The kernel.", *lines] if lines[0] else ["", "# The kernel.", *lines[2:]])
+
+    def _called(self, call: str) -> list[str]:
+        """The call; where the finding is that it raises, with the exception as the failure."""
+        if not {("protocol", "raised"), ("protocol", "refused")} & self.seen:
+            return [call]
+        caught = ["except Exception:", "    traceback.print_exc()", '    print("FAILS: it raises")', "    raise SystemExit(1)"]
+        return ["try:", "    " + call, *caught]
+
+    def _body(self, leaves: list[str]) -> list[str]:
+        """Lines of run(): leaves, the call, the gradients."""
+        body = []
+        found = ['"o": o.detach()'] + ['"lse": lse.detach()'] * self.call.lse
+        if leaves:
+            joined = ", ".join(leaves)
+            body.append(f"{joined} = leaves = [x.detach().requires_grad_() for x in ({joined})]")
+        body += self.call.call
+        if leaves:
+            grads = ["dq", "dk", "dv", "dbias"][: len(leaves)]
+            body.append(f"{', '.join(grads)} = torch.autograd.grad(o, leaves, do, allow_unused=True)")
+            found += [f'"{name}": {name}' for name in grads]
+        if self._unproven():
+            body.append("run.kernel = type(o.grad_fn).__name__")
+        body.append(f"return {{{', '.join(found)}}}")
+        return ["    " + line if line else "" for line in body]
+
+    def _unproven(self) -> bool:
+        return ("protocol", "unproven") in self.seen
+
+    def _compare(self) -> str:
+        arguments = [*self.names] + ["keep"] * self.in_formula
+        p = self.p
+        unpadded = ""
+        if p.layout == "padded" and p.ragged:
+            pairs = list(zip(p.lengths_q, p.lengths_k, strict=True))
+            unpadded = (
+                f"    for b, (n_q, n_k) in enumerate({pairs}):  # padding may hold anything\n"
+                '        if name != "dbias":\n'
+                '            off[b, :, n_k if name in ("dk", "dv") else n_q :] = 0\n'
+            )
+        lines = _COMPARE.format(
+            attention="packed_attention" if p.layout == "packed" else "attention",
+            arguments=", ".join(arguments),
+            runs=16 if p.pairs <= 1 << 17 else 6,
+            element=ELEMENT,
+            tensor=TENSOR,
+            unpadded=unpadded,
+        )
+        return "# The right answer in float64, and what rounding alone does.\n" + lines
+
+    def _end(self) -> str:
+        lines: list[str] = []
+        joined = ", ".join(["q", "k", "v"] + ["bias"] * bool(self.p.bias and self.p.bias.grad))
+        if any(oracle == "determinism" for oracle, _ in self.seen) or (self.verdict and self.verdict.outcome == "flake"):
+            lines += ["", *_REPEAT.format(repeats=max(20, self.case.repeats), joined=joined).split("\n")]
+        if ("protocol", "wrong_dtype") in self.seen:
+            lines += ["", "for name, x in got.items():", '    if name not in ("lse", "dbias") and x.dtype != DTYPE:']
+            lines += ['        wrong.append(f"{name} is {x.dtype}")']
+        if ("protocol", "accepted") in self.seen:
+            lines += ["", 'wrong.append("it accepted what it documents to refuse")']
+        if ("memory", "changed_input") in self.seen:
+            lines += ["", f"for name, x in {self._by_name(self.names)}.items():"]
+            lines += ["    if not torch.equal(x, before[name]):", '        wrong.append(f"the kernel changed {name}")']
+        if self.guard:
+            lines += ["", f"for name, now, was in zip({self.names}, buffers, before_buffers):"]
+            lines += ["    if not torch.equal(now, was):"]
+            lines += ['        wrong.append(f"the kernel wrote to the memory of or around {name}")']
+        if self._unproven():
+            lines += ["", f"if not any(name in run.kernel for name in {list(self.target.proof)}):  # another kernel ran"]
+            lines += ['    wrong.append(f"{run.kernel} ran")']
+        if self._hangs():
+            lines += ["", "faulthandler.cancel_dump_traceback_later()"]
+        lines += ['print(f"FAILS: {\', \'.join(wrong)}" if wrong else "passes")', "raise SystemExit(1 if wrong else 0)"]
+        return "\n".join(lines)
+
+    @staticmethod
+    def _by_name(names: list[str]) -> str:
+        return "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
+
+
+def _plain(text: str) -> str:
+    """One line that cannot end a docstring."""
+    return " ".join(text.replace("\\", "/").replace('"""', "'''").split())
+
+
+def _short(lengths: tuple[int, ...]) -> str:
+    return str(lengths[0]) if len(lengths) == 1 else str(list(lengths))
+
+
+def _named(mask: Mask) -> str:
+    inner = parts(mask)
+    return tag(mask) + (f"({', '.join(_named(part) for part in inner)})" if inner else "")
+
