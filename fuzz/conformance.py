@@ -99,7 +99,7 @@ def _row(target: Target, entry: Entry, case: Case, run_case: Callable[[Case], Ve
         return Row(name, "missing", f"no result: {type(error).__name__}: {text.splitlines()[0] if text else ''}")
     verdict = replayed.verdict
     if verdict is None or verdict.outcome == "missing":
-        return Row(name, "missing", verdict.reason if verdict else "no result")
+        return Row(name, "missing", (verdict and verdict.reason) or "no result")
     status, reason = _status(target, case, verdict, replayed.status, replayed.reason)
     return Row(name, status, reason, round(verdict.ratio, 3), round(sum(verdict.seconds.values()), 3))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import errno
+import json
 import math
 import os
 import platform
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -54,14 +55,14 @@ class Found(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     probed: int = 0
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One file of the corpus.
 
     version      of the format
     expect       'pass', or the outcome that is known
-    case         what to run; target ANY_TARGET: whatever target is asked about
     source       where the case comes from: a report, a publication, a session
     explanation  why it fails, for people; empty: nobody knows yet
+    case         what to run; target ANY_TARGET: whatever target is asked about
     signature    of the failure; none for 'pass'
     found, runs  when and where, and how many runs the reduction took
     name         the file's name; not part of the content
@@ -69,9 +70,9 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     version: int
     expect: Outcome
-    case: Case
     source: str = ""
     explanation: str = ""
+    case: Case
     signature: Signature | None = None
     found: Found | None = None
     runs: int = 0
@@ -125,8 +126,8 @@ def file_name(entry: Entry) -> str:
 
 
 def encode(entry: Entry) -> str:
-    """The file's text: readable JSON, without the name."""
-    return to_json(msgspec.structs.replace(entry, name=""))
+    """The file's text: readable JSON, lists of numbers on one line, without the name."""
+    return _layout(json.loads(to_json(msgspec.structs.replace(entry, name=""))), "\n") + "\n"
 
 
 def save(entry: Entry, folder: Path | str) -> Path:
@@ -248,6 +249,19 @@ def _attempts(entry: Entry) -> int:
     if entry.expect == "pass" or found is None or not 0 < found.failed < found.probed:
         return 1
     return min(20, math.ceil(math.log(0.02) / math.log(1 - found.failed / found.probed)))
+
+
+def _layout(value: Any, newline: str) -> str:
+    """JSON, indented, but for lists of numbers (and lists of such lists) that fit on a line."""
+    flat = json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, dict | list) or not value or (len(flat) <= 100 and not set(flat) & set('{"')):
+        return flat
+    inner = newline + "  "
+    if isinstance(value, list):
+        return "[" + ",".join(inner + _layout(part, inner) for part in value) + newline + "]"
+    return (
+        "{" + ",".join(f"{inner}{json.dumps(k)}: {_layout(part, inner)}" for k, part in value.items()) + newline + "}"
+    )
 
 
 def _slug(text: str) -> str:
