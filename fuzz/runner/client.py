@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -18,7 +19,7 @@ from fuzz.runner.evidence import exit_name, last_line
 from fuzz.runner.limits import Limits, for_device
 from fuzz.runner.process import Child
 from fuzz.runner.tools import Tool
-from fuzz.runner.watch import BEGIN, Died, Ended, Grown, Hung, Replied, Slow, Watch
+from fuzz.runner.watch import BEGIN, LOAD, Died, Ended, Grown, Hung, Replied, Slow, Watch
 from fuzz.runner.wire import Answer, Failed, Gone, Open, Opened, Ready, Refused, Run, Start
 from fuzz.verdict import Verdict
 
@@ -121,6 +122,11 @@ class Runner:
         note = ""
         for last in (False, True):
             child = self._ready()
+            if memory.resident(child.pid) - child.resident > self._cap // 2:
+                # Whose leak it is cannot be told from the next case, so that one does not pay for it.
+                note = f"the child had grown to {memory.resident(child.pid) >> 20} MiB and was replaced; {self._before}"
+                self._replace()
+                child = self._ready()
             ended = self._follow(child, case, data)
             if last or not (isinstance(ended, Died) and ended.trail.phase == BEGIN):
                 break
@@ -147,6 +153,9 @@ class Runner:
             more = self._device_evidence(self._child, case)
             output = self._child.output()
             self._replace()
+            if ended.trail.phase == LOAD:
+                where = verdicts.innermost(ended.later.text)
+                raise RunnerError(f"{case.target}: not loaded after {ended.trail.elapsed:.0f} s, in {where}")
             return verdicts.hung(case.id, ended, output, more)
         if isinstance(ended, Grown):
             output = self._child.output()
@@ -156,8 +165,7 @@ class Runner:
         output = self._child.output()
         starved = memory.oom_kills() > self._oom_kills
         code = self._replace()
-        if ended.trail.phase == "load":
-            self._close_spare()
+        if ended.trail.phase == LOAD:
             raise RunnerError(f"{case.target}: the child died while loading it, {exit_name(code)}: {last_line(output)}")
         return verdicts.died(case.id, ended, code, output, starved=starved, alive=alive)
 
@@ -178,9 +186,16 @@ class Runner:
             verdict = msgspec.structs.replace(verdict, reason="; ".join(reasons))
         return verdict
 
-    def _allowance(self, target: str):
-        floor, stretch = self._limits.floor, self._stretch
-        return lambda phase, announced: max(floor, announced) * stretch.get((target, phase), 1.0)
+    def _allowance(self, target: str) -> Callable[[str, float], float]:
+        """A phase's limit: as announced, with a floor and this session's correction; loading has a limit of its own."""
+        limits, stretch = self._limits, self._stretch
+
+        def allowed(phase: str, announced: float) -> float:
+            if phase == LOAD:
+                return limits.start / limits.confirm
+            return max(limits.floor, announced) * stretch.get((target, phase), 1.0)
+
+        return allowed
 
     def _expect_longer(self, target: str, slow: tuple[Slow, ...]) -> None:
         """For the rest of the session the limit is 1.5 times what the target took."""
@@ -218,6 +233,7 @@ class Runner:
             if isinstance(error, Gone):
                 raise RunnerError(f"{self.device}: the child is gone: {error}") from None
             raise
+        child.resident = memory.resident(child.pid)
         return child
 
     def _await(self, child: Child, wanted: type, seconds: float, doing: str) -> None:
@@ -261,11 +277,6 @@ class Runner:
             return child.kill()
         finally:
             child.close()
-
-    def _close_spare(self) -> None:
-        if self._spare is not None:
-            self._spare.close()
-            self._spare = None
 
 
 def _noted(verdict: Verdict, more: dict[str, Any]) -> Verdict:

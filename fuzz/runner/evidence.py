@@ -6,7 +6,6 @@ inside the child writes the stacks on a signal, which works even while native co
 
 from __future__ import annotations
 
-import os
 import signal
 from dataclasses import dataclass
 
@@ -60,10 +59,7 @@ def exit_name(code: int) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line with anything on it, which is where Python and CUDA say what went wrong."""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
-
-
-def alive(pid: int) -> bool:
-    """Whether a process with this id is there (a zombie counts)."""
-    return os.path.exists(f"/proc/{pid}")
+    """The last line with anything on it, which is where Python and CUDA say what went wrong, before faulthandler's."""
+    said, fatal, rest = text.partition("Fatal Python error")
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1] if lines else (fatal + rest).partition("\n")[0]

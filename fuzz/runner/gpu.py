@@ -30,7 +30,8 @@ def environment(device: str) -> dict[str, str]:
     """Variables that bind a child to its device: it sees this GPU only, or none. Raises ValueError on another name."""
     if device == "host":
         return {"CUDA_VISIBLE_DEVICES": ""}
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": identity(device)}
+    order = os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's, so that its numbers are ours
+    return {"CUDA_DEVICE_ORDER": order, "CUDA_VISIBLE_DEVICES": identity(device)}
 
 
 def identity(device: str) -> str:
@@ -133,7 +134,7 @@ def _read_core(file: Path, limits: Limits) -> dict[str, str]:
         return {"trouble": "cuda-gdb: not installed"}
     questions = ("info cuda kernels", "info cuda blocks")
     commands = [part for line in (f"target cudacore {file}", *questions) for part in ("-ex", line)]
-    done, text = Tool([program, "--batch", *commands], limits.core).result()
+    done, text = Tool([program, "--batch", *commands], limits.debugger).result()
     return {"summary" if done else "trouble": text[-8000:]}
 
 

@@ -18,7 +18,7 @@ class Limits:
     open      opening the device and proving its health
     reap      from SIGKILL to the end of the process
     stack     hard limit of one py-spy call;  signal: of one faulthandler dump
-    gpu       of one nvidia-smi call;  core: of a GPU core dump, and of cuda-gdb reading it
+    gpu       of one nvidia-smi call;  core: of writing a GPU core dump;  debugger: of cuda-gdb reading it
     tick      how often the client looks at the child's memory and exit while it waits
     memory    resident bytes of the child above which it is killed; None: a quarter of the machine's, at least 2 GiB
     log       bytes of the child's output kept as evidence;  spill: bytes of output after which it is thrown away
@@ -34,13 +34,14 @@ class Limits:
     signal: float = 0.5
     gpu: float = 2.0
     core: float = 5.0
+    debugger: float = 10.0
     tick: float = 0.05
     memory: int | None = None
     log: int = 1 << 14
     spill: int = 64 * MIB
 
     def __post_init__(self) -> None:
-        for name in ("floor", "start", "open", "reap", "stack", "signal", "gpu", "core", "tick"):
+        for name in ("floor", "start", "open", "reap", "stack", "signal", "gpu", "core", "debugger", "tick"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: must be a positive number of seconds, got {getattr(self, name)}")
         for name in ("confirm", "patience"):

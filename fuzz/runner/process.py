@@ -57,6 +57,7 @@ class Child:
         mine.settimeout(limits.reap)
         self.began = monotonic()
         self.connection = Connection(mine, ToClient)
+        self.resident = 0  # bytes when it was ready; the client's note
         _children.add(self)
         with contextlib.suppress(Gone):  # whoever waits for Ready finds out
             self.connection.send(start)

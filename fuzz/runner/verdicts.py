@@ -43,7 +43,8 @@ def died(case_id: str, ended: Died, code: int, output: str, *, starved: bool, al
     elif code == -9:
         kind, message = "killed", f"killed in {phase} from outside: {exit_name(code)}"
     else:
-        kind, message = "crash", f"died in {phase}: {exit_name(code)}"
+        where = innermost(output)
+        kind, message = "crash", f"died in {phase}: {exit_name(code)}" + (f", in {where}" if where else "")
     return _verdict(case_id, "crash", kind, message, ended.trail, evidence)
 
 
@@ -56,7 +57,8 @@ def grown(case_id: str, ended: Grown, output: str) -> Verdict:
 
 def slowness(slow: tuple[Slow, ...]) -> str:
     """What a Verdict's reason says about phases that were suspected and ended."""
-    return "; ".join(f"{s.phase} took {s.seconds:.2f} s, over its limit of {s.limit:.2g} s" for s in slow)
+    worst = {s.phase: s for s in sorted(slow, key=lambda s: s.seconds)}
+    return "; ".join(f"{s.phase} took {s.seconds:.2f} s, over its limit of {s.limit:.2g} s" for s in worst.values())
 
 
 def innermost(stacks: str) -> str:

@@ -19,6 +19,7 @@ from fuzz.runner.process import Child
 from fuzz.runner.wire import Answer, Entered, Failed, Gone, Refused
 
 BEGIN = "begin"  # the case was sent, and the child has said nothing yet
+LOAD = "load"  # the child imports the target
 _BEGIN_SECONDS = 10.0
 
 
