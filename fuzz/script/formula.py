@@ -28,7 +28,9 @@ def attention(problem: Problem, numerics: Numerics, masked: bool) -> str:
     doubles = [a for a in arguments if a in ("q", "k", "v", "do")]
     lines = [f"{', '.join(doubles)} = (r(x.double(), {FP32}) for x in ({', '.join(doubles)}))"]
     if p.group > 1:
-        lines.append(f"k, v = (x.repeat_interleave({p.group}, 1) for x in (k, v))  # query head h reads KV head h // {p.group}")
+        lines.append(
+            f"k, v = (x.repeat_interleave({p.group}, 1) for x in (k, v))  # query head h reads KV head h // {p.group}"
+        )
     lines.append(f"s = {_at('q @ k.mT * SCALE', n.scores)}")
     if p.softcap:
         lines += [f"bend = torch.tanh(s / {p.softcap})", f"s = {_at(f'{p.softcap} * bend', n.scores)}"]
@@ -37,11 +39,11 @@ def attention(problem: Problem, numerics: Numerics, masked: bool) -> str:
     if keep:
         lines.append('s = s.masked_fill(~keep, float("-inf"))')
     lines += [
-        "lse = s.logsumexp(-1, keepdim=True)",
+        f"lse = r(s.logsumexp(-1, keepdim=True), {FP32})",
         "p = torch.exp(s - lse.nan_to_num(neginf=0.0))  # rows without keys are 0",
         f"o = r({_at('p', n.probs)} @ v)",
     ]
-    found = ['"o": o', f'"lse": r(lse, {FP32}).squeeze(-1)']
+    found = ['"o": o', '"lse": lse.squeeze(-1)']
     if p.backward:
         lines += _backward(p, n)
         found += ['"dq": dq', '"dk": dk', '"dv": dv'] + ['"dbias": dbias'] * (bias and bool(p.bias and p.bias.grad))
@@ -52,7 +54,8 @@ def attention(problem: Problem, numerics: Numerics, masked: bool) -> str:
 
 def _backward(p: Problem, n: Numerics) -> list[str]:
     stored = _at("o", n.delta)
-    lines = [f"ds = p * (do @ v.mT - ({stored} * do).sum(-1, keepdim=True))"]
+    lines = [f"p = torch.exp(r(s, {FP32}) - lse.nan_to_num(neginf=0.0))  # kernels compute it again"]
+    lines += [f"ds = p * (do @ v.mT - ({stored} * do).sum(-1, keepdim=True))"]
     if p.bias is not None and p.bias.grad:
         flags = (p.bias.batch, p.bias.heads, p.bias.rows, p.bias.cols)
         axes = [axis for axis, there in enumerate(flags) if not there]
@@ -67,7 +70,12 @@ def _backward(p: Problem, n: Numerics) -> list[str]:
         dk, dv = (f"({x})" if n.heads != "input" else f"r({x})" for x in (dk, dv))
         dk, dv = (f"{x}.unflatten(1, (-1, {p.group})).sum(2)" for x in (dk, dv))
     often_q, often_k = (_tiles(length, n) for length in (p.len_k, p.len_q))
-    return [*lines, f"dq = {_last('ds @ k * SCALE', often_q)}", f"dk = {_last(dk, often_k)}", f"dv = {_last(dv, often_k)}"]
+    return [
+        *lines,
+        f"dq = {_last('ds @ k * SCALE', often_q)}",
+        f"dk = {_last(dk, often_k)}",
+        f"dv = {_last(dv, often_k)}",
+    ]
 
 
 def _at(text: str, kept: str) -> str:

@@ -154,8 +154,12 @@ def _stored(case: Case) -> list[str]:
     for name in names(case):
         storage = getattr(case.inputs, name, Storage())
         if storage.order == "expanded":
-            made.append(f"{name} = torch.ones((), dtype=DTYPE, device=DEVICE).expand({name}.shape)  # as out.sum() makes it")
+            made.append(
+                f"{name} = torch.ones((), dtype=DTYPE, device=DEVICE).expand({name}.shape)  # as out.sum() makes it"
+            )
         elif storage != Storage():
-            extra = "".join(f", {key}={value}" for key, value in (("pad", storage.pad), ("offset", storage.offset)) if value)
+            extra = "".join(
+                f", {key}={value}" for key, value in (("pad", storage.pad), ("offset", storage.offset)) if value
+            )
             made.append(f'{name} = lay({name}, "{storage.order}"{extra})')
     return made

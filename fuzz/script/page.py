@@ -37,7 +37,7 @@ def rounding(x, eps=EPS):
 def exactly(x, eps=EPS):
     return x'''
 
-_COMPARE = '''\
+_COMPARE = """\
 want = {attention}({arguments}, exactly)
 runs = [{attention}({arguments}, rounding) for _ in range({runs})]
 wrong = []
@@ -60,7 +60,7 @@ for name, x in got.items():
     print(
         f"{{name:6}} largest error {{error.max():.3g}}, largest of rounding {{noise.max():.3g}}, worst at {{at}}: "
         f"got {{x[at]:.6g}}, right {{want[name][at]:.6g}}, {{off[at]:.3g}} times its rounding" + "  WRONG" * (name in wrong)
-    )'''
+    )"""
 
 _REPEAT = """\
 different = dict.fromkeys(got, 0)
@@ -114,7 +114,9 @@ class _Page:
         more = [f"scale {p.scale}"] * (p.scale is not None) + [f"softcap {p.softcap}"] * (p.softcap > 0)
         more += ["bias"] * (p.bias is not None) + ["forward and backward" if p.backward else "forward only"]
         lines = [f'"""{target.name}: {said}', "", *textwrap.wrap(", ".join([what, *more]) + ".", 110)]
-        lines += [f"Written by attnfuzz for case {self.case.id} with PyTorch {torch.__version__}; needs nothing of attnfuzz."]
+        lines += [
+            f"Written by attnfuzz for case {self.case.id} with PyTorch {torch.__version__}; needs nothing of attnfuzz."
+        ]
         lines += self._notes()
         lines += ["It prints every tensor's worst error, ends with FAILS or passes, and exits with 1 or 0.", '"""', ""]
         imports = {"import torch", *self.call.imports}
@@ -134,7 +136,9 @@ class _Page:
     def _notes(self) -> list[str]:
         notes = []
         if self._hangs():
-            notes.append(f"It did not come to an end there: after {HANG_SECONDS} s this script shows where it is, and exits with 1.")
+            notes.append(
+                f"It did not come to an end there: after {HANG_SECONDS} s this script shows where it is, and exits with 1."
+            )
         for finding in self.verdict.findings if self.verdict else ():
             if finding.oracle == "memory" and not (self.guard and finding.tensor in self.names):
                 notes.append(f"What was seen beside its numbers: {_plain(finding.message)}.")
@@ -150,7 +154,10 @@ class _Page:
         if self.masked or inputs.reads_mask(self.case):
             helpers, self.mask_lines = masks.dense(self.p)
             found += helpers
-        found += [_ROUND_HALF if self.p.dtype == "float16" else _ROUND, formula.attention(self.p, self.target.numerics, self.in_formula)]
+        found += [
+            _ROUND_HALF if self.p.dtype == "float16" else _ROUND,
+            formula.attention(self.p, self.target.numerics, self.in_formula),
+        ]
         if self.p.layout == "packed":
             found.append(formula.packed(self.p, self.in_formula))
         return ["\n" + text for text in found]
@@ -180,7 +187,12 @@ class _Page:
         """The call; where the finding is that it raises, with the exception as the failure."""
         if not {("protocol", "raised"), ("protocol", "refused")} & self.seen:
             return [call]
-        caught = ["except Exception:", "    traceback.print_exc()", '    print("FAILS: it raises")', "    raise SystemExit(1)"]
+        caught = [
+            "except Exception:",
+            "    traceback.print_exc()",
+            '    print("FAILS: it raises")',
+            "    raise SystemExit(1)",
+        ]
         return ["try:", "    " + call, *caught]
 
     def _body(self, leaves: list[str]) -> list[str]:
@@ -227,7 +239,9 @@ class _Page:
     def _end(self) -> str:
         lines: list[str] = []
         joined = ", ".join(["q", "k", "v"] + ["bias"] * bool(self.p.bias and self.p.bias.grad))
-        if any(oracle == "determinism" for oracle, _ in self.seen) or (self.verdict and self.verdict.outcome == "flake"):
+        if any(oracle == "determinism" for oracle, _ in self.seen) or (
+            self.verdict and self.verdict.outcome == "flake"
+        ):
             lines += ["", *_REPEAT.format(repeats=max(20, self.case.repeats), joined=joined).split("\n")]
         if ("protocol", "wrong_dtype") in self.seen:
             lines += ["", "for name, x in got.items():", '    if name not in ("lse", "dbias") and x.dtype != DTYPE:']
@@ -242,7 +256,10 @@ class _Page:
             lines += ["    if not torch.equal(now, was):"]
             lines += ['        wrong.append(f"the kernel wrote to the memory of or around {name}")']
         if self._unproven():
-            lines += ["", f"if not any(name in run.kernel for name in {list(self.target.proof)}):  # another kernel ran"]
+            lines += [
+                "",
+                f"if not any(name in run.kernel for name in {list(self.target.proof)}):  # another kernel ran",
+            ]
             lines += ['    wrong.append(f"{run.kernel} ran")']
         if self._hangs():
             lines += ["", "faulthandler.cancel_dump_traceback_later()"]
@@ -266,4 +283,3 @@ def _short(lengths: tuple[int, ...]) -> str:
 def _named(mask: Mask) -> str:
     inner = parts(mask)
     return tag(mask) + (f"({', '.join(_named(part) for part in inner)})" if inner else "")
-

@@ -39,7 +39,9 @@ def user_call(case: Case, function: Callable[..., Any], asked: frozenset[str]) -
     try:
         source = Path(inspect.getsourcefile(function) or "").read_text()
     except (OSError, TypeError) as error:
-        raise ValueError(f"target {case.target!r}: the source of {function.__qualname__} cannot be read: {error}") from None
+        raise ValueError(
+            f"target {case.target!r}: the source of {function.__qualname__} cannot be read: {error}"
+        ) from None
     taken = excerpt(source, [function.__name__], typing=True)
     setup = _folder(taken, function) + taken
     if "problem" in asked:
