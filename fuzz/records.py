@@ -89,7 +89,7 @@ def machine() -> dict[str, Any]:
 
     found: dict[str, Any] = {
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "cpus": len(os.sched_getaffinity(0)),
         "machine": platform.machine(),
         "cpu": _cpu_name(),

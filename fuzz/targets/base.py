@@ -45,8 +45,8 @@ class AutogradTarget:
         raise NotImplementedError
 
     def executed(self, case: Case, o: Tensor) -> str:
-        """Proof of what ran: the name of the autograd node that made O; forward only, what `pinned` says."""
-        return type(o.grad_fn).__name__ if o.grad_fn is not None else self.pinned
+        """Proof of what ran: the names of the autograd nodes that made O; forward only, what `pinned` says."""
+        return " < ".join(_nodes(o)) if o.grad_fn is not None else self.pinned
 
     @property
     def pinned(self) -> str:
@@ -104,6 +104,18 @@ def default_device() -> Device:
 def parameters(function) -> frozenset[str]:
     """Names of the parameters of a user's function."""
     return frozenset(inspect.signature(function).parameters)
+
+
+def _nodes(o: Tensor, most: int = 12) -> list[str]:
+    """Names of the nodes behind a tensor, nearest first."""
+    found, todo = [], [o.grad_fn]
+    while todo and len(found) < most:
+        node = todo.pop(0)
+        if node is None or type(node).__name__ == "AccumulateGrad":
+            continue
+        found.append(type(node).__name__)
+        todo += [parent for parent, _ in node.next_functions]
+    return found
 
 
 def _leaves(tensors: Tensors, problem: Problem) -> Tensors:

@@ -20,7 +20,7 @@ from oracles.problem import Problem, dense_mask
 _COMPILED = Support(
     bias=True, bias_grad=True, softcap=True, zero_lengths=False, lse=True, dim=(16, 256, 16), max_pairs=1 << 24
 )
-_EAGER = replace(_COMPILED, dim=(1, 256, 1), backward=False, bias_grad=False, max_pairs=1 << 22)
+_EAGER = replace(_COMPILED, dim=(1, 256, 1), backward=False, bias_grad=False, max_pairs=1 << 16)
 
 
 class TorchFlex(AutogradTarget):
