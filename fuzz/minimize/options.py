@@ -44,16 +44,12 @@ KEPT_WHEN_BOLD = frozenset({"backward"})
 
 
 def bold(case: Case) -> Options:
-    """Everything at once: plain, one sequence, one or two heads, the least lengths of their class; then only plain."""
+    """Everything at once: plain, one sequence, one or two heads, the least lengths of their class; then each alone."""
     plain = _switch_off(case, [name for name in OFF if name not in KEPT_WHEN_BOLD])
-    if plain is None:
-        return
-    one = next(iter(one_sequence(plain)), None)
-    small = one and with_lengths(one, [(least(q, 64), least(k, 64)) for q, k in pairs(one)])
-    for heads in (1, 2):
-        if small is not None and heads <= case.problem.heads_q:
-            yield edit(small, heads_q=heads, heads_kv=min(heads, case.problem.heads_kv))
-    yield plain
+    if plain is not None:
+        yield from (_small(plain, heads) for heads in (1, 2))
+        yield plain
+    yield _small(case, 2)
 
 
 def features(case: Case) -> Attempts:
@@ -113,6 +109,15 @@ def data(case: Case) -> Options:
         yield edit_inputs(case, seed=0)
     if case.repeats > USUAL_REPEATS:
         yield replace(case, repeats=USUAL_REPEATS)
+
+
+def _small(case: Case, heads: int) -> Case | None:
+    """The oddest sequence alone, with the least lengths and at most `heads` heads."""
+    one = next(iter(one_sequence(case)), None)
+    short = one and with_lengths(one, [(least(q, 64), least(k, 64)) for q, k in pairs(one)])
+    if short is None or heads > case.problem.heads_q:
+        return None
+    return edit(short, heads_q=heads, heads_kv=min(heads, case.problem.heads_kv))
 
 
 def _switch_off(case: Case, names: Sequence[str]) -> Case | None:
