@@ -28,6 +28,7 @@ RUNS = 2
 PAIR_BYTES = 4 * 24
 CHUNK_BYTES = 256 << 20
 ROUND2 = 1 / 3  # variance of a rounding error that is uniform in [-u, u]
+LEAST = 2.0**-30  # of P: smaller ones count as this much, since their squares leave fp32
 STEPS = 16  # terms of a dot product that are summed together before they meet the running sum
 
 
@@ -170,10 +171,11 @@ class _Forward:
         if keep is not None:
             scores = torch.where(keep, scores, -math.inf)
         self.top = scores.amax(-1, keepdim=True).nan_to_num(neginf=0.0)
-        weights = torch.exp(scores - self.top)
+        self.below = scores - self.top
+        weights = torch.exp(self.below)
         total = weights.sum(-1, keepdim=True)
         safe = torch.where(total == 0, 1.0, total)
-        self.scores, self.p = scores, weights / safe
+        self.keep, self.p = keep, weights / safe
         self.lse = (self.top + torch.log(total)).squeeze(-1)
         rounded = numerics.probs == "input"
         unnormalised = self.by_key(self.round(weights, rounded), self.v) / safe
@@ -213,23 +215,24 @@ class _Forward:
         norms = _norm2(self.q)[..., None] * _per_query_head(_norm2(self.k), p.group)[..., None, :]
         once = 1.0 if n.scaled == "q" else self.scale**2
         sum2 = self.raw * self.raw + norms * (2 * once / p.dim)  # of the partial sums of a score
-        self.p2 = self.p * self.p
+        least = self.p.clamp_min(LEAST)
+        self.p2 = (least if self.keep is None else torch.where(self.keep, least, 0.0)) ** 2
         of_sum = units.summed(p.dim) + (units.kept("input") if n.scaled == "q" else 0.0)
         rel2 = sum2 * of_sum
         if self.chain is not None:
             rel2 = rel2 * self.chain**2 + (n.tanh * p.softcap) ** 2
-        seen2 = self.scores.clamp(-1e6, 1e6) ** 2
-        rel2 = rel2 + seen2 * (units.summed(0) + 2 * units.kept(n.scores) * (n.scores == "input"))
+        seen2 = self.below.clamp_min(-100.0) ** 2 + self.top.clamp(-1e15, 1e15) ** 2  # s and s - max are rounded
+        rel2 = rel2 + seen2 * (2 * units.summed(0) + 2 * units.kept(n.scores))
         self.rel2 = rel2 + ROUND2 * n.exp**2
         wide = self.p2 * self.rel2
         o1 = self.o[0] / units.of["v"]
         both = self.by_key(wide, torch.cat([v2, v1], -1))
         spread = both[..., : p.dim_v] - o1 * (2 * both[..., p.dim_v :] - o1 * wide.sum(-1, keepdim=True))
-        self.rounded_p2 = _with_step(self.p2, self.p, units, n.probs, p.dtype)
+        self.rounded_p2 = _with_step(self.p2, units, n.probs, p.dtype)
         rounded = (units.kept(n.probs) + units.summed(len_k)) * self.by_key(self.rounded_p2, v2)
         o = spread.clamp_min(0) + rounded + units.summed(len_k) * o1 * o1
         lse = wide.sum(-1) + units.summed(len_k) + ROUND2 * n.exp**2
-        lse = lse + units.summed(0) * (self.top.squeeze(-1) ** 2 + self.lse.clamp_min(-1e6) ** 2)
+        lse = lse + units.summed(0) * (self.top.squeeze(-1).clamp(-1e15, 1e15) ** 2 + self.lse.clamp(-1e15, 1e15) ** 2)
         return {"o": o, "lse": lse}
 
 
@@ -289,7 +292,7 @@ class _Backward:
         by_tile = _tiles(p.len_q, n), _tiles(p.len_k, n)
         step2 = (units.step / both) ** 2 / 12 if n.dscores == "input" and p.dtype == "float16" else 0.0
         rounding = units.kept(n.dscores)
-        seen = (f.p > 0) * step2 if p.dtype == "float16" else 0.0
+        seen = (f.p2 > 0) * step2 if p.dtype == "float16" else 0.0
         to_q = own_raw + draw2 * (rounding + units.summed(len_k) + units.kept(n.sums) * by_tile[1]) + seen
         to_k = own_raw + draw2 * (rounding + units.summed(len_q) + units.kept(n.sums) * by_tile[0]) + seen
         dq = f.by_key(to_q, k2) + delta2 * f.by_key(pulled, k1) ** 2
@@ -323,11 +326,11 @@ def _per_query_head(x: Tensor, group: int) -> Tensor:
     return x if group == 1 else x.repeat_interleave(group, 1)
 
 
-def _with_step(p2: Tensor, p: Tensor, units: _Units, kept: str, dtype: str) -> Tensor:
+def _with_step(p2: Tensor, units: _Units, kept: str, dtype: str) -> Tensor:
     """P squared, with what rounding a P near fp16's smallest subnormal adds; in units of the relative roundoff."""
     if kept != "input" or dtype != "float16":
         return p2
-    return p2 + (p > 0) * (units.step / 2 / units.u) ** 2
+    return p2 + (p2 > 0) * (units.step / 2 / units.u) ** 2
 
 
 def _tiles(length: int, numerics: Numerics) -> float:
