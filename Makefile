@@ -1,0 +1,62 @@
+# The list of habits. `make fuzz` and `make test` need nothing but Python 3.11 and a network; both install into .venv first.
+# Variables: PYTHON (an interpreter, 3.11 or newer), PIP_FLAGS (for pip install), ARGS (more options of the command run).
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP_FLAGS ?=
+ARGS ?=
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install fuzz test corpus lint format bench conformance nightly doctor clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@ 2>/dev/null || grep '##' $(MAKEFILE_LIST)
+
+install: $(STAMP)  ## .venv with the pinned dependencies and this package; nothing when it is there already
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "make: no Python found; install it (Debian: sudo apt-get install python3 python3-venv)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is too old; Python 3.11 or newer is needed (make PYTHON=/path/to/python3.11)"; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual environments; run: sudo apt-get install python3-venv"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	@touch $@
+
+fuzz: $(STAMP)  ## a session: about 300 cases over every target that runs here (ARGS="--fuzz-cases 2000 --fuzz-seed 7")
+	$(BIN)/python -m pytest -n auto fuzz $(ARGS)
+
+test: $(STAMP)  ## the project's own tests, without the slow ones
+	$(BIN)/python -m pytest -n auto -m "not slow" tests $(ARGS)
+
+corpus: $(STAMP)  ## replays every saved case
+	$(BIN)/python -m pytest -n auto corpus $(ARGS)
+
+lint: $(STAMP)  ## ruff (lint and format) and mypy over the whole tree
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## lets ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## the figures of README.md; results go to ci/results/
+	$(BIN)/python ci/bench.py $(ARGS)
+
+conformance: $(STAMP)  ## the matrix of published configurations for one target (TARGET=torch.sdpa.math)
+	$(BIN)/attnfuzz conformance $(or $(TARGET),torch.sdpa.math) $(ARGS)
+
+nightly: $(STAMP)  ## everything, slow tests too, and a long session with a seed of the day (CASES=20000)
+	$(BIN)/python -m pytest -n auto tests
+	$(BIN)/python -m pytest -n auto corpus
+	$(BIN)/python -m pytest -n auto fuzz --fuzz-cases $(or $(CASES),20000) --fuzz-seed $(or $(SEED),$(shell date -u +%Y%m%d)) $(ARGS)
+
+doctor: $(STAMP)  ## what this machine lacks, and the command that mends it
+	$(BIN)/attnfuzz doctor
+
+clean:  ## removes .venv and caches; sessions and the corpus stay
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
