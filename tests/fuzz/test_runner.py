@@ -122,3 +122,18 @@ def test_grandchildren_that_hold_the_connection_are_killed_with_the_child(shared
     assert shared.run(case("honest")).outcome == "pass"
     shared.close()
     assert gone(grandchild)
+
+
+PY_SPIES = {"missing": (None, "py-spy: not installed"), "not allowed": ("false", "false: exit code 1")}
+
+
+@pytest.mark.parametrize("state", PY_SPIES)
+def test_without_py_spy_faulthandler_tells_even_when_the_gil_is_held(shared, monkeypatch, state):
+    program, trouble = PY_SPIES[state]
+    monkeypatch.setattr("fuzz.runner.evidence.find", lambda name: program)
+    verdict = shared.run(case("spins_holding_the_gil"))
+    assert kind(verdict) == "hang: hang"
+    assert verdict.evidence["stack_source"] == "faulthandler"
+    assert verdict.evidence["stack_trouble"] == trouble
+    assert "spins_holding_the_gil" in verdict.evidence["python_stack"]
+    assert ", in _spin (" in verdict.findings[0].message
