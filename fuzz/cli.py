@@ -133,7 +133,7 @@ def _run(options: argparse.Namespace) -> int:
         minimize_runs=0 if options.no_minimize else 60,
         seconds=options.seconds,
     )
-    new = run_session(wanted, options.workers, Console(stderr=False))
+    new = run_session(wanted, options.workers, _console())
     return FINDINGS if new else OK
 
 
@@ -143,7 +143,7 @@ def _repro(options: argparse.Namespace) -> int:
     from fuzz.runner import Runner
     from fuzz.view import rate, show
 
-    console = Console(soft_wrap=True) if not sys.stdout.isatty() else Console()
+    console = _console()
     case = load_case(options.case)
     target = _load(case.target, options)
     if (why := target.missing()) is not None:
@@ -216,7 +216,7 @@ def _targets(options: argparse.Namespace) -> int:
     from fuzz.targets.registry import targets
     from fuzz.targets.target import limits
 
-    console = Console()
+    console = _console()
     for name, target in targets(_files(options), _device(options), planted=True).items():
         why = target.missing()
         state = "[green]runs here[/]" if why is None else f"[yellow]cannot run here: {why}[/]"
@@ -242,6 +242,10 @@ def _schema(options: argparse.Namespace) -> int:
 
     print(json.dumps(schema(), indent=2))
     return OK
+
+
+def _console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=120)
 
 
 def _device(options: argparse.Namespace):

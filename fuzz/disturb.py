@@ -44,7 +44,7 @@ def _load(device: torch.device):
 
 
 def _burn(stop: threading.Event) -> None:
-    a = torch.ones(96, 96)
+    a = torch.ones(256, 256)  # long enough that this thread hardly ever holds the GIL
     while not stop.is_set():
         a @ a  # noqa: B018 - the point is the work, not the value
 

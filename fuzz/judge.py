@@ -19,7 +19,7 @@ from torch import Tensor
 from fuzz.arena import Arena, build
 from fuzz.case import Case
 from fuzz.disturb import disturbed
-from fuzz.memory import Guarded, poison_cuda
+from fuzz.memory import Guarded, poison_cuda, poison_malloc
 from fuzz.targets.target import Execution, Target, refusal
 from fuzz.verdict import Finding, Outcome, Place, Verdict, Worst
 from oracles import accuracy, determinism
@@ -72,6 +72,8 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
     """Runs one case to its Verdict on `device` (by default cpu or cuda, by the target). Raises only what is our own fault."""
     clock = Clock(enter)
     where = torch.device(device or ("cuda" if target.device == "cuda" else "cpu"))
+    if where.type == "cpu":
+        poison_malloc()
     refused = refusal(target, case)
     if refused is not None and refused.kind == "cannot":
         return Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")

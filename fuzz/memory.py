@@ -11,6 +11,7 @@ Three layers, since an allocation is made in different places:
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 import torch
@@ -68,6 +69,7 @@ class Guarded(TorchFunctionMode):
         return window.requires_grad_(made.requires_grad) if made.requires_grad else window
 
 
+@functools.cache
 def poison_malloc() -> bool:
     """Makes glibc fill fresh allocations of this process with 0xFF. False where malloc is not glibc's."""
     try:

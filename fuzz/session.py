@@ -22,7 +22,7 @@ from fuzz.features import features, ordered
 from fuzz.minimize import minimize
 from fuzz.records import Record, Recorder
 from fuzz.runner import Runner
-from fuzz.signature import explains, signature
+from fuzz.signature import explains, look_alike, signature
 from fuzz.targets.registry import load, targets
 from fuzz.targets.target import Device, Target, refusal
 from fuzz.verdict import Signature, Verdict, summary
@@ -187,18 +187,18 @@ class Worker:
         if status != "new":
             return msgspec.structs.replace(record, status=status, finding=where)
         entry = self._minimized(under_test, case, verdict)
-        status, where = self._status(entry.signature)
+        status, where = self._status(entry.signature, minimized=True)
         if status == "new":
             where = str(self._save(entry))
         return msgspec.structs.replace(record, status=status, finding=where, signature=entry.signature)
 
-    def _status(self, found: Signature) -> tuple[str, str]:
+    def _status(self, found: Signature, *, minimized: bool = False) -> tuple[str, str]:
         """'known' with the corpus file, 'again' with the session's file, or 'new'."""
         entry = known(found, self._corpus)
         if entry is not None:
             return "known", entry.name
         for path, before in self._findings():
-            if explains(before.signature, found):
+            if explains(before.signature, found) or (minimized and look_alike(before.signature, found)):
                 return "again", str(path)
         return "new", ""
 

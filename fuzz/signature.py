@@ -89,6 +89,22 @@ def explains(known: Signature, found: Signature) -> bool:
     )
 
 
+def look_alike(one: Signature, other: Signature) -> bool:
+    """Whether two minimised failures are one bug seen from two sides: what they need is equal, and so is the pass that
+    goes wrong. (Where O happens to be right, as it is for constant values, the same bug shows in LSE alone.)
+    """
+    return (one.target, one.kind, one.oracle, one.features) == (
+        other.target,
+        other.kind,
+        other.oracle,
+        other.features,
+    ) and (_is_forward(one) == _is_forward(other))
+
+
+def _is_forward(signature: Signature) -> bool:
+    return bool(signature.tensors) and set(signature.tensors) <= set(_STAGES)
+
+
 def _failure(verdict: Verdict) -> tuple[str, str]:
     first = root(verdict)
     return (first.kind, first.oracle) if first else (verdict.outcome, "runner")
