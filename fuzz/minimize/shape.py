@@ -76,8 +76,10 @@ def dims(case: Case) -> Options:
 
 
 def least(length: int, tile: int) -> int:
-    """The least length with the remainder that `length` has by `tile`; a multiple of it stays one."""
-    return length % tile or min(length, tile)
+    """The least length with the remainder that `length` has by `tile`. A multiple stays one, and so does one row more
+    than a multiple: a length of 1 would be another class, decoding."""
+    remainder = length % tile
+    return min(length, remainder + tile) if remainder < 2 else remainder
 
 
 def smaller(length: int) -> list[int]:
