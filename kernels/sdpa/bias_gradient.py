@@ -46,8 +46,6 @@ def dbias_kernel(
     scale,
     DTYPE: tl.constexpr,
     MASK_DTYPE: tl.constexpr,
-    BROADCAST_ROWS: tl.constexpr,
-    BROADCAST_COLUMNS: tl.constexpr,
     DESCRIPTOR: tl.constexpr,
     INTERPRETED: tl.constexpr,
     TILE_M: tl.constexpr,
@@ -62,8 +60,8 @@ def dbias_kernel(
     tile, mask_batch, mask_head = locate(tiles, mask_batches, mask_heads, INTERPRETED)
     row_start = tile // column_tiles * TILE_M
     column_start = tile % column_tiles * TILE_N
-    m_last = len_q if BROADCAST_ROWS else row_start + 1
-    n_last = len_k if BROADCAST_COLUMNS else column_start + 1
+    m_last = tl.where(mask_rows == 1, len_q, row_start + 1)
+    n_last = tl.where(mask_columns == 1, len_k, column_start + 1)
 
     rdMask = tl.zeros([TILE_M, TILE_N], tl.float32)
     for batch in range(mask_batch, batches, mask_batches):
@@ -91,9 +89,9 @@ def dbias_kernel(
                     rdP = dot(rdO, tl.trans(rV), tl.zeros([TILE_M, TILE_N], tl.float32))
                     rdMask += rP * (rdP - rDelta[:, None])
 
-    if BROADCAST_ROWS:
+    if mask_rows == 1:
         rdMask = tl.broadcast_to(tl.sum(rdMask, 0, keep_dims=True), (TILE_M, TILE_N))
-    if BROADCAST_COLUMNS:
+    if mask_columns == 1:
         rdMask = tl.broadcast_to(tl.sum(rdMask, 1, keep_dims=True), (TILE_M, TILE_N))
     row = row_start + tl.arange(0, TILE_M)[:, None]
     column = column_start + tl.arange(0, TILE_N)[None, :]

@@ -1,12 +1,12 @@
 """Tile sizes: one table, by head dim bucket and element size. No autotuning at run time.
 
-Head dims are padded to the next of 16, 32, 64, 128, 256 (`block_d`), for dim and dim_v together, so the number of
+Head dims are padded to the next of 32, 64, 128, 256 (`block_d`), for dim and dim_v together, so the number of
 compiled kernels stays small: see `kernels.sdpa.launch.Launch.compile_key`.
 """
 
 from dataclasses import dataclass
 
-BLOCKS_D = (16, 32, 64, 128, 256)
+BLOCKS_D = (32, 64, 128, 256)
 MAX_DIM = BLOCKS_D[-1]
 
 
@@ -39,7 +39,6 @@ _INTERPRETED = Config(*[Tiles(64, 64, 4, 1)] * 4)
 
 # Descriptors and no mask: chosen from a sweep on an H100 at 8,192 tokens, see ci/results.
 _PLAIN = {
-    16: Config(Tiles(64, 128, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2)),
     32: Config(Tiles(64, 128, 4, 2), Tiles(64, 64, 4, 2), Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2)),
     64: Config(Tiles(64, 128, 4, 2), Tiles(64, 64, 4, 2), Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 2)),
     128: Config(Tiles(64, 64, 4, 3), Tiles(64, 64, 4, 2), Tiles(128, 64, 8, 3), Tiles(64, 64, 4, 2)),
@@ -48,13 +47,13 @@ _PLAIN = {
 
 # A mask, or pointers with explicit strides: 64-bit addresses of single elements take the registers.
 _GENERAL = {
-    **dict.fromkeys((16, 32, 64, 128), Config(*[Tiles(64, 64, 8, 2)] * 4)),
+    **dict.fromkeys((32, 64, 128), Config(*[Tiles(64, 64, 8, 2)] * 4)),
     256: Config(Tiles(64, 32, 8, 1), Tiles(32, 64, 8, 1), Tiles(64, 32, 8, 1), Tiles(64, 32, 8, 1)),
 }
 
 # float32 is multiplied without tensor cores, from registers.
 _SINGLE = {
-    **dict.fromkeys((16, 32, 64), Config(*[Tiles(32, 32, 4, 1)] * 4)),
+    **dict.fromkeys((32, 64), Config(*[Tiles(32, 32, 4, 1)] * 4)),
     128: Config(*[Tiles(32, 32, 8, 1)] * 4),
     256: Config(*[Tiles(16, 16, 8, 1)] * 4),
 }

@@ -154,9 +154,9 @@ def _row_state_launch(
             "heads_q": heads_q,
             "len_q": len_q,
             "dim_v": dim_v,
+            "has_dlse": int(grad_lse is not None),
         },
         {
-            "HAS_DLSE": grad_lse is not None,
             "DESCRIPTOR": descriptor,
             "INTERPRETED": INTERPRETED,
             "TILE_M": tiles.tile_m,
@@ -231,8 +231,6 @@ def bias_gradient_launches(attention: Attention, grad_out: Tensor, state: Tensor
         {
             **attention.constants(tiles, descriptor),
             "MASK_DTYPE": _TRITON_DTYPES[grad_bias.dtype],
-            "BROADCAST_ROWS": rows == 1,
-            "BROADCAST_COLUMNS": columns == 1,
             "kv_head_of": steps.kv_head_of,
             "mask_tail_keys": steps.mask_tail_keys,
         },

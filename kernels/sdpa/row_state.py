@@ -11,12 +11,12 @@ import triton.language as tl
 
 from kernels.sdpa.forward import locate
 from kernels.sdpa.scores import LOG2E
-from kernels.sdpa.tiles import load_tile, widen
+from kernels.sdpa.tiles import load_tile, wide_product, widen
 
 ROW_TILE: tl.constexpr = tl.constexpr(128)
 
 ROW_STATE_RUNTIME = ["mO", "tO", "mdO", "tdO", "mLSE", "mdLSE", "tdLSE", "mState"]
-ROW_STATE_RUNTIME += ["batches", "heads_q", "len_q", "dim_v"]
+ROW_STATE_RUNTIME += ["batches", "heads_q", "len_q", "dim_v", "has_dlse"]
 
 
 @triton.jit
@@ -56,7 +56,7 @@ def row_state_kernel(
     heads_q,
     len_q,
     dim_v,
-    HAS_DLSE: tl.constexpr,
+    has_dlse,
     DESCRIPTOR: tl.constexpr,
     INTERPRETED: tl.constexpr,
     TILE_M: tl.constexpr,
@@ -71,9 +71,8 @@ def row_state_kernel(
     rO = load_tile(mO, tO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
     rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
     rDelta = tl.sum(widen(rO) * widen(rdO), 1)
-    if HAS_DLSE:
-        start = tl.cast(batch, tl.int64) * tdLSE[0] + tl.cast(head, tl.int64) * tdLSE[1]
-        rDelta -= tl.load(mdLSE + start + index_row.to(tl.int64) * tdLSE[2], mask=inside, other=0.0)
+    offset = wide_product(batch, tdLSE[0]) + wide_product(head, tdLSE[1]) + wide_product(index_row, tdLSE[2])
+    rDelta -= tl.load(mdLSE + offset, mask=inside & (has_dlse != 0), other=0.0)
     batch_head = (batch * heads_q + head).to(tl.int64)
     rLSE = tl.load(mLSE + batch_head * len_q + index_row, mask=inside, other=-float("inf"))
     empty = rLSE == -float("inf")
