@@ -22,6 +22,7 @@ class Numerics:
     dscores      dS before dS K and dS^T Q
     delta        O in delta = sum(O * dO): as stored ('input'), or not needed because P dP is summed in fp32 ('float32')
     heads        dK, dV of the query heads that share a KV head, before they are summed
+    dbias        dS before it is summed over the axes along which the bias is broadcast: in fp32, or in the bias's dtype
     sums         dQ, dK, dV between the tiles that add to them ('input': rounded to the input dtype after each tile)
     tile         rows of such a tile, the smallest one in use; only read where sums is 'input'
     exp          relative error of the exponential (ex2.approx: 2^-22; a polynomial may be worse)
@@ -35,6 +36,7 @@ class Numerics:
     dscores: Kept = "input"
     delta: Kept = "input"
     heads: Kept = "float32"
+    dbias: Kept = "input"
     sums: Kept = "float32"
     tile: int = 32
     exp: float = 2.0**-22

@@ -28,8 +28,10 @@ RUNS = 2
 PAIR_BYTES = 4 * 24
 CHUNK_BYTES = 256 << 20
 ROUND2 = 1 / 3  # variance of a rounding error that is uniform in [-u, u]
+BASE = 2.0**24  # variances are of errors in units of 1 / BASE: squares of fp32's roundoff are near 1, far from its ends
+ALIKE = 16  # power of how equal terms are: only nearly constant inputs count
 LEAST = 2.0**-30  # of P: smaller ones count as this much, since their squares leave fp32
-STEPS = 16  # terms of a dot product that are summed together before they meet the running sum
+STEPS = 3  # a sum of n terms one by one: partial sums that grow evenly have a mean square of n / 3 times the last one's
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,23 @@ class _Units:
 
     def kept(self, where: str) -> float:
         """Variance of rounding a value of 1 at a place that is kept in `where`."""
-        return ROUND2 * self.u**2 if where == "input" else 0.0
+        return ROUND2 * (self.u * BASE) ** 2 if where == "input" else 0.0
 
     def summed(self, terms: int) -> float:
         """Variance of an fp32 sum of that many terms, for partial sums of size 1."""
-        return ROUND2 * self.dot**2 * (4 + terms / STEPS)
+        return ROUND2 * (self.dot * BASE) ** 2 * (4 + terms / STEPS)
+
+    def alike(self, terms: int, value2: Tensor, squares: Tensor) -> Tensor:
+        """Variance of a sum (value2 its square) whose terms are equal, and so are their rounding errors; 0 for a usual sum.
+
+        `squares` is the sum of the terms' squares: by Cauchy-Schwarz value2 <= terms * squares, equal for equal terms.
+        """
+        return value2 * self.share(terms, value2, squares) * (terms * self.dot * BASE / 4) ** 2
+
+    @staticmethod
+    def share(terms: int, value2: Tensor, squares: Tensor) -> Tensor:
+        """1 where the terms of a sum are equal, 0 where they are not nearly so."""
+        return (value2 / (terms * squares).clamp_min(1e-30)).clamp_max(1.0) ** ALIKE
 
 
 def same_precision(
@@ -114,7 +128,7 @@ def _noise(
         size["dk"] = both * of["q"] * (1.0 if numerics.scaled == "q" else abs(p.scale_value))
     found = {}
     for name, x in variance.items():
-        sigma = x.clamp_min(0).sqrt() * size[name]
+        sigma = x.clamp_min(0).sqrt() * (size[name] / BASE)
         info = torch.finfo(_stored_as(problem, name))
         times = 1.0
         if numerics.sums == "input" and name in ("dq", "dk", "dv"):
@@ -154,6 +168,7 @@ class _Forward:
         )
         bias = tensors["bias"]
         self.scale = p.scale_value
+        self.fine = p.dtype == "float32" or numerics.probs == "float32"  # whether fp32's own roundings show
         if numerics.scaled == "q":
             self.q = self.round(self.q * self.scale, True)
         raw = self.by_query(self.q, self.k)
@@ -201,6 +216,13 @@ class _Forward:
             return each.unflatten(-3, (-1, self.problem.group)).sum(-3)
         return self.fold(x).transpose(-2, -1) @ self.fold(y)
 
+    def products2(self, x: Tensor, y: Tensor) -> Tensor:
+        """Sum of the squared terms of every dot product of by_query(x, y); where fp32's roundings hardly matter,
+        estimated from the norms (twice the mean)."""
+        if self.fine:
+            return self.by_query(x * x, y * y)
+        return _norm2(x)[..., None] * _per_query_head(_norm2(y), self.problem.group)[..., None, :] * (2 / x.shape[-1])
+
     def fold(self, x: Tensor) -> Tensor:
         """(…, heads_q, rows, d) as (…, heads_kv, group * rows, d)."""
         group, (heads, rows) = self.problem.group, x.shape[-3:-1]
@@ -212,26 +234,33 @@ class _Forward:
         v1 = self.v / units.of["v"]
         v2 = v1 * v1
         len_k = self.p.shape[-1]
-        norms = _norm2(self.q)[..., None] * _per_query_head(_norm2(self.k), p.group)[..., None, :]
         once = 1.0 if n.scaled == "q" else self.scale**2
-        sum2 = self.raw * self.raw + norms * (2 * once / p.dim)  # of the partial sums of a score
+        raw2 = self.raw * self.raw
+        squares = self.products2(self.q, self.k) * once
+        sum2 = raw2 + squares  # of the partial sums of a score
         least = self.p.clamp_min(LEAST)
         self.p2 = (least if self.keep is None else torch.where(self.keep, least, 0.0)) ** 2
         of_sum = units.summed(p.dim) + (units.kept("input") if n.scaled == "q" else 0.0)
         rel2 = sum2 * of_sum
+        if self.fine:
+            rel2 = rel2 + units.alike(p.dim, raw2, squares)
         if self.chain is not None:
-            rel2 = rel2 * self.chain**2 + (n.tanh * p.softcap) ** 2
+            rel2 = rel2 * self.chain**2 + (n.tanh * BASE * p.softcap) ** 2
         seen2 = self.below.clamp_min(-100.0) ** 2 + self.top.clamp(-1e15, 1e15) ** 2  # s and s - max are rounded
         rel2 = rel2 + seen2 * (2 * units.summed(0) + 2 * units.kept(n.scores))
-        self.rel2 = rel2 + ROUND2 * n.exp**2
+        self.rel2 = rel2 + ROUND2 * (n.exp * BASE) ** 2
         wide = self.p2 * self.rel2
         o1 = self.o[0] / units.of["v"]
         both = self.by_key(wide, torch.cat([v2, v1], -1))
         spread = both[..., : p.dim_v] - o1 * (2 * both[..., p.dim_v :] - o1 * wide.sum(-1, keepdim=True))
         self.rounded_p2 = _with_step(self.p2, units, n.probs, p.dtype)
-        rounded = (units.kept(n.probs) + units.summed(len_k)) * self.by_key(self.rounded_p2, v2)
-        o = spread.clamp_min(0) + rounded + units.summed(len_k) * o1 * o1
-        lse = wide.sum(-1) + units.summed(len_k) + ROUND2 * n.exp**2
+        squares, o2 = self.by_key(self.rounded_p2, v2), o1 * o1
+        o = spread.clamp_min(0) + (units.kept(n.probs) + units.summed(len_k)) * squares + units.summed(len_k) * o2
+        lse = wide.sum(-1) + units.summed(len_k) + ROUND2 * (n.exp * BASE) ** 2
+        if self.fine:
+            total = torch.ones((), device=o.device)
+            o = o + units.alike(len_k, o2, squares)
+            lse = lse + units.alike(len_k, total, self.p2.sum(-1))
         lse = lse + units.summed(0) * (self.top.squeeze(-1).clamp(-1e15, 1e15) ** 2 + self.lse.clamp(-1e15, 1e15) ** 2)
         return {"o": o, "lse": lse}
 
@@ -261,7 +290,8 @@ class _Backward:
         found = {"dq": f.by_key(draw, f.k) * f.scale, "dk": dk if n.scaled == "q" else dk * f.scale}
         found["dv"] = dv.expand(RUNS, *dv.shape)
         if _wants_dbias(f.problem):
-            found["dbias"] = _sum_bias(f.problem, self.ds)
+            one_by_one = n.dbias == "input" and f.problem.bias is not None and f.problem.bias.dtype == "input"
+            found["dbias"] = _sum_bias(f.problem, f.round(self.ds, one_by_one))
         return found
 
     def variance(self, o2: Tensor, lse2: Tensor) -> dict[str, Tensor]:
@@ -274,34 +304,47 @@ class _Backward:
         terms = o1 * o1 * do2
         of_dp = units.summed(p.dim_v)
         delta2 = (o2 * do2 + (units.kept(n.delta) + of_dp) * terms).sum(-1, keepdim=True)
-        delta2 = delta2 + of_dp * (self.delta[0] / both) ** 2
+        total2 = (self.delta[0] / both) ** 2
+        delta2 = delta2 + of_dp * total2
+        if f.fine:
+            delta2 = delta2 + units.alike(p.dim_v, total2, terms.sum(-1, keepdim=True))
         ds2 = (self.ds[0] / both) ** 2
-        v_norms = _per_query_head(_norm2(f.v / units.of["v"]), p.group)[..., None, :]
-        norms = do2.sum(-1, keepdim=True) * v_norms * (2 / p.dim_v)
-        dp2 = (self.dp / both) ** 2 + norms
+        dp2, squares = (self.dp / both) ** 2, f.products2(do1, f.v / units.of["v"])
+        of_dp2 = (dp2 + squares) * of_dp
+        if f.fine:
+            of_dp2 = of_dp2 + units.alike(p.dim_v, dp2, squares)
         lse2 = lse2[..., None]
-        own = ds2 * (f.rel2 + lse2) + f.p2 * dp2 * of_dp
+        own = ds2 * (f.rel2 + lse2) + f.p2 * of_dp2
         if f.chain is not None:
             chain2 = f.chain * f.chain
-            slope = (4 * n.tanh) ** 2 + units.summed(0)
+            slope = (4 * n.tanh * BASE) ** 2 + units.summed(0)
             own_raw, draw2, p2 = own * chain2 + ds2 * slope, ds2 * chain2, f.p2 * chain2
             pulled = f.p * f.chain
         else:
             own_raw, draw2, p2, pulled = own, ds2, f.p2, f.p
         len_q, len_k = f.p.shape[-2] * p.group, f.p.shape[-1]
         by_tile = _tiles(p.len_q, n), _tiles(p.len_k, n)
-        step2 = (units.step / both) ** 2 / 12 if n.dscores == "input" and p.dtype == "float16" else 0.0
+        step2 = (units.step * BASE / both) ** 2 / 12 if n.dscores == "input" and p.dtype == "float16" else 0.0
         rounding = units.kept(n.dscores)
         seen = (f.p2 > 0) * step2 if p.dtype == "float16" else 0.0
         to_q = own_raw + draw2 * (rounding + units.summed(len_k) + units.kept(n.sums) * by_tile[1]) + seen
         to_k = own_raw + draw2 * (rounding + units.summed(len_q) + units.kept(n.sums) * by_tile[0]) + seen
-        dq = f.by_key(to_q, k2) + delta2 * f.by_key(pulled, k1) ** 2
-        dk = f.to_key(to_k + p2 * delta2, q2)
+        pulled2 = f.by_key(pulled, k1) ** 2
+        dq, dk = f.by_key(to_q, k2), f.to_key(to_k + p2 * delta2, q2)
+        if f.fine:  # equal rows of dS have equal errors, which add up
+            dq = dq * (1 + len_k * units.share(len_k, pulled2, f.by_key(p2, k2)))
+            dk = dk * (1 + len_q * units.share(len_q, f.to_key(pulled, q1) ** 2, f.to_key(p2, q2)))
+        dq = dq + delta2 * pulled2
         to_v = f.rounded_p2 * (units.kept(n.probs) + units.summed(len_q) + units.kept(n.sums) * by_tile[0])
         dv = f.to_key(to_v + f.p2 * (f.rel2 + lse2), do2)
+        if f.fine:
+            value2, squares = f.to_key(f.p, do1) ** 2, f.to_key(f.p2, do2)
+            dv = dv * (1 + len_q * units.share(len_q, value2, squares))
+            dv = dv + units.alike(len_q, value2, squares) + value2 * units.summed(len_q)
         found = {"dq": dq, "dk": dk, "dv": dv}
         if p.bias is not None and _wants_dbias(p):
-            own = own + ds2 * (rounding + units.summed(len_q * p.batch)) + seen
+            one_by_one = units.kept(n.dbias) if p.bias.dtype == "input" else 0.0
+            own = own + ds2 * (rounding + one_by_one + units.summed(len_q * p.batch)) + seen
             if p.bias.cols:
                 found["dbias"] = _sum_bias(p, own + f.p2 * delta2)
             else:
