@@ -3,7 +3,8 @@
     with Runner("host") as runner:
         verdict = runner.run(case)
 
-child.py runs in the process that may die; client.py is what the harness calls; watch.py follows one case by the
+client.py is what the harness calls. stem.py runs in a process that has imported everything and touches no device;
+worker.py in the one forked from it that may die; process.py owns both from outside. watch.py follows one case by the
 clock; evidence.py, gpu.py and memory.py look at a child from outside; verdicts.py says what was seen; hang.md says
 why it is done so. Linux only.
 """

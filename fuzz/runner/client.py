@@ -15,12 +15,12 @@ import msgspec
 
 from fuzz.runner import gpu, memory, verdicts
 from fuzz.runner.errors import HarnessError, RunnerError
-from fuzz.runner.evidence import exit_name, last_line
+from fuzz.runner.evidence import exit_name, innermost, last_line
 from fuzz.runner.limits import Limits, for_device
-from fuzz.runner.process import Child
+from fuzz.runner.process import Child, Stem
 from fuzz.runner.tools import Tool
 from fuzz.runner.watch import BEGIN, LOAD, Died, Ended, Grown, Hung, Replied, Slow, Watch
-from fuzz.runner.wire import Answer, Failed, Gone, Open, Opened, Ready, Refused, Run, Start
+from fuzz.runner.wire import Answer, Failed, Gone, Open, Opened, Refused, Run, Start
 from fuzz.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -58,11 +58,12 @@ class Runner:
         self.device = device
         self._env = gpu.environment(device)
         self._limits = limits or for_device(device)
-        self._start = Start(device, threads, tuple(files), (), execute, load)
+        self._start = Start(device, threads, tuple(files), execute, load)
         self._keep = keep
         self._core_dump = core_dump and device != "host"
+        self._stem: Stem | None = None
+        self._spare: Stem | None = None
         self._child: Child | None = None
-        self._spare: Child | None = None
         self._loaded: set[str] = set()
         self._stretch: dict[tuple[str, str], float] = {}
         self._before = ""
@@ -81,7 +82,7 @@ class Runner:
 
     @property
     def pid(self) -> int | None:
-        """The child that would take the next case, if it is there."""
+        """Process id of the child that would take the next case, if it is there."""
         return self._child.pid if self._child is not None else None
 
     def start(self) -> None:
@@ -112,10 +113,10 @@ class Runner:
 
     def close(self) -> None:
         """Kills the children. The Runner can be used again: the next case starts a fresh one."""
-        children, self._child, self._spare = (self._child, self._spare), None, None
-        for child in children:
-            if child is not None:
-                child.close()
+        owned, self._child, self._spare, self._stem = (self._child, self._spare, self._stem), None, None, None
+        for process in owned:
+            if process is not None:
+                process.close()
 
     def _run(self, case: Case) -> Verdict:
         data = msgspec.msgpack.encode(case)
@@ -138,7 +139,7 @@ class Runner:
         return _noted(verdict, {"between_cases": note}) if note else verdict
 
     def _follow(self, child: Child, case: Case, data: bytes) -> Ended:
-        child.new_case()
+        child.stem.forget_output()
         with contextlib.suppress(Gone):  # the watch finds it dead
             child.connection.send(Run(data))
         allowed = self._allowance(case.target)
@@ -151,18 +152,18 @@ class Runner:
         assert self._child is not None
         if isinstance(ended, Hung):
             more = self._device_evidence(self._child, case)
-            output = self._child.output()
+            output = self._child.stem.output()
             self._replace()
             if ended.trail.phase == LOAD:
-                where = verdicts.innermost(ended.later.text)
+                where = innermost(ended.later.text)
                 raise RunnerError(f"{case.target}: not loaded after {ended.trail.elapsed:.0f} s, in {where}")
             return verdicts.hung(case.id, ended, output, more)
         if isinstance(ended, Grown):
-            output = self._child.output()
+            output = self._child.stem.output()
             self._replace()
             return verdicts.grown(case.id, ended, output)
         alive = not self._child.wait(1.0)
-        output = self._child.output()
+        output = self._child.stem.output()
         starved = memory.oom_kills() > self._oom_kills
         code = self._replace()
         if ended.trail.phase == LOAD:
@@ -221,47 +222,55 @@ class Runner:
         """The child, with its imports done and its device proven. Raises RunnerError."""
         if self._child is not None:
             return self._child
-        child, self._spare = self._spare or self._launch(), None
-        self._child = child
-        self._oom_kills = memory.oom_kills()
         try:
-            self._await(child, Ready, self._limits.start, "starting")
-            child.connection.send(Open())
-            self._await(child, Opened, self._limits.open, f"opening {self.device}")
-        except BaseException as error:
+            child = self._child = self._sprout().fork(self._loaded)
+            self._open(child)
+        except RunnerError as error:
             self.close()
-            if isinstance(error, Gone):
-                raise RunnerError(f"{self.device}: the child is gone: {error}") from None
+            raise RunnerError(f"{self.device}: {error}") from None
+        except BaseException:
+            self.close()
             raise
+        self._oom_kills = memory.oom_kills()
         child.resident = memory.resident(child.pid)
         return child
 
-    def _await(self, child: Child, wanted: type, seconds: float, doing: str) -> None:
-        until = monotonic() + seconds
+    def _open(self, child: Child) -> None:
+        """Has the child prove its device."""
+        doing, limit = f"opening {self.device}", self._limits.open
+        child.core = gpu.CoreDump() if self._core_dump else None
+        until = monotonic() + limit
         message = None
-        while message is None:
-            try:
+        try:
+            child.connection.send(Open(child.core.environment if child.core else {}))
+            while message is None:
                 message = child.connection.receive(self._limits.tick)
-            except Gone:
-                child.wait(1.0)
-            if message is None and child.exited():
-                name, line = exit_name(child.kill()), last_line(child.output())
-                raise RunnerError(f"{self.device}: the child died while {doing}, {name}: {line}")
-            if message is None and monotonic() > until:
-                where = verdicts.innermost(child.dump_by_signal())
-                raise RunnerError(f"{self.device}: not done {doing} after {seconds:g} s, in {where or 'native code'}")
+                if message is None and monotonic() > until:
+                    where = innermost(child.dump_by_signal()) or "native code"
+                    raise RunnerError(f"not done {doing} after {limit:g} s, in {where}")
+        except Gone:
+            child.wait(1.0)
+            line = last_line(child.stem.output())
+            raise RunnerError(f"the child died while {doing}, {exit_name(child.kill())}: {line}") from None
         if isinstance(message, Refused):
-            raise RunnerError(f"{self.device}: failed {doing}: {message.line}\n{message.trace}")
-        assert isinstance(message, wanted)
+            raise RunnerError(f"failed {doing}: {message.line}\n{message.trace}")
+        assert isinstance(message, Opened)
 
-    def _launch(self) -> Child:
-        start = msgspec.structs.replace(self._start, targets=tuple(sorted(self._loaded)))
-        env = os.environ | self._env | {"OMP_NUM_THREADS": str(start.threads)}
-        return Child(start, env, self._limits, gpu.CoreDump() if self._core_dump else None)
+    def _sprout(self) -> Stem:
+        """The stem that the next child comes from: the one that is there, its replacement, or a new one."""
+        if self._stem is None or not self._stem.alive():
+            old, self._stem, self._spare = self._stem, self._spare or self._launch(), None
+            if old is not None:
+                old.close()
+        return self._stem
+
+    def _launch(self) -> Stem:
+        env = os.environ | self._env | {"OMP_NUM_THREADS": "1"}  # no thread may start before the fork
+        return Stem(self._start, env, self._limits)
 
     def _prepare_spare(self) -> None:
-        """Starts the replacement, so that its imports overlap with whatever is still to do."""
-        if self._spare is None:
+        """Where the stem is spent: starts its replacement, so that the imports overlap with whatever is still to do."""
+        if self._spare is None and not (self._stem is not None and self._stem.alive()):
             self._spare = self._launch()
 
     def _replace(self) -> int:

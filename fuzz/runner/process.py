@@ -1,47 +1,52 @@
-"""Child: one process from outside. Starting it, its pipe, its output, its end. Owns every descriptor it opens."""
+"""Stem and Child, the runner's two processes from outside: start, fork, output, end. They own their descriptors."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 from time import monotonic, sleep
+from typing import IO, Any
 
 import psutil
 
 from fuzz.runner.errors import RunnerError
+from fuzz.runner.evidence import exit_name, innermost, last_line
 from fuzz.runner.gpu import CoreDump
 from fuzz.runner.limits import Limits
-from fuzz.runner.wire import Connection, Gone, Start, ToClient
+from fuzz.runner.wire import Connection, Ended, Forked, FromStem, FromWorker, Gone, Ready, Refused, Start
 
-_children: weakref.WeakSet[Child] = weakref.WeakSet()
+_owned: weakref.WeakSet[Stem | Child] = weakref.WeakSet()
 
 
-class Child:
-    """A running `python -m fuzz.runner.child`, in a session and process group of its own.
+class Stem:
+    """A running `python -m fuzz.runner.stem`, in a session and process group of its own. `spent`: it became a worker.
 
-    Its output goes into memory (a memfd), not a pipe: nobody has to read it, it cannot block, and grandchildren that
-    hold it open keep nobody waiting. A second one takes faulthandler's stacks.
+    Its output and its workers' goes into memory (a memfd), not a pipe: nobody has to read it, it cannot block, and
+    grandchildren that hold it open keep nobody waiting. A second one takes faulthandler's stacks.
     """
 
-    def __init__(self, start: Start, env: dict[str, str], limits: Limits, core: CoreDump | None = None) -> None:
-        self._limits = limits
-        self.core = core
-        env = env | (core.environment if core else {})
-        mine, theirs = socket.socketpair()
+    def __init__(self, start: Start, env: dict[str, str], limits: Limits) -> None:
+        self.limits = limits
+        self.spent = False
+        self._ready = False
+        self._ended: dict[int, int] = {}
+        control, control_there = socket.socketpair()
+        self._requests, requests_there = socket.socketpair()
         life, self._lifeline = _pipe()
-        self._log = _memory_file("attnfuzz-output")
-        self._stacks = _memory_file("attnfuzz-stacks")
-        given = (theirs.fileno(), life.fileno(), self._stacks.fileno())
+        self._log, self._stacks = _memory_file("attnfuzz-output"), _memory_file("attnfuzz-stacks")
+        given = (control_there.fileno(), requests_there.fileno(), life.fileno(), self._stacks.fileno())
         try:
-            self._popen = subprocess.Popen(
-                [sys.executable, "-P", "-u", "-m", "fuzz.runner.child", *map(str, given)],
+            self.popen = subprocess.Popen(
+                [sys.executable, "-P", "-u", "-m", "fuzz.runner.stem", *map(str, given)],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,
@@ -52,26 +57,145 @@ class Child:
         except OSError as error:
             raise RunnerError(f"cannot start {sys.executable}: {error}") from error
         finally:
-            theirs.close()
-            life.close()
-        mine.settimeout(limits.reap)
-        self.began = monotonic()
-        self.connection = Connection(mine, ToClient)
-        self.resident = 0  # bytes when it was ready; the client's note
-        _children.add(self)
+            for there in (control_there, requests_there, life):
+                there.close()
+        self._control = Connection(control, FromStem)
+        _owned.add(self)
         with contextlib.suppress(Gone):  # whoever waits for Ready finds out
-            self.connection.send(start)
+            self._control.send(start)
 
     @property
     def pid(self) -> int:
         """Process id, also that of its group."""
-        return self._popen.pid
+        return self.popen.pid
+
+    def alive(self) -> bool:
+        """Whether it is there and can fork."""
+        return not self.spent and not self.exited()
 
     def exited(self) -> bool:
         """Whether it has ended. Does not reap it, so that its pid and its group's id stay its own until `kill`."""
-        if self._popen.returncode is not None:
-            return True
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        return self.popen.returncode is not None or _peek(self.pid) is not None
+
+    def fork(self, targets: Iterable[str]) -> Child:
+        """A fresh worker that has loaded `targets`. Raises RunnerError when imports fail or never end."""
+        if not self._ready:
+            self._await(Ready, "starting")
+            self._ready = True
+        ours, theirs = socket.socketpair()
+        life, lifeline = _pipe()
+        try:
+            request = json.dumps(sorted(targets)).encode()
+            socket.send_fds(self._requests, [request], [theirs.fileno(), life.fileno()])
+            pid = self._await(Forked, "forking a worker").pid
+        except OSError:
+            raise RunnerError(self._obituary("forking a worker")) from None
+        finally:
+            theirs.close()
+            life.close()
+        self.spent = pid == self.pid
+        ours.settimeout(self.limits.reap)
+        return Child(self, pid, ours, lifeline)
+
+    def ended(self, pid: int) -> int | None:
+        """Exit code of a worker, or None while it runs; that of a worker whose stem died first is SIGKILL's."""
+        if pid == self.pid:
+            return _peek(pid) if self.popen.returncode is None else self.popen.returncode
+        with contextlib.suppress(Gone):
+            while (message := self._control.receive(0.0)) is not None:
+                if isinstance(message, Ended):
+                    self._ended[message.pid] = message.code
+        if pid not in self._ended and self.exited() and not running(pid):
+            return -signal.SIGKILL
+        return self._ended.get(pid)
+
+    def close(self) -> None:
+        """Kills it, with whatever is in its group, and closes every descriptor."""
+        try:
+            if self.popen.returncode is None:
+                kill_group(self.pid)
+            self.popen.wait(self.limits.reap)
+        except subprocess.TimeoutExpired:
+            raise RunnerError(f"process {self.pid} did not end within {self.limits.reap:g} s of SIGKILL") from None
+        finally:
+            self.release()
+            self._log.close()
+            self._stacks.close()
+            _owned.discard(self)
+
+    def release(self) -> None:
+        """Closes connections and lifeline, which alone kills the process."""
+        self._lifeline.close()
+        self._control.close()
+        self._requests.close()
+
+    def forget_output(self, most: int = 0) -> None:
+        """Throws the output away where it is more than `most` bytes."""
+        if os.fstat(self._log.fileno()).st_size > most:
+            os.ftruncate(self._log.fileno(), 0)
+
+    def output(self) -> str:
+        """The tail of stdout and stderr together."""
+        return _tail(self._log.fileno(), self.limits.log)
+
+    def dump_by_signal(self, pid: int) -> str:
+        """All threads' Python stacks from faulthandler's handler, or ''. Works while native code holds the GIL."""
+        os.ftruncate(self._stacks.fileno(), 0)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR2)
+        until = monotonic() + self.limits.signal
+        seen = ""
+        while monotonic() < until:
+            sleep(0.005)
+            now = _tail(self._stacks.fileno(), 1 << 16)
+            if now and now == seen:
+                break
+            seen = now
+        return seen
+
+    def _await(self, wanted: type, doing: str) -> Any:
+        limit = self.limits.start
+        until = monotonic() + limit
+        while True:
+            try:
+                message = self._control.receive(self.limits.tick)
+            except Gone:
+                raise RunnerError(self._obituary(doing)) from None
+            if isinstance(message, wanted):
+                return message
+            if isinstance(message, Refused):
+                raise RunnerError(f"failed {doing}: {message.line}\n{message.trace}")
+            if monotonic() > until:
+                where = innermost(self.dump_by_signal(self.pid)) or "native code"
+                raise RunnerError(f"not done {doing} after {limit:g} s, in {where}")
+
+    def _obituary(self, doing: str) -> str:
+        until = monotonic() + 1.0
+        while not self.exited() and monotonic() < until:
+            sleep(0.01)
+        self.close_quietly()
+        return f"the child died while {doing}, {exit_name(self.popen.returncode)}: {self._last}"
+
+    def close_quietly(self) -> None:
+        """Kills it and keeps its last line, for the error that follows."""
+        self._last = last_line(self.output())
+        kill_group(self.pid)
+        self.popen.wait(self.limits.reap)
+
+
+class Child:
+    """A worker: the process that runs cases. Leads a process group; reaped by its stem."""
+
+    def __init__(self, stem: Stem, pid: int, sock: socket.socket, lifeline: IO[bytes]) -> None:
+        self.stem, self.pid, self._lifeline = stem, pid, lifeline
+        self.connection = Connection(sock, FromWorker)
+        self.core: CoreDump | None = None
+        self.resident = 0  # bytes when it was opened; the client's note
+        _owned.add(self)
+
+    def exited(self) -> bool:
+        """Whether it has ended. Its pid stays its own until the stem forks again."""
+        return self.stem.ended(self.pid) is not None
 
     def wait(self, seconds: float) -> bool:
         """Whether it ends by itself within `seconds`."""
@@ -85,18 +209,17 @@ class Child:
         return True
 
     def kill(self) -> int:
-        """SIGKILL to it, its group and its descendants; reaps it. Returns its exit code (negative: a signal), also when
-        it had ended before. Raises RunnerError where the kernel does not let go of it."""
-        if self._popen.returncode is None:
-            for process in _descendants(self.pid):
-                with contextlib.suppress(psutil.Error):
-                    process.kill()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-        try:
-            return self._popen.wait(self._limits.reap)
-        except subprocess.TimeoutExpired:
-            raise RunnerError(f"process {self.pid} did not end within {self._limits.reap:g} s of SIGKILL") from None
+        """SIGKILL to it, its group and its descendants. Returns its exit code (negative: a signal), also when it had
+        ended before. Raises RunnerError where the kernel does not let go of it."""
+        if self.stem.exited() and self.pid != self.stem.pid:
+            self.release()  # the pid may be another's by now; the lifeline knows its group all the same
+        else:
+            kill_group(self.pid)
+        if not self.wait(self.stem.limits.reap):
+            raise RunnerError(f"process {self.pid} did not end within {self.stem.limits.reap:g} s of SIGKILL")
+        code = self.stem.ended(self.pid)
+        assert code is not None
+        return code
 
     def close(self) -> None:
         """Kills it and closes every descriptor."""
@@ -104,63 +227,56 @@ class Child:
             self.kill()
         finally:
             self.release()
-            self._log.close()
-            self._stacks.close()
             if self.core is not None:
                 self.core.remove()
-            _children.discard(self)
+            _owned.discard(self)
 
     def release(self) -> None:
-        """Closes the pipe and the lifeline, which alone kills the child."""
+        """Closes connection and lifeline, which alone kills it."""
         self._lifeline.close()
         self.connection.close()
 
-    def new_case(self) -> None:
-        """Forgets the output so far."""
-        if os.fstat(self._log.fileno()).st_size:
-            os.ftruncate(self._log.fileno(), 0)
-
-    def limit_output(self) -> None:
-        """Throws the output away where it is more than memory should hold."""
-        if os.fstat(self._log.fileno()).st_size > self._limits.spill:
-            os.ftruncate(self._log.fileno(), 0)
-
-    def output(self) -> str:
-        """The tail of stdout and stderr together."""
-        return _tail(self._log.fileno(), self._limits.log)
-
     def dump_by_signal(self) -> str:
-        """All threads' Python stacks from faulthandler's handler, or ''. Works while native code holds the GIL."""
-        os.ftruncate(self._stacks.fileno(), 0)
-        os.kill(self.pid, signal.SIGUSR2)
-        until = monotonic() + self._limits.signal
-        seen = ""
-        while monotonic() < until:
-            sleep(0.005)
-            now = _tail(self._stacks.fileno(), 1 << 16)
-            if now and now == seen:
-                break
-            seen = now
-        return seen
+        """See Stem."""
+        return self.stem.dump_by_signal(self.pid)
 
 
-def _descendants(pid: int) -> list[psutil.Process]:
+def kill_group(pid: int) -> None:
+    """SIGKILL to a process that was not reaped yet, to the group that it leads, and to its descendants elsewhere."""
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+    for send in (os.kill, os.killpg):
+        with contextlib.suppress(ProcessLookupError):
+            send(pid, signal.SIGKILL)
+
+
+def running(pid: int) -> bool:
+    """Whether the process is there and has not ended (a zombie has)."""
     try:
-        return psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return []
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
-def _pipe():
+def _peek(pid: int) -> int | None:
+    """Exit code of our own child, or None while it runs. Does not reap it, so its pid stays its own."""
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+
+def _pipe() -> tuple[IO[bytes], IO[bytes]]:
     reading, writing = os.pipe()
     return open(reading, "rb", buffering=0), open(writing, "wb", buffering=0)
 
 
-def _memory_file(name: str):
+def _memory_file(name: str) -> IO[bytes]:
     number = os.memfd_create(name, os.MFD_CLOEXEC)
-    file = open(number, "rb+", buffering=0)  # noqa: SIM115 (closed by Child.close)
     fcntl.fcntl(number, fcntl.F_SETFL, fcntl.fcntl(number, fcntl.F_GETFL) | os.O_APPEND)
-    return file
+    return open(number, "rb+", buffering=0)
 
 
 def _tail(number: int, size: int) -> str:
@@ -175,9 +291,9 @@ def _search_path() -> str:
 
 
 def _after_fork() -> None:
-    """A fork of the client must not keep its children alive, nor speak to them."""
-    for child in list(_children):
-        child.release()
+    """A fork of the client must not keep these processes alive, nor speak to them."""
+    for process in list(_owned):
+        process.release()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from fuzz.runner.evidence import exit_name, last_line
+from fuzz.runner.evidence import exit_name, innermost, last_line
 from fuzz.runner.limits import MIB
 from fuzz.runner.watch import Died, Grown, Hung, Slow, Trail
 from fuzz.verdict import Finding, Place, Verdict
-
-_FRAME = re.compile(r'^\s+(?:File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)|(?P<spy>\S.*))$')
 
 
 def hung(case_id: str, ended: Hung, output: str, more: dict[str, Any]) -> Verdict:
@@ -59,20 +56,6 @@ def slowness(slow: tuple[Slow, ...]) -> str:
     """What a Verdict's reason says about phases that were suspected and ended."""
     worst = {s.phase: s for s in sorted(slow, key=lambda s: s.seconds)}
     return "; ".join(f"{s.phase} took {s.seconds:.2f} s, over its limit of {s.limit:.2g} s" for s in worst.values())
-
-
-def innermost(stacks: str) -> str:
-    """The innermost Python frame of the main thread in a dump of py-spy or faulthandler, or ''."""
-    lines = stacks.splitlines()
-    heads = [i for i, line in enumerate(lines) if "MainThread" in line or line.startswith("Current thread")]
-    threads = [i for i, line in enumerate(lines) if "most recent call first" in line]
-    start = (heads or threads[-1:] or [len(lines)])[0]
-    for line in lines[start + 1 :]:
-        frame = _FRAME.match(line)
-        if frame is None:
-            return ""
-        return frame["spy"] or f"{frame['name']} ({frame['file']}:{frame['line']})"
-    return ""
 
 
 def _common(trail: Trail, output: str) -> dict[str, Any]:

@@ -146,7 +146,7 @@ class Watch:
         resident = memory.resident(self._child.pid)
         if resident > self._cap:
             return Grown(self._trail(), resident, self._cap)
-        self._child.limit_output()
+        self._child.stem.forget_output(self._limits.spill)
         if self._suspicion is None and self._spent() > self._limit:
             self._suspect()
         elif self._suspicion is not None and self._spent() > self._limit * self._limits.confirm:

@@ -1,7 +1,8 @@
 """What client and child say to each other: length-prefixed MessagePack over a socket. Values only, no torch in here.
 
-client: Start → (imports) → Ready;  Open → (device) → Opened;  Run → Entered … Entered → Answer
-Refused instead of Ready, Opened or Answer: this child, device or target cannot work; Failed: the judge itself raised
+with the stem: Start → (imports) → Ready;  a request for a worker → Forked … Ended
+with a worker: Open → (device) → Opened;  Run → Entered … Entered → Answer
+Refused instead of Ready, Forked, Opened or Answer: imports, target or device do not work; Failed: the judge raised
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ _MOST = 256 << 20
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
-    """First message: what to import. `targets` are loaded at once, the others when a case names them."""
+    """First message: what to import, and for which device."""
 
     device: str
     threads: int
     files: tuple[str, ...]
-    targets: tuple[str, ...]
     execute: str
     load: str
 
 
 class Open(msgspec.Struct, frozen=True, tag=True):
-    """Take the device and prove that it computes."""
+    """Take the device and prove that it computes. `env` is set before the device's libraries start."""
+
+    env: dict[str, str]
 
 
 class Run(msgspec.Struct, frozen=True, tag=True):
@@ -43,6 +45,19 @@ class Run(msgspec.Struct, frozen=True, tag=True):
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
     """Imports are done."""
+
+
+class Forked(msgspec.Struct, frozen=True, tag=True):
+    """Here is a worker; where it is the stem itself, the stem is spent."""
+
+    pid: int
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True):
+    """A worker has ended; negative codes are signals. May be said more than once."""
+
+    pid: int
+    code: int
 
 
 class Opened(msgspec.Struct, frozen=True, tag=True):
@@ -75,8 +90,9 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     trace: str
 
 
-ToChild: TypeAlias = Start | Open | Run
-ToClient: TypeAlias = Ready | Opened | Entered | Answer | Refused | Failed
+ToWorker: TypeAlias = Open | Run
+FromStem: TypeAlias = Ready | Forked | Ended | Refused
+FromWorker: TypeAlias = Opened | Entered | Answer | Refused | Failed
 
 
 class Gone(Exception):
@@ -94,7 +110,7 @@ class Connection:
         self._decode = msgspec.msgpack.Decoder(kind).decode
         self._encode = msgspec.msgpack.Encoder().encode
 
-    def send(self, message: ToChild | ToClient) -> None:
+    def send(self, message: msgspec.Struct) -> None:
         """Raises Gone when nobody reads."""
         data = self._encode(message)
         try:

@@ -213,3 +213,26 @@ def test_a_gpu_that_is_not_there_is_an_error_of_the_start():
         pytest.skip("has a GPU")
     with runner(device="cuda:0") as found, pytest.raises(RunnerError, match="sees no CUDA device"):
         found.start()
+
+
+def test_a_target_file_that_starts_threads_is_never_forked(tmp_path):
+    threaded = tmp_path / "threaded.py"
+    threaded.write_text(
+        f"import sys, threading, time\nsys.path.insert(0, {str(ROOT / 'tests' / 'fakes')!r})\nimport crashes\n"
+        "from fuzz.targets.decorator import DECLARED as TARGETS\n"
+        "threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()\n"
+    )
+    with runner(files=(str(threaded),)) as found:
+        for _ in range(2):
+            assert found.run(case("honest")).outcome == "pass"
+            assert kind(found.run(case("exits"))) == "crash: crash"
+        assert found.run(case("honest")).outcome == "pass"
+        assert found.pid == found._stem.pid
+
+
+def test_a_stem_that_is_killed_is_replaced(shared):
+    shared.run(case("honest"))
+    os.kill(shared._stem.pid, signal.SIGKILL)
+    assert shared.run(case("honest")).outcome == "pass"
+    assert kind(shared.run(case("exits")))
+    assert shared.run(case("honest")).outcome == "pass"

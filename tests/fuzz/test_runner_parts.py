@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from fuzz.runner import Limits, gpu
-from fuzz.runner.evidence import exit_name, last_line
+from fuzz.runner.evidence import exit_name, innermost, last_line
 from fuzz.runner.tools import Tool
-from fuzz.runner.verdicts import innermost
-from fuzz.runner.wire import Answer, Connection, Entered, Gone, Ready, ToClient
+from fuzz.runner.wire import Answer, Connection, Entered, FromWorker, Gone, Opened
 from fuzz.verdict import Finding, Verdict
 
 PY_SPY = """Process 7: python
@@ -54,7 +53,7 @@ def test_the_last_line_comes_before_faulthandler_s():
 
 def ends() -> tuple[Connection, socket.socket]:
     mine, theirs = socket.socketpair()
-    return Connection(mine, ToClient), theirs
+    return Connection(mine, FromWorker), theirs
 
 
 def test_messages_arrive_whole_and_in_order():
@@ -62,7 +61,7 @@ def test_messages_arrive_whole_and_in_order():
     verdict = Verdict(
         "0", "fail", (Finding("runner", "hang", "x" * 100_000),), ratio=float("inf"), evidence={"gpu": {"a": 1}}
     )
-    sent = [Ready(), Entered("run", 0.5), Answer(verdict)]
+    sent = [Opened(), Entered("run", 0.5), Answer(verdict)]
     for message in sent:
         data = msgspec.msgpack.encode(message)
         theirs.sendall(struct.pack("<I", len(data)) + data)

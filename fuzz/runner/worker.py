@@ -1,0 +1,115 @@
+"""The process that may die: opens its device, then judges one case after the other until its client is gone.
+
+It holds no state worth saving, so it never has to end in good order. Standard output and error belong to the target.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from fuzz.runner.wire import Answer, Connection, Entered, Failed, Open, Opened, Refused, Run, Start
+
+
+class Workshop:
+    """What needs no device and is imported once, in the stem: the judge, the registry, the targets loaded so far."""
+
+    def __init__(self, start: Start) -> None:
+        import msgspec
+        import torch  # noqa: F401 (the seconds that forking saves)
+
+        from fuzz.case import Case
+
+        self.start = start
+        self.decode = msgspec.msgpack.Decoder(Case).decode
+        self.execute = _resolve(start.execute)
+        self._load = _resolve(start.load)
+        self.targets: dict[str, Any] = {}
+
+    def load(self, name: str) -> None:
+        """Raises whatever the user's file raises."""
+        if name not in self.targets:
+            self.targets[name] = self._load(name, self.start.files, self.start.device.partition(":")[0])
+
+
+def serve(workshop: Workshop, connection: Connection) -> None:
+    """Answers the client's messages until it is gone (raises Gone)."""
+    while True:
+        message = connection.receive()
+        if isinstance(message, Open):
+            connection.send(_open(workshop, message))
+        else:
+            assert isinstance(message, Run)
+            connection.send(_run(workshop, connection, message))
+
+
+def refused(error: BaseException) -> Refused:
+    """What is no fault of a case: one line, and the traceback."""
+    return Refused(f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+
+
+def _open(workshop: Workshop, message: Open) -> Opened | Refused:
+    """Takes the device and proves it."""
+    import torch
+
+    os.environ.update(message.env)
+    torch.set_num_threads(workshop.start.threads)
+    try:
+        if workshop.start.device != "host":
+            _prove_cuda()
+    except Exception as error:
+        return refused(error)
+    return Opened()
+
+
+def _run(workshop: Workshop, connection: Connection, message: Run) -> Answer | Refused | Failed:
+    """Judges one case. Only what is no fault of the target is Refused or Failed."""
+
+    def enter(phase: str, limit: float) -> None:
+        connection.send(Entered(phase, limit))
+
+    case = workshop.decode(message.case)
+    if case.target not in workshop.targets:
+        enter("load", 0.0)  # the client has a limit of its own for it
+        try:
+            workshop.load(case.target)
+        except BaseException as error:
+            return refused(error)
+    try:
+        return Answer(workshop.execute(case, workshop.targets[case.target], enter))
+    except Exception:
+        return Failed(traceback.format_exc())
+    except BaseException as error:
+        return Answer(_left(case.id, error))
+
+
+def _left(case_id: str, error: BaseException) -> Any:
+    """The verdict on a target that raised SystemExit or its like."""
+    from fuzz.verdict import Finding, Verdict
+
+    message = f"the target tried to leave the interpreter: {type(error).__name__}({error})"
+    trace = "".join(traceback.format_exception(error))
+    finding = Finding(oracle="runner", kind="crash", message=message)
+    return Verdict(case_id, "crash", (finding,), evidence={"python_stack": trace, "exit": type(error).__name__})
+
+
+def _prove_cuda() -> None:
+    """Allocates, runs a tiny kernel, compares. Raises RuntimeError where that does not work."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RuntimeError(f"torch {torch.__version__} sees no CUDA device")
+    numbers = torch.arange(4096, device="cuda", dtype=torch.float64)
+    found = (numbers * numbers + 1).sum().item()
+    wanted = 4095 * 4096 * 8191 / 6 + 4096
+    if found != wanted:
+        raise RuntimeError(f"{torch.cuda.get_device_name()} computes {found} where {wanted} is right")
+
+
+def _resolve(name: str) -> Callable[..., Any]:
+    """'package.module:function'."""
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
