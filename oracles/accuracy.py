@@ -13,6 +13,7 @@ There is no tolerance in units of the data anywhere. `ratio` is the largest quot
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -51,8 +52,6 @@ class Worst:
 
     ratios: dict[str, float]
     at: tuple[int, int, int]
-    column: int
-    not_finite: int
 
     @property
     def ratio(self) -> float:
@@ -123,24 +122,25 @@ class _Compared:
             if problem.layout == "packed":
                 got, want, noise = (x.transpose(0, 1) for x in (got, want, noise))
                 runs = runs.transpose(1, 2)
-        off = (got - want).float()
-        own = (runs - want).float()
-        run2 = (own * own).mean(-1, keepdim=True).amax(0).nan_to_num(nan=torch.inf)
-        run2 = torch.where(want == runs[0], 0.0, run2) if name == "lse" else run2
+        own = runs - (want if problem.dtype == "float32" or name == "lse" else want.float())
+        run2 = (own * own).mean(-1, keepdim=True).amax(0).float()
+        run2 = torch.where(run2.isnan(), torch.inf, run2)
+        if name == "lse":
+            run2 = torch.where(want == runs[0], 0.0, run2)  # -inf both
         sigma = torch.maximum(noise, run2.sqrt())
-        right = (got == want.to(got.dtype)) | sigma.isinf()
+        right = (got == want.to(got.dtype)) | (sigma == torch.inf)
         if got.dtype == torch.float16:
             reaches = want.abs() + ELEMENT * sigma > torch.finfo(got.dtype).max
             right |= got.isinf() & reaches & ((got > 0) == (want > 0))
-        z = torch.where(right, 0.0, off / sigma)
-        z2 = (z * z).nan_to_num(nan=HUGE, posinf=HUGE).clamp_max(HUGE)
+        z = (got - want).float() / sigma
+        z2 = torch.where(right, 0.0, torch.fmin(z * z, _huge(got.device)))
         there = rows_there(problem, name, got.device)
         if not padding and there is not None and problem.layout == "padded":
             z2 = torch.where(there[..., None] if name != "dbias" else there, z2, 0.0)
         return _Compared(problem, name, got, want, sigma, z2, there)
 
     def summary(self) -> Tensor:
-        """float64 (7,): ratio by grain, flat index of the worst row, its worst column, number of values not finite."""
+        """float64 (5,): ratio by grain, flat index of the worst row."""
         most, mean, there = self._by_row()
         rows = torch.full((), float(mean.numel()), device=mean.device)
         ones = torch.ones_like(mean[:1, :1]) if there is None else there.to(mean.dtype)
@@ -154,18 +154,14 @@ class _Compared:
             tile.amax(),
             (mean.sum() / rows.clamp_min(1)).sqrt() / limit(rows.clamp_min(1)),
         ]
-        row = most.flatten().argmax()
-        column = self._in_rows().flatten(0, 2)[row].argmax()
-        not_finite = (~self.got.isfinite() & (self.z2 > 0)).sum()
-        return torch.stack([*grains, row, column, not_finite]).double()
+        return torch.stack([*grains, most.flatten().argmax()]).double()
 
     def worst(self, numbers: list[float]) -> Worst:
         """The summary as a value."""
-        most = self._in_rows()
         row = int(numbers[4])
-        heads, rows = most.shape[1:3]
+        heads, rows = self._in_rows().shape[1:3]
         at = (row // (heads * rows), row // rows % heads, row % rows)
-        return Worst(dict(zip(GRAINS, numbers, strict=False)), at, int(numbers[5]), int(numbers[6]))
+        return Worst(dict(zip(GRAINS, numbers, strict=False)), at)
 
     def finding(self, worst: Worst) -> Finding:
         """The complaint, with its place: may synchronise as it likes."""
@@ -177,14 +173,16 @@ class _Compared:
         cols = bad.flatten(0, 2).any(0) if self.name not in ("lse", "dbias") else None
         place = locate(bad.any(-1), there, worst.at, cols=cols)
         b, h, r = worst.at
-        got, want, sigma = (float(self._in_rows(x)[b, h, r, worst.column]) for x in (self.got, self.want, self.sigma))
+        column = int(z2[b, h, r].argmax())
+        got, want, sigma = (float(self._in_rows(x)[b, h, r, column]) for x in (self.got, self.want, self.sigma))
+        not_finite = int((~self.got.isfinite() & (self.z2 > 0)).sum())
         share = float(bad.any(-1).sum() / there.sum().clamp_min(1))
         numbers = {"ratio": worst.ratio, "got": got, "want": want, "error": abs(got - want), "budget": sigma * ELEMENT}
-        numbers |= {"bad_rows": share, "not_finite": float(worst.not_finite)}
-        kind = "nan" if worst.not_finite else "wrong"
+        numbers |= {"bad_rows": share, "not_finite": float(not_finite)}
+        kind = "nan" if not_finite else "wrong"
         message = (
             f"{self.name}: {worst.ratio:.3g} times its budget by {grain}; worst at batch {b}, head {h}, row {r}, "
-            f"column {worst.column}: got {got:.6g}, want {want:.6g}, {share:.0%} of the rows ({place.pattern})"
+            f"column {column}: got {got:.6g}, want {want:.6g}, {share:.0%} of the rows ({place.pattern})"
         )
         return Finding("accuracy", kind, message, self.name, place, numbers)
 
@@ -201,6 +199,11 @@ class _Compared:
         """Largest and mean z2 of each row (batch, heads, rows), and which rows exist, None for all."""
         z2 = self._in_rows()
         return z2.amax(-1), z2.mean(-1), None if self.there is None else self._rows_there()
+
+
+@lru_cache(maxsize=8)
+def _huge(device: torch.device) -> Tensor:
+    return torch.tensor(HUGE, device=device)
 
 
 def _tiles(x: Tensor) -> Tensor:
