@@ -12,11 +12,12 @@ from rich.text import Text
 from fuzz.case import Case, Storage
 from fuzz.features import features, ordered
 from fuzz.verdict import Verdict, summary
-from oracles.masks import varies_by_batch, varies_by_head
-from oracles.problem import Problem, mask_tile
+from oracles.masks import keep, varies_by_batch, varies_by_head
+from oracles.problem import Problem
 
 WIDTH = 64
 HEIGHT = 24
+SAMPLE = 32
 FULL, PARTIAL, EMPTY = "█", "▒", "·"
 _COLOUR = {"pass": "bold green", "reject": "bold yellow"}
 
@@ -31,14 +32,14 @@ def picture(problem: Problem, batch: int = 0, head: int = 0, bad_rows: tuple[int
         return f"(no pairs: {n_q} queries, {n_k} keys)"
     step_q, step_k = _step(n_q, HEIGHT), _step(n_k, WIDTH)
     lines = [f"rows: {n_q} queries, columns: {n_k} keys; one character is {step_q} x {step_k} tokens"]
+    if step_q * step_k > SAMPLE**2:
+        lines[0] += f" (looked at in {SAMPLE} x {SAMPLE} places)"
+    cols = torch.arange(n_k)[_places(n_k, step_k)][None, :]
     for start in range(0, n_q, step_q):
         stop = min(start + step_q, n_q)
-        kept = mask_tile(problem, batch, head, (start, stop), (0, n_k), "cpu").float()
-        padded = torch.nn.functional.pad(kept, (0, -n_k % step_k))
-        seen = padded.view(stop - start, -1, step_k).sum((0, 2))
-        sizes = torch.full_like(seen, float(step_k))
-        sizes[-1] = n_k - step_k * (len(sizes) - 1)
-        share = seen / (sizes * (stop - start))
+        rows = torch.arange(start, stop)[_places(stop - start, stop - start)][:, None]
+        kept = keep(problem.mask, rows, cols, batch=batch, head=head, len_q=n_q, len_k=n_k).float()
+        share = torch.zeros(-(-n_k // step_k)).index_reduce_(0, cols[0] // step_k, kept.mean(0), "mean", include_self=False)
         row = "".join(FULL if s >= 1 else EMPTY if s == 0 else PARTIAL for s in share.tolist())
         marked = bad_rows is not None and start < bad_rows[1] and bad_rows[0] < stop
         lines.append(f"{start:>6} {row}{' ◀ wrong' if marked else ''}")
@@ -127,6 +128,13 @@ def _worst_table(verdict: Verdict) -> Table:
             w.tensor, f"{w.ratio:.3g}", w.grain, str(w.batch), str(w.head), str(w.row), style="bold red" if bad else ""
         )
     return made
+
+
+def _places(length: int, step: int) -> torch.Tensor:
+    """At most SAMPLE positions of every run of `step`, its first and last among them."""
+    inside = torch.linspace(0, step - 1, min(step, SAMPLE)).round().long()
+    every = (torch.arange(0, length, step)[:, None] + inside).flatten()
+    return every[every < length]
 
 
 def _step(length: int, most: int) -> int:

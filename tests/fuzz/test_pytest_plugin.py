@@ -1,0 +1,41 @@
+"""`pytest -n 2 fuzz`: the session as users run it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from judge_tools import FAKES
+
+ROOT = Path(__file__).parents[2]
+
+
+def session(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess:
+    (tmp_path / "corpus").mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "fuzz", "--fuzz-size", "small"]
+    command += ["--fuzz-folder", str(tmp_path / "session"), "--fuzz-corpus", str(tmp_path / "corpus"), *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+
+
+def test_a_clean_session_over_two_workers_ends_with_the_table(tmp_path: Path) -> None:
+    done = session(tmp_path, "-n", "2", "--fuzz-cases", "8", "--fuzz-targets", "torch.sdpa.math,torch.sdpa.flash")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Cases by target" in done.stdout and "Features covered" in done.stdout and "no new finding" in done.stdout
+    assert len(list((tmp_path / "session").glob("records-*.jsonl"))) == 2
+
+
+def test_a_finding_fails_the_session_and_names_the_command(tmp_path: Path) -> None:
+    files = [part for file in FAKES for part in ("--fuzz-target-file", file)]
+    done = session(tmp_path, "--fuzz-cases", "6", "--fuzz-targets", "fake.wrong_dtype", *files)
+    assert done.returncode == 1, done.stdout + done.stderr
+    (saved,) = (tmp_path / "corpus").glob("*.json")
+    assert f"attnfuzz repro {saved}" in done.stdout
+    assert done.stdout.count("NEW fake.wrong_dtype") == 1
+
+
+def test_other_pytest_runs_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "test_nothing.py").write_text("def test_nothing():\n    assert True\n")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "attnfuzz" not in done.stdout

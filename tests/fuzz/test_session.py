@@ -1,0 +1,113 @@
+"""Sessions: the same cases however many workers, every bug once, nothing lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from judge_tools import FAKES
+
+from fuzz.corpus import load_all
+from fuzz.records import Reader, Record, Recorder
+from fuzz.session import Settings, Worker, plan, run
+from fuzz.targets.registry import TargetError
+
+
+def settings(folder: Path, **changed) -> Settings:
+    base = Settings(
+        targets=("fake.honest",),
+        cases=6,
+        size="small",
+        files=FAKES,
+        folder=str(folder / "session"),
+        corpus=str(folder / "corpus"),
+        minimize_runs=25,
+        minimize_seconds=20.0,
+    )
+    return msgspec.structs.replace(base, **changed)
+
+
+def records(folder: Path) -> list[Record]:
+    return list(Reader(folder / "session").new())
+
+
+def test_lanes_share_the_cases_and_keep_their_seeds_whatever_else_runs(tmp_path: Path) -> None:
+    both = plan(settings(tmp_path, targets=("fake.honest", "torch.sdpa.math"), cases=101))
+    assert sum(lane.cases for lane in both) == 101
+    alone = plan(settings(tmp_path, targets=("torch.sdpa.math",), cases=50))
+    assert {(lane.name, lane.seed) for lane in alone} <= {(lane.name, lane.seed) for lane in both}
+
+
+def test_an_unknown_target_stops_the_plan(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="not known"):
+        plan(settings(tmp_path, targets=("nope",)))
+
+
+def test_two_sessions_with_one_seed_draw_the_same_cases(tmp_path: Path) -> None:
+    drawn = []
+    for name in ("a", "b"):
+        wanted = settings(tmp_path / name)
+        assert run(wanted, plan(wanted), "w0") == []
+        drawn.append([record.case_id for record in records(tmp_path / name)])
+    assert drawn[0] == drawn[1] and len(set(drawn[0])) == 6
+
+
+def test_one_bug_is_reported_once_and_minimised_into_the_corpus(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    wanted = settings(tmp_path, targets=("fake.ignores_scale",), cases=40)
+    new = run(wanted, plan(wanted), "w0")
+    made = records(tmp_path)
+    failed = [record for record in made if record.outcome == "fail"]
+    assert len(failed) > 1 and len(made) == 40
+    assert len(new) == 1 and {record.status for record in failed} == {"new", "again"}
+    (entry,) = load_all(tmp_path / "corpus")
+    assert "scale" in entry.signature.features
+    assert entry.case.problem.batch == 1 and entry.case.problem.heads_q == 1
+    assert new[0].finding == str(tmp_path / "corpus" / entry.name)
+
+
+def test_an_explained_finding_is_known_and_no_news(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    wanted = settings(tmp_path, targets=("fake.ignores_scale",), cases=25)
+    assert run(wanted, plan(wanted), "w0")
+    (path,) = (tmp_path / "corpus").glob("*.json")
+    entry = json.loads(path.read_text()) | {"explanation": "the scale is hard-wired"}
+    path.write_text(json.dumps(entry))
+    again = msgspec.structs.replace(wanted, folder=str(tmp_path / "second" / "session"))
+    assert run(again, plan(again), "w0") == []
+    assert {r.status for r in records(tmp_path / "second") if r.outcome == "fail"} == {"known"}
+
+
+def test_a_crash_costs_one_case_and_the_lane_goes_on(tmp_path: Path) -> None:
+    wanted = settings(tmp_path, targets=("fake.segfaults",), cases=3, minimize_runs=2)
+    run(wanted, plan(wanted), "w0")
+    assert [record.outcome for record in records(tmp_path)] == ["crash"] * 3
+
+
+def test_a_time_limit_stops_drawing(tmp_path: Path) -> None:
+    wanted = settings(tmp_path, cases=5000, seconds=0.5)
+    with Worker(wanted, "w0") as worker:
+        worker.run_lane(plan(wanted)[0])
+    assert len(records(tmp_path)) < 5000
+
+
+def test_a_reader_leaves_a_half_written_line_for_later(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "w0")
+    record = Record("w0", "lane", "t", "id", "pass", {"total": 1.0})
+    recorder.add(record)
+    whole = recorder.path.read_bytes()
+    recorder.path.write_bytes(whole + whole[:10])
+    reader = Reader(tmp_path)
+    assert list(reader.new()) == [record]
+    recorder.path.write_bytes(whole + whole)
+    assert list(reader.new()) == [record]
+
+
+def test_a_full_disk_leaves_no_half_line() -> None:
+    recorder = Recorder.__new__(Recorder)
+    recorder.path = Path("/dev/full")
+    recorder._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
+    with pytest.raises(OSError):
+        recorder.add(Record("w0", "lane", "t", "id", "pass", {}))
