@@ -10,7 +10,7 @@ from fuzz.case import Case, Storage
 from fuzz.minimize.deletion import delete
 from fuzz.minimize.edits import edit, edit_inputs, pairs, replace, with_lengths
 from fuzz.minimize.kinds import Attempts, Options
-from fuzz.minimize.shape import least, one_sequence
+from fuzz.minimize.shape import one_sequence, tiled
 from oracles.masks import Full
 from oracles.problem import Bias
 
@@ -44,12 +44,13 @@ KEPT_WHEN_BOLD = frozenset({"backward"})
 
 
 def bold(case: Case) -> Options:
-    """Everything at once: plain, one sequence, one or two heads, the least lengths of their class; then each alone."""
+    """Everything at once: plain, one sequence, one or two heads, one or two tiles; then plain or small alone."""
     plain = _switch_off(case, [name for name in OFF if name not in KEPT_WHEN_BOLD])
     if plain is not None:
-        yield from (_small(plain, heads) for heads in (1, 2))
+        yield from (_small(plain, heads, tiles) for heads, tiles in ((1, 1), (2, 1), (2, 2)))
         yield plain
-    yield _small(case, 2)
+    yield _small(case, 2, 2)
+    yield next(iter(one_sequence(case)), None)
 
 
 def features(case: Case) -> Attempts:
@@ -111,10 +112,10 @@ def data(case: Case) -> Options:
         yield replace(case, repeats=USUAL_REPEATS)
 
 
-def _small(case: Case, heads: int) -> Case | None:
-    """The oddest sequence alone, with the least lengths and at most `heads` heads."""
+def _small(case: Case, heads: int, tiles: int) -> Case | None:
+    """The oddest sequence alone, with at most `heads` heads and lengths of at most `tiles` tiles, class kept."""
     one = next(iter(one_sequence(case)), None)
-    short = one and with_lengths(one, [(least(q, 64), least(k, 64)) for q, k in pairs(one)])
+    short = one and with_lengths(one, [(tiled(q, tiles), tiled(k, tiles)) for q, k in pairs(one)])
     if short is None or heads > case.problem.heads_q:
         return None
     return edit(short, heads_q=heads, heads_kv=min(heads, case.problem.heads_kv))

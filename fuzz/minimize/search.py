@@ -31,7 +31,7 @@ Probe: TypeAlias = Callable[[Case], Verdict]
 Stopped: TypeAlias = Literal["done", "runs", "seconds", "interrupted", "unreproducible", "passes"]
 
 HANG_SECONDS = 120.0  # default for a hang, which costs its deadline and a new process each time that it is seen
-SIGHTINGS = 3  # probes of the first case, to see whether it fails every time
+SIGHTINGS = 3  # probes of an early case, to see whether it fails every time
 MEASURED = 5  # probes of the final case, to say how often it fails
 MEASURED_FLAKY = 12
 MORE_REPEATS = 8
@@ -169,6 +169,7 @@ class _Search:
         self._limit = max_runs
         self._started = clock()
         self._tries = 1
+        self._sighted = False
         self._patient = False  # more repeats than usual are needed to see the failure
         self._counts: dict[str, tuple[int, int]] = {}  # case id -> failed, probed
         self._path: list[tuple[Case, Verdict]] = []
@@ -189,20 +190,21 @@ class _Search:
         self._limit = self._max_runs - min(0 if hang else MEASURED, self._max_runs // 10)
         if self._max_seconds is None and hang:
             self._max_seconds = HANG_SECONDS
-        if not hang:
-            while self._rate() == 1 and self._counts[self.case.id][1] < SIGHTINGS:
-                self._see(self.case)
-            if self._rate() < 1 or self.verdict.outcome == "flake":
-                self._prepare_for_flakiness()
+        if self.verdict.outcome == "flake":
+            self._sight()
 
     def walk(self, passes: tuple[Row, ...]) -> None:
-        """Runs all passes until a whole round accepts nothing."""
-        accepted = True
-        while accepted:
-            before = self.case
+        """Runs all passes until a whole round accepts nothing.
+
+        Whether the failure is a flake is looked at after the first pass, on a case that is smaller and faster by then.
+        """
+        again = True
+        while again:
+            before, again = self.case, False
             for row in passes:
                 self._told(row) if row.tells else self._restarted(row)
-            accepted = self.case != before
+                again |= self._sight()
+            again |= self.case != before
 
     def turns_out_flaky(self) -> bool:
         """Whether the smallest case fails only now and then, unnoticed so far; then no rejection counts any more."""
@@ -212,7 +214,6 @@ class _Search:
         self._measure()
         if self._rate() == 1:
             return False
-        self._counts = {case.id: self._counts[case.id] for case, _ in self._path}
         self._prepare_for_flakiness()
         return True
 
@@ -313,8 +314,23 @@ class _Search:
         if self._progress is not None:
             self._progress(step)
 
+    def _sight(self) -> bool:
+        """Once: sees the case at hand fail a few times. Whether it turned out to be a flake."""
+        assert self.verdict is not None
+        if self._sighted or self.verdict.outcome == "hang":
+            return False
+        self._sighted = True
+        while self._rate() == 1 and self._counts[self.case.id][1] < SIGHTINGS:
+            self._see(self.case)
+        if self._rate() == 1 and self.verdict.outcome != "flake":
+            return False
+        self._prepare_for_flakiness()
+        return True
+
     def _prepare_for_flakiness(self) -> None:
-        """More repeats within a probe where two such probes fail; else several tries, as many as the rate asks for."""
+        """More repeats within a probe where two such probes fail; else several tries, as many as the rate asks for.
+        What was rejected so far may be tried again."""
+        self._counts = {case.id: self._counts[case.id] for case, _ in self._path}
         patient = replace(self.case, repeats=min(MOST_REPEATS, self.case.repeats * MORE_REPEATS))
         may = self._allowed is None or self._allowed(patient)
         if may and patient != self.case and (found := self._see(patient)) and self._see(patient):

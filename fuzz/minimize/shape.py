@@ -54,12 +54,11 @@ def lengths(case: Case) -> Options:
 
 
 def lengths_finer(case: Case) -> Options:
-    """Lengths that leave their class: half, three quarters, one less."""
+    """Tiles taken away from long sequences, class kept; sequences within a tile halved."""
     here = pairs(case)
     for b, (q, k) in enumerate(here):
-        for pair in _shorter_pairs(q, k, lambda n: [n // 2, n * 3 // 4, n - 1]):
-            if min(pair) >= 1:
-                yield with_lengths(case, [*here[:b], pair, *here[b + 1 :]])
+        for pair in _shorter_pairs(q, k, finer):
+            yield with_lengths(case, [*here[:b], pair, *here[b + 1 :]])
 
 
 def dims(case: Case) -> Options:
@@ -80,6 +79,18 @@ def least(length: int, tile: int) -> int:
     than a multiple: a length of 1 would be another class, decoding."""
     remainder = length % tile
     return min(length, remainder + tile) if remainder < 2 else remainder
+
+
+def tiled(length: int, tiles: int) -> int:
+    """The least length with at most `tiles` tiles of 64 and the remainder that `length` has."""
+    return min(length, least(length, 64) + 64 * (tiles - 1))
+
+
+def finer(length: int) -> list[int]:
+    """Half, three quarters and all but one of the tiles of 64; half a length of less than a tile."""
+    tiles, rest = divmod(length, 64)
+    fewer = [64 * n + rest for n in dict.fromkeys((tiles // 2, tiles * 3 // 4, tiles - 1)) if 0 < n < tiles]
+    return fewer if tiles else [length // 2] * (length > 1)
 
 
 def smaller(length: int) -> list[int]:
