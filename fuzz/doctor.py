@@ -1,6 +1,6 @@
 """`attnfuzz doctor`: what this machine has and lacks, line by line, each with the command that mends it.
 
-A table of (name, probe, remedy) that a short loop walks. Probes that could start CUDA, hang or crash run in a process of their
+A table of (name, probe, remedy) that a short loop walks. What could start CUDA, hang or crash runs in a process of its
 own with a limit; nothing here imports torch.
 """
 

@@ -1,7 +1,7 @@
 """Fails at the start, in one line, where an import would not find our own folders.
 
-`kernels` is also the name of a package on PyPI: with that one installed, or a folder of that name in the working directory,
-`import kernels` would give something else, and the failure would come deep inside.
+`kernels` is also the name of a package on PyPI: with that one installed, or a folder of that name in the working
+directory, `import kernels` would give something else, and the failure would come deep inside.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The part of a Python module that some of its names need, as text: what a self-contained script takes along.
 
-Works on top-level statements: imports, functions, classes, assignments. Decorators of the functions asked for are left out.
+Works on top-level statements: imports, functions, classes, assignments. Decorators of ours are left out.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def excerpt(source: str, names: Iterable[str], *, typing: bool = False) -> str:
     Imports of the harness and `import torch` are left out.
     """
     tree = ast.parse(source)
-    defined = {name: at for at, node in enumerate(tree.body) for name in _binds(node)}
-    asked, wanted, todo = set(names), set(), list(names)
+    defined = {name: at for at, node in enumerate(tree.body) for name in binds(node)}
+    wanted, todo = set(), list(names)
     while todo:
         at = defined.get(todo.pop())
         if at is None or at in wanted:
@@ -27,11 +27,13 @@ def excerpt(source: str, names: Iterable[str], *, typing: bool = False) -> str:
         wanted.add(at)
         todo += _uses(tree.body[at], typing)
     lines = source.splitlines()
-    parts = [_text(tree.body[at], lines, asked, typing) for at in sorted(wanted)]
+    ours = {name for node in tree.body if _is_ours(node) for name in binds(node)}
+    parts = [_text(tree.body[at], lines, ours, typing) for at in sorted(wanted)]
     return _joined([part for part in parts if part])
 
 
-def _binds(node: ast.stmt) -> list[str]:
+def binds(node: ast.stmt) -> list[str]:
+    """The names that a top-level statement binds."""
     match node:
         case ast.Import(names) | ast.ImportFrom(names=names):
             return [(alias.asname or alias.name).split(".")[0] for alias in names]
@@ -56,19 +58,22 @@ def _uses(node: ast.stmt, typing: bool) -> list[str]:
     return [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in skipped]
 
 
-def _text(node: ast.stmt, lines: list[str], asked: set[str], typing: bool) -> str:
-    if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in _OURS:
+def _text(node: ast.stmt, lines: list[str], ours: set[str], typing: bool) -> str:
+    """The statement without decorators of ours (`ours` are the names imported from the harness)."""
+    if _is_ours(node) or (isinstance(node, ast.Import) and [alias.name for alias in node.names] == ["torch"]):
         return ""
-    if isinstance(node, ast.Import) and [alias.name for alias in node.names] == ["torch"]:
-        return ""
-    first = node.lineno
-    if isinstance(node, ast.FunctionDef):
-        if node.decorator_list and node.name not in asked:
-            first = min(decorator.lineno for decorator in node.decorator_list)
-        if not typing:
-            body = lines[node.body[0].lineno - 1 : node.end_lineno]
-            return "\n".join([f"def {node.name}({_bare(node.args)}):", *body])
-    return "\n".join(lines[first - 1 : node.end_lineno])
+    if not isinstance(node, ast.FunctionDef):
+        return "\n".join(lines[node.lineno - 1 : node.end_lineno])
+    kept = [x for x in node.decorator_list if not ours & {n.id for n in ast.walk(x) if isinstance(n, ast.Name)}]
+    head = [line for x in kept for line in f"@{ast.unparse(x)}".split("\n")]
+    if typing:
+        return "\n".join([*head, *lines[node.lineno - 1 : node.end_lineno]])
+    body = lines[node.body[0].lineno - 1 : node.end_lineno]
+    return "\n".join([*head, f"def {node.name}({_bare(node.args)}):", *body])
+
+
+def _is_ours(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in _OURS
 
 
 def _bare(arguments: ast.arguments) -> str:

@@ -1,7 +1,7 @@
 """The right answer and what rounding alone does to it, as text: attention's formulas in float64, for one case.
 
-The same function serves both: `r` leaves its argument alone, or multiplies it by 1 ± half a unit in the last place at every
-place where the target's Numerics say that it rounds.
+The same function serves both: `r` leaves its argument alone, or multiplies it by 1 ± half a unit in the last place,
+wherever the target's Numerics say that it rounds.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def units(problem: Problem) -> str:
     return f"EPS = torch.finfo(DTYPE).eps\n{fp32}"
 
 
-def attention(problem: Problem, numerics: Numerics, masked: bool) -> str:
-    """Text of `attention(q, k, v, do, bias, keep, r)` on (batch, heads, length, dim); returns a dict of tensors."""
+def formulas(problem: Problem, numerics: Numerics, masked: bool) -> str:
+    """Text of `formulas(q, k, v, do, bias, keep, r)` on (batch, heads, length, dim); returns a dict of tensors."""
     p, n = problem, numerics
     bias, keep = p.bias is not None, masked
     arguments = ["q", "k", "v"] + ["do"] * p.backward + ["bias"] * bias + ["keep"] * keep + ["r"]
@@ -49,7 +49,7 @@ def attention(problem: Problem, numerics: Numerics, masked: bool) -> str:
         found += ['"dq": dq', '"dk": dk', '"dv": dv'] + ['"dbias": dbias'] * (bias and bool(p.bias and p.bias.grad))
     note = '"""Formulas of attention and of its gradients (FlashAttention-2)."""'
     body = "\n".join("    " + line for line in [note, *lines, f"return {{{', '.join(found)}}}"])
-    return f"def attention({', '.join(arguments)}):\n{body}"
+    return f"def formulas({', '.join(arguments)}):\n{body}"
 
 
 def _backward(p: Problem, n: Numerics) -> list[str]:
@@ -92,8 +92,14 @@ def _tiles(length: int, n: Numerics) -> float:
     return (1 + length / n.tile) ** 0.5 if n.sums == "input" else 1.0
 
 
+_ONE = '''\
+def one(x, start, stop):
+    """One sequence as (1, heads, length, dim)."""
+    return x[start:stop].transpose(0, 1)[None]'''
+
+
 def packed(problem: Problem, masked: bool) -> str:
-    """Text of `packed_attention`, which calls `attention` for each sequence, and puts the answers back together."""
+    """Text of `packed_formulas`, which calls `formulas` for each sequence, and puts the answers back together."""
     p = problem
     bias, backward = p.bias, p.backward
     arguments = ["q", "k", "v"] + ["do"] * backward + ["bias"] * (bias is not None) + ["keep"] * masked + ["r"]
@@ -102,7 +108,7 @@ def packed(problem: Problem, masked: bool) -> str:
         spans.append((at_q, at_q + n_q, at_k, at_k + n_k))
         at_q, at_k = at_q + n_q, at_k + n_k
     parts = ["one(q, q0, q1)", "one(k, k0, k1)", "one(v, k0, k1)"] + ["one(do, q0, q1)"] * backward
-    lines = ['"""`attention` on each sequence."""', "found = []"]
+    lines = ['"""`formulas` on each sequence."""', "found = []"]
     lines += [f"for b, (q0, q1, k0, k1) in enumerate({spans}):"]
     if bias is not None:
         rows, cols = ": q1 - q0" if bias.rows else ":", ": k1 - k0" if bias.cols else ":"
@@ -111,7 +117,7 @@ def packed(problem: Problem, masked: bool) -> str:
     if masked:
         lines.append("    seen = keep[min(b, len(keep) - 1), :, : q1 - q0, : k1 - k0][None]")
         parts.append("seen")
-    lines.append(f"    found.append(attention({', '.join([*parts, 'r'])}))")
+    lines.append(f"    found.append(formulas({', '.join([*parts, 'r'])}))")
     names = ["o"] + ["dq", "dk", "dv"] * backward
     lines.append(f"whole = {{name: torch.cat([x[name][0].transpose(0, 1) for x in found]) for name in {names}}}")
     lines.append('whole["lse"] = torch.cat([x["lse"][0] for x in found], -1)')
@@ -121,6 +127,5 @@ def packed(problem: Problem, masked: bool) -> str:
         at = "b : b + 1" if bias.batch else ":"
         lines.append(f'    whole["dbias"][{at}, :, : grad.shape[2], : grad.shape[3]] += grad')
     lines.append("return whole")
-    one = 'def one(x, start, stop):\n    """One sequence as (1, heads, length, dim)."""\n    return x[start:stop].transpose(0, 1)[None]'
     body = "\n".join("    " + line for line in lines)
-    return f"{one}\n\n\ndef packed_attention({', '.join(arguments)}):\n{body}"
+    return f"{_ONE}\n\n\ndef packed_formulas({', '.join(arguments)}):\n{body}"

@@ -11,12 +11,13 @@ from oracles.problem import shapes
 
 _LAY = '''\
 def lay(x, order, pad=0, offset=0):
-    """x with its axes in memory as `order` has them (slowest first), `pad` unused elements after each run, NaN there."""
+    """x with its axes in memory in `order`, slowest first; `pad` elements unused after each run (NaN)."""
     names = "{names}"
     axes = [names.index(axis) for axis in order if axis in names]
     sizes = [x.shape[axis] for axis in axes]
-    memory = torch.full((offset + math.prod(sizes[:-1]) * (sizes[-1] + pad),), float("nan"), dtype=x.dtype, device=DEVICE)
-    y = memory[offset:].view(*sizes[:-1], sizes[-1] + pad)[..., : sizes[-1]]
+    count = offset + math.prod(sizes[:-1]) * (sizes[-1] + pad)
+    y = torch.full((count,), float("nan"), dtype=x.dtype, device=DEVICE)
+    y = y[offset:].view(*sizes[:-1], sizes[-1] + pad)[..., : sizes[-1]]
     y = y.permute([axes.index(axis) for axis in range(len(names))])
     return y.copy_(x)'''
 

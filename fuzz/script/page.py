@@ -12,7 +12,6 @@ from fuzz.targets.as_text import Text
 from fuzz.targets.target import Target
 from fuzz.verdict import Verdict, summary
 from oracles.masks import Full, Mask, parts, tag
-from oracles.problem import Problem
 
 ELEMENT = 10  # standard deviations of the rounding error that one element may be off
 TENSOR = 4  # and the root mean square over a tensor
@@ -38,29 +37,31 @@ def exactly(x, eps=EPS):
     return x'''
 
 _COMPARE = """\
-want = {attention}({arguments}, exactly)
-runs = [{attention}({arguments}, rounding) for _ in range({runs})]
-wrong = []
-for name, x in got.items():
-    if x is None or x.shape != want[name].shape:
-        print(f"{{name:6}} is {{None if x is None else tuple(x.shape)}}, must be {{tuple(want[name].shape)}}")
-        wrong.append(name)
-        continue
+def compare(name, x, want, runs):
+    \"\"\"Prints how far x is from `want` and how far rounding alone goes; returns whether it is wrong.\"\"\"
+    if x is None or x.shape != want.shape:
+        print(f"{{name:6}} is {{None if x is None else tuple(x.shape)}}, must be {{tuple(want.shape)}}  WRONG")
+        return True
     if not x.numel():
-        continue
-    noise = torch.stack([torch.where(run[name] == want[name], 0.0, run[name] - want[name]) for run in runs])
+        return False
+    noise = torch.stack([torch.where(run == want, 0.0, run - want) for run in runs])
     noise = noise.pow(2).mean(0).sqrt()  # standard deviation of what rounding alone does to each element
-    noise = noise.maximum(noise.pow(2).mean(-1, keepdim=True).sqrt())
-    right = x == want[name].to(x.dtype)
-    error = torch.where(right, 0.0, x.double() - want[name]).abs().nan_to_num(nan=float("inf"))
-    off = torch.where(right, 0.0, error / noise).nan_to_num(nan=float("inf"))
+    noise = noise.maximum(noise.pow(2).mean(-1, keepdim=True).sqrt()) + {tiny}
+    right = x == want.to(x.dtype)
+    error = torch.where(right, 0.0, x.double() - want).abs().nan_to_num(nan=float("inf"))
+    off = error / noise
 {unpadded}    at = tuple(int(i) for i in torch.unravel_index(off.argmax(), off.shape))
-    if off[at] > {element} or off.pow(2).mean().sqrt() > {tensor}:
-        wrong.append(name)
+    wrong = bool(off[at] > {element} or off.pow(2).mean().sqrt() > {tensor})
     print(
-        f"{{name:6}} largest error {{error.max():.3g}}, largest of rounding {{noise.max():.3g}}, worst at {{at}}: "
-        f"got {{x[at]:.6g}}, right {{want[name][at]:.6g}}, {{off[at]:.3g}} times its rounding" + "  WRONG" * (name in wrong)
-    )"""
+        f"{{name:6}} largest error {{error.max():.3g}}, of rounding alone {{noise.max():.3g}}, worst at {{at}}: "
+        f"got {{x[at]:.6g}}, right {{want[at]:.6g}}, {{off[at]:.3g}} times that{{'  WRONG' * wrong}}"
+    )
+    return wrong"""
+
+_JUDGE = """\
+want = {formulas}({arguments}, exactly)
+runs = [{formulas}({arguments}, rounding) for _ in range({runs})]
+wrong = [name for name, x in got.items() if compare(name, x, want[name], [run[name] for run in runs])]"""
 
 _REPEAT = """\
 different = dict.fromkeys(got, 0)
@@ -98,7 +99,7 @@ class _Page:
 
     def text(self) -> str:
         """The whole script."""
-        sections = [self._head(), *self._functions(), self._inputs(), self._run(), self._compare(), self._end()]
+        sections = [self._head(), *self._functions(), self._inputs(), self._run(), self._judge(), self._end()]
         return "\n\n".join(section for section in sections if section).rstrip() + "\n"
 
     def _strided(self) -> bool:
@@ -137,7 +138,7 @@ class _Page:
         notes = []
         if self._hangs():
             notes.append(
-                f"It did not come to an end there: after {HANG_SECONDS} s this script shows where it is, and exits with 1."
+                f"It did not come to an end: after {HANG_SECONDS} s this script shows where it is, and exits with 1."
             )
         for finding in self.verdict.findings if self.verdict else ():
             if finding.oracle == "memory" and not (self.guard and finding.tensor in self.names):
@@ -156,10 +157,11 @@ class _Page:
             found += helpers
         found += [
             _ROUND_HALF if self.p.dtype == "float16" else _ROUND,
-            formula.attention(self.p, self.target.numerics, self.in_formula),
+            formula.formulas(self.p, self.target.numerics, self.in_formula),
         ]
         if self.p.layout == "packed":
             found.append(formula.packed(self.p, self.in_formula))
+        found.append(self._compare())
         return ["\n" + text for text in found]
 
     def _inputs(self) -> str:
@@ -216,9 +218,7 @@ class _Page:
         return ("protocol", "unproven") in self.seen
 
     def _compare(self) -> str:
-        arguments = [*self.names] + ["keep"] * self.in_formula
-        p = self.p
-        unpadded = ""
+        p, unpadded = self.p, ""
         if p.layout == "padded" and p.ragged:
             pairs = list(zip(p.lengths_q, p.lengths_k, strict=True))
             unpadded = (
@@ -226,13 +226,18 @@ class _Page:
                 '        if name != "dbias":\n'
                 '            off[b, :, n_k if name in ("dk", "dv") else n_q :] = 0\n'
             )
-        lines = _COMPARE.format(
-            attention="packed_attention" if p.layout == "packed" else "attention",
-            arguments=", ".join(arguments),
-            runs=16 if p.pairs <= 1 << 17 else 6,
+        return _COMPARE.format(
             element=ELEMENT,
             tensor=TENSOR,
+            tiny="2**-25" if p.dtype == "float16" else "torch.finfo(x.dtype).tiny",
             unpadded=unpadded,
+        )
+
+    def _judge(self) -> str:
+        lines = _JUDGE.format(
+            formulas="packed_formulas" if self.p.layout == "packed" else "formulas",
+            arguments=", ".join([*self.names] + ["keep"] * self.in_formula),
+            runs=16 if self.p.pairs <= 1 << 17 else 6,
         )
         return "# The right answer in float64, and what rounding alone does.\n" + lines
 

@@ -10,10 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.case import Case
-from fuzz.script.excerpt import excerpt
+from fuzz.script.excerpt import binds, excerpt
 from fuzz.targets.as_text import Text
 from oracles.masks import Causal
 from oracles.problem import Problem, cumulative
+
+_NAMES = """
+DEVICE DTYPE EPS FP32 SCALE STREAMS _UNIT answer at_k at_q b bias compare different do drawn exactly formulas got guarded
+half heads hidden keep kernel lay len_k len_q listed lse module n_k n_q name names normal o one packed_formulas pick problem
+q k v random_bits rounding run runs seen tiled torch want wrong x
+"""
+RESERVED = frozenset(_NAMES.split())  # of the script itself
 
 
 def user_call(case: Case, function: Callable[..., Any], asked: frozenset[str]) -> Text:
@@ -43,21 +50,30 @@ def user_call(case: Case, function: Callable[..., Any], asked: frozenset[str]) -
             f"target {case.target!r}: the source of {function.__qualname__} cannot be read: {error}"
         ) from None
     taken = excerpt(source, [function.__name__], typing=True)
-    setup = _folder(taken, function) + taken
+    setup = _folder(taken, function) + _beside(taken, function.__name__)
     if "problem" in asked:
         setup += f"\n\nproblem = {_problem(p)}  # what the harness passes; its mask is `keep`"
-    imports = ("import types",) if "problem" in asked else ()
-    call = (
-        f"answer = {function.__name__}({given})",
+    imports = ("import types",) if "types." in setup else ()
+    call: tuple[str, ...] = (
+        f"answer = kernel({given})",
         "o, lse = answer if isinstance(answer, tuple) else (answer, None)",
     )
     if "return" in taken and not _may_return_tuple(taken, function.__name__):
-        call = (f"o = {function.__name__}({given})",)
+        call = (f"o = kernel({given})",)
     return Text(call, imports, setup, mask="mask" in asked, lse=False)
 
 
+def _beside(taken: str, name: str) -> str:
+    """The source and `kernel`; in a module of its own where it has names that the script has too."""
+    tree = ast.parse(taken)
+    if not {bound for node in tree.body for bound in binds(node)} & RESERVED and "'''" not in taken:
+        return f"{taken}\n\n\nkernel = {name}"
+    lines = [f"SOURCE = r'''\n{taken}\n'''", "module = types.ModuleType('source')", "module.torch = torch"]
+    return "\n".join([*lines, "exec(SOURCE, module.__dict__)", f"kernel = module.{name}"])
+
+
 def _may_return_tuple(source: str, name: str) -> bool:
-    """Whether the function may return (O, LSE): only a plain expression that is no call and no tuple is certain not to."""
+    """Whether the function may return (O, LSE): only a plain operation is certain not to."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef) and node.name == name:
             returns = [inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return)]

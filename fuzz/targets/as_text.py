@@ -31,7 +31,7 @@ class Text:
 
 
 def dense_text(problem: Problem) -> tuple[str, bool]:
-    """attn_mask and is_causal as `base.dense_arguments` chooses them, as arguments of the call; and whether `keep` is read."""
+    """attn_mask and is_causal as `base.dense_arguments` chooses them, as text; and whether `keep` is read."""
     p = problem
     if p.bias is None and not p.ragged:
         if p.mask == Full():

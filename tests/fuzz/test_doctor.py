@@ -1,4 +1,4 @@
-"""The doctor's table: every probe answers, a broken one is a line and not a traceback, and every remedy is a command."""
+"""The doctor's table: every probe answers, a broken one is a line and no traceback, and every remedy a command."""
 
 from __future__ import annotations
 

@@ -10,7 +10,13 @@ from pathlib import Path
 from fuzz import guard
 
 ROOT = Path(__file__).resolve().parents[2]
-CHECK = "from fuzz.guard import check_packages, GuardError\ntry:\n    check_packages()\nexcept GuardError as e:\n    raise SystemExit(str(e))"
+CHECK = """
+from fuzz.guard import GuardError, check_packages
+try:
+    check_packages()
+except GuardError as error:
+    raise SystemExit(str(error))
+"""
 
 
 def run(first: Path) -> subprocess.CompletedProcess[str]:
