@@ -16,9 +16,9 @@ from oracles.masks import Causal
 from oracles.problem import Problem, cumulative
 
 _NAMES = """
-DEVICE DTYPE EPS FP32 SCALE STREAMS _UNIT answer at_k at_q b bias compare different do drawn exactly formulas got guarded
-half heads hidden keep kernel lay len_k len_q listed lse module n_k n_q name names normal o one packed_formulas pick problem
-q k v random_bits rounding run runs seen tiled torch want wrong x
+DEVICE DTYPE EPS FP32 SCALE STREAMS _UNIT answer at_k at_q b bias compare different do drawn exactly formulas got
+guarded half heads hidden keep kernel lay len_k len_q listed lse module n_k n_q name names normal o one packed_formulas
+pick problem q k v random_bits rounding run runs seen tiled torch want wrong x
 """
 RESERVED = frozenset(_NAMES.split())  # of the script itself
 
