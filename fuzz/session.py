@@ -119,6 +119,7 @@ class Worker:
         """Runs a lane to its end; returns the records of the new findings."""
         under_test = load(lane.target, self.wanted.files, self.wanted.device)
         new: list[Record] = []
+        broken: list[Exception] = []
         drawn = cases_of(under_test, self.wanted)
 
         @seed(lane.seed)
@@ -131,9 +132,13 @@ class Worker:
         )
         @given(drawn)
         def loop(case: Case) -> None:
-            if self._ends is not None and time.monotonic() > self._ends:
+            if broken or (self._ends is not None and time.monotonic() > self._ends):
                 return
-            record = self._one(lane, under_test, case)
+            try:
+                record = self._one(lane, under_test, case)
+            except Exception as error:  # ours, not the target's: Hypothesis must not replay and shrink it
+                broken.append(error)
+                return
             if record.status == "new":
                 new.append(record)
             for name in record.features:
@@ -143,6 +148,8 @@ class Worker:
 
         self._idle_since = time.perf_counter()
         loop()
+        if broken:
+            raise broken[0]
         return new
 
     def run_case(self, case: Case) -> Verdict:

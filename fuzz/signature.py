@@ -32,6 +32,10 @@ _NUMERIC = _KINDS[-1]
 _STAGES = {"o": 0, "lse": 1}  # later tensors are wrong because an earlier one is; gradients share a stage
 _GRADIENTS = 2
 _TYPED = frozenset({"raised", "refused", "crash"})  # their place is the error's type, or the phase that died
+_OPTIONS = frozenset(
+    {"packed", "softcap", "scale", "bias", "causal", "window", "prefix", "documents", "intervals", "blocks", "tokens"}
+    | {"and", "or", "not", "per_head", "per_batch", "ragged", "gqa", "dim_v", "strides", "expanded_do", "variant"}
+)
 _TAIL = frozenset({"last tile", "last row", "row tail"})
 
 
@@ -90,15 +94,23 @@ def explains(known: Signature, found: Signature) -> bool:
 
 
 def look_alike(one: Signature, other: Signature) -> bool:
-    """Whether two minimised failures are one bug seen from two sides: what they need is equal, and so is the pass that
-    goes wrong. (Where O happens to be right, as it is for constant values, the same bug shows in LSE alone.)
+    """Whether two minimised failures are one bug seen from two sides: the options that they need are equal, and so is the
+    pass that goes wrong. (Where O happens to be right, as for constant values, the same bug shows in LSE alone; and a
+    reduction that ran out of runs keeps a shape that it did not need.) Without options the shapes decide.
     """
-    return (one.target, one.kind, one.oracle, one.features) == (
+    return (one.target, one.kind, one.oracle, _is_forward(one), _needed(one)) == (
         other.target,
         other.kind,
         other.oracle,
-        other.features,
-    ) and (_is_forward(one) == _is_forward(other))
+        _is_forward(other),
+        _needed(other),
+    )
+
+
+def _needed(signature: Signature) -> frozenset[str]:
+    """The options among its features, without their details ('scale:zero' is 'scale'); the features where there is none."""
+    options = {name.partition(":")[0] for name in signature.features} & _OPTIONS
+    return frozenset(options or signature.features)
 
 
 def _is_forward(signature: Signature) -> bool:

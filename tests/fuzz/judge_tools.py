@@ -11,7 +11,8 @@ from fuzz.verdict import Verdict
 from oracles.masks import Causal
 from oracles.problem import Problem
 
-FAKES = tuple(str(path) for path in sorted((Path(__file__).parents[1] / "fakes").glob("*.py")))
+_FOLDER = Path(__file__).parents[1] / "fakes"
+FAKES = tuple(str(path) for path in sorted(_FOLDER.glob("*.py")) if not path.name.startswith("test_"))
 PLAIN = Problem((20, 20), (33, 33), 4, 2, 16, 16, "float32", mask=Causal())
 
 
