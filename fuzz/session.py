@@ -99,6 +99,7 @@ class Worker:
         self._recorder = Recorder(self.folder, name)
         self._corpus = load_all(Path(wanted.corpus)) if wanted.corpus and Path(wanted.corpus).is_dir() else []
         self._runner: Runner | None = None
+        self._interrupted = False  # while minimising: the best so far is saved, then the session ends
         self._idle_since = time.perf_counter()
         self._ends = time.monotonic() + wanted.seconds if wanted.seconds else None
 
@@ -182,6 +183,8 @@ class Worker:
             record = self._report(record, under_test, case, verdict)
         self._recorder.add(record)
         self._idle_since = time.perf_counter()
+        if self._interrupted:
+            raise KeyboardInterrupt
         return record
 
     def _report(self, record: Record, under_test: Target, case: Case, verdict: Verdict) -> Record:
@@ -232,6 +235,7 @@ class Worker:
             max_seconds=self.wanted.minimize_seconds,
             allowed=lambda candidate: refusal(under_test, candidate) is None,
         )
+        self._interrupted = smallest.stopped == "interrupted"
         return Entry.of(smallest, device=self.wanted.device)
 
     def _save(self, entry: Entry) -> Path:
