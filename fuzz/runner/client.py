@@ -193,7 +193,7 @@ class Runner:
 
         def allowed(phase: str, announced: float) -> float:
             if phase == LOAD:
-                return limits.start / limits.confirm
+                return limits.load / limits.confirm
             return max(limits.floor, announced) * stretch.get((target, phase), 1.0)
 
         return allowed

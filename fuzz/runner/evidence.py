@@ -78,6 +78,8 @@ def innermost(stacks: str) -> str:
     threads = [i for i, line in enumerate(lines) if "most recent call first" in line]
     start = (heads or threads[-1:] or [len(lines)])[0]
     for line in lines[start + 1 :]:
+        if line.strip() == "Garbage-collecting":  # faulthandler's remark before the frames
+            continue
         frame = _FRAME.match(line)
         if frame is None:
             return ""

@@ -14,7 +14,8 @@ class Limits:
     floor     no phase is suspected earlier than this, whatever was announced
     confirm   a suspect is called hung at this many times its limit
     patience  while the child waits for a CPU the clock stands still, up to this many times the limit
-    start     from the start of the process to the end of its imports; also for loading a target
+    start     from the start of the process to the end of its imports, and to a forked worker
+    load      loading a target in a worker
     open      opening the device and proving its health
     reap      from SIGKILL to the end of the process
     stack     hard limit of one py-spy call;  signal: of one faulthandler dump
@@ -28,6 +29,7 @@ class Limits:
     confirm: float = 3.0
     patience: float = 3.0
     start: float = 120.0
+    load: float = 120.0
     open: float = 60.0
     reap: float = 10.0
     stack: float = 10.0
@@ -41,7 +43,7 @@ class Limits:
     spill: int = 64 * MIB
 
     def __post_init__(self) -> None:
-        for name in ("floor", "start", "open", "reap", "stack", "signal", "gpu", "core", "debugger", "tick"):
+        for name in ("floor", "start", "load", "open", "reap", "stack", "signal", "gpu", "core", "debugger", "tick"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}: must be a positive number of seconds, got {getattr(self, name)}")
         for name in ("confirm", "patience"):

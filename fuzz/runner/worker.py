@@ -19,7 +19,7 @@ class Workshop:
 
     def __init__(self, start: Start) -> None:
         import msgspec
-        import torch  # noqa: F401 (the seconds that forking saves)
+        import torch.fx.experimental.symbolic_shapes  # noqa: F401 (0.3 s of sympy, which the first gradient would import)
 
         from fuzz.case import Case
 

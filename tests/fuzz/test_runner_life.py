@@ -179,7 +179,7 @@ def test_a_target_file_that_kills_the_child_is_named(tmp_path):
 
 def test_a_target_file_that_hangs_is_named():
     with (
-        runner(load="runner_judge:sleeps_in_load", limits=Limits(start=3.0)) as found,
+        runner(load="runner_judge:sleeps_in_load", limits=Limits(load=3.0)) as found,
         pytest.raises(RunnerError, match=r"fake\.honest: not loaded after 3 s, in sleeps_in_load"),
     ):
         found.run(case("honest"))

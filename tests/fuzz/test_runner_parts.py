@@ -27,6 +27,7 @@ FAULTHANDLER = """Thread 0x00007f1 (most recent call first):
   File "threading.py", line 1 in wait
 
 Current thread 0x00007f2 (most recent call first):
+  Garbage-collecting
   File "mine.py", line 12 in kernel
   File "child.py", line 3 in main
 """
