@@ -25,9 +25,11 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kernels"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import triton
+from sdpa_cases import complaints, difference, largest, run
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as torch_attention
 
@@ -65,8 +67,8 @@ def draw_case(rng: random.Random, longest: int) -> dict:
         "dim_v": rng.choice([dim, dim, dim, 16, 72, 128]),
         "mask": mask,
         "mask_keeps": [rng.random() < 0.6 for _ in range(4)],
-        "mask_dtype": rng.choice(DTYPES),
-        "scale": rng.choice([None, None, None, 0.3, 0.0, -0.2]),
+        "mask_dtype": rng.choice(["same", "same", "same", *DTYPES]),
+        "scale": rng.choice([None, None, None, None, None, 0.3, 0.3, 0.0, -0.2]),
         "layout": rng.choice(["contiguous", "contiguous", "heads inside", "columns apart", "shifted", "expanded"]),
     }
 
@@ -90,7 +92,8 @@ def tensors_of(case: dict, generator: torch.Generator) -> list[torch.Tensor | No
     if case["mask"] == "bool":
         mask = normal(*shape, dtype=torch.float32) > -0.3
     elif case["mask"] == "float":
-        mask = normal(*shape, dtype=case["mask_dtype"]).requires_grad_()
+        dtype = case["dtype"] if case["mask_dtype"] == "same" else case["mask_dtype"]
+        mask = normal(*shape, dtype=dtype).requires_grad_()
     return [*(x.requires_grad_() for x in inputs), mask]
 
 
@@ -106,86 +109,19 @@ def lay_out(x: torch.Tensor, layout: str) -> torch.Tensor:
     return x
 
 
-def plain_attention(query, key, value, mask, is_causal, scale):
-    """(out, lse) in plain PyTorch operations, in the inputs' dtype; rows without keys give 0 and -inf."""
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    group = query.shape[1] // key.shape[1]
-    key, value = (x.repeat_interleave(group, dim=1) for x in (key, value))
-    scores = query @ key.transpose(-1, -2) * scale
-    if is_causal:
-        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
-    if scores.shape[-1] == 0:
-        return scores @ value, scores.sum(-1) - math.inf
-    keyless = (scores == -math.inf).all(-1, keepdim=True)
-    scores = scores.masked_fill(keyless, 0.0)
-    out = (torch.softmax(scores, -1) @ value).masked_fill(keyless, 0.0)
-    return out, torch.logsumexp(scores, -1).masked_fill(keyless[..., 0], -math.inf)
-
-
-def results(call, inputs, grad_out, grad_lse, dtype=None):
-    """[out, lse, gradients of the floating inputs]; dtype converts floating inputs first."""
-    leaves = inputs
-    if dtype is not None:
-        leaves = [
-            x.detach().to(dtype).requires_grad_() if x is not None and x.is_floating_point() else x for x in inputs
-        ]
-    out, lse = call(*leaves)
-    wanted = [x for x in leaves if x is not None and x.requires_grad]
-    total = (out * grad_out.to(out.dtype)).sum()
-    total = total + (torch.where(lse == -math.inf, 0.0, lse) * grad_lse.to(lse.dtype)).sum()
-    return [out.detach(), lse.detach(), *torch.autograd.grad(total, wanted, materialize_grads=True)]
-
-
-def error_of(result: torch.Tensor, exact: torch.Tensor) -> float:
-    """Largest difference relative to the largest finite entry; inf where infinities or NaN are in other places."""
-    if exact.numel() == 0:
-        return 0.0
-    infinite = torch.isinf(exact)
-    if torch.isnan(result).any() or not torch.equal(torch.isinf(result), infinite):
-        return math.inf
-    difference, size = largest(torch.where(infinite, 0.0, result.double() - exact)), largest(exact)
-    return difference / size if size > 0 else difference
-
-
-def largest(tensor: torch.Tensor) -> float:
-    """Largest finite absolute value, 0 where there is none."""
-    finite = torch.where(torch.isinf(tensor), 0.0, tensor).abs()
-    return float(finite.detach().max()) if finite.numel() else 0.0
-
-
 def check_case(case: dict, generator: torch.Generator) -> list[str]:
-    """Complaints about one call, forward and backward; the limit comes from plain PyTorch in the same dtype."""
+    """Complaints about one call, forward and backward, see tests/kernels/sdpa_cases.py for what is right."""
     inputs = tensors_of(case, generator)
-    is_causal, scale = case["mask"] == "causal", case["scale"]
+    options = {"is_causal": case["mask"] == "causal", "scale": case["scale"]}
+    got, again = (
+        run(scaled_dot_product_attention, inputs, enable_gqa=True, return_lse=True, **options) for _ in range(2)
+    )
+    found = [f"{name} {complaint}" for name, complaint in complaints(got, inputs, **options).items()]
+    return found + [f"{name} differs between two runs" for name in got if not same_bits(got[name], again[name])]
 
-    def ours(query, key, value, mask):
-        return scaled_dot_product_attention(
-            query, key, value, mask, is_causal=is_causal, scale=scale, enable_gqa=True, return_lse=True
-        )
 
-    def plain(query, key, value, mask):
-        return plain_attention(query, key, value, mask, is_causal, scale)
-
-    grad_out = torch.randn(*inputs[0].shape[:-1], case["dim_v"], device=DEVICE, generator=generator)
-    grad_lse = torch.randn(inputs[0].shape[:-1], device=DEVICE, generator=generator)
-    exact = results(plain, inputs, grad_out.to(case["dtype"]), grad_lse, torch.float64)
-    same = results(plain, inputs, grad_out.to(case["dtype"]), grad_lse, case["dtype"])
-    got = results(ours, inputs, grad_out, grad_lse)
-    again = results(ours, inputs, grad_out, grad_lse)
-    # exp(score - LSE) is recomputed from float32 scores: its relative error is |LSE| units in float32's last place.
-    recomputed = torch.finfo(torch.float32).eps * largest(exact[1])
-    complaints = []
-    for name, a, b, wanted, measured in zip(
-        ("out", "lse", "dquery", "dkey", "dvalue", "dmask"), got, again, exact, same, strict=False
-    ):
-        if not torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)):
-            complaints.append(f"{name} differs between two runs")
-        limit = 3 * error_of(measured, wanted) + 2 * torch.finfo(a.dtype).eps + recomputed
-        if not error_of(a, wanted) <= limit:
-            complaints.append(f"{name} off by {error_of(a, wanted):.2e}, limit {limit:.2e}")
-    return complaints
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.contiguous().view(torch.uint8), b.contiguous().view(torch.uint8))
 
 
 def check_numbered_case(number: int, longest: int) -> dict | None:
@@ -237,7 +173,7 @@ def check_compiled() -> list[str]:
     eager, compiled = loss(*inputs), torch.compile(loss, fullgraph=True, backend=backend)(*inputs)
     pairs = [(compiled, eager)]
     pairs += zip(torch.autograd.grad(compiled, inputs), torch.autograd.grad(eager, inputs), strict=True)
-    return [f"result {i} differs by {error_of(a, b):.1e}" for i, (a, b) in enumerate(pairs) if error_of(a, b) > 1e-5]
+    return [f"result {i} differs" for i, (a, b) in enumerate(pairs) if difference(a, b) > 1e-5 * largest(b)]
 
 
 def check_mutants() -> dict[str, bool]:
@@ -249,7 +185,6 @@ def check_mutants() -> dict[str, bool]:
         "dim_v": 32, "mask": "none", "layout": "contiguous",
     }  # fmt: skip
     inputs = tensors_of(case, generator)[:3]
-    grad_out, grad_lse = (torch.randn(1, 4, 120, *d, device=DEVICE, generator=generator) for d in ((32,), ()))
     empty = torch.empty
 
     def roomy_empty(*size, **options):
@@ -257,18 +192,13 @@ def check_mutants() -> dict[str, bool]:
         return empty(math.prod(shape) + 4096, **options)[: math.prod(shape)].view(shape)
 
     for name, mutant in MUTANTS.items():
-        is_causal = "causal" in name
-
-        def call(function, *x, is_causal=is_causal):
-            return function(*x, is_causal=is_causal, enable_gqa=True, return_lse=True)
-
-        exact = results(lambda *x: call(scaled_dot_product_attention, *x), inputs, grad_out, grad_lse)
+        options = {"is_causal": "causal" in name}
         torch.empty = roomy_empty
         try:
-            got = results(lambda *x, mutant=mutant: call(mutant, *x), inputs, grad_out, grad_lse)
+            got = run(mutant, inputs, enable_gqa=True, return_lse=True, **options)
         finally:
             torch.empty = empty
-        caught[name] = any(error_of(a, b) > 1e-3 for a, b in zip(got, exact, strict=True))
+        caught[name] = bool(complaints(got, inputs, **options))
     return caught
 
 
@@ -379,7 +309,7 @@ def main() -> int:
     report = {
         "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu, Triton's interpreter",
         "versions": {"python": sys.version.split()[0], "torch": torch.__version__, "triton": triton.__version__},
-        "command": " ".join(["python", *sys.argv]),
+        "command": f"python ci/bench_sdpa.py --cases {cases}" + (" --smoke" if smoke else ""),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
         "times": "median milliseconds over CUDA events, L2 flushed before each call",
         "checks": {**checks, "passed": good},

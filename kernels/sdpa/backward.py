@@ -15,7 +15,7 @@ import triton.language as tl
 
 from kernels.sdpa.forward import last_interior_key, last_key, locate
 from kernels.sdpa.row_state import load_row_state
-from kernels.sdpa.scores import apply_mask, probabilities, score_unit
+from kernels.sdpa.scores import apply_mask, probabilities
 from kernels.sdpa.tiles import dot, load_tile, round_to, store_tile
 
 
@@ -25,15 +25,6 @@ def first_query(n_start, TILE_M: tl.constexpr, CAUSAL: tl.constexpr):
     first = 0
     if CAUSAL:
         first = n_start // TILE_M * TILE_M
-    return first
-
-
-@triton.jit
-def first_interior_query(n_start, len_q, TILE_M: tl.constexpr, TILE_N: tl.constexpr, CAUSAL: tl.constexpr):
-    """Start of the first tile of queries that sees every key of the tile, len_q rounded up where there is none."""
-    first = 0
-    if CAUSAL:
-        first = tl.minimum(tl.cdiv(n_start + TILE_N - 1, TILE_M), tl.cdiv(len_q, TILE_M)) * TILE_M
     return first
 
 
@@ -56,13 +47,11 @@ def gather_dkdv(
     head,
     n_start,
     m_first,
-    m_last,
     len_q,
     len_k,
     dim,
     dim_v,
     scale,
-    EDGE: tl.constexpr,
     DTYPE: tl.constexpr,
     MASK: tl.constexpr,
     CAUSAL: tl.constexpr,
@@ -74,23 +63,23 @@ def gather_dkdv(
     BLOCK_D: tl.constexpr,
     mask_causal: tl.constexpr,
 ):
-    """Adds queries m_first … m_last - 1 of one head to (dK, dV). Scores are held transposed, (TILE_N, TILE_M).
+    """Adds queries m_first … len_q - 1 of one head to (dK, dV). Scores are held transposed, (TILE_N, TILE_M).
 
-    Keys beyond len_k need no mask: they reach only their own rows of dK and dV, which are not stored.
+    Keys beyond len_k need no mask: they reach only their own rows of dK and dV, which are not stored. The causal mask
+    is applied to every tile: a second loop without it costs registers, and more time than it saves.
     """
-    unit = score_unit(scale, FOLD)
     n = n_start + tl.arange(0, TILE_N)[:, None]
-    for m_start in range(m_first, m_last, TILE_M):
+    for m_start in range(m_first, len_q, TILE_M):
         m = m_start + tl.arange(0, TILE_M)[None, :]
         rQ = load_tile(mQ, tQ, batch, head, m_start, len_q, dim, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
-        rLSE2, rDelta = load_row_state(mState, batches, heads_q, batch, head, m_start, len_q, TILE_M, DESCRIPTOR)
+        rLSE, rDelta = load_row_state(mState, batches, heads_q, batch, head, m_start, len_q, TILE_M, DESCRIPTOR)
         rS = dot(rK, tl.trans(rQ), tl.zeros([TILE_N, TILE_M], tl.float32))
         rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
         rdP = dot(rV, tl.trans(rdO), tl.zeros([TILE_N, TILE_M], tl.float32))
         rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, MASK, FOLD)
-        if EDGE and CAUSAL:
+        if CAUSAL:
             rS = mask_causal(rS, m, n)
-        rP = probabilities(rS, rLSE2[None, :], unit)
+        rP = probabilities(rS, rLSE[None, :], scale, FOLD)
         rdV = dot(round_to(rP, DTYPE, INTERPRETED), rdO, rdV)
         rdS = rP * (rdP - rDelta[None, :])
         rdK = dot(round_to(rdS, DTYPE, INTERPRETED), rQ, rdK)
@@ -149,46 +138,42 @@ def dkdv_kernel(
     rdV = tl.zeros([TILE_N, BLOCK_D], tl.float32)
 
     m_first = first_query(n_start, TILE_M, CAUSAL)
-    m_interior = first_interior_query(n_start, len_q, TILE_M, TILE_N, CAUSAL)
     group = heads_q // heads_kv
     for head in range(head_kv * group, (head_kv + 1) * group):
-        for INTERIOR in tl.static_range(0 if CAUSAL else 1, 2):
-            rdK, rdV = gather_dkdv(
-                rdK,
-                rdV,
-                rK,
-                rV,
-                mQ,
-                tQ,
-                mdO,
-                tdO,
-                mMask,
-                tMask,
-                mState,
-                batches,
-                batch,
-                heads_q,
-                head,
-                n_start,
-                m_interior if INTERIOR else m_first,
-                len_q if INTERIOR else m_interior,
-                len_q,
-                len_k,
-                dim,
-                dim_v,
-                scale,
-                not INTERIOR,
-                DTYPE,
-                MASK,
-                CAUSAL,
-                FOLD,
-                DESCRIPTOR,
-                INTERPRETED,
-                TILE_M,
-                TILE_N,
-                BLOCK_D,
-                mask_causal,
-            )
+        rdK, rdV = gather_dkdv(
+            rdK,
+            rdV,
+            rK,
+            rV,
+            mQ,
+            tQ,
+            mdO,
+            tdO,
+            mMask,
+            tMask,
+            mState,
+            batches,
+            batch,
+            heads_q,
+            head,
+            n_start,
+            m_first,
+            len_q,
+            len_k,
+            dim,
+            dim_v,
+            scale,
+            DTYPE,
+            MASK,
+            CAUSAL,
+            FOLD,
+            DESCRIPTOR,
+            INTERPRETED,
+            TILE_M,
+            TILE_N,
+            BLOCK_D,
+            mask_causal,
+        )
 
     store_tile(
         mdK, tdK, rdK * scale, batch, head_kv, n_start, len_k, dim, DTYPE, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED
@@ -201,7 +186,7 @@ def gather_dq(
     rdQ,
     rQ,
     rdO,
-    rLSE2,
+    rLSE,
     rDelta,
     mK,
     tK,
@@ -234,7 +219,6 @@ def gather_dq(
     mask_causal: tl.constexpr,
 ):
     """Adds keys n_first … n_last - 1 to dQ; EDGE tiles are masked."""
-    unit = score_unit(scale, FOLD)
     m = m_start + tl.arange(0, TILE_M)[:, None]
     for n_start in range(n_first, n_last, TILE_N):
         n = n_start + tl.arange(0, TILE_N)[None, :]
@@ -247,7 +231,7 @@ def gather_dq(
             rS = mask_tail_keys(rS, n, len_k)
             if CAUSAL:
                 rS = mask_causal(rS, m, n)
-        rP = probabilities(rS, rLSE2[:, None], unit)
+        rP = probabilities(rS, rLSE[:, None], scale, FOLD)
         rdS = rP * (rdP - rDelta[:, None])
         rdQ = dot(round_to(rdS, DTYPE, INTERPRETED), rK, rdQ)
     return rdQ
@@ -300,7 +284,7 @@ def dq_kernel(
 
     rQ = load_tile(mQ, tQ, batch, head, m_start, len_q, dim, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
     rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
-    rLSE2, rDelta = load_row_state(mState, batches, heads_q, batch, head, m_start, len_q, TILE_M, DESCRIPTOR)
+    rLSE, rDelta = load_row_state(mState, batches, heads_q, batch, head, m_start, len_q, TILE_M, DESCRIPTOR)
     rdQ = tl.zeros([TILE_M, BLOCK_D], tl.float32)
 
     n_interior = last_interior_key(m_start, len_k, TILE_N, CAUSAL)
@@ -310,7 +294,7 @@ def dq_kernel(
             rdQ,
             rQ,
             rdO,
-            rLSE2,
+            rLSE,
             rDelta,
             mK,
             tK,

@@ -71,9 +71,7 @@ def dbias_kernel(
                 m = m_start + tl.arange(0, TILE_M)[:, None]
                 rQ = load_tile(mQ, tQ, batch, head, m_start, len_q, dim, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
                 rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
-                rLSE2, rDelta = load_row_state(
-                    mState, batches, heads_q, batch, head, m_start, len_q, TILE_M, DESCRIPTOR
-                )
+                rLSE, rDelta = load_row_state(mState, batches, heads_q, batch, head, m_start, len_q, TILE_M, DESCRIPTOR)
                 for n_start in range(column_start, n_last, TILE_N):
                     n = n_start + tl.arange(0, TILE_N)[None, :]
                     rK = load_tile(
@@ -85,7 +83,7 @@ def dbias_kernel(
                     rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
                     rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, "float", False)
                     rS = mask_tail_keys(rS, n, len_k)
-                    rP = probabilities(rS, rLSE2[:, None], 1.0)
+                    rP = probabilities(rS, rLSE[:, None], scale, False)
                     rdP = dot(rdO, tl.trans(rV), tl.zeros([TILE_M, TILE_N], tl.float32))
                     rdMask += rP * (rdP - rDelta[:, None])
 

@@ -66,7 +66,6 @@ def attend(
     mask_causal: tl.constexpr,
 ):
     """Adds keys n_first … n_last - 1 to the running (accumulator, maximum, sum); EDGE tiles are masked."""
-    unit = score_unit(scale, FOLD)
     m = m_start + tl.arange(0, TILE_M)[:, None]
     for n_start in range(n_first, n_last, TILE_N):
         n = n_start + tl.arange(0, TILE_N)[None, :]
@@ -77,7 +76,7 @@ def attend(
             rS = mask_tail_keys(rS, n, len_k)
             if CAUSAL:
                 rS = mask_causal(rS, m, n)
-        rP, rShrink, rMax, rSum = online_softmax(rS, rMax, rSum, unit, MASK != "none")
+        rP, rShrink, rMax, rSum = online_softmax(rS, rMax, rSum, scale, FOLD, MASK != "none")
         rV = load_tile(mV, tV, batch, head_kv, n_start, len_k, dim_v, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
         rAcc = dot(round_to(rP, DTYPE, INTERPRETED), rV, rAcc * rShrink[:, None])
     return rAcc, rMax, rSum

@@ -1,5 +1,6 @@
 """From tensors to launches: which kernels a forward or backward pass consists of, with which arguments."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +58,10 @@ class Attention:
             return "none"
         return "bool" if self.mask.dtype == torch.bool else "float"
 
+    @property
+    def folds(self) -> bool:
+        return self.mask_kind != "float" and self.scale > _SMALLEST_FOLDED_SCALE
+
     def config(self, descriptor: bool) -> Config:
         return find_config(self.block, self.query.itemsize, descriptor and self.mask is None, INTERPRETED)
 
@@ -90,8 +95,7 @@ class Attention:
 
     def flags(self) -> dict[str, Any]:
         """MASK, CAUSAL and FOLD, see NOTE [score units] in scores.py."""
-        fold = self.mask_kind != "float" and self.scale > _SMALLEST_FOLDED_SCALE
-        return {"MASK": self.mask_kind, "CAUSAL": self.is_causal, "FOLD": fold}
+        return {"MASK": self.mask_kind, "CAUSAL": self.is_causal, "FOLD": self.folds}
 
 
 def forward_launches(attention: Attention, out: Tensor, lse: Tensor) -> list[Launch]:
@@ -154,7 +158,8 @@ def _row_state_launch(
             "heads_q": heads_q,
             "len_q": len_q,
             "dim_v": dim_v,
-            "has_dlse": int(grad_lse is not None),
+            "len_dlse": 0 if grad_lse is None else len_q,
+            "lse_unit": math.log2(math.e) if attention.folds else 1.0,
         },
         {
             "DESCRIPTOR": descriptor,

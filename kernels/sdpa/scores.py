@@ -1,9 +1,10 @@
 """Device helpers between the two matrix products: from raw scores to probabilities, and the rows' statistics.
 
 NOTE [score units] Raw scores are q·k. With FOLD (a positive scale and no float mask) they stay raw and the scale is
-folded into the exponent: `unit` is the scale, and probabilities are exp2((s - max) * unit * log2(e)), one fused
-multiply-add and one exp2 per score. Otherwise scores are scaled (and biased) at once and `unit` is 1: a maximum over
-raw scores would be wrong for a negative scale, and a bias near the end of float32's range times log2(e) overflows.
+folded into the exponent: `unit` is the scale, and probabilities are exp2(s * unit * log2(e) - …), one fused
+multiply-add and one exp2 per score. Otherwise scores are scaled (and biased) at once, `unit` is 1, and differences of
+scores are taken before they are multiplied: a maximum over raw scores would be wrong for a negative scale, and a bias
+near the end of float32's range times log2(e) overflows.
 
 NOTE [rows without keys] A row that may see no key has maximum -inf and sum 0. Forward writes O = 0 and LSE = -inf.
 Backward takes that LSE for +inf, so that every probability of the row is exp2(-inf) = 0, see NOTE [row state].
@@ -60,7 +61,7 @@ def score_unit(scale, FOLD: tl.constexpr):
 
 
 @triton.jit
-def online_softmax(rS, rMax, rSum, unit, EMPTY_ROWS: tl.constexpr):
+def online_softmax(rS, rMax, rSum, scale, FOLD: tl.constexpr, EMPTY_ROWS: tl.constexpr):
     """One step of the online softmax (Milakov and Gimelshein, arXiv:1805.02867).
 
     rS (TILE_M, TILE_N) scores in units; rMax, rSum (TILE_M,) running maximum and sum
@@ -72,8 +73,11 @@ def online_softmax(rS, rMax, rSum, unit, EMPTY_ROWS: tl.constexpr):
     rShift = rMaxNew
     if EMPTY_ROWS:
         rShift = tl.where(rMaxNew == -float("inf"), 0.0, rMaxNew)
-    to_log2 = unit * LOG2E
-    rP = tl.exp2(rS * to_log2 - (rShift * to_log2)[:, None])
+    to_log2 = score_unit(scale, FOLD) * LOG2E
+    if FOLD:
+        rP = tl.exp2(rS * to_log2 - (rShift * to_log2)[:, None])
+    else:
+        rP = tl.exp2((rS - rShift[:, None]) * to_log2)
     rShrink = tl.exp2((rMax - rShift) * to_log2)
     return rP, rShrink, rMaxNew, rSum * rShrink + tl.sum(rP, 1)
 
@@ -88,6 +92,10 @@ def row_statistics(rMax, rSum, unit):
 
 
 @triton.jit
-def probabilities(rS, rLSE2, unit):
-    """exp2(score - LSE): rS scores in units, rLSE2 log2-sum-exp2, broadcastable against them."""
-    return tl.exp2(rS * (unit * LOG2E) - rLSE2)
+def probabilities(rS, rLSE, scale, FOLD: tl.constexpr):
+    """exp(score - LSE): rS scores in units, rLSE as in NOTE [row state], broadcastable against them."""
+    if FOLD:
+        rP = tl.exp2(rS * (scale * LOG2E) - rLSE)
+    else:
+        rP = tl.exp2((rS - rLSE) * LOG2E)
+    return rP

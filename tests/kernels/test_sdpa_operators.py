@@ -51,7 +51,7 @@ def test_a_call_without_return_lse_compiles_in_one_graph():
     assert torch.equal(compiled(*inputs, is_causal=True), scaled_dot_product_attention(*inputs, is_causal=True))
 
 
-def test_autocast_and_vmap_free_calls_keep_the_dtype():
+def test_the_output_keeps_the_dtype_and_is_contiguous():
     out = scaled_dot_product_attention(*qkv(1, 1, 1, 5, 5, dtype=torch.bfloat16))
     assert out.dtype == torch.bfloat16 and out.is_contiguous()
 
