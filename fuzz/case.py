@@ -109,6 +109,8 @@ def read(path: Path | str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise CaseError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # a null byte in the name
+        raise CaseError(f"{str(path)!r}: cannot be read: {error}") from None
 
 
 def decode(text: str | bytes, kind: type, *, where: str) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 Align: TypeAlias = Literal["top_left", "bottom_right"]
 PARTIAL_PERCENT = 50
+LONGEST = 2**31 - 1  # no position is larger
 
 
 class _Mask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"):
@@ -69,6 +70,11 @@ class Intervals(_Mask, frozen=True, tag="intervals"):
     """Row q sees the union of its half-open key intervals rows[q] = ((start, stop), ...); rows past the list see none."""
 
     rows: tuple[tuple[tuple[int, int], ...], ...]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            for bound in (bound for interval in row for bound in interval):
+                _at_least(-LONGEST, bound, "rows")
 
 
 class Blocks(_Mask, frozen=True, tag="blocks"):
@@ -141,21 +147,7 @@ class PerBatch(_Mask, frozen=True, tag="per_batch"):
         _not_empty(self.of)
 
 
-Mask = (
-    Full
-    | Causal
-    | Window
-    | Prefix
-    | Documents
-    | Intervals
-    | Blocks
-    | Tokens
-    | And
-    | Or
-    | Not
-    | PerHead
-    | PerBatch
-)
+Mask = Full | Causal | Window | Prefix | Documents | Intervals | Blocks | Tokens | And | Or | Not | PerHead | PerBatch
 
 KINDS: dict[str, type[_Mask]] = {
     kind.__struct_config__.tag: kind  # type: ignore[misc]
@@ -308,9 +300,13 @@ def _reduce(join, kept: list[Tensor]) -> Tensor:
 def _at_least(least: int, value: int | None, name: str) -> None:
     if value is not None and value < least:
         raise ValueError(f"{name}: must be at least {least}, got {value}")
+    if value is not None and value > LONGEST:
+        raise ValueError(f"{name}: must be at most {LONGEST}, got {value}")
 
 
 def _ascending(bounds: tuple[int, ...], name: str) -> None:
+    for bound in bounds:
+        _at_least(-LONGEST, bound, name)
     if any(b < a for a, b in zip(bounds, bounds[1:], strict=False)):
         raise ValueError(f"{name}: must ascend, got {list(bounds)}")
 

@@ -20,11 +20,12 @@ import msgspec
 import torch
 from torch import Tensor
 
-from oracles.masks import Full, Mask, keep, varies_by_batch, varies_by_head
+from oracles.masks import LONGEST, Full, Mask, keep, varies_by_batch, varies_by_head
 
 Dtype: TypeAlias = Literal["float16", "bfloat16", "float32"]
 Layout: TypeAlias = Literal["padded", "packed"]
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
+MOST = 1 << 16  # heads, head dims
 
 
 class Bias(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -39,7 +40,9 @@ class Bias(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     grad: bool = True
 
 
-class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="op", tag="attention"):
+class Problem(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="op", tag="attention"
+):
     """One attention problem. `scale` None means dim ** -0.5; `softcap` 0 means none."""
 
     lengths_q: tuple[int, ...]
@@ -60,11 +63,17 @@ class Problem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         for name in ("heads_q", "heads_kv", "dim", "dim_v"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
+            if getattr(self, name) > MOST:
+                raise ValueError(f"{name}: must be at most {MOST}, got {getattr(self, name)}")
         for name in ("lengths_q", "lengths_k"):
             if not getattr(self, name) or min(getattr(self, name)) < 0:
                 raise ValueError(f"{name}: needs at least one length, none negative, got {list(getattr(self, name))}")
+            if max(getattr(self, name)) > LONGEST:
+                raise ValueError(f"{name}: must be at most {LONGEST}, got {max(getattr(self, name))}")
         if len(self.lengths_q) != len(self.lengths_k):
-            raise ValueError(f"lengths_k: needs {len(self.lengths_q)} lengths as lengths_q has, got {len(self.lengths_k)}")
+            raise ValueError(
+                f"lengths_k: needs {len(self.lengths_q)} lengths as lengths_q has, got {len(self.lengths_k)}"
+            )
         if self.heads_q % self.heads_kv:
             raise ValueError(f"heads_kv: must divide heads_q = {self.heads_q}, got {self.heads_kv}")
         if self.scale is not None and not math.isfinite(self.scale):
