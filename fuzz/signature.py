@@ -94,9 +94,9 @@ def explains(known: Signature, found: Signature) -> bool:
 
 
 def look_alike(one: Signature, other: Signature) -> bool:
-    """Whether two minimised failures are one bug seen from two sides: the options that they need are equal, and so is the
-    pass that goes wrong. (Where O happens to be right, as for constant values, the same bug shows in LSE alone; and a
-    reduction that ran out of runs keeps a shape that it did not need.) Without options the shapes decide.
+    """Whether two minimised failures are one bug seen from two sides: the options that they need are equal, and so is
+    the pass that goes wrong. (Where O happens to be right, as for constant values, the same bug shows in LSE alone; and
+    a reduction that ran out of runs keeps a shape that it did not need.) Without options the shapes decide.
     """
     return (one.target, one.kind, one.oracle, _is_forward(one), _needed(one)) == (
         other.target,
@@ -108,7 +108,7 @@ def look_alike(one: Signature, other: Signature) -> bool:
 
 
 def _needed(signature: Signature) -> frozenset[str]:
-    """The options among its features, without their details ('scale:zero' is 'scale'); the features where there is none."""
+    """The options among its features, without details ('scale:zero' is 'scale'); all its features where it has none."""
     options = {name.partition(":")[0] for name in signature.features} & _OPTIONS
     return frozenset(options or signature.features)
 

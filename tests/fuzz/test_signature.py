@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from fuzz.case import Case
-from fuzz.signature import explains, same_failure, signature, tensors
+from fuzz.signature import explains, look_alike, same_failure, signature, tensors
 from fuzz.verdict import Finding, Place, Verdict
 from oracles.masks import Causal
 from oracles.problem import Problem
@@ -73,6 +73,15 @@ def test_only_the_ends_of_long_sequences_contradict():
     small = msgspec.structs.replace(first, features=("heads",))
     assert explains(small, tail)
     assert explains(msgspec.structs.replace(last, place="later heads"), tail)
+
+
+def test_two_sides_of_one_bug_look_alike():
+    capped, masked = make(softcap=3.0), make(softcap=3.0, mask=Causal())
+    one = signature(capped, fail(*wrong("o")))
+    assert look_alike(one, signature(make(softcap=3.0, lengths_q=(64,)), fail(*wrong("lse"))))
+    assert not look_alike(one, signature(masked, fail(*wrong("lse"))))
+    assert not look_alike(one, signature(capped, fail(*wrong("dq"))))
+    assert not look_alike(signature(SMALL, fail(*wrong("o"))), signature(make(lengths_q=(64,)), fail(*wrong("o"))))
 
 
 def test_errors_of_different_types_are_different_bugs():
