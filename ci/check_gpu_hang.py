@@ -110,6 +110,8 @@ def main() -> int:
     report: dict[str, Any] = {"device": options.device, "torch": torch.__version__}
     with runner(options, core_dump=True) as found:
         report["start"] = timed("start", found.start)
+        report["workers are forked"] = found.forks
+        print(f"{'workers are forked':24} {found.forks}")
         report["first case"] = step(found, "gpu.honest", "pass")
         report["rate, core dumps on"] = rate(found, options.cases)
         for name, outcome in (
@@ -124,6 +126,8 @@ def main() -> int:
         found.run(case("gpu.honest"))
         report["rate, core dumps off"] = rate(found, options.cases)
         report["spins, no core dump"] = step(found, "gpu.spins", "hang")
+        report["workers are forked after a loss"] = found.forks
+        print(f"{'… and after a loss':24} {found.forks}")
     report["beside a hang"] = beside_a_hang(options)
     report["parent killed"] = parent_killed(options.device)
     show_evidence(report["spins"])

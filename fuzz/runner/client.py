@@ -85,6 +85,11 @@ class Runner:
         """Process id of the child that would take the next case, if it is there."""
         return self._child.pid if self._child is not None else None
 
+    @property
+    def forks(self) -> bool | None:
+        """Whether a lost child costs only a fork; False where the stem has threads or a device, None before the start."""
+        return None if self._child is None else self._child.pid != self._child.stem.pid
+
     def start(self) -> None:
         """Starts the child and proves its device, which `run` does too when it is due. Raises RunnerError."""
         self._ready()

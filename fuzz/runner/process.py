@@ -173,14 +173,9 @@ class Stem:
         until = monotonic() + 1.0
         while not self.exited() and monotonic() < until:
             sleep(0.01)
-        self.close_quietly()
-        return f"the child died while {doing}, {exit_name(self.popen.returncode)}: {self._last}"
-
-    def close_quietly(self) -> None:
-        """Kills it and keeps its last line, for the error that follows."""
-        self._last = last_line(self.output())
         kill_group(self.pid)
-        self.popen.wait(self.limits.reap)
+        code = self.popen.wait(self.limits.reap)
+        return f"the child died while {doing}, {exit_name(code)}: {last_line(self.output())}"
 
 
 class Child:
