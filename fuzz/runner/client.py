@@ -87,7 +87,7 @@ class Runner:
 
     @property
     def forks(self) -> bool | None:
-        """Whether a lost child costs only a fork; False where the stem has threads or a device, None before the start."""
+        """Whether a lost child costs a fork only; False where the stem has threads or a device, None before a start."""
         return None if self._child is None else self._child.pid != self._child.stem.pid
 
     def start(self) -> None:
