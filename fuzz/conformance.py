@@ -22,7 +22,7 @@ RowStatus: TypeAlias = Literal[
     "pass", "fail", "hang", "crash", "flake", "reject", "cannot", "known", "not run", "missing", "unexpected_pass"
 ]
 FAILS: frozenset[str] = frozenset({"fail", "hang", "crash", "flake", "missing", "unexpected_pass"})
-BIG = 1 << 22  # (query, key) pairs over all heads; above it a case takes minutes on a CPU
+BIG = 1 << 23  # (query, key) pairs over all heads; above it a case takes a minute or more on a CPU
 
 
 class Row(msgspec.Struct, frozen=True):
