@@ -121,7 +121,9 @@ def _explain(arena: Arena, pristine: Arena, where: Tensor) -> Finding:
         now, was = arena.tensor(slot.name), pristine.tensor(slot.name)
         assert now is not None and was is not None
         if not torch.equal(_bits(now), _bits(was)):
-            message = f"the kernel changed its input {slot.name} ({count} bytes, the first at byte {first - slot.start})"
+            message = (
+                f"the kernel changed its input {slot.name} ({count} bytes, the first at byte {first - slot.start})"
+            )
             return Finding("memory", "changed_input", message, slot.name, Place(pattern="input"), {"bytes": count})
         message = f"the kernel wrote into the gaps between the rows of {slot.name} ({count} bytes)"
         return Finding("memory", "wrote_outside", message, slot.name, Place(pattern="gap"), {"bytes": count})

@@ -1,8 +1,8 @@
 """Case: a Problem, the target and its variant, the recipe of the inputs, repeats. JSON both ways.
 
-A Case is a frozen value; its id is a hash of its content, so equal cases have equal ids on every machine. The JSON is the
-corpus's format: it needs neither a generator nor its seeds to be replayed (the inputs' `seed` feeds a fixed counter-based
-function of fuzz/inputs.py). `schema()` publishes it as JSON Schema (fuzz/case.schema.json).
+A Case is a frozen value; its id is a hash of its content, so equal cases have equal ids on every machine. The JSON is
+the corpus's format: it needs neither a generator nor its seeds to be replayed (the inputs' `seed` feeds a fixed
+counter-based function of fuzz/inputs.py). `schema()` publishes it as JSON Schema (fuzz/case.schema.json).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """How one tensor lies in memory.
 
     order   the axes from the slowest to the fastest: b batch, h heads, s sequence, d dim (b is absent when packed);
-            'expanded' is a single value with stride 0 on every axis (for the output's gradient only, as `out.sum()` makes it)
+            'expanded' is a single value with stride 0 on every axis (for the output's gradient only, as `out.sum()`
+            makes it)
     pad     elements left unused after each run of the fastest axis (poisoned)
     offset  elements before the first one: 0 is aligned, 1 is aligned to one element only
     """

@@ -1,6 +1,7 @@
 """attnfuzz on the command line.
 
-Exit codes: 0 all as expected, 1 findings (or a failed check), 2 usage: a bad option, a malformed file, an unknown target.
+Exit codes: 0 all as expected, 1 findings (or a failed check), 2 usage: a bad option, a malformed file, an unknown
+target.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attnfuzz", description=__doc__.split("\n")[0] if __doc__ else "", epilog=EPILOG)
+    parser = argparse.ArgumentParser(
+        prog="attnfuzz", description=__doc__.split("\n")[0] if __doc__ else "", epilog=EPILOG
+    )
     sub = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_run(sub)
     _add_repro(sub)
@@ -56,14 +59,24 @@ def _command(sub, name: str, action: Callable[[argparse.Namespace], int], text: 
 
 
 def _device_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", choices=("host", "cuda"), help="where kernels run (cuda where there is a GPU, else host)")
-    parser.add_argument("--target-file", action="append", default=[], metavar="FILE", help="a Python file with targets of your own")
+    parser.add_argument(
+        "--device", choices=("host", "cuda"), help="where kernels run (cuda where there is a GPU, else host)"
+    )
+    parser.add_argument(
+        "--target-file", action="append", default=[], metavar="FILE", help="a Python file with targets of your own"
+    )
 
 
 def _add_run(sub) -> None:
     parser = _command(sub, "run", _run, "run a fuzz session")
     add = parser.add_argument
-    add("--target", action="append", default=[], metavar="NAME", help="a target; may be repeated (all that can run here)")
+    add(
+        "--target",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a target; may be repeated (all that can run here)",
+    )
     add("--cases", type=_positive, default=300, help="cases of the session, over all targets (300)")
     add("--seed", type=int, default=0, help="the same seed draws the same cases (0)")
     add("--size", choices=("small", "medium", "large"), default="medium", help="sizes of the cases (medium)")
@@ -187,7 +200,10 @@ def _minimize(options: argparse.Namespace) -> int:
             progress=lambda step: print(f"  {step}", file=sys.stderr),
         )
     if not found.verdict.bad:
-        print(f"attnfuzz: {options.case}: does not fail here ({summary(found.verdict)}), nothing to minimise", file=sys.stderr)
+        print(
+            f"attnfuzz: {options.case}: does not fail here ({summary(found.verdict)}), nothing to minimise",
+            file=sys.stderr,
+        )
         return OK
     out.write_text(to_json(found.case))
     print("\n".join(describe(found.case)))

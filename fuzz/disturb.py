@@ -1,7 +1,7 @@
 """Varies what a deterministic kernel must not depend on: addresses and the machine's load.
 
-Run r of a case gets other addresses (a spacer of another size is held while it runs) and, every second time, company: on
-a GPU a matrix product on another stream, on a CPU a thread that keeps a core busy without holding the GIL.
+Run r of a case gets other addresses (a spacer of another size is held while it runs) and, every second time, company:
+on a GPU a matrix product on another stream, on a CPU a thread that keeps a core busy without holding the GIL.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _load(device: torch.device):
 def _burn(stop: threading.Event) -> None:
     a = torch.ones(256, 256)  # long enough that this thread hardly ever holds the GIL
     while not stop.is_set():
-        a @ a  # noqa: B018 - the point is the work, not the value
+        a @ a
 
 
 _streams: dict[torch.device, tuple[torch.cuda.Stream, torch.Tensor]] = {}
@@ -58,5 +58,5 @@ def _cuda_load(device: torch.device):
     stream, a = _streams[device]
     with torch.cuda.stream(stream):
         for _ in range(2):
-            a @ a  # noqa: B018 - as above
+            a @ a
     return lambda: None

@@ -1,7 +1,7 @@
 """run_case, from the inside: makes the inputs and the reference, runs the kernel, asks every oracle, gives a Verdict.
 
-Runs in the child process that owns the device (fuzz/runner). Each phase is announced with the seconds that it may take, so
-the client's clock starts when the phase does: compiling never counts against a run's deadline.
+Runs in the child process that owns the device (fuzz/runner). Each phase is announced with the seconds that it may take,
+so the client's clock starts when the phase does: compiling never counts against a run's deadline.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class _Raised(Exception):
 
 
 def execute(case: Case, target: Target, enter: Enter, device: torch.device | str | None = None) -> Verdict:
-    """Runs one case to its Verdict on `device` (by default cpu or cuda, by the target). Raises only what is our own fault."""
+    """Runs one case to its Verdict on `device` (by default cpu or cuda, by the target). Raises only what is our own
+    fault."""
     clock = Clock(enter)
     where = torch.device(device or ("cuda" if target.device == "cuda" else "cpu"))
     if where.type == "cpu":
@@ -98,9 +99,7 @@ def _judge(case: Case, target: Target, pristine: Arena, clock: Clock) -> Verdict
     problem, given = case.problem, pristine.tensors()
     clock.start("reference", INPUTS_LIMIT + case.problem.pairs * 1e-5)
     right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
-    same = same_precision(
-        problem, given.q, given.k, given.v, bias=given.bias, do=given.do, numerics=target.numerics
-    )
+    same = same_precision(problem, given.q, given.k, given.v, bias=given.bias, do=given.do, numerics=target.numerics)
     seal = _checksum(right, same.runs, same.noise)
     executions, findings = _run_all(case, target, pristine, clock)
     clock.start("judge", INPUTS_LIMIT)
@@ -262,7 +261,13 @@ def _checksum(*answers: Answers) -> Tensor:
     sums = []
     for answer in answers:
         for _, tensor in answer.items():
-            width = torch.int64 if tensor.element_size() == 8 else torch.int32 if tensor.element_size() == 4 else torch.int16
+            width = (
+                torch.int64
+                if tensor.element_size() == 8
+                else torch.int32
+                if tensor.element_size() == 4
+                else torch.int16
+            )
             sums.append(tensor.contiguous().view(width).sum(dtype=torch.int64))
     return torch.stack(sums)
 

@@ -1,8 +1,8 @@
 """Poison and guard bands around what a kernel allocates itself.
 
 Three layers, since an allocation is made in different places:
-    Guarded          torch.empty & co. called from Python (Triton and CuTe kernels' wrappers): each becomes a window in a
-                     larger poisoned buffer whose guard bands are checked after the run
+    Guarded          torch.empty & co. called from Python (Triton and CuTe kernels' wrappers): each becomes a window in
+                     a larger poisoned buffer whose guard bands are checked after the run
     poison_malloc    glibc fills what malloc returns (PyTorch's own CPU kernels) with 0xFF bytes, which is NaN
     poison_cuda      blocks of the caching allocator are filled with 0xFF and freed, so that PyTorch's own CUDA kernels
                      get poisoned memory
@@ -61,7 +61,9 @@ class Guarded(TorchFunctionMode):
         size = span * made.element_size()
         stop = GUARD_BYTES + size
         with torch._C.DisableTorchFunction():
-            buffer = torch.full((-(-(stop + GUARD_BYTES) // _ALIGNMENT) * _ALIGNMENT,), 0xFF, dtype=torch.uint8, device=made.device)
+            buffer = torch.full(
+                (-(-(stop + GUARD_BYTES) // _ALIGNMENT) * _ALIGNMENT,), 0xFF, dtype=torch.uint8, device=made.device
+            )
             window = buffer[GUARD_BYTES : GUARD_BYTES + size].view(made.dtype) if size else made
             if size:
                 window = window.as_strided(made.shape, made.stride(), window.storage_offset())

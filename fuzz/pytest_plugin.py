@@ -21,13 +21,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("attnfuzz", "attnfuzz sessions (pytest fuzz)")
     add = group.addoption
     add("--fuzz-cases", type=int, default=300, metavar="N", help="cases of the session, over all targets (300)")
-    add("--fuzz-seed", type=int, default=0, metavar="S", help="seed of the session; the same seed draws the same cases (0)")
+    add(
+        "--fuzz-seed",
+        type=int,
+        default=0,
+        metavar="S",
+        help="seed of the session; the same seed draws the same cases (0)",
+    )
     add("--fuzz-targets", default="", metavar="A,B", help="targets by name (all that can run here)")
-    add("--fuzz-target-file", action="append", default=[], metavar="FILE", help="a Python file with targets of your own")
+    add(
+        "--fuzz-target-file", action="append", default=[], metavar="FILE", help="a Python file with targets of your own"
+    )
     add("--fuzz-device", choices=("host", "cuda"), help="where kernels run (cuda where there is a GPU, else host)")
     add("--fuzz-size", default="medium", choices=("small", "medium", "large"), help="sizes of the cases (medium)")
     add("--fuzz-repeats", type=int, default=3, metavar="R", help="runs of each case that must agree bit for bit (3)")
-    add("--fuzz-corpus", default="corpus/regressions", metavar="DIR", help="known failures, and where new ones are saved")
+    add(
+        "--fuzz-corpus",
+        default="corpus/regressions",
+        metavar="DIR",
+        help="known failures, and where new ones are saved",
+    )
     add("--fuzz-folder", default="", metavar="DIR", help="the session's records (.attnfuzz/sessions/<time>)")
 
 
@@ -65,7 +78,8 @@ def attnfuzz_worker(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A lane has no time-out of its own from pytest-timeout but a very long one: the runner's deadlines are the guard."""
+    """A lane has no time-out of its own from pytest-timeout but a very long one: the runner's deadlines are the
+    guard."""
     for item in items:
         if "attnfuzz_lane" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(3600))

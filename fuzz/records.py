@@ -1,8 +1,8 @@
 """A session's folder: what was run, appended line by line, so that a kill loses at most the case in flight.
 
-    session.json            settings, machine, versions
-    records-<worker>.jsonl  one Record per case, in the order run
-    findings/               one corpus entry per new finding (fuzz/corpus.py)
+session.json            settings, machine, versions
+records-<worker>.jsonl  one Record per case, in the order run
+findings/               one corpus entry per new finding (fuzz/corpus.py)
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def machine() -> dict[str, Any]:
         "cpus": len(os.sched_getaffinity(0)),
         "machine": platform.machine(),
         "cpu": _cpu_name(),
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
     try:

@@ -50,7 +50,9 @@ class Tally:
 class Progress:
     """Follows a session's folder from a thread and keeps one line on a terminal up to date."""
 
-    def __init__(self, folder: Path, planned: int, stream: TextIO, *, write: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, folder: Path, planned: int, stream: TextIO, *, write: Callable[[str], None] | None = None
+    ) -> None:
         self.tally = Tally(planned)
         self._reader = Reader(folder)
         self._stream = stream
@@ -102,7 +104,9 @@ def table(records: Sequence[Record]) -> Table:
         counts = rows["outcome"].value_counts()
         spent = rows["seconds"].sum()
         cells = [_count(int(counts.get(outcome, 0)), outcome) for outcome in OUTCOMES]
-        made.add_row(str(name), str(len(rows)), *cells, f"{len(rows) / spent:.1f}" if spent else "–", end_section=name != "all")
+        made.add_row(
+            str(name), str(len(rows)), *cells, f"{len(rows) / spent:.1f}" if spent else "–", end_section=name != "all"
+        )
     return made
 
 
@@ -146,7 +150,10 @@ def show(records: Sequence[Record], seconds: float, console: Console) -> None:
         console.print("no case was run")
         return
     console.print(table(records))
-    console.print(f"{len(records)} cases in {_time(seconds)}: {len(records) / max(seconds, 1e-9):.1f} cases/s in all", highlight=False)
+    console.print(
+        f"{len(records)} cases in {_time(seconds)}: {len(records) / max(seconds, 1e-9):.1f} cases/s in all",
+        highlight=False,
+    )
     console.print(coverage(records), highlight=False)
     for line in findings(records) or ["no new finding"]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

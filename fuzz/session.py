@@ -73,7 +73,8 @@ def runnable(device: Device, files: tuple[str, ...] = ()) -> dict[str, Target]:
 
 
 def plan(wanted: Settings) -> list[Lane]:
-    """The lanes of a session: the cases are shared equally among the targets. Raises TargetError for an unknown target."""
+    """The lanes of a session: the cases are shared equally among the targets. Raises TargetError for an unknown
+    target."""
     if wanted.targets:
         names = [load(name, wanted.files, wanted.device).name for name in wanted.targets]
     else:
@@ -251,7 +252,9 @@ def cases_of(under_test: Target, wanted: Settings):
     return strategies.cases(under_test, strategies.SIZES[wanted.size], wanted.repeats)
 
 
-def run(wanted: Settings, lanes: Iterable[Lane], worker: str, done: Callable[[Lane], None] | None = None) -> list[Record]:
+def run(
+    wanted: Settings, lanes: Iterable[Lane], worker: str, done: Callable[[Lane], None] | None = None
+) -> list[Record]:
     """Runs `lanes` in this process; returns the new findings."""
     new: list[Record] = []
     with Worker(wanted, worker) as hands:

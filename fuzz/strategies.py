@@ -1,8 +1,8 @@
 """Hypothesis strategies that draw Cases for a target, inside what it declares to support, biased to boundaries.
 
 Sizes obey a budget of (query, key) pairs over all heads and sequences: lengths are drawn from what is left of it.
-Cases are built from `st.randoms()` and not from many small strategies: after each example Hypothesis tries five more, in
-which a drawn value is copied to another place of the same strategy, so that five of six cases would be near-copies.
+Cases are built from `st.randoms()` and not from many small strategies: after each example Hypothesis tries five more,
+in which a drawn value is copied to another place of the same strategy, so that five of six cases would be near-copies.
 Long random material (token rows, block grids, intervals) comes from one drawn seed: Hypothesis's bytes are mostly zero.
 """
 

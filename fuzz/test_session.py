@@ -1,4 +1,5 @@
-"""What `pytest -n auto fuzz` collects: one item per lane (a target and a share of its cases); see fuzz/pytest_plugin.py."""
+"""What `pytest -n auto fuzz` collects: one item per lane (a target and a share of its cases); see
+fuzz/pytest_plugin.py."""
 
 from fuzz.session import Lane, Worker
 

@@ -1,8 +1,8 @@
 """The numbers of a Case: a counter-based function of (seed, tensor, position), the same on every machine and device.
 
-Only integer arithmetic, one float32 multiplication and one rounding to the dtype stand between the seed and a value, so a
-CPU and a GPU make identical bits. 'normal' is the sum of four uniform 16-bit numbers (Irwin-Hall): mean 0, variance 1,
-|x| < 3.47.
+Only integer arithmetic, one float32 multiplication and one rounding to the dtype stand between the seed and a value, so
+a CPU and a GPU make identical bits. 'normal' is the sum of four uniform 16-bit numbers (Irwin-Hall): mean 0, variance
+1, |x| < 3.47.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
     shape = shapes(p)
     match case.inputs.distribution:
         case "integers":
-            made = {n: (random_bits(seed, n, _count(shape[n]), device) % 5).view(shape[n]).float().sub_(2) for n in names}
+            made = {
+                n: (random_bits(seed, n, _count(shape[n]), device) % 5).view(shape[n]).float().sub_(2) for n in names
+            }
         case "constant":
             made = {n: torch.full(shape[n], 0.5 if n == "q" else 1.0, device=device) for n in names}
         case _:
@@ -90,7 +92,8 @@ def _point_at_needles(p: Problem, seed: int, made: dict[str, Tensor]) -> None:
 
 
 def _lift_masked_keys(p: Problem, made: dict[str, Tensor]) -> None:
-    """Keys get a logit that grows with the share of the rows that do not see them: a leak then dominates the softmax."""
+    """Keys get a logit that grows with the share of the rows that do not see them: a leak then dominates the
+    softmax."""
     made["q"] += ADVERSARIAL_GAIN
     for b in range(p.batch):
         n_q, n_k = p.lengths_q[b], p.lengths_k[b]
@@ -111,5 +114,3 @@ def _fill_padding(p: Problem, made: dict[str, Tensor]) -> None:
         for name, lengths in (("q", p.lengths_q), ("do", p.lengths_q), ("k", p.lengths_k), ("v", p.lengths_k)):
             if name in made:
                 made[name][b, :, lengths[b] :] = PADDING
-
-

@@ -1,4 +1,5 @@
-"""What `repro` shows: the case in words, a picture of the mask, the findings, the worst place of each tensor, evidence."""
+"""What `repro` shows: the case in words, a picture of the mask, the findings, the worst place of each tensor,
+evidence."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def picture(problem: Problem, batch: int = 0, head: int = 0, bad_rows: tuple[int
         stop = min(start + step_q, n_q)
         rows = torch.arange(start, stop)[_places(stop - start, stop - start)][:, None]
         kept = keep(problem.mask, rows, cols, batch=batch, head=head, len_q=n_q, len_k=n_k).float()
-        share = torch.zeros(-(-n_k // step_k)).index_reduce_(0, cols[0] // step_k, kept.mean(0), "mean", include_self=False)
+        share = torch.zeros(-(-n_k // step_k)).index_reduce_(
+            0, cols[0] // step_k, kept.mean(0), "mean", include_self=False
+        )
         row = "".join(FULL if s >= 1 else EMPTY if s == 0 else PARTIAL for s in share.tolist())
         marked = bad_rows is not None and start < bad_rows[1] and bad_rows[0] < stop
         lines.append(f"{start:>6} {row}{' ◀ wrong' if marked else ''}")
@@ -63,8 +66,13 @@ def describe(case: Case) -> list[str]:
     if p.softcap:
         options.append(f"softcap {p.softcap}")
     if p.bias is not None:
-        flags = "".join(name if there else "1" for name, there in zip("BHQK", (p.bias.batch, p.bias.heads, p.bias.rows, p.bias.cols), strict=True))
-        options.append(f"bias [{flags}]{' float32' if p.bias.dtype == 'float32' else ''}{' with gradient' if p.bias.grad else ''}")
+        flags = "".join(
+            name if there else "1"
+            for name, there in zip("BHQK", (p.bias.batch, p.bias.heads, p.bias.rows, p.bias.cols), strict=True)
+        )
+        options.append(
+            f"bias [{flags}]{' float32' if p.bias.dtype == 'float32' else ''}{' with gradient' if p.bias.grad else ''}"
+        )
     options.append("forward and backward" if p.backward else "forward only")
     lines.append(f"options    {', '.join(options)}; {case.repeats} runs")
     lines.append(f"features   {', '.join(ordered(features(case)))}")
@@ -151,7 +159,9 @@ def _list(lengths: tuple[int, ...]) -> str:
 
 def _stores(case: Case) -> str:
     odd = [
-        f"{name} {store.order}" + (f" pad {store.pad}" * bool(store.pad)) + (f" offset {store.offset}" * bool(store.offset))
+        f"{name} {store.order}"
+        + (f" pad {store.pad}" * bool(store.pad))
+        + (f" offset {store.offset}" * bool(store.offset))
         for name, store in ((n, getattr(case.inputs, n)) for n in ("q", "k", "v", "do"))
         if store != Storage()
     ]

@@ -1,1 +1,2 @@
-"""What is right: the question (Problem, Mask), the reference answer and the judges. Imports nothing of fuzz/ or kernels/."""
+"""What is right: the question (Problem, Mask), the reference answer and the judges. Imports nothing of fuzz/ or
+kernels/."""

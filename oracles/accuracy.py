@@ -1,8 +1,8 @@
 """Accuracy: every element, row, tile and tensor of an answer against a budget made from the case's own data.
 
-The error of an answer is measured in units of what rounding alone does there (`Same`, by same_precision.py): the larger of
-the noise of that element and the error of the same-precision runs in its row. Call that quotient z. A kernel that rounds
-where its Numerics say has z about 1; a budget is how far z may go, and depends only on how much is averaged:
+The error of an answer is measured in units of what rounding alone does there (`Same`, by same_precision.py): the larger
+of the noise of that element and the error of the same-precision runs in its row. Call that quotient z. A kernel that
+rounds where its Numerics say has z about 1; a budget is how far z may go, and depends only on how much is averaged:
 
     one element   |z| <= ELEMENT
     row, tile of 64 rows, tensor   rms z <= limit(rows averaged)
@@ -80,9 +80,9 @@ def judge(problem: Problem, got: Answers, reference: Answers, same: Same, *, pad
     reference  of `reference.reference`, fp64 (or fp32 when the inputs are of 16 bits)
     same       of `same_precision` with the target's numerics
     padding    whether what lies past a sequence's end is judged too: zeros, and -inf for lse
-    Rows without keys must be exactly 0, their LSE -inf. Infinities are right where the true value does not fit the dtype,
-    and anything goes where the same-precision run itself overflowed. One synchronisation with the device when all is well.
-    Raises ValueError on a tensor that the reference lacks, or of another shape.
+    Rows without keys must be exactly 0, their LSE -inf. Infinities are right where the true value does not fit the
+    dtype, and anything goes where the same-precision run itself overflowed. One synchronisation with the device when
+    all is well. Raises ValueError on a tensor that the reference lacks, or of another shape.
     """
     compared = {name: _Compared.of(problem, name, x, reference, same, padding) for name, x in got.items()}
     compared = {name: x for name, x in compared.items() if x.z2.numel()}

@@ -16,10 +16,11 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def compare(runs: Sequence[Answers]) -> list[Finding]:
     """One finding per tensor whose bits differ between the first run and any other.
 
-    Bit patterns are compared, so that equal NaNs are equal and 0.0 differs from -0.0. numbers: `differs` of `repeats` runs
-    differ from the first one, `elements` of `total` differ in the run that differs most, by `largest` at most (NaN where a
-    difference is not a number). The place is the first differing element: (batch, head, row) as far as the tensor has axes.
-    Synchronises with the device once when all is well. Raises ValueError where runs hold different tensors.
+    Bit patterns are compared, so that equal NaNs are equal and 0.0 differs from -0.0. numbers: `differs` of `repeats`
+    runs differ from the first one, `elements` of `total` differ in the run that differs most, by `largest` at most (NaN
+    where a difference is not a number). The place is the first differing element: (batch, head, row) as far as the
+    tensor has axes. Synchronises with the device once when all is well. Raises ValueError where runs hold different
+    tensors.
     """
     if len(runs) < 2:
         return []

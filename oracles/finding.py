@@ -1,4 +1,5 @@
-"""Finding: one oracle's complaint, with numbers and a place. A value; every oracle returns a list of them, empty when all is well."""
+"""Finding: one oracle's complaint, with numbers and a place. A value; every oracle returns a list of them, empty when
+all is well."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     """One oracle's complaint.
 
     oracle   accuracy, determinism, memory, protocol, coverage, runner …
-    kind     wrong, nan, nondeterministic, wrote_outside, changed_input, unproven, accepted, refused, hang, crash, out_of_memory …
+    kind     wrong, nan, nondeterministic, wrote_outside, changed_input, unproven, accepted, refused, hang, crash,
+             out_of_memory …
     tensor   the tensor that it is about, or ''
     message  one line for people
     numbers  what was measured, e.g. {"error": 0.1, "budget": 0.001, "ratio": 100.0}

@@ -67,7 +67,8 @@ class Documents(_Mask, frozen=True, tag="documents"):
 
 
 class Intervals(_Mask, frozen=True, tag="intervals"):
-    """Row q sees the union of its half-open key intervals rows[q] = ((start, stop), ...); rows past the list see none."""
+    """Row q sees the union of its half-open key intervals rows[q] = ((start, stop), ...); rows past the list see
+    none."""
 
     rows: tuple[tuple[tuple[int, int], ...], ...]
 
@@ -269,7 +270,8 @@ def _interval_table(mask: Intervals) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _grid(mask: Blocks | Tokens) -> Tensor:
-    """uint8 (rows, columns) with one row and column of zeros appended, so that positions past the grid can be clamped."""
+    """uint8 (rows, columns) with one row and column of zeros appended, so that positions past the grid can be
+    clamped."""
     value = {"0": 0, ".": 0, "1": 1, "M": 1, "F": 2}
     width = max([len(row) for row in mask.rows], default=0) + 1
     rows = [[value[c] for c in row] + [0] * (width - len(row)) for row in mask.rows]

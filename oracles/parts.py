@@ -1,8 +1,8 @@
 """Part: a piece of a problem that is computed in one go, as dense tensors without padding's numbers.
 
-A small problem is one part, batch and heads together, so that an oracle costs a handful of torch calls. A large one is cut
-into sequences, KV heads and query rows. Padding never enters a part: its numbers are replaced by zeros, since they may be
-NaN by intent, and the mask excludes its pairs.
+A small problem is one part, batch and heads together, so that an oracle costs a handful of torch calls. A large one is
+cut into sequences, KV heads and query rows. Padding never enters a part: its numbers are replaced by zeros, since they
+may be NaN by intent, and the mask excludes its pairs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Place: where a tensor is wrong, in numbers for people and as a normalised pattern for the signature.
 
-The pattern uses few words, so that two cases of one bug get the same ones whatever their sizes. It is read from the rows
-that are wrong, in this order: which heads, which sequences, which rows, and which part of the head dim.
+The pattern uses few words, so that two cases of one bug get the same ones whatever their sizes. It is read from the
+rows that are wrong, in this order: which heads, which sequences, which rows, and which part of the head dim.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def locate(bad: Tensor, valid: Tensor, worst: tuple[int, int, int], *, cols: Ten
 
 def pattern(bad: Tensor, valid: Tensor, cols: Tensor | None = None) -> str:
     """The normalised place, one of: 'first head', 'later heads', 'some heads', 'first sequence', 'later sequences',
-    'some sequences', 'one row', 'first rows', 'last tile', 'last row', 'row tail', 'all', 'scattered'; with ', dim tail'
-    where only the end of the rows' elements is wrong. Arguments as for `locate`, on the CPU."""
+    'some sequences', 'one row', 'first rows', 'last tile', 'last row', 'row tail', 'all', 'scattered'; with ', dim
+    tail' where only the end of the rows' elements is wrong. Arguments as for `locate`, on the CPU."""
     end = ", dim tail" if cols is not None and _is_tail(cols) else ""
     return (
         _of_axis(bad, valid, 1, "head", "heads")

@@ -1,8 +1,9 @@
 """The right answer: attention and its gradients by plain PyTorch autograd from the token predicate.
 
 fp64 on the inputs' own device (fp32 without TF32 on a GPU when asked), rows without keys handled by a safe softmax, and
-memory bounded by cutting query rows: each part's expression is differentiated on its own and the gradients of K, V and the
-bias are summed. Nothing is shared with a kernel but the Problem: this file knows no tile, no block list, no online softmax.
+memory bounded by cutting query rows: each part's expression is differentiated on its own and the gradients of K, V and
+the bias are summed. Nothing is shared with a kernel but the Problem: this file knows no tile, no block list, no online
+softmax.
 """
 
 from __future__ import annotations
@@ -36,11 +37,12 @@ def reference(
 ) -> Answers:
     """O, LSE and, given `do`, dQ, dK, dV, dBias of `problem`.
 
-    q, k, v, bias, do  in the layout of `shapes(problem)`, any float dtype, any strides; padding may hold anything, NaN too
+    q, k, v, bias, do  in the layout of `shapes(problem)`, any float dtype, any strides; padding may hold anything, NaN
+    too
     precision          dtype of the computation and of the answers: float64, or float32 (TF32 is switched off)
     chunk_bytes        about what the intermediate tensors may take; a small problem is computed in one go
-    returns            contiguous tensors on the inputs' device; O = 0, LSE = -inf, dQ = 0 in padding and in rows without
-                       keys, dK = dV = 0 in padding. dbias is None unless the bias wants a gradient.
+    returns            contiguous tensors on the inputs' device; O = 0, LSE = -inf, dQ = 0 in padding and in rows
+                       without keys, dK = dV = 0 in padding. dbias is None unless the bias wants a gradient.
     Raises ValueError when a bias is missing or given against what the problem says, or a shape is not the problem's.
     """
     _check(problem, q=q, k=k, v=v, bias=bias, do=do)
@@ -75,8 +77,8 @@ def attention(
     """The formula itself, differentiable: O (batch, heads_q, len_q, dim_v) and LSE (batch, heads_q, len_q).
 
     q (batch, heads_q, len_q, dim), k (batch, heads_kv, len_k, dim), v (…, dim_v); len_k at least 1. `keep` is bool and
-    broadcasts to (batch, heads_q, len_q, len_k), as does `bias`. The row maximum is a constant to autograd: softmax does
-    not depend on it.
+    broadcasts to (batch, heads_q, len_q, len_k), as does `bias`. The row maximum is a constant to autograd: softmax
+    does not depend on it.
     """
     batch, heads_q, len_q, dim = q.shape
     heads_kv, len_k = k.shape[1], k.shape[2]
@@ -97,7 +99,8 @@ def attention(
 
 
 class Attention(torch.autograd.Function):
-    """`reference` as a differentiable function of q, k, v, bias, for gradcheck: Attention.apply(problem, options, q, k, v, bias)."""
+    """`reference` as a differentiable function of q, k, v, bias, for gradcheck: Attention.apply(problem, options, q, k,
+    v, bias)."""
 
     @staticmethod
     def forward(ctx, problem: Problem, options: dict, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:

@@ -72,8 +72,8 @@ class AutogradTarget:
 def dense_arguments(problem: Problem, bias: Tensor | None, device: torch.device) -> tuple[Tensor | None, bool]:
     """attn_mask and is_causal as torch.nn.functional.scaled_dot_product_attention takes them.
 
-    The options stand for a mask only where they say exactly the same: nothing for Full, is_causal for a top-left Causal,
-    both only without bias and padding. Otherwise a bool mask (True = keep) or, with a bias, the bias with -inf.
+    The options stand for a mask only where they say exactly the same: nothing for Full, is_causal for a top-left
+    Causal, both only without bias and padding. Otherwise a bool mask (True = keep) or, with a bias, the bias with -inf.
     """
     if bias is None and not problem.ragged:
         if problem.mask == Full():

@@ -1,4 +1,5 @@
-"""sdpa: the bundled dense attention in Triton, in the interpreter on a CPU and natively on a GPU; and its planted bugs."""
+"""sdpa: the bundled dense attention in Triton, in the interpreter on a CPU and natively on a GPU; and its planted
+bugs."""
 
 from __future__ import annotations
 
@@ -101,7 +102,9 @@ class BundledSdpa(AutogradTarget):
         arguments = ["q", "k", "v", *([mask] if mask else []), *options(case.problem), "return_lse=True"]
         source = "kernels.mutants.sdpa import MUTANTS" if self.mutant else f"kernels.sdpa import {kernel}"
         first = "" if self.device == "cuda" else 'os.environ["TRITON_INTERPRET"] = "1"  # no GPU\n'
-        setup = f"{first}sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`\nfrom {source}  # noqa: E402"
+        setup = (
+            f"{first}sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`\nfrom {source}  # noqa: E402"
+        )
         imports = ("import os", "import sys") if first else ("import sys",)
         return Text((f"o, lse = {kernel}({', '.join(arguments)})",), imports, setup, reads, lse=True)
 
@@ -144,5 +147,3 @@ def _kernel(mutant: str, device: Device) -> Callable:
     from kernels.sdpa import scaled_dot_product_attention
 
     return scaled_dot_product_attention
-
-

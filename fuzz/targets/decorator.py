@@ -9,9 +9,10 @@
 
 The names of the function's parameters say what it can express; whatever it does not take is never asked of it:
     q, k, v      (batch, heads, length, dim), or packed (total, heads, dim) with layouts=["packed"]
-    mask         bool (batch or 1, heads_q or 1, len_q, len_k), True = keep; always given. Without it only `causal` can say
-                 anything about a mask
-    causal       bool: the mask is exactly causal (top-left); where the function takes no `mask`, only full and causal are asked
+    mask         bool (batch or 1, heads_q or 1, len_q, len_k), True = keep; always given. Without it only `causal` can
+                 say anything about a mask
+    causal       bool: the mask is exactly causal (top-left); where the function takes no `mask`, only full and causal
+                 are asked
     scale        float
     softcap      float, 0 = none;  bias  additive, broadcastable, or None
     cu_seqlens_q, cu_seqlens_k, max_len_q, max_len_k   int32 tensors and ints of a packed problem

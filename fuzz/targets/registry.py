@@ -1,7 +1,8 @@
 """The registry: built-in targets, those of installed packages (entry points), and a user's own files (--target-file).
 
-An installed package offers targets through the entry point group 'attnfuzz.targets': each entry names a function without
-arguments that returns a list of Target. Planted bugs are targets too, found by name, never part of a session unasked.
+An installed package offers targets through the entry point group 'attnfuzz.targets': each entry names a function
+without arguments that returns a list of Target. Planted bugs are targets too, found by name, never part of a session
+unasked.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What a target is: an adapter to one kernel under test, with what it supports as data.
 
-A target never decides at run time what it can do: `support` and `rules` say it, `refusal` reads them, the strategies draw
-from them, and `attnfuzz targets` prints them. Two kinds of "no":
+A target never decides at run time what it can do: `support` and `rules` say it, `refusal` reads them, the strategies
+draw from them, and `attnfuzz targets` prints them. Two kinds of "no":
     cannot express   the kernel's interface has no such option; the harness never asks
-    refuses          the kernel declares that it raises; the harness asks now and then, and silent acceptance is a finding
+    refuses          the kernel declares that it raises; the harness asks now and then, and silent acceptance is a
+                     finding
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import Literal, Protocol, TypeAlias
 from torch import Tensor
 
 from fuzz.case import Case
-from oracles.numerics import Numerics
 from oracles.answers import Answers
 from oracles.masks import kinds
+from oracles.numerics import Numerics
 from oracles.problem import Dtype, Layout
 
 Device: TypeAlias = Literal["host", "cuda"]
@@ -25,7 +26,8 @@ Device: TypeAlias = Literal["host", "cuda"]
 
 @dataclass(frozen=True)
 class Tensors:
-    """A Case's inputs, in the problem's layout and the recipe's strides. `bias` is None without one, `do` without backward."""
+    """A Case's inputs, in the problem's layout and the recipe's strides. `bias` is None without one, `do` without
+    backward."""
 
     q: Tensor
     k: Tensor
@@ -36,7 +38,8 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Execution:
-    """What a run gave: the answers, and the proof of what ran (an autograd node's or kernel's name, with its variant)."""
+    """What a run gave: the answers, and the proof of what ran (an autograd node's or kernel's name, with its
+    variant)."""
 
     answers: Answers
     kernel: str

@@ -1,4 +1,5 @@
-"""torch.sdpa.*: torch.nn.functional.scaled_dot_product_attention, one target per backend, pinned so that none falls back."""
+"""torch.sdpa.*: torch.nn.functional.scaled_dot_product_attention, one target per backend, pinned so that none falls
+back."""
 
 from __future__ import annotations
 
@@ -28,7 +29,13 @@ class TorchSdpa(AutogradTarget):
     """One backend on one device."""
 
     def __init__(
-        self, backend: str, device: Device, support: Support, numerics: Numerics, proof: str, rules: tuple[Rule, ...] = ()
+        self,
+        backend: str,
+        device: Device,
+        support: Support,
+        numerics: Numerics,
+        proof: str,
+        rules: tuple[Rule, ...] = (),
     ) -> None:
         self.name = f"torch.sdpa.{backend}"
         self.device = device
@@ -111,7 +118,13 @@ def targets() -> list[TorchSdpa]:
             "flash",
             "cuda",
             replace(
-                _DENSE, dtypes=_HALF, bias=False, bias_grad=False, dim_v_differs=False, zero_lengths=False, dim=(1, 256, 1)
+                _DENSE,
+                dtypes=_HALF,
+                bias=False,
+                bias_grad=False,
+                dim_v_differs=False,
+                zero_lengths=False,
+                dim=(1, 256, 1),
             ),
             FUSED,
             "ScaledDotProductFlashAttention",

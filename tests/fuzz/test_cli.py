@@ -109,7 +109,18 @@ def test_schema_is_json(capsys) -> None:
 
 
 def test_a_session_from_the_command_line(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fuzz.cli", "run", "--target", "torch.sdpa.math", "--cases", "6", "--size", "small"]
+    command = [
+        sys.executable,
+        "-m",
+        "fuzz.cli",
+        "run",
+        "--target",
+        "torch.sdpa.math",
+        "--cases",
+        "6",
+        "--size",
+        "small",
+    ]
     command += ["--workers", "2", "--folder", str(tmp_path / "s"), "--corpus", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr

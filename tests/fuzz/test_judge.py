@@ -15,7 +15,9 @@ from oracles.problem import Bias
 
 
 def test_an_honest_target_passes_with_every_option_at_once() -> None:
-    problem = replace(PLAIN, lengths_q=(20, 7), lengths_k=(33, 0), softcap=5.0, scale=0.3, bias=Bias(heads=True), dtype="bfloat16")
+    problem = replace(
+        PLAIN, lengths_q=(20, 7), lengths_k=(33, 0), softcap=5.0, scale=0.3, bias=Bias(heads=True), dtype="bfloat16"
+    )
     stores = {"q": Storage("bshd", 8, 1), "k": Storage("bhds", 1), "do": Storage("expanded")}
     verdict = judge("fake.honest", problem, Inputs(7, "adversarial", **stores))
     assert verdict.outcome == "pass", verdict.findings
@@ -43,7 +45,9 @@ def test_each_defect_is_a_finding_of_its_kind(name: str, kind: str) -> None:
     assert kind in kinds(verdict)
 
 
-@pytest.mark.parametrize(("name", "changes"), [("ignores_softcap", {"softcap": 1.0}), ("ignores_scale", {"scale": 1.0})])
+@pytest.mark.parametrize(
+    ("name", "changes"), [("ignores_softcap", {"softcap": 1.0}), ("ignores_scale", {"scale": 1.0})]
+)
 def test_a_silently_ignored_option_is_found(name: str, changes: dict) -> None:
     assert judge(f"fake.{name}").outcome == "pass"
     assert kinds(judge(f"fake.{name}", replace(PLAIN, **changes))) == {"wrong"}

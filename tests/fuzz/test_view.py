@@ -50,7 +50,9 @@ def test_wrong_rows_are_marked() -> None:
 def test_a_failing_case_shows_numbers_place_and_evidence() -> None:
     finding = Finding("accuracy", "wrong", "o: 9 times its budget", "o", Place(0, 1, (3, 4), pattern="one row"))
     verdict = Verdict("x", "fail", (finding,), worst=(Worst("o", 9.0, "row", 0, 1, 3),), evidence={"exit": "SIGSEGV"})
-    text = _printed(lambda console: show_case(Case("t", problem(PerHead((Causal(), Prefix(2))), 8, 8)), verdict, console))
+    text = _printed(
+        lambda console: show_case(Case("t", problem(PerHead((Causal(), Prefix(2))), 8, 8)), verdict, console)
+    )
     for part in ("o: 9 times its budget", "query head 1", "◀ wrong", "SIGSEGV", "9"):
         assert part in text
 
@@ -63,7 +65,11 @@ def test_the_progress_line_counts() -> None:
 
 
 def test_a_report_names_each_new_finding_once_with_its_command() -> None:
-    records = [_record("fail", "new", "c/x.json"), _record("fail", "again", "c/x.json"), _record("fail", "known", "k.json")]
+    records = [
+        _record("fail", "new", "c/x.json"),
+        _record("fail", "again", "c/x.json"),
+        _record("fail", "known", "k.json"),
+    ]
     lines = findings(records)
     assert lines == [
         "NEW t: broken (met 2 times)",

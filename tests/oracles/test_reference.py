@@ -19,7 +19,11 @@ SMALL = {
     "softcap": {"softcap": 1.5},
     "gqa": {"heads_q": 4, "heads_kv": 2},
     "mqa": {"heads_q": 3, "heads_kv": 1, "mask": Causal("bottom_right")},
-    "rows without keys": {"mask": Window(left=0, right=0, align="bottom_right"), "lengths_q": (5, 5), "lengths_k": (2, 2)},
+    "rows without keys": {
+        "mask": Window(left=0, right=0, align="bottom_right"),
+        "lengths_q": (5, 5),
+        "lengths_k": (2, 2),
+    },
     "ragged": {"lengths_q": (3, 0, 5), "lengths_k": (4, 2, 1), "mask": Causal("bottom_right")},
     "packed": {"lengths_q": (3, 0, 5), "lengths_k": (4, 2, 1), "layout": "packed", "heads_q": 2, "heads_kv": 1},
     "per head and batch": {"mask": PerHead((Causal(), PerBatch((Prefix(2), Not(Causal())))))},
@@ -33,7 +37,15 @@ SMALL = {
 
 def make(seed: int = 0, **options) -> tuple[Problem, dict[str, torch.Tensor]]:
     """A problem and its fp64 inputs."""
-    given = {"lengths_q": (4, 4), "lengths_k": (5, 5), "heads_q": 2, "heads_kv": 2, "dim": 3, "dim_v": 2, "dtype": "float32"}
+    given = {
+        "lengths_q": (4, 4),
+        "lengths_k": (5, 5),
+        "heads_q": 2,
+        "heads_kv": 2,
+        "dim": 3,
+        "dim_v": 2,
+        "dtype": "float32",
+    }
     problem = Problem(**(given | options))
     generator = torch.Generator().manual_seed(seed)
     names = ("q", "k", "v", "do") + (("bias",) if problem.bias else ())
@@ -59,7 +71,9 @@ def test_cut_up_is_the_same(name: str) -> None:
         torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-13, msg=lambda m, name=name: f"{name}: {m}")
 
 
-@pytest.mark.parametrize("mask", [Causal(), Documents((2, 3)), And((Causal("bottom_right"), Window(left=3))), Prefix(3)])
+@pytest.mark.parametrize(
+    "mask", [Causal(), Documents((2, 3)), And((Causal("bottom_right"), Window(left=3))), Prefix(3)]
+)
 def test_agrees_with_torch_in_fp64(mask: Mask) -> None:
     problem, t = make(lengths_q=(7, 7), lengths_k=(9, 9), heads_q=4, heads_kv=2, mask=mask, bias=Bias(heads=True))
     leaves = {n: t[n].clone().requires_grad_() for n in ("q", "k", "v", "bias")}
@@ -182,12 +196,16 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before * 1024 
 
 def _peak_above_inputs_and_outputs(length: int) -> int:
     root = Path(__file__).resolve().parents[2]
-    run = subprocess.run([sys.executable, "-c", MEMORY, str(length)], cwd=root, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(length)], cwd=root, capture_output=True, text=True, check=True
+    )
     return int(run.stdout)
 
 
 def test_memory_of_8192_tokens_is_far_below_its_scores() -> None:
-    assert _peak_above_inputs_and_outputs(8192) < 512 << 20  # the scores alone take 512 MiB in fp64, the run 7 times that
+    assert (
+        _peak_above_inputs_and_outputs(8192) < 512 << 20
+    )  # the scores alone take 512 MiB in fp64, the run 7 times that
 
 
 @pytest.mark.slow
