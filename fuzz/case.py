@@ -8,6 +8,7 @@ counter-based function of fuzz/inputs.py). `schema()` publishes it as JSON Schem
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -82,7 +83,26 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     @property
     def id(self) -> str:
         """Twelve hexadecimal digits of the SHA-256 of the content."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:12]
+        return hashlib.sha256(msgspec.json.encode(normal(self), order="sorted")).hexdigest()[:12]
+
+
+def normal(value: Any) -> Any:
+    """`value` with every field that equals its default set to that very default, so that equal cases have equal ids.
+
+    The encoder leaves out a default by identity; a case that was put together by hand may hold an equal copy.
+    """
+    changes = {}
+    for name, default in _defaults(type(value)):  # type: ignore[arg-type]
+        old = getattr(value, name)
+        new = default if old == default else normal(old) if isinstance(old, msgspec.Struct) else old
+        if new is not old:
+            changes[name] = new
+    return msgspec.structs.replace(value, **changes) if changes else value
+
+
+@lru_cache
+def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple((field.name, field.default) for field in msgspec.structs.fields(kind))
 
 
 class CaseError(ValueError):

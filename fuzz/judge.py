@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -63,9 +65,10 @@ class Clock:
 class _Raised(Exception):
     """The kernel raised; carries the exception."""
 
-    def __init__(self, error: BaseException) -> None:
+    def __init__(self, error: BaseException, warned: list[str]) -> None:
         super().__init__(str(error))
         self.error = error
+        self.warned = warned
 
 
 def execute(case: Case, target: Target, enter: Enter, device: torch.device | str | None = None) -> Verdict:
@@ -85,7 +88,7 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
             return _expect_refusal(case, target, pristine, clock, refused.why)
         return _judge(case, target, pristine, clock)
     except _Raised as raised:
-        return _raised(case, raised.error, clock)
+        return _raised(case, raised.error, clock, raised.warned)
     finally:
         clock.stop()
 
@@ -134,7 +137,7 @@ def _run_all(case: Case, target: Target, pristine: Arena, clock: Clock) -> tuple
         with disturbed(repeat, arena.buffer.device):
             clock.start("run", limit)
             with Guarded() as guard:
-                execution = _call(lambda tensors=arena.tensors(): target.run(case, tensors))
+                execution = _call(partial(target.run, case, arena.tensors()))
             clock.start("judge", INPUTS_LIMIT)
         executions.append(execution)
         findings += [*arena.changes(pristine), *guard.check()]
@@ -144,10 +147,14 @@ def _run_all(case: Case, target: Target, pristine: Arena, clock: Clock) -> tuple
 
 
 def _call(work: Callable[[], Any]) -> Any:
-    try:
-        return work()
-    except Exception as error:
-        raise _Raised(error) from error
+    """Runs the target; what it raises is wrapped, with the warnings that came before (they often say why)."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            return work()
+        except Exception as error:
+            said = [str(w.message).split(" (Triggered internally")[0] for w in caught]
+            raise _Raised(error, said) from error
 
 
 def _expect_refusal(case: Case, target: Target, pristine: Arena, clock: Clock, why: str) -> Verdict:
@@ -165,10 +172,12 @@ def _expect_refusal(case: Case, target: Target, pristine: Arena, clock: Clock, w
     return _verdict(case, [Finding("protocol", "accepted", message)], clock, [])
 
 
-def _raised(case: Case, error: BaseException, clock: Clock) -> Verdict:
+def _raised(case: Case, error: BaseException, clock: Clock, warned: Sequence[str] = ()) -> Verdict:
     """The kernel raised on a case that it declares to support."""
     name, text = type(error).__name__, str(error).strip().split("\n")[0][:300]
     evidence: dict[str, Any] = {"traceback": "".join(traceback.format_exception(error))[-4000:]}
+    if warned:
+        evidence["warnings"] = list(dict.fromkeys(warned))[-10:]
     if _context_lost(error):
         evidence["context_lost"] = True
         finding = Finding("runner", "crash", f"CUDA error, the context is lost: {text}", place=Place(pattern=name))

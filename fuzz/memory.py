@@ -12,39 +12,48 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from oracles.finding import Finding, Place
 
 GUARD_BYTES = 8192
 _ALIGNMENT = 256
 _M_PERTURB = -6
-_EMPTY = (torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty, Tensor.new_empty_strided)
+_EMPTY: tuple[tuple[Any, str, Callable[..., Tensor]], ...] = tuple(
+    (owner, name, getattr(owner, name))
+    for owner, name in (
+        (torch, "empty"),
+        (torch, "empty_like"),
+        (torch, "empty_strided"),
+        (Tensor, "new_empty"),
+        (Tensor, "new_empty_strided"),
+    )
+)
 
 
-class Guarded(TorchFunctionMode):
-    """While active, every torch.empty & co. gets poisoned memory between guard bands; `check` looks at them afterwards.
+class Guarded:
+    """While active, every torch.empty & co. called from Python gets poisoned memory between guard bands.
 
-    Holds every buffer until `check`, so the allocations of one run never alias.
+    The functions themselves are replaced (not a TorchFunctionMode, which is off inside custom operators and on
+    autograd's threads), so one at a time in a process. `check` looks at the bands afterwards; until then every buffer
+    is held, so the allocations of one run never alias.
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self._held: list[tuple[Tensor, int, int, Tensor]] = []
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        """Replaces an uninitialised allocation by a guarded one with the same shape, strides and dtype."""
-        kwargs = kwargs or {}
-        if func not in _EMPTY or torch.compiler.is_compiling():
-            return func(*args, **kwargs)
-        made = func(*args, **kwargs)
-        if type(made) is not Tensor or made.device.type not in ("cpu", "cuda") or made.layout is not torch.strided:
-            return made
-        return self._guard(made)
+    def __enter__(self) -> Guarded:
+        for owner, name, original in _EMPTY:
+            setattr(owner, name, self._wrap(original))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for owner, name, original in _EMPTY:
+            setattr(owner, name, original)
 
     def check(self) -> list[Finding]:
         """Findings for every guard band that a run has written to; forgets the buffers."""
@@ -56,17 +65,26 @@ class Guarded(TorchFunctionMode):
             return []
         return [_explain(*entry) for entry, good in zip(held, intact.tolist(), strict=True) if not good]
 
+    def _wrap(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        @functools.wraps(original)
+        def guarded(*args: Any, **kwargs: Any) -> Tensor:
+            made = original(*args, **kwargs)
+            if torch.compiler.is_compiling() or type(made) is not Tensor or made.layout is not torch.strided:
+                return made
+            return self._guard(made) if made.device.type in ("cpu", "cuda") else made
+
+        return guarded
+
     def _guard(self, made: Tensor) -> Tensor:
         span = 0 if made.numel() == 0 else 1 + sum((n - 1) * s for n, s in zip(made.shape, made.stride(), strict=True))
         size = span * made.element_size()
+        if not size:
+            return made
         stop = GUARD_BYTES + size
-        with torch._C.DisableTorchFunction():
-            buffer = torch.full(
-                (-(-(stop + GUARD_BYTES) // _ALIGNMENT) * _ALIGNMENT,), 0xFF, dtype=torch.uint8, device=made.device
-            )
-            window = buffer[GUARD_BYTES : GUARD_BYTES + size].view(made.dtype) if size else made
-            if size:
-                window = window.as_strided(made.shape, made.stride(), window.storage_offset())
+        whole = -(-(stop + GUARD_BYTES) // _ALIGNMENT) * _ALIGNMENT
+        buffer = torch.full((whole,), 0xFF, dtype=torch.uint8, device=made.device)
+        window = buffer[GUARD_BYTES:stop].view(made.dtype)
+        window = window.as_strided(made.shape, made.stride(), window.storage_offset())
         self._held.append((buffer, GUARD_BYTES, stop, window))
         return window.requires_grad_(made.requires_grad) if made.requires_grad else window
 

@@ -128,6 +128,8 @@ def _gpu_name() -> str:
 
     try:
         query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        return subprocess.run(query, capture_output=True, text=True, timeout=10).stdout.strip().split("\n")[0]
+        return (
+            subprocess.run(query, capture_output=True, text=True, timeout=10, check=False).stdout.strip().split("\n")[0]
+        )
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"

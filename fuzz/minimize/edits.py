@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -28,25 +27,6 @@ def edit_inputs(case: Case, **changes: Any) -> Case | None:
         return replace(case, inputs=replace(case.inputs, **changes))
     except ValueError:
         return None
-
-
-def normal(value: Any) -> Any:
-    """`value` with every field that equals its default set to that very default, so that equal cases have equal ids.
-
-    The encoder leaves out a default by identity; a case that was put together by hand may hold an equal copy.
-    """
-    changes = {}
-    for name, default in _defaults(type(value)):  # type: ignore[arg-type]
-        old = getattr(value, name)
-        new = default if old == default else normal(old) if isinstance(old, msgspec.Struct) else old
-        if new is not old:
-            changes[name] = new
-    return replace(value, **changes) if changes else value
-
-
-@lru_cache
-def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
-    return tuple((field.name, field.default) for field in msgspec.structs.fields(kind))
 
 
 def with_lengths(case: Case, pairs: Sequence[tuple[int, int]]) -> Case | None:

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from fuzz.case import Case
+from fuzz.case import Case, normal
 from fuzz.features import switches
-from fuzz.minimize.edits import normal, replace
+from fuzz.minimize.edits import replace
 from fuzz.minimize.kinds import Row
 from fuzz.minimize.passes import PASSES
 from fuzz.minimize.rate import FLOOR, MOST_TRIES, tries, wilson

@@ -122,7 +122,7 @@ def test_a_session_from_the_command_line(tmp_path: Path) -> None:
         "small",
     ]
     command += ["--workers", "2", "--folder", str(tmp_path / "s"), "--corpus", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert "torch.sdpa.math" in done.stdout and "no new finding" in done.stdout
     assert json.loads((tmp_path / "s" / "session.json").read_text())["settings"]["cases"] == 6

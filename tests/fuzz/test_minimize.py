@@ -6,10 +6,10 @@ from statistics import median
 import pytest
 from minimize_bugs import Probe, failure, plain, random_case, tail
 
-from fuzz.case import Case, Inputs, Storage
+from fuzz.case import Case, Inputs, Storage, normal
 from fuzz.features import switches
 from fuzz.minimize import minimize
-from fuzz.minimize.edits import edit, normal, replace
+from fuzz.minimize.edits import edit, replace
 from fuzz.signature import explains, signature
 from fuzz.verdict import Verdict
 from oracles.masks import And, Blocks, Causal, Documents, Full, Intervals, Not, Or, PerBatch, PerHead, Tokens, Window
