@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from fuzz.case import Case, to_json
-from fuzz.verdict import Outcome, Signature
+from fuzz.verdict import Outcome, Signature, Verdict
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -38,6 +38,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     status: str = ""  # of a bad verdict: 'new', 'again' (reported in this session already), 'known' (in the corpus)
     finding: str = ""  # the finding's file
     case: Case | None = None
+    verdict: Verdict | None = None  # with its evidence; in full where it is bad
 
 
 class Recorder:

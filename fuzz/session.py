@@ -191,7 +191,7 @@ class Worker:
     def _report(self, record: Record, under_test: Target, case: Case, verdict: Verdict) -> Record:
         """Known, met before in this session, or new: then it is minimised and saved."""
         found = signature(case, verdict)
-        record = msgspec.structs.replace(record, message=summary(verdict), signature=found, case=case)
+        record = msgspec.structs.replace(record, message=summary(verdict), signature=found, case=case, verdict=verdict)
         status, where = self._status(found)
         if status == "new" and not self._claim(found):
             status = "again"

@@ -89,6 +89,7 @@ _EVERYWHERE = (
         lambda c: c.problem.bias is not None and c.problem.bias.dtype == "float32" and c.problem.dtype != "float32",
     ),
 )
+_PLAIN = frozenset({"full", "causal"})
 _NO_MASK = Rule("any mask but is_causal, any bias, any padding", lambda c: not _plain_mask(c), "cannot")
 
 
@@ -120,29 +121,31 @@ def targets() -> list[TorchSdpa]:
             replace(
                 _DENSE,
                 dtypes=_HALF,
+                masks=_PLAIN,
+                ragged=False,
                 bias=False,
                 bias_grad=False,
                 dim_v_differs=False,
                 zero_lengths=False,
-                dim=(1, 256, 1),
             ),
             FUSED,
             "ScaledDotProductFlashAttention",
-            (_NO_MASK, Rule("is_causal with len_q ≠ len_k", _causal_unequal, "refuses")),
+            (_NO_MASK, _LAST_STRIDE, Rule("is_causal with len_q ≠ len_k", _causal_unequal, "refuses")),
         ),
         TorchSdpa(
             "efficient",
             "cuda",
-            replace(_DENSE, dim=(8, 256, 8), gqa=False, zero_lengths=False),
+            replace(_DENSE, dim=(8, 256, 8), gqa=False, zero_lengths=False, strides=False),
             FUSED,
             "ScaledDotProductEfficientAttention",
         ),
         TorchSdpa(
             "cudnn",
             "cuda",
-            replace(_DENSE, dtypes=_HALF, dim=(8, 128, 8), bias_grad=False, zero_lengths=False),
+            replace(_DENSE, dtypes=_HALF, dim=(8, 128, 8), bias_grad=False, zero_lengths=False, strides=False),
             FUSED,
             "ScaledDotProductCudnnAttention",
+            (Rule("sequences of length 1", lambda c: 1 in (c.problem.len_q, c.problem.len_k)),),
         ),
     ]
     return [*cpu, *cuda]
@@ -152,7 +155,7 @@ def _last_stride(case: Case, name: str) -> int:
     """Stride of the head dim: with order bhds it is the sequence's length and the padding after it."""
     store = getattr(case.inputs, name)
     length = case.problem.len_q if name == "q" else case.problem.len_k
-    return 1 if store.order != "bhds" else max(length, 1) + store.pad
+    return 1 if store.order != "bhds" or case.problem.dim == 1 else max(length, 1) + store.pad
 
 
 def _causal_unequal(case: Case) -> bool:
