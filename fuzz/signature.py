@@ -94,9 +94,9 @@ def explains(known: Signature, found: Signature) -> bool:
 
 
 def look_alike(one: Signature, other: Signature) -> bool:
-    """Whether two minimised failures are one bug seen from two sides: what they need is equal, and so is the pass that
-    goes wrong. Where O happens to be right, as for constant values, the same bug shows in LSE alone; and which lengths a
-    reduction ends at is partly chance. A second bug with the same needs is reported once the first is mended.
+    """Whether two minimised failures are one bug seen from two sides: what they need is equal, and so is the pass
+    that goes wrong. Where O happens to be right, as for constant values, the same bug shows in LSE alone; and which
+    lengths a reduction ends at is partly chance. A second bug with the same needs is reported once the first is mended.
     """
     return (one.target, one.kind, one.oracle, _is_forward(one), _needs(one)) == (
         other.target,
@@ -108,8 +108,10 @@ def look_alike(one: Signature, other: Signature) -> bool:
 
 
 def _needs(signature: Signature) -> frozenset[str]:
-    """The options among its features, without their details ('scale:zero' is 'scale'). Wrong numbers that need no option
-    are told apart by the side with a tail; writes out of bounds are not."""
+    """The options among its features, without their details ('scale:zero' is 'scale').
+
+    Wrong numbers that need no option are told apart by the side with a tail; writes out of bounds are not.
+    """
     options = frozenset(name.partition(":")[0] for name in signature.features) & _OPTIONS
     if options or signature.oracle == "memory":
         return options
