@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -36,6 +37,7 @@ INPUTS_LIMIT = 120.0
 PREPARE_LIMIT = 600.0
 FLOOR = {"host": 0.5, "cuda": 2.0}
 MARGIN = 10.0
+INFINITELY = 1e99  # error / budget of what no budget allows at all, such as NaN or a weight where there must be none
 _GRADIENTS = ("dq", "dk", "dv", "dbias")
 
 
@@ -241,13 +243,14 @@ def _verdict(
 ) -> Verdict:
     clock.stop()
     failed, runs = flaky
+    findings = [_finite(finding) for finding in findings]
     decided: Outcome = outcome or ("flake" if runs else "fail" if findings else "pass")
     return Verdict(
         case.id,
         decided,
         tuple(findings),
         reason=reason,
-        ratio=judgement.ratio if judgement else 0.0,
+        ratio=min(judgement.ratio, INFINITELY) if judgement else 0.0,
         worst=_worst(judgement) if judgement else (),
         seconds={phase: round(spent, 6) for phase, spent in clock.seconds.items()},
         evidence=evidence or {},
@@ -261,8 +264,14 @@ def _worst(judgement: accuracy.Judgement) -> tuple[Worst, ...]:
     found = []
     for tensor, worst in judgement.worst.items():
         grain = max(worst.ratios, key=lambda name, ratios=worst.ratios: ratios[name])
-        found.append(Worst(tensor, worst.ratio, grain, *worst.at))
+        found.append(Worst(tensor, min(worst.ratio, INFINITELY), grain, *worst.at))
     return tuple(found)
+
+
+def _finite(finding: Finding) -> Finding:
+    """JSON has neither infinity nor NaN: the one counts as INFINITELY, the other is left out."""
+    numbers = {name: max(min(x, INFINITELY), -INFINITELY) for name, x in finding.numbers.items() if x == x}
+    return msgspec.structs.replace(finding, numbers=numbers)
 
 
 def _checksum(*answers: Answers) -> Tensor:

@@ -70,6 +70,7 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.unreadable = 0  # lines that are no record: of another version, or damaged
         self._read: dict[Path, int] = {}
 
     def new(self) -> Iterator[Record]:
@@ -81,7 +82,10 @@ class Reader:
             whole = data.rfind(b"\n") + 1
             self._read[path] = self._read.get(path, 0) + whole
             for line in data[:whole].splitlines():
-                yield msgspec.json.decode(line, type=Record)
+                try:
+                    yield msgspec.json.decode(line, type=Record)
+                except msgspec.DecodeError:
+                    self.unreadable += 1
 
 
 def machine() -> dict[str, Any]:

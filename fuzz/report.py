@@ -71,6 +71,8 @@ class Progress:
         self.tally.add(list(self._reader.new()))
         if not self._lines:
             self._write("\r\x1b[2K")
+        if self._reader.unreadable:
+            self._write(f"{self._reader.unreadable} unreadable lines in {self._reader.folder}/records-*.jsonl\n")
 
     def _follow(self) -> None:
         last = time.monotonic()

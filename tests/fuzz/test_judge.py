@@ -109,3 +109,14 @@ def _with_rules(target, *rules):
     changed = copy.copy(target)
     changed.rules = rules
     return changed
+
+
+def test_an_infinitely_wrong_answer_survives_json() -> None:
+    import msgspec
+
+    from fuzz.verdict import Verdict
+
+    verdict = judge("fake.ignores_mask")
+    assert verdict.ratio > 1e3
+    again = msgspec.json.decode(msgspec.json.encode(verdict), type=Verdict)
+    assert again == verdict
