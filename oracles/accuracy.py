@@ -5,7 +5,7 @@ of the noise of that element and the error of the same-precision runs in its row
 rounds where its Numerics say has z about 1; a budget is how far z may go, and depends only on how much is averaged:
 
     one element   |z| <= ELEMENT
-    row, tile of 64 rows, tensor   rms z <= limit(rows averaged)
+    row, tile of 64 rows, tensor   rms z <= limit(rows averaged), rows that err alike counted as one
 
 There is no tolerance in units of the data anywhere. `ratio` is the largest quotient of z and its limit: 1 is the limit.
 """
@@ -147,14 +147,24 @@ class _Compared:
         if there is not None:
             rows = ones.sum() * (mean.numel() / ones.numel())
         tile_rows, tile_sum = _tiles(ones), _tiles(mean)
-        tile = (tile_sum / tile_rows.clamp_min(1)).sqrt() / limit(tile_rows.clamp_min(1))
+        apart = 1.0 - self._together()
+        tile = (tile_sum / tile_rows.clamp_min(1)).sqrt() / limit(tile_rows.clamp_min(1) ** apart)
         grains = [
             most.amax().sqrt() / ELEMENT,
             mean.amax().sqrt() / limit(1.0),
             tile.amax(),
-            (mean.sum() / rows.clamp_min(1)).sqrt() / limit(rows.clamp_min(1)),
+            (mean.sum() / rows.clamp_min(1)).sqrt() / limit(rows.clamp_min(1) ** apart),
         ]
         return torch.stack([*grains, most.flatten().argmax()]).double()
+
+    def _together(self) -> Tensor:
+        """How far the rows of a head err together, from 0 (each by itself) to 1 (all alike, as for constant inputs).
+
+        Rows that err alike are one draw of the noise and not many: averaging over them proves no more than one row does.
+        """
+        signed = self._in_rows(torch.copysign(self.z2.sqrt(), (self.got - self.want).float()))
+        alike = signed.sum(2).square().sum() / max(signed.shape[2], 1)
+        return (alike / self.z2.sum().clamp_min(1e-30)).clamp(0.0, 1.0)
 
     def worst(self, numbers: list[float]) -> Worst:
         """The summary as a value."""

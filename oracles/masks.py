@@ -8,6 +8,7 @@ A mask is JSON: {"kind": "or", "of": [{"kind": "prefix", "length": 4}, {"kind": 
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -309,7 +310,7 @@ def _at_least(least: int, value: int | None, name: str) -> None:
 def _ascending(bounds: tuple[int, ...], name: str) -> None:
     for bound in bounds:
         _at_least(-LONGEST, bound, name)
-    if any(b < a for a, b in zip(bounds, bounds[1:], strict=False)):
+    if any(b < a for a, b in pairwise(bounds)):
         raise ValueError(f"{name}: must ascend, got {list(bounds)}")
 
 

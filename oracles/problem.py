@@ -1,11 +1,12 @@
 """The question: shapes, lengths, heads, dtype, mask, bias. Everything that decides the right answer except the numbers.
 
-    S = softcap(scale * Q K^T) + bias,  softcap(x) = cap * tanh(x / cap);   P = softmax of S over the keys that the mask keeps
+    S = softcap(scale * Q K^T) + bias,  softcap(x) = cap * tanh(x / cap);   P = softmax of S over the keys kept by the mask
     O = P V,  LSE = log sum exp S (natural);   a row without keys has O = 0, LSE = -inf and zero gradients.
 
 Two layouts of the same question:
-    padded   q (batch, heads_q, len_q, dim), k (batch, heads_kv, len_k, dim), v (…, dim_v); len_q and len_k are the longest
-             sequence's; what lies past a sequence's own length is padding: rows there have no keys, keys there are masked
+    padded   q (batch, heads_q, len_q, dim), k (batch, heads_kv, len_k, dim), v (…, dim_v); len_q and len_k are the
+             longest sequence's; what lies past a sequence's own length is padding: rows there have no keys, keys there
+             are masked
     packed   q (total_q, heads_q, dim), k (total_k, heads_kv, dim), v (…, dim_v): sequences one after the other (varlen)
 Query head h reads KV head h // (heads_q // heads_kv).
 """

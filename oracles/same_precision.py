@@ -243,7 +243,8 @@ class _Forward:
         of_sum = units.summed(p.dim) + (units.kept("input") if n.scaled == "q" else 0.0)
         rel2 = sum2 * of_sum
         if self.fine:
-            rel2 = rel2 + units.alike(p.dim, raw2, squares)
+            self.alike2 = units.alike(p.dim, raw2, squares)
+            rel2 = rel2 + self.alike2
         if self.chain is not None:
             rel2 = rel2 * self.chain**2 + (n.tanh * BASE * p.softcap) ** 2
         seen2 = self.below.clamp_min(-100.0) ** 2 + self.top.clamp(-1e15, 1e15) ** 2  # s and s - max are rounded
@@ -258,9 +259,10 @@ class _Forward:
         o = spread.clamp_min(0) + (units.kept(n.probs) + units.summed(len_k)) * squares + units.summed(len_k) * o2
         lse = wide.sum(-1) + units.summed(len_k) + ROUND2 * (n.exp * BASE) ** 2
         if self.fine:
-            total = torch.ones((), device=o.device)
+            one = torch.ones((), device=o.device)
+            self.total_alike2 = units.alike(len_k, one, self.p2.sum(-1))
             o = o + units.alike(len_k, o2, squares)
-            lse = lse + units.alike(len_k, total, self.p2.sum(-1))
+            lse = lse + self.total_alike2
         lse = lse + units.summed(0) * (self.top.squeeze(-1).clamp(-1e15, 1e15) ** 2 + self.lse.clamp(-1e15, 1e15) ** 2)
         return {"o": o, "lse": lse}
 
@@ -339,8 +341,8 @@ class _Backward:
         dv = f.to_key(to_v + f.p2 * (f.rel2 + lse2), do2)
         if f.fine:
             value2, squares = f.to_key(f.p, do1) ** 2, f.to_key(f.p2, do2)
-            dv = dv * (1 + len_q * units.share(len_q, value2, squares))
-            dv = dv + units.alike(len_q, value2, squares) + value2 * units.summed(len_q)
+            together = f.to_key(f.p * (f.alike2 + f.total_alike2[..., None]).sqrt(), do1) ** 2
+            dv = dv + together + units.alike(len_q, value2, squares) + value2 * units.summed(len_q)
         found = {"dq": dq, "dk": dk, "dv": dv}
         if p.bias is not None and _wants_dbias(p):
             one_by_one = units.kept(n.dbias) if p.bias.dtype == "input" else 0.0
