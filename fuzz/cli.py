@@ -238,6 +238,8 @@ def _targets(options: argparse.Namespace) -> int:
         state = "[green]runs here[/]" if why is None else f"[yellow]cannot run here: {why}[/]"
         console.print(f"[bold]{name}[/] ({target.device}): {target.summary}. {state}", highlight=False)
         if "!" not in name:
+            if not target.deterministic:
+                console.print("    declared nondeterministic: repeats may differ", highlight=False, markup=False)
             for line in limits(target):
                 console.print(f"    does not take: {line}", highlight=False, markup=False)
     return OK

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from fuzz.case import Case, Storage
-from oracles.masks import KINDS, Blocks, Causal, Documents, Full, Mask, Tokens, Window, parts, tag
-from oracles.problem import Problem
+from oracles.masks import KINDS, Blocks, Causal, Documents, Full, Mask, Tokens, Window, parts, tag, varies_by_head
+from oracles.problem import Problem, mask_tile
 
+ROWS_WITHOUT_KEYS = "rows_without_keys"
+MOST_PAIRS = 1 << 24
 TILE = 64  # what 'tail' and 'many_tiles' are counted in: the tile that most kernels share or divide
 
 
@@ -53,6 +55,12 @@ def switches(case: Case) -> frozenset[str]:
     view = _view(case)
     found = {feature.name for feature in _SWITCHES if feature.holds(view)}
     return frozenset(found.union(_variant(case)))
+
+
+def facts(case: Case) -> frozenset[str]:
+    """Properties that an explanation may rest on though a reduction may bring them about: rows without keys, looked for
+    in the token predicate itself where the case is small enough. Meant for failures, not for every case."""
+    return frozenset({ROWS_WITHOUT_KEYS} if _any_row_without_keys(case.problem) else ())
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
@@ -99,6 +107,21 @@ def _bias(holds: Callable[..., bool]) -> Callable[[View], bool]:
 
 def _power_of_two(n: int) -> bool:
     return n & (n - 1) == 0
+
+
+def _any_row_without_keys(p: Problem) -> bool:
+    """Exact up to MOST_PAIRS pairs a head; above that only what the padding shows."""
+    if p.layout == "padded" and len(set(p.lengths_q)) > 1:
+        return True
+    heads = range(p.heads_q) if varies_by_head(p.mask) else range(1)
+    for b, (n_q, n_k) in enumerate(zip(p.lengths_q, p.lengths_k, strict=True)):
+        if n_q and not n_k:
+            return True
+        if 0 < n_q * n_k <= MOST_PAIRS:
+            kept = (mask_tile(p, b, h, (0, n_q), (0, n_k), "cpu") for h in heads)
+            if any(not bool(tile.any(1).all()) for tile in kept):
+                return True
+    return False
 
 
 def _rows_without_keys(v: View) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fuzz.case import Case
-from fuzz.features import ordered, switches
+from fuzz.features import facts, ordered, switches
 from fuzz.verdict import Finding, Signature, Verdict
 
 __all__ = ["Signature", "explains", "root", "same_failure", "signature", "tensors"]
@@ -54,7 +54,7 @@ def signature(case: Case, verdict: Verdict, features: Iterable[str] | None = Non
         oracle=oracle,
         tensors=tensors(verdict),
         place=_place(verdict),
-        features=ordered(switches(case) if features is None else features),
+        features=ordered(switches(case) | facts(case) if features is None else features),
     )
 
 

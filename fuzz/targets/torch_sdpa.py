@@ -36,6 +36,7 @@ class TorchSdpa(AutogradTarget):
         numerics: Numerics,
         proof: str,
         rules: tuple[Rule, ...] = (),
+        deterministic: bool = True,
     ) -> None:
         self.name = f"torch.sdpa.{backend}"
         self.device = device
@@ -44,6 +45,7 @@ class TorchSdpa(AutogradTarget):
         self.numerics = numerics
         self.proof = (proof, self.pinned_name(backend)) if proof else ()
         self.rules = (*_EVERYWHERE, *rules)
+        self.deterministic = deterministic
         self.backend = {
             "math": SDPBackend.MATH,
             "flash": SDPBackend.FLASH_ATTENTION,
@@ -93,6 +95,12 @@ _PLAIN = frozenset({"full", "causal"})
 _NO_MASK = Rule("any mask but is_causal, any bias, any padding", lambda c: not _plain_mask(c), "cannot")
 
 
+_BIAS_OF_ONE_COLUMN = Rule(
+    "a bias with one column and no mask: its last dimension is expanded, with stride 0",
+    lambda c: (
+        c.problem.bias is not None and not c.problem.bias.cols and c.problem.mask == Full() and not c.problem.ragged
+    ),
+)
 _LAST_STRIDE = Rule(
     "q, k or v whose last dimension has another stride than 1",
     lambda c: any(_last_stride(c, name) != 1 for name in ("q", "k", "v")),
@@ -131,6 +139,7 @@ def targets() -> list[TorchSdpa]:
             FUSED,
             "ScaledDotProductFlashAttention",
             (_NO_MASK, _LAST_STRIDE, Rule("is_causal with len_q ≠ len_k", _causal_unequal, "refuses")),
+            deterministic=False,  # its backward adds dQ with atomics, unless deterministic algorithms are asked for
         ),
         TorchSdpa(
             "efficient",
@@ -138,6 +147,8 @@ def targets() -> list[TorchSdpa]:
             replace(_DENSE, dim=(8, 256, 8), gqa=False, zero_lengths=False, strides=False),
             FUSED,
             "ScaledDotProductEfficientAttention",
+            (_BIAS_OF_ONE_COLUMN,),
+            deterministic=False,  # PyTorch says so itself: its backward adds with atomics
         ),
         TorchSdpa(
             "cudnn",
@@ -145,7 +156,8 @@ def targets() -> list[TorchSdpa]:
             replace(_DENSE, dtypes=_HALF, dim=(8, 128, 8), bias_grad=False, zero_lengths=False, strides=False),
             FUSED,
             "ScaledDotProductCudnnAttention",
-            (Rule("sequences of length 1", lambda c: 1 in (c.problem.len_q, c.problem.len_k)),),
+            (_BIAS_OF_ONE_COLUMN, Rule("sequences of length 1", lambda c: 1 in (c.problem.len_q, c.problem.len_k))),
+            deterministic=False,  # as PyTorch says of its backward
         ),
     ]
     return [*cpu, *cuda]
