@@ -263,7 +263,7 @@ def _verdict(
 def _worst(judgement: accuracy.Judgement) -> tuple[Worst, ...]:
     found = []
     for tensor, worst in judgement.worst.items():
-        grain = max(worst.ratios, key=lambda name, ratios=worst.ratios: ratios[name])
+        grain = max(worst.ratios, key=worst.ratios.__getitem__)
         found.append(Worst(tensor, min(worst.ratio, INFINITELY), grain, *worst.at))
     return tuple(found)
 

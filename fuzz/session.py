@@ -198,6 +198,7 @@ class Worker:
         if status != "new":
             return msgspec.structs.replace(record, status=status, finding=where)
         entry = self._minimized(under_test, case, verdict)
+        assert entry.signature is not None
         status, where = self._status(entry.signature, minimized=True)
         if status == "new":
             where = str(self._save(entry))
@@ -209,7 +210,8 @@ class Worker:
         if entry is not None:
             return "known", entry.name
         for path, before in self._findings():
-            if explains(before.signature, found) or (minimized and look_alike(before.signature, found)):
+            same = before.signature
+            if same and (explains(same, found) or (minimized and look_alike(same, found))):
                 return "again", str(path)
         return "new", ""
 

@@ -1,6 +1,7 @@
 """The question: shapes, lengths, heads, dtype, mask, bias. Everything that decides the right answer except the numbers.
 
-    S = softcap(scale * Q K^T) + bias,  softcap(x) = cap * tanh(x / cap);   P = softmax of S over the keys kept by the mask
+    S = softcap(scale * Q K^T) + bias,  softcap(x) = cap * tanh(x / cap)
+    P = softmax of S over the keys that the mask keeps
     O = P V,  LSE = log sum exp S (natural);   a row without keys has O = 0, LSE = -inf and zero gradients.
 
 Two layouts of the same question:
@@ -124,8 +125,10 @@ class Problem(
 
 
 def shapes(problem: Problem) -> Shapes:
-    """Shape of every tensor of the problem by name: q, k, v, o, do, lse, dq, dk, dv and, with a bias, bias and dbias."""
+    """Shape of every tensor by name: q, k, v, o, do, lse, dq, dk, dv and, with a bias, bias and dbias."""
     p = problem
+    q: tuple[int, ...]
+    k: tuple[int, ...]
     if p.layout == "padded":
         q, k, v = (p.batch, p.heads_q, p.len_q, p.dim), (p.batch, p.heads_kv, p.len_k, p.dim), p.dim_v
         lse: tuple[int, ...] = (p.batch, p.heads_q, p.len_q)

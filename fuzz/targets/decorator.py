@@ -23,6 +23,7 @@ It returns O, or (O, LSE). Gradients come from autograd. Heads of k and v may be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,7 +67,7 @@ class FunctionTarget(AutogradTarget):
             "cu_seqlens_k": lambda: _starts(p.lengths_k, tensors.q),
             "max_len_q": lambda: p.len_q,
             "max_len_k": lambda: p.len_k,
-            **{key: (lambda key=key: case.variant[key]) for key in case.variant},
+            **{key: partial(case.variant.__getitem__, key) for key in case.variant},
         }
         given = {key: make() for key, make in offered.items() if key in self.asked}
         answer = self.function(tensors.q, tensors.k, tensors.v, **given)

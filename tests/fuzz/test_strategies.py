@@ -30,6 +30,7 @@ class Wide:
     proof = ()
     deterministic = True
     variants = ({},)
+    session_pairs = 1 << 40
 
 
 def narrow(**limits) -> Wide:
