@@ -163,6 +163,7 @@ class Faulty:
     support: Support = EVERYTHING
     rules: tuple = ()
     variants: tuple = ({},)
+    session_pairs: int = 1 << 40
 
 
 @dataclass

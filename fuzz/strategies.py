@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from hypothesis import strategies as st
 
-from fuzz.case import Case, Inputs, Storage
+from fuzz.case import Case, Distribution, Inputs, Order, Storage
 from fuzz.targets.target import Support, Target
 from oracles import masks as m
 from oracles.masks import Mask
@@ -57,8 +57,17 @@ DIMS = (64, 128, 16, 32, 96, 1, 8, 24, 40, 48, 72, 80, 100, 112, 160, 192, 256)
 TILES = (16, 32, 64, 128)
 SCALES = (1.0, 0.5, 0.1, 0.01, 2.0, -0.25, 0.0)
 SOFTCAPS = (50.0, 30.0, 15.0, 1.0)
-DISTRIBUTIONS = ("normal", "normal", "normal", "adversarial", "needle", "large", "integers", "constant")
-ORDERS = ("bshd", "bhsd", "sbhd", "bhds")
+DISTRIBUTIONS: tuple[Distribution, ...] = (
+    "normal",
+    "normal",
+    "normal",
+    "adversarial",
+    "needle",
+    "large",
+    "integers",
+    "constant",
+)
+ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
 WEIGHTS = {"full": 2, "causal": 3, "window": 2}
 MAX_TOKEN_LENGTH = 130
 MAX_INTERVAL_LENGTH = 260
@@ -80,7 +89,7 @@ SIZES = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
 
 def cases(target: Target, size: Size = MEDIUM, repeats: int = 3) -> st.SearchStrategy[Case]:
     """Cases for `target`, within what it declares to support; its rules may still say no to some."""
-    within = Size(min(size.pairs, target.support.max_pairs), size.rows)
+    within = Size(min(size.pairs, target.support.max_pairs, target.session_pairs), size.rows)
     return st.randoms(use_true_random=False).map(lambda draw: _case(draw, target, within, repeats))
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from oracles.answers import Answers
 from oracles.finding import Finding
-from oracles.numerics import CPU_FLASH, EAGER, EXACT, FLEX_EAGER, FUSED, Numerics
+from oracles.numerics import CPU_FLASH, EAGER, EFFICIENT, EXACT, FLEX_EAGER, FUSED, Numerics
 from oracles.parts import padded_rows, rows_there
 from oracles.place import TILE, locate
 from oracles.problem import Problem
@@ -30,6 +30,7 @@ from oracles.same_precision import Same, same_precision
 __all__ = [
     "CPU_FLASH",
     "EAGER",
+    "EFFICIENT",
     "EXACT",
     "FLEX_EAGER",
     "FUSED",
@@ -160,7 +161,7 @@ class _Compared:
     def _together(self) -> Tensor:
         """How far the rows of a head err together, from 0 (each by itself) to 1 (all alike, as for constant inputs).
 
-        Rows that err alike are one draw of the noise and not many: averaging over them proves no more than one row does.
+        Rows that err alike are one draw of the noise, not many: averaging over them proves no more than one row does.
         """
         signed = self._in_rows(torch.copysign(self.z2.sqrt(), (self.got - self.want).float()))
         alike = signed.sum(2).square().sum() / max(signed.shape[2], 1)

@@ -20,6 +20,7 @@ class Numerics:
     scaled       where the scale goes: on the fp32 scores, or on q (rounded to the input dtype) before the product
     probs        P before P V and P^T dO
     dscores      dS before dS K and dS^T Q
+    dscaled      where the scale of dQ and dK goes: on their sums, or on dS before it is rounded
     delta        O in delta = sum(O * dO): as stored ('input'), or not needed because P dP is summed in fp32 ('float32')
     heads        dK, dV of the query heads that share a KV head, before they are summed
     dbias        dS before it is summed over the axes along which the bias is broadcast: in fp32, or in the bias's dtype
@@ -34,6 +35,7 @@ class Numerics:
     scaled: Literal["scores", "q"] = "scores"
     probs: Kept = "input"
     dscores: Kept = "input"
+    dscaled: Literal["sums", "dscores"] = "sums"
     delta: Kept = "input"
     heads: Kept = "float32"
     dbias: Kept = "input"
@@ -53,3 +55,6 @@ FLEX_EAGER = Numerics(
 )  # flex_attention without torch.compile: fused's roundings, dK and dV per query head
 EAGER = Numerics(scores="input", heads="input")  # every intermediate in the input dtype: a plain matmul-softmax-matmul
 CPU_FLASH = Numerics(sums="input", heads="input")  # torch's flash on a CPU: gradients are summed in the input dtype
+EFFICIENT = Numerics(
+    dscaled="dscores"
+)  # torch's memory-efficient kernel (xFormers): accum * scale, then to the input dtype

@@ -1,13 +1,14 @@
 """The same-precision run: what rounding alone does to a case's answers, as a kernel of the declared numerics rounds.
 
 Two things come out of it, and the budget is made of both (see accuracy.py):
-    runs   PyTorch runs in the problem's precision that round where the Numerics say. Two of them, with P normalised before
-           and after P V, because a rounding that happens to be exact in one (a power of two) seldom is in the other.
-    noise  the standard deviation that first-order error propagation gives every single element when each rounding is an
-           independent random error of u / sqrt(3): sums of squares, such as u^2 sum_k P^2 V^2 for O. It keeps the budget of
-           a row from collapsing where a run was lucky.
-Dot products of values rounded to the input dtype are exact in fp32 up to the order of the sum, so the emulation computes in
-fp32 and rounds explicitly.
+    runs   PyTorch runs in the problem's precision that round where the Numerics say. Two of them, with P normalised
+           before and after P V, because a rounding that happens to be exact in one (a power of two) seldom is in the
+           other.
+    noise  the standard deviation that first-order error propagation gives every single element when each rounding is
+           an independent random error of u / sqrt(3): sums of squares, such as u^2 sum_k P^2 V^2 for O. It keeps the
+           budget of a row from collapsing where a run was lucky.
+Dot products of values rounded to the input dtype are exact in fp32 up to the order of the sum, so the emulation
+computes in fp32 and rounds explicitly.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class _Units:
         return ROUND2 * (self.dot * BASE) ** 2 * (4 + terms / STEPS)
 
     def alike(self, terms: int, value2: Tensor, squares: Tensor) -> Tensor:
-        """Variance of a sum (value2 its square) whose terms are equal, and so are their rounding errors; 0 for a usual sum.
+        """Variance of a sum (value2 its square) whose terms and so their rounding errors are equal; 0 for a usual sum.
 
         `squares` is the sum of the terms' squares: by Cauchy-Schwarz value2 <= terms * squares, equal for equal terms.
         """
@@ -90,8 +91,8 @@ def same_precision(
 ) -> Same:
     """Runs and noise of a case, in the problem's layout, on the inputs' device; arguments as for `reference`.
 
-    Padding and rows without keys have the reference's values in `runs` (0 and -inf) and no noise. Memory is bounded as the
-    reference's is: large problems are cut into parts.
+    Padding and rows without keys have the reference's values in `runs` (0 and -inf) and no noise. Memory is bounded as
+    the reference's is: large problems are cut into parts.
     """
     pieces = list(parts(problem, PAIR_BYTES, CHUNK_BYTES))
     tensors = {"q": q, "k": k, "v": v, "do": do, "bias": bias}
@@ -287,9 +288,11 @@ class _Backward:
         f, n = self.f, self.f.numerics
         by_head = n.heads == "input"
         dv = f.to_key(f.round(f.p, n.probs == "input"), self.do, by_head)
-        draw = f.round(self.draw, n.dscores == "input")
+        early = f.scale if n.dscaled == "dscores" else 1.0
+        late = 1.0 if n.dscaled == "dscores" else f.scale
+        draw = f.round(self.draw * early, n.dscores == "input")
         dk = f.to_key(draw, f.q.expand(RUNS, *f.q.shape), by_head)
-        found = {"dq": f.by_key(draw, f.k) * f.scale, "dk": dk if n.scaled == "q" else dk * f.scale}
+        found = {"dq": f.by_key(draw, f.k) * late, "dk": dk if n.scaled == "q" else dk * late}
         found["dv"] = dv.expand(RUNS, *dv.shape)
         if _wants_dbias(f.problem):
             one_by_one = n.dbias == "input" and f.problem.bias is not None and f.problem.bias.dtype == "input"
@@ -327,6 +330,8 @@ class _Backward:
         len_q, len_k = f.p.shape[-2] * p.group, f.p.shape[-1]
         by_tile = _tiles(p.len_q, n), _tiles(p.len_k, n)
         step2 = (units.step * BASE / both) ** 2 / 12 if n.dscores == "input" and p.dtype == "float16" else 0.0
+        if n.dscaled == "dscores" and f.scale:
+            step2 = step2 / f.scale**2  # the step is of scale * dS
         rounding = units.kept(n.dscores)
         seen = (f.p2 > 0) * step2 if p.dtype == "float16" else 0.0
         to_q = own_raw + draw2 * (rounding + units.summed(len_k) + units.kept(n.sums) * by_tile[1]) + seen

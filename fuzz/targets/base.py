@@ -30,6 +30,7 @@ class AutogradTarget:
     deterministic = True
     variants: tuple[dict[str, str | int | bool], ...] = ({},)
     pairs_per_second = 2e7  # for the deadline only
+    session_pairs = 1 << 40
 
     def missing(self) -> str | None:
         """Why it cannot run on this machine, or None."""
@@ -108,7 +109,8 @@ def parameters(function) -> frozenset[str]:
 
 def _nodes(o: Tensor, most: int = 12) -> list[str]:
     """Names of the nodes behind a tensor, nearest first."""
-    found, todo = [], [o.grad_fn]
+    found: list[str] = []
+    todo = [o.grad_fn]
     while todo and len(found) < most:
         node = todo.pop(0)
         if node is None or type(node).__name__ == "AccumulateGrad":

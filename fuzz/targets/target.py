@@ -91,6 +91,7 @@ class Target(Protocol):
     device     where it runs
     numerics   how it rounds on the way, which decides the error budget
     proof      a run's `kernel` must contain one of these; empty: the target cannot prove what ran
+    session_pairs  most (query, key) pairs of the cases that a session draws, for a target that is slow where it runs
     deterministic  whether repeats must agree bit for bit (a declared exception is printed, not hidden)
     """
 
@@ -102,6 +103,7 @@ class Target(Protocol):
     numerics: Numerics
     proof: tuple[str, ...]
     deterministic: bool
+    session_pairs: int
     variants: tuple[dict[str, str | int | bool], ...]
 
     def missing(self) -> str | None:

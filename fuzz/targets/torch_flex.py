@@ -14,13 +14,13 @@ from fuzz.targets.as_text import Text, options
 from fuzz.targets.base import AutogradTarget
 from fuzz.targets.target import Device, Support, Tensors
 from oracles.masks import Full
-from oracles.numerics import EAGER, FUSED
+from oracles.numerics import FLEX_EAGER, FUSED
 from oracles.problem import Problem, dense_mask
 
 _COMPILED = Support(
     bias=True, bias_grad=True, softcap=True, zero_lengths=False, lse=True, dim=(16, 256, 16), max_pairs=1 << 24
 )
-_EAGER = replace(_COMPILED, dim=(1, 256, 1), backward=False, bias_grad=False, max_pairs=1 << 16)
+_EAGER = replace(_COMPILED, dim=(1, 256, 1), backward=False, bias_grad=False)
 
 
 class TorchFlex(AutogradTarget):
@@ -31,8 +31,9 @@ class TorchFlex(AutogradTarget):
         self.device = device
         self.summary = "flex_attention, eager" if device == "host" else "flex_attention, compiled"
         self.support = _EAGER if device == "host" else _COMPILED
-        self.numerics = EAGER if device == "host" else FUSED
+        self.numerics = FLEX_EAGER if device == "host" else FUSED
         self.proof = ("FlexAttention",) if device == "host" else ("CompiledFunction",)
+        self.session_pairs = 1 << (15 if device == "host" else 24)
         self.pairs_per_second = 5e6 if device == "host" else 1e9
 
     @property
@@ -98,6 +99,7 @@ def targets() -> list[TorchFlex]:
 @functools.cache
 def _compiled():
     torch._dynamo.config.recompile_limit = 10_000
+    torch._dynamo.config.specialize_float = True  # a softcap or scale that changes between calls breaks it (torch 2.11)
     torch._dynamo.config.accumulated_recompile_limit = 100_000
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     return torch.compile(flex_attention, fullgraph=True)

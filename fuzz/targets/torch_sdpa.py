@@ -14,10 +14,11 @@ from fuzz.targets.as_text import Text, dense_text, options
 from fuzz.targets.base import AutogradTarget, dense_arguments
 from fuzz.targets.target import Device, Rule, Support, Tensors
 from oracles.masks import Causal, Full
-from oracles.numerics import CPU_FLASH, EXACT, FUSED, Numerics
+from oracles.numerics import CPU_FLASH, EFFICIENT, EXACT, FUSED, Numerics
+from oracles.problem import Dtype
 
 _DENSE = Support(bias=True, bias_grad=True, softcap=False, max_pairs=1 << 24)
-_HALF = ("float16", "bfloat16")
+_HALF: tuple[Dtype, ...] = ("float16", "bfloat16")
 
 
 def _plain_mask(case: Case) -> bool:
@@ -106,6 +107,11 @@ _LAST_STRIDE = Rule(
     lambda c: any(_last_stride(c, name) != 1 for name in ("q", "k", "v")),
     "refuses",
 )
+_LAST_STRIDE_BUT_OF_ONE = Rule(
+    "q, k or v whose last dimension has another stride than 1, unless it has size 1",
+    lambda c: c.problem.dim > 1 and _LAST_STRIDE.applies(c),
+    "refuses",
+)
 
 
 def targets() -> list[TorchSdpa]:
@@ -138,14 +144,14 @@ def targets() -> list[TorchSdpa]:
             ),
             FUSED,
             "ScaledDotProductFlashAttention",
-            (_NO_MASK, _LAST_STRIDE, Rule("is_causal with len_q ≠ len_k", _causal_unequal, "refuses")),
+            (_NO_MASK, _LAST_STRIDE_BUT_OF_ONE, Rule("is_causal with len_q ≠ len_k", _causal_unequal, "refuses")),
             deterministic=False,  # its backward adds dQ with atomics, unless deterministic algorithms are asked for
         ),
         TorchSdpa(
             "efficient",
             "cuda",
             replace(_DENSE, dim=(8, 256, 8), gqa=False, zero_lengths=False, strides=False),
-            FUSED,
+            EFFICIENT,
             "ScaledDotProductEfficientAttention",
             (_BIAS_OF_ONE_COLUMN,),
             deterministic=False,  # PyTorch says so itself: its backward adds with atomics
@@ -167,7 +173,7 @@ def _last_stride(case: Case, name: str) -> int:
     """Stride of the head dim: with order bhds it is the sequence's length and the padding after it."""
     store = getattr(case.inputs, name)
     length = case.problem.len_q if name == "q" else case.problem.len_k
-    return 1 if store.order != "bhds" or case.problem.dim == 1 else max(length, 1) + store.pad
+    return 1 if store.order != "bhds" else max(length, 1) + store.pad
 
 
 def _causal_unequal(case: Case) -> bool:
