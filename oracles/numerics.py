@@ -17,7 +17,8 @@ class Numerics:
     """How an implementation rounds; 'input' is the dtype of q, k, v. Products always accumulate in fp32 or better.
 
     scores       Q K^T, and what is done to it before the softmax: kept in fp32, or rounded to the input dtype
-    scaled       where the scale goes: on the fp32 scores, or on q (rounded to the input dtype) before the product
+    scaled       where the scale goes: on the fp32 scores, on q (rounded to the input dtype) before the product, or its
+                 root on both q and k (in fp32: a rounding of k that all the rows of queries share)
     probs        P before P V and P^T dO
     dscores      dS before dS K and dS^T Q
     dscaled      where the scale of dQ and dK goes: on their sums, or on dS before it is rounded
@@ -32,7 +33,7 @@ class Numerics:
     """
 
     scores: Kept = "float32"
-    scaled: Literal["scores", "q"] = "scores"
+    scaled: Literal["scores", "q", "both"] = "scores"
     probs: Kept = "input"
     dscores: Kept = "input"
     dscaled: Literal["sums", "dscores"] = "sums"
@@ -46,15 +47,15 @@ class Numerics:
     dot: float = 2.0**-24
 
 
-FUSED = Numerics()  # flash kernels: scores stay in fp32; P and dS are rounded to the input dtype before their products
-EXACT = Numerics(
-    probs="float32", dscores="float32", delta="float32"
-)  # only the results are rounded: torch's math backend
-FLEX_EAGER = Numerics(
-    heads="input"
-)  # flex_attention without torch.compile: fused's roundings, dK and dV per query head
-EAGER = Numerics(scores="input", heads="input")  # every intermediate in the input dtype: a plain matmul-softmax-matmul
-CPU_FLASH = Numerics(sums="input", heads="input")  # torch's flash on a CPU: gradients are summed in the input dtype
-EFFICIENT = Numerics(
-    dscaled="dscores"
-)  # torch's memory-efficient kernel (xFormers): accum * scale, then to the input dtype
+# Flash kernels: scores stay in fp32; P and dS are rounded to the input dtype before their products.
+FUSED = Numerics()
+# All in fp32, only the results are rounded: torch's math backend, which scales q and k each by the root of the scale.
+EXACT = Numerics(scaled="both", probs="float32", dscores="float32", delta="float32")
+# flex_attention without torch.compile: fused's roundings, dK and dV per query head.
+FLEX_EAGER = Numerics(heads="input")
+# Every intermediate in the input dtype: a plain matmul-softmax-matmul.
+EAGER = Numerics(scores="input", heads="input")
+# torch's flash on a CPU: as fused, but its gradients are summed in the input dtype.
+CPU_FLASH = Numerics(sums="input", heads="input")
+# torch's memory-efficient kernel (xFormers): dS times the scale, then to the input dtype.
+EFFICIENT = Numerics(dscaled="dscores")

@@ -172,9 +172,11 @@ class _Forward:
         self.fine = p.dtype == "float32" or numerics.probs == "float32"  # whether fp32's own roundings show
         if numerics.scaled == "q":
             self.q = self.round(self.q * self.scale, True)
-        raw = self.by_query(self.q, self.k)
-        if numerics.scaled == "scores":
-            raw = raw * self.scale
+        if numerics.scaled == "both":
+            root = math.sqrt(abs(self.scale))
+            raw = self.by_query(self.q * math.copysign(root, self.scale), self.k * root)
+        else:
+            raw = self.by_query(self.q, self.k) * (self.scale if numerics.scaled == "scores" else 1.0)
         self.raw = self.round(raw, numerics.scores == "input")
         scores, self.chain = self.raw, None
         if p.softcap:
