@@ -111,7 +111,8 @@ def main() -> None:
     print(text)
     for row in result["sessions"]:
         print(
-            f"{row['workers']:>3} workers  {row['cases_per_s']:>8} cases/s  overhead {row['overhead_ms_median']} ms (median)"
+            f"{row['workers']:>3} workers  {row['cases_per_s']:>8} cases/s  "
+            f"overhead {row['overhead_ms_median']} ms (median)"
         )
     if "hang" in result:
         print(f"a hang costs {result['hang']['with_next_case_s']} s, restart and next case included")

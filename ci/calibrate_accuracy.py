@@ -1,11 +1,13 @@
-"""Shows that the accuracy budget is neither lax nor jumpy: PyTorch's own kernels never reach it, gross faults pass it at once.
+"""Shows that the accuracy budget is neither lax nor jumpy: PyTorch's own kernels never reach it, gross faults pass it
+at once.
 
     python ci/calibrate_accuracy.py --device cpu  --cases 20000 --jobs 1 --out ci/results/accuracy_cpu.json
     python ci/calibrate_accuracy.py --device cuda --cases 20000 --jobs 8 --out ci/results/accuracy_cuda.json
 
-Good kernels: the torch.* targets of that device on cases drawn by fuzz.strategies, `--cases` in all. For each the largest
-ratio (error over budget, 1 is the limit), by tensor, dtype and distribution, and the cases that came nearest.
-Faults: an fp32 PyTorch kernel with one thing wrong, on the same cases: how many cases until the first finding, over seeds.
+Good kernels: the torch.* targets of that device on cases drawn by fuzz.strategies, `--cases` in all. For each the
+largest ratio (error over budget, 1 is the limit), by tensor, dtype and distribution, and the cases that came nearest.
+Faults: an fp32 PyTorch kernel with one thing wrong, on the same cases: how many cases until the first finding, over
+seeds.
 """
 
 from __future__ import annotations
