@@ -81,7 +81,6 @@ class CoreDump:
         """Variables of the child."""
         return {
             "CUDA_ENABLE_USER_TRIGGERED_COREDUMP": "1",
-            "CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "0",  # an illegal access is PyTorch's to raise: sooner, and in words
             "CUDA_COREDUMP_PIPE": str(self._pipe),
             "CUDA_COREDUMP_FILE": str(self._file),
             "CUDA_COREDUMP_GENERATION_FLAGS": ",".join(f"skip_{name}" for name in _SKIP),
