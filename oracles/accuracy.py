@@ -135,8 +135,8 @@ class _Compared:
             right |= got.isinf() & reaches & ((got > 0) == (want > 0))
         z = (got - want).float() / sigma
         z2 = torch.where(right, 0.0, torch.fmin(z * z, _huge(got.device)))
-        there = rows_there(problem, name, got.device)
-        if not padding and there is not None and problem.layout == "padded":
+        there = None if padding and problem.layout == "padded" else rows_there(problem, name, got.device)
+        if there is not None and problem.layout == "padded":
             z2 = torch.where(there[..., None] if name != "dbias" else there, z2, 0.0)
         return _Compared(problem, name, got, want, sigma, z2, there)
 

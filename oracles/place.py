@@ -50,7 +50,7 @@ def _of_axis(bad: Tensor, valid: Tensor, axis: int, one: str, many: str) -> str:
     others = [at for at in range(3) if at != axis]
     there = valid.any(dim=others[1]).any(dim=others[0])
     hit = bad.any(dim=others[1]).any(dim=others[0])[there]
-    if hit.all() or len(hit) < 2:
+    if hit.all() or not hit.any() or len(hit) < 2:
         return ""
     first = int(hit.nonzero()[0])
     if first == 0:
@@ -66,8 +66,12 @@ def _of_rows(bad: Tensor, valid: Tensor) -> str:
     position = torch.arange(bad.shape[-1]).expand(bad.shape)
     from_end = lengths - 1 - position
     at = position[bad]
+    if not at.numel():
+        return "scattered"
+    if bool((from_end[bad] == 0).all()) and bool((lengths > 1).any()):
+        return "last row"
     if int(at.unique().numel()) == 1:
-        return "last row" if bool((from_end[bad] == 0).all()) and bool((lengths > 1).any()) else "one row"
+        return "one row"
     last_tile = (lengths - 1) // TILE * TILE
     if bool((position >= last_tile)[bad].all()) and bool((last_tile > 0).any()):
         return "last tile"

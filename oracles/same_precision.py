@@ -411,7 +411,10 @@ def _stored_as(problem: Problem, name: str) -> torch.dtype:
 
 
 def _stored(problem: Problem, name: str, x: Tensor) -> Tensor:
-    return x.to(_stored_as(problem, name)).float()
+    """As stored; what only the dtype's range turns into an infinity stays a number, so that its error is one too."""
+    dtype = _stored_as(problem, name)
+    stored = x.to(dtype).float()
+    return torch.where(stored.isinf(), x, stored) if dtype == torch.float16 else stored
 
 
 def _add(piece: Part, name: str, whole: Tensor, values: Tensor) -> None:
