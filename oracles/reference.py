@@ -117,16 +117,31 @@ class Attention(torch.autograd.Function):
 
 @contextmanager
 def no_tf32() -> Iterator[None]:
-    """fp32 products are fp32 inside, whatever the program has chosen outside."""
-    chosen = torch.get_float32_matmul_precision()
-    if chosen == "highest":
+    """fp32 products are fp32 inside, whatever the program has chosen outside, by torch's old switch or by its new ones.
+
+    The two refuse to be mixed: the old one raises once a new one was set, and only then are the new ones used here.
+    """
+    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
+    precisions = [backend.fp32_precision for backend in backends]
+    try:
+        old = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        old = None
+    if old == "highest":
         yield
         return
-    torch.set_float32_matmul_precision("highest")
     try:
+        if old is None:
+            for backend in backends:
+                backend.fp32_precision = "ieee"
+        else:
+            torch.set_float32_matmul_precision("highest")
         yield
     finally:
-        torch.set_float32_matmul_precision(chosen)
+        if old is not None:
+            torch.set_float32_matmul_precision(old)
+        for backend, precision in zip(backends, precisions, strict=True):
+            backend.fp32_precision = precision
 
 
 def _answers(

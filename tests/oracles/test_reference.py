@@ -149,15 +149,44 @@ def test_lengths_of_zero() -> None:
     assert (reference(problem, **t).dv == 0).all()
 
 
-def test_fp32_ignores_the_programs_tf32() -> None:
-    problem, t = make(lengths_q=(33,), lengths_k=(65,), dim=16, dim_v=16)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+PRECISION = """
+import torch
+from oracles.reference import no_tf32
+SWITCH
+def state():
     try:
-        found = reference(problem, **t, precision=torch.float32)
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(before)
+        old = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        old = "mixed"
+    return old, torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
+before, a, b = state(), torch.randn(64, 64), torch.randn(64, 64)
+with no_tf32():
+    assert state()[0] == "highest" and set(state()[1:]) <= {"ieee", "none"}, state()
+    assert (a @ b - (a.double() @ b.double())).abs().max() < 1e-4
+assert state() == before, (before, state())
+"""
+
+
+@pytest.mark.parametrize(
+    "switch",
+    [
+        "",
+        "torch.set_float32_matmul_precision('medium')",
+        "torch.backends.cuda.matmul.allow_tf32 = True",
+        "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
+        "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'",
+    ],
+)
+def test_fp32_ignores_and_keeps_the_programs_precision(switch: str) -> None:
+    root = Path(__file__).resolve().parents[2]
+    script = PRECISION.replace("SWITCH", switch)
+    run = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_fp32_on_request() -> None:
+    problem, t = make(lengths_q=(33,), lengths_k=(65,), dim=16, dim_v=16)
+    found = reference(problem, **t, precision=torch.float32)
     assert found.o.dtype == torch.float32
     torch.testing.assert_close(found.dq.double(), reference(problem, **t).dq, rtol=1e-4, atol=1e-5)
 
