@@ -97,9 +97,9 @@ def judge(problem: Problem, got: Answers, reference: Answers, same: Same, *, pad
 
 @dataclass(frozen=True)
 class _Compared:
-    """One tensor's squared z, with NaN counted as infinitely wrong.
+    """One tensor's z and its square; in the square, NaN and infinity count as HUGE.
 
-    z2     (batch, heads, rows, dim) or, packed, (total, heads, dim); lse with dim 1; 0 where nothing is judged
+    z, z2  (batch, heads, rows, dim) or, packed, (total, heads, dim); lse with dim 1; 0 where nothing is judged
     there  bool (batch, 1, rows): rows that exist; None: all do. dbias: (batch, 1, rows, cols)
     """
 
@@ -108,6 +108,7 @@ class _Compared:
     got: Tensor
     want: Tensor
     sigma: Tensor
+    z: Tensor
     z2: Tensor
     there: Tensor | None
 
@@ -133,12 +134,11 @@ class _Compared:
         if got.dtype == torch.float16:
             reaches = want.abs() + ELEMENT * sigma > torch.finfo(got.dtype).max
             right |= got.isinf() & reaches & ((got > 0) == (want > 0))
-        z = (got - want).float() / sigma
-        z2 = torch.where(right, 0.0, torch.fmin(z * z, _huge(got.device)))
+        z = torch.where(right, 0.0, (got - want).float() / sigma)
         there = None if padding and problem.layout == "padded" else rows_there(problem, name, got.device)
         if there is not None and problem.layout == "padded":
-            z2 = torch.where(there[..., None] if name != "dbias" else there, z2, 0.0)
-        return _Compared(problem, name, got, want, sigma, z2, there)
+            z = torch.where(there[..., None] if name != "dbias" else there, z, 0.0)
+        return _Compared(problem, name, got, want, sigma, z, torch.fmin(z * z, _huge(got.device)), there)
 
     def summary(self) -> Tensor:
         """float64 (5,): ratio by grain, flat index of the worst row."""
@@ -156,16 +156,16 @@ class _Compared:
             tile.amax(),
             (mean.sum() / rows.clamp_min(1)).sqrt() / limit(rows.clamp_min(1) ** apart),
         ]
-        return torch.stack([*grains, most.flatten().argmax()]).double()
+        return torch.stack([*grains, most.flatten().argmax().double()])
 
     def _together(self) -> Tensor:
         """How far the rows of a head err together, from 0 (each by itself) to 1 (all alike, as for constant inputs).
 
         Rows that err alike are one draw of the noise, not many: averaging over them proves no more than one row does.
         """
-        signed = self._in_rows(torch.copysign(self.z2.sqrt(), (self.got - self.want).float()))
+        signed = self._in_rows(self.z)
         alike = signed.sum(2).square().sum() / max(signed.shape[2], 1)
-        return (alike / self.z2.sum().clamp_min(1e-30)).clamp(0.0, 1.0)
+        return (alike / self.z2.sum().clamp_min(1e-30)).nan_to_num(0.0).clamp(0.0, 1.0)
 
     def worst(self, numbers: list[float]) -> Worst:
         """The summary as a value."""
