@@ -95,9 +95,9 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
         clock.stop()
 
 
-def deadline(target: Target, case: Case) -> float:
-    """Seconds that one run may take: about ten times the expected time, with a floor."""
-    return max(FLOOR[target.device], MARGIN * target.expected_seconds(case))
+def deadline(target: Target, case: Case, runs: int = 1) -> float:
+    """Seconds that so many runs may take: about ten times the expected time, with a floor."""
+    return max(FLOOR[target.device], MARGIN * runs * target.expected_seconds(case))
 
 
 def _judge(case: Case, target: Target, pristine: Arena, clock: Clock) -> Verdict:
@@ -106,46 +106,82 @@ def _judge(case: Case, target: Target, pristine: Arena, clock: Clock) -> Verdict
     right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
     same = same_precision(problem, given.q, given.k, given.v, bias=given.bias, do=given.do, numerics=target.numerics)
     seal = _checksum(right, same.runs, same.noise)
-    executions, findings = _run_all(case, target, pristine, clock)
+    runs = _run_all(case, target, pristine, clock)
     clock.start("judge", INPUTS_LIMIT)
-    if not torch.equal(seal, _checksum(right, same.runs, same.noise)):
-        raise AssertionError("the reference changed while the kernel ran")
+    broken = (seal != _checksum(right, same.runs, same.noise)).any()
+    findings = runs.memory_findings(pristine, broken)
+    executions = runs.executions
     findings += _shape_findings(problem, executions[0].answers)
     findings += _proof_findings(target, executions)
     if any(f.oracle == "protocol" for f in findings):
         return _verdict(case, findings, clock, executions)
-    unstable = determinism.compare([e.answers for e in executions]) if target.deterministic else []
-    judged = executions if unstable or not target.deterministic else executions[:1]
+    unstable = determinism.compare([e.answers for e in executions])
+    judged = executions if unstable else executions[:1]
     judgements = [accuracy.judge(problem, e.answers, right, same) for e in judged]
     bad = [j for j in judgements if j.findings]
     worst = max(judgements, key=lambda j: (len(j.findings) > 0, j.ratio))
-    findings += [*worst.findings, *unstable]
+    findings += [*worst.findings, *(unstable if target.deterministic else [])]
     flaky = (len(bad), len(judged)) if 0 < len(bad) < len(judged) else (0, 0)
     return _verdict(case, findings, clock, executions, judgement=worst, flaky=flaky)
 
 
-def _run_all(case: Case, target: Target, pristine: Arena, clock: Clock) -> tuple[list[Execution], list[Finding]]:
-    """Prepares once and runs `repeats` times, each time at other addresses and under another load."""
-    executions: list[Execution] = []
-    findings: list[Finding] = []
+@dataclass
+class _Runs:
+    """The repeats of one case: each with its own copy of the inputs and its own guard bands, looked at afterwards."""
+
+    executions: list[Execution] = field(default_factory=list)
+    arenas: list[Arena] = field(default_factory=list)
+    guards: list[Guarded] = field(default_factory=list)
+
+    def memory_findings(self, pristine: Arena, broken: Tensor) -> list[Finding]:
+        """What was written where it must not be; one synchronisation when all is well.
+
+        broken  whether the reference changed while the kernel ran, which is an AssertionError: no verdict can be given
+        """
+        touched = [guard.touched(broken.device) for guard in self.guards]
+        changed = [(arena.buffer != pristine.buffer).any() for arena in self.arenas]
+        if not bool(torch.stack([broken, *touched, *changed]).any()):
+            return []
+        if bool(broken):
+            raise AssertionError("the reference changed while the kernel ran")
+        for arena, guard in zip(self.arenas, self.guards, strict=True):
+            found = [*arena.changes(pristine), *guard.check()]
+            if found:
+                return found
+        return []
+
+
+def _run_all(case: Case, target: Target, pristine: Arena, clock: Clock) -> _Runs:
+    """Prepares once and runs `repeats` times, each time at other addresses and under another load.
+
+    On a GPU the repeats are queued one after the other and waited for once, within the deadline of all of them: with
+    many processes on one device every wait costs a time slice.
+    """
+    runs = _Runs()
     first = pristine.copy()
     clock.start("prepare", PREPARE_LIMIT)
     _call(lambda: target.prepare(case, first.tensors()))
-    limit = deadline(target, case)
+    device = first.buffer.device
+    queued = device.type == "cuda"
+    if queued:
+        clock.start("run", deadline(target, case, case.repeats))
     for repeat in range(case.repeats):
         arena = first if repeat == 0 else pristine.copy()
-        if arena.buffer.is_cuda:
-            poison_cuda(_output_sizes(case.problem), arena.buffer.device)
-        with disturbed(repeat, arena.buffer.device):
-            clock.start("run", limit)
+        if queued:
+            poison_cuda(_output_sizes(case.problem), device)
+        with disturbed(repeat, device):
+            if not queued:
+                clock.start("run", deadline(target, case))
             with Guarded() as guard:
                 execution = _call(partial(target.run, case, arena.tensors()))
-            clock.start("judge", INPUTS_LIMIT)
-        executions.append(execution)
-        findings += [*arena.changes(pristine), *guard.check()]
-        if findings:
-            break
-    return executions, findings
+            if not queued:
+                clock.start("judge", INPUTS_LIMIT)
+        runs.executions.append(execution)
+        runs.arenas.append(arena)
+        runs.guards.append(guard)
+    if queued:
+        _call(partial(torch.cuda.synchronize, device))
+    return runs
 
 
 def _call(work: Callable[[], Any]) -> Any:
@@ -166,6 +202,8 @@ def _expect_refusal(case: Case, target: Target, pristine: Arena, clock: Clock, w
         target.prepare(case, pristine.tensors())
         clock.start("run", deadline(target, case))
         target.run(case, pristine.tensors())
+        if pristine.buffer.is_cuda:
+            torch.cuda.synchronize(pristine.buffer.device)
     except (ValueError, NotImplementedError, TypeError, RuntimeError) as error:
         if _context_lost(error):
             return _raised(case, error, clock)

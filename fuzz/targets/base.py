@@ -55,14 +55,12 @@ class AutogradTarget:
         return ""
 
     def run(self, case: Case, tensors: Tensors) -> Execution:
-        """Forward and, when asked for, backward; ends after the device has finished."""
+        """Forward and, when asked for, backward; on a GPU they are queued, and the judge waits for them."""
         leaves = _leaves(tensors, case.problem)
         o, lse = self.forward(case, leaves)
         answers = Answers(o.detach(), None if lse is None else lse.detach())
         if case.problem.backward:
             answers = _with_gradients(answers, o, leaves)
-        if o.is_cuda:
-            torch.cuda.synchronize(o.device)
         return Execution(answers, self.executed(case, o))
 
     def expected_seconds(self, case: Case) -> float:

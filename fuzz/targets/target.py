@@ -113,7 +113,7 @@ class Target(Protocol):
         """Compiles whatever `run` will launch. Its time never counts against the deadline."""
 
     def run(self, case: Case, tensors: Tensors) -> Execution:
-        """Forward and, when the problem asks for it, backward. Returns after the device has finished."""
+        """Forward and, when the problem asks for it, backward. May return before a GPU has finished."""
 
     def expected_seconds(self, case: Case) -> float:
         """A rough time of one run; the deadline is about ten times that, with a floor."""
