@@ -21,7 +21,7 @@ from torch import Tensor
 
 from oracles.answers import Answers
 from oracles.finding import Finding
-from oracles.numerics import CPU_FLASH, EAGER, EFFICIENT, EXACT, FLEX_EAGER, FUSED, Numerics
+from oracles.numerics import CPU_FLASH, CUDNN, EAGER, EFFICIENT, EXACT, FLEX_EAGER, FUSED, Numerics
 from oracles.parts import padded_rows, rows_there
 from oracles.place import TILE, locate
 from oracles.problem import Problem
@@ -29,6 +29,7 @@ from oracles.same_precision import Same, same_precision
 
 __all__ = [
     "CPU_FLASH",
+    "CUDNN",
     "EAGER",
     "EFFICIENT",
     "EXACT",

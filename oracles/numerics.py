@@ -21,6 +21,7 @@ class Numerics:
                  root on both q and k (in fp32: a rounding of k that all the rows of queries share)
     probs        P before P V and P^T dO
     dscores      dS before dS K and dS^T Q
+    weights      P in dS = P * (dP - delta): in fp32, or as rounded for P V
     dscaled      where the scale of dQ and dK goes: on their sums, or on dS before it is rounded
     delta        O in delta = sum(O * dO): as stored ('input'), or not needed because P dP is summed in fp32 ('float32')
     heads        dK, dV of the query heads that share a KV head, before they are summed
@@ -36,6 +37,7 @@ class Numerics:
     scaled: Literal["scores", "q", "both"] = "scores"
     probs: Kept = "input"
     dscores: Kept = "input"
+    weights: Kept = "float32"
     dscaled: Literal["sums", "dscores"] = "sums"
     delta: Kept = "input"
     heads: Kept = "float32"
@@ -58,4 +60,6 @@ EAGER = Numerics(scores="input", heads="input")
 # torch's flash on a CPU: as fused, but its gradients are summed in the input dtype.
 CPU_FLASH = Numerics(sums="input", heads="input")
 # torch's memory-efficient kernel (xFormers): dS times the scale, then to the input dtype.
-EFFICIENT = Numerics(dscaled="dscores")
+# torch's memory-efficient kernel (xFormers): P comes back from shared memory; accum * scale, then to the input dtype
+EFFICIENT = Numerics(weights="input", dscaled="dscores")
+CUDNN = Numerics(dscaled="dscores")  # cuDNN's graph multiplies dS by the scale before the last two products

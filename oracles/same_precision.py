@@ -282,7 +282,9 @@ class _Backward:
         else:
             delta = (f.p * self.dp).sum(-1, keepdim=True).expand(RUNS, *f.o.shape[1:-1], 1)
         self.delta = delta
-        self.ds = f.p * (self.dp - delta)  # of what the softmax is taken of: scores with softcap and bias
+        self.ds = f.round(f.p, f.numerics.weights == "input") * (
+            self.dp - delta
+        )  # of what the softmax is taken of: scores with softcap and bias
         self.draw = self.ds if f.chain is None else self.ds * f.chain
 
     def runs(self) -> dict[str, Tensor]:
@@ -322,6 +324,8 @@ class _Backward:
             of_dp2 = of_dp2 + units.alike(p.dim_v, dp2, squares)
         lse2 = lse2[..., None]
         own = ds2 * (f.rel2 + lse2) + f.p2 * of_dp2
+        if n.weights == "input":
+            own = own + f.rounded_p2 * units.kept("input") * ((self.dp - self.delta[0]) / both) ** 2
         if f.chain is not None:
             chain2 = f.chain * f.chain
             slope = (4 * n.tanh * BASE) ** 2 + units.summed(0)

@@ -14,7 +14,7 @@ from fuzz.targets.as_text import Text, dense_text, options
 from fuzz.targets.base import AutogradTarget, dense_arguments
 from fuzz.targets.target import Device, Rule, Support, Tensors
 from oracles.masks import Causal, Full
-from oracles.numerics import CPU_FLASH, EFFICIENT, EXACT, FUSED, Numerics
+from oracles.numerics import CPU_FLASH, CUDNN, EFFICIENT, EXACT, FUSED, Numerics
 from oracles.problem import Dtype
 
 _DENSE = Support(bias=True, bias_grad=True, softcap=False, max_pairs=1 << 24)
@@ -156,7 +156,7 @@ def targets() -> list[TorchSdpa]:
             "cudnn",
             "cuda",
             replace(_DENSE, dtypes=_HALF, dim=(8, 128, 8), bias_grad=False, zero_lengths=False, strides=False),
-            FUSED,
+            CUDNN,
             "ScaledDotProductCudnnAttention",
             (_BIAS_OF_ONE_COLUMN, Rule("sequences of length 1", lambda c: 1 in (c.problem.len_q, c.problem.len_k))),
             deterministic=False,  # as PyTorch says of its backward
