@@ -93,6 +93,9 @@ class CorpusItem(pytest.Item):
             pytest.skip(f"{case.target} cannot run here: {why}")
         if (skip := skipped(target, case, config.getoption("--all") or device == "cuda")) is not None:
             pytest.skip(f"{skip[0]}: {skip[1]}")
+        found = self.entry.found
+        if self.entry.expect != "pass" and found is not None and found.device not in ("", device):
+            pytest.skip(f"found on {found.device}, and replayed there only")
         replayed = replay(self.entry, _runner(config).run)
         if replayed.status == "skip":
             pytest.skip(replayed.reason)

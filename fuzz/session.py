@@ -98,7 +98,8 @@ class Worker:
         self.name = name
         self.folder = Path(wanted.folder)
         self._recorder = Recorder(self.folder, name)
-        self._corpus = load_all(Path(wanted.corpus)) if wanted.corpus and Path(wanted.corpus).is_dir() else []
+        kept = load_all(Path(wanted.corpus)) if wanted.corpus and Path(wanted.corpus).is_dir() else []
+        self._corpus = [entry for entry in kept if entry.found is None or entry.found.device == wanted.device]
         self._runner: Runner | None = None
         self._interrupted = False  # while minimising: the best so far is saved, then the session ends
         self._idle_since = time.perf_counter()
