@@ -34,11 +34,14 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fuzz import case as case_module
+from fuzz import corpus
 from fuzz.arena import build
 from fuzz.case import Case
+from fuzz.signature import signature
 from fuzz.strategies import MEDIUM, cases
 from fuzz.targets import registry
 from fuzz.targets.target import Support, Tensors, refusal
+from fuzz.verdict import Verdict
 from oracles.accuracy import FUSED, Judgement, judge, same_precision
 from oracles.answers import Answers
 from oracles.numerics import Numerics
@@ -47,6 +50,7 @@ from oracles.reference import attention, reference
 
 NEAREST = 5
 SEEDS = 20
+REGRESSIONS = Path(__file__).resolve().parent.parent / "corpus" / "regressions"
 TILE = 64
 
 
@@ -85,7 +89,10 @@ def judged(case: Case, tensors: Tensors, answers: Answers, numerics: Numerics) -
 
 
 def good(name: str, device: str, count: int, start: int) -> dict[str, Any]:
-    """Statistics of one target over `count` cases: counts, histogram in tenths, largest ratios, nearest cases."""
+    """Statistics of one target over `count` cases: counts, histogram in tenths, largest ratios, nearest cases.
+
+    Findings that a bug in corpus/regressions explains are counted by its explanation, and left out of the ratios.
+    """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     target = registry.load(name, device="cuda" if device == "cuda" else "host")
@@ -93,6 +100,8 @@ def good(name: str, device: str, count: int, start: int) -> dict[str, Any]:
     largest: dict[str, float] = {}
     nearest: list[tuple[float, str, str]] = []
     skipped: Counter[str] = Counter()
+    bugs: Counter[str] = Counter()
+    entries = corpus.load_all(REGRESSIONS)
 
     def each(case: Case) -> None:
         if refusal(target, case) is not None:
@@ -106,6 +115,11 @@ def good(name: str, device: str, count: int, start: int) -> dict[str, Any]:
             skipped[f"raised {type(error).__name__}: {str(error).splitlines()[0][:100]}"] += 1
             return
         found = judged(case, tensors, execution.answers, target.numerics)
+        if found.findings:
+            explained = corpus.known(signature(case, Verdict(case.id, "fail", findings=found.findings)), entries)
+            if explained is not None:
+                bugs[explained.explanation] += 1
+                return
         histogram["over" if found.ratio > 1 else f"{math.floor(found.ratio * 10) / 10:.1f}"] += 1
         for tensor, worst in found.worst.items():
             for key in (tensor, f"{tensor} {case.problem.dtype}", case.inputs.distribution, "all"):
@@ -115,13 +129,14 @@ def good(name: str, device: str, count: int, start: int) -> dict[str, Any]:
         text = "; ".join(f.message for f in found.findings) or _nearest(found)
         nearest.append((found.ratio, text, case_module.to_json(case, indent=0).strip()))
         nearest.sort(key=lambda x: -x[0])
-        del nearest[(NEAREST if found.ratio <= 1 else 200) :]
+        del nearest[NEAREST + sum(ratio > 1 for ratio, _, _ in nearest) :]
 
     draw(target, count, start, each)
     return {
         "target": name,
-        "cases": sum(histogram.values()),
+        "cases": sum(histogram.values()) + sum(bugs.values()),
         "findings": histogram["over"],
+        "known_bugs": dict(bugs),
         "histogram": dict(sorted(histogram.items())),
         "largest": {key: round(value, 4) for key, value in sorted(largest.items())},
         "skipped": dict(skipped),
@@ -142,12 +157,12 @@ def merge(parts: list[dict[str, Any]]) -> dict[str, Any]:
     for part in parts[1:]:
         whole["cases"] += part["cases"]
         whole["findings"] += part["findings"]
-        for name in ("histogram", "skipped"):
+        for name in ("histogram", "skipped", "known_bugs"):
             whole[name] = dict(sorted((Counter(whole[name]) + Counter(part[name])).items()))
         for key, value in part["largest"].items():
             whole["largest"][key] = max(whole["largest"].get(key, 0.0), value)
         whole["nearest"] = sorted([*whole["nearest"], *part["nearest"]], key=lambda x: -x[0])
-    whole["nearest"] = whole["nearest"][: max(NEAREST, min(whole["findings"], 50))]
+    whole["nearest"] = whole["nearest"][: NEAREST + min(whole["findings"], 50)]
     return whole
 
 

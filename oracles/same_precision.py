@@ -32,7 +32,9 @@ ROUND2 = 1 / 3  # variance of a rounding error that is uniform in [-u, u]
 BASE = 2.0**24  # variances are of errors in units of 1 / BASE: squares of fp32's roundoff are near 1, far from its ends
 ALIKE = 16  # power of how equal terms are: only nearly constant inputs count
 LEAST = 2.0**-30  # of P: smaller ones count as this much, since their squares leave fp32
-STEPS = 3  # a sum of n terms one by one: partial sums that grow evenly have a mean square of n / 3 times the last one's
+STEPS = (
+    2  # a sum of n terms one by one: the mean square of its partial sums is n / 2 (random signs) or n / 3 (one sign)
+)
 
 
 @dataclass(frozen=True)
@@ -335,20 +337,21 @@ class _Backward:
             own_raw, draw2, p2, pulled = own, ds2, f.p2, f.p
         len_q, len_k = f.p.shape[-2] * p.group, f.p.shape[-1]
         by_tile = _tiles(p.len_q, n), _tiles(p.len_k, n)
+        each = units.kept(n.sums) * by_tile[0] + units.kept(n.heads) * (p.group > 1)  # dK, dV: per tile and per head
         step2 = (units.step * BASE / both) ** 2 / 12 if n.dscores == "input" and p.dtype == "float16" else 0.0
         if n.dscaled == "dscores" and f.scale:
             step2 = step2 / f.scale**2  # the step is of scale * dS
         rounding = units.kept(n.dscores)
         seen = (f.p2 > 0) * step2 if p.dtype == "float16" else 0.0
         to_q = own_raw + draw2 * (rounding + units.summed(len_k) + units.kept(n.sums) * by_tile[1]) + seen
-        to_k = own_raw + draw2 * (rounding + units.summed(len_q) + units.kept(n.sums) * by_tile[0]) + seen
+        to_k = own_raw + draw2 * (rounding + units.summed(len_q) + each) + seen
         pulled2 = f.by_key(pulled, k1) ** 2
         dq, dk = f.by_key(to_q, k2), f.to_key(to_k + p2 * delta2, q2)
         if f.fine:  # equal rows of dS have equal errors, which add up
             dq = dq * (1 + len_k * units.share(len_k, pulled2, f.by_key(p2, k2)))
             dk = dk * (1 + len_q * units.share(len_q, f.to_key(pulled, q1) ** 2, f.to_key(p2, q2)))
         dq = dq + delta2 * pulled2
-        to_v = f.rounded_p2 * (units.kept(n.probs) + units.summed(len_q) + units.kept(n.sums) * by_tile[0])
+        to_v = f.rounded_p2 * (units.kept(n.probs) + units.summed(len_q) + each)
         dv = f.to_key(to_v + f.p2 * (f.rel2 + lse2), do2)
         if f.fine:
             value2, squares = f.to_key(f.p, do1) ** 2, f.to_key(f.p2, do2)
