@@ -138,7 +138,9 @@ def _noise(
             times += _tiles(p.len_k if name == "dq" else p.len_q, numerics)
         if numerics.heads == "input" and name in ("dk", "dv"):
             times += p.group > 1
-        last = runs[name][0].abs() * (info.eps / 2 * math.sqrt(ROUND2 * times))
+        terms = {"dq": p.len_k, "dk": p.len_q * p.group}.get(name, 0)  # o and dv have theirs in the variance
+        steps = units.summed(terms) / BASE**2 if terms else 0.0
+        last = runs[name][0].abs() * math.sqrt(ROUND2 * times * (info.eps / 2) ** 2 + steps)
         whole = torch.hypot(sigma, last)
         if name == "lse":
             found[name] = torch.where(last.isfinite(), whole, 0.0)
