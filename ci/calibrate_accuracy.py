@@ -180,7 +180,7 @@ class Faulty:
     support: Support = EVERYTHING
     rules: tuple = ()
     variants: tuple = ({},)
-    session_pairs: int = 1 << 40
+    session_size: None = None
 
 
 @dataclass

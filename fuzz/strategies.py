@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from hypothesis import strategies as st
 
 from fuzz.case import Case, Distribution, Inputs, Order, Storage
+from fuzz.size import Size
 from fuzz.targets.target import Support, Target
 from oracles import masks as m
 from oracles.masks import Mask
@@ -73,14 +73,6 @@ MAX_TOKEN_LENGTH = 130
 MAX_INTERVAL_LENGTH = 260
 
 
-@dataclass(frozen=True)
-class Size:
-    """Limits of the cases drawn: pairs over all heads and sequences, and heads × sequences."""
-
-    pairs: int = 1 << 17
-    rows: int = 16
-
-
 SMALL = Size(1 << 15, 8)
 MEDIUM = Size()
 LARGE = Size(1 << 22, 32)
@@ -89,7 +81,7 @@ SIZES = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
 
 def cases(target: Target, size: Size = MEDIUM, repeats: int = 3) -> st.SearchStrategy[Case]:
     """Cases for `target`, within what it declares to support; its rules may still say no to some."""
-    within = Size(min(size.pairs, target.support.max_pairs, target.session_pairs), size.rows)
+    within = size.within(target.session_size).within(Size(pairs=target.support.max_pairs, rows=size.rows))
     return st.randoms(use_true_random=False).map(lambda draw: _case(draw, target, within, repeats))
 
 
@@ -106,7 +98,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     support = target.support
     batch, heads_q, heads_kv = _heads(draw, support, size)
     layout = draw.choice(support.layouts)
-    lengths_q, lengths_k = _lengths(draw, support, layout, batch, size.pairs // heads_q)
+    lengths_q, lengths_k = _lengths(draw, support, layout, batch, size.pairs // heads_q, size.length)
     dim, dim_v = _dims(draw, support)
     len_q, len_k = max(lengths_q), max(lengths_k)
     problem = Problem(
@@ -144,7 +136,7 @@ def _heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:
 
 
 def _lengths(
-    draw: Draw, support: Support, layout: str, batch: int, pairs: int
+    draw: Draw, support: Support, layout: str, batch: int, pairs: int, longest: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Lengths of the sequences within `pairs` in all; equal ones unless ragged ones can be expressed."""
     each = max(pairs // batch, 1)
@@ -153,10 +145,9 @@ def _lengths(
     same = not _one_in(draw, 3)  # self-attention: as many keys as queries
     found_q, found_k = [], []
     for _ in range(batch if ragged else 1):
-        len_q = _length(
-            draw, least, int(each**0.5) if same else max(each // 64, 1) if draw.choice((False, True)) else each
-        )
-        len_k = len_q if same else _length(draw, least, max(each // max(len_q, 1), 1))
+        most_q = int(each**0.5) if same else max(each // 64, 1) if draw.choice((False, True)) else each
+        len_q = _length(draw, least, min(most_q, longest))
+        len_k = len_q if same else _length(draw, least, min(max(each // max(len_q, 1), 1), longest))
         found_q.append(len_q)
         found_k.append(len_k)
     times = 1 if ragged else batch
@@ -164,8 +155,8 @@ def _lengths(
 
 
 def _length(draw: Draw, least: int, most: int) -> int:
-    """A boundary (most often), a long one, or anything in between; at most 16,384 and within [least, most]."""
-    most = max(least, min(most, 16_384))
+    """A boundary (most often), a long one, or anything in between; within [least, most]."""
+    most = max(least, most)
     known = [n for n in LENGTHS if max(least, 1) <= n <= most] or [most]
     long = [n for n in LONG if least <= n <= most] or known
     kind = draw.randint(0, 11)

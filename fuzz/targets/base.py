@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fuzz.case import Case
+from fuzz.size import Size
 from fuzz.targets.target import Device, Execution, Rule, Support, Tensors
 from oracles.answers import Answers
 from oracles.masks import Causal, Full
@@ -30,7 +31,7 @@ class AutogradTarget:
     deterministic = True
     variants: tuple[dict[str, str | int | bool], ...] = ({},)
     pairs_per_second = 2e7  # for the deadline only
-    session_pairs = 1 << 40
+    session_size: Size | None = None
 
     def missing(self) -> str | None:
         """Why it cannot run on this machine, or None."""

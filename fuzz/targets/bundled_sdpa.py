@@ -12,6 +12,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fuzz.case import Case
+from fuzz.size import Size
 from fuzz.targets.as_text import Text, dense_text, options
 from fuzz.targets.base import AutogradTarget, cuda_present, dense_arguments
 from fuzz.targets.target import Device, Rule, Support, Tensors
@@ -44,7 +45,7 @@ class BundledSdpa(AutogradTarget):
         self.numerics = FUSED
         self.pairs_per_second = 2e4 if device == "host" else 1e9
         if device == "host":
-            self.session_pairs = 1 << 14  # the interpreter takes seconds for more
+            self.session_size = Size(1 << 14, 6, 320)  # the interpreter takes some 0.1 s for each tile of 64 x 64
 
     @property
     def pinned(self) -> str:

@@ -16,6 +16,7 @@ from typing import Literal, Protocol, TypeAlias
 from torch import Tensor
 
 from fuzz.case import Case
+from fuzz.size import Size
 from oracles.answers import Answers
 from oracles.masks import kinds
 from oracles.numerics import Numerics
@@ -91,7 +92,7 @@ class Target(Protocol):
     device     where it runs
     numerics   how it rounds on the way, which decides the error budget
     proof      a run's `kernel` must contain one of these; empty: the target cannot prove what ran
-    session_pairs  most (query, key) pairs of the cases that a session draws, for a target that is slow where it runs
+    session_size   limits of the cases that a session draws, for a target that is slow where it runs
     deterministic  whether repeats must agree bit for bit (a declared exception is printed, not hidden)
     """
 
@@ -103,7 +104,7 @@ class Target(Protocol):
     numerics: Numerics
     proof: tuple[str, ...]
     deterministic: bool
-    session_pairs: int
+    session_size: Size | None
     variants: tuple[dict[str, str | int | bool], ...]
 
     def missing(self) -> str | None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from fuzz.case import Case
+from fuzz.size import Size
 from fuzz.targets.as_text import Text, options
 from fuzz.targets.base import AutogradTarget
 from fuzz.targets.target import Device, Support, Tensors
@@ -33,7 +34,7 @@ class TorchFlex(AutogradTarget):
         self.support = _EAGER if device == "host" else _COMPILED
         self.numerics = FLEX_EAGER if device == "host" else FUSED
         self.proof = ("FlexAttention",) if device == "host" else ("CompiledFunction",)
-        self.session_pairs = 1 << (15 if device == "host" else 24)
+        self.session_size = Size(1 << 15) if device == "host" else None
         self.pairs_per_second = 5e6 if device == "host" else 1e9
 
     @property

@@ -30,7 +30,7 @@ class Wide:
     proof = ()
     deterministic = True
     variants = ({},)
-    session_pairs = 1 << 40
+    session_size = None
 
 
 def narrow(**limits) -> Wide:
