@@ -207,7 +207,7 @@ class _Page:
         body += self.call.call
         if leaves:
             grads = ["dq", "dk", "dv", "dbias"][: len(leaves)]
-            body.append(f"{', '.join(grads)} = torch.autograd.grad(o, leaves, do, allow_unused=True)")
+            body.append(f"{', '.join(grads)} = torch.autograd.grad(o, leaves, do, materialize_grads=True)")
             found += [f'"{name}": {name}' for name in grads]
         if self._unproven():
             body.append("run.kernel = type(o.grad_fn).__name__")
