@@ -210,6 +210,10 @@ class Worker:
         entry = known(found, self._corpus)
         if entry is not None:
             return "known", entry.name
+        if minimized:
+            for entry in self._corpus:
+                if entry.known and entry.signature is not None and look_alike(entry.signature, found):
+                    return "known", entry.name
         for path, before in self._findings():
             same = before.signature
             if same and (explains(same, found) or (minimized and look_alike(same, found))):

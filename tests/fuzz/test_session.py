@@ -72,9 +72,9 @@ def test_an_explained_finding_is_known_and_no_news(tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
     wanted = settings(tmp_path, targets=("fake.ignores_scale",), cases=25)
     assert run(wanted, plan(wanted), "w0")
-    (path,) = (tmp_path / "corpus").glob("*.json")
-    entry = json.loads(path.read_text()) | {"explanation": "the scale is hard-wired"}
-    path.write_text(json.dumps(entry))
+    for path in (tmp_path / "corpus").glob("*.json"):
+        entry = json.loads(path.read_text()) | {"explanation": "the scale is hard-wired"}
+        path.write_text(json.dumps(entry))
     again = msgspec.structs.replace(wanted, folder=str(tmp_path / "second" / "session"))
     assert run(again, plan(again), "w0") == []
     assert {r.status for r in records(tmp_path / "second") if r.outcome == "fail"} == {"known"}
