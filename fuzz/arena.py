@@ -60,6 +60,10 @@ class Arena:
         """A fresh buffer with the same bytes."""
         return Arena(self.buffer.clone(), self.slots)
 
+    def to(self, device: torch.device) -> Arena:
+        """The same bytes on `device`; this one, where they are there already."""
+        return Arena(self.buffer.to(device), self.slots)
+
     def changes(self, pristine: Arena) -> list[Finding]:
         """Findings for every byte that differs from `pristine`: an input changed, or a write outside the tensors."""
         if torch.equal(self.buffer, pristine.buffer):

@@ -99,8 +99,11 @@ def poison_malloc() -> bool:
 
 
 def poison_cuda(sizes: tuple[int, ...], device: torch.device | str) -> None:
-    """Leaves 0xFF in the caching allocator's free blocks of about the given sizes in bytes."""
-    blocks = [torch.full((max(size, 512),), 0xFF, dtype=torch.uint8, device=device) for size in sizes for _ in range(2)]
+    """Leaves 0xFF in the caching allocator's free blocks of about the given sizes in bytes; two launches in all."""
+    words = [max(-(-size // 8), 64) for size in sizes for _ in range(2)]
+    blocks = [torch.empty(count, dtype=torch.int64, device=device) for count in words]
+    torch._foreach_zero_(blocks)
+    torch._foreach_sub_(blocks, 1)
     del blocks
 
 
