@@ -1,0 +1,43 @@
+"""Schedules: the order in which the backward pass launches its KV tiles.
+
+One value serves the kernel's tile scheduler and the ranks of `write_order`, so that the two cannot disagree: both read
+`launch_order`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Kind = Literal["ascending", "descending", "permutation"]
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """An order of the n blocks of every (sequence, KV head).
+
+    kind       ascending, descending (last KV tile first, the shortest first under a causal mask), or permutation
+    positions  int32 (batch|1, heads_kv|1, n_blocks), only for a permutation: the n block of each launch position
+    """
+
+    kind: Kind = "ascending"
+    positions: Tensor | None = None
+
+    def launch_order(self, n_blocks: int, device: torch.device | str) -> Tensor:
+        """The n block of each launch position, int32 (batch|1, heads_kv|1, n_blocks), contiguous."""
+        if self.positions is not None:
+            return self.positions
+        order = torch.arange(n_blocks, dtype=torch.int32, device=device)
+        return (order if self.kind == "ascending" else order.flip(0)).view(1, 1, n_blocks)
+
+
+ASCENDING = Schedule("ascending")
+DESCENDING = Schedule("descending")
+
+
+def permutation(positions: Tensor) -> Schedule:
+    """The schedule that launches n block positions[b, h, p] at position p; see `Schedule`."""
+    return Schedule("permutation", positions)
