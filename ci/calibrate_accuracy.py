@@ -35,8 +35,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fuzz import case as case_module
 from fuzz import corpus
-from fuzz.arena import build
+from fuzz.arena import Arena, build
 from fuzz.case import Case
+from fuzz.collect import to_cpu
+from fuzz.judge import oracle_device
 from fuzz.signature import signature
 from fuzz.strategies import MEDIUM, cases
 from fuzz.targets import registry
@@ -77,9 +79,11 @@ def draw(target: Any, count: int, start: int, each: Callable[[Case], None]) -> N
         loop()
 
 
-def judged(case: Case, tensors: Tensors, answers: Answers, numerics: Numerics) -> Judgement:
-    """The judgement of one execution."""
-    t, p = tensors, case.problem
+def judged(case: Case, arena: Arena, answers: Answers, numerics: Numerics) -> Judgement:
+    """The judgement of one execution, where `arena` is: a session's own choice of device (fuzz.judge)."""
+    t, p, home = arena.tensors(), case.problem, arena.buffer.device
+    if answers.o.device != home:
+        (answers,), _ = to_cpu([answers], torch.zeros(1, dtype=torch.bool, device=answers.o.device))
     right = reference(p, t.q, t.k, t.v, bias=t.bias, do=t.do)
     same = same_precision(p, t.q, t.k, t.v, bias=t.bias, do=t.do, numerics=numerics)
     return judge(p, answers, right, same)
@@ -107,14 +111,15 @@ def good(name: str, device: str, count: int, start: int) -> dict[str, Any]:
         if refusal(target, case) is not None:
             skipped["declared refusal"] += 1
             return
-        tensors = build(case, torch.device(device)).tensors()
+        arena = build(case, oracle_device(case, torch.device(device)))
+        tensors = arena.to(torch.device(device)).tensors()
         try:
             target.prepare(case, tensors)
             execution = target.run(case, tensors)
         except Exception as error:
             skipped[f"raised {type(error).__name__}: {str(error).splitlines()[0][:100]}"] += 1
             return
-        found = judged(case, tensors, execution.answers, target.numerics)
+        found = judged(case, arena, execution.answers, target.numerics)
         if found.findings:
             explained = corpus.known(signature(case, Verdict(case.id, "fail", findings=found.findings)), entries)
             if explained is not None:
@@ -319,8 +324,8 @@ def detection(name: str, device: str, start: int, limit: int) -> dict[str, Any]:
         if by or seen > limit:  # Hypothesis runs the last one again
             raise Enough
         seen += 1
-        tensors = build(case, torch.device(device)).tensors()
-        found = judged(case, tensors, spoiled(case, tensors, fault), FUSED)
+        arena = build(case, oracle_device(case, torch.device(device)))
+        found = judged(case, arena, spoiled(case, arena.tensors(), fault), FUSED)
         if found.findings:
             first = found.findings[0]
             by = f"{first.tensor} {first.place.pattern}"
