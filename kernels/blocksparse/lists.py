@@ -46,7 +46,7 @@ class BlockList:
 
     @classmethod
     def csr(cls, count: Tensor, index: Tensor, offset: Tensor | None = None) -> BlockList:
-        """From rows one after the other. offset: exclusive prefix sum of count, one element longer; None computes it."""
+        """From rows one after the other. offset: exclusive prefix sum of count, one element longer; None: computed."""
         count = count.to(torch.int32).contiguous()
         if offset is None:
             begin = exclusive_sum(count)
@@ -247,3 +247,17 @@ def _map(value: T, change: Any) -> T:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{f.name: _map(getattr(value, f.name), change) for f in fields(value)})
     return value
+
+
+def spread(blocks: BlockList, batch: int, heads: int) -> BlockList:
+    """A copy with a list of its own for every (sequence, head) where one was shared: count (batch, heads, rows)."""
+    if blocks.batch not in (1, batch) or blocks.heads not in (1, heads):
+        raise ValueError(
+            f"count: needs batch 1 or {batch} and heads 1 or {heads}, got {blocks.batch} and {blocks.heads}"
+        )
+    copies = (batch // blocks.batch) * (heads // blocks.heads)
+    copy = torch.arange(copies, device=blocks.index.device)
+    copy = copy.view(batch // blocks.batch, heads // blocks.heads, 1) * blocks.capacity
+    shape = (batch, heads, blocks.rows)
+    begin = (blocks.begin + copy).expand(shape) if copies > 1 else blocks.begin
+    return BlockList(blocks.count.expand(shape).contiguous(), blocks.index.repeat(copies), begin.contiguous())

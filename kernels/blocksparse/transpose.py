@@ -1,0 +1,54 @@
+"""The other direction of block lists: from n blocks per m to m blocks per n, for the backward pass.
+
+One stable sort of the entries by their new row, on the lists' own device, without asking it anything: the result's
+index has the capacity of the source's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kernels.blocksparse.lists import Bits, BlockList, BlockLists, BlockSparse, entries, exclusive_sum
+
+
+def transpose(blocks: BlockList, rows: int) -> tuple[BlockList, Tensor]:
+    """The same blocks listed the other way, and where each came from.
+
+    blocks   entries in 0 … rows - 1
+    rows     rows of the result: blocks of the longest sequence in that direction
+    returns  (list, source): the list in CSR, each row ascending where blocks' rows are enumerated in order; source
+             int64, parallel to its index: the entry's place in blocks.index
+
+    O(entries log entries) time, O(entries + rows) memory.
+    """
+    groups = blocks.batch * blocks.heads
+    e = entries(blocks)
+    group = torch.div(e.row, max(blocks.rows, 1), rounding_mode="floor")
+    key = torch.where(e.valid, group * rows + blocks.index[e.place], groups * rows)
+    key, by_row = torch.sort(narrowed(key, groups * rows), stable=True)
+    count = torch.zeros(groups * rows + 1, dtype=torch.int32, device=key.device)
+    count.scatter_add_(0, key.to(torch.int64), torch.ones_like(key, dtype=torch.int32))
+    count = count[:-1].view(blocks.batch, blocks.heads, rows).contiguous()
+    index = torch.remainder(e.row[by_row], max(blocks.rows, 1)).to(torch.int32)
+    return BlockList(count, index, exclusive_sum(count)), e.place[by_row]
+
+
+def with_backward(blocks: BlockSparse, n_blocks: int) -> BlockSparse:
+    """The same blocks with backward lists (and the slots of a Bits mask) made from the forward ones.
+
+    n_blocks  tiles of the longest key sequence
+    """
+    partial, source = transpose(blocks.forward.partial, n_blocks)
+    full, _ = transpose(blocks.forward.full, n_blocks)
+    mask = blocks.mask
+    if isinstance(mask, Bits):
+        mask = replace(mask, slot_backward=mask.slot[source])
+    return replace(blocks, backward=BlockLists(partial, full), mask=mask, order=None)
+
+
+def narrowed(key: Tensor, largest: int) -> Tensor:
+    """As int32 where that holds every key: half the memory and time of a sort."""
+    return key.to(torch.int32) if largest < 2**31 else key
