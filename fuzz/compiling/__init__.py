@@ -1,0 +1,17 @@
+"""Compiling kernels ahead of a session and beside it: plan, workers, cache.
+
+    builds = plan(wanted, "sm_100a").builds          # plan.py: the keys that a seeded session needs, before it starts
+    with Pool(cache, jobs=2) as pool:                # pool.py: workers without a GPU, each build in a child of its own
+        for ended in pool.build(builds): ...
+    artifact = obtain(build)                         # service.py: from the cache, or built now; what targets call
+
+build.py says what a key is made of, cache.py how artifacts lie on disk, server.py is the process that has the toolchain
+imported and forks a child per build, toolchain.py what it does there.
+"""
+
+from fuzz.compiling.build import Build, Compiled
+from fuzz.compiling.cache import Artifact, Cache, default_folder
+from fuzz.compiling.pool import Ended, Pool
+from fuzz.compiling.service import CompileError, obtain
+
+__all__ = ["Artifact", "Build", "Cache", "CompileError", "Compiled", "Ended", "Pool", "default_folder", "obtain"]

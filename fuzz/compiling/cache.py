@@ -1,0 +1,151 @@
+"""Cache: compiled kernels in a folder that many processes share. An artifact is there whole, or it is not there.
+
+    <folder>/artifacts/<key>/   header.json, kernel.o, kernel.ptx
+    <folder>/failures/<key>.json   why the last attempt at a key failed, with the compiler's output
+    <folder>/locks/<key>        held (flock) by the one process that builds the key; a lock dies with its holder
+    <folder>/building/<key>.*   being written; what lies here without a holder of the lock is a corpse
+
+A finished folder is renamed into place. The header holds the digests of the files, so that also a torn copy (a full
+disk, a machine that went down) is seen, removed and built again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fuzz.compiling.build import FORMAT, Build, toolchain
+
+OBJECT, PTX, HEADER = "kernel.o", "kernel.ptx", "header.json"
+PREFIX = "kernel"  # of the functions in the object file
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled kernel on disk. `header` is the JSON header: recipe, options, arch, entries, seconds, digests …"""
+
+    folder: Path
+    header: dict[str, Any]
+
+    @property
+    def object(self) -> Path:
+        """The object file: the host launch function, and the device code in it."""
+        return self.folder / OBJECT
+
+    @property
+    def ptx(self) -> Path:
+        """The PTX."""
+        return self.folder / PTX
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An attempt at a key that failed: in one line, and the compiler's output."""
+
+    why: str
+    log: str
+    seconds: float = 0.0
+
+
+def default_folder() -> Path:
+    """$ATTNFUZZ_CACHE, or attnfuzz/ in the user's cache folder."""
+    named = os.environ.get("ATTNFUZZ_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnfuzz"
+
+
+class Cache:
+    """The artifacts of one folder. Safe from any number of processes and machines that share it."""
+
+    def __init__(self, folder: Path | str | None = None) -> None:
+        self.folder = Path(folder) if folder is not None else default_folder()
+        for name in ("artifacts", "failures", "locks", "building"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+
+    def load(self, build: Build) -> Artifact | None:
+        """The artifact of a key, or None: there is none, or what is there is torn or of another format."""
+        folder = self._place(build.key)
+        try:
+            header = json.loads((folder / HEADER).read_bytes())
+            whole = header["key"] == build.key and header["format"] == FORMAT
+            whole = whole and all(_digest(folder / name) == header["files"][name] for name in (OBJECT, PTX))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return Artifact(folder, header) if whole else None
+
+    def failure(self, build: Build) -> Failure | None:
+        """Why the last attempt at a key failed, if that is how it ended."""
+        try:
+            found = json.loads((self.folder / "failures" / f"{build.key}.json").read_bytes())
+            return Failure(found["why"], found["log"], found["seconds"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+    @contextlib.contextmanager
+    def locked(self, key: str) -> Iterator[None]:
+        """Waits until no other process builds `key`, and keeps others from it. Corpses of the key are removed."""
+        number = os.open(self.folder / "locks" / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX)
+            for corpse in (self.folder / "building").glob(f"{key}.*"):
+                shutil.rmtree(corpse, ignore_errors=True)
+            yield
+        finally:
+            os.close(number)
+
+    @contextlib.contextmanager
+    def writing(self, build: Build) -> Iterator[Path]:
+        """A fresh folder for the files of `build`, to be given to `finish`. Needs the key's lock."""
+        folder = Path(tempfile.mkdtemp(prefix=f"{build.key}.", dir=self.folder / "building"))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def finish(self, build: Build, written: Path, facts: dict[str, Any]) -> Artifact:
+        """Seals the files in `written` with a header and moves them into place. Needs the key's lock."""
+        header = {
+            "key": build.key,
+            "format": FORMAT,
+            "recipe": build.recipe,
+            "options": json.loads(build.options),
+            "arch": build.arch,
+            "sources": build.sources,
+            "toolchain": toolchain(),
+            "prefix": PREFIX,
+            "files": {name: _digest(written / name) for name in (OBJECT, PTX)},
+            **facts,
+        }
+        (written / HEADER).write_text(json.dumps(header, indent=2) + "\n")
+        place = self._place(build.key)
+        if place.exists():  # torn: `load` refused it
+            place.rename(written / "torn")
+        written.rename(place)
+        shutil.rmtree(place / "torn", ignore_errors=True)
+        (self.folder / "failures" / f"{build.key}.json").unlink(missing_ok=True)
+        return Artifact(place, header)
+
+    def failed(self, build: Build, failure: Failure) -> None:
+        """Keeps why `build` failed, for people and for `failure`."""
+        text = json.dumps({"name": build.name, "recipe": build.recipe, **failure.__dict__}, indent=2)
+        place = self.folder / "failures" / f"{build.key}.json"
+        beside = place.with_suffix(f".{os.getpid()}")
+        beside.write_text(text + "\n")
+        os.replace(beside, place)
+
+    def _place(self, key: str) -> Path:
+        return self.folder / "artifacts" / key
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

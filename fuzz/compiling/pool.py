@@ -1,0 +1,178 @@
+"""Pool: compiles many keys at once. The client of a server (server.py), which it starts, feeds and replaces.
+
+What is cached is never sent. A build that fails, hangs or kills the compiler is one Ended with its log; a server that
+dies costs the builds that it had in hand, and the next ones go to a fresh one. Leaving the `with` block, also by
+Ctrl-C, kills everything; what was finished is in the cache, and of the rest nothing is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Literal, Self
+
+from fuzz.compiling.build import Build
+from fuzz.compiling.cache import Cache
+from fuzz.compiling.toolchain import ENVIRONMENT
+
+LIMIT = 120.0  # seconds that one build may take
+MAX_JOBS = 16
+REAP = 10.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one build ended. `cached`: it was there before. `why` and `log` are empty unless it failed."""
+
+    build: Build
+    status: Literal["cached", "built", "failed"]
+    seconds: float = 0.0
+    why: str = ""
+    log: str = ""
+
+
+def auto_jobs() -> int:
+    """One worker per core that this process may use, at most MAX_JOBS."""
+    return min(len(os.sched_getaffinity(0)), MAX_JOBS)
+
+
+class Pool:
+    """At most `jobs` builds at once, each within `limit` seconds. Owns one server process, started when first needed.
+
+    Raises ValueError on a bad number.
+    """
+
+    def __init__(self, cache: Cache, jobs: int = 1, limit: float = LIMIT) -> None:
+        if jobs < 1:
+            raise ValueError(f"jobs: must be at least 1, got {jobs}")
+        if not limit > 0:
+            raise ValueError(f"limit: must be a positive number of seconds, got {limit}")
+        self.cache, self.jobs, self.limit = cache, jobs, limit
+        self._server: _Server | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id, while there is one."""
+        return self._server.popen.pid if self._server is not None else None
+
+    def build(self, builds: Iterable[Build]) -> Iterator[Ended]:
+        """Yields each distinct key once, as it ends. To be exhausted, or the pool closed."""
+        todo: deque[Build] = deque()
+        for build in {build.key: build for build in builds}.values():
+            if self.cache.load(build) is not None:
+                yield Ended(build, "cached")
+            else:
+                todo.append(build)
+        doing: dict[int, Build] = {}
+        sent = 0
+        while todo or doing:
+            server = self._ready()
+            try:
+                while todo and len(doing) < self.jobs:
+                    server.send(self._request(sent, todo[0]))
+                    doing[sent] = todo.popleft()
+                    sent += 1
+                for message in server.receive():
+                    build = doing.pop(message.pop("id"))
+                    yield Ended(build, **message)
+            except OSError:
+                code = self._lost()
+                for build in doing.values():
+                    yield Ended(build, "failed", why=f"the compile server ended ({code}) while it had this build")
+                if not doing and todo:  # it does not even start
+                    yield Ended(todo.popleft(), "failed", why=f"the compile server ended ({code}) before this build")
+                doing.clear()
+
+    def close(self) -> None:
+        """Kills the server and with it every build that is going on. The pool can be used again."""
+        if self._server is not None:
+            self._server.kill()
+            self._server = None
+
+    def _ready(self) -> _Server:
+        if self._server is None:
+            self._server = _Server()
+        return self._server
+
+    def _lost(self) -> int:
+        assert self._server is not None
+        code = self._server.kill()
+        self._server = None
+        return code
+
+    def _request(self, number: int, build: Build) -> dict[str, object]:
+        return {
+            "id": number,
+            "recipe": build.recipe,
+            "options": build.options,
+            "arch": build.arch,
+            "sources": list(build.sources),
+            "key": build.key,
+            "cache": str(self.cache.folder.absolute()),
+            "limit": self.limit,
+        }
+
+
+class _Server:
+    """The server process from outside."""
+
+    def __init__(self) -> None:
+        self._sock, theirs = socket.socketpair()
+        reading, writing = os.pipe()
+        self._life: IO[bytes] = open(writing, "wb", buffering=0)
+        self._bytes = b""
+        given = (theirs.fileno(), reading)
+        path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+        try:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-P", "-m", "fuzz.compiling.server", *map(str, given)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=None,
+                pass_fds=given,
+                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+            os.close(reading)
+
+    def send(self, request: dict[str, object]) -> None:
+        """Raises OSError when it is gone."""
+        self._sock.sendall(json.dumps(request).encode() + b"\n")
+
+    def receive(self) -> list[dict]:
+        """Waits for what comes next. Raises OSError when it is gone."""
+        select.select([self._sock], [], [])
+        data = self._sock.recv(1 << 16)
+        if not data:
+            raise OSError("closed")
+        *lines, self._bytes = (self._bytes + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def kill(self) -> int:
+        """SIGKILL to the server; its builds die with it (lifeline.py). Returns its exit code."""
+        self._sock.close()
+        self._life.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.popen.pid, signal.SIGKILL)
+        return self.popen.wait(REAP)

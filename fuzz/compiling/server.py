@@ -1,0 +1,230 @@
+"""The process that builds are forked from: `python -m fuzz.compiling.server SOCKET LIFELINE`.
+
+Started fresh and without a GPU, it imports the compiler and the recipes' modules once and forks a child for each build:
+a fork costs milliseconds, the imports half a second and more. The child has a time limit, a log, and a process group of
+its own; it holds the key's lock and dies with this process, as this one dies with whoever started it. Messages are lines
+of JSON:
+    in   {"id", "recipe", "options", "arch", "sources", "key", "cache", "limit"}
+    out  {"id", "status": "built" | "cached" | "failed", "seconds", "why", "log"}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from fuzz.compiling import toolchain
+from fuzz.compiling.build import Build
+from fuzz.compiling.cache import Cache, Failure
+from fuzz.runner import lifeline
+
+LOG = 1 << 15  # bytes of a log that are kept
+GRACE = 0.3  # seconds between the request for stacks and SIGKILL
+
+
+def main(arguments: list[str]) -> None:
+    """Serves one client until it is gone."""
+    sock_fd, life_fd = map(int, arguments)
+    lifeline.tie(life_fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sock = socket.socket(fileno=sock_fd)
+    sock.set_inheritable(False)
+    _Server(sock).run()
+
+
+@dataclass
+class _Child:
+    request: dict[str, Any]
+    build: Build
+    pid: int
+    pipe: IO[bytes]  # one line: 'began', then the result; its end is the child's end
+    life: IO[bytes]
+    log: IO[bytes]
+    began: float = field(default_factory=time.monotonic)
+    until: float | None = None  # None while it waits for another process that builds the same key
+    killed: bool = False
+    said: bytes = b""
+
+
+class _Server:
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._children: dict[int, _Child] = {}  # by the pipe's descriptor
+        self._bytes = b""
+
+    def run(self) -> None:
+        while True:
+            poll = select.poll()
+            for number in (self._sock.fileno(), *self._children):
+                poll.register(number, select.POLLIN)
+            for number, _ in poll.poll(self._patience()):
+                if number == self._sock.fileno():
+                    if not self._requests():
+                        self._end()
+                else:
+                    self._hear(self._children[number])
+            for child in list(self._children.values()):
+                if child.until is not None and time.monotonic() > child.until:
+                    self._kill(child)
+
+    def _patience(self) -> float | None:
+        ends = [child.until for child in self._children.values() if child.until is not None]
+        return max(0.0, min(ends) - time.monotonic()) * 1000 + 1 if ends else None
+
+    def _requests(self) -> bool:
+        """Takes what has come; False when the client is gone."""
+        data = self._sock.recv(1 << 16)
+        self._bytes += data
+        *lines, self._bytes = self._bytes.split(b"\n")
+        for line in lines:
+            self._start(json.loads(line))
+        return bool(data)
+
+    def _start(self, request: dict[str, Any]) -> None:
+        build = Build(request["recipe"], request["options"], request["arch"], tuple(request["sources"]))
+        try:
+            toolchain.unchanged(build, request["key"])
+            toolchain.preload(build.recipe)
+        except (Exception, SystemExit) as error:
+            why = f"{type(error).__name__}: {error}"
+            self._answer(request, build, Failure(_line(why), traceback.format_exc()))
+            return
+        reading, writing = os.pipe()
+        life, lifeline_end = os.pipe()
+        log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
+        pid = os.fork()
+        if pid == 0:
+            for mine in (self._sock, *(child.life for child in self._children.values())):
+                mine.close()
+            os.close(lifeline_end)
+            _work(build, Path(request["cache"]), writing, life, log)
+        os.close(writing)
+        os.close(life)
+        child = _Child(
+            request, build, pid, open(reading, "rb", buffering=0), open(lifeline_end, "wb", buffering=0), log
+        )
+        self._children[reading] = child
+
+    def _hear(self, child: _Child) -> None:
+        data = os.read(child.pipe.fileno(), 4096)
+        child.said += data
+        if child.until is None and child.said.startswith(b"began\n"):
+            child.began = time.monotonic()
+            child.until = child.began + child.request["limit"]
+        if not data:
+            self._reap(child)
+
+    def _kill(self, child: _Child) -> None:
+        """Asks for the Python stacks, which go to the log, then ends the child's whole group."""
+        child.killed, child.until = True, None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGUSR2)
+        time.sleep(GRACE)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+    def _reap(self, child: _Child) -> None:
+        number = child.pipe.fileno()
+        _, status = os.waitpid(child.pid, 0)
+        with contextlib.suppress(ProcessLookupError):  # what the child left behind
+            os.killpg(child.pid, signal.SIGKILL)
+        del self._children[number]
+        log = _tail(child.log)
+        child.pipe.close()
+        child.life.close()
+        child.log.close()
+        seconds = time.monotonic() - child.began
+        result = child.said.partition(b"\n")[2]
+        if result and os.waitstatus_to_exitcode(status) == 0:
+            found = json.loads(result)
+            if found["status"] != "failed":
+                self._send({"id": child.request["id"], "why": "", "log": "", **found})
+                return
+            why = found["why"]
+        elif child.killed:
+            why = f"not done after {child.request['limit']:g} s, killed"
+        else:
+            why = f"the compiler died: {_exit_name(os.waitstatus_to_exitcode(status))}"
+        self._answer(child.request, child.build, Failure(why, log, round(seconds, 3)))
+
+    def _answer(self, request: dict[str, Any], build: Build, failure: Failure) -> None:
+        with contextlib.suppress(OSError):
+            if build.key == request["key"]:
+                Cache(request["cache"]).failed(build, failure)
+        self._send({"id": request["id"], "status": "failed", **failure.__dict__})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            self._sock.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            self._end()
+
+    def _end(self) -> NoReturn:
+        for child in self._children.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        os._exit(0)
+
+
+def _work(build: Build, folder: Path, writing: int, life: int, log: IO[bytes]) -> NoReturn:
+    """The child: waits for the key's lock, builds, says how it ended."""
+    os.setsid()
+    lifeline.tie(life)
+    os.dup2(log.fileno(), 1)
+    os.dup2(log.fileno(), 2)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
+    code = 0
+    try:
+        cache = Cache(folder)
+        with cache.locked(build.key):
+            os.write(writing, b"began\n")
+            seconds = None if cache.load(build) is not None else toolchain.make(build, cache)
+        found = {"status": "cached" if seconds is None else "built", "seconds": seconds or 0.0}
+        os.write(writing, json.dumps(found).encode())
+    except BaseException as error:
+        traceback.print_exc()
+        found = {"status": "failed", "why": _line(f"{type(error).__name__}: {error}")}
+        os.write(writing, json.dumps(found).encode())
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _line(text: str) -> str:
+    """The first line that says anything, short."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines or [""])[0][:300]
+
+
+def _tail(file: IO[bytes]) -> str:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - LOG))
+    return ("… " if size > LOG else "") + file.read().decode(errors="replace")
+
+
+def _exit_name(code: int) -> str:
+    try:
+        return f"{signal.Signals(-code).name} (signal {-code})" if code < 0 else f"exit code {code}"
+    except ValueError:
+        return f"signal {-code}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

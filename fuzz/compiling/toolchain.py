@@ -1,0 +1,83 @@
+"""What a build does in its own process: calls the recipe, takes object and PTX out of what it returns.
+
+Everything here runs in a child that may hang, crash or be killed at any line; nothing of it is relied on elsewhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from fuzz.compiling.build import Build, digest
+from fuzz.compiling.cache import OBJECT, PREFIX, PTX, Cache
+
+# No GPU; one thread, so that the server may fork; the PTX is kept.
+ENVIRONMENT = {
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "CUTE_DSL_KEEP": "ptx",
+    "CUTE_DSL_DISABLE_FILE_CACHING": "1",
+}
+_TARGET = re.compile(r"^\.target\s+(\w+)", re.MULTILINE)
+_ENTRY = re.compile(r"^\s*\.visible\s+\.entry\s+(\w+)", re.MULTILINE)
+
+
+def preload(recipe: str) -> None:
+    """Imports the compiler and the recipe's module; raises whatever they raise."""
+    runtime = importlib.import_module("cutlass.cute.runtime")
+    for library in runtime.find_runtime_libraries(enable_tvm_ffi=False):
+        ctypes.CDLL(
+            library, mode=ctypes.RTLD_GLOBAL
+        )  # an export for another arch than the default looks for its symbols
+    importlib.import_module(recipe.partition(":")[0])
+
+
+def make(build: Build, cache: Cache) -> float:
+    """Builds one key into the cache, whose lock for it the caller holds. Returns the seconds of the compile.
+
+    Raises what the recipe raises, and ValueError where what it returned is not what was asked for.
+    """
+    module, _, function = build.recipe.partition(":")
+    recipe = getattr(importlib.import_module(module), function)
+    with cache.writing(build) as folder:
+        os.chdir(folder)  # the compiler leaves files in the working directory
+        began = time.perf_counter()
+        compiled = recipe(json.loads(build.options), build.arch)
+        ptx = compiled.artifacts.PTX
+        if ptx is None:
+            raise ValueError("the compiled function holds no PTX: CUTE_DSL_KEEP=ptx was not in effect")
+        text = ptx if isinstance(ptx, str) else ptx.decode()
+        text = text.rstrip("\0")
+        compiled.export_to_c(str(folder), Path(OBJECT).stem, PREFIX)
+        seconds = time.perf_counter() - began
+        for left in folder.iterdir():
+            if left.name != OBJECT:
+                left.unlink()
+        (folder / PTX).write_text(text)
+        cache.finish(build, folder, _facts(build, text, seconds))
+    return seconds
+
+
+def unchanged(build: Build, key: str) -> None:
+    """Raises ValueError where this process does not see the sources that `key` was made of."""
+    if build.key != key:
+        raise ValueError(
+            "the sources or the toolchain changed while the session ran: the key that was asked for is "
+            f"{key}, what lies on disk now has {build.key} (sources {digest(build._modules)[:12]}); start again"
+        )
+
+
+def _facts(build: Build, ptx: str, seconds: float) -> dict[str, Any]:
+    archs, entries = _TARGET.findall(ptx), _ENTRY.findall(ptx)
+    if archs != [build.arch]:
+        raise ValueError(f"the PTX is for {', '.join(archs) or 'no arch'}, asked for was {build.arch}")
+    if not entries:
+        raise ValueError("the PTX has no entry point")
+    return {"entries": entries, "seconds": round(seconds, 4)}

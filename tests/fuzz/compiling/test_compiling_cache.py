@@ -1,0 +1,111 @@
+"""The cache: what is torn, stale or another's is never loaded."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuzz.compiling import Build, Cache, Pool
+from fuzz.compiling import build as keys
+
+
+def stored(cache: Cache, build: Build) -> Path:
+    """An artifact with made-up files, stored as a worker stores one."""
+    with cache.locked(build.key), cache.writing(build) as folder:
+        (folder / "kernel.o").write_bytes(b"object")
+        (folder / "kernel.ptx").write_text("ptx")
+        return cache.finish(build, folder, {"seconds": 0.1}).folder
+
+
+def test_an_artifact_comes_back_with_its_header(cache: Cache, toy) -> None:
+    build = toy("add", value=1)
+    assert cache.load(build) is None
+    stored(cache, build)
+    artifact = cache.load(build)
+    assert artifact is not None
+    assert artifact.header["options"] == {"value": 1} and artifact.header["recipe"] == "toy_kernels:add"
+    assert not any((cache.folder / "building").iterdir())
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda folder: (folder / "kernel.o").write_bytes(b"obje"),
+        lambda folder: (folder / "kernel.ptx").unlink(),
+        lambda folder: (folder / "header.json").write_text('{"key": '),
+        lambda folder: (folder / "header.json").write_text("{}"),
+        lambda folder: (folder / "header.json").unlink(),
+    ],
+)
+def test_a_torn_artifact_is_not_loaded_and_is_replaced(cache: Cache, toy, spoil) -> None:
+    build = toy("add", value=1)
+    spoil(stored(cache, build))
+    assert cache.load(build) is None
+    stored(cache, build)
+    assert cache.load(build) is not None
+    assert sorted(path.name for path in (cache.folder / "artifacts" / build.key).iterdir()) == [
+        "header.json",
+        "kernel.o",
+        "kernel.ptx",
+    ]
+
+
+def test_an_artifact_of_another_format_is_not_loaded(cache: Cache, toy) -> None:
+    build = toy("add", value=1)
+    folder = stored(cache, build)
+    header = json.loads((folder / "header.json").read_text()) | {"format": keys.FORMAT + 1}
+    (folder / "header.json").write_text(json.dumps(header))
+    assert cache.load(build) is None
+
+
+def test_the_key_changes_with_sources_options_arch_and_toolchain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "some_kernel"
+    (package / "parts").mkdir(parents=True)
+    for name in ("__init__.py", "recipe.py", "parts/tiles.py"):
+        (package / name).write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def key(options: dict = {"tile": 64}, arch: str = "sm_80") -> str:  # noqa: B006 (read only)
+        keys.digest.cache_clear()
+        keys.toolchain.cache_clear()
+        return Build.of("some_kernel.recipe:build", options, arch, ("some_kernel",)).key
+
+    seen = [key(), key(options={"tile": 128}), key(arch="sm_90a")]
+    (package / "parts" / "tiles.py").write_text("TILE = 128\n")
+    seen.append(key())
+    (package / "parts" / "new.py").write_text("")
+    seen.append(key())
+    monkeypatch.setattr(keys, "_version", lambda name: "5.0")
+    seen.append(key())
+    assert len(set(seen)) == len(seen)
+    assert key() == seen[-1]
+    monkeypatch.undo()
+    keys.digest.cache_clear()
+    keys.toolchain.cache_clear()
+
+
+def test_sources_that_change_while_a_session_runs_are_a_failure_and_not_a_stale_artifact(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "edited_recipe.py"
+    module.write_text("def build(options, arch):\n    return None\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    build = Build.of("edited_recipe:build", {}, "sm_80")
+    assert build.key
+    module.write_text("def build(options, arch):\n    return 1\n")
+    with Pool(cache) as pool:
+        (ended,) = pool.build([build])
+    assert ended.status == "failed" and "changed while the session ran" in ended.why
+    assert "edited_recipe" not in sys.modules
+
+
+def test_a_bad_build_names_the_field() -> None:
+    with pytest.raises(ValueError, match="arch: must be one of sm_80"):
+        Build("a:b", "{}", "sm_75")
+    with pytest.raises(ValueError, match="recipe: must be 'module:function'"):
+        Build("a.b", "{}", "sm_80")
