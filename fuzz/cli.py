@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_repro(sub)
     _add_minimize(sub)
     _add_conformance(sub)
+    _add_compile(sub)
     _add_targets(sub)
     _add_doctor(sub)
     _add_schema(sub)
@@ -114,6 +115,23 @@ def _add_conformance(sub) -> None:
     parser.add_argument("--all", action="store_true", help="large configurations too (minutes on a CPU)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     _device_options(parser)
+
+
+def _add_compile(sub) -> None:
+    from fuzz.compiling.build import ARCHS
+
+    parser = _command(sub, "compile", _compile, "compile what a session will run; needs no GPU")
+    add = parser.add_argument
+    add("--arch", action="append", choices=ARCHS, metavar="ARCH", help=f"{', '.join(ARCHS)}; may be repeated (sm_100a)")
+    add("--cases", type=_positive, default=300, help="cases of the session, over all targets (300)")
+    add("--seed", type=int, default=0, help="seed of the session (0)")
+    add("--size", choices=("small", "medium", "large"), default="medium", help="sizes of the cases (medium)")
+    add("--target", action="append", default=[], metavar="NAME", help="the session's targets (all of the device)")
+    add("--device", choices=("host", "cuda"), default="cuda", help="where the session will run (cuda)")
+    add("--jobs", type=_jobs, default="auto", metavar="N", help="workers (auto: one per core, at most 16)")
+    add("--limit", type=_seconds, default=120.0, metavar="SECONDS", help="one kernel may take so long (120)")
+    add("--cache", metavar="DIR", help="where artifacts lie ($ATTNFUZZ_CACHE, or ~/.cache/attnfuzz)")
+    add("--target-file", action="append", default=[], metavar="FILE", help="a Python file with targets of your own")
 
 
 def _add_targets(sub) -> None:
@@ -228,6 +246,34 @@ def _conformance(options: argparse.Namespace) -> int:
     return OK if matrix.ok else FINDINGS
 
 
+def _compile(options: argparse.Namespace) -> int:
+    from fuzz.compiling import Cache, Pool
+    from fuzz.compiling.command import compile_all
+    from fuzz.compiling.plan import plan
+    from fuzz.session import Settings
+
+    wanted = Settings(
+        targets=tuple(options.target),
+        device=options.device,
+        cases=options.cases,
+        seed=options.seed,
+        size=options.size,
+        files=_files(options),
+    )
+    console = _console()
+    builds = []
+    for arch in dict.fromkeys(options.arch or ["sm_100a"]):
+        planned = plan(wanted, arch)
+        drawn = ", ".join(f"{count} of {name}" for name, count in planned.cases.items()) or "none that compile ahead"
+        console.print(
+            f"{arch}: {len(planned.builds)} keys for the cases of seed {wanted.seed}: {drawn}", highlight=False
+        )
+        builds += planned.builds
+    with Pool(Cache(options.cache), options.jobs, options.limit) as pool:
+        ended = compile_all(pool, builds, console)
+    return FINDINGS if any(one.status == "failed" for one in ended) else OK
+
+
 def _targets(options: argparse.Namespace) -> int:
     from fuzz.targets.registry import targets
     from fuzz.targets.target import limits
@@ -296,6 +342,19 @@ def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def _jobs(text: str) -> int:
+    from fuzz.compiling.pool import auto_jobs
+
+    return auto_jobs() if text == "auto" else _positive(text)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, got {value}")
     return value
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 from hypothesis import HealthCheck, Phase, event, given, seed, settings, target
+from hypothesis.strategies import SearchStrategy
 
 from fuzz import strategies
 from fuzz.case import Case
@@ -28,6 +29,7 @@ from fuzz.targets.target import Device, Target, refusal
 from fuzz.verdict import Signature, Verdict, summary
 
 LANE_CASES = 25
+CLIMBING_CASES = 100
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -123,17 +125,7 @@ class Worker:
         under_test = load(lane.target, self.wanted.files, self.wanted.device)
         new: list[Record] = []
         broken: list[Exception] = []
-        drawn = cases_of(under_test, self.wanted)
 
-        @seed(lane.seed)
-        @settings(
-            max_examples=lane.cases,
-            database=None,
-            deadline=None,
-            phases=[Phase.generate, Phase.target] if lane.cases >= 100 else [Phase.generate],
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(drawn)
         def loop(case: Case) -> None:
             if broken or (self._ends is not None and time.monotonic() > self._ends):
                 return
@@ -150,7 +142,7 @@ class Worker:
                 target(record.ratio, label=f"error / budget of {lane.target}")
 
         self._idle_since = time.perf_counter()
-        loop()
+        explore(lane, cases_of(under_test, self.wanted), loop)
         if broken:
             raise broken[0]
         return new
@@ -257,6 +249,25 @@ class Worker:
 def cases_of(under_test: Target, wanted: Settings):
     """The strategy of a session for one target."""
     return strategies.cases(under_test, strategies.SIZES[wanted.size], wanted.repeats)
+
+
+def explore(lane: Lane, drawn: SearchStrategy[Case], each: Callable[[Case], None]) -> None:
+    """Calls `each` on the cases of a lane. They depend on the lane alone, but for lanes of CLIMBING_CASES and more, in
+    which Hypothesis climbs on what `each` tells it."""
+
+    @seed(lane.seed)
+    @settings(
+        max_examples=lane.cases,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate, Phase.target] if lane.cases >= CLIMBING_CASES else [Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(drawn)
+    def loop(case: Case) -> None:
+        each(case)
+
+    loop()
 
 
 def run(

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from fuzz.case import Case
+if TYPE_CHECKING:  # the compile server starts without torch
+    from fuzz.case import Case
 
 FORMAT = 1  # of the artifacts on disk
 ARCHS = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")

@@ -138,7 +138,7 @@ class _Server:
     def __init__(self) -> None:
         self._sock, theirs = socket.socketpair()
         reading, writing = os.pipe()
-        self._life: IO[bytes] = open(writing, "wb", buffering=0)
+        self._life: IO[bytes] = open(writing, "wb", buffering=0)  # noqa: SIM115 (closed by kill)
         self._bytes = b""
         given = (theirs.fileno(), reading)
         path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)

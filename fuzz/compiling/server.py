@@ -2,8 +2,8 @@
 
 Started fresh and without a GPU, it imports the compiler and the recipes' modules once and forks a child for each build:
 a fork costs milliseconds, the imports half a second and more. The child has a time limit, a log, and a process group of
-its own; it holds the key's lock and dies with this process, as this one dies with whoever started it. Messages are lines
-of JSON:
+its own; it holds the key's lock and dies with this process, as this one dies with whoever started it. Messages are
+lines of JSON:
     in   {"id", "recipe", "options", "arch", "sources", "key", "cache", "limit"}
     out  {"id", "status": "built" | "cached" | "failed", "seconds", "why", "log"}
 """
@@ -108,16 +108,15 @@ class _Server:
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
         pid = os.fork()
         if pid == 0:
-            for mine in (self._sock, *(child.life for child in self._children.values())):
-                mine.close()
+            self._sock.close()
+            for other in self._children.values():
+                other.life.close()
             os.close(lifeline_end)
             _work(build, Path(request["cache"]), writing, life, log)
         os.close(writing)
         os.close(life)
-        child = _Child(
-            request, build, pid, open(reading, "rb", buffering=0), open(lifeline_end, "wb", buffering=0), log
-        )
-        self._children[reading] = child
+        pipe, lifeline_there = os.fdopen(reading, "rb", 0), os.fdopen(lifeline_end, "wb", 0)
+        self._children[reading] = _Child(request, build, pid, pipe, lifeline_there, log)
 
     def _hear(self, child: _Child) -> None:
         data = os.read(child.pipe.fileno(), 4096)

@@ -1,0 +1,71 @@
+"""The plan of a session, and `attnfuzz compile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fuzz.cli import main
+from fuzz.compiling.plan import plan
+from fuzz.session import Settings, Worker
+from fuzz.session import plan as lanes_of
+from fuzz.targets.registry import load
+
+TARGET = str(Path(__file__).parents[2] / "fakes" / "recipes" / "compiled_target.py")
+
+
+def settings(**changed) -> Settings:
+    return Settings(**{"targets": ("fake.compiled",), "files": (TARGET,), "cases": 30, "seed": 5} | changed)
+
+
+def test_the_plan_is_what_the_session_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "cache"))
+    wanted = settings(folder=str(tmp_path / "session"), corpus="", minimize_runs=0, size="small", repeats=1)
+    planned = plan(wanted, "sm_100a")
+    target = load("fake.compiled", wanted.files)
+    ran = []
+    with Worker(wanted, "w0") as worker:
+        monkeypatch.setattr(worker, "_one", lambda lane, under_test, case: ran.append(case) or _Passed())
+        for lane in lanes_of(wanted):
+            worker.run_lane(lane)
+    assert len(ran) == planned.cases["fake.compiled"] == 30
+    needed = [build.key for case in ran for build in target.builds(case, "sm_100a")]
+    assert planned.uses == {key: needed.count(key) for key in needed}
+    assert [planned.uses[build.key] for build in planned.builds] == sorted(planned.uses.values(), reverse=True)
+
+
+class _Passed:
+    status, features, ratio = "", (), 0.0
+
+
+def test_a_share_of_a_larger_session_is_planned_for_the_targets_that_compile() -> None:
+    planned = plan(settings(targets=(), cases=90), "sm_80")
+    assert set(planned.cases) == {"fake.compiled", *(name for name in planned.cases if name.startswith("blocksparse"))}
+    assert all(build.arch == "sm_80" for build in planned.builds)
+
+
+def test_compile_prepares_a_session_that_then_compiles_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["compile", "--target", "fake.compiled", "--device", "host", "--cases", "12", "--jobs", "2"]
+    arguments += ["--cache", str(tmp_path), "--target-file", TARGET, "--arch", "sm_80", "--seed", "1"]
+    first = main(arguments)
+    text = capsys.readouterr().out
+    assert "12 of fake.compiled" in text and " 0 cached" in text
+    assert first == ("FAILED" in text)
+    assert main(arguments) == first
+    assert " 0 compiled" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", [["--arch", "sm_75"], ["--jobs", "0"], ["--limit", "0"], ["--jobs", "many"]])
+def test_bad_options_are_usage(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["compile", *wrong])
+    assert left.value.code == 2
+    assert wrong[0] in capsys.readouterr().err
+
+
+def test_an_unknown_target_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", "--target", "nope"]) == 2
+    assert "nope" in capsys.readouterr().err
