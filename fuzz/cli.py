@@ -247,7 +247,7 @@ def _conformance(options: argparse.Namespace) -> int:
 
 
 def _compile(options: argparse.Namespace) -> int:
-    from fuzz.compiling import Cache, Pool
+    from fuzz.compiling import Build, Cache, Pool
     from fuzz.compiling.command import compile_all
     from fuzz.compiling.plan import plan
     from fuzz.session import Settings
@@ -261,7 +261,7 @@ def _compile(options: argparse.Namespace) -> int:
         files=_files(options),
     )
     console = _console()
-    builds = []
+    builds: list[Build] = []
     for arch in dict.fromkeys(options.arch or ["sm_100a"]):
         planned = plan(wanted, arch)
         drawn = ", ".join(f"{count} of {name}" for name, count in planned.cases.items()) or "none that compile ahead"

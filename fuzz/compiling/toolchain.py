@@ -47,7 +47,7 @@ def make(build: Build, cache: Cache) -> float:
     module, _, function = build.recipe.partition(":")
     recipe = getattr(importlib.import_module(module), function)
     with cache.writing(build) as folder:
-        os.chdir(folder)  # the compiler leaves files in the working directory
+        _dump_to(folder)
         began = time.perf_counter()
         compiled = recipe(json.loads(build.options), build.arch)
         ptx = compiled.artifacts.PTX
@@ -63,6 +63,15 @@ def make(build: Build, cache: Cache) -> float:
         (folder / PTX).write_text(text)
         cache.finish(build, folder, _facts(build, text, seconds))
     return seconds
+
+
+def _dump_to(folder: Path) -> None:
+    """Makes the compiler write the PTX, which it reads back from there, to this build's own folder: its name for the
+    file is made of argument types, so different kernels that are compiled at once would read each other's."""
+    from cutlass.cutlass_dsl import CuTeDSL
+
+    CuTeDSL._get_dsl().envar.dump_dir = str(folder)
+    os.chdir(folder)
 
 
 def unchanged(build: Build, key: str) -> None:

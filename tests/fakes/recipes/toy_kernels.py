@@ -14,6 +14,9 @@ from cutlass import cute
 from cutlass.cute.runtime import make_fake_stream, make_ptr
 
 
+_hidden = [0.0]  # decides the code, and no name that the compiler makes up
+
+
 @cute.kernel
 def _add_kernel(mX: cute.Pointer, count: cutlass.Int32, value: cutlass.Constexpr, threads: cutlass.Constexpr):
     tidx, _, _ = cute.arch.thread_idx()
@@ -21,7 +24,7 @@ def _add_kernel(mX: cute.Pointer, count: cutlass.Int32, value: cutlass.Constexpr
     i = bidx * threads + tidx
     gX = cute.make_tensor(mX, cute.make_layout((count,)))
     if i < count:
-        gX[i] = gX[i] + cutlass.Float32(value)
+        gX[i] = gX[i] + cutlass.Float32(value) + cutlass.Float32(_hidden[0])
 
 
 @cute.jit
@@ -42,6 +45,7 @@ def add(options: dict, arch: str):
     if "seconds" in options:
         time.sleep(options["seconds"])
     pointer = make_ptr(cutlass.Float32, 16, cute.AddressSpace.gmem, assumed_align=16)
+    _hidden[0] = float(options.get("hidden", 0))
     if "count" in options:  # how often this was called, by whichever process
         with Path(options["count"]).open("a") as file:
             file.write(f"{os.getpid()}\n")

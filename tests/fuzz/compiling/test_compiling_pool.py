@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -67,6 +68,24 @@ def test_a_server_that_dies_costs_what_it_had_in_hand(cache: Cache, toy, tmp_pat
     with Pool(cache) as pool:
         found = [(e.status, e.why) for e in pool.build([toy("kills_server", marker=marker), toy("add", value=3)])]
     assert found == [("failed", "the compile server ended (-9) while it had this build"), ("built", "")]
+
+
+def test_kernels_of_one_name_compiled_at_once_do_not_get_each_others_code(cache: Cache, toy) -> None:
+    builds = [toy("add", value=1, hidden=2 + i) for i in range(12)]
+    with Pool(cache, jobs=4) as pool:
+        assert {ended.status for ended in pool.build(builds)} == {"built"}
+    artifacts = [cache.load(build) for build in builds]
+    for i, artifact in enumerate(artifacts):
+        assert artifact is not None
+        bits = struct.pack(">f", 2 + i).hex()
+        assert f"0f{bits}".upper() in artifact.ptx.read_text().upper()
+
+
+def test_the_compiler_leaves_no_files_behind(cache: Cache, toy, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Pool(cache) as pool:
+        list(pool.build([toy("add", value=1)]))
+    assert os.listdir(tmp_path) == [cache.folder.name]
 
 
 def test_what_is_cached_is_not_built_again(cache: Cache, toy, tmp_path: Path) -> None:
