@@ -6,6 +6,7 @@ so the client's clock starts when the phase does: compiling never counts against
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
 import warnings
@@ -39,6 +40,7 @@ PREPARE_LIMIT = 600.0
 FLOOR = {"host": 0.5, "cuda": 2.0}
 MARGIN = 10.0
 WORK_ON_CPU = 8 << 20  # pairs × head dim up to which a case is judged on the CPU, wherever its kernel runs
+ELEMENTS_ON_CPU = 1 << 20  # and elements of its largest tensor
 INFINITELY = 1e99  # error / budget of what no budget allows at all, such as NaN or a weight where there must be none
 _GRADIENTS = ("dq", "dk", "dv", "dbias")
 
@@ -108,8 +110,10 @@ def oracle_device(case: Case, where: torch.device) -> torch.device:
     The oracles are about 800 small operations. With 16 processes on an H100 they took 45 ms there whatever the size,
     most of it waiting for a turn; on one CPU core they take 5 ms at a work of 1 << 20 and 20 ms at 8 << 20.
     """
-    work = case.problem.pairs * max(case.problem.dim, case.problem.dim_v)
-    return torch.device("cpu") if work <= WORK_ON_CPU else where
+    p = case.problem
+    work = p.pairs * max(p.dim, p.dim_v)
+    elements = max(math.prod(shape) for shape in shapes(p).values())
+    return torch.device("cpu") if work <= WORK_ON_CPU and elements <= ELEMENTS_ON_CPU else where
 
 
 def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clock: Clock) -> Verdict:

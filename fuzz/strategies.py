@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 from hypothesis import strategies as st
@@ -73,15 +74,15 @@ MAX_TOKEN_LENGTH = 130
 MAX_INTERVAL_LENGTH = 260
 
 
-SMALL = Size(1 << 15, 8)
+SMALL = Size(1 << 15, 8, elements=1 << 19)
 MEDIUM = Size()
-LARGE = Size(1 << 22, 32)
+LARGE = Size(1 << 22, 32, elements=1 << 25)
 SIZES = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
 
 
 def cases(target: Target, size: Size = MEDIUM, repeats: int = 3) -> st.SearchStrategy[Case]:
     """Cases for `target`, within what it declares to support; its rules may still say no to some."""
-    within = size.within(target.session_size).within(Size(pairs=target.support.max_pairs, rows=size.rows))
+    within = size.within(target.session_size).within(replace(size, pairs=target.support.max_pairs))
     return st.randoms(use_true_random=False).map(lambda draw: _case(draw, target, within, repeats))
 
 
@@ -98,8 +99,9 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     support = target.support
     batch, heads_q, heads_kv = _heads(draw, support, size)
     layout = draw.choice(support.layouts)
-    lengths_q, lengths_k = _lengths(draw, support, layout, batch, size.pairs // heads_q, size.length)
     dim, dim_v = _dims(draw, support)
+    longest = min(size.length, max(size.elements // (batch * heads_q * max(dim, dim_v)), 1))
+    lengths_q, lengths_k = _lengths(draw, support, layout, batch, size.pairs // heads_q, longest)
     len_q, len_k = max(lengths_q), max(lengths_k)
     problem = Problem(
         lengths_q=lengths_q,

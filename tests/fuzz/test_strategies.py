@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from fuzz.targets.registry import targets
 from fuzz.targets.target import Support, refusal
 from oracles.masks import KINDS, kinds
 from oracles.numerics import FUSED
+from oracles.problem import shapes
 
 
 class Wide:
@@ -70,6 +72,8 @@ def test_no_case_is_larger_than_its_budget(size):
         assert p.pairs <= max(size.pairs, p.heads_q * p.batch), p
         assert p.heads_q * p.batch <= size.rows, p
         assert max(*p.lengths_q, *p.lengths_k) <= 16_384
+        largest = max(math.prod(shapes(p)[name]) for name in ("q", "k", "v"))
+        assert largest <= max(size.elements, p.batch * p.heads_q * max(p.dim, p.dim_v)), p
 
 
 def test_the_targets_own_limit_of_pairs_counts_too():
