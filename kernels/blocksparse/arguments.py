@@ -1,0 +1,49 @@
+"""The flat signatures of the compiled functions: names and types in order, for building, launching and emulating alike.
+
+A type is "int32", "int64", "float32", a pointer to one of them ("*int32"), or DATA: a 16-byte aligned pointer to elements
+of the variant's dtype. The stream comes last and is not listed.
+"""
+
+DATA = "*data"
+
+Signature = tuple[tuple[str, str], ...]
+
+
+def _named(kind: str, names: str) -> Signature:
+    return tuple((name, kind) for name in names.split())
+
+
+_SEQUENCES = _named("*int32", "q_begin q_length k_begin k_length")
+
+
+def _lists() -> Signature:
+    return tuple(
+        (f"{which}_{part}", kind)
+        for which in ("partial", "full")
+        for part, kind in (("count", "*int32"), ("begin", "*int64"), ("index", "*int32"))
+    )
+
+
+_MASK = _named("*int32", "mask_words mask_slot mask_bounds band_offset")
+
+
+def strides(operands: str) -> Signature:
+    """Strides in elements of each operand: between batches, rows and heads."""
+    return _named("int64", " ".join(f"{x}_stride_batch {x}_stride_row {x}_stride_head" for x in operands.split()))
+
+
+FORWARD: Signature = (
+    *_named(DATA, "q k v o"),
+    ("lse", "*float32"),
+    *_SEQUENCES,
+    *_lists(),
+    *_MASK,
+    *strides("q k v o"),
+    *_named("int64", "lse_stride_batch lse_stride_head"),
+    *_named("int64", "partial_stride_batch partial_stride_head full_stride_batch full_stride_head"),
+    *_named("int64", "bounds_stride_batch bounds_stride_head bounds_stride_func"),
+    *_named("int32", "n_func band_left band_right batch heads_q heads_kv m_blocks dim reverse"),
+    *_named("float32", "scale cap"),
+)
+
+ARGUMENTS: dict[str, Signature] = {"forward": FORWARD}

@@ -1,0 +1,55 @@
+"""Block lists on the device, and where a sequence lies.
+
+A list says, for each row of blocks, how many entries it has and where they start in one flat array of block indices;
+padded, compact and CSR metadata all look like this. Strides of 0 broadcast over batch or heads.
+"""
+
+from typing import NamedTuple
+
+from cutlass import Int32, Int64, cute
+
+
+class BlockList(NamedTuple):
+    """count int32 and begin int64 (batch|1, heads_q|1, rows) with shared strides; index int32, flat."""
+
+    count: cute.Pointer
+    begin: cute.Pointer
+    index: cute.Pointer
+    stride_batch: Int64
+    stride_head: Int64
+
+    def row(self, batch: Int32, head: Int32, row: Int32) -> tuple[Int32, Int64]:
+        """Entries of one row of blocks: how many, and the position of the first in `index`."""
+        at = batch * self.stride_batch + head * self.stride_head + row
+        return read(self.count, at), read(self.begin, at)
+
+
+class Operand(NamedTuple):
+    """One of q, k, v, o and their gradients: (…, rows, heads, dim) with strides in elements; the last dim is contiguous."""
+
+    pointer: cute.Pointer
+    stride_batch: Int64
+    stride_row: Int64
+    stride_head: Int64
+
+    def at(self, batch: Int32, row: Int64, head: Int32) -> cute.Pointer:
+        """Address of the first element of a row, counted from the batch's start. All strides are multiples of 8."""
+        offset = batch * self.stride_batch + row * self.stride_row + head * self.stride_head
+        return self.pointer + cute.assume(offset, divby=8)
+
+
+class Sequence(NamedTuple):
+    """Where one batch's rows are: `begin` rows after the batch's start (packed: cu_seqlens; padded: 0), `length` rows."""
+
+    begin: Int32
+    length: Int32
+
+
+def sequence(begin: cute.Pointer, length: cute.Pointer, batch: Int32) -> Sequence:
+    """The sequence of this batch, from int32 arrays of starts and lengths."""
+    return Sequence(read(begin, batch), read(length, batch))
+
+
+def read(pointer: cute.Pointer, at: Int32 | Int64):
+    """The element `at` of an array in global memory."""
+    return cute.make_tensor(pointer + at, cute.make_layout(1))[0]

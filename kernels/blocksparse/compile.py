@@ -1,0 +1,63 @@
+"""Building a variant for an architecture, on any machine: no GPU is needed, nor looked for.
+
+The compiled function takes flat arguments: raw addresses, integers and floats, and a stream (kernels/blocksparse/launch.py
+fills them from tensors).
+"""
+
+from typing import Any
+
+import cutlass
+from cutlass import cute
+from cutlass.cute.runtime import make_fake_stream, make_ptr
+
+from kernels.blocksparse.arguments import ARGUMENTS, DATA
+from kernels.blocksparse.variant import ARCHES, NO_SEAMS, Seams, Variant
+
+_SCALARS = {"int32": cutlass.Int32, "int64": cutlass.Int64, "float32": cutlass.Float32}
+DTYPES = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16, **_SCALARS}
+
+
+def build(variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> Any:
+    """Compile `variant` for `arch` and return cute.compile's function; `.artifacts.PTX` is its PTX.
+
+    Raises ValueError for an unknown arch, a seam that the kernel does not have, or a tuning that cannot work.
+    """
+    if arch not in ARCHES:
+        raise ValueError(f"arch is {arch!r}; it must be one of {ARCHES}")
+    kernel = _kernel(variant, seams)
+    return cute.compile(
+        kernel, *fake_arguments(variant), make_fake_stream(), options=f"--gpu-arch {arch} --keep-ptx --keep-cubin"
+    )
+
+
+def _kernel(variant: Variant, seams: Seams) -> Any:
+    if variant.kind == "forward":
+        from kernels.blocksparse.forward import Forward
+
+        return Forward(variant, seams)
+    if variant.kind == "preprocess":
+        from kernels.blocksparse.preprocess import Preprocess
+
+        return Preprocess(variant, seams)
+    if variant.kind == "backward":
+        from kernels.blocksparse.backward import Backward
+
+        return Backward(variant, seams)
+    from kernels.blocksparse.postprocess import Postprocess
+
+    return Postprocess(variant, seams)
+
+
+def fake_arguments(variant: Variant) -> list[Any]:
+    """Null pointers and zeros of the kernel's signature, in its order, without the stream."""
+    return [argument(kind, 0, variant) for _, kind in ARGUMENTS[variant.kind]]
+
+
+def argument(kind: str, value: int | float, variant: Variant) -> Any:
+    """One argument of a compiled function: `value` is an address for the pointer kinds ("*…"), else the number."""
+    if not kind.startswith("*"):
+        return _SCALARS[kind](value)
+    if kind == DATA:
+        return make_ptr(DTYPES[variant.dtype], value, cute.AddressSpace.gmem, assumed_align=16)
+    dtype = DTYPES[kind[1:]]
+    return make_ptr(dtype, value, cute.AddressSpace.gmem, assumed_align=dtype.width // 8)

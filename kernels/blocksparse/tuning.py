@@ -1,0 +1,53 @@
+"""How a kernel is laid out on an SM: warps, inner steps and stages, by kernel and head dim. Measured on an H100.
+
+A table, so that another architecture or a faster shape is one more row; `Variant.tuning` overrides single entries.
+"""
+
+from dataclasses import dataclass
+
+from kernels.blocksparse.variant import Variant
+
+
+@dataclass(frozen=True)
+class ForwardTuning:
+    """warps over the query tile; keys per inner step; tiles of K and of V in flight; Q's fragments kept in registers or re-read."""
+
+    warps: int
+    step: int
+    stages: int
+    q_in_registers: int
+
+    def shared_bytes(self, variant: Variant) -> int:
+        """Shared memory of one CTA."""
+        return 2 * variant.dim_padded * (variant.tile_m + 2 * self.stages * self.step)
+
+
+# (dim_padded, tile_m) → warps, step, stages, q_in_registers
+_FORWARD = {
+    (32, 64): (4, 64, 2, 1),
+    (64, 64): (4, 64, 2, 1),
+    (96, 64): (4, 64, 2, 0),
+    (128, 64): (4, 64, 2, 0),
+    (32, 128): (4, 64, 2, 1),
+    (64, 128): (4, 64, 2, 1),
+    (96, 128): (4, 64, 2, 0),
+    (128, 128): (4, 64, 2, 0),
+}
+
+
+def forward_tuning(variant: Variant) -> ForwardTuning:
+    """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
+    names = ("warps", "step", "stages", "q_in_registers")
+    values = dict(zip(names, _FORWARD[variant.dim_padded, variant.tile_m], strict=True))
+    overrides = dict(variant.tuning)
+    if unknown := sorted(set(overrides) - set(names)):
+        raise ValueError(f"variant.tuning has {unknown}; the forward kernel knows {names}")
+    tuning = ForwardTuning(**{**values, **overrides})
+    if (
+        variant.tile_m % (16 * tuning.warps)
+        or variant.tile_n % tuning.step
+        or tuning.step % 32
+        or tuning.stages not in (1, 2)
+    ):
+        raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
+    return tuning
