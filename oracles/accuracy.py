@@ -5,7 +5,8 @@ of the noise of that element and the error of the same-precision runs in its row
 rounds where its Numerics say has z about 1; a budget is how far z may go, and depends only on how much is averaged:
 
     one element   |z| <= ELEMENT
-    row, tile of 64 rows, tensor   rms z <= limit(rows averaged), rows that err alike counted as one
+    row           rms z <= limit(1), rising to ELEMENT for a row whose elements err alike: it proves no more than one
+    tile of 64 rows, tensor   rms z <= limit(rows averaged), rows that err alike counted as one
 
 There is no tolerance in units of the data anywhere. `ratio` is the largest quotient of z and its limit: 1 is the limit.
 """
@@ -153,11 +154,17 @@ class _Compared:
         tile = (tile_sum / tile_rows.clamp_min(1)).sqrt() / limit(tile_rows.clamp_min(1) ** apart)
         grains = [
             most.amax().sqrt() / ELEMENT,
-            mean.amax().sqrt() / limit(1.0),
+            (mean.sqrt() / self._row_limit(mean)).amax(),
             tile.amax(),
             (mean.sum() / rows.clamp_min(1)).sqrt() / limit(rows.clamp_min(1) ** apart),
         ]
         return torch.stack([*grains, most.flatten().argmax().double()])
+
+    def _row_limit(self, mean: Tensor) -> Tensor:
+        """Limit of the rms of z over each row, (batch, heads, rows); `mean` is that of its z2."""
+        alike = self._in_rows(self.z).mean(-1).square() / mean.clamp_min(1e-30)
+        least = float(limit(1.0))
+        return least + (ELEMENT - least) * alike.nan_to_num(1.0, posinf=1.0).clamp(0.0, 1.0)
 
     def _together(self) -> Tensor:
         """How far the rows of a head err together, from 0 (each by itself) to 1 (all alike, as for constant inputs).
