@@ -96,6 +96,11 @@ def _add_repro(sub) -> None:
     parser.add_argument("--script", metavar="OUT.py", help="write a self-contained script for a bug report")
     parser.add_argument("--times", type=_positive, default=1, metavar="N", help="run it N times and report k of n")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+    parser.add_argument(
+        "--sanitizer",
+        choices=("memcheck", "racecheck", "initcheck", "synccheck"),
+        help="run it once under NVIDIA's compute-sanitizer, and show what that finds (needs a GPU)",
+    )
     _device_options(parser)
 
 
@@ -179,8 +184,11 @@ def _repro(options: argparse.Namespace) -> int:
     target = _load(case.target, options)
     if (why := target.missing()) is not None:
         raise _usage(f"{case.target} cannot run here: {why}")
-    with Runner(_runner_device(options), files=_files(options)) as runner:
-        verdicts = [runner.run(case) for _ in range(options.times)]
+    if options.sanitizer:
+        verdicts = [_sanitized(case, target, options)]
+    else:
+        with Runner(_runner_device(options), files=_files(options)) as runner:
+            verdicts = [runner.run(case) for _ in range(options.times)]
     verdict = next((v for v in verdicts if v.bad), verdicts[0])
     if options.json:
         print(to_json(verdict), end="")
@@ -194,6 +202,17 @@ def _repro(options: argparse.Namespace) -> int:
         Path(options.script).write_text(write_script(case, target, verdict))
         print(f"script: {options.script}", file=sys.stderr)
     return FINDINGS if verdict.bad else OK
+
+
+def _sanitized(case, target, options: argparse.Namespace):
+    from fuzz.sanitizer import SanitizerError, sanitize
+
+    if target.device != "cuda":
+        raise _usage(f"--sanitizer looks at GPU kernels: {target.name} runs on {target.device} (--device cuda)")
+    try:
+        return sanitize(case, options.sanitizer, files=_files(options), kernels=getattr(target, "kernel_names", ""))
+    except SanitizerError as error:
+        raise _usage(str(error)) from error
 
 
 def _minimize(options: argparse.Namespace) -> int:

@@ -1,0 +1,39 @@
+"""`python -m fuzz.sanitizer.alone CASE.json OUT.json FILE…`: one run of a case's target, and nothing else.
+
+What compute-sanitizer instruments: no reference, no repeats, no poison (which would count as initialised), no child.
+OUT.json says how it ended: {"kernel": …} or {"raised": …}; absent where the process died.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from fuzz import case as cases
+from fuzz.arena import build
+from fuzz.targets.registry import load
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the case on cuda where its target does, else on the CPU."""
+    file, out, device, *files = arguments
+    case = cases.load(file)
+    target = load(case.target, tuple(files), "cuda" if device == "cuda" else "host")
+    tensors = build(case, torch.device("cuda" if device == "cuda" else "cpu")).tensors()
+    try:
+        target.prepare(case, tensors)
+        kernel = target.run(case, tensors).kernel
+        if device == "cuda":
+            torch.cuda.synchronize()
+    except Exception as error:
+        Path(out).write_text(json.dumps({"raised": f"{type(error).__name__}: {error}"}))
+        return 1
+    Path(out).write_text(json.dumps({"kernel": kernel}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

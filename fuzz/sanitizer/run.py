@@ -1,0 +1,126 @@
+"""Runs a case under compute-sanitizer, in a process group of its own with a limit; a Verdict from its report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from fuzz.case import Case, to_json
+from fuzz.runner.evidence import exit_name
+from fuzz.runner.tools import find
+from fuzz.sanitizer.report import Report, read
+from fuzz.verdict import Finding, Outcome, Place, Verdict
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+PROGRAM = "compute-sanitizer"
+LIMIT = 600.0
+_MOST = 200  # entries that are printed
+_FAILED = 86  # exit code of the sanitizer where it found something
+_OPTIONS = {
+    "memcheck": ("--report-api-errors", "no"),  # torch probes the driver with calls that fail
+    "racecheck": ("--racecheck-report", "analysis"),
+}
+
+
+class SanitizerError(ValueError):
+    """The sanitizer cannot be used here; one line with what mends it."""
+
+
+def sanitize(
+    case: Case, tool: str, *, device: str = "cuda", files: tuple[str, ...] = (), kernels: str = "", limit: float = LIMIT
+) -> Verdict:
+    """One run of `case` under `tool`.
+
+    kernels  only kernels whose name holds this text are instrumented; '' for all, torch's own too
+    limit    seconds; a kernel that hangs is not the sanitizer's to explain
+    Raises SanitizerError where compute-sanitizer is missing, or gave no report. ValueError on another tool.
+    """
+    if tool not in TOOLS:
+        raise ValueError(f"tool: must be one of {', '.join(TOOLS)}, got {tool!r}")
+    program = find(PROGRAM)
+    if program is None:
+        raise SanitizerError(
+            f"{PROGRAM}: not installed; it comes with the CUDA toolkit (Debian, Ubuntu: apt-get install "
+            "cuda-sanitizer-13-0; or NVIDIA's cuda-toolkit), and must be on PATH"
+        )
+    with tempfile.TemporaryDirectory(prefix="attnfuzz-sanitizer-") as name:
+        folder = Path(name)
+        (folder / "case.json").write_text(to_json(case))
+        options = ["--tool", tool, "--log-file", str(folder / "log"), "--print-limit", str(_MOST)]
+        options += ["--error-exitcode", str(_FAILED), *_OPTIONS.get(tool, ())]
+        options += ["--kernel-name", f"kernel_substring={kernels}"] if kernels else []
+        inner = [sys.executable, "-P", "-m", "fuzz.sanitizer.alone", str(folder / "case.json"), str(folder / "out")]
+        began = time.monotonic()
+        ended, output = _follow([program, *options, *inner, device, *files], limit)
+        seconds = time.monotonic() - began
+        log = (folder / "log").read_text(errors="replace") if (folder / "log").exists() else ""
+        out = json.loads((folder / "out").read_text()) if (folder / "out").exists() else {}
+    return _verdict(case, tool, ended, output, log, out, seconds, limit)
+
+
+def _follow(command: list[str], limit: float) -> tuple[int | None, str]:
+    """Exit code (None: killed at the limit) and output."""
+    env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # so that every tensor is an allocation of its own
+    env["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=env,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=limit)
+        return process.returncode, output.decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        return None, output.decode(errors="replace")
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+
+
+def _verdict(
+    case: Case, tool: str, ended: int | None, output: str, log: str, out: dict[str, str], seconds: float, limit: float
+) -> Verdict:
+    report = read(log or output, tool)
+    evidence: dict[str, object] = {"sanitizer": log[-20_000:] or output[-4000:]}
+    findings = [*report.findings, *_more(report, tool, ended, output, out, limit)]
+    if report.errors is None and not findings:
+        why = (report.trouble or tuple(output.strip().splitlines()[-1:]) or (f"ended with {ended}",))[0]
+        raise SanitizerError(f"{PROGRAM} --tool {tool} gave no report: {why}")
+    outcome: Outcome = "hang" if ended is None else "fail" if findings else "pass"
+    reason = "" if findings else f"{PROGRAM} --tool {tool}: 0 errors"
+    times = {"sanitizer": round(seconds, 3)}
+    return Verdict(
+        case.id, outcome, tuple(findings), reason=reason, seconds=times, evidence=evidence, kernel=out.get("kernel", "")
+    )
+
+
+def _more(
+    report: Report, tool: str, ended: int | None, output: str, out: dict[str, str], limit: float
+) -> list[Finding]:
+    """What the run itself says beside the sanitizer's entries."""
+    oracle = f"sanitizer.{tool}"
+    if ended is None:
+        return [Finding(oracle, "hang", f"not done after {limit:g} s under {PROGRAM}", place=Place(pattern="run"))]
+    if report.findings:
+        return []
+    if report.errors:
+        message = f"{report.errors} errors are counted, of which none could be read; the log is in the evidence"
+        return [Finding(oracle, "unread", message, place=Place(pattern="run"))]
+    if "raised" in out:
+        return [Finding(oracle, "raised", f"the target raised {out['raised']}", place=Place(pattern="run"))]
+    if report.errors is not None and not out:
+        last = (output.strip().splitlines() or [""])[-1]
+        return [Finding(oracle, "crash", f"the run died ({exit_name(ended)}): {last}", place=Place(pattern="run"))]
+    return []

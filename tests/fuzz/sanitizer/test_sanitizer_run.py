@@ -1,0 +1,103 @@
+"""Running under the sanitizer: a stand-in for the program that really runs the case and writes a log given to it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from test_sanitizer_report import MEMCHECK
+
+from fuzz.case import Case
+from fuzz.cli import main
+from fuzz.sanitizer import SanitizerError, sanitize
+from oracles.problem import Problem
+
+FAKES = Path(__file__).parents[2] / "fakes"
+CLEAN = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
+PROGRAM = f"""#!{sys.executable}
+import os, subprocess, sys
+given = sys.argv[1:]
+command = given[given.index({sys.executable!r}):]
+code = subprocess.call(command)
+open(os.environ["STAND_IN_SEEN"], "w").write(" ".join(given))
+open(given[given.index("--log-file") + 1], "w").write(os.environ["STAND_IN_LOG"])
+sys.exit(code or (86 if "Invalid" in os.environ["STAND_IN_LOG"] else 0))
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Installs the stand-in, whose log is the argument; returns the file with the command line that it was given."""
+
+    def install(log: str) -> Path:
+        program = tmp_path / "bin" / "compute-sanitizer"
+        program.parent.mkdir()
+        program.write_text(PROGRAM)
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("STAND_IN_LOG", log)
+        monkeypatch.setenv("STAND_IN_SEEN", str(tmp_path / "seen"))
+        return tmp_path / "seen"
+
+    return install
+
+
+def case(name: str) -> Case:
+    return Case(f"fake.{name}", Problem((8,), (8,), 1, 1, 8, 8, "float32", backward=False))
+
+
+def run(name: str, tool: str = "memcheck", file: str = "honest", **options):
+    return sanitize(case(name), tool, device="host", files=(str(FAKES / f"{file}.py"),), **options)
+
+
+def test_findings_make_the_verdict_fail(stand_in) -> None:
+    seen = stand_in(MEMCHECK)
+    verdict = run("honest", kernels="kernel_cutlass")
+    assert verdict.outcome == "fail" and [f.kind for f in verdict.findings] == ["invalid_access"] * 2
+    assert "unaligned_kernel" in verdict.evidence["sanitizer"]
+    assert "--tool memcheck" in seen.read_text() and "--kernel-name kernel_substring=kernel_cutlass" in seen.read_text()
+
+
+def test_a_clean_log_passes_and_says_what_ran(stand_in) -> None:
+    stand_in(CLEAN)
+    verdict = run("honest", "synccheck")
+    assert verdict.outcome == "pass" and verdict.reason == "compute-sanitizer --tool synccheck: 0 errors"
+
+
+def test_a_clean_log_of_a_run_that_raised_or_died_is_no_pass(stand_in) -> None:
+    stand_in(CLEAN)
+    (finding,) = run("raises", file="crashes").findings
+    assert finding.kind == "raised"
+    (finding,) = run("segfaults", file="crashes").findings
+    assert finding.kind == "crash"
+
+
+def test_a_run_that_never_ends_is_killed(stand_in) -> None:
+    stand_in(CLEAN)
+    verdict = run("sleeps", file="hangs", limit=8.0)
+    assert verdict.outcome == "hang" and "not done after 8 s" in verdict.findings[0].message
+
+
+def test_no_report_is_an_error_and_not_a_pass(stand_in) -> None:
+    stand_in("")
+    with pytest.raises(SanitizerError, match="gave no report"):
+        run("honest")
+
+
+def test_without_the_program_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SanitizerError, match="compute-sanitizer: not installed; it comes with the CUDA toolkit"):
+        run("honest")
+
+
+def test_on_the_host_there_is_nothing_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from fuzz.case import to_json
+
+    file = tmp_path / "case.json"
+    file.write_text(to_json(case("honest")))
+    arguments = ["repro", str(file), "--sanitizer", "memcheck", "--device", "host"]
+    assert main([*arguments, "--target-file", str(FAKES / "honest.py")]) == 2
+    assert "looks at GPU kernels" in capsys.readouterr().err
