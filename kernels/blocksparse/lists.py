@@ -16,7 +16,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from kernels.blocksparse.schedule import Schedule
 
-OPEN = 1 << 30  # a band's side without a limit; positions are smaller
+OPEN = (1 << 30) - 1  # a band's side without a limit; positions are smaller
 
 T = TypeVar("T")
 
