@@ -1,7 +1,7 @@
 """The flat signatures of the compiled functions: names and types in order, for building, launching and emulating alike.
 
-A type is "int32", "int64", "float32", a pointer to one of them ("*int32"), or DATA: a 16-byte aligned pointer to elements
-of the variant's dtype. The stream comes last and is not listed.
+A type is "int32", "int64", "float32", a pointer to one of them ("*int32"), or DATA: a 16-byte aligned pointer to
+elements of the variant's dtype. The stream comes last and is not listed.
 """
 
 DATA = "*data"
@@ -42,7 +42,7 @@ FORWARD: Signature = (
     *_named("int64", "lse_stride_batch lse_stride_head"),
     *_named("int64", "partial_stride_batch partial_stride_head full_stride_batch full_stride_head"),
     *_named("int64", "bounds_stride_batch bounds_stride_head bounds_stride_func"),
-    *_named("int32", "n_func band_left band_right batch heads_q heads_kv m_blocks dim reverse"),
+    *_named("int32", "n_func band_stride band_left band_right batch heads_q heads_kv m_blocks dim reverse"),
     *_named("float32", "scale cap"),
 )
 

@@ -1,9 +1,11 @@
 """Building a variant for an architecture, on any machine: no GPU is needed, nor looked for.
 
-The compiled function takes flat arguments: raw addresses, integers and floats, and a stream (kernels/blocksparse/launch.py
-fills them from tensors).
+The compiled function takes flat arguments: raw addresses, integers and floats, and a stream (arguments.py lists them,
+launch.py fills them from tensors).
 """
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import cutlass
@@ -11,7 +13,7 @@ from cutlass import cute
 from cutlass.cute.runtime import make_fake_stream, make_ptr
 
 from kernels.blocksparse.arguments import ARGUMENTS, DATA
-from kernels.blocksparse.variant import ARCHES, NO_SEAMS, Seams, Variant
+from kernels.blocksparse.variant import ARCHES, NO_SEAMS, Seams, Variant, build_name
 
 _SCALARS = {"int32": cutlass.Int32, "int64": cutlass.Int64, "float32": cutlass.Float32}
 DTYPES = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16, **_SCALARS}
@@ -25,9 +27,18 @@ def build(variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> Any:
     if arch not in ARCHES:
         raise ValueError(f"arch is {arch!r}; it must be one of {ARCHES}")
     kernel = _kernel(variant, seams)
-    return cute.compile(
-        kernel, *fake_arguments(variant), make_fake_stream(), options=f"--gpu-arch {arch} --keep-ptx --keep-cubin"
-    )
+    # the compiler leaves PTX and cubin in a folder under one name for all variants: give every build its own
+    with TemporaryDirectory() as folder:
+        options = f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir={folder}"
+        return cute.compile(kernel, *fake_arguments(variant), make_fake_stream(), options=options)
+
+
+def export(variant: Variant, arch: str, folder: str | Path, seams: Seams = NO_SEAMS) -> Path:
+    """Build and write `folder`/NAME.o (and .h) with NAME = build_name(…), which launcher.artifact_source loads."""
+    name = build_name(variant, arch, seams)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    build(variant, arch, seams).export_to_c(str(folder), name, name)
+    return Path(folder) / f"{name}.o"
 
 
 def _kernel(variant: Variant, seams: Seams) -> Any:

@@ -1,8 +1,8 @@
 """The forward kernel: online softmax over the listed key blocks of one query tile.
 
-One CTA per (m_block, query head, batch). It walks the row's partial blocks and then its full ones in steps of `step` keys, with
-K and V of the next step in flight; scores, probabilities and the output stay in registers. Writes O and the natural
-log-sum-exp; rows without any key get O = 0 and -inf. Rows at or past the end of a sequence are not written.
+One CTA per (m_block, query head, batch). It walks the row's partial blocks and then its full ones in steps of `step`
+keys, with K and V of the next step in flight; scores, probabilities and the output stay in registers. Writes O and the
+natural log-sum-exp; rows without any key get O = 0 and -inf. Rows at or past the end of a sequence are not written.
 """
 
 import math
@@ -80,6 +80,7 @@ class Forward:
         bounds_stride_head: Int64,
         bounds_stride_func: Int64,
         n_func: Int32,
+        band_stride: Int32,
         band_left: Int32,
         band_right: Int32,
         batch: Int32,
@@ -114,6 +115,7 @@ class Forward:
             bounds_stride_func,
             n_func,
             band_offset,
+            band_stride,
             band_left,
             band_right,
         )
@@ -223,7 +225,7 @@ class Forward:
         to_tanh,
         to_log2,
     ) -> None:
-        """One query tile. q, k, v, o: (address of the first row, stride between rows); place: (batch, head, m_block)."""
+        """One query tile. q, k, v, o: (address of the first row, stride of rows); place: (batch, head, m_block)."""
         variant, step, stages = self.variant, self.tuning.step, self.tuning.stages
         tile_m, tile_n, dim_padded = variant.tile_m, variant.tile_n, variant.dim_padded
         batch, head, m_block = place
@@ -231,7 +233,7 @@ class Forward:
         rows_left = seq_q.length - first_row
         band_offset = Int32(0)
         if cutlass.const_expr(variant.mask == "band"):
-            band_offset = read(mask.band_offset, batch)
+            band_offset = read(mask.band_offset, batch * mask.band_stride)
 
         copy = TileCopy(self.dtype, self.threads, dim_padded, thread, dim)
         warps = mma.tiled_mma(self.dtype, self.tuning.warps)
@@ -411,7 +413,7 @@ def keep_keys(mask_rows: MaskRows, keys_left: Int32) -> None:
 
 @cute.jit
 def correction(old: Float32, new: Float32) -> Float32:
-    """What sums relative to the old maximum are multiplied with, both maxima in units of log2. 0 for an old one of -inf."""
+    """What sums relative to the old maximum are multiplied with, maxima in units of log2. 0 for an old one of -inf."""
     return cute.math.exp2(old - new, fastmath=True)
 
 

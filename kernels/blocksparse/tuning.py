@@ -10,7 +10,8 @@ from kernels.blocksparse.variant import Variant
 
 @dataclass(frozen=True)
 class ForwardTuning:
-    """warps over the query tile; keys per inner step; tiles of K and of V in flight; Q's fragments kept in registers or re-read."""
+    """warps over the query tile; keys per inner step; tiles of K and of V in shared memory (2: the next step's are loaded
+    while this one computes); Q's fragments kept in registers (1) or re-read by ldmatrix (0)."""
 
     warps: int
     step: int

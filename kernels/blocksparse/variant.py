@@ -1,7 +1,8 @@
 """What one compiled kernel is: its Variant, the Seams that planted bugs replace, and the name that both build under.
 
-Everything that the compiler must know is a field here; everything else (lengths, heads, strides, the true head dim, scale, cap,
-list layout, broadcast or not, packed or padded) is an argument at run time, so that a thousand random cases need tens of builds.
+Everything that the compiler must know is a field here; everything else (lengths, heads, strides, the true head dim,
+scale, cap, list layout, broadcast or not, packed or padded) is an argument at run time, so that a thousand random cases
+need tens of builds.
 Nothing here imports cutlass: planning a session's builds must be cheap.
 """
 
@@ -29,8 +30,8 @@ class Variant:
     dtype           of q, k, v, o and their gradients
     dim_padded      32, 64, 96 or 128: the head dim that the tiles are laid out for; the true one is an argument
     tile_m, tile_n  queries and keys of a tile, which is the block of the lists: 64 or 128
-    mask            where the mask of partial blocks comes from. none: partial blocks are treated as full ones; bits: packed
-                    words; intervals: bounds per row; band: left and right around a diagonal, from scalars
+    mask            where the mask of partial blocks comes from. none: partial blocks are treated as full ones; bits:
+                    packed words; intervals: bounds per row; band: left and right around a diagonal, from scalars
     deterministic   backward: ordered adds to dQ
     softcap         scores are cap · tanh(score / cap)
     tuning          overrides of the defaults of `kernels.blocksparse.tuning`, as sorted (name, value) pairs
@@ -89,8 +90,8 @@ class Seams:
     """Places where a planted bug replaces one small helper of a kernel; the default replaces nothing.
 
     name          of the planted bug, "" for none; a part of the build's name
-    replacements  seam → callable with the helper's own signature. Each kernel class lists its seams in `SEAMS`; building
-                  raises ValueError for a seam that the kernel does not have
+    replacements  seam → callable with the helper's own signature. Each kernel class lists its seams in `SEAMS`;
+                  building raises ValueError for a seam that the kernel does not have
     """
 
     name: str = ""

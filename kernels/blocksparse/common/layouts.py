@@ -46,7 +46,7 @@ def rows_columns(acc: cute.Tensor) -> cute.Tensor:
 
 
 def as_operand_a(values: cute.Tensor) -> cute.Tensor:
-    """View of 16-bit values in accumulator order ((2, 2), m, n) as the A operand ((2, 2, 2), m, n / 2) of the next mma."""
+    """View of 16-bit values in accumulator order ((2, 2), m, n) as the next mma's operand A ((2, 2, 2), m, n / 2)."""
     (column, row), atoms_m, atoms_n = values.layout.shape
     (column_stride, row_stride), m_stride, n_stride = values.layout.stride
     layout = cute.make_layout(

@@ -25,7 +25,7 @@ class BlockList(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """One of q, k, v, o and their gradients: (…, rows, heads, dim) with strides in elements; the last dim is contiguous."""
+    """One of q, k, v, o and their gradients: (…, rows, heads, dim), strides in elements; the last dim is contiguous."""
 
     pointer: cute.Pointer
     stride_batch: Int64
@@ -39,7 +39,7 @@ class Operand(NamedTuple):
 
 
 class Sequence(NamedTuple):
-    """Where one batch's rows are: `begin` rows after the batch's start (packed: cu_seqlens; padded: 0), `length` rows."""
+    """A batch's rows: `length` of them, `begin` rows after the batch's start (packed: cu_seqlens; padded: 0)."""
 
     begin: Int32
     length: Int32

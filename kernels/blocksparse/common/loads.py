@@ -51,7 +51,7 @@ class TileCopy:
 
     @cute.jit
     def store(self, sX: cute.Tensor, pointer: cute.Pointer, stride: Int64, rows_left: Int32) -> None:
-        """Copy the rows of sX below `rows_left` to the tile whose first row is at `pointer`. The caller has synchronised."""
+        """Copy the rows of sX below `rows_left` to the tile that starts at `pointer`. The caller has synchronised."""
         gX = global_tile(pointer, stride, cute.size(sX.shape[0]), self.dim_padded)
         thread_copy = self.stores.get_slice(self.thread)
         tXsX, tXgX = thread_copy.partition_S(sX), thread_copy.partition_D(gX)

@@ -1,7 +1,8 @@
 """Masks as 32-bit words: bit j of word w of a row says whether the row's query may attend key 32·w + j of the tile.
 
 Every kind of mask (packed bits, intervals per row, a band, the end of the sequence) becomes words first, before the
-product that needs them, and is applied to the scores by one function. Queries are the accumulator's rows, keys its columns.
+product that needs them, and is applied to the scores by one function. Queries are the accumulator's rows, keys its
+columns.
 """
 
 from typing import NamedTuple
@@ -16,8 +17,10 @@ class Mask(NamedTuple):
     """Every parameter of every kind of mask; a kernel built for one kind reads only its own.
 
     bits       words (slots, tile_m, tile_n / 32), slot parallel to the partial list's index
-    intervals  bounds (batch|1, heads|1, n_func, rows), n_func odd: key k of row q is kept when k < F0, or F(2i+1) <= k < F(2i+2)
-    band       keys q + offset[batch] - left … q + offset[batch] + right; |left|, |right| < 2^30
+    intervals  bounds (batch|1, heads|1, n_func, rows), n_func odd: row q keeps key k where k < F0, or
+               F(2i+1) <= k < F(2i+2)
+    band       keys q + offset[batch] - left … q + offset[batch] + right; |left|, |right| <= 2^30;
+               band_stride 0 where one offset serves all
     """
 
     words: cute.Pointer
@@ -28,6 +31,7 @@ class Mask(NamedTuple):
     bounds_stride_func: Int64
     n_func: Int32
     band_offset: cute.Pointer
+    band_stride: Int32
     band_left: Int32
     band_right: Int32
 
@@ -95,7 +99,7 @@ def load_bits(
 def load_intervals(
     rows: MaskRows, mask: Mask, batch: Int32, head: Int32, first_row: Int32, rows_left: Int32, first_column: Int32
 ) -> None:
-    """Words of the tile at (first_row, first_column) of its sequence; bounds of rows from `rows_left` on are not read."""
+    """Words of the tile at (first_row, first_column) of its sequence; rows from `rows_left` on are not read."""
     start = mask.bounds + (batch * mask.bounds_stride_batch + head * mask.bounds_stride_head + first_row)
     for i in cutlass.range_constexpr(rows.rows):
         for w in cutlass.range_constexpr(rows.n_words):

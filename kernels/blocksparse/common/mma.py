@@ -10,7 +10,7 @@ from cutlass.cute.nvgpu import warp
 
 
 def tiled_mma(dtype: type, warps_m: int, warps_n: int = 1) -> cute.TiledMma:
-    """warps_m × warps_n warps side by side; each covers 16 rows and two groups of 8 columns of a 16·warps_m × 16·warps_n tile.
+    """warps_m × warps_n warps; each covers 16 rows and two groups of 8 columns of a 16·warps_m × 16·warps_n tile.
 
     Columns of warp w in one such tile: 8·w … 8·w + 7 and 8·(warps_n + w) … 8·(warps_n + w) + 7.
     """
@@ -29,7 +29,7 @@ def accumulator(mma: cute.TiledMma, thread: Int32, rows: int, columns: int) -> c
 
 
 class SharedOperand:
-    """Operand A (rows, k) or B (columns, k) of a product, in shared memory; `transpose` when k is the slow dimension there."""
+    """Operand A (rows, k) or B (columns, k) of a product, in shared memory; `transpose` when k is slow there."""
 
     def __init__(self, mma: cute.TiledMma, thread: Int32, sX: cute.Tensor, side: str, transpose: bool = False) -> None:
         dtype = sX.element_type

@@ -1,0 +1,190 @@
+"""Launching the kernels on torch tensors: addresses, strides and scalars of tensors, in the order of arguments.py.
+
+The PyTorch op (ops.py) validates, allocates outputs and makes operands fit (`fits`); nothing here looks at values on
+the device, allocates or synchronises. `forward_values` is apart from the launch so that an emulated GPU gets the same
+numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kernels.blocksparse.launcher import launch
+from kernels.blocksparse.lists import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
+from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, padded_dim
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """Where each sequence's rows are: int32 (batch,), on the device.
+
+    q_begin, k_begin    rows before the sequence, from the start of its batch entry: cu_seqlens[:-1] if packed, else 0
+    q_length, k_length  its rows
+    """
+
+    q_begin: Tensor
+    q_length: Tensor
+    k_begin: Tensor
+    k_length: Tensor
+
+    @property
+    def batch(self) -> int:
+        return self.q_begin.numel()
+
+
+def fits(x: Tensor) -> bool:
+    """Can a kernel read x (…, rows, heads, dim) as it is: dense last dim, 16-byte aligned rows?"""
+    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(stride % 8 == 0 for stride in x.stride()[:-1])
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    sequences: Sequences,
+    blocks: BlockSparse,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    seams: Seams = NO_SEAMS,
+    tuning: tuple[tuple[str, int], ...] = (),
+) -> None:
+    """Compute o and lse on q's device and its current stream.
+
+    q, o     (batch, len_q, heads_q, dim), or packed (total_q, heads_q, dim); bfloat16 or float16
+    k, v     (batch, len_k, heads_kv, dim), or packed; heads_q is a multiple of heads_kv
+    lse      float32 (batch, heads_q, len_q), or packed (heads_q, total_q), its last dim dense
+    scale    positive; softcap: None, or positive
+    Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
+    softcap that is not positive and finite, and for too many tiles for one launch; checks nothing else.
+    """
+    variant = forward_variant(q, blocks, softcap, tuning)
+    values = forward_values(q, k, v, o, lse, sequences, blocks, scale=scale, softcap=softcap)
+    if values is not None:
+        launch(variant, q.device, values, seams)
+
+
+def forward_variant(
+    q: Tensor, blocks: BlockSparse, softcap: float | None = None, tuning: tuple[tuple[str, int], ...] = ()
+) -> Variant:
+    """The forward kernel that this problem needs."""
+    return Variant(
+        kind="forward",
+        dtype=str(q.dtype).removeprefix("torch."),
+        dim_padded=padded_dim(q.shape[-1]),
+        tile_m=blocks.tile_m,
+        tile_n=blocks.tile_n,
+        mask=mask_kind(blocks.mask),
+        softcap=softcap is not None,
+        tuning=tuning,
+    )
+
+
+def forward_values(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    sequences: Sequences,
+    blocks: BlockSparse,
+    *,
+    scale: float,
+    softcap: float | None = None,
+) -> list[int | float] | None:
+    """The values of arguments.FORWARD; None where there is nothing to launch."""
+    for name, x in (("q", q), ("k", k), ("v", v), ("o", o)):
+        if not fits(x):
+            raise ValueError(f"{name}: needs a dense last dim and 16-byte aligned rows, got strides {x.stride()}")
+    for name, number in (("scale", scale), ("softcap", 1.0 if softcap is None else softcap)):
+        if not (math.isfinite(number) and number > 0):
+            raise ValueError(f"{name}: must be positive and finite, got {number}")
+    batch, heads_q, heads_kv, m_blocks = sequences.batch, q.shape[-2], k.shape[-2], blocks.m_blocks
+    ctas = batch * heads_q * m_blocks
+    if ctas > INT32_MAX:
+        raise ValueError(f"q: {ctas} tiles (batch × heads × m_blocks) are too many for one launch")
+    if ctas == 0:
+        return None
+    partial, full = blocks.forward.partial, blocks.forward.full
+    mask_addresses, bounds_strides, n_func, band = mask_values(blocks.mask)
+    return [
+        *(x.data_ptr() for x in (q, k, v, o, lse)),
+        *sequence_values(sequences),
+        *list_addresses(partial),
+        *list_addresses(full),
+        *mask_addresses,
+        *operand_strides(q),
+        *operand_strides(k),
+        *operand_strides(v),
+        *operand_strides(o),
+        lse.stride(0) if lse.dim() == 3 else 0,
+        lse.stride(-2),
+        *broadcast_strides(partial.count),
+        *broadcast_strides(full.count),
+        *bounds_strides,
+        n_func,
+        *band,
+        batch,
+        heads_q,
+        heads_kv,
+        m_blocks,
+        q.shape[-1],
+        int(long_rows_last(blocks.mask)),
+        scale,
+        0.0 if softcap is None else softcap,
+    ]
+
+
+def sequence_values(sequences: Sequences) -> list[int]:
+    """Addresses of q_begin, q_length, k_begin, k_length."""
+    return [x.data_ptr() for x in (sequences.q_begin, sequences.q_length, sequences.k_begin, sequences.k_length)]
+
+
+def operand_strides(x: Tensor) -> tuple[int, int, int]:
+    """Elements between batches, rows and heads of (batch, rows, heads, dim) or of packed (rows, heads, dim)."""
+    return (x.stride(0) if x.dim() == 4 else 0, x.stride(-3), x.stride(-2))
+
+
+def broadcast_strides(x: Tensor) -> tuple[int, int]:
+    """Elements between batches and heads of (batch|1, heads|1, …): 0 where one serves all."""
+    return tuple(0 if x.shape[i] == 1 else x.stride(i) for i in (0, 1))  # type: ignore[return-value]
+
+
+def list_addresses(blocks: BlockList) -> tuple[int, int, int]:
+    """Addresses of count, begin and index."""
+    return blocks.count.data_ptr(), blocks.begin.data_ptr(), blocks.index.data_ptr()
+
+
+def mask_kind(mask: BlockMask) -> str:
+    """The variant's word for this mask."""
+    return {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"}[type(mask)]
+
+
+def mask_values(
+    mask: BlockMask, backward: bool = False
+) -> tuple[tuple[int, int, int, int], tuple[int, int, int], int, tuple[int, int, int]]:
+    """(addresses of words, slot, bounds and band offset), strides of bounds, n_func, (band's stride, left, right)."""
+    if isinstance(mask, Bits):
+        slot = mask.slot_backward if backward else mask.slot
+        assert slot is not None
+        return (mask.words.data_ptr(), slot.data_ptr(), 0, 0), (0, 0, 0), 0, (0, 0, 0)
+    if isinstance(mask, Intervals):
+        bounds = mask.bounds
+        strides = (*broadcast_strides(bounds), bounds.stride(2))
+        return (0, 0, bounds.data_ptr(), 0), strides, bounds.shape[2], (0, 0, 0)
+    if isinstance(mask, Band):
+        stride = 0 if mask.offset.numel() == 1 else 1
+        return (0, 0, 0, mask.offset.data_ptr()), (0, 0, 0), 0, (stride, mask.left, mask.right)
+    return (0, 0, 0, 0), (0, 0, 0), 0, (0, 0, 0)
+
+
+def long_rows_last(mask: BlockMask) -> bool:
+    """Should each head's tiles be launched from the last one, because later rows have more keys (causal masks)?"""
+    return not isinstance(mask, Band) or mask.left > mask.right
