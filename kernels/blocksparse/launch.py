@@ -1,8 +1,8 @@
 """Launching the kernels on torch tensors: addresses, strides and scalars of tensors, in the order of arguments.py.
 
 The PyTorch op (ops.py) validates, allocates outputs and makes operands fit (`fits`); nothing here looks at values on
-the device, allocates or synchronises. `forward_values` is apart from the launch so that an emulated GPU gets the same
-numbers.
+the device, allocates or synchronises. Values are made apart from the launch, with tensors standing for their addresses,
+so that an emulated GPU gets the same arguments.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from kernels.blocksparse.lists import Band, Bits, BlockList, BlockMask, BlockSpa
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, padded_dim
 
 INT32_MAX = 2**31 - 1
+
+Value = Tensor | int | float  # of one argument; a tensor stands for its address, 0 for no tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,7 @@ def forward(
     """
     variant = forward_variant(q, blocks, softcap, tuning)
     values = forward_values(q, k, v, o, lse, sequences, blocks, scale=scale, softcap=softcap)
-    if values is not None:
+    if values:
         launch(variant, q.device, values, seams)
 
 
@@ -98,8 +100,8 @@ def forward_values(
     *,
     scale: float,
     softcap: float | None = None,
-) -> list[int | float] | None:
-    """The values of arguments.FORWARD; None where there is nothing to launch."""
+) -> list[Value]:
+    """The values of arguments.FORWARD; none where there is nothing to launch."""
     for name, x in (("q", q), ("k", k), ("v", v), ("o", o)):
         if not fits(x):
             raise ValueError(f"{name}: needs a dense last dim and 16-byte aligned rows, got strides {x.stride()}")
@@ -111,15 +113,15 @@ def forward_values(
     if ctas > INT32_MAX:
         raise ValueError(f"q: {ctas} tiles (batch × heads × m_blocks) are too many for one launch")
     if ctas == 0:
-        return None
+        return []
     partial, full = blocks.forward.partial, blocks.forward.full
-    mask_addresses, bounds_strides, n_func, band = mask_values(blocks.mask)
+    mask_tensors, bounds_strides, n_func, band = mask_values(blocks.mask)
     return [
-        *(x.data_ptr() for x in (q, k, v, o, lse)),
+        *(q, k, v, o, lse),
         *sequence_values(sequences),
-        *list_addresses(partial),
-        *list_addresses(full),
-        *mask_addresses,
+        *list_values(partial),
+        *list_values(full),
+        *mask_tensors,
         *operand_strides(q),
         *operand_strides(k),
         *operand_strides(v),
@@ -142,9 +144,9 @@ def forward_values(
     ]
 
 
-def sequence_values(sequences: Sequences) -> list[int]:
-    """Addresses of q_begin, q_length, k_begin, k_length."""
-    return [x.data_ptr() for x in (sequences.q_begin, sequences.q_length, sequences.k_begin, sequences.k_length)]
+def sequence_values(sequences: Sequences) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q_begin, q_length, k_begin, k_length."""
+    return sequences.q_begin, sequences.q_length, sequences.k_begin, sequences.k_length
 
 
 def operand_strides(x: Tensor) -> tuple[int, int, int]:
@@ -157,9 +159,9 @@ def broadcast_strides(x: Tensor) -> tuple[int, int]:
     return tuple(0 if x.shape[i] == 1 else x.stride(i) for i in (0, 1))  # type: ignore[return-value]
 
 
-def list_addresses(blocks: BlockList) -> tuple[int, int, int]:
-    """Addresses of count, begin and index."""
-    return blocks.count.data_ptr(), blocks.begin.data_ptr(), blocks.index.data_ptr()
+def list_values(blocks: BlockList) -> tuple[Tensor, Tensor, Tensor]:
+    """count, begin, index."""
+    return blocks.count, blocks.begin, blocks.index
 
 
 def mask_kind(mask: BlockMask) -> str:
@@ -169,19 +171,19 @@ def mask_kind(mask: BlockMask) -> str:
 
 def mask_values(
     mask: BlockMask, backward: bool = False
-) -> tuple[tuple[int, int, int, int], tuple[int, int, int], int, tuple[int, int, int]]:
-    """(addresses of words, slot, bounds and band offset), strides of bounds, n_func, (band's stride, left, right)."""
+) -> tuple[tuple[Value, Value, Value, Value], tuple[int, int, int], int, tuple[int, int, int]]:
+    """(words, slot, bounds, band offset; 0 for none), strides of bounds, n_func, (band's stride, left, right)."""
     if isinstance(mask, Bits):
         slot = mask.slot_backward if backward else mask.slot
         assert slot is not None
-        return (mask.words.data_ptr(), slot.data_ptr(), 0, 0), (0, 0, 0), 0, (0, 0, 0)
+        return (mask.words, slot, 0, 0), (0, 0, 0), 0, (0, 0, 0)
     if isinstance(mask, Intervals):
         bounds = mask.bounds
         strides = (*broadcast_strides(bounds), bounds.stride(2))
-        return (0, 0, bounds.data_ptr(), 0), strides, bounds.shape[2], (0, 0, 0)
+        return (0, 0, bounds, 0), strides, bounds.shape[2], (0, 0, 0)
     if isinstance(mask, Band):
         stride = 0 if mask.offset.numel() == 1 else 1
-        return (0, 0, 0, mask.offset.data_ptr()), (0, 0, 0), 0, (stride, mask.left, mask.right)
+        return (0, 0, 0, mask.offset), (0, 0, 0), 0, (stride, mask.left, mask.right)
     return (0, 0, 0, 0), (0, 0, 0), 0, (0, 0, 0)
 
 

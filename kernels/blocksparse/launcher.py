@@ -125,12 +125,15 @@ def arch_of(device: torch.device) -> str:
     return found
 
 
-def launch(variant: Variant, device: torch.device, values: Sequence[int | float], seams: Seams = NO_SEAMS) -> None:
-    """Call a variant's function on `device` and its current stream."""
+def launch(
+    variant: Variant, device: torch.device, values: Sequence[torch.Tensor | int | float], seams: Seams = NO_SEAMS
+) -> None:
+    """Call a variant's function on `device` and its current stream; tensors stand for their addresses."""
+    numbers = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in values]
     index = device.index if device.index is not None else torch.cuda.current_device()
     stream = torch.cuda.current_stream(index).cuda_stream
     if index == torch.cuda.current_device():
-        function(variant, arch_of(torch.device("cuda", index)), seams)(*values, stream)
+        function(variant, arch_of(torch.device("cuda", index)), seams)(*numbers, stream)
     else:
         with torch.cuda.device(index):
-            function(variant, arch_of(torch.device("cuda", index)), seams)(*values, stream)
+            function(variant, arch_of(torch.device("cuda", index)), seams)(*numbers, stream)

@@ -10,7 +10,7 @@ from kernels.blocksparse.variant import Variant
 
 @dataclass(frozen=True)
 class ForwardTuning:
-    """warps over the query tile; keys per inner step; tiles of K and of V in shared memory (2: the next step's are loaded
+    """warps over the query tile; keys per inner step; tiles of K and of V in shared memory (2: the next step's load
     while this one computes); Q's fragments kept in registers (1) or re-read by ldmatrix (0)."""
 
     warps: int
