@@ -46,4 +46,47 @@ FORWARD: Signature = (
     *_named("float32", "scale cap"),
 )
 
-ARGUMENTS: dict[str, Signature] = {"forward": FORWARD}
+_ROWS = _named("*int32", "q_begin q_length")
+
+PREPROCESS: Signature = (
+    *_named(DATA, "o do"),
+    *_named("*float32", "lse lse2 delta dq_sum"),
+    *_ROWS,
+    *_named("*int32", "ticket semaphores"),
+    *strides("o do"),
+    *_named("int64", "lse_stride_batch lse_stride_head"),
+    *_named("int32", "batch heads_q m_blocks dim"),
+)
+
+BACKWARD: Signature = (
+    *_named(DATA, "q k v do dk dv"),
+    *_named("*float32", "dq_sum lse2 delta"),
+    *_SEQUENCES,
+    *_lists(),
+    *_named("*int32", "partial_rank full_rank"),
+    *_MASK,
+    *_named("*int32", "positions ticket semaphores"),
+    *strides("q k v do dk dv"),
+    *_named("int64", "partial_stride_batch partial_stride_head full_stride_batch full_stride_head"),
+    *_named("int64", "bounds_stride_batch bounds_stride_head bounds_stride_func"),
+    *_named("int64", "positions_stride_batch positions_stride_head"),
+    *_named("int32", "n_func band_stride band_left band_right"),
+    *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim pairs"),
+    *_named("float32", "scale cap"),
+)
+
+POSTPROCESS: Signature = (
+    ("dq", DATA),
+    ("dq_sum", "*float32"),
+    *_ROWS,
+    *strides("dq"),
+    *_named("int32", "batch heads_q m_blocks dim"),
+    ("scale", "float32"),
+)
+
+ARGUMENTS: dict[str, Signature] = {
+    "forward": FORWARD,
+    "preprocess": PREPROCESS,
+    "backward": BACKWARD,
+    "postprocess": POSTPROCESS,
+}

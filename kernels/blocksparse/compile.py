@@ -26,7 +26,7 @@ def build(variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> Any:
     """
     if arch not in ARCHES:
         raise ValueError(f"arch is {arch!r}; it must be one of {ARCHES}")
-    kernel = _kernel(variant, seams)
+    kernel = _kernel(variant, arch, seams)
     # the compiler leaves PTX and cubin in a folder under one name for all variants: give every build its own
     with TemporaryDirectory() as folder:
         options = f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir={folder}"
@@ -41,7 +41,7 @@ def export(variant: Variant, arch: str, folder: str | Path, seams: Seams = NO_SE
     return Path(folder) / f"{name}.o"
 
 
-def _kernel(variant: Variant, seams: Seams) -> Any:
+def _kernel(variant: Variant, arch: str, seams: Seams) -> Any:
     if variant.kind == "forward":
         from kernels.blocksparse.forward import Forward
 
@@ -53,10 +53,10 @@ def _kernel(variant: Variant, seams: Seams) -> Any:
     if variant.kind == "backward":
         from kernels.blocksparse.backward import Backward
 
-        return Backward(variant, seams)
+        return Backward(variant, arch, seams)
     from kernels.blocksparse.postprocess import Postprocess
 
-    return Postprocess(variant, seams)
+    return Postprocess(variant, arch, seams)
 
 
 def fake_arguments(variant: Variant) -> list[Any]:

@@ -1,0 +1,306 @@
+"""The backward kernel: one CTA per tile of keys computes its dK and dV, and adds its share to dQ.
+
+    load K, V
+    for each query head of the group, for each listed block of queries, step by step:
+        wait for Q, dO; start loading the next step's
+        P  = exp2(Q K^T scale - lse)           masked where the block is partial or crosses the keys' end
+        dS = P (dO V^T - delta)
+        dV += P^T dO,  dK += dS^T Q            in registers over the whole group: no adds in memory, deterministic
+        dQ += dS K                             added in memory: NOTE [deterministic adds], or atomically
+    store dK, dV
+
+All five products are mma.sync from shared memory. NOTE [statistics] says what preprocess made of LSE and delta; postprocess
+finishes dQ.
+"""
+
+from typing import NamedTuple
+
+import cutlass
+from cutlass import Float32, Int32, Int64, cute
+from cutlass.memory import SmemAllocator
+
+from kernels.blocksparse.backward import dq, masking, scores
+from kernels.blocksparse.backward.load import StepLoads, load_rows, load_step, store_rows
+from kernels.blocksparse.backward.mma import Product, ThreadProduct, accumulator, multiply, staged_layout, turned
+from kernels.blocksparse.backward.tiling import THREADS, choose_tiling
+from kernels.blocksparse.backward.walk import Block, Counts, Cursor, Order, entries, look_up, take_place
+from kernels.blocksparse.common.layouts import rows_columns, tile_layout
+from kernels.blocksparse.common.lists import BlockList, Operand, read, sequence
+from kernels.blocksparse.common.loads import TileCopy
+from kernels.blocksparse.common.masks import Mask
+from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant
+
+
+class Gradients(NamedTuple):
+    """What is added up in memory and what is written: dq as NOTE [dQ accumulator] of dq.py, zeroed by preprocess."""
+
+    dq: cute.Pointer
+    dk: Operand
+    dv: Operand
+
+
+class BackwardKernel:
+    """The kernel of one variant on one arch; `Backward` in launch.py gives it its flat signature."""
+
+    SEAMS = ("lock_of", "wait", "release", "tail_mask")
+
+    def __init__(self, variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> None:
+        seams.check(self.SEAMS, "the backward kernel")
+        self.variant = variant
+        self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
+        self.tiling = choose_tiling(variant, arch)
+        self.lock_of = seams.pick("lock_of", dq.lock_of)
+        self.wait = seams.pick("wait", dq.wait)
+        self.release = seams.pick("release", dq.release)
+        self.tail_mask = seams.pick("tail_mask", masking.tail_mask)
+
+    @cute.kernel
+    def kernel(
+        self,
+        q: Operand,
+        k: Operand,
+        v: Operand,
+        do: Operand,
+        statistics: tuple[cute.Pointer, cute.Pointer],
+        gradients: Gradients,
+        queries: tuple[cute.Pointer, cute.Pointer],
+        keys: tuple[cute.Pointer, cute.Pointer],
+        lists: tuple[BlockList, BlockList],
+        ranks: tuple[cute.Pointer, cute.Pointer],
+        mask: Mask,
+        order: Order,
+        counts: Counts,
+        dim: Int32,
+        factors: scores.Factors,
+    ) -> None:
+        thread, _, _ = cute.arch.thread_idx()
+        storage = self.shared_memory()
+        batch, head_kv, n_block = take_place(self.variant.deterministic, order, counts, storage.sTicket, thread)
+        seq_q = sequence(queries[0], queries[1], batch)
+        seq_k = sequence(keys[0], keys[1], batch)
+        first_key = n_block * self.variant.tile_n
+        if first_key < seq_k.length:
+            row = Int64(seq_k.begin) + first_key
+            loads = StepLoads(
+                self.tiling, TileCopy(self.dtype, THREADS, self.tiling.dim, thread, dim), thread, q, do, statistics
+            )
+            self.tile(
+                storage,
+                loads,
+                thread,
+                (k.at(batch, row, head_kv), k.stride_row),
+                (v.at(batch, row, head_kv), v.stride_row),
+                (gradients.dk.at(batch, row, head_kv), gradients.dk.stride_row),
+                (gradients.dv.at(batch, row, head_kv), gradients.dv.stride_row),
+                gradients.dq,
+                (batch, head_kv, n_block),
+                seq_q,
+                seq_k.length - first_key,
+                lists,
+                ranks,
+                mask,
+                order,
+                counts,
+                factors,
+            )
+
+    def shared_memory(self) -> "Storage":
+        """K and V, later dK and dV; the stages of Q and dO; P and dS."""
+        tiling, memory = self.tiling, SmemAllocator()
+
+        def tensor(layout, dtype=self.dtype):
+            return memory.allocate_tensor(dtype, layout, byte_alignment=1024 if dtype is self.dtype else 16)
+
+        by_key = tile_layout(tiling.tile_n, tiling.dim)
+        by_query = staged_layout(tiling.step_m, tiling.dim, tiling.stages)
+        square = tile_layout(tiling.step_m, tiling.tile_n)
+        values = cute.make_layout((tiling.step_m, tiling.stages))
+        return Storage(
+            *(tensor(layout) for layout in (by_key, by_key, by_query, by_query, square, square)),
+            *(tensor(values, Float32) for _ in range(2)),
+            tensor(cute.make_layout(1), Int32),
+        )
+
+    @cute.jit
+    def tile(
+        self,
+        storage,
+        loads,
+        thread,
+        k,
+        v,
+        dk,
+        dv,
+        mdQ,
+        place,
+        seq_q,
+        keys_left,
+        lists,
+        ranks,
+        mask,
+        order,
+        counts,
+        factors,
+    ) -> None:
+        """One tile of keys. k, v, dk, dv: (address of the first row, elements between rows); place: (batch, head_kv, n_block)."""
+        variant, tiling = self.variant, self.tiling
+        step_m, tile_n, dim, stages, steps = tiling.step_m, tiling.tile_n, tiling.dim, tiling.stages, tiling.steps
+        sK, sV, sQ, sdO, sP, sdS, sLSE, sDelta, _ = storage
+        targets = (sQ, sdO, sLSE, sDelta)
+        batch, head_kv, n_block = place
+        partial, full = lists
+
+        by_scores = Product(self.dtype, (step_m, tile_n, dim), tiling.warps_s, together=True)
+        by_keys = Product(self.dtype, (tile_n, dim, step_m), tiling.warps_dkv, turn_a=True, turn_b=True)
+        to_s, to_dp = ThreadProduct(by_scores, thread, sQ, sK), ThreadProduct(by_scores, thread, sdO, sV)
+        to_dv = ThreadProduct(by_keys, thread, turned(sP), turned(sdO))
+        to_dk = ThreadProduct(by_keys, thread, turned(sdS), turned(sQ))
+        to_dq = ThreadProduct(dq.dq_product(tiling, self.dtype), thread, sdS, turned(sK))
+        words = masking.Words(to_s)
+        rdK, rdV = accumulator(to_dk), accumulator(to_dv)
+        rdK.fill(0.0)
+        rdV.fill(0.0)
+
+        # `now` is computed, `then` is loaded meanwhile, and the block after it looked up
+        total = entries(partial, full, batch, n_block, head_kv * counts.group, counts.group)
+        cursor = Cursor(head_kv * counts.group, Int32(0))
+        now = Block(cursor.head, Int32(0), Int64(0), Int32(0))
+        if total > 0:
+            now, cursor = look_up(partial, full, batch, n_block, cursor)
+            load_rows(loads.copy, k, sK, keys_left)
+            load_rows(loads.copy, v, sV, keys_left)
+            load_step(loads, counts, batch, seq_q, now, Int32(0), targets, Int32(0))
+        cute.arch.cp_async_commit_group()
+        then = now
+        if total > 1:
+            then, cursor = look_up(partial, full, batch, n_block, cursor)
+
+        step, stage, held = Int32(0), Int32(0), Int64(-1)
+        for iteration in cutlass.range(total * steps, unroll=1):
+            cute.arch.cp_async_wait_group(0)
+            cute.arch.sync_threads()  # this step's tiles are here, and every thread is done with the step before
+            if cutlass.const_expr(variant.deterministic):
+                self.let_go(order, held, thread)
+            last = step == steps - 1
+            stage_next = (stage + 1) % stages
+            block_next, step_next = now, step + 1
+            if last:
+                block_next, step_next = then, Int32(0)
+            if cutlass.const_expr(stages == 2):
+                if iteration + 1 < total * steps:
+                    load_step(loads, counts, batch, seq_q, block_next, step_next, targets, stage_next)
+                cute.arch.cp_async_commit_group()
+            after = then
+            if last and (iteration + 1) // steps + 1 < total:
+                after, cursor = look_up(partial, full, batch, n_block, cursor)
+
+            # P, and its copy in shared memory
+            masked = keys_left < tile_n
+            if cutlass.const_expr(variant.mask != "none"):
+                masked = masked or now.partial != 0
+            rows_left = seq_q.length - now.m_block * variant.tile_m
+            rWords = masking.find_words(
+                variant, self.tail_mask, words, mask, batch, now, n_block, step * step_m, rows_left, keys_left
+            )
+            rP = accumulator(to_s)
+            rP.fill(0.0)
+            multiply(to_s, rP, stage)
+            rSlope = cute.make_rmem_tensor_like(rP) if cutlass.const_expr(variant.softcap) else None
+            scores.probabilities(variant.softcap, rP, rSlope, words.row, sLSE, stage, factors)
+            if masked:
+                masking.apply_words(rows_columns(rP), rWords)
+            share(to_s, rP, sP, thread)
+            if cutlass.const_expr(variant.softcap):
+                rP.store(rP.load() * rSlope.load())
+
+            # dS, in shared memory only
+            rdS = accumulator(to_dp)
+            scores.start_from_delta(rdS, words.row, sDelta, stage)
+            multiply(to_dp, rdS, stage)
+            rdS.store(rdS.load() * rP.load())
+            share(to_dp, rdS, sdS, thread)
+            cute.arch.sync_threads()
+
+            multiply(to_dv, rdV, stage)
+            rdQ = accumulator(to_dq)
+            rdQ.fill(0.0)
+            multiply(to_dq, rdQ, 0)
+            tile = Int64((batch * counts.heads_q + now.head) * counts.m_blocks + now.m_block)
+            mdQ_step = mdQ + cute.assume((tile * variant.tile_m + step * step_m) * dim, divby=4)
+            if cutlass.const_expr(variant.deterministic):
+                multiply(to_dk, rdK, stage)
+                if step == 0:
+                    self.take_turn(order, ranks, tile, now, n_block, thread)
+                dq.add_fragment(rdQ, mdQ_step, thread, tiling.vector)
+                held = tile if last else Int64(-1)
+            else:
+                dq.add_fragment(rdQ, mdQ_step, thread, tiling.vector)
+                multiply(to_dk, rdK, stage)
+
+            if cutlass.const_expr(stages == 1):
+                cute.arch.sync_threads()
+                if iteration + 1 < total * steps:
+                    load_step(loads, counts, batch, seq_q, block_next, step_next, targets, stage_next)
+                cute.arch.cp_async_commit_group()
+            if last:
+                now, then = then, after
+            step, stage = step_next, stage_next
+
+        cute.arch.cp_async_wait_group(0)
+        cute.arch.sync_threads()
+        if cutlass.const_expr(variant.deterministic):
+            self.let_go(order, held, thread)
+        rdK.store(rdK.load() * factors.scale)
+        share(to_dk, rdK, sK, thread)
+        share(to_dv, rdV, sV, thread)
+        cute.arch.sync_threads()
+        store_rows(loads.copy, sK, dk, keys_left)
+        store_rows(loads.copy, sV, dv, keys_left)
+
+    @cute.jit
+    def take_turn(self, order: Order, ranks, tile: Int64, block: Block, n_block: Int32, thread: Int32) -> None:
+        """All threads: until it is this block's turn to add to dQ tile number `tile`."""
+        if thread == 0:
+            rank = Int32(0)
+            if block.partial != 0:
+                rank = read(ranks[0], block.place)
+            else:
+                rank = read(ranks[1], block.place)
+            self.wait(order.semaphores + tile, self.lock_of(rank, n_block))
+        cute.arch.sync_threads()
+
+    @cute.jit
+    def let_go(self, order: Order, held: Int64, thread: Int32) -> None:
+        """After a barrier that follows all threads' adds to dQ tile number `held` (-1: none): it is the next block's turn."""
+        if thread == 0 and held >= 0:
+            self.release(order.semaphores + held)
+
+
+class Storage(NamedTuple):
+    """Tensors in shared memory."""
+
+    sK: cute.Tensor
+    sV: cute.Tensor
+    sQ: cute.Tensor
+    sdO: cute.Tensor
+    sP: cute.Tensor
+    sdS: cute.Tensor
+    sLSE: cute.Tensor
+    sDelta: cute.Tensor
+    sTicket: cute.Tensor
+
+
+@cute.jit
+def share(product: ThreadProduct, rD: cute.Tensor, sD: cute.Tensor, thread: Int32) -> None:
+    """Writes a thread's results to shared memory, in 16 bits."""
+    share_thread(product.mma, rD, sD, thread)
+
+
+@cute.jit
+def share_thread(mma: cute.TiledMma, rD: cute.Tensor, sD: cute.Tensor, thread: Int32) -> None:
+    """As `share`, for an accumulator of `mma`."""
+    rounded = cute.make_rmem_tensor_like(rD, sD.element_type)
+    rounded.store(rD.load().to(sD.element_type))
+    atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), sD.element_type, num_bits_per_copy=32)
+    copy = cute.make_tiled_copy_C(atom, mma).get_slice(thread)
+    cute.copy(copy, copy.retile(rounded), copy.partition_D(sD))

@@ -1,0 +1,123 @@
+"""Masks of the backward kernel: for each row that a thread holds, a bit per key, whatever the mask comes from.
+
+A warp's columns of the scores are adjacent (`Product.together`), so that one row of a packed mask is one or two words, and an
+interval of keys is a run of bits: a quarter of the words that common/masks.py needs for warps whose columns interleave.
+"""
+
+import cutlass
+from cutlass import Float32, Int32, Int64, Uint32, cute
+
+from kernels.blocksparse.backward.mma import ThreadProduct, coordinates
+from kernels.blocksparse.backward.walk import Block
+from kernels.blocksparse.common.layouts import rows_columns
+from kernels.blocksparse.common.lists import read
+from kernels.blocksparse.common.masks import Mask, low_bits
+from kernels.blocksparse.variant import Variant
+
+
+@cute.jit
+def tail_mask(keys_left: Int32) -> Uint32:
+    """The word whose first key has `keys_left` keys from it to the sequence's end."""
+    return low_bits(keys_left)
+
+
+class Words:
+    """Where a thread's bits are: its rows of the scores' tile, its warp's first column, its own first column there."""
+
+    def __init__(self, product: ThreadProduct) -> None:
+        (_, tile_n, _), (_, warps_n) = product.product.shape, product.product.warps
+        where = rows_columns(coordinates(product))
+        self.columns = tile_n // warps_n
+        self.row = [where[i, 0][0] for i in range(cute.size(where, mode=[0]))]
+        self.first = where[0, 0][1] // self.columns * self.columns
+        self.lane = where[0, 0][1] % 8
+        self.per_row = (self.columns + 31) // 32
+
+
+@cute.jit
+def find_words(
+    variant: cutlass.Constexpr,
+    tail: cutlass.Constexpr,
+    words: Words,
+    mask: Mask,
+    batch: Int32,
+    block: Block,
+    n_block: Int32,
+    step_row: Int32,
+    rows_left: Int32,
+    keys_left: Int32,
+) -> cute.Tensor:
+    """Bits of a thread's rows, (rows, words) registers; all set where the block is full and ends before the keys do.
+
+    tail       `tail_mask` or its replacement
+    step_row   the step's first row in its block
+    rows_left  queries from the block's first to the sequence's end; keys_left: keys likewise
+    """
+    rWords = cute.make_rmem_tensor((len(words.row), words.per_row), Uint32)
+    rWords.fill(0xFFFFFFFF)
+    for i in cutlass.range_constexpr(len(words.row)):
+        for w in cutlass.range_constexpr(words.per_row):
+            key = words.first + 32 * w
+            word = tail(keys_left - key)
+            if cutlass.const_expr(variant.mask != "none"):
+                if block.partial != 0:
+                    word = word & partial_word(
+                        variant, mask, batch, block, n_block, step_row + words.row[i], rows_left, key
+                    )
+            rWords[i, w] = word >> Uint32(words.lane)
+    return rWords
+
+
+@cute.jit
+def apply_words(rP: cute.Tensor, rWords: cute.Tensor) -> None:
+    """Sets the elements of (rows, columns) to zero whose bit is not set."""
+    for i in cutlass.range_constexpr(cute.size(rWords, mode=[0])):
+        for c in cutlass.range_constexpr(cute.size(rP, mode=[1])):
+            bit = rWords[i, c // 8] & Uint32(1 << (8 * (c // 2 % 4) + c % 2))
+            rP[i, c] = rP[i, c] if bit != Uint32(0) else Float32(0.0)
+
+
+@cute.jit
+def partial_word(
+    variant: cutlass.Constexpr,
+    mask: Mask,
+    batch: Int32,
+    block: Block,
+    n_block: Int32,
+    row: Int32,
+    rows_left: Int32,
+    key: Int32,
+) -> Uint32:
+    """Bits of the keys from number `key` of the block on, for its query number `row`."""
+    word = Uint32(0xFFFFFFFF)
+    if cutlass.const_expr(variant.mask == "bits"):
+        slot = Int64(read(mask.slot, block.place))
+        word = bits_word(variant, mask, slot, row, key)
+    else:
+        query = block.m_block * variant.tile_m + cutlass.min(row, rows_left - 1)
+        first = n_block * variant.tile_n + key
+        if cutlass.const_expr(variant.mask == "intervals"):
+            word = intervals_word(mask, batch, block.head, query, first)
+        else:
+            diagonal = query + read(mask.band_offset, batch * mask.band_stride) - first
+            word = low_bits(diagonal + mask.band_right + 1) & ~low_bits(diagonal - mask.band_left)
+    return word
+
+
+@cute.jit
+def bits_word(variant: cutlass.Constexpr, mask: Mask, slot: Int64, row: Int32, key: Int32) -> Uint32:
+    """From packed words; `key` may be the middle of a word, whose other half is then not used."""
+    place = (slot * variant.tile_m + row) * (variant.tile_n // 32) + key // 32
+    return read(mask.words, place).to(Uint32) >> Uint32(key % 32)
+
+
+@cute.jit
+def intervals_word(mask: Mask, batch: Int32, head: Int32, query: Int32, first: Int32) -> Uint32:
+    """From the bounds of a query, for 32 keys of its sequence from `first` on."""
+    row = mask.bounds + (batch * mask.bounds_stride_batch + head * mask.bounds_stride_head + query)
+    word = low_bits(read(row, Int64(0)) - first)
+    for pair in cutlass.range((mask.n_func - 1) // 2, unroll=1):
+        at = (2 * pair + 1) * mask.bounds_stride_func
+        start, end = read(row, at), read(row, at + mask.bounds_stride_func)
+        word = word | (low_bits(end - first) & ~low_bits(start - first))
+    return word

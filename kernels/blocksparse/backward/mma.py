@@ -1,0 +1,105 @@
+"""Tensor-core products of the backward kernel: eight warps, operands from shared memory, portable mma.sync and ldmatrix.
+
+A `Product` is one of the five matrix products, D (m, n) += A (m, k) B (n, k): who computes what, and how each thread reads
+its operands. Operands lie in shared memory with k contiguous ("straight") or with m or n contiguous ("turned").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cutlass
+from cutlass import cute
+from cutlass.cute.nvgpu import warp
+
+from kernels.blocksparse.common.layouts import tile_layout
+
+
+@dataclass(frozen=True)
+class Product:
+    """shape is (m, n, k); warps (m, n); turn_a, turn_b: the operand lies with m (n) contiguous in shared memory;
+    together: a warp's columns are adjacent, else interleaved with other warps' in pieces of 16."""
+
+    dtype: type
+    shape: tuple[int, int, int]
+    warps: tuple[int, int]
+    turn_a: bool = False
+    turn_b: bool = False
+    together: bool = False
+
+    def tiled_mma(self) -> cute.TiledMma:
+        """The tiled mma of all warps."""
+        warps_m, warps_n = self.warps
+        columns = warps_n * 16
+        if self.together:
+            per_warp = self.shape[1] // warps_n
+            columns = cute.make_layout((8, warps_n, per_warp // 8), stride=(1, per_warp, 8))
+        op = warp.MmaF16BF16Op(self.dtype, cutlass.Float32, (16, 8, 16))
+        return cute.make_tiled_mma(op, (warps_m, warps_n, 1), permutation_mnk=(warps_m * 16, columns, 16))
+
+    def copies(self, tiled_mma: cute.TiledMma, tidx) -> tuple:
+        """This thread's (copy of A, copy of B) from shared memory."""
+        a = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=self.turn_a, num_matrices=4), self.dtype)
+        b = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=self.turn_b, num_matrices=4), self.dtype)
+        return (
+            cute.make_tiled_copy_A(a, tiled_mma).get_slice(tidx),
+            cute.make_tiled_copy_B(b, tiled_mma).get_slice(tidx),
+        )
+
+
+class ThreadProduct:
+    """A product seen by one thread: its share of the operands in shared memory, and where its results lie."""
+
+    def __init__(self, product: Product, tidx, sA: cute.Tensor, sB: cute.Tensor):
+        """sA (m, k[, stages]) and sB (n, k[, stages])."""
+        self.product = product
+        self.mma = product.tiled_mma()
+        self.thread = self.mma.get_slice(tidx)
+        self.copy_a, self.copy_b = product.copies(self.mma, tidx)
+        self.tAsA = self.copy_a.partition_S(sA)
+        self.tBsB = self.copy_b.partition_S(sB)
+        self.staged_a, self.staged_b = cute.rank(sA) == 3, cute.rank(sB) == 3
+        self.rA_like = self.thread.partition_A(sA[None, None, 0] if self.staged_a else sA)
+        self.rB_like = self.thread.partition_B(sB[None, None, 0] if self.staged_b else sB)
+
+
+def accumulator(product: ThreadProduct) -> cute.Tensor:
+    """Registers for this thread's share of D, not initialised."""
+    return cute.make_rmem_tensor(product.thread.partition_shape_C(product.product.shape[:2]), cutlass.Float32)
+
+
+def coordinates(product: ThreadProduct) -> cute.Tensor:
+    """(row, column) of each of this thread's elements of D."""
+    return product.thread.partition_C(cute.make_identity_tensor(product.product.shape[:2]))
+
+
+@cute.jit
+def multiply(product: ThreadProduct, rD: cute.Tensor, stage=0):
+    """D += A B, with the operands of that stage."""
+    tAsA = product.tAsA[None, None, None, stage] if cutlass.const_expr(product.staged_a) else product.tAsA
+    tBsB = product.tBsB[None, None, None, stage] if cutlass.const_expr(product.staged_b) else product.tBsB
+    rA = product.thread.make_fragment_A(product.rA_like)
+    rB = product.thread.make_fragment_B(product.rB_like)
+    tArA = product.copy_a.retile(rA)
+    tBrB = product.copy_b.retile(rB)
+    cute.copy(product.copy_a, tAsA[None, None, 0], tArA[None, None, 0])
+    cute.copy(product.copy_b, tBsB[None, None, 0], tBrB[None, None, 0])
+    for k in cutlass.range_constexpr(cute.size(tAsA, mode=[2])):
+        if cutlass.const_expr(k + 1 < cute.size(tAsA, mode=[2])):
+            cute.copy(product.copy_a, tAsA[None, None, k + 1], tArA[None, None, k + 1])
+            cute.copy(product.copy_b, tBsB[None, None, k + 1], tBrB[None, None, k + 1])
+        cute.gemm(product.mma, rD, rA[None, None, k], rB[None, None, k], rD)
+
+
+def turned(tensor: cute.Tensor) -> cute.Tensor:
+    """(rows, columns[, stages]) seen as (columns, rows[, stages])."""
+    rows, columns, *stages = (cute.size(tensor, mode=[i]) for i in range(cute.rank(tensor)))
+    shape, stride = (columns, rows), (rows, 1)
+    if stages:
+        shape, stride = (columns, rows, stages[0]), (rows, 1, rows * columns)
+    return cute.composition(tensor, cute.make_layout(shape, stride=stride))
+
+
+def staged_layout(rows: int, columns: int, stages: int) -> cute.ComposedLayout:
+    """`stages` tiles of `tile_layout`, one after another: (rows, columns, stages)."""
+    return cute.tile_to_shape(tile_layout(rows, columns), (rows, columns, stages), (0, 1, 2))

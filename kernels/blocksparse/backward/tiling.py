@@ -1,0 +1,117 @@
+"""Tiling of the backward kernel: warps, steps and shared memory, chosen from the tile sizes and what an arch has.
+
+A tile of the block lists has tile_m queries; the kernel works through it in steps of step_m, so that accumulators fit
+into registers and Q, dO, P and dS into shared memory. The sizes here also fix the layout of the dQ accumulator, which
+backward, postprocess and the launcher share: NOTE [dQ accumulator].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kernels.blocksparse.variant import Variant
+
+THREADS = 256
+WARPS = THREADS // 32
+
+# Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
+SHARED_MEMORY = {
+    80: 163 << 10,
+    86: 99 << 10,
+    89: 99 << 10,
+    90: 227 << 10,
+    100: 227 << 10,
+    103: 227 << 10,
+    120: 99 << 10,
+}
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How one CTA works through (tile_m x tile_n) blocks.
+
+    step_m    queries per iteration, a divisor of tile_m
+    stages    buffers for Q and dO: 2 loads the next step while this one is computed
+    warps_s   (m, n) warps over S and dP (step_m x tile_n)
+    warps_dkv (n, dim) warps over dK and dV (tile_n x dim)
+    warps_dq  (m, dim) warps over dQ (step_m x dim)
+    vector    floats of one thread that are adjacent in the dQ accumulator: 4 where the arch adds four at once
+    """
+
+    tile_m: int
+    tile_n: int
+    dim: int
+    step_m: int
+    stages: int
+    warps_s: tuple[int, int]
+    warps_dkv: tuple[int, int]
+    warps_dq: tuple[int, int]
+    vector: int
+
+    @property
+    def steps(self) -> int:
+        """Iterations per block."""
+        return self.tile_m // self.step_m
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory that the kernel asks for, in bytes."""
+        return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages)
+
+
+@lru_cache
+def choose_tiling(variant: Variant, arch: str) -> Tiling:
+    """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
+
+    `variant.tuning` may set step_m, stages and the m warps of each product (warps_s, warps_dkv, warps_dq).
+    Raises ValueError for what does not fit: shared memory, warps, unknown names.
+    """
+    tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
+    number = int("".join(c for c in arch if c.isdigit()))
+    capacity = SHARED_MEMORY.get(number)
+    if capacity is None:
+        raise ValueError(f"arch: need one of {sorted(SHARED_MEMORY)}, got {arch!r}")
+    wanted = dict(variant.tuning)
+    if unknown := sorted(set(wanted) - {"step_m", "stages", "warps_s", "warps_dkv", "warps_dq"}):
+        raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
+    for step_m, stages in _preferences(tile_m, tile_n, dim):
+        if wanted.get("step_m", step_m) != step_m or wanted.get("stages", stages) != stages:
+            continue
+        if _shared_bytes(step_m, tile_n, dim, stages) <= capacity:
+            return Tiling(
+                tile_m,
+                tile_n,
+                dim,
+                step_m,
+                stages,
+                warps_s=_split_warps(step_m, tile_n, wanted.get("warps_s")),
+                warps_dkv=_split_warps(tile_n, dim, wanted.get("warps_dkv")),
+                warps_dq=_split_warps(step_m, dim, wanted.get("warps_dq")),
+                vector=4 if number >= 90 else 1,
+            )
+    raise ValueError(f"tiles {tile_m} x {tile_n} at head dim {dim} with tuning {wanted} do not fit {arch}")
+
+
+def _preferences(tile_m: int, tile_n: int, dim: int) -> list[tuple[int, int]]:
+    """(step_m, stages), best first. Registers of a thread: dK and dV tile_n*dim/128, S and dP step_m*tile_n/128."""
+    smallest = 64 if dim == 96 else 32  # eight warps cannot share 32 x 96
+    fits = [
+        step for step in (128, 64, 32) if smallest <= step <= tile_m and (tile_n * dim + step * tile_n) // 128 <= 192
+    ]
+    return [(step, 2) for step in fits if step >= 64] + [(step, 1) for step in fits]
+
+
+def _shared_bytes(step_m: int, tile_n: int, dim: int, stages: int) -> int:
+    elements = 2 * tile_n * dim + 2 * stages * step_m * dim + 2 * step_m * tile_n
+    statistics = 2 * stages * step_m * 4
+    return 2 * elements + statistics + 128
+
+
+def _split_warps(rows: int, columns: int, warps_m: int | None = None) -> tuple[int, int]:
+    """The split of eight warps that reads least shared memory for a (rows x columns) product: whole 16 x 16 pieces."""
+    splits = [(m, WARPS // m) for m in (1, 2, 4, 8) if warps_m in (None, m)]
+    possible = [(m, n) for m, n in splits if rows % (16 * m) == 0 and columns % (16 * n) == 0]
+    if not possible:
+        raise ValueError(f"eight warps, {warps_m} by rows, cannot share {rows} x {columns}")
+    return min(possible, key=lambda s: (rows // s[0] + columns // s[1], s[1]))
