@@ -189,8 +189,8 @@ def _check_schedule(schedule: Schedule, n_blocks: int, first: torch.Size, sizes:
     heads = {1} if first[1] == 1 else {1, sizes.heads_kv}
     if len(shape) != 3 or shape[0] not in batches or shape[1] not in heads or shape[2] != n_blocks:
         raise ValueError(
-            f"schedule.positions: needs shape ({_either(max(batches))}, {_either(max(heads))}, {n_blocks}), of KV heads "
-            f"and no finer than the lists, got {shape}"
+            f"schedule.positions: needs shape ({_either(max(batches))}, {_either(max(heads))}, {n_blocks}), of KV "
+            f"heads and no finer than the lists, got {shape}"
         )
     _check_tensor(schedule.positions, "schedule.positions", torch.int32, shape, device)
 
