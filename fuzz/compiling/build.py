@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:  # the compile server starts without torch
     from fuzz.case import Case
 
-FORMAT = 1  # of the artifacts on disk
+FORMAT = 2  # of the artifacts on disk
 ARCHS = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 TOOLCHAIN = ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base", "nvidia-cutlass-dsl-libs-core")
 
@@ -65,7 +65,7 @@ class Build:
     def name(self) -> str:
         """For people: the options' values and the arch."""
         values = json.loads(self.options)
-        return " ".join([*(f"{k}={v}" for k, v in values.items() if v not in ("", False, None)), self.arch])
+        return " ".join([*(f"{k}={v}" for k, v in values.items() if v not in ("", False, None, [])), self.arch])
 
     @property
     def _modules(self) -> tuple[str, ...]:

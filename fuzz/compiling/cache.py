@@ -26,7 +26,11 @@ from typing import Any
 from fuzz.compiling.build import FORMAT, Build, toolchain
 
 OBJECT, PTX, HEADER = "kernel.o", "kernel.ptx", "header.json"
-PREFIX = "kernel"  # of the functions in the object file
+
+
+def prefix(key: str) -> str:
+    """Of the functions in the object file: unique, because several objects are loaded into one process."""
+    return f"attnfuzz_{key}"
 
 
 @dataclass(frozen=True)
@@ -122,11 +126,14 @@ class Cache:
             "arch": build.arch,
             "sources": build.sources,
             "toolchain": toolchain(),
-            "prefix": PREFIX,
+            "prefix": prefix(build.key),
             "files": {name: _digest(written / name) for name in (OBJECT, PTX)},
             **facts,
         }
         (written / HEADER).write_text(json.dumps(header, indent=2) + "\n")
+        umask = os.umask(0)
+        os.umask(umask)
+        written.chmod(0o777 & ~umask)  # mkdtemp's is for the user alone
         place = self._place(build.key)
         if place.exists():  # torn: `load` refused it
             place.rename(written / "torn")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.compiling.build import Build, digest
-from fuzz.compiling.cache import OBJECT, PREFIX, PTX, Cache
+from fuzz.compiling.cache import OBJECT, PTX, Cache, prefix
 
 # No GPU; one thread, so that the server may fork; the PTX is kept.
 ENVIRONMENT = {
@@ -55,7 +55,7 @@ def make(build: Build, cache: Cache) -> float:
             raise ValueError("the compiled function holds no PTX: CUTE_DSL_KEEP=ptx was not in effect")
         text = ptx if isinstance(ptx, str) else ptx.decode()
         text = text.rstrip("\0")
-        compiled.export_to_c(str(folder), Path(OBJECT).stem, PREFIX)
+        compiled.export_to_c(str(folder), Path(OBJECT).stem, prefix(build.key))
         seconds = time.perf_counter() - began
         for left in folder.iterdir():
             if left.name != OBJECT:
