@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fuzz.case import Case
-from fuzz.features import facts, ordered, switches
+from fuzz.features import ROWS_WITHOUT_KEYS, facts, ordered, switches
 from fuzz.verdict import Finding, Signature, Verdict
+from oracles.masks import KINDS
 
 __all__ = ["Signature", "explains", "root", "same_failure", "signature", "tensors"]
 
@@ -36,6 +37,7 @@ _OPTIONS = frozenset(
     {"packed", "softcap", "scale", "bias", "causal", "window", "prefix", "documents", "intervals", "blocks", "tokens"}
     | {"and", "or", "not", "per_head", "per_batch", "ragged", "gqa", "dim_v", "strides", "expanded_do", "variant"}
 )
+_MASKS = frozenset(KINDS)  # what a mask is made of: how a row lost its keys does not matter
 _TAIL = frozenset({"last tile", "last row", "row tail"})
 
 
@@ -110,9 +112,12 @@ def look_alike(one: Signature, other: Signature) -> bool:
 def _needs(signature: Signature) -> frozenset[str]:
     """The options among its features, without their details ('scale:zero' is 'scale').
 
-    Wrong numbers that need no option are told apart by the side with a tail; writes out of bounds are not.
+    Wrong numbers that need no option are told apart by the side with a tail; writes out of bounds are not. Where rows
+    without keys remain after minimising, they are the need, whichever mask made them.
     """
     options = frozenset(name.partition(":")[0] for name in signature.features) & _OPTIONS
+    if ROWS_WITHOUT_KEYS in signature.features:
+        options = (options - _MASKS) | {ROWS_WITHOUT_KEYS}
     if options or signature.oracle == "memory":
         return options
     return frozenset(signature.features) & {"len_q:tail", "len_k:tail"}

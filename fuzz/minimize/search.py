@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from fuzz.case import Case, normal
-from fuzz.features import switches
+from fuzz.features import facts, switches
 from fuzz.minimize.edits import replace
 from fuzz.minimize.kinds import Row
 from fuzz.minimize.passes import PASSES
 from fuzz.minimize.rate import FLOOR, MOST_TRIES, tries, wilson
-from fuzz.signature import Signature, same_failure, signature
+from fuzz.signature import Signature, root, same_failure, signature
 from fuzz.verdict import Verdict
 
 Probe: TypeAlias = Callable[[Case], Verdict]
@@ -86,8 +86,11 @@ class Minimized:
 
     @property
     def signature(self) -> Signature:
-        """The signature of the minimised failure, with the features that it needs."""
-        return signature(self.case, self.verdict, self.needs)
+        """The signature of the minimised failure, with the features that it needs; for a NaN with rows without keys
+        too, which an empty softmax makes whatever mask left it empty."""
+        first = root(self.verdict)
+        nan = first is not None and first.kind == "nan"
+        return signature(self.case, self.verdict, self.needs | facts(self.case) if nan else self.needs)
 
     def report(self) -> str:
         """One line for people: how it ended, what it cost, how often the result fails."""

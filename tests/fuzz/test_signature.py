@@ -6,7 +6,7 @@ import pytest
 from fuzz.case import Case
 from fuzz.signature import explains, look_alike, same_failure, signature, tensors
 from fuzz.verdict import Finding, Place, Verdict
-from oracles.masks import Causal
+from oracles.masks import Causal, Full, Not, Window
 from oracles.problem import Problem
 
 
@@ -82,6 +82,16 @@ def test_two_sides_of_one_bug_look_alike():
     assert not look_alike(one, signature(masked, fail(*wrong("lse"))))
     assert not look_alike(one, signature(capped, fail(*wrong("dq"))))
     assert not look_alike(signature(SMALL, fail(*wrong("o"))), signature(make(lengths_q=(64,)), fail(*wrong("o"))))
+
+
+def test_rows_without_keys_are_one_bug_whichever_mask_made_them():
+    nan = fail(*wrong("o", kind="nan"))
+    window = signature(make(mask=Window(left=0, right=0)), nan, features=("window", "rows_without_keys"))
+    tokens = signature(make(mask=Not(Full())), nan, features=("full", "not", "rows_without_keys"))
+    assert look_alike(window, tokens)
+    assert not look_alike(window, signature(make(), nan, features=("window",)))
+    assert not look_alike(window, signature(make(), nan, features=("window", "rows_without_keys", "softcap")))
+    assert not look_alike(window, signature(make(), fail(*wrong("o")), features=("window", "rows_without_keys")))
 
 
 def test_errors_of_different_types_are_different_bugs():
