@@ -47,9 +47,11 @@ def session(device: str, targets: tuple[str, ...], cases: int, workers: int, siz
         run_session(wanted, workers, Console(file=sys.stderr))
         wall = time.monotonic() - began
         records = list(Reader(Path(folder)).new())
-    phases = {}
+    phases: dict[str, dict[str, float]] = {"median": {}, "mean": {}}
     for name in ("draw", "inputs", "reference", "prepare", "run", "judge", "total"):
-        phases[name] = round(1e3 * statistics.median(r.seconds.get(name, 0.0) for r in records), 3)
+        spent = [1e3 * r.seconds.get(name, 0.0) for r in records]
+        phases["median"][name] = round(statistics.median(spent), 3)
+        phases["mean"][name] = round(statistics.fmean(spent), 3)
     busy = _busy(records)
     return {
         "targets": list(targets),
@@ -61,7 +63,8 @@ def session(device: str, targets: tuple[str, ...], cases: int, workers: int, siz
         "cases_per_s": round(len(records) / busy, 1),
         "cases_per_s_with_start": round(len(records) / wall, 1),
         "overhead_ms_median": round(1e3 * statistics.median(map(overhead, records)), 2),
-        "median_ms": phases,
+        "median_ms": phases["median"],
+        "mean_ms": phases["mean"],
         "outcomes": {o: sum(r.outcome == o for r in records) for o in sorted({r.outcome for r in records})},
     }
 
@@ -88,6 +91,13 @@ def hang() -> dict:
     return {"outcome": verdict.outcome, "verdict_s": round(answered, 2), "with_next_case_s": round(whole, 2)}
 
 
+def save(result: dict, out: str | None) -> None:
+    """Writes what is there so far."""
+    if out:
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        Path(out).write_text(json.dumps(result, indent=2) + "\n")
+
+
 def main() -> None:
     """Runs everything and prints it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
@@ -102,13 +112,11 @@ def main() -> None:
     for workers in options.workers:
         cases = options.cases * (workers if options.device == "cuda" else 1)
         result["sessions"].append(session(options.device, tuple(options.targets), cases, workers, options.size))
+        save(result, options.out)
     if options.device == "host":
         result["hang"] = hang()
-    text = json.dumps(result, indent=2)
-    if options.out:
-        Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(options.out).write_text(text + "\n")
-    print(text)
+        save(result, options.out)
+    print(json.dumps(result, indent=2))
     for row in result["sessions"]:
         print(
             f"{row['workers']:>3} workers  {row['cases_per_s']:>8} cases/s  "
