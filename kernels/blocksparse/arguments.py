@@ -55,7 +55,7 @@ PREPROCESS: Signature = (
     *_named("*int32", "ticket semaphores"),
     *strides("o do"),
     *_named("int64", "lse_stride_batch lse_stride_head"),
-    *_named("int32", "batch heads_q m_blocks dim"),
+    *_named("int32", "batch heads_q m_blocks dim tiles_stride_batch tiles_total"),
 )
 
 BACKWARD: Signature = (
@@ -71,7 +71,7 @@ BACKWARD: Signature = (
     *_named("int64", "bounds_stride_batch bounds_stride_head bounds_stride_func"),
     *_named("int64", "positions_stride_batch positions_stride_head"),
     *_named("int32", "n_func band_stride band_left band_right"),
-    *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim pairs"),
+    *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim schedule pairs tiles_stride_batch tiles_total"),
     *_named("float32", "scale cap"),
 )
 
@@ -80,7 +80,7 @@ POSTPROCESS: Signature = (
     ("dq_sum", "*float32"),
     *_ROWS,
     *strides("dq"),
-    *_named("int32", "batch heads_q m_blocks dim"),
+    *_named("int32", "batch heads_q m_blocks dim tiles_stride_batch tiles_total"),
     ("scale", "float32"),
 )
 

@@ -35,7 +35,7 @@ class Postprocess:
     @cute.jit
     def __call__(
         self,
-        dq: cute.Pointer,
+        dq_out: cute.Pointer,
         dq_sum: cute.Pointer,
         q_begin: cute.Pointer,
         q_length: cute.Pointer,
@@ -46,21 +46,24 @@ class Postprocess:
         heads_q: Int32,
         m_blocks: Int32,
         dim: Int32,
+        tiles_stride_batch: Int32,
+        tiles_total: Int32,
         scale: Float32,
         stream: driver.CUstream,
     ) -> None:
         """Launch over batch x heads_q x m_blocks CTAs, at least one.
 
-        dq      output: (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
+        dq_out  output: (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
         dq_sum  fp32, 16-byte aligned
         """
         self.kernel(
-            Operand(dq, dq_stride_batch, dq_stride_row, dq_stride_head),
+            Operand(dq_out, dq_stride_batch, dq_stride_row, dq_stride_head),
             dq_sum.align(16),
             (q_begin, q_length),
             heads_q,
             m_blocks,
             dim,
+            dq.Tiles(tiles_stride_batch, tiles_total),
             scale,
         ).launch(grid=[batch * heads_q * m_blocks, 1, 1], block=[THREADS, 1, 1], stream=stream)
 
@@ -73,13 +76,15 @@ class Postprocess:
         heads_q: Int32,
         m_blocks: Int32,
         dim: Int32,
+        tiles: dq.Tiles,
         scale: Float32,
     ) -> None:
         tiling = self.tiling
         thread, _, _ = cute.arch.thread_idx()
-        tile, _, _ = cute.arch.block_idx()
-        m_block, head, batch = tile % m_blocks, tile // m_blocks % heads_q, tile // m_blocks // heads_q
+        cta, _, _ = cute.arch.block_idx()
+        m_block, head, batch = cta % m_blocks, cta // m_blocks % heads_q, cta // m_blocks // heads_q
         seq_q = sequence(queries[0], queries[1], batch)
+        tile = dq.tile_number(tiles, batch, head, seq_q.begin, tiling.tile_m) + m_block
         memory = SmemAllocator()
         sdQ = memory.allocate_tensor(self.dtype, tile_layout(tiling.step_m, tiling.dim), byte_alignment=1024)
         copy = TileCopy(self.dtype, THREADS, tiling.dim, thread, dim)
@@ -90,7 +95,7 @@ class Postprocess:
                 rdQ = cute.make_rmem_tensor(
                     mma.get_slice(thread).partition_shape_C((tiling.step_m, tiling.dim)), Float32
                 )
-                offset = (Int64(tile) * tiling.tile_m + step * tiling.step_m) * tiling.dim
+                offset = (tile * tiling.tile_m + step * tiling.step_m) * tiling.dim
                 dq.read_fragment(rdQ, dq_sum + cute.assume(offset, divby=4), thread, tiling.vector)
                 rdQ.store(rdQ.load() * scale)
                 share_thread(mma, rdQ, sdQ, thread)

@@ -1,6 +1,6 @@
 """Before the backward kernel: what it needs of each query's row, and clean sums to add to.
 
-NOTE [statistics] lse2 and delta are fp32, (batch, heads_q, m_blocks, tile_m): every tile of queries has all its rows, so that
+NOTE [statistics] lse2 and delta are fp32, (heads_q, tiles, tile_m), `Tiles` of backward/dq.py: every tile of queries has all its rows, so that
 the backward kernel loads them without predicates. delta = sum over d of dO·O, the inner product that the softmax's gradient
 subtracts. lse2 = LSE / ln 2, so that P = exp2(score / ln 2 - lse2), and +inf for rows without keys and rows past the
 sequence's end: their probabilities are then exactly 0, whatever their scores.
@@ -59,6 +59,8 @@ class Preprocess:
         heads_q: Int32,
         m_blocks: Int32,
         dim: Int32,
+        tiles_stride_batch: Int32,
+        tiles_total: Int32,
         stream: driver.CUstream,
     ) -> None:
         """Launch over batch x heads_q x m_blocks CTAs, at least one.
@@ -66,7 +68,7 @@ class Preprocess:
         o, do          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
         lse            fp32, as forward writes it
         lse2, delta    outputs: NOTE [statistics]
-        dq_sum         fp32 (batch, heads_q, m_blocks, tile_m · dim_padded), 16-byte aligned: zeroed
+        dq_sum         fp32 (heads_q, tiles, tile_m · dim_padded), 16-byte aligned: zeroed
         ticket, semaphores   int32 (1,) and (batch, heads_q, m_blocks): zeroed
         """
         self.kernel(
@@ -81,6 +83,7 @@ class Preprocess:
             heads_q,
             m_blocks,
             dim,
+            dq.Tiles(tiles_stride_batch, tiles_total),
         ).launch(grid=[batch * heads_q * m_blocks, 1, 1], block=[THREADS, 1, 1], stream=stream)
 
     @cute.kernel
@@ -97,18 +100,20 @@ class Preprocess:
         heads_q: Int32,
         m_blocks: Int32,
         dim: Int32,
+        tiles: dq.Tiles,
     ) -> None:
         thread, _, _ = cute.arch.thread_idx()
-        tile, _, _ = cute.arch.block_idx()
-        m_block, head, batch = tile % m_blocks, tile // m_blocks % heads_q, tile // m_blocks // heads_q
+        cta, _, _ = cute.arch.block_idx()
+        m_block, head, batch = cta % m_blocks, cta // m_blocks % heads_q, cta // m_blocks // heads_q
         if thread == 0:
-            self.clear(semaphores + tile)
-            if tile == 0:
+            self.clear(semaphores + cta)
+            if cta == 0:
                 write(ticket, Int32(0), Int32(0))
         seq_q = sequence(queries[0], queries[1], batch)
         first_row = m_block * self.variant.tile_m
         if first_row < seq_q.length:
-            self.zero(dq_sum + Int64(tile) * (self.variant.tile_m * self.variant.dim_padded), thread)
+            tile = dq.tile_number(tiles, batch, head, seq_q.begin, self.variant.tile_m) + m_block
+            self.zero(dq_sum + tile * (self.variant.tile_m * self.variant.dim_padded), thread)
             lse_row = lse[0] + (batch * lse[1] + head * lse[2] + seq_q.begin + first_row)
             self.rows(o, do, lse_row, statistics, (batch, head, tile), seq_q, first_row, dim, thread)
 
@@ -150,7 +155,7 @@ class Preprocess:
             for log in cutlass.range_constexpr(self.per_row.bit_length() - 1):
                 total = total + cute.arch.shuffle_sync_bfly(total, offset=1 << log)
             if column == 0:
-                at = Int64(tile) * self.variant.tile_m + row
+                at = tile * self.variant.tile_m + row
                 write(statistics[0], at, value)
                 write(statistics[1], at, total)
 

@@ -1,7 +1,7 @@
 """The dQ accumulator and the protocol of its adds.
 
-NOTE [dQ accumulator] float32, (batch, heads_q, m_blocks, tile_m / step_m, fragments): every step's tile lies in the order in
-which the backward kernel's threads hold it, so that their adds are wide and adjacent. Value v of thread t is at
+NOTE [dQ accumulator] float32, (heads_q, tiles, tile_m / step_m, fragments), `Tiles` saying which tile is whose: every step's
+tile lies in the order in which the backward kernel's threads hold it, so that their adds are wide and adjacent. Value v of thread t is at
 (v // vector) * THREADS * vector + t * vector + v % vector. Postprocess reads it in the same order, with the same `Product`.
 
 NOTE [deterministic adds] One int32 semaphore per (batch, head_q, m_block), zero before the launch. The CTA that adds block
@@ -11,12 +11,31 @@ with any number of resident CTAs. A wrong lock, a missed release or a semaphore 
 two adds of one tile race.
 """
 
+from typing import NamedTuple
+
 import cutlass
-from cutlass import Int32, cute
+from cutlass import Int32, Int64, cute
 
 from kernels.blocksparse.backward.device import add_four, add_one
 from kernels.blocksparse.backward.mma import Product
 from kernels.blocksparse.backward.tiling import THREADS, Tiling
+
+
+class Tiles(NamedTuple):
+    """Numbers of the tiles of queries of all sequences, for the accumulator and the statistics.
+
+    Padded problems have m_blocks for each sequence: stride_batch = m_blocks, total = batch · m_blocks. Packed ones have as many
+    as their rows need, and at most one more each: stride_batch = 1, total = rows // tile_m + batch.
+    """
+
+    stride_batch: Int32
+    total: Int32
+
+
+@cute.jit
+def tile_number(tiles: Tiles, batch: Int32, head: Int32, begin: Int32, tile_m: cutlass.Constexpr) -> Int64:
+    """The first tile of a sequence that begins at row `begin`, for one query head."""
+    return Int64(head) * tiles.total + (batch * tiles.stride_batch + begin // tile_m)
 
 
 def dq_product(tiling: Tiling, dtype: type) -> Product:

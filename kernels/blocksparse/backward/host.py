@@ -4,6 +4,7 @@ import cutlass
 from cuda.bindings import driver
 from cutlass import Float32, Int32, Int64, cute
 
+from kernels.blocksparse.backward.dq import Tiles
 from kernels.blocksparse.backward.kernel import BackwardKernel, Gradients
 from kernels.blocksparse.backward.scores import LOG2_E, Factors
 from kernels.blocksparse.backward.tiling import THREADS
@@ -83,7 +84,10 @@ class Backward(BackwardKernel):
         m_blocks: Int32,
         n_blocks: Int32,
         dim: Int32,
+        schedule: Int32,
         pairs: Int32,
+        tiles_stride_batch: Int32,
+        tiles_total: Int32,
         scale: Float32,
         cap: Float32,
         stream: driver.CUstream,
@@ -96,7 +100,8 @@ class Backward(BackwardKernel):
         *_begin, *_length   int32 (batch): where a sequence's rows start, counted from the batch's start, and how many
         partial, full  the backward block lists, common/lists.py; *_rank: their write order, read by deterministic variants
         mask_*, band_* common/masks.py; mask_slot is parallel to partial_index
-        positions, ticket, semaphores, pairs   walk.py's Order; ticket and semaphores are read by deterministic variants
+        positions, schedule, pairs, ticket, semaphores   walk.py's Order; ticket and semaphores are read by deterministic variants
+        tiles_*        dq.py's Tiles
         scale, cap     positive
         """
         if cutlass.const_expr(self.variant.softcap):
@@ -135,8 +140,9 @@ class Backward(BackwardKernel):
             ),
             (partial_rank, full_rank),
             mask,
-            Order(positions, positions_stride_batch, positions_stride_head, pairs, ticket, semaphores),
+            Order(schedule, positions, positions_stride_batch, positions_stride_head, pairs, ticket, semaphores),
             Counts(batch, heads_q, heads_kv, heads_q // heads_kv, m_blocks, n_blocks),
+            Tiles(tiles_stride_batch, tiles_total),
             dim,
             factors,
         ).launch(

@@ -70,6 +70,7 @@ class BackwardKernel:
         mask: Mask,
         order: Order,
         counts: Counts,
+        tiles: dq.Tiles,
         dim: Int32,
         factors: scores.Factors,
     ) -> None:
@@ -82,7 +83,7 @@ class BackwardKernel:
         if first_key < seq_k.length:
             row = Int64(seq_k.begin) + first_key
             loads = StepLoads(
-                self.tiling, TileCopy(self.dtype, THREADS, self.tiling.dim, thread, dim), thread, q, do, statistics
+                self.tiling, TileCopy(self.dtype, THREADS, self.tiling.dim, thread, dim), thread, q, do, statistics, tiles
             )
             self.tile(
                 storage,
@@ -169,7 +170,7 @@ class BackwardKernel:
             now, cursor = look_up(partial, full, batch, n_block, cursor)
             load_rows(loads.copy, k, sK, keys_left)
             load_rows(loads.copy, v, sV, keys_left)
-            load_step(loads, counts, batch, seq_q, now, Int32(0), targets, Int32(0))
+            load_step(loads, batch, seq_q, now, Int32(0), targets, Int32(0))
         cute.arch.cp_async_commit_group()
         then = now
         if total > 1:
@@ -188,7 +189,7 @@ class BackwardKernel:
                 block_next, step_next = then, Int32(0)
             if cutlass.const_expr(stages == 2):
                 if iteration + 1 < total * steps:
-                    load_step(loads, counts, batch, seq_q, block_next, step_next, targets, stage_next)
+                    load_step(loads, batch, seq_q, block_next, step_next, targets, stage_next)
                 cute.arch.cp_async_commit_group()
             after = then
             if last and (iteration + 1) // steps + 1 < total:
@@ -225,14 +226,15 @@ class BackwardKernel:
             rdQ = accumulator(to_dq)
             rdQ.fill(0.0)
             multiply(to_dq, rdQ, 0)
-            tile = Int64((batch * counts.heads_q + now.head) * counts.m_blocks + now.m_block)
+            tile = dq.tile_number(loads.tiles, batch, now.head, seq_q.begin, variant.tile_m) + now.m_block
             mdQ_step = mdQ + cute.assume((tile * variant.tile_m + step * step_m) * dim, divby=4)
+            lock = Int64((batch * counts.heads_q + now.head) * counts.m_blocks + now.m_block)
             if cutlass.const_expr(variant.deterministic):
                 multiply(to_dk, rdK, stage)
                 if step == 0:
-                    self.take_turn(order, ranks, tile, now, n_block, thread)
+                    self.take_turn(order, ranks, lock, now, n_block, thread)
                 dq.add_fragment(rdQ, mdQ_step, thread, tiling.vector)
-                held = tile if last else Int64(-1)
+                held = lock if last else Int64(-1)
             else:
                 dq.add_fragment(rdQ, mdQ_step, thread, tiling.vector)
                 multiply(to_dk, rdK, stage)
@@ -240,7 +242,7 @@ class BackwardKernel:
             if cutlass.const_expr(stages == 1):
                 cute.arch.sync_threads()
                 if iteration + 1 < total * steps:
-                    load_step(loads, counts, batch, seq_q, block_next, step_next, targets, stage_next)
+                    load_step(loads, batch, seq_q, block_next, step_next, targets, stage_next)
                 cute.arch.cp_async_commit_group()
             if last:
                 now, then = then, after
@@ -258,20 +260,20 @@ class BackwardKernel:
         store_rows(loads.copy, sV, dv, keys_left)
 
     @cute.jit
-    def take_turn(self, order: Order, ranks, tile: Int64, block: Block, n_block: Int32, thread: Int32) -> None:
-        """All threads: until it is this block's turn to add to dQ tile number `tile`."""
+    def take_turn(self, order: Order, ranks, lock: Int64, block: Block, n_block: Int32, thread: Int32) -> None:
+        """All threads: until it is this block's turn to add to the dQ tile of semaphore number `lock`."""
         if thread == 0:
             rank = Int32(0)
             if block.partial != 0:
                 rank = read(ranks[0], block.place)
             else:
                 rank = read(ranks[1], block.place)
-            self.wait(order.semaphores + tile, self.lock_of(rank, n_block))
+            self.wait(order.semaphores + lock, self.lock_of(rank, n_block))
         cute.arch.sync_threads()
 
     @cute.jit
     def let_go(self, order: Order, held: Int64, thread: Int32) -> None:
-        """After a barrier that follows all threads' adds to dQ tile number `held` (-1: none): it is the next block's turn."""
+        """After a barrier that follows all threads' adds under semaphore number `held` (-1: none): the next block's turn."""
         if thread == 0 and held >= 0:
             self.release(order.semaphores + held)
 

@@ -4,8 +4,9 @@ import cutlass
 from cutlass import Float32, Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync
 
+from kernels.blocksparse.backward.dq import Tiles, tile_number
 from kernels.blocksparse.backward.tiling import Tiling
-from kernels.blocksparse.backward.walk import Block, Counts
+from kernels.blocksparse.backward.walk import Block
 from kernels.blocksparse.common.lists import Operand, Sequence
 from kernels.blocksparse.common.loads import TileCopy
 
@@ -21,14 +22,15 @@ class StepLoads:
         q: Operand,
         do: Operand,
         statistics: tuple[cute.Pointer, cute.Pointer],
+        tiles: Tiles,
     ) -> None:
         self.tiling, self.copy, self.thread = tiling, copy, thread
-        self.q, self.do, self.statistics = q, do, statistics
+        self.q, self.do, self.statistics, self.tiles = q, do, statistics, tiles
 
 
 @cute.jit
 def load_step(
-    loads: StepLoads, counts: Counts, batch: Int32, seq_q: Sequence, block: Block, step: Int32, targets, stage: Int32
+    loads: StepLoads, batch: Int32, seq_q: Sequence, block: Block, step: Int32, targets, stage: Int32
 ) -> None:
     """Starts loading a step into a stage of targets: (sQ, sdO, sLSE, sDelta). The caller commits."""
     step_m = loads.tiling.step_m
@@ -41,7 +43,8 @@ def load_step(
             sTile[None, None, stage],
             seq_q.length - first,
         )
-    at = Int64((batch * counts.heads_q + block.head) * counts.m_blocks) * loads.tiling.tile_m + first
+    tile = tile_number(loads.tiles, batch, block.head, seq_q.begin, loads.tiling.tile_m)
+    at = tile * loads.tiling.tile_m + first
     atom = cute.make_copy_atom(
         cpasync.CopyG2SOp(cache_mode=cpasync.LoadCacheMode.GLOBAL), Float32, num_bits_per_copy=128
     )

@@ -12,11 +12,13 @@ from kernels.blocksparse.common.lists import BlockList, read
 class Order(NamedTuple):
     """Who works on what, when.
 
+    schedule   0 ascending n blocks, 1 descending, 2 from positions
     positions  int32: n block of each launch position, at [b·stride_batch + h·stride_head + position] with h a KV head
     pairs      (batch, head_kv) pairs that are launched side by side: their positions are interleaved
     ticket     int32, zero before the launch; semaphores int32 (batch, heads_q, m_blocks)
     """
 
+    schedule: Int32
     positions: cute.Pointer
     stride_batch: Int64
     stride_head: Int64
@@ -72,7 +74,11 @@ def take_place(by_ticket: cutlass.Constexpr, order: Order, counts: Counts, sTick
     pair = first + number - position * side_by_side
     batch = pair // counts.heads_kv
     head_kv = pair - batch * counts.heads_kv
-    n_block = read(order.positions, batch * order.stride_batch + head_kv * order.stride_head + position)
+    n_block = position
+    if order.schedule == 1:
+        n_block = counts.n_blocks - 1 - position
+    if order.schedule == 2:
+        n_block = read(order.positions, batch * order.stride_batch + head_kv * order.stride_head + position)
     return batch, head_kv, n_block
 
 

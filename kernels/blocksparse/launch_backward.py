@@ -1,0 +1,230 @@
+"""Launching the backward pass on torch tensors: preprocess, the kernel, postprocess. launch.py's counterpart.
+
+The PyTorch op (ops.py) validates, allocates gradients and makes operands fit; nothing here looks at values on the device or
+synchronises. `backward_launches` is apart from launching so that an emulated GPU gets the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.blocksparse.launch import (
+    INT32_MAX,
+    Sequences,
+    Value,
+    broadcast_strides,
+    fits,
+    list_values,
+    mask_kind,
+    mask_values,
+    operand_strides,
+    sequence_values,
+)
+from kernels.blocksparse.launcher import launch
+from kernels.blocksparse.lists import BlockSparse
+from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, padded_dim
+from kernels.blocksparse.write_order import with_order
+
+SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """Memory that the three kernels share; preprocess fills it.
+
+    dq_sum      float32: NOTE [dQ accumulator] of backward/dq.py
+    lse2, delta float32: NOTE [statistics] of preprocess.py
+    ticket      int32 (1,); semaphores: int32 (batch, heads_q, m_blocks), readable by another stream while the kernel runs
+    tiles       (stride_batch, total): `Tiles` of backward/dq.py
+    """
+
+    dq_sum: Tensor
+    lse2: Tensor
+    delta: Tensor
+    ticket: Tensor
+    semaphores: Tensor
+    tiles: tuple[int, int]
+
+
+def backward(
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    do: Tensor,
+    sequences: Sequences,
+    blocks: BlockSparse,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    deterministic: bool = False,
+    pairs: int | None = None,
+    seams: Seams = NO_SEAMS,
+    tuning: tuple[tuple[str, int], ...] = (),
+    workspace: Workspace | None = None,
+) -> None:
+    """Compute dq, dk and dv on q's device and its current stream. Shapes and layouts as for launch.forward.
+
+    o, lse         what forward computed; do: the gradient of o, of q's dtype
+    blocks         with backward lists; deterministic: its order, computed here where it has none
+    deterministic  adds to dQ happen in the order of blocks.schedule; else atomically, in any order
+    pairs          (sequence, KV head) pairs whose CTAs are launched side by side; None: `side_by_side`
+    workspace      None: allocated here
+    Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or softcap
+    that is not positive and finite, for blocks without backward lists and for too many tiles; checks nothing else.
+    """
+    if workspace is None:
+        workspace = make_workspace(q, sequences, blocks)
+    launches = backward_launches(
+        dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, workspace,
+        scale=scale, softcap=softcap, deterministic=deterministic, pairs=pairs, tuning=tuning,
+    )  # fmt: skip
+    for variant, values in launches:
+        launch(variant, q.device, values, seams_of(seams, variant.kind))
+
+
+def seams_of(seams: Seams, kind: str) -> Seams:
+    """The part of a planted bug that one of the three kernels has a seam for."""
+    here = {name: bug for name, bug in seams.replacements.items() if (name == "clear") == (kind == "preprocess")}
+    return Seams(seams.name, here) if here and kind != "postprocess" else NO_SEAMS
+
+
+def backward_variants(
+    q: Tensor,
+    blocks: BlockSparse,
+    softcap: float | None = None,
+    deterministic: bool = False,
+    tuning: tuple[tuple[str, int], ...] = (),
+) -> tuple[Variant, Variant, Variant]:
+    """The preprocess, backward and postprocess kernels that this problem needs."""
+    dtype, dim = str(q.dtype).removeprefix("torch."), padded_dim(q.shape[-1])
+    tiles = {"tile_m": blocks.tile_m, "tile_n": blocks.tile_n}
+    return (
+        Variant("preprocess", dtype, dim, tile_m=blocks.tile_m),
+        Variant(
+            "backward",
+            dtype,
+            dim,
+            **tiles,
+            mask=mask_kind(blocks.mask),
+            deterministic=deterministic,
+            softcap=softcap is not None,
+            tuning=tuning,
+        ),
+        Variant("postprocess", dtype, dim, **tiles, tuning=tuning),
+    )
+
+
+def make_workspace(q: Tensor, sequences: Sequences, blocks: BlockSparse) -> Workspace:
+    """Memory for one backward pass, on q's device, not initialised: 4 bytes · dim_padded per query and head, and little more."""
+    batch, heads_q, m_blocks, tile_m = sequences.batch, q.shape[-2], blocks.m_blocks, blocks.tile_m
+    tiles = (m_blocks, batch * m_blocks) if q.dim() == 4 else (1, q.shape[0] // tile_m + batch)
+    rows = heads_q * tiles[1] * tile_m
+    floats = torch.empty(rows * (padded_dim(q.shape[-1]) + 2), dtype=torch.float32, device=q.device)
+    lse2, delta, dq_sum = floats.split([rows, rows, floats.numel() - 2 * rows])
+    ints = torch.empty(1 + batch * heads_q * m_blocks, dtype=torch.int32, device=q.device)
+    return Workspace(dq_sum, lse2, delta, ints[:1], ints[1:].view(batch, heads_q, m_blocks), tiles)
+
+
+def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool) -> int:
+    """(sequence, KV head) pairs whose CTAs are launched side by side.
+
+    Atomic adds: one after the other, so that what is in flight reads few heads' Q and dO, from L2. Ordered adds: several, so
+    that fewer of the CTAs in flight wait for one another.
+    """
+    return 8 if deterministic else 1
+
+
+def backward_launches(
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    do: Tensor,
+    sequences: Sequences,
+    blocks: BlockSparse,
+    workspace: Workspace,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    deterministic: bool = False,
+    pairs: int | None = None,
+    tuning: tuple[tuple[str, int], ...] = (),
+) -> list[tuple[Variant, list[Value]]]:
+    """The kernels to launch, in order, each with the values of its signature; without those that have nothing to do."""
+    operands = {"q": q, "k": k, "v": v, "o": o, "do": do, "dq": dq, "dk": dk, "dv": dv}
+    for name, x in operands.items():
+        if not fits(x):
+            raise ValueError(f"{name}: needs a dense last dim and 16-byte aligned rows, got strides {x.stride()}")
+    for name, number in (("scale", scale), ("softcap", 1.0 if softcap is None else softcap)):
+        if not (math.isfinite(number) and number > 0):
+            raise ValueError(f"{name}: must be positive and finite, got {number}")
+    if blocks.backward is None:
+        raise ValueError("blocks.backward: got None, need backward lists")
+    if deterministic and blocks.order is None:
+        blocks = with_order(blocks)
+    pre, main, post = backward_variants(q, blocks, softcap, deterministic, tuning)
+    batch, heads_q, heads_kv, m_blocks = sequences.batch, q.shape[-2], k.shape[-2], blocks.m_blocks
+    n_blocks, dim = blocks.backward.rows, q.shape[-1]
+    for name, ctas in (("q", batch * heads_q * m_blocks), ("k", batch * heads_kv * n_blocks)):
+        if ctas > INT32_MAX:
+            raise ValueError(f"{name}: {ctas} tiles (batch × heads × blocks) are too many for one launch")
+
+    queries = sequence_values(sequences)[:2]
+    sums = (workspace.dq_sum, *queries)
+    tiled = (batch, heads_q, m_blocks, dim, *workspace.tiles)
+    lse_strides = (lse.stride(0) if lse.dim() == 3 else 0, lse.stride(-2))
+    partial, full = blocks.backward.partial, blocks.backward.full
+    mask_tensors, bounds_strides, n_func, band = mask_values(blocks.mask, backward=True)
+    ranks = (blocks.order.partial, blocks.order.full) if deterministic and blocks.order is not None else (0, 0)
+    positions = blocks.schedule.positions
+    launches: list[tuple[Variant, list[Value]]] = []
+    if batch * heads_q * m_blocks:
+        before = [
+            *(o, do, lse, workspace.lse2, workspace.delta),
+            *sums,
+            *(workspace.ticket, workspace.semaphores),
+            *(*operand_strides(o), *operand_strides(do), *lse_strides),
+            *tiled,
+        ]
+        launches.append((pre, before))
+    if batch * heads_kv * n_blocks:
+        between = [
+            *(q, k, v, do, dk, dv),
+            *(workspace.dq_sum, workspace.lse2, workspace.delta),
+            *sequence_values(sequences),
+            *list_values(partial),
+            *list_values(full),
+            *ranks,
+            *mask_tensors,
+            *(0 if positions is None else positions, workspace.ticket, workspace.semaphores),
+            *(stride for x in (q, k, v, do, dk, dv) for stride in operand_strides(x)),
+            *broadcast_strides(partial.count),
+            *broadcast_strides(full.count),
+            *bounds_strides,
+            *((0, 0) if positions is None else broadcast_strides(positions)),
+            n_func,
+            *band,
+            *(batch, heads_q, heads_kv, m_blocks, n_blocks, dim),
+            SCHEDULES[blocks.schedule.kind],
+            pairs or side_by_side(q, k, blocks, deterministic),
+            *workspace.tiles,
+            scale,
+            0.0 if softcap is None else softcap,
+        ]
+        launches.append((main, between))
+    if batch * heads_q * m_blocks:
+        launches.append((post, [dq, *sums, *operand_strides(dq), *tiled, scale]))
+    return launches
