@@ -69,6 +69,6 @@ def argument(kind: str, value: int | float, variant: Variant) -> Any:
     if not kind.startswith("*"):
         return _SCALARS[kind](value)
     if kind == DATA:
-        return make_ptr(DTYPES[variant.dtype], value, cute.AddressSpace.gmem, assumed_align=16)
+        return make_ptr(DTYPES[variant.dtype], int(value), cute.AddressSpace.gmem, assumed_align=16)
     dtype = DTYPES[kind[1:]]
-    return make_ptr(dtype, value, cute.AddressSpace.gmem, assumed_align=dtype.width // 8)
+    return make_ptr(dtype, int(value), cute.AddressSpace.gmem, assumed_align=dtype.width // 8)

@@ -1,3 +1,4 @@
+# mypy: ignore-errors  (traced by CuTe DSL: shapes and values have no static types)
 """The forward kernel: online softmax over the listed key blocks of one query tile.
 
 One CTA per (m_block, query head, batch). It walks the row's partial blocks and then its full ones in steps of `step`

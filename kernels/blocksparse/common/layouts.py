@@ -1,3 +1,4 @@
+# mypy: ignore-errors  (traced by CuTe DSL: shapes and values have no static types)
 """Layouts of tiles in shared memory, and views of accumulators.
 
 Shared tiles are row-major (rows, dim) in 16-byte chunks whose position is XORed with the row, so that both cp.async's

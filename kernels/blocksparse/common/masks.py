@@ -1,3 +1,4 @@
+# mypy: ignore-errors  (traced by CuTe DSL: shapes and values have no static types)
 """Masks as 32-bit words: bit j of word w of a row says whether the row's query may attend key 32·w + j of the tile.
 
 Every kind of mask (packed bits, intervals per row, a band, the end of the sequence) becomes words first, before the

@@ -1,3 +1,4 @@
+# mypy: ignore-errors  (traced by CuTe DSL: shapes and values have no static types)
 """Warp-level products: m16n8k16 in fp32 from 16-bit operands that ldmatrix reads from swizzled shared memory.
 
 A product walks k in steps of 16 and reads the fragments of step k + 1 while step k multiplies. An operand is an object
