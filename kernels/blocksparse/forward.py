@@ -1,4 +1,5 @@
-# mypy: ignore-errors  (traced by CuTe DSL: shapes and values have no static types)
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
 """The forward kernel: online softmax over the listed key blocks of one query tile.
 
 One CTA per (m_block, query head, batch). It walks the row's partial blocks and then its full ones in steps of `step`

@@ -1,4 +1,5 @@
-# mypy: ignore-errors  (traced by CuTe DSL: shapes and values have no static types)
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
 """Layouts of tiles in shared memory, and views of accumulators.
 
 Shared tiles are row-major (rows, dim) in 16-byte chunks whose position is XORed with the row, so that both cp.async's

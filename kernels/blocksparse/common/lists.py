@@ -1,4 +1,5 @@
-# mypy: ignore-errors  (traced by CuTe DSL: shapes and values have no static types)
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
 """Block lists on the device, and where a sequence lies.
 
 A list says, for each row of blocks, how many entries it has and where they start in one flat array of block indices;

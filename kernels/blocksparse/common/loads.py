@@ -1,4 +1,5 @@
-# mypy: ignore-errors  (traced by CuTe DSL: shapes and values have no static types)
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
 """Tiles between global and shared memory: 16 bytes per thread and instruction, predicated by row and by column.
 
 Loads are cp.async with zero fill: rows at or past the end and columns at or past the true head dim become zeros and

@@ -1,4 +1,5 @@
-# mypy: ignore-errors  (traced by CuTe DSL: shapes and values have no static types)
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
 """Masks as 32-bit words: bit j of word w of a row says whether the row's query may attend key 32·w + j of the tile.
 
 Every kind of mask (packed bits, intervals per row, a band, the end of the sequence) becomes words first, before the

@@ -1,4 +1,5 @@
-# mypy: ignore-errors  (traced by CuTe DSL: shapes and values have no static types)
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
 """Warp-level products: m16n8k16 in fp32 from 16-bit operands that ldmatrix reads from swizzled shared memory.
 
 A product walks k in steps of 16 and reads the fragments of step k + 1 while step k multiplies. An operand is an object
