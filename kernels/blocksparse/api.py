@@ -1,0 +1,199 @@
+"""What users call: attention over block lists, differentiable, with LSE."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from kernels.blocksparse.lists import BlockSparse
+from kernels.blocksparse.ops import block_sparse_forward, flatten
+from kernels.blocksparse.schedule import Schedule, permutation
+from kernels.blocksparse.validate import Sizes, check_contents, check_shapes
+from kernels.blocksparse.variant import PADDED_DIMS
+
+DTYPES = (torch.bfloat16, torch.float16)
+# What was checked of each BlockSparse: shapes of q and k, and the tensors of lengths, by identity and version.
+_Checked: TypeAlias = list[tuple[tuple, list[tuple[weakref.ref, int]]]]
+_checked: weakref.WeakKeyDictionary[BlockSparse, _Checked] = weakref.WeakKeyDictionary()
+
+
+def block_sparse_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    blocks: BlockSparse,
+    *,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    deterministic: bool = False,
+    schedule: Schedule | str | Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    lengths_q: Tensor | None = None,
+    lengths_k: Tensor | None = None,
+    seams: str = "",
+) -> tuple[Tensor, Tensor]:
+    """softmax over the listed blocks of softcap(scale · Q K^T), times V; differentiable in q, k and v.
+
+    q              (batch, heads_q, len_q, dim) bfloat16 or float16, any strides; dims 8 to 128 in steps of 8. With
+                   cu_seqlens: (total_q, heads_q, dim), sequences one after another
+    k, v           (batch, heads_kv, len_k, dim), or (total_k, heads_kv, dim); consecutive query heads share a KV head
+    blocks         which tiles are computed and how partial ones are masked; its device is q's. Every sequence's own
+                   length is applied besides
+    scale          positive and finite, 1 / sqrt(dim) by default
+    softcap        scores become softcap · tanh(score / softcap); 0 for none
+    deterministic  gradients bitwise the same in every run: the adds to dQ are ordered by blocks.order, which is
+                   computed at each call where it is None
+    schedule       another order of the KV tiles than blocks.schedule: a Schedule, "ascending", "descending", or the
+                   permutation itself; its ranks are computed at each call (`write_order.with_order` does it once)
+    cu_seqlens_*   int32 (batch + 1,): starts of the packed sequences, and their total
+    lengths_*      int32 (batch,): lengths of padded sequences; what lies beyond is read as padding
+    seams          name of a seam set, see kernels.blocksparse.seams; "" is the correct one
+    returns        out like q, contiguous; lse float32 (batch, heads_q, len_q) or (heads_q, total_q), natural logarithm.
+                   A row without keys, or of padding, has out 0, lse -inf and gradients 0
+
+    Raises ValueError for whatever is outside of the above. The contents of `blocks` are checked, which asks the device,
+    at the first call with each BlockSparse and each set of lengths; they must not be changed in place afterwards. They
+    are not checked under torch.compile or CUDA-graph capture: call once before, or `validate.check_contents`.
+    """
+    lengths = _check_tensors(q, k, v, cu_seqlens_q, cu_seqlens_k, lengths_q, lengths_k)
+    if scale is None:
+        scale = q.shape[-1] ** -0.5
+    for name, number, least in (("scale", scale, "positive"), ("softcap", softcap, "0 or positive")):
+        if not math.isfinite(number) or number < 0 or (number == 0 and name == "scale"):
+            raise ValueError(f"{name}: needs a finite number, {least}, got {number}")
+    if not isinstance(blocks, BlockSparse):
+        raise ValueError(f"blocks: needs a BlockSparse, got {type(blocks).__name__}")
+    rescheduled = blocks if schedule is None else replace(blocks, schedule=_schedule(schedule), order=None)
+    backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    sizes = _sizes(q, k, rescheduled, lengths)
+    check_shapes(rescheduled, sizes, backward=backward, device=q.device)
+    if not torch.compiler.is_compiling() and not _capturing(q):
+        _check_once(blocks, rescheduled, sizes, lengths, q.dim() == 3, (q.shape, k.shape))
+    lists, numbers = flatten(rescheduled)
+    return block_sparse_forward(
+        q, k, v, lengths, lists, numbers, float(scale), float(softcap), bool(deterministic), seams
+    )
+
+
+def _check_tensors(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_q: Tensor | None,
+    cu_k: Tensor | None,
+    lengths_q: Tensor | None,
+    lengths_k: Tensor | None,
+) -> list[Tensor]:
+    """The operators' `lengths`."""
+    packed, ragged = cu_q is not None or cu_k is not None, lengths_q is not None or lengths_k is not None
+    if packed and ragged:
+        raise ValueError("lengths_q: needs None where sequences are packed (cu_seqlens_q), got a tensor")
+    if packed and (cu_q is None or cu_k is None):
+        raise ValueError("cu_seqlens_q: needs cu_seqlens_k beside it, got one of the two")
+    dims = 3 if packed else 4
+    if q.dtype not in DTYPES:
+        raise ValueError(f"q: needs bfloat16 or float16, got {q.dtype}")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != dims:
+            needs = "(total, heads, dim) with cu_seqlens" if packed else "(batch, heads, length, dim)"
+            raise ValueError(f"{name}: needs {dims} dimensions, {needs}, got {x.dim()}")
+        if x.dtype != q.dtype or x.device != q.device:
+            raise ValueError(f"{name}: needs q's {q.dtype} on {q.device}, got {x.dtype} on {x.device}")
+    if v.shape != k.shape:
+        raise ValueError(f"v: needs k's shape {tuple(k.shape)}, got {tuple(v.shape)}")
+    if k.shape[-1] != q.shape[-1] or (not packed and k.shape[0] != q.shape[0]):
+        raise ValueError(f"k: needs q's batch and dim, of {tuple(q.shape)}, got {tuple(k.shape)}")
+    if q.shape[-1] % 8 or not 8 <= q.shape[-1] <= PADDED_DIMS[-1]:
+        raise ValueError(f"q: needs a head dim from 8 to {PADDED_DIMS[-1]} in steps of 8, got {q.shape[-1]}")
+    heads_q, heads_kv = q.shape[1], k.shape[1]
+    if not heads_kv or heads_q % heads_kv:
+        raise ValueError(f"k: needs heads that divide q's {heads_q}, got {heads_kv}")
+    if packed:
+        assert cu_q is not None and cu_k is not None
+        return [_lengths("cu_seqlens_q", cu_q, None, q), _lengths("cu_seqlens_k", cu_k, cu_q.shape[0], q)]
+    if not ragged:
+        return []
+    return [
+        torch.full((q.shape[0],), x.shape[2], dtype=torch.int32, device=q.device)
+        if given is None
+        else _lengths(name, given, q.shape[0], q)
+        for name, given, x in (("lengths_q", lengths_q, q), ("lengths_k", lengths_k, k))
+    ]
+
+
+def _lengths(name: str, given: Tensor, size: int | None, q: Tensor) -> Tensor:
+    if given.dtype != torch.int32 or given.device != q.device:
+        raise ValueError(f"{name}: needs int32 on {q.device}, got {given.dtype} on {given.device}")
+    if given.dim() != 1 or (given.shape[0] < 2 if size is None else given.shape[0] != size):
+        needs = "(batch + 1,)" if size is None else f"({size},)"
+        raise ValueError(f"{name}: needs shape {needs}, got {tuple(given.shape)}")
+    return given
+
+
+def _schedule(schedule: Schedule | str | Tensor) -> Schedule:
+    if isinstance(schedule, Schedule):
+        return schedule
+    if isinstance(schedule, Tensor):
+        return permutation(schedule)
+    if schedule not in ("ascending", "descending"):
+        raise ValueError(f"schedule: needs 'ascending', 'descending', a Schedule or a permutation, got {schedule!r}")
+    return Schedule(schedule)  # type: ignore[arg-type]
+
+
+def _sizes(q: Tensor, k: Tensor, blocks: BlockSparse, lengths: list[Tensor]) -> Sizes:
+    """Sizes as far as they are known without asking the device: of packed sequences, what the lists say."""
+    if q.dim() == 4:
+        return Sizes(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
+    batch = lengths[0].shape[0] - 1
+    longest_q = min(blocks.m_blocks * blocks.tile_m, q.shape[0])
+    positions = blocks.schedule.positions
+    n_blocks = (
+        blocks.backward.rows if blocks.backward is not None else k.shape[0] if positions is None else positions.shape[2]
+    )
+    longest_k = min(n_blocks * blocks.tile_n, k.shape[0])
+    return Sizes(batch, q.shape[1], k.shape[1], longest_q, longest_k)
+
+
+def _check_once(
+    blocks: BlockSparse, rescheduled: BlockSparse, sizes: Sizes, lengths: list[Tensor], packed: bool, shapes: tuple
+) -> None:
+    known = _checked.setdefault(blocks, [])
+    if rescheduled is blocks and any(before == shapes and _same(refs, lengths) for before, refs in known):
+        return
+    lengths_q: Tensor | None = None
+    lengths_k: Tensor | None = None
+    if packed:
+        for name, cu, total in zip(("cu_seqlens_q", "cu_seqlens_k"), lengths, (s[0] for s in shapes), strict=True):
+            steps = cu[1:] - cu[:-1]
+            if bool((steps < 0).any()) or int(cu[0]) != 0 or int(cu[-1]) != total:
+                raise ValueError(f"{name}: needs to ascend from 0 to {total}, got {cu.tolist()[:16]}")
+        lengths_q, lengths_k = (cu[1:] - cu[:-1] for cu in lengths)
+        assert lengths_q is not None and lengths_k is not None
+        sizes = replace(sizes, longest_q=int(lengths_q.max()), longest_k=int(lengths_k.max()))
+    elif lengths:
+        lengths_q, lengths_k = lengths
+        for name, given, most in zip(("lengths_q", "lengths_k"), lengths, (s[2] for s in shapes), strict=True):
+            if bool((given < 0).any()) or bool((given > most).any()):
+                raise ValueError(f"{name}: needs lengths from 0 to {most}, got {given.tolist()[:16]}")
+    sizes = replace(sizes, lengths_q=lengths_q, lengths_k=lengths_k)
+    check_shapes(rescheduled, sizes)
+    check_contents(rescheduled, sizes)
+    if rescheduled is blocks:
+        del known[:-7]
+        known.append((shapes, [(weakref.ref(x), x._version) for x in lengths]))
+
+
+def _same(refs: list[tuple[weakref.ref, int]], lengths: list[Tensor]) -> bool:
+    return len(refs) == len(lengths) and all(
+        ref() is x and version == x._version for (ref, version), x in zip(refs, lengths, strict=True)
+    )
+
+
+def _capturing(q: Tensor) -> bool:
+    return q.is_cuda and torch.cuda.is_current_stream_capturing()

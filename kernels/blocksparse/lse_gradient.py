@@ -1,0 +1,65 @@
+"""The backward pass where LSE has a gradient too.
+
+dS = P (dP - delta) with delta = sum over d of dO·O; a gradient of LSE adds P dLSE, so it is the same pass with delta -
+dLSE. That is subtracted between preprocess, which writes delta, and the kernel that reads it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from kernels.blocksparse import launch_backward
+from kernels.blocksparse.launch import Sequences
+from kernels.blocksparse.launch_backward import Workspace, backward_launches, make_workspace, seams_of
+from kernels.blocksparse.launcher import launch
+from kernels.blocksparse.lists import BlockSparse
+from kernels.blocksparse.variant import Seams
+
+
+def backward_pass(
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    do: Tensor,
+    sequences: Sequences,
+    blocks: BlockSparse,
+    *,
+    grad_lse: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    deterministic: bool,
+    seams: Seams,
+) -> None:
+    """`launch_backward.backward`, and grad_lse: the gradient of lse, float32 and of its shape, any strides, or None."""
+    tensors = (dq, dk, dv, q, k, v, o, lse, do, sequences, blocks)
+    if grad_lse is None:
+        launch_backward.backward(*tensors, scale=scale, softcap=softcap, deterministic=deterministic, seams=seams)
+        return
+    workspace = make_workspace(q, sequences, blocks)
+    launches = backward_launches(*tensors, workspace, scale=scale, softcap=softcap, deterministic=deterministic)
+    for variant, values in launches:
+        launch(variant, q.device, values, seams_of(seams, variant.kind))
+        if variant.kind == "preprocess":
+            subtract(grad_lse, workspace, sequences, blocks, q.shape[-2])
+
+
+def subtract(grad_lse: Tensor, workspace: Workspace, sequences: Sequences, blocks: BlockSparse, heads_q: int) -> None:
+    """delta -= grad_lse, for every row that there is: (batch, heads_q, len_q), or packed (heads_q, total)."""
+    stride_batch, total = workspace.tiles
+    delta = workspace.delta.view(heads_q, total * blocks.tile_m)
+    if grad_lse.dim() == 3:
+        delta = delta.view(heads_q, sequences.batch, stride_batch * blocks.tile_m)[:, :, : grad_lse.shape[2]]
+        delta -= grad_lse.transpose(0, 1)
+        return
+    row = torch.arange(grad_lse.shape[1], device=grad_lse.device)
+    ends = (sequences.q_begin + sequences.q_length).to(torch.int64)
+    batch = torch.searchsorted(ends, row, right=True).clamp_(max=sequences.batch - 1)
+    begin = sequences.q_begin[batch].to(torch.int64)
+    tile = batch * stride_batch + begin // blocks.tile_m
+    delta[:, tile * blocks.tile_m + row - begin] -= grad_lse
