@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-
-if TYPE_CHECKING:  # the child ties its lifeline before it spends seconds on torch
-    from torch import Tensor
+from typing import Any, Protocol, runtime_checkable
 
 
 @runtime_checkable
 class Watched(Protocol):
-    """A target whose kernels wait on semaphores in global memory, and that can name them.
+    """A target that can say what its device's memory shows while its run does not end.
 
-    On a GPU a copy on a second stream works while a kernel spins, so the stuck values can be read out of a hang. The
-    child would do it from a thread of its own while `run` blocks in a synchronisation (which releases the GIL), and the
-    values would stand in evidence["semaphores"]. Nobody calls this yet.
+    Called from a thread of its own (lookout.py) while `run`, or the wait after it, blocks without holding the GIL; more
+    than once. On a GPU it must neither synchronise nor allocate: see fuzz/devices/cuda.py. The result is added to the
+    verdict's evidence of a hang: JSON values by name; "explained", if there, is the one line of text that says why.
     """
 
-    def watched(self) -> Mapping[str, Tensor]:
-        """The semaphores of the run that is going on, by name: int32 tensors on the target's device."""
+    def look(self) -> dict[str, Any]:
+        """What is seen now."""

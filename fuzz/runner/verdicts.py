@@ -25,7 +25,10 @@ def hung(case_id: str, ended: Hung, output: str, more: dict[str, Any]) -> Verdic
     trouble = ended.later.trouble or ended.stacks.trouble
     if trouble:
         evidence["stack_trouble"] = trouble
-    return _verdict(case_id, "hang", "hang", message + (f", in {where}" if where else ""), trail, evidence | more)
+    message += f", in {where}" if where else ""
+    explained = str(ended.seen.get("explained", "")).partition("\n")[0]
+    message += f": {explained}" if explained else ""
+    return _verdict(case_id, "hang", "hang", message, trail, evidence | ended.seen | more)
 
 
 def died(case_id: str, ended: Died, code: int, output: str, *, starved: bool, alive: bool) -> Verdict:

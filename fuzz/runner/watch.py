@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fuzz.runner import memory
 from fuzz.runner.evidence import Sampler, Stacks
 from fuzz.runner.limits import Limits
 from fuzz.runner.process import Child
-from fuzz.runner.wire import Answer, Entered, Failed, Gone, Refused
+from fuzz.runner.wire import Answer, Entered, Failed, Gone, Observed, Refused
 
 BEGIN = "begin"  # the case was sent, and the child has said nothing yet
 LOAD = "load"  # the child imports the target
@@ -70,13 +70,15 @@ class Grown:
 
 @dataclass(frozen=True)
 class Hung:
-    """Confirmed. `cpu_share`: CPU seconds per second between suspicion and confirmation (0 asleep, 1 spinning)."""
+    """Confirmed. `cpu_share`: CPU seconds per second between suspicion and confirmation (0 asleep, 1 spinning).
+    `seen`: what the child itself saw of its device (lookout.py)."""
 
     trail: Trail
     stacks: Stacks
     later: Stacks
     cpu_share: float
     resident: int
+    seen: dict[str, Any]
 
 
 Ended: TypeAlias = Replied | Died | Grown | Hung
@@ -114,6 +116,7 @@ class Watch:
         self._slow: list[Slow] = []
         self._phase, self._limit, self._began = BEGIN, _BEGIN_SECONDS, monotonic()
         self._starved: float | None = None
+        self._seen: dict[str, Any] = {}
         self._suspicion: _Suspicion | None = None
 
     def follow(self) -> Ended:
@@ -130,6 +133,10 @@ class Watch:
         """Takes messages until one ends the case or none comes for `seconds`."""
         try:
             while (message := self._child.connection.receive(seconds)) is not None:
+                if isinstance(message, Observed):
+                    self._seen = message.evidence | {"looks": int(self._seen.get("looks", 0)) + 1}
+                    seconds = self._patience()
+                    continue
                 self._leave()
                 if not isinstance(message, Entered):
                     return Replied(message, self._trail(0.0))
@@ -167,7 +174,8 @@ class Watch:
         stacks = suspicion.sampler.take()
         self._suspicion = None
         later = Sampler(self._child, self._limits, gently=False).take()
-        return self._receive(0.0) or Hung(trail, stacks, later, round(share, 2), memory.resident(self._child.pid))
+        resident = memory.resident(self._child.pid)
+        return self._receive(0.0) or Hung(trail, stacks, later, round(share, 2), resident, self._seen)
 
     def _leave(self) -> None:
         """The phase has ended; where it was suspected, it was slow."""

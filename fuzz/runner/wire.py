@@ -10,6 +10,7 @@ from __future__ import annotations
 import select
 import socket
 import struct
+import threading
 from time import monotonic
 from typing import Any, TypeAlias
 
@@ -71,6 +72,12 @@ class Entered(msgspec.Struct, frozen=True, tag=True):
     limit: float
 
 
+class Observed(msgspec.Struct, frozen=True, tag=True):
+    """What the child saw of its device while a run went on; evidence, should this be a hang. The later one counts."""
+
+    evidence: dict[str, Any]
+
+
 class Answer(msgspec.Struct, frozen=True, tag=True):
     """The case is done."""
 
@@ -92,7 +99,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 ToWorker: TypeAlias = Open | Run
 FromStem: TypeAlias = Ready | Forked | Ended | Refused
-FromWorker: TypeAlias = Opened | Entered | Answer | Refused | Failed
+FromWorker: TypeAlias = Opened | Entered | Observed | Answer | Refused | Failed
 
 
 class Gone(Exception):
@@ -107,6 +114,7 @@ class Connection:
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
         self._bytes = bytearray()
+        self._sending = threading.Lock()
         self._decode = msgspec.msgpack.Decoder(kind).decode
         self._encode = msgspec.msgpack.Encoder().encode
 
@@ -114,7 +122,8 @@ class Connection:
         """Raises Gone when nobody reads."""
         data = self._encode(message)
         try:
-            self._sock.sendall(_HEAD.pack(len(data)) + data)
+            with self._sending:  # a child has two threads that speak
+                self._sock.sendall(_HEAD.pack(len(data)) + data)
         except OSError as error:
             raise Gone(str(error)) from None
 

@@ -9,9 +9,24 @@ import importlib
 import os
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from fuzz.runner.wire import Answer, Connection, Entered, Failed, Open, Opened, Refused, Run, Start
+from fuzz.runner.lookout import Lookout
+from fuzz.runner.wire import (
+    Answer,
+    Connection,
+    Entered,
+    Failed,
+    Gone,
+    Observed,
+    Open,
+    Opened,
+    Refused,
+    Run,
+    Start,
+)
 
 
 class Workshop:
@@ -37,13 +52,14 @@ class Workshop:
 
 def serve(workshop: Workshop, connection: Connection) -> None:
     """Answers the client's messages until it is gone (raises Gone)."""
+    lookout = Lookout(partial(_tell, connection))
     while True:
         message = connection.receive()
         if isinstance(message, Open):
             connection.send(_open(workshop, message))
         else:
             assert isinstance(message, Run)
-            connection.send(_run(workshop, connection, message))
+            connection.send(_run(workshop, connection, lookout, message))
 
 
 def refused(error: BaseException) -> Refused:
@@ -65,11 +81,17 @@ def _open(workshop: Workshop, message: Open) -> Opened | Refused:
     return Opened()
 
 
-def _run(workshop: Workshop, connection: Connection, message: Run) -> Answer | Refused | Failed:
+def _tell(connection: Connection, seen: dict[str, Any]) -> None:
+    with suppress(Gone):  # the main thread finds out
+        connection.send(Observed(seen))
+
+
+def _run(workshop: Workshop, connection: Connection, lookout: Lookout, message: Run) -> Answer | Refused | Failed:
     """Judges one case. Only what is no fault of the target is Refused or Failed."""
 
     def enter(phase: str, limit: float) -> None:
         connection.send(Entered(phase, limit))
+        lookout.entered(phase, limit)
 
     case = workshop.decode(message.case)
     if case.target not in workshop.targets:
@@ -78,12 +100,16 @@ def _run(workshop: Workshop, connection: Connection, message: Run) -> Answer | R
             workshop.load(case.target)
         except BaseException as error:
             return refused(error)
+    target = workshop.targets[case.target]
+    lookout.begin(target)
     try:
-        return Answer(workshop.execute(case, workshop.targets[case.target], enter))
+        return Answer(workshop.execute(case, target, enter))
     except Exception:
         return Failed(traceback.format_exc())
     except BaseException as error:
         return Answer(_left(case.id, error))
+    finally:
+        lookout.end()
 
 
 def _left(case_id: str, error: BaseException) -> Any:

@@ -7,6 +7,7 @@ no entry uses is filled with numbers that a kernel which reads them cannot survi
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ def blocks_of(case: Case, device: torch.device | str = "cpu") -> BlockSparse:
     """Block lists of a case on `device`, both directions, with the ranks of its schedule."""
     p, options = case.problem, default_variant() | case.variant
     tile_m, tile_n = int(options["tile_m"]), int(options["tile_n"])
-    tiles = {"tile_m": tile_m, "tile_n": tile_n, "schedule": schedule_of(case, device), "backward": p.backward}
+    tiles: dict[str, Any] = {"tile_m": tile_m, "tile_n": tile_n, "schedule": schedule_of(case, device), "backward": p.backward}
     if options["mask"] == "band":
         left, right, align = _band(p)
         made = bands.band(p.lengths_q, p.lengths_k, left=left, right=right, align=align, device=device, **tiles)
