@@ -1,0 +1,258 @@
+"""block_sparse_attention as a PyTorch operator: what it refuses, its autograd, tracing. Launches are those of
+slow_kernels.py, on the CPU; the compiled kernels have tests of their own."""
+
+import gc
+
+import pytest
+import slow_kernels
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from kernels.blocksparse import api, ops
+from kernels.blocksparse.api import block_sparse_attention
+from kernels.blocksparse.bands import causal, window
+from kernels.blocksparse.from_mask import from_mask
+from kernels.blocksparse.intervals import documents
+from kernels.blocksparse.lists import BlockSparse
+from kernels.blocksparse.schedule import DESCENDING, permutation
+from kernels.blocksparse.write_order import with_order
+
+
+@pytest.fixture(autouse=True)
+def _slow_launches(monkeypatch):
+    monkeypatch.setattr(ops.launch, "forward", slow_kernels.forward)
+    monkeypatch.setattr(ops, "backward_pass", slow_kernels.backward_pass)
+
+
+def tensors(batch=2, heads_q=4, heads_kv=2, len_q=100, len_k=130, dim=16, dtype=torch.bfloat16, grad=True):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (batch, heads_q, len_q, dim), (batch, heads_kv, len_k, dim), (batch, heads_kv, len_k, dim)
+    return [torch.randn(shape, generator=generator).to(dtype).requires_grad_(grad) for shape in shapes]
+
+
+def some_mask(batch=2, heads=4, len_q=100, len_k=130):
+    mask = torch.rand(batch, heads, len_q, len_k, generator=torch.Generator().manual_seed(1)) < 0.3
+    mask[:, 1] = False
+    mask[..., 70:, :] = False
+    mask[..., :64, :64] = True
+    return mask
+
+
+def reference(q, k, v, mask):
+    out = scaled_dot_product_attention(q.double(), k.double(), v.double(), mask, enable_gqa=True)
+    return out.masked_fill(~mask.any(-1, keepdim=True), 0.0)
+
+
+def test_out_lse_and_gradients_are_those_of_dense_attention():
+    q, k, v = tensors()
+    mask = some_mask()
+    out, lse = block_sparse_attention(q, k, v, from_mask(mask, tile_m=64, tile_n=64))
+    wanted = reference(q, k, v, mask)
+    assert out.dtype == q.dtype and lse.dtype == torch.float32
+    torch.testing.assert_close(out.double(), wanted, atol=1e-2, rtol=1e-2)
+    scores = (q.double() @ k.double().repeat_interleave(2, 1).transpose(2, 3) / 4).masked_fill(~mask, -float("inf"))
+    torch.testing.assert_close(lse.double(), scores.logsumexp(-1))
+    grad = torch.randn(out.shape, generator=torch.Generator().manual_seed(2)).to(out.dtype)
+    found = torch.autograd.grad(out, (q, k, v), grad)
+    wanted_grads = torch.autograd.grad(wanted, (q, k, v), grad.double())
+    for one, other in zip(found, wanted_grads, strict=True):
+        torch.testing.assert_close(one, other.nan_to_num(0.0), atol=2e-2, rtol=2e-2)
+
+
+def test_lse_is_differentiable():
+    q, k, v = tensors()
+    _, lse = block_sparse_attention(q, k, v, causal(100, 130, tile_m=64, tile_n=64))
+    found = torch.autograd.grad(lse.sum(), (q, k, v))
+    scores = q.double() @ k.double().repeat_interleave(2, 1).transpose(2, 3) / 4
+    scores = scores.masked_fill(~torch.ones(100, 130, dtype=torch.bool).tril(), -float("inf"))
+    wanted = torch.autograd.grad(scores.logsumexp(-1).sum(), (q, k))
+    for one, other in zip(found, wanted, strict=False):
+        torch.testing.assert_close(one, other, atol=2e-2, rtol=2e-2)
+    assert not found[2].any()
+
+
+def test_packed_sequences_are_padded_ones():
+    lengths_q, lengths_k = [100, 0, 17], [30, 64, 130]
+    q, k, v = tensors(3, len_q=100, len_k=130, grad=False)
+    blocks = window(lengths_q, lengths_k, left=40, right=10, tile_m=64, tile_n=64)
+    limits = [torch.tensor(lengths, dtype=torch.int32) for lengths in (lengths_q, lengths_k)]
+    padded, padded_lse = block_sparse_attention(q, k, v, blocks, lengths_q=limits[0], lengths_k=limits[1])
+    packed = [
+        torch.cat([x[b, :, :n].transpose(0, 1) for b, n in enumerate(lengths)])
+        for x, lengths in ((q, lengths_q), (k, lengths_k), (v, lengths_k))
+    ]
+    starts = [torch.nn.functional.pad(x.cumsum(0, dtype=torch.int32), (1, 0)) for x in limits]
+    out, lse = block_sparse_attention(*packed, blocks, cu_seqlens_q=starts[0], cu_seqlens_k=starts[1])
+    assert torch.equal(out[:100].transpose(0, 1), padded[0]) and torch.equal(lse[:, :100], padded_lse[0])
+    assert torch.equal(out[100:].transpose(0, 1), padded[2, :, :17]) and torch.equal(
+        lse[:, 100:], padded_lse[2, :, :17]
+    )
+    assert not padded[1].any() and bool((padded_lse[1] == -float("inf")).all())
+    assert not padded[2, :, 17:].any()
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("name", ["bits", "intervals", "band", "permutation", "packed", "ragged"])
+def test_opcheck(name, deterministic):
+    q, k, v = tensors(1, 2, 1, 70, 70)
+    blocks = from_mask(some_mask(1, 2, 70, 70), tile_m=64, tile_n=64)
+    lengths = []
+    if name == "intervals":
+        blocks = documents([10, 40], 70, 70, tile_m=64, tile_n=64)
+    if name == "band":
+        blocks = causal(70, 70, tile_m=64, tile_n=64)
+    if name == "permutation":
+        blocks = with_order(blocks, permutation(torch.tensor([[[1, 0]]], dtype=torch.int32)))
+    if name == "packed":
+        q, k, v = (x.detach()[0].transpose(0, 1).contiguous().requires_grad_() for x in (q, k, v))
+        lengths = [torch.tensor([0, 70], dtype=torch.int32)] * 2
+    if name == "ragged":
+        lengths = [torch.tensor([70], dtype=torch.int32)] * 2
+    lists, numbers = ops.flatten(blocks)
+    arguments = (q, k, v, lengths, lists, numbers, 0.25, 0.0, deterministic, "")
+    torch.library.opcheck(ops.block_sparse_forward, arguments)
+    out, lse = ops.block_sparse_forward(*arguments)
+    arguments = (torch.ones_like(out), None, q, k, v, out.detach(), lse.detach(), *arguments[3:])
+    torch.library.opcheck(ops.block_sparse_backward, tuple(x.detach() if torch.is_tensor(x) else x for x in arguments))
+
+
+def test_compiles_without_graph_breaks():
+    q, k, v = tensors(1, 2, 1, 70, 70)
+    blocks = causal(70, 70, tile_m=64, tile_n=64)
+
+    def step(q, k, v):
+        out, lse = block_sparse_attention(q, k, v, blocks, deterministic=True)
+        return out.float().sum() + lse.sum()
+
+    eager = torch.autograd.grad(step(q, k, v), (q, k, v))
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    traced = torch.autograd.grad(compiled(q, k, v), (q, k, v))
+    for one, other in zip(traced, eager, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_compiles_with_another_schedule_and_blocks_as_an_argument():
+    q, k, v = tensors(1, 2, 1, 70, 70, grad=False)
+    blocks = from_mask(some_mask(1, 2, 70, 70), tile_m=64, tile_n=64)
+    compiled = torch.compile(
+        lambda q, k, v, blocks: block_sparse_attention(q, k, v, blocks, schedule="descending", softcap=3.0),
+        fullgraph=True,
+        backend="aot_eager",
+    )
+    eager = block_sparse_attention(q, k, v, blocks, softcap=3.0)
+    for one, other in zip(compiled(q, k, v, blocks), eager, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_lists_survive_the_way_through_the_operator():
+    for blocks in (
+        from_mask(some_mask(), tile_m=64, tile_n=128, backward=False),
+        with_order(from_mask(some_mask()), permutation(torch.tensor([[[1, 0]]], dtype=torch.int32))),
+        causal(70, 70, schedule=DESCENDING),
+        documents([10], 70, 70),
+    ):
+        lists, numbers = ops.flatten(blocks)
+        back = ops.unflatten(lists, numbers)
+        again, numbers_again = ops.flatten(back)
+        assert numbers_again == numbers
+        assert len(again) == len(lists) and all(one is other for one, other in zip(again, lists, strict=True))
+        assert (back.tile_m, back.tile_n, back.schedule.kind) == (blocks.tile_m, blocks.tile_n, blocks.schedule.kind)
+        assert isinstance(back, BlockSparse) and type(back.mask) is type(blocks.mask)
+
+
+def good():
+    q, k, v = tensors(grad=False)
+    return {"q": q, "k": k, "v": v, "blocks": causal(100, 130, tile_m=64, tile_n=64)}
+
+
+def starts(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def packed(**more):
+    q, k, v = (torch.zeros(20, heads, 16, dtype=torch.float16) for heads in (4, 2, 2))
+    call = {"q": q, "k": k, "v": v, "blocks": causal([5, 15], [15, 5])}
+    return call | {"cu_seqlens_q": starts(0, 5, 20), "cu_seqlens_k": starts(0, 15, 20)} | more
+
+
+WRONG = {
+    "q: needs bfloat16": lambda: good() | {"q": torch.zeros(2, 4, 100, 16)},
+    "q: needs 4 dimensions": lambda: good() | {"q": good()["q"][0]},
+    "q: needs 3 dimensions": lambda: good() | {"cu_seqlens_q": starts(0, 1), "cu_seqlens_k": starts(0, 1)},
+    "k: needs q's torch.bfloat16": lambda: good() | {"k": good()["k"].half()},
+    "v: needs k's shape": lambda: good() | {"v": good()["v"][:, :, :-1]},
+    "k: needs q's batch and dim": lambda: good() | {"k": good()["k"][:1], "v": good()["v"][:1]},
+    "q: needs a head dim": lambda: {x: y[..., :12] if torch.is_tensor(y) else y for x, y in good().items()},
+    "k: needs heads that divide q's 3": lambda: good() | {"q": good()["q"][:, :3]},
+    "scale: needs a finite number, positive, got 0": lambda: good() | {"scale": 0.0},
+    "scale: needs a finite number, positive, got -1": lambda: good() | {"scale": -1.0},
+    "softcap: needs a finite number, 0 or positive, got inf": lambda: good() | {"softcap": float("inf")},
+    "blocks: needs a BlockSparse": lambda: good() | {"blocks": None},
+    r"blocks\.forward\.partial\.count: needs shape": lambda: good() | {"blocks": causal(400, 130)},
+    "schedule: needs 'ascending'": lambda: good() | {"schedule": "spt"},
+    r"schedule\.positions: needs every n_block": lambda: good() | {"schedule": starts(0, 0, 1).view(1, 1, 3)},
+    "cu_seqlens_q: needs cu_seqlens_k": lambda: packed(cu_seqlens_k=None),
+    "lengths_q: needs None": lambda: packed(lengths_q=starts(5, 15)),
+    "cu_seqlens_q: needs int32": lambda: packed(cu_seqlens_q=starts(0, 5, 20).long()),
+    r"cu_seqlens_k: needs shape \(3,\)": lambda: packed(cu_seqlens_k=starts(0, 20)),
+    "cu_seqlens_q: needs to ascend from 0 to 20": lambda: packed(cu_seqlens_q=starts(0, 5, 21)),
+    "cu_seqlens_k: needs to ascend": lambda: packed(cu_seqlens_k=starts(0, 25, 20)),
+    r"blocks\.forward\.full\.count: needs 0 for rows past": lambda: packed(
+        blocks=causal([5, 150], [15, 5], tile_m=64), cu_seqlens_q=starts(0, 150, 155),
+        q=torch.zeros(155, 4, 16, dtype=torch.float16),
+    ),
+    "lengths_q: needs lengths from 0 to 100": lambda: good() | {"lengths_q": starts(50, 101)},
+    r"lengths_k: needs shape \(2,\)": lambda: good() | {"lengths_k": starts(50)},
+    "seams: needs one of": lambda: good() | {"seams": "nothing"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_calls_are_refused(message):
+    with pytest.raises(ValueError, match=message):
+        block_sparse_attention(**WRONG[message]())
+
+
+def test_good_calls_are_not_refused():
+    block_sparse_attention(**good())
+    block_sparse_attention(**packed())
+
+
+def test_gradients_need_backward_lists():
+    q, k, v = tensors()
+    blocks = causal(100, 130, backward=False)
+    with pytest.raises(ValueError, match=r"blocks\.backward"):
+        block_sparse_attention(q, k, v, blocks)
+    with torch.no_grad():
+        block_sparse_attention(q, k, v, blocks)
+
+
+def test_lists_are_read_once_for_each_set_of_lengths(monkeypatch):
+    checked = []
+    monkeypatch.setattr(api, "check_contents", lambda blocks, sizes: checked.append(sizes))
+    call = good()
+    for _ in range(3):
+        block_sparse_attention(**call)
+    assert len(checked) == 1
+    lengths = starts(100, 60)
+    for _ in range(3):
+        block_sparse_attention(**call, lengths_q=lengths)
+    assert len(checked) == 4  # lengths_k is made at each call there, so nothing can be known of it
+    both = {"lengths_q": lengths, "lengths_k": starts(130, 130)}
+    for _ in range(3):
+        block_sparse_attention(**call, **both)
+    assert len(checked) == 5
+    lengths[1] = 70
+    block_sparse_attention(**call, **both)
+    assert len(checked) == 6
+
+
+def test_what_was_checked_is_forgotten_with_its_blocks():
+    gc.collect()
+    before = len(api._checked)
+    call = good()
+    block_sparse_attention(**call)
+    assert len(api._checked) == before + 1
+    del call
+    gc.collect()
+    assert len(api._checked) == before
