@@ -1,0 +1,227 @@
+"""Is the metadata of a block-sparse kernel right? Every invariant of its lists, masks, ranks and schedule, against the
+token predicate.
+
+Takes plain tensors and reads them one entry at a time, sharing nothing with the code that made them. A tile with a kept
+(query, key) pair must be listed once, as full only where all its pairs are kept, and its mask must keep exactly those;
+backward lists hold the same tiles; ranks of one dQ tile count its KV tiles in launch order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from oracles.finding import Finding, Place
+from oracles.problem import Problem, mask_tile
+
+Tile: TypeAlias = tuple[int, int, int, int]  # sequence, query head, m_block, n_block
+MOST = 8  # tiles named in a message
+
+
+@dataclass(frozen=True)
+class List:
+    """One block list: count and begin (batch|1, heads_q|1, rows), index flat; rows are m blocks forward, n backward."""
+
+    count: Tensor
+    index: Tensor
+    begin: Tensor
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What is checked; each of partial and full lists comes first to last as (partial, full).
+
+    words, slot, slot_backward   packed masks, (slots, tile_m, tile_n / 32), and slots parallel to the partial indices
+    bounds                       or row intervals, (batch|1, heads_q|1, n_func, rows)
+    band                         or (left, right, offset (batch|1,)); without any of the three partial tiles are
+                                 unmasked
+    ranks, launch_order          parallel to the backward indices; (batch|1, heads_kv|1, n_blocks)
+    """
+
+    tile_m: int
+    tile_n: int
+    forward: tuple[List, List]
+    backward: tuple[List, List] | None = None
+    words: Tensor | None = None
+    slot: Tensor | None = None
+    slot_backward: Tensor | None = None
+    bounds: Tensor | None = None
+    band: tuple[int, int, Tensor] | None = None
+    ranks: tuple[Tensor, Tensor] | None = None
+    launch_order: Tensor | None = None
+
+
+def check(problem: Problem, of: Metadata) -> list[Finding]:
+    """Findings of oracle "metadata", one for each kind of fault and direction; none where all is right.
+
+    Kinds: malformed (rows outside of the index, blocks out of range), duplicate (listed twice, or partial and full),
+    missing, wrong (full but masked, listed but empty, a mask that differs), mismatched (backward against forward),
+    order (ranks, or a schedule that is no permutation).
+    """
+    truth = tiles(problem, of.tile_m, of.tile_n)
+    forward, found = _entries(problem, of, of.forward, backward=False)
+    found += _against_truth(forward, truth, "forward")
+    found += _masks(problem, of, forward, of.slot, "forward")
+    if of.backward is None:
+        return found
+    backward, more = _entries(problem, of, of.backward, backward=True)
+    found += more
+    found += _against_truth(backward, truth, "backward")
+    found += _masks(problem, of, backward, of.slot_backward, "backward")
+    kinds = [{(e.tile, e.full) for e in entries} for entries in (forward, backward)]
+    found += _finding(
+        "mismatched", "backward", [tile for tile, _ in sorted(kinds[0] ^ kinds[1])], "listed one way only"
+    )
+    if of.ranks is not None and of.launch_order is not None:
+        found += _order(problem, of, backward)
+    return found
+
+
+def tiles(problem: Problem, tile_m: int, tile_n: int) -> dict[Tile, bool]:
+    """Tiles with at least one kept pair, and whether every pair of theirs (inside the lengths) is kept."""
+    found: dict[Tile, bool] = {}
+    for b in range(problem.batch):
+        len_q, len_k = problem.lengths_q[b], problem.lengths_k[b]
+        for head in range(problem.heads_q):
+            for m in range(-(-len_q // tile_m)):
+                rows = (m * tile_m, min((m + 1) * tile_m, len_q))
+                strip = mask_tile(problem, b, head, rows, (0, len_k), "cpu").expand(rows[1] - rows[0], len_k)
+                for n in range(-(-len_k // tile_n)):
+                    part = strip[:, n * tile_n : (n + 1) * tile_n]
+                    if bool(part.any()):
+                        found[b, head, m, n] = bool(part.all())
+    return found
+
+
+@dataclass(frozen=True)
+class _Entry:
+    tile: Tile
+    full: bool
+    place: int
+
+
+def _entries(
+    problem: Problem, of: Metadata, lists: tuple[List, List], backward: bool
+) -> tuple[list[_Entry], list[Finding]]:
+    """Every entry for every sequence and head, and what is malformed or twice among them."""
+    name = "backward" if backward else "forward"
+    entries, malformed, twice = [], [], []
+    seen: set[Tile] = set()
+    for full, one in enumerate(lists):
+        count, begin, index = one.count.tolist(), one.begin.tolist(), one.index.tolist()
+        for b in range(problem.batch):
+            sizes = (-(-problem.lengths_q[b] // of.tile_m), -(-problem.lengths_k[b] // of.tile_n))
+            rows, cols = sizes[::-1] if backward else sizes
+            for head in range(problem.heads_q):
+                counts = count[b % len(count)][head % len(count[0])]
+                begins = begin[b % len(count)][head % len(count[0])]
+                for row, (number, start) in enumerate(zip(counts, begins, strict=True)):
+                    if number < 0 or (number and not 0 <= start <= start + number <= len(index)):
+                        malformed.append((b, head, row, number) if not backward else (b, head, number, row))
+                        continue
+                    for place in range(start, start + number):
+                        col = index[place]
+                        tile = (b, head, col, row) if backward else (b, head, row, col)
+                        if row >= rows or not 0 <= col < cols:
+                            malformed.append(tile)
+                            continue
+                        if tile in seen:
+                            twice.append(tile)
+                        seen.add(tile)
+                        entries.append(_Entry(tile, bool(full), place))
+    found = _finding("malformed", name, malformed, "outside of the index or of the sequence")
+    return entries, found + _finding("duplicate", name, twice, "listed more than once")
+
+
+def _against_truth(entries: list[_Entry], truth: dict[Tile, bool], name: str) -> list[Finding]:
+    listed = {e.tile for e in entries}
+    found = _finding("missing", name, [tile for tile in truth if tile not in listed], "has kept pairs, not listed")
+    found += _finding("wrong", name, [e.tile for e in entries if e.tile not in truth], "listed, has no kept pair")
+    return found + _finding(
+        "wrong", name, [e.tile for e in entries if e.full and not truth.get(e.tile, True)], "listed as full, is masked"
+    )
+
+
+def _masks(problem: Problem, of: Metadata, entries: list[_Entry], slot: Tensor | None, name: str) -> list[Finding]:
+    """Partial tiles whose mask is not the predicate."""
+    wrong = []
+    for e in entries:
+        if e.full:
+            continue
+        b, head, m, n = e.tile
+        rows = (m * of.tile_m, min((m + 1) * of.tile_m, problem.lengths_q[b]))
+        cols = (n * of.tile_n, min((n + 1) * of.tile_n, problem.lengths_k[b]))
+        kept = _mask_of(of, e, slot, rows, cols)
+        if kept is None or not torch.equal(kept, mask_tile(problem, b, head, rows, cols, "cpu").expand(kept.shape)):
+            wrong.append(e.tile)
+    return _finding("wrong", name, wrong, "its mask is not the predicate")
+
+
+def _mask_of(
+    of: Metadata, entry: _Entry, slot: Tensor | None, rows: tuple[int, int], cols: tuple[int, int]
+) -> Tensor | None:
+    """What the metadata keep of a partial tile: bool (rows, cols); None where its slot is out of range."""
+    b, head, _, _ = entry.tile
+    q, k = torch.arange(*rows)[:, None], torch.arange(*cols)[None, :]
+    if of.words is not None:
+        assert slot is not None
+        at = int(slot[entry.place])
+        if not 0 <= at < len(of.words):
+            return None
+        words = of.words[at].cpu()[q - rows[0], (k - cols[0]) // 32].to(torch.int64)
+        return (words >> ((k - cols[0]) % 32)) & 1 == 1
+    if of.bounds is not None:
+        bounds = of.bounds[b % of.bounds.shape[0], head % of.bounds.shape[1]].cpu()[:, rows[0] : rows[1], None]
+        kept = k < bounds[0]
+        for start, stop in zip(bounds[1::2], bounds[2::2], strict=True):
+            kept = kept | ((start <= k) & (k < stop))
+        return kept
+    if of.band is not None:
+        left, right, offset = of.band
+        diagonal = q + int(offset[b % len(offset)])
+        return (diagonal - left <= k) & (k <= diagonal + right)
+    return torch.ones(q.shape[0], k.shape[1], dtype=torch.bool)
+
+
+def _order(problem: Problem, of: Metadata, entries: list[_Entry]) -> list[Finding]:
+    assert of.launch_order is not None and of.ranks is not None
+    order, ranks = of.launch_order.tolist(), [one.tolist() for one in of.ranks]
+    found, wrong = [], []
+    positions = [[{n: p for p, n in enumerate(head)} for head in batch] for batch in order]
+    for b, batch in enumerate(order):
+        for head, launched in enumerate(batch):
+            if sorted(launched) != list(range(len(launched))):
+                tensor = "launch_order"
+                message = f"sequence {b}, KV head {head}: not every n_block once: {launched[:16]}"
+                found.append(Finding("metadata", "order", message, tensor, Place(batch=b, head=head)))
+    if found:
+        return found
+    adders: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+    for e in entries:
+        b, head, m, n = e.tile
+        of_b = positions[b % len(positions)]
+        position = of_b[head // problem.group % len(of_b)][n]
+        adders.setdefault((b, head, m), []).append((position, ranks[e.full][e.place]))
+    for (b, head, m), here in adders.items():
+        if [rank for _, rank in sorted(here)] != list(range(len(here))):
+            wrong.append((b, head, m, -1))
+    return _finding("order", "ranks", wrong, "its ranks are not 0, 1, … in launch order")
+
+
+def _finding(kind: str, tensor: str, wrong: list[Tile], what: str) -> list[Finding]:
+    if not wrong:
+        return []
+    places = ", ".join(
+        f"(batch {b}, head {h}, m_block {m}" + (")" if n < 0 else f", n_block {n})") for b, h, m, n in wrong[:MOST]
+    )
+    more = f" and {len(wrong) - MOST} more" if len(wrong) > MOST else ""
+    b, head, m, _ = wrong[0]
+    message = f"{what}: {places}{more}"
+    return [
+        Finding(
+            "metadata", kind, message, tensor, Place(batch=b, head=head, tile=(m, m + 1)), {"tiles": float(len(wrong))}
+        )
+    ]
