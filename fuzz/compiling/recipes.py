@@ -6,16 +6,18 @@ from typing import Any
 
 
 def blocksparse(options: dict[str, Any], arch: str) -> Any:
-    """kernels.blocksparse: the fields of a Variant, and 'planted', the name of a planted bug or ''."""
+    """kernels.blocksparse: the fields of a Variant, and 'planted', the name of a set of seams or ''."""
     from kernels.blocksparse.compile import build
+    from kernels.blocksparse.launch_backward import seams_of
     from kernels.blocksparse.variant import NO_SEAMS, Variant
 
     fields = dict(options)
     planted = fields.pop("planted", "")
     fields["tuning"] = tuple((name, value) for name, value in fields.get("tuning", ()))
-    seams = NO_SEAMS
+    variant, seams = Variant(**fields), NO_SEAMS
     if planted:
-        from kernels.mutants.blocksparse import SEAMS
+        from kernels.mutants.blocksparse import seams_for
 
-        seams = SEAMS[planted]
-    return build(Variant(**fields), arch, seams)
+        both = seams_for(planted)
+        seams = both.forward if variant.kind == "forward" else seams_of(both.backward, variant.kind)
+    return build(variant, arch, seams)
