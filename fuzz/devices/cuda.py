@@ -1,9 +1,9 @@
-"""The CUDA device of compiled CuTe functions: loads artifacts, runs them, times them, and sees into a kernel that hangs.
+"""The CUDA device of compiled CuTe functions: loads artifacts, runs them, times them, and looks into one that hangs.
 
-`source` gives kernels.blocksparse its compiled functions out of the artifact cache. Each is wrapped so that its launches
-are known by what they were given: which kernel, and where a deterministic backward pass keeps its semaphores. Those can
-be read while the kernel spins: a copy on a second stream needs neither the first one nor the host thread that waits for
-it (49 µs while spinning, on an H100). All that the copy needs is allocated before anything hangs.
+`source` gives kernels.blocksparse its compiled functions out of the artifact cache. Each is wrapped so that its
+launches are known by what they were given: which kernel, and where a deterministic backward pass keeps its semaphores.
+Those can be read while the kernel spins: a copy on a second stream needs neither the first one nor the host thread that
+waits for it (49 µs while spinning, on an H100). All that the copy needs is allocated before anything hangs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -56,8 +57,8 @@ def build_of(variant: Variant, arch: str, seams: Seams) -> Build:
 
 
 def source(variant: Variant, arch: str, seams: Seams) -> Any:
-    """A compiled function from the artifact cache, for `kernels.blocksparse.launcher.use_source`; compiled now where the
-    cache has none. Raises CompileError."""
+    """A compiled function from the artifact cache, for `kernels.blocksparse.launcher.use_source`; compiled now where
+    the cache has none. Raises CompileError."""
     artifact = obtain(build_of(variant, arch, seams))
     return Loaded(artifact, variant)
 
@@ -78,7 +79,7 @@ def load(artifact: Artifact) -> Any:
     """The function of an artifact's object file."""
     from cutlass.cute.runtime import load_module
 
-    return getattr(load_module(str(artifact.object)), artifact.header["prefix"])
+    return load_module(str(artifact.object))[artifact.header["prefix"]]
 
 
 class Executor:
@@ -121,7 +122,7 @@ def hanging() -> Launch | None:
 
 
 class Reader:
-    """Copies device memory by address while the device is busy: a stream and a pinned buffer of its own, made before."""
+    """Copies device memory by address while the device is busy: a stream and a pinned buffer of its own, made early."""
 
     _here: Reader | None = None
 
@@ -191,4 +192,4 @@ def timed(call: Callable[[], Any], repeats: int = 10, warm_up: int = 3) -> list[
         call()
         mark.record()
     torch.cuda.synchronize()
-    return [first.elapsed_time(second) for first, second in zip(marks, marks[1:], strict=False)]
+    return [first.elapsed_time(second) for first, second in pairwise(marks)]

@@ -1,4 +1,4 @@
-"""Why a deterministic backward pass hangs: the semaphores that were read out of it, against what its metadata foretells.
+"""Why a deterministic backward pass hangs: the semaphores read out of it, against what its metadata foretells.
 
 The protocol oracle says where every semaphore ends up for a number of resident CTAs. Which number a GPU holds is found
 by trying: the one whose foretold semaphores are those that were seen. Then both say the same, and each confirms the

@@ -1,0 +1,174 @@
+"""The straight-line part of the emulator, written in LLVM IR: a loop that runs micro-operations of the form table and the
+matrix products until it meets one that it does not know, and hands that one to `interpreter.py`.
+
+    int64 straight_line(int64 code, int64 pc, int64 stop, int64 registers, int64 constants, int32 lanes)
+
+`code` is the address of the micro-operations, 16 int32 each: number, guard, operands. An operand is a byte offset into
+the warp's registers, or the complement of one into the constants. A guard is -1, or twice the offset of a predicate plus
+1 when negated. Returns the index of the first micro-operation not run, or `stop`.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from fuzz.devices.emulator.forms import FORMS, Form
+from fuzz.devices.emulator.mma import MATRIX, write_mma
+from fuzz.devices.emulator.vectors import DOUBLE, FLOAT, I1, I16, I32, I64, LANES, Value, vec
+
+WIDTH = 16  # int32 words of a micro-operation
+NUMBERS = {name: i for i, name in enumerate([*FORMS, *MATRIX])}
+STRAIGHT = len(NUMBERS)  # numbers from here on belong to the interpreter
+
+
+def load(b: ir.IRBuilder, kind: str, address: Value) -> Value:
+    """A register at `address`, as the vector type that `kind` names."""
+
+    def read(t: ir.Type) -> Value:
+        value = b.load(b.inttoptr(address, t.as_pointer()), align=4 if t is I32 else 64)
+        return value
+
+    if kind == "p":
+        return b.bitcast(read(I32), vec(I1))
+    if kind == "f32":
+        return read(vec(FLOAT))
+    if kind == "f64":
+        return read(vec(DOUBLE))
+    if kind == "f32x2":
+        return read(vec(FLOAT, 2 * LANES))
+    if kind in ("f16x2", "bf16x2"):
+        return read(vec(I16, 2 * LANES))
+    if kind == "b64":
+        return read(vec(I64))
+    value = read(vec(I32))
+    return b.trunc(value, vec(I16)) if kind in ("b16", "f16", "bf16") else value
+
+
+def raw(b: ir.IRBuilder, kind: str, value: Value) -> Value:
+    """A result as it is stored: i32 mask, 32 x i32 or 32 x i64."""
+    if kind == "p":
+        return b.bitcast(value, I32)
+    if kind in ("b16", "f16", "bf16"):
+        return b.zext(value, vec(I32))
+    return b.bitcast(value, vec(I64) if kind in ("f64", "b64", "f32x2") else vec(I32))
+
+
+class _Loop:
+    """Builds `straight_line`; one method per part of it."""
+
+    def __init__(self) -> None:
+        self.module = ir.Module("straight_line")
+        kind = ir.FunctionType(I64, [I64, I64, I64, I64, I64, I32])
+        self.function = ir.Function(self.module, kind, "straight_line")
+        self.code, self.first, self.stop, self.registers, self.constants, self.lanes = self.function.args
+        block = self.function.append_basic_block
+        self.entry, self.head, self.fetch, self.guard = (block(n) for n in ("entry", "head", "fetch", "guard"))
+        self.run, self.next, self.done = (block(n) for n in ("run", "next", "done"))
+        self.b = ir.IRBuilder(self.entry)
+
+    def word(self, index: int) -> Value:
+        return self.b.load(self.b.gep(self.at, [ir.Constant(I64, index)]), align=4)
+
+    def address(self, index: int) -> Value:
+        """Where operand `index` of the micro-operation lies."""
+        b = self.b
+        offset = self.word(2 + index)
+        outside = b.icmp_signed("<", offset, ir.Constant(I32, 0))
+        own = b.add(self.registers, b.sext(offset, I64))
+        constant = b.add(self.constants, b.sext(b.not_(offset), I64))
+        return b.select(outside, constant, own)
+
+    def build(self) -> ir.Module:
+        b = self.b
+        b.branch(self.head)
+        b.position_at_end(self.head)
+        pc = self.pc = b.phi(I64, "pc")
+        pc.add_incoming(self.first, self.entry)
+        b.cbranch(b.icmp_unsigned("<", pc, self.stop), self.fetch, self.done)
+
+        b.position_at_end(self.fetch)
+        start = b.add(self.code, b.shl(pc, ir.Constant(I64, 6)))
+        self.at = b.inttoptr(start, I32.as_pointer())
+        number = self.word(0)
+        guard = self.word(1)
+        known = b.icmp_unsigned("<", number, ir.Constant(I32, STRAIGHT))
+        b.cbranch(known, self.guard, self.done)
+
+        b.position_at_end(self.guard)
+        guarded = b.icmp_signed(">=", guard, ir.Constant(I32, 0))
+        place = b.select(guarded, b.ashr(guard, ir.Constant(I32, 1)), ir.Constant(I32, 0))
+        predicate = b.load(b.inttoptr(b.add(self.registers, b.sext(place, I64)), I32.as_pointer()), align=4)
+        flipped = b.xor(predicate, b.neg(b.and_(guard, ir.Constant(I32, 1))))
+        self.active = b.and_(self.lanes, b.select(guarded, flipped, ir.Constant(I32, -1)))
+        b.cbranch(b.icmp_unsigned("==", self.active, ir.Constant(I32, 0)), self.next, self.run)
+
+        b.position_at_end(self.run)
+        self.full = b.icmp_signed("==", self.active, ir.Constant(I32, -1))
+        bad = self.function.append_basic_block("bad")
+        choose = b.switch(number, bad)
+        self.stores()
+        for name, form in FORMS.items():
+            choose.add_case(ir.Constant(I32, NUMBERS[name]), self.case(form))
+        for name in MATRIX:
+            block = self.function.append_basic_block()
+            choose.add_case(ir.Constant(I32, NUMBERS[name]), block)
+            b.position_at_end(block)
+            together = self.function.append_basic_block()
+            b.cbranch(self.full, together, self.done)  # the interpreter brings the lanes together first
+            b.position_at_end(together)
+            write_mma(b, name, self.address)
+            b.branch(self.next)
+        b.position_at_end(bad)
+        b.unreachable()
+
+        b.position_at_end(self.next)
+        following = b.add(pc, ir.Constant(I64, 1))
+        pc.add_incoming(following, self.next)
+        b.branch(self.head)
+        b.position_at_end(self.done)
+        b.ret(pc)
+        return self.module
+
+    def stores(self) -> None:
+        """Blocks that write a result, one per stored type, blending it in when some lanes are off."""
+        self.store: dict[str, tuple[ir.Block, Value]] = {}
+        b = self.b
+        for key, t in (("mask", I32), ("b32", vec(I32)), ("b64", vec(I64))):
+            block = self.function.append_basic_block(f"store_{key}")
+            b.position_at_end(block)
+            value = b.phi(t)
+            self.store[key] = block, value
+            target = b.inttoptr(self.address(0), t.as_pointer())
+            align = 4 if key == "mask" else 64
+            if key == "mask":
+                old = b.load(target, align=align)
+                kept = b.and_(old, b.not_(self.active))
+                b.store(b.or_(kept, b.and_(value, self.active)), target, align=align)
+                b.branch(self.next)
+                continue
+            whole, part = (self.function.append_basic_block() for _ in range(2))
+            b.cbranch(self.full, whole, part)
+            b.position_at_end(whole)
+            b.store(value, target, align=align)
+            b.branch(self.next)
+            b.position_at_end(part)
+            old = b.load(target, align=align)
+            b.store(b.select(b.bitcast(self.active, vec(I1)), value, old), target, align=align)
+            b.branch(self.next)
+
+    def case(self, form: Form) -> ir.Block:
+        b = self.b
+        block = self.function.append_basic_block()
+        b.position_at_end(block)
+        operands = [load(b, kind, self.address(1 + i)) for i, kind in enumerate(form.operands)]
+        result = raw(b, form.result, form.write(b, *operands))
+        key = "mask" if result.type is I32 else ("b64" if result.type.element == I64 else "b32")
+        target, phi = self.store[key]
+        phi.add_incoming(result, b.block)
+        b.branch(target)
+        return block
+
+
+def build() -> ir.Module:
+    """The LLVM module with `straight_line` in it."""
+    return _Loop().build()

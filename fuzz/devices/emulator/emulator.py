@@ -1,0 +1,202 @@
+"""The emulated GPU as users see it: load a compiled kernel, call it with CPU tensors, get a report."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import time
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuzz.devices.emulator import ptx
+from fuzz.devices.emulator.decode import Program, decode
+from fuzz.devices.emulator.launching import Argument, HostObject, Launch, export
+from fuzz.devices.emulator.memory import Memory
+from fuzz.devices.emulator.report import EmulationError, Report
+from fuzz.devices.emulator.running import SCHEDULES, execute
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """A GPU to run kernels on.
+
+    slots       CTAs resident at once
+    schedule    'in_order', 'random', 'starve_oldest' or 'one_first': which warp goes on next
+    seed        of the random schedule, and of a permuted dispatch
+    dispatch    'in_order', 'reversed' or 'permuted': the order in which CTAs get slots
+    strict      raise EmulationError when a run finds something; else the report says so
+    budget      micro-operations of a warp, summed over a launch, after which it counts as endless
+    """
+
+    slots: int = 4
+    schedule: str = "in_order"
+    seed: int = 1
+    dispatch: str = "in_order"
+    strict: bool = True
+    budget: int = 1 << 40
+    checks: frozenset[str] = field(default=frozenset())
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ValueError(f"slots must be at least 1, not {self.slots}")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
+        if self.dispatch not in ("in_order", "reversed", "permuted"):
+            raise ValueError(f"dispatch must be 'in_order', 'reversed' or 'permuted', not {self.dispatch!r}")
+
+    def load(self, compiled: Any) -> LoadedKernel:
+        """A callable for a compiled CuTe function, or for a folder with its exported .o, .h and .ptx files."""
+        if isinstance(compiled, str | Path):
+            folder = Path(compiled)
+            texts = sorted(folder.glob("*.ptx"))
+            if len(texts) != 1:
+                raise ValueError(f"{folder}: needs one .ptx file, has {len(texts)}")
+            return LoadedKernel(self, folder, texts[0].read_text())
+        folder, text = export(compiled)
+        loaded = LoadedKernel(self, folder, text)
+        weakref.finalize(loaded, shutil.rmtree, folder, True)
+        return loaded
+
+    def load_ptx(self, text: str) -> PtxModule:
+        """The kernels of a PTX text, to be launched one by one with a grid and arguments."""
+        return PtxModule(self, text)
+
+
+class _Programs:
+    """The kernels of one PTX module, decoded when first used."""
+
+    def __init__(self, text: str) -> None:
+        self.module = ptx.parse(text)
+        self.decoded: dict[str, Program] = {}
+
+    def get(self, name: str) -> Program:
+        if name not in self.module.kernels:
+            raise ValueError(f"the PTX has no kernel {name!r}; it has {', '.join(self.module.kernels)}")
+        if name not in self.decoded:
+            self.decoded[name] = decode(self.module, self.module.kernels[name])
+        return self.decoded[name]
+
+
+class LoadedKernel:
+    """A host function and its kernels. Call it with what the CuTe function takes: torch CPU tensors for pointers and
+    tensors, numbers for scalars; the stream may be left out."""
+
+    def __init__(self, emulator: Emulator, folder: Path, text: str) -> None:
+        self.emulator = emulator
+        self.programs = _Programs(text)
+        self.host = HostObject(folder, self.params_of)
+
+    def params_of(self, name: str) -> list[tuple[int, int]]:
+        kernel = self.programs.module.kernels.get(name)
+        if kernel is None:
+            raise ValueError(f"the host function launches {name!r}, which the PTX does not have")
+        return [(p.offset, p.size) for p in kernel.params]
+
+    def __call__(self, *args: Any, emulator: Emulator | None = None, only: Sequence[int] | None = None,
+                 uninitialised: Sequence[str] = ()) -> Report:  # fmt: skip
+        """Runs the host function and everything that it launches.
+
+        emulator       another one than it was loaded with
+        only           linear indices of the CTAs to run of each launch (default: all)
+        uninitialised  names of tensor arguments whose contents count as never written
+        """
+        emulator = emulator or self.emulator
+        memory = Memory()
+        wanted = [a for a in self.host.interface.arguments if a.kind != "stream"]
+        if len(args) == len(wanted) + 1 and len(self.host.interface.arguments) == len(args):
+            args = tuple(x for x, a in zip(args, self.host.interface.arguments, strict=True) if a.kind != "stream")
+        if len(args) != len(wanted):
+            names = ", ".join(a.name for a in wanted)
+            raise ValueError(f"the kernel takes {len(wanted)} arguments ({names}), got {len(args)}")
+        known = {a.name for a in wanted}
+        for name in uninitialised:
+            if name not in known:
+                raise ValueError(f"uninitialised: no argument is called {name!r}")
+        given = iter(args)
+        values = []
+        for a in self.host.interface.arguments:
+            values.append(
+                ctypes.c_void_p(0) if a.kind == "stream" else _value(a, next(given), memory, a.name in uninitialised)
+            )
+        return _run(emulator, self.programs, self.host.call(values), memory, only)
+
+
+class PtxModule:
+    """The kernels of a PTX text."""
+
+    def __init__(self, emulator: Emulator, text: str) -> None:
+        self.emulator = emulator
+        self.programs = _Programs(text)
+
+    def launch(self, name: str | None, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared: int = 0,
+               emulator: Emulator | None = None, only: Sequence[int] | None = None) -> Report:  # fmt: skip
+        """Launches kernel `name` (None: the only one). args: tensors for pointers, ints and floats for scalars, bytes."""
+        name = name or next(iter(self.programs.module.kernels))
+        kernel = self.programs.get(name).kernel
+        if len(args) != len(kernel.params):
+            raise ValueError(f"kernel {name} takes {len(kernel.params)} arguments, got {len(args)}")
+        memory = Memory()
+        block_of_params = b""
+        for i, (x, p) in enumerate(zip(args, kernel.params, strict=True)):
+            block_of_params = block_of_params.ljust(p.offset, b"\0")
+            if isinstance(x, torch.Tensor):
+                block_of_params += memory.add(f"argument {i}", x).to_bytes(8, "little")
+            elif isinstance(x, float):
+                block_of_params += bytes(ctypes.c_float(x) if p.size == 4 else ctypes.c_double(x))
+            elif isinstance(x, bytes):
+                block_of_params += x
+            else:
+                block_of_params += (int(x) % (1 << 8 * p.size)).to_bytes(p.size, "little")
+        sizes = [tuple([*v, 1, 1, 1][:3]) for v in (grid, block)]
+        launch = Launch(name, sizes[0], sizes[1], shared, block_of_params)  # type: ignore[arg-type]
+        return _run(emulator or self.emulator, self.programs, [launch], memory, only)
+
+
+def _value(a: Argument, x: Any, memory: Memory, fresh: bool) -> Any:
+    """The ctypes value that the host function gets for argument `a`."""
+    if a.kind == "pointer":
+        if isinstance(x, torch.Tensor):
+            return ctypes.c_void_p(memory.add(a.name, x, fresh))
+        if x is None or x == 0:
+            return ctypes.c_void_p(0)
+        raise ValueError(f"{a.name}: wants a CPU tensor or None, got {type(x).__name__}")
+    if a.kind == "scalar":
+        return a.ctype(x)
+    if not isinstance(x, torch.Tensor):
+        raise ValueError(f"{a.name}: wants a CPU tensor, got {type(x).__name__}")
+    value = a.ctype()
+    value.data = memory.add(a.name, x, fresh)
+    shapes = list(x.shape)
+    strides = list(x.stride())
+    if a.strides == x.dim() - 1 and 1 in strides:  # the contiguous dimension's stride is static
+        strides.pop(len(strides) - 1 - strides[::-1].index(1))
+    if a.shapes not in (0, len(shapes)) or a.strides not in (0, len(strides)):
+        raise ValueError(
+            f"{a.name}: has {x.dim()} dimensions; the kernel has {a.shapes} dynamic shapes, {a.strides} strides"
+        )
+    if a.shapes:
+        value.dynamic_shapes[:] = shapes
+    if a.strides:
+        value.dynamic_strides[:] = strides
+    return value
+
+
+def _run(
+    emulator: Emulator, programs: _Programs, launches: list[Launch], memory: Memory, only: Sequence[int] | None
+) -> Report:
+    report = Report()
+    start = time.perf_counter()
+    for launch in launches:
+        execute(emulator, programs.get(launch.kernel), launch, memory, report, only)
+        report.launches += 1
+        if report.status != "finished":
+            break
+    report.seconds = time.perf_counter() - start
+    if emulator.strict and not report.ok:
+        raise EmulationError(report)
+    return report

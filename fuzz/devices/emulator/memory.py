@@ -1,0 +1,92 @@
+"""The emulated GPU's global memory: tensors of this process under addresses of their own.
+
+Every tensor argument gets a terabyte of addresses with its first byte in the middle, so an address says which pointer it
+came from even when it strays far, and memory of this process outside the tensors can never be touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fuzz.devices.emulator import opcodes as op
+
+GLOBALS = 64  # segments kept for module variables
+
+
+@dataclass
+class Segment:
+    """A tensor (or module variable) in the emulated memory: addresses low to high, host address of low."""
+
+    name: str
+    low: int
+    high: int
+    host: int
+    tensor: torch.Tensor
+    fresh: bool
+
+
+class Memory:
+    """The segments of one call."""
+
+    def __init__(self) -> None:
+        self.segments: dict[int, Segment] = {}
+        self.next = op.FIRST_SEGMENT + GLOBALS
+
+    def add(self, name: str, tensor: torch.Tensor, fresh: bool = False) -> int:
+        """Maps `tensor` (its elements' extent, no more) and returns the address of its first element."""
+        if tensor.device.type != "cpu":
+            raise ValueError(f"{name}: the emulator runs on CPU tensors, got one on {tensor.device}")
+        number = self.next
+        self.next += 1
+        extent = (
+            sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1 if tensor.numel() else 0
+        )
+        host = tensor.data_ptr()
+        low = (number << op.SHIFT) + op.MIDDLE + host % 4096
+        self.segments[number] = Segment(name, low, low + extent * tensor.element_size(), host, tensor, fresh)
+        return low
+
+    def add_variables(self, variables: list) -> None:  # type: ignore[type-arg]
+        """Module variables: their addresses were fixed when the kernel was decoded; contents live as long as this."""
+        for i, v in enumerate(variables):
+            number = op.FIRST_SEGMENT + i
+            if number in self.segments:
+                continue
+            data = torch.zeros(max(v.size, 1), dtype=torch.uint8)
+            if v.data:
+                data[: len(v.data)] = torch.frombuffer(bytearray(v.data), dtype=torch.uint8)
+            low = (number << op.SHIFT) + op.MIDDLE
+            self.segments[number] = Segment(v.name, low, low + v.size, data.data_ptr(), data, False)
+
+    def table(self) -> np.ndarray:
+        """The segments as the interpreter reads them, one row per segment number."""
+        rows = np.zeros((self.next, 8), dtype=np.int64)
+        for number, s in self.segments.items():
+            rows[number, :4] = s.low, s.high, s.host, int(s.fresh)
+        return rows
+
+    def describe(self, address: int) -> str:
+        """Whose memory an address is, and where in it: 'k[1, 2, 0, 5] + 0 bytes' or 'k, 64 bytes past its end'."""
+        segment = self.segments.get(address >> op.SHIFT)
+        if segment is None:
+            return f"address {address:#x} of no tensor"
+        size = segment.tensor.element_size()
+        if address < segment.low:
+            return f"{segment.name}, {segment.low - address} bytes before its start"
+        if address >= segment.high:
+            return (
+                f"{segment.name}, {address - segment.high} bytes past its end ({segment.high - segment.low} bytes long)"
+            )
+        rest, index = (address - segment.low) // size, []
+        order = sorted(range(segment.tensor.dim()), key=lambda i: -segment.tensor.stride(i))
+        found = dict.fromkeys(order, 0)
+        for i in order:
+            stride = segment.tensor.stride(i)
+            if stride and segment.tensor.shape[i] > 1:
+                found[i] = rest // stride
+                rest -= found[i] * stride
+        index = [str(found[i]) for i in sorted(found)]
+        return f"{segment.name}[{', '.join(index)}]"

@@ -1,0 +1,66 @@
+"""Numbers of the micro-operations that the interpreter runs itself (memory, control flow, everything across lanes), and
+the layout of their words. Those below 1 << 20 belong to the form table (`dispatch.py`).
+
+A micro-operation is 16 int32: number, guard, then the words named here. Word values that are operands are byte offsets,
+see `dispatch.py`. The constants are plain ints because numba freezes them into the compiled interpreter.
+"""
+
+from __future__ import annotations
+
+BASE = 1 << 20
+BRANCH = BASE + 0  # 2 target
+EXIT = BASE + 1
+LOAD = BASE + 2  # 2 flags, 3 address, 4 immediate, 5… destinations
+STORE = BASE + 3  # 2 flags, 3 address, 4 immediate, 5… sources
+ATOMIC = BASE + 4  # 2 flags, 3 address, 4 immediate, 5 destination or -, 6 operand, 7 operand (cas), 8 operation
+LDMATRIX = BASE + 5  # 2 flags, 3 address, 4 immediate, 5… destinations, 9 count, 10 transposed
+STMATRIX = BASE + 6  # the same with sources
+CP_ASYNC = BASE + 7  # 2 flags, 3 shared address, 4 immediate, 5 global address, 6 immediate, 7 size, 8 source size or -
+CP_COMMIT = BASE + 8
+CP_WAIT = BASE + 9  # 2 groups that may stay pending, -1: all that were issued
+BARRIER = BASE + 10  # 2 kind, 3 id operand, 4 count operand or -, 5 reduction's predicate, 6 negated, 7 destination
+WARP_BARRIER = BASE + 11  # 2 mask operand
+SHUFFLE = BASE + 12  # 2 mode, 3 destination, 4 predicate or -, 5 value, 6 lane, 7 clamp, 8 mask operand
+VOTE = BASE + 13  # 2 mode, 3 destination, 4 predicate, 5 negated, 6 mask operand
+REDUX = BASE + 14  # 2 operation, 3 destination, 4 value, 5 mask operand
+ACTIVE_MASK = BASE + 15  # 2 destination
+ELECT = BASE + 16  # 2 destination or -, 3 predicate, 4 mask operand
+FENCE = BASE + 17  # 2 scope: 0 cta, 1 gpu, 2 system
+SLEEP = BASE + 18
+CLOCK = BASE + 19  # 2 destination, 3 wide, 4 high half
+TRAP = BASE + 20
+MATCH = BASE + 21  # 2 mode (0 any, 1 all), 3 destination, 4 predicate or -, 5 value, 6 wide, 7 mask operand
+NOTHING = BASE + 22
+
+ABSENT = -(1 << 31)  # an operand that is not there
+
+# flags of memory operations
+COUNT = 0  # bits 0-7: elements of the vector
+SIZE = 8  # bits 8-15: bytes of one element
+SPACE = 16  # bits 16-19
+SIGNED = 20  # loads narrower than a register are sign-extended
+WIDE = 21  # registers of 64 bits
+ADDRESS64 = 22  # the address register has 64 bits
+STRONG = 23  # relaxed, volatile, acquire, release: not racing with other strong accesses
+ACQUIRE = 24
+RELEASE = 25
+HALF = 26  # 16-bit registers (kept zero-extended)
+
+GLOBAL, SHARED, LOCAL, PARAM, GENERIC, CONST = range(6)
+
+# shuffle and vote modes
+UP, DOWN, BFLY, IDX = range(4)
+ALL, ANY, UNI, BALLOT = range(4)
+# barrier kinds
+SYNC, ARRIVE, RED_AND, RED_OR, RED_POPC = range(5)
+# atomic operations; the type is in the low bits of word 8, the operation above it
+ADD, MIN, MAX, INC, DEC, AND, OR, XOR, EXCH, CAS = range(10)
+T_U32, T_S32, T_U64, T_S64, T_F32, T_F64, T_F16, T_BF16, T_F16X2, T_BF16X2 = range(10)
+
+# addresses: an allocation's number times 1 << SHIFT, its first byte in the middle of that range
+SHIFT = 40
+MIDDLE = 1 << 39
+SHARED_WINDOW = 1 << SHIFT
+LOCAL_WINDOW = 2 << SHIFT
+PARAM_WINDOW = 3 << SHIFT
+FIRST_SEGMENT = 16

@@ -1,0 +1,321 @@
+"""Reads PTX text into plain data: kernels with their parameters, registers, labels and instructions.
+
+Only syntax; what an instruction means is decided in `decode.py`, which refuses what it does not know. Covers what NVVM
+writes: entries and functions, nested scopes with registers of their own (inline assembly), vector and address operands,
+predicates, module and function variables, and directives that change nothing here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+
+class PtxError(ValueError):
+    """PTX that this reader does not understand, with its line."""
+
+
+@dataclass(frozen=True)
+class Param:
+    """A kernel parameter: its place in the parameter block (bytes), size and name."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable in .shared, .global or .const memory. `size` 0 means the dynamic shared memory."""
+
+    name: str
+    space: str
+    align: int
+    size: int
+    data: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Address:
+    """[base + offset]; base is a register, a variable, a parameter, or None for a plain number."""
+
+    base: str | None
+    offset: int
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One PTX statement. Operands: names, ints, ('f32', bits), Address, or tuples of those for vectors."""
+
+    name: str
+    operands: tuple[object, ...]
+    guard: str | None
+    negated: bool
+    line: int
+    text: str
+
+
+@dataclass
+class Kernel:
+    """An entry: `labels` give the index of the instruction that they stand before, `registers` the type of each name."""
+
+    name: str
+    params: list[Param] = field(default_factory=list)
+    registers: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+    instructions: list[Instruction] = field(default_factory=list)
+    variables: list[Variable] = field(default_factory=list)
+    branch_targets: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass
+class Module:
+    """A PTX file."""
+
+    target: str
+    version: str
+    kernels: dict[str, Kernel]
+    variables: list[Variable]
+
+
+SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
+_SKIPPED = (".pragma", ".loc", ".file", ".section", ".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".noreturn",
+            ".reqnctapercluster", ".explicitcluster", ".maxclusterrank", ".address_size", ".alias", ".blocksareclusters")  # fmt: skip
+
+
+def _strip_comments(text: str) -> str:
+    blank = lambda m: "\n" * m.group(0).count("\n")  # noqa: E731
+    return re.sub(r"/\*.*?\*/|//[^\n]*", blank, text, flags=re.S)
+
+
+def _statements(text: str):  # type: ignore[no-untyped-def]
+    """(line, text) of statements, labels ('name:'), headers (ending in '{') and scope braces."""
+    at, line, n = 0, 1, len(text)
+    while at < n:
+        if text[at] in " \t\r\n":
+            line += text[at] == "\n"
+            at += 1
+            continue
+        start, first = at, line
+        if text[at] in "{}":
+            yield first, text[at]
+            at += 1
+            continue
+        label = re.compile(r"([\w$%]+)\s*:(?!:)").match(text, at)
+        if label:
+            yield first, label.group(1) + ":"
+            line += label.group(0).count("\n")
+            at = label.end()
+            continue
+        end = re.compile(r"\n").search(text, at)
+        stop = end.start() if end else n
+        head = text[at:stop]
+        if re.match(r"\.(version|target|address_size|file|loc|section)\b", head):
+            yield first, head.strip()
+            at = stop
+            continue
+        if re.match(
+            r"\.(reqntid|maxntid|minnctapersm|maxnreg|noreturn|reqnctapercluster|explicitcluster|maxclusterrank)", head
+        ):
+            at = stop
+            continue
+        header = re.match(r"(\.visible|\.weak|\.extern)?\s*\.(entry|func)\b", head)
+        while at < n:
+            c = text[at]
+            if c == '"':
+                at = text.index('"', at + 1)
+            elif c == ";":
+                break
+            elif header and c == "{":
+                break
+            at += 1
+        body = text[start:at]
+        line += body.count("\n")
+        if at < n and text[at] == "{":
+            yield first, body + "{"
+        else:
+            yield first, body.strip()
+        at += 1
+
+
+def number(text: str) -> object:
+    """An immediate: an int, or ('f32' | 'f64', bits)."""
+    t = text.strip()
+    m = re.fullmatch(r"(-?)0[fF]([0-9a-fA-F]{8})", t)
+    if m:
+        return ("f32", int(m.group(2), 16) ^ (0x80000000 if m.group(1) else 0))
+    m = re.fullmatch(r"(-?)0[dD]([0-9a-fA-F]{16})", t)
+    if m:
+        return ("f64", int(m.group(2), 16) ^ ((1 << 63) if m.group(1) else 0))
+    m = re.fullmatch(r"(-?)(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?", t)
+    if m:
+        digits = m.group(2)
+        value = int(digits, 8) if re.fullmatch(r"0[0-7]+", digits) else int(digits, 0)
+        return -value if m.group(1) else value
+    return None
+
+
+def split(text: str) -> list[str]:
+    """Operands at the top level of braces and brackets."""
+    parts, depth, start = [], 0, 0
+    for i, c in enumerate(text):
+        if c in "{[(":
+            depth += 1
+        elif c in "}])":
+            depth -= 1
+        elif c == "," and depth == 0:
+            parts.append(text[start:i].strip())
+            start = i + 1
+    rest = text[start:].strip()
+    return [*parts, rest] if rest else parts
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.module = Module("", "", {}, [])
+        self.kernel: Kernel | None = None
+        self.scopes: list[dict[str, str]] = []
+        self.fresh = 0
+        self.skip = 0  # depth inside a function that is not an entry
+        for line, statement in _statements(_strip_comments(text)):
+            try:
+                self.statement(line, statement)
+            except PtxError:
+                raise
+            except (ValueError, KeyError, IndexError, AttributeError) as error:
+                raise PtxError(f"line {line}: cannot read {statement[:120]!r} ({error})") from error
+
+    def statement(self, line: int, s: str) -> None:
+        if self.skip:
+            self.skip += 1 if s == "{" else (-1 if s == "}" else 0)
+        elif s == "{":
+            self.scopes.append({})
+        elif s == "}":
+            self.scopes.pop()
+            if not self.scopes:
+                self.kernel = None
+        elif s.endswith("{"):
+            self.header(s[:-1])
+        elif s.endswith(":"):
+            assert self.kernel is not None
+            self.kernel.labels[self.rename(s[:-1], declare=len(self.scopes) > 1)] = len(self.kernel.instructions)
+        elif s.startswith(".version"):
+            self.module.version = s.split()[1]
+        elif s.startswith(".target"):
+            self.module.target = s.split()[1].rstrip(",")
+        elif s.startswith(_SKIPPED) or not s:
+            return
+        elif s.startswith(".reg"):
+            self.registers(s)
+        elif s.startswith((".extern .func", ".func", ".visible .func", ".weak .func")):
+            return
+        elif s.startswith("."):
+            self.variable(s)
+        else:
+            self.instruction(line, s)
+
+    def header(self, s: str) -> None:
+        if ".entry" not in s:
+            self.skip = 1
+            return
+        name = re.search(r"\.entry\s+([\w$]+)", s)
+        assert name
+        kernel = Kernel(name.group(1))
+        inner = re.search(r"\((.*)\)", s, re.S)
+        at = 0
+        for text in split(inner.group(1)) if inner else []:
+            m = re.search(r"([\w$%]+)\s*(?:\[\s*(\d+)\s*\])?\s*$", text)
+            kind = re.search(r"\.[busf](8|16|32|64)\b", text)
+            align = re.search(r"\.align\s+(\d+)", re.sub(r"\.ptr.*", "", text))
+            assert m and kind
+            size = SIZES[kind.group(1)]
+            boundary = int(align.group(1)) if align else size
+            at = -(-at // boundary) * boundary
+            total = size * int(m.group(2) or 1)
+            kernel.params.append(Param(m.group(1), at, total))
+            at += total
+        self.kernel = self.module.kernels[kernel.name] = kernel
+        self.scopes = [{}]
+
+    def registers(self, s: str) -> None:
+        assert self.kernel is not None
+        m = re.match(r"\.reg\s+(?:\.v\d\s+)?\.(\w+)\s+(.*)", s, re.S)
+        assert m
+        for name in split(m.group(2)):
+            many = re.fullmatch(r"([\w$%]+)<(\d+)>", name)
+            names = [f"{many.group(1)}{i}" for i in range(int(many.group(2)))] if many else [name]
+            for one in names:
+                self.kernel.registers[self.rename(one, declare=len(self.scopes) > 1)] = m.group(1)
+
+    def rename(self, name: str, declare: bool = False) -> str:
+        """The name in force here: registers of an inner scope get a mark that keeps them apart."""
+        if declare:
+            self.fresh += 1
+            self.scopes[-1][name] = f"{name}@{self.fresh}"
+        for scope in reversed(self.scopes):
+            if name in scope:
+                return scope[name]
+        return name
+
+    def variable(self, s: str) -> None:
+        space = re.search(r"\.(shared|global|const|local)\b", s)
+        kind = re.search(r"\.[busf](8|16|32|64)\b\s*([\w$%]+)\s*((?:\[\s*\d*\s*\])*)\s*(?:=\s*(.*))?$", s, re.S)
+        assert space and kind
+        align = re.search(r"\.align\s+(\d+)", s)
+        element = SIZES[kind.group(1)]
+        count = 1
+        for dim in re.findall(r"\[\s*(\d*)\s*\]", kind.group(3)):
+            count *= int(dim or 0)
+        data = None
+        if kind.group(4):
+            values = [number(v) for v in kind.group(4).strip().strip("{}").split(",")]
+            plain = [v[1] if isinstance(v, tuple) else v for v in values]
+            data = b"".join((int(v) % (1 << 8 * element)).to_bytes(element, "little") for v in plain)  # type: ignore[call-overload]
+        boundary = int(align.group(1)) if align else element
+        variable = Variable(self.rename(kind.group(2)), space.group(1), boundary, element * count, data)
+        (self.kernel.variables if self.kernel else self.module.variables).append(variable)
+
+    def operand(self, text: str) -> object:
+        if text.startswith("{"):
+            return tuple(self.operand(part) for part in split(text[1:-1]))
+        if text.startswith("["):
+            inner = text[1:-1].strip()
+            if "," in inner:
+                return tuple(
+                    self.operand(part) if part.startswith("{") else self.address(part) for part in split(inner)
+                )
+            return self.address(inner)
+        if "|" in text:
+            return tuple(self.operand(part.strip()) for part in text.split("|"))
+        value = number(text)
+        if value is not None:
+            return value
+        if text == "WARP_SZ":
+            return 32
+        if text.startswith("!"):
+            return "!" + self.rename(text[1:].strip())
+        return self.rename(text)
+
+    def address(self, inner: str) -> Address:
+        m = re.fullmatch(r"([\w$%.]+)\s*(?:([+-])\s*(-?\w+))?", inner)
+        assert m, inner
+        offset = int(m.group(3), 0) * (-1 if m.group(2) == "-" else 1) if m.group(3) else 0
+        plain = number(m.group(1))
+        if isinstance(plain, int):
+            return Address(None, plain + offset)
+        return Address(self.rename(m.group(1)), offset)
+
+    def instruction(self, line: int, s: str) -> None:
+        assert self.kernel is not None
+        text = " ".join(s.split())
+        m = re.match(r"(?:@(!?)([\w$%]+)\s+)?([a-zA-Z][\w.:]*)\s*(.*)", text)
+        assert m
+        name, rest = m.group(3), m.group(4)
+        operands = tuple(self.operand(part) for part in split(rest))
+        guard = self.rename(m.group(2)) if m.group(2) else None
+        self.kernel.instructions.append(Instruction(name, operands, guard, m.group(1) == "!", line, text))
+
+
+def parse(text: str) -> Module:
+    """Reads a PTX file. Raises PtxError with the line of what it cannot read."""
+    return _Reader(text).module

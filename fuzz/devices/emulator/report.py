@@ -1,0 +1,98 @@
+"""What a run on the emulator found, as data and as text for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+KIND_NAMES = (
+    "out of bounds", "misaligned access", "address of no tensor", "out of bounds of shared memory",
+    "barrier in a divergent branch", "barrier with a wrong count", "lanes missing at a .sync instruction", "trap",
+    "too many copies in flight", "read of uninitialised memory", "race: two writes", "race: read of an unordered write",
+    "race: write over an unordered read", "32-bit arithmetic wrapped in an address", "out of bounds of the parameters",
+    "matrix instruction without all lanes", "barrier id above 15",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, at its place. `other` says who else took part (a race), `tensor` whose memory it is."""
+
+    kind: str
+    kernel: str
+    instruction: str
+    line: int
+    cta: tuple[int, int, int]
+    warp: int
+    lane: int
+    address: int
+    size: int
+    tensor: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        x, y, z = self.cta
+        where = f"CTA ({x}, {y}, {z}) warp {self.warp} lane {self.lane}"
+        return f"{self.kind}: {self.detail or self.tensor}; {where}, PTX line {self.line}: {self.instruction}"
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One warp in a deadlock and what it waits for."""
+
+    cta: tuple[int, int, int]
+    warp: int
+    line: int
+    instruction: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Deadlock:
+    """No resident warp can ever run again."""
+
+    waiting: tuple[Waiting, ...]
+    resident: int
+    finished: int
+    not_started: int
+    slots: int
+
+    def __str__(self) -> str:
+        head = (
+            f"deadlock: {self.resident} CTAs resident in {self.slots} slots, {self.finished} finished, "
+            f"{self.not_started} not yet dispatched"
+        )
+        rows = [
+            f"  CTA {w.cta} warp {w.warp} waits {w.what} (PTX line {w.line}: {w.instruction})" for w in self.waiting
+        ]
+        return "\n".join([head, *rows])
+
+
+@dataclass
+class Report:
+    """The outcome of one call: status 'finished', 'deadlock', 'budget' or 'stopped', and everything found on the way."""
+
+    status: str = "finished"
+    findings: list[Finding] = field(default_factory=list)
+    deadlock: Deadlock | None = None
+    launches: int = 0
+    executed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "finished" and not self.findings
+
+    def __str__(self) -> str:
+        lines = [f"{self.status}: {self.launches} launches, {self.executed} micro-operations, {self.seconds:.3f} s"]
+        lines += [str(f) for f in self.findings]
+        if self.deadlock:
+            lines.append(str(self.deadlock))
+        return "\n".join(lines)
+
+
+class EmulationError(RuntimeError):
+    """A run that did not finish, or that found something; `report` says what."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(str(report))
+        self.report = report

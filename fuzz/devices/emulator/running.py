@@ -1,0 +1,173 @@
+"""One launch: sets up the machine's arrays, runs the interpreter, and turns what it left into a report."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fuzz.devices.emulator import interpreter
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator import state as st
+from fuzz.devices.emulator.decode import Program
+from fuzz.devices.emulator.launching import Launch
+from fuzz.devices.emulator.memory import Memory
+from fuzz.devices.emulator.report import KIND_NAMES, Deadlock, Finding, Report, Waiting
+
+if TYPE_CHECKING:
+    from fuzz.devices.emulator.emulator import Emulator
+
+SCHEDULES = ("in_order", "random", "starve_oldest", "one_first")
+SPECIAL_NUMBERS = {
+    **{f"%tid.{x}": i for i, x in enumerate("xyz")}, **{f"%ntid.{x}": 3 + i for i, x in enumerate("xyz")},
+    **{f"%ctaid.{x}": 6 + i for i, x in enumerate("xyz")}, **{f"%nctaid.{x}": 9 + i for i, x in enumerate("xyz")},
+    **{f"%clusterid.{x}": 6 + i for i, x in enumerate("xyz")}, **{f"%nclusterid.{x}": 9 + i for i, x in enumerate("xyz")},
+    "%laneid": 12, "%warpid": 13, "%nwarpid": 14, "%smid": 15, "%nsmid": 16, "%dynamic_smem_size": 17,
+    "%total_smem_size": 18, "%aggr_smem_size": 18, "%cluster_nctarank": 19,
+    **{f"%cluster_nctaid.{x}": 19 for x in "xyz"}, "%lanemask_eq": 20, "%lanemask_le": 21, "%lanemask_lt": 22,
+    "%lanemask_ge": 23, "%lanemask_gt": 24,
+}  # fmt: skip
+ZERO = 99  # %gridid, %cluster_ctaid, %cluster_ctarank, the w components
+
+
+def _aligned(size: int) -> np.ndarray:
+    """Zeroed bytes that begin at a multiple of 128."""
+    raw = np.zeros(size + 128, dtype=np.uint8)
+    skip = -raw.ctypes.data % 128
+    return raw[skip : skip + size]
+
+
+def dispatch_order(emulator: Emulator, total: int, only: Sequence[int] | None) -> np.ndarray:
+    """Linear indices of the CTAs in the order in which they get slots."""
+    if only is not None:
+        for i in only:
+            if not 0 <= i < total:
+                raise ValueError(f"only: CTA {i} is not in the grid of {total}")
+        order = list(only)
+    else:
+        order = range(total)  # type: ignore[assignment]
+    if emulator.dispatch == "reversed":
+        order = list(reversed(order))
+    elif emulator.dispatch == "permuted":
+        order = list(order)
+        random.Random(emulator.seed).shuffle(order)
+    return np.array(order, dtype=np.int64)
+
+
+def execute(
+    emulator: Emulator, program: Program, launch: Launch, memory: Memory, report: Report, only: Sequence[int] | None
+) -> None:
+    """Runs one launch and adds its outcome to `report`."""
+    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    total = launch.grid[0] * launch.grid[1] * launch.grid[2]
+    if not 0 < threads <= 1024:
+        raise ValueError(f"block: {threads} threads; a CTA has 1 to 1024")
+    memory.add_variables(program.globals)
+    segments = memory.table()
+    warps = -(-threads // 32)
+    order = dispatch_order(emulator, total, only)
+    slots = max(1, min(emulator.slots, len(order)))
+    n = slots * warps
+    shared_size = program.dynamic + launch.shared
+    stride = -(-max(shared_size, 8) // 128) * 128
+    registers, snapshots = _aligned(n * program.registers), _aligned(n * program.registers)
+    shared, local = _aligned(slots * stride), _aligned(n * 32 * max(program.local, 8))
+    constants, code = _aligned(len(program.constants)), _aligned(program.code.nbytes)
+    constants[:] = program.constants
+    code[:] = program.code.reshape(-1).view(np.uint8)
+    params = _aligned(max(program.params, 8) + 8)
+    params[: len(launch.params)] = np.frombuffer(launch.params, dtype=np.uint8)
+    k = np.zeros(st.K_SIZE, dtype=np.int64)
+    for name, value in {
+        "CODE": code.ctypes.data, "CONSTANTS": constants.ctypes.data, "REGISTERS": registers.ctypes.data,
+        "STRIDE": program.registers, "WARPS": warps, "SLOTS": slots, "SHARED": shared.ctypes.data,
+        "SHARED_SIZE": shared_size, "SHARED_STRIDE": stride, "PARAMS": params.ctypes.data, "PARAMS_SIZE": program.params,
+        "LOCAL": local.ctypes.data, "LOCAL_SIZE": program.local, "THREADS": threads, "CTAS": len(order),
+        "GRID_X": launch.grid[0], "GRID_Y": launch.grid[1], "GRID_Z": launch.grid[2], "BLOCK_X": launch.block[0],
+        "BLOCK_Y": launch.block[1], "BLOCK_Z": launch.block[2], "POLICY": SCHEDULES.index(emulator.schedule),
+        "SEED": emulator.seed * 0x9E3779B97F4A7C15 % (1 << 63) | 1, "QUANTUM": 4096, "BUDGET": emulator.budget,
+        "DYNAMIC": launch.shared, "SNAPSHOTS": snapshots.ctypes.data, "CODE_SIZE": len(program.code),
+        "SEGMENTS": len(segments), "LAST": -1,
+    }.items():  # fmt: skip
+        k[getattr(st, f"K_{name}")] = value
+    specials = [(place, SPECIAL_NUMBERS.get(s, ZERO), int(s == "%gridid")) for s, place in program.specials.items()]
+
+    def zeros(*shape: int) -> np.ndarray:
+        return np.zeros(shape, dtype=np.int64)
+
+    cta = zeros(slots, 8)
+    cta[:, 0] = -1
+    machine = st.Machine(
+        k=k, segments=segments, pc=zeros(n), mask=zeros(n), stop=zeros(n), alive=zeros(n), parked=zeros(n),
+        asleep=zeros(n), status=np.full(n, st.EMPTY, dtype=np.int64), lane_pc=zeros(n, 32), barrier_at=zeros(n, 3),
+        arrived=zeros(slots, 16), expected=zeros(slots, 16), gathered=zeros(slots, 16, 3), cta=cta, wrote=zeros(n),
+        spin=zeros(n, 4), watch=zeros(n, st.WATCHED), watch_virtual=zeros(n, st.WATCHED), watched=zeros(n),
+        groups=zeros(n, 32), copies=np.empty((n, st.COPIES, 6), dtype=np.int64), pending=zeros(n),
+        findings=zeros(st.FINDINGS, 12), seen=np.zeros((st.KINDS, len(program.code)), dtype=np.uint8), order=order,
+        special=np.array(specials, dtype=np.int64).reshape(-1, 3), scratch=_aligned(1024),
+    )  # fmt: skip
+    result = interpreter.run(machine)
+    report.executed += int(k[st.K_EXECUTED])
+    report.status = ("finished", "deadlock", "budget", "stopped")[result]
+    report.findings += [_finding(machine, program, launch, memory, i) for i in range(int(k[st.K_FINDINGS]))]
+    if result == st.DEADLOCK:
+        report.deadlock = _deadlock(machine, program, launch, memory)
+
+
+def _place(launch: Launch, linear: int) -> tuple[int, int, int]:
+    x, y, _ = launch.grid
+    return linear % x, linear // x % y, linear // (x * y)
+
+
+def _finding(m: st.Machine, program: Program, launch: Launch, memory: Memory, index: int) -> Finding:
+    row = [int(v) for v in m.findings[index]]
+    kind, pc, address, size = row[st.C_KIND], row[st.C_PC], row[st.C_ADDRESS], row[st.C_SIZE]
+    source = program.source[pc]
+    tensor = memory.describe(address) if address >> op.SHIFT >= op.FIRST_SEGMENT else f"shared memory byte {address}"
+    detail = ""
+    if kind in (st.F_BOUNDS, st.F_UNMAPPED, st.F_ALIGN):
+        detail = f"{size} bytes at {tensor}"
+    elif kind == st.F_SHARED_BOUNDS:
+        detail = f"{size} bytes at {address} of {row[st.C_VALUE]} bytes of shared memory"
+    elif kind == st.F_BARRIER_COUNT:
+        detail = f"barrier {address}: {row[st.C_VALUE]} threads, expected {size or 'a multiple of 32 that the CTA has'}"
+    elif kind in (st.F_SYNC_MISSING, st.F_BARRIER_DIVERGED):
+        detail = f"lanes {address:#010x}, of {row[st.C_VALUE]:#010x}"
+    return Finding(
+        KIND_NAMES[kind], program.kernel.name, source.text, source.line, _place(launch, row[st.C_CTA]), row[st.C_WARP],
+        row[st.C_LANE], address, size, tensor, detail,
+    )  # fmt: skip
+
+
+def _deadlock(m: st.Machine, program: Program, launch: Launch, memory: Memory) -> Deadlock:
+    """Who waits for what. The values are those that memory holds now."""
+    warps = int(m.k[st.K_WARPS])
+    waiting = []
+    for w in range(len(m.status)):
+        if m.status[w] not in (st.AT_BARRIER, st.ASLEEP):
+            continue
+        slot = w // warps
+        lane = int(m.asleep[w]).bit_length() - 1
+        pc = int(m.pc[w]) - 1 if m.status[w] == st.AT_BARRIER else int(m.lane_pc[w, max(lane, 0)])
+        if m.status[w] == st.AT_BARRIER:
+            number = int(m.barrier_at[w, 0])
+            expected = int(m.expected[slot, number]) or 32 * int(m.cta[slot, 4])
+            what = f"at barrier {number}: {int(m.arrived[slot, number])} of {expected} threads are there"
+        else:
+            parts = []
+            for i in range(min(int(m.watched[w]), 4)):
+                address = int(m.watch_virtual[w, i])
+                shared = address >> op.SHIFT < op.FIRST_SEGMENT
+                name = f"shared memory byte {address}" if shared else memory.describe(address)
+                host = int(m.watch[w, i])
+                value = int(np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int32 * 1).from_address(host))[0])
+                parts.append(f"{name} = {value}")
+            what = "for a change of " + ", ".join(parts)
+        source = program.source[pc]
+        waiting.append(Waiting(_place(launch, int(m.cta[slot, 0])), w % warps, source.line, source.text, what))
+    resident = int((m.cta[:, 0] >= 0).sum())
+    return Deadlock(
+        tuple(waiting), resident, int(m.k[st.K_FINISHED]), int(m.k[st.K_CTAS] - m.k[st.K_NEXT]), int(m.k[st.K_SLOTS])
+    )
