@@ -28,7 +28,9 @@ from fuzz.targets.registry import load, targets
 from fuzz.targets.target import Device, Target, refusal
 from fuzz.verdict import Signature, Verdict, summary
 
-LANE_CASES = 25
+LANE_CASES = 25  # the least, and the most, cases of a lane: the unit of work that a worker takes
+MOST_LANE_CASES = 500
+LANES = 128  # at least as many where there are cases enough, so that no worker waits long for the last ones
 CLIMBING_CASES = 100
 
 
@@ -86,7 +88,7 @@ def plan(wanted: Settings) -> list[Lane]:
         left = wanted.cases // len(names) + (i < wanted.cases % len(names))
         index = 0
         while left > 0:
-            count = min(left, LANE_CASES if wanted.cases <= 5000 else 500)
+            count = min(left, max(LANE_CASES, min(wanted.cases // LANES, MOST_LANE_CASES)))
             lanes.append(Lane(name, index, count, _seed(wanted.seed, name, index)))
             left, index = left - count, index + 1
     return sorted(lanes, key=lambda lane: (lane.index, lane.target))
