@@ -42,7 +42,7 @@ FORWARD: Signature = (
     *_named("int64", "lse_stride_batch lse_stride_head"),
     *_named("int64", "partial_stride_batch partial_stride_head full_stride_batch full_stride_head"),
     *_named("int64", "bounds_stride_batch bounds_stride_head bounds_stride_func"),
-    *_named("int32", "n_func band_stride band_left band_right batch heads_q heads_kv m_blocks dim reverse"),
+    *_named("int32", "n_func band_stride band_left band_right batch heads_q heads_kv m_blocks dim reverse section"),
     *_named("float32", "scale cap"),
 )
 

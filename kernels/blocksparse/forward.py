@@ -11,7 +11,7 @@ import math
 
 import cutlass
 from cuda.bindings import driver
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.common import layouts, masks, mma
@@ -23,6 +23,7 @@ from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant
 
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2.0)
+LAG = 8.0  # log2 of how far exponentials may exceed 1, see `softmax`
 
 
 class Forward:
@@ -91,6 +92,7 @@ class Forward:
         m_blocks: Int32,
         dim: Int32,
         reverse: Int32,
+        section: Int32,
         scale: Float32,
         cap: Float32,
         stream: driver.CUstream,
@@ -101,7 +103,9 @@ class Forward:
         lse            fp32; element (batch, head, row) at batch · stride + head · stride + begin + row
         *_begin, *_length   int32 (batch): where a sequence's rows start, counted from the batch's start, and how many
         partial, full  the block lists, common/lists.py; mask_*, band_*: common/masks.py
-        reverse        1 to launch each head's tiles from the last one: the long rows of a causal mask first
+        reverse        1 to launch tiles from the last one: the long rows of a causal mask first
+        section        heads (over all of the batch) whose tiles are launched m_block by m_block together: as many as
+                       have their K and V in the L2 cache. Long rows first over many heads leave short ones for the end
         scale, cap     positive
         """
         lists = (
@@ -136,9 +140,9 @@ class Forward:
             (k_begin, k_length),
             lists,
             mask,
-            (heads_q, heads_kv, m_blocks),
+            (batch, heads_q, heads_kv, m_blocks),
             dim,
-            reverse,
+            (reverse, section),
             to_tanh,
             to_log2,
         ).launch(
@@ -160,16 +164,21 @@ class Forward:
         keys: tuple[cute.Pointer, cute.Pointer],
         lists: tuple[BlockList, BlockList],
         mask: Mask,
-        shape: tuple[Int32, Int32, Int32],
+        shape: tuple[Int32, Int32, Int32, Int32],
         dim: Int32,
-        reverse: Int32,
+        order: tuple[Int32, Int32],
         to_tanh: Float32,
         to_log2: Float32,
     ) -> None:
         thread, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
-        heads_q, heads_kv, m_blocks = shape
-        m_block, head, batch = cta % m_blocks, cta // m_blocks % heads_q, cta // m_blocks // heads_q
+        sequences, heads_q, heads_kv, m_blocks = shape
+        reverse, section = order
+        heads_before = cta // (section * m_blocks) * section
+        heads_here = cutlass.min(section, sequences * heads_q - heads_before)
+        place = cta - heads_before * m_blocks
+        m_block, group_head = place // heads_here, heads_before + place % heads_here
+        batch, head = group_head // heads_q, group_head % heads_q
         if reverse != 0:
             m_block = m_blocks - 1 - m_block
         seq_q = sequence(queries[0], queries[1], batch)
@@ -265,9 +274,9 @@ class Forward:
         acc_o = mma.accumulator(warps, thread, tile_m, dim_padded)
         acc_o_mn = layouts.rows_columns(acc_o)
         n_rows = cute.size(acc_o_mn, mode=[0])
-        row_max = cute.make_rmem_tensor(n_rows, Float32)
+        row_ref = cute.make_rmem_tensor(n_rows, Float32)
         row_sum = cute.make_rmem_tensor(n_rows, Float32)
-        row_max.fill(-Float32.inf)
+        row_ref.fill(-Float32.inf)
         row_sum.fill(0.0)
         mask_rows = MaskRows(warps, thread, (tile_m, step))
         operand_q = mma.SharedOperand(warps, thread, sQ, "A")
@@ -330,10 +339,10 @@ class Forward:
             acc_s_mn = layouts.rows_columns(acc_s)
             if cutlass.const_expr(variant.softcap):
                 acc_s.store(tanh(acc_s.load() * to_tanh))
-            if is_partial | ends_inside:
+            for _ in cutlass.range(masks.branch(is_partial | ends_inside)):
                 self.keep_keys(mask_rows, seq_k.length - first_key)
                 masks.apply(mask_rows, acc_s_mn, -Float32.inf)
-            self.softmax(acc_s_mn, acc_o_mn, row_max, row_sum, to_log2)
+            self.softmax(acc_s_mn, acc_o_mn, row_ref, row_sum, to_log2)
             probabilities = cute.make_rmem_tensor_like(acc_s, self.dtype)
             probabilities.store(acc_s.load().to(self.dtype))
 
@@ -343,7 +352,7 @@ class Forward:
             mma.multiply(warps, acc_o, operand_p, operand_v)
             block, block_next = block_next, block_after
 
-        self.finish(warps, thread, copy, sQ, acc_o, row_max, row_sum, to_log2, o, lse_row, rows_left)
+        self.finish(warps, thread, copy, sQ, acc_o, row_ref, row_sum, to_log2, o, lse_row, rows_left)
 
     @cute.jit
     def listed(self, walk, entry: Int32) -> Int32:
@@ -364,25 +373,34 @@ class Forward:
         copy.load(start, stride, length - first_key, layouts.stage(storage, layout, stage))
 
     @cute.jit
-    def softmax(self, acc_s_mn, acc_o_mn, row_max, row_sum, to_log2: Float32) -> None:
-        """Scores to probabilities relative to the new row maxima; what was summed before is rescaled to them.
+    def softmax(self, acc_s_mn, acc_o_mn, row_ref, row_sum, to_log2: Float32) -> None:
+        """Scores to exponentials relative to the rows' references; the sums and O are rescaled where those move.
 
-        A row that has met no key yet keeps the maximum -inf; it is read as 0, so that no inf - inf arises.
+        A row's reference is a maximum of its scores so far, not always the latest: it follows when a new maximum is more
+        than 2^LAG times larger, which after a few blocks hardly happens, so that most steps leave O alone. Exponentials
+        are then at most 2^LAG, and what is divided by the sum in the end is the same. A row that has met no key yet
+        keeps the reference -inf, which is read as 0, so that no inf - inf arises.
         """
-        for i in cutlass.range_constexpr(cute.size(row_max)):
+        n_rows = cute.size(row_ref)
+        row_max = cute.make_rmem_tensor(n_rows, Float32)
+        behind = Boolean(False)
+        for i in cutlass.range_constexpr(n_rows):
             scores = acc_s_mn[i, None].load()
-            old = row_max[i]
-            new = cute.arch.fmax(old, mma.quad_max(scores.reduce(cute.ReductionOp.MAX, -Float32.inf, 0)))
-            offset = Float32(0.0) if new == -Float32.inf else new * to_log2
-            values = cute.math.exp2(scores * to_log2 - offset, fastmath=True)
-            factor = self.correction(old * to_log2, offset)
-            row_sum[i] = row_sum[i] * factor + values.reduce(cute.ReductionOp.ADD, Float32(0.0), 0)
-            row_max[i] = new
-            acc_o_mn[i, None] = acc_o_mn[i, None].load() * factor
+            row_max[i] = mma.quad_max(scores.reduce(cute.ReductionOp.MAX, row_ref[i], 0))
+            behind = behind | ((row_max[i] - row_ref[i]) * to_log2 > LAG)
+        for _ in cutlass.range(masks.branch(cute.arch.vote_any_sync(behind))):
+            for i in cutlass.range_constexpr(n_rows):
+                factor = self.correction(row_ref[i] * to_log2, finite(row_max[i]) * to_log2)
+                row_sum[i] = row_sum[i] * factor
+                acc_o_mn[i, None] = acc_o_mn[i, None].load() * factor
+                row_ref[i] = row_max[i]
+        for i in cutlass.range_constexpr(n_rows):
+            values = cute.math.exp2(acc_s_mn[i, None].load() * to_log2 - finite(row_ref[i]) * to_log2, fastmath=True)
+            row_sum[i] = row_sum[i] + values.reduce(cute.ReductionOp.ADD, Float32(0.0), 0)
             acc_s_mn[i, None] = values
 
     @cute.jit
-    def finish(self, warps, thread, copy, sO, acc_o, row_max, row_sum, to_log2, o, lse_row, rows_left) -> None:
+    def finish(self, warps, thread, copy, sO, acc_o, row_ref, row_sum, to_log2, o, lse_row, rows_left) -> None:
         """Normalise and write O through shared memory, and the log-sum-exp."""
         acc_o_mn = layouts.rows_columns(acc_o)
         rows = MaskRows(warps, thread, (self.variant.tile_m, 32)).row
@@ -393,7 +411,7 @@ class Forward:
             if (thread % 4 == 0) & (rows[i] < rows_left):
                 value = -Float32.inf
                 if total != 0.0:
-                    value = (row_max[i] * to_log2 + cute.math.log2(total, fastmath=True)) * LN_2
+                    value = (row_ref[i] * to_log2 + cute.math.log2(total, fastmath=True)) * LN_2
                 cute.make_tensor(lse_row + rows[i], cute.make_layout(1))[0] = value
 
         values = cute.make_rmem_tensor_like(acc_o, self.dtype)
@@ -411,6 +429,12 @@ class Forward:
 def keep_keys(mask_rows: MaskRows, keys_left: Int32) -> None:
     """Forbid the keys past the end of the sequence."""
     masks.keep_before(mask_rows, keys_left)
+
+
+@cute.jit
+def finite(reference: Float32) -> Float32:
+    """The reference of a row's exponentials: 0 while the row has met no key."""
+    return Float32(0.0) if reference == -Float32.inf else reference
 
 
 @cute.jit

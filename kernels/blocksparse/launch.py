@@ -17,6 +17,7 @@ from kernels.blocksparse.lists import Band, Bits, BlockList, BlockMask, BlockSpa
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, padded_dim
 
 INT32_MAX = 2**31 - 1
+L2_BYTES = 32 << 20  # of K and V that tiles launched together should not exceed
 
 Value = Tensor | int | float  # of one argument; a tensor stands for its address, 0 for no tensor
 
@@ -139,6 +140,7 @@ def forward_values(
         m_blocks,
         q.shape[-1],
         int(long_rows_last(blocks.mask)),
+        min(section(k, batch) * (heads_q // heads_kv), batch * heads_q),
         scale,
         0.0 if softcap is None else softcap,
     ]
@@ -190,3 +192,9 @@ def mask_values(
 def long_rows_last(mask: BlockMask) -> bool:
     """Should each head's tiles be launched from the last one, because later rows have more keys (causal masks)?"""
     return not isinstance(mask, Band) or mask.left > mask.right
+
+
+def section(k: Tensor, batch: int) -> int:
+    """KV heads whose K and V, of an average sequence, fit into the L2 cache together; at least 1."""
+    rows = k.shape[1] if k.dim() == 4 else -(-k.shape[0] // batch)
+    return max(1, L2_BYTES // max(2 * rows * k.shape[-1] * k.element_size(), 1))

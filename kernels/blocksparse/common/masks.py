@@ -10,7 +10,7 @@ columns.
 from typing import NamedTuple
 
 import cutlass
-from cutlass import Float32, Int32, Int64, Uint32, cute
+from cutlass import Boolean, Float32, Int32, Int64, Uint32, cute
 
 from kernels.blocksparse.common.lists import read
 
@@ -144,6 +144,17 @@ def apply(rows: MaskRows, acc_mn: cute.Tensor, forbidden: Float32) -> None:
 def _add_interval(rows: MaskRows, i: cutlass.Constexpr, begin: Int32, end: Int32) -> None:
     for w in cutlass.range_constexpr(rows.n_words):
         rows.words[i, w] = rows.words[i, w] | (low_bits(end - 32 * w) & ~low_bits(begin - 32 * w))
+
+
+@cute.jit
+def branch(condition: Boolean) -> Int32:
+    """1 or 0, as the trip count of a loop that is a branch.
+
+    A plain `if` around the selects of a tile becomes two hundred predicated instructions that every block pays for;
+    a loop whose trip count the compiler cannot see stays a jump.
+    """
+    count = Int32(1) if condition else Int32(0)
+    return cute.arch.inline_ptx("mov.b32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[count])
 
 
 @cute.jit
