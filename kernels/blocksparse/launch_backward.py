@@ -1,7 +1,7 @@
 """Launching the backward pass on torch tensors: preprocess, the kernel, postprocess. launch.py's counterpart.
 
-The PyTorch op (ops.py) validates, allocates gradients and makes operands fit; nothing here looks at values on the device or
-synchronises. `backward_launches` is apart from launching so that an emulated GPU gets the same numbers.
+The PyTorch op (ops.py) validates, allocates gradients and makes operands fit; nothing here looks at values on the
+device or synchronises. `backward_launches` is apart from launching so that an emulated GPU gets the same numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Workspace:
 
     dq_sum      float32: NOTE [dQ accumulator] of backward/dq.py
     lse2, delta float32: NOTE [statistics] of preprocess.py
-    ticket      int32 (1,); semaphores: int32 (batch, heads_q, m_blocks), readable by another stream while the kernel runs
+    ticket      int32 (1,); semaphores: int32 (batch, heads_q, m_blocks), readable by another stream while the kernel
+                runs
     tiles       (stride_batch, total): `Tiles` of backward/dq.py
     """
 
@@ -78,8 +79,9 @@ def backward(
     deterministic  adds to dQ happen in the order of blocks.schedule; else atomically, in any order
     pairs          (sequence, KV head) pairs whose CTAs are launched side by side; None: `side_by_side`
     workspace      None: allocated here
-    Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or softcap
-    that is not positive and finite, for blocks without backward lists and for too many tiles; checks nothing else.
+    Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
+    softcap that is not positive and finite, for blocks without backward lists and for too many tiles; checks nothing
+    else.
     """
     if workspace is None:
         workspace = make_workspace(q, sequences, blocks)
@@ -106,25 +108,26 @@ def backward_variants(
 ) -> tuple[Variant, Variant, Variant]:
     """The preprocess, backward and postprocess kernels that this problem needs."""
     dtype, dim = str(q.dtype).removeprefix("torch."), padded_dim(q.shape[-1])
-    tiles = {"tile_m": blocks.tile_m, "tile_n": blocks.tile_n}
     return (
         Variant("preprocess", dtype, dim, tile_m=blocks.tile_m),
         Variant(
             "backward",
             dtype,
             dim,
-            **tiles,
+            blocks.tile_m,
+            blocks.tile_n,
             mask=mask_kind(blocks.mask),
             deterministic=deterministic,
             softcap=softcap is not None,
             tuning=tuning,
         ),
-        Variant("postprocess", dtype, dim, **tiles, tuning=tuning),
+        Variant("postprocess", dtype, dim, blocks.tile_m, blocks.tile_n, tuning=tuning),
     )
 
 
 def make_workspace(q: Tensor, sequences: Sequences, blocks: BlockSparse) -> Workspace:
-    """Memory for one backward pass, on q's device, not initialised: 4 bytes · dim_padded per query and head, and little more."""
+    """Memory for one backward pass, on q's device, not initialised: 4 bytes · dim_padded per query and head, and
+    little more."""
     batch, heads_q, m_blocks, tile_m = sequences.batch, q.shape[-2], blocks.m_blocks, blocks.tile_m
     tiles = (m_blocks, batch * m_blocks) if q.dim() == 4 else (1, q.shape[0] // tile_m + batch)
     rows = heads_q * tiles[1] * tile_m
@@ -137,8 +140,8 @@ def make_workspace(q: Tensor, sequences: Sequences, blocks: BlockSparse) -> Work
 def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool) -> int:
     """(sequence, KV head) pairs whose CTAs are launched side by side.
 
-    Atomic adds: one after the other, so that what is in flight reads few heads' Q and dO, from L2. Ordered adds: several, so
-    that fewer of the CTAs in flight wait for one another.
+    Atomic adds: one after the other, so that what is in flight reads few heads' Q and dO, from L2. Ordered adds:
+    several, so that fewer of the CTAs in flight wait for one another.
     """
     return 8 if deterministic else 1
 
@@ -192,7 +195,7 @@ def backward_launches(
     positions = blocks.schedule.positions
     launches: list[tuple[Variant, list[Value]]] = []
     if batch * heads_q * m_blocks:
-        before = [
+        before: list[Value] = [
             *(o, do, lse, workspace.lse2, workspace.delta),
             *sums,
             *(workspace.ticket, workspace.semaphores),
@@ -201,7 +204,7 @@ def backward_launches(
         ]
         launches.append((pre, before))
     if batch * heads_kv * n_blocks:
-        between = [
+        between: list[Value] = [
             *(q, k, v, do, dk, dv),
             *(workspace.dq_sum, workspace.lse2, workspace.delta),
             *sequence_values(sequences),

@@ -1,7 +1,7 @@
 """After the backward kernel: dQ from its fp32 sums, times the scale of q·k, in the dtype of q.
 
-The sums lie in the order in which the backward kernel's threads hold them (NOTE [dQ accumulator] of backward/dq.py): the same
-threads read them here and write them out through shared memory.
+The sums lie in the order in which the backward kernel's threads hold them (NOTE [dQ accumulator] of backward/dq.py):
+the same threads read them here and write them out through shared memory.
 """
 
 import cutlass
@@ -9,7 +9,7 @@ from cuda.bindings import driver
 from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
-from kernels.blocksparse.backward import dq
+from kernels.blocksparse.backward.dq import Tiles, dq_product, read_fragment, tile_number
 from kernels.blocksparse.backward.kernel import share_thread
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.tiling import THREADS, choose_tiling
@@ -35,7 +35,7 @@ class Postprocess:
     @cute.jit
     def __call__(
         self,
-        dq_out: cute.Pointer,
+        dq: cute.Pointer,
         dq_sum: cute.Pointer,
         q_begin: cute.Pointer,
         q_length: cute.Pointer,
@@ -53,17 +53,17 @@ class Postprocess:
     ) -> None:
         """Launch over batch x heads_q x m_blocks CTAs, at least one.
 
-        dq_out  output: (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
+        dq      output: (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
         dq_sum  fp32, 16-byte aligned
         """
         self.kernel(
-            Operand(dq_out, dq_stride_batch, dq_stride_row, dq_stride_head),
+            Operand(dq, dq_stride_batch, dq_stride_row, dq_stride_head),
             dq_sum.align(16),
             (q_begin, q_length),
             heads_q,
             m_blocks,
             dim,
-            dq.Tiles(tiles_stride_batch, tiles_total),
+            Tiles(tiles_stride_batch, tiles_total),
             scale,
         ).launch(grid=[batch * heads_q * m_blocks, 1, 1], block=[THREADS, 1, 1], stream=stream)
 
@@ -76,7 +76,7 @@ class Postprocess:
         heads_q: Int32,
         m_blocks: Int32,
         dim: Int32,
-        tiles: dq.Tiles,
+        tiles: Tiles,
         scale: Float32,
     ) -> None:
         tiling = self.tiling
@@ -84,11 +84,11 @@ class Postprocess:
         cta, _, _ = cute.arch.block_idx()
         m_block, head, batch = cta % m_blocks, cta // m_blocks % heads_q, cta // m_blocks // heads_q
         seq_q = sequence(queries[0], queries[1], batch)
-        tile = dq.tile_number(tiles, batch, head, seq_q.begin, tiling.tile_m) + m_block
+        tile = tile_number(tiles, batch, head, seq_q.begin, tiling.tile_m) + m_block
         memory = SmemAllocator()
         sdQ = memory.allocate_tensor(self.dtype, tile_layout(tiling.step_m, tiling.dim), byte_alignment=1024)
         copy = TileCopy(self.dtype, THREADS, tiling.dim, thread, dim)
-        mma = dq.dq_product(tiling, self.dtype).tiled_mma()
+        mma = dq_product(tiling, self.dtype).tiled_mma()
         for step in cutlass.range_constexpr(tiling.steps):
             first_row = m_block * tiling.tile_m + step * tiling.step_m
             if first_row < seq_q.length:
@@ -96,7 +96,7 @@ class Postprocess:
                     mma.get_slice(thread).partition_shape_C((tiling.step_m, tiling.dim)), Float32
                 )
                 offset = (tile * tiling.tile_m + step * tiling.step_m) * tiling.dim
-                dq.read_fragment(rdQ, dq_sum + cute.assume(offset, divby=4), thread, tiling.vector)
+                read_fragment(rdQ, dq_sum + cute.assume(offset, divby=4), thread, tiling.vector)
                 rdQ.store(rdQ.load() * scale)
                 share_thread(mma, rdQ, sdQ, thread)
                 cute.arch.sync_threads()

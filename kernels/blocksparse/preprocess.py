@@ -1,9 +1,9 @@
 """Before the backward kernel: what it needs of each query's row, and clean sums to add to.
 
-NOTE [statistics] lse2 and delta are fp32, (heads_q, tiles, tile_m), `Tiles` of backward/dq.py: every tile of queries has all its rows, so that
-the backward kernel loads them without predicates. delta = sum over d of dO·O, the inner product that the softmax's gradient
-subtracts. lse2 = LSE / ln 2, so that P = exp2(score / ln 2 - lse2), and +inf for rows without keys and rows past the
-sequence's end: their probabilities are then exactly 0, whatever their scores.
+NOTE [statistics] lse2 and delta are fp32, (heads_q, tiles, tile_m), `Tiles` of backward/dq.py: every tile of queries
+has all its rows, so that the backward kernel loads them without predicates. delta = sum over d of dO·O, the inner
+product that the softmax's gradient subtracts. lse2 = LSE / ln 2, so that P = exp2(score / ln 2 - lse2), and +inf for
+rows without keys and rows past the sequence's end: their probabilities are then exactly 0, whatever their scores.
 """
 
 import math
@@ -22,7 +22,8 @@ LOG2_E = math.log2(math.e)
 
 
 class Preprocess:
-    """The preprocessing kernel of one variant (dtype, dim_padded, tile_m); calling it (under cute.compile) launches it."""
+    """The preprocessing kernel of one variant (dtype, dim_padded, tile_m); calling it (under cute.compile) launches
+    it."""
 
     SEAMS = ("clear",)
 
@@ -121,7 +122,7 @@ class Preprocess:
     def zero(self, target: cute.Pointer, thread: Int32) -> None:
         """Zeroes one tile of the dQ accumulator."""
         zeros = cute.make_rmem_tensor(4, Float32)
-        zeros.fill(0.0)
+        zeros.fill(Float32(0.0))
         for at in cutlass.range_constexpr(0, self.variant.tile_m * self.variant.dim_padded, 4 * THREADS):
             cute.autovec_copy(zeros, cute.make_tensor(target + (at + 4 * thread), cute.make_layout(4)))
 

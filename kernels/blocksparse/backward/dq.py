@@ -1,14 +1,15 @@
 """The dQ accumulator and the protocol of its adds.
 
-NOTE [dQ accumulator] float32, (heads_q, tiles, tile_m / step_m, fragments), `Tiles` saying which tile is whose: every step's
-tile lies in the order in which the backward kernel's threads hold it, so that their adds are wide and adjacent. Value v of thread t is at
-(v // vector) * THREADS * vector + t * vector + v % vector. Postprocess reads it in the same order, with the same `Product`.
+NOTE [dQ accumulator] float32, (heads_q, tiles, tile_m / step_m, fragments), `Tiles` saying which tile is whose: every
+step's tile lies in the order in which the backward kernel's threads hold it, so that their adds are wide and adjacent.
+Value v of thread t is at (v // vector) * THREADS * vector + t * vector + v % vector. Postprocess reads it in the same
+order, with the same `Product`.
 
-NOTE [deterministic adds] One int32 semaphore per (batch, head_q, m_block), zero before the launch. The CTA that adds block
-(n, m) waits until it equals the block's lock, adds, and releases it by adding one. Locks are ranks in launch order
-(`WriteOrder`), and CTAs take their places in launch order from a ticket, so the oldest resident CTA never waits: it ends
-with any number of resident CTAs. A wrong lock, a missed release or a semaphore that is not zero hangs the kernel, or lets
-two adds of one tile race.
+NOTE [deterministic adds] One int32 semaphore per (batch, head_q, m_block), zero before the launch. The CTA that adds
+block (n, m) waits until it equals the block's lock, adds, and releases it by adding one. Locks are ranks in launch
+order (`WriteOrder`), and CTAs take their places in launch order from a ticket, so the oldest resident CTA never waits:
+it ends with any number of resident CTAs. A wrong lock, a missed release or a semaphore that is not zero hangs the
+kernel, or lets two adds of one tile race.
 """
 
 from typing import NamedTuple
@@ -24,8 +25,8 @@ from kernels.blocksparse.backward.tiling import THREADS, Tiling
 class Tiles(NamedTuple):
     """Numbers of the tiles of queries of all sequences, for the accumulator and the statistics.
 
-    Padded problems have m_blocks for each sequence: stride_batch = m_blocks, total = batch · m_blocks. Packed ones have as many
-    as their rows need, and at most one more each: stride_batch = 1, total = rows // tile_m + batch.
+    Padded problems have m_blocks for each sequence: stride_batch = m_blocks, total = batch · m_blocks. Packed ones
+    have as many as their rows need, and at most one more each: stride_batch = 1, total = rows // tile_m + batch.
     """
 
     stride_batch: Int32
@@ -39,7 +40,8 @@ def tile_number(tiles: Tiles, batch: Int32, head: Int32, begin: Int32, tile_m: c
 
 
 def dq_product(tiling: Tiling, dtype: type) -> Product:
-    """dQ (step_m, dim) += dS (step_m, tile_n) K (tile_n, dim), whose accumulator is NOTE [dQ accumulator]'s fragment."""
+    """dQ (step_m, dim) += dS (step_m, tile_n) K (tile_n, dim), whose accumulator is NOTE [dQ accumulator]'s
+    fragment."""
     return Product(dtype, (tiling.step_m, tiling.dim, tiling.tile_n), tiling.warps_dq, turn_b=True)
 
 
@@ -59,8 +61,8 @@ def wait(semaphore: cute.Pointer, lock: Int32):
 
 @cute.jit
 def release(semaphore: cute.Pointer):
-    """One thread, after a barrier that follows the CTA's adds: lets the next block add."""
-    cute.arch.fence_acq_rel_gpu()
+    """One thread, after a barrier that follows the CTA's adds: lets the next block add. The release covers the other
+    threads' adds too, which the barrier ordered before it."""
     cute.arch.red(semaphore, Int32(1), op="add", dtype="s32", sem="release", scope="gpu")
 
 

@@ -98,9 +98,10 @@ class Backward(BackwardKernel):
         dq_sum         fp32, 16-byte aligned: NOTE [dQ accumulator] of dq.py
         lse2, delta    fp32, 16-byte aligned: NOTE [statistics] of preprocess.py
         *_begin, *_length   int32 (batch): where a sequence's rows start, counted from the batch's start, and how many
-        partial, full  the backward block lists, common/lists.py; *_rank: their write order, read by deterministic variants
-        mask_*, band_* common/masks.py; mask_slot is parallel to partial_index
-        positions, schedule, pairs, ticket, semaphores   walk.py's Order; ticket and semaphores are read by deterministic variants
+        partial, full  the backward block lists, common/lists.py; *_rank: their write order, read by deterministic
+        variants mask_*, band_* common/masks.py; mask_slot is parallel to partial_index
+        positions, schedule, pairs, ticket, semaphores   walk.py's Order; ticket and semaphores are read by
+                                                         deterministic variants
         tiles_*        dq.py's Tiles
         scale, cap     positive
         """

@@ -9,8 +9,8 @@
         dQ += dS K                             added in memory: NOTE [deterministic adds], or atomically
     store dK, dV
 
-All five products are mma.sync from shared memory. NOTE [statistics] says what preprocess made of LSE and delta; postprocess
-finishes dQ.
+All five products are mma.sync from shared memory. NOTE [statistics] says what preprocess made of LSE and delta;
+postprocess finishes dQ.
 """
 
 from typing import NamedTuple
@@ -83,7 +83,13 @@ class BackwardKernel:
         if first_key < seq_k.length:
             row = Int64(seq_k.begin) + first_key
             loads = StepLoads(
-                self.tiling, TileCopy(self.dtype, THREADS, self.tiling.dim, thread, dim), thread, q, do, statistics, tiles
+                self.tiling,
+                TileCopy(self.dtype, THREADS, self.tiling.dim, thread, dim),
+                thread,
+                q,
+                do,
+                statistics,
+                tiles,
             )
             self.tile(
                 storage,
@@ -143,7 +149,8 @@ class BackwardKernel:
         counts,
         factors,
     ) -> None:
-        """One tile of keys. k, v, dk, dv: (address of the first row, elements between rows); place: (batch, head_kv, n_block)."""
+        """One tile of keys. k, v, dk, dv: (address of the first row, elements between rows); place: (batch, head_kv,
+        n_block)."""
         variant, tiling = self.variant, self.tiling
         step_m, tile_n, dim, stages, steps = tiling.step_m, tiling.tile_n, tiling.dim, tiling.stages, tiling.steps
         sK, sV, sQ, sdO, sP, sdS, sLSE, sDelta, _ = storage
@@ -159,8 +166,8 @@ class BackwardKernel:
         to_dq = ThreadProduct(dq.dq_product(tiling, self.dtype), thread, sdS, turned(sK))
         words = masking.Words(to_s)
         rdK, rdV = accumulator(to_dk), accumulator(to_dv)
-        rdK.fill(0.0)
-        rdV.fill(0.0)
+        rdK.fill(Float32(0.0))
+        rdV.fill(Float32(0.0))
 
         # `now` is computed, `then` is loaded meanwhile, and the block after it looked up
         total = entries(partial, full, batch, n_block, head_kv * counts.group, counts.group)
@@ -204,7 +211,7 @@ class BackwardKernel:
                 variant, self.tail_mask, words, mask, batch, now, n_block, step * step_m, rows_left, keys_left
             )
             rP = accumulator(to_s)
-            rP.fill(0.0)
+            rP.fill(Float32(0.0))
             multiply(to_s, rP, stage)
             rSlope = cute.make_rmem_tensor_like(rP) if cutlass.const_expr(variant.softcap) else None
             scores.probabilities(variant.softcap, rP, rSlope, words.row, sLSE, stage, factors)
@@ -224,7 +231,7 @@ class BackwardKernel:
 
             multiply(to_dv, rdV, stage)
             rdQ = accumulator(to_dq)
-            rdQ.fill(0.0)
+            rdQ.fill(Float32(0.0))
             multiply(to_dq, rdQ, 0)
             tile = dq.tile_number(loads.tiles, batch, now.head, seq_q.begin, variant.tile_m) + now.m_block
             mdQ_step = mdQ + cute.assume((tile * variant.tile_m + step * step_m) * dim, divby=4)
@@ -273,7 +280,8 @@ class BackwardKernel:
 
     @cute.jit
     def let_go(self, order: Order, held: Int64, thread: Int32) -> None:
-        """After a barrier that follows all threads' adds under semaphore number `held` (-1: none): the next block's turn."""
+        """After a barrier that follows all threads' adds under semaphore number `held` (-1: none): the next block's
+        turn."""
         if thread == 0 and held >= 0:
             self.release(order.semaphores + held)
 

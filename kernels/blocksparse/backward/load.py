@@ -1,4 +1,5 @@
-"""Loads of the backward kernel: K and V once, Q, dO and the rows' statistics step by step, into stages of shared memory."""
+"""Loads of the backward kernel: K and V once, Q, dO and the rows' statistics step by step, into stages of shared
+memory."""
 
 import cutlass
 from cutlass import Float32, Int32, Int64, cute
@@ -54,7 +55,9 @@ def load_step(
         if four >= 0 and four < step_m // 4:
             source = loads.statistics[i] + cute.assume(at + 4 * four, divby=4)
             target = targets[2 + i].iterator + cute.assume(stage * step_m + 4 * four, divby=4)
-            cute.copy(atom, cute.make_tensor(source, cute.make_layout(4)), cute.make_tensor(target, cute.make_layout(4)))
+            cute.copy(
+                atom, cute.make_tensor(source, cute.make_layout(4)), cute.make_tensor(target, cute.make_layout(4))
+            )
 
 
 @cute.jit

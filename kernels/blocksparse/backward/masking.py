@@ -1,7 +1,8 @@
 """Masks of the backward kernel: for each row that a thread holds, a bit per key, whatever the mask comes from.
 
-A warp's columns of the scores are adjacent (`Product.together`), so that one row of a packed mask is one or two words, and an
-interval of keys is a run of bits: a quarter of the words that common/masks.py needs for warps whose columns interleave.
+A warp's columns of the scores are adjacent (`Product.together`), so that one row of a packed mask is one or two words,
+and an interval of keys is a run of bits: a quarter of the words that common/masks.py needs for warps whose columns
+interleave.
 """
 
 import cutlass
@@ -12,7 +13,6 @@ from kernels.blocksparse.backward.walk import Block
 from kernels.blocksparse.common.layouts import rows_columns
 from kernels.blocksparse.common.lists import read
 from kernels.blocksparse.common.masks import Mask, low_bits
-from kernels.blocksparse.variant import Variant
 
 
 @cute.jit
@@ -59,7 +59,7 @@ def find_words(
         for w in cutlass.range_constexpr(words.per_row):
             key = words.first + 32 * w
             word = tail(keys_left - key)
-            if cutlass.const_expr(variant.mask != "none"):
+            if cutlass.const_expr(variant.mask != "none"):  # noqa: SIM102 (one is for the compiler)
                 if block.partial != 0:
                     word = word & partial_word(
                         variant, mask, batch, block, n_block, step_row + words.row[i], rows_left, key

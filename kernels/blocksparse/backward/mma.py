@@ -1,7 +1,8 @@
-"""Tensor-core products of the backward kernel: eight warps, operands from shared memory, portable mma.sync and ldmatrix.
+"""Tensor-core products of the backward kernel: eight warps, operands from shared memory, portable mma.sync and
+ldmatrix.
 
-A `Product` is one of the five matrix products, D (m, n) += A (m, k) B (n, k): who computes what, and how each thread reads
-its operands. Operands lie in shared memory with k contiguous ("straight") or with m or n contiguous ("turned").
+A `Product` is one of the five matrix products, D (m, n) += A (m, k) B (n, k): who computes what, and how each thread
+reads its operands. Operands lie in shared memory with k contiguous ("straight") or with m or n contiguous ("turned").
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ LOG2_E = math.log2(math.e)
 
 
 class Factors(NamedTuple):
-    """to_tanh = scale / cap, read under a soft cap; to_log2: what makes scores exponents of two; scale is dK's factor."""
+    """to_tanh = scale / cap, read under a soft cap; to_log2: what makes scores exponents of two; scale is dK's
+    factor."""
 
     to_tanh: Float32
     to_log2: Float32
@@ -20,7 +21,9 @@ class Factors(NamedTuple):
 
 
 @cute.jit
-def probabilities(softcap: cutlass.Constexpr, rS: cute.Tensor, rSlope, rows, sLSE: cute.Tensor, stage: Int32, factors) -> None:
+def probabilities(
+    softcap: cutlass.Constexpr, rS: cute.Tensor, rSlope, rows, sLSE: cute.Tensor, stage: Int32, factors
+) -> None:
     """S becomes P, not masked yet. rows: this thread's; rSlope: under a soft cap, takes the slope 1 - tanh^2."""
     rS_mn = rows_columns(rS)
     if cutlass.const_expr(softcap):

@@ -1,4 +1,5 @@
-"""What a CTA of the backward kernel works on: its tile of keys, and the blocks of queries that the lists name for it."""
+"""What a CTA of the backward kernel works on: its tile of keys, and the blocks of queries that the lists name for
+it."""
 
 from typing import NamedTuple
 
@@ -58,8 +59,8 @@ class Cursor(NamedTuple):
 def take_place(by_ticket: cutlass.Constexpr, order: Order, counts: Counts, sTicket: cute.Tensor, thread: Int32):
     """(batch, head_kv, n_block) of this CTA.
 
-    By ticket, CTAs take their places in the order in which they start, whatever the hardware does. Positions are slowest within
-    `order.pairs` pairs of (batch, head_kv), so a pair's lower positions always have lower numbers.
+    By ticket, CTAs take their places in the order in which they start, whatever the hardware does. Positions are
+    slowest within `order.pairs` pairs of (batch, head_kv), so a pair's lower positions always have lower numbers.
     """
     number = cute.arch.block_idx()[0]
     if cutlass.const_expr(by_ticket):
@@ -83,7 +84,9 @@ def take_place(by_ticket: cutlass.Constexpr, order: Order, counts: Counts, sTick
 
 
 @cute.jit
-def entries(partial: BlockList, full: BlockList, batch: Int32, n_block: Int32, first_head: Int32, group: Int32) -> Int32:
+def entries(
+    partial: BlockList, full: BlockList, batch: Int32, n_block: Int32, first_head: Int32, group: Int32
+) -> Int32:
     """Blocks that the lists name for a tile of keys, over all query heads of its group."""
     total = Int32(0)
     for g in cutlass.range(group, unroll=1):
@@ -95,7 +98,8 @@ def entries(partial: BlockList, full: BlockList, batch: Int32, n_block: Int32, f
 
 @cute.jit
 def look_up(partial: BlockList, full: BlockList, batch: Int32, n_block: Int32, cursor: Cursor):
-    """(block, next cursor) at the cursor, past heads that have none left; there must be one. A row's partial blocks come first."""
+    """(block, next cursor) at the cursor, past heads that have none left; there must be one. A row's partial blocks
+    come first."""
     head, entry = cursor.head, cursor.entry
     partials, partial_at = partial.row(batch, head, n_block)
     fulls, full_at = full.row(batch, head, n_block)

@@ -24,8 +24,9 @@ from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permut
 from kernels.blocksparse.variant import Variant
 from kernels.blocksparse.write_order import with_order
 
-# Frobenius norm of the error over that of the gradient, of one head of one sequence: rounding of P and dS to 16 bits gives
-# about 2^-9 (bfloat16) and 2^-12 (float16), and sums over keys average it; rounding of the result as much again.
+# Frobenius norm of the error over that of the gradient, of one head of one sequence: rounding of P and dS to 16 bits
+# gives # about 2^-9 (bfloat16) and 2^-12 (float16), and sums over keys average it; rounding of the result as much
+# again.
 BOUNDS = {torch.bfloat16: 2**-6.5, torch.float16: 2**-9.5}
 
 
@@ -33,7 +34,8 @@ BOUNDS = {torch.bfloat16: 2**-6.5, torch.float16: 2**-9.5}
 class Spec:
     """lens_q, lens_k: of each sequence; packed: rows of all sequences one after another, else padded to the longest.
 
-    mask: full, causal (bottom right), window, documents, random (packed bits per head: blocks, empty blocks, single elements)
+    mask: full, causal (bottom right), window, documents, random (packed bits per head: blocks, empty blocks, single
+    elements)
     """
 
     lens_q: tuple[int, ...]
@@ -79,10 +81,16 @@ def make(spec: Spec, device: str = "cpu") -> Problem:
         values = torch.randn((*leading, rows, heads, spec.dim), generator=generator)
         return values.to(spec.dtype).to(device)
 
-    operands = {"q": tensor(rows_q, spec.heads_q), "k": tensor(rows_k, spec.heads_kv), "v": tensor(rows_k, spec.heads_kv)}
+    operands = {
+        "q": tensor(rows_q, spec.heads_q),
+        "k": tensor(rows_k, spec.heads_kv),
+        "v": tensor(rows_k, spec.heads_kv),
+    }
     operands |= {"o": torch.zeros_like(operands["q"]), "do": tensor(rows_q, spec.heads_q)}
     lse = torch.zeros((*leading, spec.heads_q, rows_q), dtype=torch.float32, device=device)
-    right = {name: torch.zeros(operands[name[1]].shape, dtype=torch.float64, device=device) for name in ("dq", "dk", "dv")}
+    right = {
+        name: torch.zeros(operands[name[1]].shape, dtype=torch.float64, device=device) for name in ("dq", "dk", "dv")
+    }
     begins_q = [sum(spec.lens_q[:b]) if spec.packed else 0 for b in range(batch)]
     begins_k = [sum(spec.lens_k[:b]) if spec.packed else 0 for b in range(batch)]
     blocks, keep = _blocks(spec, generator, device)
@@ -133,8 +141,8 @@ def run(problem: Problem, launch: Run, poison: float = float("nan")) -> tuple[di
 def errors(problem: Problem, out: dict[str, Tensor]) -> dict[str, float]:
     """For each gradient the largest error of any head of any sequence, as a multiple of its bound.
 
-    Where the gradient is exactly zero, so must the result be; inf where it is not, or not finite. Rows past a sequence's end
-    must still be poisoned: inf where one was written.
+    Where the gradient is exactly zero, so must the result be; inf where it is not, or not finite. Rows past a
+    sequence's end must still be poisoned: inf where one was written.
     """
     spec = problem.spec
     worst = {}
@@ -185,7 +193,11 @@ def _blocks(spec: Spec, generator: torch.Generator, device: str) -> tuple[BlockS
     """The block lists, and the same mask as bool (batch, heads, len_q, len_k)."""
     lens_q, lens_k = list(spec.lens_q), list(spec.lens_k)
     longest_q, longest_k = max(lens_q), max(lens_k)
-    tiles: dict[str, Any] = {"tile_m": spec.tile_m, "tile_n": spec.tile_n, "schedule": _schedule(spec, generator, device)}
+    tiles: dict[str, Any] = {
+        "tile_m": spec.tile_m,
+        "tile_n": spec.tile_n,
+        "schedule": _schedule(spec, generator, device),
+    }
     m, n = torch.arange(longest_q)[:, None], torch.arange(longest_k)[None]
     if spec.mask == "full":
         blocks = dense(lens_q, lens_k, device=device, **tiles)
