@@ -7,6 +7,8 @@ a CPU and a GPU make identical bits. 'normal' is the sum of four uniform 16-bit 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -25,21 +27,33 @@ _UNIT = 1.0 / 37837.0  # 1 / standard deviation of the sum of four uniform 16-bi
 
 def random_bits(seed: int, stream: str, count: int, device: torch.device | str) -> Tensor:
     """int64 (count,): 64 random bits per position (a splitmix64-style finaliser over the counter; wraps by design)."""
-    start = ((seed * len(STREAMS) + STREAMS.index(stream)) * 0x9E3779B97F4A7C15) & ((1 << 62) - 1)
-    x = torch.arange(start, start + count, device=device, dtype=torch.int64)
-    for factor, shift in ((-7046029254386353131, 31), (-4658895280553007687, 29), (-7723592293110705685, 32)):
-        x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
-    return x ^ ((x >> 32) & 0xFFFFFFFF)
+    return _mixed(_counters(seed, stream, count, device))
 
 
 def normal(seed: int, stream: str, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
     """float32 of `shape`: approximately normal, mean 0, variance 1."""
-    count = 1
-    for size in shape:
-        count *= size
-    bits = random_bits(seed, stream, count, device)
+    return normals(seed, {stream: shape}, device)[stream]
+
+
+def normals(seed: int, shapes: dict[str, tuple[int, ...]], device: torch.device | str) -> dict[str, Tensor]:
+    """`normal` of several streams in one pass: small cases cost what their launches cost."""
+    counts = [math.prod(shape) for shape in shapes.values()]
+    each = (_counters(seed, stream, count, device) for stream, count in zip(shapes, counts, strict=True))
+    bits = _mixed(torch.cat(list(each)))
     total = (bits & 0xFFFF) + ((bits >> 16) & 0xFFFF) + ((bits >> 32) & 0xFFFF) + ((bits >> 48) & 0xFFFF)
-    return ((total - 131070).to(torch.float32) * _UNIT).view(shape)
+    whole = ((total - 131070).to(torch.float32) * _UNIT).split(counts)
+    return {stream: part.view(shape) for (stream, shape), part in zip(shapes.items(), whole, strict=True)}
+
+
+def _counters(seed: int, stream: str, count: int, device: torch.device | str) -> Tensor:
+    start = ((seed * len(STREAMS) + STREAMS.index(stream)) * 0x9E3779B97F4A7C15) & ((1 << 62) - 1)
+    return torch.arange(start, start + count, device=device, dtype=torch.int64)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    for factor, shift in ((-7046029254386353131, 31), (-4658895280553007687, 29), (-7723592293110705685, 32)):
+        x = (x ^ ((x >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return x ^ ((x >> 32) & 0xFFFFFFFF)
 
 
 def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
@@ -54,12 +68,12 @@ def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
     match case.inputs.distribution:
         case "integers":
             made = {
-                n: (random_bits(seed, n, _count(shape[n]), device) % 5).view(shape[n]).float().sub_(2) for n in names
+                n: (random_bits(seed, n, math.prod(shape[n]), device) % 5).view(shape[n]).float().sub_(2) for n in names
             }
         case "constant":
             made = {n: torch.full(shape[n], 0.5 if n == "q" else 1.0, device=device) for n in names}
         case _:
-            made = {n: normal(seed, n, shape[n], device) for n in names}
+            made = normals(seed, {n: shape[n] for n in names}, device)
     match case.inputs.distribution:
         case "large":
             for name, gain in LARGE.items():
@@ -71,13 +85,6 @@ def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
     if p.layout == "padded" and p.ragged:
         _fill_padding(p, made)
     return made
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _point_at_needles(p: Problem, seed: int, made: dict[str, Tensor]) -> None:
