@@ -49,7 +49,7 @@ def band(
 
     lengths_q, lengths_k  of the sequences: a number, numbers, or a tensor (batch,)
     align     offset is 0 ("top_left") or len_k - len_q ("bottom_right")
-    schedule  None: descending where the band reaches further to the left than to the right, as causal masks do
+    schedule  None: descending for causal masks, else ascending; see build.default_schedule
     backward  also make backward lists and ranks
     capacity  (partial, full) elements of the index tensors, and longest (queries, keys): with both the device is asked
               nothing, see build.py
@@ -71,7 +71,7 @@ def band(
         ),
         list_of_ranges(full[0][:, None, :, None], full[1][:, None, :, None], capacity and capacity[1]),
     )
-    schedule = default_schedule(right, left) if schedule is None else schedule
+    schedule = default_schedule(left, right) if schedule is None else schedule
     return finished(lists, Band(left, right, offset.to(torch.int32)), shape, schedule, backward)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels.blocksparse.build import LengthsLike, Shape, ceil_div, finished, list_of_segments, shape_of
 from kernels.blocksparse.lists import BlockLists, BlockSparse, Intervals
-from kernels.blocksparse.schedule import ASCENDING, Schedule
+from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule
 
 _SHIFT = 20  # of the count of covering rows in an event's value; rows x intervals of one tile stay below 1 << _SHIFT
 
@@ -66,7 +66,9 @@ def documents(
     **options,
 ) -> BlockSparse:
     """Queries see the keys of their own document. Bounds are the ascending positions at which a new document starts;
-    the keys' own where they differ. `causal`: only keys up to the query's own position. Options: as for `intervals`."""
+    the keys' own where they differ. `causal`: only keys up to the query's own position; the schedule is then descending
+    where none is given. Options: as for `intervals`."""
+    options.setdefault("schedule", DESCENDING if causal else ASCENDING)
     return intervals(
         document_bounds(q_bounds, lengths_q, lengths_k, k_bounds, causal, device), lengths_q, lengths_k, **options
     )

@@ -1,0 +1,148 @@
+"""The computed schedule: never worse on the model than ascending or descending, better on some masks, always right."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metadata_tools import listed, masks_of, ranks_of
+from test_metadata_oracle import accepted
+
+from kernels.blocksparse.bands import band, causal, window
+from kernels.blocksparse.build import dense
+from kernels.blocksparse.from_mask import from_mask
+from kernels.blocksparse.intervals import documents
+from kernels.blocksparse.least_blocking import (
+    Costs,
+    as_listed,
+    by_release,
+    estimate,
+    least_blocking,
+    reversed_rows,
+    run,
+)
+from kernels.blocksparse.schedule import ASCENDING, DESCENDING
+from oracles.masks import Tokens
+from oracles.problem import Problem
+
+
+def slow_run(segments, order, slots, costs, visit_row):
+    """NOTE [model] step by step, one entry at a time."""
+    released, free, end = {}, [0.0] * slots, 0.0
+    for n in order:
+        now = min(free)
+        free.remove(now)
+        now += costs.start
+        for row in segments[n]:
+            for tile in visit_row(row, released):
+                now = max(now + costs.compute, released.get(tile, 0.0)) + costs.add
+                released[tile] = now
+        free.append(now)
+        end = max(end, now)
+    return end
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.sampled_from([0.0, 0.2, 1.0]))
+def test_the_fast_model_is_the_step_by_step_one(seed, m_blocks, n_blocks, slots, add):
+    generator = torch.Generator().manual_seed(seed)
+    grids = torch.rand(2, n_blocks, m_blocks, generator=generator) < 0.4
+    segments = [[grids[part, n].nonzero().flatten().numpy() for part in range(2)] for n in range(n_blocks)]
+    order = torch.randperm(n_blocks, generator=generator).tolist()
+    costs = Costs(start=0.5, compute=1.0, add=add)
+    rules = (
+        (as_listed, lambda row, released: row.tolist()),
+        (reversed_rows, lambda row, released: row.tolist()[::-1]),
+        (by_release, lambda row, released: sorted(row.tolist(), key=lambda tile: (released.get(tile, 0.0), -tile))),
+    )
+    for visit, slow_visit in rules:
+        fast = run(segments, order, slots, costs, visit)
+        assert fast.makespan == pytest.approx(slow_run(segments, order, slots, costs, slow_visit))
+        assert fast.waiting > -1e-9
+
+
+def random_blocks(density, blocks=24, heads=1, seed=0):
+    grid = torch.rand(1, heads, blocks, blocks, generator=torch.Generator().manual_seed(seed)) < density
+    return from_mask(grid.repeat_interleave(64, 2).repeat_interleave(64, 3), tile_m=64, tile_n=64)
+
+
+BLOCKS = {
+    "dense": lambda: dense(2048, 2048),
+    "causal": lambda: causal(2048, 2048),
+    "anti-causal": lambda: band(2048, 2048, left=0, right=None),
+    "window": lambda: window(4096, 4096, left=600),
+    "documents": lambda: documents([100, 700, 1500, 1600, 2500], 4096, 4096, causal=True),
+    "random 10 %": lambda: random_blocks(0.1),
+    "random 50 %": lambda: random_blocks(0.5),
+    "random, per head": lambda: random_blocks(0.3, heads=4),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_never_worse_than_ascending_or_descending_never_better_than_possible(name):
+    plan = least_blocking(BLOCKS[name](), heads_q=4, heads_kv=2, slots=32)
+    least = min(plan.estimates.values())
+    assert plan.bound <= least + 1e-6
+    if len(plan.chosen) == 1:
+        assert plan.estimates[plan.chosen[0]] == pytest.approx(least)
+
+
+@pytest.mark.parametrize("density, heads, gain", [(0.1, 1, 1.2), (0.5, 1, 1.1), (0.1, 2, 1.2)])
+def test_better_than_both_directions_on_scattered_masks(density, heads, gain):
+    """64 x 64 blocks, 16 CTAs at once for each KV head, as on a GPU of 132 multiprocessors with 8 heads side by
+    side."""
+    plan = least_blocking(random_blocks(density, 64, heads), heads_q=heads, heads_kv=heads)
+    assert min(plan.estimates["ascending"], plan.estimates["descending"]) > gain * min(plan.estimates.values())
+
+
+def test_the_default_of_bands_is_the_better_direction():
+    for name, wanted in (("causal", "descending"), ("window", "ascending"), ("anti-causal", "ascending")):
+        blocks = BLOCKS[name]()
+        times = {
+            schedule.kind: estimate(blocks, schedule, heads_q=8, heads_kv=8).makespan
+            for schedule in (ASCENDING, DESCENDING)
+        }
+        assert blocks.schedule.kind == wanted
+        assert times[wanted] == min(times.values())
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_planned_lists_hold_the_same_blocks_masks_and_ranks_in_launch_order(name):
+    blocks = BLOCKS[name]()
+    plan = least_blocking(blocks, heads_q=4, heads_kv=2, slots=32)
+    planned = plan.blocks
+    assert listed(planned.backward, backward=True) == listed(blocks.backward, backward=True)
+    assert sorted(ranks_of(planned)) == sorted(ranks_of(blocks))
+    if hasattr(blocks.mask, "words"):
+        before, after = masks_of(blocks, "backward"), masks_of(planned, "backward")
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[at], after[at]) for at in before)
+    order = planned.schedule.launch_order(planned.backward.rows, "cpu")
+    assert torch.equal(order.sort(-1).values, torch.arange(planned.backward.rows).int().expand(order.shape))
+
+
+def test_the_estimate_is_that_of_the_plan():
+    blocks = random_blocks(0.3)
+    plan = least_blocking(blocks, heads_q=4, heads_kv=2, slots=32)
+    again = estimate(plan.blocks, plan.blocks.schedule, heads_q=4, heads_kv=2, slots=32)
+    assert again.makespan == pytest.approx(min(plan.estimates.values()))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([0.001, 0.01, 0.3]), st.integers(1, 40))
+def test_planned_blocks_are_accepted_by_the_oracles(seed, density, slots):
+    mask = torch.rand(300, 260, generator=torch.Generator().manual_seed(seed)) < density
+    mask[128:192] |= seed % 2 == 0
+    problem = Problem(
+        (300,), (260,), 2, 1, 32, 32, "bfloat16",
+        mask=Tokens(tuple("".join("01"[int(x)] for x in row) for row in mask.tolist())),
+    )  # fmt: skip
+    blocks = from_mask(mask[None, None], tile_m=64, tile_n=64)
+    plan = least_blocking(blocks, heads_q=2, heads_kv=1, slots=slots, pairs=1)
+    accepted(plan.blocks, problem)
+
+
+def test_wrong_arguments_are_refused():
+    with pytest.raises(ValueError, match=r"blocks\.backward"):
+        least_blocking(causal(300, 300, backward=False), heads_q=1, heads_kv=1)
+    with pytest.raises(ValueError, match="heads_kv"):
+        least_blocking(causal(300, 300), heads_q=4, heads_kv=3)
