@@ -4,6 +4,8 @@ The compiled function takes flat arguments: raw addresses, integers and floats, 
 launch.py fills them from tensors).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import cutlass
 from cutlass import cute
 from cutlass.cute.runtime import make_fake_stream, make_ptr
+from cutlass.cutlass_dsl import CuTeDSL
 
 from kernels.blocksparse.arguments import ARGUMENTS, DATA
 from kernels.blocksparse.variant import ARCHES, NO_SEAMS, Seams, Variant, build_name
@@ -28,9 +31,20 @@ def build(variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> Any:
         raise ValueError(f"arch is {arch!r}; it must be one of {ARCHES}")
     kernel = _kernel(variant, arch, seams)
     # the compiler leaves PTX and cubin in a folder under one name for all variants: give every build its own
-    with TemporaryDirectory() as folder:
-        options = f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir={folder}"
+    with TemporaryDirectory() as folder, _compiling_for(arch):
+        options = f"--keep-ptx --keep-cubin --dump-dir={folder}"
         return cute.compile(kernel, *fake_arguments(variant), make_fake_stream(), options=options)
+
+
+@contextmanager
+def _compiling_for(arch: str) -> Iterator[None]:
+    """What CUTE_DSL_ARCH does, for one build. Objects of builds with the option --gpu-arch cannot be exported."""
+    environment = CuTeDSL._get_dsl().envar
+    environment.arch = arch
+    try:
+        yield
+    finally:
+        del environment.arch
 
 
 def export(variant: Variant, arch: str, folder: str | Path, seams: Seams = NO_SEAMS) -> Path:

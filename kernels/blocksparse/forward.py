@@ -376,7 +376,7 @@ class Forward:
     def softmax(self, acc_s_mn, acc_o_mn, row_ref, row_sum, to_log2: Float32) -> None:
         """Scores to exponentials relative to the rows' references; the sums and O are rescaled where those move.
 
-        A row's reference is a maximum of its scores so far, not always the latest: it follows when a new maximum is more
+        A row's reference is a maximum of its scores so far, not always the latest: it follows when a new one is more
         than 2^LAG times larger, which after a few blocks hardly happens, so that most steps leave O alone. Exponentials
         are then at most 2^LAG, and what is divided by the sum in the end is the same. A row that has met no key yet
         keeps the reference -inf, which is read as 0, so that no inf - inf arises.
