@@ -189,6 +189,9 @@ class Decoder:
         words = []
         for kind, x in zip(kinds, operands, strict=True):
             if kind == "p":
+                if isinstance(x, int):
+                    words.append(self.constant(-bool(x), 32))
+                    continue
                 if not isinstance(x, str):
                     raise self.fail(f"has a predicate {x!r}")
                 if x.startswith("!"):
@@ -254,6 +257,8 @@ class Decoder:
                 wide = name.endswith("64")
                 return self.emit(op.CLOCK, self.register(str(i.operands[0]), 64 if wide else 32), int(wide),
                                  int(str(i.operands[1]).endswith("_hi")))  # fmt: skip
+            if len(i.operands) == 4 and re.match(r"(max|min)\.", name):
+                name = name[:3] + "3" + name[3:]
             return self.form(name, *i.operands)
         if name in MATRIX:
             if i.guard:

@@ -22,7 +22,7 @@ def shuffle(m, w, wb, cb, c, act):
     mode = s32(c + 8)
     d, p = wb + s32(c + 12), s32(c + 16)
     value, lanes, clamp = operand(wb, cb, s32(c + 20)), operand(wb, cb, s32(c + 24)), operand(wb, cb, s32(c + 28))
-    scratch = m.scratch.ctypes.data
+    scratch = m.k[st.K_SCRATCH]
     for i in range(32):
         w32(scratch + 4 * i, u32(value + 4 * i))
         w32(scratch + 128 + 4 * i, u32(lanes + 4 * i))
@@ -111,7 +111,7 @@ def match(m, wb, cb, c, act):
     every = s32(c + 8)
     d, p = wb + s32(c + 12), s32(c + 16)
     x, wide = operand(wb, cb, s32(c + 20)), s32(c + 24)
-    scratch = m.scratch.ctypes.data
+    scratch = m.k[st.K_SCRATCH]
     same = True
     for lane in range(32):
         if not act >> lane & 1:

@@ -164,7 +164,7 @@ def start(m, slot, linear):
             m.lane_pc[w, lane] = 0
             m.groups[w, lane] = 0
             t = 32 * i + lane
-            for s in range(m.special.shape[0]):
+            for s in range(k[st.K_SPECIALS]):
                 what = m.special[s, 1]
                 v = 0
                 if what == 0:
@@ -174,7 +174,7 @@ def start(m, slot, linear):
                 elif what == 2:
                     v = t // (k[st.K_BLOCK_X] * k[st.K_BLOCK_Y])
                 elif what < 6:
-                    v = k[st.K_BLOCK_X + what - 3]
+                    v = k[st.K_BLOCK_X + (what - 3)]
                 elif what < 9:
                     v = m.cta[slot, 1 + what - 6]
                 elif what < 12:
@@ -465,8 +465,10 @@ def choose(m):
     return -1
 
 
-def run(m):
-    """Runs the launch. FINISHED, DEADLOCK (nothing can run; the state stays for the report), OUT_OF_BUDGET or TOO_MANY."""
+def run(address):
+    """Runs the launch whose state.Machine has this address: FINISHED, DEADLOCK (nothing can run; the state stays for
+    the report), OUT_OF_BUDGET or TOO_MANY."""
+    m = st.machine(address)
     k = m.k
     total = k[st.K_CTAS]
     while True:

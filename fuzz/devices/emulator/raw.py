@@ -24,20 +24,21 @@ SYMBOL = "attnfuzz_straight_line"
 I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 
-def cache_folder() -> Path:
-    """Where compiled code is kept: one folder per version of the emulator's sources, tools and processor."""
+STRAIGHT_SOURCES = ("vectors", "approximate", "conversions", "forms", "mma", "dispatch")
+COMPILED_SOURCES = ("opcodes", "state", "raw", "transfers", "exchange", "interpreter")
+
+
+def cache_folder(sources: tuple[str, ...]) -> Path:
+    """Where code compiled from `sources` is kept: a folder per version of them, of the tools and of the processor."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode() + path.read_bytes())
+    for name in sources:
+        digest.update(name.encode() + (Path(__file__).parent / f"{name}.py").read_bytes())
     cpu = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
     digest.update(f"{sys.version} {llvmlite.__version__} {numba.__version__} {cpu}".encode())
     root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = Path(root) / "attnfuzz" / "emulator" / digest.hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-FOLDER = cache_folder()
 
 
 def target_machine(codemodel: str = "jitdefault") -> llvm.TargetMachine:
@@ -53,14 +54,15 @@ def target_machine(codemodel: str = "jitdefault") -> llvm.TargetMachine:
 
 
 def _compiled() -> bytes:
-    path = FOLDER / "straight_line.o"
+    folder = cache_folder(STRAIGHT_SOURCES)
+    path = folder / "straight_line.o"
     if not path.exists():
         from fuzz.devices.emulator import dispatch  # noqa: PLC0415 - only needed to compile
 
         module = llvm.parse_assembly(str(dispatch.build()))
         module.verify()
         code = target_machine().emit_object(module)
-        with tempfile.NamedTemporaryFile(dir=FOLDER, delete=False) as f:
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as f:
             f.write(code)
         os.replace(f.name, path)
     return path.read_bytes()
@@ -74,6 +76,7 @@ def _link() -> Any:
     return engine
 
 
+FOLDER = cache_folder(STRAIGHT_SOURCES + COMPILED_SOURCES)  # numba's
 _engine = _link()  # owns the machine code
 straight_line = types.ExternalFunction(
     SYMBOL, types.int64(types.int64, types.int64, types.int64, types.int64, types.int64, types.int32)

@@ -79,7 +79,14 @@ def execute(
     code[:] = program.code.reshape(-1).view(np.uint8)
     params = _aligned(max(program.params, 8) + 8)
     params[: len(launch.params)] = np.frombuffer(launch.params, dtype=np.uint8)
-    k = np.zeros(st.K_SIZE, dtype=np.int64)
+    scratch = _aligned(1024)
+    specials = [(place, SPECIAL_NUMBERS.get(s, ZERO), int(s == "%gridid")) for s, place in program.specials.items()]
+    rows = dict.fromkeys(st.TABLES, n) | {
+        "k": st.K_SIZE, "segments": len(segments), "arrived": slots, "expected": slots, "gathered": slots, "cta": slots,
+        "findings": st.FINDINGS, "seen": len(program.code), "order": len(order), "special": len(specials),
+    }  # fmt: skip
+    machine = st.Machine(**rows)
+    k = machine.k
     for name, value in {
         "CODE": code.ctypes.data, "CONSTANTS": constants.ctypes.data, "REGISTERS": registers.ctypes.data,
         "STRIDE": program.registers, "WARPS": warps, "SLOTS": slots, "SHARED": shared.ctypes.data,
@@ -89,26 +96,15 @@ def execute(
         "BLOCK_Y": launch.block[1], "BLOCK_Z": launch.block[2], "POLICY": SCHEDULES.index(emulator.schedule),
         "SEED": emulator.seed * 0x9E3779B97F4A7C15 % (1 << 63) | 1, "QUANTUM": 4096, "BUDGET": emulator.budget,
         "DYNAMIC": launch.shared, "SNAPSHOTS": snapshots.ctypes.data, "CODE_SIZE": len(program.code),
-        "SEGMENTS": len(segments), "LAST": -1,
+        "SEGMENTS": len(segments), "LAST": -1, "SCRATCH": scratch.ctypes.data, "SPECIALS": len(specials),
     }.items():  # fmt: skip
         k[getattr(st, f"K_{name}")] = value
-    specials = [(place, SPECIAL_NUMBERS.get(s, ZERO), int(s == "%gridid")) for s, place in program.specials.items()]
-
-    def zeros(*shape: int) -> np.ndarray:
-        return np.zeros(shape, dtype=np.int64)
-
-    cta = zeros(slots, 8)
-    cta[:, 0] = -1
-    machine = st.Machine(
-        k=k, segments=segments, pc=zeros(n), mask=zeros(n), stop=zeros(n), alive=zeros(n), parked=zeros(n),
-        asleep=zeros(n), status=np.full(n, st.EMPTY, dtype=np.int64), lane_pc=zeros(n, 32), barrier_at=zeros(n, 3),
-        arrived=zeros(slots, 16), expected=zeros(slots, 16), gathered=zeros(slots, 16, 3), cta=cta, wrote=zeros(n),
-        spin=zeros(n, 4), watch=zeros(n, st.WATCHED), watch_virtual=zeros(n, st.WATCHED), watched=zeros(n),
-        groups=zeros(n, 32), copies=np.empty((n, st.COPIES, 6), dtype=np.int64), pending=zeros(n),
-        findings=zeros(st.FINDINGS, 12), seen=np.zeros((st.KINDS, len(program.code)), dtype=np.uint8), order=order,
-        special=np.array(specials, dtype=np.int64).reshape(-1, 3), scratch=_aligned(1024),
-    )  # fmt: skip
-    result = interpreter.run(machine)
+    machine.segments[:] = segments
+    machine.order[:] = order
+    machine.special[:] = np.array(specials, dtype=np.int64).reshape(-1, 3)
+    machine.status[:] = st.EMPTY
+    machine.cta[:, 0] = -1
+    result = interpreter.run(machine.address)
     report.executed += int(k[st.K_EXECUTED])
     report.status = ("finished", "deadlock", "budget", "stopped")[result]
     report.findings += [_finding(machine, program, launch, memory, i) for i in range(int(k[st.K_FINDINGS]))]

@@ -1,68 +1,69 @@
-"""The state of a running launch as arrays that compiled code shares with Python, and the names of their entries.
+"""The state of a running launch: tables of int64 that compiled code shares with Python.
 
-`Machine` is a tuple of arrays, so numba passes it at no cost. A warp's index is slot * warps_per_cta + warp. Scalars of
-the launch live in `k`, findings in `findings`; `watch` lists what a sleeping warp waits for.
+Compiled code gets one address, that of a list of the tables' addresses, and reads them as `m.pc[w]`, `m.lane_pc[w, lane]`:
+two loads, no array objects and no reference counts. Python sees the same tables as numpy arrays. A warp's index is
+slot * warps per CTA + warp. Scalars of the launch live in `k`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import operator
+from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, overload, overload_attribute, register_model
 
-
-class Machine(NamedTuple):
-    """Arrays of one launch; W is the number of resident warps (slots x warps per CTA), n the micro-operations."""
-
-    k: np.ndarray  # int64, launch constants and counters, see below
-    segments: np.ndarray  # int64 (segments, 8)
-    pc: np.ndarray  # int64 (W) where the running lanes are
-    mask: np.ndarray  # int64 (W) the lanes that run
-    stop: np.ndarray  # int64 (W) the next place where other lanes wait to run
-    alive: np.ndarray  # int64 (W) lanes that have not exited
-    parked: np.ndarray  # int64 (W) lanes that wait for others of the warp at a .sync instruction
-    asleep: np.ndarray  # int64 (W) lanes that spin on unchanged memory
-    status: np.ndarray  # int64 (W)
-    lane_pc: np.ndarray  # int64 (W, 32)
-    barrier_at: np.ndarray  # int64 (W, 3) the barrier that the warp waits at; a reduction's destination and kind
-    arrived: np.ndarray  # int64 (slots, 16) threads
-    expected: np.ndarray  # int64 (slots, 16) threads, 0: nobody there
-    gathered: np.ndarray  # int64 (slots, 16, 3) and, or, popc of a barrier's reduction
-    cta: np.ndarray  # int64 (slots, 8): linear index or -1, x, y, z, warps alive, age
-    wrote: np.ndarray  # int64 (W) has it written since its spin began to be counted
-    spin: np.ndarray  # int64 (W, 4) backward branches, next snapshot, snapshot's pc (-1: none), its mask
-    watch: np.ndarray  # int64 (W, WATCHED) host addresses read since the snapshot
-    watch_virtual: np.ndarray  # int64 (W, WATCHED) the same as the kernel knows them
-    watched: np.ndarray  # int64 (W) how many, -1: too many
-    groups: np.ndarray  # int64 (W, 32) cp.async groups that each lane has committed
-    copies: np.ndarray  # int64 (W, COPIES, 6) pending: lane, group, to, from (host), bytes, source bytes
-    pending: np.ndarray  # int64 (W) how many
-    findings: np.ndarray  # int64 (FINDINGS, 12)
-    seen: np.ndarray  # uint8 (kinds, n) findings made already
-    order: np.ndarray  # int64 (CTAs) linear indices in the order of dispatch
-    special: np.ndarray  # int64 (specials, 3) place, what, wide
-    scratch: np.ndarray  # uint8
-
-
-WATCHED = 256
-COPIES = 4096
+WATCHED = 256  # addresses that a spinning warp is watched for
+COPIES = 4096  # asynchronous copies in flight, per warp
 FINDINGS = 256
+
+# name → inner dimensions; the outermost one is free: W resident warps, S slots, n micro-operations
+TABLES: dict[str, tuple[int, ...]] = {
+    "k": (),  # launch constants and counters, see below
+    "segments": (8,),  # by number of the segment
+    "pc": (),  # (W) where the running lanes are
+    "mask": (),  # (W) the lanes that run
+    "stop": (),  # (W) the next place where other lanes wait to run
+    "alive": (),  # (W) lanes that have not exited
+    "parked": (),  # (W) lanes that wait for others of the warp at a .sync instruction
+    "asleep": (),  # (W) lanes that spin on unchanged memory
+    "status": (),  # (W)
+    "lane_pc": (32,),  # (W)
+    "barrier_at": (3,),  # (W) the barrier that the warp waits at; a reduction's destination and kind
+    "arrived": (16,),  # (S) threads at each barrier
+    "expected": (16,),  # (S) threads; 0: all that live
+    "gathered": (16, 3),  # (S) and, or, popc of a barrier's reduction
+    "cta": (8,),  # (S) linear index or -1, x, y, z, warps alive, age
+    "wrote": (),  # (W) has it written since its spin began to be counted
+    "spin": (4,),  # (W) backward branches, when to copy the registers, the copy's pc (-1: none), its mask
+    "watch": (WATCHED,),  # (W) host addresses read since the copy
+    "watch_virtual": (WATCHED,),  # (W) the same as the kernel knows them
+    "watched": (),  # (W) how many, -1: too many
+    "groups": (32,),  # (W) cp.async groups that each lane has committed
+    "copies": (COPIES, 6),  # (W) pending: lane, group, to, from (host), bytes, source bytes
+    "pending": (),  # (W) how many
+    "findings": (12,),  # (FINDINGS)
+    "seen": (32,),  # (n) findings made already, by kind
+    "order": (),  # linear indices of the CTAs in the order of dispatch
+    "special": (3,),  # place, what, wide
+}
 
 # entries of `k`
 (K_CODE, K_CONSTANTS, K_REGISTERS, K_STRIDE, K_WARPS, K_SLOTS, K_SHARED, K_SHARED_SIZE, K_SHARED_STRIDE, K_PARAMS,
  K_PARAMS_SIZE, K_LOCAL, K_LOCAL_SIZE, K_THREADS, K_GRID_X, K_GRID_Y, K_GRID_Z, K_BLOCK_X, K_BLOCK_Y, K_BLOCK_Z, K_CTAS,
  K_NEXT, K_FINISHED, K_SLEEPERS, K_FINDINGS, K_POLICY, K_SEED, K_QUANTUM, K_BUDGET, K_EXECUTED, K_CHECKS, K_DYNAMIC,
- K_SNAPSHOTS, K_LAST, K_CODE_SIZE, K_AGE, K_SEGMENTS, K_TRACE, K_COPIED_OUT, K_EXTRA, K_SIZE) = range(41)  # fmt: skip
+ K_SNAPSHOTS, K_LAST, K_CODE_SIZE, K_AGE, K_SEGMENTS, K_TRACE, K_SCRATCH, K_SPECIALS, K_SIZE) = range(41)  # fmt: skip
 
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY = range(5)
 
 # columns of `segments`
-S_LOW, S_HIGH, S_HOST, S_FLAGS, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
+S_LOW, S_HIGH, S_HOST, S_FRESH, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
 
 # what a finding is; the names that people read are in `report.py`
 (F_BOUNDS, F_ALIGN, F_UNMAPPED, F_SHARED_BOUNDS, F_BARRIER_DIVERGED, F_BARRIER_COUNT, F_SYNC_MISSING, F_TRAP, F_COPIES,
  F_UNINITIALISED, F_RACE_WW, F_RACE_WR, F_RACE_RW, F_WRAPPED, F_PARAM, F_UNCONVERGED, F_BARRIER_ID) = range(17)  # fmt: skip
-KINDS = 17
 # columns of a finding
 (C_KIND, C_PC, C_CTA, C_WARP, C_LANE, C_ADDRESS, C_SIZE, C_OTHER_CTA, C_OTHER_WARP, C_OTHER_PC, C_VALUE,
  C_SPARE) = range(12)  # fmt: skip
@@ -71,3 +72,119 @@ KINDS = 17
 FINISHED, DEADLOCK, OUT_OF_BUDGET, TOO_MANY = range(4)
 
 IN_ORDER, RANDOM, STARVE_OLDEST, ONE_FIRST = range(4)
+
+
+class Machine:
+    """The tables as numpy arrays (attributes), and the address that compiled code wants."""
+
+    def __init__(self, **rows: int) -> None:
+        self.arrays = {name: np.zeros((rows[name], *inner), dtype=np.int64) for name, inner in TABLES.items()}
+        self.list = np.array([a.ctypes.data for a in self.arrays.values()], dtype=np.int64)
+        self.address = int(self.list.ctypes.data)
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        try:
+            return self.__dict__["arrays"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+# ---- the same for compiled code -----------------------------------------------------------------------------------
+class MachineType(types.Type):
+    def __init__(self) -> None:
+        super().__init__(name="EmulatorMachine")
+
+
+class TableType(types.Type):
+    """A table with its inner dimensions; its value is the table's address."""
+
+    def __init__(self, inner: tuple[int, ...]) -> None:
+        self.inner = inner
+        super().__init__(name=f"EmulatorTable{inner}")
+
+
+@register_model(MachineType)
+@register_model(TableType)
+class _Address(models.PrimitiveModel):
+    def __init__(self, dmm: Any, fe_type: Any) -> None:
+        super().__init__(dmm, fe_type, ir.IntType(64))
+
+
+_machine_type = MachineType()
+
+
+@intrinsic
+def machine(typingctx, address):  # type: ignore[no-untyped-def]
+    """The machine whose list of tables is at `address`."""
+    return _machine_type(types.int64), lambda context, b, signature, args: args[0]
+
+
+def _attribute(name: str, index: int, inner: tuple[int, ...]) -> None:
+    table = TableType(inner)
+
+    @intrinsic
+    def find(typingctx, m):  # type: ignore[no-untyped-def]
+        def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+            place = b.add(args[0], ir.Constant(ir.IntType(64), 8 * index))
+            return b.load(b.inttoptr(place, ir.IntType(64).as_pointer()))
+
+        return table(_machine_type), code
+
+    @overload_attribute(MachineType, name)
+    def get(m):  # type: ignore[no-untyped-def]
+        return lambda m: find(m)
+
+
+for _i, (_name, _inner) in enumerate(TABLES.items()):
+    _attribute(_name, _i, _inner)
+
+
+def _element(b: Any, table: TableType, base: Any, index: Any, index_type: Any) -> Any:
+    """Pointer to an element; the index is one integer or a tuple of them."""
+    i64 = ir.IntType(64)
+    parts = []
+    if isinstance(index_type, types.BaseTuple):
+        kinds = list(index_type)
+        values = [b.extract_value(index, i) for i in range(len(kinds))]
+    else:
+        kinds, values = [index_type], [index]
+    assert len(kinds) == 1 + len(table.inner), (kinds, table)
+    for kind, value in zip(kinds, values, strict=True):
+        wide = value if kind.bitwidth == 64 else (b.sext(value, i64) if kind.signed else b.zext(value, i64))
+        parts.append(wide)
+    place = parts[0]
+    for size, part in zip(table.inner, parts[1:], strict=True):
+        place = b.add(b.mul(place, ir.Constant(i64, size)), part)
+    return b.inttoptr(b.add(base, b.shl(place, ir.Constant(i64, 3))), i64.as_pointer())
+
+
+@intrinsic
+def _read(typingctx, table, index):  # type: ignore[no-untyped-def]
+    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+        return b.load(_element(b, table, args[0], args[1], index))
+
+    return types.int64(table, index), code
+
+
+@intrinsic
+def _write(typingctx, table, index, value):  # type: ignore[no-untyped-def]
+    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+        wide = context.cast(b, args[2], value, types.int64)
+        b.store(wide, _element(b, table, args[0], args[1], index))
+        return context.get_dummy_value()
+
+    return types.void(table, index, value), code
+
+
+@overload(operator.getitem)
+def _getitem(table, index):  # type: ignore[no-untyped-def]
+    if isinstance(table, TableType):
+        return lambda table, index: _read(table, index)
+    return None
+
+
+@overload(operator.setitem)
+def _setitem(table, index, value):  # type: ignore[no-untyped-def]
+    if isinstance(table, TableType):
+        return lambda table, index, value: _write(table, index, value)
+    return None

@@ -43,26 +43,25 @@ def operand(wb, cb, offset):
 @njit
 def finding(m, kind, pc, w, lane, address, size, value):
     """Records the first finding of its kind at this instruction."""
-    if m.seen[kind, pc]:
+    if m.seen[pc, kind]:
         return
-    m.seen[kind, pc] = 1
+    m.seen[pc, kind] = 1
     n = m.k[st.K_FINDINGS]
     if n >= st.FINDINGS:
         return
     m.k[st.K_FINDINGS] = n + 1
     warps = m.k[st.K_WARPS]
-    row = m.findings[n]
-    row[st.C_KIND] = kind
-    row[st.C_PC] = pc
-    row[st.C_CTA] = m.cta[w // warps, 0]
-    row[st.C_WARP] = w % warps
-    row[st.C_LANE] = lane
-    row[st.C_ADDRESS] = address
-    row[st.C_SIZE] = size
-    row[st.C_OTHER_CTA] = -1
-    row[st.C_OTHER_WARP] = -1
-    row[st.C_OTHER_PC] = -1
-    row[st.C_VALUE] = value
+    m.findings[n, st.C_KIND] = kind
+    m.findings[n, st.C_PC] = pc
+    m.findings[n, st.C_CTA] = m.cta[w // warps, 0]
+    m.findings[n, st.C_WARP] = w % warps
+    m.findings[n, st.C_LANE] = lane
+    m.findings[n, st.C_ADDRESS] = address
+    m.findings[n, st.C_SIZE] = size
+    m.findings[n, st.C_OTHER_CTA] = -1
+    m.findings[n, st.C_OTHER_WARP] = -1
+    m.findings[n, st.C_OTHER_PC] = -1
+    m.findings[n, st.C_VALUE] = value
 
 
 @njit
@@ -198,10 +197,7 @@ def store(m, w, pc, wb, cb, c, act):
     a64 = flags >> op.ADDRESS64 & 1
     base = operand(wb, cb, s32(c + 12))
     immediate = s32(c + 16)
-    if space != op.LOCAL:
-        m.wrote[w] = 1
-    elif m.spin[w, 2] >= 0:
-        m.wrote[w] = 1
+    m.wrote[w] = 1
     for lane in range(32):
         if not act >> lane & 1:
             continue
@@ -345,7 +341,7 @@ def load_matrix(m, w, pc, wb, cb, c):
     base = operand(wb, cb, s32(c + 12))
     immediate = s32(c + 16)
     count, transposed = s32(c + 36), s32(c + 40)
-    scratch = m.scratch.ctypes.data
+    scratch = m.k[st.K_SCRATCH]
     watching = m.spin[w, 2] >= 0
     for i in range(count):  # into scratch first: the address register may be a destination
         for r in range(8):
@@ -372,7 +368,7 @@ def store_matrix(m, w, pc, wb, cb, c):
     base = operand(wb, cb, s32(c + 12))
     immediate = s32(c + 16)
     count, transposed = s32(c + 36), s32(c + 40)
-    scratch = m.scratch.ctypes.data
+    scratch = m.k[st.K_SCRATCH]
     m.wrote[w] = 1
     for i in range(count):
         x = operand(wb, cb, s32(c + 20 + 4 * i))
@@ -426,13 +422,12 @@ def copy_async(m, w, pc, wb, cb, c, act):
             finding(m, st.F_COPIES, pc, w, lane, a, size, i)
             continue
         m.pending[w] = i + 1
-        row = m.copies[w, i]
-        row[0] = lane
-        row[1] = m.groups[w, lane]
-        row[2] = h
-        row[3] = g
-        row[4] = size
-        row[5] = n
+        m.copies[w, i, 0] = lane
+        m.copies[w, i, 1] = m.groups[w, lane]
+        m.copies[w, i, 2] = h
+        m.copies[w, i, 3] = g
+        m.copies[w, i, 4] = size
+        m.copies[w, i, 5] = n
 
 
 @njit
