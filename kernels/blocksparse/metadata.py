@@ -1,0 +1,56 @@
+"""The metadata of block-sparse attention, in one place to import from.
+
+building     causal, window, band (their parameters alone) · documents, intervals (key intervals per row) · from_mask,
+             from_predicate (any token mask, as bits) · from_block_mask (FlexAttention's) · dense
+data         BlockSparse and its parts; BlockList.padded, BlockList.csr, to_padded, to_csr between layouts
+completing   with_backward (transposed lists), with_order (ranks of a schedule), least_blocking (a schedule computed
+             ahead)
+checking     check_shapes, check_contents
+"""
+
+from kernels.blocksparse.bands import band, causal, window
+from kernels.blocksparse.build import dense
+from kernels.blocksparse.from_block_mask import from_block_mask
+from kernels.blocksparse.from_mask import from_mask, from_predicate
+from kernels.blocksparse.intervals import documents, intervals
+from kernels.blocksparse.least_blocking import Costs, Plan, estimate, least_blocking
+from kernels.blocksparse.lists import Band, Bits, BlockList, BlockLists, BlockSparse, Intervals, WriteOrder, spread
+from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permutation
+from kernels.blocksparse.transpose import transpose, with_backward
+from kernels.blocksparse.validate import Sizes, check_contents, check_shapes
+from kernels.blocksparse.write_order import with_order, write_order
+
+__all__ = [
+    "ASCENDING",
+    "DESCENDING",
+    "Band",
+    "Bits",
+    "BlockList",
+    "BlockLists",
+    "BlockSparse",
+    "Costs",
+    "Intervals",
+    "Plan",
+    "Schedule",
+    "Sizes",
+    "WriteOrder",
+    "band",
+    "causal",
+    "check_contents",
+    "check_shapes",
+    "dense",
+    "documents",
+    "estimate",
+    "from_block_mask",
+    "from_mask",
+    "from_predicate",
+    "intervals",
+    "least_blocking",
+    "permutation",
+    "spread",
+    "transpose",
+    "window",
+    "with_backward",
+    "with_order",
+    "write_order",
+]
