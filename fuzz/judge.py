@@ -25,7 +25,7 @@ from fuzz.case import Case
 from fuzz.collect import to_cpu
 from fuzz.disturb import disturbed
 from fuzz.memory import Guarded, poison_cuda, poison_malloc
-from fuzz.targets.target import Execution, Target, refusal
+from fuzz.targets.target import DeviceError, Execution, Inspected, Target, Varying, refusal
 from fuzz.verdict import Finding, Outcome, Place, Verdict, Worst
 from oracles import accuracy, determinism
 from oracles.answers import Answers
@@ -37,7 +37,7 @@ Enter = Callable[[str, float], None]
 
 INPUTS_LIMIT = 120.0
 PREPARE_LIMIT = 600.0
-FLOOR = {"host": 0.5, "cuda": 2.0}
+FLOOR = {"host": 0.5, "cuda": 2.0, "emulator": 30.0}
 MARGIN = 10.0
 WORK_ON_CPU = 8 << 20  # pairs × head dim up to which a case is judged on the CPU, wherever its kernel runs
 ELEMENTS_ON_CPU = 1 << 20  # and elements of its largest tensor
@@ -118,6 +118,11 @@ def oracle_device(case: Case, where: torch.device) -> torch.device:
 
 def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clock: Clock) -> Verdict:
     problem, given = case.problem, pristine.tensors()
+    foreseen = _inspected(case, target, clock)
+    if any(f.oracle == "metadata" for f in foreseen):  # no kernel survives them
+        return _verdict(case, foreseen, clock, [])
+    if not getattr(target, "runs", True):
+        return _not_run(case, target, foreseen, pristine, clock)
     clock.start("reference", INPUTS_LIMIT + case.problem.pairs * 1e-5)
     right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
     same = same_precision(problem, given.q, given.k, given.v, bias=given.bias, do=given.do, numerics=target.numerics)
@@ -135,9 +140,28 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
     judgements = [accuracy.judge(problem, e.answers, right, same) for e in judged]
     bad = [j for j in judgements if j.findings]
     worst = max(judgements, key=lambda j: (len(j.findings) > 0, j.ratio))
-    findings += [*worst.findings, *(unstable if target.deterministic else [])]
+    may_differ = target.may_differ(case) if isinstance(target, Varying) else frozenset()
+    unstable = [f for f in unstable if target.deterministic and f.tensor not in may_differ]
+    findings += [*worst.findings, *unstable, *foreseen]
     flaky = (len(bad), len(judged)) if 0 < len(bad) < len(judged) else (0, 0)
     return _verdict(case, findings, clock, executions, judgement=worst, flaky=flaky)
+
+
+def _inspected(case: Case, target: Target, clock: Clock) -> list[Finding]:
+    """What can be said of a case's metadata without running anything."""
+    if not isinstance(target, Inspected):
+        return []
+    clock.start("inspect", INPUTS_LIMIT)
+    return _call(partial(target.inspect, case))
+
+
+def _not_run(case: Case, target: Target, foreseen: list[Finding], pristine: Arena, clock: Clock) -> Verdict:
+    """The verdict of a target that has no device here: it is compiled, and that is all."""
+    clock.start("prepare", PREPARE_LIMIT)
+    _call(lambda: target.prepare(case, pristine.tensors()))
+    hang = any(f.kind == "hang" for f in foreseen)
+    reason = "" if foreseen else "compiled; metadata and protocol hold; not run: no device for it here"
+    return _verdict(case, foreseen, clock, [], outcome="hang" if hang else None, reason=reason)
 
 
 @dataclass
@@ -240,6 +264,11 @@ def _expect_refusal(case: Case, target: Target, pristine: Arena, clock: Clock, w
 
 def _raised(case: Case, error: BaseException, clock: Clock, warned: Sequence[str] = ()) -> Verdict:
     """The kernel raised on a case that it declares to support."""
+    if isinstance(error, DeviceError):
+        reason = "" if error.findings else "; ".join(map(str, error.evidence.values()))[:300]
+        return _verdict(
+            case, list(error.findings), clock, [], outcome=error.outcome, evidence=error.evidence, reason=reason
+        )
     name, text = type(error).__name__, str(error).strip().split("\n")[0][:300]
     evidence: dict[str, Any] = {"traceback": "".join(traceback.format_exception(error))[-4000:]}
     if warned:

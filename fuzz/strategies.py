@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fuzz.case import Case, Distribution, Inputs, Order, Storage
 from fuzz.size import Size
-from fuzz.targets.target import Support, Target
+from fuzz.targets.target import Support, Target, Tuned
 from oracles import masks as m
 from oracles.masks import Mask
 from oracles.problem import Bias, Problem
@@ -118,13 +118,10 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
         bias=_bias(draw, support) if support.bias and _one_in(draw, 4) else None,
         backward=support.backward and not _one_in(draw, 8),
     )
-    return Case(
-        target=target.name,
-        problem=problem,
-        inputs=_inputs(draw, support, problem),
-        variant=draw.choice(target.variants) if len(target.variants) > 1 else dict(target.variants[0]),
-        repeats=repeats,
-    )
+    inputs = _inputs(draw, support, problem)
+    variants = target.variants_for(problem) if isinstance(target, Tuned) else target.variants
+    variant = draw.choice(variants) if len(variants) > 1 else variants[0]
+    return Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
 
 
 def _heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:

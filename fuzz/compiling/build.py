@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:  # the compile server starts without torch
     from fuzz.case import Case
 
-FORMAT = 2  # of the artifacts on disk
+FORMAT = 3  # of the artifacts on disk
 ARCHS = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 TOOLCHAIN = ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base", "nvidia-cutlass-dsl-libs-core")
 

@@ -1,6 +1,6 @@
 """Cache: compiled kernels in a folder that many processes share. An artifact is there whole, or it is not there.
 
-    <folder>/artifacts/<key>/   header.json, kernel.o, kernel.ptx
+    <folder>/artifacts/<key>/   header.json, kernel.o, kernel.h (the C interface of its host function), kernel.ptx
     <folder>/failures/<key>.json   why the last attempt at a key failed, with the compiler's output
     <folder>/locks/<key>        held (flock) by the one process that builds the key; a lock dies with its holder
     <folder>/building/<key>.*   being written; what lies here without a holder of the lock is a corpse
@@ -25,7 +25,8 @@ from typing import Any
 
 from fuzz.compiling.build import FORMAT, Build, toolchain
 
-OBJECT, PTX, HEADER = "kernel.o", "kernel.ptx", "header.json"
+OBJECT, INTERFACE, PTX, HEADER = "kernel.o", "kernel.h", "kernel.ptx", "header.json"
+FILES = (OBJECT, INTERFACE, PTX)
 
 
 def prefix(key: str) -> str:
@@ -82,7 +83,7 @@ class Cache:
         try:
             header = json.loads((folder / HEADER).read_bytes())
             whole = header["key"] == build.key and header["format"] == FORMAT
-            whole = whole and all(_digest(folder / name) == header["files"][name] for name in (OBJECT, PTX))
+            whole = whole and all(_digest(folder / name) == header["files"][name] for name in FILES)
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return Artifact(folder, header) if whole else None
@@ -127,7 +128,7 @@ class Cache:
             "sources": build.sources,
             "toolchain": toolchain(),
             "prefix": prefix(build.key),
-            "files": {name: _digest(written / name) for name in (OBJECT, PTX)},
+            "files": {name: _digest(written / name) for name in FILES},
             **facts,
         }
         (written / HEADER).write_text(json.dumps(header, indent=2) + "\n")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.compiling.build import Build, digest
-from fuzz.compiling.cache import OBJECT, PTX, Cache, prefix
+from fuzz.compiling.cache import INTERFACE, OBJECT, PTX, Cache, prefix
 
 # No GPU; one thread, so that the server may fork; the PTX is kept.
 ENVIRONMENT = {
@@ -58,7 +58,7 @@ def make(build: Build, cache: Cache) -> float:
         compiled.export_to_c(str(folder), Path(OBJECT).stem, prefix(build.key))
         seconds = time.perf_counter() - began
         for left in folder.iterdir():
-            if left.name != OBJECT:
+            if left.name not in (OBJECT, INTERFACE):
                 left.unlink()
         (folder / PTX).write_text(text)
         cache.finish(build, folder, _facts(build, text, seconds))

@@ -46,7 +46,34 @@ class Launch:
         return tuple(int(self.values[name]) for name in ("batch", "heads_q", "m_blocks"))  # type: ignore[return-value]
 
 
-LAUNCHES: deque[Launch] = deque(maxlen=KEPT)
+class _Launches:
+    """The launches of this process, the last KEPT of them, and a mark among them."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Launch] = deque(maxlen=KEPT)
+        self._count = 0
+        self._mark = 0
+
+    def add(self, launch: Launch) -> None:
+        """One more."""
+        self._kept.append(launch)
+        self._count += 1
+
+    def mark(self) -> None:
+        """From here on they count as `since_mark`."""
+        self._mark = self._count
+
+    def since_mark(self) -> list[Launch]:
+        """Those after the mark, in order."""
+        kept = list(self._kept)
+        return kept[max(0, len(kept) - (self._count - self._mark)) :]
+
+    def hanging(self) -> Launch | None:
+        """The first one that has not ended: it hangs, where something hangs. None where all have ended."""
+        return next((one for one in list(self._kept) if not one.done.query()), None)
+
+
+LAUNCHES = _Launches()
 
 
 def build_of(variant: Variant, arch: str, seams: Seams) -> Build:
@@ -95,8 +122,9 @@ class Executor:
         event = torch.cuda.Event()
         event.record()
         values = unpacked(self._variant, packed)
-        LAUNCHES.append(Launch(self._variant, self._arch, self._kernel, values, event))
-        if (shape := LAUNCHES[-1].semaphores) is not None:
+        launch = Launch(self._variant, self._arch, self._kernel, values, event)
+        LAUNCHES.add(launch)
+        if (shape := launch.semaphores) is not None:
             Reader.here().reserve(shape[0] * shape[1] * shape[2])
 
 
@@ -109,16 +137,6 @@ def unpacked(variant: Variant, packed: Any) -> dict[str, int | float]:
     for address, (name, kind) in zip(packed, ARGUMENTS[variant.kind], strict=False):
         found[name] = _TYPES.get(kind, ctypes.c_uint64).from_address(address).value
     return found
-
-
-def ran(launches: int) -> str:
-    """Names of the last so many kernels launched, in order: proof of what ran."""
-    return ", ".join(f"{one.variant.name} {one.arch}" for one in list(LAUNCHES)[len(LAUNCHES) - launches :])
-
-
-def hanging() -> Launch | None:
-    """The first launch that has not ended: the one that hangs, where something hangs. None where all have ended."""
-    return next((one for one in list(LAUNCHES) if not one.done.query()), None)
 
 
 class Reader:

@@ -51,7 +51,12 @@ def blocks_of(case: Case, device: torch.device | str = "cpu") -> BlockSparse:
     """Block lists of a case on `device`, both directions, with the ranks of its schedule."""
     p, options = case.problem, default_variant() | case.variant
     tile_m, tile_n = int(options["tile_m"]), int(options["tile_n"])
-    tiles: dict[str, Any] = {"tile_m": tile_m, "tile_n": tile_n, "schedule": schedule_of(case, device), "backward": p.backward}
+    tiles: dict[str, Any] = {
+        "tile_m": tile_m,
+        "tile_n": tile_n,
+        "schedule": schedule_of(case, device),
+        "backward": p.backward,
+    }
     if options["mask"] == "band":
         left, right, align = _band(p)
         made = bands.band(p.lengths_q, p.lengths_k, left=left, right=right, align=align, device=device, **tiles)

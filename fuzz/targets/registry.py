@@ -14,7 +14,7 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from fuzz.targets import bundled_sdpa, decorator, torch_flex, torch_sdpa
+from fuzz.targets import bundled_blocksparse, bundled_sdpa, decorator, torch_flex, torch_sdpa
 from fuzz.targets.target import Device, Target
 
 GROUP = "attnfuzz.targets"
@@ -34,12 +34,18 @@ def load(name: str, files: tuple[str, ...] = (), device: Device = "host") -> Tar
 
 def targets(files: tuple[str, ...] = (), device: Device = "host", *, planted: bool = False) -> dict[str, Target]:
     """All targets of `device` by name, in a fixed order; planted bugs only when asked for."""
-    listed: list[Target] = [*torch_sdpa.targets(), *torch_flex.targets(), *bundled_sdpa.targets(), *_installed()]
+    listed: list[Target] = [*torch_sdpa.targets(), *torch_flex.targets(), *bundled_sdpa.targets()]
+    listed += [*bundled_blocksparse.targets(), *_installed()]
     for file in files:
         listed += _from_file(os.path.abspath(file))
     if planted:
-        listed += bundled_sdpa.mutants()
-    return {target.name: target for target in listed if target.device == device}
+        listed += [*bundled_sdpa.mutants(), *bundled_blocksparse.mutants()]
+    return {target.name: target for target in listed if _runs_on(target, device)}
+
+
+def _runs_on(target: Target, device: Device) -> bool:
+    """A session on the host takes in the emulated GPU."""
+    return target.device == device or (device == "host" and target.device == "emulator")
 
 
 @functools.cache

@@ -11,18 +11,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor
 
 from fuzz.case import Case
 from fuzz.size import Size
+from fuzz.verdict import Finding, Outcome
 from oracles.answers import Answers
 from oracles.masks import kinds
 from oracles.numerics import Numerics
-from oracles.problem import Dtype, Layout
+from oracles.problem import Dtype, Layout, Problem
 
-Device: TypeAlias = Literal["host", "cuda"]
+Device: TypeAlias = Literal["host", "cuda", "emulator"]
+
+
+class DeviceError(Exception):
+    """A device that sees what happens on it (the emulated GPU) ended the run: outcome 'hang' or 'fail', its findings,
+    and evidence as JSON values."""
+
+    def __init__(self, outcome: Outcome, findings: tuple[Finding, ...], evidence: dict[str, Any]) -> None:
+        super().__init__(findings[0].message if findings else outcome)
+        self.outcome, self.findings, self.evidence = outcome, findings, evidence
 
 
 @dataclass(frozen=True)
@@ -118,6 +128,31 @@ class Target(Protocol):
 
     def expected_seconds(self, case: Case) -> float:
         """A rough time of one run; the deadline is about ten times that, with a floor."""
+
+
+@runtime_checkable
+class Inspected(Protocol):
+    """A target whose metadata can be checked without running it."""
+
+    def inspect(self, case: Case) -> list[Finding]:
+        """Findings of oracles 'metadata' and 'protocol'. With the former the case is not run; a foretold hang is
+        run all the same."""
+
+
+@runtime_checkable
+class Tuned(Protocol):
+    """A target whose sensible variants depend on the problem: `variants` is not drawn from then."""
+
+    def variants_for(self, problem: Problem) -> tuple[dict[str, str | int | bool], ...]:
+        """What a session draws the variant of a case of `problem` from; at least one."""
+
+
+@runtime_checkable
+class Varying(Protocol):
+    """A target of which some variants are not deterministic."""
+
+    def may_differ(self, case: Case) -> frozenset[str]:
+        """The tensors that repeats of `case` may give different bits of."""
 
 
 @dataclass(frozen=True)

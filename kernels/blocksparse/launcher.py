@@ -22,6 +22,8 @@ from kernels.blocksparse.arguments import ARGUMENTS
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, build_name
 
 Source = Callable[[Variant, str, Seams], Any]
+# Launches on tensors that are not on a CUDA device: (variant, values of its signature, seams).
+Elsewhere = Callable[[Variant, Sequence["torch.Tensor | int | float"], Seams], None]
 
 _FORMATS = {"int32": "i4x", "int64": "q", "float32": "f4x"}
 
@@ -49,8 +51,15 @@ def artifact_source(folder: str | Path) -> Source:
 
 
 _source: Source = compile_source
+_elsewhere: Elsewhere | None = None
 _functions: dict[tuple[Variant, str, Seams], Function] = {}
 _lock = threading.Lock()
+
+
+def launch_elsewhere(call: Elsewhere | None) -> None:
+    """Who launches on tensors of other devices than CUDA's, an emulated GPU for example; None: nobody."""
+    global _elsewhere
+    _elsewhere = call
 
 
 @contextmanager
@@ -128,7 +137,15 @@ def arch_of(device: torch.device) -> str:
 def launch(
     variant: Variant, device: torch.device, values: Sequence[torch.Tensor | int | float], seams: Seams = NO_SEAMS
 ) -> None:
-    """Call a variant's function on `device` and its current stream; tensors stand for their addresses."""
+    """Call a variant's function on `device` and its current stream; tensors stand for their addresses.
+
+    Raises ValueError for tensors that are not on a CUDA device, unless `launch_elsewhere` said who takes them.
+    """
+    if device.type != "cuda":
+        if _elsewhere is None:
+            raise ValueError(f"q: needs a CUDA device, got one on {device}")
+        _elsewhere(variant, values, seams)
+        return
     numbers = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in values]
     index = device.index if device.index is not None else torch.cuda.current_device()
     stream = torch.cuda.current_stream(index).cuda_stream

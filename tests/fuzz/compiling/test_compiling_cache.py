@@ -16,6 +16,7 @@ def stored(cache: Cache, build: Build) -> Path:
     """An artifact with made-up files, stored as a worker stores one."""
     with cache.locked(build.key), cache.writing(build) as folder:
         (folder / "kernel.o").write_bytes(b"object")
+        (folder / "kernel.h").write_text("interface")
         (folder / "kernel.ptx").write_text("ptx")
         return cache.finish(build, folder, {"seconds": 0.1}).folder
 
@@ -48,6 +49,7 @@ def test_a_torn_artifact_is_not_loaded_and_is_replaced(cache: Cache, toy, spoil)
     assert cache.load(build) is not None
     assert sorted(path.name for path in (cache.folder / "artifacts" / build.key).iterdir()) == [
         "header.json",
+        "kernel.h",
         "kernel.o",
         "kernel.ptx",
     ]

@@ -32,7 +32,7 @@ def test_every_arch_compiles_without_a_gpu(cache: Cache, toy) -> None:
         assert f".target {build.arch}" in artifact.ptx.read_text()
         assert artifact.object.read_bytes()[:4] == b"\x7fELF"
         assert artifact.header["entries"][0] in artifact.ptx.read_text()
-        assert sorted(os.listdir(artifact.folder)) == ["header.json", "kernel.o", "kernel.ptx"]
+        assert sorted(os.listdir(artifact.folder)) == ["header.json", "kernel.h", "kernel.o", "kernel.ptx"]
 
 
 def test_what_hangs_crashes_raises_or_leaves_is_one_failed_key_each(cache: Cache, toy) -> None:

@@ -1,0 +1,84 @@
+"""The emulated GPU as a device of kernels.blocksparse: launches on CPU tensors, from the same artifacts as a GPU's.
+
+What the emulator finds (a deadlock, a race, an access out of bounds) ends the run with a DeviceError, which the judge
+turns into a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from fuzz.compiling import Build, obtain
+from fuzz.devices.cuda import build_of
+from fuzz.devices.emulator import Emulator, LoadedKernel, Report
+from fuzz.devices.emulator.decode import Unimplemented
+from fuzz.targets.target import DeviceError
+from fuzz.verdict import Finding, Outcome, Place
+from kernels.blocksparse.variant import Seams, Variant
+
+MOST = 8  # findings of one kind that are told
+
+
+class EmulatedDevice:
+    """Launches for `kernels.blocksparse.launcher.launch_elsewhere`.
+
+    arch      what the kernels are compiled for
+    emulator  of each launch; may be replaced between runs (another schedule, another number of resident CTAs)
+    """
+
+    def __init__(self, arch: str, emulator: Emulator) -> None:
+        self.arch, self.emulator = arch, emulator
+        self.launched: list[str] = []
+        self._loaded: dict[str, LoadedKernel] = {}
+
+    def load(self, build: Build) -> LoadedKernel:
+        """The kernel of a build, compiled now where the cache has none. Raises CompileError."""
+        if build.key not in self._loaded:
+            self._loaded[build.key] = self.emulator.load(obtain(build).folder)
+        return self._loaded[build.key]
+
+    def __call__(self, variant: Variant, values: Sequence[Tensor | int | float], seams: Seams) -> None:
+        """One launch. Raises DeviceError for whatever the emulator finds."""
+        kernel = self.load(build_of(variant, self.arch, seams))
+        try:
+            report = kernel(*values, emulator=self.emulator)
+        except Unimplemented as error:
+            raise DeviceError("reject", (), {"emulator": f"the emulator does not know it yet: {error}"}) from error
+        self.launched.append(f"{variant.name} {self.arch}")
+        if not report.ok:
+            raise DeviceError(*verdict_of(variant, report))
+
+
+def verdict_of(variant: Variant, report: Report) -> tuple[Outcome, tuple[Finding, ...], dict[str, Any]]:
+    """Outcome, findings and evidence of a report that is not clean."""
+    evidence = {"emulator": str(report)[:20_000]}
+    name = variant.kind
+    if report.deadlock is not None or report.status == "budget":
+        line = (
+            str(report.deadlock).partition("\n")[0] if report.deadlock else "the kernel does not end within its budget"
+        )
+        finding = Finding("emulator", "hang", f"{name}: {line}", place=Place(pattern=name), numbers=_numbers(report))
+        return "hang", (finding,), evidence
+    found: dict[str, list[Any]] = {}
+    for one in report.findings:
+        found.setdefault(one.kind, []).append(one)
+    findings = []
+    for kind, ones in found.items():
+        more = f" (and {len(ones) - 1} more like it)" if len(ones) > 1 else ""
+        slug = kind.replace(": ", "_").replace(" ", "_")
+        findings.append(
+            Finding(
+                "emulator", slug, f"{name}: {ones[0]}{more}", ones[0].tensor, Place(pattern=name), {"count": len(ones)}
+            )
+        )
+    return "fail", tuple(findings), evidence
+
+
+def _numbers(report: Report) -> dict[str, float]:
+    if report.deadlock is None:
+        return {}
+    stuck = report.deadlock
+    return {"resident": stuck.resident, "finished": stuck.finished, "not_started": stuck.not_started}

@@ -1,0 +1,426 @@
+"""blocksparse: the bundled block-sparse attention in CuTe DSL, on a GPU, or compiled for one and emulated on a CPU; and
+its planted bugs.
+
+Where a case can be said to be wrong without running it, it is: its block lists against the token predicate, and whether
+the ordered adds of its deterministic backward pass end, with one resident CTA as with all.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuzz.case import Case
+from fuzz.compiling import Build, obtain
+from fuzz.size import Size
+from fuzz.targets.base import AutogradTarget, cuda_present
+from fuzz.targets.blocksparse_blocks import LISTS, MASKS, SCHEDULES, TILES, blocks_of, default_variant, expressible
+from fuzz.targets.blocksparse_sessions import variants_for
+from fuzz.targets.target import Device, Rule, Support, Tensors
+from fuzz.verdict import Finding
+from kernels.blocksparse.lists import BlockSparse
+from oracles import metadata, protocol
+from oracles.numerics import FUSED
+from oracles.problem import Problem, cumulative
+
+MUTANTS = (
+    "lock_is_n_block",
+    "release_missing",
+    "release_twice",
+    "semaphores_not_cleared",
+    "wait_missing",
+    "only_the_first_waits",
+    "tail_keys_not_masked",
+    "backward_tail_not_masked",
+    "sums_not_rescaled",
+    "rank_direction",
+    "rank_per_list",
+    "head_ignored",
+    "last_partial_block_lost",
+)
+# What is compiled where there is no GPU, to be emulated or only to be compiled; $ATTNFUZZ_ARCH for another.
+ARCHS: dict[Device, str] = {"emulator": "sm_80", "host": "sm_100a"}
+_SUPPORT = Support(
+    dtypes=("bfloat16", "float16"),
+    layouts=("padded", "packed"),
+    softcap=True,
+    dim=(8, 128, 8),
+    dim_v_differs=False,
+    lse=True,
+)
+_KNOWN = {
+    "tile_m": TILES,
+    "tile_n": TILES,
+    "mask": MASKS,
+    "lists": LISTS,
+    "schedule": SCHEDULES,
+    "deterministic": (False, True),
+    "slots": range(1, 1025),
+    "warps": ("in_order", "random", "starve_oldest", "one_first"),
+    "seed": range(1 << 31),
+}
+_ON_EMULATOR = ("slots", "warps", "seed")
+
+
+class BundledBlockSparse(AutogradTarget):
+    """kernels.blocksparse, or one of its mutants (named blocksparse!MUTANT)."""
+
+    kernel_names = "kernel_cutlass"  # what is looked at under a sanitizer
+    proof: tuple[str, ...] = ("forward_",)
+
+    def __init__(self, device: Device, mutant: str = "") -> None:
+        self.name = "blocksparse" + f"!{mutant}" * bool(mutant)
+        self.device = device
+        self.mutant = mutant
+        self.summary = "kernels.blocksparse" + (f" with the planted bug {mutant}" if mutant else "")
+        self.support = _SUPPORT
+        self.numerics = FUSED
+        self.rules = _RULES
+        self.variants = (default_variant(),)
+        self.pairs_per_second = 1e9 if device == "cuda" else 2e4
+        self._protocol: tuple[str, protocol.Visits | None] = ("", None)
+        if device == "emulator":
+            self.session_size = Size(1 << 14, 4, 320, 1 << 16)
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a device for it; on 'host' there is none, and cases are compiled and inspected only."""
+        return self.device != "host"
+
+    def missing(self) -> str | None:
+        """Why it cannot run on this machine, or None."""
+        if _toolchain() is None:
+            return "needs nvidia-cutlass-dsl (pip install nvidia-cutlass-dsl)"
+        if self.device != "cuda" and cuda_present():
+            return "kernels run on the GPU where there is one"
+        return super().missing()
+
+    def variants_for(self, problem: Problem) -> tuple[dict[str, Any], ...]:
+        """What a session draws from for a problem: few kernels, everything that costs no compile."""
+        return variants_for(problem, emulated=self.device == "emulator")
+
+    def builds(self, case: Case, arch: str) -> tuple[Build, ...]:
+        """The kernels that a case launches, for `arch`."""
+        from fuzz.devices.cuda import build_of
+        from kernels.blocksparse.launch import forward_variant
+        from kernels.blocksparse.launch_backward import backward_variants, seams_of
+        from kernels.blocksparse.seams import find_seams
+
+        q, blocks, options = _meta(case)
+        softcap = case.problem.softcap or None
+        seams = find_seams(self._seams)
+        found = [(forward_variant(q, blocks, softcap), seams.forward)]
+        if case.problem.backward:
+            kernels = backward_variants(q, blocks, softcap, bool(options["deterministic"]))
+            found += [(variant, seams_of(seams.backward, variant.kind)) for variant in kernels]
+        return tuple(build_of(variant, arch, planted) for variant, planted in found)
+
+    def inspect(self, case: Case) -> list[Finding]:
+        """The case's block lists against the token predicate, then whether the backward pass ends."""
+        blocks = blocks_of(case)
+        changed = self._changed(blocks)
+        found = metadata.check(case.problem, _as_metadata(changed))
+        if found and not (self.mutant and self.runs):  # a planted bug is to be found by running it, where it can be run
+            return found
+        of = self._visits(case, blocks)
+        if of is None or not of.ctas:
+            return []
+        outcomes = {slots: protocol.predict(of, slots) for slots in sorted({1, of.ctas})}
+        return next((f for outcome in outcomes.values() if (f := protocol.findings(outcome))), [])
+
+    def prepare(self, case: Case, tensors: Tensors) -> None:
+        """Compiles or loads every kernel that the case launches; keeps what explains a hang."""
+        for build in self.builds(case, self._arch()):
+            obtain(build)
+        if self.runs:
+            _connect(self.device)
+            self._blocks(case, tensors.q.device)
+        self._protocol = (case.id, self._visits(case, blocks_of(case)) if self.device == "cuda" else None)
+
+    def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
+        """O and LSE."""
+        p, options = case.problem, default_variant() | case.variant
+        if self.device == "emulator":
+            _emulated().emulator = _emulator(options)
+        device = tensors.q.device
+        given = {}
+        if p.layout == "packed":
+            given = {"cu_seqlens_q": cumulative(p.lengths_q), "cu_seqlens_k": cumulative(p.lengths_k)}
+        elif p.ragged:
+            given = {"lengths_q": p.lengths_q, "lengths_k": p.lengths_k}
+        lengths = {name: torch.tensor(x, dtype=torch.int32, device=device) for name, x in given.items()}
+        return _kernel(self.mutant)(
+            tensors.q,
+            tensors.k,
+            tensors.v,
+            self._blocks(case, device),
+            scale=p.scale,
+            softcap=p.softcap,
+            deterministic=bool(options["deterministic"]),
+            **lengths,
+        )
+
+    def executed(self, case: Case, o: Tensor) -> str:
+        """The kernels that were launched by this case's forward and backward, by name."""
+        return ", ".join(self._launched()) or super().executed(case, o)
+
+    def run(self, case: Case, tensors: Tensors):
+        """See AutogradTarget."""
+        self._forget()
+        return super().run(case, tensors)
+
+    def may_differ(self, case: Case) -> frozenset[str]:
+        """dQ is summed in any order unless asked for otherwise."""
+        ordered = bool((default_variant() | case.variant)["deterministic"])
+        return frozenset() if ordered else frozenset({"dq"})
+
+    def expected_seconds(self, case: Case) -> float:
+        """Emulated time goes with the number of tiles."""
+        if self.device == "cuda":
+            return super().expected_seconds(case)
+        p = case.problem
+        tiles = p.heads_q * sum((q // 64 + 1) * (k // 64 + 1) for q, k in zip(p.lengths_q, p.lengths_k, strict=True))
+        return 1.0 + 0.2 * tiles * (5 if p.backward else 1)
+
+    def look(self) -> dict[str, Any]:
+        """The semaphores of a backward pass that hangs, and why it does."""
+        from fuzz.devices import cuda
+        from fuzz.devices.deadlock import explain
+
+        stuck = cuda.LAUNCHES.hanging()
+        if stuck is None:
+            return {"explained": "every kernel that was launched has ended"}
+        found: dict[str, Any] = {"kernel": stuck.variant.name, "arch": stuck.arch}
+        if stuck.semaphores is None:
+            return found | {"explained": f"{stuck.variant.name} does not end; it waits on no semaphore"}
+        seen = cuda.semaphores(stuck)
+        flat = seen.flatten().tolist()
+        found |= {"semaphores": flat[:4096], "shape": list(seen.shape)}
+        of = self._protocol[1]
+        if of is None or of.tiles != len(flat):
+            return found | {"explained": f"{stuck.variant.name} does not end; its semaphores are in the evidence"}
+        why = explain(of, flat, torch.cuda.get_device_properties(0).multi_processor_count)
+        return found | {"explained": f"{why.line}\n{why.text}", "resident_ctas": why.slots or 0}
+
+    @property
+    def _seams(self) -> str:
+        """Name of its seam set; a bug in the metadata has none."""
+        if not self.mutant:
+            return ""
+        from kernels.mutants.blocksparse import SEAMS
+
+        return self.name if self.name in SEAMS else ""
+
+    def _changed(self, blocks: BlockSparse) -> BlockSparse:
+        if not self.mutant:
+            return blocks
+        from kernels.mutants.blocksparse import MUTANTS as planted
+
+        return planted[self.mutant].blocks(blocks)
+
+    def _blocks(self, case: Case, device: torch.device) -> BlockSparse:
+        """Of the case at hand, made once for all its repeats, so that their contents are checked once."""
+        return _blocks_on(case, device)
+
+    def _visits(self, case: Case, blocks: BlockSparse) -> protocol.Visits | None:
+        """The ordered adds of the case; None where there are none, or nothing is known of them."""
+        p = case.problem
+        if not p.backward or not (default_variant() | case.variant)["deterministic"]:
+            return None
+        return _visits(case, blocks, self.mutant)
+
+    def _arch(self) -> str:
+        if self.device == "cuda":
+            from kernels.blocksparse.launcher import arch_of
+
+            return arch_of(torch.device("cuda", torch.cuda.current_device()))
+        return arch_without_gpu(self.device)
+
+    def _launched(self) -> Iterable[str]:
+        if self.device == "emulator":
+            return _emulated().launched
+        from fuzz.devices import cuda
+
+        return [f"{one.variant.name} {one.arch}" for one in cuda.LAUNCHES.since_mark()]
+
+    def _forget(self) -> None:
+        if self.device == "emulator":
+            _emulated().launched.clear()
+        else:
+            from fuzz.devices import cuda
+
+            cuda.LAUNCHES.mark()
+
+
+def targets() -> list[BundledBlockSparse]:
+    """The kernel on every device; on 'host' only where the emulator is missing."""
+    return [BundledBlockSparse(device) for device in _devices()]
+
+
+def mutants() -> list[BundledBlockSparse]:
+    """The planted bugs on every device: never part of a session unless named."""
+    return [BundledBlockSparse(device, name) for device in _devices() for name in MUTANTS]
+
+
+def arch_without_gpu(device: Device) -> str:
+    """What kernels are compiled for on a machine without a GPU."""
+    return os.environ.get("ATTNFUZZ_ARCH") or ARCHS[device]
+
+
+def _devices() -> tuple[Device, ...]:
+    return ("emulator", "cuda") if emulator_there() else ("host", "cuda")
+
+
+@functools.cache
+def emulator_there() -> bool:
+    """Whether the emulated GPU can be used: what it is made of is installed."""
+    from importlib.util import find_spec
+
+    return all(find_spec(name) is not None for name in ("numba", "llvmlite", "fuzz.devices.emulator.emulator"))
+
+
+@functools.cache
+def _toolchain() -> str | None:
+    from importlib.util import find_spec
+
+    return "cutlass" if find_spec("cutlass") is not None else None
+
+
+@functools.lru_cache(maxsize=1)
+def _blocks_on(case: Case, device: torch.device) -> BlockSparse:
+    return blocks_of(case).to(device)
+
+
+def _meta(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bool]]:
+    """q without storage, block lists without lists: what the kernels' own functions choose variants by."""
+    from kernels.blocksparse.lists import Band, Bits, Intervals
+    from kernels.blocksparse.schedule import ASCENDING
+
+    p, options = case.problem, default_variant() | case.variant
+    none: Any = None
+    mask: Any = {"bits": Bits(none, none), "intervals": Intervals(none), "band": Band(0, 0, none)}[str(options["mask"])]
+    q = torch.empty((1, 1, 1, p.dim), dtype=p.torch_dtype, device="meta")
+    return q, BlockSparse(none, none, mask, int(options["tile_m"]), int(options["tile_n"]), ASCENDING), options
+
+
+def _as_metadata(blocks: BlockSparse) -> metadata.Metadata:
+    from kernels.blocksparse.lists import Band, Bits, Intervals
+
+    def lists(of) -> tuple[metadata.List, metadata.List]:
+        return tuple(metadata.List(one.count, one.index, one.begin) for one in (of.partial, of.full))  # type: ignore
+
+    mask, order, backward = blocks.mask, blocks.order, blocks.backward
+    return metadata.Metadata(
+        blocks.tile_m,
+        blocks.tile_n,
+        lists(blocks.forward),
+        None if backward is None else lists(backward),
+        words=mask.words if isinstance(mask, Bits) else None,
+        slot=mask.slot if isinstance(mask, Bits) else None,
+        slot_backward=mask.slot_backward if isinstance(mask, Bits) else None,
+        bounds=mask.bounds if isinstance(mask, Intervals) else None,
+        band=(mask.left, mask.right, mask.offset) if isinstance(mask, Band) else None,
+        ranks=None if order is None else (order.partial, order.full),
+        launch_order=None if backward is None else blocks.schedule.launch_order(backward.rows, "cpu"),
+    )
+
+
+def _visits(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits | None:
+    """What the kernel does with the semaphores, from lists on the CPU."""
+    from kernels.blocksparse.launch_backward import side_by_side
+
+    p = case.problem
+    lists = blocks.backward
+    assert lists is not None
+    if mutant:
+        from kernels.mutants.blocksparse import MUTANTS as planted
+        from kernels.mutants.blocksparse import effective
+
+        known = effective(mutant, blocks)
+        if known is None:
+            return None
+        order, releases = known
+        changed = planted[mutant].blocks(blocks).backward
+        assert changed is not None
+        lists = changed
+    else:
+        assert blocks.order is not None
+        order, releases = blocks.order, None
+    q, meta, _ = _meta(case)
+    partial, full = lists.partial, lists.full
+    return protocol.visits(
+        (partial.count, partial.index, partial.begin),
+        (full.count, full.index, full.begin),
+        (order.partial, order.full),
+        blocks.schedule.launch_order(lists.rows, "cpu"),
+        batch=p.batch,
+        heads_q=p.heads_q,
+        heads_kv=p.heads_kv,
+        m_blocks=blocks.m_blocks,
+        pairs=side_by_side(q, q, meta, True),
+        keys=p.lengths_k,
+        tile_n=blocks.tile_n,
+        releases=releases,
+    )
+
+
+@functools.cache
+def _kernel(mutant: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    if mutant:
+        from kernels.mutants.blocksparse import MUTANTS as planted
+
+        return planted[mutant]
+    from kernels.blocksparse.api import block_sparse_attention
+
+    return block_sparse_attention
+
+
+@functools.cache
+def _connect(device: Device) -> None:
+    """Has the kernels take their compiled functions from the artifact cache, on a GPU or the emulated one."""
+    from kernels.blocksparse import launcher
+
+    if device == "emulator":
+        launcher.launch_elsewhere(_emulated())
+    else:
+        from fuzz.devices.cuda import source
+
+        launcher.use_source(source).__enter__()  # for the life of the process
+
+
+@functools.cache
+def _emulated():
+    from fuzz.devices.emulated import EmulatedDevice
+
+    return EmulatedDevice(arch_without_gpu("emulator"), _emulator(default_variant()))
+
+
+def _emulator(options: dict[str, Any]):
+    from fuzz.devices.emulator import Emulator
+
+    schedule, seed = str(options.get("warps", "in_order")), int(options.get("seed", 1))
+    return Emulator(slots=int(options.get("slots", 4)), schedule=schedule, seed=seed, strict=False)
+
+
+def _strange(case: Case) -> bool:
+    return any(name not in _KNOWN or value not in _KNOWN[name] for name, value in case.variant.items())
+
+
+def _inexpressible(case: Case) -> bool:
+    return not expressible(case.problem, str((default_variant() | case.variant)["mask"]))
+
+
+def _bad_scale(case: Case) -> bool:
+    return case.problem.scale is not None and case.problem.scale <= 0
+
+
+_RULES = (
+    Rule(f"variants other than {_KNOWN}", _strange),
+    Rule("a variant whose mask kind cannot express the mask", _inexpressible),
+    Rule("a scale that is not positive", _bad_scale, "refuses"),
+)

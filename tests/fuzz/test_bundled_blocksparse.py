@@ -1,0 +1,169 @@
+"""The target `blocksparse`: what it compiles, what it foretells without running, its kernels on the emulated GPU."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fuzz.case import Case, Inputs
+from fuzz.compiling.plan import plan
+from fuzz.judge import execute
+from fuzz.session import Settings
+from fuzz.targets.bundled_blocksparse import MUTANTS, BundledBlockSparse, emulator_there
+from fuzz.targets.registry import load, targets
+from fuzz.targets.target import refusal
+from oracles.masks import Causal, Documents, Full, Intervals, PerHead, Tokens, Window
+from oracles.problem import Problem
+
+CACHE = Path(__file__).parents[2] / ".attnfuzz" / "test-cache"  # compiles cost seconds; keys know their sources
+SEGMENTS = (366, 391, 471, 835, 984, 1005, 1017, 1020, 1023)
+VARLEN_FULL_1K = Problem((1024,), (1024,), 1, 1, 128, 128, "bfloat16", mask=Documents(SEGMENTS))
+TWO_RUNS = Intervals((((3, 9), (20, 30)),) * 50)
+SMALL = Problem((70,), (150,), 2, 1, 64, 64, "float16", mask=Causal())
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(CACHE))
+
+
+def case(problem: Problem = SMALL, mutant: str = "", seed: int = 0, **variant) -> Case:
+    return Case("blocksparse" + f"!{mutant}" * bool(mutant), problem, Inputs(seed=seed), variant, repeats=2)
+
+
+def run(of: Case):
+    return execute(of, load(of.target), lambda phase, limit: None)
+
+
+def test_a_thousand_cases_need_tens_of_kernels_that_cover_every_choice() -> None:
+    wanted = Settings(targets=("blocksparse",), device="cuda", cases=1000)
+    builds = [json.loads(build.options) for build in plan(wanted, "sm_90a").builds]
+    assert len(builds) < 100
+    forward = [one for one in builds if one["kind"] == "forward"]
+    for field, values in (("dim_padded", 4), ("dtype", 2), ("tile_m", 2), ("tile_n", 2), ("mask", 3), ("softcap", 2)):
+        assert len(Counter(one[field] for one in forward)) == values, field
+    assert {one["deterministic"] for one in builds if one["kind"] == "backward"} == {False, True}
+
+
+def test_builds_name_the_planted_seams_only_where_they_are() -> None:
+    target = load("blocksparse!lock_is_n_block")
+    assert isinstance(target, BundledBlockSparse)
+    planted = {json.loads(b.options)["kind"]: json.loads(b.options)["planted"] for b in target.builds(case(), "sm_80")}
+    assert planted == {
+        "forward": "",
+        "preprocess": "",
+        "backward": "blocksparse!lock_is_n_block",
+        "postprocess": "",
+    }
+    correct = load("blocksparse").builds(case(), "sm_80")
+    assert {b.key for b in correct} & {b.key for b in target.builds(case(), "sm_80")} == {
+        b.key for b in correct if json.loads(b.options)["kind"] != "backward"
+    }
+
+
+@pytest.mark.parametrize(
+    ("problem", "variant", "kind"),
+    [
+        (SMALL, {"tile_m": 48}, "cannot"),
+        (SMALL, {"tiles": 64}, "cannot"),
+        (Problem((9,), (9,), 1, 1, 64, 64, "float16", mask=Tokens(("1",))), {"mask": "intervals"}, "cannot"),
+        (Problem((9,), (9,), 1, 1, 64, 64, "float16", mask=Documents((3,))), {"mask": "band"}, "cannot"),
+        (Problem((9,), (9,), 1, 1, 64, 64, "float32"), {}, "cannot"),
+        (Problem((9,), (9,), 1, 1, 68, 68, "float16"), {}, "cannot"),
+        (Problem((9,), (9,), 1, 1, 64, 64, "float16", scale=0.0), {}, "refuses"),
+    ],
+)
+def test_what_it_does_not_take_is_declared(problem: Problem, variant: dict, kind: str) -> None:
+    refused = refusal(load("blocksparse"), case(problem, **variant))
+    assert refused is not None and refused.kind == kind
+
+
+def test_a_declared_refusal_is_kept() -> None:
+    assert run(case(Problem((9,), (9,), 1, 1, 64, 64, "float16", scale=-0.25))).outcome == "reject"
+
+
+def test_correct_metadata_has_no_findings() -> None:
+    target = load("blocksparse")
+    for mask in (Full(), Causal("bottom_right"), Window(100, 20), PerHead((Causal(), Documents((40,))))):
+        for schedule in ("ascending", "descending", "shuffled"):
+            problem = Problem((300, 0, 65), (190, 40, 0), 4, 2, 64, 64, "bfloat16", layout="packed", mask=mask)
+            assert target.inspect(case(problem, tile_m=64, tile_n=64, schedule=schedule, lists="compact")) == []
+
+
+def test_the_seed_s_deadlock_is_foretold() -> None:
+    (finding,) = load("blocksparse!lock_is_n_block").inspect(case(VARLEN_FULL_1K, "lock_is_n_block"))
+    assert (finding.oracle, finding.kind) == ("protocol", "hang")
+    assert load("blocksparse").inspect(case(VARLEN_FULL_1K)) == []
+
+
+def test_a_direction_mismatch_is_foretold_with_few_resident_ctas() -> None:
+    target = BundledBlockSparse("host", "rank_direction")
+    found = target.inspect(case(VARLEN_FULL_1K, "rank_direction"))
+    assert {f.oracle for f in found} == {"metadata"} and {f.kind for f in found} == {"order"}
+    (finding,) = BundledBlockSparse("emulator", "rank_direction").inspect(case(VARLEN_FULL_1K, "rank_direction"))
+    assert (finding.oracle, finding.kind) == ("protocol", "hang") and "with 1 resident" in finding.message
+
+
+@pytest.mark.parametrize("mutant", ["head_ignored", "last_partial_block_lost", "rank_per_list"])
+def test_planted_metadata_is_found_where_nothing_can_run(mutant: str) -> None:
+    problem = Problem((300,), (300,), 2, 1, 64, 64, "float16", mask=PerHead((Causal(), Window(64, 0))))
+    verdict = execute(
+        case(problem, mutant, tile_m=64, tile_n=64), BundledBlockSparse("host", mutant), lambda phase, limit: None
+    )
+    assert verdict.outcome == "fail" and {f.oracle for f in verdict.findings} == {"metadata"}
+
+
+def test_where_nothing_can_run_a_case_is_compiled_and_inspected() -> None:
+    of = case(Problem((70,), (70,), 1, 1, 64, 64, "float16", mask=Causal(), backward=False), tile_m=64, tile_n=64)
+    verdict = execute(of, BundledBlockSparse("host"), lambda phase, limit: None)
+    assert verdict.outcome == "pass" and "not run" in verdict.reason
+
+
+def test_it_is_part_of_a_session_on_the_host_and_its_mutants_are_not() -> None:
+    found = targets(device="host")
+    assert found["blocksparse"].device == ("emulator" if emulator_there() else "host")
+    assert not any(name.startswith("blocksparse!") for name in found)
+    planted = {
+        name.partition("!")[2] for name in targets(device="cuda", planted=True) if name.startswith("blocksparse!")
+    }
+    assert planted == set(MUTANTS)
+
+
+def test_the_named_mutants_are_those_that_are_planted() -> None:
+    from kernels.mutants.blocksparse import MUTANTS as planted
+
+    assert tuple(planted) == MUTANTS
+
+
+needs_emulator = pytest.mark.skipif(not emulator_there(), reason="needs the emulated GPU")
+
+
+@needs_emulator
+@pytest.mark.parametrize(
+    ("problem", "variant"),
+    [
+        (Problem((70,), (150,), 2, 1, 64, 64, "float16", mask=Causal(), backward=False), {"tile_m": 64, "tile_n": 64}),
+        (
+            Problem((70, 0, 33), (90, 20, 0), 2, 1, 40, 40, "float16", layout="packed", softcap=5.0, backward=False),
+            {"tile_m": 64, "tile_n": 64, "lists": "padded"},
+        ),
+        (
+            Problem((66, 31), (40, 66), 1, 1, 64, 64, "bfloat16", mask=TWO_RUNS, backward=False),
+            {"tile_m": 64, "tile_n": 64, "mask": "intervals", "warps": "random", "slots": 1},
+        ),
+    ],
+)  # fmt: skip
+def test_the_forward_kernel_is_right_on_the_emulated_gpu(problem: Problem, variant: dict) -> None:
+    verdict = run(case(problem, **variant))
+    assert verdict.outcome == "pass", verdict
+    assert verdict.kernel.startswith("forward_") and verdict.kernel.endswith("sm_80")
+
+
+@needs_emulator
+def test_a_planted_bug_in_the_forward_kernel_is_found_on_the_emulated_gpu() -> None:
+    problem = Problem((20,), (70,), 1, 1, 64, 64, "float16", backward=False)
+    verdict = run(case(problem, "tail_keys_not_masked", tile_m=64, tile_n=64))
+    assert verdict.outcome == "fail" and verdict.findings[0].tensor in ("o", "lse")
