@@ -8,7 +8,7 @@ from kernels.blocksparse.backward.dq import Tiles
 from kernels.blocksparse.backward.kernel import BackwardKernel, Gradients
 from kernels.blocksparse.backward.scores import LOG2_E, Factors
 from kernels.blocksparse.backward.tiling import THREADS
-from kernels.blocksparse.backward.walk import Counts, Order
+from kernels.blocksparse.backward.walk import Counts, Lists, Order
 from kernels.blocksparse.common.lists import BlockList, Operand
 from kernels.blocksparse.common.masks import Mask
 
@@ -135,11 +135,13 @@ class Backward(BackwardKernel):
             ),
             (q_begin, q_length),
             (k_begin, k_length),
-            (
+            Lists(
                 BlockList(partial_count, partial_begin, partial_index, partial_stride_batch, partial_stride_head),
                 BlockList(full_count, full_begin, full_index, full_stride_batch, full_stride_head),
+                partial_rank,
+                full_rank,
+                mask_slot,
             ),
-            (partial_rank, full_rank),
             mask,
             Order(schedule, positions, positions_stride_batch, positions_stride_head, pairs, ticket, semaphores),
             Counts(batch, heads_q, heads_kv, heads_q // heads_kv, m_blocks, n_blocks),

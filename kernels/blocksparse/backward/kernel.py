@@ -16,16 +16,26 @@ postprocess finishes dQ.
 from typing import NamedTuple
 
 import cutlass
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward import dq, masking, scores
 from kernels.blocksparse.backward.load import StepLoads, load_rows, load_step, store_rows
 from kernels.blocksparse.backward.mma import Product, ThreadProduct, accumulator, multiply, staged_layout, turned
-from kernels.blocksparse.backward.tiling import THREADS, choose_tiling
-from kernels.blocksparse.backward.walk import Block, Counts, Cursor, Order, entries, look_up, take_place
+from kernels.blocksparse.backward.tiling import HALF, RING, THREADS, choose_tiling
+from kernels.blocksparse.backward.walk import (
+    Block,
+    Counts,
+    Lists,
+    Order,
+    block_at,
+    entries,
+    fill_ring,
+    semaphore,
+    take_place,
+)
 from kernels.blocksparse.common.layouts import rows_columns, tile_layout
-from kernels.blocksparse.common.lists import BlockList, Operand, read, sequence
+from kernels.blocksparse.common.lists import Operand, read, sequence
 from kernels.blocksparse.common.loads import TileCopy
 from kernels.blocksparse.common.masks import Mask
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant
@@ -65,8 +75,7 @@ class BackwardKernel:
         gradients: Gradients,
         queries: tuple[cute.Pointer, cute.Pointer],
         keys: tuple[cute.Pointer, cute.Pointer],
-        lists: tuple[BlockList, BlockList],
-        ranks: tuple[cute.Pointer, cute.Pointer],
+        lists: Lists,
         mask: Mask,
         order: Order,
         counts: Counts,
@@ -104,7 +113,6 @@ class BackwardKernel:
                 seq_q,
                 seq_k.length - first_key,
                 lists,
-                ranks,
                 mask,
                 order,
                 counts,
@@ -125,6 +133,7 @@ class BackwardKernel:
         return Storage(
             *(tensor(layout) for layout in (by_key, by_key, by_query, by_query, square, square)),
             *(tensor(values, Float32) for _ in range(2)),
+            tensor(cute.make_layout((4, RING)), Int32),
             tensor(cute.make_layout(1), Int32),
         )
 
@@ -143,7 +152,6 @@ class BackwardKernel:
         seq_q,
         keys_left,
         lists,
-        ranks,
         mask,
         order,
         counts,
@@ -153,10 +161,9 @@ class BackwardKernel:
         n_block)."""
         variant, tiling = self.variant, self.tiling
         step_m, tile_n, dim, stages, steps = tiling.step_m, tiling.tile_n, tiling.dim, tiling.stages, tiling.steps
-        sK, sV, sQ, sdO, sP, sdS, sLSE, sDelta, _ = storage
+        sK, sV, sQ, sdO, sP, sdS, sLSE, sDelta, sRing, _ = storage
         targets = (sQ, sdO, sLSE, sDelta)
         batch, head_kv, n_block = place
-        partial, full = lists
 
         by_scores = Product(self.dtype, (step_m, tile_n, dim), tiling.warps_s, together=True)
         by_keys = Product(self.dtype, (tile_n, dim, step_m), tiling.warps_dkv, turn_a=True, turn_b=True)
@@ -169,96 +176,102 @@ class BackwardKernel:
         rdK.fill(Float32(0.0))
         rdV.fill(Float32(0.0))
 
-        # `now` is computed, `then` is loaded meanwhile, and the block after it looked up
-        total = entries(partial, full, batch, n_block, head_kv * counts.group, counts.group)
-        cursor = Cursor(head_kv * counts.group, Int32(0))
-        now = Block(cursor.head, Int32(0), Int64(0), Int32(0))
+        band_offset = Int32(0)
+        if cutlass.const_expr(variant.mask == "band"):
+            band_offset = read(mask.band_offset, batch * mask.band_stride)
+        first_head = head_kv * counts.group
+        total = entries(lists, batch, n_block, first_head, counts.group)
+        if thread < RING:
+            fill_ring(variant, lists, batch, n_block, first_head, total, sRing, thread)
+        cute.arch.sync_threads()
         if total > 0:
-            now, cursor = look_up(partial, full, batch, n_block, cursor)
             load_rows(loads.copy, k, sK, keys_left)
             load_rows(loads.copy, v, sV, keys_left)
-            load_step(loads, batch, seq_q, now, Int32(0), targets, Int32(0))
+            load_step(loads, batch, seq_q, block_at(sRing, Int32(0)), Int32(0), targets, Int32(0), Boolean(True))
         cute.arch.cp_async_commit_group()
-        then = now
-        if total > 1:
-            then, cursor = look_up(partial, full, batch, n_block, cursor)
 
-        step, stage, held = Int32(0), Int32(0), Int64(-1)
-        for iteration in cutlass.range(total * steps, unroll=1):
+        iterations = total * steps
+        rdQ, added = accumulator(to_dq), Int64(0)
+        for iteration in cutlass.range(iterations, unroll=1):
+            entry, step, stage = iteration // steps, iteration % steps, iteration % stages
             cute.arch.cp_async_wait_group(0)
             cute.arch.sync_threads()  # this step's tiles are here, and every thread is done with the step before
             if cutlass.const_expr(variant.deterministic):
-                self.let_go(order, held, thread)
-            last = step == steps - 1
-            stage_next = (stage + 1) % stages
-            block_next, step_next = now, step + 1
-            if last:
-                block_next, step_next = then, Int32(0)
-            if cutlass.const_expr(stages == 2):
-                if iteration + 1 < total * steps:
-                    load_step(loads, batch, seq_q, block_next, step_next, targets, stage_next)
-                cute.arch.cp_async_commit_group()
-            after = then
-            if last and (iteration + 1) // steps + 1 < total:
-                after, cursor = look_up(partial, full, batch, n_block, cursor)
+                if iteration > 0:
+                    dq.add_fragment(rdQ, mdQ + cute.assume(added, divby=4), thread, tiling.vector)
+            if entry % HALF == 0 and entry > 0 and thread < HALF:
+                fill_ring(variant, lists, batch, n_block, first_head, total, sRing, entry + HALF + thread)
+            block = block_at(sRing, entry)
+            following = block_at(sRing, (iteration + 1) // steps)
 
-            # P, and its copy in shared memory
             masked = keys_left < tile_n
             if cutlass.const_expr(variant.mask != "none"):
-                masked = masked or now.partial != 0
-            rows_left = seq_q.length - now.m_block * variant.tile_m
+                masked = masked or block.partial != 0
+            rows_left = seq_q.length - block.m_block * variant.tile_m
             rWords = masking.find_words(
-                variant, self.tail_mask, words, mask, batch, now, n_block, step * step_m, rows_left, keys_left
+                variant,
+                self.tail_mask,
+                words,
+                mask,
+                batch,
+                band_offset,
+                block,
+                n_block,
+                step * step_m,
+                rows_left,
+                keys_left,
             )
+
+            # P and dP - delta; no branch up to the mask, so that the compiler mixes what does not depend on one another
             rP = accumulator(to_s)
             rP.fill(Float32(0.0))
             multiply(to_s, rP, stage)
+            if cutlass.const_expr(stages == 2):
+                wanted = iteration + 1 < iterations
+                load_step(loads, batch, seq_q, following, (iteration + 1) % steps, targets, 1 - stage, wanted)
+                cute.arch.cp_async_commit_group()
             rSlope = cute.make_rmem_tensor_like(rP) if cutlass.const_expr(variant.softcap) else None
             scores.probabilities(variant.softcap, rP, rSlope, words.row, sLSE, stage, factors)
+            rdS = accumulator(to_dp)
+            scores.start_from_delta(rdS, words.row, sDelta, stage)
+            multiply(to_dp, rdS, stage)
             if masked:
                 masking.apply_words(rows_columns(rP), rWords)
             share(to_s, rP, sP, thread)
             if cutlass.const_expr(variant.softcap):
                 rP.store(rP.load() * rSlope.load())
-
-            # dS, in shared memory only
-            rdS = accumulator(to_dp)
-            scores.start_from_delta(rdS, words.row, sDelta, stage)
-            multiply(to_dp, rdS, stage)
             rdS.store(rdS.load() * rP.load())
             share(to_dp, rdS, sdS, thread)
             cute.arch.sync_threads()
 
+            if cutlass.const_expr(variant.deterministic):
+                if step == 0 and iteration > 0:
+                    self.let_go(order, counts, batch, block_at(sRing, entry - 1), thread)
             multiply(to_dv, rdV, stage)
-            rdQ = accumulator(to_dq)
             rdQ.fill(Float32(0.0))
             multiply(to_dq, rdQ, 0)
-            tile = dq.tile_number(loads.tiles, batch, now.head, seq_q.begin, variant.tile_m) + now.m_block
-            mdQ_step = mdQ + cute.assume((tile * variant.tile_m + step * step_m) * dim, divby=4)
-            lock = Int64((batch * counts.heads_q + now.head) * counts.m_blocks + now.m_block)
+            tile = dq.tile_number(loads.tiles, batch, block.head, seq_q.begin, variant.tile_m) + block.m_block
+            added = (tile * variant.tile_m + step * step_m) * dim
             if cutlass.const_expr(variant.deterministic):
-                multiply(to_dk, rdK, stage)
                 if step == 0:
-                    self.take_turn(order, ranks, lock, now, n_block, thread)
-                dq.add_fragment(rdQ, mdQ_step, thread, tiling.vector)
-                held = lock if last else Int64(-1)
+                    self.take_turn(order, counts, batch, n_block, block, thread)
             else:
-                dq.add_fragment(rdQ, mdQ_step, thread, tiling.vector)
-                multiply(to_dk, rdK, stage)
+                dq.add_fragment(rdQ, mdQ + cute.assume(added, divby=4), thread, tiling.vector)
+            multiply(to_dk, rdK, stage)
 
             if cutlass.const_expr(stages == 1):
                 cute.arch.sync_threads()
-                if iteration + 1 < total * steps:
-                    load_step(loads, batch, seq_q, block_next, step_next, targets, stage_next)
+                wanted = iteration + 1 < iterations
+                load_step(loads, batch, seq_q, following, (iteration + 1) % steps, targets, Int32(0), wanted)
                 cute.arch.cp_async_commit_group()
-            if last:
-                now, then = then, after
-            step, stage = step_next, stage_next
 
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
         if cutlass.const_expr(variant.deterministic):
-            self.let_go(order, held, thread)
+            if iterations > 0:
+                dq.add_fragment(rdQ, mdQ + cute.assume(added, divby=4), thread, tiling.vector)
+                cute.arch.sync_threads()
+                self.let_go(order, counts, batch, block_at(sRing, total - 1), thread)
         rdK.store(rdK.load() * factors.scale)
         share(to_dk, rdK, sK, thread)
         share(to_dv, rdV, sV, thread)
@@ -266,24 +279,23 @@ class BackwardKernel:
         store_rows(loads.copy, sK, dk, keys_left)
         store_rows(loads.copy, sV, dv, keys_left)
 
-    @cute.jit
-    def take_turn(self, order: Order, ranks, lock: Int64, block: Block, n_block: Int32, thread: Int32) -> None:
-        """All threads: until it is this block's turn to add to the dQ tile of semaphore number `lock`."""
-        if thread == 0:
-            rank = Int32(0)
-            if block.partial != 0:
-                rank = read(ranks[0], block.place)
-            else:
-                rank = read(ranks[1], block.place)
-            self.wait(order.semaphores + lock, self.lock_of(rank, n_block))
-        cute.arch.sync_threads()
+    # NOTE [who waits] The turn is awaited by one thread while all compute dK; the barrier at the next step's start
+    # lets all # add, and the one after P and dS of that step orders the adds before the release. So neither costs a
+    # barrier of its own, # and the two threads are of different warps, whose stalls others fill.
 
     @cute.jit
-    def let_go(self, order: Order, held: Int64, thread: Int32) -> None:
-        """After a barrier that follows all threads' adds under semaphore number `held` (-1: none): the next block's
-        turn."""
-        if thread == 0 and held >= 0:
-            self.release(order.semaphores + held)
+    def take_turn(
+        self, order: Order, counts: Counts, batch: Int32, n_block: Int32, block: Block, thread: Int32
+    ) -> None:
+        """One thread: until it is this block's turn to be added to its dQ tile."""
+        if thread == 32:
+            self.wait(semaphore(order, counts, batch, block), self.lock_of(block.rank, n_block))
+
+    @cute.jit
+    def let_go(self, order: Order, counts: Counts, batch: Int32, block: Block, thread: Int32) -> None:
+        """One thread, after a barrier that follows all threads' adds of this block: the next block's turn."""
+        if thread == 0:
+            self.release(semaphore(order, counts, batch, block))
 
 
 class Storage(NamedTuple):
@@ -297,6 +309,7 @@ class Storage(NamedTuple):
     sdS: cute.Tensor
     sLSE: cute.Tensor
     sDelta: cute.Tensor
+    sRing: cute.Tensor
     sTicket: cute.Tensor
 
 

@@ -2,7 +2,7 @@
 memory."""
 
 import cutlass
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync
 
 from kernels.blocksparse.backward.dq import Tiles, tile_number
@@ -31,18 +31,23 @@ class StepLoads:
 
 @cute.jit
 def load_step(
-    loads: StepLoads, batch: Int32, seq_q: Sequence, block: Block, step: Int32, targets, stage: Int32
+    loads: StepLoads, batch: Int32, seq_q: Sequence, block: Block, step: Int32, targets, stage: Int32, wanted: Boolean
 ) -> None:
-    """Starts loading a step into a stage of targets: (sQ, sdO, sLSE, sDelta). The caller commits."""
+    """Starts loading a step into a stage of targets: (sQ, sdO, sLSE, sDelta). The caller commits.
+
+    Where it is not wanted, nothing is read, and Q and dO become zeros: so that no branch divides what surrounds the
+    call.
+    """
     step_m = loads.tiling.step_m
     first = block.m_block * loads.tiling.tile_m + step * step_m
     row = Int64(seq_q.begin) + first
+    rows_left = seq_q.length - first if wanted else Int32(0)
     for operand, sTile in ((loads.q, targets[0]), (loads.do, targets[1])):
         load_rows(
             loads.copy,
             (operand.at(batch, row, block.head), operand.stride_row),
             sTile[None, None, stage],
-            seq_q.length - first,
+            rows_left,
         )
     tile = tile_number(loads.tiles, batch, block.head, seq_q.begin, loads.tiling.tile_m)
     at = tile * loads.tiling.tile_m + first
@@ -52,7 +57,7 @@ def load_step(
     # the first threads copy LSE, sixteen bytes each, the ones after them delta
     for i in cutlass.range_constexpr(2):
         four = loads.thread - i * (step_m // 4)
-        if four >= 0 and four < step_m // 4:
+        if wanted and four >= 0 and four < step_m // 4:
             source = loads.statistics[i] + cute.assume(at + 4 * four, divby=4)
             target = targets[2 + i].iterator + cute.assume(stage * step_m + 4 * four, divby=4)
             cute.copy(

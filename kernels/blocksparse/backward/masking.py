@@ -41,6 +41,7 @@ def find_words(
     words: Words,
     mask: Mask,
     batch: Int32,
+    band_offset: Int32,
     block: Block,
     n_block: Int32,
     step_row: Int32,
@@ -49,9 +50,10 @@ def find_words(
 ) -> cute.Tensor:
     """Bits of a thread's rows, (rows, words) registers; all set where the block is full and ends before the keys do.
 
-    tail       `tail_mask` or its replacement
-    step_row   the step's first row in its block
-    rows_left  queries from the block's first to the sequence's end; keys_left: keys likewise
+    tail         `tail_mask` or its replacement
+    band_offset  of this sequence
+    step_row     the step's first row in its block
+    rows_left    queries from the block's first to the sequence's end; keys_left: keys likewise
     """
     rWords = cute.make_rmem_tensor((len(words.row), words.per_row), Uint32)
     rWords.fill(0xFFFFFFFF)
@@ -62,7 +64,7 @@ def find_words(
             if cutlass.const_expr(variant.mask != "none"):  # noqa: SIM102 (one is for the compiler)
                 if block.partial != 0:
                     word = word & partial_word(
-                        variant, mask, batch, block, n_block, step_row + words.row[i], rows_left, key
+                        variant, mask, batch, band_offset, block, n_block, step_row + words.row[i], rows_left, key
                     )
             rWords[i, w] = word >> Uint32(words.lane)
     return rWords
@@ -82,6 +84,7 @@ def partial_word(
     variant: cutlass.Constexpr,
     mask: Mask,
     batch: Int32,
+    band_offset: Int32,
     block: Block,
     n_block: Int32,
     row: Int32,
@@ -91,15 +94,14 @@ def partial_word(
     """Bits of the keys from number `key` of the block on, for its query number `row`."""
     word = Uint32(0xFFFFFFFF)
     if cutlass.const_expr(variant.mask == "bits"):
-        slot = Int64(read(mask.slot, block.place))
-        word = bits_word(variant, mask, slot, row, key)
+        word = bits_word(variant, mask, Int64(block.slot), row, key)
     else:
         query = block.m_block * variant.tile_m + cutlass.min(row, rows_left - 1)
         first = n_block * variant.tile_n + key
         if cutlass.const_expr(variant.mask == "intervals"):
             word = intervals_word(mask, batch, block.head, query, first)
         else:
-            diagonal = query + read(mask.band_offset, batch * mask.band_stride) - first
+            diagonal = query + band_offset - first
             word = low_bits(diagonal + mask.band_right + 1) & ~low_bits(diagonal - mask.band_left)
     return word
 

@@ -14,6 +14,9 @@ from kernels.blocksparse.variant import Variant
 
 THREADS = 256
 WARPS = THREADS // 32
+# Entries of the block lists in shared memory: a ring, half of which is filled while the other half is worked on.
+RING = 64
+HALF = RING // 2
 
 # Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
 SHARED_MEMORY = {
@@ -105,7 +108,7 @@ def _preferences(tile_m: int, tile_n: int, dim: int) -> list[tuple[int, int]]:
 def _shared_bytes(step_m: int, tile_n: int, dim: int, stages: int) -> int:
     elements = 2 * tile_n * dim + 2 * stages * step_m * dim + 2 * step_m * tile_n
     statistics = 2 * stages * step_m * 4
-    return 2 * elements + statistics + 128
+    return 2 * elements + statistics + 16 * RING + 16
 
 
 def _split_warps(rows: int, columns: int, warps_m: int | None = None) -> tuple[int, int]:

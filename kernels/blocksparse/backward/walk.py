@@ -7,6 +7,7 @@ import cutlass
 from cutlass import Int32, Int64, cute
 
 from kernels.blocksparse.backward.device import take_ticket
+from kernels.blocksparse.backward.tiling import RING
 from kernels.blocksparse.common.lists import BlockList, read
 
 
@@ -39,20 +40,35 @@ class Counts(NamedTuple):
     n_blocks: Int32
 
 
+class Lists(NamedTuple):
+    """What the kernel reads of the backward lists. partial_rank, full_rank: their write order, int32, parallel to
+    their index, for deterministic variants; slot: of packed masks, parallel to partial's index."""
+
+    partial: BlockList
+    full: BlockList
+    partial_rank: cute.Pointer
+    full_rank: cute.Pointer
+    slot: cute.Pointer
+
+
 class Block(NamedTuple):
-    """An entry of the lists: query head, m block, place in its list's index, 1 where it is partial."""
+    """An entry of the lists: m block, 2 · query head + 1 where it is partial, rank, slot. Four words, so that a thread
+    reads it from shared memory at once."""
 
-    head: Int32
     m_block: Int32
-    place: Int64
-    partial: Int32
+    head_partial: Int32
+    rank: Int32
+    slot: Int32
 
+    @property
+    def head(self) -> Int32:
+        """The query head."""
+        return self.head_partial >> 1
 
-class Cursor(NamedTuple):
-    """The next entry to look up: entry number `entry` of the row of query head `head`."""
-
-    head: Int32
-    entry: Int32
+    @property
+    def partial(self) -> Int32:
+        """1 or 0."""
+        return self.head_partial & 1
 
 
 @cute.jit
@@ -84,35 +100,69 @@ def take_place(by_ticket: cutlass.Constexpr, order: Order, counts: Counts, sTick
 
 
 @cute.jit
-def entries(
-    partial: BlockList, full: BlockList, batch: Int32, n_block: Int32, first_head: Int32, group: Int32
-) -> Int32:
+def entries(lists: Lists, batch: Int32, n_block: Int32, first_head: Int32, group: Int32) -> Int32:
     """Blocks that the lists name for a tile of keys, over all query heads of its group."""
     total = Int32(0)
     for g in cutlass.range(group, unroll=1):
-        partials, _ = partial.row(batch, first_head + g, n_block)
-        fulls, _ = full.row(batch, first_head + g, n_block)
+        partials, _ = lists.partial.row(batch, first_head + g, n_block)
+        fulls, _ = lists.full.row(batch, first_head + g, n_block)
         total += partials + fulls
     return total
 
 
 @cute.jit
-def look_up(partial: BlockList, full: BlockList, batch: Int32, n_block: Int32, cursor: Cursor):
-    """(block, next cursor) at the cursor, past heads that have none left; there must be one. A row's partial blocks
-    come first."""
-    head, entry = cursor.head, cursor.entry
-    partials, partial_at = partial.row(batch, head, n_block)
-    fulls, full_at = full.row(batch, head, n_block)
-    while entry >= partials + fulls:
-        head += 1
-        entry = Int32(0)
-        partials, partial_at = partial.row(batch, head, n_block)
-        fulls, full_at = full.row(batch, head, n_block)
-    place = full_at + (entry - partials)
-    m_block = Int32(0)
-    if entry < partials:
-        place = partial_at + entry
-        m_block = read(partial.index, place)
-    else:
-        m_block = read(full.index, place)
-    return Block(head, m_block, place, Int32(entry < partials)), Cursor(head, entry + 1)
+def fill_ring(
+    variant: cutlass.Constexpr,
+    lists: Lists,
+    batch: Int32,
+    n_block: Int32,
+    first_head: Int32,
+    total: Int32,
+    sRing: cute.Tensor,
+    entry: Int32,
+) -> None:
+    """This thread looks up entry number `entry`, if there are so many, and puts it into the ring.
+
+    Head after head; of a row the partial blocks first, the last of them first, then the full ones. So a window's far
+    edge, which only one tile of keys precedes or follows, is added to before the tiles that others wait for.
+    """
+    if entry < total:
+        head, left = first_head, entry
+        partials, partial_at = lists.partial.row(batch, head, n_block)
+        fulls, full_at = lists.full.row(batch, head, n_block)
+        while left >= partials + fulls:
+            left -= partials + fulls
+            head += 1
+            partials, partial_at = lists.partial.row(batch, head, n_block)
+            fulls, full_at = lists.full.row(batch, head, n_block)
+        is_partial = Int32(left < partials)
+        m_block, rank, slot = Int32(0), Int32(0), Int32(0)
+        if is_partial != 0:
+            place = partial_at + (partials - 1 - left)
+            m_block = read(lists.partial.index, place)
+            if cutlass.const_expr(variant.deterministic):
+                rank = read(lists.partial_rank, place)
+            if cutlass.const_expr(variant.mask == "bits"):
+                slot = read(lists.slot, place)
+        else:
+            place = full_at + (left - partials)
+            m_block = read(lists.full.index, place)
+            if cutlass.const_expr(variant.deterministic):
+                rank = read(lists.full_rank, place)
+        rBlock = cute.make_rmem_tensor(4, Int32)
+        rBlock[0], rBlock[1], rBlock[2], rBlock[3] = m_block, 2 * head + is_partial, rank, slot
+        cute.autovec_copy(rBlock, sRing[None, entry % RING])
+
+
+@cute.jit
+def block_at(sRing: cute.Tensor, entry: Int32) -> Block:
+    """Entry number `entry`, which must be in the ring."""
+    rBlock = cute.make_rmem_tensor(4, Int32)
+    cute.autovec_copy(sRing[None, entry % RING], rBlock)
+    return Block(rBlock[0], rBlock[1], rBlock[2], rBlock[3])
+
+
+@cute.jit
+def semaphore(order: Order, counts: Counts, batch: Int32, block: Block) -> cute.Pointer:
+    """The semaphore of the dQ tile that a block is added to."""
+    return order.semaphores + (Int64(batch * counts.heads_q + block.head) * counts.m_blocks + block.m_block)
