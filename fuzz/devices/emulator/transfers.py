@@ -160,7 +160,7 @@ def load(m, w, pc, wb, cb, c, act):
     for lane in range(32):
         if not act >> lane & 1:
             continue
-        a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
+        a = i64(base + 8 * lane) + immediate if a64 else (u32(base + 4 * lane) + immediate) & 0xFFFFFFFF
         h = place(m, w, pc, lane, space, a, count * size)
         if h == 0:
             continue
@@ -201,7 +201,7 @@ def store(m, w, pc, wb, cb, c, act):
     for lane in range(32):
         if not act >> lane & 1:
             continue
-        a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
+        a = i64(base + 8 * lane) + immediate if a64 else (u32(base + 4 * lane) + immediate) & 0xFFFFFFFF
         h = place(m, w, pc, lane, space, a, count * size)
         if h == 0:
             continue
@@ -300,7 +300,7 @@ def atomic(m, w, pc, wb, cb, c, act):
     for lane in range(32):
         if not act >> lane & 1:
             continue
-        a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
+        a = i64(base + 8 * lane) + immediate if a64 else (u32(base + 4 * lane) + immediate) & 0xFFFFFFFF
         h = place(m, w, pc, lane, space, a, size)
         if h == 0:
             continue
@@ -346,7 +346,7 @@ def load_matrix(m, w, pc, wb, cb, c):
     for i in range(count):  # into scratch first: the address register may be a destination
         for r in range(8):
             lane = 8 * i + r
-            a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
+            a = i64(base + 8 * lane) + immediate if a64 else (u32(base + 4 * lane) + immediate) & 0xFFFFFFFF
             h = place(m, w, pc, lane, op.SHARED, a, 16)
             if h:
                 copy16(scratch + 128 * i + 16 * r, h)
@@ -379,7 +379,7 @@ def store_matrix(m, w, pc, wb, cb, c):
                 copy16(scratch + 16 * r, x + 16 * r)
         for r in range(8):
             lane = 8 * i + r
-            a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
+            a = i64(base + 8 * lane) + immediate if a64 else (u32(base + 4 * lane) + immediate) & 0xFFFFFFFF
             h = place(m, w, pc, lane, op.SHARED, a, 16)
             if h:
                 copy16(h, scratch + 16 * r)
@@ -401,7 +401,7 @@ def copy_async(m, w, pc, wb, cb, c, act):
     for lane in range(32):
         if not act >> lane & 1:
             continue
-        a = (i64(to + 8 * lane) if a64 else u32(to + 4 * lane)) + to_immediate
+        a = i64(to + 8 * lane) + to_immediate if a64 else (u32(to + 4 * lane) + to_immediate) & 0xFFFFFFFF
         h = place(m, w, pc, lane, op.SHARED, a, size)
         s = i64(source + 8 * lane) + source_immediate
         n = size
