@@ -33,6 +33,7 @@ class Program:
     shared     bytes of static shared memory; the dynamic part begins at `dynamic`
     local      bytes of local memory per thread
     granule    bytes of the smallest access to shared memory, at most 4
+    smallest   the same for global memory
     """
 
     kernel: Kernel
@@ -47,6 +48,7 @@ class Program:
     local: int
     params: int
     granule: int
+    smallest: int
     globals: list[Variable]
 
 
@@ -75,7 +77,7 @@ class Decoder:
         self.constant_data = bytearray()
         self.specials: dict[str, int] = {}
         self.places: dict[str, int] = {}
-        self.granule = 4
+        self.granule = self.smallest = 4
         self.lay_out_variables()
         predicates = sum(t == "pred" for t in kernel.registers.values())
         self.next_predicate = 0
@@ -237,7 +239,7 @@ class Decoder:
         constants = np.frombuffer(bytes(self.constant_data) or bytes(128), dtype=np.uint8)
         return Program(
             self.kernel, code, constants, self.size, self.specials, self.places, self.source,
-            self.shared, self.dynamic, self.local, params, self.granule, self.globals,
+            self.shared, self.dynamic, self.local, params, self.granule, self.smallest, self.globals,
         )  # fmt: skip
 
     def one(self, i: Instruction) -> None:
@@ -388,6 +390,8 @@ class Decoder:
         size = BITS[kind] // 8
         if space in (op.SHARED, op.GENERIC):
             self.granule = min(self.granule, size)
+        if space in (op.GLOBAL, op.GENERIC):
+            self.smallest = min(self.smallest, size)
         flags |= count << op.COUNT | size << op.SIZE | space << op.SPACE | (kind[0] == "s") << op.SIGNED
         return flags, count, kind
 

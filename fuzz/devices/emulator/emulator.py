@@ -7,7 +7,7 @@ import shutil
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,10 @@ from fuzz.devices.emulator.decode import Program, decode
 from fuzz.devices.emulator.launching import Argument, HostObject, Launch, export
 from fuzz.devices.emulator.memory import Memory
 from fuzz.devices.emulator.report import EmulationError, Report
-from fuzz.devices.emulator.running import SCHEDULES, execute
+from fuzz.devices.emulator.running import CHECKS, SCHEDULES, execute
+
+
+ALL_CHECKS = frozenset(CHECKS)
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Emulator:
     seed        of the random schedule, and of a permuted dispatch
     dispatch    'in_order', 'reversed' or 'permuted': the order in which CTAs get slots
     strict      raise EmulationError when a run finds something; else the report says so
+    checks      what is looked for: 'races', 'uninitialised', 'wrapped' (32-bit arithmetic that wrapped in an address);
+                bounds, alignment, barriers and deadlocks always are
     budget      micro-operations of a warp, summed over a launch, after which it counts as endless
     """
 
@@ -39,7 +44,7 @@ class Emulator:
     dispatch: str = "in_order"
     strict: bool = True
     budget: int = 1 << 40
-    checks: frozenset[str] = field(default=frozenset())
+    checks: frozenset[str] = ALL_CHECKS
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -48,6 +53,8 @@ class Emulator:
             raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
         if self.dispatch not in ("in_order", "reversed", "permuted"):
             raise ValueError(f"dispatch must be 'in_order', 'reversed' or 'permuted', not {self.dispatch!r}")
+        if not frozenset(self.checks) <= ALL_CHECKS:
+            raise ValueError(f"checks must be among {', '.join(sorted(ALL_CHECKS))}, not {sorted(self.checks)}")
 
     def load(self, compiled: Any) -> LoadedKernel:
         """A callable for a compiled CuTe function, or for a folder with its exported .o, .h and .ptx files."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numba import njit
 
+from fuzz.devices.emulator import clocks
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator import state as st
 from fuzz.devices.emulator.raw import ctz, i64, popc, s32, u32, w32
@@ -164,6 +165,8 @@ def barrier(m, w, pc, wb, cb, c, act):
         m.gathered[slot, number, 0] = 1
         m.gathered[slot, number, 1] = 0
         m.gathered[slot, number, 2] = 0
+    if m.k[st.K_CHECKS]:
+        clocks.arrive(m, w, number)
     m.arrived[slot, number] += 32
     m.expected[slot, number] = count
     m.barrier_at[w, 0] = number
@@ -201,6 +204,8 @@ def check_barrier(m, slot, number):
     for w in range(slot * warps, slot * warps + warps):
         if m.status[w] == st.AT_BARRIER and m.barrier_at[w, 0] == number:
             m.status[w] = st.RUNNING
+            if m.k[st.K_CHECKS]:
+                clocks.depart(m, w, number)
             d, kind = m.barrier_at[w, 1], m.barrier_at[w, 2]
             if d == op.ABSENT:
                 continue
@@ -212,3 +217,5 @@ def check_barrier(m, slot, number):
                         w32(at + 4 * lane, value)
             else:
                 write_predicate(at, m.mask[w], 0xFFFFFFFF if value else 0)
+    if m.k[st.K_CHECKS]:
+        clocks.clear(clocks.barrier_row(m, slot, number))

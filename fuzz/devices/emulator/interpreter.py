@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import numba
 from numba import njit
 
+from fuzz.devices.emulator import clocks, raw
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator import raw
 from fuzz.devices.emulator import state as st
 from fuzz.devices.emulator.exchange import barrier, check_barrier, elect, match, redux, shuffle, vote
 from fuzz.devices.emulator.raw import copy16, ctz, i64, s32, straight_line, u32, w32, w64
@@ -128,9 +128,10 @@ def spins(m, w, pc, target):
 
 
 @njit
-def start(m, slot, linear):
-    """Puts a CTA into a free slot."""
+def start(m, slot, position):
+    """Puts the CTA at `position` of the order of dispatch into a free slot."""
     k = m.k
+    linear = m.order[position]
     m.cta[slot, 0] = linear
     x = linear % k[st.K_GRID_X]
     y = linear // k[st.K_GRID_X] % k[st.K_GRID_Y]
@@ -140,6 +141,8 @@ def start(m, slot, linear):
     m.cta[slot, 4] = warps
     k[st.K_AGE] += 1
     m.cta[slot, 5] = k[st.K_AGE]
+    if k[st.K_CHECKS]:
+        clocks.begin(m, slot, position)
     shared = k[st.K_SHARED] + slot * k[st.K_SHARED_STRIDE]
     for i in range(0, k[st.K_SHARED_STRIDE], 8):
         w64(shared + i, -1)
@@ -223,6 +226,8 @@ def leave(m, w, lanes):
     m.cta[slot, 4] -= 1
     if m.cta[slot, 4] == 0:
         m.k[st.K_FINISHED] += 1
+        if m.k[st.K_CHECKS]:
+            clocks.end(m, slot)
         m.cta[slot, 0] = -1
         for i in range(m.k[st.K_WARPS]):
             m.status[slot * m.k[st.K_WARPS] + i] = st.EMPTY
@@ -323,8 +328,11 @@ def run_warp(m, w, quantum):
             commit(m, w, act)
         elif number == op.CP_WAIT:
             complete(m, w, act, s32(c + 8))
-        elif number == op.NOTHING or number == op.FENCE:
+        elif number == op.NOTHING:
             pass
+        elif number == op.FENCE:
+            if k[st.K_CHECKS]:
+                clocks.fence(m, w)
         elif number == op.SLEEP:
             m.pc[w] = pc + 1
             if executed >= quantum >> 3:
@@ -475,7 +483,7 @@ def run(address):
         if k[st.K_NEXT] < total:
             for slot in range(k[st.K_SLOTS]):
                 if m.cta[slot, 0] < 0 and k[st.K_NEXT] < total:
-                    start(m, slot, m.order[k[st.K_NEXT]])
+                    start(m, slot, k[st.K_NEXT])
                     k[st.K_NEXT] += 1
         if k[st.K_FINISHED] >= total:
             return st.FINISHED

@@ -6,7 +6,10 @@ came from even when it strays far, and memory of this process outside the tensor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+
+import mmap
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +29,14 @@ class Segment:
     host: int
     tensor: torch.Tensor
     fresh: bool
+    shadows: list[Any] = field(default_factory=list)
+
+
+def reserve(size: int) -> tuple[Any, int]:
+    """(owner, address) of zeroed memory that is committed only where it is touched."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    owner = mmap.mmap(-1, max(size, 4096), flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    return owner, np.frombuffer(owner, dtype=np.uint8).ctypes.data
 
 
 class Memory:
@@ -34,6 +45,7 @@ class Memory:
     def __init__(self) -> None:
         self.segments: dict[int, Segment] = {}
         self.next = op.FIRST_SEGMENT + GLOBALS
+        self.launches = 0
 
     def add(self, name: str, tensor: torch.Tensor, fresh: bool = False) -> int:
         """Maps `tensor` (its elements' extent, no more) and returns the address of its first element."""
@@ -61,11 +73,19 @@ class Memory:
             low = (number << op.SHIFT) + op.MIDDLE
             self.segments[number] = Segment(v.name, low, low + v.size, data.data_ptr(), data, False)
 
-    def table(self) -> np.ndarray:
-        """The segments as the interpreter reads them, one row per segment number."""
+    def table(self, shadows: bool, smallest: int) -> np.ndarray:
+        """The segments as the interpreter reads them, one row per segment number. With `shadows` every segment has cells
+        for its granules: of an element, or of the kernel's `smallest` access if that is less."""
         rows = np.zeros((self.next, 8), dtype=np.int64)
         for number, s in self.segments.items():
             rows[number, :4] = s.low, s.high, s.host, int(s.fresh)
+            if not shadows:
+                continue
+            granule = max(1, min(s.tensor.element_size(), smallest, 4)) if not s.shadows else s.shadows[2]
+            cells = (s.high - s.low) // granule + 1
+            if not s.shadows:
+                s.shadows = [reserve(8 * cells), reserve(16 * cells), granule]
+            rows[number, 4:7] = s.shadows[0][1], s.shadows[1][1], granule.bit_length() - 1
         return rows
 
     def describe(self, address: int) -> str:

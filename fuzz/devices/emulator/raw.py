@@ -25,7 +25,7 @@ I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 
 STRAIGHT_SOURCES = ("vectors", "approximate", "conversions", "forms", "mma", "dispatch")
-COMPILED_SOURCES = ("opcodes", "state", "raw", "transfers", "exchange", "interpreter")
+COMPILED_SOURCES = ("opcodes", "state", "raw", "clocks", "shadow", "transfers", "exchange", "interpreter")
 
 
 def cache_folder(sources: tuple[str, ...]) -> Path:

@@ -77,6 +77,7 @@ class Report:
     launches: int = 0
     executed: int = 0
     seconds: float = 0.0
+    notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -84,6 +85,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = [f"{self.status}: {self.launches} launches, {self.executed} micro-operations, {self.seconds:.3f} s"]
+        lines += self.notes
         lines += [str(f) for f in self.findings]
         if self.deadlock:
             lines.append(str(self.deadlock))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fuzz.devices.emulator import interpreter
+from fuzz.devices.emulator import clocks, interpreter
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator import state as st
 from fuzz.devices.emulator.decode import Program
 from fuzz.devices.emulator.launching import Launch
-from fuzz.devices.emulator.memory import Memory
+from fuzz.devices.emulator.memory import Memory, reserve
 from fuzz.devices.emulator.report import KIND_NAMES, Deadlock, Finding, Report, Waiting
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ SPECIAL_NUMBERS = {
     **{f"%cluster_nctaid.{x}": 19 for x in "xyz"}, "%lanemask_eq": 20, "%lanemask_le": 21, "%lanemask_lt": 22,
     "%lanemask_ge": 23, "%lanemask_gt": 24,
 }  # fmt: skip
+CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wrapped": st.CHECK_WRAPPED}
 ZERO = 99  # %gridid, %cluster_ctaid, %cluster_ctarank, the w components
 
 
@@ -65,7 +66,9 @@ def execute(
     if not 0 < threads <= 1024:
         raise ValueError(f"block: {threads} threads; a CTA has 1 to 1024")
     memory.add_variables(program.globals)
-    segments = memory.table()
+    checks = sum(CHECKS[c] for c in emulator.checks)
+    memory.launches += 1
+    segments = memory.table(bool(checks & 3), program.smallest)
     warps = -(-threads // 32)
     order = dispatch_order(emulator, total, only)
     slots = max(1, min(emulator.slots, len(order)))
@@ -99,17 +102,35 @@ def execute(
         "SEGMENTS": len(segments), "LAST": -1, "SCRATCH": scratch.ctypes.data, "SPECIALS": len(specials),
     }.items():  # fmt: skip
         k[getattr(st, f"K_{name}")] = value
+    kept = _shadows(k, program, slots, warps, len(order), shared_size) if checks else []
+    k[st.K_CHECKS] = checks
+    k[st.K_LAUNCH] = 1 + memory.launches % 126
     machine.segments[:] = segments
     machine.order[:] = order
     machine.special[:] = np.array(specials, dtype=np.int64).reshape(-1, 3)
     machine.status[:] = st.EMPTY
     machine.cta[:, 0] = -1
     result = interpreter.run(machine.address)
+    del kept
+    if k[st.K_DROPPED]:
+        report.notes.append("too many synchronising locations: races were not looked for to the end")
     report.executed += int(k[st.K_EXECUTED])
     report.status = ("finished", "deadlock", "budget", "stopped")[result]
     report.findings += [_finding(machine, program, launch, memory, i) for i in range(int(k[st.K_FINDINGS]))]
     if result == st.DEADLOCK:
         report.deadlock = _deadlock(machine, program, launch, memory)
+
+
+def _shadows(k: np.ndarray, program: Program, slots: int, warps: int, ctas: int, shared: int) -> list[object]:
+    """Memory for the clocks and for shared memory's cells; returns its owners."""
+    granule = program.granule
+    cells = shared // granule + 8
+    size = 8 * (2 + ctas * warps)
+    rows = slots * (3 * warps + 16) + clocks.LOCATIONS
+    kept = [reserve(rows * size), reserve(8 * clocks.LOCATIONS), reserve(8 * cells * slots), reserve(4 * cells * slots * warps)]
+    k[st.K_ROWS], k[st.K_KEYS], k[st.K_SHARED_WRITES], k[st.K_SHARED_READS] = (address for _, address in kept)
+    k[st.K_ROW_SIZE], k[st.K_SHARED_CELLS], k[st.K_SHARED_GRANULE] = size, cells, granule.bit_length() - 1
+    return list(kept)
 
 
 def _place(launch: Launch, linear: int) -> tuple[int, int, int]:
@@ -129,6 +150,8 @@ def _finding(m: st.Machine, program: Program, launch: Launch, memory: Memory, in
         detail = f"{size} bytes at {address} of {row[st.C_VALUE]} bytes of shared memory"
     elif kind == st.F_BARRIER_COUNT:
         detail = f"barrier {address}: {row[st.C_VALUE]} threads, expected {size or 'a multiple of 32 that the CTA has'}"
+    elif kind in (st.F_RACE_WW, st.F_RACE_WR, st.F_RACE_RW):
+        detail = f"{tensor}, with CTA {_place(launch, row[st.C_OTHER_CTA])} warp {row[st.C_OTHER_WARP]}"
     elif kind in (st.F_SYNC_MISSING, st.F_BARRIER_DIVERGED):
         detail = f"lanes {address:#010x}, of {row[st.C_VALUE]:#010x}"
     return Finding(

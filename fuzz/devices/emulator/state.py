@@ -35,14 +35,14 @@ TABLES: dict[str, tuple[int, ...]] = {
     "arrived": (16,),  # (S) threads at each barrier
     "expected": (16,),  # (S) threads; 0: all that live
     "gathered": (16, 3),  # (S) and, or, popc of a barrier's reduction
-    "cta": (8,),  # (S) linear index or -1, x, y, z, warps alive, age
+    "cta": (8,),  # (S) linear index or -1, x, y, z, warps alive, age, position in the order of dispatch, clock
     "wrote": (),  # (W) has it written since its spin began to be counted
     "spin": (4,),  # (W) backward branches, when to copy the registers, the copy's pc (-1: none), its mask
     "watch": (WATCHED,),  # (W) host addresses read since the copy
     "watch_virtual": (WATCHED,),  # (W) the same as the kernel knows them
     "watched": (),  # (W) how many, -1: too many
     "groups": (32,),  # (W) cp.async groups that each lane has committed
-    "copies": (COPIES, 6),  # (W) pending: lane, group, to, from (host), bytes, source bytes
+    "copies": (COPIES, 8),  # (W) pending: lane, group, to, from (host), bytes, source bytes, shared address, pc
     "pending": (),  # (W) how many
     "findings": (12,),  # (FINDINGS)
     "seen": (32,),  # (n) findings made already, by kind
@@ -54,9 +54,14 @@ TABLES: dict[str, tuple[int, ...]] = {
 (K_CODE, K_CONSTANTS, K_REGISTERS, K_STRIDE, K_WARPS, K_SLOTS, K_SHARED, K_SHARED_SIZE, K_SHARED_STRIDE, K_PARAMS,
  K_PARAMS_SIZE, K_LOCAL, K_LOCAL_SIZE, K_THREADS, K_GRID_X, K_GRID_Y, K_GRID_Z, K_BLOCK_X, K_BLOCK_Y, K_BLOCK_Z, K_CTAS,
  K_NEXT, K_FINISHED, K_SLEEPERS, K_FINDINGS, K_POLICY, K_SEED, K_QUANTUM, K_BUDGET, K_EXECUTED, K_CHECKS, K_DYNAMIC,
- K_SNAPSHOTS, K_LAST, K_CODE_SIZE, K_AGE, K_SEGMENTS, K_TRACE, K_SCRATCH, K_SPECIALS, K_SIZE) = range(41)  # fmt: skip
+ K_SNAPSHOTS, K_LAST, K_CODE_SIZE, K_AGE, K_SEGMENTS, K_TRACE, K_SCRATCH, K_SPECIALS, K_ROWS, K_ROW_SIZE, K_KEYS, K_DROPPED,
+ K_SHARED_GRANULE, K_SHARED_WRITES, K_SHARED_READS, K_SHARED_CELLS, K_LAUNCH, K_TAINTS, K_TRACE_SIZE,
+ K_SIZE) = range(52)  # fmt: skip
 
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY = range(5)
+
+# bits of K_CHECKS; bounds, alignment, barriers and deadlocks are always seen
+CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED = 1, 2, 4
 
 # columns of `segments`
 S_LOW, S_HIGH, S_HOST, S_FRESH, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)

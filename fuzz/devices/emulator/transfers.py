@@ -11,6 +11,7 @@ from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator import state as st
+from fuzz.devices.emulator.clocks import strong_read, strong_write, tick
 from fuzz.devices.emulator.raw import (
     bits_f32,
     bits_f64,
@@ -32,6 +33,7 @@ from fuzz.devices.emulator.raw import (
     w32,
     w64,
 )
+from fuzz.devices.emulator.shadow import note
 
 
 @njit(inline="always")
@@ -157,15 +159,21 @@ def load(m, w, pc, wb, cb, c, act):
     base = operand(wb, cb, s32(c + 12))
     immediate = s32(c + 16)
     watching = m.spin[w, 2] >= 0 and (space != op.PARAM)
+    checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
+    strong = flags >> op.STRONG & 1
     for lane in range(32):
         if not act >> lane & 1:
             continue
-        a = i64(base + 8 * lane) + immediate if a64 else (u32(base + 4 * lane) + immediate) & 0xFFFFFFFF
+        a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
         h = place(m, w, pc, lane, space, a, count * size)
         if h == 0:
             continue
         if watching:
             remember_read(m, w, h, a)
+        if checking:
+            note(m, w, pc, lane, space, a, count * size, 0, strong)
+            if strong:
+                strong_read(m, w, h, flags >> op.ACQUIRE & 1)
         for j in range(count):
             d = s32(c + 20 + 4 * j)
             if d == op.ABSENT:
@@ -198,13 +206,19 @@ def store(m, w, pc, wb, cb, c, act):
     base = operand(wb, cb, s32(c + 12))
     immediate = s32(c + 16)
     m.wrote[w] = 1
+    checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
+    strong = flags >> op.STRONG & 1
     for lane in range(32):
         if not act >> lane & 1:
             continue
-        a = i64(base + 8 * lane) + immediate if a64 else (u32(base + 4 * lane) + immediate) & 0xFFFFFFFF
+        a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
         h = place(m, w, pc, lane, space, a, count * size)
         if h == 0:
             continue
+        if checking:
+            note(m, w, pc, lane, space, a, count * size, 1, strong)
+            if strong:
+                strong_write(m, w, h, flags >> op.RELEASE & 1, False)
         for j in range(count):
             x = operand(wb, cb, s32(c + 20 + 4 * j))
             at = h + j * size
@@ -219,6 +233,8 @@ def store(m, w, pc, wb, cb, c, act):
                 w8(at, v)
         if m.k[st.K_SLEEPERS]:
             wake(m, h, count * size)
+    if checking and flags >> op.RELEASE & 1:
+        tick(m, w)
 
 
 @njit
@@ -297,15 +313,20 @@ def atomic(m, w, pc, wb, cb, c, act):
     what = s32(c + 32)
     operation, kind = what >> 8, what & 255
     watching = m.spin[w, 2] >= 0
+    checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
     for lane in range(32):
         if not act >> lane & 1:
             continue
-        a = i64(base + 8 * lane) + immediate if a64 else (u32(base + 4 * lane) + immediate) & 0xFFFFFFFF
+        a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
         h = place(m, w, pc, lane, space, a, size)
         if h == 0:
             continue
         if watching:
             remember_read(m, w, h, a)
+        if checking:
+            note(m, w, pc, lane, space, a, size, 2, 1)
+            strong_read(m, w, h, flags >> op.ACQUIRE & 1)
+            strong_write(m, w, h, flags >> op.RELEASE & 1, True)
         old = i64(h) if size == 8 else (u32(h) if size == 4 else u16(h))
         v = i64(x + 8 * lane) if wide else u32(x + 4 * lane)
         y = 0
@@ -332,6 +353,8 @@ def atomic(m, w, pc, wb, cb, c, act):
                 w64(wb + d + 8 * lane, old)
             else:
                 w32(wb + d + 4 * lane, old)
+    if checking and flags >> op.RELEASE & 1:
+        tick(m, w)
 
 
 @njit
@@ -343,13 +366,16 @@ def load_matrix(m, w, pc, wb, cb, c):
     count, transposed = s32(c + 36), s32(c + 40)
     scratch = m.k[st.K_SCRATCH]
     watching = m.spin[w, 2] >= 0
+    checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
     for i in range(count):  # into scratch first: the address register may be a destination
         for r in range(8):
             lane = 8 * i + r
-            a = i64(base + 8 * lane) + immediate if a64 else (u32(base + 4 * lane) + immediate) & 0xFFFFFFFF
+            a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
             h = place(m, w, pc, lane, op.SHARED, a, 16)
             if h:
                 copy16(scratch + 128 * i + 16 * r, h)
+                if checking:
+                    note(m, w, pc, lane, op.SHARED, a, 16, 0, 0)
                 if watching:
                     remember_read(m, w, h, a)
                     remember_read(m, w, h + 8, a + 8)
@@ -370,6 +396,7 @@ def store_matrix(m, w, pc, wb, cb, c):
     count, transposed = s32(c + 36), s32(c + 40)
     scratch = m.k[st.K_SCRATCH]
     m.wrote[w] = 1
+    checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
     for i in range(count):
         x = operand(wb, cb, s32(c + 20 + 4 * i))
         if transposed:
@@ -379,10 +406,12 @@ def store_matrix(m, w, pc, wb, cb, c):
                 copy16(scratch + 16 * r, x + 16 * r)
         for r in range(8):
             lane = 8 * i + r
-            a = i64(base + 8 * lane) + immediate if a64 else (u32(base + 4 * lane) + immediate) & 0xFFFFFFFF
+            a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
             h = place(m, w, pc, lane, op.SHARED, a, 16)
             if h:
                 copy16(h, scratch + 16 * r)
+                if checking:
+                    note(m, w, pc, lane, op.SHARED, a, 16, 1, 0)
                 if m.k[st.K_SLEEPERS]:
                     wake(m, h, 16)
 
@@ -398,10 +427,11 @@ def copy_async(m, w, pc, wb, cb, c, act):
     size = s32(c + 28)
     limit = s32(c + 32)
     m.wrote[w] = 1
+    checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
     for lane in range(32):
         if not act >> lane & 1:
             continue
-        a = i64(to + 8 * lane) + to_immediate if a64 else (u32(to + 4 * lane) + to_immediate) & 0xFFFFFFFF
+        a = (i64(to + 8 * lane) if a64 else u32(to + 4 * lane)) + to_immediate
         h = place(m, w, pc, lane, op.SHARED, a, size)
         s = i64(source + 8 * lane) + source_immediate
         n = size
@@ -417,6 +447,10 @@ def copy_async(m, w, pc, wb, cb, c, act):
                 continue
         if h == 0:
             continue
+        if checking:
+            if n > 0:
+                note(m, w, pc, lane, op.GLOBAL, s, n, 0, 0)
+            note(m, w, pc, lane, op.SHARED, a, size, 1, 0)  # it may arrive at once …
         i = m.pending[w]
         if i >= st.COPIES:
             finding(m, st.F_COPIES, pc, w, lane, a, size, i)
@@ -428,6 +462,8 @@ def copy_async(m, w, pc, wb, cb, c, act):
         m.copies[w, i, 3] = g
         m.copies[w, i, 4] = size
         m.copies[w, i, 5] = n
+        m.copies[w, i, 6] = a
+        m.copies[w, i, 7] = pc
 
 
 @njit
@@ -447,7 +483,7 @@ def complete(m, w, act, keep):
         due = act >> lane & 1 and (keep < 0 or group < m.groups[w, lane] - keep)
         if not due:
             if left != i:
-                for j in range(6):
+                for j in range(8):
                     m.copies[w, left, j] = m.copies[w, i, j]
             left += 1
             continue
@@ -457,6 +493,8 @@ def complete(m, w, act, keep):
         else:
             for j in range(size):
                 w8(to + j, u8(source + j) if j < have else 0)
+        if m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED):
+            note(m, w, m.copies[w, i, 7], lane, op.SHARED, m.copies[w, i, 6], size, 1, 0)  # … or as late as this
         if m.k[st.K_SLEEPERS]:
             wake(m, to, size)
     m.pending[w] = left

@@ -1,0 +1,165 @@
+"""Who is ordered after whom: vector clocks of the running warps, compiled by numba.
+
+Every warp of the grid is one entity with a clock of its own; a warp's row holds, for each entity, how far it is ordered
+after it. Barriers, fences with strong accesses, and release and acquire operations join rows, as the PTX memory model
+has it (a warp stands for its lanes: races between lanes of one warp are not seen). A row is [low, high, clocks…], with
+nothing but zeros outside low … high, so joining costs what is known and not the size of the grid.
+
+Rows: one per resident warp; the warp's last fence; what it has read strongly since (ordered by its next fence); one per
+barrier; one per memory location that orders others.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from fuzz.devices.emulator import state as st
+from fuzz.devices.emulator.raw import i64, w64
+
+LOCATIONS = 8192  # memory locations that can carry an order
+
+
+@njit(inline="always")
+def row(m, i):
+    return m.k[st.K_ROWS] + i * m.k[st.K_ROW_SIZE]
+
+
+@njit
+def warp_row(m, w):
+    return row(m, w)
+
+
+@njit
+def fence_row(m, w):
+    return row(m, m.k[st.K_SLOTS] * m.k[st.K_WARPS] + w)
+
+
+@njit
+def pending_row(m, w):
+    return row(m, 2 * m.k[st.K_SLOTS] * m.k[st.K_WARPS] + w)
+
+
+@njit
+def barrier_row(m, slot, number):
+    return row(m, 3 * m.k[st.K_SLOTS] * m.k[st.K_WARPS] + 16 * slot + number)
+
+
+@njit
+def location_row(m, host):
+    """The row of a memory location, 0 when there are too many."""
+    h = ((host >> 2) * 0x9E3779B1 >> 7) & (LOCATIONS - 1)
+    for _ in range(64):
+        key = i64(m.k[st.K_KEYS] + 8 * h)
+        if key == 0:
+            w64(m.k[st.K_KEYS] + 8 * h, host)
+            key = host
+        if key == host:
+            return row(m, m.k[st.K_SLOTS] * (3 * m.k[st.K_WARPS] + 16) + h)
+        h = (h + 1) & (LOCATIONS - 1)
+    m.k[st.K_CHECKS] &= ~st.CHECK_RACES  # the order through this location would be lost: no false alarms instead
+    m.k[st.K_DROPPED] = 1
+    return 0
+
+
+@njit
+def clear(r):
+    for i in range(i64(r), i64(r + 8)):
+        w64(r + 16 + 8 * i, 0)
+    w64(r, 1 << 40)
+    w64(r + 8, 0)
+
+
+@njit
+def join(to, source):
+    """to = the later of both, entity by entity."""
+    low, high = i64(source), i64(source + 8)
+    if high <= low:
+        return
+    for i in range(low, high):
+        v = i64(source + 16 + 8 * i)
+        if v > i64(to + 16 + 8 * i):
+            w64(to + 16 + 8 * i, v)
+    if i64(to + 8) <= i64(to):
+        w64(to, low)
+        w64(to + 8, high)
+    else:
+        w64(to, min(low, i64(to)))
+        w64(to + 8, max(high, i64(to + 8)))
+
+
+@njit
+def entity(m, w):
+    return m.cta[w // m.k[st.K_WARPS], 6] * m.k[st.K_WARPS] + w % m.k[st.K_WARPS]
+
+
+@njit
+def tick(m, w):
+    """What the warp does from now on is not part of what it has released."""
+    at = warp_row(m, w) + 16 + 8 * entity(m, w)
+    w64(at, i64(at) + 1)
+
+
+@njit
+def begin(m, slot, position):
+    """A CTA starts: its warps know nothing of others. Their clocks go on from those of the slot's last CTA."""
+    warps = m.k[st.K_WARPS]
+    base = m.cta[slot, 7] + 1
+    first = position * warps
+    m.cta[slot, 6] = position
+    for w in range(slot * warps, slot * warps + warps):
+        for r in (warp_row(m, w), fence_row(m, w), pending_row(m, w)):
+            clear(r)
+        r = warp_row(m, w)
+        w64(r, first)
+        w64(r + 8, first + warps)
+        for i in range(warps):
+            w64(r + 16 + 8 * (first + i), base)
+        tick(m, w)
+    for number in range(16):
+        clear(barrier_row(m, slot, number))
+
+
+@njit
+def end(m, slot):
+    """A CTA has finished: remembers how far its clocks went."""
+    warps = m.k[st.K_WARPS]
+    for w in range(slot * warps, slot * warps + warps):
+        m.cta[slot, 7] = max(m.cta[slot, 7], i64(warp_row(m, w) + 16 + 8 * entity(m, w)))
+
+
+@njit
+def arrive(m, w, number):
+    join(barrier_row(m, w // m.k[st.K_WARPS], number), warp_row(m, w))
+    tick(m, w)
+
+
+@njit
+def depart(m, w, number):
+    join(warp_row(m, w), barrier_row(m, w // m.k[st.K_WARPS], number))
+
+
+@njit
+def fence(m, w):
+    """What was read strongly before is ordered now, and strong writes that follow carry everything up to here."""
+    join(warp_row(m, w), pending_row(m, w))
+    clear(pending_row(m, w))
+    clear(fence_row(m, w))
+    join(fence_row(m, w), warp_row(m, w))
+    tick(m, w)
+
+
+@njit
+def strong_read(m, w, host, acquire):
+    r = location_row(m, host)
+    if r:
+        join(warp_row(m, w) if acquire else pending_row(m, w), r)
+
+
+@njit
+def strong_write(m, w, host, release, keeps):
+    """A strong write; `keeps` for atomics, which continue the order of what they replace."""
+    r = location_row(m, host)
+    if r:
+        if not keeps:
+            clear(r)
+        join(r, warp_row(m, w) if release else fence_row(m, w))

@@ -1,0 +1,139 @@
+"""Which warp touched which memory last: finds races and reads of memory that nothing wrote. Compiled by numba.
+
+Every granule (2 or 4 bytes, the smallest access) of shared memory and of every tensor has a cell: who wrote it last, at
+which clock (`clocks.py`). Reads are kept per warp in shared memory, and as the last two concurrent readers in global
+memory, so a write after three or more unordered readers may be judged by two of them.
+
+A global cell is launch (8 bits, 0: never written) | strong (1) | entity (23) | clock (32); a shared one is the CTA's age
+(24) | strong (1) | warp (7) | clock (32).
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from fuzz.devices.emulator import clocks
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator import state as st
+from fuzz.devices.emulator.raw import i64, u32, w32, w64
+
+LOW32 = 0xFFFFFFFF
+STRONG_GLOBAL = 1 << 55
+STRONG_SHARED = 1 << 39
+
+
+@njit
+def report(m, kind, pc, w, lane, address, size, other):
+    """Records a finding with the other entity that took part; one per kind and instruction."""
+    if m.seen[pc, kind]:
+        return
+    m.seen[pc, kind] = 1
+    n = m.k[st.K_FINDINGS]
+    if n >= st.FINDINGS:
+        return
+    m.k[st.K_FINDINGS] = n + 1
+    warps = m.k[st.K_WARPS]
+    m.findings[n, st.C_KIND] = kind
+    m.findings[n, st.C_PC] = pc
+    m.findings[n, st.C_CTA] = m.cta[w // warps, 0]
+    m.findings[n, st.C_WARP] = w % warps
+    m.findings[n, st.C_LANE] = lane
+    m.findings[n, st.C_ADDRESS] = address
+    m.findings[n, st.C_SIZE] = size
+    m.findings[n, st.C_OTHER_CTA] = m.order[other // warps] if other >= 0 else -1
+    m.findings[n, st.C_OTHER_WARP] = other % warps if other >= 0 else -1
+
+
+@njit
+def note(m, w, pc, lane, space, a, size, write, strong):
+    """An access of `size` bytes at the kernel's address `a`, found good by `place`. write: 0 read, 1 write, 2 both."""
+    if space == op.GENERIC:
+        window = a >> op.SHIFT
+        if window == 1:
+            space = op.SHARED
+            a -= op.SHARED_WINDOW
+        elif window < op.FIRST_SEGMENT:
+            return
+    if space == op.SHARED:
+        note_shared(m, w, pc, lane, a, size, write, strong)
+    elif space == op.GLOBAL or space == op.GENERIC or space == op.CONST:
+        note_global(m, w, pc, lane, a, size, write, strong)
+
+
+@njit
+def note_shared(m, w, pc, lane, a, size, write, strong):
+    k = m.k
+    warps = k[st.K_WARPS]
+    slot, mine = w // warps, w % warps
+    block = clocks.warp_row(m, w) + 16 + 8 * m.cta[slot, 6] * warps
+    now = i64(block + 8 * mine)
+    age = m.cta[slot, 5]
+    lg = k[st.K_SHARED_GRANULE]
+    writes = k[st.K_SHARED_WRITES] + slot * k[st.K_SHARED_CELLS] * 8
+    reads = k[st.K_SHARED_READS] + slot * k[st.K_SHARED_CELLS] * warps * 4
+    races = k[st.K_CHECKS] & st.CHECK_RACES
+    for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
+        cell = i64(writes + 8 * g)
+        if cell >> 40 != age:
+            if write != 1 and k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
+                report(m, st.F_UNINITIALISED, pc, w, lane, g << lg, size, -1)
+        elif races and not (strong and cell & STRONG_SHARED):
+            x = cell >> 32 & 127
+            if x != mine and i64(block + 8 * x) < (cell & LOW32):
+                kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
+                report(m, kind, pc, w, lane, g << lg, size, m.cta[slot, 6] * warps + x)
+        if write:
+            if races:
+                for x in range(warps):
+                    if x != mine and u32(reads + (g * warps + x) * 4) > i64(block + 8 * x):
+                        report(m, st.F_RACE_RW, pc, w, lane, g << lg, size, m.cta[slot, 6] * warps + x)
+            w64(writes + 8 * g, age << 40 | (STRONG_SHARED if strong else 0) | mine << 32 | now)
+        elif not strong:
+            w32(reads + (g * warps + mine) * 4, now)
+
+
+@njit
+def note_global(m, w, pc, lane, a, size, write, strong):
+    k = m.k
+    s = a >> op.SHIFT
+    writes = m.segments[s, st.S_WRITE]
+    if writes == 0:
+        return
+    reads = m.segments[s, st.S_READ]
+    lg = m.segments[s, st.S_GRANULE]
+    low = m.segments[s, st.S_LOW]
+    fresh = m.segments[s, st.S_FRESH] and k[st.K_CHECKS] & st.CHECK_UNINITIALISED
+    races = k[st.K_CHECKS] & st.CHECK_RACES
+    clock = clocks.warp_row(m, w) + 16
+    me = clocks.entity(m, w)
+    now = i64(clock + 8 * me)
+    launch = k[st.K_LAUNCH]
+    first = (a - low) >> lg
+    last = (a - low + size - 1) >> lg
+    for g in range(first, last + 1):
+        cell = i64(writes + 8 * g)
+        if cell == 0:
+            if fresh and write != 1:
+                report(m, st.F_UNINITIALISED, pc, w, lane, low + (g << lg), size, -1)
+        elif races and cell >> 56 == launch and not (strong and cell & STRONG_GLOBAL):
+            x = cell >> 32 & 0x7FFFFF
+            if x != me and i64(clock + 8 * x) < (cell & LOW32):
+                report(m, st.F_RACE_WW if write == 1 else st.F_RACE_WR, pc, w, lane, low + (g << lg), size, x)
+        if write:
+            if races:
+                for i in range(2):
+                    cell = i64(reads + 16 * g + 8 * i)
+                    if cell >> 56 == launch:
+                        x = cell >> 32 & 0x7FFFFF
+                        if x != me and i64(clock + 8 * x) < (cell & LOW32):
+                            report(m, st.F_RACE_RW, pc, w, lane, low + (g << lg), size, x)
+            w64(writes + 8 * g, launch << 56 | (STRONG_GLOBAL if strong else 0) | me << 32 | now)
+        elif races and not strong:
+            mark = launch << 56 | me << 32 | now
+            at = reads + 16 * g
+            cell = i64(at)
+            x = cell >> 32 & 0x7FFFFF
+            if cell >> 56 != launch or x == me or i64(clock + 8 * x) >= (cell & LOW32):
+                w64(at, mark)
+            else:
+                w64(at + 8, mark)
