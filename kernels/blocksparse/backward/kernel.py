@@ -196,11 +196,12 @@ class BackwardKernel:
             entry, step, stage = iteration // steps, iteration % steps, iteration % stages
             cute.arch.cp_async_wait_group(0)
             cute.arch.sync_threads()  # this step's tiles are here, and every thread is done with the step before
-            if cutlass.const_expr(variant.deterministic):
+            if cutlass.const_expr(variant.deterministic):  # noqa: SIM102
                 if iteration > 0:
                     dq.add_fragment(rdQ, mdQ + cute.assume(added, divby=4), thread, tiling.vector)
-            if entry % HALF == 0 and entry > 0 and thread < HALF:
-                fill_ring(variant, lists, batch, n_block, first_head, total, sRing, entry + HALF + thread)
+            # one entry late: until now the last one of the other half was still to be released
+            if entry % HALF == 1 and entry > HALF and step == 0 and thread < HALF:
+                fill_ring(variant, lists, batch, n_block, first_head, total, sRing, entry - 1 + HALF + thread)
             block = block_at(sRing, entry)
             following = block_at(sRing, (iteration + 1) // steps)
 
@@ -244,7 +245,7 @@ class BackwardKernel:
             share(to_dp, rdS, sdS, thread)
             cute.arch.sync_threads()
 
-            if cutlass.const_expr(variant.deterministic):
+            if cutlass.const_expr(variant.deterministic):  # noqa: SIM102
                 if step == 0 and iteration > 0:
                     self.let_go(order, counts, batch, block_at(sRing, entry - 1), thread)
             multiply(to_dv, rdV, stage)
@@ -267,7 +268,7 @@ class BackwardKernel:
 
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
-        if cutlass.const_expr(variant.deterministic):
+        if cutlass.const_expr(variant.deterministic):  # noqa: SIM102
             if iterations > 0:
                 dq.add_fragment(rdQ, mdQ + cute.assume(added, divby=4), thread, tiling.vector)
                 cute.arch.sync_threads()

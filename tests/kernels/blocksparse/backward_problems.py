@@ -232,6 +232,10 @@ def _blocks(spec: Spec, generator: torch.Generator, device: str) -> tuple[BlockS
         fine = torch.rand(len(lens_q), spec.heads_q, longest_q, longest_k, generator=generator)
         coarse = coarse[:, :, :longest_q, :longest_k]
         keep = (coarse < 0.4) & ((coarse < 0.2) | (fine < 0.3))
+        if spec.mask == "holes":
+            keep[:, 1] = False
+            keep[:, :, 64:128] = False
+            keep[..., 64:] = False
         blocks = from_mask(keep.to(device), lens_q, lens_k, **tiles)
     return (with_order(blocks) if spec.deterministic else blocks), keep.to(device)
 

@@ -1,0 +1,175 @@
+"""Gradients of the backward kernels on the emulated GPU, against float64; the order of the adds, and what planted bugs
+do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("cutlass")
+pytest.importorskip("llvmlite")
+
+from backward_problems import Problem, Spec, errors, make, run
+from cutlass import Int32, Uint32, cute
+
+from fuzz.devices.emulator import Emulator, Report
+from kernels.blocksparse.compile import build
+from kernels.blocksparse.launch_backward import seams_of
+from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant
+
+built = lru_cache(maxsize=None)(build)
+
+
+def gradients(
+    problem: Problem, emulator: Emulator | None = None, arch: str = "sm_80", seams: Seams = NO_SEAMS
+) -> tuple[dict[str, torch.Tensor], list[Report]]:
+    """The three kernels' results; `reports` of those that ran, up to the first that did not finish."""
+    emulator = replace(emulator or Emulator(slots=4), strict=False)
+    reports: list[Report] = []
+
+    def launch(variant: Variant, values: list[Any]) -> None:
+        if not reports or reports[-1].status == "finished":
+            kernel = emulator.load(built(variant, arch, seams_of(seams, variant.kind)))
+            reports.append(kernel(*values))
+
+    out, _ = run(problem, launch)
+    return out, reports
+
+
+def check(spec: Spec, **options: Any) -> None:
+    """The gradients are right, and the emulator found nothing."""
+    problem = make(spec)
+    out, reports = gradients(problem, **options)
+    assert [r.status for r in reports] == ["finished"] * len(reports)
+    assert [f for r in reports for f in r.findings] == []
+    found = errors(problem, out)
+    assert max(found.values()) <= 1, found
+
+
+MASKS = ["full", "causal", "window", "documents", "random"]
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("mask", MASKS)
+def test_gradients_of_padded_sequences_of_any_length(mask, deterministic):
+    check(Spec((70, 0, 130), (130, 40, 65), 2, 2, mask=mask, deterministic=deterministic, schedule="descending"))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("mask", MASKS)
+def test_gradients_of_packed_sequences_with_grouped_heads(mask, deterministic):
+    check(Spec((0, 129, 31, 64), (100, 129, 0, 63), 4, 2, mask=mask, deterministic=deterministic, packed=True))
+
+
+@pytest.mark.parametrize("dim", [8, 24, 32, 40, 72, 96, 104, 128])
+def test_head_dims_between_the_padded_ones(dim):
+    check(Spec((90,), (70,), 2, 1, dim=dim, mask="random", deterministic=True))
+
+
+@pytest.mark.parametrize(("tile_m", "tile_n"), [(64, 128), (128, 64), (128, 128)])
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("mask", ["causal", "random"])
+def test_tiles_that_take_one_or_several_steps(tile_m, tile_n, dim, mask):
+    check(Spec((200,), (260,), 2, 2, dim=dim, tile_m=tile_m, tile_n=tile_n, mask=mask, deterministic=True))
+
+
+@pytest.mark.parametrize("mask", ["full", "random"])
+def test_float16(mask):
+    check(Spec((130,), (150,), 2, 1, dtype=torch.float16, mask=mask))
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_soft_cap(deterministic):
+    check(Spec((130,), (150,), 2, 1, softcap=1.5, mask="documents", deterministic=deterministic))
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_120a"])
+@pytest.mark.parametrize("dim", [64, 128])
+def test_other_archs_add_four_floats_at_once_and_have_other_tilings(arch, dim):
+    check(Spec((130,), (150,), 2, 2, dim=dim, tile_m=128, tile_n=128, mask="random", deterministic=True), arch=arch)
+
+
+def test_heads_rows_and_columns_without_any_block():
+    problem = make(Spec((200,), (200,), 4, 2, mask="holes", deterministic=True))
+    out, reports = gradients(problem)
+    assert [r.status for r in reports] == ["finished"] * 3
+    assert max(errors(problem, out).values()) <= 1
+    assert not out["dq"][:, :, 1].any() and not out["dq"][:, 64:128].any() and not out["dv"][:, 64:].any()
+
+
+def test_more_blocks_than_the_ring_holds():
+    check(Spec((64 * 5 + 1,), (70,), 24, 1, dim=32, deterministic=True))
+
+
+@pytest.mark.parametrize("schedule", ["ascending", "descending", "permutation"])
+@pytest.mark.parametrize("mask", ["causal", "random"])
+def test_ordered_adds_have_the_same_bits_however_the_ctas_run(mask, schedule):
+    spec = Spec((200, 130), (330, 200), 4, 2, dim=32, mask=mask, schedule=schedule, deterministic=True)
+    ways = [
+        (Emulator(slots=1), 1),
+        (Emulator(slots=3, schedule="random", seed=1, dispatch="reversed"), 1),
+        (Emulator(slots=7, schedule="random", seed=2, dispatch="permuted"), 3),
+        (Emulator(slots=100, schedule="starve_oldest", seed=3), 16),
+    ]
+    results = []
+    for emulator, pairs in ways:
+        problem = make(replace(spec, pairs=pairs))
+        out, reports = gradients(problem, emulator)
+        assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3
+        results.append(out)
+    assert max(errors(problem, results[0]).values()) <= 1
+    for other in results[1:]:
+        for name in ("dq", "dk", "dv"):
+            assert torch.equal(results[0][name].nan_to_num(7), other[name].nan_to_num(7)), name
+
+
+def test_atomic_adds_have_other_bits_when_the_ctas_run_in_another_order():
+    spec = Spec((64,), (64 * 8,), 1, 1, dim=32)
+    results = []
+    for dispatch in ("in_order", "reversed"):
+        emulator = Emulator(slots=1, dispatch=dispatch)
+        _, workspace = run(make(spec), lambda v, values, e=emulator: e.load(built(v, "sm_80"))(*values))
+        results.append(workspace.dq_sum)
+    assert not torch.equal(*results)
+
+
+@cute.jit
+def lock_is_n_block(rank: Int32, n_block: Int32) -> Int32:
+    return n_block
+
+
+@cute.jit
+def never_release(semaphore: cute.Pointer):
+    pass
+
+
+@cute.jit
+def no_tail(keys_left: Int32) -> Uint32:
+    return Uint32(0xFFFFFFFF)
+
+
+@pytest.mark.parametrize(
+    ("seam", "bug"), [("lock_of", lock_is_n_block), ("release", never_release), ("clear", never_release)]
+)
+def test_broken_protocols_hang(seam, bug):
+    problem = make(Spec((200,), (200,), 1, 1, dim=32, mask="window", deterministic=True))
+    _, reports = gradients(problem, Emulator(slots=2), seams=Seams(f"broken_{seam}", {seam: bug}))
+    assert reports[-1].status == "deadlock"
+
+
+def test_keys_past_the_end_are_masked_even_where_every_score_is_very_low():
+    problem = make(Spec((64,), (40,), 1, 1, dim=32))
+    x, score = problem.operands, -36 * 32 * problem.scale
+    x["q"].fill_(-6)
+    x["k"].fill_(6)
+    x["o"].copy_(x["v"].float().mean(1, keepdim=True))
+    problem.lse.fill_(score + math.log(40))  # exp(0 - lse), as for a key of zeros, is beyond float32
+    without, _ = gradients(problem, seams=Seams("no_tail", {"tail_mask": no_tail}))
+    right, _ = gradients(problem)
+    assert not without["dq"].isfinite().all()
+    assert right["dq"].isfinite().all() and float(right["dq"].abs().max()) < 1
