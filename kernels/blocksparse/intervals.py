@@ -95,11 +95,10 @@ def document_bounds(
 
 
 def merged_intervals(bounds: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
-    """Disjoint intervals that do not touch, clipped to the keys: start, stop int64 (batch, heads, intervals,
+    """Disjoint intervals that do not touch, clipped to the keys: start, stop int32 (batch, heads, intervals,
     longest_q); empty ones, and those of rows past the end, are start = stop = 0."""
-    bounds = bounds.to(torch.int64)
     start = torch.cat((torch.zeros_like(bounds[:, :, :1]), bounds[:, :, 1::2]), 2).clamp_(min=0)
-    stop = torch.minimum(bounds[:, :, ::2], shape.len_k.view(-1, 1, 1, 1))
+    stop = torch.minimum(bounds[:, :, ::2], shape.len_k.view(-1, 1, 1, 1).to(torch.int32))
     row = torch.arange(shape.longest_q, device=bounds.device)
     there = (start < stop) & (row < shape.len_q.view(-1, 1, 1, 1))
     never = shape.longest_k + 1
@@ -117,17 +116,11 @@ def merged_intervals(bounds: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
 def _classified(start: Tensor, stop: Tensor, shape: Shape, capacity: tuple[int, int] | None) -> BlockLists:
     batch, heads, _, _ = start.shape
     rows, width = batch * heads * shape.m_blocks, shape.n_blocks + 1
-    some = start < stop
-    enter, leave = start // shape.tile_n, ceil_div(stop, shape.tile_n)
-    begin = ceil_div(start, shape.tile_n)
-    end = torch.where(stop == shape.len_k.view(-1, 1, 1, 1), leave, stop // shape.tile_n)
-    whole = some & (begin < end)
-    group = torch.arange(batch * heads, device=start.device).view(batch, heads, 1, 1) * shape.m_blocks
-    tile_row = group + torch.arange(shape.longest_q, device=start.device) // shape.tile_m
-    at = torch.stack((enter, leave, begin, end))
-    event = (tile_row * width + at).reshape(-1)
+    tile_row, weight, (enter, leave, begin, end) = _blocks_of_rows(start, stop, shape, distinct=capacity is None)
+    some, whole = (enter < leave) * weight, (begin < end) * weight
+    event = (tile_row * width + torch.stack((enter, leave, begin, end))).reshape(-1)
     covering = 1 << _SHIFT
-    value = torch.stack((some * 1, some * -1, whole * covering, whole * -covering)).reshape(-1)
+    value = torch.stack((some, -some, whole * covering, whole * -covering)).reshape(-1)
     event, order = torch.sort(event)
     state = value[order].cumsum(0)
     tile_row, at = event // width, event % width
@@ -145,3 +138,32 @@ def _classified(start: Tensor, stop: Tensor, shape: Shape, capacity: tuple[int, 
             for i, kind in enumerate(kinds)
         )
     )
+
+
+def _blocks_of_rows(
+    start: Tensor, stop: Tensor, shape: Shape, distinct: bool
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """What the intervals of each query row are in n blocks, all of shape (intervals, rows of all sequences and heads).
+
+    returns  (tile_row, weight, (enter, leave, begin, end)): number of the row's tile; how many rows it stands for; the
+             blocks that an interval meets, enter … leave - 1, and those of them that it covers, begin … end - 1
+    distinct neighbouring rows of a tile that are alike in blocks become one, which asks the device how many are left.
+             Most are alike: masks change from block to block more than from row to row
+    """
+    batch, heads, intervals, length = start.shape
+    enter, leave = start // shape.tile_n, ceil_div(stop, shape.tile_n)
+    begin = ceil_div(start, shape.tile_n)
+    end = torch.where(stop == shape.len_k.view(-1, 1, 1, 1), leave, stop // shape.tile_n)
+    of_rows = [x.permute(2, 0, 1, 3).reshape(intervals, -1) for x in (enter, leave, begin, end)]
+    group = torch.arange(batch * heads, device=start.device).view(batch, heads, 1) * shape.m_blocks
+    tile_row = (group + torch.arange(length, device=start.device) // shape.tile_m).reshape(-1)
+    weight = torch.ones_like(tile_row)
+    if distinct and tile_row.numel():
+        first = torch.ones_like(tile_row, dtype=torch.bool)
+        first[1:] = tile_row[1:] != tile_row[:-1]
+        for x in of_rows:
+            first[1:] |= (x[:, 1:] != x[:, :-1]).any(0)
+        kept = first.nonzero().flatten()
+        weight = torch.diff(kept, append=kept.new_tensor([tile_row.numel()]))
+        tile_row, of_rows = tile_row[kept], [x[:, kept] for x in of_rows]
+    return tile_row, weight, tuple(of_rows)  # type: ignore[return-value]

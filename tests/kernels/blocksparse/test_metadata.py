@@ -255,3 +255,15 @@ def test_the_published_example_has_its_published_tables():
     assert up.full.tolist() == [0, 0, 1, 1, 1, 1, 2, 2]
     assert down.partial.tolist() == [3, 2, 0, 0, 1, 4, 0, 3, 3, 3, 4, 2, 3, 1, 2, 0, 0, 0, 1, 1, 0, 0]
     assert down.full.tolist() == [2, 2, 1, 1, 2, 2, 1, 1]
+
+
+@settings(max_examples=50, deadline=None)
+@given(interval_masks(), TILE, TILE)
+def test_intervals_with_a_capacity_give_the_same_lists(case, tile_m, tile_n):
+    lengths, bounds = case
+    lengths_q, lengths_k = [q for q, _ in lengths], [k for _, k in lengths]
+    options = {"tile_m": tile_m, "tile_n": tile_n}
+    asked = intervals(bounds, lengths_q, lengths_k, **options)
+    told = intervals(bounds, lengths_q, lengths_k, capacity=(400, 400), **options)
+    assert listed(told.forward) == listed(asked.forward)
+    assert ranks_of(told) == ranks_of(asked)
