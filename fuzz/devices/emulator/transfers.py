@@ -42,8 +42,14 @@ def operand(wb, cb, offset):
     return wb + offset if offset >= 0 else cb + ~offset
 
 
+@njit(inline="always")
+def address(base, wide, lane, immediate):
+    """A lane's address; one of 32 bits wraps around."""
+    return i64(base + 8 * lane) + immediate if wide else (u32(base + 4 * lane) + immediate) & 0xFFFFFFFF
+
+
 @njit
-def finding(m, kind, pc, w, lane, address, size, value):
+def finding(m, kind, pc, w, lane, where, size, value):
     """Records the first finding of its kind at this instruction."""
     if m.seen[pc, kind]:
         return
@@ -58,7 +64,7 @@ def finding(m, kind, pc, w, lane, address, size, value):
     m.findings[n, st.C_CTA] = m.cta[w // warps, 0]
     m.findings[n, st.C_WARP] = w % warps
     m.findings[n, st.C_LANE] = lane
-    m.findings[n, st.C_ADDRESS] = address
+    m.findings[n, st.C_ADDRESS] = where
     m.findings[n, st.C_SIZE] = size
     m.findings[n, st.C_OTHER_CTA] = -1
     m.findings[n, st.C_OTHER_WARP] = -1
@@ -164,7 +170,7 @@ def load(m, w, pc, wb, cb, c, act):
     for lane in range(32):
         if not act >> lane & 1:
             continue
-        a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
+        a = address(base, a64, lane, immediate)
         h = place(m, w, pc, lane, space, a, count * size)
         if h == 0:
             continue
@@ -211,7 +217,7 @@ def store(m, w, pc, wb, cb, c, act):
     for lane in range(32):
         if not act >> lane & 1:
             continue
-        a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
+        a = address(base, a64, lane, immediate)
         h = place(m, w, pc, lane, space, a, count * size)
         if h == 0:
             continue
@@ -317,7 +323,7 @@ def atomic(m, w, pc, wb, cb, c, act):
     for lane in range(32):
         if not act >> lane & 1:
             continue
-        a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
+        a = address(base, a64, lane, immediate)
         h = place(m, w, pc, lane, space, a, size)
         if h == 0:
             continue
@@ -370,7 +376,7 @@ def load_matrix(m, w, pc, wb, cb, c):
     for i in range(count):  # into scratch first: the address register may be a destination
         for r in range(8):
             lane = 8 * i + r
-            a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
+            a = address(base, a64, lane, immediate)
             h = place(m, w, pc, lane, op.SHARED, a, 16)
             if h:
                 copy16(scratch + 128 * i + 16 * r, h)
@@ -406,7 +412,7 @@ def store_matrix(m, w, pc, wb, cb, c):
                 copy16(scratch + 16 * r, x + 16 * r)
         for r in range(8):
             lane = 8 * i + r
-            a = (i64(base + 8 * lane) if a64 else u32(base + 4 * lane)) + immediate
+            a = address(base, a64, lane, immediate)
             h = place(m, w, pc, lane, op.SHARED, a, 16)
             if h:
                 copy16(h, scratch + 16 * r)
@@ -431,7 +437,7 @@ def copy_async(m, w, pc, wb, cb, c, act):
     for lane in range(32):
         if not act >> lane & 1:
             continue
-        a = (i64(to + 8 * lane) if a64 else u32(to + 4 * lane)) + to_immediate
+        a = address(to, a64, lane, to_immediate)
         h = place(m, w, pc, lane, op.SHARED, a, size)
         s = i64(source + 8 * lane) + source_immediate
         n = size
