@@ -6,6 +6,9 @@ matrix products until it meets one that it does not know, and hands that one to 
 `code` is the address of the micro-operations, 16 int32 each: number, guard, operands. An operand is a byte offset into
 the warp's registers, or the complement of one into the constants. A guard is -1, or twice the offset of a predicate plus
 1 when negated. Returns the index of the first micro-operation not run, or `stop`.
+
+`straight_line_tainted` has one more argument, the address of the warp's taints: a mask of lanes for every 128 bytes of its
+registers, set where 32-bit arithmetic overflowed on the way to the register's value.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from llvmlite import ir
 
 from fuzz.devices.emulator.forms import FORMS, Form
 from fuzz.devices.emulator.mma import MATRIX, write_mma
-from fuzz.devices.emulator.vectors import DOUBLE, FLOAT, I1, I16, I32, I64, LANES, Value, vec
+from fuzz.devices.emulator.vectors import DOUBLE, FLOAT, I1, I16, I32, I64, LANES, Value, splat, vec
 
 WIDTH = 16  # int32 words of a micro-operation
 NUMBERS = {name: i for i, name in enumerate([*FORMS, *MATRIX])}
@@ -56,11 +59,11 @@ def raw(b: ir.IRBuilder, kind: str, value: Value) -> Value:
 class _Loop:
     """Builds `straight_line`; one method per part of it."""
 
-    def __init__(self) -> None:
-        self.module = ir.Module("straight_line")
-        kind = ir.FunctionType(I64, [I64, I64, I64, I64, I64, I32])
-        self.function = ir.Function(self.module, kind, "straight_line")
-        self.code, self.first, self.stop, self.registers, self.constants, self.lanes = self.function.args
+    def __init__(self, module: ir.Module, tainted: bool) -> None:
+        self.module, self.tainted = module, tainted
+        kind = ir.FunctionType(I64, [I64, I64, I64, I64, I64, I32] + [I64] * tainted)
+        self.function = ir.Function(self.module, kind, "straight_line_tainted" if tainted else "straight_line")
+        self.code, self.first, self.stop, self.registers, self.constants, self.lanes = self.function.args[:6]
         block = self.function.append_basic_block
         self.entry, self.head, self.fetch, self.guard = (block(n) for n in ("entry", "head", "fetch", "guard"))
         self.run, self.next, self.done = (block(n) for n in ("run", "next", "done"))
@@ -78,7 +81,7 @@ class _Loop:
         constant = b.add(self.constants, b.sext(b.not_(offset), I64))
         return b.select(outside, constant, own)
 
-    def build(self) -> ir.Module:
+    def build(self) -> None:
         b = self.b
         b.branch(self.head)
         b.position_at_end(self.head)
@@ -127,7 +130,6 @@ class _Loop:
         b.branch(self.head)
         b.position_at_end(self.done)
         b.ret(pc)
-        return self.module
 
     def stores(self) -> None:
         """Blocks that write a result, one per stored type, blending it in when some lanes are off."""
@@ -162,13 +164,67 @@ class _Loop:
         b.position_at_end(block)
         operands = [load(b, kind, self.address(1 + i)) for i, kind in enumerate(form.operands)]
         result = raw(b, form.result, form.write(b, *operands))
+        if self.tainted and form.result in ("b16", "b32", "b64"):
+            self.taint(form, operands)
         key = "mask" if result.type is I32 else ("b64" if result.type.element == I64 else "b32")
         target, phi = self.store[key]
         phi.add_incoming(result, b.block)
         b.branch(target)
         return block
 
+    def taint(self, form: Form, operands: list[Value]) -> None:
+        """The result's taint: that of its integer operands, and the lanes whose 32-bit result overflowed. A mask of bits
+        (and) takes what it wants on purpose and ends the taint."""
+        b = self.b
+        taints = self.function.args[6]
+
+        def at(index: int) -> tuple[Value, Value]:
+            """(does operand `index` lie in the constants, where its taint is)"""
+            offset = self.word(2 + index)
+            outside = b.icmp_signed("<", offset, ir.Constant(I32, 0))
+            place = b.select(outside, ir.Constant(I32, 0), b.lshr(offset, ir.Constant(I32, 7)))
+            where = b.add(taints, b.shl(b.zext(place, I64), ir.Constant(I64, 2)))
+            return outside, b.inttoptr(where, I32.as_pointer())
+
+        total: Value = ir.Constant(I32, 0)
+        if not form.name.startswith("and."):
+            for i, kind in enumerate(form.operands):
+                if kind in ("b16", "b32", "b64"):
+                    outside, pointer = at(1 + i)
+                    total = b.or_(total, b.select(outside, ir.Constant(I32, 0), b.load(pointer, align=4)))
+        wrapped = overflow(b, form.name, operands)
+        if wrapped is not None:
+            total = b.or_(total, b.bitcast(wrapped, I32))
+        _, pointer = at(0)
+        old = b.load(pointer, align=4)
+        b.store(b.or_(b.and_(old, b.not_(self.active)), b.and_(total, self.active)), pointer, align=4)
+
+
+def overflow(b: ir.IRBuilder, name: str, operands: list[Value]) -> Value | None:
+    """The lanes in which a 32-bit operation lost bits, read as signed numbers; None for operations that cannot.
+
+    Shifts count up to 24 places: longer ones are tricks with bits, not multiplications of an index.
+    """
+    operation, _, kind = name.rpartition(".")
+    if kind not in ("s32", "u32", "b32") or operation not in ("add", "sub", "mul.lo", "mad.lo", "shl"):
+        return None
+    t = vec(I64)
+    x, y = (b.sext(v, t) for v in operands[:2])
+    if operation == "shl":
+        amount = b.and_(y, splat(t, 31))
+        small = b.icmp_unsigned("<=", b.zext(operands[1], t), splat(t, 24))
+        exact = b.shl(x, amount)
+    else:
+        exact = {"add": b.add, "sub": b.sub, "mul.lo": b.mul, "mad.lo": b.mul}[operation](x, y)
+        if operation == "mad.lo":
+            exact = b.add(exact, b.sext(operands[2], t))
+    lost = b.icmp_signed("!=", exact, b.sext(b.trunc(exact, vec(I32)), t))
+    return b.and_(lost, small) if operation == "shl" else lost
+
 
 def build() -> ir.Module:
-    """The LLVM module with `straight_line` in it."""
-    return _Loop().build()
+    """The LLVM module with `straight_line` and `straight_line_tainted` in it."""
+    module = ir.Module("straight_line")
+    for tainted in (False, True):
+        _Loop(module, tainted).build()
+    return module

@@ -18,7 +18,7 @@ from fuzz.devices.emulator import clocks, raw
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator import state as st
 from fuzz.devices.emulator.exchange import barrier, check_barrier, elect, match, redux, shuffle, vote
-from fuzz.devices.emulator.raw import copy16, ctz, i64, s32, straight_line, u32, w32, w64
+from fuzz.devices.emulator.raw import copy16, ctz, i64, s32, straight_line, straight_line_tainted, u32, w32, w64
 from fuzz.devices.emulator.transfers import (
     atomic,
     commit,
@@ -163,6 +163,10 @@ def start(m, slot, position):
         m.spin[w, 2] = -1
         m.pending[w] = 0
         base = k[st.K_REGISTERS] + w * k[st.K_STRIDE]
+        taints = taints_of(m, w)
+        if taints:
+            for j in range(0, k[st.K_STRIDE] >> 5, 4):
+                w32(taints + j, 0)
         for lane in range(32):
             m.lane_pc[w, lane] = 0
             m.groups[w, lane] = 0
@@ -243,6 +247,57 @@ def lanes_named(wb, cb, offset, act):
     return u32(operand(wb, cb, offset) + 4 * ctz(act))
 
 
+@njit(inline="always")
+def taints_of(m, w):
+    return m.k[st.K_TAINTS] + w * (m.k[st.K_STRIDE] >> 5) if m.k[st.K_CHECKS] & st.CHECK_WRAPPED else 0
+
+
+@njit
+def taint(m, w, pc, c, number, act, taints):
+    """Looks for wrapped arithmetic in global addresses; what is loaded or received is clean again."""
+    if number == op.LOAD or number == op.STORE or number == op.ATOMIC:
+        flags = s32(c + 8)
+        space = flags >> op.SPACE & 15
+        if flags >> op.ADDRESS64 & 1 and (space == op.GLOBAL or space == op.GENERIC):
+            look(m, w, pc, act, taints, s32(c + 12), s32(c + 16))
+        if number == op.LOAD:
+            for j in range(flags & 255):
+                clean(taints, s32(c + 20 + 4 * j), act)
+        elif number == op.ATOMIC:
+            clean(taints, s32(c + 20), act)
+    elif number == op.CP_ASYNC:
+        look(m, w, pc, act, taints, s32(c + 20), s32(c + 24))
+    elif number == op.SHUFFLE:
+        source = s32(c + 20)
+        any_ = u32(taints + 4 * (source >> 7)) if source >= 0 else 0
+        clean(taints, s32(c + 12), act)
+        if any_:
+            w32(taints + 4 * (s32(c + 12) >> 7), u32(taints + 4 * (s32(c + 12) >> 7)) | act)
+    elif number == op.REDUX or number == op.VOTE or number == op.MATCH:
+        clean(taints, s32(c + 12), act)
+    elif number == op.LDMATRIX:
+        for j in range(s32(c + 36)):
+            clean(taints, s32(c + 20 + 4 * j), act)
+
+
+@njit(inline="always")
+def clean(taints, place, act):
+    if place >= 0:
+        w32(taints + 4 * (place >> 7), u32(taints + 4 * (place >> 7)) & ~act)
+
+
+@njit
+def look(m, w, pc, act, taints, place, immediate):
+    """A finding when the address in the register at `place` came out of arithmetic that wrapped."""
+    if place < 0:
+        return
+    bad = u32(taints + 4 * (place >> 7)) & act
+    if bad:
+        lane = ctz(bad)
+        where = i64(m.k[st.K_REGISTERS] + w * m.k[st.K_STRIDE] + place + 8 * lane) + immediate
+        finding(m, st.F_WRAPPED, pc, w, lane, where, 0, 0)
+
+
 @njit
 def run_warp(m, w, quantum):
     """Runs one warp until it waits, exits or has run about `quantum` micro-operations; returns how many it ran."""
@@ -250,11 +305,15 @@ def run_warp(m, w, quantum):
     wb = k[st.K_REGISTERS] + w * k[st.K_STRIDE]
     cb = k[st.K_CONSTANTS]
     code = k[st.K_CODE]
+    taints = taints_of(m, w)
     executed = 0
     while True:
         pc, mask, stop = m.pc[w], m.mask[w], m.stop[w]
         # ---- straight ahead until something is for us
-        n = straight_line(code, pc, stop, wb, cb, mask)
+        if taints:
+            n = straight_line_tainted(code, pc, stop, wb, cb, mask, taints)
+        else:
+            n = straight_line(code, pc, stop, wb, cb, mask)
         executed += n - pc
         pc = n
         if pc >= stop:
@@ -316,6 +375,8 @@ def run_warp(m, w, quantum):
         if act == 0:
             m.pc[w] = pc + 1
             continue
+        if taints:
+            taint(m, w, pc, c, number, act, taints)
         if number == op.LOAD:
             load(m, w, pc, wb, cb, c, act)
         elif number == op.STORE:

@@ -20,7 +20,6 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-SYMBOL = "attnfuzz_straight_line"
 I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 
@@ -72,14 +71,17 @@ def _link() -> Any:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(_compiled()))
     engine.finalize_object()
-    llvm.add_symbol(SYMBOL, engine.get_function_address("straight_line"))
+    for name in ("straight_line", "straight_line_tainted"):
+        llvm.add_symbol(f"attnfuzz_{name}", engine.get_function_address(name))
     return engine
 
 
 FOLDER = cache_folder(STRAIGHT_SOURCES + COMPILED_SOURCES)  # numba's
 _engine = _link()  # owns the machine code
-straight_line = types.ExternalFunction(
-    SYMBOL, types.int64(types.int64, types.int64, types.int64, types.int64, types.int64, types.int32)
+_words = (types.int64,) * 5
+straight_line = types.ExternalFunction("attnfuzz_straight_line", types.int64(*_words, types.int32))
+straight_line_tainted = types.ExternalFunction(
+    "attnfuzz_straight_line_tainted", types.int64(*_words, types.int32, types.int64)
 )
 
 

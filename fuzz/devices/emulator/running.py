@@ -102,6 +102,8 @@ def execute(
         "SEGMENTS": len(segments), "LAST": -1, "SCRATCH": scratch.ctypes.data, "SPECIALS": len(specials),
     }.items():  # fmt: skip
         k[getattr(st, f"K_{name}")] = value
+    taints = _aligned(n * (program.registers >> 5) + 128)
+    k[st.K_TAINTS] = taints.ctypes.data
     kept = _shadows(k, program, slots, warps, len(order), shared_size) if checks else []
     k[st.K_CHECKS] = checks
     k[st.K_LAUNCH] = 1 + memory.launches % 126
@@ -144,7 +146,9 @@ def _finding(m: st.Machine, program: Program, launch: Launch, memory: Memory, in
     source = program.source[pc]
     tensor = memory.describe(address) if address >> op.SHIFT >= op.FIRST_SEGMENT else f"shared memory byte {address}"
     detail = ""
-    if kind in (st.F_BOUNDS, st.F_UNMAPPED, st.F_ALIGN):
+    if kind == st.F_WRAPPED:
+        detail = f"the address of {tensor}"
+    elif kind in (st.F_BOUNDS, st.F_UNMAPPED, st.F_ALIGN):
         detail = f"{size} bytes at {tensor}"
     elif kind == st.F_SHARED_BOUNDS:
         detail = f"{size} bytes at {address} of {row[st.C_VALUE]} bytes of shared memory"
