@@ -7,23 +7,19 @@ keys, with K and V of the next step in flight; scores, probabilities and the out
 natural log-sum-exp; rows without any key get O = 0 and -inf. Rows at or past the end of a sequence are not written.
 """
 
-import math
-
 import cutlass
 from cuda.bindings import driver
-from cutlass import Boolean, Float32, Int32, Int64, cute
+from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
-from kernels.blocksparse.common import layouts, masks, mma
-from kernels.blocksparse.common.lists import BlockList, Operand, Sequence, read, sequence
+from kernels.blocksparse import forward_steps as steps
+from kernels.blocksparse.common import layouts, mma
+from kernels.blocksparse.common.lists import BlockList, Operand, Sequence, read, sequence, walk_of
 from kernels.blocksparse.common.loads import TileCopy
 from kernels.blocksparse.common.masks import Mask, MaskRows
+from kernels.blocksparse.forward_steps import LN_2, LOG2_E, Work
 from kernels.blocksparse.tuning import forward_tuning
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant
-
-LOG2_E = math.log2(math.e)
-LN_2 = math.log(2.0)
-LAG = 8.0  # log2 of how far exponentials may exceed 1, see `softmax`
 
 
 class Forward:
@@ -36,8 +32,8 @@ class Forward:
         self.variant, self.tuning = variant, forward_tuning(variant)
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
         self.threads = 32 * self.tuning.warps
-        self.keep_keys = seams.pick("keep_keys", keep_keys)
-        self.correction = seams.pick("correction", correction)
+        self.keep_keys = seams.pick("keep_keys", steps.keep_keys)
+        self.correction = seams.pick("correction", steps.correction)
 
     @cute.jit
     def __call__(
@@ -149,6 +145,7 @@ class Forward:
             grid=[batch * heads_q * m_blocks, 1, 1],
             block=[self.threads, 1, 1],
             stream=stream,
+            min_blocks_per_mp=self.tuning.ctas,
         )
 
     @cute.kernel
@@ -237,9 +234,9 @@ class Forward:
         to_log2,
     ) -> None:
         """One query tile. q, k, v, o: (address of the first row, stride of rows); place: (batch, head, m_block)."""
-        variant, step, stages = self.variant, self.tuning.step, self.tuning.stages
-        tile_m, tile_n, dim_padded = variant.tile_m, variant.tile_n, variant.dim_padded
-        batch, head, m_block = place
+        variant, step = self.variant, self.tuning.step
+        tile_m, dim_padded = variant.tile_m, variant.dim_padded
+        batch, _, m_block = place
         first_row = m_block * tile_m
         rows_left = seq_q.length - first_row
         band_offset = Int32(0)
@@ -248,156 +245,47 @@ class Forward:
 
         copy = TileCopy(self.dtype, self.threads, dim_padded, thread, dim)
         warps = mma.tiled_mma(self.dtype, self.tuning.warps)
-        q_layout, kv_layout = layouts.tile_layout(tile_m, dim_padded), layouts.tile_layout(step, dim_padded)
-        sQ = cute.make_tensor(storage[0], q_layout)
-
-        # steps of this row: the partial blocks, then the full ones, each in tile_n / step pieces
-        partial, full = lists
-        n_partial, partial_at = partial.row(batch, head, m_block)
-        n_full, full_at = full.row(batch, head, m_block)
-        pieces = tile_n // step
-        n_steps = (n_partial + n_full) * pieces
-        walk = (partial.index, partial_at, n_partial, full.index, full_at - n_partial)
-
+        sQ = cute.make_tensor(storage[0], layouts.tile_layout(tile_m, dim_padded))
         copy.load(q[0], q[1], rows_left, sQ)
-        block = Int32(0)
-        if n_steps > 0:
-            block = self.listed(walk, Int32(0))
-            self.load(copy, k, storage[1], kv_layout, block * tile_n, seq_k.length, Int32(0))
-            if cutlass.const_expr(stages == 2):
-                self.load(copy, v, storage[2], kv_layout, block * tile_n, seq_k.length, Int32(0))
-        cute.arch.cp_async_commit_group()
-        block_next = block
-        if n_steps > 1:
-            block_next = self.listed(walk, Int32(1) // pieces)
 
         acc_o = mma.accumulator(warps, thread, tile_m, dim_padded)
-        acc_o_mn = layouts.rows_columns(acc_o)
-        n_rows = cute.size(acc_o_mn, mode=[0])
+        n_rows = cute.size(layouts.rows_columns(acc_o), mode=[0])
         row_ref = cute.make_rmem_tensor(n_rows, Float32)
         row_sum = cute.make_rmem_tensor(n_rows, Float32)
         row_ref.fill(-Float32.inf)
         row_sum.fill(0.0)
-        mask_rows = MaskRows(warps, thread, (tile_m, step))
-        operand_q = mma.SharedOperand(warps, thread, sQ, "A")
-        if cutlass.const_expr(self.tuning.q_in_registers):
-            cute.arch.cp_async_wait_group(0)
-            cute.arch.sync_threads()
-            operand_q = operand_q.load_all()
-
-        for s in cutlass.range(n_steps):
-            stage = s % stages
-            first_column = s % pieces * step
-            first_key = block * tile_n + first_column
-            is_partial = s // pieces < n_partial
-            ends_inside = first_key + step > seq_k.length
-            # the block after the next: its index is on its way while this step computes
-            block_after = block_next
-            if s + 2 < n_steps:
-                block_after = self.listed(walk, (s + 2) // pieces)
-            # the words of the mask likewise
-            if is_partial:
-                masks.load_partial(
-                    variant.mask,
-                    mask_rows,
-                    mask,
-                    (tile_m, tile_n),
-                    partial_at + s // pieces,
-                    batch,
-                    head,
-                    band_offset,
-                    first_row,
-                    rows_left,
-                    block,
-                    first_column,
-                )
-            elif ends_inside:
-                masks.fill(mask_rows)
-
-            cute.arch.cp_async_wait_group(0)
-            cute.arch.sync_threads()
-            first_key_next = block_next * tile_n + (s + 1) % pieces * step
-            if cutlass.const_expr(stages == 2):
-                if s + 1 < n_steps:
-                    self.load(copy, k, storage[1], kv_layout, first_key_next, seq_k.length, 1 - stage)
-                    self.load(copy, v, storage[2], kv_layout, first_key_next, seq_k.length, 1 - stage)
-            else:
-                self.load(copy, v, storage[2], kv_layout, first_key, seq_k.length, Int32(0))
-            cute.arch.cp_async_commit_group()
-
-            acc_s = mma.accumulator(warps, thread, tile_m, step)
-            sK = layouts.stage(storage[1], kv_layout, stage)
-            mma.multiply(warps, acc_s, operand_q, mma.SharedOperand(warps, thread, sK, "B"))
-
-            if cutlass.const_expr(stages == 1):
-                cute.arch.cp_async_wait_group(0)
-                cute.arch.sync_threads()
-                if s + 1 < n_steps:
-                    self.load(copy, k, storage[1], kv_layout, first_key_next, seq_k.length, Int32(0))
-                cute.arch.cp_async_commit_group()
-
-            acc_s_mn = layouts.rows_columns(acc_s)
-            if cutlass.const_expr(variant.softcap):
-                acc_s.store(tanh(acc_s.load() * to_tanh))
-            for _ in cutlass.range(masks.branch(is_partial | ends_inside)):
-                self.keep_keys(mask_rows, seq_k.length - first_key)
-                masks.apply(mask_rows, acc_s_mn, -Float32.inf)
-            self.softmax(acc_s_mn, acc_o_mn, row_ref, row_sum, to_log2)
-            probabilities = cute.make_rmem_tensor_like(acc_s, self.dtype)
-            probabilities.store(acc_s.load().to(self.dtype))
-
-            sV = layouts.stage(storage[2], kv_layout, stage)
-            operand_p = mma.RegisterOperand(layouts.as_operand_a(probabilities))
-            operand_v = mma.SharedOperand(warps, thread, layouts.transposed(sV), "B", transpose=True)
-            mma.multiply(warps, acc_o, operand_p, operand_v)
-            block, block_next = block_next, block_after
-
-        self.finish(warps, thread, copy, sQ, acc_o, row_ref, row_sum, to_log2, o, lse_row, rows_left)
-
-    @cute.jit
-    def listed(self, walk, entry: Int32) -> Int32:
-        """Block of one entry of the row: the partial list first, then the full one."""
-        partial_index, partial_at, n_partial, full_index, full_at = walk
-        block = Int32(0)
-        if entry < n_partial:
-            block = read(partial_index, partial_at + entry)
+        work = Work(
+            variant=variant,
+            tuning=self.tuning,
+            dtype=self.dtype,
+            keep_keys=self.keep_keys,
+            correction=self.correction,
+            thread=thread,
+            copy=copy,
+            warps=warps,
+            kv_layout=layouts.tile_layout(step, dim_padded),
+            k=(*k, storage[1]),
+            v=(*v, storage[2]),
+            length_k=seq_k.length,
+            walk=walk_of(lists, place),
+            mask=mask,
+            mask_rows=MaskRows(warps, thread, (tile_m, step)),
+            place=place,
+            first_row=first_row,
+            rows_left=rows_left,
+            band_offset=band_offset,
+            operand_q=mma.SharedOperand(warps, thread, sQ, "A"),
+            acc_o=acc_o,
+            row_ref=row_ref,
+            row_sum=row_sum,
+            to_tanh=to_tanh,
+            to_log2=to_log2,
+        )
+        if cutlass.const_expr(self.tuning.pipelined):
+            steps.pipelined(work)
         else:
-            block = read(full_index, full_at + entry)
-        return block
-
-    @cute.jit
-    def load(self, copy: TileCopy, operand, storage, layout, first_key: Int32, length: Int32, stage: Int32) -> None:
-        """Start copying `step` rows of K or V from `first_key` on into one stage."""
-        pointer, stride = operand
-        start = pointer + Int64(first_key) * cute.assume(stride, divby=8)
-        copy.load(start, stride, length - first_key, layouts.stage(storage, layout, stage))
-
-    @cute.jit
-    def softmax(self, acc_s_mn, acc_o_mn, row_ref, row_sum, to_log2: Float32) -> None:
-        """Scores to exponentials relative to the rows' references; the sums and O are rescaled where those move.
-
-        A row's reference is a maximum of its scores so far, not always the latest: it follows when a new one is more
-        than 2^LAG times larger, which after a few blocks hardly happens, so that most steps leave O alone. Exponentials
-        are then at most 2^LAG, and what is divided by the sum in the end is the same. A row that has met no key yet
-        keeps the reference -inf, which is read as 0, so that no inf - inf arises.
-        """
-        n_rows = cute.size(row_ref)
-        row_max = cute.make_rmem_tensor(n_rows, Float32)
-        behind = Boolean(False)
-        for i in cutlass.range_constexpr(n_rows):
-            scores = acc_s_mn[i, None].load()
-            row_max[i] = mma.quad_max(scores.reduce(cute.ReductionOp.MAX, row_ref[i], 0))
-            behind = behind | ((row_max[i] - row_ref[i]) * to_log2 > LAG)
-        for _ in cutlass.range(masks.branch(cute.arch.vote_any_sync(behind))):
-            for i in cutlass.range_constexpr(n_rows):
-                factor = self.correction(row_ref[i] * to_log2, finite(row_max[i]) * to_log2)
-                row_sum[i] = row_sum[i] * factor
-                acc_o_mn[i, None] = acc_o_mn[i, None].load() * factor
-                row_ref[i] = row_max[i]
-        for i in cutlass.range_constexpr(n_rows):
-            values = cute.math.exp2(acc_s_mn[i, None].load() * to_log2 - finite(row_ref[i]) * to_log2, fastmath=True)
-            row_sum[i] = row_sum[i] + values.reduce(cute.ReductionOp.ADD, Float32(0.0), 0)
-            acc_s_mn[i, None] = values
+            steps.one_by_one(work)
+        self.finish(warps, thread, copy, sQ, acc_o, row_ref, row_sum, to_log2, o, lse_row, rows_left)
 
     @cute.jit
     def finish(self, warps, thread, copy, sO, acc_o, row_ref, row_sum, to_log2, o, lse_row, rows_left) -> None:
@@ -423,27 +311,3 @@ class Forward:
         cute.copy(to_shared, thread_copy.retile(values), thread_copy.partition_D(sO))
         cute.arch.sync_threads()
         copy.store(sO, o[0], o[1], rows_left)
-
-
-@cute.jit
-def keep_keys(mask_rows: MaskRows, keys_left: Int32) -> None:
-    """Forbid the keys past the end of the sequence."""
-    masks.keep_before(mask_rows, keys_left)
-
-
-@cute.jit
-def finite(reference: Float32) -> Float32:
-    """The reference of a row's exponentials: 0 while the row has met no key."""
-    return Float32(0.0) if reference == -Float32.inf else reference
-
-
-@cute.jit
-def correction(old: Float32, new: Float32) -> Float32:
-    """What sums relative to the old maximum are multiplied with, maxima in units of log2. 0 for an old one of -inf."""
-    return cute.math.exp2(old - new, fastmath=True)
-
-
-def tanh(values: cute.TensorSSA) -> cute.TensorSSA:
-    """1 - 2 / (1 + exp(2x)): within 1e-6 of tanh everywhere, where tanh.approx is 5e-4 off. Exact ±1 at the ends."""
-    grown = cute.math.exp2(values * (2.0 * LOG2_E), fastmath=True)
-    return 1.0 - 2.0 / (grown + 1.0)

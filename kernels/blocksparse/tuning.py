@@ -3,20 +3,30 @@
 A table, so that another architecture or a faster shape is one more row; `Variant.tuning` overrides single entries.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from kernels.blocksparse.variant import Variant
 
 
 @dataclass(frozen=True)
 class ForwardTuning:
-    """warps over the query tile; keys per inner step; tiles of K and of V in shared memory (2: the next step's load
-    while this one computes); Q's fragments kept in registers (1) or re-read by ldmatrix (0)."""
+    """How the forward kernel uses an SM; NOTE [steps] of forward_steps.py.
+
+    warps            over the query tile
+    step             keys at a time, a divisor of tile_n
+    stages           tiles of K and of V in shared memory, 1 or 2
+    q_in_registers   Q's fragments are kept (1) or re-read by ldmatrix (0)
+    pipelined        the next step's scores are computed during this one's softmax (1); needs two stages, and two steps
+                     in a block
+    ctas             of an SM for which registers are limited
+    """
 
     warps: int
     step: int
     stages: int
     q_in_registers: int
+    pipelined: int = 0
+    ctas: int = 1
 
     def shared_bytes(self, variant: Variant) -> int:
         """Shared memory of one CTA."""
@@ -28,7 +38,7 @@ _FORWARD = {
     (32, 64): (4, 64, 2, 1),
     (64, 64): (4, 64, 2, 1),
     (96, 64): (4, 64, 2, 0),
-    (128, 64): (4, 64, 2, 0),
+    (128, 64): (4, 64, 2, 1),
     (32, 128): (4, 64, 2, 1),
     (64, 128): (4, 64, 2, 1),
     (96, 128): (4, 64, 1, 0),
@@ -38,8 +48,8 @@ _FORWARD = {
 
 def forward_tuning(variant: Variant) -> ForwardTuning:
     """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
-    names = ("warps", "step", "stages", "q_in_registers")
-    values = dict(zip(names, _FORWARD[variant.dim_padded, variant.tile_m], strict=True))
+    names = [field.name for field in fields(ForwardTuning)]
+    values = dict(zip(names, _FORWARD[variant.dim_padded, variant.tile_m], strict=False))
     overrides = dict(variant.tuning)
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the forward kernel knows {names}")
@@ -51,4 +61,6 @@ def forward_tuning(variant: Variant) -> ForwardTuning:
         or tuning.stages not in (1, 2)
     ):
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
+    if tuning.pipelined and (tuning.stages != 2 or variant.tile_n % (2 * tuning.step)):
+        raise ValueError(f"variant.tuning {tuning}: a pipeline needs two stages, and two steps in tile_n")
     return tuning

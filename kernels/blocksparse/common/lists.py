@@ -55,3 +55,33 @@ def sequence(begin: cute.Pointer, length: cute.Pointer, batch: Int32) -> Sequenc
 def read(pointer: cute.Pointer, at: Int32 | Int64):
     """The element `at` of an array in global memory."""
     return cute.make_tensor(pointer + at, cute.make_layout(1))[0]
+
+
+class Walk(NamedTuple):
+    """One row of both lists as one sequence of entries: the partial ones, then the full ones."""
+
+    partial_index: cute.Pointer
+    partial_at: Int64
+    n_partial: Int32
+    full_index: cute.Pointer
+    full_at: Int64
+    entries: Int32
+
+
+def walk_of(lists: tuple[BlockList, BlockList], place: tuple[Int32, Int32, Int32]) -> Walk:
+    """The walk over row place[2] of (partial, full) for batch place[0] and head place[1]."""
+    (partial, full), (batch, head, row) = lists, place
+    n_partial, partial_at = partial.row(batch, head, row)
+    n_full, full_at = full.row(batch, head, row)
+    return Walk(partial.index, partial_at, n_partial, full.index, full_at - n_partial, n_partial + n_full)
+
+
+@cute.jit
+def listed(walk: Walk, entry: Int32) -> Int32:
+    """The block of one entry of a walk."""
+    block = Int32(0)
+    if entry < walk.n_partial:
+        block = read(walk.partial_index, walk.partial_at + entry)
+    else:
+        block = read(walk.full_index, walk.full_at + entry)
+    return block

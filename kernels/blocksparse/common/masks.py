@@ -181,7 +181,7 @@ def load_partial(
     band_offset: Int32,
     first_row: Int32,
     rows_left: Int32,
-    n_block: Int32,
+    first_key: Int32,
     first_column: Int32,
 ) -> None:
     """Words of one partial block, whatever the kind of mask; the ends of the sequence are not in them.
@@ -189,13 +189,13 @@ def load_partial(
     tiles         (tile_m, tile_n) of the lists
     entry         position of the block in the index of the list that mask.slot is parallel to
     first_row     of the accumulator tile in its sequence, a multiple of tile_m; rows_left: rows from there to the end
-    first_column  of the accumulator tile in the block, a multiple of 32
+    first_key     of the accumulator tile in its sequence; first_column: of it in the block, a multiple of 32
     """
     if cutlass.const_expr(kind == "bits"):
         load_bits(rows, mask, entry, tiles[0], tiles[1], first_column)
     elif cutlass.const_expr(kind == "intervals"):
-        load_intervals(rows, mask, batch, head, first_row, rows_left, n_block * tiles[1] + first_column)
+        load_intervals(rows, mask, batch, head, first_row, rows_left, first_key)
     elif cutlass.const_expr(kind == "band"):
-        load_band(rows, mask, band_offset, first_row, n_block * tiles[1] + first_column)
+        load_band(rows, mask, band_offset, first_row, first_key)
     else:
         fill(rows)

@@ -109,11 +109,23 @@ def test_scores_of_any_size(scale):
     right(Case((64,), (130,), dim=64, mask="tokens", scale=scale, spread=2.0))
 
 
-@pytest.mark.parametrize(
-    "values", [{"stages": 1}, {"q_in_registers": 1}, {"step": 32}, {"warps": 2}, {"stages": 1, "step": 128}]
-)
+TUNINGS = [
+    {"stages": 1},
+    {"q_in_registers": 0},
+    {"step": 32},
+    {"warps": 2},
+    {"stages": 1, "step": 128},
+    {"pipelined": 1},
+    {"pipelined": 1, "step": 32, "q_in_registers": 0},
+]
+
+
+@pytest.mark.parametrize("values", TUNINGS, ids=str)
 def test_every_tuning_computes_the_same(values):
-    right(Case((130,), (200,), dim=64, mask="tokens", tile_n=128, tuning=tuple(sorted(values.items()))))
+    tuning = tuple(sorted(values.items()))
+    right(Case((130,), (200,), dim=64, mask="tokens", tile_n=128, tuning=tuning))
+    right(Case((130, 0, 7), (60, 3, 0), dim=64, mask="intervals", packed=True, tile_n=128, tuning=tuning))
+    right(Case((70,), (300,), dim=64, tile_m=128, tile_n=128, tuning=tuning))
 
 
 def test_entries_may_come_in_any_order_and_start_anywhere():
