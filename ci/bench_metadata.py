@@ -11,6 +11,7 @@ the bytes that one dense int32 tensor of batch x heads x m x n would take are gi
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import platform
 import sys
@@ -140,6 +141,7 @@ def reset_peak(device: torch.device) -> int:
         settle(device)
         torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device)
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed is not there to be used again unseen
     Path("/proc/self/clear_refs").write_text("5")
     return status("VmRSS")
 

@@ -62,11 +62,19 @@ class Plan:
 
 
 def least_blocking(
-    blocks: BlockSparse, *, heads_q: int, heads_kv: int, slots: int = 132, pairs: int = 8, costs: Costs | None = None
+    blocks: BlockSparse,
+    *,
+    heads_q: int,
+    heads_kv: int,
+    batch: int = 1,
+    slots: int = 132,
+    pairs: int = 8,
+    costs: Costs | None = None,
 ) -> Plan:
     """The best order of n blocks and of each one's m blocks that the policies find.
 
     blocks  with backward lists; on any device (its lists are copied to the host and back)
+    batch   sequences; may be left at 1 where the lists have one for each
     slots   CTAs that are resident at once; pairs: (sequence, KV head) pairs whose CTAs are launched side by side
     Raises ValueError without backward lists, or where heads_kv does not divide heads_q.
     """
@@ -76,8 +84,8 @@ def least_blocking(
         raise ValueError(f"heads_kv: needs a divisor of heads_q = {heads_q}, got {heads_kv}")
     costs = Costs() if costs is None else costs
     lists = (blocks.backward.partial, blocks.backward.full)
+    own = max(1, slots // max(1, min(pairs, heads_kv * max(batch, lists[0].batch))))
     batch, heads = lists[0].batch, 1 if lists[0].heads == 1 else heads_kv
-    own = max(1, slots // max(1, pairs))
     rows = [_rows(one) for one in lists]
     orders = np.zeros((batch, heads, lists[0].rows), dtype=np.int32)
     places = [np.arange(one.capacity) for one in lists]
@@ -109,6 +117,7 @@ def estimate(
     *,
     heads_q: int,
     heads_kv: int,
+    batch: int = 1,
     slots: int = 132,
     pairs: int = 8,
     costs: Costs | None = None,
@@ -121,7 +130,8 @@ def estimate(
     shared = blocks.backward.partial.heads == 1
     segments = _segments(rows, 0, [0 if shared else g for g in range(heads_q // heads_kv)], blocks.m_blocks)
     order = schedule.launch_order(blocks.backward.rows, "cpu")[0, 0].tolist()
-    return run(segments, order, max(1, slots // max(1, pairs)), costs or Costs(), as_listed)
+    own = max(1, slots // max(1, min(pairs, heads_kv * max(batch, blocks.backward.partial.batch))))
+    return run(segments, order, own, costs or Costs(), as_listed)
 
 
 Segments = list[list[np.ndarray]]  # for each n block, for each query head: partial tiles, full tiles
@@ -219,9 +229,13 @@ def _visit(
 ) -> tuple[float, list[np.ndarray]]:
     """When a CTA that starts now ends, and the order of its visits; notes what it releases and when."""
     now, step = start + costs.start, costs.compute + costs.add
-    orders = []
-    for tiles in parts:
-        order = visit(tiles, release[tiles])
+    orders: list[np.ndarray] = []
+    for i, tiles in enumerate(parts):
+        # Heads of a group that share a list have one order, the first one's.
+        alike = (
+            i > 1 and len(tiles) == len(parts[i - 2]) and (tiles - parts[i - 2] == tiles[:1] - parts[i - 2][:1]).all()
+        )
+        order = orders[i - 2] if alike else visit(tiles, release[tiles])
         orders.append(order)
         if not len(tiles):
             continue
