@@ -14,6 +14,7 @@ import contextlib
 import faulthandler
 import json
 import os
+import re
 import resource
 import select
 import signal
@@ -32,6 +33,7 @@ from fuzz.compiling.cache import Cache, Failure
 from fuzz.runner import lifeline
 
 LOG = 1 << 15  # bytes of a log that are kept
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 GRACE = 0.3  # seconds between the request for stacks and SIGKILL
 
 
@@ -207,9 +209,9 @@ def _work(build: Build, folder: Path, writing: int, life: int, log: IO[bytes]) -
 
 
 def _line(text: str) -> str:
-    """The first line that says anything, short."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (lines or [""])[0][:300]
+    """What an exception says, in one line: the compiler's messages come in colours and over many lines."""
+    lines = [line.strip() for line in _COLOURS.sub("", text).splitlines() if line.strip()]
+    return " ".join(lines[:4])[:300]
 
 
 def _tail(file: IO[bytes]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from fuzz.size import Size
 from fuzz.targets.target import Device, Execution, Rule, Support, Tensors
 from oracles.answers import Answers
 from oracles.masks import Causal, Full
+from oracles.metamorphic import Demand
 from oracles.numerics import FUSED, Numerics
 from oracles.problem import Problem, dense_mask
 
@@ -32,6 +34,8 @@ class AutogradTarget:
     variants: tuple[dict[str, str | int | bool], ...] = ({},)
     pairs_per_second = 2e7  # for the deadline only
     session_size: Size | None = None
+    relations: Mapping[str, Demand] = {}
+    same_options: frozenset[str] = frozenset()
 
     def missing(self) -> str | None:
         """Why it cannot run on this machine, or None."""
@@ -62,6 +66,15 @@ class AutogradTarget:
         answers = Answers(o.detach(), None if lse is None else lse.detach())
         if case.problem.backward:
             answers = _with_gradients(answers, o, leaves)
+        return Execution(answers, self.executed(case, o))
+
+    def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
+        """As `run` on `tensors`, with a forward of `others` in between, whose gradients are taken last."""
+        leaves, more = _leaves(tensors, case.problem), _leaves(others, case.problem)
+        o, lse = self.forward(case, leaves)
+        later, _ = self.forward(case, more)
+        answers = _with_gradients(Answers(o.detach(), None if lse is None else lse.detach()), o, leaves)
+        _with_gradients(Answers(later.detach()), later, more)
         return Execution(answers, self.executed(case, o))
 
     def expected_seconds(self, case: Case) -> float:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from fuzz.size import Size
 from fuzz.targets.base import AutogradTarget, cuda_present
 from fuzz.targets.blocksparse_blocks import LISTS, MASKS, SCHEDULES, TILES, blocks_of, default_variant, expressible
 from fuzz.targets.blocksparse_sessions import variants_for
-from fuzz.targets.target import Device, Rule, Support, Tensors
+from fuzz.targets.target import Device, DeviceError, Execution, Rule, Support, Tensors
 from fuzz.verdict import Finding
 from kernels.blocksparse.lists import BlockSparse
 from oracles import metadata, protocol
@@ -64,7 +65,7 @@ _KNOWN = {
     "warps": ("in_order", "random", "starve_oldest", "one_first"),
     "seed": range(1 << 31),
 }
-_ON_EMULATOR = ("slots", "warps", "seed")
+SLOTS = 4  # resident CTAs of the emulated GPU, where the variant does not say
 
 
 class BundledBlockSparse(AutogradTarget):
@@ -83,7 +84,8 @@ class BundledBlockSparse(AutogradTarget):
         self.rules = _RULES
         self.variants = (default_variant(),)
         self.pairs_per_second = 1e9 if device == "cuda" else 2e4
-        self._protocol: tuple[str, protocol.Visits | None] = ("", None)
+        self._visited: protocol.Visits | None = None  # of the case at hand
+        self._repeat = 0
         if device == "emulator":
             self.session_size = Size(1 << 14, 4, 320, 1 << 16)
 
@@ -140,13 +142,12 @@ class BundledBlockSparse(AutogradTarget):
         if self.runs:
             _connect(self.device)
             self._blocks(case, tensors.q.device)
-        self._protocol = (case.id, self._visits(case, blocks_of(case)) if self.device == "cuda" else None)
+            self._visited = self._visits(case, blocks_of(case))
+        self._repeat = 0
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O and LSE."""
         p, options = case.problem, default_variant() | case.variant
-        if self.device == "emulator":
-            _emulated().emulator = _emulator(options)
         device = tensors.q.device
         given = {}
         if p.layout == "packed":
@@ -167,12 +168,23 @@ class BundledBlockSparse(AutogradTarget):
 
     def executed(self, case: Case, o: Tensor) -> str:
         """The kernels that were launched by this case's forward and backward, by name."""
-        return ", ".join(self._launched()) or super().executed(case, o)
+        launched = ", ".join(self._launched())
+        if not launched and not sum(case.problem.lengths_q):
+            return "forward_ and the others: nothing to launch without queries"
+        return launched
 
-    def run(self, case: Case, tensors: Tensors):
-        """See AutogradTarget."""
+    def run(self, case: Case, tensors: Tensors) -> Execution:
+        """See AutogradTarget. On the emulated GPU each repeat runs its warps in another order."""
         self._forget()
-        return super().run(case, tensors)
+        if self.device != "emulator":
+            return super().run(case, tensors)
+        options = default_variant() | case.variant
+        _emulated().emulator = _emulator(options, self._repeat)
+        self._repeat += 1
+        try:
+            return super().run(case, tensors)
+        except DeviceError as error:
+            raise self._explained(error, int(options.get("slots", SLOTS))) from error
 
     def may_differ(self, case: Case) -> frozenset[str]:
         """dQ is summed in any order unless asked for otherwise."""
@@ -201,7 +213,7 @@ class BundledBlockSparse(AutogradTarget):
         seen = cuda.semaphores(stuck)
         flat = seen.flatten().tolist()
         found |= {"semaphores": flat[:4096], "shape": list(seen.shape)}
-        of = self._protocol[1]
+        of = self._visited
         if of is None or of.tiles != len(flat):
             return found | {"explained": f"{stuck.variant.name} does not end; its semaphores are in the evidence"}
         why = explain(of, flat, torch.cuda.get_device_properties(0).multi_processor_count)
@@ -215,6 +227,18 @@ class BundledBlockSparse(AutogradTarget):
         from kernels.mutants.blocksparse import SEAMS
 
         return self.name if self.name in SEAMS else ""
+
+    def _explained(self, error: DeviceError, slots: int) -> DeviceError:
+        """A hang beside what the metadata foretell."""
+        if error.outcome != "hang" or self._visited is None:
+            return error
+        foretold = protocol.predict(self._visited, slots)
+        first, *more = error.findings
+        if foretold.ends != "always":
+            lines = " ".join(foretold.text.splitlines()[:2])
+            first = msgspec.structs.replace(first, message=f"{first.message}; as foretold, {lines}")
+        evidence = error.evidence | {"foretold": foretold.text}
+        return DeviceError(error.outcome, (first, *more), evidence)
 
     def _changed(self, blocks: BlockSparse) -> BlockSparse:
         if not self.mutant:
@@ -400,11 +424,15 @@ def _emulated():
     return EmulatedDevice(arch_without_gpu("emulator"), _emulator(default_variant()))
 
 
-def _emulator(options: dict[str, Any]):
+def _emulator(options: dict[str, Any], repeat: int = 0):
+    """The emulated GPU of a variant; from the second repeat on with its warps, and the CTAs' dispatch, at random."""
     from fuzz.devices.emulator import Emulator
 
     schedule, seed = str(options.get("warps", "in_order")), int(options.get("seed", 1))
-    return Emulator(slots=int(options.get("slots", 4)), schedule=schedule, seed=seed, strict=False)
+    slots = int(options.get("slots", SLOTS))
+    if repeat:
+        return Emulator(slots=slots, schedule="random", seed=seed + repeat, dispatch="permuted", strict=False)
+    return Emulator(slots=slots, schedule=schedule, seed=seed, strict=False)
 
 
 def _strange(case: Case) -> bool:

@@ -9,7 +9,7 @@ draw from them, and `attnfuzz targets` prints them. Two kinds of "no":
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -20,6 +20,7 @@ from fuzz.size import Size
 from fuzz.verdict import Finding, Outcome
 from oracles.answers import Answers
 from oracles.masks import kinds
+from oracles.metamorphic import RELATIONS, Demand
 from oracles.numerics import Numerics
 from oracles.problem import Dtype, Layout, Problem
 
@@ -153,6 +154,34 @@ class Varying(Protocol):
 
     def may_differ(self, case: Case) -> frozenset[str]:
         """The tensors that repeats of `case` may give different bits of."""
+
+
+@runtime_checkable
+class Interleaved(Protocol):
+    """A target whose forward and backward can be run apart."""
+
+    def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
+        """As `run` on `tensors`, with a forward of `others` between forward and backward and its backward at the
+        end."""
+
+
+@runtime_checkable
+class Owing(Protocol):
+    """A target that declares what it owes where a question is asked otherwise.
+
+    relations     by the relation's name: 'bitwise', 'budget', 'off' (not asked); others have the relation's default
+    same_options  names of those of its options that must not change a single bit
+    """
+
+    relations: Mapping[str, Demand]
+    same_options: frozenset[str]
+
+
+def demand(target: Target, relation: str) -> Demand:
+    """What `target` owes to a relation of that name. Two runs of one that adds in any order never owe bits."""
+    declared = target.relations if isinstance(target, Owing) else {}
+    found = declared.get(relation, RELATIONS[relation].default)
+    return "budget" if found == "bitwise" and not target.deterministic else found
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,60 @@ def test_the_forward_kernel_is_right_on_the_emulated_gpu(problem: Problem, varia
 
 
 @needs_emulator
-def test_a_planted_bug_in_the_forward_kernel_is_found_on_the_emulated_gpu() -> None:
-    problem = Problem((20,), (70,), 1, 1, 64, 64, "float16", backward=False)
-    verdict = run(case(problem, "tail_keys_not_masked", tile_m=64, tile_n=64))
-    assert verdict.outcome == "fail" and verdict.findings[0].tensor in ("o", "lse")
+def test_a_whole_pass_is_right_and_bitwise_the_same_in_any_order_of_warps() -> None:
+    problem = Problem((260, 0), (200, 30), 2, 1, 64, 64, "float16", mask=PerHead((Window(100, 20), Causal())))
+    verdict = run(case(problem, tile_m=64, tile_n=64, slots=2, schedule="shuffled", lists="compact"))
+    assert verdict.outcome == "pass", verdict
+    assert [name.partition("_")[0] for name in verdict.kernel.split(", ")] == [
+        "forward",
+        "preprocess",
+        "backward",
+        "postprocess",
+    ]
+
+
+PLANTED = Problem((260,), (200,), 2, 1, 64, 64, "float16", mask=PerHead((Window(100, 20), Causal())))
+SHOWN = {
+    "lock_is_n_block": "hang",
+    "release_missing": "hang",
+    "release_twice": "hang",
+    "semaphores_not_cleared": "hang",
+    "wait_missing": "dq nondeterministic",
+    "only_the_first_waits": "hang",
+    "tail_keys_not_masked": "o wrong",
+    "sums_not_rescaled": "o wrong",
+    "rank_direction": "hang",
+    "rank_per_list": "hang",
+    "head_ignored": "o wrong",
+    "last_partial_block_lost": "o wrong",
+}
+FORETOLD = ("lock_is_n_block", "release_missing", "release_twice", "rank_direction", "rank_per_list")
+
+
+@needs_emulator
+@pytest.mark.parametrize("mutant", SHOWN)
+def test_a_planted_bug_is_found_on_the_emulated_gpu_where_the_correct_kernels_pass(mutant: str) -> None:
+    verdict = run(case(PLANTED, mutant, tile_m=64, tile_n=64, slots=2))
+    found = {"hang"} if verdict.outcome == "hang" else {f"{f.tensor} {f.kind}" for f in verdict.findings}
+    assert SHOWN[mutant] in found, verdict
+    if mutant in FORETOLD:
+        assert "as foretold" in verdict.findings[0].message and "foretold" in verdict.evidence
+
+
+@needs_emulator
+def test_the_correct_kernels_pass_there() -> None:
+    assert run(case(PLANTED, tile_m=64, tile_n=64, slots=2)).outcome == "pass"
+
+
+@needs_emulator
+def test_dq_may_differ_where_no_order_is_asked_for() -> None:
+    target = load("blocksparse")
+    assert target.may_differ(case(PLANTED, deterministic=False)) == {"dq"}
+    assert target.may_differ(case(PLANTED)) == frozenset()
+    assert run(case(PLANTED, tile_m=64, tile_n=64, deterministic=False)).outcome == "pass"
+
+
+@needs_emulator
+def test_without_queries_nothing_is_launched() -> None:
+    verdict = run(case(Problem((0,), (70,), 1, 1, 64, 64, "float16", backward=False), tile_m=64, tile_n=64))
+    assert verdict.outcome == "pass" and "nothing to launch" in verdict.kernel
