@@ -128,10 +128,10 @@ class BackwardKernel:
 
         by_key = tile_layout(tiling.tile_n, tiling.dim)
         by_query = staged_layout(tiling.step_m, tiling.dim, tiling.stages)
-        square = tile_layout(tiling.step_m, tiling.tile_n)
+        square = (tile_layout(tiling.step_m, tiling.tile_n), staged_layout(tiling.step_m, tiling.tile_n, tiling.stages_ds))
         values = cute.make_layout((tiling.step_m, tiling.stages))
         return Storage(
-            *(tensor(layout) for layout in (by_key, by_key, by_query, by_query, square, square)),
+            *(tensor(layout) for layout in (by_key, by_key, by_query, by_query, *square)),
             *(tensor(values, Float32) for _ in range(2)),
             tensor(cute.make_layout((4, RING)), Int32),
             tensor(cute.make_layout(1), Int32),
@@ -160,13 +160,16 @@ class BackwardKernel:
         """One tile of keys. k, v, dk, dv: (address of the first row, elements between rows); place: (batch, head_kv,
         n_block)."""
         variant, tiling = self.variant, self.tiling
-        step_m, tile_n, dim, stages, steps = tiling.step_m, tiling.tile_n, tiling.dim, tiling.stages, tiling.steps
+        step_m, tile_n, dim, steps = tiling.step_m, tiling.tile_n, tiling.dim, tiling.steps
+        stages, stages_ds = tiling.stages, tiling.stages_ds
         sK, sV, sQ, sdO, sP, sdS, sLSE, sDelta, sRing, _ = storage
         targets = (sQ, sdO, sLSE, sDelta)
         batch, head_kv, n_block = place
 
-        by_scores = Product(self.dtype, (step_m, tile_n, dim), tiling.warps_s, together=True)
-        by_keys = Product(self.dtype, (tile_n, dim, step_m), tiling.warps_dkv, turn_a=True, turn_b=True)
+        by_scores = Product(self.dtype, (step_m, tile_n, dim), tiling.warps_s, columns_together=True)
+        by_keys = Product(
+            self.dtype, (tile_n, dim, step_m), tiling.warps_dkv, turn_a=True, turn_b=True, rows_together=True
+        )
         to_s, to_dp = ThreadProduct(by_scores, thread, sQ, sK), ThreadProduct(by_scores, thread, sdO, sV)
         to_dv = ThreadProduct(by_keys, thread, turned(sP), turned(sdO))
         to_dk = ThreadProduct(by_keys, thread, turned(sdS), turned(sQ))
@@ -191,19 +194,21 @@ class BackwardKernel:
         cute.arch.cp_async_commit_group()
 
         iterations = total * steps
-        rdQ, added = accumulator(to_dq), Int64(0)
+        target = Int64(0)
         for iteration in cutlass.range(iterations, unroll=1):
             entry, step, stage = iteration // steps, iteration % steps, iteration % stages
             cute.arch.cp_async_wait_group(0)
-            cute.arch.sync_threads()  # this step's tiles are here, and every thread is done with the step before
-            if cutlass.const_expr(variant.deterministic):  # noqa: SIM102
-                if iteration > 0:
-                    dq.add_fragment(rdQ, mdQ + cute.assume(added, divby=4), thread, tiling.vector)
-            # one entry late: until now the last one of the other half was still to be released
-            if entry % HALF == 1 and entry > HALF and step == 0 and thread < HALF:
-                fill_ring(variant, lists, batch, n_block, first_head, total, sRing, entry - 1 + HALF + thread)
+            cute.arch.sync_threads()  # this step's tiles and the last one's dS are here, and all threads are done with it
+            if iteration > 0:
+                self.let_go_in(iteration, order, counts, batch, sRing, thread)
+                self.add_dq(to_dq, (iteration - 1) % stages_ds, mdQ, target, thread)
+                if cutlass.const_expr(stages_ds == 1):
+                    cute.arch.sync_threads()
+            # two entries late: until now the last one of the other half was still to be released
+            if entry % HALF == 2 and entry > HALF and step == 0 and thread < HALF:
+                fill_ring(variant, lists, batch, n_block, first_head, total, sRing, entry - 2 + HALF + thread)
             block = block_at(sRing, entry)
-            following = block_at(sRing, (iteration + 1) // steps)
+            following = block_at(sRing, cutlass.min((iteration + 1) // steps, total - 1))
 
             masked = keys_left < tile_n
             if cutlass.const_expr(variant.mask != "none"):
@@ -242,23 +247,17 @@ class BackwardKernel:
             if cutlass.const_expr(variant.softcap):
                 rP.store(rP.load() * rSlope.load())
             rdS.store(rdS.load() * rP.load())
-            share(to_dp, rdS, sdS, thread)
-            cute.arch.sync_threads()
+            stage_ds = iteration % stages_ds
+            share(to_dp, rdS, sdS[None, None, stage_ds], thread)
+            self.sync_group(thread)
 
-            if cutlass.const_expr(variant.deterministic):  # noqa: SIM102
-                if step == 0 and iteration > 0:
-                    self.let_go(order, counts, batch, block_at(sRing, entry - 1), thread)
-            multiply(to_dv, rdV, stage)
-            rdQ.fill(Float32(0.0))
-            multiply(to_dq, rdQ, 0)
-            tile = dq.tile_number(loads.tiles, batch, block.head, seq_q.begin, variant.tile_m) + block.m_block
-            added = (tile * variant.tile_m + step * step_m) * dim
+            multiply(to_dv, rdV, 0, stage)
             if cutlass.const_expr(variant.deterministic):
                 if step == 0:
                     self.take_turn(order, counts, batch, n_block, block, thread)
-            else:
-                dq.add_fragment(rdQ, mdQ + cute.assume(added, divby=4), thread, tiling.vector)
-            multiply(to_dk, rdK, stage)
+            multiply(to_dk, rdK, stage_ds, stage)
+            tile = dq.tile_number(loads.tiles, batch, block.head, seq_q.begin, variant.tile_m) + block.m_block
+            target = (tile * variant.tile_m + step * step_m) * dim
 
             if cutlass.const_expr(stages == 1):
                 cute.arch.sync_threads()
@@ -268,10 +267,11 @@ class BackwardKernel:
 
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
-        if cutlass.const_expr(variant.deterministic):  # noqa: SIM102
-            if iterations > 0:
-                dq.add_fragment(rdQ, mdQ + cute.assume(added, divby=4), thread, tiling.vector)
-                cute.arch.sync_threads()
+        if iterations > 0:
+            self.let_go_in(iterations, order, counts, batch, sRing, thread)
+            self.add_dq(to_dq, (iterations - 1) % stages_ds, mdQ, target, thread)
+            cute.arch.sync_threads()
+            if cutlass.const_expr(variant.deterministic):
                 self.let_go(order, counts, batch, block_at(sRing, total - 1), thread)
         rdK.store(rdK.load() * factors.scale)
         share(to_dk, rdK, sK, thread)
@@ -280,9 +280,34 @@ class BackwardKernel:
         store_rows(loads.copy, sK, dk, keys_left)
         store_rows(loads.copy, sV, dv, keys_left)
 
-    # NOTE [who waits] The turn is awaited by one thread while all compute dK; the barrier at the next step's start
-    # lets all # add, and the one after P and dS of that step orders the adds before the release. So neither costs a
-    # barrier of its own, # and the two threads are of different warps, whose stalls others fill.
+    # NOTE [groups] A tile of keys is shared by groups of neighbouring warps: what a group needs of P and dS for its part of dV
+    # and dK, it has computed itself. So within a step it waits for itself only, and groups drift apart, one computing
+    # exponentials while another multiplies. Only dQ needs all of dS; it is computed one step late, after the next barrier.
+    #
+    # NOTE [who waits] A block's turn is awaited by one thread while all compute dK; the next step's barrier lets all threads
+    # add, and the barrier after that orders their adds before the release. So neither costs a barrier of its own, and the
+    # two threads are of different warps, whose stalls others fill. A CTA may wait for a turn before it has released the last
+    # one: it waits for older CTAs only, so the oldest still never waits.
+
+    @cute.jit
+    def sync_group(self, thread: Int32) -> None:
+        """A barrier of the warps of this thread's group."""
+        groups = self.tiling.groups
+        if cutlass.const_expr(groups == 1):
+            cute.arch.sync_threads()
+        elif cutlass.const_expr(groups == THREADS // 32):
+            cute.arch.sync_warp()
+        else:
+            size = THREADS // groups
+            cute.arch.barrier(barrier_id=1 + thread // size, number_of_threads=size)
+
+    @cute.jit
+    def add_dq(self, to_dq: ThreadProduct, stage_ds: Int32, mdQ: cute.Pointer, target: Int64, thread: Int32) -> None:
+        """Computes a step's dQ and adds it in memory."""
+        rdQ = accumulator(to_dq)
+        rdQ.fill(Float32(0.0))
+        multiply(to_dq, rdQ, stage_ds)
+        dq.add_fragment(rdQ, mdQ + cute.assume(target, divby=4), thread, self.tiling.vector)
 
     @cute.jit
     def take_turn(
@@ -291,6 +316,16 @@ class BackwardKernel:
         """One thread: until it is this block's turn to be added to its dQ tile."""
         if thread == 32:
             self.wait(semaphore(order, counts, batch, block), self.lock_of(block.rank, n_block))
+
+    @cute.jit
+    def let_go_in(
+        self, iteration: Int32, order: Order, counts: Counts, batch: Int32, sRing: cute.Tensor, thread: Int32
+    ) -> None:
+        """After an iteration's barrier: releases the block whose last step's adds were issued in the iteration before."""
+        steps = self.tiling.steps
+        if cutlass.const_expr(self.variant.deterministic):
+            if iteration > steps and (iteration - 1) % steps == 0:
+                self.let_go(order, counts, batch, block_at(sRing, (iteration - 1) // steps - 1), thread)
 
     @cute.jit
     def let_go(self, order: Order, counts: Counts, batch: Int32, block: Block, thread: Int32) -> None:

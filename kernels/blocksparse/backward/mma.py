@@ -19,24 +19,31 @@ from kernels.blocksparse.common.layouts import tile_layout
 @dataclass(frozen=True)
 class Product:
     """shape is (m, n, k); warps (m, n); turn_a, turn_b: the operand lies with m (n) contiguous in shared memory;
-    together: a warp's columns are adjacent, else interleaved with other warps' in pieces of 16."""
+    rows_together, columns_together: a warp's rows (columns) are adjacent, else interleaved with other warps' in pieces of
+    16. Warps are numbered down the columns, or where rows are together, along the rows: see NOTE [groups] in kernel.py.
+    """
 
     dtype: type
     shape: tuple[int, int, int]
     warps: tuple[int, int]
     turn_a: bool = False
     turn_b: bool = False
-    together: bool = False
+    rows_together: bool = False
+    columns_together: bool = False
 
     def tiled_mma(self) -> cute.TiledMma:
         """The tiled mma of all warps."""
         warps_m, warps_n = self.warps
-        columns = warps_n * 16
-        if self.together:
+        rows, columns, warps = warps_m * 16, warps_n * 16, cute.make_layout((warps_m, warps_n, 1))
+        if self.rows_together:
+            per_warp = self.shape[0] // warps_m
+            rows = cute.make_layout((16, warps_m, per_warp // 16), stride=(1, per_warp, 16))
+            warps = cute.make_layout((warps_m, warps_n, 1), stride=(warps_n, 1, 0))
+        if self.columns_together:
             per_warp = self.shape[1] // warps_n
             columns = cute.make_layout((8, warps_n, per_warp // 8), stride=(1, per_warp, 8))
         op = warp.MmaF16BF16Op(self.dtype, cutlass.Float32, (16, 8, 16))
-        return cute.make_tiled_mma(op, (warps_m, warps_n, 1), permutation_mnk=(warps_m * 16, columns, 16))
+        return cute.make_tiled_mma(op, warps, permutation_mnk=(rows, columns, 16))
 
     def copies(self, tiled_mma: cute.TiledMma, tidx) -> tuple:
         """This thread's (copy of A, copy of B) from shared memory."""
@@ -75,10 +82,10 @@ def coordinates(product: ThreadProduct) -> cute.Tensor:
 
 
 @cute.jit
-def multiply(product: ThreadProduct, rD: cute.Tensor, stage=0):
-    """D += A B, with the operands of that stage."""
-    tAsA = product.tAsA[None, None, None, stage] if cutlass.const_expr(product.staged_a) else product.tAsA
-    tBsB = product.tBsB[None, None, None, stage] if cutlass.const_expr(product.staged_b) else product.tBsB
+def multiply(product: ThreadProduct, rD: cute.Tensor, stage_a=0, stage_b=0):
+    """D += A B, with the operands of those stages, where they have some."""
+    tAsA = product.tAsA[None, None, None, stage_a] if cutlass.const_expr(product.staged_a) else product.tAsA
+    tBsB = product.tBsB[None, None, None, stage_b] if cutlass.const_expr(product.staged_b) else product.tBsB
     rA = product.thread.make_fragment_A(product.rA_like)
     rB = product.thread.make_fragment_B(product.rB_like)
     tArA = product.copy_a.retile(rA)

@@ -36,6 +36,7 @@ class Tiling:
 
     step_m    queries per iteration, a divisor of tile_m
     stages    buffers for Q and dO: 2 loads the next step while this one is computed
+    stages_ds buffers for dS: 2 saves a barrier per step
     warps_s   (m, n) warps over S and dP (step_m x tile_n)
     warps_dkv (n, dim) warps over dK and dV (tile_n x dim)
     warps_dq  (m, dim) warps over dQ (step_m x dim)
@@ -47,6 +48,7 @@ class Tiling:
     dim: int
     step_m: int
     stages: int
+    stages_ds: int
     warps_s: tuple[int, int]
     warps_dkv: tuple[int, int]
     warps_dq: tuple[int, int]
@@ -60,14 +62,19 @@ class Tiling:
     @property
     def shared_bytes(self) -> int:
         """Shared memory that the kernel asks for, in bytes."""
-        return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages)
+        return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages, self.stages_ds)
+
+    @property
+    def groups(self) -> int:
+        """Groups of neighbouring warps that share no keys of P and dS: NOTE [groups] in kernel.py."""
+        return min(self.warps_s[1], self.warps_dkv[0])
 
 
 @lru_cache
 def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
-    `variant.tuning` may set step_m, stages and the m warps of each product (warps_s, warps_dkv, warps_dq).
+    `variant.tuning` may set step_m, stages, stages_ds and the m warps of each product (warps_s, warps_dkv, warps_dq).
     Raises ValueError for what does not fit: shared memory, warps, unknown names.
     """
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
@@ -76,19 +83,21 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if capacity is None:
         raise ValueError(f"arch: need one of {sorted(SHARED_MEMORY)}, got {arch!r}")
     wanted = dict(variant.tuning)
-    if unknown := sorted(set(wanted) - {"step_m", "stages", "warps_s", "warps_dkv", "warps_dq"}):
+    if unknown := sorted(set(wanted) - {"step_m", "stages", "stages_ds", "warps_s", "warps_dkv", "warps_dq"}):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
-    for step_m, stages in _preferences(tile_m, tile_n, dim):
-        if wanted.get("step_m", step_m) != step_m or wanted.get("stages", stages) != stages:
+    for step_m, stages, stages_ds in _preferences(tile_m, tile_n, dim):
+        chosen = {"step_m": step_m, "stages": stages, "stages_ds": stages_ds}
+        if any(wanted.get(name, value) != value for name, value in chosen.items()):
             continue
-        if _shared_bytes(step_m, tile_n, dim, stages) <= capacity:
+        if _shared_bytes(step_m, tile_n, dim, stages, stages_ds) <= capacity:
             return Tiling(
                 tile_m,
                 tile_n,
                 dim,
                 step_m,
                 stages,
-                warps_s=_split_warps(step_m, tile_n, wanted.get("warps_s")),
+                stages_ds,
+                warps_s=_split_warps(step_m, tile_n, wanted.get("warps_s"), by_rows=False),
                 warps_dkv=_split_warps(tile_n, dim, wanted.get("warps_dkv")),
                 warps_dq=_split_warps(step_m, dim, wanted.get("warps_dq")),
                 vector=4 if number >= 90 else 1,
@@ -96,25 +105,26 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     raise ValueError(f"tiles {tile_m} x {tile_n} at head dim {dim} with tuning {wanted} do not fit {arch}")
 
 
-def _preferences(tile_m: int, tile_n: int, dim: int) -> list[tuple[int, int]]:
-    """(step_m, stages), best first. Registers of a thread: dK and dV tile_n*dim/128, S and dP step_m*tile_n/128."""
+def _preferences(tile_m: int, tile_n: int, dim: int) -> list[tuple[int, int, int]]:
+    """(step_m, stages, stages_ds), best first. Registers of a thread: dK and dV tile_n*dim/128, S and dP
+    step_m*tile_n/128."""
     smallest = 64 if dim == 96 else 32  # eight warps cannot share 32 x 96
-    fits = [
-        step for step in (128, 64, 32) if smallest <= step <= tile_m and (tile_n * dim + step * tile_n) // 128 <= 192
-    ]
-    return [(step, 2) for step in fits if step >= 64] + [(step, 1) for step in fits]
+    fits = [s for s in (128, 64, 32) if smallest <= s <= tile_m and (tile_n * dim + s * tile_n) // 128 <= 192]
+    two = [(step, 2, stages_ds) for step in fits if step >= 64 for stages_ds in (2, 1)]
+    return two + [(step, 1, stages_ds) for step in fits for stages_ds in (2, 1)]
 
 
-def _shared_bytes(step_m: int, tile_n: int, dim: int, stages: int) -> int:
-    elements = 2 * tile_n * dim + 2 * stages * step_m * dim + 2 * step_m * tile_n
+def _shared_bytes(step_m: int, tile_n: int, dim: int, stages: int, stages_ds: int) -> int:
+    elements = 2 * tile_n * dim + 2 * stages * step_m * dim + (1 + stages_ds) * step_m * tile_n
     statistics = 2 * stages * step_m * 4
     return 2 * elements + statistics + 16 * RING + 16
 
 
-def _split_warps(rows: int, columns: int, warps_m: int | None = None) -> tuple[int, int]:
-    """The split of eight warps that reads least shared memory for a (rows x columns) product: whole 16 x 16 pieces."""
+def _split_warps(rows: int, columns: int, warps_m: int | None = None, by_rows: bool = True) -> tuple[int, int]:
+    """The split of eight warps that reads least shared memory for a (rows x columns) product: whole 16 x 16 pieces. Of
+    equal ones that with more warps by rows, or by columns."""
     splits = [(m, WARPS // m) for m in (1, 2, 4, 8) if warps_m in (None, m)]
     possible = [(m, n) for m, n in splits if rows % (16 * m) == 0 and columns % (16 * n) == 0]
     if not possible:
         raise ValueError(f"eight warps, {warps_m} by rows, cannot share {rows} x {columns}")
-    return min(possible, key=lambda s: (rows // s[0] + columns // s[1], s[1]))
+    return min(possible, key=lambda s: (rows // s[0] + columns // s[1], s[1] if by_rows else s[0]))
