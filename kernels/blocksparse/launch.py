@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from kernels.blocksparse.lists import Band, Bits, BlockList, BlockMask, BlockSpa
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, padded_dim
 
 INT32_MAX = 2**31 - 1
+_KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"}
 L2_BYTES = 32 << 20  # of K and V that tiles launched together should not exceed
 
 Value = Tensor | int | float  # of one argument; a tensor stands for its address, 0 for no tensor
@@ -42,7 +44,8 @@ class Sequences:
 
 def fits(x: Tensor) -> bool:
     """Can a kernel read x (…, rows, heads, dim) as it is: dense last dim, 16-byte aligned rows?"""
-    return x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(stride % 8 == 0 for stride in x.stride()[:-1])
+    *strides, last = x.stride()
+    return last == 1 and x.data_ptr() % 16 == 0 and not any(stride % 8 for stride in strides)
 
 
 def forward(
@@ -78,16 +81,22 @@ def forward_variant(
     q: Tensor, blocks: BlockSparse, softcap: float | None = None, tuning: tuple[tuple[str, int], ...] = ()
 ) -> Variant:
     """The forward kernel that this problem needs."""
-    return Variant(
-        kind="forward",
-        dtype=str(q.dtype).removeprefix("torch."),
-        dim_padded=padded_dim(q.shape[-1]),
-        tile_m=blocks.tile_m,
-        tile_n=blocks.tile_n,
-        mask=mask_kind(blocks.mask),
-        softcap=softcap is not None,
-        tuning=tuning,
+    return _forward_variant(
+        str(q.dtype).removeprefix("torch."),
+        q.shape[-1],
+        blocks.tile_m,
+        blocks.tile_n,
+        mask_kind(blocks.mask),
+        softcap is not None,
+        tuning,
     )
+
+
+@lru_cache(1024)
+def _forward_variant(
+    dtype: str, dim: int, tile_m: int, tile_n: int, mask: str, softcap: bool, tuning: tuple[tuple[str, int], ...]
+) -> Variant:
+    return Variant("forward", dtype, padded_dim(dim), tile_m, tile_n, mask, softcap=softcap, tuning=tuning)
 
 
 def forward_values(
@@ -153,12 +162,14 @@ def sequence_values(sequences: Sequences) -> tuple[Tensor, Tensor, Tensor, Tenso
 
 def operand_strides(x: Tensor) -> tuple[int, int, int]:
     """Elements between batches, rows and heads of (batch, rows, heads, dim) or of packed (rows, heads, dim)."""
-    return (x.stride(0) if x.dim() == 4 else 0, x.stride(-3), x.stride(-2))
+    *batch, row, head, _ = x.stride()
+    return (batch[0] if batch else 0, row, head)
 
 
 def broadcast_strides(x: Tensor) -> tuple[int, int]:
     """Elements between batches and heads of (batch|1, heads|1, …): 0 where one serves all."""
-    return tuple(0 if x.shape[i] == 1 else x.stride(i) for i in (0, 1))  # type: ignore[return-value]
+    (batch, heads), strides = x.shape[:2], x.stride()
+    return (0 if batch == 1 else strides[0], 0 if heads == 1 else strides[1])
 
 
 def list_values(blocks: BlockList) -> tuple[Tensor, Tensor, Tensor]:
@@ -168,7 +179,7 @@ def list_values(blocks: BlockList) -> tuple[Tensor, Tensor, Tensor]:
 
 def mask_kind(mask: BlockMask) -> str:
     """The variant's word for this mask."""
-    return {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"}[type(mask)]
+    return _KINDS[type(mask)]
 
 
 def mask_values(

@@ -25,6 +25,7 @@ Source = Callable[[Variant, str, Seams], Any]
 # Launches on tensors that are not on a CUDA device: (variant, values of its signature, seams).
 Elsewhere = Callable[[Variant, Sequence["torch.Tensor | int | float"], Seams], None]
 
+_NUMBERS = (int, float)
 _FORMATS = {"int32": "i4x", "int64": "q", "float32": "f4x"}
 
 
@@ -146,11 +147,12 @@ def launch(
             raise ValueError(f"q: needs a CUDA device, got one on {device}")
         _elsewhere(variant, values, seams)
         return
-    numbers = [value.data_ptr() if isinstance(value, torch.Tensor) else value for value in values]
+    # isinstance of Tensor is slow
+    numbers = [value if type(value) in _NUMBERS else value.data_ptr() for value in values]  # type: ignore[union-attr]
     index = device.index if device.index is not None else torch.cuda.current_device()
     stream = torch.cuda.current_stream(index).cuda_stream
     if index == torch.cuda.current_device():
-        function(variant, arch_of(torch.device("cuda", index)), seams)(*numbers, stream)
+        function(variant, arch_of(torch.device("cuda", index)), seams)(*numbers, stream)  # type: ignore[arg-type]
     else:
         with torch.cuda.device(index):
-            function(variant, arch_of(torch.device("cuda", index)), seams)(*numbers, stream)
+            function(variant, arch_of(torch.device("cuda", index)), seams)(*numbers, stream)  # type: ignore[arg-type]
