@@ -17,7 +17,8 @@ from kernels.blocksparse.validate import Sizes, check_contents, check_shapes
 from kernels.blocksparse.variant import PADDED_DIMS
 
 DTYPES = (torch.bfloat16, torch.float16)
-# What was checked of each BlockSparse: shapes of q and k, and the tensors of lengths, by identity and version.
+# What was checked of each BlockSparse: shapes of q and k, the schedule's kind; and, by identity and version, the tensors
+# of lengths and of a permutation.
 _Checked: TypeAlias = list[tuple[tuple, list[tuple[weakref.ref, int]]]]
 _checked: weakref.WeakKeyDictionary[BlockSparse, _Checked] = weakref.WeakKeyDictionary()
 
@@ -163,13 +164,16 @@ def _sizes(q: Tensor, k: Tensor, blocks: BlockSparse, lengths: list[Tensor]) -> 
 def _check_once(
     blocks: BlockSparse, rescheduled: BlockSparse, sizes: Sizes, lengths: list[Tensor], packed: bool, shapes: tuple
 ) -> None:
+    positions = rescheduled.schedule.positions
+    tensors = lengths if positions is None else [*lengths, positions]
+    shapes = (*shapes, rescheduled.schedule.kind)
     known = _checked.setdefault(blocks, [])
-    if rescheduled is blocks and any(before == shapes and _same(refs, lengths) for before, refs in known):
+    if any(before == shapes and _same(refs, tensors) for before, refs in known):
         return
     lengths_q: Tensor | None = None
     lengths_k: Tensor | None = None
     if packed:
-        for name, cu, total in zip(("cu_seqlens_q", "cu_seqlens_k"), lengths, (s[0] for s in shapes), strict=True):
+        for name, cu, total in zip(("cu_seqlens_q", "cu_seqlens_k"), lengths, (s[0] for s in shapes[:2]), strict=True):
             steps = cu[1:] - cu[:-1]
             if bool((steps < 0).any()) or int(cu[0]) != 0 or int(cu[-1]) != total:
                 raise ValueError(f"{name}: needs to ascend from 0 to {total}, got {cu.tolist()[:16]}")
@@ -178,20 +182,19 @@ def _check_once(
         sizes = replace(sizes, longest_q=int(lengths_q.max()), longest_k=int(lengths_k.max()))
     elif lengths:
         lengths_q, lengths_k = lengths
-        for name, given, most in zip(("lengths_q", "lengths_k"), lengths, (s[2] for s in shapes), strict=True):
+        for name, given, most in zip(("lengths_q", "lengths_k"), lengths, (s[2] for s in shapes[:2]), strict=True):
             if bool((given < 0).any()) or bool((given > most).any()):
                 raise ValueError(f"{name}: needs lengths from 0 to {most}, got {given.tolist()[:16]}")
     sizes = replace(sizes, lengths_q=lengths_q, lengths_k=lengths_k)
     check_shapes(rescheduled, sizes)
     check_contents(rescheduled, sizes)
-    if rescheduled is blocks:
-        del known[:-7]
-        known.append((shapes, [(weakref.ref(x), x._version) for x in lengths]))
+    del known[:-7]
+    known.append((shapes, [(weakref.ref(x), x._version) for x in tensors]))
 
 
-def _same(refs: list[tuple[weakref.ref, int]], lengths: list[Tensor]) -> bool:
-    return len(refs) == len(lengths) and all(
-        ref() is x and version == x._version for (ref, version), x in zip(refs, lengths, strict=True)
+def _same(refs: list[tuple[weakref.ref, int]], tensors: list[Tensor]) -> bool:
+    return len(refs) == len(tensors) and all(
+        ref() is x and version == x._version for (ref, version), x in zip(refs, tensors, strict=True)
     )
 
 

@@ -245,6 +245,10 @@ def test_lists_are_read_once_for_each_set_of_lengths(monkeypatch):
     lengths[1] = 70
     block_sparse_attention(**call, **both)
     assert len(checked) == 6
+    positions = starts(2, 0, 1).view(1, 1, 3)
+    for schedule in ("ascending", positions, "ascending", positions):
+        block_sparse_attention(**call, schedule=schedule)
+    assert len(checked) == 8
 
 
 def test_what_was_checked_is_forgotten_with_its_blocks():
