@@ -17,8 +17,8 @@ from kernels.blocksparse.validate import Sizes, check_contents, check_shapes
 from kernels.blocksparse.variant import PADDED_DIMS
 
 DTYPES = (torch.bfloat16, torch.float16)
-# What was checked of each BlockSparse: shapes of q and k, the schedule's kind; and, by identity and version, the tensors
-# of lengths and of a permutation.
+# What was checked of each BlockSparse: shapes of q and k, the schedule's kind; and, by identity and version, the
+# tensors of lengths and of a permutation.
 _Checked: TypeAlias = list[tuple[tuple, list[tuple[weakref.ref, int]]]]
 _checked: weakref.WeakKeyDictionary[BlockSparse, _Checked] = weakref.WeakKeyDictionary()
 
