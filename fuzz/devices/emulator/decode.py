@@ -507,8 +507,6 @@ class Decoder:
             raise self.fail(f"copies {size} bytes")
         to, to_immediate, to_wide = self.address(i.operands[0])
         at, at_immediate, at_wide = self.address(i.operands[1])
-        if to_wide and self.width_of(i.operands[0].base or "") != 64:  # type: ignore[attr-defined]
-            raise self.fail()
         rest = list(i.operands[3:])
         if ".L2::cache_hint" in m.group(2):
             rest = rest[:-1]

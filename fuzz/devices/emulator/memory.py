@@ -16,6 +16,7 @@ import torch
 
 from fuzz.devices.emulator import opcodes as op
 
+NORESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python's mmap does not name
 GLOBALS = 64  # segments kept for module variables
 
 
@@ -34,7 +35,7 @@ class Segment:
 
 def reserve(size: int) -> tuple[Any, int]:
     """(owner, address) of zeroed memory that is committed only where it is touched."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
     owner = mmap.mmap(-1, max(size, 4096), flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     return owner, np.frombuffer(owner, dtype=np.uint8).ctypes.data
 
@@ -56,6 +57,8 @@ class Memory:
         extent = (
             sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1 if tensor.numel() else 0
         )
+        if extent * tensor.element_size() > op.MIDDLE - 4096:
+            raise ValueError(f"{name}: {extent * tensor.element_size()} bytes are more than the emulator can address")
         host = tensor.data_ptr()
         low = (number << op.SHIFT) + op.MIDDLE + host % 4096
         self.segments[number] = Segment(name, low, low + extent * tensor.element_size(), host, tensor, fresh)
