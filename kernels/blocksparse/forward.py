@@ -178,6 +178,7 @@ class Forward:
         batch, head = group_head // heads_q, group_head % heads_q
         if reverse != 0:
             m_block = m_blocks - 1 - m_block
+        walk = walk_of(lists, (batch, head, m_block))
         seq_q = sequence(queries[0], queries[1], batch)
         seq_k = sequence(keys[0], keys[1], batch)
         first_row = m_block * self.variant.tile_m
@@ -198,7 +199,7 @@ class Forward:
                 (batch, head, m_block),
                 seq_q,
                 seq_k,
-                lists,
+                walk,
                 mask,
                 to_tanh,
                 to_log2,
@@ -228,7 +229,7 @@ class Forward:
         place,
         seq_q: Sequence,
         seq_k: Sequence,
-        lists,
+        walk,
         mask,
         to_tanh,
         to_log2,
@@ -267,7 +268,7 @@ class Forward:
             k=(*k, storage[1]),
             v=(*v, storage[2]),
             length_k=seq_k.length,
-            walk=walk_of(lists, place),
+            walk=walk,
             mask=mask,
             mask_rows=MaskRows(warps, thread, (tile_m, step)),
             place=place,
