@@ -25,6 +25,7 @@ from fuzz.targets.blocksparse_sessions import variants_for
 from fuzz.targets.target import Device, DeviceError, Execution, Rule, Support, Tensors
 from fuzz.verdict import Finding
 from kernels.blocksparse.lists import BlockSparse
+from kernels.blocksparse.variant import Seams, Variant
 from oracles import metadata, protocol
 from oracles.numerics import FUSED
 from oracles.problem import Problem, cumulative
@@ -109,6 +110,10 @@ class BundledBlockSparse(AutogradTarget):
     def builds(self, case: Case, arch: str) -> tuple[Build, ...]:
         """The kernels that a case launches, for `arch`."""
         from fuzz.devices.cuda import build_of
+
+        return tuple(build_of(variant, arch, planted) for variant, planted in self._kernels(case))
+
+    def _kernels(self, case: Case) -> list[tuple[Variant, Seams]]:
         from kernels.blocksparse.launch import forward_variant
         from kernels.blocksparse.launch_backward import backward_variants, seams_of
         from kernels.blocksparse.seams import find_seams
@@ -120,7 +125,7 @@ class BundledBlockSparse(AutogradTarget):
         if case.problem.backward:
             kernels = backward_variants(q, blocks, softcap, bool(options["deterministic"]))
             found += [(variant, seams_of(seams.backward, variant.kind)) for variant in kernels]
-        return tuple(build_of(variant, arch, planted) for variant, planted in found)
+        return found
 
     def inspect(self, case: Case) -> list[Finding]:
         """The case's block lists against the token predicate, then whether the backward pass ends."""
@@ -141,9 +146,18 @@ class BundledBlockSparse(AutogradTarget):
             obtain(build)
         if self.runs:
             _connect(self.device)
+            if self.device == "cuda":
+                self._load(case)
             self._blocks(case, tensors.q.device)
             self._visited = self._visits(case, blocks_of(case))
         self._repeat = 0
+
+    def _load(self, case: Case) -> None:
+        """Into the GPU: importing the toolchain and loading a module take seconds, which are not the kernel's."""
+        from kernels.blocksparse.launcher import function
+
+        for variant, planted in self._kernels(case):
+            function(variant, self._arch(), planted).load()
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O and LSE."""

@@ -113,9 +113,13 @@ class Function:
         if local.result.value:
             raise RuntimeError(f"launching the block-sparse kernel failed with CUDA error {local.result.value}")
 
-    def _prepare(self, local: threading.local) -> None:
+    def load(self) -> None:
+        """Load it into the current device now; the first call does so otherwise, at a cost of up to a second."""
         if self._executor is None:
             self._executor = self.compiled.to(None)
+
+    def _prepare(self, local: threading.local) -> None:
+        self.load()
         local.values = ctypes.create_string_buffer(8 * self._count)
         local.result = ctypes.c_int32(0)
         start = ctypes.addressof(local.values)
