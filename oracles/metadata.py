@@ -58,8 +58,9 @@ def check(problem: Problem, of: Metadata) -> list[Finding]:
     """Findings of oracle "metadata", one for each kind of fault and direction; none where all is right.
 
     Kinds: malformed (rows outside of the index, blocks out of range), duplicate (listed twice, or partial and full),
-    missing, wrong (full but masked, listed but empty, a mask that differs), mismatched (backward against forward),
-    order (ranks, or a schedule that is no permutation).
+    missing, wrong (full but masked, listed but empty, a mask that differs), mismatched (backward
+    against forward: listed one way only, or full backward alone; full forward and partial backward, with a mask that
+    keeps all, is right), order (ranks, or a schedule that is no permutation).
     """
     truth = tiles(problem, of.tile_m, of.tile_n)
     forward, found = _entries(problem, of, of.forward, backward=False)
@@ -71,10 +72,10 @@ def check(problem: Problem, of: Metadata) -> list[Finding]:
     found += more
     found += _against_truth(backward, truth, "backward")
     found += _masks(problem, of, backward, of.slot_backward, "backward")
-    kinds = [{(e.tile, e.full) for e in entries} for entries in (forward, backward)]
-    found += _finding(
-        "mismatched", "backward", [tile for tile, _ in sorted(kinds[0] ^ kinds[1])], "listed one way only"
-    )
+    sides = [{e.tile for e in entries} for entries in (forward, backward)]
+    found += _finding("mismatched", "backward", sorted(sides[0] ^ sides[1]), "listed one way only")
+    fulls = [{e.tile for e in entries if e.full} for entries in (forward, backward)]
+    found += _finding("mismatched", "backward", sorted((fulls[1] - fulls[0]) & sides[0]), "full backward alone")
     if of.ranks is not None and of.launch_order is not None:
         found += _order(problem, of, backward)
     return found

@@ -5,9 +5,9 @@ a handful of policies is tried on a model of the kernel and the best one taken. 
 whatever is chosen cannot deadlock, with any number of resident CTAs (NOTE [write order]). Runs on the host, in numpy,
 once for a mask; meant for lists of up to a few thousand n blocks.
 
-NOTE [model] CTAs start in launch order, each when a slot is free. A CTA takes `start`, then for each entry `compute`;
-then it may add to the dQ tile once the CTA of the rank before has, which takes `add`. So a CTA depends on earlier ones
-only, and its times follow in one pass over its entries.
+NOTE [model] CTAs start in launch order, each when a slot is free. A CTA takes `start`, then for each entry `compute`,
+and `masked` for a partial one; then it may add to the dQ tile once the CTA of the rank before has, which takes `add`.
+So a CTA depends on earlier ones only, and its times follow in one pass over its entries.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.blocksparse.lists import Bits, BlockList, BlockLists, BlockSparse
+from kernels.blocksparse.lists import Band, Bits, BlockList, BlockLists, BlockSparse, Intervals
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permutation
+from kernels.blocksparse.transpose import in_one_list
 from kernels.blocksparse.write_order import with_order
 
+IN_ONE = ", in one list"
 CANDIDATES = 32  # n blocks that the greedy policy compares at each step
 
 Order = Callable[[np.ndarray, np.ndarray], np.ndarray]  # tiles of a segment, their times of release -> positions
@@ -32,11 +34,12 @@ Order = Callable[[np.ndarray, np.ndarray], np.ndarray]  # tiles of a segment, th
 @dataclass(frozen=True)
 class Costs:
     """Times of NOTE [model], in units of one block's products; the defaults are an H100's order of magnitude at dim
-    128."""
+    128. masked is what a partial block takes more."""
 
     start: float = 1.0
     compute: float = 1.0
     add: float = 0.15
+    masked: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,10 @@ class Run:
 class Plan:
     """blocks: with the schedule, the rows of the backward lists in the order of their visits, and ranks.
     estimates: model time of each policy, summed over (sequence, KV head)s; chosen: the policy of each of them;
-    bound: of each, summed, what no order can beat."""
+    makespan: model time of what was chosen; bound: of each, summed, what no order can beat."""
 
     blocks: BlockSparse
+    makespan: float
     bound: float
     estimates: dict[str, float]
     chosen: tuple[str, ...]
@@ -76,21 +80,36 @@ def least_blocking(
     blocks  with backward lists; on any device (its lists are copied to the host and back)
     batch   sequences; may be left at 1 where the lists have one for each
     slots   CTAs that are resident at once; pairs: (sequence, KV head) pairs whose CTAs are launched side by side
-    Raises ValueError without backward lists, or where heads_kv does not divide heads_q.
+    Where the mask is computed (Intervals, Band), lists of partial blocks alone are tried too (transpose.in_one_list):
+    a row's blocks then come in any order, for instance those of a window one after another. Raises ValueError without
+    backward lists, or where heads_kv does not divide heads_q.
     """
     if blocks.backward is None:
         raise ValueError("blocks.backward: needs backward lists, got None")
     if heads_kv < 1 or heads_q % heads_kv:
         raise ValueError(f"heads_kv: needs a divisor of heads_q = {heads_q}, got {heads_kv}")
     costs = Costs() if costs is None else costs
+    own = max(1, slots // max(1, min(pairs, heads_kv * max(batch, blocks.backward.partial.batch))))
+    plan = _planned(blocks, heads_q, heads_kv, own, costs)
+    if isinstance(blocks.mask, Intervals | Band):
+        joined = _planned(in_one_list(blocks), heads_q, heads_kv, own, costs)
+        estimates = plan.estimates | {name + IN_ONE: time for name, time in joined.estimates.items()}
+        if joined.makespan < plan.makespan * (1 - 1e-6):
+            plan = replace(joined, bound=plan.bound, chosen=tuple(name + IN_ONE for name in joined.chosen))
+        plan = replace(plan, estimates=estimates)
+    return plan
+
+
+def _planned(blocks: BlockSparse, heads_q: int, heads_kv: int, own: int, costs: Costs) -> Plan:
+    """The best plan for lists as they are; own: slots for each (sequence, KV head)."""
+    assert blocks.backward is not None
     lists = (blocks.backward.partial, blocks.backward.full)
-    own = max(1, slots // max(1, min(pairs, heads_kv * max(batch, lists[0].batch))))
     batch, heads = lists[0].batch, 1 if lists[0].heads == 1 else heads_kv
     rows = [_rows(one) for one in lists]
     orders = np.zeros((batch, heads, lists[0].rows), dtype=np.int32)
     places = [np.arange(one.capacity) for one in lists]
     estimates: dict[str, float] = {}
-    chosen, least = [], 0.0
+    chosen, least, makespan = [], 0.0, 0.0
     for b in range(batch):
         for head in range(heads):
             group = range(heads_q // heads_kv)
@@ -99,6 +118,7 @@ def least_blocking(
             name, order, visits, found = best(segments, own, costs)
             chosen.append(name)
             least += bound(segments, own, costs)
+            makespan += found[name].makespan
             orders[b, head] = order
             for policy, run in found.items():
                 estimates[policy] = estimates.get(policy, 0.0) + run.makespan
@@ -108,7 +128,7 @@ def least_blocking(
     simple = {0: ASCENDING, 1: DESCENDING}
     ladder = np.arange(lists[0].rows)
     alike = next((simple[i] for i, o in enumerate((ladder, ladder[::-1])) if (orders == o).all()), None)
-    return Plan(with_order(arranged, alike or permutation(positions)), least, estimates, tuple(chosen))
+    return Plan(with_order(arranged, alike or permutation(positions)), makespan, least, estimates, tuple(chosen))
 
 
 def estimate(
@@ -171,7 +191,7 @@ def run(segments: Segments, order: list[int], slots: int, costs: Costs, visit: O
     waiting, end, visits = 0.0, 0.0, {}
     for n in order:
         finish, visits[n] = _visit(segments[n], free[0], release, costs, visit)
-        waiting += finish - free[0] - costs.start - (costs.compute + costs.add) * sum(map(len, segments[n]))
+        waiting += finish - free[0] - costs.start - _work(segments[n], costs)
         end = max(end, finish)
         heapreplace(free, finish)
     return Run(end, waiting, visits)
@@ -179,7 +199,7 @@ def run(segments: Segments, order: list[int], slots: int, costs: Costs, visit: O
 
 def bound(segments: Segments, slots: int, costs: Costs) -> float:
     """What no order can beat: all work shared evenly, or the longest CTA alone."""
-    work = [costs.start + (costs.compute + costs.add) * sum(map(len, parts)) for parts in segments]
+    work = [costs.start + _work(parts, costs) for parts in segments]
     return max(sum(work) / slots, max(work, default=0.0))
 
 
@@ -198,8 +218,7 @@ def greedy(segments: Segments, preference: np.ndarray, slots: int, costs: Costs)
         keyed = []
         for n in choice:
             finish, _ = _visit(segments[n], free[0], release.copy(), costs, by_release)
-            work = (costs.compute + costs.add) * sum(map(len, segments[n]))
-            keyed.append((round(finish - free[0] - work, 6), preference[n], n))
+            keyed.append((round(finish - free[0] - _work(segments[n], costs), 6), preference[n], n))
         n = min(keyed)[2]
         finish, _ = _visit(segments[n], free[0], release, costs, by_release)
         heapreplace(free, finish)
@@ -228,7 +247,7 @@ def _visit(
     parts: list[np.ndarray], start: float, release: np.ndarray, costs: Costs, visit: Order
 ) -> tuple[float, list[np.ndarray]]:
     """When a CTA that starts now ends, and the order of its visits; notes what it releases and when."""
-    now, step = start + costs.start, costs.compute + costs.add
+    now = start + costs.start
     orders: list[np.ndarray] = []
     for i, tiles in enumerate(parts):
         # Heads of a group that share a list have one order, the first one's.
@@ -239,13 +258,23 @@ def _visit(
         orders.append(order)
         if not len(tiles):
             continue
-        here = tiles[order]
+        here, step = tiles[order], _step(i, costs)
         ideal = step * np.arange(1, len(here) + 1)
         # t[i] = max(t[i - 1] + compute, release[i]) + add, with t[i] = late[i] + ideal[i]
         late = np.maximum.accumulate(np.maximum(release[here] + costs.add - ideal, now))
         release[here] = late + ideal
         now = float(late[-1] + ideal[-1])
     return now, orders
+
+
+def _step(part: int, costs: Costs) -> float:
+    """Time of an entry of a part, partial or full."""
+    return costs.compute + costs.add + costs.masked * (part % 2 == 0)
+
+
+def _work(parts: list[np.ndarray], costs: Costs) -> float:
+    """Time of a CTA's entries without waiting."""
+    return sum(_step(i, costs) * len(part) for i, part in enumerate(parts))
 
 
 def _tiles(segments: Segments) -> int:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.blocksparse.lists import Bits, BlockList, BlockLists, BlockSparse, entries, exclusive_sum
+from kernels.blocksparse.lists import Band, Bits, BlockList, BlockLists, BlockSparse, Intervals, entries, exclusive_sum
 
 
 def transpose(blocks: BlockList, rows: int) -> tuple[BlockList, Tensor]:
@@ -47,6 +47,32 @@ def with_backward(blocks: BlockSparse, n_blocks: int) -> BlockSparse:
     if isinstance(mask, Bits):
         mask = replace(mask, slot_backward=mask.slot[source])
     return replace(blocks, backward=BlockLists(partial, full), mask=mask, order=None)
+
+
+def in_one_list(blocks: BlockSparse) -> BlockSparse:
+    """The same blocks with all backward entries listed as partial, each row ascending.
+
+    A CTA visits its partial blocks before its full ones; listed as one it visits them in any order that the list has,
+    and masks full blocks in vain. For a mask that is computed from parameters (Intervals, Band). Raises ValueError for
+    others.
+    """
+    if not isinstance(blocks.mask, Intervals | Band) or blocks.backward is None:
+        raise ValueError(f"blocks.mask: needs Intervals or Band, and backward lists, got {type(blocks.mask).__name__}")
+    partial, full = blocks.backward.partial, blocks.backward.full
+    m_blocks = blocks.m_blocks
+    both = BlockList(
+        torch.stack((partial.count, full.count), -1).flatten(2),
+        torch.cat((partial.index, full.index)),
+        torch.stack((partial.begin, full.begin + partial.capacity), -1).flatten(2),
+    )
+    e = entries(both)
+    last = partial.count.numel() * m_blocks
+    key = torch.where(e.valid, e.row // 2 * m_blocks + both.index[e.place], last)
+    index = torch.remainder(torch.sort(narrowed(key, last)).values, max(m_blocks, 1)).to(torch.int32)
+    count = partial.count + full.count
+    nothing = BlockList.empty(partial.batch, partial.heads, partial.rows, index.device)
+    lists = BlockLists(BlockList(count, index, exclusive_sum(count)), nothing)
+    return replace(blocks, backward=lists, order=None)
 
 
 def narrowed(key: Tensor, largest: int) -> Tensor:

@@ -75,7 +75,8 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
 
     Rows within the index tensor and not shared, none for blocks past a sequence's end; entries in range, none twice,
     none both partial and full; backward lists the transpose of forward lists; slots in range and the same both ways; a
-    permutation that is one; ranks that are those of the schedule. A list for all sequences must fit the shortest.
+    permutation that is one; ranks that are those of the schedule. A list for all sequences must fit the shortest. Where
+    the mask is computed (Intervals, Band), backward lists may have full blocks as partial ones (transpose.in_one_list).
     """
     rows = _blocks_of(sizes.lengths_q, sizes.longest_q, blocks.tile_m, sizes, blocks.device)
     cols = _blocks_of(sizes.lengths_k, sizes.longest_k, blocks.tile_n, sizes, blocks.device)
@@ -88,6 +89,8 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
         return
     backward = _check_entries(blocks.backward, "blocks.backward", cols, rows, "m_block")
     m_blocks, n_blocks = blocks.forward.rows, blocks.backward.rows
+    if isinstance(blocks.mask, Intervals | Band):
+        forward = _moved_to_partial(forward, backward, m_blocks, n_blocks)
     for kind, one, other in zip(("partial", "full"), forward, backward, strict=True):
         here, by_here = ((one.group * m_blocks + one.row) * n_blocks + one.col).sort()
         there, by_there = ((other.group * m_blocks + other.col) * n_blocks + other.row).sort()
@@ -261,6 +264,22 @@ def _check_list(one: BlockList, field: str, rows: Tensor, cols: Tensor, what: st
             f"{at // width % one.rows}"
         )
     return _Listed(group, row, col)
+
+
+def _moved_to_partial(
+    forward: tuple[_Listed, _Listed], backward: tuple[_Listed, _Listed], m_blocks: int, n_blocks: int
+) -> tuple[_Listed, _Listed]:
+    """Forward entries, those among the partial ones that are full forward and partial backward."""
+    partial, full = forward
+    here = (full.group * m_blocks + full.row) * n_blocks + full.col
+    there = (backward[0].group * m_blocks + backward[0].col) * n_blocks + backward[0].row
+    moved = torch.isin(here, there)
+    joined = (torch.cat((a, b[moved])) for a, b in zip(_fields(partial), _fields(full), strict=True))
+    return _Listed(*joined), _Listed(*(x[~moved] for x in _fields(full)))
+
+
+def _fields(listed: _Listed) -> tuple[Tensor, Tensor, Tensor]:
+    return listed.group, listed.row, listed.col
 
 
 def _check_slots(slot: Tensor, lists: BlockList, words: Tensor, name: str) -> Tensor:

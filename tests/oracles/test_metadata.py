@@ -174,3 +174,13 @@ def test_heads_and_sequences_are_told_apart():
     for_all = List(count[:1, :1], index, begin[:1, :1])
     found = check(asked, Metadata(64, 64, (nothing, for_all)))
     assert {finding.kind for finding in found} == {"missing", "wrong", "malformed"}
+
+
+def test_full_forward_and_partial_backward_is_right_where_the_mask_keeps_all():
+    asked = problem(Window(left=127, right=127), (128,), (128,))
+    bounds = torch.full((1, 1, 1, 128), 128, dtype=torch.int32)
+    full, partial = ((of_rows([cell * 2] * 2, "M"), of_rows([cell * 2] * 2, "F")) for cell in "FM")
+    assert check(asked, Metadata(64, 64, full, partial, bounds=bounds)) == []
+    (found,) = check(asked, Metadata(64, 64, partial, full, bounds=bounds))
+    assert (found.kind, found.tensor) == ("mismatched", "backward")
+    assert found.message.startswith("full backward alone")
