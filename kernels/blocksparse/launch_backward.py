@@ -143,7 +143,7 @@ def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool)
     Atomic adds: one after the other, so that what is in flight reads few heads' Q and dO, from L2. Ordered adds:
     several, so that fewer of the CTAs in flight wait for one another.
     """
-    return 8 if deterministic else 1
+    return 16 if deterministic else 1
 
 
 def backward_launches(

@@ -128,8 +128,8 @@ class BackwardKernel:
 
         by_key = tile_layout(tiling.tile_n, tiling.dim)
         by_query = staged_layout(tiling.step_m, tiling.dim, tiling.stages)
-        square = (tile_layout(tiling.step_m, tiling.tile_n), staged_layout(tiling.step_m, tiling.tile_n, tiling.stages_ds))
-        values = cute.make_layout((tiling.step_m, tiling.stages))
+        square = (tile_layout(tiling.step_m, tiling.tile_n), staged_layout(tiling.step_m, tiling.tile_n,
+        tiling.stages_ds)) values = cute.make_layout((tiling.step_m, tiling.stages))
         return Storage(
             *(tensor(layout) for layout in (by_key, by_key, by_query, by_query, *square)),
             *(tensor(values, Float32) for _ in range(2)),
@@ -184,12 +184,13 @@ class BackwardKernel:
             band_offset = read(mask.band_offset, batch * mask.band_stride)
         first_head = head_kv * counts.group
         total = entries(lists, batch, n_block, first_head, counts.group)
+        if total > 0:  # before the first blocks are looked up, which takes as long
+            load_rows(loads.copy, k, sK, keys_left)
+            load_rows(loads.copy, v, sV, keys_left)
         if thread < RING:
             fill_ring(variant, lists, batch, n_block, first_head, total, sRing, thread)
         cute.arch.sync_threads()
         if total > 0:
-            load_rows(loads.copy, k, sK, keys_left)
-            load_rows(loads.copy, v, sV, keys_left)
             load_step(loads, batch, seq_q, block_at(sRing, Int32(0)), Int32(0), targets, Int32(0), Boolean(True))
         cute.arch.cp_async_commit_group()
 
@@ -198,8 +199,8 @@ class BackwardKernel:
         for iteration in cutlass.range(iterations, unroll=1):
             entry, step, stage = iteration // steps, iteration % steps, iteration % stages
             cute.arch.cp_async_wait_group(0)
-            cute.arch.sync_threads()  # this step's tiles and the last one's dS are here, and all threads are done with it
-            if iteration > 0:
+            cute.arch.sync_threads()  # this step's tiles and the last one's dS are here, and all threads are done with
+            it if iteration > 0:
                 self.let_go_in(iteration, order, counts, batch, sRing, thread)
                 self.add_dq(to_dq, (iteration - 1) % stages_ds, mdQ, target, thread)
                 if cutlass.const_expr(stages_ds == 1):
@@ -280,14 +281,15 @@ class BackwardKernel:
         store_rows(loads.copy, sK, dk, keys_left)
         store_rows(loads.copy, sV, dv, keys_left)
 
-    # NOTE [groups] A tile of keys is shared by groups of neighbouring warps: what a group needs of P and dS for its part of dV
-    # and dK, it has computed itself. So within a step it waits for itself only, and groups drift apart, one computing
-    # exponentials while another multiplies. Only dQ needs all of dS; it is computed one step late, after the next barrier.
+    # NOTE [groups] A tile of keys is shared by groups of neighbouring warps: what a group needs of P and dS for its
+    # part of dV # and dK, it has computed itself. So within a step it waits for itself only, and groups drift apart,
+    # one computing # exponentials while another multiplies. Only dQ needs all of dS; it is computed one step late,
+    # after the next barrier.
     #
-    # NOTE [who waits] A block's turn is awaited by one thread while all compute dK; the next step's barrier lets all threads
-    # add, and the barrier after that orders their adds before the release. So neither costs a barrier of its own, and the
-    # two threads are of different warps, whose stalls others fill. A CTA may wait for a turn before it has released the last
-    # one: it waits for older CTAs only, so the oldest still never waits.
+    # NOTE [who waits] A block's turn is awaited by one thread while all compute dK; the next step's barrier lets all
+    # threads # add, and the barrier after that orders their adds before the release. So neither costs a barrier of its
+    # own, and the # two threads are of different warps, whose stalls others fill. A CTA may wait for a turn before it
+    # has released the last # one: it waits for older CTAs only, so the oldest still never waits.
 
     @cute.jit
     def sync_group(self, thread: Int32) -> None:
@@ -321,7 +323,8 @@ class BackwardKernel:
     def let_go_in(
         self, iteration: Int32, order: Order, counts: Counts, batch: Int32, sRing: cute.Tensor, thread: Int32
     ) -> None:
-        """After an iteration's barrier: releases the block whose last step's adds were issued in the iteration before."""
+        """After an iteration's barrier: releases the block whose last step's adds were issued in the iteration
+        before."""
         steps = self.tiling.steps
         if cutlass.const_expr(self.variant.deterministic):
             if iteration > steps and (iteration - 1) % steps == 0:

@@ -1,8 +1,8 @@
 """Masks of the backward kernel: for each row that a thread holds, a bit per key, whatever the mask comes from.
 
-A warp's columns of the scores are adjacent (`Product.columns_together`), so that one row of a packed mask is one or two words,
-and an interval of keys is a run of bits: a quarter of the words that common/masks.py needs for warps whose columns
-interleave.
+A warp's columns of the scores are adjacent (`Product.columns_together`), so that one row of a packed mask is one or
+two words, and an interval of keys is a run of bits: a quarter of the words that common/masks.py needs for warps whose
+columns interleave.
 """
 
 import cutlass
