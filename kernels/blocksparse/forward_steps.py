@@ -174,7 +174,7 @@ def load_words(w: Work, entry: Int32, first_key: Int32, first_column: Int32) -> 
             w.mask_rows,
             w.mask,
             (w.variant.tile_m, w.variant.tile_n),
-            w.walk.partial_at + entry,
+            w.walk.first + entry,
             w.place[0],
             w.place[1],
             w.band_offset,

@@ -58,22 +58,25 @@ def read(pointer: cute.Pointer, at: Int32 | Int64):
 
 
 class Walk(NamedTuple):
-    """One row of both lists as one sequence of entries: the partial ones, then the full ones."""
+    """One row of both lists as one sequence of entries: the partial ones, then the full ones.
 
-    partial_index: cute.Pointer
-    partial_at: Int64
+    partial, full  where entry e of the walk stands in the index of its list, less e
+    first          position of the first partial entry in its index: that of its mask's slot
+    """
+
+    partial: cute.Pointer
+    full: cute.Pointer
+    first: Int64
     n_partial: Int32
-    full_index: cute.Pointer
-    full_at: Int64
     entries: Int32
 
 
 def walk_of(lists: tuple[BlockList, BlockList], place: tuple[Int32, Int32, Int32]) -> Walk:
     """The walk over row place[2] of (partial, full) for batch place[0] and head place[1]."""
     (partial, full), (batch, head, row) = lists, place
-    n_partial, partial_at = partial.row(batch, head, row)
-    n_full, full_at = full.row(batch, head, row)
-    return Walk(partial.index, partial_at, n_partial, full.index, full_at - n_partial, n_partial + n_full)
+    n_partial, first = partial.row(batch, head, row)
+    n_full, first_full = full.row(batch, head, row)
+    return Walk(partial.index + first, full.index + (first_full - n_partial), first, n_partial, n_partial + n_full)
 
 
 @cute.jit
@@ -81,7 +84,7 @@ def listed(walk: Walk, entry: Int32) -> Int32:
     """The block of one entry of a walk."""
     block = Int32(0)
     if entry < walk.n_partial:
-        block = read(walk.partial_index, walk.partial_at + entry)
+        block = read(walk.partial, entry)
     else:
-        block = read(walk.full_index, walk.full_at + entry)
+        block = read(walk.full, entry)
     return block
