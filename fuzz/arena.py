@@ -72,9 +72,15 @@ class Arena:
         return [_explain(self, pristine, where)]
 
 
-def build(case: Case, device: torch.device | str) -> Arena:
-    """Makes a Case's inputs on `device`; the same bits on every device."""
-    values = make_values(case, device)
+def build(
+    case: Case, device: torch.device | str, values: dict[str, Tensor] | None = None, poison: int = POISON
+) -> Arena:
+    """Makes a Case's inputs on `device`; the same bits on every device.
+
+    values  other numbers than the recipe's, exactly representable in the problem's dtype
+    poison  the byte that lies between the elements
+    """
+    values = make_values(case, device) if values is None else values
     slots, size = [], GUARD_BYTES
     for name, value in values.items():
         dtype = _dtype(case, name)
@@ -85,7 +91,7 @@ def build(case: Case, device: torch.device | str) -> Arena:
         slots.append(Slot(name, start, stop, tuple(value.shape), strides, dtype))
         size = stop + GUARD_BYTES
     size = -(-size // 8) * 8
-    arena = Arena(torch.full((size,), POISON, dtype=torch.uint8, device=device), tuple(slots))
+    arena = Arena(torch.full((size,), poison, dtype=torch.uint8, device=device), tuple(slots))
     for name, value in values.items():
         made = arena.tensor(name)
         assert made is not None

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from oracles.metamorphic import RELATIONS
 from oracles.problem import Problem
 
 VERSION = 1
@@ -62,13 +63,19 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One execution to judge. `variant` holds the target's own options; `repeats` runs must agree bit for bit."""
+    """One execution to judge.
+
+    variant    the target's own options
+    repeats    so many runs must agree bit for bit
+    relations  how the question is asked again (oracles/metamorphic.py); their draws come from the inputs' seed
+    """
 
     target: str
     problem: Problem
     inputs: Inputs = Inputs()
     variant: dict[str, str | int | bool] = {}
     repeats: int = 3
+    relations: tuple[str, ...] = ()
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -76,6 +83,9 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             raise ValueError(f"version: this program reads version {VERSION}, got {self.version}")
         if not 1 <= self.repeats <= 10_000:
             raise ValueError(f"repeats: must be between 1 and 10000, got {self.repeats}")
+        for name in self.relations:
+            if name not in RELATIONS:
+                raise ValueError(f"relations: must be of {', '.join(RELATIONS)}, got {name!r}")
 
     def __hash__(self) -> int:
         return hash(self.id)

@@ -16,22 +16,25 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import msgspec
 import torch
+from msgspec.structs import replace as replace_struct
 from torch import Tensor
 
 from fuzz.arena import Arena, build
 from fuzz.case import Case
 from fuzz.collect import to_cpu
 from fuzz.disturb import disturbed
-from fuzz.memory import Guarded, poison_cuda, poison_malloc
-from fuzz.targets.target import DeviceError, Execution, Inspected, Target, Varying, refusal
+from fuzz.memory import POISON, Guarded, poison_cuda, poison_malloc
+from fuzz.related import Asked, asked
+from fuzz.related import judge as judge_related
+from fuzz.targets.target import DeviceError, Execution, Inspected, Target, Tensors, Varying, refusal
 from fuzz.verdict import Finding, Outcome, Place, Verdict, Worst
 from oracles import accuracy, determinism
 from oracles.answers import Answers
+from oracles.numerics import Numerics
 from oracles.problem import Problem, shapes
 from oracles.reference import reference
-from oracles.same_precision import same_precision
+from oracles.same_precision import Same, same_precision
 
 Enter = Callable[[str, float], None]
 
@@ -75,6 +78,7 @@ class _Raised(Exception):
         super().__init__(str(error))
         self.error = error
         self.warned = warned
+        self.asked = ""  # with what the case was asked otherwise, where that run raised
 
 
 def execute(case: Case, target: Target, enter: Enter, device: torch.device | str | None = None) -> Verdict:
@@ -94,7 +98,7 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
             return _expect_refusal(case, target, pristine.to(where), clock, refused.why)
         return _judge(case, target, pristine, where, clock)
     except _Raised as raised:
-        return _raised(case, raised.error, clock, raised.warned)
+        return _raised(case, raised.error, clock, raised.warned, raised.asked)
     finally:
         clock.stop()
 
@@ -125,14 +129,18 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
         return _not_run(case, target, foreseen, pristine, clock)
     clock.start("reference", INPUTS_LIMIT + case.problem.pairs * 1e-5)
     right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
-    same = same_precision(problem, given.q, given.k, given.v, bias=given.bias, do=given.do, numerics=target.numerics)
+    same = _same(problem, given, target.numerics)
     seal = _checksum(right, same.runs, same.noise)
-    runs = _run_all(case, target, pristine.to(where), pristine.buffer.device, clock)
+    variations = _variations(case, target, pristine, clock)
+    runs = _run_all(case, target, pristine.to(where), pristine.buffer.device, clock, variations)
     clock.start("judge", INPUTS_LIMIT)
     findings = runs.memory_findings((seal != _checksum(right, same.runs, same.noise)).any())
-    executions = runs.executions
+    executions, related = runs.executions[: case.repeats], runs.executions[case.repeats :]
     findings += _shape_findings(problem, executions[0].answers)
-    findings += _proof_findings(target, executions)
+    for of, execution in zip(variations, related, strict=True):
+        wrong = _shape_findings(of.case.problem, execution.answers)
+        findings += [replace_struct(f, message=f"asked with {of.relation.meaning}: {f.message}") for f in wrong]
+    findings += _proof_findings(target, runs.executions)
     if any(f.oracle == "protocol" for f in findings):
         return _verdict(case, findings, clock, executions)
     unstable = determinism.compare([e.answers for e in executions])
@@ -143,8 +151,34 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
     may_differ = target.may_differ(case) if isinstance(target, Varying) else frozenset()
     unstable = [f for f in unstable if target.deterministic and f.tensor not in may_differ]
     findings += [*worst.findings, *unstable, *foreseen]
+    if not findings:
+        for of, execution in zip(variations, related, strict=True):
+            first, theirs = executions[0].answers, execution.answers
+            findings += judge_related(
+                of, target, case, first, theirs, partial(_budget, case, target, given, right, same)
+            )
     flaky = (len(bad), len(judged)) if 0 < len(bad) < len(judged) else (0, 0)
     return _verdict(case, findings, clock, executions, judgement=worst, flaky=flaky)
+
+
+def _variations(case: Case, target: Target, pristine: Arena, clock: Clock) -> list[Asked]:
+    """How the case is asked otherwise, with inputs for each."""
+    if not case.relations:
+        return []
+    clock.start("inputs", INPUTS_LIMIT)
+    return asked(case, target, pristine)
+
+
+def _same(problem: Problem, given: Tensors, numerics: Numerics) -> Same:
+    return same_precision(problem, given.q, given.k, given.v, bias=given.bias, do=given.do, numerics=numerics)
+
+
+def _budget(
+    case: Case, target: Target, given: Tensors, right: Answers, same: Same, change: Callable[[Numerics], Numerics]
+) -> tuple[Answers, Same]:
+    """The reference, and the same-precision run of the target's numerics as a relation changes them."""
+    changed = change(target.numerics)
+    return right, same if changed == target.numerics else _same(case.problem, given, changed)
 
 
 def _inspected(case: Case, target: Target, clock: Clock) -> list[Finding]:
@@ -166,19 +200,20 @@ def _not_run(case: Case, target: Target, foreseen: list[Finding], pristine: Aren
 
 @dataclass
 class _Runs:
-    """The repeats of one case: each with its own copy of the inputs and its own guard bands, looked at afterwards."""
+    """The runs of one case, the repeats first: each with its own copy of its inputs and its own guard bands, looked at
+    afterwards. `arenas` are the copies, each beside what it is to be compared with."""
 
-    pristine: Arena
+    device: torch.device
     executions: list[Execution] = field(default_factory=list)
-    arenas: list[Arena] = field(default_factory=list)
+    arenas: list[tuple[Arena, Arena]] = field(default_factory=list)
     guards: list[Guarded] = field(default_factory=list)
     written: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
 
     def collect(self, home: torch.device) -> None:
         """Looks, without waiting, at what was written where it must not be; brings the answers home, waiting once."""
-        device = self.pristine.buffer.device
+        device = self.device
         touched = [guard.touched(device) for guard in self.guards]
-        changed = [(arena.buffer != self.pristine.buffer).any() for arena in self.arenas]
+        changed = [(arena.buffer != pristine.buffer).any() for arena, pristine in self.arenas]
         self.written = torch.stack([*touched, *changed])
         if home != device:
             answers, self.written = to_cpu([e.answers for e in self.executions], self.written)
@@ -193,29 +228,40 @@ class _Runs:
             return []
         if bool(broken):
             raise AssertionError("the reference changed while the kernel ran")
-        for arena, guard in zip(self.arenas, self.guards, strict=True):
-            found = [*arena.changes(self.pristine), *guard.check()]
-            if found:
+        for arena, pristine in self.arenas:
+            if found := arena.changes(pristine):
+                return found
+        for guard in self.guards:
+            if found := guard.check():
                 return found
         return []
 
+    def fresh(self, pristine: Arena) -> Arena:
+        """A copy of the inputs for one run, which is looked at afterwards."""
+        arena = pristine.copy()
+        self.arenas.append((arena, pristine))
+        return arena
 
-def _run_all(case: Case, target: Target, pristine: Arena, home: torch.device, clock: Clock) -> _Runs:
-    """Prepares once and runs `repeats` times, each time at other addresses and under another load.
 
-    On a GPU the repeats are queued one after the other and waited for once, within the deadline of all of them: with
+def _run_all(
+    case: Case, target: Target, pristine: Arena, home: torch.device, clock: Clock, variations: Sequence[Asked]
+) -> _Runs:
+    """Prepares once and runs `repeats` times, each time at other addresses and under another load; then each variation.
+
+    On a GPU all runs are queued one after the other and waited for once, within the deadline of all of them: with
     many processes on one device every wait costs a time slice. The answers come back on `home`.
     """
-    runs = _Runs(pristine)
-    first = pristine.copy()
+    device = pristine.buffer.device
+    runs = _Runs(device)
+    first = runs.fresh(pristine)
     clock.start("prepare", PREPARE_LIMIT)
     _call(lambda: target.prepare(case, first.tensors()))
-    device = first.buffer.device
     queued = device.type == "cuda"
+    limit = deadline(target, case, case.repeats)
     if queued:
-        clock.start("run", deadline(target, case, case.repeats))
+        clock.start("run", limit)
     for repeat in range(case.repeats):
-        arena = first if repeat == 0 else pristine.copy()
+        arena = first if repeat == 0 else runs.fresh(pristine)
         if queued:
             poison_cuda(_output_sizes(case.problem), device)
         with disturbed(repeat, device):
@@ -226,12 +272,39 @@ def _run_all(case: Case, target: Target, pristine: Arena, home: torch.device, cl
             if not queued:
                 clock.start("judge", INPUTS_LIMIT)
         runs.executions.append(execution)
-        runs.arenas.append(arena)
         runs.guards.append(guard)
+    for of in variations:
+        limit += _run_related(of, target, runs, clock, limit if queued else 0.0)
     _call(partial(runs.collect, home))
     if queued and home == device:
         _call(partial(torch.cuda.synchronize, device))
     return runs
+
+
+def _run_related(of: Asked, target: Target, runs: _Runs, clock: Clock, before: float) -> float:
+    """Adds one variation to the runs; the seconds that it may take, on a GPU on top of what was queued `before` it."""
+    arena = runs.fresh(of.pristine.to(runs.device))
+    others = runs.fresh(of.others.to(runs.device)) if of.others is not None else None
+    limit = deadline(target, of.case, 1 if others is None else 2)
+    clock.start("prepare", PREPARE_LIMIT)
+    try:
+        _call(lambda: target.prepare(of.case, arena.tensors()))
+        if runs.device.type == "cuda":
+            poison_cuda(_output_sizes(of.case.problem), runs.device, of.poison)
+        clock.start("run", before + limit)
+        if runs.device.type == "cpu" and of.poison != POISON:
+            poison_malloc(of.poison)
+        with Guarded(of.poison) as guard:
+            execution = _call(lambda: of.run(target, arena.tensors(), None if others is None else others.tensors()))
+    except _Raised as raised:
+        raised.asked = of.relation.meaning
+        raise
+    finally:
+        if runs.device.type == "cpu":
+            poison_malloc()
+    runs.executions.append(execution)
+    runs.guards.append(guard)
+    return limit
 
 
 def _call(work: Callable[[], Any]) -> Any:
@@ -262,8 +335,8 @@ def _expect_refusal(case: Case, target: Target, pristine: Arena, clock: Clock, w
     return _verdict(case, [Finding("protocol", "accepted", message)], clock, [])
 
 
-def _raised(case: Case, error: BaseException, clock: Clock, warned: Sequence[str] = ()) -> Verdict:
-    """The kernel raised on a case that it declares to support."""
+def _raised(case: Case, error: BaseException, clock: Clock, warned: Sequence[str] = (), asked: str = "") -> Verdict:
+    """The kernel raised on a case that it declares to support, or on that case `asked` otherwise."""
     if isinstance(error, DeviceError):
         reason = "" if error.findings else "; ".join(map(str, error.evidence.values()))[:300]
         return _verdict(
@@ -283,7 +356,8 @@ def _raised(case: Case, error: BaseException, clock: Clock, warned: Sequence[str
         finding = Finding("runner", "out_of_memory", f"{name}: {text}")
         return _verdict(case, [finding], clock, [], outcome="crash", evidence=evidence)
     kind = "refused" if isinstance(error, (ValueError, NotImplementedError)) else "raised"
-    finding = Finding("protocol", kind, f"raised {name}: {text}", place=Place(pattern=name))
+    said = f"asked with {asked}: raised {name}: {text}" if asked else f"raised {name}: {text}"
+    finding = Finding("protocol", kind, said, place=Place(pattern=name))
     return _verdict(case, [finding], clock, [], evidence=evidence)
 
 
@@ -364,7 +438,7 @@ def _worst(judgement: accuracy.Judgement) -> tuple[Worst, ...]:
 def _finite(finding: Finding) -> Finding:
     """JSON has neither infinity nor NaN: the one counts as INFINITELY, the other is left out."""
     numbers = {name: max(min(x, INFINITELY), -INFINITELY) for name, x in finding.numbers.items() if x == x}
-    return msgspec.structs.replace(finding, numbers=numbers)
+    return replace_struct(finding, numbers=numbers)
 
 
 def _checksum(*answers: Answers) -> Tensor:

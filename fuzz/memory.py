@@ -21,6 +21,7 @@ from torch import Tensor
 from oracles.finding import Finding, Place
 
 GUARD_BYTES = 8192
+POISON = 0xFF
 _ALIGNMENT = 256
 _M_PERTURB = -6
 _EMPTY: tuple[tuple[Any, str, Callable[..., Tensor]], ...] = tuple(
@@ -43,7 +44,8 @@ class Guarded:
     is held, so the allocations of one run never alias.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, poison: int = POISON) -> None:
+        self._poison = poison
         self._held: list[tuple[Tensor, int, int, Tensor]] = []
 
     def __enter__(self) -> Guarded:
@@ -57,13 +59,13 @@ class Guarded:
 
     def touched(self, device: torch.device) -> Tensor:
         """Whether any guard band was written to: a bool scalar on `device`, without synchronising."""
-        bands = [(_band(b, start, stop) != 0xFF).any() for b, start, stop, _ in self._held]
+        bands = [(_band(b, start, stop) != POISON).any() for b, start, stop, _ in self._held]
         return torch.stack(bands).any() if bands else torch.zeros((), dtype=torch.bool, device=device)
 
     def check(self) -> list[Finding]:
         """Findings for every guard band that a run has written to; forgets the buffers."""
         held, self._held = self._held, []
-        return [_explain(*entry) for entry in held if bool((_band(*entry[:3]) != 0xFF).any())]
+        return [_explain(*entry) for entry in held if bool((_band(*entry[:3]) != POISON).any())]
 
     def _wrap(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         @functools.wraps(original)
@@ -82,28 +84,36 @@ class Guarded:
             return made
         stop = GUARD_BYTES + size
         whole = -(-(stop + GUARD_BYTES) // _ALIGNMENT) * _ALIGNMENT
-        buffer = torch.full((whole,), 0xFF, dtype=torch.uint8, device=made.device)
+        buffer = torch.full((whole,), POISON, dtype=torch.uint8, device=made.device)
+        if self._poison != POISON:
+            buffer[GUARD_BYTES:stop] = self._poison
         window = buffer[GUARD_BYTES:stop].view(made.dtype)
         window = window.as_strided(made.shape, made.stride(), window.storage_offset())
         self._held.append((buffer, GUARD_BYTES, stop, window))
         return window.requires_grad_(made.requires_grad) if made.requires_grad else window
 
 
+def poison_malloc(poison: int = POISON) -> bool:
+    """Makes glibc fill fresh allocations of this process with that byte. False where malloc is not glibc's."""
+    mallopt = _mallopt()
+    return mallopt is not None and bool(mallopt(_M_PERTURB, 0x100 | (poison ^ 0xFF)))
+
+
 @functools.cache
-def poison_malloc() -> bool:
-    """Makes glibc fill fresh allocations of this process with 0xFF. False where malloc is not glibc's."""
+def _mallopt() -> Callable[[int, int], int] | None:
     try:
-        return bool(ctypes.CDLL("libc.so.6").mallopt(_M_PERTURB, 0x100))
+        return ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
-        return False
+        return None
 
 
-def poison_cuda(sizes: tuple[int, ...], device: torch.device | str) -> None:
-    """Leaves 0xFF in the caching allocator's free blocks of about the given sizes in bytes; two launches in all."""
+def poison_cuda(sizes: tuple[int, ...], device: torch.device | str, poison: int = POISON) -> None:
+    """Leaves that byte in the caching allocator's free blocks of about the given sizes in bytes; two launches in
+    all."""
     words = [max(-(-size // 8), 64) for size in sizes for _ in range(2)]
     blocks = [torch.empty(count, dtype=torch.int64, device=device) for count in words]
     torch._foreach_zero_(blocks)
-    torch._foreach_sub_(blocks, 1)
+    torch._foreach_add_(blocks, int.from_bytes(bytes([poison] * 8), "little", signed=True))
     del blocks
 
 
@@ -112,7 +122,7 @@ def _band(buffer: Tensor, start: int, stop: int) -> Tensor:
 
 
 def _explain(buffer: Tensor, start: int, stop: int, window: Tensor) -> Finding:
-    where = (buffer != 0xFF).nonzero()[:, 0]
+    where = (buffer != POISON).nonzero()[:, 0]
     outside = where[(where < start) | (where >= stop)]
     first = int(outside[0])
     side = "before" if first < start else "after"

@@ -30,6 +30,7 @@ _KINDS: tuple[tuple[str, ...], ...] = (
 )
 _KIND_RANK = {kind: rank for rank, kinds in enumerate(_KINDS) for kind in kinds}
 _NUMERIC = _KINDS[-1]
+_COMPARING = frozenset({"exact", "metamorphic"})  # their kinds say how an answer was seen to be wrong
 _STAGES = {"o": 0, "lse": 1}  # later tensors are wrong because an earlier one is; gradients share a stage
 _GRADIENTS = 2
 _TYPED = frozenset({"raised", "refused", "crash"})  # their place is the error's type, or the phase that died
@@ -147,7 +148,8 @@ def _rank(finding: Finding) -> int:
 
 
 def _stage(finding: Finding) -> int:
-    return _STAGES.get(finding.tensor, _GRADIENTS) if finding.kind in _NUMERIC else 0
+    numeric = finding.kind in _NUMERIC or finding.oracle in _COMPARING
+    return _STAGES.get(finding.tensor, _GRADIENTS) if numeric else 0
 
 
 def _overlap(known: tuple[str, ...], found: tuple[str, ...]) -> bool:

@@ -14,8 +14,10 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from hypothesis import strategies as st
+from msgspec import structs
 
 from fuzz.case import Case, Distribution, Inputs, Order, Storage
+from fuzz.related import relations_for
 from fuzz.size import Size
 from fuzz.targets.target import Support, Target, Tuned
 from oracles import masks as m
@@ -121,7 +123,16 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     inputs = _inputs(draw, support, problem)
     variants = target.variants_for(problem) if isinstance(target, Tuned) else target.variants
     variant = draw.choice(variants) if len(variants) > 1 else variants[0]
-    return Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
+    case = Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
+    return structs.replace(case, relations=_relations(draw, target, case))
+
+
+def _relations(draw: Draw, target: Target, case: Case) -> tuple[str, ...]:
+    """One way to ask again, now and then two; on a device that is slow mostly none."""
+    known = relations_for(target, case)
+    if not known or (target.device == "emulator" and not _one_in(draw, 4)):
+        return ()
+    return tuple(draw.sample(known, min(2 if _one_in(draw, 4) else 1, len(known))))
 
 
 def _heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:

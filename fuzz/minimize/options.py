@@ -36,6 +36,7 @@ OFF: dict[str, Off] = {
     "softcap": lambda case: edit(case, softcap=0.0),
     "bias": lambda case: edit(case, bias=None),
     "mask": lambda case: edit(case, mask=Full()),
+    "relations": lambda case: replace(case, relations=()),
     "layout": lambda case: edit(case, layout="padded"),
     "backward": lambda case: edit(case, backward=False),
 }
@@ -93,6 +94,12 @@ def variant(case: Case) -> Options:
         yield replace(case, variant={})
     for name in case.variant:
         yield replace(case, variant={key: value for key, value in case.variant.items() if key != name})
+
+
+def relations(case: Case) -> Options:
+    """One way of asking again alone."""
+    if len(case.relations) > 1:
+        yield from (replace(case, relations=(name,)) for name in case.relations)
 
 
 def dtype(case: Case) -> Options:

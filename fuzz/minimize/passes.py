@@ -14,6 +14,7 @@ from fuzz.minimize.kinds import Row
 PASSES: tuple[Row, ...] = (
     Row("bold", options.bold, recompiles=True),
     Row("features", options.features, recompiles=True, tells=True),
+    Row("relations", options.relations),
     Row("one sequence", shape.one_sequence),
     Row("sequences", shape.sequences, tells=True),
     Row("heads", shape.heads),
