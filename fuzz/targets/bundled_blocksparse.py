@@ -183,8 +183,8 @@ class BundledBlockSparse(AutogradTarget):
     def executed(self, case: Case, o: Tensor) -> str:
         """The kernels that were launched by this case's forward and backward, by name."""
         launched = ", ".join(self._launched())
-        if not launched and not sum(case.problem.lengths_q):
-            return "forward_ and the others: nothing to launch without queries"
+        if "forward_" not in launched and not sum(case.problem.lengths_q):
+            return f"forward_: nothing to launch without queries; {launched}"
         return launched
 
     def run(self, case: Case, tensors: Tensors) -> Execution:
