@@ -128,10 +128,11 @@ class BackwardKernel:
 
         by_key = tile_layout(tiling.tile_n, tiling.dim)
         by_query = staged_layout(tiling.step_m, tiling.dim, tiling.stages)
-        square = (tile_layout(tiling.step_m, tiling.tile_n), staged_layout(tiling.step_m, tiling.tile_n,
-        tiling.stages_ds)) values = cute.make_layout((tiling.step_m, tiling.stages))
+        by_score = tile_layout(tiling.step_m, tiling.tile_n)
+        by_score_staged = staged_layout(tiling.step_m, tiling.tile_n, tiling.stages_ds)
+        values = cute.make_layout((tiling.step_m, tiling.stages))
         return Storage(
-            *(tensor(layout) for layout in (by_key, by_key, by_query, by_query, *square)),
+            *(tensor(layout) for layout in (by_key, by_key, by_query, by_query, by_score, by_score_staged)),
             *(tensor(values, Float32) for _ in range(2)),
             tensor(cute.make_layout((4, RING)), Int32),
             tensor(cute.make_layout(1), Int32),
@@ -199,8 +200,9 @@ class BackwardKernel:
         for iteration in cutlass.range(iterations, unroll=1):
             entry, step, stage = iteration // steps, iteration % steps, iteration % stages
             cute.arch.cp_async_wait_group(0)
-            cute.arch.sync_threads()  # this step's tiles and the last one's dS are here, and all threads are done with
-            it if iteration > 0:
+            # this step's tiles and the last one's dS are here, and all threads are done with the last one's tiles
+            cute.arch.sync_threads()
+            if iteration > 0:
                 self.let_go_in(iteration, order, counts, batch, sRing, thread)
                 self.add_dq(to_dq, (iteration - 1) % stages_ds, mdQ, target, thread)
                 if cutlass.const_expr(stages_ds == 1):
@@ -253,7 +255,7 @@ class BackwardKernel:
             self.sync_group(thread)
 
             multiply(to_dv, rdV, 0, stage)
-            if cutlass.const_expr(variant.deterministic):
+            if cutlass.const_expr(variant.deterministic):  # noqa: SIM102
                 if step == 0:
                     self.take_turn(order, counts, batch, n_block, block, thread)
             multiply(to_dk, rdK, stage_ds, stage)
@@ -326,7 +328,7 @@ class BackwardKernel:
         """After an iteration's barrier: releases the block whose last step's adds were issued in the iteration
         before."""
         steps = self.tiling.steps
-        if cutlass.const_expr(self.variant.deterministic):
+        if cutlass.const_expr(self.variant.deterministic):  # noqa: SIM102
             if iteration > steps and (iteration - 1) % steps == 0:
                 self.let_go(order, counts, batch, block_at(sRing, (iteration - 1) // steps - 1), thread)
 
