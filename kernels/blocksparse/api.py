@@ -151,14 +151,15 @@ def _sizes(q: Tensor, k: Tensor, blocks: BlockSparse, lengths: list[Tensor]) -> 
     """Sizes as far as they are known without asking the device: of packed sequences, what the lists say."""
     if q.dim() == 4:
         return Sizes(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
-    batch = lengths[0].shape[0] - 1
-    longest_q = min(blocks.m_blocks * blocks.tile_m, q.shape[0])
     positions = blocks.schedule.positions
-    n_blocks = (
-        blocks.backward.rows if blocks.backward is not None else k.shape[0] if positions is None else positions.shape[2]
-    )
-    longest_k = min(n_blocks * blocks.tile_n, k.shape[0])
-    return Sizes(batch, q.shape[1], k.shape[1], longest_q, longest_k)
+    if blocks.backward is not None:
+        n_blocks = blocks.backward.rows
+    else:
+        n_blocks = 1 if positions is None else positions.shape[2]
+    # The least that lists of so many rows are for; how long the longest is takes a look at the device.
+    least_q = max((blocks.m_blocks - 1) * blocks.tile_m + 1, 0)
+    least_k = max((n_blocks - 1) * blocks.tile_n + 1, 0)
+    return Sizes(lengths[0].shape[0] - 1, q.shape[1], k.shape[1], least_q, least_k)
 
 
 def _check_once(

@@ -132,7 +132,7 @@ class Intervals:
     empty.
 
     bounds  int32 (batch|1, heads_q|1, n_func, length), n_func odd, length at least the longest query sequence;
-            positions inside the sequence. The encoding of HSTU masks and of MagiAttention's ranges
+            positions inside the sequence, none below -OPEN. The encoding of HSTU masks and of MagiAttention's ranges
     """
 
     bounds: Tensor

@@ -82,6 +82,9 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     cols = _blocks_of(sizes.lengths_k, sizes.longest_k, blocks.tile_n, sizes, blocks.device)
     forward = _check_entries(blocks.forward, "blocks.forward", rows, cols, "n_block")
     _check_permutation(blocks.schedule)
+    if isinstance(blocks.mask, Intervals):
+        bounds = blocks.mask.bounds
+        _refuse(bounds < -OPEN, f"blocks.mask.bounds: needs no number below {-OPEN}", bounds)
     slots = None
     if isinstance(blocks.mask, Bits):
         slots = _check_slots(blocks.mask.slot, blocks.forward.partial, blocks.mask.words, "blocks.mask.slot")

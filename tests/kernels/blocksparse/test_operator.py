@@ -2,6 +2,7 @@
 slow_kernels.py, on the CPU; the compiled kernels have tests of their own."""
 
 import gc
+from dataclasses import replace
 
 import pytest
 import slow_kernels
@@ -12,8 +13,8 @@ from kernels.blocksparse import api, ops
 from kernels.blocksparse.api import block_sparse_attention
 from kernels.blocksparse.bands import causal, window
 from kernels.blocksparse.from_mask import from_mask
-from kernels.blocksparse.intervals import documents
-from kernels.blocksparse.lists import BlockSparse
+from kernels.blocksparse.intervals import documents, intervals
+from kernels.blocksparse.lists import BlockSparse, Intervals
 from kernels.blocksparse.schedule import DESCENDING, permutation
 from kernels.blocksparse.write_order import with_order
 
@@ -260,3 +261,24 @@ def test_what_was_checked_is_forgotten_with_its_blocks():
     del call
     gc.collect()
     assert len(api._checked) == before
+
+
+def test_packed_intervals_need_bounds_for_the_longest_sequence_only():
+    q, k, v = (torch.randn(150, heads, 16).half() for heads in (4, 2, 2))
+    cuts = [starts(0, 100, 150)] * 2
+    bounds = torch.full((1, 1, 1, 100), 1000, dtype=torch.int32)
+    blocks = intervals(bounds, [100, 50], [100, 50], tile_m=64, tile_n=64)
+    out, _ = block_sparse_attention(q, k, v, blocks, cu_seqlens_q=cuts[0], cu_seqlens_k=cuts[1])
+    assert bool(out.isfinite().all())
+    short = replace(blocks, mask=Intervals(bounds[..., :99].contiguous()))
+    with pytest.raises(ValueError, match=r"blocks\.mask\.bounds: needs shape .* at least 100"):
+        block_sparse_attention(q, k, v, short, cu_seqlens_q=cuts[0], cu_seqlens_k=cuts[1])
+
+
+def test_packed_lists_without_a_backward_pass():
+    q, k, v = (torch.randn(150, heads, 16).half() for heads in (4, 2, 2))
+    cuts = [starts(0, 100, 150)] * 2
+    options = {"tile_m": 64, "tile_n": 64, "backward": False}
+    order = permutation(starts(1, 0).view(1, 1, 2))
+    for blocks in (causal([100, 50], [100, 50], **options), causal([100, 50], [100, 50], schedule=order, **options)):
+        block_sparse_attention(q, k, v, blocks, cu_seqlens_q=cuts[0], cu_seqlens_k=cuts[1])

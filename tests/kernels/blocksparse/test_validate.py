@@ -176,6 +176,9 @@ CONTENTS = {
     r"blocks\.order\.full: needs the ascending schedule's ranks, 1 at element 5, got 0, and 0 more": lambda b: change(
         b, "order", full=put(b.order.full, 5, 0)
     ),
+    r"blocks\.mask\.bounds: needs no number below": lambda b: replace(
+        documents([100, 200], 300, 400), mask=Intervals(torch.full((1, 1, 1, 300), -(1 << 31), dtype=torch.int32))
+    ),
     r"schedule\.positions: needs every n_block once": lambda b: replace(
         b, schedule=permutation(torch.tensor([[[0, 1, 2, 3, 4, 5, 5]]], dtype=torch.int32)), order=None
     ),
