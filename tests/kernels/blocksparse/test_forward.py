@@ -8,6 +8,7 @@ from forward_cases import Case, errors, problem
 
 pytest.importorskip("cutlass")
 
+from kernels.blocksparse import launch
 from kernels.blocksparse.compile import build
 from kernels.blocksparse.lists import BlockList, BlockLists, Intervals, replaced
 from kernels.blocksparse.variant import NO_SEAMS, Seams
@@ -24,9 +25,9 @@ def run(p, seams=NO_SEAMS):
         if seams is NO_SEAMS:
             p.run()
         else:
-            from kernels.blocksparse.launcher import launch
+            from kernels.blocksparse import launcher
 
-            launch(p.variant, p.q.device, p.values(), seams)
+            launcher.launch(p.variant, p.q.device, p.values(), seams)
         torch.cuda.synchronize()
         return
     from fuzz.devices.emulator import Emulator
@@ -92,6 +93,14 @@ def test_rows_and_heads_without_keys_are_zero(mask):
 def test_one_mask_serves_all_sequences_and_heads():
     right(Case((70, 70), (70, 70), 4, 2, dim=32, mask="tokens", varied=False))
     right(Case((70, 70), (70, 70), 4, 2, dim=32, mask="intervals", varied=False))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3])
+def test_heads_in_sections_of_the_cache_are_all_computed(monkeypatch, heads):
+    # five KV heads of 130 keys, 32 wide, of which `heads` fit: the last section is smaller for 2 and 3
+    monkeypatch.setattr(launch, "L2_BYTES", heads * 2 * 130 * 32 * 2)
+    for mask in ("tokens", "band"):
+        right(Case((130,), (130,), 10, 5, dim=32, mask=mask))
 
 
 def test_operands_may_be_slices():
