@@ -1,6 +1,32 @@
-"""The emulated GPU: runs compiled CuTe DSL kernels (their host function and their PTX) on a CPU. See README.md."""
+"""The emulated GPU: runs compiled CuTe DSL kernels (their host function and their PTX) on a CPU. See README.md.
 
-from fuzz.devices.emulator.emulator import Emulator, LoadedKernel, PtxModule
-from fuzz.devices.emulator.report import Deadlock, EmulationError, Finding, Report
+Names are loaded when they are first used: numba and llvmlite cost a second that a process without a kernel need not pay.
+"""
 
-__all__ = ["Deadlock", "EmulationError", "Emulator", "Finding", "LoadedKernel", "PtxModule", "Report"]
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fuzz.devices.emulator.decode import Unimplemented
+    from fuzz.devices.emulator.emulator import Emulator, LoadedKernel, PtxModule
+    from fuzz.devices.emulator.report import Deadlock, EmulationError, Finding, Report
+
+_HOME = {
+    "Emulator": "emulator",
+    "LoadedKernel": "emulator",
+    "PtxModule": "emulator",
+    "Unimplemented": "decode",
+    "Deadlock": "report",
+    "EmulationError": "report",
+    "Finding": "report",
+    "Report": "report",
+}
+__all__ = ["Deadlock", "EmulationError", "Emulator", "Finding", "LoadedKernel", "PtxModule", "Report", "Unimplemented"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -166,7 +166,7 @@ class Decoder:
         if not isinstance(x, str):
             raise self.fail(f"has an operand {x!r}")
         if x in self.variables:
-            space, address = self.variables[x]
+            _space, address = self.variables[x]
             return self.constant(address, width)
         if x in self.param_places:
             return self.constant(op.PARAM_WINDOW + self.param_places[x].offset, width)
@@ -403,7 +403,7 @@ class Decoder:
     op_ldu = op_ld
 
     def op_st(self, i: Instruction) -> None:
-        flags, count, kind = self.memory_flags(i, i.name.split(".")[1:])
+        flags, count, _kind = self.memory_flags(i, i.name.split(".")[1:])
         x = i.operands[1]
         vector = isinstance(x, tuple) and x[0] not in ("f32", "f64")
         self.transfer(op.STORE, i, flags, count, x if vector else (x,), i.operands[0])  # type: ignore[arg-type]
@@ -445,7 +445,7 @@ class Decoder:
         rest = [p for p in parts if p not in operations]
         flags, count, kind = self.memory_flags(i, rest)
         flags |= 1 << op.STRONG
-        if kind not in types or types[kind] > op.T_F64 and operation != ["add"]:
+        if kind not in types or (types[kind] > op.T_F64 and operation != ["add"]):
             raise self.fail()
         place, immediate, wide = self.address(at)
         width = max(BITS[kind], 16)

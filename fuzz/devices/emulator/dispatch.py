@@ -28,8 +28,7 @@ def load(b: ir.IRBuilder, kind: str, address: Value) -> Value:
     """A register at `address`, as the vector type that `kind` names."""
 
     def read(t: ir.Type) -> Value:
-        value = b.load(b.inttoptr(address, t.as_pointer()), align=4 if t is I32 else 64)
-        return value
+        return b.load(b.inttoptr(address, t.as_pointer()), align=4 if t is I32 else 64)
 
     if kind == "p":
         return b.bitcast(read(I32), vec(I1))

@@ -20,7 +20,6 @@ from fuzz.devices.emulator.memory import Memory
 from fuzz.devices.emulator.report import EmulationError, Report
 from fuzz.devices.emulator.running import CHECKS, SCHEDULES, execute
 
-
 ALL_CHECKS = frozenset(CHECKS)
 
 

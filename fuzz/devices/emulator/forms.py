@@ -415,8 +415,8 @@ for ftz in ("", ".ftz"):
     invert = lambda b, x: b.fdiv(constant(x, 1.0), x)  # noqa: E731
     add(f"rcp.rn{ftz}.f32", "f32", "f32", arithmetic(invert, bool(ftz), False))
 add("div.rn.f64", "f64", "f64 f64", arithmetic(lambda b, x, y: b.fdiv(x, y), False, False))
-add("neg.f64", "f64", "f64", lambda b, x: neg(b, x))
-add("abs.f64", "f64", "f64", lambda b, x: absolute(b, x))
+add("neg.f64", "f64", "f64", neg)
+add("abs.f64", "f64", "f64", absolute)
 add("copysign.f32", "f32", "f32 f32", lambda b, x, y: from_bits(b, b.or_(
     b.and_(bits(b, x), splat(vec(I32), 0x80000000)), b.and_(bits(b, y), splat(vec(I32), 0x7FFFFFFF)))))  # fmt: skip
 

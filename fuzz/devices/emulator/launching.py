@@ -113,7 +113,7 @@ class _Runtime:
         def guarded(*args: int | None) -> int:
             try:
                 return function(*(a or 0 for a in args))
-            except BaseException as error:  # noqa: BLE001 - must not cross the C frames
+            except BaseException as error:
                 self.error = self.error or error
                 return 999
 
@@ -126,37 +126,37 @@ class _Runtime:
         ctypes.c_int32.from_address(address).value = value
         return 0
 
-    def cudaGetDevice(self, device: int) -> int:  # noqa: N802 - the runtime's names
+    def cudaGetDevice(self, device: int) -> int:
         return self.put(device, 0)
 
-    def cudaDeviceGetAttribute(self, value: int, attribute: int, device: int) -> int:  # noqa: N802
+    def cudaDeviceGetAttribute(self, value: int, attribute: int, device: int) -> int:
         assert self.target is not None
         known = {97: self.target.shared_limit, 16: self.target.processors}  # opt-in shared memory, multiprocessors
         return self.put(value, known.get(attribute, 0))
 
-    def cuKernelGetAttribute(self, value: int, attribute: int, kernel: int, device: int) -> int:  # noqa: N802
+    def cuKernelGetAttribute(self, value: int, attribute: int, kernel: int, device: int) -> int:
         return self.put(value, 0)
 
-    def cudaFuncSetAttribute(self, function: int, attribute: int, value: int) -> int:  # noqa: N802
+    def cudaFuncSetAttribute(self, function: int, attribute: int, value: int) -> int:
         return 0
 
-    def cudaKernelSetAttributeForDevice(self, kernel: int, attribute: int, value: int, device: int) -> int:  # noqa: N802
+    def cudaKernelSetAttributeForDevice(self, kernel: int, attribute: int, value: int, device: int) -> int:
         return 0
 
-    def cudaLibraryLoadData(self, library: int, *rest: int) -> int:  # noqa: N802
+    def cudaLibraryLoadData(self, library: int, *rest: int) -> int:
         ctypes.c_void_p.from_address(library).value = 1
         return 0
 
-    def cudaLibraryUnload(self, library: int) -> int:  # noqa: N802
+    def cudaLibraryUnload(self, library: int) -> int:
         return 0
 
-    def cudaLibraryGetKernel(self, kernel: int, library: int, name: int) -> int:  # noqa: N802
+    def cudaLibraryGetKernel(self, kernel: int, library: int, name: int) -> int:
         assert self.target is not None
         self.target.kernels.append(ctypes.string_at(name).decode())
         ctypes.c_void_p.from_address(kernel).value = len(self.target.kernels)
         return 0
 
-    def cudaLaunchKernelEx(self, config: int, kernel: int, params: int) -> int:  # noqa: N802
+    def cudaLaunchKernelEx(self, config: int, kernel: int, params: int) -> int:
         assert self.target is not None
         sizes = (ctypes.c_uint32 * 6).from_address(config)
         shared = ctypes.c_uint64.from_address(config + 24).value

@@ -6,7 +6,6 @@ came from even when it strays far, and memory of this process outside the tensor
 
 from __future__ import annotations
 
-
 import mmap
 from dataclasses import dataclass, field
 from typing import Any

@@ -42,8 +42,7 @@ def _row(b: ir.IRBuilder, address: Value, row: int, kind: str) -> Value:
 
 
 def _half(b: ir.IRBuilder, address: Value, row: int, t: ir.VectorType) -> Value:
-    pointer = b.inttoptr(b.add(address, ir.Constant(I64, 16 * row)), t.as_pointer())
-    return pointer
+    return b.inttoptr(b.add(address, ir.Constant(I64, 16 * row)), t.as_pointer())
 
 
 def _columns(b: ir.IRBuilder, address: Value, kind: str) -> list[Value]:

@@ -124,9 +124,7 @@ def _statements(text: str):  # type: ignore[no-untyped-def]
             c = text[at]
             if c == '"':
                 at = text.index('"', at + 1)
-            elif c == ";":
-                break
-            elif header and c == "{":
+            elif c == ";" or (header and c == "{"):
                 break
             at += 1
         body = text[start:at]

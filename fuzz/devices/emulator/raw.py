@@ -56,7 +56,7 @@ def _compiled() -> bytes:
     folder = cache_folder(STRAIGHT_SOURCES)
     path = folder / "straight_line.o"
     if not path.exists():
-        from fuzz.devices.emulator import dispatch  # noqa: PLC0415 - only needed to compile
+        from fuzz.devices.emulator import dispatch
 
         module = llvm.parse_assembly(str(dispatch.build()))
         module.verify()

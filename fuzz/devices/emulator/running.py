@@ -129,7 +129,12 @@ def _shadows(k: np.ndarray, program: Program, slots: int, warps: int, ctas: int,
     cells = shared // granule + 8
     size = 8 * (2 + ctas * warps)
     rows = slots * (3 * warps + 16) + clocks.LOCATIONS
-    kept = [reserve(rows * size), reserve(8 * clocks.LOCATIONS), reserve(8 * cells * slots), reserve(4 * cells * slots * warps)]
+    kept = [
+        reserve(rows * size),
+        reserve(8 * clocks.LOCATIONS),
+        reserve(8 * cells * slots),
+        reserve(4 * cells * slots * warps),
+    ]
     k[st.K_ROWS], k[st.K_KEYS], k[st.K_SHARED_WRITES], k[st.K_SHARED_READS] = (address for _, address in kept)
     k[st.K_ROW_SIZE], k[st.K_SHARED_CELLS], k[st.K_SHARED_GRANULE] = size, cells, granule.bit_length() - 1
     return list(kept)

@@ -137,7 +137,7 @@ def _attribute(name: str, index: int, inner: tuple[int, ...]) -> None:
 
     @overload_attribute(MachineType, name)
     def get(m):  # type: ignore[no-untyped-def]
-        return lambda m: find(m)
+        return lambda m: find(m)  # noqa: PLW0108 - numba wants a function of these names
 
 
 for _i, (_name, _inner) in enumerate(TABLES.items()):
@@ -184,12 +184,12 @@ def _write(typingctx, table, index, value):  # type: ignore[no-untyped-def]
 @overload(operator.getitem)
 def _getitem(table, index):  # type: ignore[no-untyped-def]
     if isinstance(table, TableType):
-        return lambda table, index: _read(table, index)
+        return lambda table, index: _read(table, index)  # noqa: PLW0108
     return None
 
 
 @overload(operator.setitem)
 def _setitem(table, index, value):  # type: ignore[no-untyped-def]
     if isinstance(table, TableType):
-        return lambda table, index, value: _write(table, index, value)
+        return lambda table, index, value: _write(table, index, value)  # noqa: PLW0108
     return None
