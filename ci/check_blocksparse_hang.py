@@ -44,9 +44,10 @@ FOUND = (*HANGS, "tail_keys_not_masked", "sums_not_rescaled", "head_ignored", "l
 
 def large(device: str) -> Problem:
     """More CTAs than a GPU holds, different masks per head, lengths that fill no tile."""
-    mask = PerHead((Causal(), Window(500, 60)))
     if device == "host":
+        mask = PerHead((Window(100, 20), Causal()))
         return Problem((260,), (200,), 2, 1, 64, 64, "float16", mask=mask)
+    mask = PerHead((Window(500, 60), Causal()))
     return Problem((3000,) * 4, (2900,) * 4, 16, 8, 64, 64, "float16", mask=mask)
 
 
@@ -70,7 +71,7 @@ def main() -> int:
     options = parser.parse_args()
     wrong: list[str] = []
     found: dict[str, Any] = {"machine": machine(), "device": options.device, "bugs": {}}
-    variant = {"tile_m": 64, "tile_n": 64}
+    variant = {"tile_m": 64, "tile_n": 64} | ({"slots": 2} if options.device == "host" else {})
     problems = {"varlen_full_1k": (VARLEN_FULL_1K, {}), "large": (large(options.device), variant)}
     if options.device == "host":
         del problems["varlen_full_1k"]
@@ -91,14 +92,13 @@ def main() -> int:
                     if next_one.outcome != "pass":
                         wrong.append(f"{title}: after {mutant} the correct kernels: {after['summary']}")
                 found["bugs"][f"{title} {name}"] = entry
-                print(
-                    f"{title:14} {name:35} {entry['outcome']:6} {entry['wall_seconds']:5.1f} s  {entry['summary'][:140]}"
-                )
+                seconds, line = entry["wall_seconds"], entry["summary"][:140]
+                print(f"{title:14} {name:35} {entry['outcome']:6} {seconds:5.1f} s  {line}", flush=True)
                 if not mutant and verdict.outcome != "pass":
                     wrong.append(f"{title}: the correct kernels: {entry['summary']}")
                 if mutant in FOUND and title == "large" and not verdict.bad:
                     wrong.append(f"{title}: {mutant} was not found")
-                if mutant in HANGS and verdict.bad and verdict.outcome != "hang":
+                if mutant in HANGS and verdict.bad and title == "large" and verdict.outcome != "hang":
                     wrong.append(f"{title}: {mutant} should hang: {entry['summary']}")
         target = load("blocksparse!lock_is_n_block", device="cuda" if options.device == "cuda" else "host")
         problem, chosen = next(iter(problems.values()))
