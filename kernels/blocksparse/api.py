@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import math
-import weakref
 from dataclasses import replace
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from kernels.blocksparse.checked import check_call
 from kernels.blocksparse.lists import BlockSparse
 from kernels.blocksparse.ops import block_sparse_forward, flatten
 from kernels.blocksparse.schedule import Schedule, permutation
-from kernels.blocksparse.validate import Sizes, check_contents, check_shapes
 from kernels.blocksparse.variant import PADDED_DIMS
 
 DTYPES = (torch.bfloat16, torch.float16)
-# What was checked of each BlockSparse: shapes of q and k, the schedule's kind; and, by identity and version, the
-# tensors of lengths and of a permutation.
-_Checked: TypeAlias = list[tuple[tuple, list[tuple[weakref.ref, int]]]]
-_checked: weakref.WeakKeyDictionary[BlockSparse, _Checked] = weakref.WeakKeyDictionary()
 
 
 def block_sparse_attention(
@@ -72,10 +66,7 @@ def block_sparse_attention(
         raise ValueError(f"blocks: needs a BlockSparse, got {type(blocks).__name__}")
     rescheduled = blocks if schedule is None else replace(blocks, schedule=_schedule(schedule), order=None)
     backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    sizes = _sizes(q, k, rescheduled, lengths)
-    check_shapes(rescheduled, sizes, backward=backward, device=q.device)
-    if not torch.compiler.is_compiling() and not _capturing(q):
-        _check_once(blocks, rescheduled, sizes, lengths, q.dim() == 3, (q.shape, k.shape))
+    check_call(q, k, blocks, rescheduled, lengths, backward)
     lists, numbers = flatten(rescheduled)
     return block_sparse_forward(
         q, k, v, lengths, lists, numbers, float(scale), float(softcap), bool(deterministic), seams
@@ -145,59 +136,3 @@ def _schedule(schedule: Schedule | str | Tensor) -> Schedule:
     if schedule not in ("ascending", "descending"):
         raise ValueError(f"schedule: needs 'ascending', 'descending', a Schedule or a permutation, got {schedule!r}")
     return Schedule(schedule)  # type: ignore[arg-type]
-
-
-def _sizes(q: Tensor, k: Tensor, blocks: BlockSparse, lengths: list[Tensor]) -> Sizes:
-    """Sizes as far as they are known without asking the device: of packed sequences, what the lists say."""
-    if q.dim() == 4:
-        return Sizes(q.shape[0], q.shape[1], k.shape[1], q.shape[2], k.shape[2])
-    positions = blocks.schedule.positions
-    if blocks.backward is not None:
-        n_blocks = blocks.backward.rows
-    else:
-        n_blocks = 1 if positions is None else positions.shape[2]
-    # The least that lists of so many rows are for; how long the longest is takes a look at the device.
-    least_q = max((blocks.m_blocks - 1) * blocks.tile_m + 1, 0)
-    least_k = max((n_blocks - 1) * blocks.tile_n + 1, 0)
-    return Sizes(lengths[0].shape[0] - 1, q.shape[1], k.shape[1], least_q, least_k)
-
-
-def _check_once(
-    blocks: BlockSparse, rescheduled: BlockSparse, sizes: Sizes, lengths: list[Tensor], packed: bool, shapes: tuple
-) -> None:
-    positions = rescheduled.schedule.positions
-    tensors = lengths if positions is None else [*lengths, positions]
-    shapes = (*shapes, rescheduled.schedule.kind)
-    known = _checked.setdefault(blocks, [])
-    if any(before == shapes and _same(refs, tensors) for before, refs in known):
-        return
-    lengths_q: Tensor | None = None
-    lengths_k: Tensor | None = None
-    if packed:
-        for name, cu, total in zip(("cu_seqlens_q", "cu_seqlens_k"), lengths, (s[0] for s in shapes[:2]), strict=True):
-            steps = cu[1:] - cu[:-1]
-            if bool((steps < 0).any()) or int(cu[0]) != 0 or int(cu[-1]) != total:
-                raise ValueError(f"{name}: needs to ascend from 0 to {total}, got {cu.tolist()[:16]}")
-        lengths_q, lengths_k = (cu[1:] - cu[:-1] for cu in lengths)
-        assert lengths_q is not None and lengths_k is not None
-        sizes = replace(sizes, longest_q=int(lengths_q.max()), longest_k=int(lengths_k.max()))
-    elif lengths:
-        lengths_q, lengths_k = lengths
-        for name, given, most in zip(("lengths_q", "lengths_k"), lengths, (s[2] for s in shapes[:2]), strict=True):
-            if bool((given < 0).any()) or bool((given > most).any()):
-                raise ValueError(f"{name}: needs lengths from 0 to {most}, got {given.tolist()[:16]}")
-    sizes = replace(sizes, lengths_q=lengths_q, lengths_k=lengths_k)
-    check_shapes(rescheduled, sizes)
-    check_contents(rescheduled, sizes)
-    del known[:-7]
-    known.append((shapes, [(weakref.ref(x), x._version) for x in tensors]))
-
-
-def _same(refs: list[tuple[weakref.ref, int]], tensors: list[Tensor]) -> bool:
-    return len(refs) == len(tensors) and all(
-        ref() is x and version == x._version for (ref, version), x in zip(refs, tensors, strict=True)
-    )
-
-
-def _capturing(q: Tensor) -> bool:
-    return q.is_cuda and torch.cuda.is_current_stream_capturing()

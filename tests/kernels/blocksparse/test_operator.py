@@ -9,7 +9,8 @@ import slow_kernels
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from kernels.blocksparse import api, ops
+from kernels.blocksparse import checked as kept
+from kernels.blocksparse import ops
 from kernels.blocksparse.api import block_sparse_attention
 from kernels.blocksparse.bands import causal, window
 from kernels.blocksparse.from_mask import from_mask
@@ -230,7 +231,7 @@ def test_gradients_need_backward_lists():
 
 def test_lists_are_read_once_for_each_set_of_lengths(monkeypatch):
     checked = []
-    monkeypatch.setattr(api, "check_contents", lambda blocks, sizes: checked.append(sizes))
+    monkeypatch.setattr(kept, "check_contents", lambda blocks, sizes: checked.append(sizes))
     call = good()
     for _ in range(3):
         block_sparse_attention(**call)
@@ -254,13 +255,13 @@ def test_lists_are_read_once_for_each_set_of_lengths(monkeypatch):
 
 def test_what_was_checked_is_forgotten_with_its_blocks():
     gc.collect()
-    before = len(api._checked)
+    before = len(kept._known)
     call = good()
     block_sparse_attention(**call)
-    assert len(api._checked) == before + 1
+    assert len(kept._known) == before + 1
     del call
     gc.collect()
-    assert len(api._checked) == before
+    assert len(kept._known) == before
 
 
 def test_packed_intervals_need_bounds_for_the_longest_sequence_only():
