@@ -12,7 +12,7 @@ import math
 from types import SimpleNamespace
 
 import cutlass
-from cutlass import Boolean, Float32, Int32, Int64, cute
+from cutlass import Boolean, Float32, Int32, Int64, Uint32, cute
 
 from kernels.blocksparse.common import layouts, masks, mma
 from kernels.blocksparse.common.lists import listed
@@ -184,7 +184,7 @@ def load_words(w: Work, entry: Int32, first_key: Int32, first_column: Int32) -> 
             first_column,
         )
     elif first_key + w.tuning.step > w.length_k:
-        masks.fill(w.mask_rows)
+        masks.fill_with(w.mask_rows, Uint32(0xFFFFFFFF))
 
 
 @cute.jit

@@ -62,9 +62,11 @@ class MaskRows:
 
 
 @cute.jit
-def fill(rows: MaskRows) -> None:
-    """Everything allowed."""
-    rows.words.fill(0xFFFFFFFF)
+def fill_with(rows: MaskRows, word: Uint32) -> None:
+    """The same word everywhere: 0 forbids, 0xFFFFFFFF allows all."""
+    for i in cutlass.range_constexpr(rows.rows):
+        for w in cutlass.range_constexpr(rows.n_words):
+            rows.words[i, w] = word
 
 
 @cute.jit
@@ -101,21 +103,19 @@ def load_bits(
 def load_intervals(
     rows: MaskRows, mask: Mask, batch: Int32, head: Int32, first_row: Int32, rows_left: Int32, first_column: Int32
 ) -> None:
-    """Words of the tile at (first_row, first_column) of its sequence; rows from `rows_left` on are not read."""
+    """Words of the tile at (first_row, first_column) of its sequence; rows from `rows_left` on get the last one's."""
     start = mask.bounds + (batch * mask.bounds_stride_batch + head * mask.bounds_stride_head + first_row)
+    row = [Int64(cutlass.min(rows.row[i], rows_left - 1)) for i in range(rows.rows)]
+    fill_with(rows, Uint32(0))
     for i in cutlass.range_constexpr(rows.rows):
-        for w in cutlass.range_constexpr(rows.n_words):
-            rows.words[i, w] = Uint32(0)
-        if rows.row[i] < rows_left:
-            _add_interval(rows, i, Int32(0), read(start, Int64(rows.row[i])) - first_column)
-            for pair in cutlass.range((mask.n_func - 1) // 2):
-                at = (2 * pair + 1) * mask.bounds_stride_func + rows.row[i]
-                _add_interval(
-                    rows,
-                    i,
-                    read(start, at) - first_column,
-                    read(start, at + mask.bounds_stride_func) - first_column,
-                )
+        _add_interval(rows, i, Int32(0), read(start, row[i]) - first_column)
+    # all rows' bounds of a pair are on their way together
+    for pair in cutlass.range((mask.n_func - 1) // 2):
+        at = (2 * pair + 1) * mask.bounds_stride_func
+        begin = [read(start, at + row[i]) for i in range(rows.rows)]
+        end = [read(start, at + mask.bounds_stride_func + row[i]) for i in range(rows.rows)]
+        for i in cutlass.range_constexpr(rows.rows):
+            _add_interval(rows, i, begin[i] - first_column, end[i] - first_column)
 
 
 @cute.jit
@@ -198,4 +198,4 @@ def load_partial(
     elif cutlass.const_expr(kind == "band"):
         load_band(rows, mask, band_offset, first_row, first_key)
     else:
-        fill(rows)
+        fill_with(rows, Uint32(0xFFFFFFFF))
