@@ -23,11 +23,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kernels.blocksparse.bands import band
-from kernels.blocksparse.build import dense, finished, shape_of
-from kernels.blocksparse.from_mask import list_of_grid
+from kernels.blocksparse.build import dense
+from kernels.blocksparse.from_mask import from_grid
 from kernels.blocksparse.intervals import documents
 from kernels.blocksparse.least_blocking import Plan, least_blocking
-from kernels.blocksparse.lists import BlockLists, BlockSparse
+from kernels.blocksparse.lists import BlockSparse
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING
 from kernels.blocksparse.write_order import with_order
 
@@ -117,11 +117,9 @@ def median(run: Callable[[], Any], repeats: int = 20) -> float:
 
 def random_blocks(length: int, tile: int, density: float) -> BlockSparse:
     """Full blocks at random."""
-    shape = shape_of(length, length, tile, tile)
-    draw = torch.rand(1, 1, shape.m_blocks, shape.n_blocks, generator=torch.Generator().manual_seed(0))
-    grid = draw < density
-    lists = BlockLists(list_of_grid(torch.zeros_like(grid)), list_of_grid(grid))
-    return finished(lists, None, shape, ASCENDING, True)
+    blocks = -(-length // tile)
+    draw = torch.rand(1, 1, blocks, blocks, generator=torch.Generator().manual_seed(0))
+    return from_grid(draw < density, length, length, tile_m=tile, tile_n=tile)
 
 
 def of_documents(length: int, tile: int, causal: bool) -> BlockSparse:

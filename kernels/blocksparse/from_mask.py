@@ -76,6 +76,30 @@ def from_predicate(
     return _assembled(strips, shape, (batch, heads), schedule, backward)
 
 
+def from_grid(
+    grid: Tensor,
+    lengths_q: LengthsLike,
+    lengths_k: LengthsLike,
+    *,
+    tile_m: int = 128,
+    tile_n: int = 128,
+    schedule: Schedule = ASCENDING,
+    backward: bool = True,
+) -> BlockSparse:
+    """From a grid of blocks, each full or not there: bool (batch|1, heads_q|1, m_blocks, n_blocks). Cells past a
+    sequence's end are not read. Raises ValueError for a grid of another dtype or size."""
+    shape = shape_of(lengths_q, lengths_k, tile_m, tile_n, grid.device)
+    if grid.dtype != torch.bool or grid.dim() != 4 or grid.shape[2:] != (shape.m_blocks, shape.n_blocks):
+        needs = f"bool (batch|1, heads|1, {shape.m_blocks}, {shape.n_blocks})"
+        raise ValueError(f"grid: needs {needs}, got {grid.dtype} {tuple(grid.shape)}")
+    batch = _common(grid.shape[0], shape.batch, "grid")
+    m, n = (torch.arange(size, device=grid.device) for size in grid.shape[2:])
+    there = ((m * tile_m < shape.len_q[:, None])[:, :, None] & (n * tile_n < shape.len_k[:, None])[:, None])[:, None]
+    full = list_of_grid(grid.expand(batch, -1, -1, -1) & there)
+    nothing = BlockList.empty(batch, grid.shape[1], shape.m_blocks, grid.device)
+    return finished(BlockLists(nothing, full), None, shape, schedule, backward)
+
+
 def _strip(mask: Tensor, m: int, shape: Shape, batch: int) -> tuple[Tensor, Tensor, Tensor]:
     """One row of tiles of every (sequence, head): kinds (groups, n_blocks) of partial and of full blocks, and the
     packed partial ones in their order. mask: bool (groups, queries, longest_k)."""

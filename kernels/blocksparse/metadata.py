@@ -1,7 +1,8 @@
 """The metadata of block-sparse attention, in one place to import from.
 
 building     causal, window, band (their parameters alone) · documents, intervals (key intervals per row) · from_mask,
-             from_predicate (any token mask, as bits) · from_block_mask (FlexAttention's) · dense
+             from_predicate (any token mask, as bits) · from_block_mask (FlexAttention's) · from_grid (whole blocks) ·
+             dense
 data         BlockSparse and its parts; BlockList.padded, BlockList.csr, to_padded, to_csr between layouts
 completing   with_backward (transposed lists), with_order (ranks of a schedule), least_blocking (a schedule computed
              ahead)
@@ -11,7 +12,7 @@ checking     check_shapes, check_contents
 from kernels.blocksparse.bands import band, causal, window
 from kernels.blocksparse.build import dense
 from kernels.blocksparse.from_block_mask import from_block_mask
-from kernels.blocksparse.from_mask import from_mask, from_predicate
+from kernels.blocksparse.from_mask import from_grid, from_mask, from_predicate
 from kernels.blocksparse.intervals import documents, intervals
 from kernels.blocksparse.least_blocking import Costs, Plan, estimate, least_blocking
 from kernels.blocksparse.lists import Band, Bits, BlockList, BlockLists, BlockSparse, Intervals, WriteOrder, spread
@@ -42,6 +43,7 @@ __all__ = [
     "documents",
     "estimate",
     "from_block_mask",
+    "from_grid",
     "from_mask",
     "from_predicate",
     "intervals",

@@ -9,7 +9,7 @@ from metadata_tools import classified, contributors, listed, masks_of, ranks_of
 from kernels.blocksparse.bands import band
 from kernels.blocksparse.bits import pack, shared, unpack
 from kernels.blocksparse.build import dense
-from kernels.blocksparse.from_mask import from_mask, from_predicate
+from kernels.blocksparse.from_mask import from_grid, from_mask, from_predicate
 from kernels.blocksparse.intervals import documents, intervals
 from kernels.blocksparse.lists import BlockList, BlockLists, spread
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING, permutation
@@ -267,3 +267,17 @@ def test_intervals_with_a_capacity_give_the_same_lists(case, tile_m, tile_n):
     told = intervals(bounds, lengths_q, lengths_k, capacity=(400, 400), **options)
     assert listed(told.forward) == listed(asked.forward)
     assert ranks_of(told) == ranks_of(asked)
+
+
+def test_a_grid_lists_its_blocks_inside_the_lengths():
+    grid = torch.rand(1, 2, 3, 4, generator=torch.Generator().manual_seed(0)) < 0.5
+    lengths_q, lengths_k = [300, 128, 0], [500, 1, 77]
+    blocks = from_grid(grid, lengths_q, lengths_k)
+    mask = grid.repeat_interleave(128, 2).repeat_interleave(128, 3)[:, :, :300, :500].repeat(3, 1, 1, 1)
+    for b in range(3):
+        mask[b, :, lengths_q[b] :] = False
+        mask[b, :, :, lengths_k[b] :] = False
+    check(blocks, mask, lengths_q, lengths_k)
+    assert not blocks.forward.partial.count.any()
+    with pytest.raises(ValueError, match="grid: needs bool"):
+        from_grid(grid, 300, 300)
