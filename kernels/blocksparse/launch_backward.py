@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -107,21 +108,34 @@ def backward_variants(
     tuning: tuple[tuple[str, int], ...] = (),
 ) -> tuple[Variant, Variant, Variant]:
     """The preprocess, backward and postprocess kernels that this problem needs."""
-    dtype, dim = str(q.dtype).removeprefix("torch."), padded_dim(q.shape[-1])
+    return _variants(
+        q.dtype,
+        q.shape[-1],
+        (blocks.tile_m, blocks.tile_n),
+        mask_kind(blocks.mask),
+        softcap is not None,
+        deterministic,
+        tuning,
+    )
+
+
+@lru_cache
+def _variants(
+    dtype: torch.dtype,
+    dim: int,
+    tiles: tuple[int, int],
+    mask: str,
+    softcap: bool,
+    deterministic: bool,
+    tuning: tuple[tuple[str, int], ...],
+) -> tuple[Variant, Variant, Variant]:
+    name, padded = str(dtype).removeprefix("torch."), padded_dim(dim)
     return (
-        Variant("preprocess", dtype, dim, tile_m=blocks.tile_m),
+        Variant("preprocess", name, padded, tile_m=tiles[0]),
         Variant(
-            "backward",
-            dtype,
-            dim,
-            blocks.tile_m,
-            blocks.tile_n,
-            mask=mask_kind(blocks.mask),
-            deterministic=deterministic,
-            softcap=softcap is not None,
-            tuning=tuning,
+            "backward", name, padded, *tiles, mask=mask, deterministic=deterministic, softcap=softcap, tuning=tuning
         ),
-        Variant("postprocess", dtype, dim, blocks.tile_m, blocks.tile_n, tuning=tuning),
+        Variant("postprocess", name, padded, *tiles, tuning=tuning),
     )
 
 
@@ -176,11 +190,12 @@ def backward_launches(
             raise ValueError(f"{name}: must be positive and finite, got {number}")
     if blocks.backward is None:
         raise ValueError("blocks.backward: got None, need backward lists")
-    if deterministic and blocks.order is None:
-        blocks = with_order(blocks)
+    lists, order = blocks.backward, blocks.order if deterministic else None
+    if deterministic and order is None:
+        order = with_order(blocks).order
     pre, main, post = backward_variants(q, blocks, softcap, deterministic, tuning)
     batch, heads_q, heads_kv, m_blocks = sequences.batch, q.shape[-2], k.shape[-2], blocks.m_blocks
-    n_blocks, dim = blocks.backward.rows, q.shape[-1]
+    n_blocks, dim = lists.rows, q.shape[-1]
     for name, ctas in (("q", batch * heads_q * m_blocks), ("k", batch * heads_kv * n_blocks)):
         if ctas > INT32_MAX:
             raise ValueError(f"{name}: {ctas} tiles (batch × heads × blocks) are too many for one launch")
@@ -189,9 +204,9 @@ def backward_launches(
     sums = (workspace.dq_sum, *queries)
     tiled = (batch, heads_q, m_blocks, dim, *workspace.tiles)
     lse_strides = (lse.stride(0) if lse.dim() == 3 else 0, lse.stride(-2))
-    partial, full = blocks.backward.partial, blocks.backward.full
+    partial, full = lists.partial, lists.full
     mask_tensors, bounds_strides, n_func, band = mask_values(blocks.mask, backward=True)
-    ranks = (blocks.order.partial, blocks.order.full) if deterministic and blocks.order is not None else (0, 0)
+    ranks = (0, 0) if order is None else (order.partial, order.full)
     positions = blocks.schedule.positions
     launches: list[tuple[Variant, list[Value]]] = []
     if batch * heads_q * m_blocks:

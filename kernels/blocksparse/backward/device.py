@@ -31,4 +31,4 @@ def add_one(pointer: cute.Pointer, value: Float32):
 @cute.jit
 def take_ticket(counter: cute.Pointer) -> Int32:
     """The next number of a counter, for one thread."""
-    return cute.arch.atomic_add(counter, Int32(1), sem="relaxed", scope="gpu")
+    return Int32(cute.arch.atomic_add(counter, Int32(1), sem="relaxed", scope="gpu"))

@@ -13,7 +13,7 @@ All five products are mma.sync from shared memory. NOTE [statistics] says what p
 postprocess finishes dQ.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
@@ -132,10 +132,16 @@ class BackwardKernel:
         by_score_staged = staged_layout(tiling.step_m, tiling.tile_n, tiling.stages_ds)
         values = cute.make_layout((tiling.step_m, tiling.stages))
         return Storage(
-            *(tensor(layout) for layout in (by_key, by_key, by_query, by_query, by_score, by_score_staged)),
-            *(tensor(values, Float32) for _ in range(2)),
-            tensor(cute.make_layout((4, RING)), Int32),
-            tensor(cute.make_layout(1), Int32),
+            sK=tensor(by_key),
+            sV=tensor(by_key),
+            sQ=tensor(by_query),
+            sdO=tensor(by_query),
+            sP=tensor(by_score),
+            sdS=tensor(by_score_staged),
+            sLSE=tensor(values, Float32),
+            sDelta=tensor(values, Float32),
+            sRing=tensor(cute.make_layout((4, RING)), Int32),
+            sTicket=tensor(cute.make_layout(1), Int32),
         )
 
     @cute.jit
@@ -239,7 +245,7 @@ class BackwardKernel:
                 wanted = iteration + 1 < iterations
                 load_step(loads, batch, seq_q, following, (iteration + 1) % steps, targets, 1 - stage, wanted)
                 cute.arch.cp_async_commit_group()
-            rSlope = cute.make_rmem_tensor_like(rP) if cutlass.const_expr(variant.softcap) else None
+            rSlope: Any = cute.make_rmem_tensor_like(rP) if cutlass.const_expr(variant.softcap) else None
             scores.probabilities(variant.softcap, rP, rSlope, words.row, sLSE, stage, factors)
             rdS = accumulator(to_dp)
             scores.start_from_delta(rdS, words.row, sDelta, stage)

@@ -5,6 +5,8 @@ two words, and an interval of keys is a run of bits: a quarter of the words that
 columns interleave.
 """
 
+from typing import Any
+
 import cutlass
 from cutlass import Float32, Int32, Int64, Uint32, cute
 
@@ -26,7 +28,7 @@ class Words:
 
     def __init__(self, product: ThreadProduct) -> None:
         (_, tile_n, _), (_, warps_n) = product.product.shape, product.product.warps
-        where = rows_columns(coordinates(product))
+        where: Any = rows_columns(coordinates(product))
         self.columns = tile_n // warps_n
         self.row = [where[i, 0][0] for i in range(cute.size(where, mode=[0]))]
         self.first = where[0, 0][1] // self.columns * self.columns
@@ -71,7 +73,7 @@ def find_words(
 
 
 @cute.jit
-def apply_words(rP: cute.Tensor, rWords: cute.Tensor) -> None:
+def apply_words(rP: Any, rWords: Any) -> None:
     """Sets the elements of (rows, columns) to zero whose bit is not set."""
     for i in cutlass.range_constexpr(cute.size(rWords, mode=[0])):
         for c in cutlass.range_constexpr(cute.size(rP, mode=[1])):

@@ -103,10 +103,8 @@ def multiply(product: ThreadProduct, rD: cute.Tensor, stage_a=0, stage_b=0):
 def turned(tensor: cute.Tensor) -> cute.Tensor:
     """(rows, columns[, stages]) seen as (columns, rows[, stages])."""
     rows, columns, *stages = (cute.size(tensor, mode=[i]) for i in range(cute.rank(tensor)))
-    shape, stride = (columns, rows), (rows, 1)
-    if stages:
-        shape, stride = (columns, rows, stages[0]), (rows, 1, rows * columns)
-    return cute.composition(tensor, cute.make_layout(shape, stride=stride))
+    layout = cute.make_layout((columns, rows, *stages), stride=(rows, 1, *(rows * columns for _ in stages)))
+    return cute.composition(tensor, layout)
 
 
 def staged_layout(rows: int, columns: int, stages: int) -> cute.ComposedLayout:

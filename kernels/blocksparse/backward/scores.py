@@ -1,7 +1,7 @@
 """From S to P to dS, element by element, in a thread's registers."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cutlass
 from cutlass import Float32, Int32, cute
@@ -22,21 +22,21 @@ class Factors(NamedTuple):
 
 @cute.jit
 def probabilities(
-    softcap: cutlass.Constexpr, rS: cute.Tensor, rSlope, rows, sLSE: cute.Tensor, stage: Int32, factors
+    softcap: cutlass.Constexpr, rS: cute.Tensor, rSlope: Any, rows: Any, sLSE: Any, stage: Int32, factors: Factors
 ) -> None:
     """S becomes P, not masked yet. rows: this thread's; rSlope: under a soft cap, takes the slope 1 - tanh^2."""
-    rS_mn = rows_columns(rS)
+    rS_mn: Any = rows_columns(rS)
     if cutlass.const_expr(softcap):
         rS.store(tanh(rS.load() * factors.to_tanh))
         capped = rS.load()
         rSlope.store(1.0 - capped * capped)
     for i in cutlass.range_constexpr(len(rows)):
         lse2 = sLSE[rows[i], stage]
-        rS_mn[i, None] = cute.math.exp2(rS_mn[i, None].load() * factors.to_log2 - lse2, fastmath=True)
+        rS_mn[i, None] = exp2(rS_mn[i, None].load() * factors.to_log2 - lse2)
 
 
 @cute.jit
-def start_from_delta(rdS: cute.Tensor, rows, sDelta: cute.Tensor, stage: Int32) -> None:
+def start_from_delta(rdS: cute.Tensor, rows: Any, sDelta: Any, stage: Int32) -> None:
     """dS starts as -delta, so that the next product makes it dO V^T - delta."""
     rdS_mn = rows_columns(rdS)
     for i in cutlass.range_constexpr(len(rows)):
@@ -45,6 +45,11 @@ def start_from_delta(rdS: cute.Tensor, rows, sDelta: cute.Tensor, stage: Int32) 
             rdS_mn[i, c] = start
 
 
+def exp2(values: Any) -> Any:
+    """2^x, approximately: ex2.approx."""
+    return cute.math.exp2(values, fastmath=True)  # type: ignore[attr-defined]
+
+
 def tanh(values: cute.TensorSSA) -> cute.TensorSSA:
     """1 - 2 / (1 + exp(2x)), as forward computes it: within 1e-6 of tanh, where tanh.approx is 5e-4 off."""
-    return 1.0 - 2.0 / (1.0 + cute.math.exp2(values * (2.0 * LOG2_E), fastmath=True))
+    return 1.0 - 2.0 / (1.0 + exp2(values * (2.0 * LOG2_E)))
