@@ -15,7 +15,7 @@ import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, Uint32, cute
 
 from kernels.blocksparse.common import layouts, masks, mma
-from kernels.blocksparse.common.lists import listed
+from kernels.blocksparse.common.lists import listed, read
 from kernels.blocksparse.common.masks import MaskRows
 
 LOG2_E = math.log2(math.e)
@@ -34,14 +34,14 @@ def one_by_one(w: Work) -> None:
     step, two = w.tuning.step, w.tuning.stages == 2
     pieces = w.variant.tile_n // step
     n_steps = w.walk.entries * pieces
-    key = Int32(0)
+    key, slot = Int32(0), slot_of(w, Int32(0))
     if n_steps > 0:
         key = listed(w.walk, Int32(0)) * w.variant.tile_n
         load(w, w.k, 0, key)
         if cutlass.const_expr(two):
             load(w, w.v, 0, key)
     cute.arch.cp_async_commit_group()
-    block_next = Int32(0)
+    block_next, slot_next = Int32(0), slot_of(w, Int32(1) // pieces)
     if n_steps > 1:
         block_next = listed(w.walk, Int32(1) // pieces)
     operand_q = w.operand_q
@@ -56,7 +56,8 @@ def one_by_one(w: Work) -> None:
         # the block after the next, and the mask's words: on their way while this step computes
         if s + 2 < n_steps:
             block_next = listed(w.walk, (s + 2) // pieces)
-        load_words(w, s // pieces, key, s % pieces * step)
+        slot_after = slot_of(w, (s + 2) // pieces)
+        load_words(w, s // pieces, slot, key, s % pieces * step)
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
         if cutlass.const_expr(two):
@@ -75,7 +76,7 @@ def one_by_one(w: Work) -> None:
             cute.arch.cp_async_commit_group()
         prepare(w, acc_s, s // pieces, key)
         add_values(w, exponentials(w, acc_s), stage)
-        key = key_next
+        key, slot, slot_next = key_next, slot_next, slot_after
 
 
 @cute.jit
@@ -85,6 +86,7 @@ def pipelined(w: Work) -> None:
     pairs = w.variant.tile_n // step // 2  # of steps, in a block
     n_pairs = w.walk.entries * pairs
     key, key_next = Int32(0), Int32(0)
+    slot, slot_next = slot_of(w, Int32(0)), slot_of(w, Int32(1) // pairs)
     if n_pairs > 0:
         key = listed(w.walk, Int32(0)) * w.variant.tile_n
         load(w, w.k, 0, key)
@@ -109,9 +111,10 @@ def pipelined(w: Work) -> None:
         key_after = key_next
         if p + 2 < n_pairs:
             key_after = listed(w.walk, (p + 2) // pairs) * w.variant.tile_n + (p + 2) % pairs * (2 * step)
+        slot_after = slot_of(w, (p + 2) // pairs)
         more = p + 1 < n_pairs
 
-        load_words(w, entry, key, first_column)
+        load_words(w, entry, slot, key, first_column)
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
         if more:
@@ -122,7 +125,7 @@ def pipelined(w: Work) -> None:
         acc_second = scores(w, operand_q, 1)
         add_values(w, exponentials(w, acc_first), 0)
 
-        load_words(w, entry, key + step, first_column + step)
+        load_words(w, entry, slot, key + step, first_column + step)
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
         if more:
@@ -134,7 +137,7 @@ def pipelined(w: Work) -> None:
         acc_first.fill(0.0)
         mma.multiply(w.warps, acc_first, operand_q, operand_k(w, 0))
         add_values(w, exponentials(w, acc_second), 1)
-        key, key_next = key_next, key_after
+        key, key_next, slot, slot_next = key_next, key_after, slot_next, slot_after
 
 
 @cute.jit
@@ -166,7 +169,17 @@ def add_values(w: Work, probabilities: cute.Tensor, stage: Int32) -> None:
 
 
 @cute.jit
-def load_words(w: Work, entry: Int32, first_key: Int32, first_column: Int32) -> None:
+def slot_of(w: Work, entry: Int32) -> Int32:
+    """Where the packed words of an entry are, read early; 0 for entries and masks that have none."""
+    slot = Int32(0)
+    if cutlass.const_expr(w.variant.mask == "bits"):  # noqa: SIM102  (decided when the kernel is built)
+        if entry < w.walk.n_partial:
+            slot = read(w.mask.slot, w.walk.first + entry)
+    return slot
+
+
+@cute.jit
+def load_words(w: Work, entry: Int32, slot: Int32, first_key: Int32, first_column: Int32) -> None:
     """The mask's words of a step that needs them: of a partial block, or where the keys end inside."""
     if entry < w.walk.n_partial:
         masks.load_partial(
@@ -174,7 +187,7 @@ def load_words(w: Work, entry: Int32, first_key: Int32, first_column: Int32) -> 
             w.mask_rows,
             w.mask,
             (w.variant.tile_m, w.variant.tile_n),
-            w.walk.first + entry,
+            slot,
             w.place[0],
             w.place[1],
             w.band_offset,

@@ -89,14 +89,13 @@ def keep_rows_before(rows: MaskRows, end: Int32) -> None:
 
 @cute.jit
 def load_bits(
-    rows: MaskRows, mask: Mask, at: Int64, tile_m: cutlass.Constexpr, tile_n: cutlass.Constexpr, first: Int32
+    rows: MaskRows, mask: Mask, slot: Int32, tile_m: cutlass.Constexpr, tile_n: cutlass.Constexpr, first: Int32
 ) -> None:
-    """Words of partial entry `at` (a position in the list's index) from its column `first` on, a multiple of 32."""
-    slot = Int64(read(mask.slot, at))
+    """Packed words of a slot from column `first` of its block on, a multiple of 32."""
     for i in cutlass.range_constexpr(rows.rows):
-        row = (slot * tile_m + rows.row[i]) * (tile_n // 32) + first // 32
+        at = (Int64(slot) * tile_m + rows.row[i]) * (tile_n // 32) + first // 32
         for w in cutlass.range_constexpr(rows.n_words):
-            rows.words[i, w] = read(mask.words, row + w).to(Uint32)
+            rows.words[i, w] = read(mask.words, at + w).to(Uint32)
 
 
 @cute.jit
@@ -175,7 +174,7 @@ def load_partial(
     rows: MaskRows,
     mask: Mask,
     tiles: cutlass.Constexpr,
-    entry: Int64,
+    slot: Int32,
     batch: Int32,
     head: Int32,
     band_offset: Int32,
@@ -187,12 +186,12 @@ def load_partial(
     """Words of one partial block, whatever the kind of mask; the ends of the sequence are not in them.
 
     tiles         (tile_m, tile_n) of the lists
-    entry         position of the block in the index of the list that mask.slot is parallel to
+    slot          of its packed bits
     first_row     of the accumulator tile in its sequence, a multiple of tile_m; rows_left: rows from there to the end
     first_key     of the accumulator tile in its sequence; first_column: of it in the block, a multiple of 32
     """
     if cutlass.const_expr(kind == "bits"):
-        load_bits(rows, mask, entry, tiles[0], tiles[1], first_column)
+        load_bits(rows, mask, slot, tiles[0], tiles[1], first_column)
     elif cutlass.const_expr(kind == "intervals"):
         load_intervals(rows, mask, batch, head, first_row, rows_left, first_key)
     elif cutlass.const_expr(kind == "band"):
