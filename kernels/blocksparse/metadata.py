@@ -1,8 +1,8 @@
 """The metadata of block-sparse attention, in one place to import from.
 
-building     causal, window, band (their parameters alone) · documents, intervals (key intervals per row) · from_mask,
-             from_predicate (any token mask, as bits) · from_block_mask (FlexAttention's) · from_grid (whole blocks) ·
-             dense
+building     causal, window, band (their parameters alone) · documents, ranges, intervals (key intervals per row) ·
+             from_mask, from_predicate (any token mask, as bits) · from_block_mask (FlexAttention's) · from_grid (whole
+             blocks) · dense
 data         BlockSparse and its parts; BlockList.padded, BlockList.csr, to_padded, to_csr between layouts
 completing   with_backward (transposed lists), with_order (ranks of a schedule), least_blocking (a schedule computed
              ahead)
@@ -16,6 +16,7 @@ from kernels.blocksparse.from_mask import from_grid, from_mask, from_predicate
 from kernels.blocksparse.intervals import documents, intervals
 from kernels.blocksparse.least_blocking import Costs, Plan, estimate, least_blocking
 from kernels.blocksparse.lists import Band, Bits, BlockList, BlockLists, BlockSparse, Intervals, WriteOrder, spread
+from kernels.blocksparse.ranges import range_bounds, ranges
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.transpose import transpose, with_backward
 from kernels.blocksparse.validate import Sizes, check_contents, check_shapes
@@ -49,6 +50,8 @@ __all__ = [
     "intervals",
     "least_blocking",
     "permutation",
+    "range_bounds",
+    "ranges",
     "spread",
     "transpose",
     "window",
