@@ -123,8 +123,7 @@ def fill_ring(
 ) -> None:
     """This thread looks up entry number `entry`, if there are so many, and puts it into the ring.
 
-    Head after head; of a row the partial blocks first, the last of them first, then the full ones. So a window's far
-    edge, which only one tile of keys precedes or follows, is added to before the tiles that others wait for.
+    Head after head; of a row the partial blocks first, then the full ones, both as listed: a schedule may count on it.
     """
     if entry < total:
         head, left = first_head, entry
@@ -138,7 +137,7 @@ def fill_ring(
         is_partial = Int32(left < partials)
         m_block, rank, slot = Int32(0), Int32(0), Int32(0)
         if is_partial != 0:
-            place = partial_at + (partials - 1 - left)
+            place = partial_at + left
             m_block = read(lists.partial.index, place)
             if cutlass.const_expr(variant.deterministic):
                 rank = read(lists.partial_rank, place)
