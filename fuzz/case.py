@@ -20,7 +20,9 @@ from oracles.problem import Problem
 VERSION = 1
 SCHEMA_PATH = Path(__file__).with_name("case.schema.json")
 
-Distribution: TypeAlias = Literal["normal", "large", "needle", "integers", "constant", "adversarial"]
+Distribution: TypeAlias = Literal[
+    "normal", "large", "needle", "integers", "constant", "adversarial", "one_hot", "uniform_pow2", "index_values"
+]
 Order: TypeAlias = Literal["bhsd", "bshd", "sbhd", "bhds", "expanded"]
 
 

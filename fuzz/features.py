@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
+from typing import get_args
 
-from fuzz.case import Case, Storage
+from fuzz.case import Case, Distribution, Storage
 from oracles.masks import KINDS, Blocks, Causal, Documents, Full, Mask, Tokens, Window, parts, tag, varies_by_head
 from oracles.problem import Problem, mask_tile
 
@@ -239,7 +240,7 @@ _INPUTS = (
             lambda v, name=name: v.case.inputs.distribution == name,  # type: ignore[misc]
             switch=name not in ("normal", "integers", "constant"),
         )
-        for name in ("normal", "large", "needle", "integers", "constant", "adversarial")
+        for name in get_args(Distribution)
     ),
 )
 

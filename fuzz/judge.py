@@ -24,12 +24,13 @@ from fuzz.arena import Arena, build
 from fuzz.case import Case
 from fuzz.collect import to_cpu
 from fuzz.disturb import disturbed
+from fuzz.exact_values import STYLES
 from fuzz.memory import POISON, Guarded, poison_cuda, poison_malloc
 from fuzz.related import Asked, asked
 from fuzz.related import judge as judge_related
 from fuzz.targets.target import DeviceError, Execution, Inspected, Target, Tensors, Varying, refusal
 from fuzz.verdict import Finding, Outcome, Place, Verdict, Worst
-from oracles import accuracy, determinism
+from oracles import accuracy, determinism, exact
 from oracles.answers import Answers
 from oracles.numerics import Numerics
 from oracles.problem import Problem, shapes
@@ -150,7 +151,7 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
     worst = max(judgements, key=lambda j: (len(j.findings) > 0, j.ratio))
     may_differ = target.may_differ(case) if isinstance(target, Varying) else frozenset()
     unstable = [f for f in unstable if target.deterministic and f.tensor not in may_differ]
-    findings += [*worst.findings, *unstable, *foreseen]
+    findings += [*worst.findings, *_exact(case, target, given, judged[0].answers), *unstable, *foreseen]
     if not findings:
         for of, execution in zip(variations, related, strict=True):
             first, theirs = executions[0].answers, execution.answers
@@ -171,6 +172,14 @@ def _variations(case: Case, target: Target, pristine: Arena, clock: Clock) -> li
 
 def _same(problem: Problem, given: Tensors, numerics: Numerics) -> Same:
     return same_precision(problem, given.q, given.k, given.v, bias=given.bias, do=given.do, numerics=numerics)
+
+
+def _exact(case: Case, target: Target, given: Tensors, answers: Answers) -> list[Finding]:
+    """What must be right to the bit, for inputs that are made for it."""
+    if case.inputs.distribution not in STYLES:
+        return []
+    q, k, v = given.q, given.k, given.v
+    return exact.judge(case.problem, q, k, v, answers, bias=given.bias, do=given.do, numerics=target.numerics)
 
 
 def _budget(

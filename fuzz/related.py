@@ -68,7 +68,16 @@ def asked(case: Case, target: Target, pristine: Arena) -> list[Asked]:
 
 def relations_for(target: Target, case: Case) -> tuple[str, ...]:
     """Names of the relations that a session draws from for a case, without looking at tensors."""
-    return tuple(r.name for r in RELATIONS.values() if demand(target, r.name) != "off" and r.applies(case.problem))
+    able = {
+        "strides": target.support.strides,
+        "repeated_kv": target.support.gqa,
+        "scaled_q": target.support.scale,
+        "two_forwards": isinstance(target, Interleaved) and target.device != "emulator",
+        "options": isinstance(target, Tuned) or len(target.variants) > 1,
+        "same_bits_options": isinstance(target, Owing) and bool(target.same_options),
+    }
+    owed = (r for r in RELATIONS.values() if able.get(r.name, True) and demand(target, r.name) != "off")
+    return tuple(r.name for r in owed if r.applies(case.problem))
 
 
 def judge(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fuzz.case import Case, Distribution, Inputs, Order, Storage
+from fuzz.exact_values import STYLES
 from fuzz.related import relations_for
 from fuzz.size import Size
 from fuzz.targets.target import Support, Target, Tuned
@@ -59,6 +60,7 @@ LONG = (384, 509, 511, 512, 513, 521, 1021, 1023, 1024, 1025, 2048, 2049, 4096, 
 DIMS = (64, 128, 16, 32, 96, 1, 8, 24, 40, 48, 72, 80, 100, 112, 160, 192, 256)
 TILES = (16, 32, 64, 128)
 SCALES = (1.0, 0.5, 0.1, 0.01, 2.0, -0.25, 0.0)
+EXACT_SCALES = (1.0, 0.25, 0.0625)  # powers of four: a root of them, put on Q and K, is exact too
 SOFTCAPS = (50.0, 30.0, 15.0, 1.0)
 DISTRIBUTIONS: tuple[Distribution, ...] = (
     "normal",
@@ -69,6 +71,7 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
     "large",
     "integers",
     "constant",
+    *STYLES,
 )
 ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
 WEIGHTS = {"full": 2, "causal": 3, "window": 2}
@@ -121,6 +124,8 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
         backward=support.backward and not _one_in(draw, 8),
     )
     inputs = _inputs(draw, support, problem)
+    if inputs.distribution in STYLES and support.scale:
+        problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES), softcap=0.0)
     variants = target.variants_for(problem) if isinstance(target, Tuned) else target.variants
     variant = draw.choice(variants) if len(variants) > 1 else variants[0]
     case = Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fuzz.case import Case
+from fuzz.exact_values import STYLES, coded, fits
 from oracles.masks import keep
 from oracles.problem import Problem, sequence_view, shapes
 
@@ -66,7 +67,13 @@ def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
     p, seed = case.problem, case.inputs.seed
     names = ["q", "k", "v"] + ["do"] * p.backward + ["bias"] * (p.bias is not None)
     shape = shapes(p)
-    match case.inputs.distribution:
+    exact = case.inputs.distribution in STYLES
+    if exact and fits(p):
+        made = coded(p, seed, case.inputs.distribution, device, random_bits)
+        if p.layout == "padded" and p.ragged:
+            _fill_padding(p, made)
+        return made
+    match "integers" if exact else case.inputs.distribution:
         case "integers":
             made = {
                 n: (random_bits(seed, n, math.prod(shape[n]), device) % 5).view(shape[n]).float().sub_(2) for n in names

@@ -14,6 +14,7 @@ from fuzz.case import Case, Storage
 from fuzz.features import features, ordered
 from fuzz.verdict import Verdict, summary
 from oracles.masks import keep, varies_by_batch, varies_by_head
+from oracles.metamorphic import RELATIONS
 from oracles.problem import Problem
 
 WIDTH = 64
@@ -75,6 +76,8 @@ def describe(case: Case) -> list[str]:
         )
     options.append("forward and backward" if p.backward else "forward only")
     lines.append(f"options    {', '.join(options)}; {case.repeats} runs")
+    if case.relations:
+        lines.append(f"and with   {', '.join(RELATIONS[name].meaning for name in case.relations)}")
     lines.append(f"features   {', '.join(ordered(features(case)))}")
     return lines
 

@@ -1,0 +1,308 @@
+"""Exact answers: where rounding has no say, any difference is a bug, however small, and it says which key it is about.
+
+A row whose largest scores are equal, a power of two in number and so far above the rest that those weigh nothing in
+fp32, has weights that are powers of two. Sums of products with integers are then exact in any order and any format in
+use, as long as they fit its significand; what does not fit is not judged. Nothing is assumed of how the inputs were
+made: `judge` proves from the numbers themselves, in fp64, which elements of which answer must be right to the bit.
+A budget cannot see one key too many or too few among 16,384; this can.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from oracles.answers import Answers
+from oracles.finding import Finding
+from oracles.masks import Full
+from oracles.numerics import Numerics
+from oracles.place import locate
+from oracles.problem import Problem, bias_view, mask_tile, sequence_view, shapes
+
+GAP = 110.0  # exp(-GAP) is 0 in fp32
+NEAR = 16.0  # largest |score| of a row that 16-bit answers are exact for; in fp32 it must be 0: s * log2(e) is rounded
+SIGNIFICAND = {"bfloat16": 8, "float16": 11, "float32": 24}
+FP32 = 2.0**24
+MOST = 1 << 22  # pairs in one piece
+ALIKE = 0.995  # cosine from which on a difference is that of one key
+
+
+@dataclass(frozen=True)
+class Certified:
+    """What must be right to the bit: the values in fp64, and where (bool), both in the problem's layout, by name."""
+
+    want: dict[str, Tensor]
+    where: dict[str, Tensor]
+
+    @property
+    def share(self) -> dict[str, float]:
+        """Share of the elements of each tensor that are certified."""
+        return {name: float(x.double().mean()) if x.numel() else 0.0 for name, x in self.where.items()}
+
+
+def judge(
+    problem: Problem,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    got: Answers,
+    *,
+    bias: Tensor | None = None,
+    do: Tensor | None = None,
+    numerics: Numerics,
+) -> list[Finding]:
+    """One finding per tensor of `got` that differs where it must be exact; names the key and the row that explain it.
+
+    Arguments as for `reference.reference`; answers on the same device. LSE is not judged: it is a logarithm.
+    """
+    certified = certify(problem, q, k, v, bias=bias, do=do, numerics=numerics)
+    given = {"q": q, "k": k, "v": v, "do": do}
+    found = []
+    for name, tensor in got.items():
+        if name not in certified.want:
+            continue
+        bad = certified.where[name] & (tensor.double() != certified.want[name])
+        if bool(bad.any()):
+            found.append(_finding(problem, given, name, tensor, certified, bad))
+    return found
+
+
+def certify(
+    problem: Problem,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    bias: Tensor | None = None,
+    do: Tensor | None = None,
+    numerics: Numerics,
+) -> Certified:
+    """The exact answers of a problem and where they are proven. O(pairs * dim), in bounded memory."""
+    p, sizes = problem, shapes(problem)
+    names = ["o"] + (["dq", "dk", "dv"] if do is not None else [])
+    of = {name: _Sum.blank(sizes[name], q.device) for name in names}
+    with torch.no_grad():
+        for b in range(p.batch):
+            if not (p.lengths_q[b] and p.lengths_k[b]):
+                continue
+            given = {n: sequence_view(p, n, x, b).double() for n, x in _there(q=q, k=k, v=v, do=do)}
+            sums = {n: x.of_sequence(p, n, b) for n, x in of.items()}
+            for head in range(p.heads_kv):
+                for rows in _chunks(p, b):
+                    _Piece(p, b, head, rows, given, bias, numerics).add_to(sums)
+    bits = 2.0 ** SIGNIFICAND[p.dtype]
+    scale = p.scale_value
+    found = Certified({}, {})
+    for name, x in of.items():
+        times = scale if name in ("dq", "dk") else 1.0
+        want = x.value * times
+        fits = (x.size == 0) | ((x.size <= bits * x.unit) & _power_of_two(times))
+        found.want[name], found.where[name] = want, ~x.spoilt & fits & (want.to(p.torch_dtype).double() == want)
+    return found
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A tensor of sums: their values, the sums of the terms' magnitudes, a power of two that divides every term, and
+    where a term is not exact."""
+
+    value: Tensor
+    size: Tensor
+    unit: Tensor
+    spoilt: Tensor
+
+    @staticmethod
+    def blank(shape: tuple[int, ...], device: torch.device) -> _Sum:
+        zeros = torch.zeros(shape, dtype=torch.float64, device=device)
+        return _Sum(zeros, zeros.clone(), zeros + math.inf, zeros.bool())
+
+    def of_sequence(self, p: Problem, name: str, b: int) -> _Sum:
+        return _Sum(*(sequence_view(p, name, x, b) for x in (self.value, self.size, self.unit, self.spoilt)))
+
+    def add(self, at: tuple[slice | int, ...], value: Tensor, size: Tensor, unit: Tensor, spoilt: Tensor) -> None:
+        self.value[at] += value
+        self.size[at] += size
+        self.unit[at] = torch.minimum(self.unit[at], unit)
+        self.spoilt[at] |= spoilt
+
+
+class _Piece:
+    """Rows of one KV head's group: (group, rows, …) for what is per query row, (len_k, …) for what is per key."""
+
+    def __init__(
+        self, p: Problem, b: int, head: int, rows: slice, given: dict[str, Tensor], bias: Tensor | None, n: Numerics
+    ) -> None:
+        self.p, self.head, self.rows = p, head, rows
+        self.heads = slice(head * p.group, (head + 1) * p.group)
+        self.q, self.k, self.v = given["q"][self.heads, rows], given["k"][head], given["v"][head]
+        self.do = given["do"][self.heads, rows] if "do" in given else None
+        scores = self.q @ self.k.T * p.scale_value
+        if p.softcap:
+            scores = p.softcap * torch.tanh(scores / p.softcap)
+        if bias is not None:
+            part = bias_view(p, bias, b).double()
+            part = part[self.heads] if part.shape[0] > 1 else part
+            scores = scores + (part[:, rows] if part.shape[1] > 1 else part)
+        kept = torch.ones_like(scores, dtype=torch.bool)
+        if p.mask != Full():
+            span = (rows.start, rows.stop)
+            tiles = [mask_tile(p, b, h, span, (0, len(self.k)), self.q.device) for h in range(*_span(self.heads))]
+            kept = torch.stack([tile.expand(kept.shape[1:]) for tile in tiles])
+        scores = scores.masked_fill(~kept, -math.inf)
+        top = scores.amax(-1, keepdim=True)
+        on = (scores == top) & kept
+        count = on.sum(-1, keepdim=True).double()
+        rest = scores.masked_fill(on, -math.inf).amax(-1, keepdim=True)
+        near = top.abs() <= (0.0 if p.dtype == "float32" else NEAR)
+        self.exact_scores = _exact_scores(n, p.scale_value)
+        alike = (count == 1) | self.exact_scores
+        self.good = ((rest < top - GAP) & near & alike & (torch.log2(count) % 1 == 0))[..., 0] | ~kept.any(-1)
+        self.weights = torch.where(on & self.good[..., None], 1 / count.clamp_min(1), 0.0)
+        self.kept, self.count = kept, count.clamp_min(1)
+
+    def add_to(self, sums: dict[str, _Sum]) -> None:
+        rows, keys = (self.heads, self.rows), (self.head,)
+        unit_v, bad = _lowest(self.v, 0), ~self.good[..., None]
+        o, size = self.weights @ self.v, self.weights @ self.v.abs()
+        sums["o"].add(rows, o, size, (unit_v / self.count).expand_as(o), bad.expand_as(o))
+        if self.do is None:
+            return
+        if not self.exact_scores:  # a backward pass works the weights out again, in an order of its own
+            bad = torch.ones_like(bad)
+        exact_o = (size <= 2.0 ** SIGNIFICAND[self.p.dtype] * unit_v / self.count).all(-1, keepdim=True)
+        ds, exact = self._dscores(o, exact_o)
+        bad_rows = bad | ~exact[..., None]
+        lowest = _lowest(ds, -1)[..., None]
+        of_k, of_q, of_do = _lowest(self.k, 0), _lowest(self.q, (0, 1)), _lowest(self.do, (0, 1))
+        dq = ds @ self.k
+        sums["dq"].add(rows, dq, ds.abs() @ self.k.abs(), lowest * of_k, bad_rows.expand_as(dq))
+        by_key = _lowest(ds, (0, 1))[:, None] * of_q
+        spoilt = (self.kept & bad_rows).any(1).any(0)[:, None]
+        dk = _sum_rows(ds, self.q)
+        sums["dk"].add(keys, dk, _sum_rows(ds.abs(), self.q.abs()), by_key, spoilt.expand_as(dk))
+        spoilt = (self.kept & bad).any(1).any(0)[:, None]
+        dv = _sum_rows(self.weights, self.do)
+        by_key = _lowest(self.weights, (0, 1))[:, None] * of_do
+        sums["dv"].add(keys, dv, _sum_rows(self.weights, self.do.abs()), by_key, spoilt.expand_as(dv))
+
+    def _dscores(self, o: Tensor, exact_o: Tensor) -> tuple[Tensor, Tensor]:
+        """dS and, per row, whether it is exact and representable in the input dtype, before the scale and after."""
+        assert self.do is not None
+        unit = _lowest(self.do, None) * _lowest(self.v, None)
+        dp, delta = self.do @ self.v.T, (self.do * o).sum(-1, keepdim=True)
+        exact = self.do.abs() @ self.v.abs().T <= FP32 * unit
+        exact &= (self.do * o).abs().sum(-1, keepdim=True) <= FP32 * unit / self.count
+        ds = self.weights * (dp - delta)
+        exact &= ds.to(self.p.torch_dtype).double() == ds
+        return ds, (exact & exact_o).all(-1) | (self.do == 0).all(-1)
+
+
+def _finding(
+    p: Problem, given: dict[str, Tensor | None], name: str, got: Tensor, certified: Certified, bad: Tensor
+) -> Finding:
+    lengths = p.lengths_k if name in ("dk", "dv") else p.lengths_q
+    heads = got.shape[1]
+    rows = torch.zeros((p.batch, heads, max(lengths)), dtype=torch.bool, device=got.device)
+    there = torch.zeros_like(rows)
+    for b, length in enumerate(lengths):
+        rows[b, :, :length] = sequence_view(p, name, bad, b).any(-1)
+        there[b, :, :length] = True
+    b, h, r = (int(x) for x in rows.nonzero()[0])
+    one, want, wrong = (
+        sequence_view(p, name, x, b)[h, r].double().nan_to_num(nan=1e30, posinf=1e30, neginf=-1e30)
+        for x in (got, certified.want[name], bad)
+    )
+    column = int(wrong.argmax())
+    share, largest = (
+        float(bad.sum()),
+        float((got.double() - certified.want[name]).abs()[bad].nan_to_num(nan=1e30).max()),
+    )
+    message = (
+        f"{name}: {int(share)} elements are not exact; first at batch {b}, head {h}, row {r}, column {column}: got "
+        f"{float(one[column]):.9g}, must be {float(want[column]):.9g}"
+    )
+    message += _explained(p, given, name, b, h, r, one, want)
+    numbers = {"elements": share, "total": float(got.numel()), "largest": largest}
+    return Finding("exact", "inexact", message, name, locate(rows, there, (b, h, r)), numbers)
+
+
+def _explained(
+    p: Problem, given: dict[str, Tensor | None], name: str, b: int, h: int, r: int, got: Tensor, want: Tensor
+) -> str:
+    """Which one key (for dK and dV: which query) accounts for the difference in a row; '' where none does."""
+    of = {"o": "v", "dq": "k", "dk": "q", "dv": "do"}[name]
+    source = given[of]
+    assert source is not None
+    if name in ("o", "dq"):
+        key_head, others = h // p.group, [(h // p.group, "key")]
+    else:
+        key_head, others = h, [(head, f"query of head {head}, row") for head in range(h * p.group, (h + 1) * p.group)]
+    gap = got - want
+    best = (0.0, -1, "")
+    for head, what in others:
+        rows = sequence_view(p, of, source, b)[head].double() - (want if name == "o" else 0)
+        cosines = (rows @ gap) / (rows.norm(dim=-1) * gap.norm()).clamp_min(1e-300)
+        at = int(cosines.abs().argmax())
+        if abs(float(cosines[at])) > abs(best[0]):
+            best = (float(cosines[at]), at, what)
+    cosine, at, what = best
+    if name == "o" and _ends_beyond(got, want) and abs(cosine) < 1:
+        return "; as where a key of value 0 has a share, such as one beyond the end"
+    if abs(cosine) < ALIKE:
+        return ""
+    query, key = (r, at) if name in ("o", "dq") else (at, r)
+    head = h if name in ("o", "dq") else int(what.split()[3].rstrip(","))
+    kept = bool(mask_tile(p, b, head, (query, query + 1), (key, key + 1), got.device).all())
+    if not kept:
+        return f"; {what} {at} explains it, which the mask hides from it: a leak"
+    if name == "o" and cosine > 0:
+        return f"; {what} {at} stands in for what the row should see: a key is missing"
+    verb = "is missing" if (cosine < 0) == (name in ("o", "dv")) else "counts too much or with a wrong weight"
+    return f"; {what} {at} explains it: it {verb}" + (f" (key head {key_head})" if p.heads_kv > 1 else "")
+
+
+def _ends_beyond(got: Tensor, want: Tensor) -> bool:
+    """Whether `got` is `want` times a factor below 1: a share went to zeros."""
+    size = float((want * want).sum())
+    times = float((got * want).sum()) / size if size else 1.0
+    return 0 < times < 1 and bool(((got - times * want).abs() <= 0.01 * (1 - times) * want.abs().max()).all())
+
+
+def _exact_scores(n: Numerics, scale: float) -> bool:
+    """Whether integer products are exact scores, wherever the scale goes: a library may well put it on a factor."""
+    return _power_of_two(math.sqrt(abs(scale)) if n.scaled == "both" else scale)
+
+
+def _power_of_two(x: float) -> bool:
+    return x != 0 and math.frexp(abs(x))[0] == 0.5
+
+
+def _lowest(x: Tensor, over: int | tuple[int, ...] | None) -> Tensor:
+    """The largest power of two that divides every element along the axes `over` (None: all); inf where all are 0."""
+    fraction, exponent = torch.frexp(x)
+    whole = (fraction * 2.0**53).long()
+    low = torch.where(x == 0, math.inf, torch.ldexp((whole & -whole).double(), exponent - 53))
+    return low.amin() if over is None else low.amin(over)
+
+
+def _sum_rows(x: Tensor, y: Tensor) -> Tensor:
+    """(group, rows, len_k) transposed times (group, rows, d): (len_k, d)."""
+    return x.flatten(0, 1).T @ y.flatten(0, 1)
+
+
+def _chunks(p: Problem, b: int) -> Iterator[slice]:
+    step = max(MOST // (p.group * p.lengths_k[b]), 1)
+    for start in range(0, p.lengths_q[b], step):
+        yield slice(start, min(start + step, p.lengths_q[b]))
+
+
+def _there(**tensors: Tensor | None) -> list[tuple[str, Tensor]]:
+    return [(name, x) for name, x in tensors.items() if x is not None]
+
+
+def _span(part: slice) -> tuple[int, int]:
+    return part.start, part.stop
