@@ -1,0 +1,109 @@
+"""block_sparse_attention with its compiled kernels on the emulated GPU: the whole way from a user's call to gradients,
+also of LSE, under computed schedules, against dense attention in float64."""
+
+from functools import lru_cache
+
+import pytest
+import torch
+
+pytest.importorskip("cutlass")
+pytest.importorskip("llvmlite")
+
+from fuzz.devices.emulator import Emulator
+from kernels.blocksparse import launch, launch_backward, lse_gradient
+from kernels.blocksparse.api import block_sparse_attention
+from kernels.blocksparse.bands import causal, window
+from kernels.blocksparse.compile import build
+from kernels.blocksparse.from_mask import from_mask
+from kernels.blocksparse.least_blocking import least_blocking
+from kernels.blocksparse.lists import Band
+from kernels.blocksparse.variant import NO_SEAMS
+
+built = lru_cache(maxsize=None)(build)
+
+
+@pytest.fixture(autouse=True)
+def _emulated(monkeypatch):
+    """Launches run on an emulated GPU with room for three CTAs, and must end."""
+    emulator = Emulator(slots=3)
+
+    def run(variant, device, values, seams=NO_SEAMS):
+        report = emulator.load(built(variant, "sm_80", seams))(*values)
+        assert report.status == "finished" and not report.findings, report
+
+    for module in (launch, launch_backward, lse_gradient):
+        monkeypatch.setattr(module, "launch", run)
+
+
+def dense(q, k, v, mask):
+    """(out, lse) in float64."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
+    scores = (q.double() @ k.transpose(2, 3) / q.shape[-1] ** 0.5).masked_fill(~mask, -float("inf"))
+    return scores.softmax(-1) @ v, scores.logsumexp(-1)
+
+
+def check(q, k, v, blocks, mask, **options):
+    """Outputs and gradients of a sum of both with random weights."""
+    draw = torch.Generator().manual_seed(1)
+    found = block_sparse_attention(q, k, v, blocks, deterministic=True, **options)
+    wanted = dense(q, k, v, mask)
+    weights = [torch.randn(x.shape, generator=draw) for x in wanted]
+    weights[0] = weights[0].to(q.dtype)
+    grads = [torch.autograd.grad(found, (q, k, v), weights)]
+    grads.append(torch.autograd.grad(wanted, (q, k, v), [w.double() for w in weights]))
+    for one, other in zip((*found, *grads[0]), (*wanted, *grads[1]), strict=True):
+        torch.testing.assert_close(one.double(), other.double(), atol=3e-2, rtol=3e-2)
+
+
+def tensors(len_q, len_k, heads_q=2, heads_kv=1, dim=32):
+    draw = torch.Generator().manual_seed(0)
+    shapes = (1, heads_q, len_q, dim), (1, heads_kv, len_k, dim), (1, heads_kv, len_k, dim)
+    return [torch.randn(shape, generator=draw).to(torch.bfloat16).requires_grad_() for shape in shapes]
+
+
+def test_causal_with_a_gradient_of_lse():
+    mask = torch.ones(150, 150, dtype=torch.bool).tril()
+    check(*tensors(150, 150), causal(150, 150, tile_m=64, tile_n=64), mask)
+
+
+def test_a_planned_window_in_one_list():
+    q, k = torch.arange(400)[:, None], torch.arange(400)[None]
+    mask = (k <= q) & (k >= q - 200)
+    plan = least_blocking(window(400, 400, left=200, tile_m=64, tile_n=64), heads_q=2, heads_kv=1, slots=4)
+    assert isinstance(plan.blocks.mask, Band) and not plan.blocks.backward.full.count.any()
+    check(*tensors(400, 400), plan.blocks, mask)
+
+
+def test_planned_random_blocks():
+    draw = torch.Generator().manual_seed(1)
+    mask = (torch.rand(7, 7, generator=draw) < 0.4) | torch.eye(7, dtype=torch.bool)
+    mask = mask.repeat_interleave(64, 0).repeat_interleave(64, 1)[:400, :400]
+    mask &= torch.rand(400, 400, generator=draw) < 0.9
+    mask[:64, :64] = True
+    mask |= torch.eye(400, dtype=torch.bool)
+    plan = least_blocking(from_mask(mask[None, None], tile_m=64, tile_n=64), heads_q=2, heads_kv=1, slots=3)
+    assert plan.blocks.schedule.kind == "permutation"
+    check(*tensors(400, 400), plan.blocks, mask)
+
+
+def test_packed_sequences_with_a_gradient_of_lse():
+    lengths = [70, 0, 130]
+    blocks = causal(lengths, lengths, tile_m=64, tile_n=64)
+    starts = torch.tensor([0, 70, 70, 200], dtype=torch.int32)
+    mask = torch.zeros(200, 200, dtype=torch.bool)
+    for first, last in ((0, 70), (70, 200)):
+        mask[first:last, first:last] = torch.ones(last - first, last - first).tril().bool()
+    q, k, v = tensors(200, 200)
+    rows = [x.detach()[0].transpose(0, 1).contiguous().requires_grad_() for x in (q, k, v)]
+    found = block_sparse_attention(*rows, blocks, deterministic=True, cu_seqlens_q=starts, cu_seqlens_k=starts)
+    wanted = dense(q, k, v, mask)
+    draw = torch.Generator().manual_seed(1)
+    weights = [torch.randn(x.shape, generator=draw).to(x.dtype) for x in found]
+    grads = torch.autograd.grad(found, rows, weights)
+    weights = [weights[0].double().transpose(0, 1)[None], weights[1].double()[None]]
+    wanted_grads = torch.autograd.grad(wanted, (q, k, v), weights)
+    torch.testing.assert_close(found[0].double().transpose(0, 1)[None], wanted[0], atol=3e-2, rtol=3e-2)
+    torch.testing.assert_close(found[1].double()[None], wanted[1], atol=3e-2, rtol=3e-2)
+    for one, other in zip(grads, wanted_grads, strict=True):
+        torch.testing.assert_close(one.double().transpose(0, 1)[None], other.double(), atol=3e-2, rtol=3e-2)
