@@ -419,16 +419,21 @@ def _kernel(mutant: str) -> Callable[..., tuple[Tensor, Tensor]]:
 
 
 @functools.cache
-def _connect(device: Device) -> None:
-    """Has the kernels take their compiled functions from the artifact cache, on a GPU or the emulated one."""
+def _connect(device: Device) -> object:
+    """Has the kernels take their compiled functions from the artifact cache, on a GPU or the emulated one.
+
+    What is returned has to be kept, as the cache does: a context that nobody holds is left.
+    """
     from kernels.blocksparse import launcher
 
     if device == "emulator":
         launcher.launch_elsewhere(_emulated())
-    else:
-        from fuzz.devices.cuda import source
+        return None
+    from fuzz.devices.cuda import source
 
-        launcher.use_source(source).__enter__()  # for the life of the process
+    entered = launcher.use_source(source)
+    entered.__enter__()
+    return entered
 
 
 @functools.cache
