@@ -120,6 +120,8 @@ def visits(
     keys           lengths of the key sequences: tiles of `tile_n` keys past the end are not visited; None: all are
     releases       parallel to the index tensors; None: 1 each
     A CTA takes the query heads of its KV head one after another, and of each the partial entries, then the full ones.
+    An m block out of range is the tile of another head, as it is for a kernel. Raises ValueError for rows outside of an
+    index tensor.
     """
     lists = [[x.tolist() for x in one] for one in (partial, full)]
     rank_of = [one.tolist() for one in ranks]
@@ -134,8 +136,11 @@ def visits(
         for head in range(head_kv * group, (head_kv + 1) * group if there else head_kv * group):
             for kind, (count, index, start) in enumerate(lists):
                 at_b, at_h = b % len(count), head % len(count[0])
-                first = start[at_b][at_h][n_block]
-                for place in range(first, first + count[at_b][at_h][n_block]):
+                first, number = start[at_b][at_h][n_block], count[at_b][at_h][n_block]
+                if number > 0 and not 0 <= first <= first + number <= len(index):
+                    name = ("partial", "full")[kind]
+                    raise ValueError(f"{name}: needs rows within its {len(index)} elements, got {first} and {number}")
+                for place in range(first, first + number):
                     tile.append((b * heads_q + head) * m_blocks + index[place])
                     rank.append(rank_of[kind][place])
                     release.append(1 if release_of is None else release_of[kind][place])

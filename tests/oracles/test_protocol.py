@@ -221,3 +221,9 @@ def test_wrong_arguments_are_refused():
         predict(table([[(0, 0, -1)]], 1), 1)
     with pytest.raises(ValueError, match="tile"):
         predict(table([[(1, 0, 1)]], 1), 1)
+    count, index, begin = csr(PARTIAL)
+    nothing = csr([[]] * 8)
+    with pytest.raises(ValueError, match="partial: needs rows within its 22"):
+        ranks = (index, nothing[1])
+        shape = {"batch": 1, "heads_q": 1, "heads_kv": 1, "m_blocks": 8}
+        visits((count + 1, index, begin), nothing, ranks, torch.arange(8).view(1, 1, 8), **shape)
