@@ -10,7 +10,7 @@ from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward.dq import Tiles, dq_product, read_fragment, tile_number
-from kernels.blocksparse.backward.kernel import share_thread
+from kernels.blocksparse.backward.kernel import share
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.tiling import THREADS, choose_tiling
 from kernels.blocksparse.common.layouts import tile_layout
@@ -98,7 +98,7 @@ class Postprocess:
                 offset = (tile * tiling.tile_m + step * tiling.step_m) * tiling.dim
                 read_fragment(rdQ, dq_sum + cute.assume(offset, divby=4), thread, tiling.vector)
                 rdQ.store(rdQ.load() * scale)
-                share_thread(mma, rdQ, sdQ, thread)
+                share(mma, rdQ, sdQ, thread, tiling.wide_stores)
                 cute.arch.sync_threads()
                 row = mdQ.at(batch, Int64(seq_q.begin) + first_row, head)
                 store_rows(copy, sdQ, (row, mdQ.stride_row), seq_q.length - first_row)

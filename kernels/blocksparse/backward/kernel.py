@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
+from cutlass.cute.nvgpu import warp
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward import dq, masking, scores
@@ -252,12 +253,12 @@ class BackwardKernel:
             multiply(to_dp, rdS, stage)
             if masked:
                 masking.apply_words(rows_columns(rP), rWords)
-            share(to_s, rP, sP, thread)
+            share(to_s.mma, rP, sP, thread, tiling.wide_stores)
             if cutlass.const_expr(variant.softcap):
                 rP.store(rP.load() * rSlope.load())
             rdS.store(rdS.load() * rP.load())
             stage_ds = iteration % stages_ds
-            share(to_dp, rdS, sdS[None, None, stage_ds], thread)
+            share(to_dp.mma, rdS, sdS[None, None, stage_ds], thread, tiling.wide_stores)
             self.sync_group(thread)
 
             multiply(to_dv, rdV, 0, stage)
@@ -283,8 +284,8 @@ class BackwardKernel:
             if cutlass.const_expr(variant.deterministic):
                 self.let_go(order, counts, batch, block_at(sRing, total - 1), thread)
         rdK.store(rdK.load() * factors.scale)
-        share(to_dk, rdK, sK, thread)
-        share(to_dv, rdV, sV, thread)
+        share(to_dk.mma, rdK, sK, thread, tiling.wide_stores)
+        share(to_dv.mma, rdV, sV, thread, tiling.wide_stores)
         cute.arch.sync_threads()
         store_rows(loads.copy, sK, dk, keys_left)
         store_rows(loads.copy, sV, dv, keys_left)
@@ -361,16 +362,12 @@ class Storage(NamedTuple):
 
 
 @cute.jit
-def share(product: ThreadProduct, rD: cute.Tensor, sD: cute.Tensor, thread: Int32) -> None:
-    """Writes a thread's results to shared memory, in 16 bits."""
-    share_thread(product.mma, rD, sD, thread)
-
-
-@cute.jit
-def share_thread(mma: cute.TiledMma, rD: cute.Tensor, sD: cute.Tensor, thread: Int32) -> None:
-    """As `share`, for an accumulator of `mma`."""
+def share(mma: cute.TiledMma, rD: cute.Tensor, sD: cute.Tensor, thread: Int32, wide: cutlass.Constexpr) -> None:
+    """Writes a thread's results of `mma` to shared memory, in 16 bits; wide: `Tiling.wide_stores`."""
     rounded = cute.make_rmem_tensor_like(rD, sD.element_type)
     rounded.store(rD.load().to(sD.element_type))
     atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), sD.element_type, num_bits_per_copy=32)
+    if cutlass.const_expr(wide):
+        atom = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), sD.element_type)
     copy = cute.make_tiled_copy_C(atom, mma).get_slice(thread)
     cute.copy(copy, copy.retile(rounded), copy.partition_D(sD))

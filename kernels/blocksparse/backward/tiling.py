@@ -41,6 +41,7 @@ class Tiling:
     warps_dkv (n, dim) warps over dK and dV (tile_n x dim)
     warps_dq  (m, dim) warps over dQ (step_m x dim)
     vector    floats of one thread that are adjacent in the dQ accumulator: 4 where the arch adds four at once
+    wide_stores  results go to shared memory by stmatrix, where the arch has it
     """
 
     tile_m: int
@@ -53,6 +54,7 @@ class Tiling:
     warps_dkv: tuple[int, int]
     warps_dq: tuple[int, int]
     vector: int
+    wide_stores: bool
 
     @property
     def steps(self) -> int:
@@ -74,8 +76,8 @@ class Tiling:
 def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
-    `variant.tuning` may set step_m, stages, stages_ds and the m warps of each product (warps_s, warps_dkv, warps_dq).
-    Raises ValueError for what does not fit: shared memory, warps, unknown names.
+    `variant.tuning` may set step_m, stages, stages_ds, wide_stores (0 or 1) and the m warps of each product: warps_s,
+    warps_dkv, warps_dq. Raises ValueError for what does not fit: shared memory, warps, unknown names.
     """
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     number = int("".join(c for c in arch if c.isdigit()))
@@ -83,7 +85,9 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     if capacity is None:
         raise ValueError(f"arch: need one of {sorted(SHARED_MEMORY)}, got {arch!r}")
     wanted = dict(variant.tuning)
-    if unknown := sorted(set(wanted) - {"step_m", "stages", "stages_ds", "warps_s", "warps_dkv", "warps_dq"}):
+    if unknown := sorted(
+        set(wanted) - {"step_m", "stages", "stages_ds", "wide_stores", "warps_s", "warps_dkv", "warps_dq"}
+    ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     for step_m, stages, stages_ds in _preferences(tile_m, tile_n, dim):
         chosen = {"step_m": step_m, "stages": stages, "stages_ds": stages_ds}
@@ -101,6 +105,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
                 warps_dkv=_split_warps(tile_n, dim, wanted.get("warps_dkv")),
                 warps_dq=_split_warps(step_m, dim, wanted.get("warps_dq")),
                 vector=4 if number >= 90 else 1,
+                wide_stores=bool(wanted.get("wide_stores", 1)) and number >= 90,
             )
     raise ValueError(f"tiles {tile_m} x {tile_n} at head dim {dim} with tuning {wanted} do not fit {arch}")
 
