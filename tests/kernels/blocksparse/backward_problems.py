@@ -35,6 +35,7 @@ BOUNDS = {torch.bfloat16: (2**-7.5, 2**-10), torch.float16: (2**-10.5, 2**-13)}
 class Spec:
     """lens_q, lens_k: of each sequence; packed: rows of all sequences one after another, else padded to the longest.
 
+    view: operands are slices of wider tensors, so that no strides are the dense ones
     mask: full, causal (bottom right), window, documents, random (packed bits per head: blocks, empty blocks, single
     elements)
     """
@@ -54,6 +55,7 @@ class Spec:
     schedule: str = "ascending"
     pairs: int | None = None
     tuning: tuple[tuple[str, int], ...] = ()
+    view: bool = False
     seed: int = 0
 
 
@@ -83,8 +85,8 @@ def make(spec: Spec, device: str = "cpu") -> Problem:
     leading = () if spec.packed else (batch,)
 
     def tensor(rows: int, heads: int) -> Tensor:
-        values = torch.randn((*leading, rows, heads, spec.dim), generator=generator)
-        return values.to(spec.dtype).to(device)
+        values = torch.randn((*leading, rows, heads, spec.dim + 8 * spec.view), generator=generator)
+        return values.to(spec.dtype).to(device)[..., : spec.dim]
 
     operands = {
         "q": tensor(rows_q, spec.heads_q),

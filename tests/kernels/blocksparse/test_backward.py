@@ -83,6 +83,11 @@ def test_float16(mask):
     check(Spec((130,), (150,), 2, 1, dtype=torch.float16, mask=mask))
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_operands_that_are_views_of_wider_tensors(packed):
+    check(Spec((70, 65), (66, 80), 4, 2, dim=40, view=True, packed=packed, mask="causal"))
+
+
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_soft_cap(deterministic):
     check(Spec((130,), (150,), 2, 1, softcap=1.5, mask="documents", deterministic=deterministic))
