@@ -102,7 +102,8 @@ def _queries(p: Problem, centre: Tensor, level: Tensor, off: Tensor) -> Tensor:
 def _values(p: Problem, style: str, index: Tensor, noise: Tensor) -> Tensor:
     dims = torch.arange(noise.shape[-1], device=index.device)
     if style == "one_hot":
-        return ((index[..., None] * (2 * dims + 1) + 17 * dims) % DIGITS - DIGITS // 2).float()
+        low, high = index[..., None] * (2 * dims + 1), (index // DIGITS)[..., None] * (dims * dims)
+        return ((low + high + 17 * dims) % DIGITS - DIGITS // 2).float()
     if style == "uniform_pow2":
         return (noise % 5 - 2).float()
     bits = _bits(p)

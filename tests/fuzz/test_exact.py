@@ -1,0 +1,153 @@
+"""Exact inputs: they say which key leaked or is missing, and find one among 16,384 where a budget cannot."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+
+import pytest
+import torch
+from chunked_attention import attention
+from judge_tools import judge as run_judge
+
+from fuzz.arena import build
+from fuzz.case import Case, Inputs
+from fuzz.exact_values import STYLES, fits
+from oracles import accuracy, exact
+from oracles.masks import Causal, Documents, Full, Mask, PerHead, Window
+from oracles.numerics import FUSED
+from oracles.problem import Problem, dense_mask
+from oracles.reference import reference
+from oracles.same_precision import same_precision
+
+LONG = 16_384
+
+
+def long_problem(mask: Mask, len_k: int = LONG, dtype="bfloat16") -> Problem:
+    return Problem((32,), (len_k,), 1, 1, 64, 64, dtype, mask=mask, scale=0.25)
+
+
+def nothing(kept):
+    return kept
+
+
+def last_key_missing(kept):
+    kept[:, -1] = False
+    return kept
+
+
+def middle_key_missing(kept):
+    kept[:, 8191] = False
+    return kept
+
+
+def one_key_more(kept):
+    return kept | torch.nn.functional.pad(kept, (1, 0))[:, :-1]
+
+
+def one_key_less(kept):
+    return kept & torch.nn.functional.pad(kept, (0, 1))[:, 1:]
+
+
+def one_beyond_the_end(kept):
+    return torch.nn.functional.pad(kept, (0, 1), value=True)
+
+
+def findings(p: Problem, style: str, fault=nothing, backward=nothing):
+    """Of the exact oracle, and of the accuracy oracle on the same run."""
+    x = build(Case("any", p, Inputs(3, style)), "cpu").tensors()
+    got = attention(p, x.q, x.k, x.v, x.do, fault, backward)
+    right = reference(p, x.q, x.k, x.v, do=x.do)
+    budget = accuracy.judge(p, got, right, same_precision(p, x.q, x.k, x.v, do=x.do))
+    return exact.judge(p, x.q, x.k, x.v, got, do=x.do, numerics=FUSED), budget.findings
+
+
+@pytest.mark.parametrize(("style", "dtype"), list(product(STYLES, ("bfloat16", "float16", "float32"))))
+def test_a_right_kernel_is_exact_at_16384_tokens(style, dtype):
+    assert findings(long_problem(Causal("bottom_right"), dtype=dtype), style) == ([], ())
+    assert findings(long_problem(Full(), dtype=dtype), style) == ([], ())
+
+
+@pytest.mark.parametrize("fault", [last_key_missing, middle_key_missing])
+def test_one_key_too_few_of_16384_is_found_where_the_budget_sees_nothing(fault):
+    found, budget = findings(long_problem(Full()), "index_values", fault)
+    key = 8191 if fault is middle_key_missing else LONG - 1
+    assert all(f.tensor == "lse" for f in budget)  # log(16384) tells it apart, for a target that gives LSE
+    message = next(f.message for f in found if f.tensor == "o")
+    assert f"key {key} explains it: it is missing" in message
+
+
+def test_one_key_too_few_in_the_backward_alone_names_the_key():
+    found, _ = findings(long_problem(Full()), "index_values", backward=middle_key_missing)
+    by_tensor = {f.tensor: f for f in found}
+    assert "o" not in by_tensor
+    assert by_tensor["dv"].place.rows == (8191, 8192)
+    assert "key 8191" in by_tensor["dq"].message
+
+
+def test_one_key_too_many_at_the_masks_edge_is_a_leak_by_name():
+    found, _ = findings(long_problem(Causal("bottom_right")), "one_hot", one_key_more, one_key_more)
+    of_o = next(f for f in found if f.tensor == "o")
+    key = int(re.search(r"key (\d+)", of_o.message)[1])
+    assert key == LONG - 32 + of_o.place.rows[0] + 1 and "a leak" in of_o.message
+
+
+def test_one_key_too_few_at_the_masks_edge_is_found():
+    found, _ = findings(long_problem(Causal("bottom_right")), "one_hot", one_key_less, one_key_less)
+    assert "a key is missing" in next(f.message for f in found if f.tensor == "o")
+
+
+def test_a_key_beyond_the_end_is_found_and_explained():
+    found, _ = findings(long_problem(Full(), LONG - 100), "one_hot", one_beyond_the_end)
+    assert "beyond the end" in next(f.message for f in found if f.tensor == "o")
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("mask", [Full(), Causal(), Window(40, 3), Documents((10, 64)), PerHead((Causal(), Full()))])
+def test_most_of_a_case_is_certified(style, mask):
+    p = Problem((129, 64), (130, 97), 4, 2, 16, 16, "float16", mask=mask, scale=0.25)
+    x = build(Case("any", p, Inputs(5, style)), "cpu").tensors()
+    share = exact.certify(p, x.q, x.k, x.v, do=x.do, numerics=FUSED).share
+    assert share["o"] > 0.6 and min(share.values()) > (0.9 if style == "one_hot" else 0.3), share
+
+
+def test_a_certificate_holds_no_element_that_rounding_could_touch():
+    """Normal inputs have no two equal scores and no gap: nothing is certified but rows with one key or none."""
+    p = Problem((50,), (70,), 2, 1, 16, 16, "float16", mask=Causal())
+    x = build(Case("any", p, Inputs(5)), "cpu").tensors()
+    found = exact.certify(p, x.q, x.k, x.v, do=x.do, numerics=FUSED)
+    assert not found.where["o"][:, :, 1:].any() and not found.where["dq"][:, :, 1:].any()
+    assert not found.where["dk"][:, :, 1:50].any() and not found.where["dv"][:, :, 1:50].any()
+
+
+def test_a_score_that_is_not_exactly_zero_ends_the_certificate_in_float32():
+    p = Problem((4,), (4,), 1, 1, 8, 8, "float32", scale=1.0)
+    x = build(Case("any", p, Inputs(5, "constant")), "cpu").tensors()  # every score is 4, so all weights are 1/4
+    assert exact.certify(p, x.q, x.k, x.v, do=x.do, numerics=FUSED).share["o"] == 0
+    assert exact.certify(p, x.q * 0, x.k, x.v, do=x.do, numerics=FUSED).share["o"] == 1
+
+
+def test_each_query_asks_for_a_key_at_an_edge_of_the_mask():
+    p = Problem((64,), (64,), 1, 1, 16, 16, "float32", mask=Causal(), scale=1.0)
+    x = build(Case("any", p, Inputs(5, "one_hot")), "cpu").tensors()
+    scores = (x.q @ x.k.mT)[0, 0]
+    kept = dense_mask(p)[0, 0]
+    nearest = scores.argmax(-1)
+    beside = torch.arange(64) + 1
+    assert (scores.masked_fill(~kept, -torch.inf).amax(-1) == 0).all()
+    assert 10 < int((nearest == beside).sum()) < 50  # hidden, and nearer than all that the row sees
+    assert (scores[kept & (scores != 0)] <= -exact.GAP).all()
+
+
+def test_what_cannot_spell_its_keys_gets_integers_and_still_passes():
+    short = Problem((9,), (100,), 1, 1, 4, 4, "float32")
+    assert not fits(short)
+    assert run_judge("fake.honest", short, Inputs(1, "one_hot")).outcome == "pass"
+
+
+def test_the_judge_asks_for_exactness():
+    p = Problem((33,), (40,), 2, 1, 16, 16, "float32", mask=Causal(), scale=0.25)
+    for style in STYLES:
+        assert run_judge("fake.honest", p, Inputs(2, style)).outcome == "pass"
+    found = run_judge("fake.ignores_mask", p, Inputs(2, "one_hot"))
+    assert any(f.oracle == "exact" and "a leak" in f.message for f in found.findings)
