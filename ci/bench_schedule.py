@@ -26,13 +26,13 @@ from kernels.blocksparse.bands import band
 from kernels.blocksparse.build import dense
 from kernels.blocksparse.from_mask import from_grid
 from kernels.blocksparse.intervals import documents
-from kernels.blocksparse.least_blocking import Plan, least_blocking
+from kernels.blocksparse.least_blocking import PAIRS, Plan, least_blocking
 from kernels.blocksparse.lists import BlockSparse
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING
 from kernels.blocksparse.write_order import with_order
 
 TILE = 128
-HEADS = ((8, 8), (16, 2))
+HEADS = ((16, 16), (16, 2))
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--tile", type=int, default=TILE)
     parser.add_argument("--slots", type=int, help="resident CTAs of the model; default: multiprocessors, 132 on a CPU")
-    parser.add_argument("--pairs", type=int, default=8, help="(sequence, KV head) pairs launched side by side")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="(sequence, KV head) pairs launched side by side")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     cuda = options.device.startswith("cuda")

@@ -26,6 +26,7 @@ from kernels.blocksparse.transpose import in_one_list
 from kernels.blocksparse.write_order import with_order
 
 IN_ONE = ", in one list"
+PAIRS = 16  # as launch_backward.side_by_side has it for ordered adds
 CANDIDATES = 32  # n blocks that the greedy policy compares at each step
 
 Order = Callable[[np.ndarray, np.ndarray], np.ndarray]  # tiles of a segment, their times of release -> positions
@@ -72,7 +73,7 @@ def least_blocking(
     heads_kv: int,
     batch: int = 1,
     slots: int = 132,
-    pairs: int = 8,
+    pairs: int = PAIRS,
     costs: Costs | None = None,
 ) -> Plan:
     """The best order of n blocks and of each one's m blocks that the policies find.
@@ -139,7 +140,7 @@ def estimate(
     heads_kv: int,
     batch: int = 1,
     slots: int = 132,
-    pairs: int = 8,
+    pairs: int = PAIRS,
     costs: Costs | None = None,
 ) -> Run:
     """NOTE [model]'s times for one (sequence, KV head), the first, under a schedule, visiting rows as they are

@@ -11,7 +11,9 @@ from kernels.blocksparse.bands import band, causal, window
 from kernels.blocksparse.build import dense
 from kernels.blocksparse.from_mask import from_mask
 from kernels.blocksparse.intervals import documents
+from kernels.blocksparse.launch_backward import side_by_side
 from kernels.blocksparse.least_blocking import (
+    PAIRS,
     Costs,
     as_listed,
     by_release,
@@ -170,3 +172,8 @@ def test_wrong_arguments_are_refused():
         least_blocking(causal(300, 300, backward=False), heads_q=1, heads_kv=1)
     with pytest.raises(ValueError, match="heads_kv"):
         least_blocking(causal(300, 300), heads_q=4, heads_kv=3)
+
+
+def test_the_model_launches_as_many_pairs_side_by_side_as_the_kernel():
+    q = torch.zeros(1, 1, 1, 64, dtype=torch.bfloat16)
+    assert side_by_side(q, q, BLOCKS["causal"](), True) == PAIRS
