@@ -84,6 +84,10 @@ def backward(
     softcap that is not positive and finite, for blocks without backward lists and for too many tiles; checks nothing
     else.
     """
+    if not sequences.batch * q.shape[-2] * blocks.m_blocks:  # no queries: nobody would clear the workspace either
+        dk.zero_()
+        dv.zero_()
+        return
     if workspace is None:
         workspace = make_workspace(q, sequences, blocks)
     launches = backward_launches(
