@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
-from cutlass import Float32, Int32, Uint32, cute
+from cutlass import Float32, Int32, cute
 from torch import Tensor
 
 from kernels.blocksparse.api import block_sparse_attention
@@ -223,20 +223,6 @@ _plant(
     "Forward: keys beyond the sequence's end in its last KV tile count with score 0 where the block is full.",
     "HSTU block masks: a KV tile that is cut off at the end was called full",
     forward={"keep_keys": _keep_tail_keys},
-)
-
-
-@cute.jit
-def _whole_tail(keys_left: Int32) -> Uint32:
-    return Uint32(0xFFFFFFFF)
-
-
-_plant(
-    "backward_tail_not_masked",
-    "Backward: keys beyond the sequence's end take part in dS; what lies there is read as zero, so nothing shows but "
-    "through a score that overflows.",
-    "invented, the backward pass's twin of tail_keys_not_masked",
-    backward={"tail_mask": _whole_tail},
 )
 
 

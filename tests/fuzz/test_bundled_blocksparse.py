@@ -159,7 +159,7 @@ needs_emulator = pytest.mark.skipif(not emulator_there(), reason="needs the emul
 def test_the_forward_kernel_is_right_on_the_emulated_gpu(problem: Problem, variant: dict) -> None:
     verdict = run(case(problem, **variant))
     assert verdict.outcome == "pass", verdict
-    assert verdict.kernel.startswith("forward_") and verdict.kernel.endswith("sm_80")
+    assert verdict.kernel.startswith("forward_") and verdict.kernel.endswith("sm_100a")
 
 
 @needs_emulator
