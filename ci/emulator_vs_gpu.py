@@ -1,7 +1,7 @@
 """Runs the emulator's micro-kernels on a GPU and writes what it answers to ci/results/ptx_<arch>.npz and .json.
 
-    python ci/emulator_vs_gpu.py            on a machine with an NVIDIA GPU and its driver; needs numpy and llvmlite only
-    python ci/emulator_vs_gpu.py --compare  then also runs the emulator and prints where they differ
+    python ci/emulator_vs_gpu.py            on a machine with an NVIDIA GPU and its driver; needs numpy and llvmlite
+    only python ci/emulator_vs_gpu.py --compare  then also runs the emulator and prints where they differ
 
 The driver compiles the PTX itself, so no toolkit is needed. A form that the GPU's driver refuses is listed with its
 message. tests/fuzz/devices/emulator/test_conformance.py holds the emulator to the committed results.
@@ -70,8 +70,8 @@ class Gpu:
         places = []
         for x in [*kernel.inputs, out]:
             places.append(self.memory(x.nbytes))
-            x = np.ascontiguousarray(x)
-            self.call("cuMemcpyHtoD_v2", places[-1], x.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(x.nbytes))
+            given = np.ascontiguousarray(x)
+            self.call("cuMemcpyHtoD_v2", places[-1], given.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(x.nbytes))
         args = (ctypes.c_void_p * len(places))(*[ctypes.addressof(p) for p in places])
         block = min(kernel.threads, micro_kernels.THREADS)
         self.call("cuLaunchKernel", function, kernel.threads // block, 1, 1, block, 1, 1, 0, None, args, None)

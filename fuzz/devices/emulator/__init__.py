@@ -1,6 +1,7 @@
 """The emulated GPU: runs compiled CuTe DSL kernels (their host function and their PTX) on a CPU. See README.md.
 
-Names are loaded when they are first used: numba and llvmlite cost a second that a process without a kernel need not pay.
+Names are loaded when they are first used: numba and llvmlite cost a second that a process without a kernel need not
+pay.
 """
 
 from __future__ import annotations

@@ -105,7 +105,6 @@ def begin(m, slot, position):
     warps = m.k[st.K_WARPS]
     base = m.cta[slot, 7] + 1
     first = position * warps
-    m.cta[slot, 6] = position
     for w in range(slot * warps, slot * warps + warps):
         for r in (warp_row(m, w), fence_row(m, w), pending_row(m, w)):
             clear(r)

@@ -114,9 +114,9 @@ def table() -> Iterator[Row]:
                         f"cvt.{rounding}{ftz}.{sign}{width}.f32", f"b{width}", "f32",
                         lambda b, x, w=width, s=sign == "s", r=rounding: to_integer(b, x, w, s, r),
                     )  # fmt: skip
-            for source, up in (("f16", f16_to_f32), ("bf16", bf16_to_f32)):
+            for half, up in (("f16", f16_to_f32), ("bf16", bf16_to_f32)):
                 yield (
-                    f"cvt.rzi.{sign}{width}.{source}", f"b{width}", source,
+                    f"cvt.rzi.{sign}{width}.{half}", f"b{width}", half,
                     lambda b, x, w=width, s=sign == "s", up=up: to_integer(b, up(b, x), w, s, "rzi"),
                 )  # fmt: skip
         for width in (8, 16, 32, 64):

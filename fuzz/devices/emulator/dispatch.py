@@ -1,14 +1,14 @@
-"""The straight-line part of the emulator, written in LLVM IR: a loop that runs micro-operations of the form table and the
-matrix products until it meets one that it does not know, and hands that one to `interpreter.py`.
+"""The straight-line part of the emulator, written in LLVM IR: a loop that runs micro-operations of the form table and
+the matrix products until it meets one that it does not know, and hands that one to `interpreter.py`.
 
     int64 straight_line(int64 code, int64 pc, int64 stop, int64 registers, int64 constants, int32 lanes)
 
 `code` is the address of the micro-operations, 16 int32 each: number, guard, operands. An operand is a byte offset into
-the warp's registers, or the complement of one into the constants. A guard is -1, or twice the offset of a predicate plus
-1 when negated. Returns the index of the first micro-operation not run, or `stop`.
+the warp's registers, or the complement of one into the constants. A guard is -1, or twice the offset of a predicate
+plus 1 when negated. Returns the index of the first micro-operation not run, or `stop`.
 
-`straight_line_tainted` has one more argument, the address of the warp's taints: a mask of lanes for every 128 bytes of its
-registers, set where 32-bit arithmetic overflowed on the way to the register's value.
+`straight_line_tainted` has one more argument, the address of the warp's taints: a mask of lanes for every 128 bytes of
+its registers, set where 32-bit arithmetic overflowed on the way to the register's value.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ class _Loop:
         return block
 
     def taint(self, form: Form, operands: list[Value]) -> None:
-        """The result's taint: that of its integer operands, and the lanes whose 32-bit result overflowed. A mask of bits
-        (and) takes what it wants on purpose and ends the taint."""
+        """The result's taint: that of its integer operands, and the lanes whose 32-bit result overflowed. A mask of
+        bits (and) takes what it wants on purpose and ends the taint."""
         b = self.b
         taints = self.function.args[6]
 

@@ -34,6 +34,7 @@ class Emulator:
     strict      raise EmulationError when a run finds something; else the report says so
     checks      what is looked for: 'races', 'uninitialised', 'wrapped' (32-bit arithmetic that wrapped in an address);
                 bounds, alignment, barriers and deadlocks always are
+    trace       keep a timeline of every launch in the report, see trace.py
     budget      micro-operations of a warp, summed over a launch, after which it counts as endless
     """
 
@@ -44,6 +45,7 @@ class Emulator:
     strict: bool = True
     budget: int = 1 << 40
     checks: frozenset[str] = ALL_CHECKS
+    trace: bool = False
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -139,9 +141,11 @@ class PtxModule:
         self.emulator = emulator
         self.programs = _Programs(text)
 
-    def launch(self, name: str | None, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *, shared: int = 0,
-               emulator: Emulator | None = None, only: Sequence[int] | None = None) -> Report:  # fmt: skip
-        """Launches kernel `name` (None: the only one). args: tensors for pointers, ints and floats for scalars, bytes."""
+    def launch(self, name: str | None, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *,
+               shared: int = 0, emulator: Emulator | None = None,
+               only: Sequence[int] | None = None) -> Report:  # fmt: skip
+        """Launches kernel `name` (None: the only one). args: tensors for pointers, ints and floats
+        for scalars, bytes for structs."""
         name = name or next(iter(self.programs.module.kernels))
         kernel = self.programs.get(name).kernel
         if len(args) != len(kernel.params):

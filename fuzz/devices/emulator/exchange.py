@@ -7,8 +7,8 @@ from numba import njit
 from fuzz.devices.emulator import clocks
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator import state as st
+from fuzz.devices.emulator.places import finding, operand
 from fuzz.devices.emulator.raw import ctz, i64, popc, s32, u32, w32
-from fuzz.devices.emulator.transfers import finding, operand
 
 
 @njit(inline="always")
@@ -19,7 +19,9 @@ def write_predicate(at, act, value):
 
 @njit
 def shuffle(m, w, wb, cb, c, act):
-    """shfl.sync: the source lane stays inside the segment that the clamp operand cuts; else a lane keeps its own value."""
+    """shfl.sync: the source lane stays inside the segment that the clamp operand cuts; else a lane keeps its own
+    value.
+    """
     mode = s32(c + 8)
     d, p = wb + s32(c + 12), s32(c + 16)
     value, lanes, clamp = operand(wb, cb, s32(c + 20)), operand(wb, cb, s32(c + 24)), operand(wb, cb, s32(c + 28))
@@ -146,7 +148,9 @@ def elect(wb, c, act, members):
 
 @njit
 def barrier(m, w, pc, wb, cb, c, act):
-    """bar.sync, bar.arrive, bar.red by one warp. True when the warp must wait. PTX counts whole warps, whoever is active."""
+    """bar.sync, bar.arrive, bar.red by one warp. True when the warp must wait. PTX counts whole warps, whoever is
+    active.
+    """
     slot, warps = w // m.k[st.K_WARPS], m.k[st.K_WARPS]
     kind = s32(c + 8)
     first = ctz(act)

@@ -1,8 +1,8 @@
 """Runs the host function of an exported CuTe DSL object without CUDA, and hears what it launches.
 
-`compiled.export_to_c(...)` writes an object file whose host function calls eight functions of the CUDA runtime. llvmlite
-loads the object with Python callbacks in their place; the launch callback receives the configuration and the parameter
-block exactly as a driver would. Signatures come from the C header that is exported beside the object.
+`compiled.export_to_c(...)` writes an object file whose host function calls eight functions of the CUDA runtime.
+llvmlite loads the object with Python callbacks in their place; the launch callback receives the configuration and the
+parameter block exactly as a driver would. Signatures come from the C header that is exported beside the object.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class Argument:
-    """A parameter of the host function: 'pointer', 'scalar' (with its C type), 'stream' or 'tensor' (with its C layout)."""
+    """A parameter of the host function: 'pointer', 'scalar' (with its C type), 'stream' or 'tensor' (with its C
+    layout).
+    """
 
     name: str
     kind: str
@@ -96,7 +98,9 @@ def read_header(path: Path) -> Interface:
 
 
 class _Runtime:
-    """The stand-ins for the CUDA runtime. One per process, because symbols are; the current host object sets `target`."""
+    """The stand-ins for the CUDA runtime. One per process, because symbols are; the current host object sets
+    `target`.
+    """
 
     def __init__(self) -> None:
         self.target: HostObject | None = None
@@ -182,7 +186,9 @@ _runtime: _Runtime | None = None
 
 
 class HostObject:
-    """An exported object, loaded: `call` runs its host function and returns the launches that it asked for, in order."""
+    """An exported object, loaded: `call` runs its host function and returns the launches that it asked for, in
+    order.
+    """
 
     def __init__(self, folder: Path, params_of: Callable[[str], list[tuple[int, int]]]) -> None:
         global _runtime

@@ -1,7 +1,7 @@
 """The emulated GPU's global memory: tensors of this process under addresses of their own.
 
-Every tensor argument gets a terabyte of addresses with its first byte in the middle, so an address says which pointer it
-came from even when it strays far, and memory of this process outside the tensors can never be touched.
+Every tensor argument gets a terabyte of addresses with its first byte in the middle, so an address says which pointer
+it came from even when it strays far, and memory of this process outside the tensors can never be touched.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Memory:
             self.segments[number] = Segment(v.name, low, low + v.size, data.data_ptr(), data, False)
 
     def table(self, shadows: bool, smallest: int) -> np.ndarray:
-        """The segments as the interpreter reads them, one row per segment number. With `shadows` every segment has cells
-        for its granules: of an element, or of the kernel's `smallest` access if that is less."""
+        """The segments as the interpreter reads them, one row per segment number. With `shadows` every segment has
+        cells for its granules: of an element, or of the kernel's `smallest` access if that is less."""
         rows = np.zeros((self.next, 8), dtype=np.int64)
         for number, s in self.segments.items():
             rows[number, :4] = s.low, s.high, s.host, int(s.fresh)
@@ -103,7 +103,7 @@ class Memory:
                 f"{segment.name}, {address - segment.high} bytes past its end ({segment.high - segment.low} bytes long)"
             )
         rest, index = (address - segment.low) // size, []
-        order = sorted(range(segment.tensor.dim()), key=lambda i: -segment.tensor.stride(i))
+        order = sorted(range(segment.tensor.dim()), key=segment.tensor.stride, reverse=True)
         found = dict.fromkeys(order, 0)
         for i in order:
             stride = segment.tensor.stride(i)

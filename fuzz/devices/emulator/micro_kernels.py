@@ -1,7 +1,7 @@
 """Small PTX kernels that cover every instruction form, each with its inputs: the same text runs here and on a GPU.
 
-A kernel gets the addresses of its inputs (arrays of equal length, one element per thread) and of its output, and a thread
-writes `words` 32-bit words. ci/emulator_vs_gpu.py records what a GPU answers; the tests hold the emulator to it.
+A kernel gets the addresses of its inputs (arrays of equal length, one element per thread) and of its output, and a
+thread writes `words` 32-bit words. ci/emulator_vs_gpu.py records what a GPU answers; the tests hold the emulator to it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class MicroKernel:
     exact: bool = True
 
 
-EDGES32 = (0, 1, 2, 3, 31, 32, 33, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0x80000001,
-           0xFFFFFFFF, 0xFFFFFFFE, 0x12345678, 0xDEADBEEF)  # fmt: skip
+EDGES32 = (0, 1, 2, 3, 31, 32, 33, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000,
+           0x80000001,            0xFFFFFFFF, 0xFFFFFFFE, 0x12345678, 0xDEADBEEF)  # fmt: skip
 FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.0, 1e-38, -1e-38, 1e-45, -1e-45, 1.17549435e-38, 3.4028235e38,
           -3.4028235e38, float("inf"), float("-inf"), float("nan"), 65504.0, 65519.0, 65520.0, 6.1e-5, 5.9e-8, 2.98e-8,
           1.0000001, 0.99999994, 127.5, -126.5, -149.5, 2147483648.0, -2147483904.0, 4294967296.0, 1e10, -1e20, 0.1,
@@ -74,7 +74,8 @@ def values(kind: str, seed: int, operand: int) -> np.ndarray:
     out = np.where(i < min(n * n, CASES * 3 // 4), grid, noise).astype(edges.dtype)
     if kind in ("f32x2", "f16x2", "bf16x2"):
         wide = np.uint64 if kind == "f32x2" else np.uint32
-        return (out.astype(wide) | np.roll(out, 5).astype(wide) << wide(bits)).astype(wide)
+        high = np.left_shift(np.roll(out, 5).astype(wide), bits, dtype=wide)
+        return np.bitwise_or(out.astype(wide), high)
     return out
 
 
@@ -109,7 +110,7 @@ def _form_kernel(form: Form) -> MicroKernel:
     declared, lines, inputs = [], [], []
 
     def register(name: str, kind: str) -> None:
-        declared.append(f".reg .{'pred' if kind == 'p' else 'b%d' % (8 * sizes.get(kind, 4))} {name};")
+        declared.append(f".reg .{'pred' if kind == 'p' else f'b{8 * sizes.get(kind, 4)}'} {name};")
 
     for i, kind in enumerate(form.operands):
         size = sizes.get(kind, 4)
@@ -142,10 +143,12 @@ def _form_kernel(form: Form) -> MicroKernel:
 
 def needs(name: str) -> tuple[str, str]:
     """(target, PTX version) of a form: the least that its instruction asks for."""
-    if "f32x2" in name or name.startswith(("fma.rn.f32.", "add.rn.f32.", "sub.rn.f32.")) and name.endswith("f16"):
+    mixed = name.startswith(("fma.rn.f32.", "add.rn.f32.", "sub.rn.f32.")) and name.endswith("f16")
+    if "f32x2" in name or mixed:
         return "sm_100", "8.8"
     if "bf16" in name and not name.startswith(("cvt.rn.bf16.f32", "cvt.rz.bf16.f32", "cvt.rn.bf16x2", "cvt.rz.bf16x2",
-                                                "cvt.rn.relu", "cvt.rz.relu", "fma", "max", "min", "neg", "abs")):  # fmt: skip
+                                                "cvt.rn.relu", "cvt.rz.relu", "fma", "max", "min",
+                                                "neg", "abs")):  # fmt: skip
         return "sm_90", "8.0"
     return "sm_80", "8.0"
 
@@ -163,7 +166,8 @@ def _words(seed: str, rows: int, columns: int) -> np.ndarray:
 
 
 def warp_kernel(form: str, body: str, registers: str, words: int, columns: int = 1, shared: int = 0, exact: bool = True,
-                inputs: np.ndarray | None = None, target: str = "sm_80", version: str = "8.0") -> MicroKernel:  # fmt: skip
+                inputs: np.ndarray | None = None, target: str = "sm_80",
+                version: str = "8.0") -> MicroKernel:  # fmt: skip
     """One warp; %a is the address of the lane's `columns` input words, %o of its output words."""
     start = f"""mul.wide.u32 %at, %index, {4 * columns}; add.s64 %a, %in0, %at;
 mul.wide.u32 %at, %index, {4 * words}; add.s64 %o, %out, %at;"""
@@ -196,11 +200,15 @@ def matrix_kernels() -> Iterator[MicroKernel]:
                     ab = rng.integers(-3, 4, (32, 2 * (n_a + n_b))).astype(np.float32)
                     c = rng.integers(-9, 10, (32, 4)).astype(np.float32)
                 else:
-                    ab, c = rng.standard_normal((32, 2 * (n_a + n_b))), rng.standard_normal((32, 4))
-                ab, c = ab.astype(np.float32), c.astype(np.float32)
-                half = (ab.view(np.uint32) >> 16).astype(np.uint16) if kind == "bf16" else ab.astype(np.float16).view(np.uint16)
-                packed = half.reshape(32, -1, 2).astype(np.uint32)
-                packed = packed[:, :, 0] | packed[:, :, 1] << 16
+                    ab = rng.standard_normal((32, 2 * (n_a + n_b))).astype(np.float32)
+                    c = rng.standard_normal((32, 4)).astype(np.float32)
+                half = (
+                    (ab.view(np.uint32) >> 16).astype(np.uint16)
+                    if kind == "bf16"
+                    else ab.astype(np.float16).view(np.uint16)
+                )
+                pairs = half.reshape(32, -1, 2).astype(np.uint32)
+                packed = pairs[:, :, 0] | pairs[:, :, 1] << 16
                 last = c.view(np.uint32)
                 if sums == "f16":
                     h = c.astype(np.float16).view(np.uint16).astype(np.uint32)
@@ -216,11 +224,14 @@ def matrix_kernels() -> Iterator[MicroKernel]:
             # rows in another order than the lanes
             place = "xor.b32 %r8, %tid, 5; shl.b32 %r8, %r8, 4; add.s32 %r8, %sa, %r8;"
             name = f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16"
-            body = f"{fill} st.shared.v4.b32 [%r9], {{%r0, %r1, %r2, %r3}}; bar.sync 0; {place} {name} {_group(names)}, [%r8];"
+            written = f"{fill} st.shared.v4.b32 [%r9], {{%r0, %r1, %r2, %r3}}; bar.sync 0;"
+            body = f"{written} {place} {name} {_group(names)}, [%r8];"
             yield warp_kernel(name, body + stores, ".reg .b32 %r<10>;", count, 4, 512)
             name = f"stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16"
             zero = "st.shared.v4.b32 [%r9], {0, 0, 0, 0}; bar.sync 0;"
-            after = "bar.sync 0; ld.shared.v4.b32 {%r4, %r5, %r6, %r7}, [%r9]; st.global.v4.b32 [%o], {%r4, %r5, %r6, %r7};"
+            after = (
+                "bar.sync 0; ld.shared.v4.b32 {%r4, %r5, %r6, %r7}, [%r9]; st.global.v4.b32 [%o], {%r4, %r5, %r6, %r7};"
+            )
             names = [f"%r{i}" for i in range(count)]
             body = f"{fill} {zero} {place} {name} [%r8], {_group(names)}; {after}"
             yield warp_kernel(name, body, ".reg .b32 %r<10>;", 4, 4, 512, target="sm_90")
@@ -261,9 +272,13 @@ st.global.v2.b32 [%o], {%r1, %r2};"""
 
 def memory_kernels() -> Iterator[MicroKernel]:
     """Loads and stores of every width and vector, sign extension, shared memory, asynchronous copies, atomics."""
-    for kind, width in (("u8", 32), ("s8", 32), ("u16", 32), ("s16", 32), ("u8", 64), ("s8", 64), ("s16", 64), ("s32", 64),
-                        ("u32", 64), ("u8", 16), ("s8", 16)):  # fmt: skip
-        to = {16: "cvt.u32.u16 %z, %x; st.global.b32 [%o], %z;", 32: "st.global.b32 [%o], %x;", 64: "st.global.b64 [%o], %x;"}
+    for kind, width in (("u8", 32), ("s8", 32), ("u16", 32), ("s16", 32), ("u8", 64), ("s8", 64), ("s16", 64),
+                        ("s32", 64),                         ("u32", 64), ("u8", 16), ("s8", 16)):  # fmt: skip
+        to = {
+            16: "cvt.u32.u16 %z, %x; st.global.b32 [%o], %z;",
+            32: "st.global.b32 [%o], %x;",
+            64: "st.global.b64 [%o], %x;",
+        }
         yield warp_kernel(f"ld.global.{kind} {width}", f"ld.global.{kind} %x, [%a];" + to[width],
                           f".reg .b{width} %x; .reg .b32 %z;", max(width, 32) // 32)  # fmt: skip
     for space in ("shared", "global"):
@@ -275,11 +290,14 @@ def memory_kernels() -> Iterator[MicroKernel]:
             body = where[1] + f"ld.global.v{n}.{kind} {names}, [%a]; st.{space}.v{n}.{kind} [{where[0]}], {names};"
             if space == "shared":
                 body += f"ld.shared.v{n}.{kind} {names}, [%r0]; st.global.v{n}.{kind} [%o], {names};"
-            yield warp_kernel(f"st.{space}.v{n}.{kind}", body, f".reg .b{width} %x<{n}>; .reg .b32 %r0;", size // 4, size // 4, 512)
+            yield warp_kernel(
+                f"st.{space}.v{n}.{kind}", body, f".reg .b{width} %x<{n}>; .reg .b32 %r0;", size // 4, size // 4, 512
+            )
     for how, size in (("ca", 4), ("ca", 8), ("ca", 16), ("cg", 16)):
         for have in (None, 0, size // 2, size):
             last = "" if have is None else f", {have}"
-            body = f"""shl.b32 %r0, %tid, 4; add.s32 %r0, %sa, %r0; st.shared.v4.b32 [%r0], {{-1, -1, -1, -1}}; bar.sync 0;
+            body = f"""shl.b32 %r0, %tid, 4; add.s32 %r0, %sa, %r0; st.shared.v4.b32 [%r0], {{-1, -1, -1, -1}};
+bar.sync 0;
 cp.async.{how}.shared.global [%r0], [%a], {size}{last}; cp.async.commit_group; cp.async.wait_group 0; bar.sync 0;
 ld.shared.v4.b32 {{%r1, %r2, %r3, %r4}}, [%r0]; st.global.v4.b32 [%o], {{%r1, %r2, %r3, %r4}};"""
             yield warp_kernel(f"cp.async.{how}.shared.global {size} {have}", body, ".reg .b32 %r<5>;", 4, 4, 512)
@@ -297,16 +315,21 @@ atom.global.{operation}.{kind} %z, [%o], %y; st.global.b{width} [%o+{step}], %z;
         yield warp_kernel(f"atom.global.{operation}.{kind}", body, f".reg .b{width} %x, %y, %z;", 2 * step // 4,
                           2 * step // 4, inputs=rows)  # fmt: skip
         if operation != "exch":
-            red = body.replace(f"atom.global.{operation}.{kind} %z,", f"red.global.{operation}.{kind}").replace(", %z;", ", %y;")
+            red = body.replace(f"atom.global.{operation}.{kind} %z,", f"red.global.{operation}.{kind}").replace(
+                ", %z;", ", %y;"
+            )
             yield warp_kernel(f"red.global.{operation}.{kind}", red, f".reg .b{width} %x, %y, %z;", 2 * step // 4,
                               2 * step // 4, inputs=rows)  # fmt: skip
     for kind in ("b32", "b64"):
         width = int(kind[1:])
         for hit in (True, False):
             compare = "%x" if hit else "%y"
-            body = f"""ld.global.b{width} %x, [%a]; ld.global.b{width} %y, [%a+{width // 8}]; st.global.b{width} [%o], %x;
+            body = f"""ld.global.b{width} %x, [%a]; ld.global.b{width} %y, [%a+{width // 8}];
+st.global.b{width} [%o], %x;
 atom.global.cas.{kind} %z, [%o], {compare}, %y; st.global.b{width} [%o+{width // 8}], %z;"""
-            yield warp_kernel(f"atom.global.cas.{kind} {hit}", body, f".reg .b{width} %x, %y, %z;", width // 16, width // 16)
+            yield warp_kernel(
+                f"atom.global.cas.{kind} {hit}", body, f".reg .b{width} %x, %y, %z;", width // 16, width // 16
+            )
 
 
 def all_kernels() -> Iterator[MicroKernel]:
@@ -319,12 +342,14 @@ def all_kernels() -> Iterator[MicroKernel]:
 
 def emulate(kernel: MicroKernel) -> np.ndarray:
     """What the emulator answers: uint32 (threads, words)."""
-    import torch  # noqa: PLC0415
+    import torch
 
-    from fuzz.devices.emulator.emulator import Emulator  # noqa: PLC0415
+    from fuzz.devices.emulator.emulator import Emulator
 
     out = torch.zeros(kernel.threads * kernel.words, dtype=torch.int32)
-    tensors = [torch.from_numpy(x.reshape(-1).view({2: np.int16, 4: np.int32, 8: np.int64}[x.itemsize])) for x in kernel.inputs]
+    tensors = [
+        torch.from_numpy(x.reshape(-1).view({2: np.int16, 4: np.int32, 8: np.int64}[x.itemsize])) for x in kernel.inputs
+    ]
     block = min(kernel.threads, THREADS)
     emulator = Emulator(checks=frozenset({"races", "uninitialised"}))
     emulator.load_ptx(kernel.text).launch("k", (kernel.threads // block,), (block,), [*tensors, out])

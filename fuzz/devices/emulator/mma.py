@@ -1,9 +1,9 @@
 """mma.sync m16n8k16 and m16n8k8 on the registers of a warp.
 
-A fragment register of A holds an 8 x 8 block of 16-bit numbers row by row when its 32 lanes are read as memory, one of B
-holds such a block of B transposed, and a pair of accumulators holds the even and the odd columns of an 8 x 8 block: so the
-rows are vectors already, and only B needs shuffling. Products are exact in f32; sums are f32 with one rounding per term
-(tensor cores add several terms at once and truncate, see ci/emulator_vs_gpu.py for the measured distance).
+A fragment register of A holds an 8 x 8 block of 16-bit numbers row by row when its 32 lanes are read as memory, one of
+B holds such a block of B transposed, and a pair of accumulators holds the even and the odd columns of an 8 x 8 block:
+so the rows are vectors already, and only B needs shuffling. Products are exact in f32; sums are f32 with one rounding
+per term (tensor cores add several terms at once and truncate, see ci/emulator_vs_gpu.py for the measured distance).
 """
 
 from __future__ import annotations

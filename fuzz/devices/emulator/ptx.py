@@ -57,7 +57,9 @@ class Instruction:
 
 @dataclass
 class Kernel:
-    """An entry: `labels` give the index of the instruction that they stand before, `registers` the type of each name."""
+    """An entry: `labels` give the index of the instruction that they stand before, `registers` the type of each
+    name.
+    """
 
     name: str
     params: list[Param] = field(default_factory=list)
@@ -80,7 +82,8 @@ class Module:
 
 SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 _SKIPPED = (".pragma", ".loc", ".file", ".section", ".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".noreturn",
-            ".reqnctapercluster", ".explicitcluster", ".maxclusterrank", ".address_size", ".alias", ".blocksareclusters")  # fmt: skip
+            ".reqnctapercluster", ".explicitcluster", ".maxclusterrank", ".address_size", ".alias",
+            ".blocksareclusters")  # fmt: skip
 
 
 def _strip_comments(text: str) -> str:
@@ -268,7 +271,7 @@ class _Reader:
         if kind.group(4):
             values = [number(v) for v in kind.group(4).strip().strip("{}").split(",")]
             plain = [v[1] if isinstance(v, tuple) else v for v in values]
-            data = b"".join((int(v) % (1 << 8 * element)).to_bytes(element, "little") for v in plain)  # type: ignore[call-overload]
+            data = b"".join((int(v) % (1 << 8 * element)).to_bytes(element, "little") for v in plain)  # type: ignore[call-overload, arg-type]
         boundary = int(align.group(1)) if align else element
         variable = Variable(self.rename(kind.group(2)), space.group(1), boundary, element * count, data)
         (self.kernel.variables if self.kernel else self.module.variables).append(variable)

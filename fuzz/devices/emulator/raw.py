@@ -18,13 +18,20 @@ import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic as _intrinsic
 
+intrinsic: Any = _intrinsic  # numba's own types describe what it sees, not what a caller passes
 I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 
-STRAIGHT_SOURCES = ("vectors", "approximate", "conversions", "forms", "mma", "dispatch")
-COMPILED_SOURCES = ("opcodes", "state", "raw", "clocks", "shadow", "transfers", "exchange", "interpreter")
+STRAIGHT_SOURCES = (
+    "vectors", "approximate", "conversions", "forms_table", "forms_integers", "forms_moves", "forms_floats", "forms",
+    "mma", "dispatch",
+)  # fmt: skip
+COMPILED_SOURCES = (
+    "opcodes", "state", "raw", "clocks", "shadow", "places", "transfers", "atomics", "copies", "exchange", "lanes",
+    "taints", "dispatching", "interpreter",
+)  # fmt: skip
 
 
 def cache_folder(sources: tuple[str, ...]) -> Path:
@@ -79,8 +86,8 @@ def _link() -> Any:
 FOLDER = cache_folder(STRAIGHT_SOURCES + COMPILED_SOURCES)  # numba's
 _engine = _link()  # owns the machine code
 _words = (types.int64,) * 5
-straight_line = types.ExternalFunction("attnfuzz_straight_line", types.int64(*_words, types.int32))
-straight_line_tainted = types.ExternalFunction(
+straight_line: Any = types.ExternalFunction("attnfuzz_straight_line", types.int64(*_words, types.int32))
+straight_line_tainted: Any = types.ExternalFunction(
     "attnfuzz_straight_line_tainted", types.int64(*_words, types.int32, types.int64)
 )
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fuzz.devices.emulator.trace import Timeline
 
 KIND_NAMES = (
     "out of bounds", "misaligned access", "address of no tensor", "out of bounds of shared memory",
@@ -37,13 +41,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Waiting:
-    """One warp in a deadlock and what it waits for."""
+    """One warp in a deadlock and what it waits for; `writer`: a CTA without a slot that would end the wait."""
 
     cta: tuple[int, int, int]
     warp: int
     line: int
     instruction: str
     what: str
+    writer: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,9 @@ class Deadlock:
 
 @dataclass
 class Report:
-    """The outcome of one call: status 'finished', 'deadlock', 'budget' or 'stopped', and everything found on the way."""
+    """The outcome of one call: status 'finished', 'deadlock', 'budget' or 'stopped', and everything found on the
+    way.
+    """
 
     status: str = "finished"
     findings: list[Finding] = field(default_factory=list)
@@ -78,6 +85,7 @@ class Report:
     executed: int = 0
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+    timelines: list[Timeline] = field(default_factory=list)  # of each launch, when Emulator(trace=True)
 
     @property
     def ok(self) -> bool:

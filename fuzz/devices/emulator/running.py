@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +17,7 @@ from fuzz.devices.emulator.decode import Program
 from fuzz.devices.emulator.launching import Launch
 from fuzz.devices.emulator.memory import Memory, reserve
 from fuzz.devices.emulator.report import KIND_NAMES, Deadlock, Finding, Report, Waiting
+from fuzz.devices.emulator.trace import timeline
 
 if TYPE_CHECKING:
     from fuzz.devices.emulator.emulator import Emulator
@@ -23,13 +26,16 @@ SCHEDULES = ("in_order", "random", "starve_oldest", "one_first")
 SPECIAL_NUMBERS = {
     **{f"%tid.{x}": i for i, x in enumerate("xyz")}, **{f"%ntid.{x}": 3 + i for i, x in enumerate("xyz")},
     **{f"%ctaid.{x}": 6 + i for i, x in enumerate("xyz")}, **{f"%nctaid.{x}": 9 + i for i, x in enumerate("xyz")},
-    **{f"%clusterid.{x}": 6 + i for i, x in enumerate("xyz")}, **{f"%nclusterid.{x}": 9 + i for i, x in enumerate("xyz")},
+    **{f"%clusterid.{x}": 6 + i for i, x in enumerate("xyz")},
+    **{f"%nclusterid.{x}": 9 + i for i, x in enumerate("xyz")},
     "%laneid": 12, "%warpid": 13, "%nwarpid": 14, "%smid": 15, "%nsmid": 16, "%dynamic_smem_size": 17,
     "%total_smem_size": 18, "%aggr_smem_size": 18, "%cluster_nctarank": 19,
     **{f"%cluster_nctaid.{x}": 19 for x in "xyz"}, "%lanemask_eq": 20, "%lanemask_le": 21, "%lanemask_lt": 22,
     "%lanemask_ge": 23, "%lanemask_gt": 24,
 }  # fmt: skip
 CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wrapped": st.CHECK_WRAPPED}
+EXPLORED = 64  # CTAs without a slot that are asked, after a deadlock, what they would write
+TRACED = 1 << 18  # slices of a timeline
 ZERO = 99  # %gridid, %cluster_ctaid, %cluster_ctarank, the w components
 
 
@@ -72,11 +78,11 @@ def execute(
     warps = -(-threads // 32)
     order = dispatch_order(emulator, total, only)
     slots = max(1, min(emulator.slots, len(order)))
-    n = slots * warps
+    n = (slots + 1) * warps  # one slot more than the launch has, for `interpreter.explore`
     shared_size = program.dynamic + launch.shared
     stride = -(-max(shared_size, 8) // 128) * 128
     registers, snapshots = _aligned(n * program.registers), _aligned(n * program.registers)
-    shared, local = _aligned(slots * stride), _aligned(n * 32 * max(program.local, 8))
+    shared, local = _aligned((slots + 1) * stride), _aligned(n * 32 * max(program.local, 8))
     constants, code = _aligned(len(program.constants)), _aligned(program.code.nbytes)
     constants[:] = program.constants
     code[:] = program.code.reshape(-1).view(np.uint8)
@@ -85,15 +91,18 @@ def execute(
     scratch = _aligned(1024)
     specials = [(place, SPECIAL_NUMBERS.get(s, ZERO), int(s == "%gridid")) for s, place in program.specials.items()]
     rows = dict.fromkeys(st.TABLES, n) | {
-        "k": st.K_SIZE, "segments": len(segments), "arrived": slots, "expected": slots, "gathered": slots, "cta": slots,
+        "k": st.K_SIZE, "segments": len(segments), "arrived": slots + 1, "expected": slots + 1, "gathered": slots + 1,
+        "cta": slots + 1,
         "findings": st.FINDINGS, "seen": len(program.code), "order": len(order), "special": len(specials),
+        "trace": TRACED if emulator.trace else 1,
     }  # fmt: skip
     machine = st.Machine(**rows)
     k = machine.k
     for name, value in {
         "CODE": code.ctypes.data, "CONSTANTS": constants.ctypes.data, "REGISTERS": registers.ctypes.data,
         "STRIDE": program.registers, "WARPS": warps, "SLOTS": slots, "SHARED": shared.ctypes.data,
-        "SHARED_SIZE": shared_size, "SHARED_STRIDE": stride, "PARAMS": params.ctypes.data, "PARAMS_SIZE": program.params,
+        "SHARED_SIZE": shared_size, "SHARED_STRIDE": stride, "PARAMS": params.ctypes.data,
+        "PARAMS_SIZE": program.params,
         "LOCAL": local.ctypes.data, "LOCAL_SIZE": program.local, "THREADS": threads, "CTAS": len(order),
         "GRID_X": launch.grid[0], "GRID_Y": launch.grid[1], "GRID_Z": launch.grid[2], "BLOCK_X": launch.block[0],
         "BLOCK_Y": launch.block[1], "BLOCK_Z": launch.block[2], "POLICY": SCHEDULES.index(emulator.schedule),
@@ -107,6 +116,7 @@ def execute(
     kept = _shadows(k, program, slots, warps, len(order), shared_size) if checks else []
     k[st.K_CHECKS] = checks
     k[st.K_LAUNCH] = 1 + memory.launches % 126
+    k[st.K_TRACE_SIZE] = TRACED if emulator.trace else 0
     machine.segments[:] = segments
     machine.order[:] = order
     machine.special[:] = np.array(specials, dtype=np.int64).reshape(-1, 3)
@@ -119,8 +129,13 @@ def execute(
     report.executed += int(k[st.K_EXECUTED])
     report.status = ("finished", "deadlock", "budget", "stopped")[result]
     report.findings += [_finding(machine, program, launch, memory, i) for i in range(int(k[st.K_FINDINGS]))]
+    if emulator.trace:
+        report.timelines.append(timeline(machine, program, launch, memory))
     if result == st.DEADLOCK:
-        report.deadlock = _deadlock(machine, program, launch, memory)
+        waiting = _waiting(machine, program, launch, memory)
+        k[st.K_EXPLORE] = EXPLORED
+        interpreter.run(machine.address)
+        report.deadlock = _deadlock(machine, launch, waiting)
 
 
 def _shadows(k: np.ndarray, program: Program, slots: int, warps: int, ctas: int, shared: int) -> list[object]:
@@ -169,10 +184,10 @@ def _finding(m: st.Machine, program: Program, launch: Launch, memory: Memory, in
     )  # fmt: skip
 
 
-def _deadlock(m: st.Machine, program: Program, launch: Launch, memory: Memory) -> Deadlock:
-    """Who waits for what. The values are those that memory holds now."""
+def _waiting(m: st.Machine, program: Program, launch: Launch, memory: Memory) -> dict[int, Waiting]:
+    """Who waits for what, by warp. The values are those that memory holds now."""
     warps = int(m.k[st.K_WARPS])
-    waiting = []
+    waiting = {}
     for w in range(len(m.status)):
         if m.status[w] not in (st.AT_BARRIER, st.ASLEEP):
             continue
@@ -190,12 +205,28 @@ def _deadlock(m: st.Machine, program: Program, launch: Launch, memory: Memory) -
                 shared = address >> op.SHIFT < op.FIRST_SEGMENT
                 name = f"shared memory byte {address}" if shared else memory.describe(address)
                 host = int(m.watch[w, i])
-                value = int(np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int32 * 1).from_address(host))[0])
+                value = ctypes.c_int32.from_address(host).value
                 parts.append(f"{name} = {value}")
             what = "for a change of " + ", ".join(parts)
         source = program.source[pc]
-        waiting.append(Waiting(_place(launch, int(m.cta[slot, 0])), w % warps, source.line, source.text, what))
-    resident = int((m.cta[:, 0] >= 0).sum())
+        waiting[w] = Waiting(_place(launch, int(m.cta[slot, 0])), w % warps, source.line, source.text, what)
+    return waiting
+
+
+def _deadlock(m: st.Machine, launch: Launch, waiting: dict[int, Waiting]) -> Deadlock:
+    """The graph, with the CTAs that would end a wait if they had a slot."""
+    rows = []
+    asked = int(m.k[st.K_CTAS] - m.k[st.K_NEXT])
+    for w, waits in waiting.items():
+        one = waits
+        if m.writer[w]:
+            writer = _place(launch, int(m.order[int(m.writer[w]) - 1]))
+            one = replace(one, writer=writer, what=f"{one.what}; CTA {writer}, which has no slot yet, would write it")
+        elif asked and m.asleep[w]:
+            some = "none of those" if asked <= EXPLORED else f"none of the next {EXPLORED} of those"
+            one = replace(one, what=f"{one.what}; {some} without a slot would write it before waiting itself")
+        rows.append(one)
+    resident = int((m.cta[:-1, 0] >= 0).sum())
     return Deadlock(
-        tuple(waiting), resident, int(m.k[st.K_FINISHED]), int(m.k[st.K_CTAS] - m.k[st.K_NEXT]), int(m.k[st.K_SLOTS])
+        tuple(rows), resident, int(m.k[st.K_FINISHED]), int(m.k[st.K_CTAS] - m.k[st.K_NEXT]), int(m.k[st.K_SLOTS])
     )

@@ -4,8 +4,8 @@ Every granule (2 or 4 bytes, the smallest access) of shared memory and of every 
 which clock (`clocks.py`). Reads are kept per warp in shared memory, and as the last two concurrent readers in global
 memory, so a write after three or more unordered readers may be judged by two of them.
 
-A global cell is launch (8 bits, 0: never written) | strong (1) | entity (23) | clock (32); a shared one is the CTA's age
-(24) | strong (1) | warp (7) | clock (32).
+A global cell is launch (8 bits, 0: never written) | strong (1) | entity (23) | clock (32); a shared one is the CTA's
+age (24) | strong (1) | warp (7) | clock (32).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The state of a running launch: tables of int64 that compiled code shares with Python.
 
-Compiled code gets one address, that of a list of the tables' addresses, and reads them as `m.pc[w]`, `m.lane_pc[w, lane]`:
-two loads, no array objects and no reference counts. Python sees the same tables as numpy arrays. A warp's index is
-slot * warps per CTA + warp. Scalars of the launch live in `k`.
+Compiled code gets one address, that of a list of the tables' addresses, and reads them as `m.pc[w]`, `m.lane_pc[w,
+lane]`: two loads, no array objects and no reference counts. Python sees the same tables as numpy arrays. A warp's
+index is slot * warps per CTA + warp. Scalars of the launch live in `k`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, models, overload, overload_attribute, register_model
+from numba.extending import intrinsic as _intrinsic
+from numba.extending import models, overload, overload_attribute, register_model
 
+intrinsic: Any = _intrinsic
 WATCHED = 256  # addresses that a spinning warp is watched for
 COPIES = 4096  # asynchronous copies in flight, per warp
 FINDINGS = 256
@@ -41,6 +43,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "watch": (WATCHED,),  # (W) host addresses read since the copy
     "watch_virtual": (WATCHED,),  # (W) the same as the kernel knows them
     "watched": (),  # (W) how many, -1: too many
+    "writer": (),  # (W) 1 + the position of a CTA that would end the warp's wait, see interpreter.explore
     "groups": (32,),  # (W) cp.async groups that each lane has committed
     "copies": (COPIES, 8),  # (W) pending: lane, group, to, from (host), bytes, source bytes, shared address, pc
     "pending": (),  # (W) how many
@@ -48,15 +51,18 @@ TABLES: dict[str, tuple[int, ...]] = {
     "seen": (32,),  # (n) findings made already, by kind
     "order": (),  # linear indices of the CTAs in the order of dispatch
     "special": (3,),  # place, what, wide
+    "trace": (
+        8,
+    ),  # (K_TRACE_SIZE) slices: start, length, position, warp, status after, what it waits for, value, memory
 }
 
 # entries of `k`
 (K_CODE, K_CONSTANTS, K_REGISTERS, K_STRIDE, K_WARPS, K_SLOTS, K_SHARED, K_SHARED_SIZE, K_SHARED_STRIDE, K_PARAMS,
  K_PARAMS_SIZE, K_LOCAL, K_LOCAL_SIZE, K_THREADS, K_GRID_X, K_GRID_Y, K_GRID_Z, K_BLOCK_X, K_BLOCK_Y, K_BLOCK_Z, K_CTAS,
  K_NEXT, K_FINISHED, K_SLEEPERS, K_FINDINGS, K_POLICY, K_SEED, K_QUANTUM, K_BUDGET, K_EXECUTED, K_CHECKS, K_DYNAMIC,
- K_SNAPSHOTS, K_LAST, K_CODE_SIZE, K_AGE, K_SEGMENTS, K_TRACE, K_SCRATCH, K_SPECIALS, K_ROWS, K_ROW_SIZE, K_KEYS, K_DROPPED,
- K_SHARED_GRANULE, K_SHARED_WRITES, K_SHARED_READS, K_SHARED_CELLS, K_LAUNCH, K_TAINTS, K_TRACE_SIZE,
- K_SIZE) = range(52)  # fmt: skip
+ K_SNAPSHOTS, K_LAST, K_CODE_SIZE, K_AGE, K_SEGMENTS, K_TRACE, K_SCRATCH, K_SPECIALS, K_ROWS, K_ROW_SIZE, K_KEYS,
+ K_DROPPED, K_SHARED_GRANULE, K_SHARED_WRITES, K_SHARED_READS, K_SHARED_CELLS, K_LAUNCH, K_TAINTS, K_TRACE_SIZE,
+ K_MEMORY, K_EXPLORE, K_WRITER, K_SIZE) = range(55)  # fmt: skip
 
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY = range(5)
 
@@ -68,7 +74,8 @@ S_LOW, S_HIGH, S_HOST, S_FRESH, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
 
 # what a finding is; the names that people read are in `report.py`
 (F_BOUNDS, F_ALIGN, F_UNMAPPED, F_SHARED_BOUNDS, F_BARRIER_DIVERGED, F_BARRIER_COUNT, F_SYNC_MISSING, F_TRAP, F_COPIES,
- F_UNINITIALISED, F_RACE_WW, F_RACE_WR, F_RACE_RW, F_WRAPPED, F_PARAM, F_UNCONVERGED, F_BARRIER_ID) = range(17)  # fmt: skip
+ F_UNINITIALISED, F_RACE_WW, F_RACE_WR, F_RACE_RW, F_WRAPPED, F_PARAM, F_UNCONVERGED,
+ F_BARRIER_ID) = range(17)  # fmt: skip
 # columns of a finding
 (C_KIND, C_PC, C_CTA, C_WARP, C_LANE, C_ADDRESS, C_SIZE, C_OTHER_CTA, C_OTHER_WARP, C_OTHER_PC, C_VALUE,
  C_SPARE) = range(12)  # fmt: skip
@@ -149,7 +156,7 @@ def _element(b: Any, table: TableType, base: Any, index: Any, index_type: Any) -
     i64 = ir.IntType(64)
     parts = []
     if isinstance(index_type, types.BaseTuple):
-        kinds = list(index_type)
+        kinds = [*index_type]  # type: ignore[misc]
         values = [b.extract_value(index, i) for i in range(len(kinds))]
     else:
         kinds, values = [index_type], [index]

@@ -6,7 +6,9 @@ HEADER = ".version 8.8\n.target sm_80\n.address_size 64\n"
 
 
 def kernel(body, pointers=1, shared=0, name="k"):
-    """A kernel with `pointers` 64-bit arguments in %p0, %p1, …; %tid in %t, its CTA's number in %c; shared memory `s`."""
+    """A kernel with `pointers` 64-bit arguments in %p0, %p1, …; %tid in %t, its CTA's number in %c; shared memory
+    `s`.
+    """
     params = ", ".join(f".param .u64 arg{i}" for i in range(pointers))
     loads = "\n".join(f"ld.param.b64 %p{i}, [arg{i}];" for i in range(pointers))
     return f"""{HEADER}

@@ -192,7 +192,10 @@ red.release.gpu.global.add.u32 [%p0], %r2;
 def test_a_wrong_order_deadlocks_only_when_ctas_outnumber_slots():
     backwards = ORDERED.format(turn="sub.s32 %r1, %n, %c; sub.s32 %r1, %r1, 1;")
     assert run(backwards, words(1), words(8), grid=8, block=1, slots=8).ok
-    assert run(backwards, words(1), words(8), grid=8, block=1, slots=4).status == "deadlock"
+    stuck = run(backwards, words(1), words(8), grid=8, block=1, slots=4)
+    assert stuck.status == "deadlock"
+    assert {w.writer for w in stuck.deadlock.waiting} == {(7, 0, 0)}
+    assert "CTA (7, 0, 0), which has no slot yet, would write it" in str(stuck.deadlock)
     assert run(backwards, words(1), words(8), grid=8, block=1, slots=1, dispatch="reversed").ok
     forwards = ORDERED.format(turn="mov.b32 %r1, %c;")
     for schedule in ("in_order", "random", "starve_oldest", "one_first"):

@@ -1,5 +1,6 @@
 """The emulator against what a GPU answered (ci/emulator_vs_gpu.py): bitwise, but for the approximate functions, whose
-documented errors bound the difference, and sums of random matrix products, which tensor cores round in their own way."""
+documented errors bound the difference, and sums of random matrix products, which tensor cores round in their own
+way."""
 
 import json
 from pathlib import Path
@@ -120,7 +121,9 @@ def test_directed_rounding_brackets_the_exact_result(operation, rounding, way):
         r = np.uint32(bits).view(np.float32)
         if not (np.isfinite(x) and np.isfinite(y) and np.isfinite(r)):
             continue
-        exact = Fraction(float(x)) + Fraction(float(y)) if operation == "add" else Fraction(float(x)) * Fraction(float(y))
+        exact = (
+            Fraction(float(x)) + Fraction(float(y)) if operation == "add" else Fraction(float(x)) * Fraction(float(y))
+        )
         direction = way or (-1 if exact > 0 else 1)
         got = Fraction(float(r))
         assert got <= exact if direction < 0 else got >= exact
@@ -153,14 +156,20 @@ def test_integers_agree_with_numpy(form, expected):
 @pytest.mark.parametrize("kind", ["bf16", "f16"])
 def test_small_matrix_products_are_exact(kind):
     kernel = next(
-        k for k in micro_kernels.matrix_kernels() if k.form == f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 small"
+        k
+        for k in micro_kernels.matrix_kernels()
+        if k.form == f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 small"
     )
     out = micro_kernels.emulate(kernel).view(np.float32)
     words = kernel.inputs[0]
 
     def numbers(w):
         pair = np.stack([w & 0xFFFF, w >> 16], -1).astype(np.uint16)
-        return (pair.astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else pair.view(np.float16).astype(np.float32)
+        return (
+            (pair.astype(np.uint32) << 16).view(np.float32)
+            if kind == "bf16"
+            else pair.view(np.float16).astype(np.float32)
+        )
 
     a, b, c, d = np.zeros((16, 16)), np.zeros((16, 8)), np.zeros((16, 8)), np.zeros((16, 8))
     for lane in range(32):  # the fragment layout of the PTX manual
