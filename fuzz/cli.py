@@ -23,13 +23,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from fuzz.corpus import CorpusError
     from fuzz.guard import check_packages
     from fuzz.runner import RunnerError
+    from fuzz.targets.as_text import ScriptError
     from fuzz.targets.registry import TargetError
 
     options = _parser().parse_args(arguments)
     try:
         check_packages()
         return options.command(options)
-    except (CaseError, CorpusError, TargetError, RunnerError, OSError) as error:
+    except (CaseError, CorpusError, ScriptError, TargetError, RunnerError, OSError) as error:
         print(f"attnfuzz: {_one_line(error)}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:

@@ -8,7 +8,7 @@ import torch
 
 from fuzz.case import Case
 from fuzz.script import formula, inputs, masks
-from fuzz.targets.as_text import Text
+from fuzz.targets.as_text import ScriptError, Text
 from fuzz.targets.target import Target
 from fuzz.verdict import Verdict, summary
 from oracles.masks import Full, Mask, parts, tag
@@ -69,10 +69,6 @@ for again in range({repeats}):  # the same bits every time?
     for name, x in run({joined}).items():
         different[name] += not torch.equal(x.contiguous().view(torch.uint8), got[name].contiguous().view(torch.uint8))
 wrong += [f"{{name}} differs in {{times}} of {repeats} repeats" for name, times in different.items() if times]"""
-
-
-class ScriptError(ValueError):
-    """No script can be written; one line."""
 
 
 def write_script(case: Case, target: Target, verdict: Verdict | None) -> str:

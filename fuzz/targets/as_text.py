@@ -11,6 +11,10 @@ from oracles.masks import Causal, Full
 from oracles.problem import Problem
 
 
+class ScriptError(ValueError):
+    """No script can be written; one line."""
+
+
 @dataclass(frozen=True)
 class Text:
     """How a target is called.

@@ -19,9 +19,11 @@ from torch import Tensor
 from fuzz.case import Case
 from fuzz.compiling import Build, obtain
 from fuzz.size import Size
+from fuzz.targets.as_text import ScriptError, Text
 from fuzz.targets.base import AutogradTarget, cuda_present
 from fuzz.targets.blocksparse_blocks import LISTS, MASKS, SCHEDULES, TILES, blocks_of, default_variant, expressible
 from fuzz.targets.blocksparse_sessions import variants_for
+from fuzz.targets.blocksparse_text import blocksparse_text
 from fuzz.targets.target import Device, DeviceError, Execution, Rule, Support, Tensors
 from fuzz.verdict import Finding
 from kernels.blocksparse.lists import BlockSparse
@@ -178,6 +180,12 @@ class BundledBlockSparse(AutogradTarget):
             deterministic=bool(options["deterministic"]),
             **lengths,
         )
+
+    def script_call(self, case: Case) -> Text:
+        """`forward` as text, for a GPU; the lists' layout is left at CSR."""
+        if self.device != "cuda":
+            raise ScriptError(f"{self.name} runs in a script on a GPU only: --device cuda")
+        return blocksparse_text(case, self.mutant)
 
     def executed(self, case: Case, o: Tensor) -> str:
         """The kernels that were launched by this case's forward and backward, by name."""
