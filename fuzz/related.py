@@ -66,6 +66,14 @@ def asked(case: Case, target: Target, pristine: Arena) -> list[Asked]:
     return [found for name in case.relations if (found := _first(case, target, pristine, RELATIONS[name])) is not None]
 
 
+def as_plain(case: Case, target: Target) -> list[Case]:
+    """The questions that the relations of `case` lead to, as cases of their own with the recipe's numbers: where one of
+    them fails by itself, the relation only found the way to it."""
+    plain = replace(case, relations=())
+    found = [of.case for of in asked(case, target, build(case, "cpu"))]
+    return [other for other in dict.fromkeys(found) if other != plain]
+
+
 def relations_for(target: Target, case: Case) -> tuple[str, ...]:
     """Names of the relations that a session draws from for a case, without looking at tensors."""
     able = {

@@ -22,8 +22,9 @@ from fuzz.corpus import CorpusError, Entry, known, load_all, save
 from fuzz.features import features, ordered
 from fuzz.minimize import minimize
 from fuzz.records import Record, Recorder
+from fuzz.related import as_plain
 from fuzz.runner import Runner
-from fuzz.signature import explains, look_alike, signature
+from fuzz.signature import explains, look_alike, root, signature
 from fuzz.targets.registry import load, targets
 from fuzz.targets.target import Device, Target, refusal
 from fuzz.verdict import Signature, Verdict, summary
@@ -163,7 +164,7 @@ class Worker:
         if refused is not None and refused.kind == "cannot":
             verdict = Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
         else:
-            verdict = self.run_case(case)
+            case, verdict = self._run(under_test, case)
         record = Record(
             worker=self.name,
             lane=lane.name,
@@ -182,6 +183,18 @@ class Worker:
         if self._interrupted:
             raise KeyboardInterrupt
         return record
+
+    def _run(self, under_test: Target, case: Case) -> tuple[Case, Verdict]:
+        """The case and its verdict. Where it fails only when it is asked otherwise, and that question fails by itself,
+        then it is that plainer case which is reported."""
+        verdict = self.run_case(case)
+        first = root(verdict)
+        if first is not None and first.oracle == "metamorphic":
+            for plainer in as_plain(case, under_test):
+                found = self.run_case(plainer)
+                if found.bad:
+                    return plainer, found
+        return case, verdict
 
     def _report(self, record: Record, under_test: Target, case: Case, verdict: Verdict) -> Record:
         """Known, met before in this session, or new: then it is minimised and saved."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fuzz.case import Case
+from fuzz.exact_values import STYLES
 from fuzz.features import ROWS_WITHOUT_KEYS, facts, ordered, switches
 from fuzz.verdict import Finding, Signature, Verdict
 from oracles.masks import KINDS
@@ -30,7 +31,8 @@ _KINDS: tuple[tuple[str, ...], ...] = (
 )
 _KIND_RANK = {kind: rank for rank, kinds in enumerate(_KINDS) for kind in kinds}
 _NUMERIC = _KINDS[-1]
-_COMPARING = frozenset({"exact", "metamorphic"})  # their kinds say how an answer was seen to be wrong
+_COMPARING = frozenset({"metamorphic"})  # its kinds are relations, each of them about numbers
+_SAME_ORACLE = {"exact": "accuracy"}  # wrong numbers are one bug, whichever inputs show it
 _STAGES = {"o": 0, "lse": 1}  # later tensors are wrong because an earlier one is; gradients share a stage
 _GRADIENTS = 2
 _TYPED = frozenset({"raised", "refused", "crash"})  # their place is the error's type, or the phase that died
@@ -39,6 +41,7 @@ _OPTIONS = frozenset(
     | {"and", "or", "not", "per_head", "per_batch", "ragged", "gqa", "dim_v", "strides", "expanded_do", "variant"}
 )
 _MASKS = frozenset(KINDS)  # what a mask is made of: how a row lost its keys does not matter
+_EXACT_INPUTS = frozenset(f"inputs:{style}" for style in STYLES)
 _TAIL = frozenset({"last tile", "last row", "row tail"})
 
 
@@ -90,7 +93,7 @@ def explains(known: Signature, found: Signature) -> bool:
     """Whether the bug `known` (minimised) accounts for the failure `found` (raw or minimised)."""
     return (
         (known.target, known.kind, known.oracle) == (found.target, found.kind, found.oracle)
-        and _overlap(known.tensors, found.tensors)
+        and (_overlap(known.tensors, found.tensors) or (_is_forward(known) and _blind_forward(found)))
         and _compatible(known, found)
         and set(known.features) <= set(found.features)
     )
@@ -101,11 +104,11 @@ def look_alike(one: Signature, other: Signature) -> bool:
     that goes wrong. Where O happens to be right, as for constant values, the same bug shows in LSE alone; and which
     lengths a reduction ends at is partly chance. A second bug with the same needs is reported once the first is mended.
     """
-    return (one.target, one.kind, one.oracle, _is_forward(one), _needs(one)) == (
+    same_pass = _is_forward(one) == _is_forward(other) or _blind_forward(one) or _blind_forward(other)
+    return same_pass and (one.target, one.kind, one.oracle, _needs(one)) == (
         other.target,
         other.kind,
         other.oracle,
-        _is_forward(other),
         _needs(other),
     )
 
@@ -124,13 +127,19 @@ def _needs(signature: Signature) -> frozenset[str]:
     return frozenset(signature.features) & {"len_q:tail", "len_k:tail"}
 
 
+def _blind_forward(signature: Signature) -> bool:
+    """Whether it was met on exact inputs, whose O does not depend on the scores' size: what is wrong with those shows
+    in the gradients alone."""
+    return bool(_EXACT_INPUTS & set(signature.features))
+
+
 def _is_forward(signature: Signature) -> bool:
     return bool(signature.tensors) and set(signature.tensors) <= set(_STAGES)
 
 
 def _failure(verdict: Verdict) -> tuple[str, str]:
     first = root(verdict)
-    return (first.kind, first.oracle) if first else (verdict.outcome, "runner")
+    return (first.kind, _SAME_ORACLE.get(first.oracle, first.oracle)) if first else (verdict.outcome, "runner")
 
 
 def _place(verdict: Verdict) -> str:

@@ -234,7 +234,7 @@ def _finding(
     )
     message += _explained(p, given, name, b, h, r, one, want)
     numbers = {"elements": share, "total": float(got.numel()), "largest": largest}
-    return Finding("exact", "inexact", message, name, locate(rows, there, (b, h, r)), numbers)
+    return Finding("exact", "wrong", message, name, locate(rows, there, (b, h, r)), numbers)
 
 
 def _explained(

@@ -77,7 +77,9 @@ def test_an_explained_finding_is_known_and_no_news(tmp_path: Path) -> None:
         path.write_text(json.dumps(entry))
     again = msgspec.structs.replace(wanted, folder=str(tmp_path / "second" / "session"))
     assert run(again, plan(again), "w0") == []
-    assert {r.status for r in records(tmp_path / "second") if r.outcome == "fail"} == {"known"}
+    # 'again': a raw failure like one that was minimised to the known one in this session
+    statuses = {r.status for r in records(tmp_path / "second") if r.outcome == "fail"}
+    assert "known" in statuses and statuses <= {"known", "again"}
 
 
 def test_a_crash_costs_one_case_and_the_lane_goes_on(tmp_path: Path) -> None:
