@@ -16,6 +16,7 @@ from fuzz.size import Size
 from fuzz.targets.as_text import Text, dense_text, options
 from fuzz.targets.base import AutogradTarget, cuda_present, dense_arguments
 from fuzz.targets.target import Device, Rule, Support, Tensors
+from oracles.metamorphic import Demand
 from oracles.numerics import FUSED
 
 MUTANTS = (
@@ -27,6 +28,10 @@ MUTANTS = (
     "dq_scaled_twice",
 )
 _ROOT = Path(__file__).resolve().parents[2]
+# One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly.
+_RELATIONS: dict[str, Demand] = dict.fromkeys(
+    ("permuted_sequences", "permuted_heads", "repeated_kv", "scaled_q", "doubled_v"), "bitwise"
+)
 _SUPPORT = Support(bias=True, bias_grad=True, lse=True, max_pairs=1 << 24)
 
 
@@ -43,6 +48,7 @@ class BundledSdpa(AutogradTarget):
         self.support = _SUPPORT
         self.rules = (Rule("a bias of another dtype than the inputs", _other_bias),)
         self.numerics = FUSED
+        self.relations = _RELATIONS
         self.pairs_per_second = 2e4 if device == "host" else 1e9
         if device == "host":
             self.session_size = Size(1 << 14, 6, 320)  # the interpreter takes some 0.1 s for each tile of 64 x 64

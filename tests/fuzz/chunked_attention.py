@@ -16,7 +16,7 @@ Fault = Callable[[Tensor], Tensor]  # what the kernel makes of the token mask (r
 
 
 def attention(p: Problem, q: Tensor, k: Tensor, v: Tensor, do: Tensor, fault: Fault, backward: Fault) -> Answers:
-    """One sequence, as many KV heads as query heads. `fault` is in the forward pass, `backward` in the backward pass."""
+    """One sequence, as many KV heads as query heads. `fault` is in the forward pass, `backward` in the other."""
     kept = dense_mask(p)[0, 0]
     o, lse = _forward(p, q, k, v, fault(kept.clone()))
     o = o.to(q.dtype)
