@@ -183,7 +183,7 @@ class _Reader:
                 self.statement(line, statement)
             except PtxError:
                 raise
-            except (ValueError, KeyError, IndexError, AttributeError) as error:
+            except (ValueError, KeyError, IndexError, AttributeError, TypeError, AssertionError) as error:
                 raise PtxError(f"line {line}: cannot read {statement[:120]!r} ({error})") from error
 
     def statement(self, line: int, s: str) -> None:
