@@ -33,7 +33,7 @@ class ForwardTuning:
         return 2 * variant.dim_padded * (variant.tile_m + 2 * self.stages * self.step)
 
 
-# (dim_padded, tile_m) → warps, step, stages, q_in_registers: the fastest measured on an H100 for dims 64 and 128 and for
+# (dim_padded, tile_m) → warps, step, stages, q_in_registers: the fastest measured on an H100 for dims 64, 128 and for
 # (96, 128); the others by analogy
 _FORWARD = {
     (32, 64): (4, 64, 2, 1),
