@@ -22,12 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
 import torch
-
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
 
 from fuzz.devices.emulator import Emulator
 from fuzz.devices.emulator.launching import export
@@ -37,6 +32,7 @@ from kernels.blocksparse.build import dense
 from kernels.blocksparse.compile import build
 from kernels.blocksparse.launch import Sequences, forward_values, forward_variant
 
+ROOT = Path(__file__).parent.parent
 OFF: frozenset[str] = frozenset()
 FRESH = """
 import sys, time
@@ -114,7 +110,11 @@ def main() -> None:
     compiled = build(variant, "sm_80")
     kernel = Emulator(slots=4).load(compiled)
     kernel(*values)
-    result: dict[str, Any] = {"machine": platform.processor() or platform.machine(), "cpus": os.cpu_count(), "load": os.getloadavg()[0]}
+    result: dict[str, Any] = {
+        "machine": platform.processor() or platform.machine(),
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg()[0],
+    }
     for name, checks in (
         ("off", OFF),
         ("uninitialised", frozenset({"uninitialised"})),
