@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import inspect
+import textwrap
+import zlib
 
 import fuzz.values as values
 from fuzz.case import Case, Storage
+from fuzz.exact_values import STYLES
 from fuzz.script.excerpt import excerpt
+from fuzz.targets.as_text import ScriptError
 from oracles.problem import shapes
 
+_UNPACK = '''\
+def written(shape, text):
+    """float32 numbers that were written down: attention over them is exact, so any difference is an error."""
+    numbers = bytearray(zlib.decompress(base64.b64decode(text)))
+    return torch.frombuffer(numbers, dtype=torch.float32).view(shape).to(DEVICE)'''
+
+WRITTEN = 4096  # numbers of one tensor that a script may hold
 _LAY = '''\
 def lay(x, order, pad=0, offset=0):
     """x with its axes in memory in `order`, slowest first; `pad` elements unused after each run (NaN)."""
@@ -38,12 +50,15 @@ def names(case: Case) -> list[str]:
 
 def helpers(case: Case, guard: bool) -> list[str]:
     """Functions that the inputs need: the generator of the numbers, and what lays tensors out in memory."""
-    needed = {"integers": ["random_bits"], "constant": []}.get(case.inputs.distribution, ["normal"])
+    written: dict[str, list[str]] = {name: [] for name in ("constant", *STYLES)}
+    needed = ({"integers": ["random_bits"]} | written).get(case.inputs.distribution, ["normal"])
     if case.inputs.distribution == "needle":
         needed.append("random_bits")
     if "do" in names(case) and case.inputs.do.order == "expanded" and needed == ["random_bits"]:
         needed = ["random_bits"]
     found = [_generator(needed)] if needed else []
+    if case.inputs.distribution in STYLES:
+        found.append(_UNPACK)
     if any(_strided(case, name) for name in names(case)):
         found.append(_LAY.format(names="bhsd" if case.problem.layout == "padded" else "shd"))
     return found + ([_GUARDED] if guard else [])
@@ -77,6 +92,8 @@ def _generator(needed: list[str]) -> str:
 def _numbers(case: Case, name: str, shape: tuple[int, ...]) -> str:
     if getattr(case.inputs, name, Storage()).order == "expanded":
         return f"torch.ones({shape})"
+    if case.inputs.distribution in STYLES:
+        return _written(case, name, shape)
     match case.inputs.distribution:
         case "integers":
             count = 1
@@ -88,6 +105,17 @@ def _numbers(case: Case, name: str, shape: tuple[int, ...]) -> str:
     gain = values.LARGE.get(name) if case.inputs.distribution == "large" else None
     times = f" * {gain}" if gain is not None else ""
     return f'normal({case.inputs.seed}, "{name}", {shape}, DEVICE)' + times
+
+
+def _written(case: Case, name: str, shape: tuple[int, ...]) -> str:
+    """The numbers themselves: they follow from the mask, row by row. Raises ScriptError where they are too many."""
+    flat = values.make_values(case, "cpu")[name].flatten()
+    if not flat.numel():
+        return f"torch.zeros({shape}, device=DEVICE)"
+    if flat.numel() > WRITTEN:
+        raise ScriptError(f"inputs: {name} has {flat.numel()} numbers that spell its keys, too many to be written down")
+    text = base64.b64encode(zlib.compress(flat.numpy().tobytes(), 9)).decode()
+    return f"written({shape},\n" + "\n".join(f'    "{part}"' for part in textwrap.wrap(text, 110)) + "\n)"
 
 
 def _sequences(case: Case) -> tuple[str, str, str]:

@@ -7,7 +7,9 @@ import textwrap
 import torch
 
 from fuzz.case import Case
+from fuzz.exact_values import STYLES
 from fuzz.script import formula, inputs, masks
+from fuzz.signature import root
 from fuzz.targets.as_text import ScriptError, Text
 from fuzz.targets.target import Target
 from fuzz.verdict import Verdict, summary
@@ -75,8 +77,11 @@ def write_script(case: Case, target: Target, verdict: Verdict | None) -> str:
     """Text of a Python script that runs `case` on the target alone; it prints FAILS or passes, and exits with 1 or 0.
 
     verdict  what was found: decides whether the script repeats the run, guards its buffers, or expects a hang
-    Raises ScriptError where the target has no `script_call`.
+    Raises ScriptError where the target has no `script_call`, or the case fails a metamorphic relation only.
     """
+    first = root(verdict) if verdict is not None else None
+    if first is not None and first.oracle == "metamorphic":
+        raise ScriptError(f"case {case.id} fails only when it is asked otherwise: {first.message}")
     describe = getattr(target, "script_call", None)
     if describe is None:
         raise ScriptError(f"target {target.name!r} cannot be written as a script: it has no method script_call(case)")
@@ -123,6 +128,8 @@ class _Page:
             imports.add("import faulthandler")
         if {("protocol", "raised"), ("protocol", "refused")} & self.seen:
             imports.add("import traceback")
+        if self.case.inputs.distribution in STYLES:
+            imports |= {"import base64", "import zlib"}
         plain = sorted(line for line in imports if line.startswith("import "))
         lines += [*plain, *sorted(imports - set(plain)), ""]
         device = "cuda" if target.device == "cuda" else "cpu"

@@ -83,6 +83,9 @@ SPREAD = {
         problem(mask=Causal(), dim_v=8),
         Inputs(q=Storage("bshd", 1, 1), k=Storage("bhds", 8), v=Storage("sbhd", 0, 3), do=Storage("expanded")),
     ),
+    "one_hot": (problem(mask=Causal(), scale=1.0, **TWO), Inputs(4, "one_hot")),
+    "uniform_pow2": (problem(mask=Causal(), scale=0.25, dtype="float16"), Inputs(4, "uniform_pow2")),
+    "index_values": (problem(heads_q=4, scale=0.25), Inputs(4, "index_values")),
     "forward_only": (problem(backward=False, mask=Window(2, 0)), Inputs()),
     "no_keys": (problem(lengths_k=(0,)), Inputs()),
 }
