@@ -100,10 +100,12 @@ def _queries(p: Problem, centre: Tensor, level: Tensor, off: Tensor) -> Tensor:
 
 
 def _values(p: Problem, style: str, index: Tensor, noise: Tensor) -> Tensor:
-    dims = torch.arange(noise.shape[-1], device=index.device)
+    """(heads, len_k, dim_v): the heads differ even where their spelling happens not to."""
+    dims, head = torch.arange(noise.shape[-1], device=index.device), torch.arange(len(index), device=index.device)
+    head = head[:, None, None]
     if style == "one_hot":
         low, high = index[..., None] * (2 * dims + 1), (index // DIGITS)[..., None] * (dims * dims)
-        return ((low + high + 17 * dims) % DIGITS - DIGITS // 2).float()
+        return ((low + high + 17 * dims + 29 * head) % DIGITS - DIGITS // 2).float()
     if style == "uniform_pow2":
         return (noise % 5 - 2).float()
     bits = _bits(p)
@@ -112,7 +114,7 @@ def _values(p: Problem, style: str, index: Tensor, noise: Tensor) -> Tensor:
     found = index[..., None] & chosen
     for shift in (8, 4, 2, 1):
         found = found ^ (found >> shift)
-    return 1.0 - 2.0 * (found & 1)
+    return (1.0 - 2.0 * (found & 1)) * (1 + head % 3)
 
 
 def _gradients(style: str, noise: Tensor, n_q: int) -> Tensor:

@@ -28,6 +28,7 @@ from fuzz.exact_values import STYLES
 from fuzz.memory import POISON, Guarded, poison_cuda, poison_malloc
 from fuzz.related import Asked, asked
 from fuzz.related import judge as judge_related
+from fuzz.resources import RUNS, Watch
 from fuzz.targets.target import DeviceError, Execution, Inspected, Target, Tensors, Varying, refusal
 from fuzz.verdict import Finding, Outcome, Place, Verdict, Worst
 from oracles import accuracy, determinism, exact
@@ -71,6 +72,10 @@ class Clock:
             self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + spent
             self._phase = ""
 
+    def rounded(self) -> dict[str, float]:
+        """Seconds by phase, to the microsecond."""
+        return {phase: round(spent, 6) for phase, spent in self.seconds.items()}
+
 
 class _Raised(Exception):
     """The kernel raised; carries the exception."""
@@ -97,11 +102,25 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
     try:
         if refused is not None:
             return _expect_refusal(case, target, pristine.to(where), clock, refused.why)
-        return _judge(case, target, pristine, where, clock)
+        watch = Watch.start(where)
+        verdict = _judge(case, target, pristine, where, clock)
+        if verdict.outcome == "pass" and verdict.kernel and watch.suspects():
+            verdict = _leaking(case, target, pristine.to(where), watch, clock, verdict)
+        return verdict
     except _Raised as raised:
         return _raised(case, raised.error, clock, raised.warned, raised.asked)
     finally:
         clock.stop()
+
+
+def _leaking(case: Case, target: Target, pristine: Arena, watch: Watch, clock: Clock, verdict: Verdict) -> Verdict:
+    """The verdict of a case that passes, after which something is more than before it: further runs say what leaks."""
+    clock.start("run", deadline(target, case, RUNS))
+    found = _call(lambda: watch.leaks(lambda: target.run(case, pristine.tensors())))
+    clock.stop()
+    if not found:
+        return verdict
+    return replace_struct(verdict, outcome="fail", findings=tuple(found), seconds=clock.rounded())
 
 
 def deadline(target: Target, case: Case, runs: int = 1) -> float:
@@ -428,7 +447,7 @@ def _verdict(
         reason=reason,
         ratio=min(judgement.ratio, INFINITELY) if judgement else 0.0,
         worst=_worst(judgement) if judgement else (),
-        seconds={phase: round(spent, 6) for phase, spent in clock.seconds.items()},
+        seconds=clock.rounded(),
         evidence=evidence or {},
         kernel=executions[0].kernel if executions else "",
         failed=failed,

@@ -24,6 +24,7 @@ _KINDS: tuple[tuple[str, ...], ...] = (
     ("crash",),
     ("out_of_memory",),
     ("wrote_outside",),
+    ("leak", "memory_growth", "compiles"),
     ("changed_input",),
     ("accepted", "refused", "raised"),
     ("unproven", "missing_tensor", "wrong_shape", "wrong_dtype"),

@@ -129,11 +129,13 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     variants = target.variants_for(problem) if isinstance(target, Tuned) else target.variants
     variant = draw.choice(variants) if len(variants) > 1 else variants[0]
     case = Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
-    return structs.replace(case, relations=_relations(draw, target, case))
+    return structs.replace(case, relations=_relations(target, case))
 
 
-def _relations(draw: Draw, target: Target, case: Case) -> tuple[str, ...]:
-    """One way to ask again, now and then two; on a device that is slow mostly none."""
+def _relations(target: Target, case: Case) -> tuple[str, ...]:
+    """One way to ask again, now and then two; on a device that is slow mostly none. They follow from the case: drawn as
+    the rest is they would double the choices of an example, and with them the number of its near-copies."""
+    draw = random.Random(case.id)
     known = relations_for(target, case)
     if not known or (target.device == "emulator" and not _one_in(draw, 4)):
         return ()

@@ -19,9 +19,9 @@ PINNED = {
     "integers": "fd1e2c61dd8248d4",
     "constant": "ce83f80a5e57ebde",
     "adversarial": "73531ad602c2d82c",
-    "one_hot": "19dd2ea7806e3c57",
+    "one_hot": "224308d322529f74",
     "uniform_pow2": "3623fad49ab85582",
-    "index_values": "763910afabc64475",
+    "index_values": "53d0b81902cb2635",
 }
 
 WINDOW = Window(24, 0)
