@@ -74,7 +74,7 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
     *STYLES,
 )
 ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
-WEIGHTS = {"full": 2, "causal": 3, "window": 2}
+WEIGHTS = {"full": 2, "causal": 6, "window": 2}  # causal is what kernels have a way of its own for
 MAX_TOKEN_LENGTH = 130
 MAX_INTERVAL_LENGTH = 260
 

@@ -13,8 +13,9 @@ from judge_tools import FAKES, PLAIN
 from msgspec.structs import replace
 
 from fuzz.arena import build
-from fuzz.case import Case, CaseError, Inputs, Storage, from_json
+from fuzz.case import Case, CaseError, Inputs, Storage, from_json, to_json
 from fuzz.judge import execute
+from fuzz.minimize import minimize
 from fuzz.related import as_plain, asked, relations_for
 from fuzz.targets.registry import load
 from fuzz.targets.target import Execution, demand
@@ -196,3 +197,21 @@ def test_expanded_gradients_and_strides_stay_what_they_were():
 
 def _json(problem: Problem) -> str:
     return msgspec.json.encode(problem).decode()
+
+
+def test_a_failure_of_a_relation_is_minimised_signed_and_replayed():
+    target = broken(is_another_kernel_without_gradients)
+    big = replace(PLAIN, lengths_q=(130, 130), lengths_k=(130, 130), softcap=3.0)
+    case = Case(
+        target.name, big, Inputs(9, "adversarial"), repeats=1, relations=("no_grad", "poison", "permuted_heads")
+    )
+
+    def probe(candidate: Case):
+        return execute(candidate, target, lambda phase, limit: None)
+
+    smallest = minimize(case, probe)
+    assert smallest.case.relations == ("no_grad",)
+    assert smallest.case.problem.softcap == 0 and smallest.case.problem.len_q < 64
+    assert (smallest.signature.kind, smallest.signature.oracle) == ("no_grad", "metamorphic")
+    again = from_json(to_json(smallest.case))
+    assert again == smallest.case and probe(again).findings == smallest.verdict.findings
