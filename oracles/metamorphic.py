@@ -63,6 +63,11 @@ class Variation:
     interleaved: bool = False
     options: Literal["", "same bits", "any"] = ""
 
+    @property
+    def plain(self) -> bool:
+        """Whether it differs in what is asked, and not in how."""
+        return self.tensors is not None and self.order is None
+
 
 @dataclass(frozen=True)
 class Relation:
@@ -96,6 +101,12 @@ def compare(
     told = [name for name, x in first.items() if getattr(found, name) is not None and getattr(found, name) is not x]
     exact = [name for name in told if demand == "bitwise" and name not in variation.loose | loose]
     changed = [name for name in exact if bool(_differ(first, found, name).any())]
+    if changed and variation.plain and variation.problem == problem:
+        judged = accuracy.judge(
+            problem, Answers(**({"o": first.o} | {n: getattr(found, n) for n in changed})), *budget()
+        )
+        if judged.findings:  # wrong numbers for other inputs, which is no matter of bits
+            return [_said(relation, finding) for finding in judged.findings]
     if changed:
         return [_bits_differ(relation, first, found, name) for name in changed]
     rest = {name: getattr(found, name) for name in told if name not in exact}
@@ -130,8 +141,11 @@ def _bits_differ(relation: Relation, first: Answers, found: Answers, name: str) 
 
 
 def _outside(relation: Relation, finding: Finding) -> Finding:
-    message = f"asked with {relation.meaning}: {finding.message}"
-    return structs.replace(finding, oracle="metamorphic", kind=relation.name, message=message)
+    return structs.replace(_said(relation, finding), oracle="metamorphic", kind=relation.name)
+
+
+def _said(relation: Relation, finding: Finding) -> Finding:
+    return structs.replace(finding, message=f"asked with {relation.meaning}: {finding.message}")
 
 
 def _loose_sums(problem: Problem, *, batch: bool = False, heads: bool = False, group: bool = False) -> frozenset[str]:

@@ -215,3 +215,18 @@ def test_a_failure_of_a_relation_is_minimised_signed_and_replayed():
     assert (smallest.signature.kind, smallest.signature.oracle) == ("no_grad", "metamorphic")
     again = from_json(to_json(smallest.case))
     assert again == smallest.case and probe(again).findings == smallest.verdict.findings
+
+
+def test_numbers_that_are_wrong_for_other_inputs_are_wrong_numbers():
+    """Such as memory that nothing wrote: the first run may find zeros there."""
+    runs = []
+
+    def garbage(case, tensors, execution):
+        runs.append(case)
+        return with_o(
+            execution, execution.answers.o.clone().fill_(float("nan")) if len(runs) > 1 else execution.answers.o
+        )
+
+    found = verdict(broken(garbage), PLAIN, "future_changed")
+    assert {(f.oracle, f.kind) for f in found.findings} == {("accuracy", "nan")}
+    assert found.findings[0].message.startswith("asked with later queries and their keys changed: o:")
