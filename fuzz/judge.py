@@ -115,7 +115,9 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
 
 def _leaking(case: Case, target: Target, pristine: Arena, watch: Watch, clock: Clock, verdict: Verdict) -> Verdict:
     """The verdict of a case that passes, after which something is more than before it: further runs say what leaks."""
-    clock.start("run", deadline(target, case, RUNS))
+    clock.start(
+        "leaks", INPUTS_LIMIT + deadline(target, case, RUNS)
+    )  # they have run before; collecting garbage is slow
     found = _call(lambda: watch.leaks(lambda: target.run(case, pristine.tensors())))
     clock.stop()
     if not found:
