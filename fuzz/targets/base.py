@@ -78,8 +78,10 @@ class AutogradTarget:
         return Execution(answers, self.executed(case, o))
 
     def expected_seconds(self, case: Case) -> float:
-        """From the number of (query, key) pairs and the head dim, by this target's own speed."""
-        return 0.01 + case.problem.pairs * (case.problem.dim + case.problem.dim_v) / 128 / self.pairs_per_second
+        """From the number of (query, key) pairs, padding's too, and the head dim, by this target's own speed."""
+        p = case.problem
+        pairs = p.pairs if p.layout == "packed" else p.batch * p.heads_q * p.len_q * p.len_k
+        return 0.01 + pairs * (p.dim + p.dim_v) / 128 / self.pairs_per_second
 
 
 def dense_arguments(problem: Problem, bias: Tensor | None, device: torch.device) -> tuple[Tensor | None, bool]:
