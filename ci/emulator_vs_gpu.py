@@ -4,7 +4,7 @@
     only python ci/emulator_vs_gpu.py --compare  then also runs the emulator and prints where they differ
 
 The driver compiles the PTX itself, so no toolkit is needed. A form that the GPU's driver refuses is listed with its
-message. tests/fuzz/devices/emulator/test_conformance.py holds the emulator to the committed results.
+message. tests/fuzz/devices/emulator/test_micro_kernels.py holds the emulator to the committed results.
 """
 
 from __future__ import annotations

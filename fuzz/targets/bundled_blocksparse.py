@@ -29,6 +29,7 @@ from fuzz.verdict import Finding
 from kernels.blocksparse.lists import BlockSparse
 from kernels.blocksparse.variant import Seams, Variant
 from oracles import metadata, protocol
+from oracles.metamorphic import Demand
 from oracles.numerics import FUSED
 from oracles.problem import Problem, cumulative
 
@@ -85,6 +86,9 @@ class BundledBlockSparse(AutogradTarget):
         self.numerics = FUSED
         self.rules = _RULES
         self.variants = (default_variant(),)
+        # A row's rescaling waits for its warp's other rows, whose keys may be later ones: same value, other rounding.
+        self.relations: dict[str, Demand] = {"future_changed": "budget"}
+        self.same_options: frozenset[str] = frozenset()
         self.pairs_per_second = 1e9 if device == "cuda" else 2e4
         self._visited: protocol.Visits | None = None  # of the case at hand
         self._repeat = 0

@@ -88,14 +88,14 @@ def _entry(body: str, inputs: int, registers: str, target: str = "sm_80", versio
 .address_size 64
 .visible .entry k({pointers})
 {{
-.reg .b32 %tid, %cta, %index, %sa;
+.reg .b32 %thread, %block, %index, %sa;
 .reg .b64 %in<{max(inputs, 1)}>;
 .reg .b64 %out, %at;
 {registers}
 {block}{loads}ld.param.u64 %out, [out];
-mov.u32 %tid, %tid.x;
-mov.u32 %cta, %ctaid.x;
-mad.lo.s32 %index, %cta, {THREADS}, %tid;
+mov.u32 %thread, %tid.x;
+mov.u32 %block, %ctaid.x;
+mad.lo.s32 %index, %block, {THREADS}, %thread;
 {body}
 ret;
 }}
@@ -216,13 +216,13 @@ def matrix_kernels() -> Iterator[MicroKernel]:
                 inputs = np.ascontiguousarray(np.concatenate([packed, last], 1))
                 yield warp_kernel(f"{name} {'small' if exact else 'random'}", body, f".reg .b32 %r<{len(r)}>;", n_c,
                                   columns, exact=exact, inputs=inputs)  # fmt: skip
-    fill = "shl.b32 %r9, %tid, 4; add.s32 %r9, %sa, %r9; ld.global.v4.b32 {%r0, %r1, %r2, %r3}, [%a];"
+    fill = "shl.b32 %r9, %thread, 4; add.s32 %r9, %sa, %r9; ld.global.v4.b32 {%r0, %r1, %r2, %r3}, [%a];"
     for count in (1, 2, 4):
         for trans in ("", ".trans"):
             names = [f"%r{4 + i}" for i in range(count)]
             stores = "".join(f"st.global.b32 [%o+{4 * i}], {x};" for i, x in enumerate(names))
             # rows in another order than the lanes
-            place = "xor.b32 %r8, %tid, 5; shl.b32 %r8, %r8, 4; add.s32 %r8, %sa, %r8;"
+            place = "xor.b32 %r8, %thread, 5; shl.b32 %r8, %r8, 4; add.s32 %r8, %sa, %r8;"
             name = f"ldmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16"
             written = f"{fill} st.shared.v4.b32 [%r9], {{%r0, %r1, %r2, %r3}}; bar.sync 0;"
             body = f"{written} {place} {name} {_group(names)}, [%r8];"
@@ -246,7 +246,7 @@ def exchange_kernels() -> Iterator[MicroKernel]:
 selp.b32 %r2, 1, 0, %q; st.global.v2.b32 [%o], {{%r1, %r2}};"""
                 yield warp_kernel(f"shfl.sync.{mode}.b32 {by} {clamp:#x}", body, ".reg .b32 %r<3>; .reg .pred %q;", 2)
     for mask in (0x00000000, 0xFFFFFFFF, 0x00010000, 0xAAAAAAAA):
-        ask = f"mov.b32 %r0, {mask}; shr.u32 %r0, %r0, %tid; and.b32 %r0, %r0, 1; setp.ne.b32 %q0, %r0, 0;"
+        ask = f"mov.b32 %r0, {mask}; shr.u32 %r0, %r0, %thread; and.b32 %r0, %r0, 1; setp.ne.b32 %q0, %r0, 0;"
         for mode in ("all", "any", "uni"):
             body = ask + f"vote.sync.{mode}.pred %q1, %q0, -1; selp.b32 %r1, 1, 0, %q1; st.global.b32 [%o], %r1;"
             yield warp_kernel(f"vote.sync.{mode}.pred {mask:#x}", body, ".reg .b32 %r<3>; .reg .pred %q<2>;", 1)
@@ -286,7 +286,7 @@ def memory_kernels() -> Iterator[MicroKernel]:
             size = n * int(kind[1:]) // 8
             width = max(int(kind[1:]), 16)
             names = _group([f"%x{i}" for i in range(n)])
-            where = {"shared": ("%r0", f"mad.lo.s32 %r0, %tid, {size}, %sa;"), "global": ("%o", "")}[space]
+            where = {"shared": ("%r0", f"mad.lo.s32 %r0, %thread, {size}, %sa;"), "global": ("%o", "")}[space]
             body = where[1] + f"ld.global.v{n}.{kind} {names}, [%a]; st.{space}.v{n}.{kind} [{where[0]}], {names};"
             if space == "shared":
                 body += f"ld.shared.v{n}.{kind} {names}, [%r0]; st.global.v{n}.{kind} [%o], {names};"
@@ -296,7 +296,7 @@ def memory_kernels() -> Iterator[MicroKernel]:
     for how, size in (("ca", 4), ("ca", 8), ("ca", 16), ("cg", 16)):
         for have in (None, 0, size // 2, size):
             last = "" if have is None else f", {have}"
-            body = f"""shl.b32 %r0, %tid, 4; add.s32 %r0, %sa, %r0; st.shared.v4.b32 [%r0], {{-1, -1, -1, -1}};
+            body = f"""shl.b32 %r0, %thread, 4; add.s32 %r0, %sa, %r0; st.shared.v4.b32 [%r0], {{-1, -1, -1, -1}};
 bar.sync 0;
 cp.async.{how}.shared.global [%r0], [%a], {size}{last}; cp.async.commit_group; cp.async.wait_group 0; bar.sync 0;
 ld.shared.v4.b32 {{%r1, %r2, %r3, %r4}}, [%r0]; st.global.v4.b32 [%o], {{%r1, %r2, %r3, %r4}};"""

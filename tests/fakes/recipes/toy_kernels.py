@@ -13,7 +13,6 @@ import cutlass
 from cutlass import cute
 from cutlass.cute.runtime import make_fake_stream, make_ptr
 
-
 _hidden = [0.0]  # decides the code, and no name that the compiler makes up
 
 
