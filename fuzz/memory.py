@@ -59,7 +59,7 @@ class Guarded:
 
     def touched(self, device: torch.device) -> Tensor:
         """Whether any guard band was written to: a bool scalar on `device`, without synchronising."""
-        bands = [(_band(b, start, stop) != POISON).any() for b, start, stop, _ in self._held]
+        bands = [(_band(b, start, stop) != POISON).any().to(device) for b, start, stop, _ in self._held]
         return torch.stack(bands).any() if bands else torch.zeros((), dtype=torch.bool, device=device)
 
     def check(self) -> list[Finding]:

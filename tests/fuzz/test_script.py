@@ -364,7 +364,7 @@ def test_a_script_is_short_and_holds_no_branch_that_its_case_lacks(name):
 
 
 def test_a_plain_case_takes_about_a_hundred_lines():
-    assert len(write_script(case_of("torch.sdpa.math", "causal"), load("torch.sdpa.math"), None).splitlines()) <= 120
+    assert len(write_script(case_of("torch.sdpa.math", "causal"), load("torch.sdpa.math"), None).splitlines()) <= 130
 
 
 def test_a_target_without_a_text_is_one_line():
