@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def measured(name: str, tokens: int, device: torch.device, repeats: int) -> dict
         lists = turned.backward
         orders = {"descending": DESCENDING, "permutation": permutation(shuffled)}
         for kind, schedule in orders.items():
-            run = lambda schedule=schedule: write_order(lists, schedule, blocks.m_blocks)  # noqa: E731
+            run = partial(write_order, lists, schedule, blocks.m_blocks)
             timed(steps, f"write order, {kind}", run, repeats, device)
     groups = blocks.forward.partial.batch * blocks.forward.partial.heads
     return {

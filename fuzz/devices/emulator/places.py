@@ -26,8 +26,8 @@ def address(base, wide, lane, immediate):
 
 
 @njit
-def finding(m, kind, pc, w, lane, where, size, value):
-    """Records the first finding of its kind at this instruction."""
+def finding(m, kind, pc, w, lane, where, size, value, other=-1):
+    """Records the first finding of its kind at this instruction; `other` is the warp (by age) that took part, or -1."""
     if m.seen[pc, kind]:
         return
     m.seen[pc, kind] = 1
@@ -43,8 +43,8 @@ def finding(m, kind, pc, w, lane, where, size, value):
     m.findings[n, st.C_LANE] = lane
     m.findings[n, st.C_ADDRESS] = where
     m.findings[n, st.C_SIZE] = size
-    m.findings[n, st.C_OTHER_CTA] = -1
-    m.findings[n, st.C_OTHER_WARP] = -1
+    m.findings[n, st.C_OTHER_CTA] = m.order[other // warps] if other >= 0 else -1
+    m.findings[n, st.C_OTHER_WARP] = other % warps if other >= 0 else -1
     m.findings[n, st.C_OTHER_PC] = -1
     m.findings[n, st.C_VALUE] = value
 

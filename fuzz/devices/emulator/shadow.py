@@ -15,33 +15,12 @@ from numba import njit
 from fuzz.devices.emulator import clocks
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator import state as st
+from fuzz.devices.emulator.places import finding
 from fuzz.devices.emulator.raw import i64, u32, w32, w64
 
 LOW32 = 0xFFFFFFFF
 STRONG_GLOBAL = 1 << 55
 STRONG_SHARED = 1 << 39
-
-
-@njit
-def report(m, kind, pc, w, lane, address, size, other):
-    """Records a finding with the other entity that took part; one per kind and instruction."""
-    if m.seen[pc, kind]:
-        return
-    m.seen[pc, kind] = 1
-    n = m.k[st.K_FINDINGS]
-    if n >= st.FINDINGS:
-        return
-    m.k[st.K_FINDINGS] = n + 1
-    warps = m.k[st.K_WARPS]
-    m.findings[n, st.C_KIND] = kind
-    m.findings[n, st.C_PC] = pc
-    m.findings[n, st.C_CTA] = m.cta[w // warps, 0]
-    m.findings[n, st.C_WARP] = w % warps
-    m.findings[n, st.C_LANE] = lane
-    m.findings[n, st.C_ADDRESS] = address
-    m.findings[n, st.C_SIZE] = size
-    m.findings[n, st.C_OTHER_CTA] = m.order[other // warps] if other >= 0 else -1
-    m.findings[n, st.C_OTHER_WARP] = other % warps if other >= 0 else -1
 
 
 @njit
@@ -76,17 +55,17 @@ def note_shared(m, w, pc, lane, a, size, write, strong):
         cell = i64(writes + 8 * g)
         if cell >> 40 != age:
             if write != 1 and k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
-                report(m, st.F_UNINITIALISED, pc, w, lane, g << lg, size, -1)
+                finding(m, st.F_UNINITIALISED, pc, w, lane, g << lg, size, 0, -1)
         elif races and not (strong and cell & STRONG_SHARED):
             x = cell >> 32 & 127
             if x != mine and i64(block + 8 * x) < (cell & LOW32):
                 kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
-                report(m, kind, pc, w, lane, g << lg, size, m.cta[slot, 6] * warps + x)
+                finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, 6] * warps + x)
         if write:
             if races:
                 for x in range(warps):
                     if x != mine and u32(reads + (g * warps + x) * 4) > i64(block + 8 * x):
-                        report(m, st.F_RACE_RW, pc, w, lane, g << lg, size, m.cta[slot, 6] * warps + x)
+                        finding(m, st.F_RACE_RW, pc, w, lane, g << lg, size, 0, m.cta[slot, 6] * warps + x)
             w64(writes + 8 * g, age << 40 | (STRONG_SHARED if strong else 0) | mine << 32 | now)
         elif not strong:
             w32(reads + (g * warps + mine) * 4, now)
@@ -114,11 +93,11 @@ def note_global(m, w, pc, lane, a, size, write, strong):
         cell = i64(writes + 8 * g)
         if cell == 0:
             if fresh and write != 1:
-                report(m, st.F_UNINITIALISED, pc, w, lane, low + (g << lg), size, -1)
+                finding(m, st.F_UNINITIALISED, pc, w, lane, low + (g << lg), size, 0, -1)
         elif races and cell >> 56 == launch and not (strong and cell & STRONG_GLOBAL):
             x = cell >> 32 & 0x7FFFFF
             if x != me and i64(clock + 8 * x) < (cell & LOW32):
-                report(m, st.F_RACE_WW if write == 1 else st.F_RACE_WR, pc, w, lane, low + (g << lg), size, x)
+                finding(m, st.F_RACE_WW if write == 1 else st.F_RACE_WR, pc, w, lane, low + (g << lg), size, 0, x)
         if write:
             if races:
                 for i in range(2):
@@ -126,7 +105,7 @@ def note_global(m, w, pc, lane, a, size, write, strong):
                     if cell >> 56 == launch:
                         x = cell >> 32 & 0x7FFFFF
                         if x != me and i64(clock + 8 * x) < (cell & LOW32):
-                            report(m, st.F_RACE_RW, pc, w, lane, low + (g << lg), size, x)
+                            finding(m, st.F_RACE_RW, pc, w, lane, low + (g << lg), size, 0, x)
             w64(writes + 8 * g, launch << 56 | (STRONG_GLOBAL if strong else 0) | me << 32 | now)
         elif races and not strong:
             mark = launch << 56 | me << 32 | now
