@@ -27,9 +27,13 @@ _POKE = bytes(1 << 16)  # a shorter write does not always start the dump
 
 
 def environment(device: str) -> dict[str, str]:
-    """Variables that bind a child to its device: it sees this GPU only, or none. Raises ValueError on another name."""
+    """Variables that bind a child to its device: it sees this GPU only, or none. Raises ValueError on another name.
+
+    Without a GPU, Triton's kernels run in its interpreter. It reads the variable when it is first imported, by whatever
+    that may be (PyTorch's compiler does it too), so the child has it from its start.
+    """
     if device == "host":
-        return {"CUDA_VISIBLE_DEVICES": ""}
+        return {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
     order = os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's, so that its numbers are ours
     return {"CUDA_DEVICE_ORDER": order, "CUDA_VISIBLE_DEVICES": identity(device)}
 

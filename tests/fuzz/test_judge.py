@@ -7,7 +7,8 @@ from judge_tools import FAKES, PLAIN, judge, kinds
 from msgspec.structs import replace
 
 from fuzz.case import Case, Inputs, Storage
-from fuzz.judge import FLOOR, MARGIN, deadline, execute
+from fuzz.execution import FLOOR, MARGIN, deadline
+from fuzz.judge import execute
 from fuzz.targets import Rule
 from fuzz.targets.registry import load
 from oracles.masks import Full

@@ -12,9 +12,12 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from runner_tools import case, gone, kill_after, kind, runner
 
-from fuzz.runner import HarnessError, Limits, RunnerError
+from fuzz.case import Case
+from fuzz.runner import HarnessError, Limits, Runner, RunnerError
+from oracles.problem import Problem
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -230,6 +233,20 @@ def test_a_target_file_that_starts_threads_is_never_forked(tmp_path):
             assert kind(found.run(case("exits"))) == "crash: crash"
         assert found.run(case("honest")).outcome == "pass"
         assert found.forks is False
+
+
+def test_triton_imported_before_the_bundled_kernel_still_interprets(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("has a GPU")
+    early = tmp_path / "early.py"
+    early.write_text(
+        f"import sys\nimport triton.language\nsys.path.insert(0, {str(ROOT / 'tests' / 'fakes')!r})\nimport crashes\n"
+        "from fuzz.targets.decorator import DECLARED as TARGETS\n"
+    )
+    problem = Problem((5,), (7,), 1, 1, 16, 16, "float32", scale=0.25)
+    with Runner("host", files=(str(early),)) as found:
+        verdict = found.run(Case("sdpa", problem, repeats=1))
+    assert verdict.outcome == "pass", verdict
 
 
 def test_a_stem_that_is_killed_is_replaced(shared):

@@ -1,0 +1,208 @@
+"""Running a case's kernel: repeats and variations, each with its own inputs, guard bands and load, within a deadline.
+
+Each phase is announced with the seconds that it may take, so the client's clock starts when the phase does: compiling
+never counts against a run's deadline. What the kernel raises leaves here as Raised.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuzz.arena import Arena
+from fuzz.case import Case
+from fuzz.collect import to_cpu
+from fuzz.disturb import disturbed
+from fuzz.memory import POISON, Guarded, poison_cuda, poison_malloc
+from fuzz.related import Asked
+from fuzz.targets.target import Execution, Target
+from fuzz.verdict import Finding
+from oracles.problem import Problem, shapes
+
+Enter = Callable[[str, float], None]
+
+INPUTS_LIMIT = 120.0
+PREPARE_LIMIT = 600.0
+FLOOR = {"host": 0.5, "cuda": 2.0, "emulator": 30.0}
+MARGIN = 10.0
+
+
+@dataclass
+class Clock:
+    """Seconds by phase, and the announcement of each."""
+
+    enter: Enter
+    seconds: dict[str, float] = field(default_factory=dict)
+    _phase: str = ""
+    _since: float = 0.0
+
+    def start(self, phase: str, limit: float) -> None:
+        """Ends the phase before and begins `phase`."""
+        self.stop()
+        self._phase, self._since = phase, time.perf_counter()
+        self.enter(phase, limit)
+
+    def stop(self) -> None:
+        """Books the time of the phase that is running."""
+        if self._phase:
+            spent = time.perf_counter() - self._since
+            self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + spent
+            self._phase = ""
+
+    def rounded(self) -> dict[str, float]:
+        """Seconds by phase, to the microsecond."""
+        return {phase: round(spent, 6) for phase, spent in self.seconds.items()}
+
+
+class Raised(Exception):
+    """The kernel raised; carries the exception."""
+
+    def __init__(self, error: BaseException, warned: list[str]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.warned = warned
+        self.asked = ""  # with what the case was asked otherwise, where that run raised
+
+
+def deadline(target: Target, case: Case, runs: int = 1) -> float:
+    """Seconds that so many runs may take: about ten times the expected time, with a floor."""
+    return max(FLOOR[target.device], MARGIN * runs * target.expected_seconds(case))
+
+
+@dataclass
+class Runs:
+    """The runs of one case, the repeats first: each with its own copy of its inputs and its own guard bands, looked at
+    afterwards. `arenas` are the copies, each beside what it is to be compared with."""
+
+    device: torch.device
+    executions: list[Execution] = field(default_factory=list)
+    arenas: list[tuple[Arena, Arena]] = field(default_factory=list)
+    guards: list[Guarded] = field(default_factory=list)
+    written: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
+
+    def collect(self, home: torch.device) -> None:
+        """Looks, without waiting, at what was written where it must not be; brings the answers home, waiting once."""
+        device = self.device
+        touched = [guard.touched(device) for guard in self.guards]
+        changed = [(arena.buffer != pristine.buffer).any() for arena, pristine in self.arenas]
+        self.written = torch.stack([*touched, *changed])
+        if home != device:
+            answers, self.written = to_cpu([e.answers for e in self.executions], self.written)
+            self.executions = [replace(e, answers=a) for e, a in zip(self.executions, answers, strict=True)]
+
+    def memory_findings(self, broken: Tensor) -> list[Finding]:
+        """What was written where it must not be; one synchronisation when all is well.
+
+        broken  whether the reference changed while the kernel ran, which is an AssertionError: no verdict can be given
+        """
+        if not bool(torch.cat([broken[None], self.written]).any()):
+            return []
+        if bool(broken):
+            raise AssertionError("the reference changed while the kernel ran")
+        for arena, pristine in self.arenas:
+            if found := arena.changes(pristine):
+                return found
+        for guard in self.guards:
+            if found := guard.check():
+                return found
+        return []
+
+    def fresh(self, pristine: Arena) -> Arena:
+        """A copy of the inputs for one run, which is looked at afterwards."""
+        arena = pristine.copy()
+        self.arenas.append((arena, pristine))
+        return arena
+
+
+def run_all(
+    case: Case, target: Target, pristine: Arena, home: torch.device, clock: Clock, variations: Sequence[Asked]
+) -> Runs:
+    """Prepares once and runs `repeats` times, each time at other addresses and under another load; then each variation.
+
+    On a GPU all runs are queued one after the other and waited for once, within the deadline of all of them: with
+    many processes on one device every wait costs a time slice. The answers come back on `home`.
+    """
+    device = pristine.buffer.device
+    runs = Runs(device)
+    first = runs.fresh(pristine)
+    clock.start("prepare", PREPARE_LIMIT)
+    call(lambda: target.prepare(case, first.tensors()))
+    queued = device.type == "cuda"
+    limit = deadline(target, case, case.repeats)
+    if queued:
+        clock.start("run", limit)
+    for repeat in range(case.repeats):
+        arena = first if repeat == 0 else runs.fresh(pristine)
+        if queued:
+            poison_cuda(_output_sizes(case.problem), device)
+        with disturbed(repeat, device):
+            if not queued:
+                clock.start("run", deadline(target, case))
+            with Guarded() as guard:
+                execution = call(partial(target.run, case, arena.tensors()))
+            if not queued:
+                clock.start("judge", INPUTS_LIMIT)
+        runs.executions.append(execution)
+        runs.guards.append(guard)
+    for of in variations:
+        limit += _run_related(of, target, runs, clock, limit if queued else 0.0)
+    call(partial(runs.collect, home))
+    if queued and home == device:
+        call(partial(torch.cuda.synchronize, device))
+    return runs
+
+
+def _run_related(of: Asked, target: Target, runs: Runs, clock: Clock, before: float) -> float:
+    """Adds one variation to the runs; the seconds that it may take, on a GPU on top of what was queued `before` it."""
+    arena = runs.fresh(of.pristine.to(runs.device))
+    others = runs.fresh(of.others.to(runs.device)) if of.others is not None else None
+    limit = deadline(target, of.case, 1 if others is None else 2)
+    clock.start("prepare", PREPARE_LIMIT)
+    try:
+        call(lambda: target.prepare(of.case, arena.tensors()))
+        if runs.device.type == "cuda":
+            poison_cuda(_output_sizes(of.case.problem), runs.device, of.poison)
+        clock.start("run", before + limit)
+        if runs.device.type == "cpu" and of.poison != POISON:
+            poison_malloc(of.poison)
+        with Guarded(of.poison) as guard:
+            execution = call(lambda: of.run(target, arena.tensors(), None if others is None else others.tensors()))
+    except Raised as raised:
+        raised.asked = of.relation.meaning
+        raise
+    finally:
+        if runs.device.type == "cpu":
+            poison_malloc()
+    runs.executions.append(execution)
+    runs.guards.append(guard)
+    return limit
+
+
+def call(work: Callable[[], Any]) -> Any:
+    """Runs the target; what it raises is wrapped, with the warnings that came before (they often say why)."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            return work()
+        except Exception as error:
+            said = [str(w.message).split(" (Triggered internally")[0] for w in caught]
+            raise Raised(error, said) from error
+
+
+def _output_sizes(problem: Problem) -> tuple[int, ...]:
+    """Bytes of O, LSE and the gradients, to poison blocks of their size."""
+    shape, width = shapes(problem), problem.torch_dtype.itemsize
+    sizes = []
+    for name in ("o", "lse", "dq", "dk", "dv"):
+        count = 4 if name == "lse" else width
+        for size in shape[name]:
+            count *= size
+        sizes.append(count)
+    return tuple(sizes)
