@@ -8,7 +8,6 @@ the ordered adds of its deterministic backward pass end, with one resident CTA a
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,6 +21,16 @@ from fuzz.size import Size
 from fuzz.targets.as_text import ScriptError, Text
 from fuzz.targets.base import AutogradTarget, cuda_present
 from fuzz.targets.blocksparse_blocks import LISTS, MASKS, SCHEDULES, TILES, blocks_of, default_variant, expressible
+from fuzz.targets.blocksparse_devices import (
+    SLOTS,
+    arch_without_gpu,
+    connect,
+    emulated,
+    emulator_of,
+    emulator_there,
+    toolchain_there,
+)
+from fuzz.targets.blocksparse_foretold import as_metadata, shapes_of, visits_of
 from fuzz.targets.blocksparse_sessions import variants_for
 from fuzz.targets.blocksparse_text import blocksparse_text
 from fuzz.targets.target import Device, DeviceError, Execution, Rule, Support, Tensors
@@ -47,8 +56,6 @@ MUTANTS = (
     "head_ignored",
     "last_partial_block_lost",
 )
-# What is compiled where there is no GPU, to be emulated or only to be compiled; $ATTNFUZZ_ARCH for another.
-ARCHS: dict[Device, str] = {"emulator": "sm_100a", "host": "sm_100a"}
 _SUPPORT = Support(
     dtypes=("bfloat16", "float16"),
     layouts=("padded", "packed"),
@@ -68,7 +75,6 @@ _KNOWN = {
     "warps": ("in_order", "random", "starve_oldest", "one_first"),
     "seed": range(1 << 31),
 }
-SLOTS = 4  # resident CTAs of the emulated GPU, where the variant does not say
 
 
 class BundledBlockSparse(AutogradTarget):
@@ -102,7 +108,7 @@ class BundledBlockSparse(AutogradTarget):
 
     def missing(self) -> str | None:
         """Why it cannot run on this machine, or None."""
-        if _toolchain() is None:
+        if not toolchain_there():
             return "needs nvidia-cutlass-dsl (pip install nvidia-cutlass-dsl)"
         if self.device != "cuda" and cuda_present():
             return "kernels run on the GPU where there is one"
@@ -123,7 +129,7 @@ class BundledBlockSparse(AutogradTarget):
         from kernels.blocksparse.launch_backward import backward_variants, seams_of
         from kernels.blocksparse.seams import find_seams
 
-        q, blocks, options = _meta(case)
+        q, blocks, options = shapes_of(case)
         softcap = case.problem.softcap or None
         seams = find_seams(self._seams)
         found = [(forward_variant(q, blocks, softcap), seams.forward)]
@@ -136,7 +142,7 @@ class BundledBlockSparse(AutogradTarget):
         """The case's block lists against the token predicate, then whether the backward pass ends."""
         blocks = blocks_of(case)
         changed = self._changed(blocks)
-        found = metadata.check(case.problem, _as_metadata(changed))
+        found = metadata.check(case.problem, as_metadata(changed))
         if found and not (self.mutant and self.runs):  # a planted bug is to be found by running it, where it can be run
             return found
         of = self._visits(case, blocks)
@@ -150,7 +156,7 @@ class BundledBlockSparse(AutogradTarget):
         for build in self.builds(case, self._arch()):
             obtain(build)
         if self.runs:
-            _connect(self.device)
+            connect(self.device)
             if self.device == "cuda":
                 self._load(case)
             self._blocks(case, tensors.q.device)
@@ -204,7 +210,7 @@ class BundledBlockSparse(AutogradTarget):
         if self.device != "emulator":
             return super().run(case, tensors)
         options = default_variant() | case.variant
-        _emulated().emulator = _emulator(options, self._repeat)
+        emulated().emulator = emulator_of(options, self._repeat)
         self._repeat += 1
         try:
             return super().run(case, tensors)
@@ -281,7 +287,7 @@ class BundledBlockSparse(AutogradTarget):
         p = case.problem
         if not p.backward or not (default_variant() | case.variant)["deterministic"]:
             return None
-        return _visits(case, blocks, self.mutant)
+        return visits_of(case, blocks, self.mutant)
 
     def _arch(self) -> str:
         if self.device == "cuda":
@@ -292,14 +298,14 @@ class BundledBlockSparse(AutogradTarget):
 
     def _launched(self) -> Iterable[str]:
         if self.device == "emulator":
-            return _emulated().launched
+            return emulated().launched
         from fuzz.devices import cuda
 
         return [f"{one.variant.name} {one.arch}" for one in cuda.LAUNCHES.since_mark()]
 
     def _forget(self) -> None:
         if self.device == "emulator":
-            _emulated().launched.clear()
+            emulated().launched.clear()
         else:
             from fuzz.devices import cuda
 
@@ -316,106 +322,13 @@ def mutants() -> list[BundledBlockSparse]:
     return [BundledBlockSparse(device, name) for device in _devices() for name in MUTANTS]
 
 
-def arch_without_gpu(device: Device) -> str:
-    """What kernels are compiled for on a machine without a GPU."""
-    return os.environ.get("ATTNFUZZ_ARCH") or ARCHS[device]
-
-
 def _devices() -> tuple[Device, ...]:
     return ("emulator", "cuda") if emulator_there() else ("host", "cuda")
-
-
-@functools.cache
-def emulator_there() -> bool:
-    """Whether the emulated GPU can be used: what it is made of is installed."""
-    from importlib.util import find_spec
-
-    return all(find_spec(name) is not None for name in ("numba", "llvmlite", "fuzz.devices.emulator.emulator"))
-
-
-@functools.cache
-def _toolchain() -> str | None:
-    from importlib.util import find_spec
-
-    return "cutlass" if find_spec("cutlass") is not None else None
 
 
 @functools.lru_cache(maxsize=1)
 def _blocks_on(case: Case, device: torch.device) -> BlockSparse:
     return blocks_of(case).to(device)
-
-
-def _meta(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bool]]:
-    """q without storage, block lists without lists: what the kernels' own functions choose variants by."""
-    from kernels.blocksparse.lists import Band, Bits, Intervals
-    from kernels.blocksparse.schedule import ASCENDING
-
-    p, options = case.problem, default_variant() | case.variant
-    none: Any = None
-    mask: Any = {"bits": Bits(none, none), "intervals": Intervals(none), "band": Band(0, 0, none)}[str(options["mask"])]
-    q = torch.empty((1, 1, 1, p.dim), dtype=p.torch_dtype, device="meta")
-    return q, BlockSparse(none, none, mask, int(options["tile_m"]), int(options["tile_n"]), ASCENDING), options
-
-
-def _as_metadata(blocks: BlockSparse) -> metadata.Metadata:
-    from kernels.blocksparse.lists import Band, Bits, Intervals
-
-    def lists(of) -> tuple[metadata.List, metadata.List]:
-        return tuple(metadata.List(one.count, one.index, one.begin) for one in (of.partial, of.full))  # type: ignore
-
-    mask, order, backward = blocks.mask, blocks.order, blocks.backward
-    return metadata.Metadata(
-        blocks.tile_m,
-        blocks.tile_n,
-        lists(blocks.forward),
-        None if backward is None else lists(backward),
-        words=mask.words if isinstance(mask, Bits) else None,
-        slot=mask.slot if isinstance(mask, Bits) else None,
-        slot_backward=mask.slot_backward if isinstance(mask, Bits) else None,
-        bounds=mask.bounds if isinstance(mask, Intervals) else None,
-        band=(mask.left, mask.right, mask.offset) if isinstance(mask, Band) else None,
-        ranks=None if order is None else (order.partial, order.full),
-        launch_order=None if backward is None else blocks.schedule.launch_order(backward.rows, "cpu"),
-    )
-
-
-def _visits(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits | None:
-    """What the kernel does with the semaphores, from lists on the CPU."""
-    from kernels.blocksparse.launch_backward import side_by_side
-
-    p = case.problem
-    lists = blocks.backward
-    assert lists is not None
-    if mutant:
-        from kernels.mutants.blocksparse import MUTANTS as planted
-        from kernels.mutants.blocksparse import effective
-
-        known = effective(mutant, blocks)
-        if known is None:
-            return None
-        order, releases = known
-        changed = planted[mutant].blocks(blocks).backward
-        assert changed is not None
-        lists = changed
-    else:
-        assert blocks.order is not None
-        order, releases = blocks.order, None
-    q, meta, _ = _meta(case)
-    partial, full = lists.partial, lists.full
-    return protocol.visits(
-        (partial.count, partial.index, partial.begin),
-        (full.count, full.index, full.begin),
-        (order.partial, order.full),
-        blocks.schedule.launch_order(lists.rows, "cpu"),
-        batch=p.batch,
-        heads_q=p.heads_q,
-        heads_kv=p.heads_kv,
-        m_blocks=blocks.m_blocks,
-        pairs=side_by_side(q, q, meta, True),
-        keys=p.lengths_k,
-        tile_n=blocks.tile_n,
-        releases=releases,
-    )
 
 
 @functools.cache
@@ -427,42 +340,6 @@ def _kernel(mutant: str) -> Callable[..., tuple[Tensor, Tensor]]:
     from kernels.blocksparse.api import block_sparse_attention
 
     return block_sparse_attention
-
-
-@functools.cache
-def _connect(device: Device) -> object:
-    """Has the kernels take their compiled functions from the artifact cache, on a GPU or the emulated one.
-
-    What is returned has to be kept, as the cache does: a context that nobody holds is left.
-    """
-    from kernels.blocksparse import launcher
-
-    if device == "emulator":
-        launcher.launch_elsewhere(_emulated())
-        return None
-    from fuzz.devices.cuda import source
-
-    entered = launcher.use_source(source)
-    entered.__enter__()
-    return entered
-
-
-@functools.cache
-def _emulated():
-    from fuzz.devices.emulated import EmulatedDevice
-
-    return EmulatedDevice(arch_without_gpu("emulator"), _emulator(default_variant()))
-
-
-def _emulator(options: dict[str, Any], repeat: int = 0):
-    """The emulated GPU of a variant; from the second repeat on with its warps, and the CTAs' dispatch, at random."""
-    from fuzz.devices.emulator import Emulator
-
-    schedule, seed = str(options.get("warps", "in_order")), int(options.get("seed", 1))
-    slots = int(options.get("slots", SLOTS))
-    if repeat:
-        return Emulator(slots=slots, schedule="random", seed=seed + repeat, dispatch="permuted", strict=False)
-    return Emulator(slots=slots, schedule=schedule, seed=seed, strict=False)
 
 
 def _strange(case: Case) -> bool:

@@ -12,8 +12,9 @@ from fuzz.arena import build
 from fuzz.case import Case
 from fuzz.judge import execute
 from fuzz.script import ScriptError, write_script
+from fuzz.targets.blocksparse_devices import connect, emulator_there
 from fuzz.targets.blocksparse_text import blocksparse_text
-from fuzz.targets.bundled_blocksparse import BundledBlockSparse, _connect, emulator_there
+from fuzz.targets.bundled_blocksparse import BundledBlockSparse
 from oracles.masks import Causal, Documents, Window
 from oracles.problem import Problem, dense_mask
 
@@ -38,7 +39,7 @@ def test_the_text_does_what_the_adapter_does(name: str, monkeypatch: pytest.Monk
     assert execute(case, BundledBlockSparse("emulator"), lambda phase, limit: None).outcome == "pass"
     tensors = build(case, "cpu").tensors()
     right, _ = BundledBlockSparse("emulator").forward(case, tensors)
-    _connect("emulator")
+    connect("emulator")
     text = blocksparse_text(case, "")
     scope = {"torch": torch, "q": tensors.q, "k": tensors.k, "v": tensors.v, "keep": dense_mask(problem)}
     exec("\n".join([*text.imports, text.setup, *text.call]), scope)

@@ -12,7 +12,8 @@ from fuzz.case import Case, Inputs
 from fuzz.compiling.plan import plan
 from fuzz.judge import execute
 from fuzz.session import Settings
-from fuzz.targets.bundled_blocksparse import MUTANTS, BundledBlockSparse, emulator_there
+from fuzz.targets.blocksparse_devices import emulator_there
+from fuzz.targets.bundled_blocksparse import MUTANTS, BundledBlockSparse
 from fuzz.targets.registry import load, targets
 from fuzz.targets.target import refusal
 from oracles.masks import Causal, Documents, Full, Intervals, PerHead, Tokens, Window

@@ -1,0 +1,72 @@
+"""Where the bundled block-sparse kernels run: a GPU, or one that is emulated; and what connects the kernels to it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+from fuzz.targets.blocksparse_blocks import default_variant
+from fuzz.targets.target import Device
+
+# What is compiled where there is no GPU, to be emulated or only to be compiled; $ATTNFUZZ_ARCH for another.
+ARCHS: dict[Device, str] = {"emulator": "sm_100a", "host": "sm_100a"}
+SLOTS = 4  # resident CTAs of the emulated GPU, where the variant does not say
+
+
+def arch_without_gpu(device: Device) -> str:
+    """What kernels are compiled for on a machine without a GPU."""
+    return os.environ.get("ATTNFUZZ_ARCH") or ARCHS[device]
+
+
+@functools.cache
+def emulator_there() -> bool:
+    """Whether the emulated GPU can be used: what it is made of is installed."""
+    from importlib.util import find_spec
+
+    return all(find_spec(name) is not None for name in ("numba", "llvmlite", "fuzz.devices.emulator.emulator"))
+
+
+@functools.cache
+def toolchain_there() -> bool:
+    """Whether the kernels can be compiled."""
+    from importlib.util import find_spec
+
+    return find_spec("cutlass") is not None
+
+
+@functools.cache
+def connect(device: Device) -> object:
+    """Has the kernels take their compiled functions from the artifact cache, on a GPU or the emulated one.
+
+    What is returned has to be kept, as the cache does: a context that nobody holds is left.
+    """
+    from kernels.blocksparse import launcher
+
+    if device == "emulator":
+        launcher.launch_elsewhere(emulated())
+        return None
+    from fuzz.devices.cuda import source
+
+    entered = launcher.use_source(source)
+    entered.__enter__()
+    return entered
+
+
+@functools.cache
+def emulated():
+    """The emulated GPU that the kernels of this process are launched on."""
+    from fuzz.devices.emulated import EmulatedDevice
+
+    return EmulatedDevice(arch_without_gpu("emulator"), emulator_of(default_variant()))
+
+
+def emulator_of(options: dict[str, Any], repeat: int = 0):
+    """The emulated GPU of a variant; from the second repeat on with its warps, and the CTAs' dispatch, at random."""
+    from fuzz.devices.emulator import Emulator
+
+    schedule, seed = str(options.get("warps", "in_order")), int(options.get("seed", 1))
+    slots = int(options.get("slots", SLOTS))
+    if repeat:
+        return Emulator(slots=slots, schedule="random", seed=seed + repeat, dispatch="permuted", strict=False)
+    return Emulator(slots=slots, schedule=schedule, seed=seed, strict=False)

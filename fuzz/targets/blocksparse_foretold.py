@@ -1,0 +1,86 @@
+"""What can be said of a block-sparse case without running it: its lists as the oracles take them, its ordered adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuzz.case import Case
+from fuzz.targets.blocksparse_blocks import default_variant
+from kernels.blocksparse.lists import BlockSparse
+from oracles import metadata, protocol
+
+
+def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bool]]:
+    """q without storage, block lists without lists: what the kernels' own functions choose variants by."""
+    from kernels.blocksparse.lists import Band, Bits, Intervals
+    from kernels.blocksparse.schedule import ASCENDING
+
+    p, options = case.problem, default_variant() | case.variant
+    none: Any = None
+    mask: Any = {"bits": Bits(none, none), "intervals": Intervals(none), "band": Band(0, 0, none)}[str(options["mask"])]
+    q = torch.empty((1, 1, 1, p.dim), dtype=p.torch_dtype, device="meta")
+    return q, BlockSparse(none, none, mask, int(options["tile_m"]), int(options["tile_n"]), ASCENDING), options
+
+
+def as_metadata(blocks: BlockSparse) -> metadata.Metadata:
+    from kernels.blocksparse.lists import Band, Bits, Intervals
+
+    def lists(of) -> tuple[metadata.List, metadata.List]:
+        return tuple(metadata.List(one.count, one.index, one.begin) for one in (of.partial, of.full))  # type: ignore
+
+    mask, order, backward = blocks.mask, blocks.order, blocks.backward
+    return metadata.Metadata(
+        blocks.tile_m,
+        blocks.tile_n,
+        lists(blocks.forward),
+        None if backward is None else lists(backward),
+        words=mask.words if isinstance(mask, Bits) else None,
+        slot=mask.slot if isinstance(mask, Bits) else None,
+        slot_backward=mask.slot_backward if isinstance(mask, Bits) else None,
+        bounds=mask.bounds if isinstance(mask, Intervals) else None,
+        band=(mask.left, mask.right, mask.offset) if isinstance(mask, Band) else None,
+        ranks=None if order is None else (order.partial, order.full),
+        launch_order=None if backward is None else blocks.schedule.launch_order(backward.rows, "cpu"),
+    )
+
+
+def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits | None:
+    """What the kernel does with the semaphores, from lists on the CPU."""
+    from kernels.blocksparse.launch_backward import side_by_side
+
+    p = case.problem
+    lists = blocks.backward
+    assert lists is not None
+    if mutant:
+        from kernels.mutants.blocksparse import MUTANTS as planted
+        from kernels.mutants.blocksparse import effective
+
+        known = effective(mutant, blocks)
+        if known is None:
+            return None
+        order, releases = known
+        changed = planted[mutant].blocks(blocks).backward
+        assert changed is not None
+        lists = changed
+    else:
+        assert blocks.order is not None
+        order, releases = blocks.order, None
+    q, meta, _ = shapes_of(case)
+    partial, full = lists.partial, lists.full
+    return protocol.visits(
+        (partial.count, partial.index, partial.begin),
+        (full.count, full.index, full.begin),
+        (order.partial, order.full),
+        blocks.schedule.launch_order(lists.rows, "cpu"),
+        batch=p.batch,
+        heads_q=p.heads_q,
+        heads_kv=p.heads_kv,
+        m_blocks=blocks.m_blocks,
+        pairs=side_by_side(q, q, meta, True),
+        keys=p.lengths_k,
+        tile_n=blocks.tile_n,
+        releases=releases,
+    )
