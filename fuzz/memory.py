@@ -35,6 +35,8 @@ _EMPTY: tuple[tuple[Any, str, Callable[..., Tensor]], ...] = tuple(
     )
 )
 
+_active: Guarded | None = None
+
 
 class Guarded:
     """While active, every torch.empty & co. called from Python gets poisoned memory between guard bands.
@@ -49,13 +51,21 @@ class Guarded:
         self._held: list[tuple[Tensor, int, int, Tensor]] = []
 
     def __enter__(self) -> Guarded:
+        global _active
+        _active = self
         for owner, name, original in _EMPTY:
             setattr(owner, name, self._wrap(original))
         return self
 
     def __exit__(self, *_: object) -> None:
+        global _active
+        _active = None
         for owner, name, original in _EMPTY:
             setattr(owner, name, original)
+
+    def allocated(self) -> list[tuple[Tensor, int]]:
+        """What was allocated so far, and the byte that every tensor of it was filled with."""
+        return [(window, self._poison) for *_, window in self._held]
 
     def touched(self, device: torch.device) -> Tensor:
         """Whether any guard band was written to: a bool scalar on `device`, without synchronising."""
@@ -91,6 +101,11 @@ class Guarded:
         window = window.as_strided(made.shape, made.stride(), window.storage_offset())
         self._held.append((buffer, GUARD_BYTES, stop, window))
         return window.requires_grad_(made.requires_grad) if made.requires_grad else window
+
+
+def active() -> Guarded | None:
+    """The one that guards allocations just now."""
+    return _active
 
 
 def poison_malloc(poison: int = POISON) -> bool:

@@ -15,6 +15,7 @@ from fuzz.compiling import Build, obtain
 from fuzz.devices.cuda import build_of
 from fuzz.devices.emulator import Emulator, LoadedKernel, Report
 from fuzz.devices.emulator.decode import Unimplemented
+from fuzz.devices.unwritten import Unwritten
 from fuzz.targets.target import DeviceError
 from fuzz.verdict import Finding, Outcome, Place
 from kernels.blocksparse.variant import Seams, Variant
@@ -33,6 +34,7 @@ class EmulatedDevice:
         self.arch, self.emulator = arch, emulator
         self.launched: list[str] = []
         self._loaded: dict[str, LoadedKernel] = {}
+        self._unwritten = Unwritten()
 
     def load(self, build: Build) -> LoadedKernel:
         """The kernel of a build, compiled now where the cache has none. Raises CompileError."""
@@ -44,7 +46,7 @@ class EmulatedDevice:
         """One launch. Raises DeviceError for whatever the emulator finds."""
         kernel = self.load(build_of(variant, self.arch, seams))
         try:
-            report = kernel(*values, emulator=self.emulator)
+            report = kernel(*values, emulator=self.emulator, written=self._unwritten)
         except Unimplemented as error:
             raise DeviceError("reject", (), {"emulator": f"the emulator does not know it yet: {error}"}) from error
         self.launched.append(f"{variant.name} {self.arch}")

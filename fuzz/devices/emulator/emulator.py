@@ -6,7 +6,7 @@ import ctypes
 import shutil
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from fuzz.devices.emulator import ptx
 from fuzz.devices.emulator.decode import Program, decode
 from fuzz.devices.emulator.launching import Argument, HostObject, Launch, export
-from fuzz.devices.emulator.memory import Memory
+from fuzz.devices.emulator.memory import Memory, Written
 from fuzz.devices.emulator.report import EmulationError, Report
 from fuzz.devices.emulator.running import CHECKS, SCHEDULES, execute
 
@@ -106,12 +106,14 @@ class LoadedKernel:
         return [(p.offset, p.size) for p in kernel.params]
 
     def __call__(self, *args: Any, emulator: Emulator | None = None, only: Sequence[int] | None = None,
-                 uninitialised: Sequence[str] = ()) -> Report:  # fmt: skip
+                 uninitialised: Sequence[str] = (),
+                 written: Callable[[torch.Tensor], Written | None] | None = None) -> Report:  # fmt: skip
         """Runs the host function and everything that it launches.
 
         emulator       another one than it was loaded with
         only           linear indices of the CTAs to run of each launch (default: all)
         uninitialised  names of tensor arguments whose contents count as never written
+        written        what has been written of the memory that a tensor lies in; None: all of it
         """
         emulator = emulator or self.emulator
         memory = Memory()
@@ -128,9 +130,14 @@ class LoadedKernel:
         given = iter(args)
         values = []
         for a in self.host.interface.arguments:
-            values.append(
-                ctypes.c_void_p(0) if a.kind == "stream" else _value(a, next(given), memory, a.name in uninitialised)
-            )
+            if a.kind == "stream":
+                values.append(ctypes.c_void_p(0))
+                continue
+            x = next(given)
+            kept: Written | bool = a.name not in uninitialised
+            if kept and written is not None and isinstance(x, torch.Tensor):
+                kept = written(x) or True
+            values.append(_value(a, x, memory, kept))
         return _run(emulator, self.programs, self.host.call(values), memory, only)
 
 
@@ -167,11 +174,11 @@ class PtxModule:
         return _run(emulator or self.emulator, self.programs, [launch], memory, only)
 
 
-def _value(a: Argument, x: Any, memory: Memory, fresh: bool) -> Any:
+def _value(a: Argument, x: Any, memory: Memory, written: Written | bool) -> Any:
     """The ctypes value that the host function gets for argument `a`."""
     if a.kind == "pointer":
         if isinstance(x, torch.Tensor):
-            return ctypes.c_void_p(memory.add(a.name, x, fresh))
+            return ctypes.c_void_p(memory.add(a.name, x, written))
         if x is None or x == 0:
             return ctypes.c_void_p(0)
         raise ValueError(f"{a.name}: wants a CPU tensor or None, got {type(x).__name__}")
@@ -180,7 +187,7 @@ def _value(a: Argument, x: Any, memory: Memory, fresh: bool) -> Any:
     if not isinstance(x, torch.Tensor):
         raise ValueError(f"{a.name}: wants a CPU tensor, got {type(x).__name__}")
     value = a.ctype()
-    value.data = memory.add(a.name, x, fresh)
+    value.data = memory.add(a.name, x, written)
     shapes = list(x.shape)
     strides = list(x.stride())
     if a.strides == x.dim() - 1 and 1 in strides:  # the contiguous dimension's stride is static

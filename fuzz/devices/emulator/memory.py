@@ -21,14 +21,15 @@ GLOBALS = 64  # segments kept for module variables
 
 @dataclass
 class Segment:
-    """A tensor (or module variable) in the emulated memory: addresses low to high, host address of low."""
+    """A tensor (or module variable) in the emulated memory: addresses low to high, host address of low. `written`:
+    where it is kept which of its bytes have been written, None where all count as written."""
 
     name: str
     low: int
     high: int
     host: int
     tensor: torch.Tensor
-    fresh: bool
+    written: Written | None
     shadows: list[Any] = field(default_factory=list)
 
 
@@ -39,6 +40,19 @@ def reserve(size: int) -> tuple[Any, int]:
     return owner, np.frombuffer(owner, dtype=np.uint8).ctypes.data
 
 
+class Written:
+    """Which bytes of this process's memory from `low` on have been written: a byte for each, 0 or 1. Committed where
+    it is touched."""
+
+    def __init__(self, low: int, size: int) -> None:
+        self.low, self.size = low, size
+        self.owner, self.address = reserve(size + 16)
+
+    def map(self) -> np.ndarray:
+        """The bytes, as an array."""
+        return np.frombuffer(self.owner, dtype=np.uint8, count=self.size)
+
+
 class Memory:
     """The segments of one call."""
 
@@ -47,8 +61,9 @@ class Memory:
         self.next = op.FIRST_SEGMENT + GLOBALS
         self.launches = 0
 
-    def add(self, name: str, tensor: torch.Tensor, fresh: bool = False) -> int:
-        """Maps `tensor` (its elements' extent, no more) and returns the address of its first element."""
+    def add(self, name: str, tensor: torch.Tensor, written: Written | bool = True) -> int:
+        """Maps `tensor` (its elements' extent, no more) and returns the address of its first element. written: what has
+        been written of the memory that it lies in; True: all of it, False: nothing."""
         if tensor.device.type != "cpu":
             raise ValueError(f"{name}: the emulator runs on CPU tensors, got one on {tensor.device}")
         number = self.next
@@ -60,7 +75,13 @@ class Memory:
             raise ValueError(f"{name}: {extent * tensor.element_size()} bytes are more than the emulator can address")
         host = tensor.data_ptr()
         low = (number << op.SHIFT) + op.MIDDLE + host % 4096
-        self.segments[number] = Segment(name, low, low + extent * tensor.element_size(), host, tensor, fresh)
+        size = extent * tensor.element_size()
+        if isinstance(written, bool):
+            kept = None if written else Written(host, size)
+        else:
+            assert written.low <= host and host + size <= written.low + written.size
+            kept = written
+        self.segments[number] = Segment(name, low, low + size, host, tensor, kept)
         return low
 
     def add_variables(self, variables: list) -> None:  # type: ignore[type-arg]
@@ -73,14 +94,15 @@ class Memory:
             if v.data:
                 data[: len(v.data)] = torch.frombuffer(bytearray(v.data), dtype=torch.uint8)
             low = (number << op.SHIFT) + op.MIDDLE
-            self.segments[number] = Segment(v.name, low, low + v.size, data.data_ptr(), data, False)
+            self.segments[number] = Segment(v.name, low, low + v.size, data.data_ptr(), data, None)
 
     def table(self, shadows: bool, smallest: int) -> np.ndarray:
         """The segments as the interpreter reads them, one row per segment number. With `shadows` every segment has
         cells for its granules: of an element, or of the kernel's `smallest` access if that is less."""
         rows = np.zeros((self.next, 8), dtype=np.int64)
         for number, s in self.segments.items():
-            rows[number, :4] = s.low, s.high, s.host, int(s.fresh)
+            written = 0 if s.written is None else s.written.address + s.host - s.written.low
+            rows[number, :4] = s.low, s.high, s.host, written
             if not shadows:
                 continue
             granule = max(1, min(s.tensor.element_size(), smallest, 4)) if not s.shadows else s.shadows[2]

@@ -4,7 +4,9 @@ Every granule (2 or 4 bytes, the smallest access) of shared memory and of every 
 which clock (`clocks.py`). Reads are kept per warp in shared memory, and as the last two concurrent readers in global
 memory, so a write after three or more unordered readers may be judged by two of them.
 
-A global cell is launch (8 bits, 0: never written) | strong (1) | entity (23) | clock (32); a shared one is the CTA's
+Which memory was never written is kept apart (memory.Written), because it outlives a launch.
+
+A global cell is launch (8 bits, 0: not written by one) | strong (1) | entity (23) | clock (32); a shared one is the CTA's
 age (24) | strong (1) | warp (7) | clock (32).
 """
 
@@ -16,9 +18,10 @@ from fuzz.devices.emulator import clocks
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator import state as st
 from fuzz.devices.emulator.places import finding
-from fuzz.devices.emulator.raw import i64, u32, w32, w64
+from fuzz.devices.emulator.raw import i64, u8, u32, w8, w32, w64
 
 LOW32 = 0xFFFFFFFF
+EVERY_BYTE = 0x01010101
 STRONG_GLOBAL = 1 << 55
 STRONG_SHARED = 1 << 39
 
@@ -72,6 +75,25 @@ def note_shared(m, w, pc, lane, a, size, write, strong):
 
 
 @njit
+def note_written(m, w, pc, lane, a, size, write, at):
+    """Memory that was not written when it was allocated; `at`: the first of its bytes in the segment's map."""
+    if size & 3 == 0:  # four bytes at once
+        for i in range(0, size, 4):
+            if write != 1 and u32(at + i) != EVERY_BYTE:
+                finding(m, st.F_UNINITIALISED, pc, w, lane, a + i, size, 0, -1)
+                return
+            if write:
+                w32(at + i, EVERY_BYTE)
+        return
+    for i in range(size):
+        if write != 1 and u8(at + i) == 0:
+            finding(m, st.F_UNINITIALISED, pc, w, lane, a + i, size, 0, -1)
+            return
+        if write:
+            w8(at + i, 1)
+
+
+@njit
 def note_global(m, w, pc, lane, a, size, write, strong):
     k = m.k
     s = a >> op.SHIFT
@@ -81,8 +103,12 @@ def note_global(m, w, pc, lane, a, size, write, strong):
     reads = m.segments[s, st.S_READ]
     lg = m.segments[s, st.S_GRANULE]
     low = m.segments[s, st.S_LOW]
-    fresh = m.segments[s, st.S_FRESH] and k[st.K_CHECKS] & st.CHECK_UNINITIALISED
+    written = m.segments[s, st.S_WRITTEN]
+    if written and k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
+        note_written(m, w, pc, lane, a, size, write, written + a - low)
     races = k[st.K_CHECKS] & st.CHECK_RACES
+    if not races:
+        return
     clock = clocks.warp_row(m, w) + 16
     me = clocks.entity(m, w)
     now = i64(clock + 8 * me)
@@ -91,23 +117,19 @@ def note_global(m, w, pc, lane, a, size, write, strong):
     last = (a - low + size - 1) >> lg
     for g in range(first, last + 1):
         cell = i64(writes + 8 * g)
-        if cell == 0:
-            if fresh and write != 1:
-                finding(m, st.F_UNINITIALISED, pc, w, lane, low + (g << lg), size, 0, -1)
-        elif races and cell >> 56 == launch and not (strong and cell & STRONG_GLOBAL):
+        if cell >> 56 == launch and not (strong and cell & STRONG_GLOBAL):
             x = cell >> 32 & 0x7FFFFF
             if x != me and i64(clock + 8 * x) < (cell & LOW32):
                 finding(m, st.F_RACE_WW if write == 1 else st.F_RACE_WR, pc, w, lane, low + (g << lg), size, 0, x)
         if write:
-            if races:
-                for i in range(2):
-                    cell = i64(reads + 16 * g + 8 * i)
-                    if cell >> 56 == launch:
-                        x = cell >> 32 & 0x7FFFFF
-                        if x != me and i64(clock + 8 * x) < (cell & LOW32):
-                            finding(m, st.F_RACE_RW, pc, w, lane, low + (g << lg), size, 0, x)
+            for i in range(2):
+                cell = i64(reads + 16 * g + 8 * i)
+                if cell >> 56 == launch:
+                    x = cell >> 32 & 0x7FFFFF
+                    if x != me and i64(clock + 8 * x) < (cell & LOW32):
+                        finding(m, st.F_RACE_RW, pc, w, lane, low + (g << lg), size, 0, x)
             w64(writes + 8 * g, launch << 56 | (STRONG_GLOBAL if strong else 0) | me << 32 | now)
-        elif races and not strong:
+        elif not strong:
             mark = launch << 56 | me << 32 | now
             at = reads + 16 * g
             cell = i64(at)

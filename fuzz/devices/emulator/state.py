@@ -69,8 +69,8 @@ RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY = range(5)
 # bits of K_CHECKS; bounds, alignment, barriers and deadlocks are always seen
 CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED = 1, 2, 4
 
-# columns of `segments`
-S_LOW, S_HIGH, S_HOST, S_FRESH, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
+# columns of `segments`; S_WRITTEN: a byte for each of its bytes (memory.Written), 0 where all count as written
+S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
 
 # what a finding is; the names that people read are in `report.py`
 (F_BOUNDS, F_ALIGN, F_UNMAPPED, F_SHARED_BOUNDS, F_BARRIER_DIVERGED, F_BARRIER_COUNT, F_SYNC_MISSING, F_TRAP, F_COPIES,

@@ -1,0 +1,57 @@
+"""Memory that a run allocated with torch.empty & co., and what has been written of it since: by torch and by kernels.
+
+`fuzz.memory.Guarded` fills what is allocated with one byte. So an element that does not consist of that byte alone was
+written by torch; what a kernel writes, the emulated GPU notes down itself (`Written`), from one launch to the next.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import numpy as np
+from torch import Tensor
+
+from fuzz.devices.emulator.memory import Written
+from fuzz.memory import Guarded, active
+
+
+class Unwritten:
+    """Of the guarded allocations of one run. Another `Guarded` begins another run, whose memory is new."""
+
+    def __init__(self, guarded: Callable[[], Guarded | None] = active) -> None:
+        self._guarded = guarded
+        self._of: Guarded | None = None
+        self._known: dict[int, Written] = {}
+
+    def __call__(self, tensor: Tensor) -> Written | None:
+        """What has been written of the allocation that `tensor` lies in; None where nothing is known of it."""
+        guarded = self._guarded()
+        if guarded is not self._of:
+            self._of, self._known = guarded, {}
+        if guarded is None:
+            return None
+        at = tensor.data_ptr()
+        for window, poison in guarded.allocated():
+            low, size = window.data_ptr(), _span(window)
+            if low <= at < low + size:
+                if low not in self._known:
+                    self._known[low] = Written(low, size)
+                _look(self._known[low], window.element_size(), poison)
+                return self._known[low]
+        return None
+
+
+def _look(written: Written, element: int, poison: int) -> None:
+    """Marks the elements that torch has written: which no longer consist of the poison."""
+    memory = np.frombuffer((ctypes.c_uint8 * written.size).from_address(written.low), dtype=np.uint8)
+    changed = (memory.reshape(-1, element) != poison).any(axis=1)
+    written.map().reshape(-1, element)[changed] = 1
+
+
+def _span(tensor: Tensor) -> int:
+    """Bytes from the first element to the end of the last one."""
+    if not tensor.numel():
+        return 0
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (1 + last) * tensor.element_size()
