@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from fuzz.compiling.ahead import compile_ahead
 from fuzz.records import Record, write_session
 from fuzz.report import Progress, show
 from fuzz.session import Lane, Settings, Worker, plan
@@ -30,6 +31,7 @@ def run_session(wanted: Settings, workers: int | None, console: Console) -> list
     lanes = plan(wanted)
     folder = Path(wanted.folder)
     write_session(folder, wanted)
+    compile_ahead(wanted, Console(stderr=True))
     count = min(workers or min(len(os.sched_getaffinity(0)), MAX_WORKERS), len(lanes))
     began = time.monotonic()
     context = multiprocessing.get_context("spawn")

@@ -110,7 +110,10 @@ class _Controller:
         self.began = time.monotonic()
 
     def pytest_sessionstart(self) -> None:
-        """Starts following the records."""
+        """Compiles what the session needs, then starts following the records. xdist starts its workers after this."""
+        from rich.console import Console
+
+        from fuzz.compiling.ahead import compile_ahead
         from fuzz.records import write_session
         from fuzz.report import Progress
 
@@ -119,6 +122,7 @@ class _Controller:
         wanted = _settings(self.config)
         write_session(self.folder, wanted)
         stream = sys.__stderr__ or sys.stderr
+        compile_ahead(wanted, Console(file=stream))
         self.progress = Progress(self.folder, wanted.cases, stream)
         self.progress.__enter__()
 

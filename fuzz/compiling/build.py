@@ -79,6 +79,9 @@ class Compiled(Protocol):
     def builds(self, case: Case, arch: str) -> tuple[Build, ...]:
         """What `case` needs, compiled for `arch`; found from the case alone, without tensors or a device."""
 
+    def arch(self) -> str:
+        """What its kernels are compiled for on this machine."""
+
 
 @lru_cache
 def digest(modules: tuple[str, ...]) -> str:

@@ -6,7 +6,8 @@
     <folder>/building/<key>.*   being written; what lies here without a holder of the lock is a corpse
 
 A finished folder is renamed into place. The header holds the digests of the files, so that also a torn copy (a full
-disk, a machine that went down) is seen, removed and built again.
+disk, a machine that went down) is seen, removed and built again. Every change of the sources makes new keys: `prune`
+keeps the folder within $ATTNFUZZ_CACHE_GIB.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +30,7 @@ from fuzz.compiling.build import FORMAT, Build, toolchain
 
 OBJECT, INTERFACE, PTX, HEADER = "kernel.o", "kernel.h", "kernel.ptx", "header.json"
 FILES = (OBJECT, INTERFACE, PTX)
+IDLE = 24 * 3600.0
 
 
 def prefix(key: str) -> str:
@@ -86,7 +90,34 @@ class Cache:
             whole = whole and all(_digest(folder / name) == header["files"][name] for name in FILES)
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return Artifact(folder, header) if whole else None
+        if not whole:
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(folder)  # when it was last used, for `prune`
+        return Artifact(folder, header)
+
+    def prune(self, most: int | None = None, idle: float = IDLE) -> int:
+        """Removes artifacts, the least recently used first, until `most` bytes are left; returns the bytes removed.
+
+        What was used within `idle` seconds stays, whatever its size: a process may be about to read it. `most` is
+        $ATTNFUZZ_CACHE_GIB (4) by default. Raises ValueError when that is not a positive number.
+        """
+        most = _most() if most is None else most
+        found = []
+        for folder in (self.folder / "artifacts").iterdir():
+            with contextlib.suppress(OSError):  # another process was quicker
+                size = sum(file.stat().st_size for file in folder.iterdir())
+                found.append((folder.stat().st_mtime, size, folder))
+        total, removed = sum(size for _, size, _ in found), 0
+        for used, size, folder in sorted(found):
+            if total - removed <= most or used > time.time() - idle:
+                break
+            grave = self.folder / "building" / f"{folder.name}.pruned"
+            with contextlib.suppress(OSError):
+                folder.rename(grave)
+                shutil.rmtree(grave, ignore_errors=True)
+                removed += size
+        return removed
 
     def failure(self, build: Build) -> Failure | None:
         """Why the last attempt at a key failed, if that is how it ended."""
@@ -153,6 +184,17 @@ class Cache:
 
     def _place(self, key: str) -> Path:
         return self.folder / "artifacts" / key
+
+
+def _most() -> int:
+    text = os.environ.get("ATTNFUZZ_CACHE_GIB", "4")
+    try:
+        gib = float(text)
+    except ValueError:
+        gib = 0.0
+    if not 0 < gib < math.inf:
+        raise ValueError(f"ATTNFUZZ_CACHE_GIB: must be a positive number, got {text!r}")
+    return int(gib * (1 << 30))
 
 
 def _digest(file: Path) -> str:

@@ -33,6 +33,8 @@ def compile_all(pool: Pool, builds: Iterable[Build], console: Console) -> list[E
             failed = sum(e.status == "failed" for e in ended)
             progress.update(task, advance=1, description=f"{failed} failed" if failed else "")
     report(ended, time.monotonic() - began, pool, console)
+    if removed := pool.cache.prune():
+        console.print(f"cache: removed {removed / (1 << 20):.0f} MiB that were not used for a day", highlight=False)
     return ended
 
 

@@ -7,6 +7,8 @@ and a key that only such a case needs is compiled when it comes (service.py).
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from dataclasses import dataclass
 
@@ -29,15 +31,23 @@ class Plan:
     cases: dict[str, int]
 
 
-def plan(wanted: Settings, arch: str, only: tuple[str, ...] = ()) -> Plan:
-    """The plan of a session for `arch`. `only`: compile for these targets (all that compile ahead); the session is
-    `wanted` either way. Raises TargetError for an unknown target, ValueError for a bad arch."""
+def plan(wanted: Settings, arch: str, only: tuple[str, ...] = (), seconds: float = math.inf) -> Plan:
+    """The plan of a session for `arch`.
+
+    only     compile for these targets (all that compile ahead); the session is `wanted` either way
+    seconds  no further lane is looked at after so many
+
+    Raises TargetError for an unknown target, ValueError for a bad arch.
+    """
     if not wanted.targets:
         # Which targets the other machine can run is not known here: all of its device share the cases.
         wanted = msgspec.structs.replace(wanted, targets=tuple(targets(wanted.files, wanted.device)))
     uses: Counter[Build] = Counter()
     drawn: Counter[str] = Counter()
+    until = time.monotonic() + seconds
     for lane in lanes_of(wanted):
+        if time.monotonic() > until:
+            break
         target = load(lane.target, wanted.files, wanted.device)
         if not isinstance(target, Compiled) or (only and lane.target not in only):
             continue

@@ -124,6 +124,14 @@ class BundledBlockSparse(AutogradTarget):
 
         return tuple(build_of(variant, arch, planted) for variant, planted in self._kernels(case))
 
+    def arch(self) -> str:
+        """What its kernels are compiled for on this machine."""
+        if self.device == "cuda":
+            from kernels.blocksparse.launcher import arch_of
+
+            return arch_of(torch.device("cuda", torch.cuda.current_device()))
+        return arch_without_gpu(self.device)
+
     def _kernels(self, case: Case) -> list[tuple[Variant, Seams]]:
         from kernels.blocksparse.launch import forward_variant
         from kernels.blocksparse.launch_backward import backward_variants, seams_of
@@ -153,7 +161,7 @@ class BundledBlockSparse(AutogradTarget):
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles or loads every kernel that the case launches; keeps what explains a hang."""
-        for build in self.builds(case, self._arch()):
+        for build in self.builds(case, self.arch()):
             obtain(build)
         if self.runs:
             connect(self.device)
@@ -168,7 +176,7 @@ class BundledBlockSparse(AutogradTarget):
         from kernels.blocksparse.launcher import function
 
         for variant, planted in self._kernels(case):
-            function(variant, self._arch(), planted).load()
+            function(variant, self.arch(), planted).load()
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O and LSE."""
@@ -288,13 +296,6 @@ class BundledBlockSparse(AutogradTarget):
         if not p.backward or not (default_variant() | case.variant)["deterministic"]:
             return None
         return visits_of(case, blocks, self.mutant)
-
-    def _arch(self) -> str:
-        if self.device == "cuda":
-            from kernels.blocksparse.launcher import arch_of
-
-            return arch_of(torch.device("cuda", torch.cuda.current_device()))
-        return arch_without_gpu(self.device)
 
     def _launched(self) -> Iterable[str]:
         if self.device == "emulator":

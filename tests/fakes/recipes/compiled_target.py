@@ -29,8 +29,11 @@ class CompiledTarget(AutogradTarget):
         recipe = "toy_kernels:raises" if case.problem.dim > 192 else "toy_kernels:add"
         return (Build.of(recipe, {"value": case.problem.dim // 64}, arch),)
 
+    def arch(self) -> str:
+        return "sm_100a"
+
     def prepare(self, case: Case, tensors: Tensors) -> None:
-        for build in self.builds(case, "sm_100a"):
+        for build in self.builds(case, self.arch()):
             obtain(build)
 
     def forward(self, case: Case, tensors: Tensors):

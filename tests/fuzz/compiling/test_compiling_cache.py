@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,22 @@ def test_a_bad_build_names_the_field() -> None:
         Build("a:b", "{}", "sm_75")
     with pytest.raises(ValueError, match="recipe: must be 'module:function'"):
         Build("a.b", "{}", "sm_80")
+
+
+def test_the_least_recently_used_go_first_and_what_is_in_use_stays(cache: Cache, toy, monkeypatch) -> None:
+    builds = [toy("add", value=value) for value in range(4)]
+    folders = [stored(cache, build) for build in builds]
+    size = sum(file.stat().st_size for file in folders[0].iterdir())
+    for age, folder in enumerate(reversed(folders)):
+        os.utime(folder, (time.time() - 1000 * (age + 1),) * 2)
+    assert cache.load(builds[0]) is not None  # the oldest is used again
+    assert cache.prune(2 * size + 2, idle=60.0) == pytest.approx(2 * size, abs=8)
+    assert [cache.load(build) is not None for build in builds] == [True, False, False, True]
+    assert cache.prune(1, idle=60.0) == 0  # all in use
+    monkeypatch.setenv("ATTNFUZZ_CACHE_GIB", "1e-8")
+    assert cache.prune(idle=0.0) == pytest.approx(2 * size, abs=8)
+    assert not any((cache.folder / "building").iterdir())
+    for wrong in ("0", "much", "inf"):
+        monkeypatch.setenv("ATTNFUZZ_CACHE_GIB", wrong)
+        with pytest.raises(ValueError, match="ATTNFUZZ_CACHE_GIB"):
+            cache.prune()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fuzz.cli import main
+from fuzz.compiling.ahead import compile_ahead
 from fuzz.compiling.plan import plan
 from fuzz.session import Settings, Worker
 from fuzz.session import plan as lanes_of
@@ -69,3 +72,22 @@ def test_bad_options_are_usage(wrong: list[str], capsys: pytest.CaptureFixture[s
 def test_an_unknown_target_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", "--target", "nope"]) == 2
     assert "nope" in capsys.readouterr().err
+
+
+def test_a_session_compiles_ahead_what_the_cache_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "cache"))
+    shown = io.StringIO()
+    wanted = settings(cases=12, size="small")
+    ended = compile_ahead(wanted, Console(file=shown))
+    assert {one.build.key for one in ended} == {build.key for build in plan(wanted, "sm_100a").builds}
+    assert f"{len(ended)} keys" in shown.getvalue()
+    built = {one.build.key for one in ended if one.status == "built"}
+    again = compile_ahead(wanted, Console(file=io.StringIO()))
+    assert built and built.isdisjoint(one.build.key for one in again)
+
+
+def test_a_session_without_anything_to_compile_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "cache"))
+    shown = io.StringIO()
+    assert compile_ahead(Settings(targets=("torch.sdpa.math",), cases=5), Console(file=shown)) == []
+    assert shown.getvalue() == ""

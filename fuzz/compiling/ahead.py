@@ -1,0 +1,45 @@
+"""Before a session's first case: what its kernels need is compiled, with every core and a progress bar.
+
+What is not foreseen here (long lanes climb, see plan.py; planning stops after PLANNING seconds) is compiled by the
+worker that meets it. So is what fails, which then says why for every case that needs it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from rich.console import Console
+
+from fuzz.compiling.build import Build, Compiled
+from fuzz.compiling.cache import Cache
+from fuzz.compiling.command import compile_all
+from fuzz.compiling.plan import plan
+from fuzz.compiling.pool import Ended, Pool, auto_jobs
+from fuzz.session import Settings, runnable
+from fuzz.targets.registry import load
+
+PLANNING = 20.0  # seconds; a case is drawn in about a millisecond
+
+
+def compile_ahead(wanted: Settings, console: Console) -> list[Ended]:
+    """Compiles what the cache lacks for the session `wanted`, each target for its own device; returns how each ended.
+
+    Says nothing where there is nothing to compile. Raises TargetError for an unknown target.
+    """
+    wanted = msgspec.structs.replace(wanted, targets=wanted.targets or tuple(runnable(wanted.device, wanted.files)))
+    missing = [build for build in _needed(wanted) if Cache().load(build) is None]
+    if not missing:
+        return []
+    with Pool(Cache(), auto_jobs()) as pool:
+        return compile_all(pool, missing, console)
+
+
+def _needed(wanted: Settings) -> list[Build]:
+    names: dict[str, list[str]] = {}
+    for name in wanted.targets:
+        target = load(name, wanted.files, wanted.device)
+        if isinstance(target, Compiled):
+            names.setdefault(target.arch(), []).append(name)
+    found: list[Build] = []
+    for arch, only in names.items():
+        found += plan(wanted, arch, tuple(only), seconds=PLANNING).builds
+    return found
