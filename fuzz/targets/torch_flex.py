@@ -24,6 +24,9 @@ _COMPILED = Support(
 _EAGER = replace(_COMPILED, dim=(1, 256, 1), backward=False, bias_grad=False)
 
 
+_TRACING = 0.2  # seconds of a call in eager mode, on one slow core
+
+
 class TorchFlex(AutogradTarget):
     """flex_attention with score_mod for softcap and bias, block_mask for the mask."""
 
@@ -43,9 +46,12 @@ class TorchFlex(AutogradTarget):
         return "FlexAttention forward" if self.device == "host" else "CompiledFunction forward"
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
-        """On a GPU: one whole run, which compiles for this case's shapes and options."""
+        """On a GPU: one whole run, which compiles for this case's shapes and options. On the host: what a process's
+        first call imports and sets up, once."""
         if self.device == "cuda":
             self.run(case, tensors)
+        else:
+            _warm_up()
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O and LSE (natural logarithm)."""
@@ -65,6 +71,10 @@ class TorchFlex(AutogradTarget):
             return_lse=True,
         )
         return o, lse
+
+    def expected_seconds(self, case: Case) -> float:
+        """On the host each call is traced anew, whatever its size."""
+        return super().expected_seconds(case) + (_TRACING if self.device == "host" else 0.0)
 
     def script_call(self, case: Case) -> Text:
         """`forward` as text."""
@@ -95,6 +105,12 @@ block_mask = create_block_mask(mask_mod, batch, heads, *keep.shape[2:], device=D
 def targets() -> list[TorchFlex]:
     """Eager and compiled."""
     return [TorchFlex("host"), TorchFlex("cuda")]
+
+
+@functools.cache
+def _warm_up() -> None:
+    x = torch.zeros(1, 1, 1, 16)
+    flex_attention(x, x, x)
 
 
 @functools.cache
