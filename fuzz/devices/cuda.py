@@ -79,8 +79,8 @@ LAUNCHES = _Launches()
 def build_of(variant: Variant, arch: str, seams: Seams) -> Build:
     """The Build of a block-sparse kernel, planted or not."""
     options = {**asdict(variant), "planted": seams.name}
-    sources = ("kernels.blocksparse", "kernels.mutants.blocksparse") if seams.name else ("kernels.blocksparse",)
-    return Build.of(RECIPE, options, arch, sources)
+    planted = sorted({replaced.__module__ for replaced in seams.replacements.values()})
+    return Build.of(RECIPE, options, arch, ("kernels.blocksparse", *planted))
 
 
 def source(variant: Variant, arch: str, seams: Seams) -> Any:

@@ -55,6 +55,11 @@ MUTANTS = (
     "rank_per_list",
     "head_ignored",
     "last_partial_block_lost",
+    "barrier_before_reuse_missing",
+    "barrier_diverges",
+    "tail_keys_read",
+    "dq_not_zeroed",
+    "key_offset_wraps",
 )
 _SUPPORT = Support(
     dtypes=("bfloat16", "float16"),

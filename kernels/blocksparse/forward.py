@@ -25,7 +25,7 @@ from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant
 class Forward:
     """The forward kernel of one variant; calling it (under cute.compile) launches it."""
 
-    SEAMS = ("keep_keys", "correction")
+    SEAMS = ("keep_keys", "correction", "key_offset", "keys_left")
 
     def __init__(self, variant: Variant, seams: Seams = NO_SEAMS) -> None:
         seams.check(self.SEAMS, "the forward kernel")
@@ -34,6 +34,8 @@ class Forward:
         self.threads = 32 * self.tuning.warps
         self.keep_keys = seams.pick("keep_keys", steps.keep_keys)
         self.correction = seams.pick("correction", steps.correction)
+        self.key_offset = seams.pick("key_offset", steps.key_offset)
+        self.keys_left = seams.pick("keys_left", steps.keys_left)
 
     @cute.jit
     def __call__(
@@ -261,6 +263,8 @@ class Forward:
             dtype=self.dtype,
             keep_keys=self.keep_keys,
             correction=self.correction,
+            key_offset=self.key_offset,
+            keys_left=self.keys_left,
             thread=thread,
             copy=copy,
             warps=warps,

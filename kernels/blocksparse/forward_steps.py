@@ -144,8 +144,20 @@ def pipelined(w: Work) -> None:
 def load(w: Work, operand, stage: Int32, first_key: Int32) -> None:
     """Start copying `step` rows of K or V from `first_key` on into one stage."""
     pointer, stride, shared = operand
-    start = pointer + Int64(first_key) * cute.assume(stride, divby=8)
-    w.copy.load(start, stride, w.length_k - first_key, layouts.stage(shared, w.kv_layout, stage))
+    start = pointer + w.key_offset(first_key, cute.assume(stride, divby=8))
+    w.copy.load(start, stride, w.keys_left(w.length_k, first_key), layouts.stage(shared, w.kv_layout, stage))
+
+
+@cute.jit
+def key_offset(first_key: Int32, stride: Int64) -> Int64:
+    """Elements from the first row of K or V to that of `first_key`."""
+    return Int64(first_key) * stride
+
+
+@cute.jit
+def keys_left(length: Int32, first_key: Int32) -> Int32:
+    """Rows of K and V that may be read from `first_key` on."""
+    return length - first_key
 
 
 def operand_k(w: Work, stage: Int32) -> mma.SharedOperand:

@@ -31,6 +31,7 @@ from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, padded_dim
 from kernels.blocksparse.write_order import with_order
 
 SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
+BEFORE = ("clear", "zero")  # seams of the preprocessing kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +101,7 @@ def backward(
 
 def seams_of(seams: Seams, kind: str) -> Seams:
     """The part of a planted bug that one of the three kernels has a seam for."""
-    here = {name: bug for name, bug in seams.replacements.items() if (name == "clear") == (kind == "preprocess")}
+    here = {name: bug for name, bug in seams.replacements.items() if (name in BEFORE) == (kind == "preprocess")}
     return Seams(seams.name, here) if here and kind != "postprocess" else NO_SEAMS
 
 

@@ -25,13 +25,14 @@ class Preprocess:
     """The preprocessing kernel of one variant (dtype, dim_padded, tile_m); calling it (under cute.compile) launches
     it."""
 
-    SEAMS = ("clear",)
+    SEAMS = ("clear", "zero")
 
     def __init__(self, variant: Variant, seams: Seams = NO_SEAMS) -> None:
         seams.check(self.SEAMS, "the preprocessing kernel")
         self.variant = variant
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
         self.clear = seams.pick("clear", dq.clear)
+        self.zero = seams.pick("zero", zero)
         # threads that share a row, sixteen bytes each: a power of two, for the shuffles
         self.per_row = 1 << (variant.dim_padded // 8 - 1).bit_length()
 
@@ -114,17 +115,10 @@ class Preprocess:
         first_row = m_block * self.variant.tile_m
         if first_row < seq_q.length:
             tile = dq.tile_number(tiles, batch, head, seq_q.begin, self.variant.tile_m) + m_block
-            self.zero(dq_sum + tile * (self.variant.tile_m * self.variant.dim_padded), thread)
+            size = self.variant.tile_m * self.variant.dim_padded
+            self.zero(dq_sum + tile * size, thread, size)
             lse_row = lse[0] + (batch * lse[1] + head * lse[2] + seq_q.begin + first_row)
             self.rows(o, do, lse_row, statistics, (batch, head, tile), seq_q, first_row, dim, thread)
-
-    @cute.jit
-    def zero(self, target: cute.Pointer, thread: Int32) -> None:
-        """Zeroes one tile of the dQ accumulator."""
-        zeros = cute.make_rmem_tensor(4, Float32)
-        zeros.fill(Float32(0.0))
-        for at in cutlass.range_constexpr(0, self.variant.tile_m * self.variant.dim_padded, 4 * THREADS):
-            cute.autovec_copy(zeros, cute.make_tensor(target + (at + 4 * thread), cute.make_layout(4)))
 
     @cute.jit
     def rows(
@@ -168,6 +162,15 @@ class Preprocess:
         cute.autovec_copy(cute.make_tensor(b.align(16), cute.make_layout(8)), rB)
         products = rA.load().to(Float32) * rB.load().to(Float32)
         return products.reduce(cute.ReductionOp.ADD, Float32(0.0), 0)
+
+
+@cute.jit
+def zero(target: cute.Pointer, thread: Int32, size: cutlass.Constexpr) -> None:
+    """Zeroes one tile of the dQ accumulator."""
+    zeros = cute.make_rmem_tensor(4, Float32)
+    zeros.fill(Float32(0.0))
+    for at in cutlass.range_constexpr(0, size, 4 * THREADS):
+        cute.autovec_copy(zeros, cute.make_tensor(target + (at + 4 * thread), cute.make_layout(4)))
 
 
 @cute.jit

@@ -1,100 +1,29 @@
-"""Planted bugs of `kernels.blocksparse`: a seam of a kernel each, or block lists and ranks as somebody once made them.
+"""Planted bugs of `kernels.blocksparse`: its arithmetic, its lists, and the protocol of its ordered adds.
 
-A bug in the kernels is a seam set of its own. A bug in the metadata changes the block lists behind the checks of
-`block_sparse_attention`, which refuse them: the kernels trust their metadata. `protocol` says what a bug makes of the
-ordered adds to dQ (NOTE [write order]), so that an oracle can foretell whether the backward pass still ends.
+`protocol` says what a bug makes of the ordered adds to dQ (NOTE [write order]), so that an oracle can foretell whether
+the backward pass still ends. Importing this file plants those of its neighbours, `blocksparse_*.py`, too.
 """
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import Any
 
 import torch
 from cutlass import Float32, Int32, cute
 from torch import Tensor
 
-from kernels.blocksparse.api import block_sparse_attention
+import kernels.mutants
 from kernels.blocksparse.backward.dq import wait
 from kernels.blocksparse.lists import BlockList, BlockLists, BlockSparse, WriteOrder, entries
-from kernels.blocksparse.ops import block_sparse_forward, flatten
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permutation
-from kernels.blocksparse.seams import SeamSet, register_seams
-from kernels.blocksparse.variant import Seams
 from kernels.blocksparse.write_order import write_order
-from kernels.mutants.mutant import Mutant
+from kernels.mutants.blocksparse_planting import MUTANTS, SEAMS, BlockSparseMutant, Protocol, plant, plant_lists
 
-CORRECT = SeamSet()
-# The ranks that the kernel waits for, and what it adds to the semaphore at each entry (None: 1).
-Protocol: TypeAlias = tuple[WriteOrder, tuple[Tensor, Tensor] | None]
-
-
-@dataclass(frozen=True)
-class BlockSparseMutant(Mutant):
-    """A planted bug of the block-sparse kernels.
-
-    seams     what is replaced in them
-    blocks    what becomes of the block lists; the lists unchanged where the bug is in a kernel
-    protocol  what the ordered adds do, from the lists that the kernels get; None: as the lists say, or nothing is known
-    """
-
-    seams: SeamSet = CORRECT
-    blocks: Callable[[BlockSparse], BlockSparse] = lambda blocks: blocks
-    protocol: Callable[[BlockSparse], Protocol] | None = None
-
-
-MUTANTS: dict[str, BlockSparseMutant] = {}
-SEAMS: dict[str, SeamSet] = {}  # by name, for building
-
-
-def _plant(
-    name: str,
-    summary: str,
-    source: str,
-    *,
-    forward: dict[str, Callable] | None = None,
-    backward: dict[str, Callable] | None = None,
-    protocol: Callable[[BlockSparse], Protocol] | None = None,
-) -> None:
-    """A bug in the kernels."""
-    known = f"blocksparse!{name}"
-    seams = SeamSet(*(Seams(known, steps) if steps else Seams() for steps in (forward, backward)))
-    register_seams(known, seams)
-    SEAMS[known] = seams
-    steps = ", ".join([*(forward or {}), *(backward or {})])
-    call = partial(block_sparse_attention, seams=known)
-    MUTANTS[name] = BlockSparseMutant(name, summary, source, steps, call, seams=seams, protocol=protocol)
-
-
-def _plant_lists(name: str, summary: str, source: str, change: Callable[[BlockSparse], BlockSparse]) -> None:
-    """A bug in the metadata."""
-    call = partial(_unchecked, change)
-    MUTANTS[name] = BlockSparseMutant(name, summary, source, "metadata", call, blocks=change)
-
-
-def _unchecked(
-    change: Callable[[BlockSparse], BlockSparse],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    blocks: BlockSparse,
-    *,
-    scale: float | None = None,
-    softcap: float = 0.0,
-    deterministic: bool = False,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    lengths_q: Tensor | None = None,
-    lengths_k: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """`block_sparse_attention` with changed lists and without its checks."""
-    given = (cu_seqlens_q, cu_seqlens_k) if cu_seqlens_q is not None else (lengths_q, lengths_k)
-    lengths = [x for x in given if x is not None]
-    lists, numbers = flatten(change(blocks))
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return block_sparse_forward(q, k, v, lengths, lists, numbers, scale, softcap, deterministic, "")
+__all__ = ["MUTANTS", "SEAMS", "BlockSparseMutant", "effective", "seams_for"]
 
 
 def _listed(blocks: BlockSparse) -> BlockLists:
@@ -134,7 +63,7 @@ def _lock_is_n_block(rank: Int32, n_block: Int32) -> Int32:
     return n_block
 
 
-_plant(
+plant(
     "lock_is_n_block",
     "A KV tile waits for its own number instead of its rank among those that add to the dQ tile: never ends wherever a "
     "dQ tile is not met by all KV tiles from the first on.",
@@ -149,7 +78,7 @@ def _no_release(semaphore: cute.Pointer):
     pass
 
 
-_plant(
+plant(
     "release_missing",
     "No KV tile hands on the semaphore: never ends wherever two of them add to one dQ tile.",
     "invented, after the release that was skipped for tiles out of bounds",
@@ -164,7 +93,7 @@ def _release_two(semaphore: cute.Pointer):
     cute.arch.red(semaphore, Int32(2), op="add", dtype="s32", sem="release", scope="gpu")
 
 
-_plant(
+plant(
     "release_twice",
     "Each KV tile counts as two: every second rank is skipped, and whoever has one waits for ever.",
     "invented, after a release for an empty tile too",
@@ -178,7 +107,7 @@ def _no_clear(semaphore: cute.Pointer):
     pass
 
 
-_plant(
+plant(
     "semaphores_not_cleared",
     "Semaphores start with what the memory held: never ends, or adds in any order, unless that was 0.",
     "FlashAttention-4's deterministic backward needs them zeroed for each launch",
@@ -191,7 +120,7 @@ def _no_wait(semaphore: cute.Pointer, lock: Int32):
     pass
 
 
-_plant(
+plant(
     "wait_missing",
     "KV tiles add to dQ in any order: repeats differ in their last bits, with more than two tiles adding.",
     "invented",
@@ -205,7 +134,7 @@ def _wait_for_first(semaphore: cute.Pointer, lock: Int32):
         wait(semaphore, lock)
 
 
-_plant(
+plant(
     "only_the_first_waits",
     "Only rank 0 waits; the others add when they come: repeats differ in their last bits, under load.",
     "invented",
@@ -218,7 +147,7 @@ def _keep_tail_keys(mask_rows, keys_left: Int32) -> None:
     pass
 
 
-_plant(
+plant(
     "tail_keys_not_masked",
     "Forward: keys beyond the sequence's end in its last KV tile count with score 0 where the block is full.",
     "HSTU block masks: a KV tile that is cut off at the end was called full",
@@ -231,7 +160,7 @@ def _no_correction(old: Float32, new: Float32) -> Float32:
     return Float32(1.0)
 
 
-_plant(
+plant(
     "sums_not_rescaled",
     "What was summed before a row's maximum grew is not rescaled: wrong with more than one step of keys.",
     "invented",
@@ -248,7 +177,7 @@ def _reversed_direction(blocks: BlockSparse) -> BlockSparse:
     return replace(blocks, order=write_order(_listed(blocks), other, blocks.m_blocks)) if blocks.backward else blocks
 
 
-_plant_lists(
+plant_lists(
     "rank_direction",
     "Ranks of the reverse of the launch order: ends only while every CTA that adds to a dQ tile is resident.",
     "FlashAttention pull request 2253: ranks ascending, launch descending (spt)",
@@ -268,7 +197,7 @@ def _rank_per_list(blocks: BlockSparse) -> BlockSparse:
     return replace(blocks, order=WriteOrder(*ranks))
 
 
-_plant_lists(
+plant_lists(
     "rank_per_list",
     "Partial and full blocks are ranked apart: two KV tiles have one rank, and add at once or wait for ever.",
     "HSTU linear block lists, before partial and full ones were merged for ranking",
@@ -290,7 +219,7 @@ def _first_head(blocks: BlockSparse) -> BlockSparse:
     return replace(blocks, forward=both(blocks.forward), backward=backward)
 
 
-_plant_lists(
+plant_lists(
     "head_ignored",
     "All heads use the first head's block lists: wrong where heads have masks of their own.",
     "MagiAttention's arbitrary mask: the head index ignored in the kernel's mask and in the reference alike",
@@ -307,12 +236,17 @@ def _off_by_one_row(blocks: BlockSparse) -> BlockSparse:
     return replace(blocks, forward=BlockLists(of(blocks.forward.partial), blocks.forward.full))
 
 
-_plant_lists(
+plant_lists(
     "last_partial_block_lost",
     "Forward: the last partial block of each row is not computed, as where a count is taken for an inclusive end.",
     "HSTU linear block lists: offsets inclusive instead of exclusive",
     _off_by_one_row,
 )
+
+
+for _module in sorted(m.name for m in pkgutil.iter_modules(kernels.mutants.__path__)):
+    if _module.startswith("blocksparse_"):
+        importlib.import_module(f"kernels.mutants.{_module}")
 
 
 def effective(name: str, blocks: BlockSparse) -> Protocol | None:

@@ -62,7 +62,7 @@ _plant(
 
 
 @triton.jit
-def _no_causal_mask(rS, m, n):
+def _no_causal_mask(rS, m, n, len_q, len_k):
     return rS
 
 
@@ -75,7 +75,7 @@ _plant(
 
 
 @triton.jit
-def _causal_one_too_many(rS, m, n):
+def _causal_one_too_many(rS, m, n, len_q, len_k):
     return tl.where(n <= m + 1, rS, -float("inf"))
 
 

@@ -45,19 +45,22 @@ def barrier_row(m, slot, number):
 
 
 @njit
-def location_row(m, host):
-    """The row of a memory location, 0 when there are too many."""
+def location_row(m, host, add):
+    """The row of a memory location; 0 where it has none, and is not to be given one, or when there are too many."""
     h = ((host >> 2) * 0x9E3779B1 >> 7) & (LOCATIONS - 1)
     for _ in range(64):
         key = i64(m.k[st.K_KEYS] + 8 * h)
         if key == 0:
+            if not add:
+                return 0
             w64(m.k[st.K_KEYS] + 8 * h, host)
             key = host
         if key == host:
             return row(m, m.k[st.K_SLOTS] * (3 * m.k[st.K_WARPS] + 16) + h)
         h = (h + 1) & (LOCATIONS - 1)
-    m.k[st.K_CHECKS] &= ~st.CHECK_RACES  # the order through this location would be lost: no false alarms instead
-    m.k[st.K_DROPPED] = 1
+    if add:
+        m.k[st.K_CHECKS] &= ~st.CHECK_RACES  # the order through this location would be lost: no false alarms instead
+        m.k[st.K_DROPPED] = 1
     return 0
 
 
@@ -149,16 +152,18 @@ def fence(m, w):
 
 @njit
 def strong_read(m, w, host, acquire):
-    r = location_row(m, host)
+    r = location_row(m, host, False)
     if r:
         join(warp_row(m, w) if acquire else pending_row(m, w), r)
 
 
 @njit
 def strong_write(m, w, host, release, keeps):
-    """A strong write; `keeps` for atomics, which continue the order of what they replace."""
-    r = location_row(m, host)
+    """A strong write; `keeps` for atomics, which continue the order of what they replace. One that carries no order, as
+    a relaxed add to a sum, gives its location no row: a kernel adds to thousands of them."""
+    source = warp_row(m, w) if release else fence_row(m, w)
+    r = location_row(m, host, i64(source) < i64(source + 8))
     if r:
         if not keeps:
             clear(r)
-        join(r, warp_row(m, w) if release else fence_row(m, w))
+        join(r, source)

@@ -53,7 +53,7 @@ class Gradients(NamedTuple):
 class BackwardKernel:
     """The kernel of one variant on one arch; `Backward` in launch.py gives it its flat signature."""
 
-    SEAMS = ("lock_of", "wait", "release", "tail_mask")
+    SEAMS = ("lock_of", "wait", "release", "tail_mask", "before_reuse")
 
     def __init__(self, variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> None:
         seams.check(self.SEAMS, "the backward kernel")
@@ -64,6 +64,7 @@ class BackwardKernel:
         self.wait = seams.pick("wait", dq.wait)
         self.release = seams.pick("release", dq.release)
         self.tail_mask = seams.pick("tail_mask", masking.tail_mask)
+        self.before_reuse = seams.pick("before_reuse", before_reuse)
 
     @cute.kernel
     def kernel(
@@ -280,7 +281,7 @@ class BackwardKernel:
         if iterations > 0:
             self.let_go_in(iterations, order, counts, batch, sRing, thread)
             self.add_dq(to_dq, (iterations - 1) % stages_ds, mdQ, target, thread)
-            cute.arch.sync_threads()
+            self.before_reuse(thread)
             if cutlass.const_expr(variant.deterministic):
                 self.let_go(order, counts, batch, block_at(sRing, total - 1), thread)
         rdK.store(rdK.load() * factors.scale)
@@ -359,6 +360,12 @@ class Storage(NamedTuple):
     sDelta: cute.Tensor
     sRing: cute.Tensor
     sTicket: cute.Tensor
+
+
+@cute.jit
+def before_reuse(thread: Int32) -> None:
+    """After the last dQ, before dK and dV take the place of K and V in shared memory."""
+    cute.arch.sync_threads()
 
 
 @cute.jit

@@ -279,3 +279,10 @@ def test_a_launch_of_some_ctas_in_memory_that_does_not_exist():
     assert run(wrong.format(rows=1 << 22), memory, grid=60_000, block=1, only=[7]).ok
     found = kinds(run(wrong.format(rows=1 << 22), memory, grid=60_000, block=1, only=[9_000]))
     assert "32-bit arithmetic wrapped in an address" in found
+
+
+def test_races_are_looked_for_however_many_words_are_added_to():
+    add = "mad.lo.s32 %r0, %c, 32, %t; mul.wide.u32 %d0, %r0, 4; add.s64 %d0, %p0, %d0;"
+    add += "red.relaxed.gpu.global.add.u32 [%d0], 1;"
+    report = run(add + "st.global.b32 [%p1], %c;", words(9600), words(1), grid=300)
+    assert kinds(report) == {"race: two writes"} and not report.notes
