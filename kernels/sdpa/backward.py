@@ -29,6 +29,18 @@ def first_query(n_start, TILE_M: tl.constexpr, CAUSAL: tl.constexpr):
 
 
 @triton.jit
+def before_head(rdK, rdV, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
+    """The sums of a group's earlier heads, which its next head adds to."""
+    return rdK, rdV
+
+
+@triton.jit
+def finish_dk(rdK, scale):
+    """dK from dS^T Q: the scale that forward applied to q·k."""
+    return rdK * scale
+
+
+@triton.jit
 def gather_dkdv(
     rdK,
     rdV,
@@ -62,6 +74,8 @@ def gather_dkdv(
     TILE_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     mask_causal: tl.constexpr,
+    add_bias: tl.constexpr,
+    score_gradient: tl.constexpr,
 ):
     """Adds queries m_first … len_q - 1 of one head to (dK, dV). Scores are held transposed, (TILE_N, TILE_M).
 
@@ -76,12 +90,12 @@ def gather_dkdv(
         rS = dot(rK, tl.trans(rQ), tl.zeros([TILE_N, TILE_M], tl.float32))
         rdO = load_tile(mdO, tdO, batch, head, m_start, len_q, dim_v, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)
         rdP = dot(rV, tl.trans(rdO), tl.zeros([TILE_N, TILE_M], tl.float32))
-        rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, MASK, FOLD)
+        rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, MASK, FOLD, add_bias)
         if CAUSAL:
-            rS = mask_causal(rS, m, n)
+            rS = mask_causal(rS, m, n, len_q, len_k)
         rP = probabilities(rS, rLSE[None, :], scale, FOLD)
         rdV = dot(round_to(rP, DTYPE, INTERPRETED), rdO, rdV)
-        rdS = rP * (rdP - rDelta[None, :])
+        rdS = score_gradient(rP, rdP, rDelta[None, :])
         rdK = dot(round_to(rdS, DTYPE, INTERPRETED), rQ, rdK)
     return rdK, rdV
 
@@ -128,6 +142,11 @@ def dkdv_kernel(
     TILE_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     mask_causal: tl.constexpr,
+    add_bias: tl.constexpr,
+    score_gradient: tl.constexpr,
+    first_query: tl.constexpr,
+    before_head: tl.constexpr,
+    finish_dk: tl.constexpr,
 ):
     """dK and dV of one tile of keys, over all query heads of the group in their order."""
     n_block, batch, head_kv = locate(tl.cdiv(len_k, TILE_N), batches, heads_kv, INTERPRETED)
@@ -140,6 +159,7 @@ def dkdv_kernel(
     m_first = first_query(n_start, TILE_M, CAUSAL)
     group = heads_q // heads_kv
     for head in range(head_kv * group, (head_kv + 1) * group):
+        rdK, rdV = before_head(rdK, rdV, DTYPE, INTERPRETED)
         rdK, rdV = gather_dkdv(
             rdK,
             rdV,
@@ -173,10 +193,24 @@ def dkdv_kernel(
             TILE_N,
             BLOCK_D,
             mask_causal,
+            add_bias,
+            score_gradient,
         )
 
     store_tile(
-        mdK, tdK, rdK * scale, batch, head_kv, n_start, len_k, dim, DTYPE, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED
+        mdK,
+        tdK,
+        finish_dk(rdK, scale),
+        batch,
+        head_kv,
+        n_start,
+        len_k,
+        dim,
+        DTYPE,
+        TILE_N,
+        BLOCK_D,
+        DESCRIPTOR,
+        INTERPRETED,
     )
     store_tile(mdV, tdV, rdV, batch, head_kv, n_start, len_k, dim_v, DTYPE, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
 
@@ -217,6 +251,8 @@ def gather_dq(
     BLOCK_D: tl.constexpr,
     mask_tail_keys: tl.constexpr,
     mask_causal: tl.constexpr,
+    add_bias: tl.constexpr,
+    score_gradient: tl.constexpr,
 ):
     """Adds keys n_first … n_last - 1 to dQ; EDGE tiles are masked."""
     m = m_start + tl.arange(0, TILE_M)[:, None]
@@ -226,13 +262,13 @@ def gather_dq(
         rV = load_tile(mV, tV, batch, head_kv, n_start, len_k, dim_v, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
         rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
         rdP = dot(rdO, tl.trans(rV), tl.zeros([TILE_M, TILE_N], tl.float32))
-        rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, MASK, FOLD)
+        rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, MASK, FOLD, add_bias)
         if EDGE:
             rS = mask_tail_keys(rS, n, len_k)
             if CAUSAL:
-                rS = mask_causal(rS, m, n)
+                rS = mask_causal(rS, m, n, len_q, len_k)
         rP = probabilities(rS, rLSE[:, None], scale, FOLD)
-        rdS = rP * (rdP - rDelta[:, None])
+        rdS = score_gradient(rP, rdP, rDelta[:, None])
         rdQ = dot(round_to(rdS, DTYPE, INTERPRETED), rK, rdQ)
     return rdQ
 
@@ -272,6 +308,8 @@ def dq_kernel(
     kv_head_of: tl.constexpr,
     mask_tail_keys: tl.constexpr,
     mask_causal: tl.constexpr,
+    add_bias: tl.constexpr,
+    score_gradient: tl.constexpr,
     finish_dq: tl.constexpr,
 ):
     """dQ of one tile of queries; the mirror image of `forward_kernel`."""
@@ -325,6 +363,8 @@ def dq_kernel(
             BLOCK_D,
             mask_tail_keys,
             mask_causal,
+            add_bias,
+            score_gradient,
         )
 
     store_tile(

@@ -18,6 +18,24 @@ DBIAS_RUNTIME += ["batches", "heads_q", "heads_kv", "len_q", "len_k", "dim", "di
 DBIAS_RUNTIME += ["mask_batches", "mask_heads", "mask_rows", "mask_columns"]
 
 
+@triton.jit
+def sharing_until(first, size, AXIS: tl.constexpr):
+    """One past the last batch or head (AXIS) that may share the mask's entry `first`."""
+    return size
+
+
+@triton.jit
+def sum_of_shared(rdMask, axis: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr):
+    """The sum along an axis over which the mask is broadcast, everywhere along it."""
+    return tl.broadcast_to(tl.sum(rdMask, axis, keep_dims=True), (TILE_M, TILE_N))
+
+
+@triton.jit
+def finish_dbias(rdMask, scale):
+    """The mask's gradient is dS itself: it was added after the scale."""
+    return rdMask
+
+
 @triton.jit(do_not_specialize=DBIAS_RUNTIME, do_not_specialize_on_alignment=DBIAS_RUNTIME)
 def dbias_kernel(
     mQ,
@@ -53,6 +71,11 @@ def dbias_kernel(
     BLOCK_D: tl.constexpr,
     kv_head_of: tl.constexpr,
     mask_tail_keys: tl.constexpr,
+    add_bias: tl.constexpr,
+    score_gradient: tl.constexpr,
+    sharing_until: tl.constexpr,
+    sum_of_shared: tl.constexpr,
+    finish_dbias: tl.constexpr,
 ):
     """dMask (mask_batches, mask_heads, mask_rows, mask_columns), contiguous; each size is 1 or the full one."""
     column_tiles = tl.cdiv(mask_columns, TILE_N)
@@ -64,8 +87,8 @@ def dbias_kernel(
     n_last = tl.where(mask_columns == 1, len_k, column_start + 1)
 
     rdMask = tl.zeros([TILE_M, TILE_N], tl.float32)
-    for batch in range(mask_batch, batches, mask_batches):
-        for head in range(mask_head, heads_q, mask_heads):
+    for batch in range(mask_batch, sharing_until(mask_batch, batches, "batch"), mask_batches):
+        for head in range(mask_head, sharing_until(mask_head, heads_q, "head"), mask_heads):
             head_kv = kv_head_of(head, heads_q, heads_kv)
             for m_start in range(row_start, m_last, TILE_M):
                 m = m_start + tl.arange(0, TILE_M)[:, None]
@@ -81,21 +104,21 @@ def dbias_kernel(
                         mV, tV, batch, head_kv, n_start, len_k, dim_v, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED
                     )
                     rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
-                    rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, "float", False)
+                    rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, "float", False, add_bias)
                     rS = mask_tail_keys(rS, n, len_k)
                     rP = probabilities(rS, rLSE[:, None], scale, False)
                     rdP = dot(rdO, tl.trans(rV), tl.zeros([TILE_M, TILE_N], tl.float32))
-                    rdMask += rP * (rdP - rDelta[:, None])
+                    rdMask += score_gradient(rP, rdP, rDelta[:, None])
 
     if mask_rows == 1:
-        rdMask = tl.broadcast_to(tl.sum(rdMask, 0, keep_dims=True), (TILE_M, TILE_N))
+        rdMask = sum_of_shared(rdMask, 0, TILE_M, TILE_N)
     if mask_columns == 1:
-        rdMask = tl.broadcast_to(tl.sum(rdMask, 1, keep_dims=True), (TILE_M, TILE_N))
+        rdMask = sum_of_shared(rdMask, 1, TILE_M, TILE_N)
     row = row_start + tl.arange(0, TILE_M)[:, None]
     column = column_start + tl.arange(0, TILE_N)[None, :]
     row_of_all = (mask_batch * mask_heads + mask_head).to(tl.int64) * mask_rows + row
     tl.store(
         mdMask + row_of_all * mask_columns + column,
-        narrow(rdMask, MASK_DTYPE, INTERPRETED),
+        narrow(finish_dbias(rdMask, scale), MASK_DTYPE, INTERPRETED),
         mask=(row < mask_rows) & (column < mask_columns),
     )

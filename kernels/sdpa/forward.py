@@ -7,7 +7,7 @@ programs start with the last, longest rows.
 import triton
 import triton.language as tl
 
-from kernels.sdpa.scores import apply_mask, online_softmax, row_statistics, score_unit
+from kernels.sdpa.scores import apply_mask, score_unit
 from kernels.sdpa.tiles import dot, load_tile, round_to, store_tile
 
 
@@ -64,6 +64,9 @@ def attend(
     BLOCK_D: tl.constexpr,
     mask_tail_keys: tl.constexpr,
     mask_causal: tl.constexpr,
+    add_bias: tl.constexpr,
+    online_softmax: tl.constexpr,
+    load_values: tl.constexpr,
 ):
     """Adds keys n_first … n_last - 1 to the running (accumulator, maximum, sum); EDGE tiles are masked."""
     m = m_start + tl.arange(0, TILE_M)[:, None]
@@ -71,15 +74,21 @@ def attend(
         n = n_start + tl.arange(0, TILE_N)[None, :]
         rK = load_tile(mK, tK, batch, head_kv, n_start, len_k, dim, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
         rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
-        rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, MASK, FOLD)
+        rS = apply_mask(rS, scale, mMask, tMask, batch, head, m, n, len_q, len_k, MASK, FOLD, add_bias)
         if EDGE:
             rS = mask_tail_keys(rS, n, len_k)
             if CAUSAL:
-                rS = mask_causal(rS, m, n)
-        rP, rShrink, rMax, rSum = online_softmax(rS, rMax, rSum, scale, FOLD, MASK != "none")
-        rV = load_tile(mV, tV, batch, head_kv, n_start, len_k, dim_v, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
+                rS = mask_causal(rS, m, n, len_q, len_k)
+        rP, rShrink, rMax, rSum = online_softmax(rS, rMax, rSum, scale, n_start // TILE_N, FOLD, MASK != "none")
+        rV = load_values(mV, tV, batch, head_kv, n_start, len_k, dim_v, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
         rAcc = dot(round_to(rP, DTYPE, INTERPRETED), rV, rAcc * rShrink[:, None])
     return rAcc, rMax, rSum
+
+
+@triton.jit
+def statistics_offset(batch, head, heads_q, len_q):
+    """Where a head's rows start in LSE: in int64, as 2**31 of them may lie before."""
+    return (batch * heads_q + head).to(tl.int64) * len_q
 
 
 @triton.jit
@@ -135,6 +144,12 @@ def forward_kernel(
     kv_head_of: tl.constexpr,
     mask_tail_keys: tl.constexpr,
     mask_causal: tl.constexpr,
+    add_bias: tl.constexpr,
+    last_interior: tl.constexpr,
+    online_softmax: tl.constexpr,
+    load_values: tl.constexpr,
+    row_statistics: tl.constexpr,
+    statistics_offset: tl.constexpr,
 ):
     """O = softmax(Q K^T · scale + mask) V and LSE, see `kernels.sdpa.api` for shapes and dtypes."""
     m_blocks = tl.cdiv(len_q, TILE_M)
@@ -149,7 +164,7 @@ def forward_kernel(
     rMax = tl.full([TILE_M], -float("inf"), tl.float32)
     rSum = tl.zeros([TILE_M], tl.float32)
 
-    n_interior = last_interior_key(m_start, len_k, TILE_N, CAUSAL)
+    n_interior = last_interior(m_start, len_k, TILE_N, CAUSAL)
     n_last = last_key(m_start, len_k, TILE_M, CAUSAL)
     for EDGE in tl.static_range(2):
         rAcc, rMax, rSum = attend(
@@ -186,10 +201,13 @@ def forward_kernel(
             BLOCK_D,
             mask_tail_keys,
             mask_causal,
+            add_bias,
+            online_softmax,
+            load_values,
         )
 
     rLSE, rInverse = row_statistics(rMax, rSum, score_unit(scale, FOLD))
-    offset = (batch * heads_q + head).to(tl.int64) * len_q
+    offset = statistics_offset(batch, head, heads_q, len_q)
     store_row_statistics(mLSE, offset, m_start + tl.arange(0, TILE_M), rLSE, len_q)
     rO = rAcc * rInverse[:, None]
     store_tile(mO, tO, rO, batch, head, m_start, len_q, dim_v, DTYPE, TILE_M, BLOCK_D, DESCRIPTOR, INTERPRETED)

@@ -4,7 +4,8 @@ The choice is made for a whole launch, by `fits_descriptors` and nothing else. O
 memory accelerator move whole tiles; pointers take any strides, at a cost in registers and speed.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 _ALIGNMENT = 16
 _STRIDE_LIMIT = 2**40
+
+Seen: TypeAlias = Callable[[str, Tensor], Tensor]
 
 
 def fits_descriptors(*tensors: Tensor) -> bool:
@@ -34,10 +37,18 @@ def _outer_strides(tensor: Tensor) -> list[int]:
     return [valid if size == 1 else stride for size, stride in zip(sizes, strides, strict=True)]
 
 
-def operands(tiles: dict[str, tuple[Tensor, int]], block: int, descriptor: bool) -> dict[str, Any]:
+def as_it_is(name: str, tensor: Tensor) -> Tensor:
+    """The tensor by which a launch names operand X: itself, with whatever strides it has."""
+    return tensor
+
+
+def operands(
+    tiles: dict[str, tuple[Tensor, int]], block: int, descriptor: bool, seen: Seen = as_it_is
+) -> dict[str, Any]:
     """Kernel arguments mX and tX for each X: tiles maps X to a 4-D tensor and the rows of its tile."""
     arguments: dict[str, Any] = {}
-    for name, (tensor, rows) in tiles.items():
+    for name, (given, rows) in tiles.items():
+        tensor = seen(name, given)
         arguments[f"m{name}"] = _describe(tensor, [1, 1, rows, block]) if descriptor else tensor
         arguments[f"t{name}"] = tuple(tensor.stride())
     return arguments
@@ -52,9 +63,15 @@ def _describe(tensor: Tensor, block_shape: list[int]) -> TensorDescriptor:
     return TensorDescriptor(tensor, list(tensor.shape), [*_outer_strides(tensor), 1], block_shape)
 
 
-def mask_operands(mask: Tensor | None, unused: Tensor) -> dict[str, Any]:
+def mask_strides(mask: Tensor) -> tuple[int, ...]:
+    """Strides of a mask that broadcasts where its size is 1."""
+    return tuple(0 if size == 1 else stride for size, stride in zip(mask.shape, mask.stride(), strict=True))
+
+
+def mask_operands(
+    mask: Tensor | None, unused: Tensor, strides_of: Callable[[Tensor], tuple[int, ...]] = mask_strides
+) -> dict[str, Any]:
     """Kernel arguments mMask and tMask: a broadcast dimension has stride 0, bools are read as bytes."""
     if mask is None:
         return {"mMask": unused, "tMask": (0, 0, 0, 0)}
-    strides = tuple(0 if size == 1 else stride for size, stride in zip(mask.shape, mask.stride(), strict=True))
-    return {"mMask": mask.view(torch.uint8) if mask.dtype == torch.bool else mask, "tMask": strides}
+    return {"mMask": mask.view(torch.uint8) if mask.dtype == torch.bool else mask, "tMask": strides_of(mask)}

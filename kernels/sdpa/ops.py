@@ -16,6 +16,7 @@ from kernels.sdpa.plans import (
     empty_row_state,
     forward_launches,
 )
+from kernels.sdpa.seams import find_seams
 
 
 @torch.library.custom_op("attnfuzz::sdpa_forward", mutates_args=())
@@ -112,11 +113,13 @@ def empty_bias_gradient(bias: Tensor) -> Tensor:
 def _save_for_backward(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
     query, key, value, attn_mask, ctx.is_causal, ctx.scale, ctx.seams = inputs
     ctx.save_for_backward(query, key, value, attn_mask, *output)
+    find_seams(ctx.seams).lse_made(output[1])
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple:
     query, key, value, attn_mask, out, lse = ctx.saved_tensors
+    lse = find_seams(ctx.seams).lse_kept(lse)
     if grad_out is None:
         grad_out = torch.zeros_like(out)
     dq, dk, dv, state = sdpa_backward(

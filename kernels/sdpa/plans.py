@@ -12,7 +12,7 @@ from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.sdpa.backward import dkdv_kernel, dq_kernel
 from kernels.sdpa.bias_gradient import dbias_kernel
-from kernels.sdpa.config import Config, Tiles, block_d, find_config
+from kernels.sdpa.config import Config, Tiles, find_config
 from kernels.sdpa.forward import forward_kernel
 from kernels.sdpa.launch import Launch
 from kernels.sdpa.layout import fits_descriptors, mask_operands, operands, state_operand
@@ -22,7 +22,6 @@ from kernels.sdpa.seams import Seams, find_seams
 INTERPRETED = isinstance(forward_kernel, InterpretedFunction)
 
 _TRITON_DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
-_SMALLEST_FOLDED_SCALE = 1e-20
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Attention:
 
     @property
     def block(self) -> int:
-        return block_d(self.query.shape[-1], self.value.shape[-1])
+        return self.steps.block(self.query.shape[-1], self.value.shape[-1])
 
     @property
     def mask_kind(self) -> str:
@@ -60,7 +59,7 @@ class Attention:
 
     @property
     def folds(self) -> bool:
-        return self.mask_kind != "float" and self.scale > _SMALLEST_FOLDED_SCALE
+        return self.steps.folds(self.mask_kind, self.scale)
 
     def config(self, descriptor: bool) -> Config:
         return find_config(self.block, self.query.itemsize, descriptor and self.mask is None, INTERPRETED)
@@ -71,8 +70,8 @@ class Attention:
         batches, heads_q, len_q, dim = self.query.shape
         _, heads_kv, len_k, dim_v = self.value.shape
         return {
-            **operands({**named, **others}, self.block, descriptor),
-            **mask_operands(self.mask, self.query),
+            **operands({**named, **others}, self.block, descriptor, self.steps.seen),
+            **mask_operands(self.mask, self.query, self.steps.mask_strides),
             "batches": batches,
             "heads_q": heads_q,
             "heads_kv": heads_kv,
@@ -100,6 +99,7 @@ class Attention:
 
 def forward_launches(attention: Attention, out: Tensor, lse: Tensor) -> list[Launch]:
     """Writes out and lse, (batch, heads_q, len_q) contiguous."""
+    attention = attention.steps.operands(attention)
     query, steps = attention.query, attention.steps
     descriptor = fits_descriptors(query, attention.key, attention.value, out)
     tiles = attention.config(descriptor).forward
@@ -114,6 +114,12 @@ def forward_launches(attention: Attention, out: Tensor, lse: Tensor) -> list[Lau
             "kv_head_of": steps.kv_head_of,
             "mask_tail_keys": steps.mask_tail_keys,
             "mask_causal": steps.mask_causal_forward,
+            "add_bias": steps.add_bias,
+            "last_interior": steps.last_interior_forward,
+            "online_softmax": steps.online_softmax,
+            "load_values": steps.load_values,
+            "row_statistics": steps.row_statistics,
+            "statistics_offset": steps.statistics_offset,
         },
         _options(tiles),
     )
@@ -131,6 +137,7 @@ def backward_launches(
 ) -> list[Launch]:
     """Writes the row state (`empty_row_state` of query), then grads, which are (dQ, dK, dV)."""
     dq, dk, dv = grads
+    attention = attention.steps.operands(attention)
     descriptor = fits_descriptors(attention.query, attention.key, attention.value, grad_out, state, *grads)
     return [
         _row_state_launch(attention, grad_out, grad_lse, out, lse, state),
@@ -143,19 +150,25 @@ def _row_state_launch(
     attention: Attention, grad_out: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, state: Tensor
 ) -> Launch:
     batches, heads_q, len_q, dim_v = out.shape
+    heads = attention.steps.state_heads(heads_q, attention.key.shape[1])
     descriptor = fits_descriptors(out, grad_out)
     tiles = attention.config(descriptor).dq
     return Launch(
         row_state_kernel,
-        _tiles(state.shape[2], tiles.tile_m) * batches * heads_q,
+        _tiles(state.shape[2], tiles.tile_m) * batches * heads,
         {
-            **operands({"O": (out, tiles.tile_m), "dO": (grad_out, tiles.tile_m)}, attention.block, descriptor),
+            **operands(
+                {"O": (out, tiles.tile_m), "dO": (grad_out, tiles.tile_m)},
+                attention.block,
+                descriptor,
+                attention.steps.seen,
+            ),
             "mLSE": lse,
             "mdLSE": lse if grad_lse is None else grad_lse,
             "tdLSE": (0, 0, 0) if grad_lse is None else tuple(grad_lse.stride()),
             "mState": state,
             "batches": batches,
-            "heads_q": heads_q,
+            "heads_q": heads,
             "len_q": len_q,
             "dim_v": dim_v,
             "len_dlse": 0 if grad_lse is None else len_q,
@@ -166,6 +179,7 @@ def _row_state_launch(
             "INTERPRETED": INTERPRETED,
             "TILE_M": tiles.tile_m,
             "BLOCK_D": attention.block,
+            "store_row_state": attention.steps.store_row_state,
         },
         {"num_warps": tiles.warps},
     )
@@ -174,6 +188,7 @@ def _row_state_launch(
 def _dkdv_launch(
     attention: Attention, grad_out: Tensor, state: Tensor, dk: Tensor, dv: Tensor, descriptor: bool
 ) -> Launch:
+    steps = attention.steps
     tiles = attention.config(descriptor).dkdv
     m, n = tiles.tile_m, tiles.tile_n
     return Launch(
@@ -186,7 +201,12 @@ def _dkdv_launch(
         {
             **attention.constants(tiles, descriptor),
             **attention.flags(),
-            "mask_causal": attention.steps.mask_causal_backward,
+            "mask_causal": steps.mask_causal_backward,
+            "add_bias": steps.add_bias,
+            "score_gradient": steps.score_gradient,
+            "first_query": steps.first_query,
+            "before_head": steps.before_head,
+            "finish_dk": steps.finish_dk,
         },
         _options(tiles),
     )
@@ -196,9 +216,10 @@ def _dq_launch(attention: Attention, grad_out: Tensor, state: Tensor, dq: Tensor
     steps = attention.steps
     tiles = attention.config(descriptor).dq
     m = tiles.tile_m
+    programs = steps.dq_tiles(_tiles(dq.shape[2], m), _tiles(attention.key.shape[2], tiles.tile_n))
     return Launch(
         dq_kernel,
-        _tiles(dq.shape[2], m) * dq.shape[0] * dq.shape[1],
+        programs * dq.shape[0] * dq.shape[1],
         {
             **attention.operands(tiles, descriptor, dO=(grad_out, m), dQ=(dq, m)),
             "mState": state_operand(state, m, descriptor),
@@ -209,6 +230,8 @@ def _dq_launch(attention: Attention, grad_out: Tensor, state: Tensor, dq: Tensor
             "kv_head_of": steps.kv_head_of,
             "mask_tail_keys": steps.mask_tail_keys,
             "mask_causal": steps.mask_causal_backward,
+            "add_bias": steps.add_bias,
+            "score_gradient": steps.score_gradient,
             "finish_dq": steps.finish_dq,
         },
         _options(tiles),
@@ -218,6 +241,7 @@ def _dq_launch(attention: Attention, grad_out: Tensor, state: Tensor, dq: Tensor
 def bias_gradient_launches(attention: Attention, grad_out: Tensor, state: Tensor, grad_bias: Tensor) -> list[Launch]:
     """Writes the gradient of a float mask, in the mask's own 4-D shape, contiguous; state is what backward wrote."""
     steps = attention.steps
+    attention = steps.operands(attention)
     descriptor = fits_descriptors(attention.query, attention.key, attention.value, grad_out, state)
     tiles = attention.config(descriptor).dbias
     batches, heads, rows, columns = grad_bias.shape
@@ -238,6 +262,11 @@ def bias_gradient_launches(attention: Attention, grad_out: Tensor, state: Tensor
             "MASK_DTYPE": _TRITON_DTYPES[grad_bias.dtype],
             "kv_head_of": steps.kv_head_of,
             "mask_tail_keys": steps.mask_tail_keys,
+            "add_bias": steps.add_bias,
+            "score_gradient": steps.score_gradient,
+            "sharing_until": steps.sharing_until,
+            "sum_of_shared": steps.sum_of_shared,
+            "finish_dbias": steps.finish_dbias,
         },
         _options(tiles),
     )

@@ -25,6 +25,12 @@ def state_rows(len_q):
 
 
 @triton.jit
+def store_row_state(mRow, rX, inside):
+    """Writes a tile of one plane, rows beyond len_q (not `inside`) too: nothing else writes them."""
+    tl.store(mRow, rX)
+
+
+@triton.jit
 def load_row_state(
     mState, batches, heads_q, batch, head, m_start, len_q, TILE_M: tl.constexpr, DESCRIPTOR: tl.constexpr
 ):
@@ -61,6 +67,7 @@ def row_state_kernel(
     INTERPRETED: tl.constexpr,
     TILE_M: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    store_row_state: tl.constexpr,
 ):
     """delta = rowsum(O ∘ dO) - dLSE and LSE * lse_unit, for every row of mState.
 
@@ -80,5 +87,6 @@ def row_state_kernel(
     rLSE = tl.load(mLSE + batch_head * len_q + index_row, mask=inside, other=-float("inf"))
     empty = rLSE == -float("inf")
     mRow = mState + batch_head * rows + index_row
-    tl.store(mRow, tl.where(empty, float("inf"), rLSE * lse_unit))
-    tl.store(mRow + (batches * heads_q).to(tl.int64) * rows, tl.where(empty, 0.0, rDelta))
+    store_row_state(mRow, tl.where(empty, float("inf"), rLSE * lse_unit), inside)
+    mDelta = mRow + (batches * heads_q).to(tl.int64) * rows
+    store_row_state(mDelta, tl.where(empty, 0.0, rDelta), inside)

@@ -35,6 +35,7 @@ def apply_mask(
     len_k,
     MASK: tl.constexpr,
     FOLD: tl.constexpr,
+    add_bias: tl.constexpr,
 ):
     """Raw scores to scores in units (see NOTE [score units]), with attn_mask applied; causality is not."""
     if not FOLD:
@@ -46,8 +47,14 @@ def apply_mask(
         if MASK == "bool":
             rS = tl.where(rMask != 0, rS, -float("inf"))
         else:
-            rS = rS + widen(rMask)
+            rS = add_bias(rS, widen(rMask), scale)
     return rS
+
+
+@triton.jit
+def add_bias(rS, rBias, scale):
+    """A float mask is added to scores that are scaled already."""
+    return rS + rBias
 
 
 @triton.jit
@@ -61,10 +68,11 @@ def score_unit(scale, FOLD: tl.constexpr):
 
 
 @triton.jit
-def online_softmax(rS, rMax, rSum, scale, FOLD: tl.constexpr, EMPTY_ROWS: tl.constexpr):
+def online_softmax(rS, rMax, rSum, scale, step, FOLD: tl.constexpr, EMPTY_ROWS: tl.constexpr):
     """One step of the online softmax (Milakov and Gimelshein, arXiv:1805.02867).
 
-    rS (TILE_M, TILE_N) scores in units; rMax, rSum (TILE_M,) running maximum and sum
+    rS (TILE_M, TILE_N) scores in units; rMax, rSum (TILE_M,) running maximum and sum; step, the tile's number, is not
+    used
     returns probabilities relative to the new maximum, the factor that old sums shrink by, new maximum, new sum
 
     EMPTY_ROWS says that a row may have seen no key yet; without it every row has, and a guard is saved.
@@ -99,3 +107,9 @@ def probabilities(rS, rLSE, scale, FOLD: tl.constexpr):
     else:
         rP = tl.exp2((rS - rLSE) * LOG2E)
     return rP
+
+
+@triton.jit
+def score_gradient(rP, rdP, rDelta):
+    """dS, see backward.py; rDelta broadcasts against the others."""
+    return rP * (rdP - rDelta)
