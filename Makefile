@@ -7,10 +7,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP_FLAGS ?=
 ARGS ?=
+ARCHS ?= sm_80 sm_90a sm_100a sm_103a sm_120a
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install fuzz test corpus lint format bench conformance nightly doctor clean
+.PHONY: help install fuzz test compile corpus lint format bench conformance nightly doctor clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@ 2>/dev/null || grep '##' $(MAKEFILE_LIST)
@@ -30,6 +31,9 @@ fuzz: $(STAMP)  ## a session: about 300 cases over every target that runs here (
 
 test: $(STAMP)  ## the project's own tests, without the slow ones
 	$(BIN)/python -m pytest -n auto -m "not slow" tests $(ARGS)
+
+compile: $(STAMP)  ## the bundled CuTe DSL kernels of eight cases for every architecture, without a GPU
+	$(BIN)/attnfuzz compile --target blocksparse --device host --cases 8 $(foreach arch,$(ARCHS),--arch $(arch)) $(ARGS)
 
 corpus: $(STAMP)  ## replays every saved case
 	$(BIN)/python -m pytest -n auto corpus $(ARGS)
