@@ -40,7 +40,7 @@ class Promising(Protocol):
 
 
 @runtime_checkable
-class Compiled(Protocol):
+class CountsCompiles(Protocol):
     """A target that counts its compiles."""
 
     def compiled(self) -> int:
@@ -92,7 +92,7 @@ def memory_growth(target: Target, case: Case, lengths: Sequence[int] = LENGTHS) 
 
 def compiles(target: Target, cases: Sequence[Case]) -> list[Finding]:
     """Whether `cases`, of many shapes, compile more than one kernel for each variant; for targets that count them."""
-    if not isinstance(target, Compiled):
+    if not isinstance(target, CountsCompiles):
         return []
     before, device = target.compiled(), "cuda" if target.device == "cuda" else "cpu"
     for case in cases:
