@@ -14,7 +14,7 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from fuzz.targets import bundled_blocksparse, bundled_sdpa, decorator, torch_flex, torch_sdpa
+from fuzz.targets import bundled_blocksparse, bundled_sdpa, decorator, flash_attention_4, torch_flex, torch_sdpa
 from fuzz.targets.target import Device, Target
 
 GROUP = "attnfuzz.targets"
@@ -35,7 +35,7 @@ def load(name: str, files: tuple[str, ...] = (), device: Device = "host") -> Tar
 def targets(files: tuple[str, ...] = (), device: Device = "host", *, planted: bool = False) -> dict[str, Target]:
     """All targets of `device` by name, in a fixed order; planted bugs only when asked for."""
     listed: list[Target] = [*torch_sdpa.targets(), *torch_flex.targets(), *bundled_sdpa.targets()]
-    listed += [*bundled_blocksparse.targets(), *_installed()]
+    listed += [*bundled_blocksparse.targets(), *flash_attention_4.targets(), *_installed()]
     for file in files:
         listed += _from_file(os.path.abspath(file))
     if planted:
