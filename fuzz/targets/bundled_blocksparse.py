@@ -37,30 +37,12 @@ from fuzz.targets.target import Device, DeviceError, Execution, Rule, Support, T
 from fuzz.verdict import Finding
 from kernels.blocksparse.lists import BlockSparse
 from kernels.blocksparse.variant import Seams, Variant
+from kernels.mutants.names import BLOCKSPARSE as MUTANTS  # made by python -m kernels.mutants
 from oracles import metadata, protocol
 from oracles.metamorphic import Demand
 from oracles.numerics import FUSED
 from oracles.problem import Problem, cumulative
 
-MUTANTS = (
-    "lock_is_n_block",
-    "release_missing",
-    "release_twice",
-    "semaphores_not_cleared",
-    "wait_missing",
-    "only_the_first_waits",
-    "tail_keys_not_masked",
-    "sums_not_rescaled",
-    "rank_direction",
-    "rank_per_list",
-    "head_ignored",
-    "last_partial_block_lost",
-    "barrier_before_reuse_missing",
-    "barrier_diverges",
-    "tail_keys_read",
-    "dq_not_zeroed",
-    "key_offset_wraps",
-)
 _SUPPORT = Support(
     dtypes=("bfloat16", "float16"),
     layouts=("padded", "packed"),
@@ -223,12 +205,17 @@ class BundledBlockSparse(AutogradTarget):
         if self.device != "emulator":
             return super().run(case, tensors)
         options = default_variant() | case.variant
-        emulated().emulator = emulator_of(options, self._repeat)
+        emulated().begin(emulator_of(options, self._repeat))
         self._repeat += 1
         try:
             return super().run(case, tensors)
         except DeviceError as error:
             raise self._explained(error, int(options.get("slots", SLOTS))) from error
+
+    def trace_to(self, path: str) -> None:
+        """See fuzz.runner.hooks.Traced; of the emulated GPU only."""
+        if self.device == "emulator":
+            emulated().trace_to(path)
 
     def may_differ(self, case: Case) -> frozenset[str]:
         """dQ is summed in any order unless asked for otherwise."""
@@ -310,9 +297,7 @@ class BundledBlockSparse(AutogradTarget):
         return [f"{one.variant.name} {one.arch}" for one in cuda.LAUNCHES.since_mark()]
 
     def _forget(self) -> None:
-        if self.device == "emulator":
-            emulated().launched.clear()
-        else:
+        if self.device != "emulator":  # which forgets at the beginning of a run
             from fuzz.devices import cuda
 
             cuda.LAUNCHES.mark()

@@ -16,17 +16,10 @@ from fuzz.size import Size
 from fuzz.targets.as_text import Text, dense_text, options
 from fuzz.targets.base import AutogradTarget, cuda_present, dense_arguments
 from fuzz.targets.target import Device, Rule, Support, Tensors
+from kernels.mutants.names import SDPA as MUTANTS
 from oracles.metamorphic import Demand
 from oracles.numerics import FUSED
 
-MUTANTS = (
-    "unmasked_row_statistics",
-    "kv_head_modulo",
-    "tail_keys_not_masked",
-    "causal_mask_missing_in_backward",
-    "causal_off_by_one",
-    "dq_scaled_twice",
-)
 _ROOT = Path(__file__).resolve().parents[2]
 # One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly.
 _RELATIONS: dict[str, Demand] = dict.fromkeys(

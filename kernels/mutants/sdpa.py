@@ -1,24 +1,18 @@
-"""Planted bugs of `kernels.sdpa`: each is one seam, written as somebody once wrote it, or as one might."""
+"""Planted bugs of `kernels.sdpa`: each is one seam, written as somebody once wrote it, or as one might.
 
-from dataclasses import replace
-from functools import partial
-from typing import Any
+Importing this file plants those of its neighbours, `sdpa_*.py`, too.
+"""
+
+import importlib
+import pkgutil
 
 import triton
 import triton.language as tl
 
-from kernels.mutants.mutant import Mutant
-from kernels.sdpa import scaled_dot_product_attention
-from kernels.sdpa.seams import Seams, register_seams
+import kernels.mutants
+from kernels.mutants.sdpa_planting import MUTANTS, plant
 
-MUTANTS: dict[str, Mutant] = {}
-
-
-def _plant(name: str, summary: str, source: str, **steps: Any) -> None:
-    seams = f"sdpa!{name}"
-    register_seams(seams, replace(Seams(), **steps))
-    call = partial(scaled_dot_product_attention, seams=seams)
-    MUTANTS[name] = Mutant(name, summary, source, ", ".join(steps), call)
+__all__ = ["MUTANTS"]
 
 
 @triton.jit
@@ -26,7 +20,7 @@ def _store_row_statistics_unmasked(mLSE, offset, index_row, rLSE, len_q):
     tl.store(mLSE + offset + index_row, rLSE)
 
 
-_plant(
+plant(
     "unmasked_row_statistics",
     "LSE is stored without the row mask: rows beyond len_q of the last tile land in the next head's first rows (or "
     "beyond the buffer), so O is right and the gradients of those rows are wrong, at len_q that fills no whole tile.",
@@ -40,7 +34,7 @@ def _kv_head_modulo(head, heads_q, heads_kv):
     return head % heads_kv
 
 
-_plant(
+plant(
     "kv_head_modulo",
     "Query heads take KV heads in turns instead of in groups: wrong wherever 1 < heads_kv < heads_q.",
     "FlagGems 33e4cda7: kv_head_id = off_hz % kv_numhead",
@@ -53,7 +47,7 @@ def _leave_tail_keys(rS, n, len_k):
     return rS
 
 
-_plant(
+plant(
     "tail_keys_not_masked",
     "Keys beyond len_k of the last tile count with score 0: wrong where len_k fills no whole tile.",
     "FlagGems SDPA forward: the mask of the keys computed once, outside of the loop",
@@ -66,7 +60,7 @@ def _no_causal_mask(rS, m, n, len_q, len_k):
     return rS
 
 
-_plant(
+plant(
     "causal_mask_missing_in_backward",
     "Backward treats the tiles on the diagonal as unmasked: O is right, causal gradients are wrong.",
     "invented",
@@ -79,7 +73,7 @@ def _causal_one_too_many(rS, m, n, len_q, len_k):
     return tl.where(n <= m + 1, rS, -float("inf"))
 
 
-_plant(
+plant(
     "causal_off_by_one",
     "Each query sees one key after its own, apart from the last query of a tile.",
     "invented",
@@ -93,9 +87,14 @@ def _scale_dq_twice(rdQ, scale):
     return rdQ * scale * scale
 
 
-_plant(
+plant(
     "dq_scaled_twice",
     "dQ is multiplied by the scale twice: wrong unless the scale is 0 or 1.",
-    "invented",
+    "flash-dmattn 4291d01, c49dead: dQ from a K that is scaled already, and scaled again",
     finish_dq=_scale_dq_twice,
 )
+
+
+for _neighbour in sorted(module.name for module in pkgutil.iter_modules(kernels.mutants.__path__)):
+    if _neighbour.startswith("sdpa_"):
+        importlib.import_module(f"kernels.mutants.{_neighbour}")

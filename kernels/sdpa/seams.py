@@ -86,7 +86,7 @@ def lse_kept(lse: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Seams:
-    """One function for each replaceable step: those of the kernels, then those of the host. The defaults are correct."""
+    """One function for each replaceable step: those of the kernels, then those of the host. Defaults are correct."""
 
     store_row_statistics: Any = store_row_statistics
     kv_head_of: Any = kv_head_of

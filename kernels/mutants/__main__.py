@@ -1,0 +1,67 @@
+"""`python -m kernels.mutants` writes what is made from the planted bugs: README.md, their table, and names.py, which
+targets list them by without importing a kernel. `--check` writes nothing, and fails where a file is not up to date."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from kernels.mutants.mutant import Mutant
+
+HERE = Path(__file__).parent
+_HEAD = """# Planted bugs
+
+Each is a few lines in place of one seam of a kernel, or of what its host side prepares; none is in a kernel's normal
+path. `attnfuzz run --target 'sdpa!kv_head_modulo'` looks for one. The files are `sdpa*.py` and `blocksparse*.py`; this
+table is made from them by `python -m kernels.mutants`.
+
+"""
+
+
+def planted() -> dict[str, dict[str, Mutant]]:
+    """Every planted bug, by kernel and name."""
+    from kernels.mutants import blocksparse, sdpa
+
+    return {"sdpa": dict(sdpa.MUTANTS), "blocksparse": dict(blocksparse.MUTANTS)}
+
+
+def table(bugs: dict[str, dict[str, Mutant]]) -> str:
+    """README.md."""
+    lines = [_HEAD + f"{sum(map(len, bugs.values()))} bugs."]
+    for kernel, mutants in bugs.items():
+        lines += ["", f"## kernels.{kernel}: {len(mutants)}", ""]
+        lines += ["| target | what is broken | seam | source of the idea |", "| --- | --- | --- | --- |"]
+        for mutant in mutants.values():
+            cells = (f"`{kernel}!{mutant.name}`", mutant.summary, f"`{mutant.seam}`", mutant.source)
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def names(bugs: dict[str, dict[str, Mutant]]) -> str:
+    """names.py."""
+    lines = [
+        '"""Names of the planted bugs, for whoever must not import a kernel: made by `python -m kernels.mutants`."""'
+    ]
+    for kernel, mutants in bugs.items():
+        lines += ["", f"{kernel.upper()} = (", *(f'    "{name}",' for name in mutants), ")"]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Writes both files, or with --check names those that are not up to date."""
+    bugs, old = planted(), []
+    for name, text in (("README.md", table(bugs)), ("names.py", names(bugs))):
+        path = HERE / name
+        if path.is_file() and path.read_text() == text:
+            continue
+        old.append(name)
+        if "--check" not in arguments:
+            path.write_text(text)
+    if old and "--check" in arguments:
+        print(f"not up to date: {', '.join(old)}; run python -m kernels.mutants", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,25 @@
+"""The table of planted bugs, and the names that targets list, are those of the bugs that there are."""
+
+import pytest
+
+pytest.importorskip("triton")
+pytest.importorskip("cutlass")
+
+from fuzz.targets import bundled_blocksparse, bundled_sdpa
+from kernels.mutants import names
+from kernels.mutants.__main__ import main, planted
+
+
+def test_files_are_up_to_date():
+    assert main(["--check"]) == 0
+
+
+def test_every_bug_says_what_it_breaks_where_and_whence():
+    for mutants in planted().values():
+        for name, mutant in mutants.items():
+            assert mutant.name == name and mutant.summary.endswith(".") and mutant.source and mutant.seam, name
+
+
+def test_every_bug_is_a_target():
+    for module, known in ((bundled_sdpa, names.SDPA), (bundled_blocksparse, names.BLOCKSPARSE)):
+        assert {target.mutant for target in module.mutants()} == set(known)
