@@ -44,7 +44,7 @@ class Unwritten:
 
 def _look(written: Written, element: int, poison: int) -> None:
     """Marks the elements that torch has written: which no longer consist of the poison."""
-    memory = np.frombuffer((ctypes.c_uint8 * written.size).from_address(written.low), dtype=np.uint8)
+    memory = np.ctypeslib.as_array((ctypes.c_uint8 * written.size).from_address(written.low))
     changed = (memory.reshape(-1, element) != poison).any(axis=1)
     written.map().reshape(-1, element)[changed] = 1
 

@@ -94,8 +94,10 @@ class Runner:
         """Starts the child and proves its device, which `run` does too when it is due. Raises RunnerError."""
         self._ready()
 
-    def run(self, case: Case) -> Verdict:
+    def run(self, case: Case, trace: Path | None = None) -> Verdict:
         """Judges one case. A hang or a crash is a Verdict; the next case finds a fresh child.
+
+        trace  where a target that is hooks.Traced writes the timeline of the run; others write none
 
         Raises RunnerError when no child can be had or the target cannot be loaded, HarnessError when the judge itself
         raised. On KeyboardInterrupt (or any other exception) the children are killed first.
@@ -104,7 +106,7 @@ class Runner:
             raise RuntimeError("a Runner runs one case at a time; make one Runner per thread")
         began = monotonic()
         try:
-            verdict = self._run(case)
+            verdict = self._run(case, "" if trace is None else str(trace.resolve()))
         except RunnerError:
             raise
         except BaseException:
@@ -123,8 +125,8 @@ class Runner:
             if process is not None:
                 process.close()
 
-    def _run(self, case: Case) -> Verdict:
-        data = msgspec.msgpack.encode(case)
+    def _run(self, case: Case, trace: str) -> Verdict:
+        message = Run(msgspec.msgpack.encode(case), trace)
         note = ""
         for last in (False, True):
             child = self._ready()
@@ -133,7 +135,7 @@ class Runner:
                 note = f"the child had grown to {memory.resident(child.pid) >> 20} MiB and was replaced; {self._before}"
                 self._replace()
                 child = self._ready()
-            ended = self._follow(child, case, data)
+            ended = self._follow(child, case, message)
             if last or not (isinstance(ended, Died) and ended.trail.phase == BEGIN):
                 break
             child.wait(1.0)
@@ -143,10 +145,10 @@ class Runner:
         verdict = self._judged(case, ended)
         return _noted(verdict, {"between_cases": note}) if note else verdict
 
-    def _follow(self, child: Child, case: Case, data: bytes) -> Ended:
+    def _follow(self, child: Child, case: Case, message: Run) -> Ended:
         child.stem.forget_output()
         with contextlib.suppress(Gone):  # the watch finds it dead
-            child.connection.send(Run(data))
+            child.connection.send(message)
         allowed = self._allowance(case.target)
         return Watch(child, self._limits, self._cap, allowed, self._prepare_spare, self._ask_gpu).follow()
 

@@ -16,3 +16,12 @@ class Watched(Protocol):
 
     def look(self) -> dict[str, Any]:
         """What is seen now."""
+
+
+@runtime_checkable
+class Traced(Protocol):
+    """A target whose device keeps a timeline: on the emulated GPU, who ran when and who waited for what."""
+
+    def trace_to(self, path: str) -> None:
+        """From now on, the timeline of a case's first run goes to `path`, and that of a run which ends in a finding
+        replaces it; a picture beside it, with the ending .svg. "": no more."""

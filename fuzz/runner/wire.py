@@ -39,9 +39,11 @@ class Open(msgspec.Struct, frozen=True, tag=True):
 
 
 class Run(msgspec.Struct, frozen=True, tag=True):
-    """One case, as MessagePack within MessagePack, so that only the child needs its type."""
+    """One case, as MessagePack within MessagePack, so that only the child needs its type. trace: a file for the
+    timeline of its run, where that is wanted (hooks.Traced)."""
 
     case: bytes
+    trace: str = ""
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):

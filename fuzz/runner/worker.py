@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from fuzz.runner.hooks import Traced
 from fuzz.runner.lookout import Lookout
 from fuzz.runner.wire import (
     Answer,
@@ -102,6 +103,9 @@ def _run(workshop: Workshop, connection: Connection, lookout: Lookout, message: 
             return refused(error)
     target = workshop.targets[case.target]
     lookout.begin(target)
+    traced = target if message.trace and isinstance(target, Traced) else None
+    if traced is not None:
+        traced.trace_to(message.trace)
     try:
         return Answer(workshop.execute(case, target, enter))
     except Exception:
@@ -110,6 +114,8 @@ def _run(workshop: Workshop, connection: Connection, lookout: Lookout, message: 
         return Answer(_left(case.id, error))
     finally:
         lookout.end()
+        if traced is not None:
+            traced.trace_to("")
 
 
 def _left(case_id: str, error: BaseException) -> Any:

@@ -227,6 +227,11 @@ def record(m, w, ran):
     elif m.status[w] == st.ASLEEP:
         m.trace[n, 5] = m.watch_virtual[w, 0]
         m.trace[n, 6] = s32(m.watch[w, 0])
+        lane = ctz(m.asleep[w])
+        place = m.wanted[m.lane_pc[w, lane]]
+        if place != op.ABSENT:
+            m.trace[n, 8] = 1
+            m.trace[n, 9] = s32(operand(k[st.K_REGISTERS] + w * k[st.K_STRIDE], k[st.K_CONSTANTS], place) + 4 * lane)
     m.trace[n, 7] = k[st.K_MEMORY]
     k[st.K_MEMORY] = 0
 

@@ -66,10 +66,20 @@ class Deadlock:
             f"deadlock: {self.resident} CTAs resident in {self.slots} slots, {self.finished} finished, "
             f"{self.not_started} not yet dispatched"
         )
+        alike: dict[tuple[tuple[int, int, int], str, int, str], list[int]] = {}
+        for w in self.waiting:
+            alike.setdefault((w.cta, w.what, w.line, w.instruction), []).append(w.warp)
         rows = [
-            f"  CTA {w.cta} warp {w.warp} waits {w.what} (PTX line {w.line}: {w.instruction})" for w in self.waiting
+            f"  CTA {cta} {_warps(warps)} {what} (PTX line {line}: {instruction})"
+            for (cta, what, line, instruction), warps in alike.items()
         ]
         return "\n".join([head, *rows])
+
+
+def _warps(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"warp {numbers[0]} waits"
+    return f"warps {', '.join(map(str, sorted(numbers)))} wait"
 
 
 @dataclass

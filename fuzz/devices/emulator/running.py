@@ -18,6 +18,7 @@ from fuzz.devices.emulator.launching import Launch
 from fuzz.devices.emulator.memory import Memory, reserve
 from fuzz.devices.emulator.report import KIND_NAMES, Deadlock, Finding, Report, Waiting
 from fuzz.devices.emulator.trace import timeline
+from fuzz.devices.emulator.waits import wanted_by
 
 if TYPE_CHECKING:
     from fuzz.devices.emulator.emulator import Emulator
@@ -93,7 +94,8 @@ def execute(
     rows = dict.fromkeys(st.TABLES, n) | {
         "k": st.K_SIZE, "segments": len(segments), "arrived": slots + 1, "expected": slots + 1, "gathered": slots + 1,
         "cta": slots + 1,
-        "findings": st.FINDINGS, "seen": len(program.code), "order": len(order), "special": len(specials),
+        "findings": st.FINDINGS, "seen": len(program.code), "wanted": len(program.code),
+        "order": len(order), "special": len(specials),
         "trace": TRACED if emulator.trace else 1,
     }  # fmt: skip
     machine = st.Machine(**rows)
@@ -119,6 +121,7 @@ def execute(
     k[st.K_TRACE_SIZE] = TRACED if emulator.trace else 0
     machine.segments[:] = segments
     machine.order[:] = order
+    machine.wanted[:] = wanted_by(program)
     machine.special[:] = np.array(specials, dtype=np.int64).reshape(-1, 3)
     machine.status[:] = st.EMPTY
     machine.cta[:, 0] = -1
@@ -207,10 +210,19 @@ def _waiting(m: st.Machine, program: Program, launch: Launch, memory: Memory) ->
                 host = int(m.watch[w, i])
                 value = ctypes.c_int32.from_address(host).value
                 parts.append(f"{name} = {value}")
+            place = int(m.wanted[pc])
+            if place != op.ABSENT and len(parts) == 1:
+                parts[0] += f" to {_register(m, w, lane, place)}"
             what = "for a change of " + ", ".join(parts)
         source = program.source[pc]
         waiting[w] = Waiting(_place(launch, int(m.cta[slot, 0])), w % warps, source.line, source.text, what)
     return waiting
+
+
+def _register(m: st.Machine, w: int, lane: int, place: int) -> int:
+    """What the operand at `place` holds for a lane, as 32 bits with a sign."""
+    base = int(m.k[st.K_REGISTERS] + w * m.k[st.K_STRIDE]) + place if place >= 0 else int(m.k[st.K_CONSTANTS]) + ~place
+    return ctypes.c_int32.from_address(base + 4 * lane).value
 
 
 def _deadlock(m: st.Machine, launch: Launch, waiting: dict[int, Waiting]) -> Deadlock:

@@ -51,9 +51,10 @@ TABLES: dict[str, tuple[int, ...]] = {
     "seen": (32,),  # (n) findings made already, by kind
     "order": (),  # linear indices of the CTAs in the order of dispatch
     "special": (3,),  # place, what, wide
-    "trace": (
-        8,
-    ),  # (K_TRACE_SIZE) slices: start, length, position, warp, status after, what it waits for, value, memory
+    "wanted": (),  # (n) place of what a spin compares with what it reads, see waits.py
+    # (K_TRACE_SIZE) slices: start, length, position, warp, status after, what it waits for, value, memory, does it wait
+    # for a value that is known, and for which
+    "trace": (10,),
 }
 
 # entries of `k`

@@ -2,11 +2,13 @@
 
 import json
 import xml.etree.ElementTree as ET
+from itertools import pairwise
 
 import torch
 from ptx_tools import run
 
 from fuzz.devices.emulator import trace
+from fuzz.devices.emulator.picture import svg
 
 TURNS = """
 $spin:
@@ -30,7 +32,7 @@ def test_a_wait_ends_when_its_turn_comes():
     assert report.ok and line.complete and line.ctas() == [(i, 0, 0) for i in range(4)]
     found = waits(line)
     assert {s.cta[0] for s in found} == {0, 1, 2} and not any(s.open for s in found)
-    assert found[0].label == "wait on argument 0[0] at 0"
+    assert found[0].label == "wait on argument 0[0] at 0 until it is 3"
 
 
 def test_a_deadlock_stays_open():
@@ -46,6 +48,9 @@ def test_what_is_written_can_be_read(tmp_path):
     complete = [e for e in events if e["ph"] == "X"]
     assert {"load", "wait"} <= {e["cat"] for e in complete} and all(e["dur"] > 0 for e in complete)
     assert any("for ever" in e["name"] for e in complete)
+    names = {e["tid"]: e["args"]["name"] for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+             if e["name"] == "thread_name"}  # fmt: skip
+    assert list(names.values()) == [f"CTA {c}{w}" for c in (0, 1) for w in ("", ", warp 0")]
     picture = (tmp_path / "t.svg").read_text()
     ET.fromstring(picture)
     assert "wait on argument 0[0] at 0" in picture
@@ -55,3 +60,18 @@ def test_barriers_are_waits_of_their_own():
     body = "setp.lt.s32 %q0, %t, 32; @!%q0 bra $on; nanosleep.u32 1; $on: bar.sync 0;"
     report = run(body, torch.zeros(1, dtype=torch.int32), block=64, trace=True)
     assert {s.label for s in report.timelines[0].slices if s.kind == trace.BARRIER} == {"barrier 0"}
+
+
+def test_a_cta_as_a_whole_does_one_thing_after_another():
+    body = "setp.lt.s32 %q0, %t, 32; @!%q0 bra $on; nanosleep.u32 1; $on: bar.sync 0;"
+    (line,) = run(body, torch.zeros(1, dtype=torch.int32), grid=3, block=96, trace=True, schedule="random").timelines
+    for cta in line.ctas():
+        track = line.track(cta)
+        assert all(a.end <= b.start for a, b in pairwise(track))
+        ran = [s for s in line.slices if s.cta == cta and s.kind in (trace.LOAD, trace.COMPUTE)]
+        assert sum(s.length for s in track if s.kind in (trace.LOAD, trace.COMPUTE)) == sum(s.length for s in ran)
+
+
+def test_what_never_started_is_told():
+    report = run(BACKWARDS, torch.zeros(1, dtype=torch.int32), grid=5, block=1, slots=2, trace=True)
+    assert report.timelines[0].never_started == 3 and "3 CTAs never started" in svg(report.timelines)
