@@ -1,10 +1,14 @@
 """Runs the emulator's micro-kernels on a GPU and writes what it answers to ci/results/ptx_<arch>.npz and .json.
 
-    python ci/emulator_vs_gpu.py            on a machine with an NVIDIA GPU and its driver; needs numpy and llvmlite
-    only python ci/emulator_vs_gpu.py --compare  then also runs the emulator and prints where they differ
+    python ci/emulator_vs_gpu.py             on a machine with an NVIDIA GPU and its driver; needs numpy and llvmlite
+    python ci/emulator_vs_gpu.py --missing   only the forms that have no answer yet, or whose kernel has changed since;
+                                             their answers join the others, and forms that are gone leave
+    python ci/emulator_vs_gpu.py --agreement [FILE]  without a GPU: runs the emulator on the kernels that have answers
+                                             and writes where and how far they differ (ci/results/ptx_agreement.json)
 
-The driver compiles the PTX itself, so no toolkit is needed. A form that the GPU's driver refuses is listed with its
-message. tests/fuzz/devices/emulator/test_micro_kernels.py holds the emulator to the committed results.
+The driver compiles the PTX itself, so no toolkit is needed. A form that asks for a newer GPU is written down as such,
+one that the driver refuses with its message. tests/fuzz/devices/emulator/test_micro_kernels.py holds the emulator to
+the committed results. Answers are written as they come, so that a run that is cut short keeps what it has.
 """
 
 from __future__ import annotations
@@ -12,17 +16,22 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
+import re
 import sys
 import time
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from fuzz.devices.emulator import micro_kernels
+from fuzz.devices.emulator import micro_agreement, micro_kernels
 
-KEPT = 256  # threads of each form whose answers are kept word for word; the rest is in the fingerprint
+RESULTS = Path(__file__).parent / "results"
+KEPT = 256  # threads of an exact form whose answers are kept word for word; the rest is in the fingerprint
+LOST = ("ILLEGAL", "LAUNCH", "MISALIGNED")  # errors after which the context answers nothing any more
 
 
 class Gpu:
@@ -83,46 +92,96 @@ class Gpu:
         return out
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--compare", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    options = parser.parse_args()
-    gpu = Gpu()
+def fingerprint(kernel: micro_kernels.MicroKernel) -> str:
+    """Of the kernel's text and inputs: an answer counts only for the kernel that gave it."""
+    return f"{zlib.crc32(b''.join([kernel.text.encode(), *(x.tobytes() for x in kernel.inputs)])):08x}"
+
+
+def too_new(kernel: micro_kernels.MicroKernel, arch: str) -> str | None:
+    """The architecture that the kernel asks for, if it is beyond `arch`."""
+    target = re.search(r"^\.target (sm_(\d+))", kernel.text, re.MULTILINE)
+    assert target
+    return target.group(1) if int(target.group(2)) > int(arch.removeprefix("sm_")) else None
+
+
+def before(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, str]]:
+    """The answers on file: by form, word for word, and of which kernels."""
+    if not path.with_suffix(".json").exists():
+        return {}, {}, {}
+    about = json.loads(path.with_suffix(".json").read_text())
+    with np.load(path.with_suffix(".npz")) as kept:
+        return about["forms"], dict(kept), about.get("kernels", {})
+
+
+def write(path: Path, about: dict[str, Any], kept: dict[str, np.ndarray]) -> None:
+    np.savez_compressed(path.with_suffix(".npz"), **kept)  # type: ignore[arg-type]
+    path.with_suffix(".json").write_text(json.dumps(about, indent=0, sort_keys=True) + "\n")
+
+
+def record(gpu: Gpu, path: Path, missing: bool) -> None:
+    """Asks the GPU and writes its answers; with `missing` only for what has none."""
     start = time.time()
-    kept: dict[str, np.ndarray] = {}
-    forms: dict[str, object] = {}
-    differ = 0
-    for kernel in micro_kernels.all_kernels():
+    forms, kept, kernels = before(path) if missing else ({}, {}, {})
+    wanted = {k.form: k for k in micro_kernels.all_kernels()}
+    forms, kept = ({f: v for f, v in d.items() if f in wanted} for d in (forms, kept))  # type: ignore[assignment]
+    kernels = {f: v for f, v in kernels.items() if f in wanted}
+    about: dict[str, Any] = {
+        "gpu": gpu.name, "arch": gpu.arch, "forms": forms, "kernels": kernels,
+        "command": "python ci/emulator_vs_gpu.py" + " --missing" * missing,
+    }  # fmt: skip
+    asked, last = 0, time.time()
+    for form, kernel in wanted.items():
+        same = kernels.get(form, fingerprint(kernel)) == fingerprint(kernel)
+        if isinstance(forms.get(form), str) and same and (kernel.exact or len(kept[form]) == kernel.threads):
+            kernels[form] = fingerprint(kernel)
+            continue
+        kept.pop(form, None)
+        needs = too_new(kernel, gpu.arch)
+        if needs:
+            forms[form] = {"needs": needs}
+            continue
+        asked += 1
+        kernels[form] = fingerprint(kernel)
         try:
             answer = gpu.run(kernel)
         except RuntimeError as error:
-            forms[kernel.form] = {"refused": str(error)}
-            if "ILLEGAL" in str(error) or "LAUNCH" in str(error) or "MISALIGNED" in str(error):
-                raise  # the context is lost
+            forms[form] = {"refused": str(error)}
+            if any(word in str(error) for word in LOST):
+                write(path, about, kept)
+                raise
             continue
-        forms[kernel.form] = micro_kernels.digest(answer)
-        kept[kernel.form] = answer[:KEPT]
-        if options.compare:
-            ours = micro_kernels.emulate(kernel)
-            wrong = np.argwhere((ours != answer).any(1))[:, 0]
-            if len(wrong):
-                differ += kernel.exact
-                i = int(wrong[0])
-                given = [f"{int(x[i].reshape(-1)[0]):#x}" for x in kernel.inputs]
-                print(f"{'' if kernel.exact else '(approximate) '}{kernel.form}: {len(wrong)} of {len(answer)} differ; "
-                      f"{given} gives {[hex(v) for v in answer[i]]}, emulated {[hex(v) for v in ours[i]]}")  # fmt: skip
+        forms[form] = micro_kernels.digest(answer)
+        kept[form] = answer[:KEPT] if kernel.exact else answer
+        if time.time() - last > 5:
+            write(path, about, kept)
+            last = time.time()
+    about["seconds"] = round(time.time() - start, 1)
+    write(path, about, kept)
+    refused = sorted(f for f, v in forms.items() if isinstance(v, dict) and "refused" in v)
+    newer = sum(isinstance(v, dict) and "needs" in v for v in forms.values())
+    print(f"{gpu.name}: {len(forms)} forms, {asked} asked now, {newer} need a newer GPU, {len(refused)} refused")
+    for form in refused:
+        print(f"  {form}: {forms[form]['refused']}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--missing", action="store_true")
+    parser.add_argument("--agreement", nargs="?", type=Path, const=RESULTS / "ptx_agreement.json")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if options.agreement:
+        result = {path.stem: micro_agreement.measure(path) for path in sorted(options.out.glob("ptx_sm_*.npz"))}
+        options.agreement.write_text(json.dumps(result, indent=1) + "\n")
+        for arch, found in result.items():
+            print(f"{arch}: {found['bitwise']} forms bit for bit, {len(found['approximate'])} approximate, "
+                  f"{len(found['differ'])} differ, {found['without_answer']} without an answer")  # fmt: skip
+            for form, example in found["differ"].items():
+                print(f"  {form}: {example}")
+        return
+    gpu = Gpu()
     options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"ptx_{gpu.arch}"
-    np.savez_compressed(path.with_suffix(".npz"), **kept)
-    about = {"gpu": gpu.name, "arch": gpu.arch, "seconds": round(time.time() - start, 1), "forms": forms}
-    path.with_suffix(".json").write_text(json.dumps(about, indent=0, sort_keys=True) + "\n")
-    refused = sum(isinstance(v, dict) for v in forms.values())
-    print(
-        f"{gpu.name}: {len(forms)} forms, {refused} refused, {path}.npz {path.with_suffix('.npz').stat().st_size} bytes"
-    )
-    if options.compare:
-        print(f"{differ} exact forms differ")
+    record(gpu, options.out / f"ptx_{gpu.arch}", options.missing)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,14 @@ def integer(b: ir.IRBuilder, x: Value, to: int, to_signed: bool, source: int, si
     """An integer of `source` bits (in its container) to one of `to` bits (in its container)."""
     v = b.trunc(x, vec(ir.IntType(source))) if x.type.element.width > source else x
     extend = b.sext if signed else b.zext
-    if sat and to <= 32:
+    if sat and to == 64:
+        if not to_signed:  # of a signed number
+            v = b.select(b.icmp_signed("<", v, splat(v.type, 0)), splat(v.type, 0), v)
+            v = extend(v, vec(ir.IntType(64))) if source < 64 else v
+        else:  # s64 of u64
+            most = splat(v.type, (1 << 63) - 1)
+            v = b.select(b.icmp_unsigned(">", v, most), most, v)
+    elif sat:
         wide = vec(ir.IntType(128 if source == 64 else 64))
         v = extend(v, wide)
         low = -(1 << (to - 1)) if to_signed else 0
@@ -99,9 +106,8 @@ def table() -> Iterator[Row]:
     kinds = [(s, w) for s in "su" for w in (8, 16, 32, 64)]
     for to_sign, to in kinds:
         for sign, source in kinds:
-            for sat in ("", ".sat"):
-                if (to_sign, to) == (sign, source) and to > 32:
-                    continue
+            holds = to >= source if to_sign == sign else to_sign == "s" and to > source
+            for sat in ("",) if holds else ("", ".sat"):  # PTX refuses .sat where every number fits
                 yield (
                     f"cvt{sat}.{to_sign}{to}.{sign}{source}", container(to), container(source),
                     lambda b, x, a=(to, to_sign == "s", source, sign == "s", bool(sat)): integer(b, x, *a),
@@ -112,7 +118,8 @@ def table() -> Iterator[Row]:
                 for ftz in ("", ".ftz"):
                     yield (
                         f"cvt.{rounding}{ftz}.{sign}{width}.f32", f"b{width}", "f32",
-                        lambda b, x, w=width, s=sign == "s", r=rounding: to_integer(b, x, w, s, r),
+                        lambda b, x, w=width, s=sign == "s", r=rounding, z=ftz: to_integer(
+                            b, flush(b, x) if z else x, w, s, r),
                     )  # fmt: skip
             for half, up in (("f16", f16_to_f32), ("bf16", bf16_to_f32)):
                 yield (
@@ -156,6 +163,7 @@ def table() -> Iterator[Row]:
             for relu in ("", ".relu"):
                 yield f"cvt.{rounding}{relu}.{target}x2.f32", "b32", "f32 f32", _pack(down, bool(relu), rounding)
     yield "cvt.f32.f16", "f32", "f16", lambda b, x: canonical(b, f16_to_f32(b, x))
-    yield "cvt.f32.bf16", "f32", "bf16", lambda b, x: canonical(b, bf16_to_f32(b, x))
-    yield "cvt.rn.f32.f64", "f32", "f64", lambda b, x: canonical(b, b.fptrunc(x, vec(FLOAT)))
-    yield "cvt.f64.f32", "f64", "f32", lambda b, x: canonical(b, b.fpext(x, vec(DOUBLE)))
+    # a NaN keeps what fits of its bits in these: the first is a shift, the others go through the unit for f64
+    yield "cvt.f32.bf16", "f32", "bf16", bf16_to_f32
+    yield "cvt.rn.f32.f64", "f32", "f64", lambda b, x: b.fptrunc(x, vec(FLOAT))
+    yield "cvt.f64.f32", "f64", "f32", lambda b, x: b.fpext(x, vec(DOUBLE))

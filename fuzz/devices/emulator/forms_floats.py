@@ -47,17 +47,50 @@ def rounded_sum(b: ir.IRBuilder, x: Value, y: Value, rounding: str) -> Value:
     return r
 
 
-def rounded_product(b: ir.IRBuilder, x: Value, y: Value, rounding: str) -> Value:
+def flush_exact(b: ir.IRBuilder, r: Value, wide: Value) -> Value:
+    """r, or a zero of its sign where the exact result `wide` (f64) is below the normal numbers of f32.
+
+    An H100 looks at the result before it is rounded: 2**-126 (1 - 2**-24) becomes zero although it rounds to 2**-126.
+    """
+    tiny = b.fcmp_ordered("<", absolute(b, wide), splat(wide.type, 2.0**-126))
+    sign = b.and_(bits(b, r), splat(bits(b, r).type, 0x80000000))
+    return b.select(tiny, from_bits(b, sign), r)
+
+
+def rounded_product(b: ir.IRBuilder, x: Value, y: Value, rounding: str, ftz: bool = False) -> Value:
     t = vec(DOUBLE, x.type.count)  # the product of two f32 is exact in f64
-    return directed(b, b.fmul(x, y), b.fmul(b.fpext(x, t), b.fpext(y, t)), rounding)
+    wide = b.fmul(b.fpext(x, t), b.fpext(y, t))
+    r = directed(b, b.fmul(x, y), wide, rounding)
+    return flush_exact(b, r, wide) if ftz else r
 
 
-def rounded_fma(b: ir.IRBuilder, x: Value, y: Value, z: Value, rounding: str) -> Value:
-    if rounding == "rn":
-        return intrinsic(b, "fma", x, y, z)
+def rounded_fma(b: ir.IRBuilder, x: Value, y: Value, z: Value, rounding: str, ftz: bool = False) -> Value:
+    """x y + z in f32, rounded as told; an exact zero of opposite signs is -0 when rounding down."""
+    nearest = intrinsic(b, "fma", x, y, z)
+    if rounding == "rn" and not ftz:
+        return nearest
     t = vec(DOUBLE, x.type.count)
-    wide_sum = sum_to_odd(b, b.fmul(b.fpext(x, t), b.fpext(y, t)), b.fpext(z, t))
-    return directed(b, intrinsic(b, "fma", x, y, z), wide_sum, rounding)
+    wide = sum_to_odd(b, b.fmul(b.fpext(x, t), b.fpext(y, t)), b.fpext(z, t))
+    r = directed(b, nearest, wide, rounding)
+    if rounding == "rm":
+        signs = b.xor(b.xor(bits(b, x), bits(b, y)), bits(b, z))
+        opposite = b.icmp_signed("<", signs, splat(signs.type, 0))
+        r = b.select(b.and_(b.fcmp_ordered("==", wide, splat(t, 0.0)), opposite), constant(x, -0.0), r)
+    return flush_exact(b, r, wide) if ftz else r
+
+
+def first_nan(b: ir.IRBuilder, r: Value, *args: Value) -> Value:
+    """r (f64), or the first operand that is a NaN, made quiet: the hardware keeps those of f64."""
+    r = canonical(b, r)
+    for a in reversed(args):
+        quiet = from_bits(b, b.or_(bits(b, a), splat(bits(b, a).type, 1 << 51)))
+        r = b.select(b.fcmp_unordered("uno", a, a), quiet, r)
+    return r
+
+
+def negative(b: ir.IRBuilder, x: Value) -> Value:
+    """-x; a NaN of f64 keeps its sign."""
+    return b.select(b.fcmp_unordered("uno", x, x), x, neg(b, x))
 
 
 def saturate(b: ir.IRBuilder, x: Value) -> Value:
@@ -66,7 +99,7 @@ def saturate(b: ir.IRBuilder, x: Value) -> Value:
 
 
 def arithmetic(f: Builder, ftz: bool, sat: bool) -> Builder:
-    """`f` with flushed operands and result where told, and PTX's NaN."""
+    """`f` with flushed operands and result where told, and the hardware's NaN."""
 
     def write(b: ir.IRBuilder, *args: Value) -> Value:
         if ftz:
@@ -74,7 +107,9 @@ def arithmetic(f: Builder, ftz: bool, sat: bool) -> Builder:
         r = f(b, *args)
         if ftz:
             r = flush(b, r)
-        return saturate(b, r) if sat else canonical(b, r)
+        if sat:
+            return saturate(b, r)
+        return canonical(b, r) if r.type.element == FLOAT else first_nan(b, r, *args)
 
     return write
 
@@ -89,14 +124,16 @@ for t in ("f32", "f32x2", "f64"):
                 end = f"{rounding}{ftz}{sat}.{t}"
                 how = (bool(ftz), bool(sat))
                 plus = lambda b, x, y, w=way: rounded_sum(b, x, y, w)  # noqa: E731
-                minus = lambda b, x, y, w=way: rounded_sum(b, x, neg(b, y), w)  # noqa: E731
-                times = lambda b, x, y, w=way: rounded_product(b, x, y, w)  # noqa: E731
-                fused = lambda b, x, y, z, w=way: rounded_fma(b, x, y, z, w)  # noqa: E731
+                flip = negative if t == "f64" else neg
+                minus = lambda b, x, y, w=way, f=flip: rounded_sum(b, x, f(b, y), w)  # noqa: E731
+                times = lambda b, x, y, w=way, f=bool(ftz): rounded_product(b, x, y, w, f)  # noqa: E731
+                fused = lambda b, x, y, z, w=way, f=bool(ftz): rounded_fma(b, x, y, z, w, f)  # noqa: E731
                 add(f"add{end}", t, f"{t} {t}", arithmetic(plus, *how))
                 add(f"sub{end}", t, f"{t} {t}", arithmetic(minus, *how))
                 add(f"mul{end}", t, f"{t} {t}", arithmetic(times, *how))
                 if rounding:
-                    add([f"fma{end}", f"mad{end}"], t, f"{t} {t} {t}", arithmetic(fused, *how))
+                    names = [f"fma{end}", f"mad{end}"][: 1 if t == "f32x2" else 2]
+                    add(names, t, f"{t} {t} {t}", arithmetic(fused, *how))
 for ftz in ("", ".ftz"):
     for op, greater in (("max", True), ("min", False)):
         for nan in ("", ".NaN"):
@@ -104,9 +141,11 @@ for ftz in ("", ".ftz"):
             best3 = lambda b, x, y, z, f=best: f(b, f(b, x, y), z)  # noqa: E731
             add(f"{op}{ftz}{nan}.f32", "f32", "f32 f32", arithmetic(best, bool(ftz), False))
             add(f"{op}3{ftz}{nan}.f32", "f32", "f32 f32 f32", arithmetic(best3, bool(ftz), False))
-    add(f"neg{ftz}.f32", "f32", "f32", lambda b, x, z=ftz: neg(b, flush(b, x) if z else x))
-    add(f"abs{ftz}.f32", "f32", "f32", lambda b, x, z=ftz: absolute(b, flush(b, x) if z else x))
+    add(f"neg{ftz}.f32", "f32", "f32", arithmetic(neg, bool(ftz), False))
+    add(f"abs{ftz}.f32", "f32", "f32", arithmetic(absolute, bool(ftz), False))
     for name, function in FUNCTIONS.items():
+        if ftz and name == "tanh":
+            continue  # PTX has no such form
         add(f"{name}.approx{ftz}.f32", "f32", "f32", lambda b, x, f=function, z=ftz: f(b, x, bool(z)))
     quotient = lambda b, x, y: b.fdiv(x, y)  # noqa: E731
     add(
@@ -120,8 +159,8 @@ for ftz in ("", ".ftz"):
     invert = lambda b, x: b.fdiv(constant(x, 1.0), x)  # noqa: E731
     add(f"rcp.rn{ftz}.f32", "f32", "f32", arithmetic(invert, bool(ftz), False))
 add("div.rn.f64", "f64", "f64 f64", arithmetic(lambda b, x, y: b.fdiv(x, y), False, False))
-add("neg.f64", "f64", "f64", neg)
-add("abs.f64", "f64", "f64", absolute)
+add("neg.f64", "f64", "f64", negative)
+add("abs.f64", "f64", "f64", lambda b, x: first_nan(b, absolute(b, x), x))
 add("copysign.f32", "f32", "f32 f32", lambda b, x, y: from_bits(b, b.or_(
     b.and_(bits(b, x), splat(vec(I32), 0x80000000)), b.and_(bits(b, y), splat(vec(I32), 0x7FFFFFFF)))))  # fmt: skip
 
@@ -164,10 +203,8 @@ for t, up, down in (("f16", f16_to_f32, f32_to_f16), ("bf16", bf16_to_f32, f32_t
             for nan in ("", ".NaN"):
                 best = lambda b, x, y, g=greater, n=nan: extremum(b, x, y, g, bool(n))  # noqa: E731
                 add(f"{op}{nan}.{kind}", kind, f"{kind} {kind}", short(best))
-        flip = lambda b, x: b.xor(x, splat(x.type, 0x8000))  # noqa: E731
-        clear = lambda b, x: b.and_(x, splat(x.type, 0x7FFF))  # noqa: E731
-        add(f"neg.{kind}", kind, kind, flip)
-        add(f"abs.{kind}", kind, kind, clear)
+        add(f"neg.{kind}", kind, kind, short(neg))
+        add(f"abs.{kind}", kind, kind, short(absolute))
     for name, order in ORDER.items():
         add(
             f"setp.{name}.{t}", "p", f"{t} {t}",

@@ -61,7 +61,7 @@ for sign, compare in (("s", "icmp_signed"), ("u", "icmp_unsigned")):
         add(f"mad.wide.{sign}{width}", double, f"{t} {t} {double}", lambda b, x, y, z, w=wide: b.add(w(b, x, y), z))
 
     def divide(b: ir.IRBuilder, x: Value, y: Value, rest: bool, sign: str = sign) -> Value:
-        """Quotient or rest; a zero divisor gives all ones (what GPUs give), the overflowing quotient wraps."""
+        """Quotient or rest; a zero divisor gives all ones in both (what GPUs do), the overflowing quotient wraps."""
         t = x.type
         zero = b.icmp_unsigned("==", y, splat(t, 0))
         safe = b.select(zero, splat(t, 1), y)
@@ -69,10 +69,10 @@ for sign, compare in (("s", "icmp_signed"), ("u", "icmp_unsigned")):
             minus = b.icmp_unsigned("==", y, splat(t, -1))
             safe = b.select(minus, splat(t, 1), safe)
             if rest:
-                return b.select(zero, x, b.select(minus, splat(t, 0), b.srem(x, safe)))
+                return b.select(zero, splat(t, -1), b.select(minus, splat(t, 0), b.srem(x, safe)))
             return b.select(zero, splat(t, -1), b.select(minus, b.neg(x), b.sdiv(x, safe)))
         if rest:
-            return b.select(zero, x, b.urem(x, safe))
+            return b.select(zero, splat(t, -1), b.urem(x, safe))
         return b.select(zero, splat(t, -1), b.udiv(x, safe))
 
     for op, rest in (("div", False), ("rem", True)):

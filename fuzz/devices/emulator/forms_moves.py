@@ -21,7 +21,6 @@ for width in (16, 32, 64):
     slct = lambda b, x, y, z: b.select(b.icmp_signed(">=", z, splat(z.type, 0)), x, y)  # noqa: E731
     add([f"slct.{k}.s32" for k in kinds], t, f"{t} {t} b32", slct)
 add("mov.pred", "p", "p", lambda b, x: x)
-add("selp.pred", "p", "p p p", lambda b, x, y, p: b.select(p, x, y))
 # parts of the vector moves mov.b64 {lo, hi}, x and back
 add("low.b64", "b32", "b64", lambda b, x: b.trunc(x, vec(I32)))
 add("high.b64", "b32", "b64", lambda b, x: b.trunc(b.lshr(x, splat(x.type, 32)), vec(I32)))

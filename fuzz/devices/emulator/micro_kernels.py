@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fuzz.devices.emulator.forms import FORMS, Form
+from fuzz.devices.emulator.micro_inputs import CASES, WIDTHS, nan_patterns, tiny_products, values
 
 THREADS = 128  # of a CTA
-CASES = 2048  # threads of a kernel of the form table
+BYTES = ("cvt.rn.bf16.s8", "cvt.rn.bf16.u8")  # ptxas wants registers of 8 bits for these, unlike for cvt.rn.f16.s8
 INTERNAL = ("low.", "high.", "join.", "carry.", "max3", "min3")  # names of the table that are not PTX's
 STORE = {"b16": "u16", "f16": "b16", "bf16": "b16", "b32": "b32", "f32": "b32", "b64": "b64", "f64": "b64", "p": "b32"}
 
@@ -31,52 +32,6 @@ class MicroKernel:
     threads: int
     words: int
     exact: bool = True
-
-
-EDGES32 = (0, 1, 2, 3, 31, 32, 33, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000,
-           0x80000001,            0xFFFFFFFF, 0xFFFFFFFE, 0x12345678, 0xDEADBEEF)  # fmt: skip
-FLOATS = (0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.0, 1e-38, -1e-38, 1e-45, -1e-45, 1.17549435e-38, 3.4028235e38,
-          -3.4028235e38, float("inf"), float("-inf"), float("nan"), 65504.0, 65519.0, 65520.0, 6.1e-5, 5.9e-8, 2.98e-8,
-          1.0000001, 0.99999994, 127.5, -126.5, -149.5, 2147483648.0, -2147483904.0, 4294967296.0, 1e10, -1e20, 0.1,
-          1.00390625, 1.01171875, 3.3895314e38, 3.140625)  # fmt: skip
-
-
-def values(kind: str, seed: int, operand: int) -> np.ndarray:
-    """Inputs of one operand as unsigned integers: all pairs of edge values first, then random patterns and numbers."""
-    rng = np.random.default_rng([seed, operand])
-    if kind in ("f32", "f32x2"):
-        edges = np.array(FLOATS, dtype=np.float32).view(np.uint32)
-    elif kind == "f64":
-        edges = np.array(FLOATS, dtype=np.float64).view(np.uint64)
-    elif kind in ("f16", "f16x2"):
-        with np.errstate(over="ignore"):
-            edges = np.array(FLOATS, dtype=np.float32).astype(np.float16).view(np.uint16)
-    elif kind in ("bf16", "bf16x2"):
-        edges = (np.array(FLOATS, dtype=np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    elif kind == "b64":
-        low = np.array(EDGES32, dtype=np.uint64)
-        edges = np.concatenate([low, low << np.uint64(32), low | np.uint64(0xFFFFFFFF00000000)])
-    elif kind == "p":
-        edges = np.array([0, 1], dtype=np.uint32)
-    else:
-        edges = np.array(EDGES32, dtype=np.uint32 if kind == "b32" else np.uint64).astype(
-            np.uint32 if kind == "b32" else np.uint16
-        )
-    n = len(edges)
-    i = np.arange(CASES)
-    grid = edges[(i // n if operand == 1 else i * (1 if operand == 0 else 7) // (1 if operand == 0 else 3)) % n]
-    if kind == "p":
-        return rng.integers(0, 2, CASES).astype(np.uint32)
-    bits = edges.dtype.itemsize * 8
-    noise = rng.integers(0, 1 << bits, CASES, dtype=np.uint64, endpoint=bits == 64 and False).astype(edges.dtype)
-    if kind in ("f32", "f32x2"):
-        noise = (rng.standard_normal(CASES) * np.exp2(rng.integers(-20, 20, CASES))).astype(np.float32).view(np.uint32)
-    out = np.where(i < min(n * n, CASES * 3 // 4), grid, noise).astype(edges.dtype)
-    if kind in ("f32x2", "f16x2", "bf16x2"):
-        wide = np.uint64 if kind == "f32x2" else np.uint32
-        high = np.left_shift(np.roll(out, 5).astype(wide), bits, dtype=wide)
-        return np.bitwise_or(out.astype(wide), high)
-    return out
 
 
 def _entry(body: str, inputs: int, registers: str, target: str = "sm_80", version: str = "8.0", shared: int = 0) -> str:
@@ -102,26 +57,30 @@ ret;
 """
 
 
-def _form_kernel(form: Form) -> MicroKernel:
-    """Loads the operands, runs the instruction, stores the result."""
+def _form_kernel(form: Form, mark: str = "", inputs: tuple[np.ndarray, ...] | None = None) -> MicroKernel:
+    """Loads the operands, runs the instruction, stores the result; on `inputs`, or on those that its name draws."""
     sizes = {"b16": 2, "f16": 2, "bf16": 2, "b64": 8, "f64": 8, "f32x2": 8}
     target, version = needs(form.name)
     seed = zlib.crc32(form.name.encode())
-    declared, lines, inputs = [], [], []
+    declared, lines, drawn = [], [], []
 
     def register(name: str, kind: str) -> None:
         declared.append(f".reg .{'pred' if kind == 'p' else f'b{8 * sizes.get(kind, 4)}'} {name};")
 
     for i, kind in enumerate(form.operands):
         size = sizes.get(kind, 4)
-        register(f"%x{i}", kind)
         lines.append(f"mul.wide.u32 %at, %index, {size}; add.s64 %at, %in{i}, %at;")
         if kind == "p":
+            register(f"%x{i}", kind)
             declared.append(f".reg .b32 %y{i};")
             lines.append(f"ld.global.b32 %y{i}, [%at]; setp.ne.b32 %x{i}, %y{i}, 0;")
+        elif form.name in BYTES:
+            declared.append(f".reg .b8 %x{i};")
+            lines.append(f"ld.global.u8 %x{i}, [%at];")
         else:
+            register(f"%x{i}", kind)
             lines.append(f"ld.global.b{8 * size} %x{i}, [%at];")
-        inputs.append(values(kind, seed, i))
+        drawn.append(values(kind, seed, i) if inputs is None else inputs[i])
     register("%d", form.result)
     size = sizes.get(form.result, 4)
     operands = ", ".join(["%d", *(f"%x{i}" for i in range(len(form.operands)))])
@@ -136,9 +95,20 @@ def _form_kernel(form: Form) -> MicroKernel:
         lines.append("cvt.u32.u16 %z, %d; st.global.b32 [%at], %z;")
     else:
         lines.append(f"st.global.b{8 * size} [%at], %d;")
-    text = _entry("\n".join(lines), len(inputs), "\n".join(declared), target, version)
+    text = _entry("\n".join(lines), len(drawn), "\n".join(declared), target, version)
     exact = ".approx" not in form.name and ".full" not in form.name
-    return MicroKernel(form.name, text, tuple(inputs), CASES, stride // 4, exact)
+    return MicroKernel(form.name + mark, text, tuple(drawn), len(drawn[0]), stride // 4, exact)
+
+
+def _logic_kernel() -> MicroKernel:
+    """lop3, whose table is an immediate: the eight of one bit, which make up every other, and four usual ones."""
+    tables = [*(1 << i for i in range(8)), 0x96, 0xE8, 0xFE, 0xCA]
+    loads = [f"mul.wide.u32 %at, %index, 4; add.s64 %at, %in{i}, %at; ld.global.b32 %x{i}, [%at];" for i in range(3)]
+    place = f"mul.wide.u32 %at, %index, {4 * len(tables)}; add.s64 %at, %out, %at;"
+    body = [f"lop3.b32 %d, %x0, %x1, %x2, {t}; st.global.b32 [%at+{4 * i}], %d;" for i, t in enumerate(tables)]
+    text = _entry("\n".join([*loads, place, *body]), 3, ".reg .b32 %x<3>, %d;")
+    seed = zlib.crc32(b"lop3.b32")
+    return MicroKernel("lop3.b32", text, tuple(values("b32", seed, i) for i in range(3)), CASES, len(tables))
 
 
 def needs(name: str) -> tuple[str, str]:
@@ -156,8 +126,27 @@ def needs(name: str) -> tuple[str, str]:
 def form_kernels() -> Iterator[MicroKernel]:
     """One kernel per row of the form table that PTX has under that name."""
     for form in FORMS.values():
-        if not form.name.startswith(INTERNAL):
+        if form.name == "lop3.b32":
+            yield _logic_kernel()
+        elif not form.name.startswith(INTERNAL):
             yield _form_kernel(form)
+
+
+def nan_kernels() -> Iterator[MicroKernel]:
+    """Every form whose operands are all floating-point numbers once more, on NaNs of every kind."""
+    for form in FORMS.values():
+        if not form.name.startswith(INTERNAL) and all(k.removesuffix("x2") in WIDTHS for k in form.operands):
+            yield _form_kernel(form, " nan", nan_patterns(form.operands))
+
+
+def tiny_kernels() -> Iterator[MicroKernel]:
+    """Products, sums of them and quotients in f32 whose result is next to the least normal number, 2**-126."""
+    a, b, c = tiny_products()
+    for form in FORMS.values():
+        name = form.name.split(".")[0]
+        if form.name.endswith(".f32") and name in ("mul", "fma", "mad", "div") and set(form.operands) == {"f32"}:
+            given = (a, (np.float32(1) / b).astype(np.float32)) if name == "div" else (a, b, c)
+            yield _form_kernel(form, " tiny", tuple(v.view(np.uint32) for v in given[: len(form.operands)]))
 
 
 def _words(seed: str, rows: int, columns: int) -> np.ndarray:
@@ -335,6 +324,8 @@ atom.global.cas.{kind} %z, [%o], {compare}, %y; st.global.b{width} [%o+{width //
 def all_kernels() -> Iterator[MicroKernel]:
     """The whole set, in a fixed order."""
     yield from form_kernels()
+    yield from nan_kernels()
+    yield from tiny_kernels()
     yield from matrix_kernels()
     yield from exchange_kernels()
     yield from memory_kernels()
