@@ -1,0 +1,125 @@
+"""A score's trials in worker processes, each with a killable child as sessions have; every trial is written down whole.
+
+The folder holds settings.json and ended-<worker>.jsonl; a score that was cut short goes on with the same folder and
+settings, and does not repeat what is there. A kill loses the trials under way.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from fuzz.case import to_json
+from fuzz.runner import Runner, RunnerError
+from fuzz.runner.errors import HarnessError
+from fuzz.score.plan import Settings, Trial, bugs, trials
+from fuzz.score.trial import Ended, search
+
+JUDGE = "fuzz.score.judging:execute"
+TICK = 0.5
+
+
+def run(
+    wanted: Settings, folder: Path, jobs: int, seconds: float = 0.0, progress: Callable[[str], None] | None = None
+) -> list[Ended]:
+    """Runs what the folder has not yet, in `jobs` processes; returns everything that ended, in the folder at last.
+
+    seconds  no trial begins after so many (0: no limit)
+    Ctrl-C ends it with what is there. Raises ValueError where the folder holds a score of other settings.
+    """
+    _claim(folder, wanted)
+    planned = trials(wanted)
+    names = {trial.name: trial for trial in planned}
+    there = {one.trial.name for one in ended(folder) if names.get(one.trial.name) == one.trial and not one.error}
+    todo = [trial for trial in planned if trial.name not in there]
+    if not todo:
+        return ended(folder)
+    began = time.monotonic()
+    context = multiprocessing.get_context("spawn")
+    waiting = context.Queue()
+    for trial in todo:
+        waiting.put(trial)
+    ends = time.time() + seconds if seconds else None
+    first = len(list(folder.glob("ended-*.jsonl")))
+    hands = [
+        context.Process(target=_work, args=(wanted, folder / f"ended-{first + i}.jsonl", waiting, ends))
+        for i in range(min(jobs, len(todo)))
+    ]
+    for hand in hands:
+        hand.start()
+    try:
+        while any(hand.is_alive() for hand in hands):
+            for hand in hands:
+                hand.join(TICK / len(hands))
+            if progress is not None:
+                progress(_line(ended(folder), len(planned), len(there), time.monotonic() - began))
+    except KeyboardInterrupt:
+        for hand in hands:
+            hand.join(5)
+            hand.kill()
+    waiting.cancel_join_thread()
+    lost = [str(hand.exitcode) for hand in hands if hand.exitcode]
+    if lost:
+        print(f"attnfuzz: workers ended with exit code {', '.join(lost)}; go on with --resume", file=sys.stderr)
+    return ended(folder)
+
+
+def ended(folder: Path) -> list[Ended]:
+    """Everything that is written down, the last of each trial; a line that a kill cut off is left out."""
+    found: dict[str, Ended] = {}
+    for path in sorted(folder.glob("ended-*.jsonl")):
+        for line in path.read_bytes().splitlines():
+            with suppress(msgspec.DecodeError):
+                one = msgspec.json.decode(line, type=Ended)
+                found[one.trial.name] = one
+    return list(found.values())
+
+
+def _claim(folder: Path, wanted: Settings) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    path, text = folder / "settings.json", to_json(wanted)
+    if path.exists() and path.read_text() != text:
+        raise ValueError(f"folder: {folder} holds a score of other settings; give another folder, or the same settings")
+    path.write_text(text)
+
+
+def _work(wanted: Settings, path: Path, waiting: multiprocessing.Queue[Trial], ends: float | None) -> None:
+    known = bugs(wanted)
+    device = "cuda:0" if wanted.device == "cuda" else "host"
+    try:
+        with Runner(device, execute=JUDGE) as runner, open(path, "ab", buffering=0) as file:
+            while ends is None or time.time() < ends:
+                try:
+                    trial = waiting.get(timeout=0.5)
+                except queue.Empty:
+                    return
+                try:
+                    found = search(trial, known[trial.bug], wanted, runner.run)
+                except (RunnerError, HarnessError, ValueError) as error:
+                    lines = str(error).strip().splitlines()
+                    found = Ended(trial, 0, {}, 0.0, 0.0, error=f"{type(error).__name__}: {lines[-1] if lines else ''}")
+                file.write(msgspec.json.encode(found) + b"\n")
+                os.fsync(file.fileno())
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
+def _line(done: Sequence[Ended], planned: int, before: int, spent: float) -> str:
+    """done, bugs found, time left."""
+    ours = [one for one in done if one.trial.generator == "ours"]
+    seen, known = {one.trial.bug for one in ours}, {one.trial.bug for one in ours if "ours" in one.found}
+    now = len(done) - before
+    left = (planned - len(done)) * spent / now if now > 0 else 0.0
+    bar = "█" * (20 * len(done) // max(planned, 1))
+    return (
+        f"attnfuzz score [{bar:<20}] {len(done)}/{planned} trials · {len(known)} of {len(seen)} bugs found · "
+        f"{sum(one.run for one in done)} cases · {int(left) // 60}:{int(left) % 60:02d} left"
+    )

@@ -1,0 +1,192 @@
+"""One trial: a bug, a seed, a generator; cases are run until the harness has found it, and the peers' rules too.
+
+A finding counts where the kernel without the bug passes the same case, for us as for the peers' rules: what fails
+without the bug too is a false alarm, and counted as one. The peers' rules are asked on every case that is run; once we
+have found the bug, its cases are run once each, without repeats and relations, which only we have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+from msgspec.structs import replace
+
+from fuzz.case import Case
+from fuzz.features import switches
+from fuzz.minimize import minimize
+from fuzz.score.draws import draw
+from fuzz.score.judging import fails_of
+from fuzz.score.plan import Settings, Trial, good, kernels, within
+from fuzz.signature import root
+from fuzz.targets.target import Target, refusal
+from fuzz.verdict import Verdict, summary
+
+OURS = "ours"  # the harness's own verdict, among the names of the rules
+PHASES_BEFORE = ("prepare", "overhead")  # compiling and starting a process are not looking for a bug
+
+
+class Smallest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a finding was reduced to: query and key tokens over all sequences, heads, head dim, features in use."""
+
+    tokens: int
+    heads: int
+    dim: int
+    features: int
+    shape: str
+    runs: int
+    seconds: float
+    case: Case
+
+
+class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What came of a trial.
+
+    run       cases that were run; those of the peers' rules among them: at most trial.peers
+    found     by whom (OURS, or a peer's rule), and at which case; who is missing has not found it
+    seconds   until we found it, or all in vain, without compiling; compiling: seconds of that
+    oracle    'oracle:kind' of the finding
+    alarms    cases that failed without the bug too: false alarms, or bugs that nobody planted
+    theirs    by rule: in how many of the cases it failed a kernel without the bug, of those in which it was asked
+    asked     of a rule: in how many cases it was asked, until it found the bug
+    error     why the trial could not be ended
+    """
+
+    trial: Trial
+    run: int
+    found: dict[str, int]
+    seconds: float
+    compiling: float
+    outcome: str = ""
+    oracle: str = ""
+    message: str = ""
+    case: Case | None = None
+    smallest: Smallest | None = None
+    alarms: tuple[Case, ...] = ()
+    theirs: dict[str, int] = {}
+    asked: dict[str, int] = {}
+    error: str = ""
+
+
+def search(
+    trial: Trial,
+    target: Target,
+    wanted: Settings,
+    run: Callable[[Case], Verdict],
+    each: Callable[[Case, Verdict], None] = lambda case, verdict: None,
+) -> Ended:
+    """Runs a trial. `run` is a Runner's; `each` is called after every case. Raises what `run` raises."""
+    clean = good(target, wanted.device)
+    looked = _Looked(trial)
+    for case in draw(trial, target, wanted):
+        if looked.done:
+            break
+        verdict = run(case if looked.hit is None else replace(case, repeats=1, relations=()))
+        each(case, verdict)
+        looked.add(case, verdict, partial(_without, run, clean.name))
+    smallest = None
+    if trial.minimize and looked.hit is not None:
+        smallest = _smallest(*looked.hit, target, clean, wanted, run)
+    first = root(looked.hit[1]) if looked.hit else None
+    return Ended(
+        trial=trial,
+        run=looked.run,
+        found=looked.found,
+        seconds=round(looked.seconds, 3),
+        compiling=round(looked.compiling, 3),
+        outcome=looked.hit[1].outcome if looked.hit else "",
+        oracle=f"{first.oracle}:{first.kind}" if first else looked.hit[1].outcome if looked.hit else "",
+        message=summary(looked.hit[1])[:300] if looked.hit else "",
+        case=looked.hit[0] if looked.hit else None,
+        smallest=smallest,
+        alarms=tuple(looked.alarms),
+        theirs=looked.theirs,
+        asked=looked.asked,
+    )
+
+
+def _without(run: Callable[[Case], Verdict], clean: str, case: Case, fully: bool) -> Verdict:
+    """The verdict of the kernel without the bug; but for `fully`, of one run only."""
+    case = replace(case, target=clean)
+    return run(case if fully else replace(case, repeats=1, relations=()))
+
+
+class _Looked:
+    """What was seen so far."""
+
+    def __init__(self, trial: Trial) -> None:
+        from oracles.peers import PEERS
+
+        self.trial = trial
+        self.run = 0
+        self.found: dict[str, int] = {}
+        self.hit: tuple[Case, Verdict] | None = None
+        self.alarms: list[Case] = []
+        self.theirs: dict[str, int] = {}
+        self.asked: dict[str, int] = {}
+        self.seconds = self.compiling = 0.0
+        self._rules = frozenset(PEERS)
+
+    @property
+    def done(self) -> bool:
+        """Nobody is left to find it, or its cases are spent."""
+        ours = self.hit is None and self.run < self.trial.cases
+        peers = self.run < self.trial.peers and not self._rules <= set(self.found)
+        return not (ours or peers)
+
+    def add(self, case: Case, verdict: Verdict, without: Callable[[Case, bool], Verdict]) -> None:
+        """Counts a case, and who found the bug with it; `without` is the kernel without the bug."""
+        self.run += 1
+        clean: Verdict | None = None
+        if self.hit is None:
+            compiling = sum(verdict.seconds.get(phase, 0.0) for phase in PHASES_BEFORE)
+            self.compiling += compiling
+            self.seconds += sum(verdict.seconds.values()) - compiling
+            if verdict.bad:
+                clean = without(case, True)
+                if clean.bad:
+                    self.alarms.append(case)
+                else:
+                    self.hit = (case, verdict)
+                    self.found[OURS] = self.run
+        if self.run > self.trial.peers:
+            return
+        failed = fails_of(verdict)
+        for rule in failed.keys() - self.found.keys():
+            self.asked[rule] = self.run
+            if failed[rule]:
+                clean = clean or without(case, False)
+                if fails_of(clean).get(rule):
+                    self.theirs[rule] = self.theirs.get(rule, 0) + 1
+                else:
+                    self.found[rule] = self.run
+
+
+def _smallest(
+    case: Case, verdict: Verdict, target: Target, clean: Target, wanted: Settings, run: Callable[[Case], Verdict]
+) -> Smallest:
+    allowed = kernels(clean.name, wanted.device, wanted.keys, wanted.repeats, wanted.seed)
+
+    def taken(candidate: Case) -> bool:
+        return refusal(target, candidate) is None and within(replace(candidate, target=clean.name), clean, allowed)
+
+    found = minimize(
+        case,
+        run,
+        verdict=verdict,
+        allowed=taken,
+        max_runs=wanted.minimize_runs,
+        max_seconds=wanted.minimize_seconds,
+    )
+    p = found.case.problem
+    return Smallest(
+        tokens=sum(p.lengths_q) + sum(p.lengths_k),
+        heads=p.heads_q,
+        dim=p.dim,
+        features=len(switches(found.case)),
+        shape=f"{p.batch} × {p.heads_q}/{p.heads_kv} × {p.len_q} × {p.len_k} × {p.dim}",
+        runs=found.runs,
+        seconds=round(found.seconds, 1),
+        case=found.case,
+    )
