@@ -4,6 +4,12 @@ Sizes obey a budget of (query, key) pairs over all heads and sequences: lengths 
 Cases are built from `st.randoms()` and not from many small strategies: after each example Hypothesis tries five more,
 in which a drawn value is copied to another place of the same strategy, so that five of six cases would be near-copies.
 Long random material (token rows, block grids, intervals) comes from one drawn seed: Hypothesis's bytes are mostly zero.
+
+NOTE [plain]: half of the cases are plain: one of NATIVE's masks, and no bias, softcap, scale, odd stride, padding or
+other option. Kernels have paths of their own for just these, and one option too many leads around them: with each
+option left to chance, one case in thirteen reached a causal path, half of those with a few tokens.
+NOTE [budget]: what is spent on heads is not left for tokens. Half of the cases have few heads and long sequences, which
+several tiles in both directions need; the other half have many heads and sequences.
 """
 
 from __future__ import annotations
@@ -74,7 +80,9 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
     *STYLES,
 )
 ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
-WEIGHTS = {"full": 2, "causal": 6, "window": 2}  # causal is what kernels have a way of its own for
+WEIGHTS = {"causal": 2}
+NATIVE = ("full", "causal", "causal", "window")
+FEW_HEADS = ((1, 1), (1, 1), (1, 2), (2, 1), (2, 2))  # KV heads, query heads for each
 MAX_TOKEN_LENGTH = 130
 MAX_INTERVAL_LENGTH = 260
 
@@ -102,11 +110,13 @@ def _material(draw: Draw, count: int) -> bytes:
 
 def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     support = target.support
-    batch, heads_q, heads_kv = _heads(draw, support, size)
+    plain, long = draw.choice((True, False)), draw.choice((True, False))  # NOTE [plain], NOTE [budget]
+    batch, heads_q, heads_kv = _few_heads(draw, support, size) if long else _heads(draw, support, size)
     layout = draw.choice(support.layouts)
-    dim, dim_v = _dims(draw, support)
+    dim, dim_v = _dims(draw, support, plain)
     longest = min(size.length, max(size.elements // (batch * heads_q * max(dim, dim_v)), 1))
-    lengths_q, lengths_k = _lengths(draw, support, layout, batch, size.pairs // heads_q, longest)
+    may_differ = layout == "packed" or (support.ragged and not plain)
+    lengths_q, lengths_k = _lengths(draw, support, may_differ, batch, size.pairs // heads_q, longest)
     len_q, len_k = max(lengths_q), max(lengths_k)
     problem = Problem(
         lengths_q=lengths_q,
@@ -117,13 +127,15 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
         dim_v=dim_v,
         dtype=draw.choice(support.dtypes),
         layout=layout,
-        mask=_mask(draw, support.masks, len_q, len_k, heads_q, batch),
-        scale=draw.choice(SCALES) if support.scale and _one_in(draw, 5) else None,
-        softcap=draw.choice(SOFTCAPS) if support.softcap and _one_in(draw, 4) else 0.0,
-        bias=_bias(draw, support) if support.bias and _one_in(draw, 4) else None,
+        mask=_native(draw, support.masks, len_q, len_k)
+        if plain
+        else _mask(draw, support.masks, len_q, len_k, heads_q, batch),
+        scale=draw.choice(SCALES) if support.scale and not plain and _one_in(draw, 3) else None,
+        softcap=draw.choice(SOFTCAPS) if support.softcap and not plain and _one_in(draw, 3) else 0.0,
+        bias=_bias(draw, support) if support.bias and not plain and _one_in(draw, 2) else None,
         backward=support.backward and not _one_in(draw, 8),
     )
-    inputs = _inputs(draw, support, problem)
+    inputs = _inputs(draw, support, problem, plain)
     if inputs.distribution in STYLES and support.scale:
         problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES), softcap=0.0)
     variants = target.variants_for(problem) if isinstance(target, Tuned) else target.variants
@@ -152,17 +164,23 @@ def _heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:
     return batch, heads_kv * group, heads_kv
 
 
+def _few_heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:
+    heads_kv, group = draw.choice([(n, g) for n, g in FEW_HEADS if n * g <= size.rows and (g == 1 or support.gqa)])
+    batch = 2 if 2 * heads_kv * group <= min(4, size.rows) and _one_in(draw, 4) else 1
+    return batch, heads_kv * group, heads_kv
+
+
 def _lengths(
-    draw: Draw, support: Support, layout: str, batch: int, pairs: int, longest: int
+    draw: Draw, support: Support, may_differ: bool, batch: int, pairs: int, longest: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Lengths of the sequences within `pairs` in all; equal ones unless ragged ones can be expressed."""
+    """Lengths of the sequences within `pairs` in all; equal ones unless they may differ."""
     each = max(pairs // batch, 1)
     least = 0 if support.zero_lengths else 1
-    ragged = batch > 1 and (layout == "packed" or (support.ragged and _one_in(draw, 3)))
+    ragged = batch > 1 and may_differ and not _one_in(draw, 3)
     same = not _one_in(draw, 3)  # self-attention: as many keys as queries
     found_q, found_k = [], []
     for _ in range(batch if ragged else 1):
-        most_q = int(each**0.5) if same else max(each // 64, 1) if draw.choice((False, True)) else each
+        most_q = int(each**0.5) if same else draw.choice((each, max(each // 64, 1), int(each**0.5)))
         len_q = _length(draw, least, min(most_q, longest))
         len_k = len_q if same else _length(draw, least, min(max(each // max(len_q, 1), 1), longest))
         found_q.append(len_q)
@@ -175,18 +193,20 @@ def _length(draw: Draw, least: int, most: int) -> int:
     """A boundary (most often), a long one, or anything in between; within [least, most]."""
     most = max(least, most)
     known = [n for n in LENGTHS if max(least, 1) <= n <= most] or [most]
-    long = [n for n in LONG if least <= n <= most] or known
-    kind = draw.randint(0, 11)
-    if kind < 7:
-        return draw.choice(known)
-    if kind < 9:
+    long = [n for n in LONG if least <= n <= most] or known[-len(known) // 2 :]
+    kind = draw.randint(0, 23)
+    if kind < 8:
         return draw.choice(long)
-    if kind < 11:
+    if kind < 16:
+        return draw.choice(known)
+    if kind < 20:
+        return draw.randint(max(least, most // 2), max(most, 1))
+    if kind < 23:
         return draw.randint(max(least, 1), max(most, 1))
     return least
 
 
-def _dims(draw: Draw, support: Support) -> tuple[int, int]:
+def _dims(draw: Draw, support: Support, plain: bool) -> tuple[int, int]:
     least, most, step = support.dim
     known = [d for d in DIMS if least <= d <= most and d % step == 0] or [least]
 
@@ -196,7 +216,7 @@ def _dims(draw: Draw, support: Support) -> tuple[int, int]:
         return draw.choice(known)
 
     dim = one()
-    return dim, one() if support.dim_v_differs and _one_in(draw, 5) else dim
+    return dim, one() if support.dim_v_differs and not plain and _one_in(draw, 3) else dim
 
 
 def _bias(draw: Draw, support: Support) -> Bias:
@@ -206,9 +226,9 @@ def _bias(draw: Draw, support: Support) -> Bias:
     return Bias(batch, heads, rows, cols, "float32" if _one_in(draw, 8) else "input", grad)
 
 
-def _inputs(draw: Draw, support: Support, problem: Problem) -> Inputs:
+def _inputs(draw: Draw, support: Support, problem: Problem, plain: bool) -> Inputs:
     stores = {}
-    if support.strides and _one_in(draw, 3):
+    if support.strides and not plain and not _one_in(draw, 3):
         stores = {name: _storage(draw, problem.layout) for name in ("q", "k", "v", "do")}
         if problem.backward and _one_in(draw, 6):
             stores["do"] = Storage("expanded")
@@ -218,6 +238,12 @@ def _inputs(draw: Draw, support: Support, problem: Problem) -> Inputs:
 def _storage(draw: Draw, layout: str) -> Storage:
     order = draw.choice(ORDERS)
     return Storage(order, draw.choice((0, 0, 1, 8)), draw.choice((0, 0, 1, 8)))
+
+
+def _native(draw: Draw, allowed: frozenset[str] | None, len_q: int, len_k: int) -> Mask:
+    """A mask that kernels have a way of their own for, where it is allowed."""
+    able = [kind for kind in NATIVE if allowed is None or kind in allowed]
+    return _LEAVES[draw.choice(able)](draw, len_q, len_k) if able else _mask(draw, allowed, len_q, len_k, 1, 1)
 
 
 def _mask(draw: Draw, allowed: frozenset[str] | None, len_q: int, len_k: int, heads: int, batch: int) -> Mask:
