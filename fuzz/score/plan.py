@@ -23,7 +23,7 @@ from fuzz.targets.target import Device, Target, refusal
 Generator: TypeAlias = Literal["ours", "uniform"]
 GENERATORS: tuple[Generator, ...] = ("ours", "uniform")
 SIZE = Size(1 << 14, 4, 320, 1 << 16)  # as sessions on the emulated GPU: a case takes less than a second
-INTERPRETED = Size(1 << 13, 4, 200, 1 << 16)  # where tiles are interpreted
+
 SAMPLED = 300  # cases from which the kernels of a score are chosen
 
 
@@ -112,7 +112,7 @@ def good(bug: Target, device: Device = "host") -> Target:
 
 def size_of(target: Target) -> Size:
     """The size of a trial's cases."""
-    return (INTERPRETED if target.device == "host" else SIZE).within(target.session_size)
+    return SIZE.within(target.session_size)
 
 
 def within(case: Case, target: Target, allowed: frozenset[str] | None) -> bool:
