@@ -1,0 +1,54 @@
+"""For each planted bug of kernels.blocksparse a small case that shows it, and what the harness then says. Those of the
+kernels' arithmetic and protocol, and of what only a machine sees, are shown in tests/fuzz/test_bundled_blocksparse.py.
+
+Cases share few kernels: float16, head dim 64, tiles of 64 x 64."""
+
+from fuzz.case import Case, Inputs
+from oracles.masks import Causal, Full, Intervals, PerHead, Window
+from oracles.problem import Problem
+
+WRONG = {"o wrong", "o nan"}
+GRADIENTS = {f"{x} {kind}" for x in ("dq", "dk", "dv") for kind in ("wrong", "nan")}
+UNWRITTEN = {"read_of_uninitialised_memory"}  # the emulated GPU tells before any number is looked at
+
+
+def _of(q=150, k=150, heads=(2, 1), mask=None, inputs=None, relations=(), repeats=2, variant=None, **problem):
+    lengths = [x if isinstance(x, tuple) else (x,) for x in (q, k)]
+    dim = problem.pop("dim", 64)
+    asked = Problem(*lengths, *heads, dim, dim, "float16", mask=Causal() if mask is None else mask, **problem)
+    options = {"tile_m": 64, "tile_n": 64, "slots": 3, **(variant or {})}
+    return Case("blocksparse", asked, inputs or Inputs(), options, repeats, relations)
+
+
+BAND, INTERVALS = {"mask": "band"}, {"mask": "intervals"}
+TWO_RUNS = Intervals((((0, 9), (20, 30), (40, 50)),) * 70)
+FORWARD = {"backward": False, "repeats": 1}
+
+# Bugs of the metadata, which run the correct kernels: (case, findings of which at least one must be there)
+LISTS: dict[str, tuple[Case, set[str]]] = {
+    "partial_called_full": (_of(), WRONG),
+    "full_listed_with_stale_slot": (_of(), WRONG),
+    "block_listed_twice": (_of(70, 150, mask=Full(), **FORWARD), WRONG),
+    "longest_row_cut": (_of(70, 150, mask=Full(), **FORWARD), WRONG),
+    "lists_not_transposed": (_of(), GRADIENTS | {"hang"}),
+    "unused_entries_transposed": (_of(), GRADIENTS | {"hang"}),
+    "last_row_not_transposed": (_of(), GRADIENTS),
+    "slots_not_transposed": (_of(mask=Window(70, 3)), GRADIENTS),
+    "sequence_ignored": (_of((150, 70), (150, 70)), WRONG | UNWRITTEN),
+    "heads_and_sequences_swapped": (
+        _of((150, 70), (150, 150), heads=(2, 2), mask=PerHead((Causal(), Window(10, 10)))),
+        WRONG | UNWRITTEN,
+    ),
+    "empty_sequence_not_counted": (_of((70, 0, 150), (70, 20, 150)), WRONG | UNWRITTEN),
+    "bits_of_bytes_reversed": (_of(**FORWARD), WRONG),
+    "window_one_short": (_of(70, 70, mask=Window(20, 0), variant=BAND, **FORWARD), WRONG),
+    "window_one_long": (_of(70, 70, variant=BAND, **FORWARD), WRONG),
+    "alignment_mirrored": (_of(70, 100, mask=Causal("bottom_right"), variant=BAND, **FORWARD), WRONG),
+    "first_interval_ignored": (_of(70, 70, mask=TWO_RUNS, variant=INTERVALS, **FORWARD), WRONG),
+    "last_interval_lost": (_of(70, 70, mask=TWO_RUNS, variant=INTERVALS, **FORWARD), WRONG),
+    "interval_ends_included": (_of(70, 70, mask=TWO_RUNS, variant=INTERVALS, **FORWARD), WRONG),
+    "rank_over_all_heads": (_of(mask=PerHead((Causal(), Window(10, 10)))), {"hang"}),
+    "rank_groups_collide": (_of(150, 70, mask=PerHead((Causal(), Full()))), {"hang"}),
+    "permutation_inverted": (_of(70, 300, mask=Full(), variant={"schedule": "shuffled", "slots": 1}), {"hang"}),
+    "tile_launched_twice": (_of(), {"race_two_writes", "dk nan"}),
+}

@@ -1,0 +1,52 @@
+"""Planted bugs of kernels.blocksparse fail under the harness, on the emulated GPU, on small cases that the correct
+kernels pass. Bugs in the kernels are compiled, for seconds each: most of those run nightly."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+pytest.importorskip("cutlass")
+pytest.importorskip("numba")
+
+from blocksparse_shown import LISTS
+
+from fuzz.judge import execute
+from fuzz.targets.bundled_blocksparse import BundledBlockSparse
+from fuzz.targets.registry import load
+
+CACHE = Path(__file__).parents[3] / ".attnfuzz" / "test-cache"  # compiles cost seconds; keys know their sources
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch):
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(CACHE))
+
+
+def verdict(name, case):
+    target = load("blocksparse" + f"!{name}" * bool(name))
+    assert isinstance(target, BundledBlockSparse) and target.device == "emulator"
+    return execute(replace(case, target=target.name), target, lambda phase, limit: None)
+
+
+@cache
+def passes(case):
+    found = verdict("", case)
+    return found.outcome == "pass", found
+
+
+def said(found):
+    return {f.kind if f.oracle == "emulator" else f"{f.tensor} {f.kind}".strip() for f in found.findings}
+
+
+def check(name, case, told):
+    found = verdict(name, case)
+    assert found.outcome in ("fail", "hang", "flake") and told & said(found), found
+    good, correct = passes(case)
+    assert good, correct
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_wrong_metadata_fails_where_the_correct_one_passes(name):
+    check(name, *LISTS[name])
