@@ -6,7 +6,7 @@ turns into a verdict.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fuzz.compiling import Build, obtain
 from fuzz.devices.cuda import build_of
-from fuzz.devices.emulator import Emulator, LoadedKernel, Report, trace
+from fuzz.devices.emulator import Emulator, LoadedKernel, PtxModule, Report, trace
 from fuzz.devices.emulator.decode import Unimplemented
 from fuzz.devices.unwritten import Unwritten
 from fuzz.targets.target import DeviceError
@@ -34,12 +34,18 @@ class EmulatedDevice:
     arch      what the kernels are compiled for
     emulator  of each launch; may be replaced between runs (another schedule, another number of resident CTAs)
     blind     a launch that ends counts as a good one, whatever was seen: what a GPU would give back
+    instead   by the key of a build: PTX that runs in place of what was compiled (fuzz/score/machine)
+    budget    the most micro-operations of a launch, where there is such a limit
+    watch     is told every report
     """
 
     def __init__(self, arch: str, emulator: Emulator) -> None:
         self.arch, self.emulator = arch, emulator
         self.launched: list[str] = []
         self.blind = False
+        self.instead: dict[str, PtxModule] = {}
+        self.budget: int | None = None
+        self.watch: Callable[[Build, Report], None] | None = None
         self._loaded: dict[str, LoadedKernel] = {}
         self._unwritten = Unwritten()
         self._trace, self._runs = "", 0
@@ -69,11 +75,16 @@ class EmulatedDevice:
 
     def __call__(self, variant: Variant, values: Sequence[Tensor | int | float], seams: Seams) -> None:
         """One launch. Raises DeviceError for whatever the emulator finds."""
-        kernel = self.load(build_of(variant, self.arch, seams))
+        build = build_of(variant, self.arch, seams)
+        kernel = self.load(build)
+        emulator = replace(self.emulator, budget=self.budget) if self.budget else self.emulator
         try:
-            report = kernel(*values, emulator=self.emulator, written=self._unwritten)
+            instead = self.instead.get(build.key)
+            report = kernel(*values, emulator=emulator, written=self._unwritten, instead=instead)
         except Unimplemented as error:
             raise DeviceError("reject", (), {"emulator": f"the emulator does not know it yet: {error}"}) from error
+        if self.watch is not None:
+            self.watch(build, report)
         self.launched.append(f"{variant.name} {self.arch}")
         self._keep_trace(variant.name, report)
         if not report.ok and not (self.blind and report.deadlock is None and report.status != "budget"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from dataclasses import replace
 from typing import Any
 
 from fuzz.targets.blocksparse_blocks import default_variant
@@ -62,11 +63,14 @@ def emulated():
 
 
 def emulator_of(options: dict[str, Any], repeat: int = 0):
-    """The emulated GPU of a variant; from the second repeat on with its warps, and the CTAs' dispatch, at random."""
+    """The emulated GPU of a variant; from the second repeat on with its warps, and the CTAs' dispatch, at random. Where
+    the same bits are promised, the order of every add has to be fixed."""
     from fuzz.devices.emulator import Emulator
+    from fuzz.devices.emulator.emulator import ALL_CHECKS, DEFAULT_CHECKS
+
+    checks = ALL_CHECKS if options.get("deterministic") else DEFAULT_CHECKS
 
     schedule, seed = str(options.get("warps", "in_order")), int(options.get("seed", 1))
     slots = int(options.get("slots", SLOTS))
-    if repeat:
-        return Emulator(slots=slots, schedule="random", seed=seed + repeat, dispatch="permuted", strict=False)
-    return Emulator(slots=slots, schedule=schedule, seed=seed, strict=False)
+    made = Emulator(slots=slots, schedule=schedule, seed=seed, strict=False, checks=checks)
+    return replace(made, schedule="random", seed=seed + repeat, dispatch="permuted") if repeat else made

@@ -113,7 +113,7 @@ def atomic(m, w, pc, wb, cb, c, act):
         if watching:
             remember_read(m, w, h, a)
         if checking:
-            note(m, w, pc, lane, space, a, size, 2, 1)
+            note(m, w, pc, lane, space, a, size, 2, 2 if operation == op.ADD and kind >= op.T_F32 else 1)
             strong_read(m, w, h, flags >> op.ACQUIRE & 1)
             strong_write(m, w, h, flags >> op.RELEASE & 1, True)
         old = i64(h) if size == 8 else (u32(h) if size == 4 else u16(h))

@@ -21,6 +21,7 @@ from fuzz.devices.emulator.report import EmulationError, Report
 from fuzz.devices.emulator.running import CHECKS, SCHEDULES, execute
 
 ALL_CHECKS = frozenset(CHECKS)
+DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds"}  # few kernels promise an order
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Emulator:
     dispatch    'in_order', 'reversed' or 'permuted': the order in which CTAs get slots
     strict      raise EmulationError when a run finds something; else the report says so
     checks      what is looked for: 'races', 'uninitialised', 'wrapped' (32-bit arithmetic that wrapped in an address);
-                bounds, alignment, barriers and deadlocks always are
+                bounds, alignment, barriers and deadlocks always are; 'unordered_adds' (beside 'races', and only when
+                asked for): atomic sums of floats whose order nothing fixes, for kernels that promise the same bits
     trace       keep a timeline of every launch in the report, see trace.py
     budget      micro-operations of a warp, summed over a launch, after which it counts as endless
     """
@@ -44,7 +46,7 @@ class Emulator:
     dispatch: str = "in_order"
     strict: bool = True
     budget: int = 1 << 40
-    checks: frozenset[str] = ALL_CHECKS
+    checks: frozenset[str] = DEFAULT_CHECKS
     trace: bool = False
 
     def __post_init__(self) -> None:
@@ -107,13 +109,15 @@ class LoadedKernel:
 
     def __call__(self, *args: Any, emulator: Emulator | None = None, only: Sequence[int] | None = None,
                  uninitialised: Sequence[str] = (),
-                 written: Callable[[torch.Tensor], Written | None] | None = None) -> Report:  # fmt: skip
+                 written: Callable[[torch.Tensor], Written | None] | None = None,
+                 instead: PtxModule | None = None) -> Report:  # fmt: skip
         """Runs the host function and everything that it launches.
 
         emulator       another one than it was loaded with
         only           linear indices of the CTAs to run of each launch (default: all)
         uninitialised  names of tensor arguments whose contents count as never written
         written        what has been written of the memory that a tensor lies in; None: all of it
+        instead        whose kernels run in place of this one's: changed PTX, with the same names and parameters
         """
         emulator = emulator or self.emulator
         memory = Memory()
@@ -138,7 +142,8 @@ class LoadedKernel:
             if kept and written is not None and isinstance(x, torch.Tensor):
                 kept = written(x) or True
             values.append(_value(a, x, memory, kept))
-        return _run(emulator, self.programs, self.host.call(values), memory, only)
+        programs = instead.programs if instead else self.programs
+        return _run(emulator, programs, self.host.call(values), memory, only)
 
 
 class PtxModule:

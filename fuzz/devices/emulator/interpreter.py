@@ -52,11 +52,14 @@ def run_warp(m, w, quantum):
         else:
             n = straight_line(code, pc, stop, wb, cb, mask)
         executed += n - pc
+        m.reached[pc] += 1
         pc = n
         if pc >= stop:
+            m.reached[pc] -= 1
             put_down(m, w, mask, pc)
             reselect(m, w)
             continue
+        m.reached[pc + 1] -= 1  # the one that is for us counts too
         c = code + 64 * pc
         number = s32(c)
         guard = s32(c + 4)
@@ -325,6 +328,7 @@ def run(address):
             quantum = 1 << chance(m) % 12
         elif k[st.K_POLICY] == st.ONE_FIRST:
             quantum = FAR
+        quantum = min(quantum, k[st.K_BUDGET] - k[st.K_EXECUTED] + 1)
         ran = run_warp(m, w, quantum)
         if k[st.K_TRACE] < k[st.K_TRACE_SIZE]:
             record(m, w, ran)

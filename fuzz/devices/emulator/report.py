@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from fuzz.devices.emulator.ptx import Instruction
     from fuzz.devices.emulator.trace import Timeline
 
 KIND_NAMES = (
@@ -13,7 +16,7 @@ KIND_NAMES = (
     "barrier in a divergent branch", "barrier with a wrong count", "lanes missing at a .sync instruction", "trap",
     "too many copies in flight", "read of uninitialised memory", "race: two writes", "race: read of an unordered write",
     "race: write over an unordered read", "32-bit arithmetic wrapped in an address", "out of bounds of the parameters",
-    "matrix instruction without all lanes", "barrier id above 15",
+    "matrix instruction without all lanes", "barrier id above 15", "floating-point adds in no fixed order",
 )  # fmt: skip
 
 
@@ -96,10 +99,16 @@ class Report:
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     timelines: list[Timeline] = field(default_factory=list)  # of each launch, when Emulator(trace=True)
+    executions: list[tuple[list[Instruction], np.ndarray]] = field(default_factory=list)  # of each launch
 
     @property
     def ok(self) -> bool:
         return self.status == "finished" and not self.findings
+
+    @property
+    def reached(self) -> frozenset[int]:
+        """The lines of the PTX that a warp came to, whatever its guard was."""
+        return frozenset(source[i].line for source, counts in self.executions for i in counts.nonzero()[0])
 
     def __str__(self) -> str:
         lines = [f"{self.status}: {self.launches} launches, {self.executed} micro-operations, {self.seconds:.3f} s"]

@@ -34,7 +34,8 @@ SPECIAL_NUMBERS = {
     **{f"%cluster_nctaid.{x}": 19 for x in "xyz"}, "%lanemask_eq": 20, "%lanemask_le": 21, "%lanemask_lt": 22,
     "%lanemask_ge": 23, "%lanemask_gt": 24,
 }  # fmt: skip
-CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wrapped": st.CHECK_WRAPPED}
+CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wrapped": st.CHECK_WRAPPED,
+          "unordered_adds": st.CHECK_ORDER}  # fmt: skip
 EXPLORED = 64  # CTAs without a slot that are asked, after a deadlock, what they would write
 TRACED = 1 << 18  # slices of a timeline
 ZERO = 99  # %gridid, %cluster_ctaid, %cluster_ctarank, the w components
@@ -95,6 +96,7 @@ def execute(
         "k": st.K_SIZE, "segments": len(segments), "arrived": slots + 1, "expected": slots + 1, "gathered": slots + 1,
         "cta": slots + 1,
         "findings": st.FINDINGS, "seen": len(program.code), "wanted": len(program.code),
+        "reached": len(program.code) + 1,
         "order": len(order), "special": len(specials),
         "trace": TRACED if emulator.trace else 1,
     }  # fmt: skip
@@ -132,6 +134,7 @@ def execute(
     report.executed += int(k[st.K_EXECUTED])
     report.status = ("finished", "deadlock", "budget", "stopped")[result]
     report.findings += [_finding(machine, program, launch, memory, i) for i in range(int(k[st.K_FINDINGS]))]
+    report.executions.append((program.source, np.cumsum(machine.reached[:-1])))
     if emulator.trace:
         report.timelines.append(timeline(machine, program, launch, memory))
     if result == st.DEADLOCK:
@@ -177,7 +180,7 @@ def _finding(m: st.Machine, program: Program, launch: Launch, memory: Memory, in
         detail = f"{size} bytes at {address} of {row[st.C_VALUE]} bytes of shared memory"
     elif kind == st.F_BARRIER_COUNT:
         detail = f"barrier {address}: {row[st.C_VALUE]} threads, expected {size or 'a multiple of 32 that the CTA has'}"
-    elif kind in (st.F_RACE_WW, st.F_RACE_WR, st.F_RACE_RW):
+    elif kind in (st.F_RACE_WW, st.F_RACE_WR, st.F_RACE_RW, st.F_UNORDERED):
         detail = f"{tensor}, with CTA {_place(launch, row[st.C_OTHER_CTA])} warp {row[st.C_OTHER_WARP]}"
     elif kind in (st.F_SYNC_MISSING, st.F_BARRIER_DIVERGED):
         detail = f"lanes {address:#010x}, of {row[st.C_VALUE]:#010x}"

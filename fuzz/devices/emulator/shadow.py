@@ -28,7 +28,8 @@ STRONG_SHARED = 1 << 39
 
 @njit
 def note(m, w, pc, lane, space, a, size, write, strong):
-    """An access of `size` bytes at the kernel's address `a`, found good by `place`. write: 0 read, 1 write, 2 both."""
+    """An access of `size` bytes at the kernel's address `a`, found good by `place`. write: 0 read, 1 write, 2 both;
+    strong: 0 weak, 1 strong, 2 strong and of an operation whose result depends on the order (a sum of floats)."""
     if space == op.GENERIC:
         window = a >> op.SHIFT
         if window == 1:
@@ -121,6 +122,10 @@ def note_global(m, w, pc, lane, a, size, write, strong):
             x = cell >> 32 & 0x7FFFFF
             if x != me and i64(clock + 8 * x) < (cell & LOW32):
                 finding(m, st.F_RACE_WW if write == 1 else st.F_RACE_WR, pc, w, lane, low + (g << lg), size, 0, x)
+        elif strong == 2 and cell >> 56 == launch and k[st.K_CHECKS] & st.CHECK_ORDER:
+            x = cell >> 32 & 0x7FFFFF
+            if x != me and i64(clock + 8 * x) < (cell & LOW32):
+                finding(m, st.F_UNORDERED, pc, w, lane, low + (g << lg), size, 0, x)
         if write:
             for i in range(2):
                 cell = i64(reads + 16 * g + 8 * i)

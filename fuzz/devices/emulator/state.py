@@ -49,6 +49,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "pending": (),  # (W) how many
     "findings": (12,),  # (FINDINGS)
     "seen": (32,),  # (n) findings made already, by kind
+    "reached": (),  # (n + 1) how often a warp came here, as differences: a stretch of micro-operations is two additions
     "order": (),  # linear indices of the CTAs in the order of dispatch
     "special": (3,),  # place, what, wide
     "wanted": (),  # (n) place of what a spin compares with what it reads, see waits.py
@@ -68,7 +69,7 @@ TABLES: dict[str, tuple[int, ...]] = {
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY = range(5)
 
 # bits of K_CHECKS; bounds, alignment, barriers and deadlocks are always seen
-CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED = 1, 2, 4
+CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED, CHECK_ORDER = 1, 2, 4, 8
 
 # columns of `segments`; S_WRITTEN: a byte for each of its bytes (memory.Written), 0 where all count as written
 S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
@@ -76,7 +77,7 @@ S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
 # what a finding is; the names that people read are in `report.py`
 (F_BOUNDS, F_ALIGN, F_UNMAPPED, F_SHARED_BOUNDS, F_BARRIER_DIVERGED, F_BARRIER_COUNT, F_SYNC_MISSING, F_TRAP, F_COPIES,
  F_UNINITIALISED, F_RACE_WW, F_RACE_WR, F_RACE_RW, F_WRAPPED, F_PARAM, F_UNCONVERGED,
- F_BARRIER_ID) = range(17)  # fmt: skip
+ F_BARRIER_ID, F_UNORDERED) = range(18)  # fmt: skip
 # columns of a finding
 (C_KIND, C_PC, C_CTA, C_WARP, C_LANE, C_ADDRESS, C_SIZE, C_OTHER_CTA, C_OTHER_WARP, C_OTHER_PC, C_VALUE,
  C_SPARE) = range(12)  # fmt: skip
