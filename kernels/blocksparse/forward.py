@@ -148,6 +148,8 @@ class Forward:
             block=[self.threads, 1, 1],
             stream=stream,
             min_blocks_per_mp=self.tuning.ctas,
+            # said, so that a build need not ask a driver how much a multiprocessor has
+            preferred_smem_carveout=100 if self.tuning.ctas > 1 else None,
         )
 
     @cute.kernel

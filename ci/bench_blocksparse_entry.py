@@ -1,0 +1,415 @@
+"""One entry of ci/bench_blocksparse.py, in a process of its own: makes a problem, compiles, measures, prints rows.
+
+A process for each entry, so that FlexAttention's compilation (20 to 40 s each) runs beside others', and a hang or a
+crash costs one entry. Only measuring is exclusive: whoever holds the lock file measures, and FlexAttention is measured
+before and after the block-sparse kernels, so that disturbance by another process's first call shows as a difference.
+
+Times are device times: the stream is first kept busy (`torch.cuda._sleep`) until the host has queued all repeats, and
+each repeat stands between two events; the median counts. So neither side pays for its Python.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.blocksparse import launch, launch_backward, launcher
+from kernels.blocksparse.api import block_sparse_attention
+from kernels.blocksparse.bands import band
+from kernels.blocksparse.build import dense
+from kernels.blocksparse.from_mask import from_grid
+from kernels.blocksparse.intervals import document_bounds, documents
+from kernels.blocksparse.least_blocking import least_blocking
+from kernels.blocksparse.lists import BlockSparse
+from kernels.blocksparse.schedule import ASCENDING, DESCENDING
+from kernels.blocksparse.write_order import with_order
+
+TILE = 128
+WINDOW = 2048
+DOCUMENTS = 12
+SECONDS = 0.25  # of device time for one measurement
+PLANNED = 8192  # tokens up to which a schedule is computed: the planner takes a second there
+Emit = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What to measure. kind: "pair" (forward and backward beside FlexAttention), "tune" or "memory"."""
+
+    kind: str
+    mask: str
+    tokens: int
+    dim: int
+    heads_q: int
+    heads_kv: int
+    device: str = "cuda"
+    tile: int = TILE
+
+    @property
+    def name(self) -> str:
+        """For the table and the logs."""
+        heads = f"{self.heads_q}/{self.heads_kv} heads"
+        return f"{self.kind} {self.mask} {self.tokens} tokens, dim {self.dim}, {heads}"
+
+
+def run(entry: Entry, lock: Path, emit: Emit) -> None:
+    """Measures one entry and emits a row for each thing that was measured."""
+    if entry.device == "cuda":
+        from fuzz.compiling import obtain
+        from fuzz.devices.cuda import build_of, load
+
+        with launcher.use_source(lambda variant, arch, seams: load(obtain(build_of(variant, arch, seams)))):
+            KINDS[entry.kind](entry, lock, emit)
+    else:
+        from fuzz.targets.blocksparse_devices import connect
+
+        connect("emulator")
+        KINDS[entry.kind](entry, lock, emit)
+
+
+# --- problems ---------------------------------------------------------------------------------------------------------
+
+
+def row_bounds(entry: Entry) -> tuple[Tensor, Tensor]:
+    """First key and end of keys of each query, int64 (tokens,), for masks that are one interval of keys a row."""
+    query = torch.arange(entry.tokens, device=place(entry))
+    if entry.mask == "documents":
+        _, start, stop = document_bounds(cuts(entry), entry.tokens, entry.tokens, device=place(entry))[0, 0].long()
+        return start, stop
+    start = torch.zeros_like(query)
+    if entry.mask == "full":
+        return start, start + entry.tokens
+    return (start if entry.mask == "causal" else (query - (WINDOW - 1)).clamp(min=0)), query + 1
+
+
+def cuts(entry: Entry) -> list[int]:
+    """Where documents start: twelve of random lengths."""
+    draw = torch.Generator().manual_seed(0)
+    return sorted(set(torch.randint(1, entry.tokens, (DOCUMENTS - 1,), generator=draw).tolist()))
+
+
+def random_grid(entry: Entry) -> Tensor:
+    """Blocks at random, and the diagonal ones, so that every row has a key."""
+    n = -(-entry.tokens // entry.tile)
+    share = float(entry.mask.removesuffix("%")) / 100
+    grid = torch.rand(n, n, generator=torch.Generator().manual_seed(3)) < share
+    return (grid | torch.eye(n, dtype=torch.bool)).to(place(entry))
+
+
+def blocks_of(entry: Entry, tile_m: int | None = None, tile_n: int | None = None) -> BlockSparse:
+    """The block lists, with backward lists under the default schedule."""
+    size, where = entry.tokens, place(entry)
+    tiles: dict[str, Any] = {"tile_m": tile_m or entry.tile, "tile_n": tile_n or entry.tile}
+    if entry.mask == "full":
+        return dense(size, size, device=where, **tiles)
+    if entry.mask in ("causal", "window"):
+        return band(size, size, left=None if entry.mask == "causal" else WINDOW - 1, right=0, device=where, **tiles)
+    if entry.mask == "documents":
+        return documents(cuts(entry), size, size, device=where, **tiles)
+    return from_grid(random_grid(entry)[None, None], size, size, **tiles)
+
+
+def pairs_of(entry: Entry) -> int:
+    """(query, key) pairs that the mask keeps, of one head."""
+    if entry.mask.endswith("%"):
+        return int(random_grid(entry).sum()) * entry.tile**2
+    start, stop = row_bounds(entry)
+    return int((stop - start).sum())
+
+
+def flex_mask(entry: Entry) -> Any:
+    """FlexAttention's BlockMask of the same mask: the same full and partial blocks, the mask as one would write it."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    n, where = -(-entry.tokens // entry.tile), place(entry)
+    if entry.mask.endswith("%"):
+        full, partial = random_grid(entry), torch.zeros(n, n, dtype=torch.bool, device=where)
+    else:
+        start, stop = row_bounds(entry)
+        first = torch.arange(n, device=where)[None, :] * entry.tile
+        last = (first + entry.tile).clamp(max=entry.tokens)
+        some = (start[:, None] < last) & (stop[:, None] > first)
+        whole = (start[:, None] <= first) & (stop[:, None] >= last)
+        shape = (n, entry.tile, n)
+        full = whole.view(shape).all(1)
+        partial = some.view(shape).any(1) & ~full
+    counted = []
+    for grid in (partial, full):
+        order = grid.int().argsort(dim=-1, descending=True, stable=True)
+        counted += [grid.sum(-1).to(torch.int32)[None, None], order.to(torch.int32)[None, None].contiguous()]
+    return BlockMask.from_kv_blocks(
+        *counted, BLOCK_SIZE=entry.tile, mask_mod=mask_mod(entry), seq_lengths=(entry.tokens, entry.tokens)
+    )
+
+
+def mask_mod(entry: Entry) -> Callable[..., Tensor]:
+    """The mask as FlexAttention's users write it."""
+    if entry.mask == "causal":
+        return lambda b, h, q, k: q >= k
+    if entry.mask == "window":
+        return lambda b, h, q, k: (q >= k) & (q - k < WINDOW)
+    if entry.mask == "documents":
+        edges = torch.tensor(cuts(entry), device=place(entry))
+        document = torch.searchsorted(edges, torch.arange(entry.tokens, device=place(entry)), right=True)
+        return lambda b, h, q, k: document[q] == document[k]
+    return lambda b, h, q, k: q >= 0
+
+
+def place(entry: Entry) -> str:
+    """The device of tensors."""
+    return "cuda" if entry.device == "cuda" else "cpu"
+
+
+def operands(entry: Entry) -> list[Tensor]:
+    """q, k, v and the gradient of out: (1, heads, tokens, dim), bfloat16."""
+    draw = torch.Generator(device=place(entry)).manual_seed(0)
+    heads = (entry.heads_q, entry.heads_kv, entry.heads_kv, entry.heads_q)
+    made = [
+        torch.randn(1, h, entry.tokens, entry.dim, generator=draw, device=place(entry), dtype=torch.bfloat16)
+        for h in heads
+    ]
+    return [x.requires_grad_(i < 3) for i, x in enumerate(made)]
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def alone(lock: Path) -> Iterator[None]:
+    """Nobody else measures meanwhile."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+
+
+def milliseconds(call: Callable[[], Any], cuda: bool) -> float:
+    """Median device time of a call; where there is no GPU, the wall time of one call."""
+    if not cuda:
+        began = time.perf_counter()
+        call()
+        return (time.perf_counter() - began) * 1e3
+    call()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    once = time.perf_counter() - began
+    repeats = max(5, min(30, int(SECONDS / once)))
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
+    torch.cuda._sleep(int(repeats * 1.5e6))  # about 0.9 ms of host time for each repeat
+    for before, after in events:
+        before.record()
+        call()
+        after.record()
+    torch.cuda.synchronize()
+    return statistics.median(before.elapsed_time(after) for before, after in events)
+
+
+def schedules(entry: Entry, blocks: BlockSparse) -> dict[str, BlockSparse]:
+    """The lists under the default schedule, both directions, and a computed one where that is quick."""
+    found = {
+        "default": blocks,
+        "ascending": with_order(blocks, ASCENDING),
+        "descending": with_order(blocks, DESCENDING),
+    }
+    if entry.tokens <= PLANNED:
+        found["planned"] = least_blocking(blocks, heads_q=entry.heads_q, heads_kv=entry.heads_kv).blocks
+    return found
+
+
+def difference(one: Tensor, other: Tensor) -> float:
+    """||one - other|| / ||other||."""
+    one, other = one.detach().float(), other.detach().float()
+    return float((one - other).norm() / other.norm())
+
+
+def pair(entry: Entry, lock: Path, emit: Emit) -> None:
+    """Forward, and backward (atomic; deterministic under each schedule), beside FlexAttention."""
+    from torch.nn.attention.flex_attention import flex_attention
+
+    cuda = entry.device == "cuda"
+    blocks, (q, k, v, grad) = blocks_of(entry), operands(entry)
+    of_mask = flex_mask(entry)
+    flex = torch.compile(flex_attention, dynamic=False) if cuda else dense_attention
+
+    def flex_forward():
+        return flex(q, k, v, block_mask=of_mask, enable_gqa=entry.heads_q != entry.heads_kv)
+
+    def gradients(out):
+        return torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)
+
+    began = time.perf_counter()
+    flex_out = flex_forward()
+    flex_grads = gradients(flex_out)
+    compiling = time.perf_counter() - began
+    out, _ = block_sparse_attention(q, k, v, blocks)
+    with torch.no_grad(), alone(lock):
+        flex_ms = [milliseconds(flex_forward, cuda)]
+        ms = {"forward": milliseconds(lambda: block_sparse_attention(q, k, v, blocks), cuda)}
+        flex_ms.append(milliseconds(flex_forward, cuda))
+    agree = {"out": difference(out, flex_out)}
+    emit(row(entry, "forward", blocks, ms, flex_ms) | {"difference": agree, "flex_compile_s": round(compiling, 1)})
+
+    atomic = gradients(out)
+    agree = {name: difference(x, y) for name, x, y in zip(("dq", "dk", "dv"), atomic, flex_grads, strict=True)}
+    ordered = {
+        name: block_sparse_attention(q, k, v, one, deterministic=True)[0]
+        for name, one in schedules(entry, blocks).items()
+    }
+    for one in ordered.values():
+        again = gradients(one)
+        agree["deterministic dq"] = max(agree.get("deterministic dq", 0.0), difference(again[0], flex_grads[0]))
+    del flex_grads, atomic, again
+    with alone(lock):
+        flex_ms = [milliseconds(lambda: gradients(flex_out), cuda)]
+        ms = {"atomic": milliseconds(lambda: gradients(out), cuda)}
+        for name, one in ordered.items():
+            ms[name] = milliseconds(lambda one=one: gradients(one), cuda)
+        flex_ms.append(milliseconds(lambda: gradients(flex_out), cuda))
+    emit(row(entry, "backward", blocks, ms, flex_ms) | {"difference": agree})
+
+
+def dense_attention(q: Tensor, k: Tensor, v: Tensor, *, block_mask: Any, enable_gqa: bool) -> Tensor:
+    """What FlexAttention computes for this BlockMask, where it has no backward pass: on a CPU."""
+    positions = torch.arange(q.shape[2])
+    every = [getattr(block_mask, kind) for kind in ("kv_num_blocks", "kv_indices")]
+    whole = [getattr(block_mask, "full_" + kind) for kind in ("kv_num_blocks", "kv_indices")]
+    size, grids = block_mask.BLOCK_SIZE[0], []
+    for count, index in (every, whole):
+        grid = torch.zeros(index.shape[2:], dtype=torch.bool)
+        for m, (many, row) in enumerate(zip(count[0, 0].tolist(), index[0, 0], strict=True)):
+            grid[m, row[:many].long()] = True
+        grids.append(grid.repeat_interleave(size, 0).repeat_interleave(size, 1))
+    masked = block_mask.mask_mod(0, 0, positions[:, None], positions[None, :])
+    mask = (grids[0] & masked) | grids[1]
+    group = q.shape[1] // k.shape[1] if enable_gqa else 1
+    k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
+    scores = (q.double() @ k.transpose(2, 3) * q.shape[-1] ** -0.5).masked_fill(~mask, -float("inf"))
+    return (scores.softmax(-1) @ v).to(q.dtype)
+
+
+def row(
+    entry: Entry, direction: str, blocks: BlockSparse, ms: dict[str, float], flex_ms: list[float]
+) -> dict[str, Any]:
+    """What was measured, and what follows from it."""
+    from bench_blocksparse_bounds import bounds
+
+    best = ms.get("forward", ms.get("atomic", 0.0))
+    found: dict[str, Any] = {
+        "direction": direction,
+        "mask": entry.mask,
+        "tokens": entry.tokens,
+        "dim": entry.dim,
+        "heads": [entry.heads_q, entry.heads_kv],
+        "density": round(pairs_of(entry) / entry.tokens**2, 4),
+        "ms": {name: round(at, 4) for name, at in ms.items()},
+        "flex_ms": [round(at, 4) for at in flex_ms],
+        "speed_ratio": round(min(flex_ms) / best, 3),
+    }
+    if direction == "backward":
+        ordered = {name: at for name, at in ms.items() if name != "atomic"}
+        schedule = min(ordered, key=lambda name: ordered[name])
+        found |= {"best_schedule": schedule, "deterministic_over_atomic": round(ordered[schedule] / best, 3)}
+    flops = (4 if direction == "forward" else 10) * pairs_of(entry) * entry.dim * entry.heads_q
+    found["bounds"] = bounds(entry, direction, blocks, flops, best)
+    return found
+
+
+def tune(entry: Entry, lock: Path, emit: Emit) -> None:
+    """Every alternative of the forward and backward kernels' layouts, with the default first and last."""
+    from bench_blocksparse_bounds import ALTERNATIVES
+
+    cuda = entry.device == "cuda"
+    q, k, v, do = (x.detach().transpose(1, 2) for x in operands(entry))
+    zero = torch.zeros(1, dtype=torch.int32, device=q.device)
+    sequences = launch.Sequences(zero, zero + entry.tokens, zero, zero + entry.tokens)
+    o, lse = torch.empty_like(q), torch.empty(1, entry.heads_q, entry.tokens, device=q.device)
+    dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+    scale = entry.dim**-0.5
+    wanted: dict[str, list[Tensor]] = {}
+    for direction, tiles, tuning in ALTERNATIVES[entry.dim]:
+        blocks = blocks_of(entry, *tiles)
+        options = tuple(sorted(tuning.items()))
+
+        def call(direction=direction, blocks=blocks, options=options) -> None:
+            if direction == "forward":
+                launch.forward(q, k, v, o, lse, sequences, blocks, scale=scale, tuning=options)
+            else:
+                launch_backward.backward(
+                    dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, scale=scale, tuning=options
+                )
+
+        found = {"direction": f"tune {direction}", "mask": entry.mask, "tokens": entry.tokens, "dim": entry.dim}
+        found |= {"tiles": tiles, "tuning": tuning}
+        results = [o, lse] if direction == "forward" else [dq, dk, dv]
+        try:
+            for x in results:
+                x.fill_(float("nan"))
+            call()
+            if direction not in wanted:
+                wanted[direction] = [x.clone() for x in results]
+            off = max(difference(x, y) for x, y in zip(results, wanted[direction], strict=True))
+            with alone(lock):
+                at = milliseconds(call, cuda)
+        except Exception as error:  # one alternative that does not build costs itself only
+            emit(found | {"error": f"{type(error).__name__}: {error}"[:300]})
+            continue
+        if not off < 0.02:  # restored, so that a wrong forward does not spoil the backward passes after it
+            for x, y in zip(results, wanted[direction], strict=True):
+                x.copy_(y)
+        emit(found | {"ms": round(at, 4), "difference": off})
+
+
+def memory(entry: Entry, lock: Path, emit: Emit) -> None:
+    """Peak memory of forward and backward: what is allocated beside q, k, v, out's gradient and the lists."""
+    assert entry.device == "cuda", "the emulated GPU has no allocator to ask"
+    blocks, (q, k, v, grad) = blocks_of(entry), operands(entry)
+    small = [x[:, :, :TILE].detach().requires_grad_(i < 3) for i, x in enumerate((q, k, v, grad))]
+    few, _ = block_sparse_attention(*small[:3], band(TILE, TILE, left=WINDOW - 1, right=0, device="cuda"))
+    few.backward(small[3])  # builds and loads the kernels
+    del small, few
+    with alone(lock):
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        out, _ = block_sparse_attention(q, k, v, blocks, deterministic=True)
+        torch.cuda.synchronize()
+        forward = torch.cuda.max_memory_allocated() - before
+        out.backward(grad)
+        torch.cuda.synchronize()
+        both = torch.cuda.max_memory_allocated() - before
+    given = sum(x.numel() * x.element_size() for x in (q, k, v, grad))
+    emit(
+        {
+            "direction": "memory",
+            "mask": entry.mask,
+            "tokens": entry.tokens,
+            "dim": entry.dim,
+            "heads": [entry.heads_q, entry.heads_kv],
+            "bytes": {"given": given, "forward": forward, "forward_backward": both},
+            "bytes_per_token": round((given + both) / entry.tokens, 1),
+            "one_dense_score_matrix_of_one_head": 2 * entry.tokens**2,
+        }
+    )
+
+
+KINDS: dict[str, Callable[[Entry, Path, Emit], None]] = {"pair": pair, "tune": tune, "memory": memory}
+
+
+def emit_line(found: dict[str, Any]) -> None:
+    """One row to the parent."""
+    print("ROW " + json.dumps(found), flush=True)
