@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kernels.blocksparse.launcher import launch
 from kernels.blocksparse.lists import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
+from kernels.blocksparse.seams import NO_HOST, Host
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, padded_dim
 
 INT32_MAX = 2**31 - 1
@@ -60,6 +61,7 @@ def forward(
     scale: float,
     softcap: float | None = None,
     seams: Seams = NO_SEAMS,
+    host: Host = NO_HOST,
     tuning: tuple[tuple[str, int], ...] = (),
 ) -> None:
     """Compute o and lse on q's device and its current stream.
@@ -74,7 +76,7 @@ def forward(
     variant = forward_variant(q, blocks, softcap, tuning)
     values = forward_values(q, k, v, o, lse, sequences, blocks, scale=scale, softcap=softcap)
     if values:
-        launch(variant, q.device, values, seams)
+        launch(variant, q.device, host.of(variant, values), seams)
 
 
 def forward_variant(

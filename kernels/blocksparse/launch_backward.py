@@ -27,6 +27,7 @@ from kernels.blocksparse.launch import (
 )
 from kernels.blocksparse.launcher import launch
 from kernels.blocksparse.lists import BlockSparse
+from kernels.blocksparse.seams import NO_HOST, Host
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, padded_dim
 from kernels.blocksparse.write_order import with_order
 
@@ -71,6 +72,7 @@ def backward(
     deterministic: bool = False,
     pairs: int | None = None,
     seams: Seams = NO_SEAMS,
+    host: Host = NO_HOST,
     tuning: tuple[tuple[str, int], ...] = (),
     workspace: Workspace | None = None,
 ) -> None:
@@ -96,7 +98,7 @@ def backward(
         scale=scale, softcap=softcap, deterministic=deterministic, pairs=pairs, tuning=tuning,
     )  # fmt: skip
     for variant, values in launches:
-        launch(variant, q.device, values, seams_of(seams, variant.kind))
+        launch(variant, q.device, host.of(variant, values), seams_of(seams, variant.kind))
 
 
 def seams_of(seams: Seams, kind: str) -> Seams:

@@ -14,6 +14,7 @@ from kernels.blocksparse.launch import Sequences
 from kernels.blocksparse.launch_backward import Workspace, backward_launches, make_workspace, seams_of
 from kernels.blocksparse.launcher import launch
 from kernels.blocksparse.lists import BlockSparse
+from kernels.blocksparse.seams import NO_HOST, Host
 from kernels.blocksparse.variant import Seams
 
 
@@ -35,16 +36,19 @@ def backward_pass(
     softcap: float | None,
     deterministic: bool,
     seams: Seams,
+    host: Host = NO_HOST,
 ) -> None:
     """`launch_backward.backward`, and grad_lse: the gradient of lse, float32 and of its shape, any strides, or None."""
     tensors = (dq, dk, dv, q, k, v, o, lse, do, sequences, blocks)
     if grad_lse is None:
-        launch_backward.backward(*tensors, scale=scale, softcap=softcap, deterministic=deterministic, seams=seams)
+        launch_backward.backward(
+            *tensors, scale=scale, softcap=softcap, deterministic=deterministic, seams=seams, host=host
+        )
         return
     workspace = make_workspace(q, sequences, blocks)
     launches = backward_launches(*tensors, workspace, scale=scale, softcap=softcap, deterministic=deterministic)
     for variant, values in launches:
-        launch(variant, q.device, values, seams_of(seams, variant.kind))
+        launch(variant, q.device, host.of(variant, values), seams_of(seams, variant.kind))
         if variant.kind == "preprocess":
             subtract(grad_lse, workspace, sequences, blocks, q.shape[-2])
 

@@ -46,7 +46,8 @@ def block_sparse_forward(
 ) -> tuple[Tensor, Tensor]:
     """(out, lse): see `kernels.blocksparse.api.block_sparse_attention`. lengths: none, or two int32 tensors, cu_seqlens
     (batch + 1,) for packed q (3-D), lengths (batch,) for padded ones (4-D). lists, numbers: `flatten`."""
-    out, lse = _empty_outputs(q, v, lengths)
+    planted = find_seams(seams)
+    out, lse = _empty_outputs(q, v, lengths, planted.host.clears_padding)
     launch.forward(
         _rows(q),
         _rows(k),
@@ -57,7 +58,8 @@ def block_sparse_forward(
         unflatten(lists, numbers),
         scale=scale,
         softcap=softcap or None,
-        seams=find_seams(seams).forward,
+        seams=planted.forward,
+        host=planted.host,
     )
     return out, lse
 
@@ -103,6 +105,7 @@ def block_sparse_backward(
         softcap=softcap or None,
         deterministic=deterministic,
         seams=find_seams(seams).backward,
+        host=find_seams(seams).host,
     )
     return grads
 
@@ -222,11 +225,13 @@ def _rows(x: Tensor) -> Tensor:
     return x if launch.fits(x) else torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
 
 
-def _empty_outputs(q: Tensor, v: Tensor, lengths: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _empty_outputs(
+    q: Tensor, v: Tensor, lengths: Sequence[Tensor], clears_padding: bool = True
+) -> tuple[Tensor, Tensor]:
     """(out, lse); rows of padding are not written by kernels, and are those of rows without keys."""
     out_shape = (*q.shape[:-1], v.shape[-1])
     lse_shape = (q.shape[1], q.shape[0]) if q.dim() == 3 else tuple(q.shape[:-1])
-    if q.dim() == 4 and lengths:
+    if q.dim() == 4 and lengths and clears_padding:
         out = torch.zeros(out_shape, dtype=q.dtype, device=q.device)
         return out, torch.full(lse_shape, -float("inf"), dtype=torch.float32, device=q.device)
     out = torch.empty(out_shape, dtype=q.dtype, device=q.device)

@@ -1,19 +1,50 @@
-"""Named sets of seams: what a planted bug replaces in each kernel of a call. Operators carry only the name; "" is
-correct."""
+"""Named sets of seams: what a planted bug replaces in each kernel of a call, and in what the host hands them. Operators
+carry only the name; "" is correct."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from kernels.blocksparse.variant import NO_SEAMS, Seams
+from torch import Tensor
+
+from kernels.blocksparse.arguments import ARGUMENTS
+from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant
+
+Named: TypeAlias = dict[str, Tensor | int | float]  # the values of a launch, by the names of arguments.py
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a planted bug replaces before a launch.
+
+    values          changes the values that a kernel of this variant is launched with; None: they stay as they are
+    clears_padding  whether outputs start cleared where rows of padding are never written
+    """
+
+    values: Callable[[Variant, Named], Named] | None = None
+    clears_padding: bool = True
+
+    def of(self, variant: Variant, values: Sequence[Tensor | int | float]) -> Sequence[Tensor | int | float]:
+        """The values to launch with, in the order of arguments.py."""
+        if self.values is None:
+            return values
+        names = [name for name, _ in ARGUMENTS[variant.kind]]
+        changed = self.values(variant, dict(zip(names, values, strict=True)))
+        return [changed[name] for name in names]
+
+
+NO_HOST = Host()
 
 
 @dataclass(frozen=True)
 class SeamSet:
-    """The seams of the forward kernel, and those of the backward pass's kernels together."""
+    """The seams of the forward kernel, those of the backward pass's kernels together, and those of the host."""
 
     forward: Seams = NO_SEAMS
     backward: Seams = NO_SEAMS
+    host: Host = NO_HOST
 
 
 _REGISTRY: dict[str, SeamSet] = {"": SeamSet()}

@@ -8,7 +8,7 @@ and in the files beside it whose names begin so; each adds its own to MUTANTS an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TypeAlias
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from kernels.blocksparse.api import block_sparse_attention
 from kernels.blocksparse.lists import BlockSparse, WriteOrder
 from kernels.blocksparse.ops import block_sparse_forward, flatten
-from kernels.blocksparse.seams import SeamSet, register_seams
+from kernels.blocksparse.seams import NO_HOST, Host, SeamSet, register_seams
 from kernels.blocksparse.variant import Seams
 from kernels.mutants.mutant import Mutant
 
@@ -51,14 +51,17 @@ def plant(
     *,
     forward: dict[str, Callable] | None = None,
     backward: dict[str, Callable] | None = None,
+    host: Host = NO_HOST,
     protocol: Callable[[BlockSparse], Protocol] | None = None,
 ) -> None:
-    """A bug in the kernels."""
+    """A bug in the kernels, or in what the host launches them with."""
     known = f"blocksparse!{name}"
-    seams = SeamSet(*(Seams(known, steps) if steps else Seams() for steps in (forward, backward)))
+    replaced = [Seams(known, steps) if steps else Seams() for steps in (forward, backward)]
+    seams = SeamSet(replaced[0], replaced[1], host)
     register_seams(known, seams)
     SEAMS[known] = seams
-    steps = ", ".join([*(forward or {}), *(backward or {})])
+    changed = [f"host.{field.name}" for field in fields(Host) if getattr(host, field.name) != field.default]
+    steps = ", ".join([*(forward or {}), *(backward or {}), *changed])
     call = partial(block_sparse_attention, seams=known)
     MUTANTS[name] = BlockSparseMutant(name, summary, source, steps, call, seams=seams, protocol=protocol)
 

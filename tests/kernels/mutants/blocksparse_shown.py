@@ -3,7 +3,7 @@ kernels' arithmetic and protocol, and of what only a machine sees, are shown in 
 
 Cases share few kernels: float16, head dim 64, tiles of 64 x 64."""
 
-from fuzz.case import Case, Inputs
+from fuzz.case import Case, Inputs, Storage
 from oracles.masks import Causal, Full, Intervals, PerHead, Window
 from oracles.problem import Problem
 
@@ -51,4 +51,26 @@ LISTS: dict[str, tuple[Case, set[str]]] = {
     "rank_groups_collide": (_of(150, 70, mask=PerHead((Causal(), Full()))), {"hang"}),
     "permutation_inverted": (_of(70, 300, mask=Full(), variant={"schedule": "shuffled", "slots": 1}), {"hang"}),
     "tile_launched_twice": (_of(), {"race_two_writes", "dk nan"}),
+}
+
+PACKED = {"layout": "packed"}
+# Bugs of the host, which run the correct kernels
+HOST: dict[str, tuple[Case, set[str]]] = {
+    "packed_keys_begin_with_queries": (_of((70, 80), (30, 90), **PACKED, **FORWARD), WRONG),
+    "query_strides_of_contiguous": (_of(70, 70, inputs=Inputs(q=Storage("bshd")), **FORWARD), WRONG),
+    "padded_offset_of_128": (_of(150, 150, **PACKED), GRADIENTS | {"race_two_writes"}),
+    "lse_stride_of_the_longest": (_of((70, 150), (70, 150), **PACKED), GRADIENTS),
+    "padded_dim_for_dim": (_of(70, 70, dim=40, **FORWARD), WRONG | {"out_of_bounds"}),
+    "padding_unknown_to_backward": (_of((70, 70), (100, 70), mask=Full()), GRADIENTS),
+    "key_tiles_of_queries": (_of(64, 150, mask=Full()), {"dk nan", "hang"}),
+    "padding_not_cleared": (_of((70, 9), (70, 70), **FORWARD), {"o nan", "o padding"}),
+    "bounds_of_the_first_head": (_of(70, 70, mask=PerHead((Causal(), Window(9, 9))), variant=INTERVALS), GRADIENTS),
+    "band_offset_of_the_first_sequence": (
+        _of((70, 70), (100, 70), mask=Causal("bottom_right"), variant=BAND, **FORWARD),
+        WRONG,
+    ),
+    "dq_not_scaled": (_of(70, 70), GRADIENTS),
+    "scale_of_the_first_launch": (_of(70, 70, relations=("scaled_q",), **FORWARD), {"o scaled_q", *WRONG}),
+    "schedule_ignored": (_of(70, 300, mask=Full(), variant={"schedule": "descending", "slots": 1}), {"hang"}),
+    "full_ranks_forgotten": (_of(), {"hang"}),
 }

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 pytest.importorskip("cutlass")
 pytest.importorskip("numba")
 
-from blocksparse_shown import LISTS
+from blocksparse_shown import HOST, LISTS
 
 from fuzz.judge import execute
 from fuzz.targets.bundled_blocksparse import BundledBlockSparse
@@ -50,3 +50,8 @@ def check(name, case, told):
 @pytest.mark.parametrize("name", LISTS)
 def test_wrong_metadata_fails_where_the_correct_one_passes(name):
     check(name, *LISTS[name])
+
+
+@pytest.mark.parametrize("name", HOST)
+def test_a_wrong_launch_fails_where_the_correct_one_passes(name):
+    check(name, *HOST[name])
