@@ -85,7 +85,7 @@ def build(
     for name, value in values.items():
         dtype = _dtype(case, name)
         storage = getattr(case.inputs, name, Storage())
-        strides, span = _strides(tuple(value.shape), storage)
+        strides, span = strides_of(tuple(value.shape), storage)
         start = -(-size // ALIGNMENT) * ALIGNMENT + storage.offset * dtype.itemsize
         stop = start + span * dtype.itemsize
         slots.append(Slot(name, start, stop, tuple(value.shape), strides, dtype))
@@ -108,7 +108,7 @@ def _dtype(case: Case, name: str) -> torch.dtype:
     return case.problem.torch_dtype
 
 
-def _strides(shape: tuple[int, ...], storage: Storage) -> tuple[tuple[int, ...], int]:
+def strides_of(shape: tuple[int, ...], storage: Storage) -> tuple[tuple[int, ...], int]:
     """Strides in elements for (b, h, s, d), or packed (s, h, d), and the number of elements spanned."""
     if storage.order == "expanded":
         return (0,) * len(shape), 1

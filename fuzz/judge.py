@@ -23,10 +23,11 @@ from fuzz.conclude import conclude, proof_findings, shape_findings
 from fuzz.exact_values import STYLES
 from fuzz.execution import INPUTS_LIMIT, PREPARE_LIMIT, Clock, Enter, Raised, call, deadline, run_all
 from fuzz.memory import poison_malloc
+from fuzz.partial import judge_part
 from fuzz.related import Asked, asked
 from fuzz.related import judge as judge_related
 from fuzz.resources import RUNS, Watch
-from fuzz.targets.target import DeviceError, Inspected, Target, Tensors, Varying, refusal
+from fuzz.targets.target import DeviceError, Inspected, Partial, Target, Tensors, Varying, refusal
 from fuzz.verdict import Finding, Place, Verdict
 from oracles import accuracy, determinism, exact
 from oracles.answers import Answers
@@ -49,9 +50,11 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
     refused = refusal(target, case)
     if refused is not None and refused.kind == "cannot":
         return Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
-    clock.start("inputs", INPUTS_LIMIT)
-    pristine = build(case, oracle_device(case, where))
     try:
+        if isinstance(target, Partial) and target.ctas_of(case):
+            return judge_part(case, target, clock)
+        clock.start("inputs", INPUTS_LIMIT)
+        pristine = build(case, oracle_device(case, where))
         if refused is not None:
             return _expect_refusal(case, target, pristine.to(where), clock, refused.why)
         watch = Watch.start(where)
@@ -113,7 +116,8 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
         return conclude(case, findings, clock, executions)
     unstable = determinism.compare([e.answers for e in executions])
     judged = executions if unstable else executions[:1]
-    judgements = [accuracy.judge(problem, e.answers, right, same) for e in judged]
+    clears = getattr(target, "clears_padding", False)  # rows of padding hold what rows without keys do
+    judgements = [accuracy.judge(problem, e.answers, right, same, padding=clears) for e in judged]
     bad = [j for j in judgements if j.findings]
     worst = max(judgements, key=lambda j: (len(j.findings) > 0, j.ratio))
     may_differ = target.may_differ(case) if isinstance(target, Varying) else frozenset()

@@ -27,7 +27,7 @@ from fuzz.related import as_plain
 from fuzz.runner import Runner
 from fuzz.signature import explains, look_alike, root, signature
 from fuzz.targets.registry import load, targets
-from fuzz.targets.target import Device, Target, refusal
+from fuzz.targets.target import Device, Partial, Target, refusal
 from fuzz.verdict import Signature, Verdict, summary
 
 LANE_CASES = 25  # the least, and the most, cases of a lane: the unit of work that a worker takes
@@ -147,7 +147,7 @@ class Worker:
                 target(record.ratio, label=f"error / budget of {lane.target}")
 
         self._idle_since = time.perf_counter()
-        explore(lane, cases_of(under_test, self.wanted), loop)
+        explore(lane, cases_of(under_test, self.wanted), loop, standing(lane, under_test))
         if broken:
             raise broken[0]
         return new
@@ -268,10 +268,19 @@ def cases_of(under_test: Target, wanted: Settings):
     return strategies.cases(under_test, strategies.SIZES[wanted.size], wanted.repeats)
 
 
-def explore(lane: Lane, drawn: SearchStrategy[Case], each: Callable[[Case], None]) -> None:
-    """Calls `each` on the cases of a lane. They depend on the lane alone, but for lanes of CLIMBING_CASES and more, in
-    which Hypothesis climbs on what `each` tells it. The examples that it begins with are left out: they make the least
-    of nearly every choice, so that they are small, and alike in every lane."""
+def standing(lane: Lane, under_test: Target) -> tuple[Case, ...]:
+    """The cases that a session of a target begins with: none in any other lane than its first."""
+    return under_test.standing() if isinstance(under_test, Partial) and lane.index == 0 else ()
+
+
+def explore(
+    lane: Lane, drawn: SearchStrategy[Case], each: Callable[[Case], None], first: tuple[Case, ...] = ()
+) -> None:
+    """Calls `each` on the cases of a lane; `first` take the places of the first ones drawn. They depend on the lane
+    alone, but for lanes of CLIMBING_CASES and more, in which Hypothesis climbs on what `each` tells it. The examples
+    that it begins with are left out: they make the least of nearly every choice, so that they are small, and alike in
+    every lane."""
+    waiting = list(first)
     left_out = next(n for n in count(1) if n > min((lane.cases + n) // 10, SMALL_EXAMPLES))
     met = 0
 
@@ -288,7 +297,7 @@ def explore(lane: Lane, drawn: SearchStrategy[Case], each: Callable[[Case], None
         nonlocal met
         met += 1
         if met > left_out:
-            each(case)
+            each(waiting.pop(0) if waiting else case)
 
     loop()
 

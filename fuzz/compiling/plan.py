@@ -16,7 +16,7 @@ import msgspec
 
 from fuzz.case import Case
 from fuzz.compiling.build import Build, Compiled
-from fuzz.session import Settings, cases_of, explore
+from fuzz.session import Settings, cases_of, explore, standing
 from fuzz.session import plan as lanes_of
 from fuzz.targets.registry import load, targets
 from fuzz.targets.target import refusal
@@ -57,6 +57,6 @@ def plan(wanted: Settings, arch: str, only: tuple[str, ...] = (), seconds: float
             if refusal(target, case) is None:
                 uses.update(target.builds(case, arch))
 
-        explore(lane, cases_of(target, wanted), count)
+        explore(lane, cases_of(target, wanted), count, standing(lane, target))
     builds = tuple(build for build, _ in uses.most_common())
     return Plan(builds, {build.key: uses[build] for build in builds}, dict(drawn))

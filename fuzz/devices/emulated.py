@@ -48,6 +48,7 @@ class EmulatedDevice:
         self.watch: Callable[[Build, Report], None] | None = None
         self._loaded: dict[str, LoadedKernel] = {}
         self._unwritten = Unwritten()
+        self._only: tuple[int, ...] | None = None
         self._trace, self._runs = "", 0
         self._timelines: list[Timeline] = []
 
@@ -57,8 +58,9 @@ class EmulatedDevice:
             self._loaded[build.key] = self.emulator.load(obtain(build).folder)
         return self._loaded[build.key]
 
-    def begin(self, emulator: Emulator) -> None:
-        """The launches that follow are another run, on `emulator`."""
+    def begin(self, emulator: Emulator, only: tuple[int, ...] = ()) -> None:
+        """The launches that follow are another run, on `emulator`; of some CTAs of each grid only, if so."""
+        self._only = only or None
         self.emulator = replace(emulator, trace=True) if self._trace else emulator
         self.launched.clear()
         self._timelines = []
@@ -78,9 +80,9 @@ class EmulatedDevice:
         build = build_of(variant, self.arch, seams)
         kernel = self.load(build)
         emulator = replace(self.emulator, budget=self.budget) if self.budget else self.emulator
+        instead = self.instead.get(build.key)
         try:
-            instead = self.instead.get(build.key)
-            report = kernel(*values, emulator=emulator, written=self._unwritten, instead=instead)
+            report = kernel(*values, emulator=emulator, written=self._unwritten, only=self._only, instead=instead)
         except Unimplemented as error:
             raise DeviceError("reject", (), {"emulator": f"the emulator does not know it yet: {error}"}) from error
         if self.watch is not None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from fuzz.case import Case
 from fuzz.compiling import Build, obtain
 from fuzz.size import Size
+from fuzz.targets import blocksparse_partial
 from fuzz.targets.as_text import ScriptError, Text
 from fuzz.targets.base import AutogradTarget, cuda_present
 from fuzz.targets.blocksparse_blocks import LISTS, MASKS, SCHEDULES, TILES, blocks_of, default_variant, expressible
@@ -39,6 +40,7 @@ from kernels.blocksparse.lists import BlockSparse
 from kernels.blocksparse.variant import Seams, Variant
 from kernels.mutants.names import BLOCKSPARSE as MUTANTS  # made by python -m kernels.mutants
 from oracles import metadata, protocol
+from oracles.answers import Answers
 from oracles.metamorphic import Demand
 from oracles.numerics import FUSED
 from oracles.problem import Problem, cumulative
@@ -61,6 +63,7 @@ _KNOWN = {
     "slots": range(1, 1025),
     "warps": ("in_order", "random", "starve_oldest", "one_first"),
     "seed": range(1 << 31),
+    "ctas": blocksparse_partial.Ctas(),
 }
 
 
@@ -77,10 +80,11 @@ class BundledBlockSparse(AutogradTarget):
         self.summary = "kernels.blocksparse" + (f" with the planted bug {mutant}" if mutant else "")
         self.support = _SUPPORT
         self.numerics = FUSED
-        self.rules = _RULES
+        self.rules = _RULES + blocksparse_partial.rules(device == "emulator")
         self.variants = (default_variant(),)
         # A row's rescaling waits for its warp's other rows, whose keys may be later ones: same value, other rounding.
         self.relations: dict[str, Demand] = {"future_changed": "budget"}
+        self.clears_padding = True
         self.same_options: frozenset[str] = frozenset()
         self.pairs_per_second = 1e9 if device == "cuda" else 2e4
         self._visited: protocol.Visits | None = None  # of the case at hand
@@ -211,6 +215,27 @@ class BundledBlockSparse(AutogradTarget):
             return super().run(case, tensors)
         except DeviceError as error:
             raise self._explained(error, int(options.get("slots", SLOTS))) from error
+
+    def ctas_of(self, case: Case) -> tuple[int, ...]:
+        """See target.Partial; a value that is not known is refused by the rules."""
+        return () if _strange(case) else blocksparse_partial.ctas_of(case)
+
+    def prepare_part(self, case: Case) -> None:
+        """See target.Partial."""
+        for build in self.builds(case, self.arch()):
+            obtain(build)
+        self._part = blocksparse_partial.prepare_part(case, self._changed)
+
+    def run_part(self, case: Case, tensors: Tensors, into: Answers, repeat: int) -> Execution:
+        """See target.Partial."""
+        from kernels.blocksparse.seams import find_seams
+
+        seams = find_seams(self._seams).forward
+        return Execution(into, blocksparse_partial.run_part(case, tensors, into, repeat, self._part, seams))
+
+    def standing(self) -> tuple[Case, ...]:
+        """See target.Partial; on the emulated GPU only."""
+        return blocksparse_partial.standing(self.name) if self.device == "emulator" else ()
 
     def trace_to(self, path: str) -> None:
         """See fuzz.runner.hooks.Traced; of the emulated GPU only."""

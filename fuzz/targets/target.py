@@ -184,6 +184,24 @@ def demand(target: Target, relation: str) -> Demand:
     return "budget" if found == "bitwise" and not target.deterministic else found
 
 
+@runtime_checkable
+class Partial(Target, Protocol):
+    """A target that can run some CTAs of its forward kernel, so that a case may be larger than the machine's memory:
+    fuzz/partial.py."""
+
+    def ctas_of(self, case: Case) -> tuple[int, ...]:
+        """The CTAs that a case names, by their linear index in the grid; none where all of them run."""
+
+    def prepare_part(self, case: Case) -> None:
+        """Compiles what `run_part` launches, and makes its metadata."""
+
+    def run_part(self, case: Case, tensors: Tensors, into: Answers, repeat: int) -> Execution:
+        """Runs those CTAs; O and LSE go to `into`, of the whole problem's shapes."""
+
+    def standing(self) -> tuple[Case, ...]:
+        """Cases that every session begins with, since no strategy draws them."""
+
+
 @dataclass(frozen=True)
 class _Check:
     why: Callable[[Support], str]
@@ -228,13 +246,16 @@ _CHECKS: tuple[_Check, ...] = (
     ),
     _Check(lambda s: "contiguous, aligned tensors only", lambda s, c: not s.strides and not _plain(c)),
     _Check(lambda s: "no backward", lambda s, c: not s.backward and c.problem.backward),
+    # the last one: see refusal
     _Check(lambda s: f"more than {s.max_pairs} (query, key) pairs", lambda s, c: c.problem.pairs > s.max_pairs),
 )
 
 
 def refusal(target: Target, case: Case) -> Refusal | None:
-    """Why `target` does not take `case`, or None. Reads only the declared data."""
-    for check in _CHECKS:
+    """Why `target` does not take `case`, or None. Reads only the declared data. The number of pairs of a case of which
+    only a part is run does not matter."""
+    partly = isinstance(target, Partial) and bool(target.ctas_of(case))
+    for check in _CHECKS[:-1] if partly else _CHECKS:
         if check.bad(target.support, case):
             return Refusal("cannot", check.why(target.support))
     for rule in target.rules:

@@ -173,7 +173,7 @@ class _Loop:
 
     def taint(self, form: Form, operands: list[Value]) -> None:
         """The result's taint: that of its integer operands, and the lanes whose 32-bit result overflowed. A mask of
-        bits (and) takes what it wants on purpose and ends the taint."""
+        bits (and) takes what it wants on purpose and ends the taint, unless it only aligns an address."""
         b = self.b
         taints = self.function.args[6]
 
@@ -186,17 +186,29 @@ class _Loop:
             return outside, b.inttoptr(where, I32.as_pointer())
 
         total: Value = ir.Constant(I32, 0)
-        if not form.name.startswith("and."):
+        if not form.name.startswith("and.") or form.name == "and.b64":
             for i, kind in enumerate(form.operands):
                 if kind in ("b16", "b32", "b64"):
                     outside, pointer = at(1 + i)
                     total = b.or_(total, b.select(outside, ir.Constant(I32, 0), b.load(pointer, align=4)))
+        if form.name == "and.b64":
+            total = b.and_(total, b.bitcast(aligns(b, operands), I32))
         wrapped = overflow(b, form.name, operands)
         if wrapped is not None:
             total = b.or_(total, b.bitcast(wrapped, I32))
         _, pointer = at(0)
         old = b.load(pointer, align=4)
         b.store(b.or_(b.and_(old, b.not_(self.active)), b.and_(total, self.active)), pointer, align=4)
+
+
+def aligns(b: ir.IRBuilder, operands: list[Value]) -> Value:
+    """The lanes in which `and` clears the last bits of a 64-bit number and keeps all others: a mask of -1 … -4096."""
+    t = vec(I64)
+    found = []
+    for x in operands:
+        negative = b.icmp_signed("<", x, splat(t, 0))
+        found.append(b.and_(negative, b.icmp_signed(">=", x, splat(t, -4096))))
+    return b.or_(*found)
 
 
 def overflow(b: ir.IRBuilder, name: str, operands: list[Value]) -> Value | None:

@@ -252,6 +252,8 @@ def test_wrapped_index_arithmetic_is_found_before_it_strays():
     assert run("mov.b32 %r1, 3;" + index.format(stride=1), words(4)).ok
     hashed = "mov.b32 %r1, 65537;" + index.format(stride="65536; and.b32 %r0, %r0, 3")
     assert run(hashed, words(4)).ok  # bits taken on purpose
+    aligned = wraps.replace("ld.global", "add.s64 %d0, %d0, 14; and.b64 %d0, %d0, -16; ld.global")
+    assert kinds(run(aligned, words(4))) == {"32-bit arithmetic wrapped in an address"}
 
 
 def test_copies_arrive_only_when_they_are_waited_for():

@@ -1,0 +1,116 @@
+"""Some CTAs of the block-sparse forward kernel, on the emulated GPU: `variant={"ctas": "7,9000"}`.
+
+With it a case may have millions of tokens, and shows what happens to an index there: see fuzz/partial.py. The block
+lists come from the parameters of a band, so nothing of the size of the mask is ever made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fuzz.case import Case, Inputs, Storage
+from fuzz.targets.blocksparse_blocks import blocks_of, default_variant
+from fuzz.targets.blocksparse_devices import connect, emulated, emulator_of
+from fuzz.targets.blocksparse_sessions import kernels_for
+from fuzz.targets.target import Rule, Tensors
+from kernels.blocksparse.lists import BlockSparse
+from kernels.blocksparse.variant import Seams
+from oracles.answers import Answers
+from oracles.masks import Window
+from oracles.problem import Problem
+
+MOST = 64  # CTAs of a case
+
+
+class Ctas:
+    """The values of the option: linear indices in the grid of the forward kernel, with commas; '' for all."""
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, str) and re.fullmatch(r"(\d{1,10}(,\d{1,10})*)?", value) is not None
+
+    def __repr__(self) -> str:
+        return "CTAs with commas"
+
+
+def ctas_of(case: Case) -> tuple[int, ...]:
+    """The CTAs that the case names; none: all of them run."""
+    text = str(case.variant.get("ctas", ""))
+    return tuple(dict.fromkeys(int(number) for number in text.split(","))) if text else ()
+
+
+def standing(target: str) -> tuple[Case, ...]:
+    """What every session of the emulated kernel begins with: the first and the last CTAs at 2,000,000 tokens, with rows
+    far apart (bshd) and with heads far apart (bhsd): offsets beyond 2 ** 32 elements."""
+    cases = []
+    for order, heads_q, heads_kv in (("bshd", 40, 20), ("bhsd", 20, 20)):
+        problem = Problem(
+            (2_000_000,), (2_000_000,), heads_q, heads_kv, 128, 128, "float16", mask=Window(70, 5), backward=False
+        )
+        (kernel,) = [one for one in kernels_for(problem) if one["mask"] == "band"]
+        last = heads_q * -(-2_000_000 // kernel["tile_m"]) - 1
+        storage = Storage(order)  # type: ignore[arg-type]
+        inputs = Inputs(q=storage, k=storage, v=storage)
+        variant = kernel | {"ctas": f"7,9000,{last // 2},{last}"}
+        cases.append(Case(target, problem, inputs, variant, repeats=2))
+    return tuple(cases)
+
+
+def run_part(case: Case, tensors: Tensors, into: Answers, repeat: int, blocks: BlockSparse, seams: Seams) -> str:
+    """Launches the CTAs that the case names; the names of what was launched."""
+    from kernels.blocksparse import launch
+
+    device, p = emulated(), case.problem
+    device.begin(emulator_of(default_variant() | case.variant, repeat), only=ctas_of(case))
+    begin = torch.zeros(p.batch, dtype=torch.int32)
+    lengths = [torch.tensor(x, dtype=torch.int32) for x in (p.lengths_q, p.lengths_k)]
+    q, k, v, o = (x.transpose(1, 2) for x in (tensors.q, tensors.k, tensors.v, into.o))
+    assert into.lse is not None
+    scale = p.dim**-0.5 if p.scale is None else p.scale
+    sequences = launch.Sequences(begin, lengths[0], begin, lengths[1])
+    launch.forward(
+        q, k, v, o, into.lse, sequences, blocks, scale=scale, softcap=p.softcap or None, seams=seams
+    )  # fmt: skip
+    return ", ".join(device.launched)
+
+
+def prepare_part(case: Case, changed: Callable[[BlockSparse], BlockSparse]) -> BlockSparse:
+    """Connects the device; the block lists of the whole problem."""
+    connect("emulator")
+    return changed(blocks_of(case))
+
+
+def _cannot(case: Case, emulated_here: bool) -> bool:
+    p, options = case.problem, default_variant() | case.variant
+    ctas = ctas_of(case)
+    if not ctas:
+        return False
+    fits = all(x % 8 == 0 for s in (case.inputs.q, case.inputs.k, case.inputs.v) for x in (s.pad, s.offset))
+    band: Any = p.mask
+    grid = p.batch * p.heads_q * -(-p.len_q // int(options["tile_m"]))
+    return not (
+        emulated_here
+        and not p.backward
+        and p.layout == "padded"
+        and not p.ragged
+        and min(p.len_q, p.len_k) > 0
+        and isinstance(band, Window)
+        and options["mask"] == "band"
+        and options["lists"] == "csr"
+        and fits
+        and not case.relations
+        and len(ctas) <= MOST
+        and max(ctas) < grid
+    )
+
+
+def rules(emulated_here: bool) -> tuple[Rule, ...]:
+    """What a case that names CTAs has to be."""
+    why = (
+        "ctas: on the emulated GPU only, of a forward pass over padded sequences of one length, with a window as mask, "
+        f"mask='band', lists='csr', 16-byte aligned rows and no relations; at most {MOST}, inside the grid"
+    )
+    return (Rule(why, lambda case: _cannot(case, emulated_here)),)

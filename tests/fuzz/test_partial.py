@@ -1,0 +1,99 @@
+"""Some CTAs of a launch at 2,000,000 tokens, on a machine without the memory for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from fuzz.case import Case, Inputs, Storage, from_json, to_json
+from fuzz.judge import execute
+from fuzz.partial import reserved
+from fuzz.session import Lane, Settings, cases_of, explore, standing
+from fuzz.targets.blocksparse_devices import emulator_there
+from fuzz.targets.registry import load
+from fuzz.targets.target import refusal
+from fuzz.verdict import Verdict
+from oracles.masks import Causal, Window
+from oracles.problem import Problem
+
+CACHE = Path(__file__).parents[2] / ".attnfuzz" / "test-cache"
+PROBLEM = Problem((5000,), (5000,), 4, 2, 64, 64, "float16", mask=Window(70, 5), backward=False)
+KERNEL = {"tile_m": 64, "tile_n": 128, "mask": "band"}
+needs_emulator = pytest.mark.skipif(not emulator_there(), reason="needs the emulated GPU")
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(CACHE))
+
+
+def run(case: Case) -> Verdict:
+    return execute(case, load(case.target), lambda phase, limit: None)
+
+
+def test_reserved_memory_takes_none_until_it_is_touched() -> None:
+    x = reserved((4, 1 << 30, 128), torch.float16, Storage("bhsd"))
+    x[3, (1 << 30) - 1, 127] = 2.0
+    assert x.nbytes == 1 << 40 and float(x[3, (1 << 30) - 1, 127]) == 2.0 and float(x[2, 5, 5]) == 0.0
+
+
+@needs_emulator
+@pytest.mark.parametrize("order", ["bshd", "bhsd"])
+def test_the_named_ctas_are_right_wherever_their_rows_are(order) -> None:
+    storage = Storage(order)
+    inputs = Inputs(q=storage, k=storage, v=storage)
+    for ctas in ("0", "7,9,200", "315"):  # rows with few keys, with many, the last tile
+        verdict = run(Case("blocksparse", PROBLEM, inputs, KERNEL | {"ctas": ctas}, repeats=2))
+        assert verdict.outcome == "pass" and verdict.ratio > 0, verdict
+
+
+@needs_emulator
+def test_a_wrong_answer_says_in_which_rows() -> None:
+    verdict = run(Case("blocksparse!sums_not_rescaled", PROBLEM, Inputs(), KERNEL | {"ctas": "3"}, repeats=1))
+    assert {(f.tensor, f.kind) for f in verdict.findings} == {("o", "wrong"), ("lse", "wrong")}
+    assert all(f.message.startswith("rows ") and "batch 0, head" in f.message for f in verdict.findings)
+
+
+@needs_emulator
+def test_an_index_that_wraps_is_found_at_two_million_tokens_and_the_correct_kernel_passes() -> None:
+    rows_apart, heads_apart = load("blocksparse").standing()
+    assert rows_apart.problem.len_q == 2_000_000
+    assert run(rows_apart).outcome == run(heads_apart).outcome == "pass"
+    wrong = run(msgspec.structs.replace(rows_apart, target="blocksparse!key_offset_wraps"))
+    assert {f.kind for f in wrong.findings} == {"32-bit_arithmetic_wrapped_in_an_address"}
+    assert "the address of k[0, " in wrong.findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("problem", "variant"),
+    [
+        (PROBLEM, {"ctas": "316"}),  # outside the grid
+        (PROBLEM, {"ctas": "7 9"}),
+        (PROBLEM, {"ctas": "7", "mask": "bits"}),
+        (PROBLEM, {"ctas": "7", "lists": "padded"}),
+        (msgspec.structs.replace(PROBLEM, mask=Causal()), {"ctas": "7"}),
+        (msgspec.structs.replace(PROBLEM, backward=True), {"ctas": "7"}),
+        (msgspec.structs.replace(PROBLEM, lengths_q=(2_000_000,), lengths_k=(2_000_000,)), {}),  # all CTAs
+    ],
+)
+def test_what_cannot_be_run_in_part_is_refused(problem: Problem, variant: dict) -> None:
+    refused = refusal(load("blocksparse"), Case("blocksparse", problem, Inputs(), KERNEL | variant))
+    assert refused is not None and refused.kind == "cannot"
+
+
+def test_a_case_with_ctas_is_json_like_any_other() -> None:
+    for case in load("blocksparse").standing():
+        assert from_json(to_json(case)) == case and refusal(load("blocksparse"), case) is None
+
+
+@needs_emulator
+def test_a_session_begins_with_the_standing_cases() -> None:
+    target, wanted = load("blocksparse"), Settings(targets=("blocksparse",), size="small")
+    for index, expected in ((0, target.standing()), (1, ())):
+        lane, seen = Lane("blocksparse", index, 5, 3), []
+        explore(lane, cases_of(target, wanted), seen.append, standing(lane, target))
+        assert len(seen) == 5 and tuple(c for c in seen if "ctas" in c.variant) == expected
+        assert tuple(seen[: len(expected)]) == expected
