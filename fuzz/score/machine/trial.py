@@ -1,0 +1,230 @@
+"""One bug on trial: its kernel runs changed on the emulated GPU, and the harness judges the cases that come to it.
+
+In this process: the emulator bounds every access, and a launch has a budget of micro-operations taken from the clean
+kernel's, so that an endless loop ends. A case that never comes to the changed instruction gives the clean verdict and
+is not run again. What a missed bug did to values and answers is looked at over a wider list of cases.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from msgspec.structs import replace
+
+from fuzz.arena import build as build_inputs
+from fuzz.case import Case
+from fuzz.compiling import Build
+from fuzz.devices.emulator import PtxModule, Report
+from fuzz.devices.emulator.emulator import Emulator
+from fuzz.judge import execute
+from fuzz.score.machine.configs import Config, builds_of, cases_of, config
+from fuzz.score.machine.draw import mutated, text_of
+from fuzz.score.machine.operators import NOTHING, changed
+from fuzz.score.machine.values import Bug, Result
+from fuzz.signature import root
+from fuzz.targets.blocksparse_devices import connect, emulated
+from fuzz.targets.bundled_blocksparse import BundledBlockSparse
+from fuzz.targets.target import DeviceError
+from fuzz.verdict import Verdict
+from oracles.answers import Answers
+
+CASES = 20  # on the list that has to find a bug
+WIDE = 40  # on the one that shows what a missed bug does; it begins with the list
+SLOWER = 10  # times the clean kernel's micro-operations make an endless loop
+MORE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Clean:
+    """A case with the unchanged kernels: the lines that it comes to, by build, and the micro-operations of its longest
+    launch."""
+
+    case: Case
+    reached: dict[str, frozenset[int]]
+    longest: int
+
+
+class CleanFails(AssertionError):
+    """The unchanged kernels fail one of the cases: there is nothing to score until that is mended."""
+
+
+@lru_cache
+def clean_cases(of: Config, seed: int) -> tuple[Clean, ...]:
+    """The WIDE cases of a configuration with what the unchanged kernels do. Raises CleanFails."""
+    return tuple(_clean(case) for case in cases_of(of, WIDE, seed))
+
+
+def try_bug(bug: Bug, seed: int) -> Result:
+    """Runs the listed cases until one finds the bug."""
+    began = time.perf_counter()
+    of = config(bug.config)
+    listed = clean_cases(of, seed)[:CASES]
+    key = builds_of(of)[bug.kind].key
+    reaching = [position for position, clean in enumerate(listed, 1) if bug.line in clean.reached.get(key, ())]
+    result = Result(bug.id, bug, "missed" if reaching else "not_reached", reaching=len(reaching))
+    with _changed(key, mutated(bug, of)):
+        for runs, position in enumerate(reaching, 1):
+            verdict = _judged(listed[position - 1])
+            if verdict.bad:
+                result = _found(result, verdict, position, runs)
+                break
+    result = replace(result, seconds=round(time.perf_counter() - began, 3))
+    return result if result.status == "found" else look_closer(result, seed)
+
+
+def look_closer(result: Result, seed: int) -> Result:
+    """What a bug that the list missed does over the wider list: whether one of its cases finds it, whether any answer
+    changes by a bit, whether its instruction ever gives another value."""
+    bug = result.bug
+    of = config(bug.config)
+    key = builds_of(of)[bug.kind].key
+    wide = clean_cases(of, seed)
+    reaching = [(n, clean) for n, clean in enumerate(wide, 1) if bug.line in clean.reached.get(key, ())]
+    if not reaching:
+        return result
+    probe = probed(bug)
+    differs = None
+    if probe is not None:
+        with _changed(key, changed(text_of(of, bug.kind), bug.line, bug.span, probe)):
+            differs = any(_traps(clean) for _, clean in reaching)
+    if differs is False:
+        return replace(result, same_values=True, same_bits=True)
+    late, same = 0, True
+    with _changed(key, mutated(bug, of)):
+        for n, clean in reaching:
+            if n > CASES and _judged(clean).bad:
+                late, same = n, False
+                break
+            same = same and _answers(clean) == _clean_answers(clean.case)
+    return replace(result, late=late, same_values=None if differs is None else not differs, same_bits=same)
+
+
+def probed(bug: Bug) -> str | None:
+    """PTX that traps where the changed instruction would give another value than the clean one, and then runs the clean
+    one; None for changes whose effect is not a value."""
+    before, after = bug.before, bug.after
+    if before.startswith("@"):
+        guard, _, _ = before.partition(" ")
+        if after == NOTHING:
+            return f"{{ {guard} trap; {before} }}"
+        other = "@" + guard[2:] if guard.startswith("@!") else "@!" + guard[1:]
+        return f"{{ {other} trap; {before} }}" if not after.startswith("@") else None
+    if bug.operator == "copy_unguarded":
+        size, given = re.findall(r"[^\s,;]+", before)[-2:]
+        return f"{{ .reg .pred %differs; setp.ne.b32 %differs, {size}, {given}; @%differs trap; {before} }}"
+    m = re.match(r"([\w.:]+) (%(?:p|rs|rd|r|f)\d+),", before)
+    if not m or m.group(1).startswith(("ldmatrix", "atom", "st.", "red.", "cp.")):
+        return None
+    target = m.group(2)
+    kind = {"p": "pred", "rs": "b16", "rd": "b64"}.get(re.sub(r"\d", "", target[1:]), "b32")
+    other = f"mov.{kind} %other, {target};" if after == NOTHING else after.replace(target, "%other", 1)
+    differs = f"setp.ne.{kind} %differs, %other, {target};"
+    if kind == "pred":
+        differs = f"xor.pred %differs, %other, {target};"
+    return f"{{ .reg .{kind} %other; .reg .pred %differs; {other} {before} {differs} @%differs trap; }}"
+
+
+def _clean(case: Case) -> Clean:
+    reached: dict[str, set[int]] = {}
+    longest = 0
+
+    def watch(build: Build, report: Report) -> None:
+        nonlocal longest
+        reached.setdefault(build.key, set()).update(report.reached)
+        longest = max(longest, report.executed)
+
+    device = emulated()
+    device.watch = watch
+    try:
+        verdict = execute(case, _target(), _enter)
+    finally:
+        device.watch = None
+    if verdict.bad:
+        raise CleanFails(f"case {case.id}: the unchanged kernels give {verdict.outcome}: {verdict.findings}")
+    return Clean(case, {key: frozenset(found) for key, found in reached.items()}, longest)
+
+
+@contextmanager
+def _changed(key: str, text: str) -> Iterator[None]:
+    """Inside, the kernel of that build runs as `text` says."""
+    device = emulated()
+    device.instead[key] = PtxModule(Emulator(), text)
+    try:
+        yield
+    finally:
+        del device.instead[key]
+
+
+def _judged(clean: Clean) -> Verdict:
+    device = emulated()
+    device.budget = SLOWER * clean.longest + MORE
+    try:
+        return execute(clean.case, _target(), _enter)
+    finally:
+        device.budget = None
+
+
+def _found(result: Result, verdict: Verdict, position: int, runs: int) -> Result:
+    first = root(verdict)
+    by = f"{first.oracle}:{first.kind}" if first else verdict.outcome
+    if verdict.outcome == "hang":
+        by = "emulator:hang"
+    message = first.message[:300] if first else verdict.reason[:300]
+    return replace(result, status="found", by=by, message=message, case_id=verdict.case_id, cases=position, runs=runs)
+
+
+def _traps(clean: Clean) -> bool:
+    """Whether a trap is met."""
+    met = False
+
+    def watch(build: Build, report: Report) -> None:
+        nonlocal met
+        met = met or any(one.kind == "trap" for one in report.findings)
+
+    emulated().watch = watch
+    try:
+        _answers(clean)
+    finally:
+        emulated().watch = None
+    return met
+
+
+@lru_cache(maxsize=1024)
+def _clean_answers(case: Case) -> dict[str, bytes] | None:
+    return _answers(Clean(case, {}, 1 << 40))
+
+
+def _answers(clean: Clean) -> dict[str, bytes] | None:
+    """The bits of every answer that owes them, of one run; None where the device ends it."""
+    device, target, case = emulated(), _target(), clean.case
+    arena = build_inputs(case, "cpu")
+    device.budget = SLOWER * clean.longest + MORE
+    try:
+        target.prepare(case, arena.tensors())
+        answers: Answers = target.run(case, arena.tensors()).answers
+    except DeviceError:
+        return None
+    finally:
+        device.budget = None
+    may_differ = target.may_differ(case)
+    return {
+        name: bytes(tensor.contiguous().view(torch.uint8).numpy())
+        for name, tensor in answers.items()
+        if name not in may_differ
+    }
+
+
+@lru_cache
+def _target() -> BundledBlockSparse:
+    connect("emulator")
+    return BundledBlockSparse("emulator")
+
+
+def _enter(phase: str, limit: float) -> None:
+    """Phases are not limited here; the pool ends a worker that takes too long."""

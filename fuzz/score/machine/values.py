@@ -1,0 +1,136 @@
+"""What travels: a machine-made bug, what became of it, and the score of many."""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Status: TypeAlias = Literal["found", "missed", "equivalent", "not_reached"]
+
+
+class Bug(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One changed instruction: of which kernel, what stood there, and what stands there now.
+
+    config  of configs.CONFIGS; with `kind` (forward, backward, …) it names the kernel
+    line    of the PTX, where the instruction begins; it has `span` lines
+    """
+
+    config: str
+    kind: str
+    operator: str
+    line: int
+    before: str
+    after: str
+    span: int = 1
+
+    @property
+    def id(self) -> str:
+        """Eight hexadecimal digits. They depend on what the compiler made of the kernel."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:8]
+
+
+class Result(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of a bug.
+
+    status    found: by one of the listed cases; missed: by none of them; equivalent: missed, and it is argued why
+              nothing could find it; not_reached: no case came to the instruction
+    by        oracle and kind of the first finding, such as 'emulator:race_two_writes' or 'accuracy:budget'
+    cases     how many of the list there were up to the one that found it, with those that never come to the instruction
+    runs      how many of these were run, because they come to the instruction
+    reaching  cases of the list that come to the instruction
+    late      the position in the wider list of the case that found what the list had missed, 0: none
+    same_values   over the wider list: the changed instruction gave the same value (took the same branch) each time
+    same_bits     over the wider list: all answers were the same to the bit, and nothing was found
+    rule      why it is equivalent: a rule that was checked, or `argued` with the argument
+    """
+
+    id: str
+    bug: Bug
+    status: Status
+    by: str = ""
+    message: str = ""
+    case_id: str = ""
+    cases: int = 0
+    runs: int = 0
+    reaching: int = 0
+    seconds: float = 0.0
+    late: int = 0
+    same_values: bool | None = None
+    same_bits: bool | None = None
+    rule: str = ""
+    argument: str = ""
+
+
+class Share(msgspec.Struct, frozen=True):
+    """Counts of one operator, or of one check."""
+
+    name: str
+    bugs: int
+    found: int
+    equivalent: int
+    missed: int
+    not_reached: int
+
+
+class MachineScore(msgspec.Struct, frozen=True):
+    """The score of `count` bugs drawn with `seed`.
+
+    rate     found / (found + missed): those that are equivalent, and those that no case comes to, are left out
+    cases    median and worst number of cases up to the finding, over the bugs found
+    seconds  of all bugs together, and the median of a bug
+    """
+
+    count: int
+    seed: int
+    found: int
+    missed: int
+    equivalent: int
+    not_reached: int
+    rate: float
+    median_cases: float
+    worst_cases: int
+    seconds: float
+    median_seconds: float
+    operators: tuple[Share, ...]
+    kinds: tuple[Share, ...]
+    checks: dict[str, int]
+    survivors: tuple[Result, ...]
+
+
+def score(results: list[Result], count: int, seed: int) -> MachineScore:
+    """The score of these results; `count`: how many were asked for."""
+    found = [one for one in results if one.status == "found"]
+    missed = sum(one.status == "missed" for one in results)
+    checks: dict[str, int] = {}
+    for one in found:
+        checks[one.by] = checks.get(one.by, 0) + 1
+    return MachineScore(
+        count,
+        seed,
+        len(found),
+        missed,
+        sum(one.status == "equivalent" for one in results),
+        sum(one.status == "not_reached" for one in results),
+        round(len(found) / max(len(found) + missed, 1), 4),
+        statistics.median([one.cases for one in found] or [0]),
+        max([one.cases for one in found], default=0),
+        round(sum(one.seconds for one in results), 1),
+        round(statistics.median([one.seconds for one in results] or [0.0]), 2),
+        _shares(results, "operator"),
+        _shares(results, "kind"),
+        dict(sorted(checks.items(), key=lambda item: -item[1])),
+        tuple(one for one in results if one.status != "found"),
+    )
+
+
+def _shares(results: list[Result], field: str) -> tuple[Share, ...]:
+    names = dict.fromkeys(getattr(one.bug, field) for one in results)
+    counted = []
+    for name in names:
+        mine = [one.status for one in results if getattr(one.bug, field) == name]
+        counts = [mine.count(status) for status in ("found", "equivalent", "missed", "not_reached")]
+        counted.append(Share(name, len(mine), *counts))
+    return tuple(counted)
