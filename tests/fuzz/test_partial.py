@@ -13,6 +13,7 @@ from fuzz.judge import execute
 from fuzz.partial import reserved
 from fuzz.session import Lane, Settings, cases_of, explore, standing
 from fuzz.targets.blocksparse_devices import emulator_there
+from fuzz.targets.bundled_blocksparse import BundledBlockSparse
 from fuzz.targets.registry import load
 from fuzz.targets.target import refusal
 from fuzz.verdict import Verdict
@@ -28,6 +29,12 @@ needs_emulator = pytest.mark.skipif(not emulator_there(), reason="needs the emul
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNFUZZ_CACHE", str(CACHE))
+
+
+def emulated() -> BundledBlockSparse:
+    target = load("blocksparse")
+    assert isinstance(target, BundledBlockSparse)
+    return target
 
 
 def run(case: Case) -> Verdict:
@@ -59,7 +66,7 @@ def test_a_wrong_answer_says_in_which_rows() -> None:
 
 @needs_emulator
 def test_an_index_that_wraps_is_found_at_two_million_tokens_and_the_correct_kernel_passes() -> None:
-    rows_apart, heads_apart = load("blocksparse").standing()
+    rows_apart, heads_apart = emulated().standing()
     assert rows_apart.problem.len_q == 2_000_000
     assert run(rows_apart).outcome == run(heads_apart).outcome == "pass"
     wrong = run(msgspec.structs.replace(rows_apart, target="blocksparse!key_offset_wraps"))
@@ -85,15 +92,15 @@ def test_what_cannot_be_run_in_part_is_refused(problem: Problem, variant: dict) 
 
 
 def test_a_case_with_ctas_is_json_like_any_other() -> None:
-    for case in load("blocksparse").standing():
+    for case in emulated().standing():
         assert from_json(to_json(case)) == case and refusal(load("blocksparse"), case) is None
 
 
 @needs_emulator
 def test_a_session_begins_with_the_standing_cases() -> None:
-    target, wanted = load("blocksparse"), Settings(targets=("blocksparse",), size="small")
+    target, wanted = emulated(), Settings(targets=("blocksparse",), size="small")
     for index, expected in ((0, target.standing()), (1, ())):
-        lane, seen = Lane("blocksparse", index, 5, 3), []
+        lane, seen = Lane("blocksparse", index, 5, 3), list[Case]()
         explore(lane, cases_of(target, wanted), seen.append, standing(lane, target))
         assert len(seen) == 5 and tuple(c for c in seen if "ctas" in c.variant) == expected
         assert tuple(seen[: len(expected)]) == expected
