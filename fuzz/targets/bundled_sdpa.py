@@ -42,6 +42,7 @@ class BundledSdpa(AutogradTarget):
         self.rules = (Rule("a bias of another dtype than the inputs", _other_bias),)
         self.numerics = FUSED
         self.relations = _RELATIONS
+        self.clears_padding = True
         self.pairs_per_second = 2e4 if device == "host" else 1e9
         if device == "host":
             self.session_size = Size(1 << 14, 6, 320)  # the interpreter takes some 0.1 s for each tile of 64 x 64
