@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_minimize(sub)
     _add_conformance(sub)
     _add_compile(sub)
+    _add_score(sub)
     _add_targets(sub)
     _add_doctor(sub)
     _add_schema(sub)
@@ -143,6 +144,12 @@ def _add_compile(sub) -> None:
     add("--limit", type=_seconds, default=120.0, metavar="SECONDS", help="one kernel may take so long (120)")
     add("--cache", metavar="DIR", help="where artifacts lie ($ATTNFUZZ_CACHE, or ~/.cache/attnfuzz)")
     add("--target-file", action="append", default=[], metavar="FILE", help="a Python file with targets of your own")
+
+
+def _add_score(sub) -> None:
+    from fuzz.score.command import SUMMARY, add_options
+
+    add_options(_command(sub, "score", _score, SUMMARY))
 
 
 def _add_targets(sub) -> None:
@@ -325,6 +332,15 @@ def _compile(options: argparse.Namespace) -> int:
     with Pool(Cache(options.cache), options.jobs, options.limit) as pool:
         ended = compile_all(pool, builds, console)
     return FINDINGS if any(one.status == "failed" for one in ended) else OK
+
+
+def _score(options: argparse.Namespace) -> int:
+    from fuzz.score.command import score
+
+    try:
+        return score(options, _console())
+    except ValueError as error:
+        raise _usage(str(error)) from error
 
 
 def _targets(options: argparse.Namespace) -> int:

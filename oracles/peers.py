@@ -87,9 +87,9 @@ def plain_attention(of: Question) -> Answers:
     with torch.enable_grad(), no_tf32():
         for b in range(p.batch):
             if p.lengths_q[b] and p.lengths_k[b]:
-                one = (sequence_view(p, name, x, b) for name, x in (("q", q), ("k", k), ("v", v)))
-                view = sequence_view(p, "o", o, b)
-                view.copy_(_plain_sequence(p, b, *one, None if of.bias is None else bias_view(p, of.bias, b)))
+                one, two, three = (sequence_view(p, name, x, b) for name, x in (("q", q), ("k", k), ("v", v)))
+                bias = None if of.bias is None else bias_view(p, of.bias, b)
+                sequence_view(p, "o", o, b).copy_(_plain_sequence(p, b, one, two, three, bias))
         if of.do is None or not o.requires_grad:
             zeros = (
                 {} if of.do is None else {f"d{n}": torch.zeros_like(x) for n, x in zip("qkv", (q, k, v), strict=True)}

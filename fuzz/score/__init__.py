@@ -1,6 +1,7 @@
 """The scoreboard: how many planted bugs the harness finds, after how many cases, beside plainer ways to look.
 
-plan.py      which bugs, seeds and generators; the kernels that a score may compile
+settings.py  what a score does, what a trial is
+plan.py      which bugs there are; which trials; the kernels that a score may compile
 draws.py     the cases of a trial: the session's own strategies, or uniform ones
 judging.py   the judge, with what other projects' acceptance rules say of the same answers
 trial.py     one bug, one seed, one generator: until it is found

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from fuzz.case import Case, Inputs
 from fuzz.compiling.build import Compiled
-from fuzz.score.plan import Generator, Trial, good, kernels, size_of, within
-from fuzz.score.plan import Settings as Settings
+from fuzz.score.plan import good, kernels, size_of, within
+from fuzz.score.settings import Generator, Settings, Trial
 from fuzz.session import LANE_CASES, Lane, explore
 from fuzz.size import Size
 from fuzz.strategies import cases

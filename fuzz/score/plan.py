@@ -1,4 +1,4 @@
-"""What a score does, as data: its settings, the trials that it is made of, the kernels that they may compile."""
+"""Which trials a score is made of, and which kernels they may compile."""
 
 from __future__ import annotations
 
@@ -7,81 +7,19 @@ from collections import Counter
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import lru_cache
-from typing import Literal, TypeAlias
-
-import msgspec
 
 from fuzz.case import Case
 from fuzz.compiling import Build
 from fuzz.compiling.build import Compiled
+from fuzz.score.settings import Settings, Trial
 from fuzz.session import Lane, explore
 from fuzz.size import Size
 from fuzz.strategies import cases
 from fuzz.targets.registry import targets
 from fuzz.targets.target import Device, Target, refusal
 
-Generator: TypeAlias = Literal["ours", "uniform"]
-GENERATORS: tuple[Generator, ...] = ("ours", "uniform")
 SIZE = Size(1 << 14, 4, 320, 1 << 16)  # as sessions on the emulated GPU: a case takes less than a second
-
 SAMPLED = 300  # cases from which the kernels of a score are chosen
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """What a score does.
-
-    pattern     of the planted bugs' names, as in a shell: 'blocksparse!*'
-    seeds       trials of each bug; cases: the most of a trial
-    peer_seeds, peer_cases  so many of the trials go on after the bug was found, until every peer's rule and ours has
-                seen it or so many cases are done; as many trials draw uniformly
-    keys        kernels of each target that a score may compile (each takes seconds): cases that need others are drawn
-                again
-    minimize_runs  of the first trial that finds a bug; 0: none are minimised
-    limits      fewer cases for some bugs (the short form)
-    """
-
-    pattern: str = "*"
-    seeds: int = 10
-    cases: int = 200
-    seed: int = 0
-    repeats: int = 2
-    peer_seeds: int = 3
-    peer_cases: int = 40
-    keys: int = 24
-    minimize_runs: int = 40
-    minimize_seconds: float = 60.0
-    device: Device = "host"
-    limits: dict[str, int] = {}
-
-    def __post_init__(self) -> None:
-        for name in ("seeds", "cases", "repeats", "keys"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
-        for name in ("peer_seeds", "peer_cases", "minimize_runs"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: must not be negative, got {getattr(self, name)}")
-
-
-class Trial(msgspec.Struct, frozen=True):
-    """One bug, looked for once.
-
-    seed       of its cases
-    cases      ends it
-    peers      until how many cases the peers' rules are asked too (0: only while we look)
-    minimize   whether what is found is made smaller
-    """
-
-    bug: str
-    generator: Generator
-    seed: int
-    cases: int
-    peers: int = 0
-    minimize: bool = False
-
-    @property
-    def name(self) -> str:
-        """What it is known by in the records."""
-        return f"{self.generator} {self.bug} {self.seed}"
 
 
 def bugs(wanted: Settings) -> dict[str, Target]:

@@ -20,7 +20,8 @@ import msgspec
 from fuzz.case import to_json
 from fuzz.runner import Runner, RunnerError
 from fuzz.runner.errors import HarnessError
-from fuzz.score.plan import Settings, Trial, bugs, trials
+from fuzz.score.plan import bugs, trials
+from fuzz.score.settings import Settings, Trial
 from fuzz.score.trial import Ended, search
 
 JUDGE = "fuzz.score.judging:execute"

@@ -18,7 +18,8 @@ from fuzz.features import switches
 from fuzz.minimize import minimize
 from fuzz.score.draws import draw
 from fuzz.score.judging import fails_of
-from fuzz.score.plan import Settings, Trial, good, kernels, within
+from fuzz.score.plan import good, kernels, within
+from fuzz.score.settings import Settings, Trial
 from fuzz.signature import root
 from fuzz.targets.target import Target, refusal
 from fuzz.verdict import Verdict, summary

@@ -1,0 +1,154 @@
+"""`attnfuzz score`: its options, and what it does with them."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from fuzz.score.settings import Settings
+
+SUMMARY = "how many planted bugs are found, after how many cases; beside other projects' acceptance rules"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `attnfuzz score`."""
+    plain = Settings()
+    add = parser.add_argument
+    add("--quick", action="store_true", help="what the committed scoreboard found has to be found again (minutes)")
+    add("--target-pattern", default="*", metavar="GLOB", help="only these bugs, such as 'blocksparse!*'")
+    add("--seeds", type=int, default=plain.seeds, help=f"trials of each bug ({plain.seeds})")
+    add("--cases", type=int, default=plain.cases, help=f"the most cases of a trial ({plain.cases})")
+    add("--repeats", type=int, default=plain.repeats, help=f"runs that must agree bit for bit ({plain.repeats})")
+    add("--peer-seeds", type=int, default=plain.peer_seeds, metavar="N", help="trials of each bug in which the peers' "
+        f"rules look on, and as many with uniform cases ({plain.peer_seeds})")  # fmt: skip
+    add("--peer-cases", type=int, default=plain.peer_cases, metavar="N", help=f"cases of those ({plain.peer_cases})")
+    add("--keys", type=int, default=plain.keys, help=f"kernels of each target that may be compiled ({plain.keys})")
+    add("--no-minimize", action="store_true", help="leave what is found as large as it was")
+    add("--machine", type=int, default=0, metavar="N", help="so many machine-made bugs too (0)")
+    add("--seconds", type=float, default=0.0, help="begin no trial after so many seconds (no limit)")
+    add("--jobs", default="auto", metavar="N", help="worker processes (auto: one per core, at most 16)")
+    add("--seed", type=int, default=0, help="the first seed (0)")
+    add("--device", choices=("host", "cuda"), default="host", help="where the kernels run (host)")
+    add("--folder", default="", metavar="DIR", help="where trials are written down (.attnfuzz/scores/<time>)")
+    add("--resume", action="store_true", help="go on with the last folder, or with --folder")
+    add("--out", metavar="FILE.json", help="write the scoreboard")
+    add("--picture", metavar="FILE.svg", help="draw the survival curve (needs matplotlib)")
+
+
+def score(options: argparse.Namespace, console: Console) -> int:
+    """Runs the command; returns the exit code. Raises ValueError for options that make no sense."""
+    from fuzz.case import to_json
+    from fuzz.compiling.pool import auto_jobs
+    from fuzz.score import quick
+    from fuzz.score.board import board
+    from fuzz.score.plan import bugs
+    from fuzz.score.run import run
+    from fuzz.score.show import show
+
+    wanted = settings_of(options)
+    known: dict[str, int] = {}
+    seconds = options.seconds
+    if options.quick:
+        known = {name: worst for name, worst in quick.before().items() if name in bugs(wanted)}
+        if not known:
+            raise ValueError(f"--quick: needs a scoreboard to compare with in {quick.SCOREBOARD}")
+        wanted = quick.quick(wanted, known)
+        seconds = seconds or quick.SECONDS
+    if not bugs(wanted):
+        raise ValueError(f"--target-pattern: no planted bug that can run here is called {options.target_pattern!r}")
+    if options.picture and Path(options.picture).suffix not in (".svg", ".png", ".pdf"):
+        raise ValueError(f"--picture: needs a name that ends in .svg, .png or .pdf, got {options.picture!r}")
+    folder = _folder(options)
+    jobs = auto_jobs() if options.jobs == "auto" else int(options.jobs)
+    with _progress() as line:
+        ended = run(wanted, folder, jobs, seconds, line)
+    made = board(wanted, ended)
+    if options.machine:
+        made = msgspec.structs.replace(made, machine_made=_machine_made(options, jobs))
+    show(made, console)
+    console.print(f"trials: {folder}", highlight=False)
+    if options.out:
+        Path(options.out).write_text(to_json(made))
+    if options.picture:
+        from fuzz.score.picture import draw
+
+        draw(made, Path(options.picture))
+    if not options.quick:
+        return 1 if made.missed else 0
+    missed, late = quick.lost(made, known)
+    for name in missed:
+        console.print(
+            f"not found any more: {name} (within {wanted.limits[name]} cases)", style="bold red", markup=False
+        )
+    if late:
+        console.print(f"no time for {len(late)} of {len(known)}: {', '.join(late)}", style="yellow", markup=False)
+    return 1 if missed else 0
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The settings that the options ask for. Raises ValueError."""
+    return Settings(
+        pattern=options.target_pattern,
+        seeds=options.seeds,
+        cases=options.cases,
+        seed=options.seed,
+        repeats=options.repeats,
+        peer_seeds=options.peer_seeds,
+        peer_cases=options.peer_cases,
+        keys=options.keys,
+        minimize_runs=0 if options.no_minimize else Settings().minimize_runs,
+        device=options.device,
+    )
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    if options.folder:
+        return Path(options.folder)
+    scores = Path(".attnfuzz") / "scores"
+    if options.resume:
+        there = sorted(scores.glob("*")) if scores.is_dir() else []
+        if not there:
+            raise ValueError(f"--resume: there is no score in {scores}")
+        return there[-1]
+    return scores / datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+
+
+class _progress:
+    """A line on a terminal, kept up to date; elsewhere a line of its own every so often."""
+
+    PERIOD = 15.0
+
+    def __enter__(self) -> Callable[[str], None]:
+        self._last = time.monotonic()
+        return self._show
+
+    def __exit__(self, *_: object) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\x1b[2K")
+
+    def _show(self, text: str) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[2K{text}")
+            sys.stderr.flush()
+        elif time.monotonic() - self._last >= self.PERIOD:
+            self._last = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+
+def _machine_made(options: argparse.Namespace, jobs: int) -> dict[str, Any]:
+    from fuzz.score import machine  # type: ignore[attr-defined]
+
+    with _progress() as line:
+        found = machine.run(options.machine, options.seed, jobs, options.seconds, line)
+    return msgspec.to_builtins(found)
+
+
+__all__ = ["SUMMARY", "add_options", "score", "settings_of"]

@@ -1,0 +1,67 @@
+"""A score's settings and trials, as values; importing them brings neither torch nor a kernel."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Place: TypeAlias = Literal["host", "cuda"]
+Generator: TypeAlias = Literal["ours", "uniform"]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a score does.
+
+    pattern     of the planted bugs' names, as in a shell: 'blocksparse!*'
+    seeds       trials of each bug; cases: the most of a trial
+    peer_seeds, peer_cases  so many of the trials go on after the bug was found, until every peer's rule and ours has
+                seen it or so many cases are done; as many trials draw uniformly
+    keys        kernels of each target that a score may compile (each takes seconds): cases that need others are drawn
+                again
+    minimize_runs  of the first trial that finds a bug; 0: none are minimised
+    limits      fewer cases for some bugs (the short form)
+    """
+
+    pattern: str = "*"
+    seeds: int = 10
+    cases: int = 200
+    seed: int = 0
+    repeats: int = 2
+    peer_seeds: int = 3
+    peer_cases: int = 40
+    keys: int = 24
+    minimize_runs: int = 40
+    minimize_seconds: float = 60.0
+    device: Place = "host"
+    limits: dict[str, int] = {}
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "cases", "repeats", "keys"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
+        for name in ("peer_seeds", "peer_cases", "minimize_runs"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: must not be negative, got {getattr(self, name)}")
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One bug, looked for once.
+
+    seed       of its cases
+    cases      ends it
+    peers      until how many cases the peers' rules are asked too (0: only while we look)
+    minimize   whether what is found is made smaller
+    """
+
+    bug: str
+    generator: Generator
+    seed: int
+    cases: int
+    peers: int = 0
+    minimize: bool = False
+
+    @property
+    def name(self) -> str:
+        """What it is known by in the records."""
+        return f"{self.generator} {self.bug} {self.seed}"
