@@ -96,14 +96,14 @@ def _work(wanted: Settings, path: Path, waiting: multiprocessing.Queue[Trial], e
     known = bugs(wanted)
     device = "cuda:0" if wanted.device == "cuda" else "host"
     try:
-        with Runner(device, execute=JUDGE) as runner, open(path, "ab", buffering=0) as file:
+        with Runner(device) as plain, Runner(device, execute=JUDGE) as watched, open(path, "ab", buffering=0) as file:
             while ends is None or time.time() < ends:
                 try:
                     trial = waiting.get(timeout=0.5)
                 except queue.Empty:
                     return
                 try:
-                    found = search(trial, known[trial.bug], wanted, runner.run)
+                    found = search(trial, known[trial.bug], wanted, plain.run, watched.run)
                 except (RunnerError, HarnessError, ValueError) as error:
                     lines = str(error).strip().splitlines()
                     found = Ended(trial, 0, {}, 0.0, 0.0, error=f"{type(error).__name__}: {lines[-1] if lines else ''}")

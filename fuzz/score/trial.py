@@ -75,17 +75,18 @@ def search(
     target: Target,
     wanted: Settings,
     run: Callable[[Case], Verdict],
-    each: Callable[[Case, Verdict], None] = lambda case, verdict: None,
+    watched: Callable[[Case], Verdict],
 ) -> Ended:
-    """Runs a trial. `run` is a Runner's; `each` is called after every case. Raises what `run` raises."""
+    """Runs a trial. `run` is a Runner's; `watched` one's whose judge asks the peers' rules too (judging.py), which takes
+    about twice as long. Raises what they raise."""
     clean = good(target, wanted.device)
     looked = _Looked(trial)
     for case in draw(trial, target, wanted):
         if looked.done:
             break
-        verdict = run(case if looked.hit is None else replace(case, repeats=1, relations=()))
-        each(case, verdict)
-        looked.add(case, verdict, partial(_without, run, clean.name))
+        now = watched if looked.run < trial.peers else run
+        verdict = now(case if looked.hit is None else replace(case, repeats=1, relations=()))
+        looked.add(case, verdict, partial(_without, now, clean.name))
     smallest = None
     if trial.minimize and looked.hit is not None:
         smallest = _smallest(*looked.hit, target, clean, wanted, run)
