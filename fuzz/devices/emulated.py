@@ -102,7 +102,12 @@ def verdict_of(variant: Variant, report: Report) -> tuple[Outcome, tuple[Finding
             str(report.deadlock).partition("\n")[0] if report.deadlock else "the kernel does not end within its budget"
         )
         finding = Finding("emulator", "hang", f"{name}: {line}", place=Place(pattern=name), numbers=_numbers(report))
-        return "hang", (finding,), evidence
+        return "hang", (finding, *_findings(name, report)), evidence
+    return "fail", _findings(name, report), evidence
+
+
+def _findings(name: str, report: Report) -> tuple[Finding, ...]:
+    """What was seen on the way, one of each kind."""
     found: dict[str, list[Any]] = {}
     for one in report.findings:
         found.setdefault(one.kind, []).append(one)
@@ -115,7 +120,7 @@ def verdict_of(variant: Variant, report: Report) -> tuple[Outcome, tuple[Finding
                 "emulator", slug, f"{name}: {ones[0]}{more}", ones[0].tensor, Place(pattern=name), {"count": len(ones)}
             )
         )
-    return "fail", tuple(findings), evidence
+    return tuple(findings)
 
 
 def _numbers(report: Report) -> dict[str, float]:
