@@ -84,20 +84,19 @@ class FlashAttention4(AutogradTarget):
     def __init__(self, support: Support = SUPPORT) -> None:
         self.support = support
 
-    @property
     def arch(self) -> str:
-        """What its kernels are compiled for."""
+        """What its kernels are compiled for on this machine."""
         return _arch()
 
     @property
     def rules(self) -> tuple[Rule, ...]:  # type: ignore[override]
         """What it refuses on this arch."""
-        return refusals.rules(self.arch)
+        return refusals.rules(self.arch())
 
     @property
     def numerics(self):  # type: ignore[override]
         """Where it rounds."""
-        return NUMERICS[self.arch]
+        return NUMERICS[self.arch()]
 
     def missing(self) -> str | None:
         """Why it cannot run on this machine, or None."""
@@ -121,11 +120,13 @@ class FlashAttention4(AutogradTarget):
         found = []
         for way, deterministic, pack_gqa in product(ways, ordered, packing):
             one: dict[str, Any] = {"mask": way, "deterministic": deterministic, "pack_gqa": pack_gqa}
-            if way == "blocks":
-                one["block"] = blocks_for(problem, self.arch)
-            if way == "blocks" and deterministic and self.arch != "sm_90a":
-                found.append(one | {"order": "descending"})
-            found.append(one)
+            if way != "blocks":
+                found.append(one)
+                continue
+            one["block"] = blocks_for(problem, self.arch())
+            orders = ("ascending", "descending") if deterministic else ("ascending",)
+            if not deterministic or self.arch() != "sm_90a":  # refused there, after seconds of tracing
+                found += [one | {"order": order} for order in orders]
         return tuple(found)
 
     def may_differ(self, case: Case) -> frozenset[str]:
@@ -144,7 +145,7 @@ class FlashAttention4(AutogradTarget):
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles or loads every kernel that the case launches, and makes its mask and block lists."""
-        connect(self.arch)
+        connect(self.arch())
         dry_run(self._call(case, tensors))
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
@@ -188,7 +189,7 @@ class FlashAttention4(AutogradTarget):
         return _text(p, options, said)
 
     def _call(self, case: Case, tensors: Tensors) -> Call:
-        return call_of(case, tensors, _prepared(case, tensors.q.device, self.arch))
+        return call_of(case, tensors, _prepared(case, tensors.q.device, self.arch()))
 
 
 def targets() -> list[FlashAttention4]:
