@@ -1,0 +1,124 @@
+"""Bugs on trial: real kernels, changed, on the emulated GPU. One configuration with small cases."""
+
+import os
+import re
+
+import pytest
+import torch
+
+from fuzz.score.machine import draw, pool, trial
+from fuzz.score.machine.configs import CONFIGS, builds_of, cases_of, tiles
+from fuzz.score.machine.operators import NOTHING, lines
+from fuzz.score.machine.values import Bug
+from fuzz.targets.blocksparse_devices import emulator_there, toolchain_there
+
+pytestmark = [
+    pytest.mark.skipif(not (toolchain_there() and emulator_there()), reason="needs the toolchain and the emulator"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the emulated target steps back where there is a GPU"),
+]
+OF = CONFIGS[0]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(trial, "CASES", 6)
+    monkeypatch.setattr(trial, "WIDE", 8)
+
+
+def bug(kind: str, pattern: str, after: str, operator: str = "test", which: int = 0) -> Bug:
+    """The `which`-th instruction of that pattern, changed."""
+    found = [x for x in lines(draw.text_of(OF, kind)) if re.match(pattern, x.text)]
+    line = found[which]
+    return Bug(OF.name, kind, operator, line.number, line.text, after.replace("WHOLE", line.text), line.span)
+
+
+def test_cases_are_the_same_for_the_same_seed_and_have_tiles_of_every_number():
+    cases = cases_of(OF, 12, 3)
+    assert cases == cases_of(OF, 12, 3)
+    assert {min(tiles(OF, case.problem), 4) for case in cases} >= {1, 4}
+    assert all(case.target == "blocksparse" for case in cases)
+
+
+def test_the_kernels_of_a_configuration_are_one_of_each_kind():
+    assert sorted(builds_of(OF)) == ["backward", "forward", "postprocess", "preprocess"]
+
+
+def test_a_dropped_barrier_is_a_race():
+    found = trial.try_bug(bug("forward", "bar.sync", NOTHING), 1)
+    assert (found.status, found.by) == ("found", "emulator:race_read_of_an_unordered_write")
+
+
+@pytest.mark.parametrize("which", ["red.release", "ld.acquire"])
+def test_an_order_that_is_relaxed_leaves_adds_without_order(which):
+    line = bug("backward", which, "WHOLE")
+    after = line.before.replace("release", "relaxed").replace("acquire", "relaxed")
+    found = trial.try_bug(bug("backward", which, after), 1)
+    assert (found.status, found.by) == ("found", "emulator:floating-point_adds_in_no_fixed_order")
+
+
+def test_a_loop_without_end_is_a_hang():
+    back = next(
+        x for x in lines(draw.text_of(OF, "forward"))
+        if x.guard and x.name == "bra" and f"{x.operands[0]}:" in _before(draw.text_of(OF, "forward"), x.number)
+    )  # fmt: skip
+    endless = Bug(OF.name, "forward", "guard_dropped", back.number, back.text, f"bra {back.operands[0]};")
+    found = trial.try_bug(endless, 1)
+    assert found.status == "found"
+
+
+def test_an_instruction_that_gives_the_same_value_is_seen():
+    shift = bug("forward", r"shl\.b32 %r\d+, %r\d+, 2;", "WHOLE")
+    same = trial.try_bug(bug("forward", r"shl\.b32 %r\d+, %r\d+, 2;", shift.before.replace("shl.b32", "mul.lo.s32").
+                             replace(", 2;", ", 4;")), 1)  # fmt: skip
+    assert (same.status, same.same_values, same.same_bits) == ("missed", True, True)
+
+
+def test_an_instruction_that_no_case_comes_to_is_said_so(monkeypatch):
+    first = bug("forward", "bar.sync", NOTHING)
+    empty = tuple(trial.Clean(clean.case, {}, clean.longest) for clean in trial.clean_cases(OF, 1))
+    monkeypatch.setattr(trial, "clean_cases", lambda of, seed: empty)
+    assert trial.try_bug(first, 1).status == "not_reached"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "probe"),
+    [
+        ("add.s32 %r1, %r1, 1;", "add.s32 %r1, %r1, 2;",
+         "{ .reg .b32 %other; .reg .pred %differs; add.s32 %other, %r1, 2; add.s32 %r1, %r1, 1; "
+         "setp.ne.b32 %differs, %other, %r1; @%differs trap; }"),
+        ("setp.lt.s32 %p1, %r1, 1;", NOTHING,
+         "{ .reg .pred %other; .reg .pred %differs; mov.pred %other, %p1; setp.lt.s32 %p1, %r1, 1; "
+         "xor.pred %differs, %other, %p1; @%differs trap; }"),
+        ("@%p1 bra $L;", "bra $L;", "{ @!%p1 trap; @%p1 bra $L; }"),
+        ("@!%p1 bra $L;", NOTHING, "{ @!%p1 trap; @!%p1 bra $L; }"),
+        ("bar.sync 0;", NOTHING, None),
+        ("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r5];", NOTHING, None),
+    ],
+)  # fmt: skip
+def test_a_probe_traps_where_values_differ(before, after, probe):
+    assert trial.probed(Bug("", "forward", "", 1, before, after)) == probe
+
+
+def test_bugs_are_drawn_by_turns_of_operators_and_the_same_for_a_seed(monkeypatch):
+    monkeypatch.setattr(draw, "CONFIGS", (OF,))
+    bugs = draw.draw(60, 5)
+    assert bugs == draw.draw(80, 5)[:60]
+    assert bugs != draw.draw(60, 6)
+    assert len({b.id for b in bugs}) == 60
+    assert len({b.operator for b in bugs}) > 25
+    assert {b.kind for b in bugs} == {"forward", "backward", "preprocess", "postprocess"}
+
+
+def _dies(pipe, seed):
+    pipe.recv()
+    os._exit(3)
+
+
+def test_a_worker_that_dies_is_a_finding(monkeypatch):
+    monkeypatch.setattr(pool, "_work", _dies)
+    (found,) = pool.results([Bug("c", "forward", "", 1, "", "")], 1, 1)
+    assert (found.status, found.by) == ("found", "runner:crash")
+
+
+def _before(text: str, number: int) -> str:
+    return "\n".join(text.splitlines()[: number - 1])
