@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+import subprocess
 from dataclasses import replace
 from typing import Any
+
+import torch
 
 from fuzz.targets.blocksparse_blocks import default_variant
 from fuzz.targets.target import Device
@@ -18,6 +22,26 @@ SLOTS = 4  # resident CTAs of the emulated GPU, where the variant does not say
 def arch_without_gpu(device: Device) -> str:
     """What kernels are compiled for on a machine without a GPU."""
     return os.environ.get("ATTNFUZZ_ARCH") or ARCHS[device]
+
+
+@functools.cache
+def arch_with_gpu() -> str:
+    """What kernels are compiled for on this machine's GPU.
+
+    Asked of nvidia-smi: who plans a session opens no device. Raises ValueError where the kernels have no arch for it.
+    """
+    from fuzz.runner.gpu import identity
+    from fuzz.runner.tools import find
+    from kernels.blocksparse.launcher import arch_for, arch_of
+
+    smi = find("nvidia-smi")
+    if smi is not None and not torch.cuda.is_initialized():
+        asked = [smi, "-i", identity("cuda:0"), "--query-gpu=compute_cap", "--format=csv,noheader"]
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+        if re.fullmatch(r"\d+\.\d+", said):
+            major, minor = said.split(".")
+            return arch_for(int(major), int(minor))
+    return arch_of(torch.device("cuda", torch.cuda.current_device()))
 
 
 @functools.cache

@@ -24,6 +24,7 @@ from fuzz.targets.base import AutogradTarget, cuda_present
 from fuzz.targets.blocksparse_blocks import LISTS, MASKS, SCHEDULES, TILES, blocks_of, default_variant, expressible
 from fuzz.targets.blocksparse_devices import (
     SLOTS,
+    arch_with_gpu,
     arch_without_gpu,
     connect,
     emulated,
@@ -80,7 +81,8 @@ class BundledBlockSparse(AutogradTarget):
         self.summary = "kernels.blocksparse" + (f" with the planted bug {mutant}" if mutant else "")
         self.support = _SUPPORT
         self.numerics = FUSED
-        self.rules = _RULES + blocksparse_partial.rules(device == "emulator")
+        too_large = Rule("tiles that do not fit the architecture's shared memory", lambda case: not self._fits(case))
+        self.rules = (*_RULES, *blocksparse_partial.rules(device == "emulator"), too_large)
         self.variants = (default_variant(),)
         # A row's rescaling waits for its warp's other rows, whose keys may be later ones: same value, other rounding.
         self.relations: dict[str, Demand] = {"future_changed": "budget"}
@@ -110,18 +112,25 @@ class BundledBlockSparse(AutogradTarget):
         return variants_for(problem, emulated=self.device == "emulator")
 
     def builds(self, case: Case, arch: str) -> tuple[Build, ...]:
-        """The kernels that a case launches, for `arch`."""
+        """The kernels that a case launches, for `arch`; none where one of them does not fit it."""
         from fuzz.devices.cuda import build_of
+        from kernels.blocksparse.capacity import fits
 
-        return tuple(build_of(variant, arch, planted) for variant, planted in self._kernels(case))
+        kernels = self._kernels(case)
+        if not all(fits(variant, arch) for variant, _ in kernels):
+            return ()
+        return tuple(build_of(variant, arch, planted) for variant, planted in kernels)
 
     def arch(self) -> str:
         """What its kernels are compiled for on this machine."""
-        if self.device == "cuda":
-            from kernels.blocksparse.launcher import arch_of
+        return arch_with_gpu() if self.device == "cuda" else arch_without_gpu(self.device)
 
-            return arch_of(torch.device("cuda", torch.cuda.current_device()))
-        return arch_without_gpu(self.device)
+    def _fits(self, case: Case) -> bool:
+        from kernels.blocksparse.capacity import fits
+
+        if self.device == "cuda" and not cuda_present():  # planned for another machine: `builds` is told its arch
+            return True
+        return all(fits(variant, self.arch()) for variant, _ in self._kernels(case))
 
     def _kernels(self, case: Case) -> list[tuple[Variant, Seams]]:
         from kernels.blocksparse.launch import forward_variant

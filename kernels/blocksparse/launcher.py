@@ -130,12 +130,16 @@ class Function:
 @lru_cache
 def arch_of(device: torch.device) -> str:
     """The arch to build for on a CUDA device. Raises ValueError where these kernels have none."""
-    major, minor = torch.cuda.get_device_capability(device)
+    return arch_for(*torch.cuda.get_device_capability(device))
+
+
+def arch_for(major: int, minor: int) -> str:
+    """The arch to build for at a compute capability. Raises ValueError where these kernels have none."""
     found = {8: "sm_80", 9: "sm_90a", 12: "sm_120a"}.get(major)
     if major == 10:
         found = {0: "sm_100a", 3: "sm_103a"}.get(minor)
     if found is None:
-        raise ValueError(f"device {device} has compute capability {major}.{minor}; the kernels need 8.0 or later")
+        raise ValueError(f"compute capability {major}.{minor}: the kernels need 8.x, 9.0, 10.0, 10.3 or 12.x")
     return found
 
 

@@ -82,6 +82,16 @@ def test_what_it_does_not_take_is_declared(problem: Problem, variant: dict, kind
     assert refused is not None and refused.kind == kind
 
 
+def test_tiles_that_an_arch_has_no_shared_memory_for_are_not_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = case(Problem((70,), (150,), 2, 1, 96, 96, "float16", mask=Causal()), tile_m=128, tile_n=128)
+    target = load("blocksparse")
+    assert isinstance(target, BundledBlockSparse)
+    assert refusal(target, of) is None and target.builds(of, "sm_100a") and not target.builds(of, "sm_120a")
+    monkeypatch.setenv("ATTNFUZZ_ARCH", "sm_120a")
+    refused = refusal(target, of)
+    assert refused is not None and refused.kind == "cannot" and "shared memory" in refused.why
+
+
 def test_a_declared_refusal_is_kept() -> None:
     assert run(case(Problem((9,), (9,), 1, 1, 64, 64, "float16", scale=-0.25))).outcome == "reject"
 
