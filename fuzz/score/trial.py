@@ -77,7 +77,7 @@ def search(
     run: Callable[[Case], Verdict],
     watched: Callable[[Case], Verdict],
 ) -> Ended:
-    """Runs a trial. `run` is a Runner's; `watched` one's whose judge asks the peers' rules too (judging.py), which takes
+    """Runs a trial. `run` is a Runner's; `watched` asks the peers' rules too (judging.py), which takes
     about twice as long. Raises what they raise."""
     clean = good(target, wanted.device)
     looked = _Looked(trial)

@@ -1,0 +1,122 @@
+"""The board: medians, who finds what, the curve, the picture, and what the short form calls lost."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from rich.console import Console
+
+from fuzz.case import to_json
+from fuzz.score import quick
+from fuzz.score.board import board, survival
+from fuzz.score.picture import draw
+from fuzz.score.settings import Settings, Trial
+from fuzz.score.show import show
+from fuzz.score.trial import OURS, Ended
+
+WANTED = Settings(seeds=3, cases=100, peer_seeds=2, peer_cases=20)
+
+
+def one(bug: str, seed: int, ours: int | None, *, generator: str = "ours", peers: int = 20, **theirs: int) -> Ended:
+    found = {name.replace("_", "-"): n for name, n in theirs.items()} | ({OURS: ours} if ours else {})
+    trial = Trial(bug, generator, seed, 100 if generator == "ours" else 20, peers)  # type: ignore[arg-type]
+    run = max([n for n in (ours,) if n] or [trial.cases])
+    asked = dict.fromkeys(("flash-attention", "nsa"), run)
+    return Ended(
+        trial, run, found, 2.0 * run, 1.0, "fail" if ours else "", "accuracy:wrong" if ours else "", asked=asked
+    )
+
+
+ENDED = [
+    one("sdpa!a", 0, 3, flash_attention=5),
+    one("sdpa!a", 1, 9),
+    one("sdpa!a", 2, 5, peers=0),
+    one("sdpa!b", 0, None),
+    one("sdpa!b", 1, 40),
+    one("sdpa!b", 2, None, peers=0),
+    one("sdpa!c", 0, None),
+    one("sdpa!a", 0, 7, generator="uniform"),
+]
+
+
+def test_medians_count_what_was_not_found():
+    made = board(WANTED, ENDED)
+    a, b, _ = made.bugs
+    assert (a.found, a.trials, a.median, a.worst) == (3, 3, 5, 9)
+    assert (b.found, b.trials, b.median, b.worst) == (1, 3, 101, 101)
+    assert made.missed == ("sdpa!c",) and (made.found, made.planted) == (2, 3)
+    assert a.oracles == {"accuracy:wrong": 3} and a.seconds_median == 10.0
+
+
+def test_rules_are_counted_only_where_they_looked_on():
+    made = board(WANTED, ENDED)
+    assert made.by["ours/ours"] == {"looked_for": 3, "found": 2}
+    assert made.by["ours/flash-attention"] == {"looked_for": 3, "found": 1}
+    assert made.by["uniform/ours"] == {"looked_for": 1, "found": 1}
+    seen = next(s for s in made.bugs[0].seen if (s.generator, s.rule) == ("ours", "flash-attention"))
+    assert seen.cases == (5, None) and seen.limits == (20, 20) and seen.counted == [5, 21]
+
+
+def test_the_curve_falls_as_trials_find_their_bugs():
+    x, y = survival(board(WANTED, ENDED[:3]), "ours", OURS)
+    assert list(zip(x, y, strict=True)) == [(0, 1.0), (3, 2 / 3), (5, 1 / 3), (9, 0.0), (100, 0.0)]
+    assert survival(board(WANTED, ENDED[:3]), "uniform", OURS) == ([], [])
+
+
+def test_a_trial_that_could_not_run_is_an_error_and_no_miss():
+    broken = Ended(Trial("sdpa!a", "ours", 0, 100), 0, {}, 0.0, 0.0, error="RunnerError: no child")
+    made = board(WANTED, [broken, *ENDED[1:3]])
+    assert made.bugs[0].trials == 2 and made.bugs[0].errors == ("RunnerError: no child",)
+
+
+def test_nothing_to_show_is_said():
+    with pytest.raises(ValueError, match="no trial has ended"):
+        board(WANTED, [])
+
+
+def test_the_table_names_what_is_missed(capsys):
+    show(board(WANTED, ENDED), Console(width=200))
+    text = capsys.readouterr().out
+    assert "missed: sdpa!c" in text and "2 of 3 planted bugs found" in text and "flash-attention" in text
+
+
+@pytest.mark.parametrize("ending", [".svg", ".png"])
+def test_the_picture_is_drawn_and_is_the_same_again(tmp_path, ending):
+    pytest.importorskip("matplotlib")
+    made = board(WANTED, ENDED)
+    first, second = tmp_path / f"a{ending}", tmp_path / f"b{ending}"
+    draw(made, first)
+    draw(made, second)
+    assert first.read_bytes() == second.read_bytes() and first.stat().st_size > 5000
+
+
+def test_a_picture_of_an_unknown_kind_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"\.svg"):
+        draw(board(WANTED, ENDED), tmp_path / "a.jpeg")
+
+
+def test_the_short_form_asks_for_what_the_committed_board_found(tmp_path):
+    path = tmp_path / "score.json"
+    path.write_text(to_json(board(WANTED, ENDED)))
+    known = quick.before(path)
+    assert known == {"sdpa!a": 9, "sdpa!b": 101}
+    wanted = quick.quick(WANTED, known)
+    assert wanted.limits == {"sdpa!a": 18, "sdpa!b": quick.MOST} and wanted.seeds == 1 and not wanted.peer_seeds
+    assert quick.before(tmp_path / "none.json") == {}
+
+
+def test_what_is_not_found_again_is_lost_and_what_had_no_time_is_told():
+    known = {"sdpa!a": 9, "sdpa!c": 20, "sdpa!d": 4}
+    assert quick.lost(board(WANTED, ENDED), known) == (["sdpa!c"], ["sdpa!d"])
+
+
+def test_a_damaged_scoreboard_is_named(tmp_path):
+    path = tmp_path / "score.json"
+    path.write_text('{"bugs": 3}')
+    with pytest.raises(ValueError, match=r"score\.json: is no scoreboard"):
+        quick.before(path)
+
+
+def test_false_alarms_of_a_rule_are_rates():
+    noisy = replace(ENDED[1], theirs={"nsa": 2})
+    assert board(WANTED, [noisy]).alarms["nsa"] == (2, 9)
