@@ -21,11 +21,14 @@ from kernels.blocksparse.forward_steps import LN_2, LOG2_E, Work
 from kernels.blocksparse.tuning import forward_tuning
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant
 
+# Seams of what a row's numbers become, and of whose they are
+NUMBERS = ("finite", "allow_all", "kv_head_of", "inverse_of", "lse_of")
+
 
 class Forward:
     """The forward kernel of one variant; calling it (under cute.compile) launches it."""
 
-    SEAMS = ("keep_keys", "correction", "key_offset", "keys_left")
+    SEAMS = ("keep_keys", "correction", "key_offset", "keys_left", *NUMBERS)
 
     def __init__(self, variant: Variant, seams: Seams = NO_SEAMS) -> None:
         seams.check(self.SEAMS, "the forward kernel")
@@ -36,6 +39,11 @@ class Forward:
         self.correction = seams.pick("correction", steps.correction)
         self.key_offset = seams.pick("key_offset", steps.key_offset)
         self.keys_left = seams.pick("keys_left", steps.keys_left)
+        self.finite = seams.pick("finite", steps.finite)
+        self.allow_all = seams.pick("allow_all", steps.allow_all)
+        self.kv_head_of = seams.pick("kv_head_of", kv_head_of)
+        self.inverse_of = seams.pick("inverse_of", inverse_of)
+        self.lse_of = seams.pick("lse_of", lse_of)
 
     @cute.jit
     def __call__(
@@ -188,7 +196,7 @@ class Forward:
         first_row = m_block * self.variant.tile_m
         storage = self.shared_memory()
         if first_row < seq_q.length:
-            head_kv = head // (heads_q // heads_kv)
+            head_kv = self.kv_head_of(head, heads_q, heads_kv)
             lse_row = lse + (batch * lse_strides[0] + head * lse_strides[1] + seq_q.begin + first_row)
             q_row, k_row = Int64(seq_q.begin) + first_row, Int64(seq_k.begin)
             self.tile(
@@ -267,6 +275,8 @@ class Forward:
             correction=self.correction,
             key_offset=self.key_offset,
             keys_left=self.keys_left,
+            finite=self.finite,
+            allow_all=self.allow_all,
             thread=thread,
             copy=copy,
             warps=warps,
@@ -299,14 +309,15 @@ class Forward:
         """Normalise and write O through shared memory, and the log-sum-exp."""
         acc_o_mn = layouts.rows_columns(acc_o)
         rows = MaskRows(warps, thread, (self.variant.tile_m, 32)).row
+        lse = self.lse_of
         for i in cutlass.range_constexpr(cute.size(row_sum)):
             total = mma.quad_sum(row_sum[i])
-            factor = Float32(0.0) if total == 0.0 else cute.arch.rcp_approx(total)
+            factor = self.inverse_of(total)
             acc_o_mn[i, None] = acc_o_mn[i, None].load() * factor
             if (thread % 4 == 0) & (rows[i] < rows_left):
                 value = -Float32.inf
                 if total != 0.0:
-                    value = (row_ref[i] * to_log2 + cute.math.log2(total, fastmath=True)) * LN_2
+                    value = lse(row_ref[i] * to_log2, total)
                 cute.make_tensor(lse_row + rows[i], cute.make_layout(1))[0] = value
 
         values = cute.make_rmem_tensor_like(acc_o, self.dtype)
@@ -318,3 +329,21 @@ class Forward:
         cute.copy(to_shared, thread_copy.retile(values), thread_copy.partition_D(sO))
         cute.arch.sync_threads()
         copy.store(sO, o[0], o[1], rows_left)
+
+
+@cute.jit
+def kv_head_of(head: Int32, heads_q: Int32, heads_kv: Int32) -> Int32:
+    """The KV head that a query head reads: consecutive ones share it."""
+    return head // (heads_q // heads_kv)
+
+
+@cute.jit
+def inverse_of(total: Float32) -> Float32:
+    """What O is multiplied with in the end: 0 for a row without keys."""
+    return Float32(0.0) if total == 0.0 else cute.arch.rcp_approx(total)
+
+
+@cute.jit
+def lse_of(reference: Float32, total: Float32) -> Float32:
+    """The natural log-sum-exp of a row with keys, from its reference in units of log2 and its sum."""
+    return (reference + cute.math.log2(total, fastmath=True)) * LN_2

@@ -193,6 +193,7 @@ def slot_of(w: Work, entry: Int32) -> Int32:
 @cute.jit
 def load_words(w: Work, entry: Int32, slot: Int32, first_key: Int32, first_column: Int32) -> None:
     """The mask's words of a step that needs them: of a partial block, or where the keys end inside."""
+    allow_all = w.allow_all
     if entry < w.walk.n_partial:
         masks.load_partial(
             w.variant.mask,
@@ -209,7 +210,7 @@ def load_words(w: Work, entry: Int32, slot: Int32, first_key: Int32, first_colum
             first_column,
         )
     elif first_key + w.tuning.step > w.length_k:
-        masks.fill_with(w.mask_rows, Uint32(0xFFFFFFFF))
+        allow_all(w.mask_rows)
 
 
 @cute.jit
@@ -235,6 +236,7 @@ def rescale(w: Work, acc_s_mn: cute.Tensor) -> None:
     leave O alone. Exponentials are then at most 2^LAG, and what is divided by their sum in the end is the same.
     """
     acc_o_mn, row_ref, row_sum, factor_of = layouts.rows_columns(w.acc_o), w.row_ref, w.row_sum, w.correction
+    finite_of = w.finite
     n_rows = cute.size(row_ref)
     row_max = cute.make_rmem_tensor(n_rows, Float32)
     behind = Boolean(False)
@@ -243,7 +245,7 @@ def rescale(w: Work, acc_s_mn: cute.Tensor) -> None:
         behind = behind | ((row_max[i] - row_ref[i]) * w.to_log2 > LAG)
     for _ in cutlass.range(masks.branch(cute.arch.vote_any_sync(behind))):
         for i in cutlass.range_constexpr(n_rows):
-            factor = factor_of(row_ref[i] * w.to_log2, finite(row_max[i]) * w.to_log2)
+            factor = factor_of(row_ref[i] * w.to_log2, finite_of(row_max[i]) * w.to_log2)
             row_sum[i] = row_sum[i] * factor
             acc_o_mn[i, None] = acc_o_mn[i, None].load() * factor
             row_ref[i] = row_max[i]
@@ -254,7 +256,7 @@ def exponentials(w: Work, acc_s: cute.Tensor) -> cute.Tensor:
     """The step's probabilities times the final sum, in the operands' dtype; adds them to the rows' sums."""
     acc_s_mn = layouts.rows_columns(acc_s)
     for i in cutlass.range_constexpr(cute.size(w.row_ref)):
-        offset = finite(w.row_ref[i]) * w.to_log2
+        offset = w.finite(w.row_ref[i]) * w.to_log2
         values = cute.math.exp2(acc_s_mn[i, None].load() * w.to_log2 - offset, fastmath=True)
         w.row_sum[i] = w.row_sum[i] + values.reduce(cute.ReductionOp.ADD, Float32(0.0), 0)
         acc_s_mn[i, None] = values
@@ -267,6 +269,12 @@ def exponentials(w: Work, acc_s: cute.Tensor) -> cute.Tensor:
 def keep_keys(mask_rows: MaskRows, keys_left: Int32) -> None:
     """Forbid the keys past the end of the sequence."""
     masks.keep_before(mask_rows, keys_left)
+
+
+@cute.jit
+def allow_all(mask_rows: MaskRows) -> None:
+    """The words of a full block, before the keys past the end of the sequence are forbidden."""
+    masks.fill_with(mask_rows, Uint32(0xFFFFFFFF))
 
 
 @cute.jit

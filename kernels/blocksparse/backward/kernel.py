@@ -50,10 +50,14 @@ class Gradients(NamedTuple):
     dv: Operand
 
 
+# Seams of what is multiplied with what, of whose rows they are, and of which blocks
+NUMBERS = ("slope_of", "start_of", "dk_factor", "row_of_step", "entries", "semaphore")
+
+
 class BackwardKernel:
     """The kernel of one variant on one arch; `Backward` in launch.py gives it its flat signature."""
 
-    SEAMS = ("lock_of", "wait", "release", "tail_mask", "before_reuse")
+    SEAMS = ("lock_of", "wait", "release", "tail_mask", "before_reuse", *NUMBERS)
 
     def __init__(self, variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> None:
         seams.check(self.SEAMS, "the backward kernel")
@@ -65,6 +69,12 @@ class BackwardKernel:
         self.release = seams.pick("release", dq.release)
         self.tail_mask = seams.pick("tail_mask", masking.tail_mask)
         self.before_reuse = seams.pick("before_reuse", before_reuse)
+        self.slope_of = seams.pick("slope_of", scores.slope_of)
+        self.start_of = seams.pick("start_of", scores.start_of)
+        self.dk_factor = seams.pick("dk_factor", scores.dk_factor)
+        self.row_of_step = seams.pick("row_of_step", masking.row_of_step)
+        self.entries = seams.pick("entries", entries)
+        self.semaphore = seams.pick("semaphore", semaphore)
 
     @cute.kernel
     def kernel(
@@ -192,7 +202,7 @@ class BackwardKernel:
         if cutlass.const_expr(variant.mask == "band"):
             band_offset = read(mask.band_offset, batch * mask.band_stride)
         first_head = head_kv * counts.group
-        total = entries(lists, batch, n_block, first_head, counts.group)
+        total = self.entries(lists, batch, n_block, first_head, counts.group)
         if total > 0:  # before the first blocks are looked up, which takes as long
             load_rows(loads.copy, k, sK, keys_left)
             load_rows(loads.copy, v, sV, keys_left)
@@ -234,7 +244,7 @@ class BackwardKernel:
                 band_offset,
                 block,
                 n_block,
-                step * step_m,
+                self.row_of_step(step, step_m),
                 rows_left,
                 keys_left,
             )
@@ -248,9 +258,9 @@ class BackwardKernel:
                 load_step(loads, batch, seq_q, following, (iteration + 1) % steps, targets, 1 - stage, wanted)
                 cute.arch.cp_async_commit_group()
             rSlope: Any = cute.make_rmem_tensor_like(rP) if cutlass.const_expr(variant.softcap) else None
-            scores.probabilities(variant.softcap, rP, rSlope, words.row, sLSE, stage, factors)
+            scores.probabilities(variant.softcap, self.slope_of, rP, rSlope, words.row, sLSE, stage, factors)
             rdS = accumulator(to_dp)
-            scores.start_from_delta(rdS, words.row, sDelta, stage)
+            scores.start_from_delta(self.start_of, rdS, words.row, sDelta, stage)
             multiply(to_dp, rdS, stage)
             if masked:
                 masking.apply_words(rows_columns(rP), rWords)
@@ -284,7 +294,7 @@ class BackwardKernel:
             self.before_reuse(thread)
             if cutlass.const_expr(variant.deterministic):
                 self.let_go(order, counts, batch, block_at(sRing, total - 1), thread)
-        rdK.store(rdK.load() * factors.scale)
+        rdK.store(rdK.load() * self.dk_factor(factors.scale))
         share(to_dk.mma, rdK, sK, thread, tiling.wide_stores)
         share(to_dv.mma, rdV, sV, thread, tiling.wide_stores)
         cute.arch.sync_threads()
@@ -327,7 +337,7 @@ class BackwardKernel:
     ) -> None:
         """One thread: until it is this block's turn to be added to its dQ tile."""
         if thread == 32:
-            self.wait(semaphore(order, counts, batch, block), self.lock_of(block.rank, n_block))
+            self.wait(self.semaphore(order, counts, batch, block), self.lock_of(block.rank, n_block))
 
     @cute.jit
     def let_go_in(
@@ -344,7 +354,7 @@ class BackwardKernel:
     def let_go(self, order: Order, counts: Counts, batch: Int32, block: Block, thread: Int32) -> None:
         """One thread, after a barrier that follows all threads' adds of this block: the next block's turn."""
         if thread == 0:
-            self.release(semaphore(order, counts, batch, block))
+            self.release(self.semaphore(order, counts, batch, block))
 
 
 class Storage(NamedTuple):

@@ -23,6 +23,12 @@ def tail_mask(keys_left: Int32) -> Uint32:
     return low_bits(keys_left)
 
 
+@cute.jit
+def row_of_step(step: Int32, step_m: cutlass.Constexpr) -> Int32:
+    """A step's first row in its block."""
+    return step * step_m
+
+
 class Words:
     """Where a thread's bits are: its rows of the scores' tile, its warp's first column, its own first column there."""
 

@@ -22,27 +22,52 @@ class Factors(NamedTuple):
 
 @cute.jit
 def probabilities(
-    softcap: cutlass.Constexpr, rS: cute.Tensor, rSlope: Any, rows: Any, sLSE: Any, stage: Int32, factors: Factors
+    softcap: cutlass.Constexpr,
+    slope_of: cutlass.Constexpr,
+    rS: cute.Tensor,
+    rSlope: Any,
+    rows: Any,
+    sLSE: Any,
+    stage: Int32,
+    factors: Factors,
 ) -> None:
-    """S becomes P, not masked yet. rows: this thread's; rSlope: under a soft cap, takes the slope 1 - tanh^2."""
+    """S becomes P, not masked yet. slope_of: `slope_of` or its replacement; rows: this thread's; rSlope: under a soft
+    cap, takes the slope."""
     rS_mn: Any = rows_columns(rS)
     if cutlass.const_expr(softcap):
         rS.store(tanh(rS.load() * factors.to_tanh))
-        capped = rS.load()
-        rSlope.store(1.0 - capped * capped)
+        rSlope.store(slope_of(rS.load()))
     for i in cutlass.range_constexpr(len(rows)):
         lse2 = sLSE[rows[i], stage]
         rS_mn[i, None] = exp2(rS_mn[i, None].load() * factors.to_log2 - lse2)
 
 
 @cute.jit
-def start_from_delta(rdS: cute.Tensor, rows: Any, sDelta: Any, stage: Int32) -> None:
-    """dS starts as -delta, so that the next product makes it dO V^T - delta."""
+def start_from_delta(start_of: cutlass.Constexpr, rdS: cute.Tensor, rows: Any, sDelta: Any, stage: Int32) -> None:
+    """dS starts as -delta, so that the next product makes it dO V^T - delta. start_of: `start_of` or its
+    replacement."""
     rdS_mn = rows_columns(rdS)
     for i in cutlass.range_constexpr(len(rows)):
-        start = -sDelta[rows[i], stage]
+        start = start_of(sDelta[rows[i], stage])
         for c in cutlass.range_constexpr(cute.size(rdS_mn, mode=[1])):
             rdS_mn[i, c] = start
+
+
+def slope_of(capped: Any) -> Any:
+    """The slope of tanh where it has these values."""
+    return 1.0 - capped * capped
+
+
+@cute.jit
+def start_of(delta: Float32) -> Any:
+    """What dP is added to."""
+    return -delta
+
+
+@cute.jit
+def dk_factor(scale: Float32) -> Float32:
+    """What dS^T Q becomes dK by: the scale that forward applied to q·k."""
+    return scale
 
 
 def exp2(values: Any) -> Any:

@@ -3,6 +3,13 @@
 A tile of the block lists has tile_m queries; the kernel works through it in steps of step_m, so that accumulators fit
 into registers and Q, dO, P and dS into shared memory. The sizes here also fix the layout of the dQ accumulator, which
 backward, postprocess and the launcher share: NOTE [dQ accumulator].
+
+NOTE [large dims] dK and dV of a tile of keys stay in registers for the whole row of blocks: tile_n * dim / 128 of each
+of 256 threads, beside S and dP with step_m * tile_n / 128. Of 255 registers some 60 are addresses and fragments. Tiles
+of 128 keys end at dim 128: 128 + 64; dim 160 would need 160 + 32 at steps of 32 queries, and dim 256 all of them. With
+64 keys dim 256 takes 128 + 32 at steps of 64. Shared memory there, in KiB: K and V 64, one stage of Q and dO 64, P and
+dS 16: 145 of the 163 to 227 that A100, H100 and B200 have; two stages, 209, fit the last two. sm_120's 99 hold 64 + 32
++ 8 at steps of 32 no more: dim 192 (80) is its last.
 """
 
 from __future__ import annotations
@@ -10,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernels.blocksparse.variant import Variant
+from kernels.blocksparse.variant import LARGEST_DIM, Variant
 
 THREADS = 256
 WARPS = THREADS // 32
@@ -77,7 +84,8 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
     `variant.tuning` may set step_m, stages, stages_ds, wide_stores (0 or 1) and the m warps of each product: warps_s,
-    warps_dkv, warps_dq. Raises ValueError for what does not fit: shared memory, warps, unknown names.
+    warps_dkv, warps_dq. Raises ValueError for what does not fit (registers and shared memory: NOTE [large dims]; warps)
+    and for unknown names.
     """
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     number = int("".join(c for c in arch if c.isdigit()))
@@ -107,13 +115,24 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
                 vector=4 if number >= 90 else 1,
                 wide_stores=bool(wanted.get("wide_stores", 1)) and number >= 90,
             )
-    raise ValueError(f"tiles {tile_m} x {tile_n} at head dim {dim} with tuning {wanted} do not fit {arch}")
+    if dim > LARGEST_DIM[tile_n]:
+        raise ValueError(
+            f"tile_n is {tile_n}: at head dim {dim} dK and dV alone would take {tile_n * dim // 128} of a thread's 255 "
+            f"registers; the backward pass needs tiles of 64 keys above dim {LARGEST_DIM[128]}"
+        )
+    least = _shared_bytes(32, tile_n, dim, 1, 1)
+    raise ValueError(
+        f"tiles {tile_m} x {tile_n} at head dim {dim} with tuning {wanted} do not fit {arch}: it has {capacity} bytes "
+        f"of shared memory for a CTA, and steps of 32 queries in one stage take {least}"
+    )
 
 
 def _preferences(tile_m: int, tile_n: int, dim: int) -> list[tuple[int, int, int]]:
     """(step_m, stages, stages_ds), best first. Registers of a thread: dK and dV tile_n*dim/128, S and dP
     step_m*tile_n/128."""
-    smallest = 64 if dim == 96 else 32  # eight warps cannot share 32 x 96
+    if dim > LARGEST_DIM[tile_n]:
+        return []
+    smallest = 64 if dim in (96, 160) else 32  # eight warps cannot share 32 x 96, nor 32 x 160
     fits = [s for s in (128, 64, 32) if smallest <= s <= tile_m and (tile_n * dim + s * tile_n) // 128 <= 192]
     two = [(step, 2, stages_ds) for step in fits if step >= 64 for stages_ds in (2, 1)]
     return two + [(step, 1, stages_ds) for step in fits for stages_ds in (2, 1)]

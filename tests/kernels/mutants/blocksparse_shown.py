@@ -74,3 +74,21 @@ HOST: dict[str, tuple[Case, set[str]]] = {
     "schedule_ignored": (_of(70, 300, mask=Full(), variant={"schedule": "descending", "slots": 1}), {"hang"}),
     "full_ranks_forgotten": (_of(), {"hang"}),
 }
+
+CAPPED = {"softcap": 2.0}
+# Bugs of the kernels, which are compiled
+KERNELS: dict[str, tuple[Case, set[str]]] = {
+    "kv_head_modulo": (_of(70, 70, heads=(4, 2), **FORWARD), WRONG),
+    "lse_in_log2": (_of(70, 70, **FORWARD), {"lse wrong"}),
+    "lse_without_maximum": (_of(70, 70, **FORWARD), {"lse wrong"}),
+    "empty_rows_divided_by_zero": (_of(70, 30, mask=Causal("bottom_right"), **FORWARD), WRONG),
+    "nothing_seen_yet_is_nan": (_of(70, 30, mask=Causal("bottom_right"), **FORWARD), WRONG),
+    "mask_carried_over": (_of(130, 150, mask=Window(100, None), **FORWARD), WRONG),
+    "softcap_slope_missing": (_of(70, 70, **CAPPED), GRADIENTS),
+    "softcap_slope_not_squared": (_of(70, 70, **CAPPED), GRADIENTS),
+    "delta_added": (_of(70, 70), GRADIENTS),
+    "dk_not_scaled": (_of(70, 70), {"dk wrong"}),
+    "first_head_of_a_group_alone": (_of(70, 70), {"dk wrong"}),
+    "semaphore_of_kv_heads": (_of(70, 150, mask=Full()), {"hang"}),
+    "mask_of_the_first_step": (_of(130, 130, heads=(1, 1), dim=128, variant={"tile_m": 128, "tile_n": 128}), GRADIENTS),
+}

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 pytest.importorskip("cutlass")
 pytest.importorskip("numba")
 
-from blocksparse_shown import HOST, LISTS
+from blocksparse_shown import HOST, KERNELS, LISTS
 
 from fuzz.judge import execute
 from fuzz.targets.bundled_blocksparse import BundledBlockSparse
@@ -55,3 +55,12 @@ def test_wrong_metadata_fails_where_the_correct_one_passes(name):
 @pytest.mark.parametrize("name", HOST)
 def test_a_wrong_launch_fails_where_the_correct_one_passes(name):
     check(name, *HOST[name])
+
+
+DAILY = ("kv_head_modulo", "delta_added")  # one of each pass
+NIGHTLY = [pytest.param(name, marks=[] if name in DAILY else pytest.mark.slow) for name in KERNELS]
+
+
+@pytest.mark.parametrize("name", NIGHTLY)
+def test_a_wrong_kernel_fails_where_the_correct_one_passes(name):
+    check(name, *KERNELS[name])
