@@ -12,7 +12,7 @@ from kernels.blocksparse.checked import check_call
 from kernels.blocksparse.lists import BlockSparse
 from kernels.blocksparse.ops import block_sparse_forward, flatten
 from kernels.blocksparse.schedule import Schedule, permutation
-from kernels.blocksparse.variant import PADDED_DIMS
+from kernels.blocksparse.variant import LARGEST_DIM, PADDED_DIMS
 
 DTYPES = (torch.bfloat16, torch.float16)
 
@@ -35,7 +35,8 @@ def block_sparse_attention(
 ) -> tuple[Tensor, Tensor]:
     """softmax over the listed blocks of softcap(scale · Q K^T), times V; differentiable in q, k and v.
 
-    q              (batch, heads_q, len_q, dim) bfloat16 or float16, any strides; dims 8 to 128 in steps of 8. With
+    q              (batch, heads_q, len_q, dim) bfloat16 or float16, any strides; dims 8 to 256 in steps of 8, for
+                   gradients above 128 with tiles of 64 keys (NOTE [large dims] of backward/tiling.py). With
                    cu_seqlens: (total_q, heads_q, dim), sequences one after another
     k, v           (batch, heads_kv, len_k, dim), or (total_k, heads_kv, dim); consecutive query heads share a KV head
     blocks         which tiles are computed and how partial ones are masked; its device is q's. Every sequence's own
@@ -66,6 +67,11 @@ def block_sparse_attention(
         raise ValueError(f"blocks: needs a BlockSparse, got {type(blocks).__name__}")
     rescheduled = blocks if schedule is None else replace(blocks, schedule=_schedule(schedule), order=None)
     backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    if backward and q.shape[-1] > LARGEST_DIM[blocks.tile_n]:
+        raise ValueError(
+            f"blocks.tile_n: needs 64 for gradients above head dim {LARGEST_DIM[128]}, as dK and dV of 128 keys do not "
+            f"fit into registers; got {blocks.tile_n} with dim {q.shape[-1]}"
+        )
     check_call(q, k, blocks, rescheduled, lengths, backward)
     lists, numbers = flatten(rescheduled)
     return block_sparse_forward(

@@ -34,7 +34,8 @@ class ForwardTuning:
 
 
 # (dim_padded, tile_m) → warps, step, stages, q_in_registers: the fastest measured on an H100 for dims 64, 128 and for
-# (96, 128); the others by analogy
+# (96, 128); the others by analogy. Above 128 a warp has 16 rows, as O takes dim / 2 registers of a thread for each 16;
+# steps are such that one stage fits the least shared memory of an arch, 99 KiB
 _FORWARD = {
     (32, 64): (4, 64, 2, 1),
     (64, 64): (4, 64, 2, 1),
@@ -44,6 +45,12 @@ _FORWARD = {
     (64, 128): (4, 64, 2, 1),
     (96, 128): (4, 64, 1, 0),
     (128, 128): (4, 64, 1, 0),
+    (160, 64): (4, 64, 1, 0),
+    (192, 64): (4, 64, 1, 0),
+    (256, 64): (4, 64, 1, 0),
+    (160, 128): (8, 64, 1, 0),
+    (192, 128): (8, 64, 1, 0),
+    (256, 128): (8, 32, 1, 0),
 }
 
 

@@ -16,8 +16,10 @@ from typing import Any
 
 KINDS = ("forward", "preprocess", "backward", "postprocess")
 DTYPES = ("bfloat16", "float16")
-PADDED_DIMS = (32, 64, 96, 128)
+PADDED_DIMS = (32, 64, 96, 128, 160, 192, 256)
 TILES = (64, 128)
+# tile_n → the head dim up to which its gradients fit into registers: NOTE [large dims] of backward/tiling.py
+LARGEST_DIM = {64: 256, 128: 128}
 MASKS = ("none", "bits", "intervals", "band")
 ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
@@ -28,7 +30,7 @@ class Variant:
 
     kind            forward, preprocess, backward or postprocess
     dtype           of q, k, v, o and their gradients
-    dim_padded      32, 64, 96 or 128: the head dim that the tiles are laid out for; the true one is an argument
+    dim_padded      one of PADDED_DIMS: the head dim that the tiles are laid out for; the true one is an argument
     tile_m, tile_n  queries and keys of a tile, which is the block of the lists: 64 or 128
     mask            where the mask of partial blocks comes from. none: partial blocks are treated as full ones; bits:
                     packed words; intervals: bounds per row; band: left and right around a diagonal, from scalars

@@ -3,7 +3,7 @@
 """Layouts of tiles in shared memory, and views of accumulators.
 
 Shared tiles are row-major (rows, dim) in 16-byte chunks whose position is XORed with the row, so that both cp.async's
-16-byte stores and ldmatrix's eight 16-byte rows touch every bank once. Relies on dim being 32, 64, 96 or 128.
+16-byte stores and ldmatrix's eight 16-byte rows touch every bank once. Relies on dim being a multiple of 32.
 """
 
 import cutlass

@@ -71,6 +71,12 @@ def test_head_dims_between_the_padded_ones(dim):
     check(Spec((90,), (70,), 2, 1, dim=dim, mask="random", deterministic=True))
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(("dim", "tile_m"), [(136, 64), (160, 128), (192, 64), (200, 128), (256, 64), (256, 128)])
+def test_head_dims_above_128(dim, tile_m, arch):
+    check(Spec((150,), (70,), 2, 1, dim=dim, tile_m=tile_m, mask="causal", deterministic=True), arch=arch)
+
+
 @pytest.mark.parametrize(("tile_m", "tile_n"), [(64, 128), (128, 64), (128, 128)])
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("mask", ["causal", "random"])

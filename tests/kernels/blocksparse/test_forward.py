@@ -56,6 +56,12 @@ def test_every_head_dim(dim):
     right(Case((70,), (90,), dim=dim, heads_q=1, heads_kv=1, dtype=FP16 if dim % 16 else BF16, mask="blocks"))
 
 
+@pytest.mark.parametrize(("dim", "tile_m"), [(136, 64), (160, 128), (168, 128), (192, 64), (200, 64), (256, 128)])
+def test_head_dims_above_128(dim, tile_m):
+    right(Case((130,), (90,), dim=dim, heads_q=2, heads_kv=1, mask="tokens", tile_m=tile_m, tile_n=64))
+    right(Case((70, 20), (150, 9), dim=dim, mask="band", tile_m=tile_m, tile_n=128, packed=True))
+
+
 @pytest.mark.parametrize("tile_m", [64, 128])
 @pytest.mark.parametrize("tile_n", [64, 128])
 @pytest.mark.parametrize("mask", ["tokens", "intervals", "band"])

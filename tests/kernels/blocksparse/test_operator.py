@@ -184,7 +184,7 @@ WRONG = {
     "k: needs q's torch.bfloat16": lambda: good() | {"k": good()["k"].half()},
     "v: needs k's shape": lambda: good() | {"v": good()["v"][:, :, :-1]},
     "k: needs q's batch and dim": lambda: good() | {"k": good()["k"][:1], "v": good()["v"][:1]},
-    "q: needs a head dim": lambda: {x: y[..., :12] if torch.is_tensor(y) else y for x, y in good().items()},
+    "q: needs a head dim from 8 to 256": lambda: {x: y[..., :12] if torch.is_tensor(y) else y for x, y in good().items()},
     "k: needs heads that divide q's 3": lambda: good() | {"q": good()["q"][:, :3]},
     "scale: needs a finite number, positive, got 0": lambda: good() | {"scale": 0.0},
     "scale: needs a finite number, positive, got -1": lambda: good() | {"scale": -1.0},
@@ -207,6 +207,12 @@ WRONG = {
     r"lengths_k: needs shape \(2,\)": lambda: good() | {"lengths_k": starts(50)},
     "seams: needs one of": lambda: good() | {"seams": "nothing"},
 }  # fmt: skip
+
+
+def test_gradients_of_large_head_dims_need_tiles_of_64_keys():
+    q, k, v = (torch.zeros(1, 2, 70, 136, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+    with pytest.raises(ValueError, match=r"blocks\.tile_n: needs 64 .* got 128 with dim 136"):
+        block_sparse_attention(q, k, v, causal(70, 70, tile_n=128))
 
 
 @pytest.mark.parametrize("message", WRONG)
