@@ -49,6 +49,7 @@ format: $(STAMP)  ## lets ruff rewrite what it can
 
 bench: $(STAMP)  ## the figures of README.md; results go to ci/results/
 	$(BIN)/python ci/bench.py $(ARGS)
+	$(BIN)/python ci/bench_emulator.py
 
 score: $(STAMP)  ## what the committed scoreboard of planted bugs found has to be found again, within 10 minutes
 	$(BIN)/attnfuzz score --quick $(ARGS)
