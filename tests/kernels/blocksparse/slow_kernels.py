@@ -67,7 +67,7 @@ def sequences_of(x, sequences, b):
     return x[b] if x.dim() == 4 else x
 
 
-def forward(q, k, v, o, lse, sequences, blocks, *, scale, softcap=None, seams=None, tuning=()):
+def forward(q, k, v, o, lse, sequences, blocks, *, scale, softcap=None, seams=None, host=None, tuning=()):
     """launch.forward."""
     for b in range(sequences.batch):
         at_q, n_q = int(sequences.q_begin[b]), int(sequences.q_length[b])
@@ -83,7 +83,7 @@ def forward(q, k, v, o, lse, sequences, blocks, *, scale, softcap=None, seams=No
 
 
 def backward_pass(
-    dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, *, grad_lse, scale, softcap, deterministic, seams
+    dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, *, grad_lse, scale, softcap, deterministic, seams, host=None
 ):  # fmt: skip
     """lse_gradient.backward_pass."""
     assert blocks.backward is not None
