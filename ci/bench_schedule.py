@@ -56,7 +56,7 @@ def main() -> None:
             for heads_q, heads_kv in HEADS:
                 start = time.perf_counter()
                 plan = least_blocking(blocks, heads_q=heads_q, heads_kv=heads_kv, slots=slots, pairs=options.pairs)
-                row = of_model(plan) | {"seconds to plan": round(time.perf_counter() - start, 2)}
+                row = of_model(plan, blocks.schedule.kind) | {"seconds to plan": round(time.perf_counter() - start, 2)}
                 if cuda:
                     row |= on_gpu(blocks, plan, length, heads_q, heads_kv, options.dim, options.device)
                 rows.append({"mask": name, "length": length, "heads": [heads_q, heads_kv], **row})
@@ -69,11 +69,16 @@ def main() -> None:
         )
 
 
-def of_model(plan: Plan) -> dict[str, Any]:
-    """Model times of the two directions and of the plan, over what no order can beat."""
+def of_model(plan: Plan, default: str) -> dict[str, Any]:
+    """Model times of the two directions and of the plan, over what no order can beat; default: the direction that the
+    lists' builder took, knowing the mask but neither heads nor device."""
     times = {"ascending": plan.estimates["ascending"], "descending": plan.estimates["descending"]}
     times["planned"] = min(plan.estimates.values())
-    return {"policy": plan.chosen[0], "model": {name: round(at / plan.bound, 3) for name, at in times.items()}}
+    return {
+        "policy": plan.chosen[0],
+        "default": default,
+        "model": {name: round(at / plan.bound, 3) for name, at in times.items()},
+    }
 
 
 def on_gpu(

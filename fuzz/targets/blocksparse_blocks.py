@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fuzz.case import Case
 from kernels.blocksparse import bands, from_mask, intervals
+from kernels.blocksparse.least_blocking import least_blocking
 from kernels.blocksparse.lists import Bits, BlockList, BlockLists, BlockSparse
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permutation
 from oracles.masks import Causal, Full, Window, kinds, varies_by_batch, varies_by_head
@@ -22,7 +23,7 @@ from oracles.problem import Problem, dense_mask
 
 MASKS = ("bits", "intervals", "band")
 LISTS = ("csr", "padded", "compact")
-SCHEDULES = ("ascending", "descending", "shuffled")
+SCHEDULES = ("ascending", "descending", "shuffled", "planned")
 TILES = (64, 128)
 UNUSED = 0x3FFFFFF  # a block number, slot or rank that nothing has
 _ROWS = frozenset({"full", "causal", "window", "prefix", "documents", "intervals", "per_head", "per_batch"})
@@ -69,15 +70,17 @@ def blocks_of(case: Case, device: torch.device | str = "cpu") -> BlockSparse:
         made = intervals.intervals(bounds, p.lengths_q, p.lengths_k, **tiles)
     else:
         made = from_mask.from_mask(dense_mask(p, device), p.lengths_q, p.lengths_k, **tiles)
+    if options["schedule"] == "planned" and p.backward:
+        made = least_blocking(made, heads_q=p.heads_q, heads_kv=p.heads_kv, batch=p.batch).blocks
     return laid_out(made, str(options["lists"]))
 
 
 def schedule_of(case: Case, device: torch.device | str = "cpu") -> Schedule:
     """The variant's schedule; 'shuffled' is a permutation from the inputs' seed, per sequence and KV head where those
-    have lists of their own."""
+    have lists of their own; 'planned' is ascending until `least_blocking` has computed one from the lists."""
     p, options = case.problem, default_variant() | case.variant
     if options["schedule"] != "shuffled":
-        return {"ascending": ASCENDING, "descending": DESCENDING}[str(options["schedule"])]
+        return DESCENDING if options["schedule"] == "descending" else ASCENDING
     n_blocks = -(-p.len_k // int(options["tile_n"]))
     draw = torch.Generator().manual_seed(case.inputs.seed)
     # An order has an axis only where the lists have it.

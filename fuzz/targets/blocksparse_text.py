@@ -31,6 +31,10 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
         pad = f"(0, -keep.shape[2] % {options['tile_m']})"
         call.append(f"bounds = torch.nn.functional.pad(runs(keep), {pad})")
     call.append(f"blocks = {made}")
+    planned = options["schedule"] == "planned" and p.backward
+    if planned:
+        heads = f"heads_q={p.heads_q}, heads_kv={p.heads_kv}, batch={p.batch}"
+        call.append(f"blocks = least_blocking(blocks, {heads}).blocks")
     kernel = f'MUTANTS["{mutant}"]' if mutant else "block_sparse_attention"
     given = [f"scale={p.scale!r}"] * (p.scale is not None) + [f"softcap={p.softcap!r}"] * (p.softcap > 0)
     given.append(f"deterministic={bool(options['deterministic'])}")
@@ -48,13 +52,15 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
     }
     source = "kernels.mutants.blocksparse import MUTANTS" if mutant else f"kernels.blocksparse.api import {kernel}"
     lines = [f"sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`"]
-    lines += [f"from {one}  # noqa: E402" for one in sorted((source, sources[how], _SCHEDULES))]
+    imported = [source, sources[how], _SCHEDULES] + [_PLANNER] * planned
+    lines += [f"from {one}  # noqa: E402" for one in sorted(imported)]
     if how == "intervals":
         parts = (blocksparse_blocks.runs, blocksparse_blocks._positions)
         lines += ["from torch import Tensor  # noqa: E402", *(f"\n\n{inspect.getsource(part)}" for part in parts)]
     return Text(tuple(call), ("import sys",), "\n".join(lines), how != "band", lse=True)
 
 
+_PLANNER = "kernels.blocksparse.least_blocking import least_blocking"
 _SCHEDULES = "kernels.blocksparse.schedule import ASCENDING, DESCENDING, permutation"
 
 

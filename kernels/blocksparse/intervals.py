@@ -66,9 +66,10 @@ def documents(
     **options,
 ) -> BlockSparse:
     """Queries see the keys of their own document. Bounds are the ascending positions at which a new document starts;
-    the keys' own where they differ. `causal`: only keys up to the query's own position; the schedule is then descending
-    where none is given. Options: as for `intervals`."""
-    options.setdefault("schedule", DESCENDING if causal else ASCENDING)
+    the keys' own where they differ. `causal`: only keys up to the query's own position. The schedule is descending
+    where none is given: ascending, a document's first KV tile would wait for the last one of the document before, with
+    which it shares a dQ tile. Options: as for `intervals`."""
+    options.setdefault("schedule", DESCENDING)
     return intervals(
         document_bounds(q_bounds, lengths_q, lengths_k, k_bounds, causal, device), lengths_q, lengths_k, **options
     )

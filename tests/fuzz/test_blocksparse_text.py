@@ -47,10 +47,12 @@ def test_the_text_does_what_the_adapter_does(name: str, monkeypatch: pytest.Monk
 
 
 def test_a_script_is_for_a_gpu_and_parses() -> None:
-    for problem, variant in CASES.values():
+    planned = Problem((70,), (90,), 2, 1, 64, 64, "float16", mask=Causal()), {"schedule": "planned", "mask": "band"}
+    for problem, variant in (*CASES.values(), planned):
         case = Case("blocksparse!lock_is_n_block", problem, variant=TILES | variant)
         script = write_script(case, BundledBlockSparse("cuda", "lock_is_n_block"), None)
         ast.parse(script)
+        assert ("least_blocking(blocks, heads_q=2" in script) == ("planned" in variant.values())
         assert 'MUTANTS["lock_is_n_block"]' in script and "import fuzz" not in script and "from fuzz" not in script
     with pytest.raises(ScriptError, match="--device cuda"):
         write_script(case, BundledBlockSparse("emulator"), None)

@@ -99,7 +99,7 @@ def test_a_declared_refusal_is_kept() -> None:
 def test_correct_metadata_has_no_findings() -> None:
     target = load("blocksparse")
     for mask in (Full(), Causal("bottom_right"), Window(100, 20), PerHead((Causal(), Documents((40,))))):
-        for schedule in ("ascending", "descending", "shuffled"):
+        for schedule in ("ascending", "descending", "shuffled", "planned"):
             problem = Problem((300, 0, 65), (190, 40, 0), 4, 2, 64, 64, "bfloat16", layout="packed", mask=mask)
             assert target.inspect(case(problem, tile_m=64, tile_n=64, schedule=schedule, lists="compact")) == []
 
@@ -178,6 +178,8 @@ def test_a_whole_pass_is_right_and_bitwise_the_same_in_any_order_of_warps() -> N
     problem = Problem((260, 0), (200, 30), 2, 1, 64, 64, "float16", mask=PerHead((Window(100, 20), Causal())))
     verdict = run(case(problem, tile_m=64, tile_n=64, slots=2, schedule="shuffled", lists="compact"))
     assert verdict.outcome == "pass", verdict
+    planned = run(case(problem, tile_m=64, tile_n=64, slots=2, schedule="planned", lists="compact"))
+    assert planned.outcome == "pass", planned
     assert [name.partition("_")[0] for name in verdict.kernel.split(", ")] == [
         "forward",
         "preprocess",

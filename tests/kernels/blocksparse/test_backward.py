@@ -20,6 +20,7 @@ from cutlass import Int32, Uint32, cute
 from fuzz.devices.emulator import Emulator, Report
 from kernels.blocksparse.compile import build
 from kernels.blocksparse.launch_backward import seams_of
+from kernels.blocksparse.least_blocking import least_blocking
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant
 
 built = lru_cache(maxsize=None)(build)
@@ -47,6 +48,21 @@ def check(spec: Spec, **options: Any) -> None:
     out, reports = gradients(problem, **options)
     assert [r.status for r in reports] == ["finished"] * len(reports)
     assert [f for r in reports for f in r.findings] == []
+    found = errors(problem, out)
+    assert max(found.values()) <= 1, found
+
+
+@pytest.mark.parametrize("order", ["in_order", "random", "starve_oldest", "one_first"])
+@pytest.mark.parametrize("slots", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("mask", ["causal", "window", "random"])
+def test_a_planned_schedule_ends_with_any_number_of_resident_ctas(mask, slots, order):
+    """Planned for twelve resident CTAs, run with fewer, dispatched in another order too: tickets give the places."""
+    problem = make(Spec((330,), (450,), 2, 1, dim=32, mask=mask, deterministic=True))
+    planned = least_blocking(problem.blocks, heads_q=2, heads_kv=1, slots=12)
+    assert len(planned.estimates) > 2
+    problem = replace(problem, blocks=planned.blocks)
+    out, reports = gradients(problem, Emulator(slots=slots, schedule=order, seed=slots, dispatch="permuted"))
+    assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3
     found = errors(problem, out)
     assert max(found.values()) <= 1, found
 

@@ -101,6 +101,17 @@ def test_better_than_both_directions_on_scattered_masks(density, heads, gain):
     assert min(plan.estimates["ascending"], plan.estimates["descending"]) > gain * min(plan.estimates.values())
 
 
+def test_the_default_of_documents_is_the_better_direction():
+    draw = torch.Generator().manual_seed(0)
+    for causal_too in (False, True):
+        for number in (4, 11, 39):
+            cuts = torch.randint(1, 8192, (number,), generator=draw).sort().values.tolist()
+            blocks = documents(cuts, 8192, 8192, causal=causal_too)
+            for heads_kv in (16, 2):
+                ways = [estimate(blocks, s, heads_q=16, heads_kv=heads_kv).makespan for s in (ASCENDING, DESCENDING)]
+                assert blocks.schedule.kind == "descending" and ways[1] < ways[0]
+
+
 def test_the_default_of_bands_is_the_better_direction():
     for name, wanted in (("causal", "descending"), ("window", "ascending"), ("anti-causal", "ascending")):
         blocks = BLOCKS[name]()
