@@ -1,0 +1,164 @@
+"""Nine planted bugs of the block-sparse kernels on the emulated GPU: python ci/check_planted_emulator.py --json FILE.
+
+Each is fuzzed as the first lane of `attnfuzz run --target blocksparse!BUG --device host --seed SEED` is, from the first
+case on, until a case is bad; that case is minimised. Told are the check that named the bug, the cases and the seconds
+until then (compiling included, limit: five minutes with minimising), and the minimised case. Exits with 1 where a bug
+is not found in time, or not by the check that should see it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fuzz.case import Case, to_json
+from fuzz.features import features, ordered
+from fuzz.minimize import minimize
+from fuzz.records import machine
+from fuzz.runner import Runner
+from fuzz.session import Lane, Settings, cases_of, explore, plan, standing
+from fuzz.targets.registry import load
+from fuzz.targets.target import Target, refusal
+from fuzz.verdict import Verdict, summary
+
+LIMIT = 300.0
+CASES = 50  # of a session
+HANG, RACE = ("hang",), ("race_two_writes", "race_read_of_an_unordered_write", "race_write_over_an_unordered_read")
+# The bugs that the emulated GPU is to find, and what the check is called that should see each.
+BUGS: dict[str, tuple[str, ...]] = {
+    "lock_is_n_block": HANG,
+    "rank_direction": (*HANG, "protocol: hang"),  # foretold for one slot, where the case has more
+    "release_missing": HANG,
+    "semaphores_not_cleared": ("read_of_uninitialised_memory",),
+    "barrier_before_reuse_missing": RACE,
+    "barrier_diverges": ("barrier_in_a_divergent_branch",),
+    "tail_keys_read": ("out_of_bounds",),
+    "dq_not_zeroed": ("read_of_uninitialised_memory",),
+    "key_offset_wraps": ("32-bit_arithmetic_wrapped_in_an_address",),
+}
+
+
+@dataclass
+class Row:
+    """What came of one bug: the checks that named the first bad case, and the minimised one. seconds from the start of
+    its session, `compiling` of them; `minimised` those of minimising alone. The kernels that the bug leaves alone come
+    from the artifact cache where it has them."""
+
+    bug: str
+    named: bool
+    checks: list[str]
+    checks_minimised: list[str]
+    cases: int
+    seconds: float
+    compiling: float
+    minimised: float
+    runs: int
+    features: list[str]
+    message: str
+    case: dict
+
+
+def main() -> int:
+    """Runs the bugs that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(BUGS)}; none: all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    rows = []
+    for name in given.names or BUGS:
+        row = one(name, given.seed)
+        rows.append(row)
+        print(line(row), flush=True)
+    if given.json:
+        found = {
+            "machine": machine(),
+            "seed": given.seed,
+            "limit_seconds": LIMIT,
+            "bugs": [asdict(row) for row in rows],
+        }
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    return 0 if all(row.named and row.seconds + row.minimised <= LIMIT for row in rows) else 1
+
+
+def one(bug: str, seed: int) -> Row:
+    """A session with one bug, up to its first bad case."""
+    wanted = Settings(targets=(f"blocksparse!{bug}",), cases=CASES, seed=seed)
+    lane = plan(wanted)[0]
+    target = load(lane.target)
+    began = time.monotonic()
+    with Runner() as runner:
+        case, verdict, count, compiling = first_bad(runner, target, lane, wanted, began)
+        seconds = time.monotonic() - began
+        if case is None or verdict is None:
+            return Row(bug, False, [], [], count, round(seconds, 1), round(compiling, 1), 0.0, 0, [], "not found", {})
+        smallest = minimize(
+            case,
+            runner.run,
+            verdict=verdict,
+            max_runs=wanted.minimize_runs,
+            max_seconds=wanted.minimize_seconds,
+            allowed=lambda candidate: refusal(target, candidate) is None,
+        )
+    checks, still = checks_of(verdict), checks_of(smallest.verdict)
+    return Row(
+        bug,
+        bool(set(checks) & set(BUGS[bug])) and bool(set(still) & set(BUGS[bug])),
+        checks,
+        still,
+        count,
+        round(seconds, 1),
+        round(compiling, 1),
+        round(time.monotonic() - began - seconds, 1),
+        smallest.runs,
+        list(ordered(features(smallest.case))),
+        summary(smallest.verdict)[:400],
+        json.loads(to_json(smallest.case)),
+    )
+
+
+def checks_of(verdict: Verdict) -> list[str]:
+    """What the checks that complained are called; those of the emulated GPU without its name."""
+    return sorted({f.kind if f.oracle == "emulator" else f"{f.oracle}: {f.kind}" for f in verdict.findings})
+
+
+def first_bad(
+    runner: Runner, target: Target, lane: Lane, wanted: Settings, began: float
+) -> tuple[Case | None, Verdict | None, int, float]:
+    """(the case, its verdict, its number in the session, seconds of compiling until then)."""
+    found: list[tuple[Case, Verdict]] = []
+    count, compiling = 0, 0.0
+
+    def each(case: Case) -> None:
+        nonlocal count, compiling
+        if found or time.monotonic() - began > LIMIT:
+            return
+        count += 1
+        if refusal(target, case) is not None:
+            return
+        verdict = runner.run(case)
+        compiling += verdict.seconds.get("prepare", 0.0)
+        if verdict.bad:
+            found.append((case, verdict))
+
+    explore(lane, cases_of(target, wanted), each, standing(lane, target))
+    return *(found[0] if found else (None, None)), count, compiling
+
+
+def line(row: Row) -> str:
+    """A row of the table."""
+    p = row.case.get("problem", {})
+    size = f"q {p.get('lengths_q')} k {p.get('lengths_k')}, {p.get('heads_q')} heads, dim {p.get('dim')}" if p else "-"
+    sign = "found" if row.named else "MISSED"
+    return (
+        f"{row.bug:30} {sign:6} case {row.cases:3}  {row.seconds:6.1f} s ({row.compiling:5.1f} compiling), minimised "
+        f"in {row.minimised:5.1f} s, {row.runs} runs: {size}; {', '.join(row.checks)}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
