@@ -52,7 +52,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits |
     from kernels.blocksparse.launch_backward import side_by_side
 
     p = case.problem
-    lists = blocks.backward
+    lists, schedule = blocks.backward, blocks.schedule
     assert lists is not None
     if mutant:
         from kernels.mutants.blocksparse import MUTANTS as planted
@@ -62,9 +62,9 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits |
         if known is None:
             return None
         order, releases = known
-        changed = planted[mutant].blocks(blocks).backward
-        assert changed is not None
-        lists = changed
+        changed = planted[mutant].blocks(blocks)
+        assert changed.backward is not None
+        lists, schedule = changed.backward, changed.schedule
     else:
         assert blocks.order is not None
         order, releases = blocks.order, None
@@ -74,7 +74,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits |
         (partial.count, partial.index, partial.begin),
         (full.count, full.index, full.begin),
         (order.partial, order.full),
-        blocks.schedule.launch_order(lists.rows, "cpu"),
+        schedule.launch_order(lists.rows, "cpu"),
         batch=p.batch,
         heads_q=p.heads_q,
         heads_kv=p.heads_kv,

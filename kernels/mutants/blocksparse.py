@@ -249,6 +249,10 @@ for _module in sorted(m.name for m in pkgutil.iter_modules(kernels.mutants.__pat
         importlib.import_module(f"kernels.mutants.{_module}")
 
 
+# Seams of the backward kernels that the ordered adds depend on
+PROTOCOL = ("clear", "wait", "release", "lock_of", "semaphore", "entries")
+
+
 def effective(name: str, blocks: BlockSparse) -> Protocol | None:
     """What a planted bug ("" for none) makes of the ordered adds over `blocks`, lists as users made them; None where
     that cannot be said from the lists."""
@@ -258,7 +262,9 @@ def effective(name: str, blocks: BlockSparse) -> Protocol | None:
     changed = mutant.blocks(blocks)
     if mutant.protocol is not None:
         return mutant.protocol(changed)
-    if any(step in mutant.seams.backward.replacements for step in ("clear", "wait", "release", "lock_of")):
+    if mutant.seams.host.values is not None:  # of which some say what is launched, and when
+        return None
+    if any(step in mutant.seams.backward.replacements for step in PROTOCOL):
         return None
     return _order(changed), None
 

@@ -164,12 +164,12 @@ plant(
 
 @triton.jit
 def _narrow_offset(batch, head, heads_q, len_q):
-    return (batch * heads_q + head) * len_q % 512
+    return (batch * heads_q + head) * len_q % 256
 
 
 plant(
     "lse_offset_wraps",
-    "A head's place in LSE is counted in nine bits, which stand for 32 at sizes that a test can reach: heads beyond "
+    "A head's place in LSE is counted in eight bits, which stand for 32 at sizes that a test can reach: heads beyond "
     "overwrite the first ones' rows.",
     "Meta's NSA 54b60f3: a row's index in int32, before it is multiplied",
     statistics_offset=_narrow_offset,
