@@ -7,6 +7,8 @@ import torch
 from ptx_tools import HEADER, Emulator
 
 from fuzz.devices.emulator import ptx
+from fuzz.devices.unwritten import Unwritten
+from fuzz.memory import Guarded
 
 pytest.importorskip("cutlass")
 
@@ -56,6 +58,32 @@ def test_what_is_never_written_is_seen_when_it_is_said(compiled):
     assert kernel(x, y, 100, 1.0, uninitialised=("y",)).ok  # the first launch writes what the second one reads
     (found,) = kernel(x, y, 100, 1.0, uninitialised=("x",)).findings
     assert found.kind == "read of uninitialised memory" and found.tensor == "x[0]"
+
+
+def test_what_is_allocated_counts_as_unwritten_until_torch_or_a_kernel_writes_it(compiled):
+    kernel, written = Emulator(strict=False).load(compiled), Unwritten()
+    with Guarded():
+        x, y, z = torch.empty(100), torch.empty(100), torch.empty(100)
+        assert kernel(x, y, 100, 1.0).ok  # nobody says that it is new
+        (found,) = kernel(x, y, 100, 1.0, written=written).findings
+        assert found.tensor == "x[0]"
+        x[:50] = 1.0
+        (found,) = kernel(x, z, 100, 1.0, written=written).findings
+        assert found.tensor == "x[50]"
+        x[50:] = float("nan")  # a number like any other
+        assert kernel(x, z, 100, 1.0, written=written).ok
+        assert kernel(z[10:], x, 90, 1.0, written=written).ok  # the launch before wrote it
+    with Guarded():
+        (found,) = kernel(torch.empty(100), torch.empty(100), 100, 1.0, written=written).findings
+
+
+def test_of_other_memory_nothing_is_known() -> None:
+    written = Unwritten()
+    assert written(torch.empty(9)) is None
+    with Guarded():
+        assert written(torch.zeros(9)) is None
+        (kept,) = {written(x) for x in torch.empty(9, dtype=torch.int16).split(3)}
+        assert kept is not None and not kept.map().any()
 
 
 def test_a_tensor_that_is_too_short_is_named(compiled):
