@@ -1,9 +1,9 @@
 """flash_attn.cute: FlashAttention-4 (PyPI flash-attn-4), where it is importable, for sm_90 and sm_100.
 
-Everything that its two functions have an option for and a Problem can ask: dense and packed sequences, used lengths,
+What its two functions have an option for and a Problem can ask: dense and packed sequences, used lengths,
 causal, windows, grouped heads, softcap, deterministic gradients; any other mask as a mask_mod that reads a tensor, with
 block lists or without. What it refuses is a table (flash_attention_4_refusals.py). Its kernels are compiled before they
-are run, and ahead of a session with `attnfuzz compile`, which needs no GPU (flash_attention_4_kernels.py).
+are run, and ahead of a session with `attnfuzz compile`, which needs no GPU (flash_attention_4_tables.py).
 
 A narrower session, with fewer kernels to compile: `FlashAttention4(support=…)` in the TARGETS of a --target-file.
 """
@@ -29,21 +29,10 @@ from fuzz.targets import flash_attention_4_refusals as refusals
 from fuzz.targets.as_text import ScriptError, Text
 from fuzz.targets.base import AutogradTarget, cuda_present
 from fuzz.targets.flash_attention_4_blocks import mask_options
-from fuzz.targets.flash_attention_4_kernels import (
-    LAUNCHES,
-    SOURCES,
-    Call,
-    call_of,
-    connect,
-    dry_run,
-    forward,
-    planned,
-    prepared,
-    refusing,
-    unusable,
-)
+from fuzz.targets.flash_attention_4_kernels import Call, call_of, dry_run, forward, prepared, refusing
 from fuzz.targets.flash_attention_4_refusals import OPTIONS, blocks_for, options_of
-from fuzz.targets.target import Execution, Rule, Support, Tensors
+from fuzz.targets.flash_attention_4_tables import LAUNCHES, SOURCES, connect, planned, unusable, warm
+from fuzz.targets.target import Device, Execution, Support, Tensors
 from oracles.answers import Answers
 from oracles.masks import Causal, Mask, PerBatch, PerHead, Prefix, Window, varies_by_batch, varies_by_head
 from oracles.numerics import FUSED
@@ -74,29 +63,21 @@ class FlashAttention4(AutogradTarget):
     """
 
     name = "flash_attn.cute"
-    device = "cuda"
+    device: Device = "cuda"
     summary = "FlashAttention-4"
     kernel_names = "kernel_cutlass"  # what is looked at under a sanitizer
-    proof = ("fwd sm_",)
-    variants = (dict(OPTIONS),)
+    proof: tuple[str, ...] = ("fwd sm_",)
+    variants: tuple[dict[str, str | int | bool], ...] = (dict(OPTIONS),)
     pairs_per_second = 1e9
 
     def __init__(self, support: Support = SUPPORT) -> None:
         self.support = support
+        self.rules = refusals.rules(self.arch())
+        self.numerics = NUMERICS[self.arch()]
 
     def arch(self) -> str:
         """What its kernels are compiled for on this machine."""
         return _arch()
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:  # type: ignore[override]
-        """What it refuses on this arch."""
-        return refusals.rules(self.arch())
-
-    @property
-    def numerics(self):  # type: ignore[override]
-        """Where it rounds."""
-        return NUMERICS[self.arch()]
 
     def missing(self) -> str | None:
         """Why it cannot run on this machine, or None."""
@@ -147,6 +128,8 @@ class FlashAttention4(AutogradTarget):
         """Compiles or loads every kernel that the case launches, and makes its mask and block lists."""
         connect(self.arch())
         dry_run(self._call(case, tensors))
+        if tensors.q.is_cuda:
+            warm(self.arch())
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O and LSE, in the problem's layout."""
@@ -174,6 +157,10 @@ class FlashAttention4(AutogradTarget):
             return "fwd sm_: nothing to launch without queries or keys"
         return launched
 
+    def expected_seconds(self, case: Case) -> float:
+        """The first launch of a kernel loads it into the GPU, and a case may have ten that are new to the process."""
+        return 0.1 + super().expected_seconds(case)
+
     def look(self) -> dict[str, Any]:
         """Which kernel of a run does not end."""
         stuck = LAUNCHES.hanging()
@@ -189,7 +176,7 @@ class FlashAttention4(AutogradTarget):
         return _text(p, options, said)
 
     def _call(self, case: Case, tensors: Tensors) -> Call:
-        return call_of(case, tensors, _prepared(case, tensors.q.device, self.arch()))
+        return call_of(case, tensors, _prepared(case, tensors.q.device))
 
 
 def targets() -> list[FlashAttention4]:
@@ -197,18 +184,18 @@ def targets() -> list[FlashAttention4]:
     return [FlashAttention4()]
 
 
-def dry_call(case: Case, arch: str) -> Call:
+def dry_call(case: Case) -> Call:
     """The call of a case with tensors of its shapes and strides on the CPU, whatever their numbers."""
     zeros = {name: torch.zeros(shape) for name, shape in shapes(case.problem).items() if name in ("q", "k", "v", "do")}
     if not case.problem.backward:
         zeros.pop("do")
-    return call_of(case, build(case, "cpu", zeros).tensors(), prepared(case, options_of(case), "cpu", arch))
+    return call_of(case, build(case, "cpu", zeros).tensors(), prepared(case, options_of(case), "cpu"))
 
 
 @lru_cache(maxsize=1)
-def _prepared(case: Case, device: torch.device, arch: str) -> dict[str, Any]:
+def _prepared(case: Case, device: torch.device) -> dict[str, Any]:
     """Made once for all repeats of a case."""
-    return prepared(case, options_of(case), device, arch)
+    return prepared(case, options_of(case), device)
 
 
 _known: dict[tuple[str, str, str], Build] = {}  # one build for a kernel, whichever case it was met with first
@@ -218,7 +205,7 @@ _known: dict[tuple[str, str, str], Build] = {}  # one build for a kernel, whiche
 def _builds(case: Case, arch: str) -> tuple[Build, ...]:
     """The same kernels have the same builds within a process, so that a plan holds each once."""
     found = []
-    for table, key in planned(dry_call(case, arch), arch):
+    for table, key in planned(dry_call(case), arch):
         if (table, key, arch) not in _known:
             options = {"kernel": table, "key": key, "case": to_json(case, indent=0).replace("\n", "")}
             _known[table, key, arch] = Build.of(RECIPE, options, arch, SOURCES)
@@ -308,7 +295,7 @@ def _arch() -> str:
     named = os.environ.get("ATTNFUZZ_ARCH")
     if named in refusals.ARCHS:
         return str(named)
-    if cuda_present():
+    if cuda_present() and _installed():
         return {"9": "sm_90a", "10": "sm_100a"}.get(_capability().partition(".")[0], DEFAULT_ARCH)
     return DEFAULT_ARCH
 

@@ -1,25 +1,17 @@
 """Calls of flash_attn.cute: from a Case to the arguments of its two functions; and the same call made dry, unlaunched.
 
 A dry call runs FlashAttention-4's own host code on PyTorch's fake tensors, forward and backward, with the very strides
-and alignments of the real ones. It compiles what the real call will launch (so that compiling never counts against a
-run's deadline), or, with `planned`, only names it: FlashAttention-4 keeps one table of compiled kernels per kind, and
-asks it for a key; whoever stands in for the tables sees the keys. That reads names of its internals (INTERNALS), which
-`unusable` checks.
+and alignments of the real ones: it compiles what the real call will launch, so that compiling never counts against a
+run's deadline. Where the compiled kernels go is flash_attention_4_tables.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import inspect
-import os
-import pickle
-import platform
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,8 +19,6 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fuzz.case import Case
-from fuzz.compiling.build import digest, toolchain
-from fuzz.compiling.cache import default_folder
 from fuzz.targets.flash_attention_4_blocks import (
     BlockTensors,
     block_tensors,
@@ -37,17 +27,6 @@ from fuzz.targets.flash_attention_4_blocks import (
     mask_options,
 )
 from fuzz.targets.target import Tensors
-
-# The functions that own a table of compiled kernels, by the name that the table has on disk.
-INTERNALS = {
-    "fwd": "_flash_attn_fwd",
-    "bwd_pre": "_bwd_preprocess",
-    "bwd": "_flash_attn_bwd",
-    "bwd_post": "_bwd_postprocess_convert",
-    "fwd_combine": "_flash_attn_fwd_combine",
-}
-SOURCES = ("flash_attn.cute", "quack")
-PROCESSORS = {90: 132, 100: 148}  # streaming multiprocessors of the GPU that is compiled for: H100, B200
 
 
 class Refused(ValueError):
@@ -67,22 +46,7 @@ class Call:
     options: dict[str, Any]
 
 
-def number_of(arch: str) -> int:
-    """90 of 'sm_90a'."""
-    return int(arch.removeprefix("sm_").rstrip("af"))
-
-
-def unusable() -> str | None:
-    """Why flash_attn.cute cannot be used here, or None. Imports it."""
-    try:
-        interface = _interface()
-    except Exception as error:  # whatever an import of a foreign package raises
-        return f"flash_attn.cute cannot be imported: {type(error).__name__}: {error}"
-    lacking = [name for name in INTERNALS.values() if not hasattr(getattr(interface, name, None), "compile_cache")]
-    return f"this version of flash_attn.cute has no {', '.join(lacking)}" if lacking else None
-
-
-def prepared(case: Case, options: dict[str, Any], device: torch.device | str, arch: str) -> dict[str, Any]:
+def prepared(case: Case, options: dict[str, Any], device: torch.device | str) -> dict[str, Any]:
     """The keyword arguments of a case, its tensors made: mask, block lists, lengths.
 
     options  of the case's variant, complete (see flash_attention_4.OPTIONS)
@@ -126,8 +90,8 @@ def call_of(case: Case, tensors: Tensors, options: dict[str, Any]) -> Call:
 
 def forward(call: Call) -> tuple[Tensor, Tensor]:
     """O and LSE, differentiable. Raises Refused where FlashAttention-4 refuses."""
-    interface = _interface()
-    function = interface.flash_attn_varlen_func if call.varlen else interface.flash_attn_func
+    of = interface()
+    function = of.flash_attn_varlen_func if call.varlen else of.flash_attn_func
     with refusing():
         return function(call.q, call.k, call.v, **call.options)
 
@@ -144,8 +108,8 @@ def refusing() -> Iterator[None]:
 def dry_run(call: Call) -> None:
     """The call without a launch: FlashAttention-4 compiles what it would have launched. Raises Refused, and whatever
     its compiler raises."""
-    interface = _interface()
-    function = interface.FlashAttnVarlenFunc if call.varlen else interface.FlashAttnFunc
+    of = interface()
+    function = of.FlashAttnVarlenFunc if call.varlen else of.FlashAttnFunc
     with warnings.catch_warnings(), _device_zero(), FakeTensorMode(), refusing():
         warnings.simplefilter("ignore")
         context = _Context()
@@ -170,181 +134,16 @@ class _Context:
         """Nothing: gradients are given as they are."""
 
 
-def planned(call: Call, arch: str) -> list[tuple[str, str]]:
-    """What a call would compile for `arch`: (table, hash of its key), each once, in the order of the launches."""
-    seen: dict[tuple[str, str], None] = {}
+def interface() -> Any:
+    """flash_attn.cute.interface; importing it takes seconds."""
+    from flash_attn.cute import interface as found
 
-    class Table:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def __contains__(self, key: Any) -> bool:
-            seen[self.name, hash_of(key)] = None
-            return True
-
-    with _tables(Table), _compiling_for(arch):
-        dry_run(call)
-    return list(seen)
-
-
-def compiled(call: Call, arch: str, wanted: tuple[str, str]) -> Any:
-    """The one kernel of a call that `wanted` names (see `planned`), compiled for `arch` in this process, which has no
-    GPU, and written to FlashAttention-4's own cache on disk too. Raises KeyError where the call has no such kernel."""
-    made: list[Any] = []
-
-    class Table:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def __contains__(self, key: Any) -> bool:
-            return (self.name, hash_of(key)) != wanted or bool(made)
-
-        def __setitem__(self, key: Any, function: Any) -> None:
-            made.append(function)
-            _stored(arch, self.name)[key] = function
-
-    with _tables(Table), _compiling_for(arch):
-        dry_run(call)
-    if not made:
-        raise KeyError(f"the call compiles no {wanted[0]} with the key {wanted[1]}")
-    return made[0]
-
-
-def hash_of(key: Any) -> str:
-    """A short hash of a compile key, of the same bytes that FlashAttention-4 names its files by."""
-    return hashlib.sha256(pickle.dumps(key)).hexdigest()[:16]
-
-
-def folder(arch: str) -> Path:
-    """Where FlashAttention-4's compiled kernels lie for an arch, in this program's own cache folder: its sources, its
-    compiler and Python's version decide its name, since FlashAttention-4's keys hold neither these nor the arch."""
-    parts = (digest(SOURCES), *toolchain(), platform.python_version(), _tvm_ffi())
-    return default_folder() / "flash_attn.cute" / arch / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One launch of a kernel, and an event behind it on its stream."""
-
-    name: str
-    done: torch.cuda.Event
-
-
-class Launches:
-    """The launches of this process since the last `clear`."""
-
-    def __init__(self) -> None:
-        self.kept: list[Launch] = []
-
-    def clear(self) -> None:
-        """Forgets all."""
-        self.kept = []
-
-    def hanging(self) -> str | None:
-        """The first one that has not ended."""
-        return next((one.name for one in list(self.kept) if not one.done.query()), None)
-
-
-LAUNCHES = Launches()
-
-
-@cache
-def connect(arch: str) -> None:
-    """Makes FlashAttention-4 in this process, which owns a GPU, load what was compiled ahead, and its launches be known
-    in LAUNCHES. Once; for the rest of the process."""
-    for name in INTERNALS:
-        _owner(name).compile_cache = _Live(name, arch)
-
-
-class _Live:
-    """A table of compiled kernels, backed by the one on disk, whose kernels note that they were launched."""
-
-    def __init__(self, name: str, arch: str) -> None:
-        self._name, self._arch = name, arch
-        self._table = _stored(arch, name)
-
-    def __contains__(self, key: Any) -> bool:
-        return key in self._table
-
-    def __setitem__(self, key: Any, function: Any) -> None:
-        self._table[key] = function
-
-    def __getitem__(self, key: Any) -> Callable[..., None]:
-        return partial(_launch, f"{self._name} {self._arch} {hash_of(key)[:8]}", self._table[key])
-
-
-def _launch(name: str, function: Callable[..., None], *arguments: Any) -> None:
-    function(*arguments)
-    done = torch.cuda.Event()
-    done.record()
-    LAUNCHES.kept.append(Launch(name, done))
-
-
-@cache
-def _stored(arch: str, name: str) -> Any:
-    from flash_attn.cute.cache_utils import JITPersistentCache
-
-    return JITPersistentCache(folder(arch) / name)
+    return found
 
 
 @contextlib.contextmanager
-def _tables(made: Callable[[str], Any]) -> Iterator[None]:
-    with contextlib.ExitStack() as stack:
-        for name in INTERNALS:
-            stack.enter_context(_replaced(_owner(name), compile_cache=made(name)))
-        yield
-
-
-def _owner(name: str) -> Any:
-    return getattr(_interface(), INTERNALS[name])
-
-
-def _interface() -> Any:
-    from flash_attn.cute import interface
-
-    return interface
-
-
-@contextlib.contextmanager
-def _compiling_for(arch: str) -> Iterator[None]:
-    """What FLASH_ATTENTION_ARCH and CUTE_DSL_ARCH do, for one call, in a process without a GPU."""
-    from cutlass.cutlass_dsl import CuTeDSL
-
-    interface, compiler = _interface(), CuTeDSL._get_dsl().envar
-    wanted = {
-        "FLASH_ATTENTION_ARCH": f"sm_{number_of(arch)}",
-        "FLASH_ATTENTION_NUM_SMS": str(PROCESSORS[number_of(arch)]),
-    }
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    compiler.arch = arch
-    interface._get_device_arch.cache_clear()
-    try:
-        with _processors(PROCESSORS[number_of(arch)]):
-            yield
-    finally:
-        del compiler.arch
-        interface._get_device_arch.cache_clear()
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _processors(count: int) -> Iterator[None]:
-    """Persistent kernels hold the number of processors; the compiler asks a GPU for it."""
-    from cutlass.utils import HardwareInfo
-
-    def start(self: Any, device_id: int = 0) -> None: ...
-
-    with _replaced(HardwareInfo, __init__=start, get_device_multiprocessor_count=lambda self: count):
-        yield
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, **others: Any) -> Iterator[None]:
-    """Other attributes for a while."""
+def replaced(owner: Any, **others: Any) -> Iterator[None]:
+    """Other attributes of `owner` for a while."""
     before = {name: getattr(owner, name) for name in others}
     for name, value in others.items():
         setattr(owner, name, value)
@@ -366,7 +165,7 @@ def _device_zero() -> Iterator[None]:
     def contiguous(self: Tensor) -> Tensor:
         return self if self.is_contiguous() else self.clone(memory_format=torch.contiguous_format)
 
-    with _replaced(torch.cuda, current_device=lambda: 0), _replaced(Tensor, contiguous=contiguous):
+    with replaced(torch.cuda, current_device=lambda: 0), replaced(Tensor, contiguous=contiguous):
         yield
 
 
@@ -400,9 +199,3 @@ def _given(lists: BlockTensors) -> Any:
     from flash_attn.cute.block_sparsity import BlockSparseTensorsTorch
 
     return BlockSparseTensorsTorch(**{field.name: getattr(lists, field.name) for field in fields(lists)})
-
-
-def _tvm_ffi() -> str:
-    import tvm_ffi
-
-    return f"tvm_ffi {tvm_ffi.__version__}"

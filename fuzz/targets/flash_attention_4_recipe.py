@@ -16,12 +16,12 @@ from fuzz.targets import flash_attention_4_mask  # noqa: F401
 
 
 def kernel(options: dict[str, Any], arch: str) -> Any:
-    """`case`: JSON of a case that launches it; `kernel` and `key`: as flash_attention_4_kernels.planned names it."""
+    """`case`: JSON of a case that launches it; `kernel` and `key`: as flash_attention_4_tables.planned names it."""
     from fuzz.case import from_json
     from fuzz.targets.flash_attention_4 import dry_call
-    from fuzz.targets.flash_attention_4_kernels import compiled
+    from fuzz.targets.flash_attention_4_tables import compiled
 
-    call = dry_call(from_json(options["case"], where="recipe"), arch)
+    call = dry_call(from_json(options["case"], where="recipe"))
     return _Exported(compiled(call, arch, (options["kernel"], options["key"])))
 
 

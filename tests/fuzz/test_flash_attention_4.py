@@ -20,6 +20,7 @@ from fuzz.size import Size
 from fuzz.targets import flash_attention_4 as adapter
 from fuzz.targets import flash_attention_4_kernels as kernels
 from fuzz.targets import flash_attention_4_refusals as refusals
+from fuzz.targets import flash_attention_4_tables as tables
 from fuzz.targets.flash_attention_4 import FlashAttention4
 from fuzz.targets.flash_attention_4_blocks import block_tensors, classified, keep_tensor, mask_options
 from fuzz.targets.flash_attention_4_refusals import ARCHS, TABLE
@@ -28,7 +29,7 @@ from oracles.masks import And, Blocks, Causal, Full, PerHead, Prefix, Window
 from oracles.problem import Problem, dense_mask
 from tests.fuzz import flash_attention_stand_in as stand_in
 
-importable = kernels.unusable() is None
+importable = tables.unusable() is None
 needs_it = pytest.mark.skipif(not importable, reason="flash-attn-4 is not importable")
 PLAIN = Problem((256,), (256,), 2, 2, 64, 64, "bfloat16")
 
@@ -50,7 +51,7 @@ class OnTheHost(FlashAttention4):
 def on_the_host(monkeypatch):
     def launched(function):
         def run(*tensors, **options):
-            kernels.LAUNCHES.kept.append(SimpleNamespace(name="fwd sm_90a"))
+            tables.LAUNCHES.kept.append(SimpleNamespace(name="fwd sm_90a"))
             return function(*tensors, **options)
 
         return run
@@ -59,7 +60,7 @@ def on_the_host(monkeypatch):
         flash_attn_func=launched(stand_in.flash_attn_func),
         flash_attn_varlen_func=launched(stand_in.flash_attn_varlen_func),
     )
-    monkeypatch.setattr(kernels, "_interface", lambda: interface)
+    monkeypatch.setattr(kernels, "interface", lambda: interface)
     monkeypatch.setattr(kernels, "_given", lambda lists: lists)
     monkeypatch.setattr(kernels, "_ordered", lambda by_query, by_key, descending: by_key)
     monkeypatch.setitem(sys.modules, "fuzz.targets.flash_attention_4_mask", SimpleNamespace(keep_mod="keep_mod"))
@@ -104,7 +105,7 @@ def test_an_assertion_is_a_refusal(on_the_host, monkeypatch):
     def no(*tensors, **options):
         raise AssertionError("head_dim must be divisible by 8")
 
-    monkeypatch.setattr(kernels, "_interface", lambda: SimpleNamespace(flash_attn_func=no))
+    monkeypatch.setattr(kernels, "interface", lambda: SimpleNamespace(flash_attn_func=no))
     case = replace_struct(PLAIN, dim=12, dim_v=12, lengths_q=(8,), lengths_k=(8,))
     assert ran(Case("flash_attn.cute", case, repeats=1), on_the_host).outcome == "reject"
     supported = replace_struct(case, dim=16, dim_v=16)
@@ -128,10 +129,10 @@ def test_an_option_that_is_ignored_is_found(on_the_host, monkeypatch, wrong):
     )
     case = Case("flash_attn.cute", problem, repeats=1)
     assert ran(case, on_the_host).outcome == "pass"
-    real = kernels._interface().flash_attn_varlen_func
+    real = kernels.interface().flash_attn_varlen_func
     monkeypatch.setattr(
         kernels,
-        "_interface",
+        "interface",
         lambda: SimpleNamespace(flash_attn_varlen_func=lambda *x, **options: real(*x, **(options | wrong))),
     )
     assert ran(case, on_the_host).outcome == "fail"
@@ -210,26 +211,26 @@ def test_variants_are_within_the_rules(monkeypatch):
 def test_what_is_declared_refused_is_refused(row, arch):
     if arch not in row.archs:
         pytest.skip("another arch")
-    call = adapter.dry_call(row.case("flash_attn.cute"), arch)
+    call = adapter.dry_call(row.case("flash_attn.cute"))
     with pytest.raises((ValueError, NotImplementedError)):
-        for wanted in kernels.planned(call, arch):
-            kernels.compiled(call, arch, wanted)
+        for wanted in tables.planned(call, arch):
+            tables.compiled(call, arch, wanted)
 
 
 @needs_it
 @pytest.mark.parametrize("arch", ARCHS)
 def test_a_forward_and_a_backward_kernel_compile(arch, tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path))
-    kernels._stored.cache_clear()
+    tables._stored.cache_clear()
     case = Case("flash_attn.cute", replace_struct(PLAIN, heads_kv=1, mask=Causal("bottom_right")))
-    call = adapter.dry_call(case, arch)
-    plan = kernels.planned(call, arch)
+    call = adapter.dry_call(case)
+    plan = tables.planned(call, arch)
     assert [table for table, _ in plan][:3] == ["fwd", "bwd_pre", "bwd"]
     for wanted in plan:
         if wanted[0] in ("fwd", "bwd"):
-            assert kernels.compiled(call, arch, wanted).__class__.__name__ != "NoneType"
+            assert tables.compiled(call, arch, wanted).__class__.__name__ != "NoneType"
     assert sorted(file.parent.name for file in tmp_path.rglob("*.o")) == ["bwd", "fwd"]
-    kernels._stored.cache_clear()
+    tables._stored.cache_clear()
 
 
 @needs_it
@@ -247,8 +248,8 @@ def test_a_plan_s_small_case_needs_the_kernels_of_its_case(arch, monkeypatch):
     def loop(case):
         p = case.problem
         if refusal(target, case) is None and sum(p.lengths_q) and sum(p.lengths_k):
-            own = kernels.planned(adapter.dry_call(case, arch), arch)
-            small = kernels.planned(adapter.dry_call(adapter._representative(case), arch), arch)
+            own = tables.planned(adapter.dry_call(case), arch)
+            small = tables.planned(adapter.dry_call(adapter._representative(case)), arch)
             assert own == small, case
             seen.append(case)
 
@@ -262,6 +263,6 @@ def test_a_build_holds_the_case_that_it_is_compiled_from():
     builds = FlashAttention4().builds(case, "sm_90a")
     assert len(builds) == 4 and len({build.key for build in builds}) == 4
     options = json.loads(builds[0].options)
-    call = adapter.dry_call(from_json(options["case"]), "sm_90a")
-    assert (options["kernel"], options["key"]) in kernels.planned(call, "sm_90a")
+    call = adapter.dry_call(from_json(options["case"]))
+    assert (options["kernel"], options["key"]) in tables.planned(call, "sm_90a")
     assert refusals.ARCHS == ("sm_90a", "sm_100a")
