@@ -23,30 +23,37 @@ class Unwritten:
         self._guarded = guarded
         self._of: Guarded | None = None
         self._known: dict[int, Written] = {}
+        self._spans: list[tuple[int, int, int, int]] = []  # of each allocation: low, high, bytes of an element, poison
 
     def __call__(self, tensor: Tensor) -> Written | None:
         """What has been written of the allocation that `tensor` lies in; None where nothing is known of it."""
         guarded = self._guarded()
         if guarded is not self._of:
-            self._of, self._known = guarded, {}
+            self._of, self._known, self._spans = guarded, {}, []
         if guarded is None:
             return None
+        allocated = guarded.allocated()
+        if len(allocated) < len(self._spans):
+            self._spans = []
+        for window, poison in allocated[len(self._spans) :]:
+            low = window.data_ptr()
+            self._spans.append((low, low + _span(window), window.element_size(), poison))
         at = tensor.data_ptr()
-        for window, poison in guarded.allocated():
-            low, size = window.data_ptr(), _span(window)
-            if low <= at < low + size:
+        for low, high, element, poison in self._spans:
+            if low <= at < high:
                 if low not in self._known:
-                    self._known[low] = Written(low, size)
-                _look(self._known[low], window.element_size(), poison)
+                    self._known[low] = Written(low, high - low)
+                _look(self._known[low], element, poison)
                 return self._known[low]
         return None
 
 
 def _look(written: Written, element: int, poison: int) -> None:
     """Marks the elements that torch has written: which no longer consist of the poison."""
-    memory = np.ctypeslib.as_array((ctypes.c_uint8 * written.size).from_address(written.low))
-    changed = (memory.reshape(-1, element) != poison).any(axis=1)
-    written.map().reshape(-1, element)[changed] = 1
+    word = np.dtype(f"u{min(element, 8)}")  # an element, compared at once
+    each = int.from_bytes(b"\1" * word.itemsize, "little")
+    memory = np.ctypeslib.as_array((ctypes.c_uint8 * written.size).from_address(written.low)).view(word)
+    np.putmask(written.map().view(word), memory != word.type(each * poison), word.type(each))
 
 
 def _span(tensor: Tensor) -> int:

@@ -7,7 +7,7 @@ it came from even when it strays far, and memory of this process outside the ten
 from __future__ import annotations
 
 import mmap
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,17 @@ from fuzz.devices.emulator import opcodes as op
 
 NORESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python's mmap does not name
 GLOBALS = 64  # segments kept for module variables
+ALIGNMENT = 128
+
+
+@dataclass(frozen=True)
+class Shade:
+    """A segment's cells (shadow.py): addresses of those of its writes and its reads, and the bytes that one is for."""
+
+    writes: int
+    reads: int
+    granule: int
+    owner: Pieces
 
 
 @dataclass
@@ -30,7 +41,7 @@ class Segment:
     host: int
     tensor: torch.Tensor
     written: Written | None
-    shadows: list[Any] = field(default_factory=list)
+    shade: Shade | None = None
 
 
 def reserve(size: int) -> tuple[Any, int]:
@@ -38,6 +49,30 @@ def reserve(size: int) -> tuple[Any, int]:
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
     owner = mmap.mmap(-1, max(size, 4096), flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     return owner, np.frombuffer(owner, dtype=np.uint8).ctypes.data
+
+
+class Pieces:
+    """Zeroed memory in pieces with names, each at a multiple of 128 bytes, all in one mapping; it lives as long as this
+    or an array of it. numpy.zeros would do, were it not that a session has malloc fill what it hands out (fuzz.memory),
+    so that every byte would be written, then zeroed, for each launch.
+
+    at  the address of each
+    """
+
+    def __init__(self, **sizes: int) -> None:
+        self.sizes = sizes
+        starts, end = {}, 0
+        for name, size in sizes.items():
+            starts[name] = end
+            end += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+        self.owner, base = reserve(end)
+        self.at = {name: base + start for name, start in starts.items()}
+        self._starts = starts
+
+    def array(self, name: str, dtype: type = np.uint8) -> np.ndarray:
+        """A piece as an array of one dimension."""
+        width = np.dtype(dtype).itemsize
+        return np.frombuffer(self.owner, dtype, self.sizes[name] // width, self._starts[name])
 
 
 class Written:
@@ -100,17 +135,29 @@ class Memory:
         """The segments as the interpreter reads them, one row per segment number. With `shadows` every segment has
         cells for its granules: of an element, or of the kernel's `smallest` access if that is less."""
         rows = np.zeros((self.next, 8), dtype=np.int64)
+        if shadows:
+            self._shade(smallest)
         for number, s in self.segments.items():
             written = 0 if s.written is None else s.written.address + s.host - s.written.low
             rows[number, :4] = s.low, s.high, s.host, written
-            if not shadows:
-                continue
-            granule = max(1, min(s.tensor.element_size(), smallest, 4)) if not s.shadows else s.shadows[2]
-            cells = (s.high - s.low) // granule + 1
-            if not s.shadows:
-                s.shadows = [reserve(8 * cells), reserve(16 * cells), granule]
-            rows[number, 4:7] = s.shadows[0][1], s.shadows[1][1], granule.bit_length() - 1
+            if shadows and s.shade is not None:
+                rows[number, 4:7] = s.shade.writes, s.shade.reads, s.shade.granule.bit_length() - 1
         return rows
+
+    def _shade(self, smallest: int) -> None:
+        """Cells for the segments that have none."""
+        sizes: dict[str, int] = {}
+        new = {}
+        for number, s in self.segments.items():
+            if s.shade is None:
+                new[number] = granule = max(1, min(s.tensor.element_size(), smallest, 4))
+                cells = (s.high - s.low) // granule + 1
+                sizes |= {f"writes {number}": 8 * cells, f"reads {number}": 16 * cells}
+        if new:
+            pieces = Pieces(**sizes)
+            for number, granule in new.items():
+                at = pieces.at
+                self.segments[number].shade = Shade(at[f"writes {number}"], at[f"reads {number}"], granule, pieces)
 
     def describe(self, address: int) -> str:
         """Whose memory an address is, and where in it: 'k[1, 2, 0, 5] + 0 bytes' or 'k, 64 bytes past its end'."""

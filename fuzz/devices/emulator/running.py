@@ -15,7 +15,8 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator import state as st
 from fuzz.devices.emulator.decode import Program
 from fuzz.devices.emulator.launching import Launch
-from fuzz.devices.emulator.memory import Memory, reserve
+from fuzz.devices.emulator.machine import Machine
+from fuzz.devices.emulator.memory import Memory, Pieces
 from fuzz.devices.emulator.report import KIND_NAMES, Deadlock, Finding, Report, Waiting
 from fuzz.devices.emulator.trace import timeline
 from fuzz.devices.emulator.waits import wanted_by
@@ -39,13 +40,6 @@ CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wra
 EXPLORED = 64  # CTAs without a slot that are asked, after a deadlock, what they would write
 TRACED = 1 << 18  # slices of a timeline
 ZERO = 99  # %gridid, %cluster_ctaid, %cluster_ctarank, the w components
-
-
-def _aligned(size: int) -> np.ndarray:
-    """Zeroed bytes that begin at a multiple of 128."""
-    raw = np.zeros(size + 128, dtype=np.uint8)
-    skip = -raw.ctypes.data % 128
-    return raw[skip : skip + size]
 
 
 def dispatch_order(emulator: Emulator, total: int, only: Sequence[int] | None) -> np.ndarray:
@@ -83,14 +77,15 @@ def execute(
     n = (slots + 1) * warps  # one slot more than the launch has, for `interpreter.explore`
     shared_size = program.dynamic + launch.shared
     stride = -(-max(shared_size, 8) // 128) * 128
-    registers, snapshots = _aligned(n * program.registers), _aligned(n * program.registers)
-    shared, local = _aligned((slots + 1) * stride), _aligned(n * 32 * max(program.local, 8))
-    constants, code = _aligned(len(program.constants)), _aligned(program.code.nbytes)
-    constants[:] = program.constants
-    code[:] = program.code.reshape(-1).view(np.uint8)
-    params = _aligned(max(program.params, 8) + 8)
-    params[: len(launch.params)] = np.frombuffer(launch.params, dtype=np.uint8)
-    scratch = _aligned(1024)
+    pieces = Pieces(
+        registers=n * program.registers, snapshots=n * program.registers, shared=(slots + 1) * stride,
+        local=n * 32 * max(program.local, 8), constants=len(program.constants), code=program.code.nbytes,
+        params=max(program.params, 8) + 8, scratch=1024, taints=n * (program.registers >> 5) + 128,
+        **(_shadows(program, slots, warps, len(order), shared_size) if checks else {}),
+    )  # fmt: skip
+    pieces.array("constants")[:] = program.constants
+    pieces.array("code", np.int32)[:] = program.code.reshape(-1)
+    pieces.array("params")[: len(launch.params)] = np.frombuffer(launch.params, dtype=np.uint8)
     specials = [(place, SPECIAL_NUMBERS.get(s, ZERO), int(s == "%gridid")) for s, place in program.specials.items()]
     rows = dict.fromkeys(st.TABLES, n) | {
         "k": st.K_SIZE, "segments": len(segments), "arrived": slots + 1, "expected": slots + 1, "gathered": slots + 1,
@@ -100,24 +95,23 @@ def execute(
         "order": len(order), "special": len(specials),
         "trace": TRACED if emulator.trace else 1,
     }  # fmt: skip
-    machine = st.Machine(**rows)
+    machine = Machine(**rows)
     k = machine.k
     for name, value in {
-        "CODE": code.ctypes.data, "CONSTANTS": constants.ctypes.data, "REGISTERS": registers.ctypes.data,
-        "STRIDE": program.registers, "WARPS": warps, "SLOTS": slots, "SHARED": shared.ctypes.data,
-        "SHARED_SIZE": shared_size, "SHARED_STRIDE": stride, "PARAMS": params.ctypes.data,
-        "PARAMS_SIZE": program.params,
-        "LOCAL": local.ctypes.data, "LOCAL_SIZE": program.local, "THREADS": threads, "CTAS": len(order),
+        "STRIDE": program.registers, "WARPS": warps, "SLOTS": slots,
+        "SHARED_SIZE": shared_size, "SHARED_STRIDE": stride, "PARAMS_SIZE": program.params,
+        "LOCAL_SIZE": program.local, "THREADS": threads, "CTAS": len(order),
         "GRID_X": launch.grid[0], "GRID_Y": launch.grid[1], "GRID_Z": launch.grid[2], "BLOCK_X": launch.block[0],
         "BLOCK_Y": launch.block[1], "BLOCK_Z": launch.block[2], "POLICY": SCHEDULES.index(emulator.schedule),
         "SEED": emulator.seed * 0x9E3779B97F4A7C15 % (1 << 63) | 1, "QUANTUM": 4096, "BUDGET": emulator.budget,
-        "DYNAMIC": launch.shared, "SNAPSHOTS": snapshots.ctypes.data, "CODE_SIZE": len(program.code),
-        "SEGMENTS": len(segments), "LAST": -1, "SCRATCH": scratch.ctypes.data, "SPECIALS": len(specials),
+        "DYNAMIC": launch.shared, "CODE_SIZE": len(program.code), "SEGMENTS": len(segments), "LAST": -1,
+        "SPECIALS": len(specials),
+        **{name.upper(): address for name, address in pieces.at.items()},
     }.items():  # fmt: skip
         k[getattr(st, f"K_{name}")] = value
-    taints = _aligned(n * (program.registers >> 5) + 128)
-    k[st.K_TAINTS] = taints.ctypes.data
-    kept = _shadows(k, program, slots, warps, len(order), shared_size) if checks else []
+    if checks:
+        k[st.K_ROW_SIZE], k[st.K_SHARED_CELLS] = _row_size(len(order), warps), _cells(program, shared_size)
+        k[st.K_SHARED_GRANULE] = program.granule.bit_length() - 1
     k[st.K_CHECKS] = checks
     k[st.K_LAUNCH] = 1 + memory.launches % 126
     k[st.K_TRACE_SIZE] = TRACED if emulator.trace else 0
@@ -128,7 +122,6 @@ def execute(
     machine.status[:] = st.EMPTY
     machine.cta[:, 0] = -1
     result = interpreter.run(machine.address)
-    del kept
     if k[st.K_DROPPED]:
         report.notes.append("too many synchronising locations: races were not looked for to the end")
     report.executed += int(k[st.K_EXECUTED])
@@ -144,21 +137,24 @@ def execute(
         report.deadlock = _deadlock(machine, launch, waiting)
 
 
-def _shadows(k: np.ndarray, program: Program, slots: int, warps: int, ctas: int, shared: int) -> list[object]:
-    """Memory for the clocks and for shared memory's cells; returns its owners."""
-    granule = program.granule
-    cells = shared // granule + 8
-    size = 8 * (2 + ctas * warps)
+def _cells(program: Program, shared: int) -> int:
+    """Cells of one CTA's shared memory."""
+    return shared // program.granule + 8
+
+
+def _row_size(ctas: int, warps: int) -> int:
+    """Bytes of a vector clock."""
+    return 8 * (2 + ctas * warps)
+
+
+def _shadows(program: Program, slots: int, warps: int, ctas: int, shared: int) -> dict[str, int]:
+    """Bytes of the clocks and of shared memory's cells, by the names of `k`."""
+    cells = _cells(program, shared) * slots
     rows = slots * (3 * warps + 16) + clocks.LOCATIONS
-    kept = [
-        reserve(rows * size),
-        reserve(8 * clocks.LOCATIONS),
-        reserve(8 * cells * slots),
-        reserve(4 * cells * slots * warps),
-    ]
-    k[st.K_ROWS], k[st.K_KEYS], k[st.K_SHARED_WRITES], k[st.K_SHARED_READS] = (address for _, address in kept)
-    k[st.K_ROW_SIZE], k[st.K_SHARED_CELLS], k[st.K_SHARED_GRANULE] = size, cells, granule.bit_length() - 1
-    return list(kept)
+    return {
+        "rows": rows * _row_size(ctas, warps), "keys": 8 * clocks.LOCATIONS, "shared_writes": 8 * cells,
+        "shared_reads": 4 * cells * warps,
+    }  # fmt: skip
 
 
 def _place(launch: Launch, linear: int) -> tuple[int, int, int]:
@@ -166,7 +162,7 @@ def _place(launch: Launch, linear: int) -> tuple[int, int, int]:
     return linear % x, linear // x % y, linear // (x * y)
 
 
-def _finding(m: st.Machine, program: Program, launch: Launch, memory: Memory, index: int) -> Finding:
+def _finding(m: Machine, program: Program, launch: Launch, memory: Memory, index: int) -> Finding:
     row = [int(v) for v in m.findings[index]]
     kind, pc, address, size = row[st.C_KIND], row[st.C_PC], row[st.C_ADDRESS], row[st.C_SIZE]
     source = program.source[pc]
@@ -190,7 +186,7 @@ def _finding(m: st.Machine, program: Program, launch: Launch, memory: Memory, in
     )  # fmt: skip
 
 
-def _waiting(m: st.Machine, program: Program, launch: Launch, memory: Memory) -> dict[int, Waiting]:
+def _waiting(m: Machine, program: Program, launch: Launch, memory: Memory) -> dict[int, Waiting]:
     """Who waits for what, by warp. The values are those that memory holds now."""
     warps = int(m.k[st.K_WARPS])
     waiting = {}
@@ -222,13 +218,13 @@ def _waiting(m: st.Machine, program: Program, launch: Launch, memory: Memory) ->
     return waiting
 
 
-def _register(m: st.Machine, w: int, lane: int, place: int) -> int:
+def _register(m: Machine, w: int, lane: int, place: int) -> int:
     """What the operand at `place` holds for a lane, as 32 bits with a sign."""
     base = int(m.k[st.K_REGISTERS] + w * m.k[st.K_STRIDE]) + place if place >= 0 else int(m.k[st.K_CONSTANTS]) + ~place
     return ctypes.c_int32.from_address(base + 4 * lane).value
 
 
-def _deadlock(m: st.Machine, launch: Launch, waiting: dict[int, Waiting]) -> Deadlock:
+def _deadlock(m: Machine, launch: Launch, waiting: dict[int, Waiting]) -> Deadlock:
     """The graph, with the CTAs that would end a wait if they had a slot."""
     rows = []
     asked = int(m.k[st.K_CTAS] - m.k[st.K_NEXT])

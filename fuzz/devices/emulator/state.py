@@ -1,7 +1,7 @@
 """The state of a running launch: tables of int64 that compiled code shares with Python.
 
 Compiled code gets one address, that of a list of the tables' addresses, and reads them as `m.pc[w]`, `m.lane_pc[w,
-lane]`: two loads, no array objects and no reference counts. Python sees the same tables as numpy arrays. A warp's
+lane]`: two loads, no array objects and no reference counts. Python sees them as numpy arrays (machine.py). A warp's
 index is slot * warps per CTA + warp. Scalars of the launch live in `k`.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic as _intrinsic
@@ -88,22 +87,7 @@ FINISHED, DEADLOCK, OUT_OF_BUDGET, TOO_MANY = range(4)
 IN_ORDER, RANDOM, STARVE_OLDEST, ONE_FIRST = range(4)
 
 
-class Machine:
-    """The tables as numpy arrays (attributes), and the address that compiled code wants."""
-
-    def __init__(self, **rows: int) -> None:
-        self.arrays = {name: np.zeros((rows[name], *inner), dtype=np.int64) for name, inner in TABLES.items()}
-        self.list = np.array([a.ctypes.data for a in self.arrays.values()], dtype=np.int64)
-        self.address = int(self.list.ctypes.data)
-
-    def __getattr__(self, name: str) -> np.ndarray:
-        try:
-            return self.__dict__["arrays"][name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-
-# ---- the same for compiled code -----------------------------------------------------------------------------------
+# ---- how compiled code sees the tables ----------------------------------------------------------------------
 class MachineType(types.Type):
     def __init__(self) -> None:
         super().__init__(name="EmulatorMachine")

@@ -19,6 +19,7 @@ from fuzz.devices.emulator import state as st
 if TYPE_CHECKING:
     from fuzz.devices.emulator.decode import Program
     from fuzz.devices.emulator.launching import Launch
+    from fuzz.devices.emulator.machine import Machine
     from fuzz.devices.emulator.memory import Memory
 
 LOAD, COMPUTE, BARRIER, WAIT = "load", "compute", "barrier", "wait"
@@ -70,7 +71,7 @@ class Timeline:
         return sorted(_joined(found), key=lambda s: s.start)
 
 
-def timeline(m: st.Machine, program: Program, launch: Launch, memory: Memory) -> Timeline:
+def timeline(m: Machine, program: Program, launch: Launch, memory: Memory) -> Timeline:
     """Reads the recorded slices of a machine that has stopped."""
     n, end = int(m.k[st.K_TRACE]), int(m.k[st.K_EXECUTED])
     waiting: dict[tuple[int, int], tuple[int, str, str]] = {}
