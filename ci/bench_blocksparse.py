@@ -203,7 +203,7 @@ def variants(entries: list[Entry]) -> list[Any]:
         if entry.kind == "tune":
             wanted = ALTERNATIVES[entry.dim]
         for direction, tiles, tuning in wanted:
-            options = tuple(sorted(tuning.items()))
+            options = tuple(sorted((name, value) for name, value in tuning.items() if name != "pairs"))
             ordered = (True, False) if direction == "backward" and entry.kind != "tune" else (False,)
             for deterministic in ordered:
                 found[Variant(direction, "bfloat16", dim, *tiles, mask, deterministic, tuning=options)] = None

@@ -49,7 +49,18 @@ _FORWARD_128: list[Tuning] = [
     {"warps": 8, "stages": 2, "q_in_registers": 1, "pipelined": 1},
     {},
 ]
-_BACKWARD: list[Tuning] = [{}, {"wide_stores": 0}, {"stages_ds": 1}, {"warps_s": 4}, {"warps_dkv": 4}, {}]
+# "pairs" is launch_backward's argument, not the kernel's: KV heads side by side
+_BACKWARD: list[Tuning] = [
+    {},
+    {"pairs": 1},
+    {"pairs": 2},
+    {"pairs": 16},
+    {"wide_stores": 0},
+    {"stages_ds": 1},
+    {"warps_s": 4},
+    {"warps_dkv": 4},
+    {},
+]
 ALTERNATIVES: dict[int, list[tuple[str, tuple[int, int], Tuning]]] = {
     dim: [("forward", (128, 128), tuning) for tuning in forward]
     + [("forward", (64, 128), tuning) for tuning in ({}, {"pipelined": 1})]

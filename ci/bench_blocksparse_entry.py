@@ -343,14 +343,16 @@ def tune(entry: Entry, lock: Path, emit: Emit) -> None:
     wanted: dict[str, list[Tensor]] = {}
     for direction, tiles, tuning in ALTERNATIVES[entry.dim]:
         blocks = blocks_of(entry, *tiles)
-        options = tuple(sorted(tuning.items()))
+        options = tuple(sorted((name, value) for name, value in tuning.items() if name != "pairs"))
 
-        def call(direction=direction, blocks=blocks, options=options) -> None:
+        pairs = tuning.get("pairs")
+
+        def call(direction=direction, blocks=blocks, options=options, pairs=pairs) -> None:
             if direction == "forward":
                 launch.forward(q, k, v, o, lse, sequences, blocks, scale=scale, tuning=options)
             else:
                 launch_backward.backward(
-                    dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, scale=scale, tuning=options
+                    dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, scale=scale, tuning=options, pairs=pairs
                 )
 
         found = {"direction": f"tune {direction}", "mask": entry.mask, "tokens": entry.tokens, "dim": entry.dim}

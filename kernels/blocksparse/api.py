@@ -46,7 +46,8 @@ def block_sparse_attention(
     deterministic  gradients bitwise the same in every run: the adds to dQ are ordered by blocks.order, which is
                    computed at each call where it is None
     schedule       another order of the KV tiles than blocks.schedule: a Schedule, "ascending", "descending", or the
-                   permutation itself; its ranks are computed at each call (`write_order.with_order` does it once)
+                   permutation itself; its ranks are computed at each call (`write_order.with_order` does it once).
+                   Atomic gradients follow a permutation alone: else the longest tiles come first (blocks.longest)
     cu_seqlens_*   int32 (batch + 1,): starts of the packed sequences, and their total
     lengths_*      int32 (batch,): lengths of padded sequences; what lies beyond is read as padding
     seams          name of a seam set, see kernels.blocksparse.seams; "" is the correct one

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.lists import OPEN, BlockList, BlockLists, BlockMask, BlockSparse, exclusive_sum
+from kernels.blocksparse.longest import with_longest_first
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule
 from kernels.blocksparse.transpose import with_backward
 from kernels.blocksparse.write_order import with_order
@@ -103,9 +104,9 @@ def finished(
     schedule: Schedule,
     backward: bool,
 ) -> BlockSparse:
-    """Forward lists completed by all that is derived from them: backward lists and ranks."""
+    """Forward lists completed by all that is derived from them: backward lists, ranks and launch orders."""
     blocks = BlockSparse(forward, None, mask, shape.tile_m, shape.tile_n, schedule)
-    return with_order(with_backward(blocks, shape.n_blocks)) if backward else blocks
+    return with_longest_first(with_order(with_backward(blocks, shape.n_blocks)) if backward else blocks)
 
 
 def dense(

@@ -67,6 +67,7 @@ class Forward:
         mask_slot: cute.Pointer,
         mask_bounds: cute.Pointer,
         band_offset: cute.Pointer,
+        positions: cute.Pointer,
         q_stride_batch: Int64,
         q_stride_row: Int64,
         q_stride_head: Int64,
@@ -88,6 +89,8 @@ class Forward:
         bounds_stride_batch: Int64,
         bounds_stride_head: Int64,
         bounds_stride_func: Int64,
+        positions_stride_batch: Int64,
+        positions_stride_head: Int64,
         n_func: Int32,
         band_stride: Int32,
         band_left: Int32,
@@ -97,7 +100,7 @@ class Forward:
         heads_kv: Int32,
         m_blocks: Int32,
         dim: Int32,
-        reverse: Int32,
+        schedule: Int32,
         section: Int32,
         scale: Float32,
         cap: Float32,
@@ -109,7 +112,8 @@ class Forward:
         lse            fp32; element (batch, head, row) at batch · stride + head · stride + begin + row
         *_begin, *_length   int32 (batch): where a sequence's rows start, counted from the batch's start, and how many
         partial, full  the block lists, common/lists.py; mask_*, band_*: common/masks.py
-        reverse        1 to launch tiles from the last one: the long rows of a causal mask first
+        schedule       0 to launch a head's tiles from the first, 1 from the last, 2 as in positions, int32: the m block
+                       of each launch position, at [b · stride + head · stride + position]
         section        heads (over all of the batch) whose tiles are launched m_block by m_block together: as many as
                        have their K and V in the L2 cache. Long rows first over many heads leave short ones for the end
         scale, cap     positive
@@ -148,7 +152,7 @@ class Forward:
             mask,
             (batch, heads_q, heads_kv, m_blocks),
             dim,
-            (reverse, section),
+            (schedule, section, positions, positions_stride_batch, positions_stride_head),
             to_tanh,
             to_log2,
         ).launch(
@@ -175,21 +179,23 @@ class Forward:
         mask: Mask,
         shape: tuple[Int32, Int32, Int32, Int32],
         dim: Int32,
-        order: tuple[Int32, Int32],
+        order: tuple[Int32, Int32, cute.Pointer, Int64, Int64],
         to_tanh: Float32,
         to_log2: Float32,
     ) -> None:
         thread, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         sequences, heads_q, heads_kv, m_blocks = shape
-        reverse, section = order
+        schedule, section, positions, stride_batch, stride_head = order
         heads_before = cta // (section * m_blocks) * section
         heads_here = cutlass.min(section, sequences * heads_q - heads_before)
         place = cta - heads_before * m_blocks
         m_block, group_head = place // heads_here, heads_before + place % heads_here
         batch, head = group_head // heads_q, group_head % heads_q
-        if reverse != 0:
+        if schedule == 1:
             m_block = m_blocks - 1 - m_block
+        if schedule == 2:
+            m_block = read(positions, batch * stride_batch + head * stride_head + m_block)
         walk = walk_of(lists, (batch, head, m_block))
         seq_q = sequence(queries[0], queries[1], batch)
         seq_k = sequence(keys[0], keys[1], batch)

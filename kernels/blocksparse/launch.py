@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kernels.blocksparse.launcher import launch
 from kernels.blocksparse.lists import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
+from kernels.blocksparse.longest import even_share
 from kernels.blocksparse.seams import NO_HOST, Host
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, padded_dim
 
@@ -128,12 +129,14 @@ def forward_values(
         return []
     partial, full = blocks.forward.partial, blocks.forward.full
     mask_tensors, bounds_strides, n_func, band = mask_values(blocks.mask)
+    rows = None if blocks.longest is None else blocks.longest.rows
     return [
         *(q, k, v, o, lse),
         *sequence_values(sequences),
         *list_values(partial),
         *list_values(full),
         *mask_tensors,
+        0 if rows is None else rows,
         *operand_strides(q),
         *operand_strides(k),
         *operand_strides(v),
@@ -143,6 +146,7 @@ def forward_values(
         *broadcast_strides(partial.count),
         *broadcast_strides(full.count),
         *bounds_strides,
+        *((0, 0) if rows is None else broadcast_strides(rows)),
         n_func,
         *band,
         batch,
@@ -150,8 +154,8 @@ def forward_values(
         heads_kv,
         m_blocks,
         q.shape[-1],
-        int(long_rows_last(blocks.mask)),
-        min(section(k, batch) * (heads_q // heads_kv), batch * heads_q),
+        int(long_rows_last(blocks.mask)) if rows is None else 2,
+        even_share(batch * heads_kv, section(k, batch)) * (heads_q // heads_kv),
         scale,
         0.0 if softcap is None else softcap,
     ]

@@ -27,11 +27,13 @@ from kernels.blocksparse.launch import (
 )
 from kernels.blocksparse.launcher import launch
 from kernels.blocksparse.lists import BlockSparse
+from kernels.blocksparse.longest import even_share
 from kernels.blocksparse.seams import NO_HOST, Host
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, padded_dim
 from kernels.blocksparse.write_order import with_order
 
 SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
+L2_BYTES = 40 << 20  # of Q, dO and sums of dQ that tiles launched together should not exceed
 BEFORE = ("clear", "zero")  # seams of the preprocessing kernel
 
 
@@ -161,10 +163,15 @@ def make_workspace(q: Tensor, sequences: Sequences, blocks: BlockSparse) -> Work
 def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool) -> int:
     """(sequence, KV head) pairs whose CTAs are launched side by side.
 
-    Atomic adds: one after the other, so that what is in flight reads few heads' Q and dO, from L2. Ordered adds:
-    several, so that fewer of the CTAs in flight wait for one another.
+    Ordered adds: several, so that fewer of the CTAs in flight wait for one another. Atomic adds: as many as have their
+    Q, dO and sums of dQ in the L2 cache, so that the long CTAs of several pairs come before the short ones of any.
     """
-    return 16 if deterministic else 1
+    if deterministic:
+        return 16
+    batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
+    rows = rows or -(-q.shape[0] // batch)
+    size = rows * (q.shape[-2] // k.shape[-2]) * (2 * q.shape[-1] * q.element_size() + 4 * padded_dim(q.shape[-1]))
+    return even_share(batch * k.shape[-2], L2_BYTES // max(size, 1))
 
 
 def backward_launches(
@@ -214,7 +221,9 @@ def backward_launches(
     partial, full = lists.partial, lists.full
     mask_tensors, bounds_strides, n_func, band = mask_values(blocks.mask, backward=True)
     ranks = (0, 0) if order is None else (order.partial, order.full)
-    positions = blocks.schedule.positions
+    kind, positions = blocks.schedule.kind, blocks.schedule.positions
+    if not deterministic and positions is None and blocks.longest is not None and blocks.longest.columns is not None:
+        kind, positions = "permutation", blocks.longest.columns
     launches: list[tuple[Variant, list[Value]]] = []
     if batch * heads_q * m_blocks:
         before: list[Value] = [
@@ -243,7 +252,7 @@ def backward_launches(
             n_func,
             *band,
             *(batch, heads_q, heads_kv, m_blocks, n_blocks, dim),
-            SCHEDULES[blocks.schedule.kind],
+            SCHEDULES[kind],
             pairs or side_by_side(q, k, blocks, deterministic),
             *workspace.tiles,
             scale,

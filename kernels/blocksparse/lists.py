@@ -164,6 +164,18 @@ class WriteOrder:
 
 
 @dataclass(frozen=True, eq=False)
+class LongestFirst:
+    """Launch orders by length, see longest.py; they change times, not results.
+
+    rows     int32 (batch|1, heads_q|1, m_blocks): the m block of each launch position of the forward pass
+    columns  int32 (batch|1, 1, n_blocks): n blocks likewise, of the atomic backward pass; None without backward lists
+    """
+
+    rows: Tensor
+    columns: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class BlockSparse:
     """What `block_sparse_attention` needs to know of the mask.
 
@@ -172,6 +184,7 @@ class BlockSparse:
     mask      how partial blocks are masked
     schedule  the order in which the backward pass launches n blocks
     order     ranks for the deterministic backward pass under that schedule; None: computed at each call
+    longest   launch orders of the forward and of the atomic backward pass; None: by the mask, and by the schedule
     """
 
     forward: BlockLists
@@ -181,6 +194,7 @@ class BlockSparse:
     tile_n: int
     schedule: Schedule
     order: WriteOrder | None = None
+    longest: LongestFirst | None = None
 
     @property
     def m_blocks(self) -> int:

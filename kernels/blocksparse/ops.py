@@ -20,6 +20,7 @@ from kernels.blocksparse.lists import (
     BlockMask,
     BlockSparse,
     Intervals,
+    LongestFirst,
     WriteOrder,
 )
 from kernels.blocksparse.lse_gradient import backward_pass
@@ -160,6 +161,9 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         tensors += [schedule.positions]
     if blocks.order is not None:
         tensors += [blocks.order.partial, blocks.order.full]
+    columns = None if blocks.longest is None else blocks.longest.columns
+    if blocks.longest is not None:
+        tensors += [blocks.longest.rows] + ([] if columns is None else [columns])
     numbers = [
         int(blocks.backward is not None),
         _MASKS.index(kind),
@@ -170,13 +174,14 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         blocks.tile_n,
         _SCHEDULES.index(schedule.kind),
         int(blocks.order is not None),
+        int(blocks.longest is not None) + int(columns is not None),
     ]
     return tensors, numbers
 
 
 def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     """The inverse of `flatten`."""
-    has_backward, mask_kind, has_slot_backward, left, right, tile_m, tile_n, schedule_kind, has_order = numbers
+    has_backward, mask_kind, has_slot_backward, left, right, tile_m, tile_n, schedule_kind, has_order, longest = numbers
     rest = iter(tensors)
     forward = _lists(rest)
     backward = _lists(rest) if has_backward else None
@@ -190,7 +195,8 @@ def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     kind = _SCHEDULES[schedule_kind]
     schedule = Schedule(kind, next(rest) if kind == "permutation" else None)
     order = WriteOrder(next(rest), next(rest)) if has_order else None
-    return BlockSparse(forward, backward, mask, tile_m, tile_n, schedule, order)
+    first = LongestFirst(next(rest), next(rest) if longest == 2 else None) if longest else None
+    return BlockSparse(forward, backward, mask, tile_m, tile_n, schedule, order, first)
 
 
 def _tensors(lists: BlockLists) -> list[Tensor]:

@@ -60,6 +60,7 @@ def check_shapes(
         raise ValueError("blocks.backward: needs backward lists (see transpose.with_backward), got None")
     _check_mask(blocks, sizes, device)
     _check_schedule(blocks.schedule, n_blocks, first, sizes, device)
+    _check_longest(blocks, n_blocks, first, device)
     if blocks.order is not None and blocks.backward is None:
         raise ValueError("blocks.order: needs backward lists beside it, got none")
     if blocks.order is not None and blocks.backward is not None:
@@ -81,7 +82,10 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     rows = _blocks_of(sizes.lengths_q, sizes.longest_q, blocks.tile_m, sizes, blocks.device)
     cols = _blocks_of(sizes.lengths_k, sizes.longest_k, blocks.tile_n, sizes, blocks.device)
     forward = _check_entries(blocks.forward, "blocks.forward", rows, cols, "n_block")
-    _check_permutation(blocks.schedule)
+    _check_permutation(blocks.schedule.positions, "schedule.positions", "n_block")
+    if blocks.longest is not None:
+        _check_permutation(blocks.longest.rows, "blocks.longest.rows", "m_block")
+        _check_permutation(blocks.longest.columns, "blocks.longest.columns", "n_block")
     if isinstance(blocks.mask, Intervals):
         bounds = blocks.mask.bounds
         _refuse(bounds < -OPEN, f"blocks.mask.bounds: needs no number below {-OPEN}", bounds)
@@ -201,6 +205,22 @@ def _check_schedule(schedule: Schedule, n_blocks: int, first: torch.Size, sizes:
     _check_tensor(schedule.positions, "schedule.positions", torch.int32, shape, device)
 
 
+def _check_longest(blocks: BlockSparse, n_blocks: int, first: torch.Size, device: torch.device) -> None:
+    if blocks.longest is None:
+        return
+    for name, tensor, heads, blocks_there in (
+        ("rows", blocks.longest.rows, first[1], blocks.m_blocks),
+        ("columns", blocks.longest.columns, 1, n_blocks),
+    ):
+        if tensor is None:
+            continue
+        shape = tuple(tensor.shape)
+        if len(shape) != 3 or shape[0] not in (1, first[0]) or shape[1] not in (1, heads) or shape[2] != blocks_there:
+            needs = f"({_either(first[0])}, {_either(heads)}, {blocks_there})"
+            raise ValueError(f"blocks.longest.{name}: needs shape {needs}, no finer than the lists, got {shape}")
+        _check_tensor(tensor, f"blocks.longest.{name}", torch.int32, shape, device)
+
+
 def _check_tensor(tensor: Tensor, name: str, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:
     if not isinstance(tensor, Tensor):
         raise ValueError(f"{name}: needs a tensor, got {type(tensor).__name__}")
@@ -299,15 +319,14 @@ def _check_same_bits(here: Tensor, there: Tensor, words: Tensor) -> None:
             raise ValueError("blocks.mask.slot_backward: needs the masks of slot, got another block's")
 
 
-def _check_permutation(schedule: Schedule) -> None:
-    if schedule.positions is not None:
-        every = torch.arange(schedule.positions.shape[2], device=schedule.positions.device)
-        wrong = (schedule.positions.sort(-1).values != every).any(-1)
+def _check_permutation(positions: Tensor | None, name: str, what: str) -> None:
+    if positions is not None:
+        every = torch.arange(positions.shape[2], device=positions.device)
+        wrong = (positions.sort(-1).values != every).any(-1)
         if bool(wrong.any()):
             b, h = wrong.nonzero()[0].tolist()
             raise ValueError(
-                f"schedule.positions: needs every n_block once, got {schedule.positions[b, h].tolist()[:16]} for "
-                f"sequence {b}, KV head {h}"
+                f"{name}: needs every {what} once, got {positions[b, h].tolist()[:16]} for sequence {b}, head {h}"
             )
 
 
