@@ -13,6 +13,8 @@ from kernels.blocksparse.bits import pack, unpack
 from kernels.blocksparse.lists import OPEN, Band, Bits, BlockSparse, Intervals
 from kernels.mutants.blocksparse_planting import plant_lists
 
+INT32_MAX = 2**31 - 1
+
 
 def _bytes_reversed(blocks: BlockSparse) -> BlockSparse:
     if not isinstance(blocks.mask, Bits):
@@ -50,6 +52,20 @@ plant_lists(
     "A causal mask aligned at the bottom right is shifted by len_q - len_k instead of len_k - len_q.",
     "FlashAttention 2.1 changed the alignment of causal masks",
     _banded(lambda band: replace(band, offset=-band.offset)),
+)
+
+
+plant_lists(
+    "open_window_overflows",
+    "A side without a limit is the largest int32: the sum with a position overflows, and nothing is seen.",
+    "FlashAttention-4 2e6ae05b: a window's limit overflows where it is clamped",
+    _banded(
+        lambda band: replace(
+            band,
+            left=INT32_MAX if band.left >= OPEN else band.left,
+            right=INT32_MAX if band.right >= OPEN else band.right,
+        )
+    ),
 )
 
 

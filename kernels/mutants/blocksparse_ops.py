@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.blocksparse.lists import OPEN
 from kernels.blocksparse.seams import Host, Named
 from kernels.blocksparse.variant import Variant
 from kernels.mutants.blocksparse_planting import plant
@@ -131,6 +132,13 @@ _values(
     "A band's offset is the first sequence's for all: wrong aligned at the bottom right, where lengths differ.",
     "invented, after broadcast batch indices in MagiAttention's arbitrary mask",
     lambda variant, given: {"band_stride": 0} if "band_stride" in given else {},
+)
+
+_values(
+    "window_unknown_to_backward",
+    "The backward pass applies a window's right edge alone: gradients of keys before its left one, O is right.",
+    "Meta's NSA 92bc596: is_causal and window_size is None, in the backward pass of a sliding window",
+    lambda variant, given: {"band_left": OPEN} if variant.kind == "backward" and variant.mask == "band" else {},
 )
 
 # Numbers

@@ -37,6 +37,9 @@ SDPA = (
     "every_scale_folded",
     "key_scaled_in_place",
     "scale_of_the_first_call",
+    "no_keys_divide",
+    "workspace_kept",
+    "falls_back",
 )
 
 BLOCKSPARSE = (
@@ -89,6 +92,7 @@ BLOCKSPARSE = (
     "window_one_short",
     "window_one_long",
     "alignment_mirrored",
+    "open_window_overflows",
     "first_interval_ignored",
     "last_interval_lost",
     "interval_ends_included",
@@ -102,6 +106,7 @@ BLOCKSPARSE = (
     "padding_not_cleared",
     "bounds_of_the_first_head",
     "band_offset_of_the_first_sequence",
+    "window_unknown_to_backward",
     "dq_not_scaled",
     "scale_of_the_first_launch",
     "schedule_ignored",

@@ -6,9 +6,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.mutants.sdpa_planting import plant
+from kernels.mutants.mutant import Mutant
+from kernels.mutants.sdpa_planting import MUTANTS, plant
 from kernels.sdpa.config import block_d
 from kernels.sdpa.plans import Attention
+from kernels.sdpa.seams import Seams, register_seams
 
 plant(
     "mask_strides_kept",
@@ -78,4 +80,62 @@ plant(
     "The scale is part of what is compiled, but not of the key: every later call has the first one's.",
     "FlashAttention-4 be76c60f, e317aa49: options that are missing in the compile key",
     operands=_scale_of_the_first_call,
+)
+
+
+plant(
+    "no_keys_divide",
+    "The number of programs is found by way of a division by the tiles of keys: an error without keys.",
+    "FlashAttention-4 03cd0651, 484b9813: a division by zero without keys, or without queries",
+    dq_tiles=lambda tiles_of_queries, tiles_of_keys: tiles_of_queries * tiles_of_keys // tiles_of_keys,
+)
+
+_KEPT: list[Tensor] = []
+
+
+def _with_a_workspace(attention: Attention) -> Attention:
+    _KEPT.append(torch.zeros(8 << 20, dtype=torch.uint8))
+    del _KEPT[:-32]  # of which a machine survives a session
+    return attention
+
+
+plant(
+    "workspace_kept",
+    "Each pass keeps 8 MiB of workspace in a cache under a key that never comes again; 256 MiB at most.",
+    "invented, after FlashAttention issue 2063: the lifetime of a backward pass's scratch",
+    operands=_with_a_workspace,
+)
+
+
+def _in_torch(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    group = query.shape[-3] // max(key.shape[-3], 1)
+    q, k, v = query.float(), *(x.float().repeat_interleave(group, -3) for x in (key, value))
+    scores = q @ k.transpose(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, -torch.inf) if attn_mask.dtype == torch.bool else scores + attn_mask
+    lse = scores.logsumexp(-1)
+    out = (scores - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]).exp().to(query.dtype).float() @ v
+    return (out.to(query.dtype), lse) if return_lse else out.to(query.dtype)
+
+
+register_seams("sdpa!falls_back", replace(Seams()))  # what a GPU target prepares
+MUTANTS["falls_back"] = Mutant(
+    "falls_back",
+    "The call is answered in plain PyTorch, without a kernel: right, and not what was to be tested.",
+    "FlagGems: a benchmark without set_gems measured PyTorch against PyTorch",
+    "scaled_dot_product_attention",
+    _in_torch,
 )

@@ -57,4 +57,7 @@ SHOWN: dict[str, tuple[Case, set[str]]] = {
     "every_scale_folded": (_of(scale=0.0), {"o nan"}),
     "key_scaled_in_place": (_of(), {"changed_input", "dq wrong"}),
     "scale_of_the_first_call": (_of(relations=("scaled_q",)), {"o wrong", "o scaled_q"}),
+    "no_keys_divide": (_of(9, 0), {"raised"}),
+    "workspace_kept": (_of(9, 9), {"leak"}),
+    "falls_back": (_of(9, 9), {"unproven"}),
 }
