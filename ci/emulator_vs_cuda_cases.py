@@ -15,6 +15,7 @@ killed and its case counts as such. The file is written as results come.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -51,6 +52,10 @@ START_LIMIT = 120.0  # of its first case, which imports and loads
 WARM = "from fuzz.devices.emulator import micro_kernels as m; m.emulate(next(m.form_kernels()))"
 
 
+class Enough(Exception):
+    """Ends the drawing."""
+
+
 def drawn(count: int, start: int, most_builds: int, arch: str) -> tuple[list[Case], dict[str, Build]]:
     """Distinct cases, `count` of them with a backward pass, that need at most so many kernels; and the kernels."""
     target = BundledBlockSparse("emulator")
@@ -63,7 +68,9 @@ def drawn(count: int, start: int, most_builds: int, arch: str) -> tuple[list[Cas
     @given(cases(target, SIZE, repeats=2))
     def loop(case: Case) -> None:
         case = structs.replace(case, relations=())
-        if sum(c.problem.backward for c in found.values()) >= count or case.id in found:
+        if sum(c.problem.backward for c in found.values()) >= count:
+            raise Enough
+        if case.id in found:
             return
         if refusal(target, case) is not None or not sum(case.problem.lengths_q):
             return
@@ -72,7 +79,8 @@ def drawn(count: int, start: int, most_builds: int, arch: str) -> tuple[list[Cas
             builds.update(needed)
             found[case.id] = case
 
-    loop()
+    with contextlib.suppress(Enough):
+        loop()
     return list(found.values()), builds
 
 
