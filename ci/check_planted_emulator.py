@@ -2,15 +2,15 @@
 
 Each is fuzzed as `attnfuzz run --target blocksparse!BUG --device host --seed SEED --workers 1` does, from the first
 case on, until a case is bad; that case is minimised. Told are the check that named the bug, the cases and the seconds
-until then (compiling included), the processor's time of it all, and the minimised case. Exits with 1 where a bug is not
-found and minimised within --limit seconds (five minutes), or not by the check that should see it.
+until then (compiling included), and the minimised case. Exits with 1 where a bug is not found and minimised within
+--limit seconds (five minutes), or not by the check that should see it.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -46,9 +46,8 @@ BUGS: dict[str, tuple[str, ...]] = {
 class Row:
     """What came of one bug: the checks that named the first bad case, and the minimised one.
 
-    seconds from the start of its session, `compiling` of them; `minimised` those of minimising alone; `cpu` the seconds
-    of the processor in all processes, which count where others use the machine too. The kernels that the bug leaves
-    alone come from the artifact cache where it has them.
+    seconds from the start of its session, `compiling` of them; `minimised` those of minimising alone. The kernels that
+    the bug leaves alone come from the artifact cache where it has them.
     """
 
     bug: str
@@ -59,7 +58,6 @@ class Row:
     seconds: float
     compiling: float
     minimised: float
-    cpu: float
     runs: int
     features: list[str]
     message: str
@@ -82,6 +80,7 @@ def main() -> int:
     if given.json:
         found = {
             "machine": machine(),
+            "load": [round(x, 1) for x in os.getloadavg()],  # of 1, 5 and 15 minutes: others may use the machine too
             "seed": given.seed,
             "limit_seconds": given.limit,
             "bugs": [asdict(row) for row in rows],
@@ -94,14 +93,12 @@ def one(bug: str, seed: int, limit: float) -> Row:
     """A session with one bug, up to its first bad case."""
     wanted = Settings(targets=(f"blocksparse!{bug}",), cases=CASES, seed=seed)
     target = load(wanted.targets[0])
-    began, before = time.monotonic(), cpu_seconds()
+    began = time.monotonic()
     with Runner() as runner:
         case, verdict, count, compiling = first_bad(runner, target, wanted, began + limit)
         seconds = time.monotonic() - began
         if case is None or verdict is None:
-            return Row(
-                bug, False, [], [], count, round(seconds, 1), round(compiling, 1), 0.0, 0.0, 0, [], "not found", {}
-            )
+            return Row(bug, False, [], [], count, round(seconds, 1), round(compiling, 1), 0.0, 0, [], "not found", {})
         smallest = minimize(
             case,
             runner.run,
@@ -120,18 +117,11 @@ def one(bug: str, seed: int, limit: float) -> Row:
         round(seconds, 1),
         round(compiling, 1),
         round(time.monotonic() - began - seconds, 1),
-        round(cpu_seconds() - before, 1),
         smallest.runs,
         list(ordered(features(smallest.case))),
         summary(smallest.verdict)[:400],
         json.loads(to_json(smallest.case)),
     )
-
-
-def cpu_seconds() -> float:
-    """Of this process and of all that it has seen the end of, with theirs."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def checks_of(verdict: Verdict) -> list[str]:
@@ -171,7 +161,7 @@ def line(row: Row) -> str:
     sign = "found" if row.named else "MISSED"
     return (
         f"{row.bug:30} {sign:6} case {row.cases:3}  {row.seconds:6.1f} s ({row.compiling:5.1f} compiling), minimised "
-        f"in {row.minimised:5.1f} s, {row.runs} runs, {row.cpu:5.1f} s of CPU: {size}; {', '.join(row.checks)}"
+        f"in {row.minimised:5.1f} s, {row.runs} runs: {size}; {', '.join(row.checks)}"
     )
 
 
