@@ -221,7 +221,7 @@ def counted(entry: Entry, lock: Path) -> dict[str, Any]:
     ncu = shutil.which("ncu")
     if ncu is None:
         return {"missing": "ncu is not installed here; see bounds in each row"}
-    command = [ncu, "--csv", "--metrics", ",".join(COUNTERS), "--kernel-name", "regex:kernel", "--launch-count", "4"]
+    command = [ncu, "--csv", "--metrics", ",".join(COUNTERS), "--kernel-name", "regex:cutlass"]
     child = [sys.executable, str(HERE / "bench_blocksparse.py"), "--entry", json.dumps(asdict(entry))]
     try:
         done = subprocess.run(
@@ -268,7 +268,7 @@ def main() -> int:
             build_ahead(entries, max(2, options.jobs // 2))
         run_all(entries, folder, results, options, until)
         if options.ncu and not options.dry:
-            results.note(ncu=counted(Entry("tune", "causal", 8192, 128, *HEADS[0]), folder / "lock"))
+            results.note(ncu=counted(Entry("once", "causal", 8192, 128, *HEADS[0]), folder / "lock"))
     wrong = [row for row in results.rows if "trouble" in row or disagrees(row)]
     for row in wrong:
         print("WRONG " + json.dumps(row), file=sys.stderr)

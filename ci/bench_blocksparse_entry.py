@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ Emit = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Entry:
-    """What to measure. kind: "pair" (forward and backward beside FlexAttention), "tune" or "memory"."""
+    """What to measure. kind: "pair" (forward and backward beside FlexAttention), "tune", "memory", or "once"."""
 
     kind: str
     mask: str
@@ -71,9 +72,10 @@ def run(entry: Entry, lock: Path, emit: Emit) -> None:
         with launcher.use_source(lambda variant, arch, seams: load(obtain(build_of(variant, arch, seams)))):
             KINDS[entry.kind](entry, lock, emit)
     else:
-        from fuzz.targets.blocksparse_devices import connect
+        from fuzz.targets.blocksparse_devices import connect, emulated
 
         connect("emulator")
+        emulated().blind = True  # atomic adds in no fixed order are what is measured, not a finding
         KINDS[entry.kind](entry, lock, emit)
 
 
@@ -133,7 +135,7 @@ def flex_mask(entry: Entry) -> Any:
 
     n, where = -(-entry.tokens // entry.tile), place(entry)
     if entry.mask.endswith("%"):
-        full, partial = random_grid(entry), torch.zeros(n, n, dtype=torch.bool, device=where)
+        full, cut = random_grid(entry), torch.zeros(n, n, dtype=torch.bool, device=where)
     else:
         start, stop = row_bounds(entry)
         first = torch.arange(n, device=where)[None, :] * entry.tile
@@ -142,14 +144,17 @@ def flex_mask(entry: Entry) -> Any:
         whole = (start[:, None] <= first) & (stop[:, None] >= last)
         shape = (n, entry.tile, n)
         full = whole.view(shape).all(1)
-        partial = some.view(shape).any(1) & ~full
-    counted = []
-    for grid in (partial, full):
-        order = grid.int().argsort(dim=-1, descending=True, stable=True)
-        counted += [grid.sum(-1).to(torch.int32)[None, None], order.to(torch.int32)[None, None].contiguous()]
-    return BlockMask.from_kv_blocks(
-        *counted, BLOCK_SIZE=entry.tile, mask_mod=mask_mod(entry), seq_lengths=(entry.tokens, entry.tokens)
-    )
+        cut = some.view(shape).any(1) & ~full
+    counts = [grid.sum(-1).to(torch.int32)[None, None] for grid in (cut, full)]
+    indices = [listed_first(grid)[None, None] for grid in (cut, full)]
+    lengths = entry.tokens, entry.tokens
+    options: dict[str, Any] = {"BLOCK_SIZE": entry.tile, "mask_mod": mask_mod(entry), "seq_lengths": lengths}
+    return BlockMask.from_kv_blocks(counts[0], indices[0], counts[1], indices[1], **options)
+
+
+def listed_first(grid: Tensor) -> Tensor:
+    """Columns of a bool grid (rows, columns), the True ones first, ascending: int32, its shape."""
+    return grid.int().argsort(dim=-1, descending=True, stable=True).to(torch.int32).contiguous()
 
 
 def mask_mod(entry: Entry) -> Callable[..., Tensor]:
@@ -257,7 +262,7 @@ def pair(entry: Entry, lock: Path, emit: Emit) -> None:
     flex_grads = gradients(flex_out)
     compiling = time.perf_counter() - began
     out, _ = block_sparse_attention(q, k, v, blocks)
-    with torch.no_grad(), alone(lock):
+    with alone(lock):  # with gradients switched on: FlexAttention would be compiled anew without
         flex_ms = [milliseconds(flex_forward, cuda)]
         ms = {"forward": milliseconds(lambda: block_sparse_attention(q, k, v, blocks), cuda)}
         flex_ms.append(milliseconds(flex_forward, cuda))
@@ -278,7 +283,7 @@ def pair(entry: Entry, lock: Path, emit: Emit) -> None:
         flex_ms = [milliseconds(lambda: gradients(flex_out), cuda)]
         ms = {"atomic": milliseconds(lambda: gradients(out), cuda)}
         for name, one in ordered.items():
-            ms[name] = milliseconds(lambda one=one: gradients(one), cuda)
+            ms[name] = milliseconds(partial(gradients, one), cuda)
         flex_ms.append(milliseconds(lambda: gradients(flex_out), cuda))
     emit(row(entry, "backward", blocks, ms, flex_ms) | {"difference": agree})
 
@@ -376,12 +381,20 @@ def tune(entry: Entry, lock: Path, emit: Emit) -> None:
         emit(found | {"ms": round(at, 4), "difference": off})
 
 
+def once(entry: Entry, lock: Path, emit: Emit) -> None:
+    """One forward and one backward pass, atomic and deterministic, for a profiler to look at."""
+    blocks, (q, k, v, grad) = blocks_of(entry), operands(entry)
+    for deterministic in (False, True):
+        block_sparse_attention(q, k, v, blocks, deterministic=deterministic)[0].backward(grad)
+
+
 def memory(entry: Entry, lock: Path, emit: Emit) -> None:
     """Peak memory of forward and backward: what is allocated beside q, k, v, out's gradient and the lists."""
     assert entry.device == "cuda", "the emulated GPU has no allocator to ask"
     blocks, (q, k, v, grad) = blocks_of(entry), operands(entry)
     small = [x[:, :, :TILE].detach().requires_grad_(i < 3) for i, x in enumerate((q, k, v, grad))]
-    few, _ = block_sparse_attention(*small[:3], band(TILE, TILE, left=WINDOW - 1, right=0, device="cuda"))
+    one_tile = band(TILE, TILE, left=WINDOW - 1, right=0, device="cuda")
+    few, _ = block_sparse_attention(small[0], small[1], small[2], one_tile, deterministic=True)
     few.backward(small[3])  # builds and loads the kernels
     del small, few
     with alone(lock):
@@ -409,7 +422,7 @@ def memory(entry: Entry, lock: Path, emit: Emit) -> None:
     )
 
 
-KINDS: dict[str, Callable[[Entry, Path, Emit], None]] = {"pair": pair, "tune": tune, "memory": memory}
+KINDS: dict[str, Callable[[Entry, Path, Emit], None]] = {"pair": pair, "tune": tune, "memory": memory, "once": once}
 
 
 def emit_line(found: dict[str, Any]) -> None:
