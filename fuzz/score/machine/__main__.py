@@ -17,7 +17,7 @@ def main() -> None:
     from fuzz.compiling.build import toolchain
     from fuzz.score.machine import run
     from fuzz.score.machine.show import table
-    from fuzz.score.machine.trial import CASES, WIDE
+    from fuzz.score.machine.trial import CASES, MOST, WIDE
 
     parser = argparse.ArgumentParser(prog="python -m fuzz.score.machine", description=__doc__)
     parser.add_argument("--count", type=int, default=300)
@@ -37,6 +37,7 @@ def main() -> None:
             "machine": f"{platform.machine()}, {os.cpu_count()} cores",
             "cases": CASES,
             "wide": WIDE,
+            "most": MOST,
         }
         body = about | msgspec.to_builtins(score)
         given.json.write_bytes(msgspec.json.format(msgspec.json.encode(body), indent=1) + b"\n")

@@ -1,16 +1,195 @@
-"""Why a bug that is missed is none: rules that are checked, and arguments that were written down after a look at it.
+"""Why a bug that is missed is none: arguments, each for one pattern of changes, used only where what was seen fits.
 
-A rule follows from what `trial.look_closer` saw, or from the two instructions alone. An argument is for one pattern of
-instructions in the kernels as they are, and is printed with every survivor that it is used for.
+An argument needs evidence from `trial.look_closer`: that the changed instruction gave the same value in every execution
+of the wider list (`same_values`), or that every answer was the same to the bit and nothing was found (`same_bits`). The
+evidence alone makes nothing equivalent, and an argument is printed with every survivor that it is used for. Patterns
+name instructions of kernels.blocksparse as NVVM compiles it.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+
 from msgspec.structs import replace
 
-from fuzz.score.machine.values import Result
+from fuzz.score.machine.configs import config
+from fuzz.score.machine.draw import text_of
+from fuzz.score.machine.values import Bug, Result
+
+
+@dataclass(frozen=True)
+class Argument:
+    """Applies to bugs of `operators` whose instruction matches `before` (and whose replacement matches `after`), with
+    the evidence `needs`; `follows`, where it is given, matches somewhere in the rest of the kernel's text, `never` does
+    not, and `near` matches within the 8 lines before and after."""
+
+    rule: str
+    why: str
+    operators: tuple[str, ...]
+    before: str
+    needs: str
+    after: str = ""
+    kinds: tuple[str, ...] = ()
+    configs: str = ""
+    never: str = ""
+    near: str = ""
+
+    def fits(self, result: Result) -> bool:
+        """Whether it says that this bug is none."""
+        bug = result.bug
+        return (
+            result.looked
+            and bug.operator in self.operators
+            and (not self.kinds or bug.kind in self.kinds)
+            and getattr(result, self.needs) is True
+            and re.search(self.configs, bug.config) is not None
+            and re.match(self.before, bug.before) is not None
+            and re.search(self.after, bug.after) is not None
+            and (not self.never or re.search(self.never, _after(bug), re.M) is None)
+            and (not self.near or re.search(self.near, _around(bug), re.M) is not None)
+        )
 
 
 def judged(result: Result) -> Result:
-    """The result, as equivalent where a rule or an argument says so."""
-    return replace(result)
+    """The result, as equivalent where an argument says so."""
+    if result.status == "found":
+        return result
+    one = next((one for one in ARGUMENTS if result.status == "missed" and one.fits(result)), None)
+    return replace(result, status="equivalent", rule=one.rule, argument=one.why) if one else result
+
+
+ARGUMENTS = (
+    Argument(
+        "never negative",
+        "Signed and unsigned differ for negative numbers only. The operand is an index, a length, an offset or a "
+        "count of threads, which is never negative; both forms gave the same value in every execution.",
+        ("sign_changed",),
+        r"(setp|mul\.wide|cvt|div|max|min)\.",
+        "same_values",
+    ),
+    Argument(
+        "bits that nobody reads",
+        "The word of mask bits is shifted by at most 6 places; signed and unsigned differ in the top bits that "
+        "come in, and a thread reads bits 0 to 25 of what it gets.",
+        ("sign_changed",),
+        r"shr\.[us]32 %r\d+, %r\d+, %r\d+",
+        "same_bits",
+    ),
+    Argument(
+        "the same in all lanes",
+        "The address of shared memory is the same in every lane, so it does not matter from which one it comes.",
+        ("lane_wrong",),
+        r"shfl\.sync\.idx\.b32 %r\d+, %r\d+, 0, 31, -1;",
+        "same_values",
+    ),
+    Argument(
+        "floor division",
+        "Part of the correction of a division towards minus infinity, which applies where the signs differ and "
+        "there is a remainder. Dividend and divisor are counts and never negative, or there is no remainder: the "
+        "correction is never made, with the change or without.",
+        ("compare_flipped", "compare_shifted", "bound_shifted", "immediate_off_by_one", "instruction_dropped",
+         "operands_swapped", "operation_replaced", "sign_changed"),
+        r"(setp\.(ne|eq|lt|gt|ge|le)|and\.pred|or\.pred|selp\.b32 %r\d+, -1, 0|xor\.b32|shr\.[us]32|add\.s32)",
+        "same_bits",
+        near=r"selp\.b32 \t%r\d+, -1, 0",
+    ),
+    Argument(
+        "the last wait",
+        "The kernel's last wait for copies. The loop before it awaited every group that holds copies: a step that"
+        " has no successor commits an empty one. On the emulated GPU copies arrive as late as PTX allows, and "
+        "none did after it.",
+        ("wait_weakened", "wait_dropped"),
+        r"cp\.async\.wait_group 0;",
+        "same_bits",
+        never=r"^\s*cp\.async\.c[ag]",
+    ),
+    Argument(
+        "own rows",
+        "The forward kernel's barrier before O is laid over Q in shared memory. A warp reads the rows of Q that "
+        "are its own, and writes O to the same rows: its own order suffices, and the barrier is not needed. (Q's "
+        "copies were awaited at a barrier before the first product.)",
+        ("barrier_dropped",),
+        r"bar\.sync 0;",
+        "same_bits",
+        kinds=("forward",),
+        never=r"^\s*(ldmatrix|cp\.async)",
+    ),
+    Argument(
+        "ordered already",
+        "Where the adds to dQ are ordered, no two happen at once: the semaphore's release and acquire order them,"
+        " which the emulator checked. A load, an add and a store then give the same sum.",
+        ("atomic_plain",),
+        r"red\.relaxed\.gpu\.global\.add\S*\.f32",
+        "same_bits",
+        configs="ordered$",
+    ),
+    Argument(
+        "NaN either way",
+        "A maximum that forgets NaN. A score that is NaN makes its row's sum of exponentials NaN, and with it O "
+        "and the log-sum-exp, whatever the row's reference is; without NaN the two are the same.",
+        ("nan_dropped",),
+        r"max\.NaN\.f32",
+        "same_values",
+    ),
+    Argument(
+        "threshold of the lazy rescaling",
+        "The row's reference is moved when the maximum has outgrown it by more than 8. It may be moved at exactly"
+        " 8 as well: the reference cancels out of O.",
+        ("compare_shifted",),
+        r"setp\.g[te]\.f32 %p\d+, %r\d+, 0f41000000;",
+        "same_bits",
+        kinds=("forward",),
+    ),
+    Argument(
+        "a tile past the end",
+        "A CTA whose tile begins at or past the end of its sequence leaves early. If it stays, it reads what is "
+        "in bounds, and writes no row: every row that is written is compared with the length.",
+        ("compare_shifted", "guarded_dropped"),
+        r"(setp\.l[te]\.s32 %p\d+, %r\d+, %r\d+;|@%p\d+ bra)",
+        "same_bits",
+        near=r"setp\.le\.s32 \t%p\d+, (%r\d+), %r\d+;\n\t@%p\d+ bra",
+        kinds=("forward", "backward"),
+    ),
+    Argument(
+        "any lane of four",
+        "Which of the four lanes of a row writes its log-sum-exp. All four have the same sum and reference, so the "
+        "others write the same number.",
+        ("compare_flipped", "bound_shifted"),
+        r"setp\.(ne|eq)\.b32 %p\d+, %r\d+, 0;",
+        "same_bits",
+        kinds=("forward",),
+        near=r"(rcp\.approx|shfl\.sync\.bfly)",
+    ),
+    Argument(
+        "any one thread",
+        "Which thread releases the semaphore after the barrier. One does, and the barrier orders every thread's adds "
+        "before it.",
+        ("bound_shifted",),
+        r"setp\.ne\.b32 %p\d+, %r2, 0;",
+        "same_bits",
+        kinds=("backward",),
+        near=r"bar\.sync",
+    ),
+    Argument(
+        "a mask that is not used",
+        "Words of the mask are looked up for a full block too, which does not apply them.",
+        ("guarded_dropped",),
+        r"@%p\d+ bra",
+        "same_bits",
+        kinds=("backward",),
+        near=r"not\.pred \t%p\d+, %p1;",
+    ),
+)  # fmt: skip
+
+
+def _rows(bug: Bug) -> list[str]:
+    return text_of(config(bug.config), bug.kind).splitlines()
+
+
+def _after(bug: Bug) -> str:
+    return "\n".join(_rows(bug)[bug.line - 1 + bug.span :])
+
+
+def _around(bug: Bug) -> str:
+    return "\n".join(_rows(bug)[max(0, bug.line - 9) : bug.line + 8])

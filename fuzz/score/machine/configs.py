@@ -24,10 +24,9 @@ from fuzz.targets.target import refusal
 from oracles.problem import Dtype, Problem
 
 REPEATS = 2  # of every case: once as its variant says, once with warps and dispatch at random
-_SIZE = Size(
-    1 << 15, 4, 320, 1 << 16
-)  # up to three tiles of 64 on a side: more than the emulated target's own sessions
-_POOL = 6  # times as many cases are drawn as are wanted, to choose among
+_SIZE = Size(1 << 15, 8, 4096, 1 << 18)  # three tiles of 64 on a side, or very many queries of a few keys
+_LANES = 15  # of LANE_CASES cases, to choose among
+_LONG = 35  # entries of a list of blocks that the kernels' rings do not hold at once
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,8 @@ class _Narrowed(BundledBlockSparse):
 
 
 def cases_of(of: Config, count: int, seed: int) -> list[Case]:
-    """`count` different cases of the configuration, by turns of one tile, of two or three, and of more, as far as there
-    are some among what a session of that seed draws."""
+    """`count` different cases of the configuration, by turns of one tile, of two or three, of more, and with long lists
+    of tiles, as far as there are some among what a session of that seed draws. Fewer begin with the same cases."""
     target = _Narrowed(of)
     wanted = {build.key for build in builds_of(of).values()}
     found: dict[str, Case] = {}
@@ -106,19 +105,23 @@ def cases_of(of: Config, count: int, seed: int) -> list[Case]:
             found.setdefault(case.id, case)
 
     drawn = strategies.cases(target, strategies.SMALL, REPEATS)
-    for lane in range(_POOL * count // LANE_CASES + 1):
+    for lane in range(_LANES):
         explore(Lane(of.name, lane, LANE_CASES, 1000 * seed + lane), drawn, keep)
-    by_size: list[list[Case]] = [[], [], []]
+    by_size: list[list[Case]] = [[], [], [], []]
     for case in found.values():
-        by_size[sum(tiles(of, case.problem) >= least for least in (2, 4))].append(case)
+        by_size[size(of, case.problem)].append(case)
     turns = (case for turn in zip_longest(*by_size) for case in turn if case is not None)
     return list(islice(turns, count))
 
 
-def tiles(of: Config, problem: Problem) -> int:
-    """Tiles of the largest of a problem's sequences."""
-    pairs = zip(problem.lengths_q, problem.lengths_k, strict=True)
-    return max(-(-q // of.tile_m) * -(-k // of.tile_n) for q, k in pairs)
+def size(of: Config, problem: Problem) -> int:
+    """0: at most one tile in every sequence, 1: two or three, 2: more, 3: a block of keys with a long list of tiles."""
+    found = 0
+    for len_q, len_k in zip(problem.lengths_q, problem.lengths_k, strict=True):
+        rows, columns = -(-len_q // of.tile_m), -(-len_k // of.tile_n)
+        many = sum(rows * columns >= least for least in (2, 4))
+        found = max(found, 3 if columns and problem.group * rows >= _LONG else many)
+    return found
 
 
 def builds_of(of: Config) -> dict[str, Build]:

@@ -1,6 +1,7 @@
-"""Worker processes that try bugs. One that dies, or takes too long over a bug, is a finding and is replaced.
+"""Worker processes that try bugs, or look closer at those that were missed.
 
-Workers are spawned: torch and the emulator are loaded in each, and the unchanged kernels' runs are made in each once.
+One that dies, or takes too long over a bug, is a finding and is replaced. Workers are spawned: torch and the emulator
+are loaded in each, and the unchanged kernels' runs are made in each once.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, TypeAlias
 
 from fuzz.score.machine.values import Bug, Result
 
+Task: TypeAlias = Bug | Result  # to be tried, or to be looked at more closely
 LIMIT = 300.0  # seconds that a bug may take
 FIRST = 600.0  # and one that a worker begins a configuration with, for the unchanged kernels' runs
 TICK = 1.0
@@ -23,7 +25,7 @@ class WorkerError(RuntimeError):
 
 
 class _Worker:
-    """One process, and the bug that it has."""
+    """One process, and the task that it has."""
 
     def __init__(self, seed: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -31,16 +33,17 @@ class _Worker:
         self.process = context.Process(target=_work, args=(theirs, seed), daemon=True)
         self.process.start()
         theirs.close()
-        self.bug: Bug | None = None
+        self.task: Task | None = None
         self.ends = 0.0
         self._met: set[str] = set()
 
-    def give(self, bug: Bug) -> None:
-        """Sends a bug; the clock starts."""
-        self.bug = bug
-        self.ends = time.monotonic() + (LIMIT if bug.config in self._met else FIRST)
-        self._met.add(bug.config)
-        self.pipe.send(bug)
+    def give(self, task: Task) -> None:
+        """Sends a task; the clock starts."""
+        self.task = task
+        new = f"{type(task).__name__} {bug_of(task).config}"
+        self.ends = time.monotonic() + (LIMIT if new in self._met else FIRST)
+        self._met.add(new)
+        self.pipe.send(task)
 
     def stop(self) -> None:
         """Ends the process, whatever it does."""
@@ -49,19 +52,24 @@ class _Worker:
         self.pipe.close()
 
 
-def results(bugs: list[Bug], seed: int, jobs: int, ends: float | None = None) -> Iterator[Result]:
-    """Results as they come. No bug is begun after `ends` (time.monotonic). Raises WorkerError."""
-    todo = list(reversed(bugs))
+def bug_of(task: Task) -> Bug:
+    """The bug that a task is about."""
+    return task if isinstance(task, Bug) else task.bug
+
+
+def results(tasks: list[Task], seed: int, jobs: int, ends: float | None = None) -> Iterator[Result]:
+    """Results as they come. None is begun after `ends` (time.monotonic). Raises WorkerError."""
+    todo = list(reversed(tasks))
     workers: list[_Worker] = []
     try:
         while True:
             for worker in workers:
-                if worker.bug is None and todo and (ends is None or time.monotonic() < ends):
+                if worker.task is None and todo and (ends is None or time.monotonic() < ends):
                     worker.give(todo.pop())
             while todo and len(workers) < jobs and (ends is None or time.monotonic() < ends):
                 workers.append(_Worker(seed))
                 workers[-1].give(todo.pop())
-            busy = [worker for worker in workers if worker.bug is not None]
+            busy = [worker for worker in workers if worker.task is not None]
             if not busy:
                 return
             ready = wait([worker.pipe for worker in busy], TICK)
@@ -69,7 +77,7 @@ def results(bugs: list[Bug], seed: int, jobs: int, ends: float | None = None) ->
                 found = _outcome(worker, worker.pipe in ready)
                 if found is None:
                     continue
-                worker.bug = None
+                worker.task = None
                 if found.by.startswith("runner:"):
                     worker.stop()
                     workers.remove(worker)
@@ -80,9 +88,9 @@ def results(bugs: list[Bug], seed: int, jobs: int, ends: float | None = None) ->
 
 
 def _outcome(worker: _Worker, ready: bool) -> Result | None:
-    """What came of the worker's bug, None when it is still at it."""
-    bug = worker.bug
-    assert bug is not None
+    """What came of the worker's task, None when it is still at it."""
+    assert worker.task is not None
+    bug = bug_of(worker.task)
     if ready:
         try:
             answer: Any = worker.pipe.recv()
@@ -103,17 +111,17 @@ def _work(pipe: Connection, seed: int) -> None:
 
     import torch
 
-    from fuzz.score.machine.trial import try_bug
+    from fuzz.score.machine.trial import look_closer, try_bug
 
     torch.set_num_threads(1)
     while True:
         try:
-            bug = pipe.recv()
+            task = pipe.recv()
         except (EOFError, KeyboardInterrupt):
             return
         try:
-            pipe.send(try_bug(bug, seed))
-        except KeyboardInterrupt:
+            pipe.send(try_bug(task, seed) if isinstance(task, Bug) else look_closer(task, seed))
+        except (KeyboardInterrupt, BrokenPipeError):  # whoever asked is gone
             return
         except BaseException:
             pipe.send(traceback.format_exc())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import msgspec
 
 from fuzz.score.machine.arguments import judged
 from fuzz.score.machine.draw import draw
-from fuzz.score.machine.pool import results
+from fuzz.score.machine.pool import Task, results
 from fuzz.score.machine.values import MachineScore, Result, score
 
 RESULTS, SETTINGS = "machine.jsonl", "machine.json"
@@ -25,26 +25,32 @@ def run(
     progress: Callable[[str], None] | None = None,
     folder: Path | None = None,
 ) -> MachineScore:
-    """The score of the first `count` machine-made bugs of `seed`, on the emulated GPU.
+    """The score of the first `count` machine-made bugs of `seed`, on the emulated GPU: all are tried, then those that
+    were missed are looked at more closely.
 
-    seconds   no bug is begun after so many (0: no limit); the score is of those that ended
+    seconds   nothing is begun after so many (0: no limit); the score is of those that ended
     progress  is told a line after each bug
-    folder    where results are kept, one JSON line each: what is there of the same seed is not run again
+    folder    where results are kept, one JSON line each, the last of a bug counts: what is there of the same seed is
+              not run again
     Raises ValueError where the folder holds another seed's, CompileError, WorkerError.
     """
     began = time.monotonic()
     bugs = draw(count, seed)
     wanted = {bug.id for bug in bugs}
     found = {one.id: one for one in _kept(folder, seed) if one.id in wanted}
-    todo = [bug for bug in bugs if bug.id not in found]
     ends = began + seconds if seconds else None
-    for result in results(todo, seed, jobs, ends):
-        found[result.id] = result
-        if folder is not None:
-            with (folder / RESULTS).open("ab") as file:
-                file.write(msgspec.json.encode(result) + b"\n")
-        if progress is not None:
-            progress(_line(list(found.values()), len(bugs), time.monotonic() - began))
+
+    def work(tasks: Sequence[Task]) -> None:
+        for result in results(list(tasks), seed, jobs, ends):
+            found[result.id] = result
+            if folder is not None:
+                with (folder / RESULTS).open("ab") as file:
+                    file.write(msgspec.json.encode(result) + b"\n")
+            if progress is not None:
+                progress(_line(list(found.values()), len(bugs), time.monotonic() - began))
+
+    work([bug for bug in bugs if bug.id not in found])
+    work([one for bug in bugs if (one := found.get(bug.id)) and one.status != "found" and not one.looked])
     return score([judged(found[bug.id]) for bug in bugs if bug.id in found], count, seed)
 
 

@@ -20,7 +20,8 @@ def line(score: MachineScore) -> str:
     return (
         f"{score.found} of {real} bugs that are not equivalent were found ({score.rate:.1%}), after "
         f"{score.median_cases:g} cases in the median and {score.worst_cases} at worst; {score.equivalent} are "
-        f"equivalent, no case came to {score.not_reached}; {score.seconds:.0f} s in all."
+        f"equivalent, no case came to {score.not_reached}. The cases after the list find {score.late} more "
+        f"({score.late_rate:.1%} of those that are then reached). {score.seconds:.0f} s in all."
     )
 
 

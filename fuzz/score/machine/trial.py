@@ -23,6 +23,7 @@ from fuzz.compiling import Build
 from fuzz.devices.emulator import PtxModule, Report
 from fuzz.devices.emulator.emulator import Emulator
 from fuzz.judge import execute
+from fuzz.score.machine.arguments import judged
 from fuzz.score.machine.configs import Config, builds_of, cases_of, config
 from fuzz.score.machine.draw import mutated, text_of
 from fuzz.score.machine.operators import NOTHING, changed
@@ -35,7 +36,8 @@ from fuzz.verdict import Verdict
 from oracles.answers import Answers
 
 CASES = 20  # on the list that has to find a bug
-WIDE = 40  # on the one that shows what a missed bug does; it begins with the list
+WIDE = 20  # on the one that shows what a missed bug does; it begins with the list
+MOST = 40  # and on the one that a bug which was missed, and is not argued to be none, is run with at last
 SLOWER = 10  # times the clean kernel's micro-operations make an endless loop
 MORE = 1 << 20
 
@@ -56,15 +58,21 @@ class CleanFails(AssertionError):
 
 @lru_cache
 def clean_cases(of: Config, seed: int) -> tuple[Clean, ...]:
-    """The WIDE cases of a configuration with what the unchanged kernels do. Raises CleanFails."""
-    return tuple(_clean(case) for case in cases_of(of, WIDE, seed))
+    """The CASES listed cases of a configuration with what the unchanged kernels do. Raises CleanFails."""
+    return tuple(_clean(case) for case in cases_of(of, CASES, seed))
+
+
+@lru_cache
+def more_cases(of: Config, seed: int, first: int, last: int) -> tuple[Clean, ...]:
+    """Those of the list of MOST after `first` and up to `last`. Raises CleanFails."""
+    return tuple(_clean(case) for case in cases_of(of, MOST, seed)[first:last])
 
 
 def try_bug(bug: Bug, seed: int) -> Result:
     """Runs the listed cases until one finds the bug."""
     began = time.perf_counter()
     of = config(bug.config)
-    listed = clean_cases(of, seed)[:CASES]
+    listed = clean_cases(of, seed)
     key = builds_of(of)[bug.kind].key
     reaching = [position for position, clean in enumerate(listed, 1) if bug.line in clean.reached.get(key, ())]
     result = Result(bug.id, bug, "missed" if reaching else "not_reached", reaching=len(reaching))
@@ -74,35 +82,39 @@ def try_bug(bug: Bug, seed: int) -> Result:
             if verdict.bad:
                 result = _found(result, verdict, position, runs)
                 break
-    result = replace(result, seconds=round(time.perf_counter() - began, 3))
-    return result if result.status == "found" else look_closer(result, seed)
+    return replace(result, seconds=round(time.perf_counter() - began, 3))
 
 
 def look_closer(result: Result, seed: int) -> Result:
-    """What a bug that the list missed does over the wider list: whether one of its cases finds it, whether any answer
-    changes by a bit, whether its instruction ever gives another value."""
+    """What a bug that the list missed does over the wider list: whether its instruction ever gives another value, and
+    whether any answer changes by a bit. Where nothing says that it is none, more cases look for it."""
     bug = result.bug
+    result = replace(result, looked=True)
     of = config(bug.config)
     key = builds_of(of)[bug.kind].key
-    wide = clean_cases(of, seed)
-    reaching = [(n, clean) for n, clean in enumerate(wide, 1) if bug.line in clean.reached.get(key, ())]
-    if not reaching:
-        return result
+    wide = clean_cases(of, seed) + more_cases(of, seed, CASES, WIDE)
+    reaching = [clean for clean in wide if bug.line in clean.reached.get(key, ())]
     probe = probed(bug)
-    differs = None
-    if probe is not None:
+    if reaching and probe is not None:
         with _changed(key, changed(text_of(of, bug.kind), bug.line, bug.span, probe)):
-            differs = any(_traps(clean) for _, clean in reaching)
-    if differs is False:
-        return replace(result, same_values=True, same_bits=True)
-    late, same = 0, True
+            result = replace(result, same_values=not any(_traps(clean) for clean in reaching))
     with _changed(key, mutated(bug, of)):
-        for n, clean in reaching:
-            if n > CASES and _judged(clean).bad:
-                late, same = n, False
-                break
-            same = same and _answers(clean) == _clean_answers(clean.case)
-    return replace(result, late=late, same_values=None if differs is None else not differs, same_bits=same)
+        if reaching and result.same_values is not True:
+            same = all(_answers(clean) == _clean_answers(clean.case) for clean in reaching)
+            result = replace(result, same_bits=same)
+        elif reaching:
+            result = replace(result, same_bits=True)
+        if judged(result).status != "equivalent":
+            result = replace(result, late=_late(bug.line, key, of, seed))
+    return result
+
+
+def _late(line: int, key: str, of: Config, seed: int) -> int:
+    """The position of the first case after the list that finds a bug, 0 where none does."""
+    for n, clean in enumerate(more_cases(of, seed, CASES, WIDE) + more_cases(of, seed, WIDE, MOST), CASES + 1):
+        if line in clean.reached.get(key, ()) and _judged(clean).bad:
+            return n
+    return 0
 
 
 def probed(bug: Bug) -> str | None:

@@ -41,7 +41,8 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     cases     how many of the list there were up to the one that found it, with those that never come to the instruction
     runs      how many of these were run, because they come to the instruction
     reaching  cases of the list that come to the instruction
-    late      the position in the wider list of the case that found what the list had missed, 0: none
+    looked    whether a bug that the list missed was looked at more closely: the fields that follow
+    late      the position of the case that found what the list had missed, among those that follow it; 0: none
     same_values   over the wider list: the changed instruction gave the same value (took the same branch) each time
     same_bits     over the wider list: all answers were the same to the bit, and nothing was found
     rule      why it is equivalent: a rule that was checked, or `argued` with the argument
@@ -57,6 +58,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     runs: int = 0
     reaching: int = 0
     seconds: float = 0.0
+    looked: bool = False
     late: int = 0
     same_values: bool | None = None
     same_bits: bool | None = None
@@ -78,7 +80,9 @@ class Share(msgspec.Struct, frozen=True):
 class MachineScore(msgspec.Struct, frozen=True):
     """The score of `count` bugs drawn with `seed`.
 
-    rate     found / (found + missed): those that are equivalent, and those that no case comes to, are left out
+    rate       found / (found + missed): the equivalent ones, and those that no case comes to, are left out
+    late       how many of those that the list missed, or never came to, were found by the cases that follow it
+    late_rate  the share found by the list or by those, of all but the equivalent and those never reached
     cases    median and worst number of cases up to the finding, over the bugs found
     seconds  of all bugs together, and the median of a bug
     """
@@ -90,6 +94,8 @@ class MachineScore(msgspec.Struct, frozen=True):
     equivalent: int
     not_reached: int
     rate: float
+    late: int
+    late_rate: float
     median_cases: float
     worst_cases: int
     seconds: float
@@ -104,6 +110,8 @@ def score(results: list[Result], count: int, seed: int) -> MachineScore:
     """The score of these results; `count`: how many were asked for."""
     found = [one for one in results if one.status == "found"]
     missed = sum(one.status == "missed" for one in results)
+    late = [one.status for one in results if one.late]
+    real = len(found) + missed + late.count("not_reached")
     checks: dict[str, int] = {}
     for one in found:
         checks[one.by] = checks.get(one.by, 0) + 1
@@ -115,6 +123,8 @@ def score(results: list[Result], count: int, seed: int) -> MachineScore:
         sum(one.status == "equivalent" for one in results),
         sum(one.status == "not_reached" for one in results),
         round(len(found) / max(len(found) + missed, 1), 4),
+        len(late),
+        round((len(found) + len(late)) / max(real, 1), 4),
         statistics.median([one.cases for one in found] or [0]),
         max([one.cases for one in found], default=0),
         round(sum(one.seconds for one in results), 1),

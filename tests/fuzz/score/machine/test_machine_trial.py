@@ -23,6 +23,7 @@ OF = CONFIGS[0]
 def small(monkeypatch):
     monkeypatch.setattr(trial, "CASES", 6)
     monkeypatch.setattr(trial, "WIDE", 8)
+    monkeypatch.setattr(trial, "MOST", 8)
 
 
 def bug(kind: str, pattern: str, after: str, operator: str = "test", which: int = 0) -> Bug:
