@@ -8,6 +8,8 @@ the mask's edges. With the lowest bits left out, a whole aligned block of keys i
     one_hot        one key per query, at an edge of the mask; values are digits of the index
     uniform_pow2   a block of which the query sees a power of two; values are small integers
     index_values   the largest such block; values are ±1, and those of a whole block sum to 0
+In half of the cases some of dO's numbers are so large that the inputs' dtype cannot hold one of them and a small one in
+a sum, while fp32 can: sums that are rounded on the way lose the small ones, and large ones that cancel show it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from oracles.problem import Problem, mask_tile, sequence_view, shapes
 STYLES: tuple[Distribution, ...] = ("one_hot", "uniform_pow2", "index_values")
 MOST_BITS = 15
 GAIN = 64.0  # times 2 is the distance of two scores, more than exact.GAP
+LARGE = {"bfloat16": 256.0, "float16": 2048.0, "float32": 1.0}  # plus 1 is not in the dtype
 DIGITS = 251  # a prime; half of it fits every format
 COARSE = 64.0  # so that a query's last two numbers stay in float16's range
 _ROWS = 1 << 21  # pairs looked at at once
@@ -56,7 +59,7 @@ def coded(p: Problem, seed: int, style: str, device: torch.device | str, random_
         view["k"].copy_(_keys(p, index, noise["k"]))
         view["v"].copy_(_values(p, style, index, noise["v"]))
         if p.backward:
-            view["do"].copy_(_gradients(style, noise["do"], n_q))
+            view["do"].copy_(_gradients(style, noise["do"], n_q, LARGE[p.dtype] if seed % 2 else 1.0))
         if not n_k:
             continue
         for head, rows in _pieces(p, b):
@@ -117,9 +120,12 @@ def _values(p: Problem, style: str, index: Tensor, noise: Tensor) -> Tensor:
     return (1.0 - 2.0 * (found & 1)) * (1 + head % 3)
 
 
-def _gradients(style: str, noise: Tensor, n_q: int) -> Tensor:
-    """-1, 0 and 1; but for one_hot in two places of a few rows only, so that sums stay exact."""
+def _gradients(style: str, noise: Tensor, n_q: int, large: float) -> Tensor:
+    """-1, 0 and 1, a third of them `large` times that; but for one_hot in two places of a few rows only, so that sums
+    stay exact."""
     found = (noise % 3 - 1).float()
+    if large > 1:
+        found = torch.where((noise >> 8) % 3 == 0, found * large, found)
     if style == "one_hot" or not noise.numel():
         return found
     here = torch.arange(noise.shape[-1], device=noise.device)

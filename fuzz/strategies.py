@@ -5,9 +5,10 @@ Cases are built from `st.randoms()` and not from many small strategies: after ea
 in which a drawn value is copied to another place of the same strategy, so that five of six cases would be near-copies.
 Long random material (token rows, block grids, intervals) comes from one drawn seed: Hypothesis's bytes are mostly zero.
 
-NOTE [plain]: half of the cases are plain: one of NATIVE's masks, and no bias, softcap, scale, odd stride, padding or
-other option. Kernels have paths of their own for just these, and one option too many leads around them: with each
-option left to chance, one case in thirteen reached a causal path, half of those with a few tokens.
+NOTE [focus]: a case uses a few of the target's options, often none, and each of those for certain; half of the masks
+are NATIVE's, or none where there is a bias. Kernels have paths of their own for just these, and one option too many
+leads around them: with each option left to chance, one case in thirteen reached a causal path, half of those with a few
+tokens, and hardly one in a hundred the gradient of a bias that is broadcast.
 NOTE [budget]: what is spent on heads is not left for tokens. Half of the cases have few heads and long sequences, which
 several tiles in both directions need; the other half have many heads and sequences.
 """
@@ -79,10 +80,11 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
     "constant",
     *STYLES,
 )
+INEXACT = tuple(name for name in DISTRIBUTIONS if name not in STYLES)
 ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
 WEIGHTS = {"causal": 2}
-NATIVE = ("full", "causal", "causal", "window")
-FEW_HEADS = ((1, 1), (1, 1), (1, 2), (2, 1), (2, 2))  # KV heads, query heads for each
+NATIVE = ("full", "causal", "causal", "causal", "window")
+FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 4))  # KV heads, query heads for each
 MAX_TOKEN_LENGTH = 130
 MAX_INTERVAL_LENGTH = 260
 
@@ -110,14 +112,18 @@ def _material(draw: Draw, count: int) -> bytes:
 
 def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     support = target.support
-    plain, long = draw.choice((True, False)), draw.choice((True, False))  # NOTE [plain], NOTE [budget]
-    batch, heads_q, heads_kv = _few_heads(draw, support, size) if long else _heads(draw, support, size)
     layout = draw.choice(support.layouts)
-    dim, dim_v = _dims(draw, support, plain)
+    focus = _focus(draw, support)
+    long = draw.choice((True, False))  # NOTE [budget]
+    batch, heads_q, heads_kv = _few_heads(draw, support, size) if long else _heads(draw, support, size)
+    ragged = "ragged" in focus or (layout == "packed" and draw.choice((True, False)))
+    if ragged and 2 * heads_q <= size.rows:
+        batch = max(batch, 2)
+    dim, dim_v = _dims(draw, support, "dim_v" in focus)
     longest = min(size.length, max(size.elements // (batch * heads_q * max(dim, dim_v)), 1))
-    may_differ = layout == "packed" or (support.ragged and not plain)
-    lengths_q, lengths_k = _lengths(draw, support, may_differ, batch, size.pairs // heads_q, longest)
+    lengths_q, lengths_k = _lengths(draw, support, layout, ragged, batch, size.pairs // heads_q, longest)
     len_q, len_k = max(lengths_q), max(lengths_k)
+    native = draw.choice((True, False))
     problem = Problem(
         lengths_q=lengths_q,
         lengths_k=lengths_k,
@@ -127,21 +133,29 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
         dim_v=dim_v,
         dtype=draw.choice(support.dtypes),
         layout=layout,
-        mask=_native(draw, support.masks, len_q, len_k)
-        if plain
+        mask=_native(draw, support.masks, len_q, len_k, "bias" in focus)
+        if native
         else _mask(draw, support.masks, len_q, len_k, heads_q, batch),
-        scale=draw.choice(SCALES) if support.scale and not plain and _one_in(draw, 3) else None,
-        softcap=draw.choice(SOFTCAPS) if support.softcap and not plain and _one_in(draw, 3) else 0.0,
-        bias=_bias(draw, support) if support.bias and not plain and _one_in(draw, 2) else None,
-        backward=support.backward and not _one_in(draw, 8),
+        scale=draw.choice(SCALES) if "scale" in focus else None,
+        softcap=draw.choice(SOFTCAPS) if "softcap" in focus else 0.0,
+        bias=_bias(draw, support) if "bias" in focus else None,
+        backward=support.backward and not _one_in(draw, 10),
     )
-    inputs = _inputs(draw, support, problem, plain)
+    inputs = _inputs(draw, problem, focus)
     if inputs.distribution in STYLES and support.scale:
-        problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES), softcap=0.0)
+        problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES))
     variants = target.variants_for(problem) if isinstance(target, Tuned) else target.variants
     variant = draw.choice(variants) if len(variants) > 1 else variants[0]
     case = Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
     return structs.replace(case, relations=_relations(target, case))
+
+
+def _focus(draw: Draw, support: Support) -> frozenset[str]:
+    """The options of a case. NOTE [focus]"""
+    able = [name for name in ("scale", "softcap", "bias", "ragged", "strides") if getattr(support, name)]
+    able += ["dim_v"] if support.dim_v_differs else []
+    able += ["bias"] if support.bias and support.bias_grad else []  # twice: it has a gradient, and shapes of its own
+    return frozenset(draw.sample(able, min(draw.choice((0, 0, 1, 1, 1, 2)), len(able))))
 
 
 def _relations(target: Target, case: Case) -> tuple[str, ...]:
@@ -166,18 +180,19 @@ def _heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:
 
 def _few_heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:
     heads_kv, group = draw.choice([(n, g) for n, g in FEW_HEADS if n * g <= size.rows and (g == 1 or support.gqa)])
-    batch = 2 if 2 * heads_kv * group <= min(4, size.rows) and _one_in(draw, 4) else 1
+    batch = 2 if 2 * heads_kv * group <= min(4, size.rows) and draw.choice((True, False)) else 1
     return batch, heads_kv * group, heads_kv
 
 
 def _lengths(
-    draw: Draw, support: Support, may_differ: bool, batch: int, pairs: int, longest: int
+    draw: Draw, support: Support, layout: str, ragged: bool, batch: int, pairs: int, longest: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Lengths of the sequences within `pairs` in all; equal ones unless they may differ."""
+    """Lengths of the sequences within `pairs` in all, where padding counts; equal ones unless ragged."""
     each = max(pairs // batch, 1)
     least = 0 if support.zero_lengths else 1
-    ragged = batch > 1 and may_differ and not _one_in(draw, 3)
-    same = not _one_in(draw, 3)  # self-attention: as many keys as queries
+    if ragged and layout == "padded":
+        longest = min(longest, int(each**0.5))
+    same = draw.choice((True, False))  # self-attention: as many keys as queries
     found_q, found_k = [], []
     for _ in range(batch if ragged else 1):
         most_q = int(each**0.5) if same else draw.choice((each, max(each // 64, 1), int(each**0.5)))
@@ -206,7 +221,7 @@ def _length(draw: Draw, least: int, most: int) -> int:
     return least
 
 
-def _dims(draw: Draw, support: Support, plain: bool) -> tuple[int, int]:
+def _dims(draw: Draw, support: Support, differ: bool) -> tuple[int, int]:
     least, most, step = support.dim
     known = [d for d in DIMS if least <= d <= most and d % step == 0] or [least]
 
@@ -216,23 +231,25 @@ def _dims(draw: Draw, support: Support, plain: bool) -> tuple[int, int]:
         return draw.choice(known)
 
     dim = one()
-    return dim, one() if support.dim_v_differs and not plain and _one_in(draw, 3) else dim
+    return dim, one() if differ else dim
 
 
 def _bias(draw: Draw, support: Support) -> Bias:
     flags = draw.randint(0, 15)
     batch, heads, rows, cols = (bool(flags >> i & 1) for i in range(4))
-    grad = support.bias_grad and draw.choice((False, True))
+    grad = support.bias_grad and not _one_in(draw, 5)
     return Bias(batch, heads, rows, cols, "float32" if _one_in(draw, 8) else "input", grad)
 
 
-def _inputs(draw: Draw, support: Support, problem: Problem, plain: bool) -> Inputs:
+def _inputs(draw: Draw, problem: Problem, focus: frozenset[str]) -> Inputs:
+    """Exact inputs choose the scale themselves, and take no softcap: not where one of those is looked at."""
     stores = {}
-    if support.strides and not plain and not _one_in(draw, 3):
+    if "strides" in focus:
         stores = {name: _storage(draw, problem.layout) for name in ("q", "k", "v", "do")}
         if problem.backward and _one_in(draw, 6):
             stores["do"] = Storage("expanded")
-    return Inputs(seed=draw.randint(0, 255), distribution=draw.choice(DISTRIBUTIONS), **stores)
+    known = INEXACT if focus & {"scale", "softcap"} else DISTRIBUTIONS
+    return Inputs(seed=draw.randint(0, 255), distribution=draw.choice(known), **stores)
 
 
 def _storage(draw: Draw, layout: str) -> Storage:
@@ -240,8 +257,10 @@ def _storage(draw: Draw, layout: str) -> Storage:
     return Storage(order, draw.choice((0, 0, 1, 8)), draw.choice((0, 0, 1, 8)))
 
 
-def _native(draw: Draw, allowed: frozenset[str] | None, len_q: int, len_k: int) -> Mask:
-    """A mask that kernels have a way of their own for, where it is allowed."""
+def _native(draw: Draw, allowed: frozenset[str] | None, len_q: int, len_k: int, bias: bool) -> Mask:
+    """A mask that kernels have a way of their own for, where it is allowed; with a bias often none."""
+    if bias and (allowed is None or "full" in allowed) and draw.choice((True, False)):
+        allowed = frozenset({"full"})
     able = [kind for kind in NATIVE if allowed is None or kind in allowed]
     return _LEAVES[draw.choice(able)](draw, len_q, len_k) if able else _mask(draw, allowed, len_q, len_k, 1, 1)
 
@@ -261,9 +280,9 @@ def _mask(draw: Draw, allowed: frozenset[str] | None, len_q: int, len_k: int, he
     joins = [kind for kind in ("and", "or", "not") if can(kind)]
     spread = [kind for kind, n in (("per_head", heads), ("per_batch", batch)) if can(kind) and n > 1]
     shape = draw.randint(0, 9)
-    if shape < 6 or not (joins or spread):
+    if shape < 5 or not (joins or spread):
         return leaf()
-    if shape < 8 and joins:
+    if shape < 7 and joins:
         return _JOINS[draw.choice(joins)](leaf)
     if spread:
         parts = tuple(leaf() for _ in range(2))
@@ -286,8 +305,8 @@ def _fits(kind: str, len_q: int, len_k: int) -> bool:
     return True
 
 
-def _align(draw: Draw) -> m.Align:
-    return draw.choice(("top_left", "top_left", "bottom_right"))
+def _align(draw: Draw, differ: bool) -> m.Align:
+    return draw.choice(("top_left", "bottom_right") if differ else ("top_left", "top_left", "bottom_right"))
 
 
 def _near(draw: Draw, length: int) -> int:
@@ -299,7 +318,7 @@ def _near(draw: Draw, length: int) -> int:
 def _window(draw: Draw, len_q: int, len_k: int) -> Mask:
     left = None if _one_in(draw, 6) else _near(draw, len_k)
     right = None if _one_in(draw, 6) else draw.choice((0, 0, 1, 8, 63, 64))
-    return m.Window(left, right, _align(draw))
+    return m.Window(left, right, _align(draw, len_q != len_k))
 
 
 def _documents(draw: Draw, len_q: int, len_k: int) -> Mask:
@@ -353,7 +372,7 @@ def _tokens(draw: Draw, len_q: int, len_k: int) -> Mask:
 
 _LEAVES: dict[str, Callable[[Draw, int, int], Mask]] = {
     "full": lambda draw, q, k: m.Full(),
-    "causal": lambda draw, q, k: m.Causal(_align(draw)),
+    "causal": lambda draw, q, k: m.Causal(_align(draw, q != k)),
     "window": _window,
     "prefix": lambda draw, q, k: m.Prefix(_near(draw, k)),
     "documents": _documents,

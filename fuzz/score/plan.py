@@ -18,7 +18,8 @@ from fuzz.strategies import cases
 from fuzz.targets.registry import targets
 from fuzz.targets.target import Device, Target, refusal
 
-SIZE = Size(1 << 14, 4, 320, 1 << 16)  # as sessions on the emulated GPU: a case takes less than a second
+SIZE = Size(1 << 16, 4, 512, 1 << 17)
+INTERPRETED = Size(1 << 13, 4, 200, 1 << 16)  # an interpreter takes 0.1 s for each tile
 SAMPLED = 300  # cases from which the kernels of a score are chosen
 
 
@@ -50,7 +51,7 @@ def good(bug: Target, device: Device = "host") -> Target:
 
 def size_of(target: Target) -> Size:
     """The size of a trial's cases."""
-    return SIZE.within(target.session_size)
+    return (INTERPRETED if target.device == "host" else SIZE).within(target.session_size)
 
 
 def within(case: Case, target: Target, allowed: frozenset[str] | None) -> bool:

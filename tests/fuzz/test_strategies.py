@@ -151,7 +151,7 @@ def test_both_sides_of_len_q_and_len_k_are_drawn(wide):
 
 def test_cases_are_varied(wide):
     assert len({case.id for case in wide}) > 0.9 * len(wide)
-    assert len({case.problem.mask for case in wide}) > 150
+    assert len({case.problem.mask for case in wide}) > 80  # half of them have one of a few native masks
 
 
 def test_a_seed_draws_the_same_cases():
