@@ -190,6 +190,7 @@ def _repro(options: argparse.Namespace) -> int:
     from fuzz.case import to_json
     from fuzz.corpus import load_case
     from fuzz.runner import Runner
+    from fuzz.timeline import place, told
     from fuzz.view import rate, show
 
     console = _console()
@@ -200,7 +201,7 @@ def _repro(options: argparse.Namespace) -> int:
     if options.sanitizer:
         verdicts = [_sanitized(case, target, options)]
     else:
-        trace = _trace(target, options)
+        trace = place(target, options.trace)
         with Runner(_runner_device(options), files=_files(options)) as runner:
             verdicts = [runner.run(case, trace) for _ in range(options.times)]
     verdict = next((v for v in verdicts if v.bad), verdicts[0])
@@ -216,33 +217,8 @@ def _repro(options: argparse.Namespace) -> int:
         Path(options.script).write_text(write_script(case, target, verdict))
         print(f"script: {options.script}", file=sys.stderr)
     if options.trace:
-        _tell_trace(Path(options.trace))
+        print(told(Path(options.trace)), file=sys.stderr)
     return FINDINGS if verdict.bad else OK
-
-
-def _trace(target, options: argparse.Namespace) -> Path | None:
-    """Where the timeline goes. Raises TargetError for a target that keeps none."""
-    from fuzz.runner.hooks import Traced
-
-    if not options.trace:
-        return None
-    if target.device != "emulator" or not isinstance(target, Traced):
-        raise _usage(f"--trace follows the emulated GPU: {target.name} runs on {target.device}")
-    path = Path(options.trace)
-    if path.suffix == ".svg":
-        raise _usage("--trace: needs a name that does not end in .svg, which is the picture's beside it")
-    if not path.resolve().parent.is_dir():
-        raise _usage(f"--trace: {path.resolve().parent} is no folder")
-    for old in (path, path.with_suffix(".svg")):
-        old.unlink(missing_ok=True)
-    return path
-
-
-def _tell_trace(path: Path) -> None:
-    if path.is_file():
-        print(f"trace: {path} (for https://ui.perfetto.dev), {path.with_suffix('.svg')}", file=sys.stderr)
-    else:
-        print("attnfuzz: no trace: the case did not launch a kernel", file=sys.stderr)
 
 
 def _sanitized(case, target, options: argparse.Namespace):
