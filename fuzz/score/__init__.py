@@ -8,5 +8,6 @@ trial.py     one bug, one seed, one generator: until it is found
 run.py       all trials in worker processes, written down as they end
 board.py     what comes of them: medians, worst, by which oracle
 show.py, picture.py   a table, a survival curve
+machine/     machine-made bugs: small changes of the kernels' PTX
 quick.py     the short form for a change: what was found must be found again
 """

@@ -72,7 +72,7 @@ def score(options: argparse.Namespace, console: Console) -> int:
         ended = run(wanted, folder, jobs, seconds, line)
     made = board(wanted, ended)
     if options.machine:
-        made = msgspec.structs.replace(made, machine_made=_machine_made(options, jobs))
+        made = msgspec.structs.replace(made, machine_made=_machine_made(options, jobs, folder))
     show(made, console)
     console.print(f"trials: {folder}", highlight=False)
     if options.out:
@@ -143,12 +143,16 @@ class _progress:
             print(text, file=sys.stderr, flush=True)
 
 
-def _machine_made(options: argparse.Namespace, jobs: int) -> dict[str, Any]:
-    from fuzz.score import machine  # type: ignore[attr-defined]
+def _machine_made(options: argparse.Namespace, jobs: int, folder: Path) -> dict[str, Any]:
+    """The score of machine-made bugs, with its table as 'table'; its results lie beside the trials."""
+    from fuzz.score.machine import run
+    from fuzz.score.machine.show import table
 
+    place = folder / "machine"
+    place.mkdir(parents=True, exist_ok=True)
     with _progress() as line:
-        found = machine.run(options.machine, options.seed, jobs, options.seconds, line)
-    return msgspec.to_builtins(found)
+        found = run(options.machine, options.seed, jobs, options.seconds, line, place)
+    return msgspec.to_builtins(found) | {"table": table(found)}
 
 
 __all__ = ["SUMMARY", "add_options", "score", "settings_of"]

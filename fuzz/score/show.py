@@ -26,7 +26,7 @@ def show(of: Board, console: Console) -> None:
     alarms, asked = of.alarms[OURS]
     console.print(f"failed without a bug: {alarms} of {asked} cases", highlight=False)
     if of.machine_made:
-        console.print(f"machine-made: {of.machine_made.get('summary', '')}", highlight=False, markup=False)
+        console.print(of.machine_made["table"], highlight=False, markup=False)
 
 
 def _bugs(of: Board) -> Table:
