@@ -30,7 +30,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 from bench_blocksparse_bounds import ALTERNATIVES  # noqa: E402
-from bench_blocksparse_entry import TILE, Entry, emit_line, run  # noqa: E402
+from bench_blocksparse_entry import emit_line, run  # noqa: E402
+from bench_blocksparse_masks import TILE, Entry  # noqa: E402
 
 HEADS = ((16, 16), (16, 2))
 MASKS = ("causal", "window", "documents", "10%", "50%")
