@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -30,32 +31,33 @@ def show(of: Board, console: Console) -> None:
 
 
 def _bugs(of: Board) -> Table:
-    made = Table(title="Cases until a planted bug is found", title_justify="left")
-    made.add_column("bug", overflow="fold")
-    for name in ("found", "median", "worst", "s median", "s worst"):
-        made.add_column(name, justify="right")
-    made.add_column("by")
-    made.add_column("smallest (tokens)", overflow="fold")
+    made = Table(
+        title="Cases until a planted bug is found", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    made.add_column("bug", no_wrap=True)
+    for name in ("found", "median", "worst", "s"):
+        made.add_column(name, justify="right", no_wrap=True)
+    made.add_column("by", overflow="fold")
+    made.add_column("tokens", justify="right", no_wrap=True)
     for name in ("uniform", *PEERS):
-        made.add_column(_short(name), justify="right")
+        made.add_column(_short(name), justify="right", no_wrap=True)
     for bug in sorted(of.bugs, key=lambda bug: (bug.median, bug.worst, bug.name)):
         made.add_row(*_row(bug))
+    made.caption = "s: median of the seconds, without compiling; tokens: of the smallest case; then: trials of others"
+    made.caption_justify = "left"
     return made
 
 
 def _row(bug: Bug) -> list[str]:
     colour = "green" if bug.found == bug.trials else "yellow" if bug.found else "red"
-    first = next(iter(bug.oracles), "·")
-    small = bug.smallest
     return [
         bug.name,
         f"[{colour}]{bug.found}/{bug.trials}[/]",
         f"{bug.median:g}",
         str(bug.worst),
         f"{bug.seconds_median:.1f}",
-        f"{bug.seconds_worst:.1f}",
-        first,
-        f"{small.shape} ({small.tokens})" if small else "·",
+        next(iter(bug.oracles), "·"),
+        str(bug.smallest.tokens) if bug.smallest else "·",
         _rate(bug, "uniform", OURS),
         *(_rate(bug, "ours", rule) for rule in PEERS),
     ]
@@ -79,5 +81,8 @@ def _who(of: Board) -> Table:
     return made
 
 
+SHORT = {"uniform": "uni", "flash-attention": "FA", "flag-gems": "Gems", "nsa": "NSA", "flash-dmattn": "dmatt"}
+
+
 def _short(name: str) -> str:
-    return {"flash-attention": "FA", "flag-gems": "FlagGems", "nsa": "NSA", "flash-dmattn": "dmattn"}.get(name, name)
+    return SHORT.get(name, name)
