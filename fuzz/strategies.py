@@ -286,6 +286,8 @@ def _mask(draw: Draw, allowed: frozenset[str] | None, len_q: int, len_k: int, he
         return _JOINS[draw.choice(joins)](leaf)
     if spread:
         parts = tuple(leaf() for _ in range(2))
+        if len(spread) > 1 and draw.choice((True, False)):
+            return m.PerBatch((m.PerHead(parts), leaf()))
         return m.PerHead(parts) if draw.choice(spread) == "per_head" else m.PerBatch(parts)
     return leaf()
 
