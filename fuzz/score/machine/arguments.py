@@ -52,11 +52,16 @@ class Argument:
 
 
 def judged(result: Result) -> Result:
-    """The result, as equivalent where an argument says so."""
+    """The result, as equivalent where an argument says so; one that stays missed with what is known of it."""
     if result.status == "found":
         return result
     one = next((one for one in ARGUMENTS if result.status == "missed" and one.fits(result)), None)
-    return replace(result, status="equivalent", rule=one.rule, argument=one.why) if one else result
+    if one is not None:
+        return replace(result, status="equivalent", rule=one.rule, argument=one.why)
+    bug = result.bug
+    known = (why for operator, kind, before, why in REMARKS if (operator, kind) == (bug.operator, bug.kind)
+             and re.match(before, bug.before))  # fmt: skip
+    return replace(result, argument=next(known, ""))
 
 
 ARGUMENTS = (
@@ -180,6 +185,49 @@ ARGUMENTS = (
         kinds=("backward",),
         near=r"not\.pred \t%p\d+, %p1;",
     ),
+    Argument(
+        "a loop of one turn",
+        "A branch that the kernel writes as a loop of no turn or one, so that the compiler keeps it: it never goes "
+        "round again.",
+        ("guarded_dropped",),
+        r"@%p\d+ bra",
+        "same_values",
+        near=r"add\.s32 \t(%r\d+), \1, 1;\n\tsetp\.ne\.b32 \t%p\d+, \1, ",
+    ),
+    Argument(
+        "masked twice",
+        "A loop of one turn that goes round a second time, and then ends: it masks scores that are masked already.",
+        ("guard_negated",),
+        r"@%p\d+ bra",
+        "same_bits",
+        near=r"add\.s32 \t(%r\d+), \1, 1;\n\tsetp\.ne\.b32 \t%p\d+, \1, 0;",
+    ),
+    Argument(
+        "masked all the same",
+        "Rows without keys have a log-sum-exp of -inf, which the preprocess turns into +inf, so that P is 0 and not "
+        "inf. Such rows lie in partial blocks only, where the mask sets P to 0 whatever it is.",
+        ("constant_wrong",),
+        r"setp\.eq\.f32 %p\d+, %r\d+, 0fFF800000;",
+        "same_bits",
+        kinds=("preprocess",),
+    ),
+)  # fmt: skip
+
+# Of bugs that are bugs: operator, kind and instruction, and what would find them.
+REMARKS = (
+    ("constant_wrong", "forward", r"setp\.gt\.f32 %p\d+, %r\d+, 0f41000000;",
+     "The reference of a row is moved at 16 and not at 8: P, in fp16, overflows where a later score is above the "
+     "reference by 15.9998 to 16 powers of two. It would take inputs whose scores step by such an amount."),
+    ("fragment_swapped", "backward", r"mma\.sync",
+     "Rows of dS change places in 16 keys and the last 8 columns of dQ. It shows where the head dim is the padded one, "
+     "a tile of keys is visited in two steps or more, and these keys' gradients are not negligible: more cases."),
+    ("order_relaxed", "backward", r"red\.release",
+     "The release within the loop: it shows where two tiles of keys or more add to two tiles of queries or more."),
+    ("guard_negated", "backward", r"@%p\d+ bra",
+     "The ring of blocks is filled again for a list of more than 64 blocks only: 4,160 queries of one head, in tiles "
+     "of 64. No case is as long, nor are those of a session on the emulated GPU (320)."),
+    ("guarded_dropped", "forward", r"@%p\d+ bra",
+     "Looks up the third partial block of a row: no case of this configuration, of which few are drawn (softcap)."),
 )  # fmt: skip
 
 
