@@ -47,7 +47,7 @@ class Guarded:
     """
 
     def __init__(self, poison: int = POISON) -> None:
-        self._poison = poison
+        self.poison = poison
         self._held: list[tuple[Tensor, int, int, Tensor]] = []
 
     def __enter__(self) -> Guarded:
@@ -65,7 +65,7 @@ class Guarded:
 
     def allocated(self) -> list[tuple[Tensor, int]]:
         """What was allocated so far, and the byte that every tensor of it was filled with."""
-        return [(window, self._poison) for *_, window in self._held]
+        return [(window, self.poison) for *_, window in self._held]
 
     def touched(self, device: torch.device) -> Tensor:
         """Whether any guard band was written to: a bool scalar on `device`, without synchronising."""
@@ -95,8 +95,8 @@ class Guarded:
         stop = GUARD_BYTES + size
         whole = -(-(stop + GUARD_BYTES) // _ALIGNMENT) * _ALIGNMENT
         buffer = torch.full((whole,), POISON, dtype=torch.uint8, device=made.device)
-        if self._poison != POISON:
-            buffer[GUARD_BYTES:stop] = self._poison
+        if self.poison != POISON:
+            buffer[GUARD_BYTES:stop] = self.poison
         window = buffer[GUARD_BYTES:stop].view(made.dtype)
         window = window.as_strided(made.shape, made.stride(), window.storage_offset())
         self._held.append((buffer, GUARD_BYTES, stop, window))

@@ -2,6 +2,8 @@
 
 `fuzz.memory.Guarded` fills what is allocated with one byte. So an element that does not consist of that byte alone was
 written by torch; what a kernel writes, the emulated GPU notes down itself (`Written`), from one launch to the next.
+That holds for the poison of NaNs, which nobody writes. In a run with another one (the relation that changes the poison)
+an ordinary number may look like it, so there everything counts as written.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from fuzz.devices.emulator.memory import Written
-from fuzz.memory import Guarded, active
+from fuzz.memory import POISON, Guarded, active
 
 
 class Unwritten:
@@ -30,7 +32,7 @@ class Unwritten:
         guarded = self._guarded()
         if guarded is not self._of:
             self._of, self._known, self._spans = guarded, {}, []
-        if guarded is None:
+        if guarded is None or guarded.poison != POISON:
             return None
         allocated = guarded.allocated()
         if len(allocated) < len(self._spans):

@@ -80,6 +80,8 @@ def test_what_is_allocated_counts_as_unwritten_until_torch_or_a_kernel_writes_it
 def test_of_other_memory_nothing_is_known() -> None:
     written = Unwritten()
     assert written(torch.empty(9)) is None
+    with Guarded(poison=0):  # which numbers look like
+        assert written(torch.empty(9)) is None
     with Guarded():
         assert written(torch.zeros(9)) is None
         (kept,) = {written(x) for x in torch.empty(9, dtype=torch.int16).split(3)}
