@@ -129,7 +129,8 @@ def forward_values(
         return []
     partial, full = blocks.forward.partial, blocks.forward.full
     mask_tensors, bounds_strides, n_func, band = mask_values(blocks.mask)
-    rows = None if blocks.longest is None else blocks.longest.rows
+    by_direction = blocks.longest is None or isinstance(blocks.mask, Band)  # a band's long rows are at one end
+    rows = None if by_direction else blocks.longest.rows  # type: ignore[union-attr]
     return [
         *(q, k, v, o, lse),
         *sequence_values(sequences),

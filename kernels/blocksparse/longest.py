@@ -19,16 +19,19 @@ from kernels.blocksparse.lists import BlockLists, BlockSparse, LongestFirst
 
 def with_longest_first(blocks: BlockSparse) -> BlockSparse:
     """The same blocks with the orders of `LongestFirst`. O(rows log rows), without asking the device."""
-    columns = None if blocks.backward is None else by_length(blocks.backward, over_heads=True)
-    return replace(blocks, longest=LongestFirst(by_length(blocks.forward, over_heads=False), columns))
+    last = blocks.m_blocks - 1  # of equal rows the last comes first, as under a causal mask
+    rows = last - by_length(lengths(blocks.forward).flip(-1))
+    columns = None if blocks.backward is None else by_length(lengths(blocks.backward).sum(1, keepdim=True))
+    return replace(blocks, longest=LongestFirst(rows, columns))
 
 
-def by_length(lists: BlockLists, over_heads: bool) -> Tensor:
-    """Rows by their number of entries, most first, of equals the first first: int32 (batch|1, heads|1, rows).
-    over_heads: by the sum over all heads, one order for them, (batch|1, 1, rows)."""
-    count = lists.partial.count + lists.full.count
-    if over_heads:
-        count = count.sum(1, keepdim=True)
+def lengths(lists: BlockLists) -> Tensor:
+    """Entries of each row, (batch|1, heads|1, rows)."""
+    return lists.partial.count + lists.full.count
+
+
+def by_length(count: Tensor) -> Tensor:
+    """Positions of the last dimension, those of the largest count first, of equals the first first: int32."""
     return count.argsort(dim=-1, descending=True, stable=True).to(torch.int32)
 
 

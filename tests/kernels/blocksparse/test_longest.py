@@ -26,11 +26,11 @@ def random_grid(heads=2):
     return from_grid(torch.rand(1, heads, 9, 7, generator=draw) < 0.4, 9 * 64, 7 * 64, tile_m=64, tile_n=64)
 
 
-def test_rows_come_by_length_and_equal_ones_in_order():
+def test_rows_come_by_length_and_of_equal_ones_the_last_first():
     blocks = random_grid()
     rows = (blocks.forward.partial.count + blocks.forward.full.count)[0]
     for head in range(2):
-        wanted = sorted(range(9), key=lambda m: (-int(rows[head, m]), m))
+        wanted = sorted(range(9), key=lambda m: (-int(rows[head, m]), -m))
         assert blocks.longest.rows[0, head].tolist() == wanted
     columns = (blocks.backward.partial.count + blocks.backward.full.count)[0].sum(0)
     assert blocks.longest.columns[0, 0].tolist() == sorted(range(7), key=lambda n: (-int(columns[n]), n))
