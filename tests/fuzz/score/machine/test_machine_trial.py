@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from fuzz.score.machine import draw, pool, trial
-from fuzz.score.machine.configs import CONFIGS, builds_of, cases_of, tiles
+from fuzz.score.machine.arguments import judged
+from fuzz.score.machine.configs import CONFIGS, builds_of, cases_of, size
 from fuzz.score.machine.operators import NOTHING, lines
-from fuzz.score.machine.values import Bug
+from fuzz.score.machine.values import Bug, Result
 from fuzz.targets.blocksparse_devices import emulator_there, toolchain_there
 
 pytestmark = [
@@ -33,10 +34,10 @@ def bug(kind: str, pattern: str, after: str, operator: str = "test", which: int 
     return Bug(OF.name, kind, operator, line.number, line.text, after.replace("WHOLE", line.text), line.span)
 
 
-def test_cases_are_the_same_for_the_same_seed_and_have_tiles_of_every_number():
+def test_cases_are_the_same_for_the_same_seed_and_of_every_size():
     cases = cases_of(OF, 12, 3)
     assert cases == cases_of(OF, 12, 3)
-    assert {min(tiles(OF, case.problem), 4) for case in cases} >= {1, 4}
+    assert {size(OF, case.problem) for case in cases} == {0, 1, 2, 3}
     assert all(case.target == "blocksparse" for case in cases)
 
 
@@ -67,11 +68,27 @@ def test_a_loop_without_end_is_a_hang():
     assert found.status == "found"
 
 
-def test_an_instruction_that_gives_the_same_value_is_seen():
-    shift = bug("forward", r"shl\.b32 %r\d+, %r\d+, 2;", "WHOLE")
-    same = trial.try_bug(bug("forward", r"shl\.b32 %r\d+, %r\d+, 2;", shift.before.replace("shl.b32", "mul.lo.s32").
-                             replace(", 2;", ", 4;")), 1)  # fmt: skip
-    assert (same.status, same.same_values, same.same_bits) == ("missed", True, True)
+def test_an_instruction_that_gives_the_same_value_is_seen_and_argued():
+    signed = bug("forward", r"mul\.wide\.s32", "WHOLE")
+    changed = bug("forward", r"mul\.wide\.s32", signed.before.replace("s32", "u32"), "sign_changed")
+    missed = trial.try_bug(changed, 1)
+    assert (missed.status, missed.looked) == ("missed", False)
+    seen = trial.look_closer(missed, 1)
+    assert (seen.status, seen.same_values, seen.same_bits) == ("missed", True, True)
+    assert (judged(seen).status, judged(seen).rule) == ("equivalent", "never negative")
+
+
+def test_a_bug_that_only_the_list_misses_is_not_argued_away(monkeypatch):
+    wrong = bug("forward", r"bar\.sync", NOTHING, "barrier_dropped")
+    of = trial.config(wrong.config)
+    listed = trial.clean_cases(of, 1)
+    monkeypatch.setattr(trial, "more_cases", lambda of, seed, first, last: listed[first:last])
+    monkeypatch.setattr(trial, "clean_cases", lambda of, seed: listed[:1])
+    monkeypatch.setattr(trial, "CASES", 1)
+    monkeypatch.setattr(trial, "WIDE", 1)
+    seen = trial.look_closer(Result(wrong.id, wrong, "missed"), 1)
+    assert seen.late > 1
+    assert judged(seen).status == "missed"
 
 
 def test_an_instruction_that_no_case_comes_to_is_said_so(monkeypatch):
@@ -102,11 +119,11 @@ def test_a_probe_traps_where_values_differ(before, after, probe):
 
 def test_bugs_are_drawn_by_turns_of_operators_and_the_same_for_a_seed(monkeypatch):
     monkeypatch.setattr(draw, "CONFIGS", (OF,))
-    bugs = draw.draw(60, 5)
-    assert bugs == draw.draw(80, 5)[:60]
-    assert bugs != draw.draw(60, 6)
-    assert len({b.id for b in bugs}) == 60
-    assert len({b.operator for b in bugs}) > 25
+    bugs = draw.draw(240, 5)
+    assert bugs[:60] == draw.draw(60, 5)
+    assert bugs[:60] != draw.draw(60, 6)
+    assert len({b.id for b in bugs}) == 240
+    assert len({b.operator for b in bugs[:60]}) > 25
     assert {b.kind for b in bugs} == {"forward", "backward", "preprocess", "postprocess"}
 
 
