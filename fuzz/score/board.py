@@ -6,6 +6,7 @@ A trial that did not find the bug counts as one case more than it had, so that m
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -86,7 +87,7 @@ def board(wanted: Settings, ended: Iterable[Ended]) -> Board:
     if not bugs:
         raise ValueError("no trial has ended: nothing to show")
     return Board(
-        machine=machine(),
+        machine=_machine(),
         settings=wanted,
         planted=len(bugs),
         found=sum(bug.found > 0 for bug in bugs),
@@ -99,6 +100,13 @@ def board(wanted: Settings, ended: Iterable[Ended]) -> Board:
         alarms=_alarms(everything),
         bugs=bugs,
     )
+
+
+def _machine() -> dict[str, Any]:
+    """`records.machine`; its command without this machine's folders."""
+    found = machine()
+    place = r" --(folder|out|picture)[ =]\S+"
+    return found | {"command": re.sub(place, "", found["command"])}
 
 
 def _bug(name: str, ones: Sequence[Ended]) -> Bug:
