@@ -8,7 +8,7 @@ the mask's edges. With the lowest bits left out, a whole aligned block of keys i
     one_hot        one key per query, at an edge of the mask; values are digits of the index
     uniform_pow2   a block of which the query sees a power of two; values are small integers
     index_values   the largest such block; values are ±1, and those of a whole block sum to 0
-In half of the cases some of dO's numbers are so large that the inputs' dtype cannot hold one of them and a small one in
+In half of the cases some of dO's numbers are so large (bfloat16) that the inputs' dtype cannot hold one of them and a small one in
 a sum, while fp32 can: sums that are rounded on the way lose the small ones, and large ones that cancel show it.
 """
 
@@ -26,7 +26,7 @@ from oracles.problem import Problem, mask_tile, sequence_view, shapes
 STYLES: tuple[Distribution, ...] = ("one_hot", "uniform_pow2", "index_values")
 MOST_BITS = 15
 GAIN = 64.0  # times 2 is the distance of two scores, more than exact.GAP
-LARGE = {"bfloat16": 256.0, "float16": 1.0, "float32": 1.0}  # plus 1 is not in the dtype; 2048 would leave float16 in dS
+LARGE = {"bfloat16": 256.0, "float16": 1.0, "float32": 1.0}  # + 1 is not in the dtype; float16: dS would overflow
 DIGITS = 251  # a prime; half of it fits every format
 COARSE = 64.0  # so that a query's last two numbers stay in float16's range
 _ROWS = 1 << 21  # pairs looked at at once
