@@ -8,8 +8,8 @@ the mask's edges. With the lowest bits left out, a whole aligned block of keys i
     one_hot        one key per query, at an edge of the mask; values are digits of the index
     uniform_pow2   a block of which the query sees a power of two; values are small integers
     index_values   the largest such block; values are ±1, and those of a whole block sum to 0
-In half of the cases some of dO's numbers are so large (bfloat16) that the inputs' dtype cannot hold one of them and a small one in
-a sum, while fp32 can: sums that are rounded on the way lose the small ones, and large ones that cancel show it.
+In half of the bfloat16 cases some of dO's numbers are so large that the dtype cannot hold one of them and a small one
+in a sum, while fp32 can: sums that are rounded on the way lose the small ones, and large ones that cancel show it.
 """
 
 from __future__ import annotations
