@@ -92,7 +92,7 @@ class BundledBlockSparse(AutogradTarget):
         self._visited: protocol.Visits | None = None  # of the case at hand
         self._repeat = 0
         if device == "emulator":
-            self.session_size = Size(1 << 16, 4, 512, 1 << 17)  # a case takes 0.3 s; a quarter of the pairs, a tenth less
+            self.session_size = Size(1 << 16, 4, 512, 1 << 17)  # 0.3 s a case; with a quarter of the pairs 10 % less
 
     @property
     def runs(self) -> bool:

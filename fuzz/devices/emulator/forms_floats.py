@@ -47,12 +47,15 @@ def rounded_sum(b: ir.IRBuilder, x: Value, y: Value, rounding: str) -> Value:
     return r
 
 
-def flush_exact(b: ir.IRBuilder, r: Value, wide: Value) -> Value:
+def flush_tiny(b: ir.IRBuilder, r: Value, wide: Value, rounding: str) -> Value:
     """r, or a zero of its sign where the exact result `wide` (f64) is below the normal numbers of f32.
 
-    An H100 looks at the result before it is rounded: 2**-126 (1 - 2**-24) becomes zero although it rounds to 2**-126.
+    Hopper looks at the result rounded to 24 bits as if exponents had no end: 2**-126 (1 - 2**-24) has 24 bits and
+    becomes zero, although as a subnormal it rounds to 2**-126; what is nearer to 2**-126 than that stays.
     """
-    tiny = b.fcmp_ordered("<", absolute(b, wide), splat(wide.type, 2.0**-126))
+    scaled = b.fmul(wide, splat(wide.type, 2.0**64))
+    rounded = directed(b, b.fptrunc(scaled, r.type), scaled, rounding)
+    tiny = b.fcmp_ordered("<", absolute(b, rounded), splat(r.type, 2.0**-62))
     sign = b.and_(bits(b, r), splat(bits(b, r).type, 0x80000000))
     return b.select(tiny, from_bits(b, sign), r)
 
@@ -61,7 +64,7 @@ def rounded_product(b: ir.IRBuilder, x: Value, y: Value, rounding: str, ftz: boo
     t = vec(DOUBLE, x.type.count)  # the product of two f32 is exact in f64
     wide = b.fmul(b.fpext(x, t), b.fpext(y, t))
     r = directed(b, b.fmul(x, y), wide, rounding)
-    return flush_exact(b, r, wide) if ftz else r
+    return flush_tiny(b, r, wide, rounding) if ftz else r
 
 
 def rounded_fma(b: ir.IRBuilder, x: Value, y: Value, z: Value, rounding: str, ftz: bool = False) -> Value:
@@ -76,13 +79,19 @@ def rounded_fma(b: ir.IRBuilder, x: Value, y: Value, z: Value, rounding: str, ft
         signs = b.xor(b.xor(bits(b, x), bits(b, y)), bits(b, z))
         opposite = b.icmp_signed("<", signs, splat(signs.type, 0))
         r = b.select(b.and_(b.fcmp_ordered("==", wide, splat(t, 0.0)), opposite), constant(x, -0.0), r)
-    return flush_exact(b, r, wide) if ftz else r
+    return flush_tiny(b, r, wide, rounding) if ftz else r
 
 
-def first_nan(b: ir.IRBuilder, r: Value, *args: Value) -> Value:
-    """r (f64), or the first operand that is a NaN, made quiet: the hardware keeps those of f64."""
+def rounded_quotient(b: ir.IRBuilder, x: Value, y: Value, ftz: bool) -> Value:
+    r = b.fdiv(x, y)
+    t = vec(DOUBLE, x.type.count)
+    return flush_tiny(b, r, b.fdiv(b.fpext(x, t), b.fpext(y, t)), "rn") if ftz else r
+
+
+def kept_nan(b: ir.IRBuilder, r: Value, *args: Value) -> Value:
+    """r (f64), or an operand that is a NaN, made quiet: of several Hopper keeps the second, then the third."""
     r = canonical(b, r)
-    for a in reversed(args):
+    for a in (*args[:1], *reversed(args[1:])):
         quiet = from_bits(b, b.or_(bits(b, a), splat(bits(b, a).type, 1 << 51)))
         r = b.select(b.fcmp_unordered("uno", a, a), quiet, r)
     return r
@@ -109,7 +118,7 @@ def arithmetic(f: Builder, ftz: bool, sat: bool) -> Builder:
             r = flush(b, r)
         if sat:
             return saturate(b, r)
-        return canonical(b, r) if r.type.element == FLOAT else first_nan(b, r, *args)
+        return canonical(b, r) if r.type.element == FLOAT else kept_nan(b, r, *args)
 
     return write
 
@@ -148,19 +157,16 @@ for ftz in ("", ".ftz"):
             continue  # PTX has no such form
         add(f"{name}.approx{ftz}.f32", "f32", "f32", lambda b, x, f=function, z=ftz: f(b, x, bool(z)))
     quotient = lambda b, x, y: b.fdiv(x, y)  # noqa: E731
-    add(
-        [f"div.{k}{ftz}.f32" for k in ("rn", "full", "approx")],
-        "f32",
-        "f32 f32",
-        arithmetic(quotient, bool(ftz), False),
-    )
+    rounded = lambda b, x, y, f=bool(ftz): rounded_quotient(b, x, y, f)  # noqa: E731
+    add(f"div.rn{ftz}.f32", "f32", "f32 f32", arithmetic(rounded, bool(ftz), False))
+    add([f"div.{k}{ftz}.f32" for k in ("full", "approx")], "f32", "f32 f32", arithmetic(quotient, bool(ftz), False))
     root = lambda b, x: intrinsic(b, "sqrt", x)  # noqa: E731
     add(f"sqrt.rn{ftz}.f32", "f32", "f32", arithmetic(root, bool(ftz), False))
     invert = lambda b, x: b.fdiv(constant(x, 1.0), x)  # noqa: E731
     add(f"rcp.rn{ftz}.f32", "f32", "f32", arithmetic(invert, bool(ftz), False))
-add("div.rn.f64", "f64", "f64 f64", arithmetic(lambda b, x, y: b.fdiv(x, y), False, False))
-add("neg.f64", "f64", "f64", negative)
-add("abs.f64", "f64", "f64", lambda b, x: first_nan(b, absolute(b, x), x))
+add("div.rn.f64", "f64", "f64 f64", lambda b, x, y: kept_nan(b, b.fdiv(x, y), y, x))  # a subroutine: the first NaN
+add("neg.f64", "f64", "f64", lambda b, x: kept_nan(b, neg(b, x), x))
+add("abs.f64", "f64", "f64", lambda b, x: kept_nan(b, absolute(b, x), x))
 add("copysign.f32", "f32", "f32 f32", lambda b, x, y: from_bits(b, b.or_(
     b.and_(bits(b, x), splat(vec(I32), 0x80000000)), b.and_(bits(b, y), splat(vec(I32), 0x7FFFFFFF)))))  # fmt: skip
 

@@ -6,8 +6,8 @@ memory, so a write after three or more unordered readers may be judged by two of
 
 Which memory was never written is kept apart (memory.Written), because it outlives a launch.
 
-A global cell is launch (8 bits, 0: not written by one) | strong (1) | entity (23) | clock (32); a shared one is the CTA's
-age (24) | strong (1) | warp (7) | clock (32).
+A global cell is launch (8 bits, 0: not written by one) | strong (1) | entity (23) | clock (32); a shared one is the
+CTA's age (24) | strong (1) | warp (7) | clock (32).
 """
 
 from __future__ import annotations
