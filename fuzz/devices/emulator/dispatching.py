@@ -53,6 +53,9 @@ def start(m, slot, position):
         m.spin[w, 2] = -1
         m.pending[w] = 0
         base = k[st.K_REGISTERS] + w * k[st.K_STRIDE]
+        if k[st.K_CHECKS] & st.CHECK_UNINITIALISED:  # what nothing has written is no number, and true
+            for j in range(0, k[st.K_STRIDE], 8):
+                w64(base + j, -1)
         taints = taints_of(m, w)
         if taints:
             for j in range(0, k[st.K_STRIDE] >> 5, 4):
