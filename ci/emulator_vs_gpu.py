@@ -104,13 +104,13 @@ def too_new(kernel: micro_kernels.MicroKernel, arch: str) -> str | None:
     return target.group(1) if int(target.group(2)) > int(arch.removeprefix("sm_")) else None
 
 
-def before(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, str]]:
-    """The answers on file: by form, word for word, and of which kernels."""
+def before(path: Path) -> tuple[list[str], dict[str, Any], dict[str, np.ndarray], dict[str, str]]:
+    """The answers on file: of which GPUs, by form, word for word, and of which kernels."""
     if not path.with_suffix(".json").exists():
-        return {}, {}, {}
+        return [], {}, {}, {}
     about = json.loads(path.with_suffix(".json").read_text())
     with np.load(path.with_suffix(".npz")) as kept:
-        return about["forms"], dict(kept), about.get("kernels", {})
+        return about["gpu"].split(", "), about["forms"], dict(kept), about.get("kernels", {})
 
 
 def write(path: Path, about: dict[str, Any], kept: dict[str, np.ndarray]) -> None:
@@ -121,12 +121,12 @@ def write(path: Path, about: dict[str, Any], kept: dict[str, np.ndarray]) -> Non
 def record(gpu: Gpu, path: Path, missing: bool) -> None:
     """Asks the GPU and writes its answers; with `missing` only for what has none."""
     start = time.time()
-    forms, kept, kernels = before(path) if missing else ({}, {}, {})
+    gpus, forms, kept, kernels = before(path) if missing else ([], {}, {}, {})
     wanted = {k.form: k for k in micro_kernels.all_kernels()}
     forms, kept = ({f: v for f, v in d.items() if f in wanted} for d in (forms, kept))  # type: ignore[assignment]
     kernels = {f: v for f, v in kernels.items() if f in wanted}
     about: dict[str, Any] = {
-        "gpu": gpu.name, "arch": gpu.arch, "forms": forms, "kernels": kernels,
+        "gpu": ", ".join(dict.fromkeys([*gpus, gpu.name])), "arch": gpu.arch, "forms": forms, "kernels": kernels,
         "command": "python ci/emulator_vs_gpu.py" + " --missing" * missing,
     }  # fmt: skip
     asked, last = 0, time.time()
