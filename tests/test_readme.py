@@ -25,11 +25,16 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", README, re.M | re.S)
 
 
+def script(name: str) -> str:
+    """The Python file that the README shows under this name."""
+    (block,) = (block for block in blocks("python") if block.startswith(f"# {name}"))
+    return block
+
+
 @pytest.fixture
 def mine(tmp_path):
-    (block,) = blocks("python")
     file = tmp_path / "my_attention.py"
-    file.write_text(block)
+    file.write_text(script("my_attention.py"))
     return load("mine", (str(file),))
 
 
@@ -38,8 +43,7 @@ def run(case: Case, target):
 
 
 def test_a_kernel_of_ones_own_takes_ten_lines():
-    (block,) = blocks("python")
-    assert len([line for line in block.splitlines() if line.strip()]) <= 10
+    assert len([line for line in script("my_attention.py").splitlines() if line.strip()]) <= 10
 
 
 def test_the_kernel_of_the_readme_is_right_where_every_row_has_a_key(mine):
@@ -51,6 +55,12 @@ def test_the_kernel_of_the_readme_is_wrong_where_it_says(mine):
     case = Case("mine", Problem((3,), (4,), 1, 1, 8, 8, "float32", mask=Tokens(("1011", "0000", "0111"))))
     verdict = run(case, mine)
     assert verdict.outcome == "fail" and any(finding.tensor == "o" for finding in verdict.findings)
+
+
+def test_the_narrower_target_of_the_readme_is_a_target(tmp_path):
+    file = tmp_path / "narrow.py"
+    file.write_text(script("narrow.py"))
+    assert load("flash_attn.cute", (str(file),), "cuda").support.dim == (64, 128, 64)
 
 
 def test_the_case_of_the_readme_is_a_case():
