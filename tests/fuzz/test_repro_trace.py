@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fuzz.case import Case, Inputs, to_json
-from fuzz.cli import FINDINGS, OK, USAGE, main
+from fuzz.cli import main
+from fuzz.commands import FINDINGS, OK, USAGE
 from fuzz.targets.blocksparse_devices import emulator_there
 from oracles.masks import Causal
 from oracles.problem import Problem

@@ -1,0 +1,233 @@
+"""What each command of `attnfuzz` does with its options; how they are given stands in fuzz/cli.py.
+
+Every function takes the parsed options and returns an exit code. A user's mistake is raised as one of the errors that
+`cli.main` shows in one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+OK, FINDINGS, USAGE = 0, 1, 2
+
+
+def run(options: argparse.Namespace) -> int:
+    from fuzz.pool import run_session
+    from fuzz.session import Settings
+
+    wanted = Settings(
+        targets=tuple(options.target),
+        device=_device(options),
+        cases=options.cases,
+        seed=options.seed,
+        size=options.size,
+        repeats=options.repeats,
+        files=_files(options),
+        corpus=options.corpus,
+        folder=options.folder,
+        minimize_runs=0 if options.no_minimize else 60,
+        seconds=options.seconds,
+    )
+    new = run_session(wanted, options.workers, _console())
+    return FINDINGS if new else OK
+
+
+def repro(options: argparse.Namespace) -> int:
+    from fuzz.case import to_json
+    from fuzz.corpus import load_case
+    from fuzz.runner import Runner
+    from fuzz.timeline import place, told
+    from fuzz.view import rate, show
+
+    console = _console()
+    case = load_case(options.case)
+    target = _load(case.target, options)
+    if (why := target.missing()) is not None:
+        raise _usage(f"{case.target} cannot run here: {why}")
+    if options.sanitizer:
+        verdicts = [_sanitized(case, target, options)]
+    else:
+        trace = place(target, options.trace)
+        with Runner(_runner_device(options), files=_files(options)) as runner:
+            verdicts = [runner.run(case, trace) for _ in range(options.times)]
+    verdict = next((v for v in verdicts if v.bad), verdicts[0])
+    if options.json:
+        print(to_json(verdict), end="")
+    else:
+        show(case, verdict, console)
+        if options.times > 1:
+            console.print(rate(verdicts))
+    if options.script:
+        from fuzz.script import write_script
+
+        Path(options.script).write_text(write_script(case, target, verdict))
+        print(f"script: {options.script}", file=sys.stderr)
+    if options.trace:
+        print(told(Path(options.trace)), file=sys.stderr)
+    return FINDINGS if verdict.bad else OK
+
+
+def _sanitized(case, target, options: argparse.Namespace):
+    from fuzz.sanitizer import SanitizerError, sanitize
+
+    if target.device != "cuda":
+        raise _usage(f"--sanitizer looks at GPU kernels: {target.name} runs on {target.device} (--device cuda)")
+    try:
+        return sanitize(case, options.sanitizer, files=_files(options), kernels=getattr(target, "kernel_names", ""))
+    except SanitizerError as error:
+        raise _usage(str(error)) from error
+
+
+def minimize(options: argparse.Namespace) -> int:
+    from fuzz.case import to_json
+    from fuzz.corpus import load_case
+    from fuzz.minimize import minimize
+    from fuzz.runner import Runner
+    from fuzz.targets.target import refusal
+    from fuzz.verdict import summary
+    from fuzz.view import describe
+
+    case = load_case(options.case)
+    target = _load(case.target, options)
+    out = Path(options.out or Path(options.case).with_suffix(".min.json"))
+    with Runner(_runner_device(options), files=_files(options)) as runner:
+        found = minimize(
+            case,
+            runner.run,
+            max_runs=options.max_runs,
+            max_seconds=options.max_seconds,
+            allowed=lambda candidate: refusal(target, candidate) is None,
+            progress=lambda step: print(f"  {step}", file=sys.stderr),
+        )
+    if not found.verdict.bad:
+        print(
+            f"attnfuzz: {options.case}: does not fail here ({summary(found.verdict)}), nothing to minimise",
+            file=sys.stderr,
+        )
+        return OK
+    out.write_text(to_json(found.case))
+    print("\n".join(describe(found.case)))
+    print(summary(found.verdict))
+    print(found.report())
+    print(f"attnfuzz repro {out}")
+    return FINDINGS
+
+
+def conformance(options: argparse.Namespace) -> int:
+    from fuzz.conformance import conformance
+    from fuzz.corpus import load_all
+    from fuzz.runner import Runner
+
+    target = _load(options.target, options)
+    if (why := target.missing()) is not None:
+        raise _usage(f"{target.name} cannot run here: {why}")
+    entries = load_all(Path(options.corpus))
+    with Runner(_runner_device(options), files=_files(options)) as runner:
+        matrix = conformance(target, entries, runner.run, everything=options.all or _device(options) == "cuda")
+    print(matrix.to_json() if options.json else matrix.render(), end="")
+    return OK if matrix.ok else FINDINGS
+
+
+def compile_ahead(options: argparse.Namespace) -> int:
+    from fuzz.compiling import Build, Cache, Pool
+    from fuzz.compiling.command import compile_all
+    from fuzz.compiling.plan import plan
+    from fuzz.session import Settings
+
+    wanted = Settings(
+        targets=tuple(options.target),
+        device=options.device,
+        cases=options.cases,
+        seed=options.seed,
+        size=options.size,
+        files=_files(options),
+    )
+    console = _console()
+    builds: list[Build] = []
+    for arch in dict.fromkeys(options.arch or ["sm_100a"]):
+        planned = plan(wanted, arch)
+        drawn = ", ".join(f"{count} of {name}" for name, count in planned.cases.items()) or "none that compile ahead"
+        console.print(
+            f"{arch}: {len(planned.builds)} keys for the cases of seed {wanted.seed}: {drawn}", highlight=False
+        )
+        builds += planned.builds
+    with Pool(Cache(options.cache), options.jobs, options.limit) as pool:
+        ended = compile_all(pool, builds, console)
+    return FINDINGS if any(one.status == "failed" for one in ended) else OK
+
+
+def score(options: argparse.Namespace) -> int:
+    from fuzz.score.command import score
+
+    try:
+        return score(options, _console())
+    except ValueError as error:
+        raise _usage(str(error)) from error
+
+
+def targets(options: argparse.Namespace) -> int:
+    from fuzz.targets.registry import targets
+    from fuzz.targets.target import limits
+
+    console = _console()
+    for name, target in targets(_files(options), _device(options), planted=True).items():
+        why = target.missing()
+        state = "[green]runs here[/]" if why is None else f"[yellow]cannot run here: {why}[/]"
+        console.print(f"[bold]{name}[/] ({target.device}): {target.summary}. {state}", highlight=False)
+        if "!" not in name:
+            if not target.deterministic:
+                console.print("    declared nondeterministic: repeats may differ", highlight=False, markup=False)
+            for line in limits(target):
+                console.print(f"    does not take: {line}", highlight=False, markup=False)
+    return OK
+
+
+def doctor(options: argparse.Namespace) -> int:
+    from fuzz.doctor import checks, render
+
+    found = checks()
+    print(render(found), end="")
+    return FINDINGS if any(check.status == "missing" for check in found) else OK
+
+
+def schema(options: argparse.Namespace) -> int:
+    import json
+
+    from fuzz.case import schema
+
+    print(json.dumps(schema(), indent=2))
+    return OK
+
+
+def _console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=120)
+
+
+def _device(options: argparse.Namespace):
+    from fuzz.targets.base import default_device
+
+    return options.device or default_device()
+
+
+def _runner_device(options: argparse.Namespace) -> str:
+    return "cuda:0" if _device(options) == "cuda" else "host"
+
+
+def _files(options: argparse.Namespace) -> tuple[str, ...]:
+    return tuple(str(Path(file).resolve()) for file in options.target_file)
+
+
+def _load(name: str, options: argparse.Namespace):
+    from fuzz.targets.registry import load
+
+    return load(name, _files(options), _device(options))
+
+
+def _usage(message: str) -> Exception:
+    from fuzz.targets.registry import TargetError
+
+    return TargetError(message)
