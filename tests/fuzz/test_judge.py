@@ -93,7 +93,8 @@ def test_phases_are_announced_in_order_with_a_deadline_from_the_work() -> None:
     case, target = Case("fake.honest", PLAIN, repeats=2), load("fake.honest", FAKES)
     phases: list[tuple[str, float]] = []
     execute(case, target, lambda phase, limit: phases.append((phase, limit)))
-    assert [phase for phase, _ in phases] == ["inputs", "reference", "prepare", "run", "judge", "run", "judge", "judge"]
+    order = [phase for phase, _ in phases if phase != "leaks"]  # asked where the process has grown, by whatever it was
+    assert order == ["inputs", "reference", "prepare", "run", "judge", "run", "judge", "judge"]
     limits = {limit for phase, limit in phases if phase == "run"}
     assert limits == {deadline(target, case)}
     assert deadline(target, case) == max(FLOOR["host"], MARGIN * target.expected_seconds(case))

@@ -88,6 +88,16 @@ def rounded_quotient(b: ir.IRBuilder, x: Value, y: Value, ftz: bool) -> Value:
     return flush_tiny(b, r, b.fdiv(b.fpext(x, t), b.fpext(y, t)), "rn") if ftz else r
 
 
+def approximate_quotient(b: ir.IRBuilder, x: Value, y: Value) -> Value:
+    """x / y; where 2**126 < |y| < 2**128 the reciprocal that it is made of is zero (PTX, div.approx)."""
+    size = absolute(b, y)
+    large = b.and_(
+        b.fcmp_ordered(">", size, constant(y, 2.0**126)), b.fcmp_ordered("<", size, constant(y, float("inf")))
+    )
+    sign = from_bits(b, b.and_(bits(b, y), splat(bits(b, y).type, 0x80000000)))
+    return b.select(large, b.fmul(x, sign), b.fdiv(x, y))
+
+
 def kept_nan(b: ir.IRBuilder, r: Value, *args: Value) -> Value:
     """r (f64), or an operand that is a NaN, made quiet: of several Hopper keeps the second, then the third."""
     r = canonical(b, r)
@@ -159,7 +169,8 @@ for ftz in ("", ".ftz"):
     quotient = lambda b, x, y: b.fdiv(x, y)  # noqa: E731
     rounded = lambda b, x, y, f=bool(ftz): rounded_quotient(b, x, y, f)  # noqa: E731
     add(f"div.rn{ftz}.f32", "f32", "f32 f32", arithmetic(rounded, bool(ftz), False))
-    add([f"div.{k}{ftz}.f32" for k in ("full", "approx")], "f32", "f32 f32", arithmetic(quotient, bool(ftz), False))
+    add(f"div.full{ftz}.f32", "f32", "f32 f32", arithmetic(quotient, bool(ftz), False))
+    add(f"div.approx{ftz}.f32", "f32", "f32 f32", arithmetic(approximate_quotient, bool(ftz), False))
     root = lambda b, x: intrinsic(b, "sqrt", x)  # noqa: E731
     add(f"sqrt.rn{ftz}.f32", "f32", "f32", arithmetic(root, bool(ftz), False))
     invert = lambda b, x: b.fdiv(constant(x, 1.0), x)  # noqa: E731

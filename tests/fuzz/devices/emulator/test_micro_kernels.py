@@ -173,14 +173,15 @@ def test_integers_agree_with_numpy(form, expected):
     assert np.array_equal(out.reshape(-1).view(want.dtype), want)
 
 
-def test_results_below_the_normal_numbers_are_flushed_before_rounding():
-    a, b = (x.view(np.float32).astype(np.float64) for x in next(
-        k.inputs for k in micro_kernels.tiny_kernels() if k.form == "mul.rn.ftz.f32 tiny"))  # fmt: skip
+def test_results_are_flushed_that_are_below_the_normal_numbers_when_rounded_without_an_end_of_exponents():
     kernel = next(k for k in micro_kernels.tiny_kernels() if k.form == "mul.rn.ftz.f32 tiny")
+    a, b = (x.view(np.float32).astype(np.float64) for x in kernel.inputs)
     out = micro_kernels.emulate(kernel)[:, 0].view(np.float32)
-    tiny = np.abs(a * b) < 2.0**-126  # exact in f64
-    rounded_up = tiny & (np.abs((a * b).astype(np.float32)) == np.float32(2.0**-126))
-    assert rounded_up.any() and (~tiny).any()
+    exact = a * b
+    rounded = (exact * 2.0**64).astype(np.float32).astype(np.float64) / 2.0**64  # 24 bits wherever it lies
+    tiny = np.abs(rounded) < 2.0**-126
+    as_subnormal = np.abs(exact.astype(np.float32)) == np.float32(2.0**-126)
+    assert (tiny & as_subnormal).any() and (~tiny & (np.abs(exact) < 2.0**-126)).any()
     assert (out[tiny] == 0).all() and (out[~tiny] != 0).all()
 
 
