@@ -21,7 +21,8 @@ from oracles.problem import Problem
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
-import sys, threading
+import signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background may have it ignored
 sys.path[:0] = [{root!r}, {here!r}]
 from runner_tools import case, runner
 from fuzz.runner import Limits

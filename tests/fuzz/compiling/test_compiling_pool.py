@@ -99,8 +99,9 @@ def test_what_is_cached_is_not_built_again(cache: Cache, toy, tmp_path: Path) ->
 
 
 _CLIENT = """
-import sys
+import signal, sys
 from fuzz.compiling import Build, Cache, Pool
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background may have it ignored
 with Pool(Cache(sys.argv[1]), limit=float(sys.argv[3])) as pool:
     for ended in pool.build([Build(*sys.argv[4:7])]):
         print(ended.status, flush=True)
