@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,7 @@ class _Controller:
 
     def pytest_sessionstart(self) -> None:
         """Compiles what the session needs, then starts following the records. xdist starts its workers after this."""
+        from hypothesis.errors import HypothesisWarning
         from rich.console import Console
 
         from fuzz.compiling.ahead import compile_ahead
@@ -122,7 +124,9 @@ class _Controller:
         wanted = _settings(self.config)
         write_session(self.folder, wanted)
         stream = sys.__stderr__ or sys.stderr
-        compile_ahead(wanted, Console(file=stream))
+        with warnings.catch_warnings():  # of strategies that are used before pytest's session has begun: meant here
+            warnings.simplefilter("ignore", HypothesisWarning)
+            compile_ahead(wanted, Console(file=stream))
         self.progress = Progress(self.folder, wanted.cases, stream)
         self.progress.__enter__()
 
