@@ -31,6 +31,11 @@ def conclude(
     flaky: tuple[int, int] = (0, 0),
     evidence: dict[str, Any] | None = None,
 ) -> Verdict:
+    """The verdict: as `outcome` says, else by what was found. Stops the clock.
+
+    judgement  of the execution that is furthest from right
+    flaky      of how many runs how many were wrong, where not all were
+    """
     clock.stop()
     failed, runs = flaky
     findings = [_finite(finding) for finding in findings]
