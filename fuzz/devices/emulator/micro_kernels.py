@@ -34,10 +34,12 @@ class MicroKernel:
     exact: bool = True
 
 
-def _entry(body: str, inputs: int, registers: str, target: str = "sm_80", version: str = "8.0", shared: int = 0) -> str:
+def entry(body: str, inputs: int, registers: str, target: str = "sm_80", version: str = "8.0", shared: int = 0,
+          align: int = 128) -> str:  # fmt: skip
+    """A kernel named k: pointers to inputs and output in %in0 … and %out, its thread and index, and `body`."""
     pointers = ", ".join([*(f".param .u64 in{i}" for i in range(inputs)), ".param .u64 out"])
     loads = "".join(f"ld.param.u64 %in{i}, [in{i}];\n" for i in range(inputs))
-    block = f".shared .align 128 .b8 s[{shared}];\n" if shared else ""
+    block = f".shared .align {align} .b8 s[{shared}];\n" if shared else ""
     return f""".version {version}
 .target {target}
 .address_size 64
@@ -95,7 +97,7 @@ def _form_kernel(form: Form, mark: str = "", inputs: tuple[np.ndarray, ...] | No
         lines.append("cvt.u32.u16 %z, %d; st.global.b32 [%at], %z;")
     else:
         lines.append(f"st.global.b{8 * size} [%at], %d;")
-    text = _entry("\n".join(lines), len(drawn), "\n".join(declared), target, version)
+    text = entry("\n".join(lines), len(drawn), "\n".join(declared), target, version)
     exact = ".approx" not in form.name and ".full" not in form.name
     return MicroKernel(form.name + mark, text, tuple(drawn), len(drawn[0]), stride // 4, exact)
 
@@ -106,7 +108,7 @@ def _logic_kernel() -> MicroKernel:
     loads = [f"mul.wide.u32 %at, %index, 4; add.s64 %at, %in{i}, %at; ld.global.b32 %x{i}, [%at];" for i in range(3)]
     place = f"mul.wide.u32 %at, %index, {4 * len(tables)}; add.s64 %at, %out, %at;"
     body = [f"lop3.b32 %d, %x0, %x1, %x2, {t}; st.global.b32 [%at+{4 * i}], %d;" for i, t in enumerate(tables)]
-    text = _entry("\n".join([*loads, place, *body]), 3, ".reg .b32 %x<3>, %d;")
+    text = entry("\n".join([*loads, place, *body]), 3, ".reg .b32 %x<3>, %d;")
     seed = zlib.crc32(b"lop3.b32")
     return MicroKernel("lop3.b32", text, tuple(values("b32", seed, i) for i in range(3)), CASES, len(tables))
 
@@ -162,7 +164,7 @@ def warp_kernel(form: str, body: str, registers: str, words: int, columns: int =
 mul.wide.u32 %at, %index, {4 * words}; add.s64 %o, %out, %at;"""
     if shared:
         start += "mov.b32 %sa, s;"
-    text = _entry(f"{start}\n{body}", 1, f".reg .b64 %a, %o;\n{registers}", target, version, shared)
+    text = entry(f"{start}\n{body}", 1, f".reg .b64 %a, %o;\n{registers}", target, version, shared)
     data = _words(form, 32, columns) if inputs is None else inputs
     return MicroKernel(form, text, (data,), 32, words, exact)
 
@@ -323,12 +325,15 @@ atom.global.cas.{kind} %z, [%o], {compare}, %y; st.global.b{width} [%o+{width //
 
 def all_kernels() -> Iterator[MicroKernel]:
     """The whole set, in a fixed order."""
+    from fuzz.devices.emulator.micro_products import product_kernels
+
     yield from form_kernels()
     yield from nan_kernels()
     yield from tiny_kernels()
     yield from matrix_kernels()
     yield from exchange_kernels()
     yield from memory_kernels()
+    yield from product_kernels()
 
 
 def emulate(kernel: MicroKernel) -> np.ndarray:
