@@ -106,6 +106,7 @@ def visits(
     heads_kv: int,
     m_blocks: int,
     pairs: int | None = None,
+    parts: int = 1,
     keys: Sequence[int] | None = None,
     tile_n: int = 1,
     releases: tuple[Tensor, Tensor] | None = None,
@@ -115,11 +116,12 @@ def visits(
     partial, full  backward lists as (count, index, begin): count, begin (batch|1, heads_q|1, n_blocks), index flat
     ranks          parallel to the two index tensors: the values that are waited for
     launch_order   (batch|1, heads_kv|1, n_blocks): n block of each position
-    pairs          (sequence, KV head) pairs launched side by side: tickets run over `pairs` pairs, within these over
-                   the positions, and within a position over the pairs; None: all of them
+    pairs          (sequence, unit) pairs launched side by side: tickets run over `pairs` pairs, within these over the
+                   positions, and within a position over the pairs; None: all of them
+    parts          units of each KV head, which share its query heads evenly: each has a CTA for each n block
     keys           lengths of the key sequences: tiles of `tile_n` keys past the end are not visited; None: all are
     releases       parallel to the index tensors; None: 1 each
-    A CTA takes the query heads of its KV head one after another, and of each the partial entries, then the full ones.
+    A CTA takes the query heads of its unit one after another, and of each the partial entries, then the full ones.
     An m block out of range is the tile of another head, as it is for a kernel. Raises ValueError for rows outside of an
     index tensor.
     """
@@ -127,13 +129,14 @@ def visits(
     rank_of = [one.tolist() for one in ranks]
     release_of = None if releases is None else [one.tolist() for one in releases]
     order = launch_order.tolist()
-    n_blocks, group = launch_order.shape[2], heads_q // heads_kv
+    n_blocks, share = launch_order.shape[2], heads_q // (heads_kv * parts)
     begin, tile, rank, release, owner = [0], [], [], [], []
-    for b, head_kv, position in tickets(batch, heads_kv, n_blocks, pairs):
+    for b, unit, position in tickets(batch, heads_kv * parts, n_blocks, pairs):
+        head_kv = unit // parts
         n_block = order[b % len(order)][head_kv % len(order[0])][position]
         owner.append((b, head_kv, n_block))
         there = keys is None or n_block * tile_n < keys[b]
-        for head in range(head_kv * group, (head_kv + 1) * group if there else head_kv * group):
+        for head in range(unit * share, (unit + 1) * share if there else unit * share):
             for kind, (count, index, start) in enumerate(lists):
                 at_b, at_h = b % len(count), head % len(count[0])
                 first, number = start[at_b][at_h][n_block], count[at_b][at_h][n_block]
@@ -148,14 +151,14 @@ def visits(
     return Visits(begin, tile, rank, release, owner, heads_q, m_blocks, batch * heads_q * m_blocks)
 
 
-def tickets(batch: int, heads_kv: int, n_blocks: int, pairs: int | None = None):
-    """(sequence, KV head, launch position) of each ticket, in order."""
-    every = batch * heads_kv
+def tickets(batch: int, units: int, n_blocks: int, pairs: int | None = None):
+    """(sequence, unit, launch position) of each ticket, in order."""
+    every = batch * units
     pairs = every if pairs is None else max(pairs, 1)
     for first in range(0, every, pairs):
         for position in range(n_blocks):
             for pair in range(first, min(first + pairs, every)):
-                yield (*divmod(pair, heads_kv), position)
+                yield (*divmod(pair, units), position)
 
 
 def predict(of: Visits, slots: int) -> Outcome:

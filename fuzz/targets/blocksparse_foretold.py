@@ -50,6 +50,7 @@ def as_metadata(blocks: BlockSparse) -> metadata.Metadata:
 def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits | None:
     """What the kernel does with the semaphores, from lists on the CPU."""
     from kernels.blocksparse.launch_backward import side_by_side
+    from kernels.blocksparse.split import parts_of
 
     p = case.problem
     lists, schedule = blocks.backward, blocks.schedule
@@ -80,6 +81,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits |
         heads_kv=p.heads_kv,
         m_blocks=blocks.m_blocks,
         pairs=side_by_side(q, q, meta, True),
+        parts=parts_of(p.batch, p.heads_q, p.heads_kv, blocks.m_blocks, lists.rows, True),
         keys=p.lengths_k,
         tile_n=blocks.tile_n,
         releases=releases,

@@ -62,7 +62,7 @@ PREPROCESS: Signature = (
 
 BACKWARD: Signature = (
     *_named(DATA, "q k v do dk dv"),
-    *_named("*float32", "dq_sum lse2 delta"),
+    *_named("*float32", "dq_sum dkv_sum lse2 delta"),
     *_SEQUENCES,
     *_lists(),
     *_named("*int32", "partial_rank full_rank"),
@@ -73,16 +73,18 @@ BACKWARD: Signature = (
     *_named("int64", "bounds_stride_batch bounds_stride_head bounds_stride_func"),
     *_named("int64", "positions_stride_batch positions_stride_head"),
     *_named("int32", "n_func band_stride band_left band_right"),
-    *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim schedule pairs tiles_stride_batch tiles_total"),
+    *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim schedule pairs parts"),
+    *_named("int32", "tiles_stride_batch tiles_total key_tiles_stride_batch key_tiles_total"),
     *_named("float32", "scale cap"),
 )
 
 POSTPROCESS: Signature = (
-    ("dq", DATA),
-    ("dq_sum", "*float32"),
-    *_ROWS,
-    *strides("dq"),
-    *_named("int32", "batch heads_q m_blocks dim tiles_stride_batch tiles_total"),
+    *_named(DATA, "dq dk dv"),
+    *_named("*float32", "dq_sum dkv_sum"),
+    *_SEQUENCES,
+    *strides("dq dk dv"),
+    *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim parts"),
+    *_named("int32", "tiles_stride_batch tiles_total key_tiles_stride_batch key_tiles_total"),
     ("scale", "float32"),
 )
 

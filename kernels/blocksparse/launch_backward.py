@@ -29,6 +29,7 @@ from kernels.blocksparse.launcher import launch
 from kernels.blocksparse.lists import BlockSparse
 from kernels.blocksparse.longest import even_share
 from kernels.blocksparse.seams import NO_HOST, Host
+from kernels.blocksparse.split import PAIRS, parts_of
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, padded_dim
 from kernels.blocksparse.write_order import with_order
 
@@ -42,18 +43,23 @@ class Workspace:
     """Memory that the three kernels share; preprocess fills it.
 
     dq_sum      float32: NOTE [dQ accumulator] of backward/dq.py
+    dkv_sum     float32: NOTE [sums of parts] of backward/parts.py; None where parts is 1
     lse2, delta float32: NOTE [statistics] of preprocess.py
     ticket      int32 (1,); semaphores: int32 (batch, heads_q, m_blocks), readable by another stream while the kernel
                 runs
-    tiles       (stride_batch, total): `Tiles` of backward/dq.py
+    tiles       (stride_batch, total): `Tiles` of backward/dq.py; key_tiles: those of keys
+    parts       units of each KV head: NOTE [units] of split.py
     """
 
     dq_sum: Tensor
+    dkv_sum: Tensor | None
     lse2: Tensor
     delta: Tensor
     ticket: Tensor
     semaphores: Tensor
     tiles: tuple[int, int]
+    key_tiles: tuple[int, int]
+    parts: int
 
 
 def backward(
@@ -83,8 +89,8 @@ def backward(
     o, lse         what forward computed; do: the gradient of o, of q's dtype
     blocks         with backward lists; deterministic: its order, computed here where it has none
     deterministic  adds to dQ happen in the order of blocks.schedule; else atomically, in any order
-    pairs          (sequence, KV head) pairs whose CTAs are launched side by side; None: `side_by_side`
-    workspace      None: allocated here
+    pairs          (sequence, unit) pairs whose CTAs are launched side by side; None: `side_by_side`
+    workspace      None: allocated here, with as many units as `split.parts_of` says
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
     softcap that is not positive and finite, for blocks without backward lists and for too many tiles; checks nothing
     else.
@@ -94,7 +100,7 @@ def backward(
         dv.zero_()
         return
     if workspace is None:
-        workspace = make_workspace(q, sequences, blocks)
+        workspace = make_workspace(q, k, sequences, blocks, deterministic)
     launches = backward_launches(
         dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, workspace,
         scale=scale, softcap=softcap, deterministic=deterministic, pairs=pairs, tuning=tuning,
@@ -148,30 +154,45 @@ def _variants(
     )
 
 
-def make_workspace(q: Tensor, sequences: Sequences, blocks: BlockSparse) -> Workspace:
+def make_workspace(
+    q: Tensor, k: Tensor, sequences: Sequences, blocks: BlockSparse, deterministic: bool, parts: int | None = None
+) -> Workspace:
     """Memory for one backward pass, on q's device, not initialised: 4 bytes · dim_padded per query and head, and
-    little more."""
-    batch, heads_q, m_blocks, tile_m = sequences.batch, q.shape[-2], blocks.m_blocks, blocks.tile_m
+    little more; where groups are split (parts; None: `split.parts_of`), twice that per key and unit."""
+    batch, heads_q, heads_kv, m_blocks, tile_m = sequences.batch, *heads_of(q, k), blocks.m_blocks, blocks.tile_m
+    n_blocks, tile_n = 0 if blocks.backward is None else blocks.backward.rows, blocks.tile_n
     tiles = (m_blocks, batch * m_blocks) if q.dim() == 4 else (1, q.shape[0] // tile_m + batch)
-    rows = heads_q * tiles[1] * tile_m
-    floats = torch.empty(rows * (padded_dim(q.shape[-1]) + 2), dtype=torch.float32, device=q.device)
+    key_tiles = (n_blocks, batch * n_blocks) if q.dim() == 4 else (1, k.shape[0] // tile_n + batch)
+    if parts is None:
+        parts = parts_of(batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
+    rows, dim = heads_q * tiles[1] * tile_m, padded_dim(q.shape[-1])
+    floats = torch.empty(rows * (dim + 2), dtype=torch.float32, device=q.device)
     lse2, delta, dq_sum = floats.split([rows, rows, floats.numel() - 2 * rows])
+    size = 2 * heads_kv * parts * key_tiles[1] * tile_n * dim
+    dkv_sum = torch.empty(size, dtype=torch.float32, device=q.device) if parts > 1 else None
     ints = torch.empty(1 + batch * heads_q * m_blocks, dtype=torch.int32, device=q.device)
-    return Workspace(dq_sum, lse2, delta, ints[:1], ints[1:].view(batch, heads_q, m_blocks), tiles)
+    semaphores = ints[1:].view(batch, heads_q, m_blocks)
+    return Workspace(dq_sum, dkv_sum, lse2, delta, ints[:1], semaphores, tiles, key_tiles, parts)
 
 
-def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool) -> int:
-    """(sequence, KV head) pairs whose CTAs are launched side by side.
+def heads_of(q: Tensor, k: Tensor) -> tuple[int, int]:
+    """Query heads and KV heads."""
+    return q.shape[-2], k.shape[-2]
+
+
+def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool, parts: int = 1) -> int:
+    """(sequence, unit) pairs whose CTAs are launched side by side.
 
     Ordered adds: several, so that fewer of the CTAs in flight wait for one another. Atomic adds: as many as have their
     Q, dO and sums of dQ in the L2 cache, so that the long CTAs of several pairs come before the short ones of any.
     """
     if deterministic:
-        return 16
+        return PAIRS
     batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
     rows = rows or -(-q.shape[0] // batch)
-    size = rows * (q.shape[-2] // k.shape[-2]) * (2 * q.shape[-1] * q.element_size() + 4 * padded_dim(q.shape[-1]))
-    return even_share(batch * k.shape[-2], L2_BYTES // max(size, 1))
+    heads = q.shape[-2] // (k.shape[-2] * parts)
+    size = rows * heads * (2 * q.shape[-1] * q.element_size() + 4 * padded_dim(q.shape[-1]))
+    return even_share(batch * k.shape[-2] * parts, L2_BYTES // max(size, 1))
 
 
 def backward_launches(
@@ -208,17 +229,17 @@ def backward_launches(
     if deterministic and order is None:
         order = with_order(blocks).order
     pre, main, post = backward_variants(q, blocks, softcap, deterministic, tuning)
-    batch, heads_q, heads_kv, m_blocks = sequences.batch, q.shape[-2], k.shape[-2], blocks.m_blocks
-    n_blocks, dim = lists.rows, q.shape[-1]
-    for name, ctas in (("q", batch * heads_q * m_blocks), ("k", batch * heads_kv * n_blocks)):
+    batch, heads_q, heads_kv, m_blocks = sequences.batch, *heads_of(q, k), blocks.m_blocks
+    n_blocks, dim, parts = lists.rows, q.shape[-1], workspace.parts
+    after = heads_kv * n_blocks if parts > 1 else 0
+    for name, ctas in (("q", batch * (heads_q * m_blocks + after)), ("k", batch * heads_kv * parts * n_blocks)):
         if ctas > INT32_MAX:
             raise ValueError(f"{name}: {ctas} tiles (batch × heads × blocks) are too many for one launch")
 
     queries = sequence_values(sequences)[:2]
-    sums = (workspace.dq_sum, *queries)
-    tiled = (batch, heads_q, m_blocks, dim, *workspace.tiles)
     lse_strides = (lse.stride(0) if lse.dim() == 3 else 0, lse.stride(-2))
     partial, full = lists.partial, lists.full
+    dkv_sum: Value = 0 if workspace.dkv_sum is None else workspace.dkv_sum
     mask_tensors, bounds_strides, n_func, band = mask_values(blocks.mask, backward=True)
     ranks = (0, 0) if order is None else (order.partial, order.full)
     kind, positions = blocks.schedule.kind, blocks.schedule.positions
@@ -228,16 +249,16 @@ def backward_launches(
     if batch * heads_q * m_blocks:
         before: list[Value] = [
             *(o, do, lse, workspace.lse2, workspace.delta),
-            *sums,
+            *(workspace.dq_sum, *queries),
             *(workspace.ticket, workspace.semaphores),
             *(*operand_strides(o), *operand_strides(do), *lse_strides),
-            *tiled,
+            *(batch, heads_q, m_blocks, dim, *workspace.tiles),
         ]
         launches.append((pre, before))
     if batch * heads_kv * n_blocks:
         between: list[Value] = [
             *(q, k, v, do, dk, dv),
-            *(workspace.dq_sum, workspace.lse2, workspace.delta),
+            *(workspace.dq_sum, dkv_sum, workspace.lse2, workspace.delta),
             *sequence_values(sequences),
             *list_values(partial),
             *list_values(full),
@@ -253,12 +274,22 @@ def backward_launches(
             *band,
             *(batch, heads_q, heads_kv, m_blocks, n_blocks, dim),
             SCHEDULES[kind],
-            pairs or side_by_side(q, k, blocks, deterministic),
-            *workspace.tiles,
+            pairs or side_by_side(q, k, blocks, deterministic, parts),
+            parts,
+            *(*workspace.tiles, *workspace.key_tiles),
             scale,
             0.0 if softcap is None else softcap,
         ]
         launches.append((main, between))
     if batch * heads_q * m_blocks:
-        launches.append((post, [dq, *sums, *operand_strides(dq), *tiled, scale]))
+        finishing: list[Value] = [
+            *(dq, dk, dv),
+            *(workspace.dq_sum, dkv_sum),
+            *sequence_values(sequences),
+            *(stride for x in (dq, dk, dv) for stride in operand_strides(x)),
+            *(batch, heads_q, heads_kv, m_blocks, n_blocks, dim, parts),
+            *(*workspace.tiles, *workspace.key_tiles),
+            scale,
+        ]
+        launches.append((post, finishing))
     return launches

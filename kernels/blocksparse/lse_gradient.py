@@ -45,7 +45,7 @@ def backward_pass(
             *tensors, scale=scale, softcap=softcap, deterministic=deterministic, seams=seams, host=host
         )
         return
-    workspace = make_workspace(q, sequences, blocks)
+    workspace = make_workspace(q, k, sequences, blocks, deterministic)
     launches = backward_launches(*tensors, workspace, scale=scale, softcap=softcap, deterministic=deterministic)
     for variant, values in launches:
         launch(variant, q.device, host.of(variant, values), seams_of(seams, variant.kind))

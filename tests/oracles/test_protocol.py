@@ -199,6 +199,17 @@ def test_every_query_head_of_a_group_has_its_own_semaphores():
     assert side_by_side.owner[24:26] == [(1, 1, 0), (1, 1, 1)]
 
 
+def test_a_group_in_two_parts_has_a_cta_for_each():
+    whole, parts = (published(UP, range(8), heads_q=4, heads_kv=1, parts=parts) for parts in (1, 2))
+    assert parts.ctas == 2 * whole.ctas and sorted(parts.tile) == sorted(whole.tile)
+    assert parts.owner[:3] == [(0, 0, 0), (0, 0, 0), (0, 0, 1)]
+    heads = [{tile // 8 for tile in parts.tile[parts.begin[c] : parts.begin[c + 1]]} for c in range(4)]
+    assert heads == [{0, 1}, {2, 3}] * 2
+    for slots in (1, 3, 16):
+        assert predict(parts, slots).ends == "always"
+        assert predict(parts, slots).semaphores == predict(whole, slots).semaphores
+
+
 def test_blocks_past_the_end_of_the_keys_are_not_visited():
     of = published(UP, range(8), keys=[300], tile_n=128)
     assert [of.begin[n + 1] - of.begin[n] for n in range(8)] == [3, 3, 4, 0, 0, 0, 0, 0]

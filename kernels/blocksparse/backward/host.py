@@ -26,6 +26,7 @@ class Backward(BackwardKernel):
         dk: cute.Pointer,
         dv: cute.Pointer,
         dq_sum: cute.Pointer,
+        dkv_sum: cute.Pointer,
         lse2: cute.Pointer,
         delta: cute.Pointer,
         q_begin: cute.Pointer,
@@ -86,23 +87,28 @@ class Backward(BackwardKernel):
         dim: Int32,
         schedule: Int32,
         pairs: Int32,
+        parts: Int32,
         tiles_stride_batch: Int32,
         tiles_total: Int32,
+        key_tiles_stride_batch: Int32,
+        key_tiles_total: Int32,
         scale: Float32,
         cap: Float32,
         stream: driver.CUstream,
     ) -> None:
-        """Launch over batch x heads_kv x n_blocks CTAs, at least one.
+        """Launch over batch x heads_kv x parts x n_blocks CTAs, at least one.
 
         q … dv         (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
         dq_sum         fp32, 16-byte aligned: NOTE [dQ accumulator] of dq.py
+        dkv_sum        fp32, 16-byte aligned: NOTE [sums of parts] of parts.py, written instead of dk and dv where parts
+                       is more than 1: a divisor of heads_q / heads_kv
         lse2, delta    fp32, 16-byte aligned: NOTE [statistics] of preprocess.py
         *_begin, *_length   int32 (batch): where a sequence's rows start, counted from the batch's start, and how many
         partial, full  the backward block lists, common/lists.py; *_rank: their write order, read by deterministic
         variants mask_*, band_* common/masks.py; mask_slot is parallel to partial_index
         positions, schedule, pairs, ticket, semaphores   walk.py's Order; ticket and semaphores are read by
                                                          deterministic variants
-        tiles_*        dq.py's Tiles
+        tiles_*        dq.py's Tiles, of queries; key_tiles_*: those of keys
         scale, cap     positive
         """
         if cutlass.const_expr(self.variant.softcap):
@@ -132,6 +138,8 @@ class Backward(BackwardKernel):
                 dq_sum.align(16),
                 Operand(dk, dk_stride_batch, dk_stride_row, dk_stride_head),
                 Operand(dv, dv_stride_batch, dv_stride_row, dv_stride_head),
+                dkv_sum.align(16),
+                Tiles(key_tiles_stride_batch, key_tiles_total),
             ),
             (q_begin, q_length),
             (k_begin, k_length),
@@ -144,12 +152,12 @@ class Backward(BackwardKernel):
             ),
             mask,
             Order(schedule, positions, positions_stride_batch, positions_stride_head, pairs, ticket, semaphores),
-            Counts(batch, heads_q, heads_kv, heads_q // heads_kv, m_blocks, n_blocks),
+            Counts(batch, heads_q, heads_kv, heads_q // heads_kv, parts, m_blocks, n_blocks),
             Tiles(tiles_stride_batch, tiles_total),
             dim,
             factors,
         ).launch(
-            grid=[batch * heads_kv * n_blocks, 1, 1],
+            grid=[batch * heads_kv * parts * n_blocks, 1, 1],
             block=[THREADS, 1, 1],
             stream=stream,
             min_blocks_per_mp=1,

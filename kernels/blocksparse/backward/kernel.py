@@ -1,16 +1,16 @@
 """The backward kernel: one CTA per tile of keys computes its dK and dV, and adds its share to dQ.
 
     load K, V
-    for each query head of the group, for each listed block of queries, step by step:
+    for each query head of the unit, for each listed block of queries, step by step:
         wait for Q, dO; start loading the next step's
         P  = exp2(Q K^T scale - lse)           masked where the block is partial or crosses the keys' end
         dS = P (dO V^T - delta)
-        dV += P^T dO,  dK += dS^T Q            in registers over the whole group: no adds in memory, deterministic
+        dV += P^T dO,  dK += dS^T Q            in registers over the whole unit: no adds in memory, deterministic
         dQ += dS K                             added in memory: NOTE [deterministic adds], or atomically
-    store dK, dV
+    store dK, dV; or where a group has several units, their sums: NOTE [units] of split.py
 
 All five products are mma.sync from shared memory. NOTE [statistics] says what preprocess made of LSE and delta;
-postprocess finishes dQ.
+postprocess finishes dQ, and dK and dV of several units.
 """
 
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from cutlass.memory import SmemAllocator
 from kernels.blocksparse.backward import dq, masking, scores
 from kernels.blocksparse.backward.load import StepLoads, load_rows, load_step, store_rows
 from kernels.blocksparse.backward.mma import Product, ThreadProduct, accumulator, multiply, staged_layout, turned
+from kernels.blocksparse.backward.parts import keys_product, sums_of, write_sums
 from kernels.blocksparse.backward.tiling import HALF, RING, THREADS, choose_tiling
 from kernels.blocksparse.backward.walk import (
     Block,
@@ -43,11 +44,14 @@ from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant
 
 
 class Gradients(NamedTuple):
-    """What is added up in memory and what is written: dq as NOTE [dQ accumulator] of dq.py, zeroed by preprocess."""
+    """What is added up in memory and what is written: dq as NOTE [dQ accumulator] of dq.py, zeroed by preprocess; dk
+    and dv; or where a group has several units, sums as NOTE [sums of parts], `tiles` those of the keys."""
 
     dq: cute.Pointer
     dk: Operand
     dv: Operand
+    sums: cute.Pointer
+    tiles: dq.Tiles
 
 
 # Seams of what is multiplied with what, of whose rows they are, and of which blocks
@@ -97,12 +101,13 @@ class BackwardKernel:
     ) -> None:
         thread, _, _ = cute.arch.thread_idx()
         storage = self.shared_memory()
-        batch, head_kv, n_block = take_place(self.variant.deterministic, order, counts, storage.sTicket, thread)
+        batch, unit, n_block = take_place(self.variant.deterministic, order, counts, storage.sTicket, thread)
         seq_q = sequence(queries[0], queries[1], batch)
         seq_k = sequence(keys[0], keys[1], batch)
         first_key = n_block * self.variant.tile_n
         if first_key < seq_k.length:
-            row = Int64(seq_k.begin) + first_key
+            row, head_kv = Int64(seq_k.begin) + first_key, unit // counts.parts
+            sums = dq.tile_number(gradients.tiles, batch, unit, seq_k.begin, self.variant.tile_n) + n_block
             loads = StepLoads(
                 self.tiling,
                 TileCopy(self.dtype, THREADS, self.tiling.dim, thread, dim),
@@ -120,8 +125,10 @@ class BackwardKernel:
                 (v.at(batch, row, head_kv), v.stride_row),
                 (gradients.dk.at(batch, row, head_kv), gradients.dk.stride_row),
                 (gradients.dv.at(batch, row, head_kv), gradients.dv.stride_row),
+                gradients.sums,
+                sums,
                 gradients.dq,
-                (batch, head_kv, n_block),
+                (batch, unit, n_block),
                 seq_q,
                 seq_k.length - first_key,
                 lists,
@@ -166,6 +173,8 @@ class BackwardKernel:
         v,
         dk,
         dv,
+        mSums,
+        sums,
         mdQ,
         place,
         seq_q,
@@ -176,19 +185,17 @@ class BackwardKernel:
         counts,
         factors,
     ) -> None:
-        """One tile of keys. k, v, dk, dv: (address of the first row, elements between rows); place: (batch, head_kv,
-        n_block)."""
+        """One tile of keys. k, v, dk, dv: (address of the first row, elements between rows); sums: the number of its
+        tile in mSums; place: (batch, unit, n_block)."""
         variant, tiling = self.variant, self.tiling
         step_m, tile_n, dim, steps = tiling.step_m, tiling.tile_n, tiling.dim, tiling.steps
         stages, stages_ds = tiling.stages, tiling.stages_ds
         sK, sV, sQ, sdO, sP, sdS, sLSE, sDelta, sRing, _ = storage
         targets = (sQ, sdO, sLSE, sDelta)
-        batch, head_kv, n_block = place
+        batch, unit, n_block = place
 
         by_scores = Product(self.dtype, (step_m, tile_n, dim), tiling.warps_s, columns_together=True)
-        by_keys = Product(
-            self.dtype, (tile_n, dim, step_m), tiling.warps_dkv, turn_a=True, turn_b=True, rows_together=True
-        )
+        by_keys = keys_product(tiling, self.dtype)
         to_s, to_dp = ThreadProduct(by_scores, thread, sQ, sK), ThreadProduct(by_scores, thread, sdO, sV)
         to_dv = ThreadProduct(by_keys, thread, turned(sP), turned(sdO))
         to_dk = ThreadProduct(by_keys, thread, turned(sdS), turned(sQ))
@@ -201,8 +208,8 @@ class BackwardKernel:
         band_offset = Int32(0)
         if cutlass.const_expr(variant.mask == "band"):
             band_offset = read(mask.band_offset, batch * mask.band_stride)
-        first_head = head_kv * counts.group
-        total = self.entries(lists, batch, n_block, first_head, counts.group)
+        first_head = unit * counts.share
+        total = self.entries(lists, batch, n_block, first_head, counts.share)
         if total > 0:  # before the first blocks are looked up, which takes as long
             load_rows(loads.copy, k, sK, keys_left)
             load_rows(loads.copy, v, sV, keys_left)
@@ -295,11 +302,15 @@ class BackwardKernel:
             if cutlass.const_expr(variant.deterministic):
                 self.let_go(order, counts, batch, block_at(sRing, total - 1), thread)
         rdK.store(rdK.load() * self.dk_factor(factors.scale))
-        share(to_dk.mma, rdK, sK, thread, tiling.wide_stores)
-        share(to_dv.mma, rdV, sV, thread, tiling.wide_stores)
-        cute.arch.sync_threads()
-        store_rows(loads.copy, sK, dk, keys_left)
-        store_rows(loads.copy, sV, dv, keys_left)
+        if counts.parts > 1:
+            write_sums(rdK, sums_of(mSums, sums, 0, tiling), thread)
+            write_sums(rdV, sums_of(mSums, sums, 1, tiling), thread)
+        else:
+            share(to_dk.mma, rdK, sK, thread, tiling.wide_stores)
+            share(to_dv.mma, rdV, sV, thread, tiling.wide_stores)
+            cute.arch.sync_threads()
+            store_rows(loads.copy, sK, dk, keys_left)
+            store_rows(loads.copy, sV, dv, keys_left)
 
     # NOTE [groups] A tile of keys is shared by groups of neighbouring warps: what a group needs of P and dS for its
     # part of dV # and dK, it has computed itself. So within a step it waits for itself only, and groups drift apart,

@@ -16,7 +16,7 @@ class Order(NamedTuple):
 
     schedule   0 ascending n blocks, 1 descending, 2 from positions
     positions  int32: n block of each launch position, at [b·stride_batch + h·stride_head + position] with h a KV head
-    pairs      (batch, head_kv) pairs that are launched side by side: their positions are interleaved
+    pairs      (batch, unit) pairs that are launched side by side: their positions are interleaved
     ticket     int32, zero before the launch; semaphores int32 (batch, heads_q, m_blocks)
     """
 
@@ -30,14 +30,21 @@ class Order(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Sizes of the problem; `group` query heads share a KV head; m_blocks and n_blocks of the longest sequence."""
+    """Sizes of the problem; `group` query heads share a KV head, `parts` units share these evenly: NOTE [units] of
+    split.py; m_blocks and n_blocks of the longest sequence."""
 
     batch: Int32
     heads_q: Int32
     heads_kv: Int32
     group: Int32
+    parts: Int32
     m_blocks: Int32
     n_blocks: Int32
+
+    @property
+    def share(self) -> Int32:
+        """Query heads of one unit."""
+        return self.group // self.parts
 
 
 class Lists(NamedTuple):
@@ -73,10 +80,10 @@ class Block(NamedTuple):
 
 @cute.jit
 def take_place(by_ticket: cutlass.Constexpr, order: Order, counts: Counts, sTicket: cute.Tensor, thread: Int32):
-    """(batch, head_kv, n_block) of this CTA.
+    """(batch, unit, n_block) of this CTA.
 
     By ticket, CTAs take their places in the order in which they start, whatever the hardware does. Positions are
-    slowest within `order.pairs` pairs of (batch, head_kv), so a pair's lower positions always have lower numbers.
+    slowest within `order.pairs` pairs of (batch, unit), so a pair's lower positions always have lower numbers.
     """
     number = cute.arch.block_idx()[0]
     if cutlass.const_expr(by_ticket):
@@ -86,24 +93,26 @@ def take_place(by_ticket: cutlass.Constexpr, order: Order, counts: Counts, sTick
         number = sTicket[0]
     first = number // (counts.n_blocks * order.pairs) * order.pairs
     number = number - first * counts.n_blocks
-    side_by_side = cutlass.min(order.pairs, counts.batch * counts.heads_kv - first)
+    units = counts.heads_kv * counts.parts
+    side_by_side = cutlass.min(order.pairs, counts.batch * units - first)
     position = number // side_by_side
     pair = first + number - position * side_by_side
-    batch = pair // counts.heads_kv
-    head_kv = pair - batch * counts.heads_kv
+    batch = pair // units
+    unit = pair - batch * units
     n_block = position
     if order.schedule == 1:
         n_block = counts.n_blocks - 1 - position
     if order.schedule == 2:
+        head_kv = unit // counts.parts
         n_block = read(order.positions, batch * order.stride_batch + head_kv * order.stride_head + position)
-    return batch, head_kv, n_block
+    return batch, unit, n_block
 
 
 @cute.jit
-def entries(lists: Lists, batch: Int32, n_block: Int32, first_head: Int32, group: Int32) -> Int32:
-    """Blocks that the lists name for a tile of keys, over all query heads of its group."""
+def entries(lists: Lists, batch: Int32, n_block: Int32, first_head: Int32, share: Int32) -> Int32:
+    """Blocks that the lists name for a tile of keys, over all query heads of its unit."""
     total = Int32(0)
-    for g in cutlass.range(group, unroll=1):
+    for g in cutlass.range(share, unroll=1):
         partials, _ = lists.partial.row(batch, first_head + g, n_block)
         fulls, _ = lists.full.row(batch, first_head + g, n_block)
         total += partials + fulls

@@ -82,6 +82,29 @@ def test_gradients_of_packed_sequences_with_grouped_heads(mask, deterministic):
     check(Spec((0, 129, 31, 64), (100, 129, 0, 63), 4, 2, mask=mask, deterministic=deterministic, packed=True))
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("parts", [1, 2, 4])
+@pytest.mark.parametrize("packed", [False, True])
+def test_groups_that_are_split_into_units(parts, packed, deterministic):
+    lengths = (130, 0, 65), (100, 40, 200)
+    check(
+        Spec(*lengths, 8, 2, dim=40, mask="random", packed=packed, deterministic=deterministic, parts=parts, view=True)
+    )
+
+
+def test_a_group_that_is_split_has_the_same_bits_however_the_ctas_run():
+    problem = make(Spec((200,), (330,), 4, 1, dim=32, mask="causal", parts=4, deterministic=True))
+    ways = (Emulator(slots=1), Emulator(slots=5, schedule="random", seed=1, dispatch="permuted"))
+    first, second = (gradients(problem, emulator)[0] for emulator in ways)
+    assert all(torch.equal(first[name], second[name]) for name in ("dq", "dk", "dv"))
+
+
+@pytest.mark.parametrize(("tile_m", "tile_n"), [(64, 128), (128, 64), (128, 128)])
+@pytest.mark.parametrize("dim", [64, 96, 128])
+def test_split_groups_of_other_tiles(tile_m, tile_n, dim):
+    check(Spec((200,), (260,), 4, 1, dim=dim, tile_m=tile_m, tile_n=tile_n, mask="causal", parts=2), arch="sm_90a")
+
+
 @pytest.mark.parametrize("dim", [8, 24, 32, 40, 72, 96, 104, 128])
 def test_head_dims_between_the_padded_ones(dim):
     check(Spec((90,), (70,), 2, 1, dim=dim, mask="random", deterministic=True))

@@ -18,10 +18,10 @@ def test_every_row_of_every_sequence_and_head_once(tile_m, lengths, packed):
     m_blocks = -(-longest // tile_m)
     length = torch.tensor(lengths, dtype=torch.int32)
     begin = (length.cumsum(0) - length).to(torch.int32) if packed else torch.zeros_like(length)
-    blocks = SimpleNamespace(m_blocks=m_blocks, tile_m=tile_m)
+    blocks = SimpleNamespace(m_blocks=m_blocks, tile_m=tile_m, tile_n=64, backward=None)
     q = torch.zeros((sum(lengths), heads, 32) if packed else (batch, longest, heads, 32), dtype=torch.bfloat16)
     sequences = Sequences(begin, length, begin, length)
-    workspace = make_workspace(q, sequences, blocks)
+    workspace = make_workspace(q, q[..., :1, :], sequences, blocks, False)
     workspace.delta.zero_()
     grad = torch.rand((heads, sum(lengths)) if packed else (batch, heads, longest)) + 1
     subtract(grad, workspace, sequences, blocks, heads)

@@ -1,0 +1,37 @@
+"""Into how many units a group of query heads is split: fewer, longer CTAs, or more, shorter ones.
+
+NOTE [units] One CTA of the backward pass works for one tile of keys and one unit of query heads. A unit is a KV head's
+whole group, whose dK and dV then stay in the CTA's registers to the end; or, with `parts` of them, a part of the group:
+each part writes its float32 sums apart (NOTE [sums of parts] of backward/parts.py), and postprocess adds them in the
+order of the parts. So dK and dV have the same bits in every run either way; but another number of parts has others,
+which is why it follows from the shapes alone and not from the device. Nothing about dQ changes: a query head belongs to
+one unit, so the CTAs that add to a dQ tile are those of one unit, still in the order of their positions.
+
+What it costs: 8 bytes · dim_padded for each key and each unit, written once and read once; with as many units as query
+heads that is twice the sums of dQ.
+"""
+
+from __future__ import annotations
+
+SLOTS = 132  # multiprocessors of an H100 and of an H200, each with one CTA
+PAIRS = 16  # (sequence, unit) pairs that are launched side by side where adds are ordered
+WAVES = 2  # waves of CTAs to have at least; and where adds are ordered, waves from which there are enough units
+ORDERED_WAVES = 16
+LEAST = 4  # tiles of queries that a part has at least, counting those of all its heads
+
+
+def parts_of(batch: int, heads_q: int, heads_kv: int, m_blocks: int, n_blocks: int, deterministic: bool) -> int:
+    """Units of each KV head: a divisor of the group, 1 for none.
+
+    Atomic adds: the fewest that make two waves of CTAs, which lets the short ones fill what the long ones leave.
+    Ordered adds: also as many units as are launched side by side, so that few of the CTAs in flight share a dQ tile.
+    """
+    group, ctas = heads_q // max(heads_kv, 1), batch * heads_kv * n_blocks
+    parts = 1
+    for more in (p for p in range(2, group + 1) if group % p == 0):
+        few_ctas = parts * ctas < WAVES * SLOTS * 31 // 32
+        few_units = deterministic and batch * heads_kv * parts < PAIRS and parts * ctas < ORDERED_WAVES * SLOTS
+        if not (few_ctas or few_units) or group // more * m_blocks < LEAST:
+            break
+        parts = more
+    return parts
