@@ -83,6 +83,13 @@ def _add_run(sub) -> None:
     add("--seed", type=int, default=0, help="the same seed draws the same cases (0)")
     add("--size", choices=("small", "medium", "large"), default="medium", help="sizes of the cases (medium)")
     add("--repeats", type=_positive, default=3, help="runs of each case that must agree bit for bit (3)")
+    add(
+        "--repeats-deterministic",
+        type=_positive,
+        default=0,
+        metavar="R",
+        help="of cases that promise the same bits (3)",
+    )
     add("--workers", type=_positive, help="processes (one per core; at most 16)")
     add("--seconds", type=float, default=0.0, help="stop drawing after so many seconds")
     add("--corpus", default="corpus/regressions", metavar="DIR", help="known failures, and where new ones are saved")

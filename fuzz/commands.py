@@ -26,6 +26,7 @@ def run(options: argparse.Namespace) -> int:
         seed=options.seed,
         size=options.size,
         repeats=options.repeats,
+        repeats_deterministic=options.repeats_deterministic,
         files=_files(options),
         corpus=options.corpus,
         folder=options.folder,

@@ -37,6 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--fuzz-size", default="medium", choices=("small", "medium", "large"), help="sizes of the cases (medium)")
     add("--fuzz-repeats", type=int, default=3, metavar="R", help="runs of each case that must agree bit for bit (3)")
     add(
+        "--fuzz-repeats-deterministic", type=int, default=0, metavar="R", help="of cases that promise the same bits (3)"
+    )
+    add(
         "--fuzz-corpus",
         default="corpus/regressions",
         metavar="DIR",
@@ -161,6 +164,7 @@ def _settings(config: pytest.Config) -> Any:
         seed=option("--fuzz-seed"),
         size=option("--fuzz-size"),
         repeats=option("--fuzz-repeats"),
+        repeats_deterministic=option("--fuzz-repeats-deterministic"),
         files=tuple(os.path.abspath(file) for file in option("--fuzz-target-file")),
         corpus=option("--fuzz-corpus"),
         folder=folder,

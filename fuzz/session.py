@@ -27,7 +27,7 @@ from fuzz.related import as_plain
 from fuzz.runner import Runner
 from fuzz.signature import explains, look_alike, root, signature
 from fuzz.targets.registry import load, targets
-from fuzz.targets.target import Device, Partial, Target, refusal
+from fuzz.targets.target import Device, Partial, Target, Varying, refusal
 from fuzz.verdict import Signature, Verdict, summary
 
 LANE_CASES = 25  # the least, and the most, cases of a lane: the unit of work that a worker takes
@@ -46,6 +46,7 @@ class Settings(msgspec.Struct, frozen=True):
     seed: int = 0
     size: str = "medium"
     repeats: int = 3
+    repeats_deterministic: int = 0  # of cases whose target promises the same bits; 0 = as the others
     files: tuple[str, ...] = ()
     corpus: str = "corpus/regressions"
     folder: str = ""
@@ -58,6 +59,8 @@ class Settings(msgspec.Struct, frozen=True):
             raise ValueError(f"size: must be one of {', '.join(strategies.SIZES)}, got {self.size!r}")
         if self.cases < 1:
             raise ValueError(f"cases: must be at least 1, got {self.cases}")
+        if self.repeats_deterministic < 0:
+            raise ValueError(f"repeats_deterministic: must be at least 0, got {self.repeats_deterministic}")
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -265,7 +268,15 @@ class Worker:
 
 def cases_of(under_test: Target, wanted: Settings):
     """The strategy of a session for one target."""
-    return strategies.cases(under_test, strategies.SIZES[wanted.size], wanted.repeats)
+    drawn = strategies.cases(under_test, strategies.SIZES[wanted.size], wanted.repeats)
+    if not wanted.repeats_deterministic:
+        return drawn
+
+    def repeated(case: Case) -> Case:
+        often = under_test.deterministic and not (isinstance(under_test, Varying) and under_test.may_differ(case))
+        return msgspec.structs.replace(case, repeats=wanted.repeats_deterministic) if often else case
+
+    return drawn.map(repeated)
 
 
 def standing(lane: Lane, under_test: Target) -> tuple[Case, ...]:

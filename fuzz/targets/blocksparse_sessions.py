@@ -1,8 +1,9 @@
 """Which kernels a session of `blocksparse` draws: tens for a thousand cases, though thousands could be compiled.
 
 A compile costs seconds, so dtype, head dim and softcap each bring one or two choices of tiles, mask and determinism
-with them, laid out so that every pair of choices occurs. What costs no compile (layout of the lists, schedule; on the
-emulator the number of resident CTAs and the order of warps) varies freely.
+with them, laid out so that every pair of choices occurs up to head dim 128. Larger dims have one kernel each: tiles of
+64 keys and bits. What costs no compile (layout of the lists, schedule; on the emulator the number of resident CTAs and
+the order of warps) varies freely.
 """
 
 from __future__ import annotations
@@ -11,23 +12,39 @@ from itertools import product
 from typing import Any
 
 from fuzz.targets.blocksparse_blocks import LISTS, SCHEDULES, expressible
-from kernels.blocksparse.variant import PADDED_DIMS, padded_dim
+from kernels.blocksparse.variant import LARGEST_DIM, PADDED_DIMS, padded_dim
 from oracles.problem import Problem
 
-_TILES = ((128, 128), (64, 64), (64, 128), (128, 64))
+
+# Another mask kind than bits, by dtype and padded dim.
+_SPECIAL = {
+    ("bfloat16", 0): "intervals",
+    ("bfloat16", 1): "intervals",
+    ("bfloat16", 2): "band",
+    ("bfloat16", 3): "band",
+    ("float16", 1): "intervals",
+    ("float16", 3): "band",
+}
 
 
 def kernels_for(problem: Problem) -> list[dict[str, Any]]:
-    """The choices of tiles, mask and determinism for a problem: each is one forward and one backward kernel."""
+    """The choices of tiles, mask and determinism for a problem: each is one forward and one backward kernel.
+
+    A dtype and a padded dim share tile_m, so that they share a preprocess kernel; a capped kernel has the tiles of the
+    uncapped one, and with them its postprocess kernel.
+    """
     at = PADDED_DIMS.index(padded_dim(problem.dim))
     half = problem.dtype == "float16"
-    if problem.softcap:
-        return [_kernel(at + 2 * half + 1, "bits", not half)]
-    first = [_kernel(at + half, "bits", half), _kernel(at + half + 2, "bits", not half)]
-    special = "band" if half else "intervals"
-    if expressible(problem, special):
-        first[1] = _kernel(at + half + 2, special, not half)
-    return first[: 1 if half and first[1]["mask"] == "bits" else 2]
+    tile_m = (128, 64)[(at + half) % 2]
+    if problem.dim > LARGEST_DIM[128]:
+        return [_kernel(tile_m, 64, "bits", bool(problem.softcap) == half)]
+    tile_n = (128, 64)[(at // 2 + half) % 2]
+    capped, ordered = bool(problem.softcap), half == (at in (0, 3))
+    first = _kernel(tile_m, tile_n, "bits", ordered != capped)
+    special = _SPECIAL.get((problem.dtype, at))
+    if capped or special is None or not expressible(problem, special):
+        return [first]
+    return [first, _kernel(tile_m, tile_n, special, not ordered)]
 
 
 def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], ...]:
@@ -45,6 +62,5 @@ def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], .
     return tuple(kernel | choice for kernel, choice in product(kernels_for(problem), free))
 
 
-def _kernel(tiles: int, mask: str, deterministic: bool) -> dict[str, Any]:
-    tile_m, tile_n = _TILES[tiles % len(_TILES)]
+def _kernel(tile_m: int, tile_n: int, mask: str, deterministic: bool) -> dict[str, Any]:
     return {"tile_m": tile_m, "tile_n": tile_n, "mask": mask, "deterministic": deterministic}

@@ -50,10 +50,12 @@ _SUPPORT = Support(
     dtypes=("bfloat16", "float16"),
     layouts=("padded", "packed"),
     softcap=True,
-    dim=(8, 128, 8),
+    dim=(8, 256, 8),
+    dim_often=128,
     dim_v_differs=False,
     lse=True,
 )
+CROWD = 320  # tiles of 128 keys: a GPU of 148 multiprocessors holds two CTAs on each at most
 _KNOWN = {
     "tile_m": TILES,
     "tile_n": TILES,
@@ -82,6 +84,7 @@ class BundledBlockSparse(AutogradTarget):
         self.support = _SUPPORT
         self.numerics = FUSED
         too_large = Rule("tiles that do not fit the architecture's shared memory", lambda case: not self._fits(case))
+        self.crowd = CROWD if device == "cuda" else 0
         self.rules = (*_RULES, *blocksparse_partial.rules(device == "emulator"), too_large)
         self.variants = (default_variant(),)
         # A row's rescaling waits for its warp's other rows, whose keys may be later ones: same value, other rounding.
@@ -182,12 +185,6 @@ class BundledBlockSparse(AutogradTarget):
         """O and LSE."""
         p, options = case.problem, default_variant() | case.variant
         device = tensors.q.device
-        given = {}
-        if p.layout == "packed":
-            given = {"cu_seqlens_q": cumulative(p.lengths_q), "cu_seqlens_k": cumulative(p.lengths_k)}
-        elif p.ragged:
-            given = {"lengths_q": p.lengths_q, "lengths_k": p.lengths_k}
-        lengths = {name: torch.tensor(x, dtype=torch.int32, device=device) for name, x in given.items()}
         return _kernel(self.mutant)(
             tensors.q,
             tensors.k,
@@ -196,7 +193,7 @@ class BundledBlockSparse(AutogradTarget):
             scale=p.scale,
             softcap=p.softcap,
             deterministic=bool(options["deterministic"]),
-            **lengths,
+            **_lengths_on(p, device),
         )
 
     def script_call(self, case: Case) -> Text:
@@ -354,6 +351,17 @@ def _devices() -> tuple[Device, ...]:
 @functools.lru_cache(maxsize=1)
 def _blocks_on(case: Case, device: torch.device) -> BlockSparse:
     return blocks_of(case).to(device)
+
+
+@functools.lru_cache(maxsize=1)
+def _lengths_on(p: Problem, device: torch.device) -> dict[str, Tensor]:
+    """The same tensors for all repeats of a case: with others its lists would be checked again."""
+    given: dict[str, tuple[int, ...]] = {}
+    if p.layout == "packed":
+        given = {"cu_seqlens_q": cumulative(p.lengths_q), "cu_seqlens_k": cumulative(p.lengths_k)}
+    elif p.ragged:
+        given = {"lengths_q": p.lengths_q, "lengths_k": p.lengths_k}
+    return {name: torch.tensor(x, dtype=torch.int32, device=device) for name, x in given.items()}
 
 
 @functools.cache

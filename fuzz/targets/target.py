@@ -71,6 +71,7 @@ class Support:
     scale: bool = True
     gqa: bool = True
     dim: tuple[int, int, int] = (1, 256, 1)  # least, most, step
+    dim_often: int = 256  # larger ones are drawn about once in 16
     dim_v_differs: bool = True
     zero_lengths: bool = True
     strides: bool = True  # anything but contiguous, aligned tensors
@@ -146,6 +147,16 @@ class Tuned(Protocol):
 
     def variants_for(self, problem: Problem) -> tuple[dict[str, str | int | bool], ...]:
         """What a session draws the variant of a case of `problem` from; at least one."""
+
+
+@runtime_checkable
+class Crowded(Protocol):
+    """A target whose CTAs wait for one another: some cases of a session need more of them than are resident at once.
+
+    crowd  so many tiles of 128 keys, over all sequences and KV heads, are more than the device holds; 0: no such cases
+    """
+
+    crowd: int
 
 
 @runtime_checkable

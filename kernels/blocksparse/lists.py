@@ -16,6 +16,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from kernels.blocksparse.schedule import Schedule
 
+AT_ONCE = 1 << 18  # elements that travel between devices in one copy
 OPEN = (1 << 30) - 1  # a band's side without a limit; positions are smaller
 
 T = TypeVar("T")
@@ -207,8 +208,26 @@ class BlockSparse:
         return self.forward.partial.index.device
 
     def to(self, device: torch.device | str) -> BlockSparse:
-        """A copy with every tensor on that device."""
-        return _map(self, lambda tensor: tensor.to(device))
+        """A copy with every tensor on that device; all at once where they are small, as each wait for a GPU costs."""
+        if self.device.type == torch.device(device).type or self.elements > AT_ONCE:
+            return _map(self, lambda tensor: tensor.to(device))
+        return self._at_once(device)
+
+    def _at_once(self, device: torch.device | str) -> BlockSparse:
+        tensors = self._tensors()
+        whole = torch.cat([x.reshape(-1).to(torch.int64) for x in tensors]).to(device)
+        pieces = iter(whole.split([x.numel() for x in tensors]))
+        return _map(self, lambda tensor: next(pieces).view(tensor.shape).to(tensor.dtype, copy=True))
+
+    @property
+    def elements(self) -> int:
+        """Of all tensors."""
+        return sum(tensor.numel() for tensor in self._tensors())
+
+    def _tensors(self) -> list[Tensor]:
+        found: list[Tensor] = []
+        _map(self, lambda tensor: found.append(tensor) or tensor)
+        return found
 
 
 @dataclass(frozen=True, eq=False)
