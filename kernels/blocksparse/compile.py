@@ -56,6 +56,12 @@ def export(variant: Variant, arch: str, folder: str | Path, seams: Seams = NO_SE
 
 
 def _kernel(variant: Variant, arch: str, seams: Seams) -> Any:
+    if variant.products == "wgmma":
+        if arch != "sm_90a":
+            raise ValueError(f"variant.products is 'wgmma', which only sm_90a has, not {arch}")
+        from kernels.blocksparse.hopper.forward import HopperForward
+
+        return HopperForward(variant, seams)
     if variant.kind == "forward":
         from kernels.blocksparse.forward import Forward
 

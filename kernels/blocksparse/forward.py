@@ -34,7 +34,7 @@ class Forward:
         seams.check(self.SEAMS, "the forward kernel")
         self.variant, self.tuning = variant, forward_tuning(variant)
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
-        self.threads = 32 * self.tuning.warps
+        self.threads = self.tuning.threads(variant)
         self.keep_keys = seams.pick("keep_keys", steps.keep_keys)
         self.correction = seams.pick("correction", steps.correction)
         self.key_offset = seams.pick("key_offset", steps.key_offset)
@@ -313,19 +313,8 @@ class Forward:
     @cute.jit
     def finish(self, warps, thread, copy, sO, acc_o, row_ref, row_sum, to_log2, o, lse_row, rows_left) -> None:
         """Normalise and write O through shared memory, and the log-sum-exp."""
-        acc_o_mn = layouts.rows_columns(acc_o)
-        rows = MaskRows(warps, thread, (self.variant.tile_m, 32)).row
-        lse = self.lse_of
-        for i in cutlass.range_constexpr(cute.size(row_sum)):
-            total = mma.quad_sum(row_sum[i])
-            factor = self.inverse_of(total)
-            acc_o_mn[i, None] = acc_o_mn[i, None].load() * factor
-            if (thread % 4 == 0) & (rows[i] < rows_left):
-                value = -Float32.inf
-                if total != 0.0:
-                    value = lse(row_ref[i] * to_log2, total)
-                cute.make_tensor(lse_row + rows[i], cute.make_layout(1))[0] = value
-
+        rows = MaskRows(warps, thread, (self.variant.tile_m, 32))
+        self.normalise(thread, rows, layouts.rows_columns(acc_o), row_ref, row_sum, to_log2, lse_row, rows_left)
         values = cute.make_rmem_tensor_like(acc_o, self.dtype)
         values.store(acc_o.load().to(self.dtype))
         to_shared = cute.make_tiled_copy_C(cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype), warps)
@@ -335,6 +324,20 @@ class Forward:
         cute.copy(to_shared, thread_copy.retile(values), thread_copy.partition_D(sO))
         cute.arch.sync_threads()
         copy.store(sO, o[0], o[1], rows_left)
+
+    @cute.jit
+    def normalise(self, thread, mask_rows: MaskRows, acc_o_mn, row_ref, row_sum, to_log2, lse_row, rows_left) -> None:
+        """Divide the rows of O by their sums, and write their log-sum-exp."""
+        rows, lse = mask_rows.row, self.lse_of
+        for i in cutlass.range_constexpr(cute.size(row_sum)):
+            total = mma.quad_sum(row_sum[i])
+            factor = self.inverse_of(total)
+            acc_o_mn[i, None] = acc_o_mn[i, None].load() * factor
+            if (thread % 4 == 0) & (rows[i] < rows_left):
+                value = -Float32.inf
+                if total != 0.0:
+                    value = lse(row_ref[i] * to_log2, total)
+                cute.make_tensor(lse_row + rows[i], cute.make_layout(1))[0] = value
 
 
 @cute.jit

@@ -216,6 +216,13 @@ def load_words(w: Work, entry: Int32, slot: Int32, first_key: Int32, first_colum
 @cute.jit
 def prepare(w: Work, acc_s: cute.Tensor, entry: Int32, first_key: Int32) -> None:
     """Cap and mask the scores of a step, and bring the rows' references up to date with them."""
+    mask_scores(w, acc_s, entry, first_key)
+    rescale(w, layouts.rows_columns(acc_s))
+
+
+@cute.jit
+def mask_scores(w: Work, acc_s: cute.Tensor, entry: Int32, first_key: Int32) -> None:
+    """Cap the scores of a step, and replace those that its mask forbids."""
     if cutlass.const_expr(w.variant.softcap):
         acc_s.store(tanh(acc_s.load() * w.to_tanh))
     acc_s_mn = layouts.rows_columns(acc_s)
@@ -224,7 +231,6 @@ def prepare(w: Work, acc_s: cute.Tensor, entry: Int32, first_key: Int32) -> None
     for _ in cutlass.range(masks.branch(masked)):
         keep(w.mask_rows, w.length_k - first_key)
         masks.apply(w.mask_rows, acc_s_mn, -Float32.inf)
-    rescale(w, acc_s_mn)
 
 
 @cute.jit

@@ -13,11 +13,11 @@ from functools import lru_cache
 
 from torch import Tensor
 
-from kernels.blocksparse.launcher import launch
+from kernels.blocksparse.launcher import arch_of, launch
 from kernels.blocksparse.lists import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
 from kernels.blocksparse.longest import even_share
 from kernels.blocksparse.seams import NO_HOST, Host
-from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, padded_dim
+from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, forward_products, padded_dim
 
 INT32_MAX = 2**31 - 1
 _KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"}
@@ -64,6 +64,7 @@ def forward(
     seams: Seams = NO_SEAMS,
     host: Host = NO_HOST,
     tuning: tuple[tuple[str, int], ...] = (),
+    products: str | None = None,
 ) -> None:
     """Compute o and lse on q's device and its current stream.
 
@@ -71,19 +72,24 @@ def forward(
     k, v     (batch, len_k, heads_kv, dim), or packed; heads_q is a multiple of heads_kv
     lse      float32 (batch, heads_q, len_q), or packed (heads_q, total_q), its last dim dense
     scale    positive; softcap: None, or positive
+    products of the variant; None: those that `forward_variant` takes for q's device
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
     softcap that is not positive and finite, and for too many tiles for one launch; checks nothing else.
     """
-    variant = forward_variant(q, blocks, softcap, tuning)
+    variant = forward_variant(q, blocks, softcap, tuning, products)
     values = forward_values(q, k, v, o, lse, sequences, blocks, scale=scale, softcap=softcap)
     if values:
         launch(variant, q.device, host.of(variant, values), seams)
 
 
 def forward_variant(
-    q: Tensor, blocks: BlockSparse, softcap: float | None = None, tuning: tuple[tuple[str, int], ...] = ()
+    q: Tensor,
+    blocks: BlockSparse,
+    softcap: float | None = None,
+    tuning: tuple[tuple[str, int], ...] = (),
+    products: str | None = None,
 ) -> Variant:
-    """The forward kernel that this problem needs."""
+    """The forward kernel that this problem needs. products: None for those that are fastest on q's device."""
     return _forward_variant(
         str(q.dtype).removeprefix("torch."),
         q.shape[-1],
@@ -91,15 +97,25 @@ def forward_variant(
         blocks.tile_n,
         mask_kind(blocks.mask),
         softcap is not None,
+        (forward_products(arch_of(q.device)) if q.device.type == "cuda" else "mma") if products is None else products,
         tuning,
     )
 
 
 @lru_cache(1024)
 def _forward_variant(
-    dtype: str, dim: int, tile_m: int, tile_n: int, mask: str, softcap: bool, tuning: tuple[tuple[str, int], ...]
+    dtype: str,
+    dim: int,
+    tile_m: int,
+    tile_n: int,
+    mask: str,
+    softcap: bool,
+    products: str,
+    tuning: tuple[tuple[str, int], ...],
 ) -> Variant:
-    return Variant("forward", dtype, padded_dim(dim), tile_m, tile_n, mask, softcap=softcap, tuning=tuning)
+    return Variant(
+        "forward", dtype, padded_dim(dim), tile_m, tile_n, mask, softcap=softcap, products=products, tuning=tuning
+    )
 
 
 def forward_values(

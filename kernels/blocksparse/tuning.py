@@ -5,6 +5,7 @@ A table, so that another architecture or a faster shape is one more row; `Varian
 
 from dataclasses import dataclass, fields
 
+from kernels.blocksparse.hopper.tuning import HopperTuning, hopper_tuning
 from kernels.blocksparse.variant import Variant
 
 
@@ -27,6 +28,10 @@ class ForwardTuning:
     q_in_registers: int
     pipelined: int = 0
     ctas: int = 1
+
+    def threads(self, variant: Variant) -> int:
+        """Of a CTA."""
+        return 32 * self.warps
 
     def shared_bytes(self, variant: Variant) -> int:
         """Shared memory of one CTA."""
@@ -54,8 +59,10 @@ _FORWARD = {
 }
 
 
-def forward_tuning(variant: Variant) -> ForwardTuning:
+def forward_tuning(variant: Variant) -> ForwardTuning | HopperTuning:
     """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
+    if variant.products == "wgmma":
+        return hopper_tuning(variant)
     names = [field.name for field in fields(ForwardTuning)]
     values = dict(zip(names, _FORWARD[variant.dim_padded, variant.tile_m], strict=False))
     overrides = dict(variant.tuning)

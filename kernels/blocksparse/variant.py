@@ -21,6 +21,7 @@ TILES = (64, 128)
 # tile_n → the head dim up to which its gradients fit into registers: NOTE [large dims] of backward/tiling.py
 LARGEST_DIM = {64: 256, 128: 128}
 MASKS = ("none", "bits", "intervals", "band")
+PRODUCTS = ("mma", "wgmma")
 ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
 
@@ -36,6 +37,7 @@ class Variant:
                     packed words; intervals: bounds per row; band: left and right around a diagonal, from scalars
     deterministic   backward: ordered adds to dQ
     softcap         scores are cap · tanh(score / cap)
+    products        forward: mma: mma.sync of a warp, on every arch; wgmma: of a warpgroup, on sm_90a
     tuning          overrides of the defaults of `kernels.blocksparse.tuning`, as sorted (name, value) pairs
 
     Fields that a kind does not read must keep their defaults, so that equal kernels have equal variants.
@@ -49,6 +51,7 @@ class Variant:
     mask: str = "none"
     deterministic: bool = False
     softcap: bool = False
+    products: str = "mma"
     tuning: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
@@ -59,11 +62,14 @@ class Variant:
             ("tile_m", TILES),
             ("tile_n", TILES),
             ("mask", MASKS),
+            ("products", PRODUCTS),
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"variant.{name} is {getattr(self, name)!r}; it must be one of {allowed}")
         if self.deterministic and self.kind != "backward":
             raise ValueError(f"variant.deterministic is for the backward kernel, not for {self.kind}")
+        if self.products != "mma" and self.kind != "forward":
+            raise ValueError(f"variant.products {self.products} is for the forward kernel, not for {self.kind}")
         if tuple(sorted(self.tuning)) != self.tuning:
             raise ValueError(f"variant.tuning must be sorted (name, value) pairs, not {self.tuning!r}")
 
@@ -72,12 +78,18 @@ class Variant:
         """A readable name, unique among variants, that is a C identifier."""
         short = {"bfloat16": "bf16", "float16": "fp16"}[self.dtype]
         parts = [self.kind, short, f"d{self.dim_padded}", f"m{self.tile_m}", f"n{self.tile_n}", self.mask]
-        parts += ["det"] * self.deterministic + ["cap"] * self.softcap + [f"{key}{value}" for key, value in self.tuning]
+        parts += ["det"] * self.deterministic + ["cap"] * self.softcap
+        parts += [self.products] * (self.products != "mma") + [f"{key}{value}" for key, value in self.tuning]
         return "_".join(parts)
 
     def with_tuning(self, **values: int) -> "Variant":
         """This variant with these overrides added to the ones that it has."""
         return dataclasses.replace(self, tuning=tuple(sorted({**dict(self.tuning), **values}.items())))
+
+
+def forward_products(arch: str) -> str:
+    """The products of the forward kernel that are the fastest on an arch."""
+    return "mma"
 
 
 def padded_dim(dim: int) -> int:

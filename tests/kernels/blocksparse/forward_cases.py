@@ -51,6 +51,7 @@ class Case:
     spread: float = 1.0
     seed: int = 0
     tuning: tuple[tuple[str, int], ...] = field(default=())
+    products: str | None = None
 
     def __str__(self) -> str:
         parts = [f"{k}={v}" for k, v in self.__dict__.items() if v != getattr(type(self), k, None)]
@@ -74,7 +75,7 @@ class Problem:
 
     @property
     def variant(self) -> Variant:
-        return launch.forward_variant(self.q, self.blocks, self.case.softcap, self.case.tuning)
+        return launch.forward_variant(self.q, self.blocks, self.case.softcap, self.case.tuning, self.case.products)
 
     def values(self) -> list[launch.Value]:
         return launch.forward_values(
@@ -101,6 +102,7 @@ class Problem:
             scale=self.scale,
             softcap=self.case.softcap,
             tuning=self.case.tuning,
+            products=self.case.products,
         )
 
 

@@ -1,0 +1,109 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""The loop of a multiplying warpgroup over the key steps of its 64 query rows.
+
+While step s goes through its softmax, the product of step s - 1 with V runs; the scores of step s were issued before
+it. So the tensor cores work during a warpgroup's exponentials, and the other warpgroup fills what is left.
+"""
+
+import cutlass
+from cutlass import Boolean, Float32, Int32, cute
+from cutlass.cute.nvgpu import warpgroup
+
+from kernels.blocksparse.common import layouts, masks, mma
+from kernels.blocksparse.common.lists import listed
+from kernels.blocksparse.forward_steps import LAG, exponentials, load_words, mask_scores, slot_of
+from kernels.blocksparse.hopper import buffers, products
+
+
+@cute.jit
+def multiply_steps(w) -> None:
+    """All steps of the walk: acc_o, row_ref and row_sum from zero to their ends."""
+    step = w.tuning.step
+    pieces = w.variant.tile_n // step
+    n_steps = w.walk.entries * pieces
+    rounded = cute.make_rmem_tensor_like(w.acc_s, w.dtype)
+    if n_steps > 0:
+        key = listed(w.walk, Int32(0)) * w.variant.tile_n
+        slot = slot_of(w, Int32(0))
+        block_next, slot_next = Int32(0), slot_of(w, Int32(1) // pieces)
+        if n_steps > 1:
+            block_next = listed(w.walk, Int32(1) // pieces)
+        load_words(w, Int32(0), slot, key, Int32(0))
+        buffers.wait_full(w.buffers_k, Int32(0))
+        issue_scores(w, Int32(0))
+        warpgroup.wait_group(0)
+        buffers.release(w.buffers_k, Int32(0))
+        mask_scores(w, w.acc_s, Int32(0), key)
+        advance(w)
+        rounded.store(exponentials(w, w.acc_s).load())
+
+        for s in cutlass.range(1, n_steps):
+            key, slot = block_next * w.variant.tile_n + s % pieces * step, slot_next
+            # the next block, and the mask's words: on their way while this step computes
+            if s + 1 < n_steps:
+                block_next = listed(w.walk, (s + 1) // pieces)
+            slot_next = slot_of(w, (s + 1) // pieces)
+            load_words(w, s // pieces, slot, key, s % pieces * step)
+            buffers.wait_full(w.buffers_k, s)
+            issue_scores(w, s)
+            buffers.wait_full(w.buffers_v, s - 1)
+            issue_values(w, rounded, s - 1)
+            warpgroup.wait_group(1)
+            buffers.release(w.buffers_k, s)
+            mask_scores(w, w.acc_s, s // pieces, key)
+            moved = advance(w)
+            probabilities = exponentials(w, w.acc_s)
+            warpgroup.wait_group(0)
+            buffers.release(w.buffers_v, s - 1)
+            rounded.store(probabilities.load())
+            rescale_output(w, moved)
+
+        buffers.wait_full(w.buffers_v, n_steps - 1)
+        warpgroup.fence()
+        issue_values(w, rounded, n_steps - 1)
+        warpgroup.wait_group(0)
+
+
+@cute.jit
+def issue_scores(w, s: Int32) -> None:
+    """Start Q · Kᵀ of a step."""
+    warpgroup.fence()
+    products.multiply(w.mma_s, w.acc_s, w.fragment_q, w.fragment_k[None, None, None, s % w.tuning.stages], False)
+
+
+@cute.jit
+def issue_values(w, rounded: cute.Tensor, s: Int32) -> None:
+    """Start O += P · V of a step. The caller has fenced since P and O were written."""
+    operand_p = layouts.as_operand_a(rounded)
+    products.multiply(w.mma_o, w.acc_o, operand_p, w.fragment_v[None, None, None, s % w.tuning.stages], True)
+
+
+@cute.jit
+def advance(w) -> Boolean:
+    """Bring the rows' references and sums up to date with the scores, as forward_steps.rescale does; O, which is being
+    added to, follows in `rescale_output`. Returns whether any row of the warp moved."""
+    acc_s_mn = layouts.rows_columns(w.acc_s)
+    row_ref, row_sum, factors, factor_of, finite_of = w.row_ref, w.row_sum, w.factors, w.correction, w.finite
+    n_rows = cute.size(row_ref)
+    row_max = cute.make_rmem_tensor(n_rows, Float32)
+    behind = Boolean(False)
+    for i in cutlass.range_constexpr(n_rows):
+        row_max[i] = mma.quad_max(acc_s_mn[i, None].load().reduce(cute.ReductionOp.MAX, row_ref[i], 0))
+        behind = behind | ((row_max[i] - row_ref[i]) * w.to_log2 > LAG)
+    moved = cute.arch.vote_any_sync(behind)
+    for _ in cutlass.range(masks.branch(moved)):
+        for i in cutlass.range_constexpr(n_rows):
+            factors[i] = factor_of(row_ref[i] * w.to_log2, finite_of(row_max[i]) * w.to_log2)
+            row_sum[i] = row_sum[i] * factors[i]
+            row_ref[i] = row_max[i]
+    return moved
+
+
+@cute.jit
+def rescale_output(w, moved: Boolean) -> None:
+    """Bring O up to date with the references, where `advance` moved any."""
+    acc_o_mn, factors = layouts.rows_columns(w.acc_o), w.factors
+    for _ in cutlass.range(masks.branch(moved)):
+        for i in cutlass.range_constexpr(cute.size(factors)):
+            acc_o_mn[i, None] = acc_o_mn[i, None].load() * factors[i]

@@ -1,0 +1,63 @@
+"""How the Hopper forward kernel is laid out on an SM; `Variant.tuning` overrides single entries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernels.blocksparse.variant import Variant
+
+WARPGROUP = 128  # threads
+ROWS = 64  # of a tile that one warpgroup multiplies
+SHARED = 232448  # bytes of shared memory that a CTA of sm_90 can have
+BARRIERS = 256  # bytes set aside for the barriers of the buffers
+
+
+@dataclass(frozen=True)
+class HopperTuning:
+    """How the kernel uses an SM; NOTE [buffers] of hopper/buffers.py.
+
+    step        keys at a time, a divisor of tile_n
+    stages      tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps
+    ctas        of an SM for which registers are limited
+    registers   of a thread that multiplies; 0: as many as the launch gives
+    """
+
+    step: int
+    stages: int
+    ctas: int = 1
+    registers: int = 0
+
+    def warpgroups(self, variant: Variant) -> int:
+        """Those that multiply; one more loads."""
+        return variant.tile_m // ROWS
+
+    def threads(self, variant: Variant) -> int:
+        """Of a CTA."""
+        return WARPGROUP * (1 + self.warpgroups(variant))
+
+    def shared_bytes(self, variant: Variant) -> int:
+        """Shared memory of one CTA."""
+        return 2 * variant.dim_padded * (variant.tile_m + 2 * self.stages * self.step) + BARRIERS
+
+
+def hopper_tuning(variant: Variant) -> HopperTuning:
+    """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
+    large = variant.dim_padded > 128
+    values = {
+        "step": 64 if large else variant.tile_n,
+        "stages": 2,
+        "ctas": 1,
+        "registers": 240 if variant.tile_m == 128 else 0,
+    }
+    overrides = dict(variant.tuning)
+    names = [field.name for field in fields(HopperTuning)]
+    if unknown := sorted(set(overrides) - set(names)):
+        raise ValueError(f"variant.tuning has {unknown}; the Hopper forward kernel knows {names}")
+    tuning = HopperTuning(**{**values, **overrides})
+    if variant.tile_n % tuning.step or tuning.step % 32 or tuning.stages not in (1, 2):
+        raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
+    if (size := tuning.ctas * tuning.shared_bytes(variant)) > SHARED:
+        raise ValueError(f"variant.tuning {tuning}: {size} bytes of shared memory; there are {SHARED}")
+    return tuning
