@@ -159,6 +159,7 @@ class HopperForward(Forward):
                 mask=mask,
                 mask_rows=mask_rows,
                 place=place,
+                group=group,
                 first_row=first_row,
                 rows_left=rows_left,
                 band_offset=band_offset,
