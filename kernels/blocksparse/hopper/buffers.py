@@ -6,7 +6,7 @@ NOTE [buffers] There are `stages` buffers of K and as many of V, and for each a 
 until the buffer is empty, copies its step's rows with cp.async, waits for them, fences them for the products, which
 read through another path (the async proxy), and says full. Buffers so fill independently of each other, as many loads
 on their way as there are buffers. `full` counts one arrival, `empty` one of each multiplying warp. Step s uses stage
-s % stages, for the (s // stages)-th time: a wait for `full` passes when that many phases have ended, parity (s // stages) & 1.
+s % stages, for the (s // stages)-th time: that is also the number of the phase of `full` that it waits for, by parity.
 """
 
 import cutlass

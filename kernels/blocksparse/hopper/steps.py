@@ -25,7 +25,7 @@ def multiply_steps(w) -> None:
     step = w.tuning.step
     pieces = w.variant.tile_n // step
     n_steps = w.walk.entries * pieces
-    if cutlass.const_expr(w.tuning.turns):
+    if cutlass.const_expr(w.tuning.turns):  # noqa: SIM102  (decided when the kernel is built)
         if w.group == 1:  # the first turn is the other's
             cute.arch.barrier_arrive(barrier_id=TURN, number_of_threads=2 * WARPGROUP)
     rounded = cute.make_rmem_tensor_like(w.acc_s, w.dtype)
