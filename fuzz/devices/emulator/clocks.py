@@ -5,6 +5,9 @@ after it. Barriers, fences with strong accesses, and release and acquire operati
 has it (a warp stands for its lanes: races between lanes of one warp are not seen). A row is [low, high, clocks…], with
 nothing but zeros outside low … high, so joining costs what is known and not the size of the grid.
 
+Where a kernel has asynchronous reads of shared memory (wgmma), every row has a second one K_PROXY bytes further: how
+far a warp is ordered after the others with a proxy fence on the way, as such a read needs it of an ordinary write.
+
 Rows: one per resident warp; the warp's last fence; what it has read strongly since (ordered by its next fence); one per
 barrier; one per memory location that orders others.
 """
@@ -65,7 +68,7 @@ def location_row(m, host, add):
 
 
 @njit
-def clear(r):
+def clear_one(r):
     for i in range(i64(r), i64(r + 8)):
         w64(r + 16 + 8 * i, 0)
     w64(r, 1 << 40)
@@ -73,8 +76,14 @@ def clear(r):
 
 
 @njit
-def join(to, source):
-    """to = the later of both, entity by entity."""
+def clear(m, r):
+    clear_one(r)
+    if m.k[st.K_PROXY]:
+        clear_one(r + m.k[st.K_PROXY])
+
+
+@njit
+def join_one(to, source):
     low, high = i64(source), i64(source + 8)
     if high <= low:
         return
@@ -91,6 +100,14 @@ def join(to, source):
 
 
 @njit
+def join(m, to, source):
+    """to = the later of both, entity by entity."""
+    join_one(to, source)
+    if m.k[st.K_PROXY]:
+        join_one(to + m.k[st.K_PROXY], source + m.k[st.K_PROXY])
+
+
+@njit
 def entity(m, w):
     return m.cta[w // m.k[st.K_WARPS], 6] * m.k[st.K_WARPS] + w % m.k[st.K_WARPS]
 
@@ -103,6 +120,20 @@ def tick(m, w):
 
 
 @njit
+def own(m, w):
+    """The warp's own clock."""
+    return i64(warp_row(m, w) + 16 + 8 * entity(m, w))
+
+
+@njit
+def proxy_fence(m, w):
+    """All that the warp is ordered after, it is now in the asynchronous proxy as well."""
+    if m.k[st.K_PROXY]:
+        join_one(warp_row(m, w) + m.k[st.K_PROXY], warp_row(m, w))
+        tick(m, w)
+
+
+@njit
 def begin(m, slot, position):
     """A CTA starts: its warps know nothing of others. Their clocks go on from those of the slot's last CTA."""
     warps = m.k[st.K_WARPS]
@@ -110,15 +141,17 @@ def begin(m, slot, position):
     first = position * warps
     for w in range(slot * warps, slot * warps + warps):
         for r in (warp_row(m, w), fence_row(m, w), pending_row(m, w)):
-            clear(r)
+            clear(m, r)
         r = warp_row(m, w)
-        w64(r, first)
-        w64(r + 8, first + warps)
-        for i in range(warps):
-            w64(r + 16 + 8 * (first + i), base)
+        for _ in range(2 if m.k[st.K_PROXY] else 1):
+            w64(r, first)
+            w64(r + 8, first + warps)
+            for i in range(warps):
+                w64(r + 16 + 8 * (first + i), base)
+            r += m.k[st.K_PROXY]
         tick(m, w)
     for number in range(16):
-        clear(barrier_row(m, slot, number))
+        clear(m, barrier_row(m, slot, number))
 
 
 @njit
@@ -131,22 +164,22 @@ def end(m, slot):
 
 @njit
 def arrive(m, w, number):
-    join(barrier_row(m, w // m.k[st.K_WARPS], number), warp_row(m, w))
+    join(m, barrier_row(m, w // m.k[st.K_WARPS], number), warp_row(m, w))
     tick(m, w)
 
 
 @njit
 def depart(m, w, number):
-    join(warp_row(m, w), barrier_row(m, w // m.k[st.K_WARPS], number))
+    join(m, warp_row(m, w), barrier_row(m, w // m.k[st.K_WARPS], number))
 
 
 @njit
 def fence(m, w):
     """What was read strongly before is ordered now, and strong writes that follow carry everything up to here."""
-    join(warp_row(m, w), pending_row(m, w))
-    clear(pending_row(m, w))
-    clear(fence_row(m, w))
-    join(fence_row(m, w), warp_row(m, w))
+    join(m, warp_row(m, w), pending_row(m, w))
+    clear(m, pending_row(m, w))
+    clear(m, fence_row(m, w))
+    join(m, fence_row(m, w), warp_row(m, w))
     tick(m, w)
 
 
@@ -154,7 +187,7 @@ def fence(m, w):
 def strong_read(m, w, host, acquire):
     r = location_row(m, host, False)
     if r:
-        join(warp_row(m, w) if acquire else pending_row(m, w), r)
+        join(m, warp_row(m, w) if acquire else pending_row(m, w), r)
 
 
 @njit
@@ -165,5 +198,5 @@ def strong_write(m, w, host, release, keeps):
     r = location_row(m, host, i64(source) < i64(source + 8))
     if r:
         if not keeps:
-            clear(r)
-        join(r, source)
+            clear(m, r)
+        join(m, r, source)

@@ -13,23 +13,28 @@ import numpy as np
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.decode_exchange import ExchangeFamilies
 from fuzz.devices.emulator.decode_memory import MemoryFamilies
+from fuzz.devices.emulator.decode_products import ProductFamilies
 from fuzz.devices.emulator.dispatch import NUMBERS, WIDTH
 from fuzz.devices.emulator.forms import FORMS
 from fuzz.devices.emulator.mma import MATRIX
 from fuzz.devices.emulator.operands import Program, Unimplemented
+from fuzz.devices.emulator.product_registers import uses
 from fuzz.devices.emulator.ptx import Instruction, Kernel, Module
 
 __all__ = ["Program", "Unimplemented", "decode"]
 
 
-class Decoder(MemoryFamilies, ExchangeFamilies):
+class Decoder(MemoryFamilies, ExchangeFamilies, ProductFamilies):
     """Decodes one kernel; the methods named `op_…` handle one family each."""
 
     def program(self) -> Program:
         starts = []
-        for i in self.kernel.instructions:
+        self.use = uses(self.kernel)
+        for index, i in enumerate(self.kernel.instructions):
             self.now = i
             starts.append(len(self.words))
+            if self.use.numbers:
+                self.touches(index)
             self.one(i)
         self.now = Instruction("ret", (), None, False, self.now.line if self.kernel.instructions else 0, "(end)")
         starts.append(len(self.words))
@@ -47,6 +52,7 @@ class Decoder(MemoryFamilies, ExchangeFamilies):
         return Program(
             self.kernel, code, constants, self.size, self.specials, self.places, self.source,
             self.shared, self.dynamic, self.local, params, self.granule, self.smallest, self.globals,
+            bool((code[:, 0] == op.PRODUCT).any()), len(self.use.numbers),
         )  # fmt: skip
 
     def one(self, i: Instruction) -> None:

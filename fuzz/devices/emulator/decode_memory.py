@@ -176,6 +176,8 @@ class MemoryFamilies(Operands):
 
     def op_fence(self, i: Instruction) -> None:
         parts = i.name.split(".")[1:]
+        if parts[:2] == ["proxy", "async"] and parts[2:] in ([], ["global"], ["shared::cta"], ["shared::cluster"]):
+            return self.emit(op.PROXY_FENCE) if parts[2:] != ["global"] else self.emit(op.NOTHING)
         if "proxy" in parts or not set(parts) <= {
             "acq_rel",
             "sc",
@@ -188,7 +190,7 @@ class MemoryFamilies(Operands):
             "fence",
         }:
             raise self.fail()
-        self.emit(op.FENCE, 0 if "cta" in parts else (2 if "sys" in parts else 1))
+        return self.emit(op.FENCE, 0 if "cta" in parts else (2 if "sys" in parts else 1))
 
     def op_membar(self, i: Instruction) -> None:
         self.emit(op.FENCE, {"cta": 0, "gl": 1, "sys": 2}[i.name.split(".")[-1]])

@@ -21,6 +21,10 @@ from fuzz.devices.emulator.vectors import DOUBLE, FLOAT, I1, I16, I32, I64, LANE
 
 WIDTH = 16  # int32 words of a micro-operation
 NUMBERS = {name: i for i, name in enumerate([*FORMS, *MATRIX])}
+PRODUCTS = {  # what a warpgroup's product is made of, see products.py
+    f"product_{name}": f"mma.sync.aligned.m16n8k16.row.col.{sums}.{kind}.{kind}.{sums}"
+    for name, kind, sums in (("bf16", "bf16", "f32"), ("f16", "f16", "f32"), ("f16_f16", "f16", "f16"))
+}
 STRAIGHT = len(NUMBERS)  # numbers from here on belong to the interpreter
 
 
@@ -238,4 +242,18 @@ def build() -> ir.Module:
     module = ir.Module("straight_line")
     for tainted in (False, True):
         _Loop(module, tainted).build()
+    for name in PRODUCTS:
+        _product(module, name)
     return module
+
+
+def _product(module: ir.Module, name: str) -> None:
+    """void product_KIND(int64 operands): one mma m16n8k16 on the registers whose addresses lie there, D, A, B and C."""
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64]), name)
+    entry, body = function.append_basic_block("entry"), function.append_basic_block("body")
+    b = ir.IRBuilder(entry)
+    b.branch(body)
+    b.position_at_end(body)
+    base = b.inttoptr(function.args[0], I64.as_pointer())
+    write_mma(b, PRODUCTS[name], lambda i: b.load(b.gep(base, [ir.Constant(I64, i)]), align=8))
+    b.ret_void()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from fuzz.devices.emulator import clocks
+from fuzz.devices.emulator import clocks, products
 from fuzz.devices.emulator import state as st
 from fuzz.devices.emulator.copies import complete
 from fuzz.devices.emulator.exchange import check_barrier
@@ -52,6 +52,7 @@ def start(m, slot, position):
         m.wrote[w] = 1
         m.spin[w, 2] = -1
         m.pending[w] = 0
+        products.begin(m, w)
         base = k[st.K_REGISTERS] + w * k[st.K_STRIDE]
         if k[st.K_CHECKS] & st.CHECK_UNINITIALISED:  # what nothing has written is no number, and true
             for j in range(0, k[st.K_STRIDE], 8):
@@ -125,6 +126,7 @@ def leave(m, w, lanes):
         m.k[st.K_FINISHED] += 1
         if m.k[st.K_CHECKS]:
             clocks.end(m, slot)
+        products.end(m, slot)
         m.cta[slot, 0] = -1
         for i in range(m.k[st.K_WARPS]):
             m.status[slot * m.k[st.K_WARPS] + i] = st.EMPTY

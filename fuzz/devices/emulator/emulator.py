@@ -35,7 +35,9 @@ class Emulator:
     strict      raise EmulationError when a run finds something; else the report says so
     checks      what is looked for: 'races', 'uninitialised', 'wrapped' (32-bit arithmetic that wrapped in an address);
                 bounds, alignment, barriers and deadlocks always are; 'unordered_adds' (beside 'races', and only when
-                asked for): atomic sums of floats whose order nothing fixes, for kernels that promise the same bits
+                asked for): atomic sums of floats whose order nothing fixes, for kernels that promise the same bits;
+                'warpgroups': registers of wgmma used before wait_group or without wgmma.fence, and warps of a
+                warpgroup that do not issue the same
     trace       keep a timeline of every launch in the report, see trace.py
     budget      micro-operations of a warp, summed over a launch, after which it counts as endless
     """

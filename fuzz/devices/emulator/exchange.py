@@ -222,4 +222,4 @@ def check_barrier(m, slot, number):
             else:
                 write_predicate(at, m.mask[w], 0xFFFFFFFF if value else 0)
     if m.k[st.K_CHECKS]:
-        clocks.clear(clocks.barrier_row(m, slot, number))
+        clocks.clear(m, clocks.barrier_row(m, slot, number))

@@ -22,6 +22,7 @@ from fuzz.devices.emulator.dispatching import leave, start
 from fuzz.devices.emulator.exchange import barrier, elect, match, redux, shuffle, vote
 from fuzz.devices.emulator.lanes import FAR, gather, put_down, reselect, reselect_group, spins, unpark
 from fuzz.devices.emulator.places import finding, operand
+from fuzz.devices.emulator.products import finish, product, touch
 from fuzz.devices.emulator.raw import ctz, s32, straight_line, straight_line_tainted, u32, w32, w64
 from fuzz.devices.emulator.taints import taint, taints_of
 from fuzz.devices.emulator.transfers import load, load_matrix, store, store_matrix
@@ -136,6 +137,11 @@ def run_warp(m, w, quantum):
         elif number == op.FENCE:
             if k[st.K_CHECKS]:
                 clocks.fence(m, w)
+        elif number == op.PROXY_FENCE:
+            if k[st.K_CHECKS]:
+                clocks.proxy_fence(m, w)
+        elif number == op.TOUCH:
+            touch(m, w, pc, c, act)
         elif number == op.SLEEP:
             m.pc[w] = pc + 1
             if executed >= quantum >> 3:
@@ -200,6 +206,14 @@ def run_warp(m, w, quantum):
                 redux(wb, cb, c, act)
             elif number == op.MATCH:
                 match(m, wb, cb, c, act)
+            elif number == op.PRODUCT:
+                product(m, w, pc, wb, cb, c)
+            elif number == op.PRODUCT_FENCE:
+                m.group[w, st.G_FENCES] += 1
+            elif number == op.PRODUCT_COMMIT:
+                m.group[w, st.G_COMMITTED] += 1
+            elif number == op.PRODUCT_WAIT:
+                finish(m, w, s32(c + 8))
             elif number == op.ELECT:
                 elect(wb, c, act, members & m.alive[w])
             elif number == op.BARRIER:

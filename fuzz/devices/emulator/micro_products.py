@@ -1,8 +1,8 @@
 """Micro-kernels of Hopper's products of a warpgroup (wgmma): one small kernel per shape, type, layout and option.
 
 Each copies its words into shared memory as they are, runs one wgmma on them by descriptor, and stores the accumulators.
-The matrices are whatever the descriptors make of those words: small numbers whose sums are exact in any order, so that a
-single element read from a wrong place shows; and once more, by type, random ones.
+The matrices are whatever the descriptors make of those words: small numbers whose sums are exact in any order, so that
+a single element read from a wrong place shows; and for each type random and special ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from fuzz.devices.emulator.micro_kernels import MicroKernel, entry
 WARPGROUP = 128
 NONE, SWIZZLE_128, SWIZZLE_64, SWIZZLE_32 = range(4)  # bits 62 and 63 of a descriptor
 PITCH = {NONE: 16, SWIZZLE_128: 128, SWIZZLE_64: 64, SWIZZLE_32: 32}  # bytes of a row of the swizzle's pattern
-A_BYTES = 8192  # of shared memory for A; B lies behind it
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,17 @@ class Matrix:
         else:  # columns of blocks as wide as the pattern, both halves of K of each
             usual = (16 * PITCH[self.swizzle], 8 * PITCH[self.swizzle])
         return tuple(x if given is None else given for x, given in zip(usual, (self.leading, self.stride), strict=True))  # type: ignore[return-value]
+
+    def size(self, rows: int) -> int:
+        """Bytes that hold it, with what lies before it in its pattern; a multiple of 2048."""
+        leading, stride = self.offsets(rows)
+        if self.swizzle == NONE:
+            end = rows // 8 * stride + 2 * leading
+        elif self.transposed:
+            end = -(-2 * rows // PITCH[self.swizzle]) * leading + 2 * stride
+        else:
+            end = rows // 8 * stride
+        return -(-(self.start + end) // 2048) * 2048
 
     def descriptor(self, rows: int) -> int:
         """All fields but the start address."""
@@ -73,8 +83,8 @@ class Product:
 
 def kernel(form: str, p: Product) -> MicroKernel:
     """A warpgroup's inputs are, per thread: its share of the image of shared memory, A's registers, C's registers."""
-    b_bytes = max(4096, 2048 * -(-p.n * 32 // 2048)) + (4096 if p.b.swizzle or p.b.start else 0)
-    image = ((A_BYTES if p.a else 0) + b_bytes) // WARPGROUP // 4
+    a_bytes = p.a.size(64) if p.a else 0
+    image = (a_bytes + p.b.size(p.n)) // WARPGROUP // 4
     n_a, n_d = 0 if p.a else 4, p.n // 2 if p.sums == "f32" else p.n // 4
     columns = image + n_a + n_d
     d = [f"%r{i}" for i in range(n_d)]
@@ -86,7 +96,7 @@ def kernel(form: str, p: Product) -> MicroKernel:
     lines += [f"ld.global.b32 {x}, [%a+{4 * (image + i)}];" for i, x in enumerate(a + d)]
     lines += ["fence.proxy.async; bar.sync 0;"]
     operands = []
-    for name, matrix, at, rows in (("%da", p.a, 0, 64), ("%db", p.b, A_BYTES if p.a else 0, p.n)):
+    for name, matrix, at, rows in (("%da", p.a, 0, 64), ("%db", p.b, a_bytes, p.n)):
         if matrix:
             lines += [f"add.s32 %x, %sa, {at + matrix.start}; shr.u32 %x, %x, 4; cvt.u64.u32 {name}, %x;"]
             lines += [f"or.b64 {name}, {name}, {matrix.descriptor(rows):#x};"]
@@ -116,8 +126,8 @@ def _inputs(p: Product, n_ab: int, n_d: int) -> np.ndarray:
     """uint32 (128, n_ab + n_d): words of A and B, then of C."""
     rng = np.random.default_rng([p.n, len(p.kind), len(p.data)])
     if p.data == "small":
-        ab = rng.integers(-7, 8, (WARPGROUP, 2 * n_ab))
-        c = rng.integers(-9, 10, (WARPGROUP, 2 * n_d))
+        ab = rng.integers(-7, 8, (WARPGROUP, 2 * n_ab)).astype(np.float64)
+        c = rng.integers(-9, 10, (WARPGROUP, 2 * n_d)).astype(np.float64)
     else:
         ab = rng.standard_normal((WARPGROUP, 2 * n_ab))
         c = rng.standard_normal((WARPGROUP, 2 * n_d))

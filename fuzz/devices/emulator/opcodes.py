@@ -31,6 +31,13 @@ CLOCK = BASE + 19  # 2 destination, 3 wide, 4 high half
 TRAP = BASE + 20
 MATCH = BASE + 21  # 2 mode (0 any, 1 all), 3 destination, 4 predicate or -, 5 value, 6 wide, 7 mask operand
 NOTHING = BASE + 22
+PRODUCT = BASE + 23  # wgmma: 2 table of D's and A's registers, 3 n, 4 flags, 5 scale-d, 6 and 7 descriptors of A and B,
+# 8 table of tracked registers or -, 9 how many
+PRODUCT_FENCE = BASE + 24
+PRODUCT_COMMIT = BASE + 25
+PRODUCT_WAIT = BASE + 26  # 2 groups that may stay pending
+PROXY_FENCE = BASE + 27  # generic accesses before it are seen by asynchronous ones after it
+TOUCH = BASE + 28  # 2 sources, if a move, 3… numbers of tracked registers, -1 at the end, see product_registers.py
 
 ABSENT = -(1 << 31)  # an operand that is not there
 
@@ -45,6 +52,10 @@ STRONG = 23  # relaxed, volatile, acquire, release: not racing with other strong
 ACQUIRE = 24
 RELEASE = 25
 HALF = 26  # 16-bit registers (kept zero-extended)
+
+# flags of a product
+PRODUCT_KIND = 0  # bits 0-1: bf16, f16, f16 with sums in f16
+A_REGISTERS, A_TRANSPOSED, B_TRANSPOSED, A_NEGATED, B_NEGATED = (1 << i for i in range(2, 7))
 
 GLOBAL, SHARED, LOCAL, PARAM, GENERIC, CONST = range(6)
 

@@ -32,6 +32,8 @@ class Program:
     local      bytes of local memory per thread
     granule    bytes of the smallest access to shared memory, at most 4
     smallest   the same for global memory
+    asynchronous  has instructions that read shared memory through the async proxy
+    tracked    registers that some instruction might use while a wgmma does, see product_registers.py
     """
 
     kernel: Kernel
@@ -48,6 +50,8 @@ class Program:
     granule: int
     smallest: int
     globals: list[Variable]
+    asynchronous: bool = False
+    tracked: int = 0
 
 
 SPECIALS = re.compile(
@@ -104,6 +108,13 @@ class Operands:
         for i, v in enumerate(self.globals):
             self.variables[v.name] = (SPACES[v.space], ((op.FIRST_SEGMENT + i) << op.SHIFT) + op.MIDDLE)
         self.param_places = {p.name: p for p in self.kernel.params}
+
+    def table(self, values: list[int]) -> int:
+        """Where int32 values lie among the constants, as bytes from their start."""
+        at = len(self.constant_data)
+        data = b"".join(v.to_bytes(4, "little", signed=True) for v in values)
+        self.constant_data += data.ljust(-(-len(data) // 128) * 128, b"\0")
+        return at
 
     def fail(self, why: str = "is not implemented") -> Unimplemented:
         i = self.now

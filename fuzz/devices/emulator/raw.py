@@ -24,13 +24,14 @@ intrinsic: Any = _intrinsic  # numba's own types describe what it sees, not what
 I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 
+PRODUCTS = ("product_bf16", "product_f16", "product_f16_f16")
 STRAIGHT_SOURCES = (
     "vectors", "approximate", "conversions", "forms_table", "forms_integers", "forms_moves", "forms_floats", "forms",
     "mma", "dispatch",
 )  # fmt: skip
 COMPILED_SOURCES = (
     "opcodes", "state", "raw", "clocks", "shadow", "places", "transfers", "atomics", "copies", "exchange", "lanes",
-    "taints", "dispatching", "interpreter",
+    "taints", "descriptors", "products", "dispatching", "interpreter",
 )  # fmt: skip
 
 
@@ -78,13 +79,16 @@ def _link() -> Any:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(_compiled()))
     engine.finalize_object()
-    for name in ("straight_line", "straight_line_tainted"):
+    for name in ("straight_line", "straight_line_tainted", *PRODUCTS):
         llvm.add_symbol(f"attnfuzz_{name}", engine.get_function_address(name))
     return engine
 
 
 FOLDER = cache_folder(STRAIGHT_SOURCES + COMPILED_SOURCES)  # numba's
 _engine = _link()  # owns the machine code
+product_bf16, product_f16, product_f16_f16 = (
+    types.ExternalFunction(f"attnfuzz_{name}", types.void(types.int64)) for name in PRODUCTS
+)
 _words = (types.int64,) * 5
 straight_line: Any = types.ExternalFunction("attnfuzz_straight_line", types.int64(*_words, types.int32))
 straight_line_tainted: Any = types.ExternalFunction(

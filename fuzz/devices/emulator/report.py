@@ -17,6 +17,9 @@ KIND_NAMES = (
     "too many copies in flight", "read of uninitialised memory", "race: two writes", "race: read of an unordered write",
     "race: write over an unordered read", "32-bit arithmetic wrapped in an address", "out of bounds of the parameters",
     "matrix instruction without all lanes", "barrier id above 15", "floating-point adds in no fixed order",
+    "shared memory read by wgmma without fence.proxy.async", "register of a wgmma used before wait_group",
+    "register of a wgmma used without wgmma.fence", "warps of a warpgroup at different wgmma",
+    "operand of a wgmma differs between lanes",
 )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ SPECIAL_NUMBERS = {
     "%lanemask_ge": 23, "%lanemask_gt": 24,
 }  # fmt: skip
 CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wrapped": st.CHECK_WRAPPED,
-          "unordered_adds": st.CHECK_ORDER}  # fmt: skip
+          "unordered_adds": st.CHECK_ORDER, "warpgroups": st.CHECK_WARPGROUP}  # fmt: skip
 EXPLORED = 64  # CTAs without a slot that are asked, after a deadlock, what they would write
 TRACED = 1 << 18  # slices of a timeline
 ZERO = 99  # %gridid, %cluster_ctaid, %cluster_ctarank, the w components
@@ -80,7 +80,8 @@ def execute(
     pieces = Pieces(
         registers=n * program.registers, snapshots=n * program.registers, shared=(slots + 1) * stride,
         local=n * 32 * max(program.local, 8), constants=len(program.constants), code=program.code.nbytes,
-        params=max(program.params, 8) + 8, scratch=1024, taints=n * (program.registers >> 5) + 128,
+        params=max(program.params, 8) + 8, scratch=4096, taints=n * (program.registers >> 5) + 128,
+        tracked=16 * n * program.tracked,
         **(_shadows(program, slots, warps, len(order), shared_size) if checks else {}),
     )  # fmt: skip
     pieces.array("constants")[:] = program.constants
@@ -105,12 +106,13 @@ def execute(
         "BLOCK_Y": launch.block[1], "BLOCK_Z": launch.block[2], "POLICY": SCHEDULES.index(emulator.schedule),
         "SEED": emulator.seed * 0x9E3779B97F4A7C15 % (1 << 63) | 1, "QUANTUM": 4096, "BUDGET": emulator.budget,
         "DYNAMIC": launch.shared, "CODE_SIZE": len(program.code), "SEGMENTS": len(segments), "LAST": -1,
-        "SPECIALS": len(specials),
+        "SPECIALS": len(specials), "TRACKED_REGISTERS": program.tracked,
         **{name.upper(): address for name, address in pieces.at.items()},
     }.items():  # fmt: skip
         k[getattr(st, f"K_{name}")] = value
     if checks:
         k[st.K_ROW_SIZE], k[st.K_SHARED_CELLS] = _row_size(len(order), warps), _cells(program, shared_size)
+        k[st.K_PROXY] = _row_count(slots, warps) * k[st.K_ROW_SIZE] if program.asynchronous else 0
         k[st.K_SHARED_GRANULE] = program.granule.bit_length() - 1
     k[st.K_CHECKS] = checks
     k[st.K_LAUNCH] = 1 + memory.launches % 126
@@ -147,10 +149,15 @@ def _row_size(ctas: int, warps: int) -> int:
     return 8 * (2 + ctas * warps)
 
 
+def _row_count(slots: int, warps: int) -> int:
+    """Vector clocks of a launch."""
+    return slots * (3 * warps + 16) + clocks.LOCATIONS
+
+
 def _shadows(program: Program, slots: int, warps: int, ctas: int, shared: int) -> dict[str, int]:
     """Bytes of the clocks and of shared memory's cells, by the names of `k`."""
     cells = _cells(program, shared) * slots
-    rows = slots * (3 * warps + 16) + clocks.LOCATIONS
+    rows = _row_count(slots, warps) * (1 + program.asynchronous)
     return {
         "rows": rows * _row_size(ctas, warps), "keys": 8 * clocks.LOCATIONS, "shared_writes": 8 * cells,
         "shared_reads": 4 * cells * warps,
@@ -178,6 +185,13 @@ def _finding(m: Machine, program: Program, launch: Launch, memory: Memory, index
         detail = f"barrier {address}: {row[st.C_VALUE]} threads, expected {size or 'a multiple of 32 that the CTA has'}"
     elif kind in (st.F_RACE_WW, st.F_RACE_WR, st.F_RACE_RW, st.F_UNORDERED):
         detail = f"{tensor}, with CTA {_place(launch, row[st.C_OTHER_CTA])} warp {row[st.C_OTHER_WARP]}"
+    elif kind == st.F_PROXY:
+        detail = f"{tensor}, written by warp {row[st.C_OTHER_WARP]}"
+    elif kind == st.F_WARPGROUP:
+        other = row[st.C_VALUE]
+        detail = f"warp {address} has not issued it" if other < 0 else f"another warp's: {program.source[other].text}"
+    elif kind == st.F_DESCRIPTOR:
+        detail = f"{address:#x} and {row[st.C_VALUE]:#x}"
     elif kind in (st.F_SYNC_MISSING, st.F_BARRIER_DIVERGED):
         detail = f"lanes {address:#010x}, of {row[st.C_VALUE]:#010x}"
     return Finding(

@@ -17,6 +17,7 @@ from numba import njit
 from fuzz.devices.emulator import clocks
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator import state as st
+from fuzz.devices.emulator.descriptors import holds
 from fuzz.devices.emulator.places import finding
 from fuzz.devices.emulator.raw import i64, u8, u32, w8, w32, w64
 
@@ -67,12 +68,61 @@ def note_shared(m, w, pc, lane, a, size, write, strong):
                 finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, 6] * warps + x)
         if write:
             if races:
+                if m.group[w, st.G_PENDING]:
+                    overwritten(m, w, pc, lane, g << lg, 1 << lg)
                 for x in range(warps):
                     if x != mine and u32(reads + (g * warps + x) * 4) > i64(block + 8 * x):
                         finding(m, st.F_RACE_RW, pc, w, lane, g << lg, size, 0, m.cta[slot, 6] * warps + x)
             w64(writes + 8 * g, age << 40 | (STRONG_SHARED if strong else 0) | mine << 32 | now)
         elif not strong:
             w32(reads + (g * warps + mine) * 4, now)
+
+
+@njit
+def overwritten(m, w, pc, lane, a, size):
+    """A write of shared memory that a product of the same warp may still be reading."""
+    k = m.k
+    group = w % k[st.K_WARPS] % 4 * 2
+    for i in range(m.group[w, st.G_PENDING]):
+        flags = m.products[w, i, 4]
+        for j in range(2):
+            if m.products[w, i, 8 + 2 * j] < a + size and a < m.products[w, i, 9 + 2 * j]:
+                first, last = (group, group + 2) if j == 0 else (0, m.products[w, i, 5] >> 3)
+                transposed = flags & (op.A_TRANSPOSED if j == 0 else op.B_TRANSPOSED)
+                if holds(m.products[w, i, 2 + j], transposed, first, last, a, a + size):
+                    finding(m, st.F_RACE_RW, pc, w, lane, a, size, 0, m.cta[w // k[st.K_WARPS], 6] * k[st.K_WARPS]
+                            + w % k[st.K_WARPS])  # fmt: skip
+                    return
+
+
+@njit
+def note_async_read(m, w, pc, lane, a, size):
+    """A read of shared memory in the asynchronous proxy: what was written there must be ordered before it, with a proxy
+    fence on the way."""
+    k = m.k
+    warps = k[st.K_WARPS]
+    slot, mine = w // warps, w % warps
+    first = 16 + 8 * m.cta[slot, 6] * warps
+    known = clocks.warp_row(m, w) + first
+    proxied = known + k[st.K_PROXY]
+    now = i64(known + 8 * mine)
+    age = m.cta[slot, 5]
+    lg = k[st.K_SHARED_GRANULE]
+    writes = k[st.K_SHARED_WRITES] + slot * k[st.K_SHARED_CELLS] * 8
+    reads = k[st.K_SHARED_READS] + slot * k[st.K_SHARED_CELLS] * warps * 4
+    races = k[st.K_CHECKS] & st.CHECK_RACES
+    for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
+        cell = i64(writes + 8 * g)
+        if cell >> 40 != age:
+            if k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
+                finding(m, st.F_UNINITIALISED, pc, w, lane, g << lg, size, 0, -1)
+        elif races:
+            x = cell >> 32 & 127
+            if i64(proxied + 8 * x) < (cell & LOW32):
+                ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
+                kind = st.F_PROXY if ordered else st.F_RACE_WR
+                finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, 6] * warps + x)
+        w32(reads + (g * warps + mine) * 4, now)
 
 
 @njit

@@ -19,6 +19,8 @@ intrinsic: Any = _intrinsic
 WATCHED = 256  # addresses that a spinning warp is watched for
 COPIES = 4096  # asynchronous copies in flight, per warp
 FINDINGS = 256
+PRODUCTS = 256  # wgmma in flight, per warp
+ISSUES = 64  # wgmma of a warpgroup that are remembered for its slower warps
 
 # name → inner dimensions; the outermost one is free: W resident warps, S slots, n micro-operations
 TABLES: dict[str, tuple[int, ...]] = {
@@ -46,6 +48,10 @@ TABLES: dict[str, tuple[int, ...]] = {
     "groups": (32,),  # (W) cp.async groups that each lane has committed
     "copies": (COPIES, 8),  # (W) pending: lane, group, to, from (host), bytes, source bytes, shared address, pc
     "pending": (),  # (W) how many
+    "group": (8,),  # (W) of wgmma, see below
+    # (W) in flight: group, pc, descriptors of A and B, flags, n, clock when issued, -, low and high of A, of B
+    "products": (PRODUCTS, 12),
+    "issues": (ISSUES, 4),  # (W, of a warpgroup's first) 1 + the issue's number, pc, descriptors
     "findings": (12,),  # (FINDINGS)
     "seen": (32,),  # (n) findings made already, by kind
     "reached": (),  # (n + 1) how often a warp came here, as differences: a stretch of micro-operations is two additions
@@ -57,18 +63,21 @@ TABLES: dict[str, tuple[int, ...]] = {
     "trace": (10,),
 }
 
+# columns of `group`: wgmma in flight; groups committed, known to be done; wgmma issued, the last one's pc; fences
+G_PENDING, G_COMMITTED, G_DONE, G_ISSUED, G_PC, G_FENCES = range(6)
+
 # entries of `k`
 (K_CODE, K_CONSTANTS, K_REGISTERS, K_STRIDE, K_WARPS, K_SLOTS, K_SHARED, K_SHARED_SIZE, K_SHARED_STRIDE, K_PARAMS,
  K_PARAMS_SIZE, K_LOCAL, K_LOCAL_SIZE, K_THREADS, K_GRID_X, K_GRID_Y, K_GRID_Z, K_BLOCK_X, K_BLOCK_Y, K_BLOCK_Z, K_CTAS,
  K_NEXT, K_FINISHED, K_SLEEPERS, K_FINDINGS, K_POLICY, K_SEED, K_QUANTUM, K_BUDGET, K_EXECUTED, K_CHECKS, K_DYNAMIC,
  K_SNAPSHOTS, K_LAST, K_CODE_SIZE, K_AGE, K_SEGMENTS, K_TRACE, K_SCRATCH, K_SPECIALS, K_ROWS, K_ROW_SIZE, K_KEYS,
  K_DROPPED, K_SHARED_GRANULE, K_SHARED_WRITES, K_SHARED_READS, K_SHARED_CELLS, K_LAUNCH, K_TAINTS, K_TRACE_SIZE,
- K_MEMORY, K_EXPLORE, K_WRITER, K_SIZE) = range(55)  # fmt: skip
+ K_MEMORY, K_EXPLORE, K_WRITER, K_PROXY, K_TRACKED, K_TRACKED_REGISTERS, K_SIZE) = range(58)  # fmt: skip
 
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY = range(5)
 
 # bits of K_CHECKS; bounds, alignment, barriers and deadlocks are always seen
-CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED, CHECK_ORDER = 1, 2, 4, 8
+CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED, CHECK_ORDER, CHECK_WARPGROUP = 1, 2, 4, 8, 16
 
 # columns of `segments`; S_WRITTEN: a byte for each of its bytes (memory.Written), 0 where all count as written
 S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
@@ -76,7 +85,7 @@ S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
 # what a finding is; the names that people read are in `report.py`
 (F_BOUNDS, F_ALIGN, F_UNMAPPED, F_SHARED_BOUNDS, F_BARRIER_DIVERGED, F_BARRIER_COUNT, F_SYNC_MISSING, F_TRAP, F_COPIES,
  F_UNINITIALISED, F_RACE_WW, F_RACE_WR, F_RACE_RW, F_WRAPPED, F_PARAM, F_UNCONVERGED,
- F_BARRIER_ID, F_UNORDERED) = range(18)  # fmt: skip
+ F_BARRIER_ID, F_UNORDERED, F_PROXY, F_IN_FLIGHT, F_NO_FENCE, F_WARPGROUP, F_DESCRIPTOR) = range(23)  # fmt: skip
 # columns of a finding
 (C_KIND, C_PC, C_CTA, C_WARP, C_LANE, C_ADDRESS, C_SIZE, C_OTHER_CTA, C_OTHER_WARP, C_OTHER_PC, C_VALUE,
  C_SPARE) = range(12)  # fmt: skip

@@ -266,8 +266,8 @@ def test_copies_arrive_only_when_they_are_waited_for():
 
 
 def test_an_unknown_instruction_is_an_error_with_its_place():
-    with pytest.raises(Unimplemented, match=r"wgmma.*PTX line \d+, kernel k"):
-        run("wgmma.fence.sync.aligned;", words(1))
+    with pytest.raises(Unimplemented, match=r"tcgen05.*PTX line \d+, kernel k"):
+        run("tcgen05.fence::before_thread_sync;", words(1))
 
 
 def test_a_launch_of_some_ctas_in_memory_that_does_not_exist():
