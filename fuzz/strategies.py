@@ -1,10 +1,10 @@
 """Hypothesis strategies that draw Cases for a target, inside what it declares to support, biased to boundaries.
 
 Sizes obey a budget of (query, key) pairs over all heads and sequences: lengths are drawn from what is left of it.
-NOTE [near-copies]: cases are built from `st.randoms()` and not from many small strategies. After each example Hypothesis
-tries five more, in which a drawn value is copied to another place of the same strategy; what follows such a place is
-mostly the least of every choice. `draw.sample` is made of such strategies: with one call of it two in five cases were
-near-copies that ended in zeros, so draw by `choice` and `randint` alone.
+NOTE [near-copies]: cases are built from `st.randoms()` and not from many small strategies. After each example
+Hypothesis tries five more, in which a drawn value is copied to another place of the same strategy; what follows such a
+place is mostly the least of every choice. `draw.sample` is made of such strategies: with one call of it two in five
+cases were near-copies that ended in zeros, so draw by `choice` and `randint` alone.
 Long random material (token rows, block grids, intervals) comes from one drawn seed: Hypothesis's bytes are mostly zero.
 
 NOTE [focus]: a case uses a few of the target's options, often none, and each of those for certain; two in five masks
@@ -31,7 +31,7 @@ from fuzz.case import Case, Distribution, Inputs, Order, Storage
 from fuzz.exact_values import STYLES
 from fuzz.related import relations_for
 from fuzz.size import Size
-from fuzz.targets.target import Crowded, Support, Target, Tuned
+from fuzz.targets.target import Crowded, Partial, Support, Target, Tuned
 from oracles import masks as m
 from oracles.masks import Mask
 from oracles.problem import Bias, Problem
@@ -91,6 +91,7 @@ NATIVE = ("full", "causal", "causal", "causal", "window")
 FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 4))  # KV heads, query heads for each
 CROWDS = ((16, 1, 1), (8, 4, 1), (2, 8, 2), (1, 32, 1), (4, 4, 4), (32, 1, 2))  # sequences, KV heads, heads for each
 CROWD_PAIRS = 3 << 21
+PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
 CROWDED = 8  # one case in so many, where the target has crowds at all
 MAX_TOKEN_LENGTH = 130
 MAX_INTERVAL_LENGTH = 260
@@ -105,7 +106,12 @@ SIZES = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
 def cases(target: Target, size: Size = MEDIUM, repeats: int = 3) -> st.SearchStrategy[Case]:
     """Cases for `target`, within what it declares to support; its rules may still say no to some."""
     within = size.within(target.session_size).within(replace(size, pairs=target.support.max_pairs))
-    return st.randoms(use_true_random=False).map(lambda draw: _case(draw, target, within, repeats))
+
+    def one(draw: Draw) -> Case:
+        part = target.draw_part(draw, repeats) if isinstance(target, Partial) and _one_in(draw, PARTLY) else None
+        return part or _case(draw, target, within, repeats)
+
+    return st.randoms(use_true_random=False).map(one)
 
 
 def _one_in(draw: Draw, n: int) -> bool:
@@ -168,7 +174,7 @@ def _focus(draw: Draw, support: Support) -> frozenset[str]:
     able += ["dim_v"] if support.dim_v_differs else []
     able += ["bias"] if support.bias and support.bias_grad else []  # twice: it has a gradient, and shapes of its own
     count = min(draw.choice((0, 0, 1, 1, 1, 2)), len(able))
-    chosen = set()
+    chosen: set[str] = set()
     for last in range(len(able) - count, len(able)):  # Floyd's sample; for `draw.sample` see NOTE [near-copies]
         name = able[draw.randint(0, last)]
         chosen.add(able[last] if name in chosen else name)

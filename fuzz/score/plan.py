@@ -18,7 +18,7 @@ from fuzz.strategies import cases
 from fuzz.targets.registry import targets
 from fuzz.targets.target import Device, Target, refusal
 
-SIZE = Size(1 << 16, 4, 512, 1 << 17)
+SIZE = Size(1 << 16, 4, 1 << 13, 1 << 19)
 INTERPRETED = Size(1 << 13, 4, 200, 1 << 16)  # an interpreter takes 0.1 s for each tile
 SAMPLED = 300  # cases from which the kernels of a score are chosen
 
@@ -61,8 +61,8 @@ def within(case: Case, target: Target, allowed: frozenset[str] | None) -> bool:
 
 @lru_cache
 def kernels(name: str, device: Device, count: int, repeats: int, seed: int) -> frozenset[str] | None:
-    """Keys of at most `count` kernels of a good target, that together differ in as much as possible, and are needed
-    often; None where nothing is compiled ahead."""
+    """Keys of at most `count` kernels of a good target; None where nothing is compiled ahead. Half of them together
+    differ in as much as possible, the others come as cases are drawn, so that no kind of case becomes rare."""
     target = targets((), device)[name]
     if not isinstance(target, Compiled):
         return None
@@ -76,7 +76,10 @@ def kernels(name: str, device: Device, count: int, repeats: int, seed: int) -> f
     chosen: set[Build] = set()
     seen: set[tuple[str, str]] = set()
     while uses:
-        best = max(uses, key=lambda builds: (len(_values(builds) - seen), uses[builds]))
+        if len(chosen) < count // 2:
+            best = max(uses, key=lambda builds: (len(_values(builds) - seen), uses[builds]))
+        else:
+            best = next(iter(uses))
         del uses[best]
         if len(chosen | set(best)) <= count:
             chosen |= set(best)

@@ -77,7 +77,8 @@ def blocks_of(case: Case, device: torch.device | str = "cpu") -> BlockSparse:
 
 def schedule_of(case: Case, device: torch.device | str = "cpu") -> Schedule:
     """The variant's schedule; 'shuffled' is a permutation from the inputs' seed, per sequence and KV head where those
-    have lists of their own; 'planned' is ascending until `least_blocking` has computed one from the lists."""
+    have lists of their own, and not its own inverse where there are three blocks or more, so that who mistakes one for
+    the other shows; 'planned' is ascending until `least_blocking` has computed one from the lists."""
     p, options = case.problem, default_variant() | case.variant
     if options["schedule"] != "shuffled":
         return DESCENDING if options["schedule"] == "descending" else ASCENDING
@@ -86,8 +87,16 @@ def schedule_of(case: Case, device: torch.device | str = "cpu") -> Schedule:
     # An order has an axis only where the lists have it.
     batch = p.batch if p.ragged or varies_by_batch(p.mask) else 1
     heads = p.heads_kv if varies_by_head(p.mask) else 1
-    orders = [torch.randperm(n_blocks, generator=draw) for _ in range(batch * heads)]
+    orders = [_one_way(n_blocks, draw) for _ in range(batch * heads)]
     return permutation(torch.stack(orders).view(batch, heads, n_blocks).to(device, torch.int32))
+
+
+def _one_way(n_blocks: int, draw: torch.Generator) -> Tensor:
+    """A random permutation; of three blocks and more one that is not its own inverse."""
+    while True:
+        order = torch.randperm(n_blocks, generator=draw)
+        if n_blocks < 3 or not torch.equal(order[order], torch.arange(n_blocks)):
+            return order
 
 
 def runs(mask: Tensor) -> Tensor:

@@ -6,13 +6,14 @@ lists come from the parameters of a band, so nothing of the size of the mask is 
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from fuzz.case import Case, Inputs, Storage
+from fuzz.case import Case, Inputs, Order, Storage
 from fuzz.targets.blocksparse_blocks import blocks_of, default_variant
 from fuzz.targets.blocksparse_devices import connect, emulated, emulator_of
 from fuzz.targets.blocksparse_sessions import kernels_for
@@ -21,9 +22,12 @@ from kernels.blocksparse.lists import BlockSparse
 from kernels.blocksparse.variant import Seams
 from oracles.answers import Answers
 from oracles.masks import Window
-from oracles.problem import Problem
+from oracles.problem import Dtype, Problem
 
 MOST = 64  # CTAs of a case
+ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd")  # a row's elements lie together
+ELEMENTS = (9 << 28, 17 << 28)  # of K and V: an eighth more than 2 ** 31, a sixteenth more than 2 ** 32
+MOST_TOKENS, MOST_ROWS = 2_500_000, 50_000_000  # of a head, whose blocks are listed; of LSE, which is looked at whole
 
 
 class Ctas:
@@ -57,6 +61,33 @@ def standing(target: str) -> tuple[Case, ...]:
         variant = kernel | {"ctas": f"7,9000,{last // 2},{last}"}
         cases.append(Case(target, problem, inputs, variant, repeats=2))
     return tuple(cases)
+
+
+def draw_part(draw: random.Random, target: str, repeats: int) -> Case:
+    """A case whose offsets mostly go beyond 2 ** 31 elements, or 2 ** 32, of a dim that has a kernel with a band as
+    mask. Five CTAs run: those of the last head's first and last rows, and three others."""
+    known: list[tuple[Dtype, int]] = [(dtype, dim) for dtype in ("bfloat16", "float16") for dim in range(64, 129, 8)]
+    kernels = {one: _bands(Problem((1,), (1,), 1, 1, one[1], one[1], one[0])) for one in known}
+    dtype, dim = draw.choice([one for one in known if kernels[one]])
+    kernel = draw.choice(kernels[dtype, dim])
+    heads_kv, group = draw.choice((8, 12, 20)), draw.choice((1, 1, 2))
+    heads_q = heads_kv * group
+    most = min(MOST_TOKENS, MOST_ROWS // heads_q)
+    len_q = min(draw.choice(ELEMENTS) // (heads_kv * dim), most) + draw.choice((-1, 0, 1, 40))
+    len_k = len_q + draw.choice((0, 0, -3, 65))
+    # with a single key a row's LSE is 0, which looks as if it had not been written
+    band = Window(draw.choice((64, 70, 200)), draw.choice((0, 5, 64)), draw.choice(("top_left", "bottom_right")))
+    problem = Problem((len_q,), (len_k,), heads_q, heads_kv, dim, dim, dtype, mask=band, backward=False)
+    m_blocks = -(-len_q // kernel["tile_m"])
+    last = heads_q * m_blocks - 1
+    ctas = sorted({last, last + 1 - m_blocks, *(draw.randint(0, last) for _ in range(3))})
+    q, k, v = (Storage(draw.choice(ORDERS)) for _ in range(3))
+    variant = kernel | {"ctas": ",".join(map(str, ctas))}
+    return Case(target, problem, Inputs(draw.randint(0, 255), q=q, k=k, v=v), variant, repeats=repeats)
+
+
+def _bands(problem: Problem) -> list[dict[str, Any]]:
+    return [one for one in kernels_for(problem) if one["mask"] == "band"]
 
 
 def run_part(case: Case, tensors: Tensors, into: Answers, repeat: int, blocks: BlockSparse, seams: Seams) -> str:

@@ -8,6 +8,7 @@ the ordered adds of its deterministic backward pass end, with one resident CTA a
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -55,6 +56,7 @@ _SUPPORT = Support(
     dim_v_differs=False,
     lse=True,
 )
+EMULATED_SIZE = Size(1 << 16, 4, 1 << 13, 1 << 19)  # 0.3 s a case; lists of more than 64 blocks among them
 CROWD = 320  # tiles of 128 keys: a GPU of 148 multiprocessors holds two CTAs on each at most
 _KNOWN = {
     "tile_m": TILES,
@@ -83,7 +85,7 @@ class BundledBlockSparse(AutogradTarget):
         self.summary = "kernels.blocksparse" + (f" with the planted bug {mutant}" if mutant else "")
         self.support = _SUPPORT
         self.numerics = FUSED
-        too_large = Rule("tiles that do not fit the architecture's shared memory", lambda case: not self._fits(case))
+        too_large = Rule("tiles that do not fit shared memory or registers", lambda case: not self._fits(case))
         self.crowd = CROWD if device == "cuda" else 0
         self.rules = (*_RULES, *blocksparse_partial.rules(device == "emulator"), too_large)
         self.variants = (default_variant(),)
@@ -95,7 +97,7 @@ class BundledBlockSparse(AutogradTarget):
         self._visited: protocol.Visits | None = None  # of the case at hand
         self._repeat = 0
         if device == "emulator":
-            self.session_size = Size(1 << 16, 4, 512, 1 << 17)  # 0.3 s a case; with a quarter of the pairs 10 % less
+            self.session_size = EMULATED_SIZE
 
     @property
     def runs(self) -> bool:
@@ -242,6 +244,10 @@ class BundledBlockSparse(AutogradTarget):
     def standing(self) -> tuple[Case, ...]:
         """See target.Partial; on the emulated GPU only."""
         return blocksparse_partial.standing(self.name) if self.device == "emulator" else ()
+
+    def draw_part(self, draw: random.Random, repeats: int) -> Case | None:
+        """See target.Partial; on the emulated GPU only."""
+        return blocksparse_partial.draw_part(draw, self.name, repeats) if self.device == "emulator" else None
 
     def trace_to(self, path: str) -> None:
         """See fuzz.runner.hooks.Traced; of the emulated GPU only."""

@@ -9,6 +9,7 @@ draw from them, and `attnfuzz targets` prints them. Two kinds of "no":
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -210,7 +211,10 @@ class Partial(Target, Protocol):
         """Runs those CTAs; O and LSE go to `into`, of the whole problem's shapes."""
 
     def standing(self) -> tuple[Case, ...]:
-        """Cases that every session begins with, since no strategy draws them."""
+        """Cases that every session begins with."""
+
+    def draw_part(self, draw: random.Random, repeats: int) -> Case | None:
+        """One such case, for a strategy; None where there is none on this device."""
 
 
 @dataclass(frozen=True)

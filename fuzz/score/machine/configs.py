@@ -8,6 +8,7 @@ the emulated target narrowed to the configuration; they carry the plain target's
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import dataclass, replace
 from itertools import islice, product, zip_longest
 from typing import Any
@@ -74,6 +75,9 @@ class _Narrowed(BundledBlockSparse):
         self._of = of
         self.session_size = _SIZE
         self.support = replace(self.support, dtypes=(of.dtype,), dim=(*of.dims, 8), softcap=of.softcap)
+
+    def draw_part(self, draw: random.Random, repeats: int) -> None:
+        """None: their kernels are not the configuration's."""
 
     def variants_for(self, problem: Problem) -> tuple[dict[str, Any], ...]:
         """The configuration's kernels, with everything that costs no compile."""
