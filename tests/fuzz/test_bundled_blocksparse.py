@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from fuzz.case import Case, Inputs
 from fuzz.compiling.plan import plan
 from fuzz.judge import execute
-from fuzz.session import Settings
+from fuzz.session import Settings, cases_of, explore
+from fuzz.session import plan as lanes
 from fuzz.targets.blocksparse_devices import emulator_there
+from fuzz.targets.blocksparse_sessions import kernels_for
 from fuzz.targets.bundled_blocksparse import MUTANTS, BundledBlockSparse
 from fuzz.targets.registry import load, targets
 from fuzz.targets.target import refusal
@@ -44,9 +47,38 @@ def test_a_thousand_cases_need_tens_of_kernels_that_cover_every_choice() -> None
     builds = [json.loads(build.options) for build in plan(wanted, "sm_90a").builds]
     assert len(builds) < 100
     forward = [one for one in builds if one["kind"] == "forward"]
-    for field, values in (("dim_padded", 4), ("dtype", 2), ("tile_m", 2), ("tile_n", 2), ("mask", 3), ("softcap", 2)):
+    for field, values in (("dim_padded", 7), ("dtype", 2), ("tile_m", 2), ("tile_n", 2), ("mask", 3), ("softcap", 2)):
         assert len(Counter(one[field] for one in forward)) == values, field
     assert {one["deterministic"] for one in builds if one["kind"] == "backward"} == {False, True}
+    for field, other in (("dtype", "mask"), ("tile_m", "mask"), ("tile_n", "mask"), ("tile_m", "tile_n")):
+        values = [{one[name] for one in forward} for name in (field, other)]
+        pairs = {(one[field], one[other]) for one in forward}
+        assert pairs == set(product(*values)), (field, other)
+
+
+def test_sessions_draw_head_dims_to_256_and_on_a_gpu_crowds_of_ctas() -> None:
+    drawn: dict[str, list[Case]] = {"cuda": [], "host": []}
+    for device, found in drawn.items():
+        wanted = Settings(targets=("blocksparse",), device=device, cases=500, size="small")  # type: ignore[arg-type]
+        for lane in lanes(wanted):
+            target = load("blocksparse", device=device)  # type: ignore[arg-type]
+            explore(lane, cases_of(target, wanted), found.append)
+    for found in drawn.values():
+        large = [one.problem.dim for one in found if one.problem.dim > 128]
+        assert 0.03 < len(large) / len(found) < 0.11 and max(large) > 192
+        assert all(refusal(load("blocksparse"), one) is None for one in found if one.problem.dim > 128 and usual(one))
+
+    def ctas(one: Case) -> int:
+        return one.problem.batch * one.problem.heads_kv * -(-one.problem.len_k // int(one.variant["tile_n"]))
+
+    crowded = [one for one in drawn["cuda"] if ctas(one) > 300]
+    assert 0.06 < len(crowded) / len(drawn["cuda"]) < 0.2
+    assert not any(ctas(one) > 300 for one in drawn["host"] if "ctas" not in one.variant)
+
+
+def usual(one: Case) -> bool:
+    """With a scale that every case takes."""
+    return one.problem.scale is None or one.problem.scale > 0
 
 
 def test_builds_name_the_planted_seams_only_where_they_are() -> None:
@@ -171,6 +203,30 @@ def test_the_forward_kernel_is_right_on_the_emulated_gpu(problem: Problem, varia
     verdict = run(case(problem, **variant))
     assert verdict.outcome == "pass", verdict
     assert verdict.kernel.startswith("forward_") and verdict.kernel.endswith("sm_100a")
+
+
+@needs_emulator
+@pytest.mark.parametrize("dim", [136, 192, 256])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_head_dims_above_128_are_right_on_the_emulated_gpu(dim: int, dtype: str) -> None:
+    problem = Problem((70,), (100,), 2, 1, dim, dim, dtype, mask=Causal("bottom_right"))  # type: ignore[arg-type]
+    (kernel,) = kernels_for(problem)
+    verdict = run(case(problem, slots=2, **kernel))
+    assert verdict.outcome == "pass" and verdict.kernel.count("backward_") == 1, verdict
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
+def test_head_dims_above_128_are_refused_where_their_tiles_do_not_fit(
+    monkeypatch: pytest.MonkeyPatch, arch: str
+) -> None:
+    monkeypatch.setenv("ATTNFUZZ_ARCH", arch)
+    target = load("blocksparse")
+    for dim, tile_n, taken in ((256, 64, arch != "sm_120a"), (192, 64, True), (192, 128, False)):
+        of = case(Problem((70,), (100,), 2, 1, dim, dim, "float16"), tile_m=64, tile_n=tile_n)
+        refused = refusal(target, of)
+        assert (refused is None) == taken and (refused is None or refused.kind == "cannot"), (dim, tile_n, refused)
+    forward = Problem((70,), (100,), 2, 1, 256, 256, "float16", backward=False)
+    assert refusal(target, case(forward, tile_m=64, tile_n=128)) is None
 
 
 @needs_emulator
