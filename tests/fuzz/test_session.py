@@ -11,8 +11,8 @@ from judge_tools import FAKES
 
 from fuzz.corpus import load_all
 from fuzz.records import Reader, Record, Recorder
-from fuzz.session import Settings, Worker, plan, run
-from fuzz.targets.registry import TargetError
+from fuzz.session import Settings, Worker, cases_of, explore, plan, run
+from fuzz.targets.registry import TargetError, load
 
 
 def settings(folder: Path, **changed) -> Settings:
@@ -52,6 +52,17 @@ def test_two_sessions_with_one_seed_draw_the_same_cases(tmp_path: Path) -> None:
         assert run(wanted, plan(wanted), "w0") == []
         drawn.append([record.case_id for record in records(tmp_path / name)])
     assert drawn[0] == drawn[1] and len(set(drawn[0])) == 6
+
+
+def test_cases_that_promise_the_same_bits_may_be_repeated_more_often(tmp_path: Path) -> None:
+    wanted = settings(tmp_path, targets=("blocksparse",), device="cuda", cases=60, files=(), repeats_deterministic=20)
+    target = load("blocksparse", device="cuda")
+    found = []
+    for lane in plan(wanted):
+        explore(lane, cases_of(target, wanted), found.append)
+    assert {(case.variant["deterministic"], case.repeats) for case in found} == {(True, 20), (False, 3)}
+    with pytest.raises(ValueError, match="repeats_deterministic"):
+        settings(tmp_path, repeats_deterministic=-1).__post_init__()
 
 
 def test_one_bug_is_reported_once_and_minimised_into_the_corpus(tmp_path: Path) -> None:

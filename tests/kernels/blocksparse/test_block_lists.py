@@ -281,3 +281,13 @@ def test_a_grid_lists_its_blocks_inside_the_lengths():
     assert not blocks.forward.partial.count.any()
     with pytest.raises(ValueError, match="grid: needs bool"):
         from_grid(grid, 300, 300)
+
+
+def test_lists_that_travel_at_once_arrive_as_they_were() -> None:
+    mask = torch.rand(2, 2, 300, 200, generator=torch.Generator().manual_seed(3)) < 0.3
+    lists = with_order(from_mask(mask, (300, 170), (200, 65), tile_m=64, tile_n=64, schedule=DESCENDING))
+    moved = lists._at_once("cpu")
+    assert lists.elements == moved.elements > 100
+    for one, other in zip(lists._tensors(), moved._tensors(), strict=True):
+        assert one.dtype == other.dtype and torch.equal(one, other) and other.is_contiguous()
+        assert one.data_ptr() != other.data_ptr()
