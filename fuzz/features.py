@@ -18,6 +18,7 @@ from oracles.masks import KINDS, Blocks, Causal, Documents, Full, Mask, Tokens, 
 from oracles.problem import Problem, mask_tile
 
 ROWS_WITHOUT_KEYS = "rows_without_keys"
+PADS_APART = "dim:pads_apart"
 MOST_PAIRS = 1 << 24
 TILE = 64  # what 'tail' and 'many_tiles' are counted in: the tile that most kernels share or divide
 
@@ -62,6 +63,11 @@ def facts(case: Case) -> frozenset[str]:
     """Properties that an explanation may rest on though a reduction may bring them about: rows without keys, looked for
     in the token predicate itself where the case is small enough. Meant for failures, not for every case."""
     return frozenset({ROWS_WITHOUT_KEYS} if _any_row_without_keys(case.problem) else ())
+
+
+def traits(case: Case) -> frozenset[str]:
+    """Properties that a person's explanation may rest on; a reduction may bring them about, so none of its own does."""
+    return frozenset({PADS_APART}) & {f.name for f in _DIMS if f.holds(_view(case))}
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
@@ -175,6 +181,12 @@ _DIMS = (
         "dim:not_power_of_two",
         "a head dim that is no power of two",
         lambda v: not (_power_of_two(v.p.dim) and _power_of_two(v.p.dim_v)),
+    ),
+    Feature(
+        PADS_APART,
+        "a head dim that fills up to another multiple of 16 than of 32",
+        lambda v: any(0 < dim % 32 <= 16 for dim in (v.p.dim, v.p.dim_v)),
+        switch=False,
     ),
     Feature("dim:small", "a head dim under 16", lambda v: min(v.p.dim, v.p.dim_v) < 16),
     Feature("dim:large", "a head dim over 128", lambda v: max(v.p.dim, v.p.dim_v) > 128),

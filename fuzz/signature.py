@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from fuzz.case import Case
 from fuzz.exact_values import STYLES
-from fuzz.features import ROWS_WITHOUT_KEYS, facts, ordered, switches
+from fuzz.features import ROWS_WITHOUT_KEYS, facts, ordered, switches, traits
 from fuzz.verdict import Finding, Signature, Verdict
 from oracles.masks import KINDS
 
@@ -49,7 +49,8 @@ _TAIL = frozenset({"last tile", "last row", "row tail"})
 def signature(case: Case, verdict: Verdict, features: Iterable[str] | None = None) -> Signature:
     """The signature of a bad verdict on `case`.
 
-    features  those that the failure needs, where the minimizer has found out; else all the switches of `case`
+    features  those that the failure needs, where the minimizer has found out; else all that `case` has of switches,
+              facts and traits
     Raises ValueError when the verdict is not a failure.
     """
     if not verdict.bad:
@@ -61,7 +62,7 @@ def signature(case: Case, verdict: Verdict, features: Iterable[str] | None = Non
         oracle=oracle,
         tensors=tensors(verdict),
         place=_place(verdict),
-        features=ordered(switches(case) | facts(case) if features is None else features),
+        features=ordered(switches(case) | facts(case) | traits(case) if features is None else features),
     )
 
 

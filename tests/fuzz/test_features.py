@@ -38,8 +38,11 @@ ADDED = [
     ({"lengths_k": (0,)}, {"len_k:0", "len_q>len_k", "rows_without_keys"}),
     ({"lengths_q": (1,)}, {"len_q:1", "len_q:tail", "len_q<len_k"}),
     ({"lengths_k": (63,)}, {"len_k:tail", "len_q>len_k"}),
-    ({"dim": 80}, {"dim_v", "dim:not_power_of_two"}),
-    ({"dim": 7, "dim_v": 7}, {"dim:odd", "dim:not_multiple_of_8", "dim:not_power_of_two", "dim:small"}),
+    ({"dim": 80}, {"dim_v", "dim:not_power_of_two", "dim:pads_apart"}),
+    (
+        {"dim": 7, "dim_v": 7},
+        {"dim:odd", "dim:not_multiple_of_8", "dim:not_power_of_two", "dim:pads_apart", "dim:small"},
+    ),
     ({"dim": 256, "dim_v": 256}, {"dim:large"}),
     ({"dtype": "bfloat16"}, {"bfloat16"}),
     ({"mask": Causal()}, {"causal"}),

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from fuzz.case import Case
-from fuzz.signature import explains, look_alike, same_failure, signature, tensors
+from fuzz.signature import Signature, explains, look_alike, same_failure, signature, tensors
 from fuzz.verdict import Finding, Place, Verdict
 from oracles.masks import Causal, Full, Not, Window
 from oracles.problem import Problem
@@ -137,3 +137,13 @@ def test_same_failure_needs_a_failure_and_a_common_root_tensor():
 def test_a_pass_has_no_signature():
     with pytest.raises(ValueError, match="verdict: needs a failure"):
         signature(SMALL, fail(outcome="pass"))
+
+
+def test_a_known_bug_of_some_head_dims_explains_no_others():
+    known = Signature("t", "wrong", "accuracy", ("dq",), "", ("dim:pads_apart",))
+
+    def raw(dim):
+        case = make(dim=dim, dim_v=dim)
+        return signature(case, Verdict(case.id, "fail", wrong("dq", place="all")))
+
+    assert [dim for dim in range(8, 136, 8) if explains(known, raw(dim))] == [8, 16, 40, 48, 72, 80, 104, 112]
