@@ -106,6 +106,10 @@ def classified(kept: Tensor, block_size: tuple[int, int]) -> tuple[Tensor, Tenso
 
 
 def _lists(flags: Tensor) -> tuple[Tensor, Tensor]:
-    """Counts (…, rows) and indices (…, rows, columns): a row's flagged columns first, ascending."""
+    """Counts (…, rows) and indices (…, rows, columns): a row's flagged columns first, ascending.
+
+    FlashAttention-4 wants stride 1 on the last axis even where it has one column only; PyTorch calls any stride of such
+    an axis contiguous, and `contiguous` keeps it.
+    """
     order = torch.sort(flags.to(torch.uint8), dim=-1, descending=True, stable=True).indices
-    return flags.sum(-1).to(torch.int32).contiguous(), order.to(torch.int32).contiguous()
+    return tuple(x.to(torch.int32, memory_format=torch.contiguous_format) for x in (flags.sum(-1), order))  # type: ignore[return-value]

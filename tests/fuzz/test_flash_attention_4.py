@@ -95,6 +95,15 @@ def test_a_kernel_that_does_what_it_promises_passes(on_the_host):
     assert outcomes.count("pass") > 80
 
 
+@pytest.mark.parametrize("lengths", [(2, 129), (129, 2), (64, 384)], ids=str)
+def test_block_lists_of_one_column_have_stride_one(lengths):
+    """`contiguous` keeps any stride of an axis of length 1, which FlashAttention-4 then refuses."""
+    problem = replace_struct(PLAIN, lengths_q=lengths[:1], lengths_k=lengths[1:])
+    for lists in block_tensors(problem, (128, 128), "cpu"):
+        for name in ("mask_block_cnt", "mask_block_idx", "full_block_cnt", "full_block_idx"):
+            assert getattr(lists, name).stride(-1) == 1
+
+
 def test_accepting_what_is_declared_refused_is_a_finding(on_the_host):
     case = replace_struct(PLAIN, dim=12, dim_v=12, lengths_q=(8,), lengths_k=(8,))
     verdict = ran(Case("flash_attn.cute", case, repeats=1), on_the_host)
