@@ -118,14 +118,13 @@ class Executor:
 
     def capi_func(self, packed: Any) -> None:
         """Launches with the addresses of the arguments, then of the stream and of the result."""
-        self._executor.capi_func(packed)
         event = torch.cuda.Event()
-        event.record()
-        values = unpacked(self._variant, packed)
-        launch = Launch(self._variant, self._arch, self._kernel, values, event)
-        LAUNCHES.add(launch)
+        launch = Launch(self._variant, self._arch, self._kernel, unpacked(self._variant, packed), event)
         if (shape := launch.semaphores) is not None:
-            Reader.here().reserve(shape[0] * shape[1] * shape[2])
+            Reader.here().reserve(shape[0] * shape[1] * shape[2])  # before anything can hang
+        self._executor.capi_func(packed)
+        event.record()
+        LAUNCHES.add(launch)
 
 
 _TYPES: dict[str, Any] = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float}
