@@ -10,8 +10,8 @@ that hang, those that must be found, all others. Of each: the verdict, the secon
 foretells and what the semaphores said; for those that hang by intention, whether the next case on that device passes.
 
 Several children take turns on the GPU, so that one compiles while another hangs; hangs of one do not keep the others
-from the device, only make them slower. One of them is asked for GPU core dumps, which take 4 s each. Results are written
-after each step. Exits with 1 where something is not as it must be.
+from the device, only make them slower. One of them is asked for GPU core dumps, which take 4 s each. Results are
+written after each step. Exits with 1 where something is not as it must be.
 """
 
 from __future__ import annotations
