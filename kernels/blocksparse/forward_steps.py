@@ -260,15 +260,21 @@ def rescale(w: Work, acc_s_mn: cute.Tensor) -> None:
 @cute.jit
 def exponentials(w: Work, acc_s: cute.Tensor) -> cute.Tensor:
     """The step's probabilities times the final sum, in the operands' dtype; adds them to the rows' sums."""
+    exponentiate(w, acc_s)
+    rounded = cute.make_rmem_tensor_like(acc_s, w.dtype)
+    rounded.store(acc_s.load().to(w.dtype))
+    return rounded
+
+
+@cute.jit
+def exponentiate(w: Work, acc_s: cute.Tensor) -> None:
+    """Make the step's scores its probabilities times the final sum, and add them to the rows' sums."""
     acc_s_mn = layouts.rows_columns(acc_s)
     for i in cutlass.range_constexpr(cute.size(w.row_ref)):
         offset = w.finite(w.row_ref[i]) * w.to_log2
         values = cute.math.exp2(acc_s_mn[i, None].load() * w.to_log2 - offset, fastmath=True)
         w.row_sum[i] = w.row_sum[i] + values.reduce(cute.ReductionOp.ADD, Float32(0.0), 0)
         acc_s_mn[i, None] = values
-    rounded = cute.make_rmem_tensor_like(acc_s, w.dtype)
-    rounded.store(acc_s.load().to(w.dtype))
-    return rounded
 
 
 @cute.jit

@@ -19,9 +19,7 @@ from kernels.blocksparse.forward_steps import Work
 from kernels.blocksparse.hopper import buffers, products
 from kernels.blocksparse.hopper.buffers import Buffers
 from kernels.blocksparse.hopper.steps import multiply_steps
-from kernels.blocksparse.hopper.tuning import ROWS, WARPGROUP
-
-LOADING = 24  # registers of a thread that loads, where the multiplying ones take more than their share
+from kernels.blocksparse.hopper.tuning import LOADING, ROWS, WARPGROUP
 
 
 class HopperForward(Forward):

@@ -7,12 +7,12 @@ it. So the tensor cores work during a warpgroup's exponentials, and the other wa
 """
 
 import cutlass
-from cutlass import Boolean, Float32, Int32, cute
+from cutlass import BFloat16, Boolean, Float32, Int32, Uint32, cute
 from cutlass.cute.nvgpu import warpgroup
 
 from kernels.blocksparse.common import layouts, masks, mma
 from kernels.blocksparse.common.lists import listed
-from kernels.blocksparse.forward_steps import LAG, exponentials, load_words, mask_scores, slot_of
+from kernels.blocksparse.forward_steps import LAG, exponentiate, load_words, mask_scores, slot_of
 from kernels.blocksparse.hopper import buffers, products
 from kernels.blocksparse.hopper.tuning import WARPGROUP
 
@@ -42,7 +42,8 @@ def multiply_steps(w) -> None:
         buffers.release(w.buffers_k, Int32(0))
         mask_scores(w, w.acc_s, Int32(0), key)
         advance(w)
-        rounded.store(exponentials(w, w.acc_s).load())
+        exponentiate(w, w.acc_s)
+        round_into(rounded, w.acc_s)
 
         for s in cutlass.range(1, n_steps):
             key, slot = block_next * w.variant.tile_n + s % pieces * step, slot_next
@@ -63,10 +64,10 @@ def multiply_steps(w) -> None:
             buffers.release(w.buffers_k, s)
             mask_scores(w, w.acc_s, s // pieces, key)
             moved = advance(w)
-            probabilities = exponentials(w, w.acc_s)
+            exponentiate(w, w.acc_s)
             warpgroup.wait_group(0)
             buffers.release(w.buffers_v, s - 1)
-            rounded.store(probabilities.load())
+            round_into(rounded, w.acc_s)
             rescale_output(w, moved)
 
         buffers.wait_full(w.buffers_v, n_steps - 1)
@@ -87,6 +88,20 @@ def issue_values(w, rounded: cute.Tensor, s: Int32) -> None:
     """Start O += P · V of a step. The caller has fenced since P and O were written."""
     operand_p = layouts.as_operand_a(rounded)
     products.multiply(w.mma_o, w.acc_o, operand_p, w.fragment_v[None, None, None, s % w.tuning.stages], True)
+
+
+@cute.jit
+def round_into(rounded: cute.Tensor, values: cute.Tensor) -> None:
+    """Convert values in pairs, here and now: a conversion that the compiler knows it moves, for float16, to where the
+    product reads it, between products that then wait for each other."""
+    pairs = cute.recast_tensor(rounded, Uint32)
+    instruction = "cvt.rn.bf16x2.f32" if rounded.element_type is BFloat16 else "cvt.rn.f16x2.f32"
+    for i in cutlass.range_constexpr(cute.size(pairs)):
+        pairs[i] = cute.arch.inline_ptx(
+            instruction + " {$w0}, {$r0}, {$r1};",
+            write_only_types=[Uint32],
+            read_only_args=[values[2 * i + 1], values[2 * i]],
+        )
 
 
 @cute.jit

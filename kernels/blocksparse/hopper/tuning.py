@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 WARPGROUP = 128  # threads
 ROWS = 64  # of a tile that one warpgroup multiplies
+MOST = 248  # registers of a thread; 255, but in steps of 8
 SHARED = 232448  # bytes of shared memory that a CTA of sm_90 can have
+REGISTERS = 65536  # of a multiprocessor
+LOADING = 24  # registers of a thread that loads, where those that multiply take more than their share
 BARRIERS = 256  # bytes set aside for the barriers of the buffers
 
 
@@ -21,7 +24,7 @@ class HopperTuning:
     step        keys at a time, a divisor of tile_n
     stages      tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps
     ctas        of an SM for which registers are limited
-    registers   of a thread that multiplies; 0: as many as the launch gives
+    registers   of a thread that multiplies; 0: all threads keep those of the launch, else loading ones keep LOADING
     turns       two warpgroups issue their products one after the other (1), so that one's softmax runs beside the
                 other's products; or as they come (0)
     """
@@ -52,13 +55,20 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         "step": 64 if large else variant.tile_n,
         "stages": 2,
         "ctas": 1,
-        "registers": 240 if variant.tile_m == 128 else 0,
     }
     overrides = dict(variant.tuning)
     names = [field.name for field in fields(HopperTuning)]
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the Hopper forward kernel knows {names}")
     tuning = HopperTuning(**{**values, **overrides})
+    # what a CTA's threads are launched with is all that they can share out: one that asks for more waits for ever
+    groups, threads = tuning.warpgroups(variant), tuning.threads(variant)
+    launched = min(REGISTERS // (threads * tuning.ctas) // 8 * 8, MOST)
+    most = min(((groups + 1) * launched - LOADING) // groups // 8 * 8, MOST)
+    if "registers" not in overrides and launched < MOST:
+        tuning = replace(tuning, registers=most)
+    if tuning.registers % 8 or not 0 <= tuning.registers <= most:
+        raise ValueError(f"variant.tuning {tuning}: registers must be a multiple of 8 up to {most}")
     if variant.tile_n % tuning.step or tuning.step % 32 or tuning.stages not in (1, 2):
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
     if tuning.turns and tuning.warpgroups(variant) != 2:
