@@ -184,6 +184,31 @@ def fence(m, w):
 
 
 @njit
+def forget(m, host):
+    """Nothing is ordered by this location any more."""
+    r = location_row(m, host, False)
+    if r:
+        clear(m, r)
+
+
+@njit
+def arrive_at(m, w, host):
+    """A release that adds to what the location carries."""
+    r = location_row(m, host, True)
+    if r:
+        join(m, r, warp_row(m, w))
+
+
+@njit
+def hand_over(m, host, to):
+    """What one location carries goes to another; it is empty then."""
+    r, s = location_row(m, host, True), location_row(m, to, True)
+    if r and s:
+        join(m, s, r)
+        clear(m, r)
+
+
+@njit
 def strong_read(m, w, host, acquire):
     r = location_row(m, host, False)
     if r:

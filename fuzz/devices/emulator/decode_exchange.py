@@ -6,7 +6,7 @@ import re
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.operands import Operands
-from fuzz.devices.emulator.ptx import Instruction
+from fuzz.devices.emulator.ptx import Address, Instruction
 
 
 class ExchangeFamilies(Operands):
@@ -72,6 +72,40 @@ class ExchangeFamilies(Operands):
         self.emit(op.MATCH, int(m.group(1) == "all"), self.register(str(target), 32),
                   op.ABSENT if predicate in (None, "_") else self.register(str(predicate), 1),
                   self.value(i.operands[1], width), int(width == 64), self.value(i.operands[2], 32))  # fmt: skip
+
+    def op_mbarrier(self, i: Instruction) -> None:
+        """mbarrier objects of the own CTA."""
+        words = i.name.split(".")[1:]
+        known = ("init", "inval", "arrive", "arrive_drop", "expect_tx", "test_wait", "try_wait", "parity", "b64",
+                 "shared", "shared::cta", "acquire", "release", "relaxed", "cta", "cluster")  # fmt: skip
+        if not set(words) <= set(known):
+            raise self.fail()
+        x = list(i.operands)
+        returns = not isinstance(x[0], Address)
+        d = x.pop(0) if returns else "_"
+        place, immediate, wide = self.address(x[0])
+        space = op.SHARED if {"shared", "shared::cta"} & set(words) else op.GENERIC
+        flags = wide | space << op.SPACE
+        self.granule = min(self.granule, 4)
+        if words[0] in ("test_wait", "try_wait"):
+            parity = "parity" in words
+            kind = op.MB_TEST_PARITY if parity else op.MB_TEST_STATE
+            return self.emit(op.MBARRIER, kind | flags, place, immediate, self.register(str(d), 1),
+                             self.value(x[1], 32 if parity else 64))  # fmt: skip
+        kinds = {"init": op.MB_INIT, "arrive": op.MB_ARRIVE, "arrive_drop": op.MB_DROP, "expect_tx": op.MB_EXPECT,
+                 "inval": op.MB_INVALIDATE}  # fmt: skip
+        kind = kinds[words[0]]
+        if kind != op.MB_EXPECT and "expect_tx" in words:
+            if kind != op.MB_ARRIVE:
+                raise self.fail()
+            kind = op.MB_ARRIVE_EXPECT
+        return self.emit(op.MBARRIER, kind | flags, place, immediate,
+                         op.ABSENT if d == "_" else self.register(str(d), 64),
+                         self.value(x[1], 32) if len(x) > 1 else op.ABSENT)  # fmt: skip
+
+    def op_setmaxnreg(self, i: Instruction) -> None:
+        """How many registers a warp may use changes no result."""
+        self.emit(op.NOTHING)
 
     def op_activemask(self, i: Instruction) -> None:
         self.emit(op.ACTIVE_MASK, self.register(str(i.operands[0]), 32))

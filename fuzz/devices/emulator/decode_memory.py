@@ -176,6 +176,8 @@ class MemoryFamilies(Operands):
 
     def op_fence(self, i: Instruction) -> None:
         parts = i.name.split(".")[1:]
+        if parts == ["mbarrier_init", "release", "cluster"]:
+            return self.emit(op.NOTHING)
         if parts[:2] == ["proxy", "async"] and parts[2:] in ([], ["global"], ["shared::cta"], ["shared::cluster"]):
             return self.emit(op.PROXY_FENCE) if parts[2:] != ["global"] else self.emit(op.NOTHING)
         if "proxy" in parts or not set(parts) <= {

@@ -21,6 +21,7 @@ from fuzz.devices.emulator.copies import commit, complete, copy_async
 from fuzz.devices.emulator.dispatching import leave, start
 from fuzz.devices.emulator.exchange import barrier, elect, match, redux, shuffle, vote
 from fuzz.devices.emulator.lanes import FAR, gather, put_down, reselect, reselect_group, spins, unpark
+from fuzz.devices.emulator.mbarriers import mbarrier
 from fuzz.devices.emulator.places import finding, operand
 from fuzz.devices.emulator.products import finish, product, touch
 from fuzz.devices.emulator.raw import ctz, s32, straight_line, straight_line_tainted, u32, w32, w64
@@ -140,6 +141,8 @@ def run_warp(m, w, quantum):
         elif number == op.PROXY_FENCE:
             if k[st.K_CHECKS]:
                 clocks.proxy_fence(m, w)
+        elif number == op.MBARRIER:
+            mbarrier(m, w, pc, wb, cb, c, act)
         elif number == op.TOUCH:
             touch(m, w, pc, c, act)
         elif number == op.SLEEP:

@@ -53,6 +53,8 @@ ACQUIRE = 24
 RELEASE = 25
 HALF = 26  # 16-bit registers (kept zero-extended)
 
+MBARRIER = BASE + 29  # 2 kind and flags, 3 address, 4 immediate, 5 destination or -, 6 count, bytes, parity, state or -
+(MB_INIT, MB_ARRIVE, MB_DROP, MB_EXPECT, MB_ARRIVE_EXPECT, MB_TEST_PARITY, MB_TEST_STATE, MB_INVALIDATE) = range(8)
 # flags of a product
 PRODUCT_KIND = 0  # bits 0-1: bf16, f16, f16 with sums in f16
 A_REGISTERS, A_TRANSPOSED, B_TRANSPOSED, A_NEGATED, B_NEGATED = (1 << i for i in range(2, 7))

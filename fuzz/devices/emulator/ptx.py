@@ -178,7 +178,8 @@ class _Reader:
         self.scopes: list[dict[str, str]] = []
         self.fresh = 0
         self.skip = 0  # depth inside a function that is not an entry
-        for line, statement in _statements(_strip_comments(text)):
+        self.statements = list(_statements(_strip_comments(text)))
+        for self.at, (line, statement) in enumerate(self.statements):
             try:
                 self.statement(line, statement)
             except PtxError:
@@ -191,6 +192,7 @@ class _Reader:
             self.skip += 1 if s == "{" else (-1 if s == "}" else 0)
         elif s == "{":
             self.scopes.append({})
+            self.labels_ahead()
         elif s == "}":
             self.scopes.pop()
             if not self.scopes:
@@ -199,7 +201,7 @@ class _Reader:
             self.header(s[:-1])
         elif s.endswith(":"):
             assert self.kernel is not None
-            self.kernel.labels[self.rename(s[:-1], declare=len(self.scopes) > 1)] = len(self.kernel.instructions)
+            self.kernel.labels[self.rename(s[:-1])] = len(self.kernel.instructions)
         elif s.startswith(".version"):
             self.module.version = s.split()[1]
         elif s.startswith(".target"):
@@ -214,6 +216,16 @@ class _Reader:
             self.variable(s)
         else:
             self.instruction(line, s)
+
+    def labels_ahead(self) -> None:
+        """Declares the labels of the inner scope that begins here: branches to them may come before they do."""
+        depth = 0
+        for _, s in self.statements[self.at + 1 :]:
+            depth += (s == "{") - (s == "}")
+            if depth < 0:
+                return
+            if depth == 0 and s.endswith(":"):
+                self.rename(s[:-1], declare=True)
 
     def header(self, s: str) -> None:
         if ".entry" not in s:

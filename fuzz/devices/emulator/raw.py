@@ -31,7 +31,7 @@ STRAIGHT_SOURCES = (
 )  # fmt: skip
 COMPILED_SOURCES = (
     "opcodes", "state", "raw", "clocks", "shadow", "places", "transfers", "atomics", "copies", "exchange", "lanes",
-    "taints", "descriptors", "products", "dispatching", "interpreter",
+    "taints", "descriptors", "products", "mbarriers", "dispatching", "interpreter",
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ KIND_NAMES = (
     "matrix instruction without all lanes", "barrier id above 15", "floating-point adds in no fixed order",
     "shared memory read by wgmma without fence.proxy.async", "register of a wgmma used before wait_group",
     "register of a wgmma used without wgmma.fence", "warps of a warpgroup at different wgmma",
-    "operand of a wgmma differs between lanes",
+    "operand of a wgmma differs between lanes", "mbarrier misused",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from fuzz.devices.emulator import state as st
 from fuzz.devices.emulator.decode import Program
 from fuzz.devices.emulator.launching import Launch
 from fuzz.devices.emulator.machine import Machine
+from fuzz.devices.emulator.mbarriers import describe
 from fuzz.devices.emulator.memory import Memory, Pieces
 from fuzz.devices.emulator.report import KIND_NAMES, Deadlock, Finding, Report, Waiting
 from fuzz.devices.emulator.trace import timeline
@@ -39,6 +40,7 @@ CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wra
           "unordered_adds": st.CHECK_ORDER, "warpgroups": st.CHECK_WARPGROUP}  # fmt: skip
 EXPLORED = 64  # CTAs without a slot that are asked, after a deadlock, what they would write
 TRACED = 1 << 18  # slices of a timeline
+LOOP = 6  # micro-operations in which a loop that waits for an mbarrier has the question
 ZERO = 99  # %gridid, %cluster_ctaid, %cluster_ctarank, the w components
 
 
@@ -187,6 +189,9 @@ def _finding(m: Machine, program: Program, launch: Launch, memory: Memory, index
         detail = f"{tensor}, with CTA {_place(launch, row[st.C_OTHER_CTA])} warp {row[st.C_OTHER_WARP]}"
     elif kind == st.F_PROXY:
         detail = f"{tensor}, written by warp {row[st.C_OTHER_WARP]}"
+    elif kind == st.F_MBARRIER:
+        what = "is none" if row[st.C_VALUE] < 0 else f"has room for {row[st.C_VALUE]} arrivals"
+        detail = f"the one at {tensor} {what}"
     elif kind == st.F_WARPGROUP:
         other = row[st.C_VALUE]
         detail = f"warp {address} has not issued it" if other < 0 else f"another warp's: {program.source[other].text}"
@@ -221,8 +226,10 @@ def _waiting(m: Machine, program: Program, launch: Launch, memory: Memory) -> di
                 shared = address >> op.SHIFT < op.FIRST_SEGMENT
                 name = f"shared memory byte {address}" if shared else memory.describe(address)
                 host = int(m.watch[w, i])
-                value = ctypes.c_int32.from_address(host).value
-                parts.append(f"{name} = {value}")
+                if shared and (program.code[pc : pc + LOOP, 0] == op.MBARRIER).any():
+                    parts.append(f"{name}, {describe(ctypes.c_int64.from_address(host).value)}")
+                else:
+                    parts.append(f"{name} = {ctypes.c_int32.from_address(host).value}")
             place = int(m.wanted[pc])
             if place != op.ABSENT and len(parts) == 1:
                 parts[0] += f" to {_register(m, w, lane, place)}"
