@@ -67,7 +67,12 @@ def prepared(case: Case, options: dict[str, Any], device: torch.device | str) ->
         return found | said
     from fuzz.targets.flash_attention_4_mask import keep_mod
 
-    found |= {"mask_mod": keep_mod, "aux_tensors": [keep_tensor(p, device)]}
+    keep = keep_tensor(p, device)
+    if options["edge"] and keep.is_cuda:
+        from fuzz.targets.flash_attention_4_edge import at_the_edge
+
+        keep = at_the_edge(keep)
+    found |= {"mask_mod": keep_mod, "aux_tensors": [keep]}
     if options["mask"] == "blocks":
         size = tuple(int(n) for n in str(options["block"]).split("x"))
         forward, backward = block_tensors(p, size, device)  # type: ignore[arg-type]

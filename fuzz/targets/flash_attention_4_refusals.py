@@ -17,7 +17,7 @@ from fuzz.targets.target import Rule
 from oracles.masks import Causal, Full, Prefix, Window
 from oracles.problem import Problem
 
-# Every option of a variant, with its default.
+# Every option of a variant, with its default. `edge`: the mask's tensor ends where mapped memory ends.
 OPTIONS: dict[str, str | int | bool] = {
     "mask": "options",
     "deterministic": False,
@@ -25,6 +25,7 @@ OPTIONS: dict[str, str | int | bool] = {
     "splits": 1,
     "block": "128x128",
     "order": "ascending",
+    "edge": False,
 }
 _KNOWN: dict[str, tuple[str | int | bool, ...]] = {
     "mask": MASKS,
@@ -32,6 +33,7 @@ _KNOWN: dict[str, tuple[str | int | bool, ...]] = {
     "pack_gqa": ("auto", "on", "off"),
     "splits": (1, 2, 3),
     "order": ("ascending", "descending"),
+    "edge": (False, True),
 }
 ARCHS = ("sm_90a", "sm_100a")
 _PLAIN = Problem((256,), (256,), 2, 2, 64, 64, "bfloat16")
@@ -130,6 +132,11 @@ TABLE: tuple[Row, ...] = (
     Row(
         "mask=options says full, causal and window only, both of these aligned at the bottom right",
         lambda c: _uses(c, "options") and mask_options(c.problem) is None,
+        kind="cannot",
+    ),
+    Row(
+        "edge=True is about the mask's tensor, which mask=options has none of",
+        lambda c: bool(options_of(c)["edge"]) and _uses(c, "options"),
         kind="cannot",
     ),
     Row(
