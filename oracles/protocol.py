@@ -110,6 +110,7 @@ def visits(
     keys: Sequence[int] | None = None,
     tile_n: int = 1,
     releases: tuple[Tensor, Tensor] | None = None,
+    merged: bool = False,
 ) -> Visits:
     """The visits of a launch from its metadata.
 
@@ -121,7 +122,8 @@ def visits(
     parts          units of each KV head, which share its query heads evenly: each has a CTA for each n block
     keys           lengths of the key sequences: tiles of `tile_n` keys past the end are not visited; None: all are
     releases       parallel to the index tensors; None: 1 each
-    A CTA takes the query heads of its unit one after another, and of each the partial entries, then the full ones.
+    merged         whether partial and full entries of a row are visited in ascending order; else partial ones first
+    A CTA takes the query heads of its unit one after another, and of each row the entries as listed, or `merged`.
     An m block out of range is the tile of another head, as it is for a kernel. Raises ValueError for rows outside of an
     index tensor.
     """
@@ -137,18 +139,50 @@ def visits(
         owner.append((b, head_kv, n_block))
         there = keys is None or n_block * tile_n < keys[b]
         for head in range(unit * share, (unit + 1) * share if there else unit * share):
-            for kind, (count, index, start) in enumerate(lists):
-                at_b, at_h = b % len(count), head % len(count[0])
-                first, number = start[at_b][at_h][n_block], count[at_b][at_h][n_block]
-                if number > 0 and not 0 <= first <= first + number <= len(index):
-                    name = ("partial", "full")[kind]
-                    raise ValueError(f"{name}: needs rows within its {len(index)} elements, got {first} and {number}")
-                for place in range(first, first + number):
-                    tile.append((b * heads_q + head) * m_blocks + index[place])
-                    rank.append(rank_of[kind][place])
-                    release.append(1 if release_of is None else release_of[kind][place])
+            rows = [_row(kind, one, b, head, n_block) for kind, one in enumerate(lists)]
+            for kind, place in _merged(rows, lists) if merged else [visit for row in rows for visit in row]:
+                tile.append((b * heads_q + head) * m_blocks + lists[kind][1][place])
+                rank.append(rank_of[kind][place])
+                release.append(1 if release_of is None else release_of[kind][place])
         begin.append(len(tile))
     return Visits(begin, tile, rank, release, owner, heads_q, m_blocks, batch * heads_q * m_blocks)
+
+
+_Row: TypeAlias = list[tuple[int, int]]  # (kind, place in its index) of each entry
+
+
+def _row(kind: int, one: list, b: int, head: int, n_block: int) -> _Row:
+    """The entries of one row of a list."""
+    count, index, start = one
+    at_b, at_h = b % len(count), head % len(count[0])
+    first, number = start[at_b][at_h][n_block], count[at_b][at_h][n_block]
+    if number > 0 and not 0 <= first <= first + number <= len(index):
+        name = ("partial", "full")[kind]
+        raise ValueError(f"{name}: needs rows within its {len(index)} elements, got {first} and {number}")
+    return [(kind, place) for place in range(first, first + number)]
+
+
+def _merged(rows: list[_Row], lists: list) -> _Row:
+    """The entries of a row in the order in which a kernel that bisects its two lists visits them. Where these ascend
+    that is ascending order; where they do not, as a bug may have it, what bisection finds."""
+
+    def block(at: tuple[int, int]) -> int:
+        return lists[at[0]][1][at[1]]
+
+    partial, full = rows
+    found = []
+    for number in range(len(partial) + len(full)):
+        least, most = max(number - len(full), 0), min(number, len(partial))
+        while least < most:
+            middle = (least + most) // 2
+            if block(partial[middle]) < block(full[number - middle - 1]):
+                least = middle + 1
+            else:
+                most = middle
+        left = number - least
+        first = least < len(partial) and (left >= len(full) or block(partial[least]) < block(full[left]))
+        found.append(partial[least] if first else full[left])
+    return found
 
 
 def tickets(batch: int, units: int, n_blocks: int, pairs: int | None = None):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fuzz.case import Case
-from fuzz.targets.blocksparse_blocks import default_variant
+from fuzz.targets.blocksparse_blocks import options_of
 from kernels.blocksparse.lists import BlockSparse
 from oracles import metadata, protocol
 
@@ -18,7 +18,7 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
     from kernels.blocksparse.lists import Band, Bits, Intervals
     from kernels.blocksparse.schedule import ASCENDING
 
-    p, options = case.problem, default_variant() | case.variant
+    p, options = case.problem, options_of(case)
     none: Any = None
     mask: Any = {"bits": Bits(none, none), "intervals": Intervals(none), "band": Band(0, 0, none)}[str(options["mask"])]
     q = torch.empty((1, 1, 1, p.dim), dtype=p.torch_dtype, device="meta")
@@ -53,7 +53,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits |
     from kernels.blocksparse.split import parts_of
 
     p = case.problem
-    lists, schedule = blocks.backward, blocks.schedule
+    lists, schedule, merged = blocks.backward, blocks.schedule, blocks.merged
     assert lists is not None
     if mutant:
         from kernels.mutants.blocksparse import MUTANTS as planted
@@ -65,7 +65,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits |
         order, releases = known
         changed = planted[mutant].blocks(blocks)
         assert changed.backward is not None
-        lists, schedule = changed.backward, changed.schedule
+        lists, schedule, merged = changed.backward, changed.schedule, changed.merged
     else:
         assert blocks.order is not None
         order, releases = blocks.order, None
@@ -85,4 +85,5 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits |
         keys=p.lengths_k,
         tile_n=blocks.tile_n,
         releases=releases,
+        merged=merged,
     )

@@ -10,14 +10,13 @@ from kernels.blocksparse.build import (
     LengthsLike,
     Shape,
     ceil_div,
-    default_schedule,
     finished,
     list_of_ranges,
     shape_of,
     tile_starts,
 )
 from kernels.blocksparse.lists import OPEN, Band, BlockLists, BlockSparse
-from kernels.blocksparse.schedule import Schedule
+from kernels.blocksparse.schedule import DESCENDING, Schedule
 
 
 def causal(lengths_q: LengthsLike, lengths_k: LengthsLike, *, align: Align = "top_left", **options) -> BlockSparse:
@@ -39,7 +38,7 @@ def band(
     align: Align = "top_left",
     tile_m: int = 128,
     tile_n: int = 128,
-    schedule: Schedule | None = None,
+    schedule: Schedule = DESCENDING,
     backward: bool = True,
     device: torch.device | str | None = None,
     capacity: tuple[int, int] | None = None,
@@ -49,7 +48,9 @@ def band(
 
     lengths_q, lengths_k  of the sequences: a number, numbers, or a tensor (batch,)
     align     offset is 0 ("top_left") or len_k - len_q ("bottom_right")
-    schedule  None: descending for causal masks, else ascending; see build.default_schedule
+    schedule  descending: rows are visited in ascending order, so a CTA whose neighbour began one block further on, as
+              under a causal mask and under a window, finds each dQ tile released when it comes there. In the other
+              order each CTA waits for nearly all of the one before
     backward  also make backward lists and ranks
     capacity  (partial, full) elements of the index tensors, and longest (queries, keys): with both the device is asked
               nothing, see build.py
@@ -71,7 +72,6 @@ def band(
         ),
         list_of_ranges(full[0][:, None, :, None], full[1][:, None, :, None], capacity and capacity[1]),
     )
-    schedule = default_schedule(left, right) if schedule is None else schedule
     return finished(lists, Band(left, right, offset.to(torch.int32)), shape, schedule, backward)
 
 

@@ -13,9 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kernels.blocksparse.lists import OPEN, BlockList, BlockLists, BlockMask, BlockSparse, exclusive_sum
+from kernels.blocksparse.lists import BlockList, BlockLists, BlockMask, BlockSparse, exclusive_sum
 from kernels.blocksparse.longest import with_longest_first
-from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permutation
+from kernels.blocksparse.schedule import ASCENDING, Schedule, permutation
 from kernels.blocksparse.transpose import with_backward
 from kernels.blocksparse.write_order import with_order
 
@@ -143,13 +143,6 @@ def tile_starts(shape: Shape) -> Tensor:
 def ceil_div(value, by: int):
     """Rounded up; numbers and integer tensors."""
     return (value + (by - 1)) // by
-
-
-def default_schedule(left: int, right: int) -> Schedule:
-    """Descending for causal bands, of which later rows have more keys; else ascending. Under a window, open on neither
-    side, the other order makes each CTA wait for nearly all of the one before it: a row's partial blocks are visited
-    first, and one of these is the tile that the CTA before visits last."""
-    return DESCENDING if left >= OPEN > right else ASCENDING
 
 
 def _expand(start: Tensor, length: Tensor, capacity: int | None) -> Tensor:

@@ -273,6 +273,7 @@ def backward_launches(
             n_func,
             *band,
             *(batch, heads_q, heads_kv, m_blocks, n_blocks, dim),
+            int(blocks.merged),
             SCHEDULES[kind],
             pairs or side_by_side(q, k, blocks, deterministic, parts),
             parts,

@@ -175,13 +175,15 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         _SCHEDULES.index(schedule.kind),
         int(blocks.order is not None),
         int(blocks.longest is not None) + int(columns is not None),
+        int(blocks.merged),
     ]
     return tensors, numbers
 
 
 def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     """The inverse of `flatten`."""
-    has_backward, mask_kind, has_slot_backward, left, right, tile_m, tile_n, schedule_kind, has_order, longest = numbers
+    has_backward, mask_kind, has_slot_backward, left, right, tile_m, tile_n, *others = numbers
+    schedule_kind, has_order, longest, merged = others
     rest = iter(tensors)
     forward = _lists(rest)
     backward = _lists(rest) if has_backward else None
@@ -196,7 +198,7 @@ def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     schedule = Schedule(kind, next(rest) if kind == "permutation" else None)
     order = WriteOrder(next(rest), next(rest)) if has_order else None
     first = LongestFirst(next(rest), next(rest) if longest == 2 else None) if longest else None
-    return BlockSparse(forward, backward, mask, tile_m, tile_n, schedule, order, first)
+    return BlockSparse(forward, backward, mask, tile_m, tile_n, schedule, order, first, bool(merged))
 
 
 def _tensors(lists: BlockLists) -> list[Tensor]:

@@ -46,15 +46,15 @@ def with_backward(blocks: BlockSparse, n_blocks: int) -> BlockSparse:
     mask = blocks.mask
     if isinstance(mask, Bits):
         mask = replace(mask, slot_backward=mask.slot[source])
-    return replace(blocks, backward=BlockLists(partial, full), mask=mask, order=None)
+    return replace(blocks, backward=BlockLists(partial, full), mask=mask, order=None, merged=True)
 
 
 def in_one_list(blocks: BlockSparse) -> BlockSparse:
     """The same blocks with all backward entries listed as partial, each row ascending.
 
-    A CTA visits its partial blocks before its full ones; listed as one it visits them in any order that the list has,
-    and masks full blocks in vain. For a mask that is computed from parameters (Intervals, Band). Raises ValueError for
-    others.
+    A CTA visits its partial blocks before its full ones, or both in ascending order (BlockSparse.merged); listed as one
+    it visits them in any order that the list has, and masks full blocks in vain. For a mask that is computed from
+    parameters (Intervals, Band). Raises ValueError for others.
     """
     if not isinstance(blocks.mask, Intervals | Band) or blocks.backward is None:
         raise ValueError(f"blocks.mask: needs Intervals or Band, and backward lists, got {type(blocks.mask).__name__}")

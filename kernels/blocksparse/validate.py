@@ -76,8 +76,9 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
 
     Rows within the index tensor and not shared, none for blocks past a sequence's end; entries in range, none twice,
     none both partial and full; backward lists the transpose of forward lists; slots in range and the same both ways; a
-    permutation that is one; ranks that are those of the schedule. A list for all sequences must fit the shortest. Where
-    the mask is computed (Intervals, Band), backward lists may have full blocks as partial ones (transpose.in_one_list).
+    permutation that is one; ranks that are those of the schedule; rows that ascend where they are merged. A list for
+    all sequences must fit the shortest. Where the mask is computed (Intervals, Band), backward lists may have full
+    blocks as partial ones (transpose.in_one_list).
     """
     rows = _blocks_of(sizes.lengths_q, sizes.longest_q, blocks.tile_m, sizes, blocks.device)
     cols = _blocks_of(sizes.lengths_k, sizes.longest_k, blocks.tile_n, sizes, blocks.device)
@@ -112,6 +113,8 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
                 blocks.mask.slot_backward, blocks.backward.partial, blocks.mask.words, "blocks.mask.slot_backward"
             )
             _check_same_bits(slots[by_here], slots_backward[by_there], blocks.mask.words)
+    if blocks.merged:
+        _check_ascending(backward)
     if blocks.order is not None:
         _check_order(blocks)
 
@@ -327,6 +330,18 @@ def _check_permutation(positions: Tensor | None, name: str, what: str) -> None:
             b, h = wrong.nonzero()[0].tolist()
             raise ValueError(
                 f"{name}: needs every {what} once, got {positions[b, h].tolist()[:16]} for sequence {b}, head {h}"
+            )
+
+
+def _check_ascending(backward: tuple[_Listed, _Listed]) -> None:
+    for kind, one in zip(("partial", "full"), backward, strict=True):
+        alike = (one.group[1:] == one.group[:-1]) & (one.row[1:] == one.row[:-1])
+        wrong = (alike & (one.col[1:] < one.col[:-1])).nonzero().flatten()
+        if wrong.numel():
+            at = int(wrong[0])
+            raise ValueError(
+                f"blocks.merged: needs rows of blocks.backward.{kind} that ascend, got m_block {int(one.col[at + 1])} "
+                f"after {int(one.col[at])} in row {int(one.row[at])}"
             )
 
 

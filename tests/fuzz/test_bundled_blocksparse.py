@@ -244,7 +244,7 @@ def test_a_whole_pass_is_right_and_bitwise_the_same_in_any_order_of_warps() -> N
     ]
 
 
-PLANTED = Problem((260,), (200,), 2, 1, 64, 64, "float16", mask=PerHead((Window(100, 20), Causal())))
+PLANTED = Problem((260,), (200,), 2, 2, 64, 64, "float16", mask=PerHead((Window(100, 20), Causal())))
 SHOWN = {
     "lock_is_n_block": "hang",
     "release_missing": "hang",

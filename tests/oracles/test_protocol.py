@@ -210,6 +210,17 @@ def test_a_group_in_two_parts_has_a_cta_for_each():
         assert predict(parts, slots).semaphores == predict(whole, slots).semaphores
 
 
+def test_merged_rows_are_visited_in_ascending_order():
+    listed, merged = (published(UP, range(8), merged=merged) for merged in (False, True))
+    for c in range(8):
+        here = slice(merged.begin[c], merged.begin[c + 1])
+        assert list(merged.tile[here]) == sorted(listed.tile[here])
+        rank = dict(zip(listed.tile[here], listed.rank[here], strict=True))
+        assert [rank[tile] for tile in merged.tile[here]] == list(merged.rank[here])
+    assert merged.tile != listed.tile
+    assert predict(merged, 1).ends == "always"
+
+
 def test_blocks_past_the_end_of_the_keys_are_not_visited():
     of = published(UP, range(8), keys=[300], tile_n=128)
     assert [of.begin[n + 1] - of.begin[n] for n in range(8)] == [3, 3, 4, 0, 0, 0, 0, 0]

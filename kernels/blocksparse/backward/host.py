@@ -85,6 +85,7 @@ class Backward(BackwardKernel):
         m_blocks: Int32,
         n_blocks: Int32,
         dim: Int32,
+        merged: Int32,
         schedule: Int32,
         pairs: Int32,
         parts: Int32,
@@ -105,7 +106,8 @@ class Backward(BackwardKernel):
         lse2, delta    fp32, 16-byte aligned: NOTE [statistics] of preprocess.py
         *_begin, *_length   int32 (batch): where a sequence's rows start, counted from the batch's start, and how many
         partial, full  the backward block lists, common/lists.py; *_rank: their write order, read by deterministic
-        variants mask_*, band_* common/masks.py; mask_slot is parallel to partial_index
+                       variants; merged: walk.py's Lists
+        mask_*, band_* common/masks.py; mask_slot is parallel to partial_index
         positions, schedule, pairs, ticket, semaphores   walk.py's Order; ticket and semaphores are read by
                                                          deterministic variants
         tiles_*        dq.py's Tiles, of queries; key_tiles_*: those of keys
@@ -146,6 +148,7 @@ class Backward(BackwardKernel):
             Lists(
                 BlockList(partial_count, partial_begin, partial_index, partial_stride_batch, partial_stride_head),
                 BlockList(full_count, full_begin, full_index, full_stride_batch, full_stride_head),
+                merged,
                 partial_rank,
                 full_rank,
                 mask_slot,

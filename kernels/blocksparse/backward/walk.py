@@ -48,11 +48,16 @@ class Counts(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """What the kernel reads of the backward lists. partial_rank, full_rank: their write order, int32, parallel to
-    their index, for deterministic variants; slot: of packed masks, parallel to partial's index."""
+    """What the kernel reads of the backward lists.
+
+    merged        whether a row's blocks are visited in ascending order, which needs rows that ascend
+    partial_rank, full_rank   their write order, int32, parallel to their index, for deterministic variants
+    slot          of packed masks, parallel to partial's index
+    """
 
     partial: BlockList
     full: BlockList
+    merged: Int32
     partial_rank: cute.Pointer
     full_rank: cute.Pointer
     slot: cute.Pointer
@@ -132,7 +137,8 @@ def fill_ring(
 ) -> None:
     """This thread looks up entry number `entry`, if there are so many, and puts it into the ring.
 
-    Head after head; of a row the partial blocks first, then the full ones, both as listed: a schedule may count on it.
+    Head after head; of a row the partial blocks first, then the full ones, both as listed, or merged: a schedule may
+    count on it.
     """
     if entry < total:
         head, left = first_head, entry
@@ -143,23 +149,48 @@ def fill_ring(
             head += 1
             partials, partial_at = lists.partial.row(batch, head, n_block)
             fulls, full_at = lists.full.row(batch, head, n_block)
+        before = cutlass.min(left, partials)  # partial blocks that come before this one
         is_partial = Int32(left < partials)
+        if lists.merged != 0:
+            before, is_partial = merged_place(lists, (partials, partial_at), (fulls, full_at), left)
         m_block, rank, slot = Int32(0), Int32(0), Int32(0)
         if is_partial != 0:
-            place = partial_at + left
+            place = partial_at + before
             m_block = read(lists.partial.index, place)
             if cutlass.const_expr(variant.deterministic):
                 rank = read(lists.partial_rank, place)
             if cutlass.const_expr(variant.mask == "bits"):
                 slot = read(lists.slot, place)
         else:
-            place = full_at + (left - partials)
+            place = full_at + (left - before)
             m_block = read(lists.full.index, place)
             if cutlass.const_expr(variant.deterministic):
                 rank = read(lists.full_rank, place)
         rBlock = cute.make_rmem_tensor(4, Int32)
         rBlock[0], rBlock[1], rBlock[2], rBlock[3] = m_block, 2 * head + is_partial, rank, slot
         cute.autovec_copy(rBlock, sRing[None, entry % RING])
+
+
+@cute.jit
+def merged_place(
+    lists: Lists, partial: tuple[Int32, Int64], full: tuple[Int32, Int64], number: Int32
+) -> tuple[Int32, Int32]:
+    """(partial blocks before it, 1 where it is partial itself) for entry `number` of two ascending rows merged into
+    one. partial, full: (entries, where they start). By bisection, O(log of the shorter row)."""
+    least, most = cutlass.max(number - full[0], 0), cutlass.min(number, partial[0])
+    while least < most:
+        middle = (least + most) // 2
+        here = read(lists.partial.index, partial[1] + middle)
+        there = read(lists.full.index, full[1] + (number - middle - 1))
+        if here < there:
+            least = middle + 1
+        else:
+            most = middle
+    is_partial = Int32(least < partial[0])
+    if is_partial != 0 and number - least < full[0]:
+        here = read(lists.partial.index, partial[1] + least)
+        is_partial = Int32(here < read(lists.full.index, full[1] + (number - least)))
+    return least, is_partial
 
 
 @cute.jit

@@ -105,6 +105,19 @@ def test_split_groups_of_other_tiles(tile_m, tile_n, dim):
     check(Spec((200,), (260,), 4, 1, dim=dim, tile_m=tile_m, tile_n=tile_n, mask="causal", parts=2), arch="sm_90a")
 
 
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("mask", ["window", "documents", "random"])
+def test_rows_merged_or_partial_blocks_first(mask, merged):
+    spec = Spec((400, 130), (330, 500), 4, 2, dim=32, mask=mask, deterministic=True)
+    problem = make(spec)
+    partial, full = problem.blocks.backward.partial.count, problem.blocks.backward.full.count
+    assert problem.blocks.merged and (mask == "random" or bool(((partial > 0) & (full > 0)).any()))
+    problem = replace(problem, blocks=replace(problem.blocks, merged=merged))
+    out, reports = gradients(problem)
+    assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3
+    assert max(errors(problem, out).values()) <= 1
+
+
 @pytest.mark.parametrize("dim", [8, 24, 32, 40, 72, 96, 104, 128])
 def test_head_dims_between_the_padded_ones(dim):
     check(Spec((90,), (70,), 2, 1, dim=dim, mask="random", deterministic=True))

@@ -1,5 +1,7 @@
 """The computed schedule: never worse on the model than ascending or descending, better on some masks, always right."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -22,9 +24,11 @@ from kernels.blocksparse.least_blocking import (
     reversed_rows,
     run,
 )
+from kernels.blocksparse.lists import BlockLists
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING
 from kernels.blocksparse.transpose import in_one_list
 from kernels.blocksparse.validate import Sizes, check_contents
+from kernels.blocksparse.write_order import with_order
 from oracles.masks import Tokens, Window
 from oracles.problem import Problem
 
@@ -41,7 +45,7 @@ def slow_run(segments, order, slots, costs, visit_row):
                 now = (
                     max(now + costs.compute + (costs.masked if part == 0 else 0.0), released.get(tile, 0.0)) + costs.add
                 )
-                released[tile] = now
+                released[tile] = now + costs.hold
         free.append(now)
         end = max(end, now)
     return end
@@ -54,7 +58,7 @@ def test_the_fast_model_is_the_step_by_step_one(seed, m_blocks, n_blocks, slots,
     grids = torch.rand(2, n_blocks, m_blocks, generator=generator) < 0.4
     segments = [[grids[part, n].nonzero().flatten().numpy() for part in range(2)] for n in range(n_blocks)]
     order = torch.randperm(n_blocks, generator=generator).tolist()
-    costs = Costs(start=0.5, compute=1.0, add=add, masked=0.3)
+    costs = Costs(start=0.5, compute=1.0, add=add, masked=0.3, hold=add / 2)
     rules = (
         (as_listed, lambda row, released: row.tolist()),
         (reversed_rows, lambda row, released: row.tolist()[::-1]),
@@ -113,7 +117,7 @@ def test_the_default_of_documents_is_the_better_direction():
 
 
 def test_the_default_of_bands_is_the_better_direction():
-    for name, wanted in (("causal", "descending"), ("window", "ascending"), ("anti-causal", "ascending")):
+    for name, wanted in (("causal", "descending"), ("window", "descending"), ("anti-causal", "descending")):
         blocks = BLOCKS[name]()
         times = {
             schedule.kind: estimate(blocks, schedule, heads_q=8, heads_kv=8).makespan
@@ -148,15 +152,40 @@ def test_the_estimate_is_that_of_the_plan():
     assert again.makespan == pytest.approx(plan.makespan)
 
 
-def test_a_window_in_one_list_waits_for_nobody():
-    blocks = window(8192, 8192, left=2047)
-    plan = least_blocking(blocks, heads_q=8, heads_kv=8)
-    assert all("in one list" in policy for policy in plan.chosen)
-    assert plan.makespan < 0.65 * min(plan.estimates["ascending"], plan.estimates["descending"])
-    again = estimate(plan.blocks, plan.blocks.schedule, heads_q=8, heads_kv=8)
-    assert again.makespan == pytest.approx(plan.makespan)
-    problem = Problem((8192,), (8192,), 1, 1, 32, 32, "bfloat16", mask=Window(2047, 0))
-    accepted(plan.blocks, problem)
+@pytest.mark.parametrize("heads", [(16, 16), (16, 2)])
+@pytest.mark.parametrize("tokens", [8192, 32768])
+def test_a_window_whose_blocks_are_merged_waits_for_hardly_anybody(tokens, heads):
+    blocks = window(tokens, tokens, left=2047)
+    plan = least_blocking(blocks, heads_q=heads[0], heads_kv=heads[1])
+    of = dict(zip(("heads_q", "heads_kv"), heads, strict=True))
+    assert blocks.merged and blocks.schedule is DESCENDING
+    times = [estimate(x, DESCENDING, **of).makespan for x in (blocks, replace(blocks, merged=False))]
+    assert times[0] < 1.15 * plan.bound and times[1] > 4 * times[0]
+    ascending_partial_first = estimate(replace(blocks, merged=False), ASCENDING, **of).makespan
+    assert 1.3 * times[0] < ascending_partial_first
+    assert plan.makespan <= times[0]
+
+
+def test_a_window_in_one_list_is_accepted_under_any_order_of_its_rows():
+    blocks = in_one_list(window(2048, 2048, left=700))
+    problem = Problem((2048,), (2048,), 1, 1, 32, 32, "bfloat16", mask=Window(700, 0))
+    accepted(with_order(blocks), problem)
+    index = blocks.backward.partial.index.flip(0)
+    ends = blocks.backward.partial.begin + blocks.backward.partial.count
+    begin = index.numel() - ends
+    turned = BlockLists(replace(blocks.backward.partial, index=index, begin=begin), blocks.backward.full)
+    accepted(with_order(replace(blocks, backward=turned, merged=False)), problem)
+    with pytest.raises(ValueError, match=r"blocks\.merged: needs rows of blocks\.backward\.partial that ascend"):
+        sizes = Sizes(1, 1, 1, 2048, 2048)
+        check_contents(with_order(replace(blocks, backward=turned, merged=True)), sizes)
+
+
+@pytest.mark.parametrize("heads_kv", [1, 4])
+def test_heads_with_lists_of_their_own_are_planned_for_a_cta_of_the_whole_group(heads_kv):
+    blocks = random_blocks(0.3, heads=4)
+    plan = least_blocking(blocks, heads_q=4, heads_kv=heads_kv, slots=32)
+    assert len(plan.chosen) == heads_kv
+    check_contents(plan.blocks, Sizes(1, 4, heads_kv, 24 * 64, 24 * 64))
 
 
 def test_bits_are_not_joined():

@@ -53,6 +53,7 @@ def as_visits(blocks, problem, pairs=None):
         pairs=pairs,
         keys=problem.lengths_k,
         tile_n=blocks.tile_n,
+        merged=blocks.merged,
     )
 
 
@@ -143,6 +144,7 @@ def test_the_published_deadlock_is_predicted_from_our_own_metadata(schedule):
         heads_q=8,
         heads_kv=1,
         m_blocks=8,
+        merged=blocks.merged,
     )
     assert bad.tile == of.tile
     for slots in (1, 4, 8):

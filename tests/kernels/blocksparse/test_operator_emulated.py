@@ -1,6 +1,7 @@
 """block_sparse_attention with its compiled kernels on the emulated GPU: the whole way from a user's call to gradients,
 also of LSE, under computed schedules, against dense attention in float64."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
@@ -16,8 +17,11 @@ from kernels.blocksparse.bands import causal, window
 from kernels.blocksparse.compile import build
 from kernels.blocksparse.from_mask import from_mask
 from kernels.blocksparse.least_blocking import least_blocking
-from kernels.blocksparse.lists import Band
+from kernels.blocksparse.lists import Band, BlockList, BlockLists
+from kernels.blocksparse.schedule import ASCENDING
+from kernels.blocksparse.transpose import in_one_list
 from kernels.blocksparse.variant import NO_SEAMS
+from kernels.blocksparse.write_order import with_order
 
 built = lru_cache(maxsize=None)(build)
 
@@ -67,12 +71,15 @@ def test_causal_with_a_gradient_of_lse():
     check(*tensors(150, 150), causal(150, 150, tile_m=64, tile_n=64), mask)
 
 
-def test_a_planned_window_in_one_list():
+def test_a_window_in_one_list_whose_rows_descend():
     q, k = torch.arange(400)[:, None], torch.arange(400)[None]
     mask = (k <= q) & (k >= q - 200)
-    plan = least_blocking(window(400, 400, left=200, tile_m=64, tile_n=64), heads_q=2, heads_kv=1, slots=4)
-    assert isinstance(plan.blocks.mask, Band) and not plan.blocks.backward.full.count.any()
-    check(*tensors(400, 400), plan.blocks, mask)
+    blocks = in_one_list(window(400, 400, left=200, tile_m=64, tile_n=64))
+    one = blocks.backward.partial
+    turned = BlockList(one.count, one.index.flip(0), one.index.numel() - one.begin - one.count)
+    blocks = replace(blocks, backward=BlockLists(turned, blocks.backward.full), merged=False)
+    assert isinstance(blocks.mask, Band) and not blocks.backward.full.count.any()
+    check(*tensors(400, 400), with_order(blocks, ASCENDING), mask)
 
 
 def test_planned_random_blocks():
@@ -82,8 +89,8 @@ def test_planned_random_blocks():
     mask &= torch.rand(400, 400, generator=draw) < 0.9
     mask[:64, :64] = True
     mask |= torch.eye(400, dtype=torch.bool)
-    plan = least_blocking(from_mask(mask[None, None], tile_m=64, tile_n=64), heads_q=2, heads_kv=1, slots=3)
-    assert plan.blocks.schedule.kind == "permutation"
+    plan = least_blocking(from_mask(mask[None, None], tile_m=64, tile_n=64), heads_q=2, heads_kv=1, slots=8)
+    assert plan.blocks.schedule.kind == "permutation" and not plan.blocks.merged
     check(*tensors(400, 400), plan.blocks, mask)
 
 
