@@ -30,7 +30,7 @@ from fuzz.case import Case  # noqa: E402
 from fuzz.compiling import Cache  # noqa: E402
 from fuzz.records import Reader, Record  # noqa: E402
 from fuzz.session import CLIMBING_CASES, Settings, cases_of, explore, plan, standing  # noqa: E402
-from fuzz.targets.blocksparse_blocks import default_variant  # noqa: E402
+from fuzz.targets.blocksparse_blocks import options_of  # noqa: E402
 from fuzz.targets.registry import load  # noqa: E402
 from fuzz.targets.target import refusal  # noqa: E402
 from kernels.blocksparse.backward.tiling import THREADS, choose_tiling  # noqa: E402
@@ -81,7 +81,7 @@ def resident(options: dict[str, Any], arch: str, used: int) -> int:
 
 def ctas(case: Case) -> int:
     """CTAs of the ordered backward pass of a case; 0 without one."""
-    p, options = case.problem, default_variant() | case.variant
+    p, options = case.problem, options_of(case)
     if not p.backward or not options["deterministic"]:
         return 0
     m_blocks, n_blocks = -(-p.len_q // int(options["tile_m"])), -(-p.len_k // int(options["tile_n"]))
@@ -159,7 +159,9 @@ def main() -> None:
     }
     result["refused"] = dict(Counter(r.reason for r in records if r.outcome == "reject").most_common())
     result["findings"] = [
-        {"case": r.case_id, "status": r.status, "message": r.message, "known_as": r.finding} for r in records if r.status
+        {"case": r.case_id, "status": r.status, "message": r.message, "known_as": r.finding}
+        for r in records
+        if r.status
     ]
     if options.note:
         result["note"] = options.note

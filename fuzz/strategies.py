@@ -11,8 +11,6 @@ NOTE [focus]: a case uses a few of the target's options, often none, and each of
 are NATIVE's, or none where there is a bias. Kernels have paths of their own for just these, and one option too many
 leads around them: with each option left to chance, one case in thirteen reached a causal path, half of those with a few
 tokens, and hardly one in a hundred the gradient of a bias that is broadcast.
-NOTE [crowds]: CTAs that wait for one another can only deadlock, or add in another order, where not all of them are
-resident. Such cases take heads and sequences enough; their pairs are beyond the budget.
 NOTE [budget]: what is spent on heads is not left for tokens. Half of the cases have few heads and long sequences, which
 several tiles in both directions need; the other half have many heads and sequences.
 """
@@ -28,6 +26,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from fuzz.case import Case, Distribution, Inputs, Order, Storage
+from fuzz.crowds import draw_crowd
 from fuzz.exact_values import STYLES
 from fuzz.related import relations_for
 from fuzz.size import Size
@@ -89,8 +88,6 @@ ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
 WEIGHTS = {"causal": 2}
 NATIVE = ("full", "causal", "causal", "causal", "window")
 FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 4))  # KV heads, query heads for each
-CROWDS = ((16, 1, 1), (8, 4, 1), (2, 8, 2), (1, 32, 1), (4, 4, 4), (32, 1, 2))  # sequences, KV heads, heads for each
-CROWD_PAIRS = 3 << 21
 PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
 CROWDED = 8  # one case in so many, where the target has crowds at all
 MAX_TOKEN_LENGTH = 130
@@ -127,7 +124,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     support = target.support
     layout = draw.choice(support.layouts)
     focus = _focus(draw, support)
-    crowd = target.crowd if isinstance(target, Crowded) and target.crowd and _one_in(draw, CROWDED) else 0
+    tiles = target.crowd if isinstance(target, Crowded) and target.crowd and _one_in(draw, CROWDED) else 0
     long = draw.choice((True, False))  # NOTE [budget]
     batch, heads_q, heads_kv = _few_heads(draw, support, size) if long else _heads(draw, support, size)
     ragged = "ragged" in focus or (layout == "packed" and draw.choice((True, False)))
@@ -136,10 +133,9 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     dim, dim_v = _dims(draw, support, "dim_v" in focus)
     longest = min(size.length, max(size.elements // (batch * heads_q * max(dim, dim_v)), 1))
     lengths_q, lengths_k = _lengths(draw, support, layout, ragged, batch, size.pairs // heads_q, longest)
-    if crowd:  # NOTE [crowds]
-        batch, heads_kv, group = draw.choice(CROWDS if support.gqa else CROWDS[:1])
-        heads_q = heads_kv * group
-        lengths_q, lengths_k = _crowd(draw, ragged, batch, heads_q, -(-crowd // (batch * heads_kv)))
+    if tiles:
+        crowd = draw_crowd(draw, tiles, gqa=support.gqa, ragged=ragged)
+        heads_q, heads_kv, lengths_q, lengths_k = crowd.heads_q, crowd.heads_kv, crowd.lengths_q, crowd.lengths_k
     len_q, len_k = max(lengths_q), max(lengths_k)
     native = draw.choice((True, False, True, False, False))
     problem = Problem(
@@ -153,7 +149,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
         layout=layout,
         mask=_native(draw, support.masks, len_q, len_k, "bias" in focus)
         if native
-        else _mask(draw, support.masks, len_q, len_k, heads_q, batch),
+        else _mask(draw, support.masks, len_q, len_k, heads_q, len(lengths_q)),
         scale=draw.choice(SCALES) if "scale" in focus else None,
         softcap=draw.choice(SOFTCAPS) if "softcap" in focus else 0.0,
         bias=_bias(draw, support) if "bias" in focus else None,
@@ -225,15 +221,6 @@ def _lengths(
         found_k.append(len_k)
     times = 1 if ragged else batch
     return tuple(found_q * times), tuple(found_k * times)
-
-
-def _crowd(draw: Draw, ragged: bool, batch: int, heads: int, tiles: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Few queries, and keys for so many tiles of 128 in every sequence."""
-    times = batch if ragged else 1
-    most = CROWD_PAIRS // (batch * heads * tiles * 128)
-    found_q = [draw.choice([n for n in (1, 16, 63, 64, 65, 128, 129, 200, 257) if n <= most]) for _ in range(times)]
-    found_k = [128 * tiles - draw.choice((0, 1, 63, 127)) for _ in range(times)]
-    return tuple(found_q * (batch // times)), tuple(found_k * (batch // times))
 
 
 def _length(draw: Draw, least: int, most: int) -> int:

@@ -6,6 +6,7 @@ no entry uses is filled with numbers that a kernel which reads them cannot survi
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +19,13 @@ from kernels.blocksparse import bands, from_mask, intervals
 from kernels.blocksparse.least_blocking import least_blocking
 from kernels.blocksparse.lists import Bits, BlockList, BlockLists, BlockSparse
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permutation
+from kernels.blocksparse.variant import LARGEST_DIM
 from oracles.masks import Causal, Full, Window, kinds, varies_by_batch, varies_by_head
-from oracles.problem import Problem, dense_mask
+from oracles.problem import Problem, cumulative, dense_mask
 
 MASKS = ("bits", "intervals", "band")
 LISTS = ("csr", "padded", "compact")
+FASTEST = "fastest"  # products of the forward kernel: what the arch has best
 SCHEDULES = ("ascending", "descending", "shuffled", "planned")
 TILES = (64, 128)
 UNUSED = 0x3FFFFFF  # a block number, slot or rank that nothing has
@@ -38,7 +41,21 @@ def default_variant() -> dict[str, str | int | bool]:
         "lists": "csr",
         "schedule": "ascending",
         "deterministic": True,
+        "products": FASTEST,
     }
+
+
+def options_of(case: Case) -> dict[str, str | int | bool]:
+    """Every option of a case. Where its variant does not say it, tile_n is 64 for gradients of dims that need that."""
+    p = case.problem
+    smaller = {"tile_n": 64} if p.backward and p.dim > LARGEST_DIM[128] else {}
+    return default_variant() | smaller | case.variant
+
+
+def products_of(case: Case, arch: str) -> str:
+    """The products of its forward kernel, where kernels are compiled for `arch`."""
+    named = str(options_of(case)["products"])
+    return forward_products(arch) if named == FASTEST else named
 
 
 def expressible(problem: Problem, mask: str) -> bool:
@@ -51,7 +68,7 @@ def expressible(problem: Problem, mask: str) -> bool:
 
 def blocks_of(case: Case, device: torch.device | str = "cpu") -> BlockSparse:
     """Block lists of a case on `device`, both directions, with the ranks of its schedule."""
-    p, options = case.problem, default_variant() | case.variant
+    p, options = case.problem, options_of(case)
     tile_m, tile_n = int(options["tile_m"]), int(options["tile_n"])
     tiles: dict[str, Any] = {
         "tile_m": tile_m,
@@ -75,11 +92,28 @@ def blocks_of(case: Case, device: torch.device | str = "cpu") -> BlockSparse:
     return laid_out(made, str(options["lists"]))
 
 
+@functools.lru_cache(maxsize=1)
+def blocks_on(case: Case, device: torch.device) -> BlockSparse:
+    """The same for all repeats of a case, so that their contents are checked once."""
+    return blocks_of(case).to(device)
+
+
+@functools.lru_cache(maxsize=1)
+def lengths_on(p: Problem, device: torch.device) -> dict[str, Tensor]:
+    """The same tensors for all repeats of a case: with others its lists would be checked again."""
+    given: dict[str, tuple[int, ...]] = {}
+    if p.layout == "packed":
+        given = {"cu_seqlens_q": cumulative(p.lengths_q), "cu_seqlens_k": cumulative(p.lengths_k)}
+    elif p.ragged:
+        given = {"lengths_q": p.lengths_q, "lengths_k": p.lengths_k}
+    return {name: torch.tensor(x, dtype=torch.int32, device=device) for name, x in given.items()}
+
+
 def schedule_of(case: Case, device: torch.device | str = "cpu") -> Schedule:
     """The variant's schedule; 'shuffled' is a permutation from the inputs' seed, per sequence and KV head where those
     have lists of their own, and not its own inverse where there are three blocks or more, so that who mistakes one for
     the other shows; 'planned' is ascending until `least_blocking` has computed one from the lists."""
-    p, options = case.problem, default_variant() | case.variant
+    p, options = case.problem, options_of(case)
     if options["schedule"] != "shuffled":
         return DESCENDING if options["schedule"] == "descending" else ASCENDING
     n_blocks = -(-p.len_k // int(options["tile_n"]))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from fuzz.case import Case, Inputs, Order, Storage
-from fuzz.targets.blocksparse_blocks import blocks_of, default_variant
+from fuzz.targets.blocksparse_blocks import blocks_of, options_of, products_of
 from fuzz.targets.blocksparse_devices import connect, emulated, emulator_of
 from fuzz.targets.blocksparse_sessions import kernels_for
 from fuzz.targets.target import Rule, Tensors
@@ -95,15 +95,17 @@ def run_part(case: Case, tensors: Tensors, into: Answers, repeat: int, blocks: B
     from kernels.blocksparse import launch
 
     device, p = emulated(), case.problem
-    device.begin(emulator_of(default_variant() | case.variant, repeat), only=ctas_of(case))
+    device.begin(emulator_of(options_of(case), repeat), only=ctas_of(case))
     begin = torch.zeros(p.batch, dtype=torch.int32)
     lengths = [torch.tensor(x, dtype=torch.int32) for x in (p.lengths_q, p.lengths_k)]
     q, k, v, o = (x.transpose(1, 2) for x in (tensors.q, tensors.k, tensors.v, into.o))
     assert into.lse is not None
     scale = p.dim**-0.5 if p.scale is None else p.scale
     sequences = launch.Sequences(begin, lengths[0], begin, lengths[1])
+    products = products_of(case, device.arch)
     launch.forward(
-        q, k, v, o, into.lse, sequences, blocks, scale=scale, softcap=p.softcap or None, seams=seams
+        q, k, v, o, into.lse, sequences, blocks,
+        scale=scale, softcap=p.softcap or None, seams=seams, products=products,
     )  # fmt: skip
     return ", ".join(device.launched)
 
@@ -115,7 +117,7 @@ def prepare_part(case: Case, changed: Callable[[BlockSparse], BlockSparse]) -> B
 
 
 def _cannot(case: Case, emulated_here: bool) -> bool:
-    p, options = case.problem, default_variant() | case.variant
+    p, options = case.problem, options_of(case)
     ctas = ctas_of(case)
     if not ctas:
         return False

@@ -15,7 +15,6 @@ from fuzz.targets.blocksparse_blocks import LISTS, SCHEDULES, expressible
 from kernels.blocksparse.variant import LARGEST_DIM, PADDED_DIMS, padded_dim
 from oracles.problem import Problem
 
-
 # Another mask kind than bits, by dtype and padded dim.
 _SPECIAL = {
     ("bfloat16", 0): "intervals",
@@ -59,7 +58,15 @@ def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], .
             for i, choice in enumerate(free)
             for slots, warps in zip((1, 2, 3, 8), orders[i % 4 :] + orders[: i % 4], strict=True)
         ]
-    return tuple(kernel | choice for kernel, choice in product(kernels_for(problem), free))
+    return tuple(kernel | choice for kernel, choice in product(_with_products(problem, emulated), free))
+
+
+def _with_products(problem: Problem, emulated: bool) -> list[dict[str, Any]]:
+    """The choices of kernels_for, every other one with products that its device would not take by itself: on a Hopper
+    GPU the portable ones, on the emulated GPU those of Hopper. So both kernels are seen, at no further compile."""
+    other = {"products": "wgmma" if emulated else "mma"}
+    at = PADDED_DIMS.index(padded_dim(problem.dim)) + (problem.dtype == "float16") + bool(problem.softcap)
+    return [kernel | (other if (at + i) % 2 else {}) for i, kernel in enumerate(kernels_for(problem))]
 
 
 def _kernel(tile_m: int, tile_n: int, mask: str, deterministic: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from fuzz.case import Case
 from fuzz.targets import blocksparse_blocks
 from fuzz.targets.as_text import Text
-from fuzz.targets.blocksparse_blocks import default_variant, schedule_of
+from fuzz.targets.blocksparse_blocks import FASTEST, options_of, schedule_of
 from oracles.masks import Causal, Window
 from oracles.problem import cumulative
 
@@ -17,7 +17,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def blocksparse_text(case: Case, mutant: str) -> Text:
     """Block lists from `keep` (or from the band's parameters), and the call."""
-    p, options = case.problem, default_variant() | case.variant
+    p, options = case.problem, options_of(case)
     lengths = f"{list(p.lengths_q)}, {list(p.lengths_k)}"
     tiles = f"tile_m={options['tile_m']}, tile_n={options['tile_n']}, schedule=schedule, backward={p.backward}"
     how = str(options["mask"])
@@ -38,6 +38,8 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
     kernel = f'MUTANTS["{mutant}"]' if mutant else "block_sparse_attention"
     given = [f"scale={p.scale!r}"] * (p.scale is not None) + [f"softcap={p.softcap!r}"] * (p.softcap > 0)
     given.append(f"deterministic={bool(options['deterministic'])}")
+    if options["products"] != FASTEST:
+        given.append(f"products={options['products']!r}")
     names = ("cu_seqlens_q", "cu_seqlens_k") if p.layout == "packed" else ("lengths_q", "lengths_k")
     if p.layout == "packed" or p.ragged:
         for name, each in zip(names, (p.lengths_q, p.lengths_k), strict=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -22,7 +23,19 @@ from fuzz.size import Size
 from fuzz.targets import blocksparse_partial
 from fuzz.targets.as_text import ScriptError, Text
 from fuzz.targets.base import AutogradTarget, cuda_present
-from fuzz.targets.blocksparse_blocks import LISTS, MASKS, SCHEDULES, TILES, blocks_of, default_variant, expressible
+from fuzz.targets.blocksparse_blocks import (
+    LISTS,
+    MASKS,
+    SCHEDULES,
+    TILES,
+    blocks_of,
+    blocks_on,
+    default_variant,
+    expressible,
+    lengths_on,
+    options_of,
+    products_of,
+)
 from fuzz.targets.blocksparse_devices import (
     SLOTS,
     arch_with_gpu,
@@ -39,13 +52,13 @@ from fuzz.targets.blocksparse_text import blocksparse_text
 from fuzz.targets.target import Device, DeviceError, Execution, Rule, Support, Tensors
 from fuzz.verdict import Finding
 from kernels.blocksparse.lists import BlockSparse
-from kernels.blocksparse.variant import Seams, Variant
+from kernels.blocksparse.variant import PRODUCTS, Seams, Variant, arch_for_products
 from kernels.mutants.names import BLOCKSPARSE as MUTANTS  # made by python -m kernels.mutants
 from oracles import metadata, protocol
 from oracles.answers import Answers
 from oracles.metamorphic import Demand
 from oracles.numerics import FUSED
-from oracles.problem import Problem, cumulative
+from oracles.problem import Problem
 
 _SUPPORT = Support(
     dtypes=("bfloat16", "float16"),
@@ -65,6 +78,7 @@ _KNOWN = {
     "lists": LISTS,
     "schedule": SCHEDULES,
     "deterministic": (False, True),
+    "products": (FASTEST, *PRODUCTS),
     "slots": range(1, 1025),
     "warps": ("in_order", "random", "starve_oldest", "one_first"),
     "seed": range(1 << 31),
@@ -83,7 +97,8 @@ class BundledBlockSparse(AutogradTarget):
         self.device = device
         self.mutant = mutant
         self.summary = "kernels.blocksparse" + (f" with the planted bug {mutant}" if mutant else "")
-        self.support = _SUPPORT
+        # Of what a session draws this limits nothing; a case of the corpus may be larger on a GPU.
+        self.support = replace(_SUPPORT, max_pairs=1 << 29) if device == "cuda" else _SUPPORT
         self.numerics = FUSED
         too_large = Rule("tiles that do not fit shared memory or registers", lambda case: not self._fits(case))
         self.crowd = CROWD if device == "cuda" else 0
@@ -121,10 +136,10 @@ class BundledBlockSparse(AutogradTarget):
         from fuzz.devices.cuda import build_of
         from kernels.blocksparse.capacity import fits
 
-        kernels = self._kernels(case)
-        if not all(fits(variant, arch) for variant, _ in kernels):
+        kernels = [(variant, self._arch_of(variant, arch), planted) for variant, planted in self._kernels(case, arch)]
+        if not all(fits(variant, at) for variant, at, _ in kernels):
             return ()
-        return tuple(build_of(variant, arch, planted) for variant, planted in kernels)
+        return tuple(build_of(*kernel) for kernel in kernels)
 
     def arch(self) -> str:
         """What its kernels are compiled for on this machine."""
@@ -135,9 +150,14 @@ class BundledBlockSparse(AutogradTarget):
 
         if self.device == "cuda" and not cuda_present():  # planned for another machine: `builds` is told its arch
             return True
-        return all(fits(variant, self.arch()) for variant, _ in self._kernels(case))
+        arch = self.arch()
+        return all(fits(variant, self._arch_of(variant, arch)) for variant, _ in self._kernels(case, arch))
 
-    def _kernels(self, case: Case) -> list[tuple[Variant, Seams]]:
+    def _arch_of(self, variant: Variant, arch: str) -> str:
+        """What a kernel is compiled for: the emulated GPU runs those of every arch."""
+        return arch_for_products(variant.products, arch) if self.device == "emulator" else arch
+
+    def _kernels(self, case: Case, arch: str) -> list[tuple[Variant, Seams]]:
         from kernels.blocksparse.launch import forward_variant
         from kernels.blocksparse.launch_backward import backward_variants, seams_of
         from kernels.blocksparse.seams import find_seams
@@ -145,7 +165,7 @@ class BundledBlockSparse(AutogradTarget):
         q, blocks, options = shapes_of(case)
         softcap = case.problem.softcap or None
         seams = find_seams(self._seams)
-        found = [(forward_variant(q, blocks, softcap), seams.forward)]
+        found = [(forward_variant(q, blocks, softcap, products=products_of(case, arch)), seams.forward)]
         if case.problem.backward:
             kernels = backward_variants(q, blocks, softcap, bool(options["deterministic"]))
             found += [(variant, seams_of(seams.backward, variant.kind)) for variant in kernels]
@@ -180,12 +200,13 @@ class BundledBlockSparse(AutogradTarget):
         """Into the GPU: importing the toolchain and loading a module take seconds, which are not the kernel's."""
         from kernels.blocksparse.launcher import function
 
-        for variant, planted in self._kernels(case):
-            function(variant, self.arch(), planted).load()
+        arch = self.arch()
+        for variant, planted in self._kernels(case, arch):
+            function(variant, arch, planted).load()
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O and LSE."""
-        p, options = case.problem, default_variant() | case.variant
+        p, options = case.problem, options_of(case)
         device = tensors.q.device
         return _kernel(self.mutant)(
             tensors.q,
@@ -195,7 +216,8 @@ class BundledBlockSparse(AutogradTarget):
             scale=p.scale,
             softcap=p.softcap,
             deterministic=bool(options["deterministic"]),
-            **_lengths_on(p, device),
+            products=products_of(case, self.arch()),
+            **lengths_on(p, device),
         )
 
     def script_call(self, case: Case) -> Text:
@@ -216,7 +238,7 @@ class BundledBlockSparse(AutogradTarget):
         self._forget()
         if self.device != "emulator":
             return super().run(case, tensors)
-        options = default_variant() | case.variant
+        options = options_of(case)
         emulated().begin(emulator_of(options, self._repeat))
         self._repeat += 1
         try:
@@ -256,7 +278,7 @@ class BundledBlockSparse(AutogradTarget):
 
     def may_differ(self, case: Case) -> frozenset[str]:
         """dQ is summed in any order unless asked for otherwise."""
-        ordered = bool((default_variant() | case.variant)["deterministic"])
+        ordered = bool(options_of(case)["deterministic"])
         return frozenset() if ordered else frozenset({"dq"})
 
     def expected_seconds(self, case: Case) -> float:
@@ -317,12 +339,12 @@ class BundledBlockSparse(AutogradTarget):
 
     def _blocks(self, case: Case, device: torch.device) -> BlockSparse:
         """Of the case at hand, made once for all its repeats, so that their contents are checked once."""
-        return _blocks_on(case, device)
+        return blocks_on(case, device)
 
     def _visits(self, case: Case, blocks: BlockSparse) -> protocol.Visits | None:
         """The ordered adds of the case; None where there are none, or nothing is known of them."""
         p = case.problem
-        if not p.backward or not (default_variant() | case.variant)["deterministic"]:
+        if not p.backward or not options_of(case)["deterministic"]:
             return None
         return visits_of(case, blocks, self.mutant)
 
@@ -354,22 +376,6 @@ def _devices() -> tuple[Device, ...]:
     return ("emulator", "cuda") if emulator_there() else ("host", "cuda")
 
 
-@functools.lru_cache(maxsize=1)
-def _blocks_on(case: Case, device: torch.device) -> BlockSparse:
-    return blocks_of(case).to(device)
-
-
-@functools.lru_cache(maxsize=1)
-def _lengths_on(p: Problem, device: torch.device) -> dict[str, Tensor]:
-    """The same tensors for all repeats of a case: with others its lists would be checked again."""
-    given: dict[str, tuple[int, ...]] = {}
-    if p.layout == "packed":
-        given = {"cu_seqlens_q": cumulative(p.lengths_q), "cu_seqlens_k": cumulative(p.lengths_k)}
-    elif p.ragged:
-        given = {"lengths_q": p.lengths_q, "lengths_k": p.lengths_k}
-    return {name: torch.tensor(x, dtype=torch.int32, device=device) for name, x in given.items()}
-
-
 @functools.cache
 def _kernel(mutant: str) -> Callable[..., tuple[Tensor, Tensor]]:
     if mutant:
@@ -386,7 +392,7 @@ def _strange(case: Case) -> bool:
 
 
 def _inexpressible(case: Case) -> bool:
-    return not expressible(case.problem, str((default_variant() | case.variant)["mask"]))
+    return not expressible(case.problem, str(options_of(case)["mask"]))
 
 
 def _bad_scale(case: Case) -> bool:
