@@ -119,7 +119,8 @@ def minimize(options: argparse.Namespace) -> int:
 
 
 def conformance(options: argparse.Namespace) -> int:
-    from fuzz.conformance import conformance
+    from fuzz.compiling.ahead import compile_for
+    from fuzz.conformance import cases_of, conformance
     from fuzz.corpus import load_all
     from fuzz.runner import Runner
 
@@ -127,8 +128,10 @@ def conformance(options: argparse.Namespace) -> int:
     if (why := target.missing()) is not None:
         raise _usage(f"{target.name} cannot run here: {why}")
     entries = load_all(Path(options.corpus))
+    everything = options.all or _device(options) == "cuda"
+    compile_for(target, cases_of(target, entries, everything=everything), Console(stderr=True))
     with Runner(_runner_device(options), files=_files(options)) as runner:
-        matrix = conformance(target, entries, runner.run, everything=options.all or _device(options) == "cuda")
+        matrix = conformance(target, entries, runner.run, everything=everything)
     print(matrix.to_json() if options.json else matrix.render(), end="")
     return OK if matrix.ok else FINDINGS
 

@@ -22,7 +22,8 @@ RowStatus: TypeAlias = Literal[
     "pass", "fail", "hang", "crash", "flake", "reject", "cannot", "known", "not run", "missing", "unexpected_pass"
 ]
 FAILS: frozenset[str] = frozenset({"fail", "hang", "crash", "flake", "missing", "unexpected_pass"})
-BIG = 1 << 23  # (query, key) pairs over all heads; above it a case takes a minute or more on a CPU
+BIG = 1 << 23  # (query, key) pairs over all heads; above it a case takes a minute or more on a CPU,
+BIG_EMULATED = 1 << 24  # or on the emulated GPU, which takes 60 s for the dearest of the list below it on one core
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -72,9 +73,18 @@ def conformance(
     run_case    Runner.run; where it raises, the row is 'missing' with the reason
     everything  also the cases over BIG pairs, which are 'not run' otherwise
     """
-    listed = [(e, e.case) for e in entries if e.case.target in (ANY_TARGET, target.name)]
-    rows = [_row(target, e, msgspec.structs.replace(c, target=target.name), run_case, everything) for e, c in listed]
+    rows = [_row(target, entry, case, run_case, everything) for entry, case in _listed(target, entries)]
     return Matrix(target.name, tuple(rows))
+
+
+def cases_of(target: Target, entries: Iterable[Entry], *, everything: bool = False) -> list[Case]:
+    """The cases that `conformance` runs."""
+    return [case for _, case in _listed(target, entries) if skipped(target, case, everything) is None]
+
+
+def _listed(target: Target, entries: Iterable[Entry]) -> list[tuple[Entry, Case]]:
+    mine = [entry for entry in entries if entry.case.target in (ANY_TARGET, target.name)]
+    return [(entry, msgspec.structs.replace(entry.case, target=target.name)) for entry in mine]
 
 
 def skipped(target: Target, case: Case, everything: bool) -> tuple[RowStatus, str] | None:
@@ -82,7 +92,8 @@ def skipped(target: Target, case: Case, everything: bool) -> tuple[RowStatus, st
     refused = refusal(target, case)
     if refused is not None and refused.kind == "cannot":
         return "cannot", refused.why
-    if case.problem.pairs > BIG and not everything:
+    most = BIG_EMULATED if getattr(target, "device", "") == "emulator" else BIG
+    if case.problem.pairs > most and not everything:
         return "not run", f"{case.problem.pairs >> 20} million pairs: only with --all or on a GPU"
     return None
 

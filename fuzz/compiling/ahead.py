@@ -1,4 +1,5 @@
-"""Before a session's first case: what its kernels need is compiled, with every core and a progress bar.
+"""Before a first case: what the kernels of a session, or of a list of cases, need is compiled, with every core and a
+progress bar.
 
 What is not foreseen here (long lanes climb, see plan.py; planning stops after PLANNING seconds) is compiled by the
 worker that meets it. So is what fails, which then says why for every case that needs it.
@@ -6,9 +7,12 @@ worker that meets it. So is what fails, which then says why for every case that 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 from rich.console import Console
 
+from fuzz.case import Case
 from fuzz.compiling.build import Build, Compiled
 from fuzz.compiling.cache import Cache
 from fuzz.compiling.command import compile_all
@@ -16,6 +20,7 @@ from fuzz.compiling.plan import plan
 from fuzz.compiling.pool import Ended, Pool, auto_jobs
 from fuzz.session import Settings, runnable
 from fuzz.targets.registry import load
+from fuzz.targets.target import Target, refusal
 
 PLANNING = 20.0  # seconds; a case is drawn in about a millisecond
 
@@ -26,7 +31,19 @@ def compile_ahead(wanted: Settings, console: Console) -> list[Ended]:
     Says nothing where there is nothing to compile. Raises TargetError for an unknown target.
     """
     wanted = msgspec.structs.replace(wanted, targets=wanted.targets or tuple(runnable(wanted.device, wanted.files)))
-    missing = [build for build in _needed(wanted) if Cache().load(build) is None]
+    return _compile(_needed(wanted), console)
+
+
+def compile_for(target: Target, cases: Iterable[Case], console: Console) -> list[Ended]:
+    """The same for `cases` of one target, those that it takes; nothing for a target that does not compile ahead."""
+    if not isinstance(target, Compiled):
+        return []
+    taken = [case for case in cases if refusal(target, case) is None]
+    return _compile([build for case in taken for build in target.builds(case, target.arch())], console)
+
+
+def _compile(builds: list[Build], console: Console) -> list[Ended]:
+    missing = [build for build in dict.fromkeys(builds) if Cache().load(build) is None]
     if not missing:
         return []
     with Pool(Cache(), auto_jobs()) as pool:

@@ -1,15 +1,17 @@
 """The matrix: what counts as a pass, what does not, and what fails a run."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 from minimize_bugs import failure, plain
 
-from fuzz.conformance import conformance
-from fuzz.corpus import ANY_TARGET, Entry
+from fuzz.conformance import cases_of, conformance
+from fuzz.corpus import ANY_TARGET, Entry, load_all
 from fuzz.signature import signature
+from fuzz.targets.registry import load
 from fuzz.targets.target import Rule, Support
 from fuzz.verdict import Finding, Verdict
 
@@ -80,6 +82,22 @@ def test_big_cases_are_not_run_unless_everything_is():
     big = must_pass(lengths_q=(2048,), lengths_k=(2048,))
     assert row(big, PASSED) == ("not run", "16 million pairs: only with --all or on a GPU", True)
     assert row(big, PASSED, everything=True)[0] == "pass"
+
+
+def test_the_emulated_gpu_runs_larger_cases_than_a_cpu():
+    emulated = SimpleNamespace(**vars(TARGET), device="emulator")
+    at, above = (must_pass(lengths_q=(length,), lengths_k=(2048,)) for length in (2048, 2049))
+    assert [case.problem.len_q for case in cases_of(emulated, [at, above])] == [2048]
+    assert cases_of(TARGET, [at]) == [] and len(cases_of(TARGET, [at], everything=True)) == 1
+    assert {row.status for row in conformance(emulated, [at], lambda case: PASSED).rows} == {"pass"}
+
+
+def test_the_dearest_masks_of_seed_001_are_run_on_the_emulated_gpu():
+    entries = [e for e in load_all(Path(__file__).parents[2] / "corpus" / "must_pass") if e.name.startswith("seed001")]
+    target = load("blocksparse")
+    if target.device != "emulator":
+        pytest.skip("there is no emulated GPU here")
+    assert len(cases_of(target, entries)) == 12
 
 
 def test_cases_of_other_targets_are_not_rows():
