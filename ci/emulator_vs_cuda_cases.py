@@ -72,8 +72,8 @@ def drawn(count: int, start: int, most_builds: int, arch: str) -> tuple[list[Cas
             raise Enough
         if case.id in found:
             return
-        if refusal(target, case) is not None or not sum(case.problem.lengths_q):
-            return
+        if refusal(target, case) is not None or not sum(case.problem.lengths_q) or target.ctas_of(case):
+            return  # a GPU runs all CTAs, or none
         needed = {b.key: b for b in target.builds(case, arch)}
         if len(builds.keys() | needed.keys()) <= most_builds:
             builds.update(needed)
