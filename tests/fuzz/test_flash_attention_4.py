@@ -4,8 +4,10 @@ its kernels compile for both archs. The tests that need flash-attn-4 are skipped
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +17,7 @@ from msgspec.structs import replace as replace_struct
 
 from fuzz import strategies
 from fuzz.case import Case, from_json
+from fuzz.corpus import load_all
 from fuzz.judge import execute
 from fuzz.size import Size
 from fuzz.targets import flash_attention_4 as adapter
@@ -189,6 +192,35 @@ def test_lists_of_both_directions_name_the_blocks_of_the_token_mask():
 def test_the_mask_tensor_has_one_axis_of_stride_1_however_short_the_keys():
     kept = keep_tensor(replace_struct(PLAIN, lengths_q=(3,), lengths_k=(1,)), "cpu")
     assert kept.shape[-1] > 1 and [s for s in kept.stride() if s == 1] == [1]
+
+
+def test_the_mask_tensor_s_memory_goes_on_for_a_tile_of_rows():
+    problem = replace_struct(PLAIN, lengths_q=(129,), lengths_k=(130,), mask=Prefix(100))
+    kept = keep_tensor(problem, "cpu")
+    past = kept.flatten().as_strided((192, kept.shape[-1]), (kept.shape[-1], 1), kept.numel())
+    assert kept.is_contiguous() and not past.any()
+    assert torch.equal(kept[..., :130].bool(), dense_mask(problem).expand(1, 2, 129, 130))
+
+
+def test_no_session_draws_a_mask_tensor_at_the_edge_of_memory():
+    target = FlashAttention4()
+    variants = target.variants_for(replace_struct(PLAIN, mask=Prefix(3)))
+    assert variants and not any((refusals.OPTIONS | one)["edge"] for one in variants)
+    assert refusal(target, Case(target.name, PLAIN, variant={"mask": "mask_mod", "edge": True})) is None
+    assert refusal(target, Case(target.name, PLAIN, variant={"edge": True})).kind == "cannot"
+
+
+def test_every_corpus_file_has_a_program_of_ten_lines_or_so_in_the_readme():
+    folder = Path(__file__).parents[2] / "corpus" / "regressions"
+    found = re.findall(r"^### (\S+)\n.*?```python\n(.*?)```", (folder / "README.md").read_text(), re.S | re.M)
+    programs = dict(found)
+    entries = [entry for entry in load_all(folder) if entry.case.target == "flash_attn.cute"]
+    assert {entry.source.split("'")[1] for entry in entries} == set(programs)
+    for name, text in programs.items():
+        assert len(text.splitlines()) <= 11 and "fuzz" not in text, name
+        compile(text, name, "exec")
+    for entry in entries:
+        assert entry.known and refusal(FlashAttention4(), entry.case) is None, entry.name
 
 
 @pytest.mark.parametrize("arch", ARCHS)
