@@ -20,7 +20,7 @@ from fuzz.devices.emulator.decode import Unimplemented
 from fuzz.devices.unwritten import Unwritten
 from fuzz.targets.target import DeviceError
 from fuzz.verdict import Finding, Outcome, Place
-from kernels.blocksparse.variant import Seams, Variant
+from kernels.blocksparse.variant import Seams, Variant, arch_for_products
 
 if TYPE_CHECKING:
     from fuzz.devices.emulator.trace import Timeline
@@ -31,7 +31,7 @@ MOST = 8  # findings of one kind that are told
 class EmulatedDevice:
     """Launches for `kernels.blocksparse.launcher.launch_elsewhere`.
 
-    arch      what the kernels are compiled for
+    arch      what the kernels are compiled for, but those whose products are another's
     emulator  of each launch; may be replaced between runs (another schedule, another number of resident CTAs)
     blind     a launch that ends counts as a good one, whatever was seen: what a GPU would give back
     instead   by the key of a build: PTX that runs in place of what was compiled (fuzz/score/machine)
@@ -77,7 +77,8 @@ class EmulatedDevice:
 
     def __call__(self, variant: Variant, values: Sequence[Tensor | int | float], seams: Seams) -> None:
         """One launch. Raises DeviceError for whatever the emulator finds."""
-        build = build_of(variant, self.arch, seams)
+        arch = arch_for_products(variant.products, self.arch)
+        build = build_of(variant, arch, seams)
         kernel = self.load(build)
         emulator = replace(self.emulator, budget=self.budget) if self.budget else self.emulator
         instead = self.instead.get(build.key)
@@ -87,7 +88,7 @@ class EmulatedDevice:
             raise DeviceError("reject", (), {"emulator": f"the emulator does not know it yet: {error}"}) from error
         if self.watch is not None:
             self.watch(build, report)
-        self.launched.append(f"{variant.name} {self.arch}")
+        self.launched.append(f"{variant.name} {arch}")
         self._keep_trace(variant.name, report)
         if not report.ok and not (self.blind and report.deadlock is None and report.status != "budget"):
             raise DeviceError(*verdict_of(variant, report))

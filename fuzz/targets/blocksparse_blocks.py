@@ -19,7 +19,7 @@ from kernels.blocksparse import bands, from_mask, intervals
 from kernels.blocksparse.least_blocking import least_blocking
 from kernels.blocksparse.lists import Bits, BlockList, BlockLists, BlockSparse
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permutation
-from kernels.blocksparse.variant import LARGEST_DIM
+from kernels.blocksparse.variant import LARGEST_DIM, forward_products
 from oracles.masks import Causal, Full, Window, kinds, varies_by_batch, varies_by_head
 from oracles.problem import Problem, cumulative, dense_mask
 

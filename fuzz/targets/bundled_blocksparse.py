@@ -24,6 +24,7 @@ from fuzz.targets import blocksparse_partial
 from fuzz.targets.as_text import ScriptError, Text
 from fuzz.targets.base import AutogradTarget, cuda_present
 from fuzz.targets.blocksparse_blocks import (
+    FASTEST,
     LISTS,
     MASKS,
     SCHEDULES,
@@ -100,7 +101,10 @@ class BundledBlockSparse(AutogradTarget):
         # Of what a session draws this limits nothing; a case of the corpus may be larger on a GPU.
         self.support = replace(_SUPPORT, max_pairs=1 << 29) if device == "cuda" else _SUPPORT
         self.numerics = FUSED
-        too_large = Rule("tiles that do not fit shared memory or registers", lambda case: not self._fits(case))
+        too_large = Rule(
+            "tiles or products that the architecture has no room or no instructions for",
+            lambda case: not self._fits(case),
+        )
         self.crowd = CROWD if device == "cuda" else 0
         self.rules = (*_RULES, *blocksparse_partial.rules(device == "emulator"), too_large)
         self.variants = (default_variant(),)

@@ -12,7 +12,7 @@ from kernels.blocksparse.checked import check_call
 from kernels.blocksparse.lists import BlockSparse
 from kernels.blocksparse.ops import block_sparse_forward, flatten
 from kernels.blocksparse.schedule import Schedule, permutation
-from kernels.blocksparse.variant import LARGEST_DIM, PADDED_DIMS
+from kernels.blocksparse.variant import LARGEST_DIM, PADDED_DIMS, PRODUCTS
 
 DTYPES = (torch.bfloat16, torch.float16)
 
@@ -31,6 +31,7 @@ def block_sparse_attention(
     cu_seqlens_k: Tensor | None = None,
     lengths_q: Tensor | None = None,
     lengths_k: Tensor | None = None,
+    products: str | None = None,
     seams: str = "",
 ) -> tuple[Tensor, Tensor]:
     """softmax over the listed blocks of softcap(scale · Q K^T), times V; differentiable in q, k and v.
@@ -50,6 +51,7 @@ def block_sparse_attention(
                    Atomic gradients follow a permutation alone: else the longest tiles come first (blocks.longest)
     cu_seqlens_*   int32 (batch + 1,): starts of the packed sequences, and their total
     lengths_*      int32 (batch,): lengths of padded sequences; what lies beyond is read as padding
+    products       of the forward kernel: "mma", on every arch; "wgmma", on Hopper; None for the fastest on q's device
     seams          name of a seam set, see kernels.blocksparse.seams; "" is the correct one
     returns        out like q, contiguous; lse float32 (batch, heads_q, len_q) or (heads_q, total_q), natural logarithm.
                    A row without keys, or of padding, has out 0, lse -inf and gradients 0
@@ -64,6 +66,8 @@ def block_sparse_attention(
     for name, number, least in (("scale", scale, "positive"), ("softcap", softcap, "0 or positive")):
         if not math.isfinite(number) or number < 0 or (number == 0 and name == "scale"):
             raise ValueError(f"{name}: needs a finite number, {least}, got {number}")
+    if products not in (None, *PRODUCTS):
+        raise ValueError(f"products: needs None or one of {PRODUCTS}, got {products!r}")
     if not isinstance(blocks, BlockSparse):
         raise ValueError(f"blocks: needs a BlockSparse, got {type(blocks).__name__}")
     rescheduled = blocks if schedule is None else replace(blocks, schedule=_schedule(schedule), order=None)
@@ -76,7 +80,7 @@ def block_sparse_attention(
     check_call(q, k, blocks, rescheduled, lengths, backward)
     lists, numbers = flatten(rescheduled)
     return block_sparse_forward(
-        q, k, v, lengths, lists, numbers, float(scale), float(softcap), bool(deterministic), seams
+        q, k, v, lengths, lists, numbers, float(scale), float(softcap), bool(deterministic), seams, products or ""
     )
 
 

@@ -44,9 +44,11 @@ def block_sparse_forward(
     softcap: float,
     deterministic: bool,
     seams: str,
+    products: str = "",
 ) -> tuple[Tensor, Tensor]:
     """(out, lse): see `kernels.blocksparse.api.block_sparse_attention`. lengths: none, or two int32 tensors, cu_seqlens
-    (batch + 1,) for packed q (3-D), lengths (batch,) for padded ones (4-D). lists, numbers: `flatten`."""
+    (batch + 1,) for packed q (3-D), lengths (batch,) for padded ones (4-D). lists, numbers: `flatten`. products: "" for
+    the fastest on q's device."""
     planted = find_seams(seams)
     out, lse = _empty_outputs(q, v, lengths, planted.host.clears_padding)
     launch.forward(
@@ -61,12 +63,13 @@ def block_sparse_forward(
         softcap=softcap or None,
         seams=planted.forward,
         host=planted.host,
+        products=products or None,
     )
     return out, lse
 
 
 @block_sparse_forward.register_fake
-def _(q, k, v, lengths, lists, numbers, scale, softcap, deterministic, seams):
+def _(q, k, v, lengths, lists, numbers, scale, softcap, deterministic, seams, products=""):
     return _empty_outputs(q, v, lengths)
 
 
@@ -119,7 +122,7 @@ def _(
 
 
 def _save_for_backward(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, lengths, lists, ctx.numbers, ctx.scale, ctx.softcap, ctx.deterministic, ctx.seams = inputs
+    q, k, v, lengths, lists, ctx.numbers, ctx.scale, ctx.softcap, ctx.deterministic, ctx.seams, _ = inputs
     ctx.sizes = len(lengths), len(lists)
     ctx.save_for_backward(q, k, v, *output, *lengths, *lists)
     ctx.set_materialize_grads(False)
@@ -134,7 +137,7 @@ def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tup
         grad_out, grad_lse, q, k, v, out, lse, lengths, lists,
         ctx.numbers, ctx.scale, ctx.softcap, ctx.deterministic, ctx.seams,
     )  # fmt: skip
-    return *grads, [None] * len(lengths), [None] * len(lists), None, None, None, None, None
+    return *grads, [None] * len(lengths), [None] * len(lists), None, None, None, None, None, None
 
 
 block_sparse_forward.register_autograd(_backward, setup_context=_save_for_backward)

@@ -89,7 +89,12 @@ class Variant:
 
 def forward_products(arch: str) -> str:
     """The products of the forward kernel that are the fastest on an arch."""
-    return "mma"
+    return "wgmma" if arch == "sm_90a" else "mma"
+
+
+def arch_for_products(products: str, arch: str) -> str:
+    """What a kernel with these products is compiled for where anything can be run, and `arch` is the usual."""
+    return "sm_90a" if products == "wgmma" else arch
 
 
 def padded_dim(dim: int) -> int:

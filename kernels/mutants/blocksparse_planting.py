@@ -86,10 +86,11 @@ def _unchecked(
     cu_seqlens_k: Tensor | None = None,
     lengths_q: Tensor | None = None,
     lengths_k: Tensor | None = None,
+    products: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`block_sparse_attention` with changed lists and without its checks."""
     given = (cu_seqlens_q, cu_seqlens_k) if cu_seqlens_q is not None else (lengths_q, lengths_k)
     lengths = [x for x in given if x is not None]
     lists, numbers = flatten(change(blocks))
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return block_sparse_forward(q, k, v, lengths, lists, numbers, scale, softcap, deterministic, "")
+    return block_sparse_forward(q, k, v, lengths, lists, numbers, scale, softcap, deterministic, "", products or "")
