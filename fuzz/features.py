@@ -184,8 +184,8 @@ _DIMS = (
     ),
     Feature(
         PADS_APART,
-        "a head dim that fills up to another multiple of 16 than of 32",
-        lambda v: any(0 < dim % 32 <= 16 for dim in (v.p.dim, v.p.dim_v)),
+        "a dim of Q and K that fills up to another multiple of 16 than of 32",
+        lambda v: 0 < v.p.dim % 32 <= 16,
         switch=False,
     ),
     Feature("dim:small", "a head dim under 16", lambda v: min(v.p.dim, v.p.dim_v) < 16),
