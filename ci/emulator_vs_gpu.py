@@ -31,6 +31,7 @@ from fuzz.devices.emulator import micro_agreement, micro_kernels
 
 RESULTS = Path(__file__).parent / "results"
 KEPT = 256  # threads of an exact form whose answers are kept word for word; the rest is in the fingerprint
+FEW = 8  # the same where a thread's answer has many words: the accumulators of a warpgroup's product
 LOST = ("ILLEGAL", "LAUNCH", "MISALIGNED")  # errors after which the context answers nothing any more
 
 
@@ -151,7 +152,7 @@ def record(gpu: Gpu, path: Path, missing: bool) -> None:
                 raise
             continue
         forms[form] = micro_kernels.digest(answer)
-        kept[form] = answer[:KEPT] if kernel.exact else answer
+        kept[form] = answer[: KEPT if kernel.words <= 16 else FEW] if kernel.exact else answer
         if time.time() - last > 5:
             write(path, about, kept)
             last = time.time()

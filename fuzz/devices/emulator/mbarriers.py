@@ -84,7 +84,7 @@ def mbarrier(m, w, pc, wb, cb, c, act):
             continue
         # ---- arrivals, and bytes that are to come
         if checking:
-            note(m, w, pc, lane, space, a, 8, 2, 1)
+            note(m, w, pc, lane, space, a, 8, 0, 1)  # not as a write, so that every use is held against the init
         wanted, missing = old & MOST, old >> PENDING & MOST
         bytes_ = (old >> BYTES & 2 * BIAS - 1) - BIAS
         if kind == op.MB_EXPECT or kind == op.MB_ARRIVE_EXPECT:

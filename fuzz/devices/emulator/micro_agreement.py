@@ -18,9 +18,14 @@ from fuzz.devices.emulator.micro_kernels import MicroKernel
 TURN = np.pi  # sin and cos are held to the argument range that PTX states an error for
 
 
+def sums_in_f16(form: str) -> bool:
+    """Does a matrix product add up in f16?"""
+    return form.startswith(("mma", "wgmma")) and ".f16.f16.f16" in form
+
+
 def numbers(form: str, answer: np.ndarray) -> np.ndarray:
     """An approximate form's answer (uint32 words) as float64."""
-    kind = np.float16 if form.startswith("mma") and ".f16.f16.f16.f16" in form else np.float32
+    kind = np.float16 if sums_in_f16(form) else np.float32
     return answer.view(kind).astype(np.float64)
 
 
@@ -39,7 +44,7 @@ def distance(kernel: MicroKernel, ours: np.ndarray, theirs: np.ndarray) -> dict[
     finite = np.isfinite(x) & np.isfinite(y)
     same = (np.isnan(x) & np.isnan(y)) | (x == y)
     gap = np.abs(np.where(finite, x, 0) - np.where(finite, y, 0))
-    least = 0.5 if name in ("lg2", "mma", "sin", "cos") else 2.0**-100
+    least = 0.5 if name in ("lg2", "mma", "wgmma", "sin", "cos") else 2.0**-100
     large = finite & (np.abs(y) >= least)
     relative = np.where(large, gap / np.where(large, np.abs(y), 1), 0)
     small = np.where(finite & ~large, gap, 0)

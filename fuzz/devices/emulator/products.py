@@ -17,6 +17,7 @@ from fuzz.devices.emulator.descriptors import bounds, row_of
 from fuzz.devices.emulator.places import finding, operand, place
 from fuzz.devices.emulator.raw import (
     copy16,
+    ctz,
     i64,
     product_bf16,
     product_f16,
@@ -107,6 +108,8 @@ def product(m, w, pc, wb, cb, c):
     """wgmma.mma_async by one warp."""
     k = m.k
     table, n, flags = cb + s32(c + 8), s32(c + 12), s32(c + 16)
+    if m.alive[w] != EVERY:
+        finding(m, st.F_SYNC_MISSING, pc, w, ctz(EVERY & ~m.alive[w]), EVERY & ~m.alive[w], 0, m.alive[w])
     scale = u32(wb + s32(c + 20))
     if scale != 0 and scale != EVERY:
         finding(m, st.F_DESCRIPTOR, pc, w, 0, 0, 0, scale)

@@ -8,7 +8,7 @@ import cuda.bindings.driver as cuda
 import torch
 from cutlass import BFloat16, Float16, Float32, const_expr, cute
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
-from cutlass.utils import SmemAllocator
+from cutlass.memory import SmemAllocator
 
 TYPES = {torch.bfloat16: BFloat16, torch.float16: Float16}
 MAJORS = {"k": OperandMajorMode.K, "mn": OperandMajorMode.MN}

@@ -1,0 +1,122 @@
+"""mbarriers: phases and arrivals, what they order, and what is said of those that are used wrongly."""
+
+import pytest
+import torch
+from ptx_tools import kinds, run
+
+MISUSED = "mbarrier misused"
+INIT = "setp.eq.b32 %q0, %t, 0; @%q0 mbarrier.init.shared.b64 [s], {count}; bar.sync 0;"
+WAIT = "W{n}: mbarrier.try_wait.parity.shared.b64 %q1, [s], {parity}, 10000000; @!%q1 bra W{n};"
+ARRIVE = "mbarrier.arrive.shared.b64 _, [s];"
+# warp 0 writes a word and arrives, the others wait and read it
+HAND_OVER = f"""{INIT.format(count=1)}
+setp.gt.u32 %q2, %t, 31; @%q2 bra READ;
+setp.eq.b32 %q0, %t, 0; @!%q0 bra END;
+st.shared.b32 [s+16], 7; {ARRIVE} bra END;
+READ: {WAIT.format(n=0, parity=0)} ld.shared.b32 %r0, [s+16];
+mul.wide.u32 %d0, %t, 4; add.s64 %d0, %p0, %d0; st.global.b32 [%d0], %r0; END:"""
+
+
+def words(n):
+    return torch.zeros(n, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("schedule", ["in_order", "random", "starve_oldest", "one_first"])
+def test_what_was_written_before_an_arrival_is_there_after_the_wait(schedule):
+    out = words(128)
+    report = run(HAND_OVER, out, block=128, shared=64, schedule=schedule)
+    assert report.ok, str(report)
+    assert out[32:].eq(7).all()
+
+
+def test_without_the_wait_it_is_a_race():
+    hasty = HAND_OVER.replace(WAIT.format(n=0, parity=0), "")
+    found = [kinds(run(hasty, words(128), block=128, shared=64, schedule=s)) for s in ("in_order", "starve_oldest")]
+    assert {"race: read of an unordered write", "race: write over an unordered read",
+            "read of uninitialised memory"} & set().union(*found)  # fmt: skip
+
+
+def test_an_arrival_before_the_write_orders_nothing():
+    early = HAND_OVER.replace(f"st.shared.b32 [s+16], 7; {ARRIVE}", f"{ARRIVE} st.shared.b32 [s+16], 7;")
+    found = [kinds(run(early, words(128), block=128, shared=64, schedule=s)) for s in ("in_order", "one_first")]
+    assert {"race: read of an unordered write", "race: write over an unordered read",
+            "read of uninitialised memory"} & set().union(*found)  # fmt: skip
+
+
+def test_a_missing_arrival_is_a_deadlock_that_says_how_many_came():
+    report = run(HAND_OVER.replace("init.shared.b64 [s], 1", "init.shared.b64 [s], 3"), words(128), block=128, shared=64)
+    assert report.status == "deadlock"
+    assert "mbarrier with 1 of 3 arrivals, phase 0" in str(report.deadlock)
+
+
+def test_the_other_parity_is_that_of_the_phase_before():
+    """A wait for it goes through at once: so a consumer that asks for it reads too early."""
+    out = words(1)
+    body = INIT.format(count=1) + WAIT.format(n=0, parity=1) + "@%q0 st.global.b32 [%p0], 5;"
+    assert run(body, out, shared=16).ok and out[0] == 5
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_phases_alternate(rounds):
+    out = words(64)
+    each = "".join(
+        f"{ARRIVE} {WAIT.format(n=i, parity=i % 2)} add.s32 %r5, %r5, 1;" for i in range(rounds)
+    )  # every thread arrives
+    store = "mul.wide.u32 %d0, %t, 4; add.s64 %d0, %p0, %d0; st.global.b32 [%d0], %r5;"
+    report = run(INIT.format(count=64) + "mov.b32 %r5, 0;" + each + store, out, block=64, shared=16)
+    assert report.ok and out.eq(rounds).all()
+
+
+def test_a_token_stands_for_the_phase_in_which_it_was_given():
+    out = words(64)
+    body = f"""{INIT.format(count=64)} mbarrier.arrive.shared::cta.b64 %d5, [s];
+W: mbarrier.test_wait.shared::cta.b64 %q1, [s], %d5; @!%q1 bra W;
+mul.wide.u32 %d0, %t, 4; add.s64 %d0, %p0, %d0; st.global.b32 [%d0], 1;"""
+    assert run(body, out, block=64, shared=16).ok and out.eq(1).all()
+
+
+def test_bytes_that_are_expected_keep_the_phase_open():
+    body = INIT.format(count=1) + "@%q0 mbarrier.arrive.expect_tx.shared.b64 _, [s], 128;" + WAIT.format(n=0, parity=0)
+    report = run(body, words(1), shared=16)
+    assert report.status == "deadlock" and "1 of 1 arrivals and 128 bytes to come" in str(report.deadlock)
+
+
+def test_an_arrival_that_counts_for_several():
+    body = INIT.format(count=3) + "@%q0 mbarrier.arrive.shared.b64 _, [s], 3;" + WAIT.format(n=0, parity=0)
+    assert run(body, words(1), shared=16).ok
+
+
+def test_who_drops_out_is_not_waited_for_again():
+    body = (INIT.format(count=2) + "@%q0 mbarrier.arrive_drop.shared.b64 _, [s]; @%q0 mbarrier.arrive.shared.b64 _, [s];"
+            + WAIT.format(n=0, parity=0) + f"@%q0 {ARRIVE}" + WAIT.format(n=1, parity=1))  # fmt: skip
+    assert run(body, words(1), shared=16).ok
+
+
+@pytest.mark.parametrize(
+    "body,detail",
+    [
+        ("mbarrier.arrive.shared.b64 _, [s];", "is none"),
+        (INIT.format(count=1) + "@%q0 mbarrier.arrive.shared.b64 _, [s], 2;", "has room for 1 arrivals"),
+        (INIT.format(count=1) + "@%q0 mbarrier.inval.shared.b64 [s]; mbarrier.arrive.shared.b64 _, [s];", "is none"),
+        (INIT.format(count=0), "has room for 0 arrivals"),
+    ],
+)
+def test_wrong_uses_are_findings(body, detail):
+    (seen, *_) = [f for f in run(body, words(1), shared=16).findings if f.kind == MISUSED]
+    assert detail in seen.detail
+
+
+def test_an_object_that_is_used_while_another_warp_makes_it():
+    hasty = HAND_OVER.replace("bar.sync 0;", "", 1)
+    found = [kinds(run(hasty, words(128), block=128, shared=64, schedule=s)) for s in ("in_order", "starve_oldest")]
+    assert set().union(*found) & {"race: read of an unordered write", "read of uninitialised memory", MISUSED}
+
+
+def test_a_phase_orders_its_own_arrivals_and_no_later_ones():
+    """Warp 0 ends a phase, writes, arrives: who waited for the first phase must not read what came after it."""
+    body = f"""{INIT.format(count=2)}
+setp.gt.u32 %q2, %t, 31; @%q2 bra READ;
+setp.eq.b32 %q0, %t, 0; @!%q0 bra END;
+{ARRIVE} {ARRIVE} st.shared.b32 [s+16], 7; {ARRIVE} bra END;
+READ: nanosleep.u32 1000; {WAIT.format(n=0, parity=0)} ld.shared.b32 %r0, [s+16]; END:"""
+    assert "race: read of an unordered write" in kinds(run(body, words(1), block=64, shared=64, schedule="one_first"))
