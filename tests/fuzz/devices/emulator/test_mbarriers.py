@@ -44,7 +44,9 @@ def test_an_arrival_before_the_write_orders_nothing():
 
 
 def test_a_missing_arrival_is_a_deadlock_that_says_how_many_came():
-    report = run(HAND_OVER.replace("init.shared.b64 [s], 1", "init.shared.b64 [s], 3"), words(128), block=128, shared=64)
+    report = run(
+        HAND_OVER.replace("init.shared.b64 [s], 1", "init.shared.b64 [s], 3"), words(128), block=128, shared=64
+    )
     assert report.status == "deadlock"
     assert "mbarrier with 1 of 3 arrivals, phase 0" in str(report.deadlock)
 
