@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ def planned(options: argparse.Namespace) -> list[Entry]:
     rest += [Entry("pair", mask, 8192, dim, *HEADS[1]) for dim in (128, 64) for mask in MASKS]
     rest += [Entry("pair", "full", 8192, dim, *HEADS[0]) for dim in (128, 64)]
     rest += [Entry("pair", mask, 32768, dim, *HEADS[1]) for dim in (128, 64) for mask in MASKS]
+    if options.forward:
+        return [replace(entry, kind="forward") for entry in [*first, *rest] if (options.only or "") in entry.name]
     entries = [*first, *memory, *(tuned if options.tune else []), *rest]
     return [entry for entry in entries if options.only is None or options.only in entry.name]
 
@@ -179,7 +181,7 @@ def build_ahead(entries: list[Entry], jobs: int) -> threading.Thread:
     from kernels.blocksparse.variant import NO_SEAMS
 
     arch = arch_of(torch.device("cuda", 0))
-    builds = [build_of(variant, arch, NO_SEAMS) for variant in variants(entries)]
+    builds = [build_of(variant, arch, NO_SEAMS) for variant in variants(entries, arch)]
 
     def build() -> None:
         with Pool(Cache(), jobs=jobs) as pool:
@@ -192,15 +194,16 @@ def build_ahead(entries: list[Entry], jobs: int) -> threading.Thread:
     return thread
 
 
-def variants(entries: list[Entry]) -> list[Any]:
+def variants(entries: list[Entry], arch: str) -> list[Any]:
     """The kernels that the entries need, each once, in the order of the entries."""
-    from kernels.blocksparse.variant import Variant, padded_dim
+    from kernels.blocksparse.variant import Variant, forward_products, padded_dim
 
     kinds = {"causal": "band", "window": "band", "documents": "intervals"}
     found: dict[Variant, None] = {}
     for entry in entries:
         dim, mask = padded_dim(entry.dim), kinds.get(entry.mask, "none")
-        wanted: list[tuple[str, tuple[int, int], dict[str, int]]] = [(d, (TILE, TILE), {}) for d in DIRECTIONS]
+        directions = DIRECTIONS[:1] if entry.kind == "forward" else DIRECTIONS
+        wanted: list[tuple[str, tuple[int, int], dict[str, int]]] = [(d, (TILE, TILE), {}) for d in directions]
         if entry.kind == "tune":
             wanted = ALTERNATIVES[entry.dim]
         for direction, tiles, tuning in wanted:
@@ -208,6 +211,9 @@ def variants(entries: list[Entry]) -> list[Any]:
             ordered = (True, False) if direction == "backward" and entry.kind != "tune" else (False,)
             for deterministic in ordered:
                 found[Variant(direction, "bfloat16", dim, *tiles, mask, deterministic, tuning=options)] = None
+            if direction == "forward" and entry.kind != "tune":
+                known = Variant(direction, "bfloat16", dim, *tiles, mask, products=forward_products(arch))
+                found[known] = None
             if direction == "backward":
                 found[Variant("preprocess", "bfloat16", dim, tile_m=tiles[0])] = None
                 found[Variant("postprocess", "bfloat16", dim, *tiles, tuning=options)] = None
@@ -241,6 +247,7 @@ def main() -> int:
     parser.add_argument("--entry-seconds", type=float, default=110, help="of one entry, compiling included")
     parser.add_argument("--least", type=float, default=40, help="start nothing in the last so many seconds")
     parser.add_argument("--jobs", type=int, default=max(1, min(12, (os.cpu_count() or 2) - 3)))
+    parser.add_argument("--forward", action="store_true", help="forward passes only")
     parser.add_argument("--tune", action="store_true", help="also time the alternative layouts")
     parser.add_argument("--ncu", action="store_true", help="also count with ncu, where it is installed")
     parser.add_argument("--only", help="entries whose name has this")

@@ -7,10 +7,13 @@ time that its work would take alone; the largest is what to look at:
     mma_sync     operations of all listed blocks, masked or not, at what mma.sync reaches of that: 62 %
                  (Luo et al. 2024, "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", table of mma rates)
     memory       every operand once, and the fp32 sums of dQ (zeroed, added to once, read), at the datasheet's rate
-    shared       bytes that ldmatrix reads for all listed blocks, at 128 bytes a clock and multiprocessor
+    shared       bytes that products read for all listed blocks, at 128 bytes a clock and multiprocessor
+    exponentials of the forward pass, for all listed blocks, at 16 a clock and multiprocessor (CUDA Programming Guide,
+                 "Arithmetic Instructions", compute capability 9.0)
 
 mma.sync re-reads its operands for each warp, so that shared memory is nearly as busy as the tensor cores:
-a product (m, n, k) by a × b warps reads a·b·(m/a + n/b)·k elements.
+a product (m, n, k) by a × b warps reads a·b·(m/a + n/b)·k elements. wgmma, which mma_sync does not bound, reads them
+once for 64 rows.
 """
 
 from __future__ import annotations
@@ -20,10 +23,12 @@ from typing import Any
 import torch
 
 from kernels.blocksparse.backward.tiling import WARPS, choose_tiling
+from kernels.blocksparse.hopper.tuning import HopperTuning
 from kernels.blocksparse.launch import mask_kind
+from kernels.blocksparse.launcher import arch_of
 from kernels.blocksparse.lists import BlockSparse
 from kernels.blocksparse.tuning import forward_tuning
-from kernels.blocksparse.variant import Variant, padded_dim
+from kernels.blocksparse.variant import Variant, forward_products, padded_dim
 
 # Peak rates of an H100 SXM: NVIDIA's datasheet (dense bf16, HBM3), CUDA's boost clock where torch cannot say.
 FLOPS, BYTES, MULTIPROCESSORS, CLOCK = 989e12, 3.35e12, 132, 1.755e9
@@ -92,6 +97,10 @@ def bounds(entry: Any, direction: str, blocks: BlockSparse, flops: int, ms: floa
         "memory": moved / BYTES,
         "shared": shared / (128 * processors * clock),
     }
+    if variant.products == "wgmma":
+        del shares["mma_sync"]
+    if direction == "forward":
+        shares["exponentials"] = listed * blocks.tile_m * blocks.tile_n / (16 * processors * clock)
     shares = {name: round(at / seconds, 3) for name, at in shares.items()}
     return {
         "tflops": round(flops / seconds / 1e12, 1),
@@ -113,7 +122,9 @@ def machine(device: str) -> tuple[int, float]:
 def variant_of(entry: Any, direction: str, blocks: BlockSparse) -> Variant:
     """The kernel that was measured."""
     dim, mask = padded_dim(entry.dim), mask_kind(blocks.mask)
-    return Variant(direction, "bfloat16", dim, blocks.tile_m, blocks.tile_n, mask)
+    on_gpu = direction == "forward" and entry.device == "cuda"
+    products = forward_products(arch_of(torch.device("cuda", 0))) if on_gpu else "mma"
+    return Variant(direction, "bfloat16", dim, blocks.tile_m, blocks.tile_n, mask, products=products)
 
 
 def blocks_listed(blocks: BlockSparse, heads_q: int) -> int:
@@ -123,10 +134,13 @@ def blocks_listed(blocks: BlockSparse, heads_q: int) -> int:
 
 
 def shared_bytes(variant: Variant, direction: str) -> int:
-    """Bytes that ldmatrix reads from shared memory for one block."""
+    """Bytes that products read from shared memory for one block."""
     dim = variant.dim_padded
     if direction == "forward":
         tuning = forward_tuning(variant)
+        if isinstance(tuning, HopperTuning):
+            keys = 2 * tuning.warpgroups(variant) * variant.tile_n * dim
+            return 2 * (keys + variant.tile_m * dim * (variant.tile_n // tuning.step))
         keys = 2 * tuning.warps * variant.tile_n * dim
         queries = 0 if tuning.q_in_registers else variant.tile_m * dim * (variant.tile_n // tuning.step)
         return 2 * (keys + queries)

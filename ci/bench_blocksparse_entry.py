@@ -30,6 +30,7 @@ from kernels.blocksparse.bands import band
 from kernels.blocksparse.least_blocking import least_blocking
 from kernels.blocksparse.lists import BlockSparse
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING
+from kernels.blocksparse.variant import forward_products
 from kernels.blocksparse.write_order import with_order
 
 SECONDS = 0.15  # of device time for one measurement
@@ -123,15 +124,20 @@ def pair(entry: Entry, lock: Path, emit: Emit) -> None:
 
     began = time.perf_counter()
     flex_out = flex_forward()
-    flex_grads = gradients(flex_out)
+    flex_grads = None if entry.kind == "forward" else gradients(flex_out)
     compiling = time.perf_counter() - began
     out, _ = block_sparse_attention(q, k, v, blocks)
     with alone(lock):  # with gradients switched on: FlexAttention would be compiled anew without
         flex_ms = [milliseconds(flex_forward, cuda)]
         ms = {"forward": milliseconds(lambda: block_sparse_attention(q, k, v, blocks), cuda)}
+        if has_wgmma(entry):
+            portable = partial(block_sparse_attention, q, k, v, blocks, products="mma")
+            ms["portable"] = milliseconds(portable, cuda)
         flex_ms.append(milliseconds(flex_forward, cuda))
     agree = {"out": difference(out, flex_out)}
     emit(row(entry, "forward", blocks, ms, flex_ms) | {"difference": agree, "flex_compile_s": round(compiling, 1)})
+    if entry.kind == "forward":
+        return
 
     atomic = gradients(out)
     agree = {name: difference(x, y) for name, x, y in zip(("dq", "dk", "dv"), atomic, flex_grads, strict=True)}
@@ -150,6 +156,12 @@ def pair(entry: Entry, lock: Path, emit: Emit) -> None:
             ms[name] = milliseconds(partial(gradients, one), cuda)
         flex_ms.append(milliseconds(lambda: gradients(flex_out), cuda))
     emit(row(entry, "backward", blocks, ms, flex_ms) | {"difference": agree})
+
+
+def has_wgmma(entry: Entry) -> bool:
+    """Whether the forward pass has two kernels, so that both are timed."""
+    arch = launcher.arch_of(torch.device("cuda", 0)) if entry.device == "cuda" else ""
+    return forward_products(arch) == "wgmma"
 
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, *, block_mask: Any, enable_gqa: bool) -> Tensor:
@@ -218,7 +230,9 @@ def tune(entry: Entry, lock: Path, emit: Emit) -> None:
 
         def call(direction=direction, blocks=blocks, options=options, pairs=pairs) -> None:
             if direction == "forward":
-                launch.forward(q, k, v, o, lse, sequences, blocks, scale=scale, tuning=options)
+                launch.forward(
+                    q, k, v, o, lse, sequences, blocks, scale=scale, tuning=options, products="mma"
+                )  # fmt: skip
             else:
                 launch_backward.backward(
                     dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, scale=scale, tuning=options, pairs=pairs
@@ -286,7 +300,13 @@ def memory(entry: Entry, lock: Path, emit: Emit) -> None:
     )
 
 
-KINDS: dict[str, Callable[[Entry, Path, Emit], None]] = {"pair": pair, "tune": tune, "memory": memory, "once": once}
+KINDS: dict[str, Callable[[Entry, Path, Emit], None]] = {
+    "pair": pair,
+    "forward": pair,
+    "tune": tune,
+    "memory": memory,
+    "once": once,
+}
 
 
 def emit_line(found: dict[str, Any]) -> None:

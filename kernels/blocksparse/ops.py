@@ -44,7 +44,7 @@ def block_sparse_forward(
     softcap: float,
     deterministic: bool,
     seams: str,
-    products: str = "",
+    products: str,
 ) -> tuple[Tensor, Tensor]:
     """(out, lse): see `kernels.blocksparse.api.block_sparse_attention`. lengths: none, or two int32 tensors, cu_seqlens
     (batch + 1,) for packed q (3-D), lengths (batch,) for padded ones (4-D). lists, numbers: `flatten`. products: "" for
@@ -69,7 +69,7 @@ def block_sparse_forward(
 
 
 @block_sparse_forward.register_fake
-def _(q, k, v, lengths, lists, numbers, scale, softcap, deterministic, seams, products=""):
+def _(q, k, v, lengths, lists, numbers, scale, softcap, deterministic, seams, products):
     return _empty_outputs(q, v, lengths)
 
 

@@ -112,8 +112,8 @@ def test_opcheck(name, deterministic):
         lengths = [torch.tensor([70], dtype=torch.int32)] * 2
     lists, numbers = ops.flatten(blocks)
     arguments = (q, k, v, lengths, lists, numbers, 0.25, 0.0, deterministic, "")
-    torch.library.opcheck(ops.block_sparse_forward, arguments)
-    out, lse = ops.block_sparse_forward(*arguments)
+    torch.library.opcheck(ops.block_sparse_forward, (*arguments, "mma"))
+    out, lse = ops.block_sparse_forward(*arguments, "mma")
     arguments = (torch.ones_like(out), None, q, k, v, out.detach(), lse.detach(), *arguments[3:])
     torch.library.opcheck(ops.block_sparse_backward, tuple(x.detach() if torch.is_tensor(x) else x for x in arguments))
 

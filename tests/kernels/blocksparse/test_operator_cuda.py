@@ -91,7 +91,7 @@ def test_results_are_those_of_the_slow_kernels(name, deterministic, monkeypatch)
 def test_opcheck(name):
     q, k, v = tensors()
     lists, numbers = ops.flatten(some_blocks()[name])
-    arguments = (q, k, v, [], lists, numbers, 0.125, 0.0, True, "")
+    arguments = (q, k, v, [], lists, numbers, 0.125, 0.0, True, "", "")
     torch.library.opcheck(ops.block_sparse_forward, arguments)
 
 
