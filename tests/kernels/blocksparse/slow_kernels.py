@@ -67,7 +67,9 @@ def sequences_of(x, sequences, b):
     return x[b] if x.dim() == 4 else x
 
 
-def forward(q, k, v, o, lse, sequences, blocks, *, scale, softcap=None, seams=None, host=None, tuning=()):
+def forward(
+    q, k, v, o, lse, sequences, blocks, *, scale, softcap=None, seams=None, host=None, tuning=(), products=None
+):  # fmt: skip
     """launch.forward."""
     for b in range(sequences.batch):
         at_q, n_q = int(sequences.q_begin[b]), int(sequences.q_length[b])
