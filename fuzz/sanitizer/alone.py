@@ -13,8 +13,9 @@ from pathlib import Path
 import torch
 
 from fuzz import case as cases
-from fuzz.arena import build
+from fuzz.arena import ALIGNMENT, Arena, build
 from fuzz.targets.registry import load
+from fuzz.targets.target import Tensors
 
 
 def main(arguments: list[str]) -> int:
@@ -22,7 +23,7 @@ def main(arguments: list[str]) -> int:
     file, out, device, *files = arguments
     case = cases.load(file)
     target = load(case.target, tuple(files), "cuda" if device == "cuda" else "host")
-    tensors = build(case, torch.device("cuda" if device == "cuda" else "cpu")).tensors()
+    tensors = apart(build(case, torch.device("cuda" if device == "cuda" else "cpu")))
     try:
         target.prepare(case, tensors)
         kernel = target.run(case, tensors).kernel
@@ -33,6 +34,17 @@ def main(arguments: list[str]) -> int:
         return 1
     Path(out).write_text(json.dumps({"kernel": kernel}))
     return 0
+
+
+def apart(arena: Arena) -> Tensors:
+    """An arena's tensors, each in an allocation of its own that ends with its last element: to the sanitizer what lies
+    between tensors of one buffer is as good as they are. What lies before a tensor's first element stays before it."""
+    found = {}
+    for slot in arena.slots:
+        start = slot.start // ALIGNMENT * ALIGNMENT
+        own = arena.buffer[start : slot.stop].clone()[slot.start - start :].view(slot.dtype)
+        found[slot.name] = own.as_strided(slot.shape, slot.strides, own.storage_offset())
+    return Tensors(**found)
 
 
 if __name__ == "__main__":

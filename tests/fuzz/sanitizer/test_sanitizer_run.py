@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from test_sanitizer_report import MEMCHECK
 
-from fuzz.case import Case
+from fuzz.arena import build
+from fuzz.case import Case, Inputs, Storage
 from fuzz.cli import main
 from fuzz.sanitizer import SanitizerError, sanitize
+from fuzz.sanitizer.alone import apart
 from oracles.problem import Problem
 
 FAKES = Path(__file__).parents[2] / "fakes"
@@ -101,3 +104,17 @@ def test_on_the_host_there_is_nothing_to_look_at(tmp_path: Path, capsys: pytest.
     arguments = ["repro", str(file), "--sanitizer", "memcheck", "--device", "host"]
     assert main([*arguments, "--target-file", str(FAKES / "honest.py")]) == 2
     assert "looks at GPU kernels" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("storage", [Storage(), Storage("bshd", pad=3, offset=1)])
+def test_every_tensor_ends_where_its_allocation_does(storage: Storage) -> None:
+    problem = Problem((9,), (7,), 2, 1, 16, 16, "float16")
+    arena = build(Case("any", problem, Inputs(q=storage, k=storage, v=storage, do=storage)), "cpu")
+    within, alone = arena.tensors(), apart(arena)
+    for name in ("q", "k", "v", "do"):
+        one, other = getattr(within, name), getattr(alone, name)
+        assert torch.equal(one, other) and one.stride() == other.stride()
+        span = 1 + sum((size - 1) * stride for size, stride in zip(one.shape, one.stride(), strict=True))
+        assert other.storage_offset() == storage.offset
+        assert other.untyped_storage().nbytes() == (storage.offset + span) * 2
+    assert alone.bias is None
