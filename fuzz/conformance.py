@@ -23,7 +23,7 @@ RowStatus: TypeAlias = Literal[
 ]
 FAILS: frozenset[str] = frozenset({"fail", "hang", "crash", "flake", "missing", "unexpected_pass"})
 BIG = 1 << 23  # (query, key) pairs over all heads; above it a case takes a minute or more on a CPU,
-BIG_EMULATED = 1 << 24  # or on the emulated GPU, which takes 60 s for the dearest of the list below it on one core
+BIG_EMULATED = 1 << 24  # or on the emulated GPU, which takes 75 s of a core for the dearest of the list below it
 
 
 class Row(msgspec.Struct, frozen=True):
