@@ -157,7 +157,6 @@ class HopperForward(Forward):
                 mask=mask,
                 mask_rows=mask_rows,
                 place=place,
-                group=group,
                 first_row=first_row,
                 rows_left=rows_left,
                 band_offset=band_offset,

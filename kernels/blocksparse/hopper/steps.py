@@ -14,9 +14,6 @@ from kernels.blocksparse.common import layouts, masks, mma
 from kernels.blocksparse.common.lists import listed
 from kernels.blocksparse.forward_steps import LAG, exponentiate, load_words, mask_scores, slot_of
 from kernels.blocksparse.hopper import buffers, products
-from kernels.blocksparse.hopper.tuning import WARPGROUP
-
-TURN = 3  # the named barrier of the first warpgroup's turn, then that of the second's; both have equally many steps
 
 
 @cute.jit
@@ -25,9 +22,6 @@ def multiply_steps(w) -> None:
     step = w.tuning.step
     pieces = w.variant.tile_n // step
     n_steps = w.walk.entries * pieces
-    if cutlass.const_expr(w.tuning.turns):  # noqa: SIM102  (decided when the kernel is built)
-        if w.group == 1:  # the first turn is the other's
-            cute.arch.barrier_arrive(barrier_id=TURN, number_of_threads=2 * WARPGROUP)
     rounded = cute.make_rmem_tensor_like(w.acc_s, w.dtype)
     if n_steps > 0:
         key = listed(w.walk, Int32(0)) * w.variant.tile_n
@@ -53,13 +47,9 @@ def multiply_steps(w) -> None:
             slot_next = slot_of(w, (s + 1) // pieces)
             load_words(w, s // pieces, slot, key, s % pieces * step)
             buffers.wait_full(w.buffers_k, s)
-            if cutlass.const_expr(w.tuning.turns):
-                cute.arch.barrier(barrier_id=TURN + w.group, number_of_threads=2 * WARPGROUP)
             issue_scores(w, s)
             buffers.wait_full(w.buffers_v, s - 1)
             issue_values(w, rounded, s - 1)
-            if cutlass.const_expr(w.tuning.turns):
-                cute.arch.barrier_arrive(barrier_id=TURN + 1 - w.group, number_of_threads=2 * WARPGROUP)
             warpgroup.wait_group(1)
             buffers.release(w.buffers_k, s)
             mask_scores(w, w.acc_s, s // pieces, key)

@@ -25,15 +25,12 @@ class HopperTuning:
     stages      tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps
     ctas        of an SM for which registers are limited
     registers   of a thread that multiplies; 0: all threads keep those of the launch, else loading ones keep LOADING
-    turns       two warpgroups issue their products one after the other (1), so that one's softmax runs beside the
-                other's products; or as they come (0)
     """
 
     step: int
     stages: int
     ctas: int = 1
     registers: int = 0
-    turns: int = 0
 
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
@@ -71,8 +68,6 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         raise ValueError(f"variant.tuning {tuning}: registers must be a multiple of 8 up to {most}")
     if variant.tile_n % tuning.step or tuning.step % 32 or tuning.stages not in (1, 2):
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
-    if tuning.turns and tuning.warpgroups(variant) != 2:
-        raise ValueError(f"variant.tuning {tuning}: turns are for two warpgroups, tile_m 128")
     if (size := tuning.ctas * tuning.shared_bytes(variant)) > SHARED:
         raise ValueError(f"variant.tuning {tuning}: {size} bytes of shared memory; there are {SHARED}")
     return tuning

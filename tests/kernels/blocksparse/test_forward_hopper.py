@@ -1,4 +1,4 @@
-"""The Hopper forward kernel: what it is built from, what is refused, and on such a GPU what it computes."""
+"""The Hopper forward kernel: what it is built from, what is refused, what it computes there or on the emulated GPU."""
 
 import random
 import re
@@ -11,8 +11,10 @@ from forward_cases import Case, errors, problem
 
 pytest.importorskip("cutlass")
 
+from kernels.blocksparse import forward, forward_steps
 from kernels.blocksparse.compile import build
-from kernels.blocksparse.variant import MASKS, Variant, build_name, forward_products
+from kernels.blocksparse.forward import Forward
+from kernels.blocksparse.variant import MASKS, Seams, Variant, build_name, forward_products
 
 BF16, FP16 = torch.bfloat16, torch.float16
 ON_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
@@ -64,15 +66,10 @@ def test_a_variant_says_its_products_and_only_the_forward_pass_has_them():
         Variant("forward", "bfloat16", 64, products="tcgen05")
 
 
-@pytest.mark.parametrize("tuning", [{"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 3}])
+@pytest.mark.parametrize("tuning", [{"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 3}, {"registers": 248}])
 def test_a_tuning_that_cannot_work_is_refused(tuning):
     with pytest.raises(ValueError, match=r"variant\.tuning"):
         build(variant(128).with_tuning(**tuning), "sm_90a")
-
-
-def test_one_warpgroup_takes_no_turns():
-    with pytest.raises(ValueError, match="turns"):
-        build(variant(tile_m=64).with_tuning(turns=1), "sm_90a")
 
 
 def drawn(seed):
@@ -103,10 +100,34 @@ def drawn(seed):
     )
 
 
-@pytest.mark.skipif(not ON_HOPPER, reason="needs a GPU of compute capability 9.0")
-@pytest.mark.parametrize("seed", range(24))
+def run(p):
+    """On the emulated GPU anything that its checks find fails."""
+    if ON_HOPPER:
+        p.run()
+        torch.cuda.synchronize()
+        return
+    from fuzz.devices.emulator import Emulator
+
+    values = p.values()
+    if values:
+        Emulator(slots=2).load(build(p.variant, "sm_90a"))(*values)
+
+
+@pytest.mark.parametrize("seed", range(24 if ON_HOPPER else 8))
 def test_random_problems_are_right(seed):
-    p = problem(drawn(seed), "cuda")
-    p.run()
-    torch.cuda.synchronize()
+    p = problem(drawn(seed), "cuda" if ON_HOPPER else "cpu")
+    run(p)
     assert max(errors(p)) <= 1, (errors(p), p.case)
+
+
+@pytest.mark.parametrize("seam", Forward.SEAMS)
+def test_the_portable_kernels_seams_are_there(seam):
+    called = []
+    default = getattr(forward_steps, seam, None) or getattr(forward, seam)
+
+    def replacement(*arguments):
+        called.append(seam)
+        return default(*arguments)
+
+    build(variant(mask="band", tile_m=64, tile_n=64), "sm_90a", Seams("planted", {seam: replacement}))
+    assert called
