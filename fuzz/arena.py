@@ -64,9 +64,13 @@ class Arena:
         """The same bytes on `device`; this one, where they are there already."""
         return Arena(self.buffer.to(device), self.slots)
 
+    def same(self, pristine: Arena) -> bool:
+        """Whether every byte is as in `pristine`; waits for a device."""
+        return torch.equal(self.buffer.view(torch.int64), pristine.buffer.view(torch.int64))
+
     def changes(self, pristine: Arena) -> list[Finding]:
         """Findings for every byte that differs from `pristine`: an input changed, or a write outside the tensors."""
-        if torch.equal(self.buffer, pristine.buffer):
+        if self.same(pristine):
             return []
         where = (self.buffer != pristine.buffer).nonzero()[:, 0]
         return [_explain(self, pristine, where)]

@@ -44,7 +44,7 @@ def _load(device: torch.device):
 
 
 def _burn(stop: threading.Event) -> None:
-    a = torch.ones(256, 256)  # long enough that this thread hardly ever holds the GIL
+    a = torch.ones(128, 128)  # so long that this thread hardly ever holds the GIL, so short that its end is soon there
     while not stop.is_set():
         a @ a
 

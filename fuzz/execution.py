@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from fuzz.arena import Arena
 from fuzz.case import Case
 from fuzz.collect import to_cpu
 from fuzz.disturb import disturbed
-from fuzz.memory import POISON, Guarded, poison_cuda, poison_malloc
+from fuzz.memory import POISON, Guarded, poison_cuda, poisoned_malloc
 from fuzz.related import Asked
 from fuzz.targets.target import Execution, Target
 from fuzz.verdict import Finding
@@ -48,6 +49,11 @@ class Clock:
         self.stop()
         self._phase, self._since = phase, time.perf_counter()
         self.enter(phase, limit)
+
+    def book(self, phase: str) -> None:
+        """Books what follows under another name; what was announced still runs, and nobody is told."""
+        self.stop()
+        self._phase, self._since = phase, time.perf_counter()
 
     def stop(self) -> None:
         """Books the time of the phase that is running."""
@@ -89,11 +95,15 @@ class Runs:
 
     def collect(self, home: torch.device) -> None:
         """Looks, without waiting, at what was written where it must not be; brings the answers home, waiting once."""
-        device = self.device
-        touched = [guard.touched(device) for guard in self.guards]
+        if self.device.type == "cpu":
+            self.written = torch.tensor(
+                [*(g.touched_here() for g in self.guards), *(not a.same(b) for a, b in self.arenas)]
+            )
+            return
+        touched = [guard.touched(self.device) for guard in self.guards]
         changed = [(arena.buffer != pristine.buffer).any() for arena, pristine in self.arenas]
         self.written = torch.stack([*touched, *changed])
-        if home != device:
+        if home != self.device:
             answers, self.written = to_cpu([e.answers for e in self.executions], self.written)
             self.executions = [replace(e, answers=a) for e, a in zip(self.executions, answers, strict=True)]
 
@@ -133,7 +143,8 @@ def run_all(
     runs = Runs(device)
     first = runs.fresh(pristine)
     clock.start("prepare", PREPARE_LIMIT)
-    call(lambda: target.prepare(case, first.tensors()))
+    with _poisoned(device):
+        call(lambda: target.prepare(case, first.tensors()))
     queued = device.type == "cuda"
     limit = deadline(target, case, case.repeats)
     if queued:
@@ -145,7 +156,7 @@ def run_all(
         with disturbed(repeat, device):
             if not queued:
                 clock.start("run", deadline(target, case))
-            with Guarded() as guard:
+            with _poisoned(device), Guarded() as guard:
                 execution = call(partial(target.run, case, arena.tensors()))
             if not queued:
                 clock.start("judge", INPUTS_LIMIT)
@@ -166,23 +177,23 @@ def _run_related(of: Asked, target: Target, runs: Runs, clock: Clock, before: fl
     limit = deadline(target, of.case, 1 if others is None else 2)
     clock.start("prepare", PREPARE_LIMIT)
     try:
-        call(lambda: target.prepare(of.case, arena.tensors()))
+        with _poisoned(runs.device):
+            call(lambda: target.prepare(of.case, arena.tensors()))
         if runs.device.type == "cuda":
             poison_cuda(_output_sizes(of.case.problem), runs.device, of.poison)
         clock.start("run", before + limit)
-        if runs.device.type == "cpu" and of.poison != POISON:
-            poison_malloc(of.poison)
-        with Guarded(of.poison) as guard:
+        with _poisoned(runs.device, of.poison), Guarded(of.poison) as guard:
             execution = call(lambda: of.run(target, arena.tensors(), None if others is None else others.tensors()))
     except Raised as raised:
         raised.asked = of.relation.meaning
         raise
-    finally:
-        if runs.device.type == "cpu":
-            poison_malloc()
     runs.executions.append(execution)
     runs.guards.append(guard)
     return limit
+
+
+def _poisoned(device: torch.device, poison: int = POISON) -> AbstractContextManager[None]:
+    return poisoned_malloc(poison) if device.type == "cpu" else nullcontext()
 
 
 def call(work: Callable[[], Any]) -> Any:

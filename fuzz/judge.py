@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 from msgspec.structs import replace
-from torch import Tensor
 
 from fuzz.arena import Arena, build
 from fuzz.case import Case
 from fuzz.conclude import conclude, proof_findings, shape_findings
 from fuzz.exact_values import STYLES
 from fuzz.execution import INPUTS_LIMIT, PREPARE_LIMIT, Clock, Enter, Raised, call, deadline, run_all
-from fuzz.memory import poison_malloc
+from fuzz.memory import keep_pages, poisoned_malloc
 from fuzz.partial import judge_part
 from fuzz.related import Asked, asked
 from fuzz.related import judge as judge_related
@@ -31,6 +30,7 @@ from fuzz.targets.target import DeviceError, Inspected, Partial, Target, Tensors
 from fuzz.verdict import Finding, Place, Verdict
 from oracles import accuracy, determinism, exact
 from oracles.answers import Answers
+from oracles.budget import Budget
 from oracles.numerics import Numerics
 from oracles.problem import Problem, shapes
 from oracles.reference import reference
@@ -45,19 +45,19 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
     fault."""
     clock = Clock(enter)
     where = torch.device(device or ("cuda" if target.device == "cuda" else "cpu"))
-    if where.type == "cpu":
-        poison_malloc()
+    keep_pages()
     refused = refusal(target, case)
     if refused is not None and refused.kind == "cannot":
         return Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
     try:
         if isinstance(target, Partial) and target.ctas_of(case):
-            return judge_part(case, target, clock)
+            with poisoned_malloc():
+                return judge_part(case, target, clock)
         clock.start("inputs", INPUTS_LIMIT)
         pristine = build(case, oracle_device(case, where))
         if refused is not None:
             return _expect_refusal(case, target, pristine.to(where), clock, refused.why)
-        watch = Watch.start(where)
+        watch = Watch.start(where, 0 if pristine.buffer.is_cuda else pristine.buffer.nbytes)
         verdict = _judge(case, target, pristine, where, clock)
         if verdict.outcome == "pass" and verdict.kernel and watch.suspects():
             verdict = _leaking(case, target, pristine.to(where), watch, clock, verdict)
@@ -100,12 +100,16 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
         return _not_run(case, target, foreseen, pristine, clock)
     clock.start("reference", INPUTS_LIMIT + case.problem.pairs * 1e-5)
     right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
+    clock.book("same_precision")
     same = _same(problem, given, target.numerics)
-    seal = _checksum(right, same.runs, same.noise)
+    clock.book("judge")
+    clears = getattr(target, "clears_padding", False)  # rows of padding hold what rows without keys do
+    budget = Budget.of(problem, right, same, padding=clears)
+    seal = budget.sealed()
     variations = _variations(case, target, pristine, clock)
     runs = run_all(case, target, pristine.to(where), pristine.buffer.device, clock, variations)
     clock.start("judge", INPUTS_LIMIT)
-    findings = runs.memory_findings((seal != _checksum(right, same.runs, same.noise)).any())
+    findings = runs.memory_findings((seal != budget.sealed()).any())
     executions, related = runs.executions[: case.repeats], runs.executions[case.repeats :]
     findings += shape_findings(problem, executions[0].answers)
     for of, execution in zip(variations, related, strict=True):
@@ -116,8 +120,7 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
         return conclude(case, findings, clock, executions)
     unstable = determinism.compare([e.answers for e in executions])
     judged = executions if unstable else executions[:1]
-    clears = getattr(target, "clears_padding", False)  # rows of padding hold what rows without keys do
-    judgements = [accuracy.judge(problem, e.answers, right, same, padding=clears) for e in judged]
+    judgements = [accuracy.judge_with(budget, e.answers) for e in judged]
     bad = [j for j in judgements if j.findings]
     worst = max(judgements, key=lambda j: (len(j.findings) > 0, j.ratio))
     may_differ = target.may_differ(case) if isinstance(target, Varying) else frozenset()
@@ -126,9 +129,7 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
     if not findings:
         for of, execution in zip(variations, related, strict=True):
             first, theirs = executions[0].answers, execution.answers
-            findings += judge_related(
-                of, target, case, first, theirs, partial(_budget, case, target, given, right, same)
-            )
+            findings += judge_related(of, target, case, first, theirs, partial(_budget, target, given, budget))
     flaky = (len(bad), len(judged)) if 0 < len(bad) < len(judged) else (0, 0)
     return conclude(case, findings, clock, executions, judgement=worst, flaky=flaky)
 
@@ -153,12 +154,13 @@ def _exact(case: Case, target: Target, given: Tensors, answers: Answers) -> list
     return exact.judge(case.problem, q, k, v, answers, bias=given.bias, do=given.do, numerics=target.numerics)
 
 
-def _budget(
-    case: Case, target: Target, given: Tensors, right: Answers, same: Same, change: Callable[[Numerics], Numerics]
-) -> tuple[Answers, Same]:
-    """The reference, and the same-precision run of the target's numerics as a relation changes them."""
+def _budget(target: Target, given: Tensors, budget: Budget, change: Callable[[Numerics], Numerics]) -> Budget:
+    """What a variation is judged by: `budget`, or that of the target's numerics as a relation changes them. Padding is
+    the variation's own."""
     changed = change(target.numerics)
-    return right, same if changed == target.numerics else _same(case.problem, given, changed)
+    if changed == target.numerics and not budget.padding:
+        return budget
+    return Budget.of(budget.problem, budget.reference, _same(budget.problem, given, changed))
 
 
 def _inspected(case: Case, target: Target, clock: Clock) -> list[Finding]:
@@ -224,19 +226,3 @@ def _raised(case: Case, error: BaseException, clock: Clock, warned: Sequence[str
 def _context_lost(error: BaseException) -> bool:
     text = str(error)
     return isinstance(error, RuntimeError) and "CUDA error" in text and "out of memory" not in text
-
-
-def _checksum(*answers: Answers) -> Tensor:
-    """Bitwise sum per tensor; stays on the device."""
-    sums = []
-    for answer in answers:
-        for _, tensor in answer.items():
-            width = (
-                torch.int64
-                if tensor.element_size() == 8
-                else torch.int32
-                if tensor.element_size() == 4
-                else torch.int16
-            )
-            sums.append(tensor.contiguous().view(width).sum(dtype=torch.int64))
-    return torch.stack(sums)

@@ -3,7 +3,8 @@
 Three layers, since an allocation is made in different places:
     Guarded          torch.empty & co. called from Python (Triton and CuTe kernels' wrappers): each becomes a window in
                      a larger poisoned buffer whose guard bands are checked after the run
-    poison_malloc    glibc fills what malloc returns (PyTorch's own CPU kernels) with 0xFF bytes, which is NaN
+    poisoned_malloc  while a target runs, glibc fills what malloc returns (PyTorch's own CPU kernels) with 0xFF bytes,
+                     which is NaN
     poison_cuda      blocks of the caching allocator are filled with 0xFF and freed, so that PyTorch's own CUDA kernels
                      get poisoned memory
 """
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,7 +25,8 @@ from oracles.finding import Finding, Place
 GUARD_BYTES = 8192
 POISON = 0xFF
 _ALIGNMENT = 256
-_M_PERTURB = -6
+_M_PERTURB, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -6, -1, -3
+KEPT_BYTES = 64 << 20
 _EMPTY: tuple[tuple[Any, str, Callable[..., Tensor]], ...] = tuple(
     (owner, name, getattr(owner, name))
     for owner, name in (
@@ -72,6 +75,10 @@ class Guarded:
         bands = [(_band(b, start, stop) != POISON).any().to(device) for b, start, stop, _ in self._held]
         return torch.stack(bands).any() if bands else torch.zeros((), dtype=torch.bool, device=device)
 
+    def touched_here(self) -> bool:
+        """`touched`, of a run on the CPU."""
+        return bool(self._held) and bool(self.touched(torch.device("cpu")))
+
     def check(self) -> list[Finding]:
         """Findings for every guard band that a run has written to; forgets the buffers."""
         held, self._held = self._held, []
@@ -112,6 +119,29 @@ def poison_malloc(poison: int = POISON) -> bool:
     """Makes glibc fill fresh allocations of this process with that byte. False where malloc is not glibc's."""
     mallopt = _mallopt()
     return mallopt is not None and bool(mallopt(_M_PERTURB, 0x100 | (poison ^ 0xFF)))
+
+
+@contextmanager
+def poisoned_malloc(poison: int = POISON) -> Iterator[None]:
+    """Poisons malloc inside. Not for the harness's own work: each of its hundreds of small tensors would be written
+    twice more, when it is made and when it goes."""
+    poison_malloc(poison)
+    try:
+        yield
+    finally:
+        mallopt = _mallopt()
+        if mallopt is not None:
+            mallopt(_M_PERTURB, 0)
+
+
+@functools.cache
+def keep_pages() -> None:
+    """What malloc was given by the system it keeps, up to some size: handing pages back and faulting them in again
+    would cost a small case a tenth of its time."""
+    mallopt = _mallopt()
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, KEPT_BYTES // 4)
+        mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 @functools.cache

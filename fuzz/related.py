@@ -28,10 +28,10 @@ from fuzz.targets.target import (
     refusal,
 )
 from oracles.answers import Answers
+from oracles.budget import Budget
 from oracles.finding import Finding
 from oracles.metamorphic import RELATIONS, Demand, Relation, Variation, compare
 from oracles.numerics import Numerics
-from oracles.same_precision import Same
 
 _TENSORS = ("q", "k", "v", "do")
 
@@ -94,9 +94,9 @@ def judge(
     case: Case,
     first: Answers,
     theirs: Answers,
-    budget: Callable[[Callable[[Numerics], Numerics]], tuple[Answers, Same]],
+    budget: Callable[[Callable[[Numerics], Numerics]], Budget],
 ) -> list[Finding]:
-    """Findings of one variation; `budget` gives the reference and the same-precision run for changed numerics."""
+    """Findings of one variation; `budget` gives the budget of the first problem under changed numerics."""
     loose = frozenset[str]()
     for one in (case, of.case):
         loose |= target.may_differ(one) if isinstance(target, Varying) else frozenset()

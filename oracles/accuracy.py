@@ -1,7 +1,7 @@
 """Accuracy: every element, row, tile and tensor of an answer against a budget made from the case's own data.
 
-The error of an answer is measured in units of what rounding alone does there (`Same`, by same_precision.py): the larger
-of the noise of that element and the error of the same-precision runs in its row. Call that quotient z. A kernel that
+The error of an answer is measured in units of what rounding alone does there (Budget, of budget.py): the larger of the
+noise of that element and the error of the same-precision runs in its row. Call that quotient z. A kernel that
 rounds where its Numerics say has z about 1; a budget is how far z may go, and depends only on how much is averaged:
 
     one element   |z| <= ELEMENT
@@ -13,17 +13,20 @@ There is no tolerance in units of the data anywhere. `ratio` is the largest quot
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
-import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from oracles.answers import Answers
+from oracles.budget import ELEMENT, Budget, Slot, groups
 from oracles.finding import Finding
 from oracles.numerics import CPU_FLASH, CUDNN, EAGER, EFFICIENT, EXACT, FLEX_EAGER, FUSED, Numerics
-from oracles.parts import padded_rows, rows_there
+from oracles.parts import ON_KEYS, padded_rows, rows_there
 from oracles.place import TILE, locate
 from oracles.problem import Problem
 from oracles.same_precision import Same, same_precision
@@ -36,17 +39,19 @@ __all__ = [
     "EXACT",
     "FLEX_EAGER",
     "FUSED",
+    "Budget",
     "Judgement",
     "Numerics",
     "Worst",
     "judge",
+    "judge_with",
     "same_precision",
 ]
 
-ELEMENT = 10.0  # limit of |z| of one element
-PLACE = 0.6  # of that limit: rows beyond it are shown as wrong
+PLACE = 0.6  # of an element's limit: rows beyond it are shown as wrong
 HUGE = 1e30  # z2 of NaN and of an inexact exact value
 GRAINS = ("element", "row", "tile", "tensor")
+Rows = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -71,161 +76,216 @@ class Judgement:
     worst: dict[str, Worst]
 
 
-def limit(rows: Tensor | float) -> Tensor | float:
+def limit(rows: Rows | float) -> Rows | float:
     """How far the rms of z over that many rows may go: rows of one case err together, so it falls slowly to 2."""
     return 2.0 + 4.0 * rows**-0.5
 
 
 def judge(problem: Problem, got: Answers, reference: Answers, same: Same, *, padding: bool = False) -> Judgement:
-    """Compares what a target gave with the reference, tensor by tensor.
+    """`judge_with`, for answers that are judged once.
 
-    got        in the problem's layout, on the reference's device; a tensor that is None is not judged
     reference  of `reference.reference`, fp64 (or fp32 when the inputs are of 16 bits)
     same       of `same_precision` with the target's numerics
     padding    whether what lies past a sequence's end is judged too: zeros, and -inf for lse
+    """
+    return judge_with(Budget.of(problem, reference, same, padding=padding), got)
+
+
+def judge_with(budget: Budget, got: Answers) -> Judgement:
+    """Compares what a target gave with the reference, tensor by tensor.
+
+    got  in the problem's layout, on the budget's device; a tensor that is None is not judged
+
     Rows without keys must be exactly 0, their LSE -inf. Infinities are right where the true value does not fit the
     dtype, and anything goes where the same-precision run itself overflowed. One synchronisation with the device when
     all is well. Raises ValueError on a tensor that the reference lacks, or of another shape.
     """
-    compared = {name: _Compared.of(problem, name, x, reference, same, padding) for name, x in got.items()}
-    compared = {name: x for name, x in compared.items() if x.z2.numel()}
-    if not compared:
-        return Judgement((), 0.0, {})
-    numbers = torch.stack([x.summary() for x in compared.values()]).tolist()
-    worst = {name: x.worst(row) for (name, x), row in zip(compared.items(), numbers, strict=True)}
-    findings = tuple(compared[name].finding(w) for name, w in worst.items() if not w.ratio <= 1)
+    with torch.no_grad():
+        part, flat, z = budget.z(got)
+        if not part.slots:
+            return Judgement((), 0.0, {})
+        z2 = torch.fmin(z * z, _huge(z.device))
+        by_name = _rows(part, z, z2)
+        worst = {name: by_name[name].worst() for name, _ in got.items() if name in by_name}
+        wrong = [(by_name[name].slot, w) for name, w in worst.items() if not w.ratio <= 1]
+        findings = tuple(_finding(part, flat, z2, slot, w) for slot, w in wrong)
     return Judgement(findings, max(w.ratio for w in worst.values()), worst)
 
 
 @dataclass(frozen=True)
-class _Compared:
-    """One tensor's z and its square; in the square, NaN and infinity count as HUGE.
+class _Rows:
+    """What is left of one tensor's z when its rows are summed up, fp64 (batch, heads, rows).
 
-    z, z2  (batch, heads, rows, dim) or, packed, (total, heads, dim); lse with dim 1; 0 where nothing is judged
-    there  bool (batch, 1, rows): rows that exist; None: all do. dbias: (batch, 1, rows, cols)
+    most, mean  the largest and the mean of z squared; NaN and infinity count as HUGE in it
+    over        the row's rms over its limit
+    sums        z summed over rows: (batch, heads, dim)
+    there       1 for rows that exist, else 0, broadcastable; None: all do
     """
 
-    problem: Problem
-    name: str
-    got: Tensor
-    want: Tensor
-    sigma: Tensor
-    z: Tensor
-    z2: Tensor
-    there: Tensor | None
+    slot: Slot
+    most: Rows
+    mean: Rows
+    over: Rows
+    sums: Rows
+    there: Rows | None
 
-    @staticmethod
-    def of(problem: Problem, name: str, got: Tensor, reference: Answers, same: Same, padding: bool) -> _Compared:
-        want, runs, noise = (getattr(x, name) for x in (reference, same.runs, same.noise))
-        if want is None or got.shape != want.shape:
-            raise ValueError(
-                f"{name}: needs shape {None if want is None else tuple(want.shape)}, got {tuple(got.shape)}"
-            )
-        if name == "lse":
-            got, want, runs, noise = (x[..., None] for x in (got, want, runs, noise))
-            if problem.layout == "packed":
-                got, want, noise = (x.transpose(0, 1) for x in (got, want, noise))
-                runs = runs.transpose(1, 2)
-        own = runs - (want if problem.dtype == "float32" or name == "lse" else want.float())
-        run2 = (own * own).mean(-1, keepdim=True).amax(0).float()
-        run2 = torch.where(run2.isnan(), torch.inf, run2)
-        if name == "lse":
-            run2 = torch.where(want == runs[0], 0.0, run2)  # -inf both
-        sigma = torch.maximum(noise, run2.sqrt())
-        right = (got == want.to(got.dtype)) | (sigma == torch.inf)
-        if got.dtype == torch.float16:
-            reaches = want.abs() + ELEMENT * sigma > torch.finfo(got.dtype).max
-            right |= got.isinf() & reaches & ((got > 0) == (want > 0))
-        z = torch.where(right, 0.0, (got - want).float() / sigma)
-        there = None if padding and problem.layout == "padded" else rows_there(problem, name, got.device)
-        if there is not None and problem.layout == "padded":
-            z = torch.where(there[..., None] if name != "dbias" else there, z, 0.0)
-        return _Compared(problem, name, got, want, sigma, z, torch.fmin(z * z, _huge(got.device)), there)
+    def worst(self) -> Worst:
+        """Ratios by grain, and where the largest z is."""
+        total = float(self.mean.sum())
+        apart = 1.0 - self._together(total)
+        tile_rows, rows = self._counts()
+        tile = np.sqrt(_tiles(self.mean) / tile_rows) / limit(tile_rows**apart)
+        place = np.unravel_index(self.most.argmax(), self.most.shape)
+        ratios = {
+            "element": math.sqrt(self.most[place]) / ELEMENT,
+            "row": float(self.over.max()),
+            "tile": float(tile.max()),
+            "tensor": math.sqrt(total / rows) / float(limit(rows**apart)),
+        }
+        b, h, r = map(int, place)
+        return Worst(ratios, (b, h, r))
 
-    def summary(self) -> Tensor:
-        """float64 (5,): ratio by grain, flat index of the worst row."""
-        most, mean, there = self._by_row()
-        rows = torch.full((), float(mean.numel()), device=mean.device)
-        ones = torch.ones_like(mean[:1, :1]) if there is None else there.to(mean.dtype)
-        if there is not None:
-            rows = ones.sum() * (mean.numel() / ones.numel())
-        tile_rows, tile_sum = _tiles(ones), _tiles(mean)
-        apart = 1.0 - self._together()
-        tile = (tile_sum / tile_rows.clamp_min(1)).sqrt() / limit(tile_rows.clamp_min(1) ** apart)
-        grains = [
-            most.amax().sqrt() / ELEMENT,
-            (mean.sqrt() / self._row_limit(mean)).amax(),
-            tile.amax(),
-            (mean.sum() / rows.clamp_min(1)).sqrt() / limit(rows.clamp_min(1) ** apart),
-        ]
-        return torch.stack([*grains, most.flatten().argmax().double()])
+    def _counts(self) -> tuple[Rows, float]:
+        """Rows of each tile, (batch or 1, heads or 1, tiles), and of the tensor; at least 1."""
+        if self.there is None:
+            return _tile_rows(self.mean.shape[-1]), float(self.mean.size)
+        rows = float(self.there.sum()) * (self.mean.size / self.there.size)
+        return np.maximum(_tiles(self.there), 1.0), max(rows, 1.0)
 
-    def _row_limit(self, mean: Tensor) -> Tensor:
-        """Limit of the rms of z over each row, (batch, heads, rows); `mean` is that of its z2."""
-        alike = self._in_rows(self.z).mean(-1).square() / mean.clamp_min(1e-30)
-        least = float(limit(1.0))
-        return least + (ELEMENT - least) * alike.nan_to_num(1.0, posinf=1.0).clamp(0.0, 1.0)
-
-    def _together(self) -> Tensor:
+    def _together(self, total: float) -> float:
         """How far the rows of a head err together, from 0 (each by itself) to 1 (all alike, as for constant inputs).
 
         Rows that err alike are one draw of the noise, not many: averaging over them proves no more than one row does.
         """
-        signed = self._in_rows(self.z)
-        alike = signed.sum(2).square().sum() / max(signed.shape[2], 1)
-        return (alike / self.z2.sum().clamp_min(1e-30)).nan_to_num(0.0).clamp(0.0, 1.0)
+        flat = self.sums.ravel()
+        alike = float(flat @ flat) / self.mean.shape[2]
+        share = alike / max(total * self.slot.dim, 1e-30)
+        return 0.0 if math.isnan(share) else min(share, 1.0)
 
-    def worst(self, numbers: list[float]) -> Worst:
-        """The summary as a value."""
-        row = int(numbers[4])
-        heads, rows = self._in_rows().shape[1:3]
-        at = (row // (heads * rows), row // rows % heads, row % rows)
-        return Worst(dict(zip(GRAINS, numbers, strict=False)), at)
 
-    def finding(self, worst: Worst) -> Finding:
-        """The complaint, with its place: may synchronise as it likes."""
-        z2 = self._in_rows()
-        grain = max(worst.ratios, key=lambda name: worst.ratios[name])
-        edge = (PLACE * ELEMENT) ** 2 if worst.ratios["element"] > PLACE else float(z2.amax()) / 4
-        bad = z2 > edge
-        there = torch.ones_like(bad[..., 0]) if self.there is None else self._rows_there().expand(bad.shape[:-1])
-        cols = bad.flatten(0, 2).any(0) if self.name not in ("lse", "dbias") else None
-        place = locate(bad.any(-1), there, worst.at, cols=cols)
-        b, h, r = worst.at
-        column = int(z2[b, h, r].argmax())
-        got, want, sigma = (float(self._in_rows(x)[b, h, r, column]) for x in (self.got, self.want, self.sigma))
-        not_finite = int((~self.got.isfinite() & (self.z2 > 0)).sum())
-        share = float(bad.any(-1).sum() / there.sum().clamp_min(1))
-        numbers = {"ratio": worst.ratio, "got": got, "want": want, "error": abs(got - want), "budget": sigma * ELEMENT}
-        numbers |= {"bad_rows": share, "not_finite": float(not_finite)}
-        kind = "nan" if not_finite else "wrong"
-        message = (
-            f"{self.name}: {worst.ratio:.3g} times its budget by {grain}; worst at batch {b}, head {h}, row {r}, "
-            f"column {column}: got {got:.6g}, want {want:.6g}, {share:.0%} of the rows ({place.pattern})"
-        )
-        return Finding("accuracy", kind, message, self.name, place, numbers)
+def _rows(budget: Budget, z: Tensor, z2: Tensor) -> dict[str, _Rows]:
+    """Sums up each tensor's rows where they are; brings them to the CPU in one copy."""
+    by_group = list[list[Tensor]]()
+    for group in groups(budget.slots):
+        part = slice(group[0].start, group[-1].stop)
+        if group[0].dim == 1:
+            by_group.append([z2[part], z2[part], z[part]])
+        else:
+            rows, rows2 = z[part].view(-1, group[0].dim), z2[part].view(-1, group[0].dim)
+            by_group.append([rows2.amax(1), rows2.mean(1), rows.mean(1)])
+    whole = [x[0] if len(x) == 1 else torch.cat(x) for x in zip(*by_group, strict=True)]
+    whole += [_over_rows(budget.problem, s, z[s.start : s.stop].view(s.shape)) for s in budget.slots if s.name != "lse"]
+    most, mean, signed, *sums = _moved(whole)
+    over = np.sqrt(mean) / _row_limit(mean, signed)
+    found, start = dict[str, _Rows](), 0
+    for i, slot in enumerate(budget.slots):
+        part = slice(start, start + (slot.stop - slot.start) // slot.dim)
+        start = part.stop
+        shaped = [_padded(budget.problem, slot, x[part]) for x in (most, mean, over)]
+        total = sums[i] if slot.name != "lse" else _padded(budget.problem, slot, signed[part]).sum(2)
+        found[slot.name] = _Rows(slot, shaped[0], shaped[1], shaped[2], total, _there(budget, slot))
+    return found
 
-    def _in_rows(self, x: Tensor | None = None) -> Tensor:
-        """x (z2) as (batch, heads, rows, dim)."""
-        x = self.z2 if x is None else x
-        return x if x.dim() == 4 else padded_rows(self.problem, self.name, x)
 
-    def _rows_there(self) -> Tensor:
-        assert self.there is not None
-        return self.there.any(-1) if self.name == "dbias" else self.there
+def _row_limit(mean: Rows, signed: Rows) -> Rows:
+    """Limit of the rms of z over rows, of the mean of its square and of its mean."""
+    alike = np.fmin(np.square(signed) / np.maximum(mean, 1e-30), 1.0)  # NaN: 1
+    least = float(limit(1.0))
+    return least + (ELEMENT - least) * alike
 
-    def _by_row(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Largest and mean z2 of each row (batch, heads, rows), and which rows exist, None for all."""
-        z2 = self._in_rows()
-        return z2.amax(-1), z2.mean(-1), None if self.there is None else self._rows_there()
+
+def _moved(found: list[Tensor]) -> list[Rows]:
+    """fp64 on the CPU, with one wait for a device."""
+    if found[0].is_cuda:
+        found = list(torch.cat([x.flatten() for x in found]).cpu().split([x.numel() for x in found]))
+    return [x.numpy().astype(np.float64) for x in found]
+
+
+def _over_rows(p: Problem, slot: Slot, z: Tensor) -> Tensor:
+    """z of one tensor, in the problem's layout, summed over the rows of each sequence and head."""
+    if p.layout == "padded" or slot.name == "dbias":
+        return z.sum(2)
+    lengths = _lengths(p, slot)
+    if len(set(lengths)) == 1:
+        return z.view(len(lengths), -1, *z.shape[1:]).sum(1)
+    return torch.stack([part.sum(0) for part in z.split(list(lengths))])
+
+
+def _padded(p: Problem, slot: Slot, rows: Rows) -> Rows:
+    """One number per row, as a tensor in the problem's layout lies, as (batch, heads, rows); zeros past the ends."""
+    if p.layout == "padded" or slot.name == "dbias":
+        return rows.reshape(slot.shape[:3])
+    lengths = _lengths(p, slot)
+    rows = rows.reshape(slot.shape).T if slot.name == "lse" else rows.reshape(slot.shape[:2])
+    batch, longest, heads = len(lengths), max(lengths), rows.shape[1]
+    if len(set(lengths)) > 1:
+        padded = np.zeros((batch, longest, heads))
+        padded[np.arange(longest) < np.array(lengths)[:, None]] = rows
+        rows = padded
+    return rows.reshape(batch, longest, heads).transpose(0, 2, 1)
+
+
+def _lengths(p: Problem, slot: Slot) -> tuple[int, ...]:
+    return p.lengths_k if slot.name in ON_KEYS else p.lengths_q
+
+
+def _there(budget: Budget, slot: Slot) -> Rows | None:
+    """1 for the rows that are judged, (batch, 1, rows); None where all are."""
+    p = budget.problem
+    there = None if budget.padding and p.layout == "padded" else rows_there(p, slot.name, torch.device("cpu"))
+    if there is None:
+        return None
+    return (there.any(-1) if slot.name == "dbias" else there).numpy().astype(np.float64)
+
+
+def _tiles(rows: Rows) -> Rows:
+    """Sums over tiles of 64 rows: (batch, heads, tiles)."""
+    return np.add.reduceat(rows, np.arange(0, rows.shape[-1], TILE), axis=-1)
+
+
+@lru_cache(maxsize=256)
+def _tile_rows(count: int) -> Rows:
+    return _tiles(np.ones((1, 1, count)))
+
+
+def _finding(budget: Budget, got: Tensor, z2: Tensor, slot: Slot, worst: Worst) -> Finding:
+    """The complaint, with its place: may synchronise as it likes."""
+
+    def in_rows(x: Tensor) -> Tensor:
+        """Flat numbers as (batch, heads, rows, dim)."""
+        x = x[slot.start : slot.stop].view(slot.shape)
+        if slot.name == "lse":
+            x = x[..., None]
+        if budget.problem.layout == "padded" or slot.name == "dbias":
+            return x
+        return padded_rows(budget.problem, slot.name, x.transpose(0, 1) if slot.name == "lse" else x)
+
+    squares, exists = in_rows(z2), _there(budget, slot)
+    grain = max(worst.ratios, key=lambda name: worst.ratios[name])
+    edge = (PLACE * ELEMENT) ** 2 if worst.ratios["element"] > PLACE else float(squares.amax()) / 4
+    bad = squares > edge
+    there = torch.ones_like(bad[..., 0])
+    if exists is not None:
+        there = torch.from_numpy(exists > 0).to(bad.device).expand(bad.shape[:-1])
+    cols = bad.flatten(0, 2).any(0) if slot.name not in ("lse", "dbias") else None
+    place = locate(bad.any(-1), there, worst.at, cols=cols)
+    b, h, r = worst.at
+    column = int(squares[b, h, r].argmax())
+    got, want, sigma = (in_rows(x) for x in (got, budget.want, budget.sigma))
+    at = (b, h, r, column)
+    found, right, unit = float(got[at]), float(want[at]), float(sigma[at])
+    not_finite = int((~got.isfinite() & (squares > 0)).sum())
+    share = float(bad.any(-1).sum() / there.sum().clamp_min(1))
+    numbers = {"ratio": worst.ratio, "got": found, "want": right, "error": abs(found - right), "budget": unit * ELEMENT}
+    numbers |= {"bad_rows": share, "not_finite": float(not_finite)}
+    kind = "nan" if not_finite else "wrong"
+    message = (
+        f"{slot.name}: {worst.ratio:.3g} times its budget by {grain}; worst at batch {b}, head {h}, row {r}, "
+        f"column {column}: got {found:.6g}, want {right:.6g}, {share:.0%} of the rows ({place.pattern})"
+    )
+    return Finding("accuracy", kind, message, slot.name, place, numbers)
 
 
 @lru_cache(maxsize=8)
 def _huge(device: torch.device) -> Tensor:
     return torch.tensor(HUGE, device=device)
-
-
-def _tiles(x: Tensor) -> Tensor:
-    """Sums over tiles of 64 rows: (batch, heads, tiles)."""
-    x = F.pad(x, (0, -x.shape[-1] % TILE))
-    return x.unflatten(-1, (-1, TILE)).sum(-1)

@@ -252,6 +252,8 @@ def _explained(
     best = (0.0, -1, "")
     for head, what in others:
         rows = sequence_view(p, of, source, b)[head].double() - (want if name == "o" else 0)
+        if not len(rows):  # a sequence without keys: none accounts for anything
+            continue
         cosines = (rows @ gap) / (rows.norm(dim=-1) * gap.norm()).clamp_min(1e-300)
         at = int(cosines.abs().argmax())
         if abs(float(cosines[at])) > abs(best[0]):

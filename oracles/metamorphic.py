@@ -20,12 +20,12 @@ from torch import Tensor
 
 from oracles import accuracy
 from oracles.answers import Answers
+from oracles.budget import Budget
 from oracles.finding import Finding, Place
 from oracles.masks import And, Blocks, Causal, Full, Mask, Not, Or, PerBatch, PerHead, Prefix, Window
 from oracles.numerics import Numerics
 from oracles.problem import Problem, sequence_view
 from oracles.reordering import Tensors, answers_of_heads, answers_of_sequences, take_heads, take_sequences
-from oracles.same_precision import Same
 from oracles.unseen import later, unseen
 
 Demand: TypeAlias = Literal["bitwise", "budget", "off"]
@@ -88,23 +88,21 @@ def compare(
     problem: Problem,
     first: Answers,
     theirs: Answers,
-    budget: Callable[[], tuple[Answers, Same]],
+    budget: Callable[[], Budget],
     loose: frozenset[str] = frozenset(),
 ) -> list[Finding]:
     """Findings where the variation's answers are not the first's.
 
     first, theirs  answers of the problem and of the variation, each in its own layout, on one device
-    budget         reference and same-precision run of the first problem; asked for only where bits differ
+    budget         of the first problem; asked for only where bits differ
     loose          further tensors whose bits may differ, such as those of a kernel that adds in any order
     """
     found = variation.back(theirs, first)
     told = [name for name, x in first.items() if getattr(found, name) is not None and getattr(found, name) is not x]
     exact = [name for name in told if demand == "bitwise" and name not in variation.loose | loose]
-    changed = [name for name in exact if bool(_differ(first, found, name).any())]
+    changed = [name for name in exact if _changed_values(first, found, name)]
     if changed and variation.plain and variation.problem == problem:
-        judged = accuracy.judge(
-            problem, Answers(**({"o": first.o} | {n: getattr(found, n) for n in changed})), *budget()
-        )
+        judged = accuracy.judge_with(budget(), Answers(**({"o": first.o} | {n: getattr(found, n) for n in changed})))
         if judged.findings:  # wrong numbers for other inputs, which is no matter of bits
             return [_said(relation, finding) for finding in judged.findings]
     if changed:
@@ -112,8 +110,16 @@ def compare(
     rest = {name: getattr(found, name) for name in told if name not in exact}
     if not rest:
         return []
-    judged = accuracy.judge(problem, Answers(**({"o": first.o} | rest)), *budget())
+    judged = accuracy.judge_with(budget(), Answers(**({"o": first.o} | rest)))
     return [_outside(relation, finding) for finding in judged.findings]
+
+
+def _changed_values(first: Answers, found: Answers, name: str) -> bool:
+    """Whether values differ anywhere; quick where none does."""
+    one, other = getattr(first, name), getattr(found, name)
+    if one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other):
+        return False
+    return bool(_differ(first, found, name).any())
 
 
 def _differ(first: Answers, found: Answers, name: str) -> Tensor:

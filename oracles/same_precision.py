@@ -132,7 +132,7 @@ def _noise(
     found = {}
     for name, x in variance.items():
         sigma = x.clamp_min(0).sqrt() * (size[name] / BASE)
-        info = torch.finfo(_stored_as(problem, name))
+        info = torch.finfo(stored_as(problem, name))
         times = 1.0
         if numerics.sums == "input" and name in ("dq", "dk", "dv"):
             times += _tiles(p.len_k if name == "dq" else p.len_q, numerics)
@@ -412,7 +412,7 @@ def _sum_bias(problem: Problem, x: Tensor) -> Tensor:
     return x.sum(axes, keepdim=True) if axes else x
 
 
-def _stored_as(problem: Problem, name: str) -> torch.dtype:
+def stored_as(problem: Problem, name: str) -> torch.dtype:
     """The dtype in which an answer is stored."""
     if name == "lse" or (name == "dbias" and problem.bias is not None and problem.bias.dtype == "float32"):
         return torch.float32
@@ -421,7 +421,7 @@ def _stored_as(problem: Problem, name: str) -> torch.dtype:
 
 def _stored(problem: Problem, name: str, x: Tensor) -> Tensor:
     """As stored; what only the dtype's range turns into an infinity stays a number, so that its error is one too."""
-    dtype = _stored_as(problem, name)
+    dtype = stored_as(problem, name)
     stored = x.to(dtype).float()
     return torch.where(stored.isinf(), x, stored) if dtype == torch.float16 else stored
 

@@ -151,3 +151,12 @@ def test_the_judge_asks_for_exactness():
         assert run_judge("fake.honest", p, Inputs(2, style)).outcome == "pass"
     found = run_judge("fake.ignores_mask", p, Inputs(2, "one_hot"))
     assert any(f.oracle == "exact" and "a leak" in f.message for f in found.findings)
+
+
+def test_a_wrong_answer_without_any_key_is_found_and_not_explained():
+    p = Problem((3,), (0,), 2, 1, 16, 16, "float16", scale=1.0)
+    x = build(Case("any", p, Inputs(2, "one_hot")), "cpu").tensors()
+    right = reference(p, x.q, x.k, x.v, do=x.do)
+    got = Answers(torch.full_like(right.o, torch.nan), dq=right.dq, dk=right.dk, dv=right.dv)
+    (found,) = exact.judge(p, x.q, x.k, x.v, got, do=x.do, numerics=FUSED)
+    assert found.tensor == "o" and found.message.endswith("must be 0")
