@@ -9,7 +9,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import state as st
-from fuzz.devices.emulator.places import finding
+from fuzz.devices.emulator.places import finding, unchanged
 from fuzz.devices.emulator.raw import copy16, ctz, i64
 
 FAR = 1 << 30  # a place after every micro-operation
@@ -92,7 +92,7 @@ def spins(m, w, pc, target):
             if i64(registers + i) != i64(snapshot + i):
                 same = False
                 break
-        if same and m.watched[w] > 0:
+        if same and m.watched[w] > 0 and unchanged(m, w):
             put_down(m, w, m.mask[w], target)
             m.asleep[w] |= m.mask[w]
             m.k[st.K_SLEEPERS] += 1

@@ -117,6 +117,21 @@ def wake(m, host, size):
 
 
 @njit
+def value_at(host):
+    """What is watched at a host address: the 8 or 4 bytes there, whichever it is a multiple of."""
+    return i64(host) if host & 7 == 0 else u32(host & ~3)
+
+
+@njit
+def unchanged(m, w):
+    """Does what the warp has read since its spin is watched still hold? Another may have written since it was read."""
+    for i in range(m.watched[w]):
+        if value_at(m.watch[w, i]) != m.watch_value[w, i]:
+            return False
+    return True
+
+
+@njit
 def remember_read(m, w, host, virtual):
     """A warp whose spin is being watched has read `host`."""
     n = m.watched[w]
@@ -129,5 +144,6 @@ def remember_read(m, w, host, virtual):
         m.watched[w] = -1
         return
     m.watch[w, n] = host
+    m.watch_value[w, n] = value_at(host)
     m.watch_virtual[w, n] = virtual
     m.watched[w] = n + 1

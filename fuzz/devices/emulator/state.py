@@ -42,6 +42,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "wrote": (),  # (W) has it written since its spin began to be counted
     "spin": (4,),  # (W) backward branches, when to copy the registers, the copy's pc (-1: none), its mask
     "watch": (WATCHED,),  # (W) host addresses read since the copy
+    "watch_value": (WATCHED,),  # (W) what was read there, see places.value_at
     "watch_virtual": (WATCHED,),  # (W) the same as the kernel knows them
     "watched": (),  # (W) how many, -1: too many
     "writer": (),  # (W) 1 + the position of a CTA that would end the warp's wait, see interpreter.explore
