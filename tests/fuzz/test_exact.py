@@ -14,6 +14,7 @@ from fuzz.arena import build
 from fuzz.case import Case, Inputs
 from fuzz.exact_values import STYLES, fits
 from oracles import accuracy, exact
+from oracles.answers import Answers
 from oracles.masks import Causal, Documents, Full, Mask, PerHead, Window
 from oracles.numerics import FUSED
 from oracles.problem import Problem, dense_mask
