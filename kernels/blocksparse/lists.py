@@ -186,6 +186,8 @@ class BlockSparse:
     schedule  the order in which the backward pass launches n blocks
     order     ranks for the deterministic backward pass under that schedule; None: computed at each call
     longest   launch orders of the forward and of the atomic backward pass; None: by the mask, and by the schedule
+    merged    in what order the backward pass visits a row's blocks: ascending, partial and full ones merged, which
+              needs rows of backward lists that ascend; else first the partial ones, then the full ones, as listed
     """
 
     forward: BlockLists
@@ -196,6 +198,7 @@ class BlockSparse:
     schedule: Schedule
     order: WriteOrder | None = None
     longest: LongestFirst | None = None
+    merged: bool = False
 
     @property
     def m_blocks(self) -> int:
