@@ -53,7 +53,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits |
     from kernels.blocksparse.split import parts_of
 
     p = case.problem
-    lists, schedule = blocks.backward, blocks.schedule
+    lists, schedule, merged = blocks.backward, blocks.schedule, blocks.merged
     assert lists is not None
     if mutant:
         from kernels.mutants.blocksparse import MUTANTS as planted
@@ -65,7 +65,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits |
         order, releases = known
         changed = planted[mutant].blocks(blocks)
         assert changed.backward is not None
-        lists, schedule = changed.backward, changed.schedule
+        lists, schedule, merged = changed.backward, changed.schedule, changed.merged
     else:
         assert blocks.order is not None
         order, releases = blocks.order, None
@@ -85,4 +85,5 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits |
         keys=p.lengths_k,
         tile_n=blocks.tile_n,
         releases=releases,
+        merged=merged,
     )
