@@ -1,0 +1,43 @@
+"""Triton's interpreter, made to spend its time on the kernel, and to know NumPy 2.5.
+
+A `@triton.jit` function that a kernel calls first has all of `triton.language` looked through and replaced by what the
+interpreter runs, at every call; the kernel's own launch has done so already and keeps it so until its end. In
+kernels/sdpa, which is made of small functions, that was more than half of the time. Relies on Triton 3.6 to 3.9, whose
+`InterpretedFunction.__call__` is `_call` below but for that step; a Triton without these names is left as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+
+@functools.cache
+def mend() -> bool:
+    """Once in a process, before a kernel is interpreted; whether this Triton is known."""
+    from triton.runtime import interpreter
+
+    function = getattr(interpreter, "InterpretedFunction", None)
+    error = getattr(interpreter, "InterpreterError", None)
+    patch = getattr(interpreter, "_patch_lang_tensor", None)
+    if function is None or error is None or patch is None or not hasattr(function, "rewrite"):
+        return False
+
+    def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        inner = self.rewrite()
+        try:
+            return inner(*args, **kwargs)
+        except Exception as raised:
+            raise error(repr(raised)) from raised
+
+    def _patch(tensor: Any, scope: Any) -> None:
+        """Triton 3.6 takes int() of an array of one element, which NumPy 2.5 refuses."""
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    function.__call__ = _call
+    interpreter._patch_lang_tensor = _patch
+    return True
+
+
+__all__ = ["mend"]
