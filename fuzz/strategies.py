@@ -88,6 +88,7 @@ ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
 WEIGHTS = {"causal": 2}
 NATIVE = ("full", "causal", "causal", "causal", "window")
 FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 4))  # KV heads, query heads for each
+TWO_TILES = 90  # tokens on both sides; heads that leave pairs for fewer come less often
 PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
 CROWDED = 8  # one case in so many, where the target has crowds at all
 MAX_TOKEN_LENGTH = 130
@@ -198,7 +199,9 @@ def _heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:
 
 
 def _few_heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:
-    heads_kv, group = draw.choice([(n, g) for n, g in FEW_HEADS if n * g <= size.rows and (g == 1 or support.gqa)])
+    known = [(n, g) for n, g in FEW_HEADS if n * g <= size.rows and (g == 1 or support.gqa)]
+    roomy = [(n, g) for n, g in known if n * g * TWO_TILES**2 <= size.pairs] or known[:1]
+    heads_kv, group = draw.choice(draw.choice((known, roomy)))
     batch = 2 if 2 * heads_kv * group <= min(4, size.rows) and draw.choice((True, False)) else 1
     return batch, heads_kv * group, heads_kv
 
@@ -211,7 +214,7 @@ def _lengths(
     least = 0 if support.zero_lengths else 1
     if ragged and layout == "padded":
         longest = min(longest, int(each**0.5))
-    same = draw.choice((True, False))  # self-attention: as many keys as queries
+    same = _one_in(draw, 3)  # self-attention: as many keys as queries
     found_q, found_k = [], []
     for _ in range(batch if ragged else 1):
         most_q = int(each**0.5) if same else draw.choice((each, max(each // 64, 1), int(each**0.5)))
@@ -227,7 +230,7 @@ def _length(draw: Draw, least: int, most: int) -> int:
     """A boundary (most often), a long one, or anything in between; within [least, most]."""
     most = max(least, most)
     known = [n for n in LENGTHS if max(least, 1) <= n <= most] or [most]
-    long = [n for n in LONG if least <= n <= most] or known[-len(known) // 2 :]
+    long = [n for n in LONG if least <= n <= most] or known[-len(known) // 3 :]
     kind = draw.randint(0, 23)
     if kind < 8:
         return draw.choice(long)

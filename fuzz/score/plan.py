@@ -18,8 +18,7 @@ from fuzz.strategies import cases
 from fuzz.targets.registry import targets
 from fuzz.targets.target import Device, Target, refusal
 
-SIZE = Size(1 << 16, 4, 1 << 13, 1 << 19)
-INTERPRETED = Size(1 << 13, 4, 200, 1 << 16)  # an interpreter takes 0.1 s for each tile
+SIZE = Size(1 << 17, 4, 1 << 13, 1 << 19)  # where a target does not say what its sessions draw
 SAMPLED = 300  # cases from which the kernels of a score are chosen
 
 
@@ -51,7 +50,7 @@ def good(bug: Target, device: Device = "host") -> Target:
 
 def size_of(target: Target) -> Size:
     """The size of a trial's cases."""
-    return (INTERPRETED if target.device == "host" else SIZE).within(target.session_size)
+    return SIZE.within(target.session_size)
 
 
 def within(case: Case, target: Target, allowed: frozenset[str] | None) -> bool:

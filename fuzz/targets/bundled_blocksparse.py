@@ -70,7 +70,7 @@ _SUPPORT = Support(
     dim_v_differs=False,
     lse=True,
 )
-EMULATED_SIZE = Size(1 << 16, 4, 1 << 13, 1 << 19)  # 0.3 s a case; lists of more than 64 blocks among them
+EMULATED_SIZE = Size(1 << 17, 4, 1 << 13, 1 << 19)  # 0.3 s a case; lists of more than 64 blocks among them
 CROWD = 320  # tiles of 128 keys: a GPU of 148 multiprocessors holds two CTAs on each at most
 _KNOWN = {
     "tile_m": TILES,
