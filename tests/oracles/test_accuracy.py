@@ -143,6 +143,26 @@ def test_a_lucky_run_does_not_shrink_the_budget(seed: int) -> None:
     assert judged(problem, t, flash(problem, **t, tile=8)).ratio < 0.6
 
 
+def test_roundings_that_all_fall_on_ties_do_not_alarm() -> None:
+    """dS is of 257 / 256 and 255 / 256: bfloat16 loses the last bit of the first ones, all in the same direction, and
+    one column of dQ takes all of it: a right kernel gives half of the true value there."""
+    problem = Problem((1,), (256,), 1, 1, 128, 128, "bfloat16", scale=1.0)
+    t = {n: torch.zeros(shapes(problem)[n], dtype=torch.bfloat16) for n in ("q", "k", "v", "do")}
+    key = torch.arange(256)
+    signs = [(1 - 2 * (key >> bit & 1)).to(torch.bfloat16) for bit in (0, 1)]
+    t["v"][0, 0, :, 0], t["v"][0, 0, :, 1] = 256 * signs[0], signs[1]
+    t["do"][0, 0, 0, :2] = 1
+    t["k"][0, 0, :, 5] = signs[1]
+    right, same = reference(problem, **t), same_precision(problem, **t)
+    got = Answers(**{n: x[0].to(torch.float32 if n == "lse" else torch.bfloat16) for n, x in same.runs.items()})
+    assert right.dq[0, 0, 0, 5] == 1 and got.dq[0, 0, 0, 5] == 0.5
+    assert not judge(problem, got, right, same).findings
+    got.dq[0, 0, 0, 5] = 0.1
+    assert judge(problem, got, right, same).findings
+    got.dq[0, 0, 0, 5], got.dq[0, 0, 0, 6] = 0.5, 0.5
+    assert judge(problem, got, right, same).findings
+
+
 def test_the_perfect_answer_is_near_zero() -> None:
     problem, t = make(softcap=5.0, bias=Bias(heads=True), mask=Causal(), layout="packed", lengths_q=(3, 70))
     found = judged(problem, t, rounded(problem, reference(problem, **t)), numerics=EXACT)
