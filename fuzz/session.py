@@ -26,6 +26,7 @@ from fuzz.records import Record, Recorder
 from fuzz.related import as_plain
 from fuzz.runner import Runner
 from fuzz.signature import explains, look_alike, root, signature
+from fuzz.steady import steady_draws
 from fuzz.targets.registry import load, targets
 from fuzz.targets.target import Device, Partial, Target, Varying, refusal
 from fuzz.verdict import Signature, Verdict, summary
@@ -310,7 +311,8 @@ def explore(
         if met > left_out:
             each(waiting.pop(0) if waiting else case)
 
-    loop()
+    with steady_draws():
+        loop()
 
 
 def run(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -52,6 +54,27 @@ def test_two_sessions_with_one_seed_draw_the_same_cases(tmp_path: Path) -> None:
         assert run(wanted, plan(wanted), "w0") == []
         drawn.append([record.case_id for record in records(tmp_path / name)])
     assert drawn[0] == drawn[1] and len(set(drawn[0])) == 6
+
+
+DRAW = """
+import sys
+if sys.argv[1] == "after":
+    import fuzz.score.command, fuzz.script, fuzz.minimize, kernels.mutants.blocksparse, fuzz.doctor
+from fuzz.session import Settings, cases_of, explore, plan
+from fuzz.targets.registry import load
+wanted = Settings(targets=("torch.sdpa.math",), cases=300, seed=4)
+target = load("torch.sdpa.math")
+for lane in plan(wanted):
+    explore(lane, cases_of(target, wanted), lambda case: print(case.id))
+"""
+
+
+def test_the_cases_of_a_seed_do_not_depend_on_what_a_process_has_imported() -> None:
+    ran = [
+        subprocess.run([sys.executable, "-c", DRAW, which], capture_output=True, text=True, check=True).stdout.split()
+        for which in ("before", "after")
+    ]
+    assert ran[0] == ran[1] and len(ran[0]) == 300
 
 
 def test_cases_that_promise_the_same_bits_may_be_repeated_more_often(tmp_path: Path) -> None:

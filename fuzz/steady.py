@@ -1,0 +1,30 @@
+"""Draws that follow from the seed alone, in whatever process.
+
+Hypothesis (6.131 and newer) takes one number in forty from the source of the local modules that the process has
+imported so far: a session's plan, its workers and who draws its cases once more would see other cases, and every change
+of a constant anywhere in the sources would change them all. There is no setting for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hypothesis.internal.conjecture import providers
+
+
+@contextmanager
+def steady_draws() -> Iterator[None]:
+    """No constants of local modules are drawn in this context; nothing to do for a Hypothesis that never draws any."""
+    found = getattr(providers, "_get_local_constants", None)
+    if found is None:
+        yield
+        return
+    none = providers.Constants()
+    providers._get_local_constants = lambda: none
+    providers.CONSTANTS_CACHE.cache.clear()
+    try:
+        yield
+    finally:
+        providers._get_local_constants = found
+        providers.CONSTANTS_CACHE.cache.clear()
