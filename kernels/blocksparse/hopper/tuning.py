@@ -24,6 +24,7 @@ class HopperTuning:
     step        keys at a time, a divisor of tile_n
     stages      tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps
     ctas        of an SM for which registers are limited
+    ahead       the scores of two steps are in registers (1): multiply_ahead of hopper/steps.py
     registers   of a thread that multiplies; 0: all threads keep those of the launch, else loading ones keep LOADING
     """
 
@@ -31,6 +32,7 @@ class HopperTuning:
     stages: int
     ctas: int = 1
     registers: int = 0
+    ahead: int = 0
 
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
