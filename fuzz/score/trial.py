@@ -48,7 +48,8 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
     found     by whom (OURS, or a peer's rule), and at which case; who is missing has not found it
     seconds   until we found it, or all in vain, without compiling; compiling: seconds of that
     oracle    'oracle:kind' of the finding
-    alarms    cases that failed without the bug too: false alarms, or bugs that nobody planted
+    alarms    cases that failed without the bug too: false alarms, or bugs that nobody planted; said: what was said of
+              them without the bug
     theirs    by rule: in how many of the cases it failed a kernel without the bug, of those in which it was asked
     asked     of a rule: in how many cases it was asked, until it found the bug
     error     why the trial could not be ended
@@ -65,6 +66,7 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
     case: Case | None = None
     smallest: Smallest | None = None
     alarms: tuple[Case, ...] = ()
+    said: tuple[str, ...] = ()
     theirs: dict[str, int] = {}
     asked: dict[str, int] = {}
     error: str = ""
@@ -103,6 +105,7 @@ def search(
         case=looked.hit[0] if looked.hit else None,
         smallest=smallest,
         alarms=tuple(looked.alarms),
+        said=tuple(looked.said),
         theirs=looked.theirs,
         asked=looked.asked,
     )
@@ -125,6 +128,7 @@ class _Looked:
         self.found: dict[str, int] = {}
         self.hit: tuple[Case, Verdict] | None = None
         self.alarms: list[Case] = []
+        self.said: list[str] = []
         self.theirs: dict[str, int] = {}
         self.asked: dict[str, int] = {}
         self.seconds = self.compiling = 0.0
@@ -149,6 +153,7 @@ class _Looked:
                 clean = without(case, True)
                 if clean.bad:
                     self.alarms.append(case)
+                    self.said.append(summary(clean)[:300])
                 else:
                     self.hit = (case, verdict)
                     self.found[OURS] = self.run

@@ -1,9 +1,9 @@
 """Triton's interpreter, made to spend its time on the kernel, and to know NumPy 2.5.
 
 A `@triton.jit` function that a kernel calls first has all of `triton.language` looked through and replaced by what the
-interpreter runs, at every call; the kernel's own launch has done so already and keeps it so until its end. In
-kernels/sdpa, which is made of small functions, that was more than half of the time. Relies on Triton 3.6 to 3.9, whose
-`InterpretedFunction.__call__` is `_call` below but for that step; a Triton without these names is left as it is.
+interpreter runs, at every call, and never puts back what it replaced; once for each function does the same. In
+kernels/sdpa, which is made of small functions, this was more than half of the time. Relies on Triton 3.6 to 3.9, whose
+`InterpretedFunction.__call__` is `_call` below but for that; a Triton without these names is left as it is.
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ def mend() -> bool:
 
     function = getattr(interpreter, "InterpretedFunction", None)
     error = getattr(interpreter, "InterpreterError", None)
+    language = getattr(interpreter, "_patch_lang", None)
     patch = getattr(interpreter, "_patch_lang_tensor", None)
-    if function is None or error is None or patch is None or not hasattr(function, "rewrite"):
+    if function is None or error is None or language is None or patch is None or not hasattr(function, "rewrite"):
         return False
+    met: set[Any] = set()
 
     def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.fn not in met:
+            met.add(self.fn)
+            language(self.fn)
         inner = self.rewrite()
         try:
             return inner(*args, **kwargs)
