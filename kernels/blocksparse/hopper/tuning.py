@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 WARPGROUP = 128  # threads
 ROWS = 64  # of a tile that one warpgroup multiplies
+MOST_SHARED = 240  # registers of a thread that multiplies beside another warpgroup that does
 MOST = 248  # registers of a thread; 255, but in steps of 8
 SHARED = 232448  # bytes of shared memory that a CTA of sm_90 can have
 REGISTERS = 65536  # of a multiprocessor
@@ -49,13 +50,11 @@ class HopperTuning:
 
 def hopper_tuning(variant: Variant) -> HopperTuning:
     """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
-    large = variant.dim_padded > 128
-    values = {
-        "step": 64 if large else variant.tile_n,
-        "stages": 2,
-        "ctas": 1,
-    }
     overrides = dict(variant.tuning)
+    step = overrides.get("step", 64 if variant.dim_padded > 128 else variant.tile_n)
+    # registers of O and of two steps' scores, a half of them once more as probabilities, and 48 for all else
+    ahead = (variant.dim_padded + 2 * step + step // 2) // 2 + 48 <= MOST_SHARED
+    values = {"step": step, "stages": 2, "ctas": 1, "ahead": int(ahead)}
     names = [field.name for field in fields(HopperTuning)]
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the Hopper forward kernel knows {names}")
