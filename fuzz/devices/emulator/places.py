@@ -125,7 +125,7 @@ def value_at(host):
 @njit
 def unchanged(m, w):
     """Does what the warp has read since its spin is watched still hold? Another may have written since it was read."""
-    for i in range(m.watched[w]):
+    for i in range(m.watched[w]):  # noqa: SIM110 - numba wants a loop
         if value_at(m.watch[w, i]) != m.watch_value[w, i]:
             return False
     return True

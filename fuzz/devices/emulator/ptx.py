@@ -179,7 +179,8 @@ class _Reader:
         self.fresh = 0
         self.skip = 0  # depth inside a function that is not an entry
         self.statements = list(_statements(_strip_comments(text)))
-        for self.at, (line, statement) in enumerate(self.statements):
+        for at, (line, statement) in enumerate(self.statements):
+            self.at = at
             try:
                 self.statement(line, statement)
             except PtxError:
