@@ -18,7 +18,7 @@ from kernels.blocksparse.forward import Forward
 from kernels.blocksparse.forward_steps import Work
 from kernels.blocksparse.hopper import buffers, products
 from kernels.blocksparse.hopper.buffers import Buffers
-from kernels.blocksparse.hopper.steps import multiply_ahead, multiply_steps
+from kernels.blocksparse.hopper.steps import multiply_steps
 from kernels.blocksparse.hopper.tuning import LOADING, ROWS, WARPGROUP
 
 
@@ -143,8 +143,7 @@ class HopperForward(Forward):
         row_ref.fill(-Float32.inf)
         row_sum.fill(0.0)
         corrections.fill(1.0)
-        walk_through = multiply_ahead if cutlass.const_expr(self.tuning.ahead) else multiply_steps
-        walk_through(
+        multiply_steps(
             Work(
                 variant=variant,
                 tuning=self.tuning,
@@ -169,7 +168,6 @@ class HopperForward(Forward):
                 buffers_k=both_buffers[0],
                 buffers_v=both_buffers[1],
                 acc_s=products.accumulator(mma_s, (tile_m, step)),
-                acc_next=products.accumulator(mma_s, (tile_m, step)) if self.tuning.ahead else None,
                 acc_o=acc_o,
                 row_ref=row_ref,
                 row_sum=row_sum,

@@ -31,12 +31,11 @@ def multiply_steps(w) -> None:
             block_next = listed(w.walk, Int32(1) // pieces)
         load_words(w, Int32(0), slot, key, Int32(0))
         buffers.wait_full(w.buffers_k, Int32(0))
-        warpgroup.fence()
-        issue_scores(w, w.acc_s, Int32(0))
+        issue_scores(w, Int32(0))
         warpgroup.wait_group(0)
         buffers.release(w.buffers_k, Int32(0))
         mask_scores(w, w.acc_s, Int32(0), key)
-        advance(w, w.acc_s)
+        advance(w)
         exponentiate(w, w.acc_s)
         round_into(rounded, w.acc_s)
 
@@ -48,14 +47,13 @@ def multiply_steps(w) -> None:
             slot_next = slot_of(w, (s + 1) // pieces)
             load_words(w, s // pieces, slot, key, s % pieces * step)
             buffers.wait_full(w.buffers_k, s)
-            warpgroup.fence()
-            issue_scores(w, w.acc_s, s)
+            issue_scores(w, s)
             buffers.wait_full(w.buffers_v, s - 1)
             issue_values(w, rounded, s - 1)
             warpgroup.wait_group(1)
             buffers.release(w.buffers_k, s)
             mask_scores(w, w.acc_s, s // pieces, key)
-            moved = advance(w, w.acc_s)
+            moved = advance(w)
             exponentiate(w, w.acc_s)
             warpgroup.wait_group(0)
             buffers.release(w.buffers_v, s - 1)
@@ -69,79 +67,10 @@ def multiply_steps(w) -> None:
 
 
 @cute.jit
-def multiply_ahead(w) -> None:
-    """The same with the scores of two steps in registers: those of s + 1 are computed during the softmax of s, as P · V
-    of s - 1 is, so that no softmax waits for a product. Steps come in pairs, so that what is next in one is current in
-    the other without moving registers. All products have ended between steps: some that run on while registers of
-    others are written make the compiler run each by itself."""
-    n_steps = w.walk.entries * (w.variant.tile_n // w.tuning.step)
-    rounded = cute.make_rmem_tensor_like(w.acc_s, w.dtype)
-    if n_steps > 0:
-        place = look_ahead(w, Int32(0), n_steps, (Int32(0), Int32(0)))
-        buffers.wait_full(w.buffers_k, Int32(0))
-        warpgroup.fence()
-        issue_scores(w, w.acc_s, Int32(0))
-        warpgroup.wait_group(0)
-        buffers.release(w.buffers_k, Int32(0))
-        place_next = look_ahead(w, Int32(1), n_steps, place)
-        step_ahead(w, w.acc_s, w.acc_next, rounded, Int32(0), n_steps, place, False)
-        for pair in cutlass.range((n_steps - 1) // 2):
-            place = look_ahead(w, 2 * pair + 2, n_steps, place_next)
-            step_ahead(w, w.acc_next, w.acc_s, rounded, 2 * pair + 1, n_steps, place_next, True)
-            place_next = look_ahead(w, 2 * pair + 3, n_steps, place)
-            step_ahead(w, w.acc_s, w.acc_next, rounded, 2 * pair + 2, n_steps, place, True)
-        if n_steps % 2 == 0:
-            step_ahead(w, w.acc_next, w.acc_s, rounded, n_steps - 1, n_steps, place_next, True)
-        buffers.wait_full(w.buffers_v, n_steps - 1)
-        warpgroup.fence()
-        issue_values(w, rounded, n_steps - 1)
-        warpgroup.wait_group(0)
-
-
-@cute.jit
-def look_ahead(w, s: Int32, n_steps: Int32, before):
-    """(block, slot) of a step, on their way early; those of the step before where there is none."""
-    pieces = w.variant.tile_n // w.tuning.step
-    block, slot = before
-    if s < n_steps:
-        block, slot = listed(w.walk, s // pieces), slot_of(w, s // pieces)
-    return block, slot
-
-
-@cute.jit
-def step_ahead(
-    w, acc_s: cute.Tensor, acc_next: cute.Tensor, rounded: cute.Tensor, s: Int32, n_steps: Int32, place, add
-) -> None:
-    """One step, whose scores are there. place: (block, slot); add: whether there is a step before, whose V is added."""
-    step, add = w.tuning.step, cutlass.const_expr(add)
-    pieces = w.variant.tile_n // step
-    block, slot = place
-    key = block * w.variant.tile_n + s % pieces * step
-    load_words(w, s // pieces, slot, key, s % pieces * step)
-    # of the last step's keys again, and for nothing, after the last step
-    following = cutlass.min(s + 1, n_steps - 1)
-    buffers.wait_full(w.buffers_k, following)
+def issue_scores(w, s: Int32) -> None:
+    """Start Q · Kᵀ of a step."""
     warpgroup.fence()
-    issue_scores(w, acc_next, following)
-    if cutlass.const_expr(add):
-        buffers.wait_full(w.buffers_v, s - 1)
-        issue_values(w, rounded, s - 1)
-    mask_scores(w, acc_s, s // pieces, key)
-    moved = advance(w, acc_s)
-    exponentiate(w, acc_s)
-    warpgroup.wait_group(0)
-    if s + 1 < n_steps:
-        buffers.release(w.buffers_k, following)
-    if cutlass.const_expr(add):
-        buffers.release(w.buffers_v, s - 1)
-        rescale_output(w, moved)
-    round_into(rounded, acc_s)
-
-
-@cute.jit
-def issue_scores(w, acc_s: cute.Tensor, s: Int32) -> None:
-    """Start Q · Kᵀ of a step. The caller has fenced since acc_s was written."""
-    products.multiply(w.mma_s, acc_s, w.fragment_q, w.fragment_k[None, None, None, s % w.tuning.stages], False)
+    products.multiply(w.mma_s, w.acc_s, w.fragment_q, w.fragment_k[None, None, None, s % w.tuning.stages], False)
 
 
 @cute.jit
@@ -166,10 +95,10 @@ def round_into(rounded: cute.Tensor, values: cute.Tensor) -> None:
 
 
 @cute.jit
-def advance(w, acc_s: cute.Tensor) -> Boolean:
+def advance(w) -> Boolean:
     """Bring the rows' references and sums up to date with the scores, as forward_steps.rescale does; O, which is being
     added to, follows in `rescale_output`. Returns whether any row of the warp moved."""
-    acc_s_mn = layouts.rows_columns(acc_s)
+    acc_s_mn = layouts.rows_columns(w.acc_s)
     row_ref, row_sum, factors, factor_of, finite_of = w.row_ref, w.row_sum, w.factors, w.correction, w.finite
     n_rows = cute.size(row_ref)
     row_max = cute.make_rmem_tensor(n_rows, Float32)

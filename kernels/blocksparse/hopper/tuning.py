@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 
 WARPGROUP = 128  # threads
 ROWS = 64  # of a tile that one warpgroup multiplies
-MOST_SHARED = 240  # registers of a thread that multiplies beside another warpgroup that does
 MOST = 248  # registers of a thread; 255, but in steps of 8
 SHARED = 232448  # bytes of shared memory that a CTA of sm_90 can have
 REGISTERS = 65536  # of a multiprocessor
@@ -25,7 +24,6 @@ class HopperTuning:
     step        keys at a time, a divisor of tile_n
     stages      tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps
     ctas        of an SM for which registers are limited
-    ahead       the scores of two steps are in registers (1): multiply_ahead of hopper/steps.py
     registers   of a thread that multiplies; 0: all threads keep those of the launch, else loading ones keep LOADING
     """
 
@@ -33,7 +31,6 @@ class HopperTuning:
     stages: int
     ctas: int = 1
     registers: int = 0
-    ahead: int = 0
 
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
@@ -50,11 +47,13 @@ class HopperTuning:
 
 def hopper_tuning(variant: Variant) -> HopperTuning:
     """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
+    large = variant.dim_padded > 128
+    values = {
+        "step": 64 if large else variant.tile_n,
+        "stages": 2,
+        "ctas": 1,
+    }
     overrides = dict(variant.tuning)
-    step = overrides.get("step", 64 if variant.dim_padded > 128 else variant.tile_n)
-    # registers of O and of two steps' scores, a half of them once more as probabilities, and 48 for all else
-    ahead = (variant.dim_padded + 2 * step + step // 2) // 2 + 48 <= MOST_SHARED
-    values = {"step": step, "stages": 2, "ctas": 1, "ahead": int(ahead)}
     names = [field.name for field in fields(HopperTuning)]
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the Hopper forward kernel knows {names}")
