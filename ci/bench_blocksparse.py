@@ -212,8 +212,8 @@ def variants(entries: list[Entry], arch: str) -> list[Any]:
             for deterministic in ordered:
                 found[Variant(direction, "bfloat16", dim, *tiles, mask, deterministic, tuning=options)] = None
             if direction == "forward" and entry.kind != "tune":
-                known = Variant(direction, "bfloat16", dim, *tiles, mask, products=forward_products(arch))
-                found[known] = None
+                fastest = forward_products(arch, tiles[0])
+                found[Variant(direction, "bfloat16", dim, *tiles, mask, products=fastest)] = None
             if direction == "backward":
                 found[Variant("preprocess", "bfloat16", dim, tile_m=tiles[0])] = None
                 found[Variant("postprocess", "bfloat16", dim, *tiles, tuning=options)] = None

@@ -123,7 +123,7 @@ def variant_of(entry: Any, direction: str, blocks: BlockSparse) -> Variant:
     """The kernel that was measured."""
     dim, mask = padded_dim(entry.dim), mask_kind(blocks.mask)
     on_gpu = direction == "forward" and entry.device == "cuda"
-    products = forward_products(arch_of(torch.device("cuda", 0))) if on_gpu else "mma"
+    products = forward_products(arch_of(torch.device("cuda", 0)), blocks.tile_m) if on_gpu else "mma"
     return Variant(direction, "bfloat16", dim, blocks.tile_m, blocks.tile_n, mask, products=products)
 
 

@@ -161,7 +161,7 @@ def pair(entry: Entry, lock: Path, emit: Emit) -> None:
 def has_wgmma(entry: Entry) -> bool:
     """Whether the forward pass has two kernels, so that both are timed."""
     arch = launcher.arch_of(torch.device("cuda", 0)) if entry.device == "cuda" else ""
-    return forward_products(arch) == "wgmma"
+    return forward_products(arch, entry.tile) == "wgmma"
 
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, *, block_mask: Any, enable_gqa: bool) -> Tensor:

@@ -54,8 +54,9 @@ def options_of(case: Case) -> dict[str, str | int | bool]:
 
 def products_of(case: Case, arch: str) -> str:
     """The products of its forward kernel, where kernels are compiled for `arch`."""
-    named = str(options_of(case)["products"])
-    return forward_products(arch) if named == FASTEST else named
+    options = options_of(case)
+    named = str(options["products"])
+    return forward_products(arch, int(options["tile_m"])) if named == FASTEST else named
 
 
 def expressible(problem: Problem, mask: str) -> bool:

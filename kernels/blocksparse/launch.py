@@ -90,6 +90,8 @@ def forward_variant(
     products: str | None = None,
 ) -> Variant:
     """The forward kernel that this problem needs. products: None for those that are fastest on q's device."""
+    if products is None:
+        products = forward_products(arch_of(q.device), blocks.tile_m) if q.device.type == "cuda" else "mma"
     return _forward_variant(
         str(q.dtype).removeprefix("torch."),
         q.shape[-1],
@@ -97,7 +99,7 @@ def forward_variant(
         blocks.tile_n,
         mask_kind(blocks.mask),
         softcap is not None,
-        (forward_products(arch_of(q.device)) if q.device.type == "cuda" else "mma") if products is None else products,
+        products,
         tuning,
     )
 

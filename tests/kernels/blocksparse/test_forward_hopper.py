@@ -53,7 +53,7 @@ def test_nothing_is_spilled(dim, tmp_path):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100a", "sm_120a"])
 def test_other_archs_are_refused(arch):
-    assert forward_products(arch) == "mma"
+    assert forward_products(arch, 128) == "mma"
     with pytest.raises(ValueError, match="products"):
         build(variant(), arch)
 
