@@ -22,7 +22,8 @@ DOCUMENTS = 12
 
 @dataclass(frozen=True)
 class Entry:
-    """What to measure. kind: "pair" (forward, backward, beside FlexAttention), "forward", "tune", "memory" or "once"."""
+    """What to measure. kind: "pair" (forward and backward beside FlexAttention), "forward" (beside it as well), "tune",
+    "memory" or "once"."""
 
     kind: str
     mask: str
