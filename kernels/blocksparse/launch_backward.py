@@ -29,7 +29,7 @@ from kernels.blocksparse.launcher import launch
 from kernels.blocksparse.lists import BlockSparse
 from kernels.blocksparse.longest import even_share
 from kernels.blocksparse.seams import NO_HOST, Host
-from kernels.blocksparse.split import PAIRS, parts_of
+from kernels.blocksparse.split import PAIRS, SLOTS, parts_of
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, padded_dim
 from kernels.blocksparse.write_order import with_order
 
@@ -184,7 +184,8 @@ def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool,
     """(sequence, unit) pairs whose CTAs are launched side by side.
 
     Ordered adds: several, so that fewer of the CTAs in flight wait for one another. Atomic adds: as many as have their
-    Q, dO and sums of dQ in the L2 cache, so that the long CTAs of several pairs come before the short ones of any.
+    Q, dO and sums of dQ in the L2 cache, so that the long CTAs of several pairs come before the short ones of any, and
+    at least as many as have CTAs for all multiprocessors.
     """
     if deterministic:
         return PAIRS
@@ -192,7 +193,9 @@ def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool,
     rows = rows or -(-q.shape[0] // batch)
     heads = q.shape[-2] // (k.shape[-2] * parts)
     size = rows * heads * (2 * q.shape[-1] * q.element_size() + 4 * padded_dim(q.shape[-1]))
-    return even_share(batch * k.shape[-2] * parts, L2_BYTES // max(size, 1))
+    n_blocks = 1 if blocks.backward is None else max(blocks.backward.rows, 1)
+    in_flight = -(-SLOTS * 3 // (2 * n_blocks))  # pairs whose CTAs make a wave and a half
+    return even_share(batch * k.shape[-2] * parts, max(L2_BYTES // max(size, 1), in_flight))
 
 
 def backward_launches(

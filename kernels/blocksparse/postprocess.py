@@ -11,9 +11,9 @@ from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward.dq import Tiles, dq_product, read_fragment, tile_number
-from kernels.blocksparse.backward.kernel import share
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.parts import keys_product, read_sums, sums_of
+from kernels.blocksparse.backward.products import share
 from kernels.blocksparse.backward.tiling import THREADS, choose_tiling
 from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.lists import Operand, sequence

@@ -15,23 +15,24 @@ from __future__ import annotations
 
 SLOTS = 132  # multiprocessors of an H100 and of an H200, each with one CTA
 PAIRS = 16  # (sequence, unit) pairs that are launched side by side where adds are ordered
-WAVES = 2  # waves of CTAs to have at least; and where adds are ordered, waves from which there are enough units
-ORDERED_WAVES = 16
-LEAST = 4  # tiles of queries that a part has at least, counting those of all its heads
+FEW, MANY = 3 * SLOTS, 16 * SLOTS  # CTAs: below the one groups are split, above the other they are not
+LEAST, MOST = 4, 512  # tiles of queries that a CTA should visit at least and at most, counting those of all its heads
 
 
 def parts_of(batch: int, heads_q: int, heads_kv: int, m_blocks: int, n_blocks: int, deterministic: bool) -> int:
     """Units of each KV head: a divisor of the group, 1 for none.
 
-    Atomic adds: the fewest that make two waves of CTAs, which lets the short ones fill what the long ones leave.
+    The fewest that make three waves of CTAs, so that short ones fill what long ones leave, and that let a CTA visit no
+    more tiles than MOST: those in flight, which drift apart over many heads, share less of what the cache holds.
     Ordered adds: also as many units as are launched side by side, so that few of the CTAs in flight share a dQ tile.
     """
     group, ctas = heads_q // max(heads_kv, 1), batch * heads_kv * n_blocks
     parts = 1
     for more in (p for p in range(2, group + 1) if group % p == 0):
-        few_ctas = parts * ctas < WAVES * SLOTS * 31 // 32
-        few_units = deterministic and batch * heads_kv * parts < PAIRS and parts * ctas < ORDERED_WAVES * SLOTS
-        if not (few_ctas or few_units) or group // more * m_blocks < LEAST:
+        long_ctas = group // parts * m_blocks > MOST
+        few_units = deterministic and batch * heads_kv * parts < PAIRS
+        wanted = parts * ctas < FEW or ((long_ctas or few_units) and parts * ctas < MANY)
+        if not wanted or group // more * m_blocks < LEAST:
             break
         parts = more
     return parts

@@ -20,6 +20,7 @@ from cutlass import Int32, Int64, cute
 from kernels.blocksparse.backward.device import add_four, add_one
 from kernels.blocksparse.backward.mma import Product
 from kernels.blocksparse.backward.tiling import THREADS, Tiling
+from kernels.blocksparse.backward.warpgroups import GroupProduct
 
 
 class Tiles(NamedTuple):
@@ -39,10 +40,11 @@ def tile_number(tiles: Tiles, batch: Int32, head: Int32, begin: Int32, tile_m: c
     return Int64(head) * tiles.total + (batch * tiles.stride_batch + begin // tile_m)
 
 
-def dq_product(tiling: Tiling, dtype: type) -> Product:
+def dq_product(tiling: Tiling, dtype: type) -> Product | GroupProduct:
     """dQ (step_m, dim) += dS (step_m, tile_n) K (tile_n, dim), whose accumulator is NOTE [dQ accumulator]'s
     fragment."""
-    return Product(dtype, (tiling.step_m, tiling.dim, tiling.tile_n), tiling.warps_dq, turn_b=True)
+    kind = GroupProduct if tiling.wgmma else Product
+    return kind(dtype, (tiling.step_m, tiling.dim, tiling.tile_n), tiling.warps_dq, turn_b=True)
 
 
 @cute.jit

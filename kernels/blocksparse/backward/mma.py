@@ -13,6 +13,7 @@ import cutlass
 from cutlass import cute
 from cutlass.cute.nvgpu import warp
 
+from kernels.blocksparse.backward.warpgroups import GroupThread, by_atoms
 from kernels.blocksparse.common.layouts import tile_layout
 
 
@@ -72,14 +73,16 @@ class ThreadProduct:
         self.rB_like = self.thread.partition_B(sB[None, None, 0] if self.staged_b else sB)
 
 
-def accumulator(product: ThreadProduct) -> cute.Tensor:
-    """Registers for this thread's share of D, not initialised."""
-    return cute.make_rmem_tensor(product.thread.partition_shape_C(product.product.shape[:2]), cutlass.Float32)
+def accumulator(product: ThreadProduct | GroupThread) -> cute.Tensor:
+    """Registers for this thread's share of D, not initialised: ((2, 2), m, n)."""
+    rD = cute.make_rmem_tensor(product.thread.partition_shape_C(product.product.shape[:2]), cutlass.Float32)
+    return by_atoms(rD) if isinstance(product, GroupThread) else rD
 
 
-def coordinates(product: ThreadProduct) -> cute.Tensor:
+def coordinates(product: ThreadProduct | GroupThread) -> cute.Tensor:
     """(row, column) of each of this thread's elements of D."""
-    return product.thread.partition_C(cute.make_identity_tensor(product.product.shape[:2]))
+    found = product.thread.partition_C(cute.make_identity_tensor(product.product.shape[:2]))
+    return by_atoms(found) if isinstance(product, GroupThread) else found
 
 
 @cute.jit

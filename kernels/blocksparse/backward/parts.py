@@ -11,13 +11,16 @@ from cutlass import Int32, Int64, cute
 
 from kernels.blocksparse.backward.mma import Product
 from kernels.blocksparse.backward.tiling import THREADS, Tiling
+from kernels.blocksparse.backward.warpgroups import GroupProduct
 
 VECTOR = 4
 
 
-def keys_product(tiling: Tiling, dtype: type) -> Product:
+def keys_product(tiling: Tiling, dtype: type) -> Product | GroupProduct:
     """dV (tile_n, dim) += P^T (tile_n, step_m) dO (step_m, dim); dK likewise from dS and Q."""
     shape = (tiling.tile_n, tiling.dim, tiling.step_m)
+    if tiling.wgmma:
+        return GroupProduct(dtype, shape, tiling.warps_dkv, turn_a=True, turn_b=True)
     return Product(dtype, shape, tiling.warps_dkv, turn_a=True, turn_b=True, rows_together=True)
 
 

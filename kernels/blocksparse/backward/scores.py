@@ -53,6 +53,14 @@ def start_from_delta(start_of: cutlass.Constexpr, rdS: cute.Tensor, rows: Any, s
             rdS_mn[i, c] = start
 
 
+@cute.jit
+def add_start(start_of: cutlass.Constexpr, rdS: cute.Tensor, rows: Any, sDelta: Any, stage: Int32) -> None:
+    """The same after the product, where its registers cannot be set before it."""
+    rdS_mn: Any = rows_columns(rdS)
+    for i in cutlass.range_constexpr(len(rows)):
+        rdS_mn[i, None] = rdS_mn[i, None].load() + start_of(sDelta[rows[i], stage])
+
+
 def slope_of(capped: Any) -> Any:
     """The slope of tanh where it has these values."""
     return 1.0 - capped * capped

@@ -49,6 +49,7 @@ class Tiling:
     warps_dq  (m, dim) warps over dQ (step_m x dim)
     vector    floats of one thread that are adjacent in the dQ accumulator: 4 where the arch adds four at once
     wide_stores  results go to shared memory by stmatrix, where the arch has it
+    wgmma        two warpgroups multiply (warpgroups.py), on sm_90a; else warps, by mma.sync
     """
 
     tile_m: int
@@ -62,6 +63,7 @@ class Tiling:
     warps_dq: tuple[int, int]
     vector: int
     wide_stores: bool
+    wgmma: bool = False
 
     @property
     def steps(self) -> int:
@@ -83,9 +85,9 @@ class Tiling:
 def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
-    `variant.tuning` may set step_m, stages, stages_ds, wide_stores (0 or 1) and the m warps of each product: warps_s,
-    warps_dkv, warps_dq. Raises ValueError for what does not fit (registers and shared memory: NOTE [large dims]; warps)
-    and for unknown names.
+    `variant.tuning` may set step_m, stages, stages_ds, wide_stores, wgmma (0 or 1) and the m warps of each product of
+    mma.sync: warps_s, warps_dkv, warps_dq. Raises ValueError for what does not fit (registers and shared memory: NOTE
+    [large dims]; warps; wgmma) and for unknown names.
     """
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     number = int("".join(c for c in arch if c.isdigit()))
@@ -94,14 +96,27 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
         raise ValueError(f"arch: need one of {sorted(SHARED_MEMORY)}, got {arch!r}")
     wanted = dict(variant.tuning)
     if unknown := sorted(
-        set(wanted) - {"step_m", "stages", "stages_ds", "wide_stores", "warps_s", "warps_dkv", "warps_dq"}
+        set(wanted) - {"step_m", "stages", "stages_ds", "wide_stores", "wgmma", "warps_s", "warps_dkv", "warps_dq"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
-    for step_m, stages, stages_ds in _preferences(tile_m, tile_n, dim):
+    wgmma = bool(wanted.get("wgmma", arch == "sm_90a" and tile_n == 128 and dim in (64, 128)))
+    if wgmma and not (arch == "sm_90a" and tile_n == 128 and dim in (64, 128)):
+        raise ValueError(
+            f"variant.tuning has wgmma, which needs sm_90a, tile_n 128 and dim 64 or 128, not {arch}, {dim}"
+        )
+    for step_m, stages, stages_ds in [(64, 3, 2)] if wgmma else _preferences(tile_m, tile_n, dim):
         chosen = {"step_m": step_m, "stages": stages, "stages_ds": stages_ds}
         if any(wanted.get(name, value) != value for name, value in chosen.items()):
             continue
         if _shared_bytes(step_m, tile_n, dim, stages, stages_ds) <= capacity:
+            # a warpgroup's four warps share its rows; it has half of the keys, in S and dP as in dK and dV
+            splits = ((4, 2), (8, 1), (4, 2) if step_m == 64 else (8, 1))
+            if not wgmma:
+                splits = (
+                    _split_warps(step_m, tile_n, wanted.get("warps_s"), by_rows=False),
+                    _split_warps(tile_n, dim, wanted.get("warps_dkv")),
+                    _split_warps(step_m, dim, wanted.get("warps_dq")),
+                )
             return Tiling(
                 tile_m,
                 tile_n,
@@ -109,11 +124,10 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
                 step_m,
                 stages,
                 stages_ds,
-                warps_s=_split_warps(step_m, tile_n, wanted.get("warps_s"), by_rows=False),
-                warps_dkv=_split_warps(tile_n, dim, wanted.get("warps_dkv")),
-                warps_dq=_split_warps(step_m, dim, wanted.get("warps_dq")),
+                *splits,
                 vector=4 if number >= 90 else 1,
                 wide_stores=bool(wanted.get("wide_stores", 1)) and number >= 90,
+                wgmma=wgmma,
             )
     if dim > LARGEST_DIM[tile_n]:
         raise ValueError(

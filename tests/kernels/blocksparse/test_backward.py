@@ -118,6 +118,28 @@ def test_rows_merged_or_partial_blocks_first(mask, merged):
     assert max(errors(problem, out).values()) <= 1
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Spec((150,), (130,), 1, 1, dim=128, tile_m=128, tile_n=128, mask="causal", deterministic=True),
+        Spec((300, 70), (260, 130), 4, 2, dim=64, tile_m=128, tile_n=128, mask="random", softcap=1.5, parts=2),
+        Spec((200, 0, 130), (260, 5, 70), 2, 2, dim=128, tile_m=64, tile_n=128, mask="window", packed=True),
+        Spec((200,), (260,), 2, 1, dim=56, tile_m=128, tile_n=128, mask="documents", dtype=torch.float16, view=True),
+        Spec((64 * 35 + 1,), (130,), 2, 1, dim=64, tile_m=64, tile_n=128, deterministic=True, parts=1),
+    ],
+    ids=["ordered", "split, a soft cap", "packed", "float16", "more blocks than the ring holds"],
+)
+def test_products_of_warpgroups(spec):
+    check(spec, arch="sm_90a")
+
+
+def test_products_of_warpgroups_have_the_same_bits_however_the_ctas_run():
+    problem = make(Spec((200,), (520,), 2, 1, dim=64, tile_m=128, tile_n=128, mask="causal", deterministic=True))
+    ways = (Emulator(slots=1), Emulator(slots=5, schedule="random", seed=1, dispatch="permuted"))
+    first, second = (gradients(problem, emulator, "sm_90a")[0] for emulator in ways)
+    assert all(torch.equal(first[name], second[name]) for name in ("dq", "dk", "dv"))
+
+
 @pytest.mark.parametrize("dim", [8, 24, 32, 40, 72, 96, 104, 128])
 def test_head_dims_between_the_padded_ones(dim):
     check(Spec((90,), (70,), 2, 1, dim=dim, mask="random", deterministic=True))

@@ -111,6 +111,6 @@ def test_as_many_heads_side_by_side_as_the_cache_holds():
     blocks = window(8192, 8192, left=2047)
     q = torch.empty(1, 8192, 16, 128, dtype=torch.bfloat16, device="meta")
     assert side_by_side(q, q, blocks, False) == 4  # 8 MiB each
-    assert side_by_side(q, q[:, :, :2], blocks, False) == 1
+    assert side_by_side(q, q[:, :, :2], blocks, False) == 2
     assert side_by_side(q, q, blocks, True) == 16
     assert side_by_side(q[0], q[0], blocks, False) == 4

@@ -1,0 +1,113 @@
+"""The loop of a CTA over the steps of its row of blocks, by warpgroups (wgmma): Hopper's counterpart of steps.py.
+
+While a step goes through its exponentials, the products dV and dK of the step before and its own dP run:
+
+    S of this step, dQ, dV, dK of the last one      issued together, once all of the last one's P and dS are there
+    start loading the next step; look up its mask
+    when S and dQ are done: add dQ in memory; issue dP
+    P                                               in registers, masked
+    when dV and dK of the warpgroup are done: P to shared memory, of which they read the last one's
+    when dP is done: dS to shared memory
+    barrier                                         P, dS and the next step's tiles are there for all
+
+A stage of Q and dO is read by two steps, its own and the next one, so there are three: one more is being loaded. The
+first step has no step before it; its P and dS are zeros, and its dQ is not added.
+"""
+
+from typing import Any
+
+import cutlass
+from cutlass import Float32, Int64, cute
+
+from kernels.blocksparse.backward import masking, scores
+from kernels.blocksparse.backward.mma import accumulator
+from kernels.blocksparse.backward.products import share
+from kernels.blocksparse.backward.steps import (
+    add_fragment,
+    end,
+    is_masked,
+    let_go_in,
+    load_following,
+    probabilities,
+    refill,
+    sync_group,
+    take_turn,
+    target_of,
+    words_of,
+)
+from kernels.blocksparse.backward.walk import block_at
+from kernels.blocksparse.backward.warpgroups import finish, issue, publish
+from kernels.blocksparse.common.layouts import rows_columns
+
+
+@cute.jit
+def steps_of_groups(w) -> None:
+    """As steps.steps_of_warps."""
+    tiling, storage, thread = w.tiling, w.storage, w.thread
+    steps, stages = tiling.steps, tiling.stages
+    wide, iterations = tiling.wide_stores, w.total * steps
+    rNone = accumulator(w.to_s)
+    rNone.fill(Float32(0.0))
+    share(w.to_s.mma, rNone, storage.sP, thread, wide)
+    share(w.to_dp.mma, rNone, storage.sdS[None, None, 1], thread, wide)
+    meet()
+    target = Int64(0)
+    for iteration in cutlass.range(iterations, unroll=1):
+        entry, step, stage, stage_ds = iteration // steps, iteration % steps, iteration % stages, iteration % 2
+        before = cutlass.max(iteration - 1, 0) % stages
+        let_go_in(w, iteration)
+        rP, rdQ = accumulator(w.to_s), accumulator(w.to_dq)
+        issue(w.to_s, rP, stage, add=False)
+        issue(w.to_dq, rdQ, 1 - stage_ds, add=False)
+        issue(w.to_dv, w.rdV, 0, before)
+        issue(w.to_dk, w.rdK, 1 - stage_ds, before)
+
+        refill(w, entry, step)
+        block = block_at(storage.sRing, entry)
+        following = block_at(storage.sRing, cutlass.min((iteration + 1) // steps, w.total - 1))
+        load_following(w, following, iteration, (iteration + 1) % stages)
+        rWords = words_of(w, block, step)
+        finish(2)
+        if iteration > 0:
+            add_fragment(w, rdQ, target)
+
+        rdS = accumulator(w.to_dp)
+        issue(w.to_dp, rdS, stage, add=False)
+        rSlope: Any = cute.make_rmem_tensor_like(rP) if cutlass.const_expr(w.variant.softcap) else None
+        probabilities(w, rP, rSlope, stage)
+        if is_masked(w, block):
+            masking.apply_words(rows_columns(rP), rWords)
+        finish(1)
+        sync_group(w)
+        share(w.to_s.mma, rP, storage.sP, thread, wide)
+        if cutlass.const_expr(w.variant.softcap):
+            rP.store(rP.load() * rSlope.load())
+        finish()
+        scores.add_start(w.kernel.start_of, rdS, w.words.row, storage.sDelta, stage)
+        rdS.store(rdS.load() * rP.load())
+        share(w.to_dp.mma, rdS, storage.sdS[None, None, stage_ds], thread, wide)
+        target = target_of(w, block, step)
+        if step == 0:
+            take_turn(w, block)
+        meet()
+
+    if iterations > 0:
+        let_go_in(w, iterations)
+        rdQ = accumulator(w.to_dq)
+        last, last_ds = (iterations - 1) % stages, (iterations - 1) % 2
+        issue(w.to_dq, rdQ, last_ds, add=False)
+        issue(w.to_dv, w.rdV, 0, last)
+        issue(w.to_dk, w.rdK, last_ds, last)
+        finish(2)
+        add_fragment(w, rdQ, target)
+        finish()
+        end(w)
+
+
+@cute.jit
+def meet() -> None:
+    """All threads have read what they were to read and written what others read; what was being loaded is there, and
+    products may read it all."""
+    cute.arch.cp_async_wait_group(0)
+    publish()
+    cute.arch.sync_threads()

@@ -1,0 +1,225 @@
+"""The loop of a CTA over the steps of its row of blocks, by warps (mma.sync), and what both loops share.
+
+NOTE [groups] A tile of keys is shared by groups of neighbouring warps: what a group needs of P and dS for its part of
+dV and dK, it has computed itself. So within a step it waits for itself only, and groups drift apart, one computing
+exponentials while another multiplies. Only dQ needs all of dS; it is computed one step late, after the next barrier.
+
+NOTE [who waits] A block's turn is awaited by one thread while all compute; the next step's barrier lets all threads
+add, and the barrier after that orders their adds before the release. So neither costs a barrier of its own, and the two
+threads are of different warps, whose stalls others fill. A CTA may wait for a turn before it has released the last one:
+it waits for older CTAs only, so the oldest still never waits.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import cutlass
+from cutlass import Float32, Int32, Int64, cute
+
+from kernels.blocksparse.backward import dq, masking, scores
+from kernels.blocksparse.backward.load import load_step
+from kernels.blocksparse.backward.mma import accumulator, multiply
+from kernels.blocksparse.backward.products import share
+from kernels.blocksparse.backward.tiling import HALF, THREADS
+from kernels.blocksparse.backward.walk import Block, block_at, fill_ring
+from kernels.blocksparse.common.layouts import rows_columns
+
+
+class Work(SimpleNamespace):
+    """All that the loop over one tile of keys uses; kernel.py lists it where it makes one."""
+
+
+@cute.jit
+def steps_of_warps(w) -> None:
+    """All steps of the row: rdK and rdV, whose products are added to them, and dQ in memory. The first step's loads
+    have been started."""
+    tiling, storage, thread = w.tiling, w.storage, w.thread
+    steps, stages, stages_ds = tiling.steps, tiling.stages, tiling.stages_ds
+    iterations = w.total * steps
+    target = Int64(0)
+    for iteration in cutlass.range(iterations, unroll=1):
+        entry, step, stage = iteration // steps, iteration % steps, iteration % stages
+        cute.arch.cp_async_wait_group(0)
+        # this step's tiles and the last one's dS are here, and all threads are done with the last one's tiles
+        cute.arch.sync_threads()
+        if iteration > 0:
+            let_go_in(w, iteration)
+            add_dq(w, (iteration - 1) % stages_ds, target)
+            if cutlass.const_expr(stages_ds == 1):
+                cute.arch.sync_threads()
+        refill(w, entry, step)
+        block = block_at(storage.sRing, entry)
+        following = block_at(storage.sRing, cutlass.min((iteration + 1) // steps, w.total - 1))
+        rWords = words_of(w, block, step)
+
+        # P and dP - delta; no branch up to the mask, so that the compiler mixes what does not depend on one another
+        rP = accumulator(w.to_s)
+        rP.fill(Float32(0.0))
+        multiply(w.to_s, rP, stage)
+        if cutlass.const_expr(stages == 2):
+            load_following(w, following, iteration, 1 - stage)
+        rSlope: Any = cute.make_rmem_tensor_like(rP) if cutlass.const_expr(w.variant.softcap) else None
+        probabilities(w, rP, rSlope, stage)
+        rdS = accumulator(w.to_dp)
+        scores.start_from_delta(w.kernel.start_of, rdS, w.words.row, storage.sDelta, stage)
+        multiply(w.to_dp, rdS, stage)
+        if is_masked(w, block):
+            masking.apply_words(rows_columns(rP), rWords)
+        share(w.to_s.mma, rP, storage.sP, thread, tiling.wide_stores)
+        if cutlass.const_expr(w.variant.softcap):
+            rP.store(rP.load() * rSlope.load())
+        rdS.store(rdS.load() * rP.load())
+        stage_ds = iteration % stages_ds
+        share(w.to_dp.mma, rdS, storage.sdS[None, None, stage_ds], thread, tiling.wide_stores)
+        sync_group(w)
+
+        multiply(w.to_dv, w.rdV, 0, stage)
+        if step == 0:
+            take_turn(w, block)
+        multiply(w.to_dk, w.rdK, stage_ds, stage)
+        target = target_of(w, block, step)
+
+        if cutlass.const_expr(stages == 1):
+            cute.arch.sync_threads()
+            load_following(w, following, iteration, Int32(0))
+
+    cute.arch.cp_async_wait_group(0)
+    cute.arch.sync_threads()
+    if iterations > 0:
+        let_go_in(w, iterations)
+        add_dq(w, (iterations - 1) % stages_ds, target)
+        end(w)
+
+
+@cute.jit
+def refill(w, entry: Int32, step: Int32) -> None:
+    """Looks up the ring's other half, two entries late: until now its last entry was still to be released."""
+    if entry % HALF == 2 and entry > HALF and step == 0 and w.thread < HALF:
+        place = entry - 2 + HALF + w.thread
+        fill_ring(w.variant, w.lists, w.place[0], w.place[2], w.first_head, w.total, w.storage.sRing, place)
+
+
+@cute.jit
+def load_following(w, following: Block, iteration: Int32, stage: Int32) -> None:
+    """Starts loading the next step, if there is one."""
+    steps = w.tiling.steps
+    wanted = iteration + 1 < w.total * steps
+    load_step(w.loads, w.place[0], w.seq_q, following, (iteration + 1) % steps, w.targets, stage, wanted)
+    cute.arch.cp_async_commit_group()
+
+
+@cute.jit
+def words_of(w, block: Block, step: Int32) -> cute.Tensor:
+    """The mask of a step: see masking.find_words."""
+    return masking.find_words(
+        w.variant,
+        w.kernel.tail_mask,
+        w.words,
+        w.mask,
+        w.place[0],
+        w.band_offset,
+        block,
+        w.place[2],
+        w.kernel.row_of_step(step, w.tiling.step_m),
+        w.seq_q.length - block.m_block * w.variant.tile_m,
+        w.keys_left,
+    )
+
+
+def is_masked(w, block: Block) -> cutlass.Boolean:
+    """Whether the mask or the end of the keys forbids anything in a block."""
+    masked = w.keys_left < w.tiling.tile_n
+    return masked if w.variant.mask == "none" else masked | (block.partial != 0)
+
+
+@cute.jit
+def probabilities(w, rP: cute.Tensor, rSlope: Any, stage: Int32) -> None:
+    """S becomes P, not masked yet: see scores.probabilities."""
+    scores.probabilities(
+        w.variant.softcap, w.kernel.slope_of, rP, rSlope, w.words.row, w.storage.sLSE, stage, w.factors
+    )
+
+
+@cute.jit
+def target_of(w, block: Block, step: Int32) -> Int64:
+    """Where a step's dQ is added."""
+    tiling = w.tiling
+    tile = dq.tile_number(w.loads.tiles, w.place[0], block.head, w.seq_q.begin, tiling.tile_m) + block.m_block
+    return (tile * tiling.tile_m + step * tiling.step_m) * tiling.dim
+
+
+@cute.jit
+def sync_group(w) -> None:
+    """A barrier of the warps of this thread's group."""
+    groups = w.tiling.groups
+    if cutlass.const_expr(groups == 1):
+        cute.arch.sync_threads()
+    elif cutlass.const_expr(groups == THREADS // 32):
+        cute.arch.sync_warp()
+    else:
+        size = THREADS // groups
+        cute.arch.barrier(barrier_id=1 + w.thread // size, number_of_threads=size)
+
+
+@cute.jit
+def add_dq(w, stage_ds: Int32, target: Int64) -> None:
+    """Computes a step's dQ and adds it in memory."""
+    rdQ = accumulator(w.to_dq)
+    rdQ.fill(Float32(0.0))
+    multiply(w.to_dq, rdQ, stage_ds)
+    add_fragment(w, rdQ, target)
+
+
+@cute.jit
+def add_fragment(w, rdQ: cute.Tensor, target: Int64) -> None:
+    """Adds a step's dQ in memory."""
+    dq.add_fragment(rdQ, w.mdQ + cute.assume(target, divby=4), w.thread, w.tiling.vector)
+
+
+@cute.jit
+def take_turn(w, block: Block) -> None:
+    """Ordered adds: one thread, until it is this block's turn to be added to its dQ tile."""
+    if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
+        if w.thread == 32:
+            wait(w, block)
+
+
+@cute.jit
+def wait(w, block: Block) -> None:
+    """Until it is this block's turn."""
+    w.kernel.wait(semaphore_of(w, block), w.kernel.lock_of(block.rank, w.place[2]))
+
+
+def semaphore_of(w, block: Block) -> cute.Pointer:
+    """That of the dQ tile that a block is added to."""
+    return w.kernel.semaphore(w.order, w.counts, w.place[0], block)
+
+
+@cute.jit
+def let_go_in(w, iteration: Int32) -> None:
+    """After an iteration's barrier: releases the block whose last step's adds were issued in the iteration before."""
+    steps = w.tiling.steps
+    if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
+        if iteration > steps and (iteration - 1) % steps == 0:
+            let_go(w, block_at(w.storage.sRing, (iteration - 1) // steps - 1))
+
+
+@cute.jit
+def end(w) -> None:
+    """After the last adds: nobody reads K any more, and the last block's turn is over."""
+    w.kernel.before_reuse(w.thread)
+    if cutlass.const_expr(w.variant.deterministic):
+        let_go(w, block_at(w.storage.sRing, w.total - 1))
+
+
+@cute.jit
+def let_go(w, block: Block) -> None:
+    """One thread, after a barrier that follows all threads' adds of this block: the next block's turn."""
+    if w.thread == 0:
+        release(w, block)
+
+
+@cute.jit
+def release(w, block: Block) -> None:
+    """The next block's turn."""
+    w.kernel.release(semaphore_of(w, block))

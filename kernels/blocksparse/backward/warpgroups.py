@@ -1,0 +1,120 @@
+"""Products of the backward kernel by warpgroups (wgmma), on Hopper: two of them, operands in shared memory, fp32 sums.
+
+`GroupProduct` and `GroupThread` stand where `Product` and `ThreadProduct` of mma.py do. Tiles lie in shared memory as
+they do there (common/layouts.py), which is the 128-byte swizzle of wgmma's descriptors: "straight" operands are
+K-major, "turned" ones MN-major. Needs columns of tiles in multiples of 64, and tiles at addresses that are multiples
+of 1,024.
+
+NOTE [asynchronous products] A product is issued and runs on. Until `finish` says so, nobody touches its sums, nor the
+shared memory that it reads. What threads wrote to shared memory is fenced (`publish`) before the barrier that lets a
+product read it: products read by another path, the async proxy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cutlass import Float32, cute
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+
+WARPGROUP = 128
+ROWS = 64  # of one instruction
+
+
+@dataclass(frozen=True)
+class GroupProduct:
+    """shape is (m, n, k); warps (m, n): four for each warpgroup, whose rows and columns are adjacent; turn_a, turn_b:
+    the operand lies with m (n) contiguous in shared memory."""
+
+    dtype: type
+    shape: tuple[int, int, int]
+    warps: tuple[int, int]
+    turn_a: bool = False
+    turn_b: bool = False
+
+    def tiled_mma(self) -> cute.TiledMma:
+        """The tiled mma of both warpgroups."""
+        groups = (self.warps[0] // 4, self.warps[1])
+        major = {False: OperandMajorMode.K, True: OperandMajorMode.MN}
+        operation = warpgroup.MmaF16BF16Op(
+            self.dtype,
+            Float32,
+            (ROWS, self.shape[1] // groups[1], 16),
+            warpgroup.OperandSource.SMEM,
+            major[self.turn_a],
+            major[self.turn_b],
+        )
+        return cute.make_tiled_mma(cute.make_mma_atom(operation), (*groups, 1))
+
+
+class GroupThread:
+    """A product seen by one thread: its warpgroup's share of the operands, and where its own results lie."""
+
+    def __init__(self, product: GroupProduct, thread, sA: cute.Tensor, sB: cute.Tensor):
+        """sA (m, k, stages) and sB (n, k, stages), as `operand` and `turned_operand` give them."""
+        self.product, self.mma = product, product.tiled_mma()
+        self.thread = self.mma.get_slice(thread)
+        group = cute.arch.make_warp_uniform(thread // WARPGROUP) * WARPGROUP
+        own = self.mma.get_slice(group)
+        self.a = own.make_fragment_A(own.partition_A(sA))
+        self.b = own.make_fragment_B(own.partition_B(sB))
+
+
+def operand(sX: cute.Tensor, rows: int, columns: int, stages: int = 1) -> cute.Tensor:
+    """(rows, columns, stages) of what `tile_layout` and `staged_layout` laid out: its swizzle moves to the pointer, as
+    products take plain layouts."""
+    atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, sX.element_type)
+    layout = cute.tile_to_shape(atom, (rows, columns, stages), (0, 1, 2))
+    return cute.make_tensor(cute.recast_ptr(sX.iterator, layout.inner, sX.element_type), layout.outer)
+
+
+def turned_operand(sX: cute.Tensor, rows: int, columns: int, stages: int = 1) -> cute.Tensor:
+    """The same seen as (columns, rows, stages)."""
+    straight = operand(sX, rows, columns, stages)
+    return cute.make_tensor(straight.iterator, cute.select(straight.layout, [1, 0, 2]))
+
+
+def is_of_groups(mma: cute.TiledMma) -> bool:
+    """Whether warpgroups multiply."""
+    return isinstance(mma.op, warpgroup.MmaF16BF16Op)
+
+
+def by_atoms(sums: cute.Tensor) -> cute.Tensor:
+    """View of a thread's part of a result, ((2, 2, n / 8), m, 1), as that of mma.sync's: ((2, 2), m, n / 8)."""
+    (column, row, atoms), m, _ = sums.layout.shape
+    (column_stride, row_stride, atom_stride), m_stride, _ = sums.layout.stride
+    layout = cute.make_layout(((column, row), m, atoms), stride=((column_stride, row_stride), m_stride, atom_stride))
+    return cute.make_tensor(sums.iterator, layout)
+
+
+def as_issued(sums: cute.Tensor) -> cute.Tensor:
+    """The reverse of `by_atoms`; what is as a product takes it already stays."""
+    if len(sums.layout.shape[0]) == 3:
+        return sums
+    (column, row), m, atoms = sums.layout.shape
+    (column_stride, row_stride), m_stride, atom_stride = sums.layout.stride
+    layout = cute.make_layout(
+        ((column, row, atoms), m, 1), stride=((column_stride, row_stride, atom_stride), m_stride, 0)
+    )
+    return cute.make_tensor(sums.iterator, layout)
+
+
+def issue(product: GroupThread, rD: cute.Tensor, stage_a=0, stage_b=0, add: bool = True) -> None:
+    """Starts D (+)= A B with the operands of those stages, as a group of its own."""
+    atom, target = cute.make_mma_atom(product.mma.op), as_issued(rD)
+    a, b = product.a[None, None, None, stage_a], product.b[None, None, None, stage_b]
+    warpgroup.fence()
+    for k in range(cute.size(a, mode=[2])):
+        atom.set(warpgroup.Field.ACCUMULATE, add or k > 0)
+        cute.gemm(atom, target, a[None, None, k], b[None, None, k], target)
+    warpgroup.commit_group()
+
+
+def finish(but: int = 0) -> None:
+    """All products of this warpgroup but the last ones are done."""
+    warpgroup.wait_group(but)
+
+
+def publish() -> None:
+    """What this thread wrote to shared memory may be read by products, after a barrier."""
+    cute.arch.fence_view_async_shared()
