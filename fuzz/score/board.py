@@ -24,13 +24,14 @@ GENERATORS: tuple[Generator, ...] = ("ours", "uniform")
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """One bug, as one pair of generator and rule sees it. `cases` by seed: None where it was not found within `limits`,
-    parallel to it."""
+    """One bug, as one pair of generator and rule sees it. `cases` by seed: None where it was not found within `limits`;
+    `seeds` and `limits` are parallel to it."""
 
     generator: Generator
     rule: str
     cases: tuple[int | None, ...]
     limits: tuple[int, ...]
+    seeds: tuple[int, ...] = ()
 
     @property
     def found(self) -> int:
@@ -137,7 +138,8 @@ def _seen(ones: Sequence[Ended]) -> Iterable[Seen]:
             asked = [one for one in trials if rule == OURS or one.trial.peers]
             if asked:
                 limits = tuple(one.trial.cases if rule == OURS else one.trial.peers for one in asked)
-                yield Seen(generator, rule, tuple(one.found.get(rule) for one in asked), limits)
+                seeds = tuple(one.trial.seed for one in asked)
+                yield Seen(generator, rule, tuple(one.found.get(rule) for one in asked), limits, seeds)
 
 
 def _counts(bugs: Sequence[Bug], generator: str, rule: str) -> dict[str, int]:

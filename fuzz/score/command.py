@@ -54,13 +54,14 @@ def score(options: argparse.Namespace, console: Console) -> int:
     from fuzz.score.show import show
 
     wanted = settings_of(options)
-    known: dict[str, int] = {}
+    known: dict[str, quick.Known] = {}
     seconds = options.seconds
     if options.quick:
-        known = {name: worst for name, worst in quick.before().items() if name in bugs(wanted)}
+        there, keys = quick.before()
+        known = {name: bug for name, bug in there.items() if name in bugs(wanted)}
         if not known:
             raise ValueError(f"--quick: needs a scoreboard to compare with in {quick.SCOREBOARD}")
-        wanted = quick.quick(wanted, known)
+        wanted = quick.quick(wanted, known, keys)
         seconds = seconds or quick.SECONDS
     if not bugs(wanted):
         raise ValueError(f"--target-pattern: no planted bug that can run here is called {options.target_pattern!r}")

@@ -33,8 +33,8 @@ def trials(wanted: Settings) -> list[Trial]:
     found = []
     names = list(bugs(wanted))
     for index in range(wanted.seeds):
-        seed = wanted.seed + index
         for bug in names:
+            seed = wanted.starts.get(bug, wanted.seed) + index
             cases = wanted.limits.get(bug, wanted.cases)
             peers = min(wanted.peer_cases, cases) if index < wanted.peer_seeds else 0
             found.append(Trial(bug, "ours", seed, cases, peers, minimize=index == 0 and wanted.minimize_runs > 0))

@@ -20,7 +20,7 @@ class Settings(msgspec.Struct, frozen=True):
     keys        kernels of each target that a score may compile (each takes seconds): cases that need others are drawn
                 again
     minimize_runs  of the first trial that finds a bug; 0: none are minimised
-    limits      fewer cases for some bugs (the short form)
+    limits, starts  fewer cases, and another first seed, for some bugs (the short form)
     """
 
     pattern: str = "*"
@@ -35,6 +35,7 @@ class Settings(msgspec.Struct, frozen=True):
     minimize_seconds: float = 60.0
     device: Place = "host"
     limits: dict[str, int] = {}
+    starts: dict[str, int] = {}
 
     def __post_init__(self) -> None:
         for name in ("seeds", "cases", "repeats", "keys"):

@@ -98,11 +98,12 @@ def test_a_picture_of_an_unknown_kind_is_refused(tmp_path):
 def test_the_short_form_asks_for_what_the_committed_board_found(tmp_path):
     path = tmp_path / "score.json"
     path.write_text(to_json(board(WANTED, ENDED)))
-    known = quick.before(path)
-    assert known == {"sdpa!a": 9, "sdpa!b": 101}
-    wanted = quick.quick(WANTED, known)
+    known, keys = quick.before(path)
+    assert known == {"sdpa!a": quick.Known(worst=9, seed=0), "sdpa!b": quick.Known(worst=101, seed=1)}
+    wanted = quick.quick(WANTED, known, keys)
     assert wanted.limits == {"sdpa!a": 18, "sdpa!b": quick.MOST} and wanted.seeds == 1 and not wanted.peer_seeds
-    assert quick.before(tmp_path / "none.json") == {}
+    assert wanted.starts == {"sdpa!a": 0, "sdpa!b": 1}  # which took fewest cases
+    assert quick.before(tmp_path / "none.json")[0] == {}
 
 
 def test_what_is_not_found_again_is_lost_and_what_had_no_time_is_told():
