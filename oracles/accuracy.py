@@ -104,7 +104,7 @@ def judge_with(budget: Budget, got: Answers) -> Judgement:
         part, flat, z = budget.z(got)
         if not part.slots:
             return Judgement((), 0.0, {})
-        z2 = torch.fmin(z * z, _huge(z.device))
+        z2 = (z * z).nan_to_num_(nan=HUGE, posinf=HUGE).clamp_max_(HUGE)
         by_name = _rows(part, z, z2)
         worst = {name: by_name[name].worst() for name, _ in got.items() if name in by_name}
         wrong = [(by_name[name].slot, w) for name, w in worst.items() if not w.ratio <= 1]
@@ -116,14 +116,16 @@ def judge_with(budget: Budget, got: Answers) -> Judgement:
 class _Rows:
     """What is left of one tensor's z when its rows are summed up, fp64 (batch, heads, rows).
 
-    most, mean  the largest and the mean of z squared; NaN and infinity count as HUGE in it
-    over        the row's rms over its limit
-    sums        z summed over rows: (batch, heads, dim)
-    there       1 for rows that exist, else 0, broadcastable; None: all do
+    most, at  the largest z squared, and its row; NaN and infinity count as HUGE in it
+    mean      the mean of z squared
+    over      the row's rms over its limit
+    sums      z summed over rows: (batch, heads, dim)
+    there     1 for rows that exist, else 0, broadcastable; None: all do
     """
 
     slot: Slot
-    most: Rows
+    most: float
+    at: tuple[int, int, int]
     mean: Rows
     over: Rows
     sums: Rows
@@ -135,15 +137,13 @@ class _Rows:
         apart = 1.0 - self._together(total)
         tile_rows, rows = self._counts()
         tile = np.sqrt(_tiles(self.mean) / tile_rows) / limit(tile_rows**apart)
-        place = np.unravel_index(self.most.argmax(), self.most.shape)
         ratios = {
-            "element": math.sqrt(self.most[place]) / ELEMENT,
+            "element": math.sqrt(self.most) / ELEMENT,
             "row": float(self.over.max()),
             "tile": float(tile.max()),
             "tensor": math.sqrt(total / rows) / float(limit(rows**apart)),
         }
-        b, h, r = map(int, place)
-        return Worst(ratios, (b, h, r))
+        return Worst(ratios, self.at)
 
     def _counts(self) -> tuple[Rows, float]:
         """Rows of each tile, (batch or 1, heads or 1, tiles), and of the tensor; at least 1."""
@@ -165,25 +165,36 @@ class _Rows:
 
 def _rows(budget: Budget, z: Tensor, z2: Tensor) -> dict[str, _Rows]:
     """Sums up each tensor's rows where they are; brings them to the CPU in one copy."""
+    p = budget.problem
+    quick = z.device.type == "cpu" and p.layout == "padded"  # numpy finds the largest of many in no time
     by_group = list[list[Tensor]]()
     for group in groups(budget.slots):
         part = slice(group[0].start, group[-1].stop)
-        if group[0].dim == 1:
-            by_group.append([z2[part], z2[part], z[part]])
-        else:
-            rows, rows2 = z[part].view(-1, group[0].dim), z2[part].view(-1, group[0].dim)
-            by_group.append([rows2.amax(1), rows2.mean(1), rows.mean(1)])
+        rows, rows2 = z[part].view(-1, group[0].dim), z2[part].view(-1, group[0].dim)
+        of_rows = [rows2.mean(1), rows.mean(1)] if group[0].dim > 1 else [z2[part], z[part]]
+        by_group.append(of_rows if quick else [*of_rows, rows2.amax(1)])
     whole = [x[0] if len(x) == 1 else torch.cat(x) for x in zip(*by_group, strict=True)]
-    whole += [_over_rows(budget.problem, s, z[s.start : s.stop].view(s.shape)) for s in budget.slots if s.name != "lse"]
-    most, mean, signed, *sums = _moved(whole)
+    count = len(whole)
+    whole += [_over_rows(p, s, z[s.start : s.stop].view(s.shape)) for s in budget.slots if s.name != "lse"]
+    moved = _moved(whole)
+    (mean, signed, *most), sums = moved[:count], moved[count:]
     over = np.sqrt(mean) / _row_limit(mean, signed)
     found, start = dict[str, _Rows](), 0
     for i, slot in enumerate(budget.slots):
-        part = slice(start, start + (slot.stop - slot.start) // slot.dim)
-        start = part.stop
-        shaped = [_padded(budget.problem, slot, x[part]) for x in (most, mean, over)]
-        total = sums[i] if slot.name != "lse" else _padded(budget.problem, slot, signed[part]).sum(2)
-        found[slot.name] = _Rows(slot, shaped[0], shaped[1], shaped[2], total, _there(budget, slot))
+        here = slice(start, start + (slot.stop - slot.start) // slot.dim)
+        start = here.stop
+        mean_, over_ = _padded(p, slot, mean[here]), _padded(p, slot, over[here])
+        total = sums[i] if slot.name != "lse" else _padded(p, slot, signed[here]).sum(2)
+        if quick:
+            squares = z2[slot.start : slot.stop].numpy()
+            at = int(squares.argmax())
+            largest, row = float(squares[at]), at // slot.dim
+        else:
+            by_row = _padded(p, slot, most[0][here])
+            row = int(by_row.argmax())
+            largest = float(by_row.flat[row])
+        b, h, r = map(int, np.unravel_index(row, mean_.shape))
+        found[slot.name] = _Rows(slot, largest, (b, h, r), mean_, over_, total, _there(budget, slot))
     return found
 
 
@@ -284,8 +295,3 @@ def _finding(budget: Budget, got: Tensor, z2: Tensor, slot: Slot, worst: Worst) 
         f"column {column}: got {found:.6g}, want {right:.6g}, {share:.0%} of the rows ({place.pattern})"
     )
     return Finding("accuracy", kind, message, slot.name, place, numbers)
-
-
-@lru_cache(maxsize=8)
-def _huge(device: torch.device) -> Tensor:
-    return torch.tensor(HUGE, device=device)

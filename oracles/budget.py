@@ -46,14 +46,17 @@ class Slot:
 class Budget:
     """Flat tensors on one device, each of the elements of `slots`; empty tensors have no slot.
 
-    shapes   of all tensors of the reference, the empty ones too
-    want     the reference, fp64 or fp32
-    low      what the reference is when it is stored in its dtype, fp32
-    sigma    the largest of the noise, of the same-precision runs' rms error over the row and of a sixth of their error
-             at the element, fp32
-    free     bool: nothing is demanded here, as in padding or where the same-precision run overflowed; None: nowhere
-    reaches  bool: rounding may take a value out of float16, so that an infinity of its sign is right; None: nowhere
-    padding  whether what lies past a sequence's end is judged too
+    shapes    of all tensors of the reference, the empty ones too
+    want      the reference, fp64 or fp32
+    low       what the reference is when it is stored in its dtype, fp32
+    sigma     the larger of the noise and of the same-precision runs' rms error over the row, fp32
+    demanded  1, or 0 where nothing is demanded, as in padding or where the same-precision run overflowed, fp32; None:
+              all is
+    reaches   bool: rounding may take a value out of float16, so that an infinity of its sign is right; None: nowhere
+    padding   whether what lies past a sequence's end is judged too
+
+    Comparisons are made with floats as their results where that can be: those with bools are several times slower on a
+    CPU.
     """
 
     problem: Problem
@@ -63,7 +66,7 @@ class Budget:
     want: Tensor
     low: Tensor
     sigma: Tensor
-    free: Tensor | None
+    demanded: Tensor | None
     reaches: Tensor | None
 
     @staticmethod
@@ -81,18 +84,11 @@ class Budget:
             part = slice(group[0].start, group[-1].stop)
             lows.append(want[part].to(group[0].dtype).float())
             sigmas.append(_sigma(problem, group[0], want[part], runs[:, part], noise[part]))
-        low, sigma = (x[0] if len(x) == 1 else torch.cat(x) for x in (lows, sigmas))
-        over: Tensor = sigma == torch.inf  # type: ignore[assignment]
-        apart = problem.layout == "padded" and not padding and problem.ragged
-        free = _without_padding(problem, slots, over) if apart else _seldom(over)
-        reaches = None
-        if problem.dtype == "float16":
-            reaches = want.abs() + ELEMENT * sigma > torch.finfo(torch.float16).max
-            for slot in slots:
-                if slot.dtype != torch.float16:
-                    reaches[slot.start : slot.stop] = False
-            reaches = _seldom(reaches)
-        return Budget(problem, padding, shapes, slots, want, low, sigma, free, reaches)
+        low, sigma = torch.cat([*lows, *sigmas]).split(len(want))
+        demanded = None if _all(sigma.amax() < torch.inf) else (sigma != torch.inf).float()
+        if problem.layout == "padded" and not padding and problem.ragged:
+            demanded = _without_padding(problem, slots, torch.ones_like(sigma) if demanded is None else demanded)
+        return Budget(problem, padding, shapes, slots, want, low, sigma, demanded, _reaches(slots, want, sigma))
 
     @property
     def reference(self) -> Answers:
@@ -102,7 +98,8 @@ class Budget:
 
     def sealed(self) -> Tensor:
         """Bitwise sums of what is compared with; stays on the device."""
-        return torch.stack([_bits(x).sum(dtype=torch.int64) for x in (self.want, self.low, self.sigma)])
+        both = torch.cat([self.low, self.sigma])
+        return torch.stack([_bits(x).sum(dtype=torch.int64) for x in (self.want, both)])
 
     def z(self, got: Answers) -> tuple[Budget, Tensor, Tensor]:
         """The budget of what is in `got`; `got` as it lies in there, flat; its error in units of sigma, fp32, 0 where
@@ -120,12 +117,14 @@ class Budget:
             low, reaches = budget.low, budget.reaches
         else:  # a dtype that was not asked for
             low, reaches = budget._as_stored(given)
-        right = flat == low
-        if budget.free is not None:
-            right |= budget.free
+        wrong = torch.ne(flat, low, out=torch.empty_like(budget.sigma))
+        if budget.demanded is not None:
+            wrong.mul_(budget.demanded)
         if reaches is not None:
-            right |= flat.isinf() & reaches & ((flat > 0) == (budget.want > 0))
-        return budget, flat, torch.where(right, 0.0, (flat - budget.want).float() / budget.sigma)
+            wrong.masked_fill_(flat.isinf() & reaches & ((flat > 0) == (budget.want > 0)), 0.0)
+        z = (flat - budget.want).float().div_(budget.sigma)
+        z.view(torch.int32).bitwise_and_(wrong.int().neg_())  # no product: what is right may be 0 / 0 here
+        return budget, flat, z
 
     def _there(self, got: Answers) -> tuple[Slot, ...]:
         for name, x in got.items():
@@ -149,7 +148,7 @@ class Budget:
                 return x[wanted[0].start : wanted[-1].stop] if wanted else x[:0]
             return torch.cat([x[s.start : s.stop] for s in wanted])
 
-        flats = (take(x) for x in (self.want, self.low, self.sigma, self.free, self.reaches))
+        flats = (take(x) for x in (self.want, self.low, self.sigma, self.demanded, self.reaches))
         return Budget(self.problem, self.padding, self.shapes, tuple(slots), *flats)  # type: ignore[arg-type]
 
     def _as_stored(self, given: list[Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -197,19 +196,32 @@ def _sigma(problem: Problem, slot: Slot, want: Tensor, runs: Tensor, noise: Tens
     return sigma.flatten()
 
 
-def _without_padding(problem: Problem, slots: tuple[Slot, ...], free: Tensor) -> Tensor:
-    """`free`, and all that lies past a sequence's end; padded layout."""
+def _without_padding(problem: Problem, slots: tuple[Slot, ...], demanded: Tensor) -> Tensor:
+    """`demanded`, but nothing of what lies past a sequence's end; padded layout."""
     for slot in slots:
-        there = rows_there(problem, slot.name, free.device)
+        there = rows_there(problem, slot.name, demanded.device)
         if there is not None:
             shape = slot.shape if slot.name == "dbias" else (*slot.shape[:3], slot.dim)
-            free[slot.start : slot.stop].view(shape).logical_or_(~(there if slot.name == "dbias" else there[..., None]))
-    return free
+            demanded[slot.start : slot.stop].view(shape).mul_(there if slot.name == "dbias" else there[..., None])
+    return demanded
 
 
-def _seldom(flags: Tensor) -> Tensor | None:
-    """None where none is set; a device is not waited for."""
-    return flags if flags.is_cuda or bool(flags.any()) else None
+def _reaches(slots: tuple[Slot, ...], want: Tensor, sigma: Tensor) -> Tensor | None:
+    """Where rounding may take a value out of float16."""
+    narrow, most = [s for s in slots if s.dtype == torch.float16], torch.finfo(torch.float16).max
+    if not narrow:
+        return None
+    part = slice(narrow[0].start, narrow[-1].stop)  # neighbours: LSE and a float32 bias come after them
+    if _all(want[part].abs().amax() + ELEMENT * sigma[part].amax() <= most):
+        return None
+    found = torch.zeros(want.shape, dtype=torch.bool, device=want.device)
+    found[part] = want[part].abs() + ELEMENT * sigma[part] > most
+    return found
+
+
+def _all(holds: Tensor) -> bool:
+    """Whether a bool scalar is certainly True; a device is not waited for."""
+    return not holds.is_cuda and bool(holds)
 
 
 def _bits(x: Tensor) -> Tensor:
