@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fuzz.case import Case, Inputs
-from fuzz.targets.blocksparse_blocks import LISTS, SCHEDULES, UNUSED, blocks_of, expressible, runs
+from fuzz.targets.blocksparse_blocks import LISTS, SCHEDULES, UNUSED, blocks_of, expressible, runs, schedule_of
 from kernels.blocksparse.lists import Band, Bits, Intervals
 from oracles import masks as m
 from oracles.problem import Problem, dense_mask
@@ -135,3 +135,13 @@ def test_runs_of_a_random_mask_are_the_mask() -> None:
     for i in range(1, bounds.shape[2], 2):
         found = found | ((k >= bounds[:, :, i, :, None]) & (k < bounds[:, :, i + 1, :, None]))
     assert torch.equal(found, mask)
+
+
+def test_a_shuffled_schedule_is_not_its_own_inverse() -> None:
+    for seed in range(30):
+        problem = Problem((64,), (200,), 1, 1, 64, 64, "float16")  # four blocks: 10 of 24 permutations are
+        case = Case("blocksparse", problem, Inputs(seed), {"tile_n": 64, "schedule": "shuffled"})
+        order = schedule_of(case).positions
+        assert order is not None
+        row = order[0, 0].long()
+        assert sorted(row.tolist()) == [0, 1, 2, 3] and not torch.equal(row[row], torch.arange(4))

@@ -89,6 +89,15 @@ def test_targets_are_hardly_ever_asked_what_they_cannot_express(name):
     assert whys.total() < 110, whys
 
 
+def test_hardly_a_case_is_a_near_copy_of_another():
+    """Hypothesis copies parts of what it drew wherever strategies are nested: NOTE [near-copies]."""
+    cases = drawn(Wide(), SMALL, 200)[20:]  # the first ones are small on purpose
+    kinds_of = {
+        (c.problem.lengths_q, c.problem.lengths_k, c.problem.heads_q, c.problem.dim, c.problem.dtype) for c in cases
+    }
+    assert len(kinds_of) > 0.9 * len(cases)
+
+
 LIMITS = {
     "dtypes": ({"dtypes": ("float16",)}, lambda p, c: p.dtype == "float16"),
     "layouts": ({"layouts": ("packed",)}, lambda p, c: p.layout == "packed"),

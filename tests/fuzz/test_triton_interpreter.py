@@ -1,0 +1,41 @@
+"""Triton's interpreter without what it repeats: the language is looked through once per function, answers stay."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from fuzz.targets.registry import targets
+
+RUN = """
+import os
+os.environ["TRITON_INTERPRET"] = "1"
+import torch
+from triton.runtime import interpreter
+from fuzz.targets.triton_interpreter import mend
+from kernels.sdpa import scaled_dot_product_attention
+looked = []
+plain = interpreter._patch_lang
+def counting(fn):
+    looked.append(fn)
+    return plain(fn)
+interpreter._patch_lang = counting
+assert mend() and mend()
+q = torch.randn(1, 2, 70, 32, generator=torch.Generator().manual_seed(1))
+found = [scaled_dot_product_attention(q, q, q, is_causal=True) for _ in range(3)]
+want = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+assert all(torch.equal(one, found[0]) for one in found) and (found[0] - want).abs().max() < 1e-5
+launches = sum(fn.__name__.endswith("_kernel") for fn in looked)
+inner = [fn for fn in looked if not fn.__name__.endswith("_kernel")]
+print(launches, len(inner), len(set(inner)))
+"""
+
+
+@pytest.mark.skipif(targets((), "host")["sdpa"].missing() is not None, reason="needs Triton, and no GPU")
+def test_functions_that_a_kernel_calls_are_prepared_once():
+    ran = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, timeout=240, check=False)
+    assert not ran.returncode, ran.stderr
+    launches, looked, different = map(int, ran.stdout.split())
+    assert launches >= 3 and looked == different > 3
