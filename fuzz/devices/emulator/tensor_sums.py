@@ -20,7 +20,7 @@ def exponents(x: np.ndarray) -> np.ndarray:
 
 
 def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """a bᵀ + c as float32 (m, n). a (m, 16), b (n, 16): float64 that hold bf16 or f16 numbers; c (m, n): f32 numbers."""
+    """a bᵀ + c as float32 (m, n). a (m, 16), b (n, 16), c (m, n): float64 that hold bf16 or f16 numbers, c f32 ones."""
     with np.errstate(invalid="ignore", over="ignore"):
         products = a[:, None, :] * b[None, :, :]
         plain = products.sum(2) + c
