@@ -47,7 +47,15 @@ def test_a_thousand_cases_need_tens_of_kernels_that_cover_every_choice() -> None
     builds = [json.loads(build.options) for build in plan(wanted, "sm_90a").builds]
     assert len(builds) < 100
     forward = [one for one in builds if one["kind"] == "forward"]
-    for field, values in (("dim_padded", 7), ("dtype", 2), ("tile_m", 2), ("tile_n", 2), ("mask", 3), ("softcap", 2)):
+    for field, values in (
+        ("dim_padded", 7),
+        ("dtype", 2),
+        ("tile_m", 2),
+        ("tile_n", 2),
+        ("mask", 3),
+        ("softcap", 2),
+        ("products", 2),
+    ):
         assert len(Counter(one[field] for one in forward)) == values, field
     assert {one["deterministic"] for one in builds if one["kind"] == "backward"} == {False, True}
     for field, other in (("dtype", "mask"), ("tile_m", "mask"), ("tile_n", "mask"), ("tile_m", "tile_n")):
@@ -102,6 +110,7 @@ def test_builds_name_the_planted_seams_only_where_they_are() -> None:
     [
         (SMALL, {"tile_m": 48}, "cannot"),
         (SMALL, {"tiles": 64}, "cannot"),
+        (SMALL, {"products": "tcgen05"}, "cannot"),
         (Problem((9,), (9,), 1, 1, 64, 64, "float16", mask=Tokens(("1",))), {"mask": "intervals"}, "cannot"),
         (Problem((9,), (9,), 1, 1, 64, 64, "float16", mask=Documents((3,))), {"mask": "band"}, "cannot"),
         (Problem((9,), (9,), 1, 1, 64, 64, "float32"), {}, "cannot"),
@@ -203,6 +212,31 @@ def test_the_forward_kernel_is_right_on_the_emulated_gpu(problem: Problem, varia
     verdict = run(case(problem, **variant))
     assert verdict.outcome == "pass", verdict
     assert verdict.kernel.startswith("forward_") and verdict.kernel.endswith("sm_100a")
+
+
+@needs_emulator
+@pytest.mark.parametrize(
+    ("problem", "variant"),
+    [
+        (Problem((150,), (150,), 2, 1, 64, 64, "bfloat16", mask=Causal()), {"tile_m": 128, "mask": "band"}),
+        (Problem((70, 0, 33), (90, 20, 0), 2, 1, 40, 40, "float16", layout="packed", softcap=5.0), {"tile_m": 64}),
+    ],
+)
+def test_hopper_s_forward_kernel_is_right_there_and_said_to_have_run(problem: Problem, variant: dict) -> None:
+    verdict = run(case(problem, **variant, tile_n=64, slots=2, products="wgmma"))
+    assert verdict.outcome == "pass", verdict
+    launched = verdict.kernel.split(", ")
+    assert "wgmma" in launched[0] and launched[0].endswith("sm_90a") and launched[-1].endswith("sm_100a")
+
+
+def test_products_that_an_arch_lacks_are_not_asked_of_it() -> None:
+    emulated, on_gpu = load("blocksparse"), BundledBlockSparse("cuda")
+    of = case(products="wgmma")
+    assert [one.arch for one in emulated.builds(of, "sm_100a")][:2] == ["sm_90a", "sm_100a"]  # type: ignore[attr-defined]
+    assert on_gpu.builds(of, "sm_90a") and not on_gpu.builds(of, "sm_100a")
+    for arch, tile_m, named in (("sm_90a", 128, "wgmma"), ("sm_90a", 64, "mma"), ("sm_80", 128, "mma")):
+        forward, *_ = on_gpu.builds(case(tile_m=tile_m), arch)
+        assert json.loads(forward.options)["products"] == named
 
 
 @needs_emulator
