@@ -62,11 +62,14 @@ def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], .
 
 
 def _with_products(problem: Problem, emulated: bool) -> list[dict[str, Any]]:
-    """The choices of kernels_for, every other one with products that its device would not take by itself: on a Hopper
-    GPU the portable ones, on the emulated GPU those of Hopper. So both kernels are seen, at no further compile."""
-    other = {"products": "wgmma" if emulated else "mma"}
-    at = PADDED_DIMS.index(padded_dim(problem.dim)) + (problem.dtype == "float16") + bool(problem.softcap)
-    return [kernel | (other if (at + i) % 2 else {}) for i, kernel in enumerate(kernels_for(problem))]
+    """The choices of kernels_for, some with products that their device would not take by itself, so that both kernels
+    are seen, at no further compile: on the emulated GPU every other one with Hopper's, on a GPU capped ones with the
+    portable ones, which on Hopper those of 64 queries have anyway."""
+    capped = bool(problem.softcap)
+    at = PADDED_DIMS.index(padded_dim(problem.dim)) + (problem.dtype == "float16") + capped
+    if not emulated:
+        return [kernel | ({"products": "mma"} if capped else {}) for kernel in kernels_for(problem)]
+    return [kernel | ({"products": "wgmma"} if (at + i) % 2 else {}) for i, kernel in enumerate(kernels_for(problem))]
 
 
 def _kernel(tile_m: int, tile_n: int, mask: str, deterministic: bool) -> dict[str, Any]:
