@@ -11,6 +11,7 @@ from fuzz.case import Case
 from fuzz.targets.blocksparse_blocks import options_of
 from kernels.blocksparse.lists import BlockSparse
 from oracles import metadata, protocol
+from oracles.problem import Problem
 
 
 def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bool]]:
@@ -53,7 +54,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits |
     from kernels.blocksparse.split import parts_of
 
     p = case.problem
-    lists, schedule, merged = blocks.backward, blocks.schedule, blocks.merged
+    lists, schedule, merged, launched = blocks.backward, blocks.schedule, blocks.merged, blocks
     assert lists is not None
     if mutant:
         from kernels.mutants.blocksparse import MUTANTS as planted
@@ -65,11 +66,12 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits |
         order, releases = known
         changed = planted[mutant].blocks(blocks)
         assert changed.backward is not None
-        lists, schedule, merged = changed.backward, changed.schedule, changed.merged
+        lists, schedule, merged, launched = changed.backward, changed.schedule, changed.merged, changed
     else:
         assert blocks.order is not None
         order, releases = blocks.order, None
-    q, meta, _ = shapes_of(case)
+    parts = parts_of(p.batch, p.heads_q, p.heads_kv, blocks.m_blocks, lists.rows, True)
+    q, k = (_rows_of(p, heads) for heads in (p.heads_q, p.heads_kv))
     partial, full = lists.partial, lists.full
     return protocol.visits(
         (partial.count, partial.index, partial.begin),
@@ -80,10 +82,16 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits |
         heads_q=p.heads_q,
         heads_kv=p.heads_kv,
         m_blocks=blocks.m_blocks,
-        pairs=side_by_side(q, q, meta, True),
-        parts=parts_of(p.batch, p.heads_q, p.heads_kv, blocks.m_blocks, lists.rows, True),
+        pairs=side_by_side(q, k, launched, True, parts),
+        parts=parts,
         keys=p.lengths_k,
         tile_n=blocks.tile_n,
         releases=releases,
         merged=merged,
     )
+
+
+def _rows_of(problem: Problem, heads: int) -> Tensor:
+    """An operand of queries as the launcher takes it, without storage."""
+    rows = (sum(problem.lengths_q),) if problem.layout == "packed" else (problem.batch, problem.len_q)
+    return torch.empty((*rows, heads, problem.dim), dtype=problem.torch_dtype, device="meta")

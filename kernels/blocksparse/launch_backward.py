@@ -26,7 +26,7 @@ from kernels.blocksparse.launch import (
     sequence_values,
 )
 from kernels.blocksparse.launcher import launch
-from kernels.blocksparse.lists import BlockSparse
+from kernels.blocksparse.lists import Band, BlockSparse
 from kernels.blocksparse.longest import even_share
 from kernels.blocksparse.seams import NO_HOST, Host
 from kernels.blocksparse.split import PAIRS, SLOTS, parts_of
@@ -183,19 +183,32 @@ def heads_of(q: Tensor, k: Tensor) -> tuple[int, int]:
 def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool, parts: int = 1) -> int:
     """(sequence, unit) pairs whose CTAs are launched side by side.
 
-    Ordered adds: several, so that fewer of the CTAs in flight wait for one another. Atomic adds: as many as have their
-    Q, dO and sums of dQ in the L2 cache, so that the long CTAs of several pairs come before the short ones of any, and
-    at least as many as have CTAs for all multiprocessors.
+    As many as have their Q, dO and sums of dQ in the L2 cache, so that the long CTAs of several pairs come before the
+    short ones of any, and at least as many as have CTAs for all multiprocessors. Ordered adds: PAIRS, so that fewer of
+    the CTAs in flight wait for one another; but not where they hardly do: `in_step`.
     """
-    if deterministic:
+    if deterministic and not in_step(blocks):
         return PAIRS
     batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
     rows = rows or -(-q.shape[0] // batch)
+    if deterministic:
+        rows = min(rows, live_rows(blocks))
     heads = q.shape[-2] // (k.shape[-2] * parts)
     size = rows * heads * (2 * q.shape[-1] * q.element_size() + 4 * padded_dim(q.shape[-1]))
     n_blocks = 1 if blocks.backward is None else max(blocks.backward.rows, 1)
     in_flight = -(-SLOTS * 3 // (2 * n_blocks))  # pairs whose CTAs make a wave and a half
     return even_share(batch * k.shape[-2] * parts, max(L2_BYTES // max(size, 1), in_flight))
+
+
+def in_step(blocks: BlockSparse) -> bool:
+    """Whether each CTA of a unit visits its dQ tiles a step behind the one before: bands under their own schedule."""
+    return isinstance(blocks.mask, Band) and blocks.merged and blocks.schedule.kind == "descending"
+
+
+def live_rows(blocks: BlockSparse) -> int:
+    """Rows of queries that the CTAs in flight of a band's unit look at: a window's own, and the next tiles'."""
+    assert isinstance(blocks.mask, Band)
+    return blocks.mask.left + blocks.mask.right + PAIRS * blocks.tile_n
 
 
 def backward_launches(

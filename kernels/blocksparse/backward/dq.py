@@ -12,7 +12,7 @@ it ends with any number of resident CTAs. A wrong lock, a missed release or a se
 kernel, or lets two adds of one tile race.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cutlass
 from cutlass import Int32, Int64, cute
@@ -40,10 +40,10 @@ def tile_number(tiles: Tiles, batch: Int32, head: Int32, begin: Int32, tile_m: c
     return Int64(head) * tiles.total + (batch * tiles.stride_batch + begin // tile_m)
 
 
-def dq_product(tiling: Tiling, dtype: type) -> Product | GroupProduct:
+def dq_product(tiling: Tiling, dtype: type) -> Any:
     """dQ (step_m, dim) += dS (step_m, tile_n) K (tile_n, dim), whose accumulator is NOTE [dQ accumulator]'s
-    fragment."""
-    kind = GroupProduct if tiling.wgmma else Product
+    fragment: a Product, or GroupProduct."""
+    kind: Any = GroupProduct if tiling.wgmma else Product
     return kind(dtype, (tiling.step_m, tiling.dim, tiling.tile_n), tiling.warps_dq, turn_b=True)
 
 

@@ -6,6 +6,8 @@ Value v of thread t is at (v // vector) * THREADS * vector + t * vector + v % ve
 gets its sums from every part, zeros where a part lists nothing. Postprocess adds the parts in their order.
 """
 
+from typing import Any
+
 import cutlass
 from cutlass import Int32, Int64, cute
 
@@ -16,8 +18,8 @@ from kernels.blocksparse.backward.warpgroups import GroupProduct
 VECTOR = 4
 
 
-def keys_product(tiling: Tiling, dtype: type) -> Product | GroupProduct:
-    """dV (tile_n, dim) += P^T (tile_n, step_m) dO (step_m, dim); dK likewise from dS and Q."""
+def keys_product(tiling: Tiling, dtype: type) -> Any:
+    """A Product or GroupProduct: dV (tile_n, dim) += P^T (tile_n, step_m) dO (step_m, dim); dK from dS and Q."""
     shape = (tiling.tile_n, tiling.dim, tiling.step_m)
     if tiling.wgmma:
         return GroupProduct(dtype, shape, tiling.warps_dkv, turn_a=True, turn_b=True)
@@ -33,15 +35,15 @@ def sums_of(sums: cute.Pointer, tile: Int64, which: cutlass.Constexpr, tiling: c
 @cute.jit
 def write_sums(rD: cute.Tensor, target: cute.Pointer, thread: Int32) -> None:
     """Writes a thread's dK or dV."""
-    source, target = _views(rD, target, thread)
-    cute.autovec_copy(source, target)
+    here, there = _views(rD, target, thread)
+    cute.autovec_copy(here, there)
 
 
 @cute.jit
 def read_sums(rD: cute.Tensor, source: cute.Pointer, thread: Int32) -> None:
     """The reverse of `write_sums`."""
-    target, source = _views(rD, source, thread)
-    cute.autovec_copy(source, target)
+    here, there = _views(rD, source, thread)
+    cute.autovec_copy(there, here)
 
 
 def _views(rD: cute.Tensor, pointer: cute.Pointer, thread: Int32) -> tuple[cute.Tensor, cute.Tensor]:

@@ -1,3 +1,5 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
 """Products of the backward kernel by warpgroups (wgmma), on Hopper: two of them, operands in shared memory, fp32 sums.
 
 `GroupProduct` and `GroupThread` stand where `Product` and `ThreadProduct` of mma.py do. Tiles lie in shared memory as
