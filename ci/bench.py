@@ -3,7 +3,9 @@
     python ci/bench.py --out ci/results/harness_host.json            on a CPU
     python ci/bench.py --device cuda --workers 1 4 8 16 --out …       on a GPU
 
-overhead   per case: all but kernel, reference and compiling; i.e. drawing, inputs, judging, messages, records
+overhead   per case: all but kernel, reference and compiling; i.e. drawing, inputs, judging, messages, records. Given in
+           two readings: with the same-precision run, which is a PyTorch run of the case too but no reference (strict),
+           and without it. A relation's further runs of the kernel are runs; what they need besides is overhead.
 rate       cases per second of a whole session, drawing and judging included, start-up excluded (and given beside it)
 hang       seconds from the launch of a kernel that never returns to the next case's verdict, restart included
 """
@@ -29,6 +31,7 @@ from fuzz.session import Settings
 from oracles.problem import Problem
 
 OUTSIDE = ("reference", "run", "prepare")
+BUDGET = "same_precision"  # the phase of the run that the error budget comes from
 FAKES = Path(__file__).parent.parent / "tests" / "fakes" / "hangs.py"
 
 
@@ -36,6 +39,11 @@ def overhead(record: Record) -> float:
     """Seconds of a case that are neither kernel nor reference nor compiling."""
     s = record.seconds
     return s.get("total", 0.0) + s.get("draw", 0.0) - sum(s.get(phase, 0.0) for phase in OUTSIDE)
+
+
+def without_budget(record: Record) -> float:
+    """`overhead` without the same-precision run."""
+    return overhead(record) - record.seconds.get(BUDGET, 0.0)
 
 
 def session(device: str, targets: tuple[str, ...], cases: int, workers: int, size: str) -> dict:
@@ -48,7 +56,7 @@ def session(device: str, targets: tuple[str, ...], cases: int, workers: int, siz
         wall = time.monotonic() - began
         records = list(Reader(Path(folder)).new())
     phases: dict[str, dict[str, float]] = {"median": {}, "mean": {}}
-    for name in ("draw", "inputs", "reference", "prepare", "run", "judge", "total"):
+    for name in ("draw", "inputs", "reference", BUDGET, "prepare", "run", "judge", "total"):
         spent = [1e3 * r.seconds.get(name, 0.0) for r in records]
         phases["median"][name] = round(statistics.median(spent), 3)
         phases["mean"][name] = round(statistics.fmean(spent), 3)
@@ -63,6 +71,7 @@ def session(device: str, targets: tuple[str, ...], cases: int, workers: int, siz
         "cases_per_s": round(len(records) / busy, 1),
         "cases_per_s_with_start": round(len(records) / wall, 1),
         "overhead_ms_median": round(1e3 * statistics.median(map(overhead, records)), 2),
+        "overhead_without_same_precision_ms_median": round(1e3 * statistics.median(map(without_budget, records)), 2),
         "median_ms": phases["median"],
         "mean_ms": phases["mean"],
         "outcomes": {o: sum(r.outcome == o for r in records) for o in sorted({r.outcome for r in records})},
@@ -120,7 +129,8 @@ def main() -> None:
     for row in result["sessions"]:
         print(
             f"{row['workers']:>3} workers  {row['cases_per_s']:>8} cases/s  "
-            f"overhead {row['overhead_ms_median']} ms (median)"
+            f"overhead {row['overhead_ms_median']} ms (median), "
+            f"{row['overhead_without_same_precision_ms_median']} ms without the same-precision run"
         )
     if "hang" in result:
         print(f"a hang costs {result['hang']['with_next_case_s']} s, restart and next case included")

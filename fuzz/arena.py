@@ -66,7 +66,11 @@ class Arena:
 
     def same(self, pristine: Arena) -> bool:
         """Whether every byte is as in `pristine`; waits for a device."""
-        return torch.equal(self.buffer.view(torch.int64), pristine.buffer.view(torch.int64))
+        return torch.equal(self.words(), pristine.words())
+
+    def words(self) -> Tensor:
+        """The whole buffer, eight bytes at a time."""
+        return self.buffer.view(torch.int64)
 
     def changes(self, pristine: Arena) -> list[Finding]:
         """Findings for every byte that differs from `pristine`: an input changed, or a write outside the tensors."""

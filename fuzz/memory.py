@@ -56,8 +56,8 @@ class Guarded:
     def __enter__(self) -> Guarded:
         global _active
         _active = self
-        for owner, name, original in _EMPTY:
-            setattr(owner, name, self._wrap(original))
+        for owner, name, guarded in _GUARDED:
+            setattr(owner, name, guarded)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -84,15 +84,11 @@ class Guarded:
         held, self._held = self._held, []
         return [_explain(*entry) for entry in held if bool((_band(*entry[:3]) != POISON).any())]
 
-    def _wrap(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        @functools.wraps(original)
-        def guarded(*args: Any, **kwargs: Any) -> Tensor:
-            made = original(*args, **kwargs)
-            if torch.compiler.is_compiling() or type(made) is not Tensor or made.layout is not torch.strided:
-                return made
-            return self._guard(made) if made.device.type in ("cpu", "cuda") else made
-
-        return guarded
+    def guard(self, made: Tensor) -> Tensor:
+        """What takes the place of a fresh allocation."""
+        if torch.compiler.is_compiling() or type(made) is not Tensor or made.layout is not torch.strided:
+            return made
+        return self._guard(made) if made.device.type in ("cpu", "cuda") else made
 
     def _guard(self, made: Tensor) -> Tensor:
         span = 0 if made.numel() == 0 else 1 + sum((n - 1) * s for n, s in zip(made.shape, made.stride(), strict=True))
@@ -108,6 +104,18 @@ class Guarded:
         window = window.as_strided(made.shape, made.stride(), window.storage_offset())
         self._held.append((buffer, GUARD_BYTES, stop, window))
         return window.requires_grad_(made.requires_grad) if made.requires_grad else window
+
+
+def _wrap(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(original)
+    def guarded(*args: Any, **kwargs: Any) -> Tensor:
+        made = original(*args, **kwargs)
+        return made if _active is None else _active.guard(made)
+
+    return guarded
+
+
+_GUARDED = tuple((owner, name, _wrap(original)) for owner, name, original in _EMPTY)
 
 
 def active() -> Guarded | None:

@@ -10,6 +10,7 @@ import random
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -76,6 +77,12 @@ def as_plain(case: Case, target: Target) -> list[Case]:
 
 def relations_for(target: Target, case: Case) -> tuple[str, ...]:
     """Names of the relations that a session draws from for a case, without looking at tensors."""
+    return tuple(r.name for r in _owed(target) if r.applies(case.problem))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=256)
+def _owed(target: Target) -> tuple[Relation, ...]:
+    """The relations that a target can be asked about, whatever the case: to look at protocols takes long."""
     able = {
         "strides": target.support.strides,
         "repeated_kv": target.support.gqa,
@@ -84,8 +91,7 @@ def relations_for(target: Target, case: Case) -> tuple[str, ...]:
         "options": isinstance(target, Tuned) or len(target.variants) > 1,
         "same_bits_options": isinstance(target, Owing) and bool(target.same_options),
     }
-    owed = (r for r in RELATIONS.values() if able.get(r.name, True) and demand(target, r.name) != "off")
-    return tuple(r.name for r in owed if r.applies(case.problem))
+    return tuple(r for r in RELATIONS.values() if able.get(r.name, True) and demand(target, r.name) != "off")
 
 
 def judge(

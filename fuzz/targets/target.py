@@ -234,6 +234,7 @@ def _plain(c: Case) -> bool:
     return all(x.order == "bhsd" and not x.pad and not x.offset for x in stores)
 
 
+_PAIRS = _Check(lambda s: f"more than {s.max_pairs} (query, key) pairs", lambda s, c: c.problem.pairs > s.max_pairs)
 _CHECKS: tuple[_Check, ...] = (
     _Check(lambda s: f"dtype is not one of {', '.join(s.dtypes)}", lambda s, c: c.problem.dtype not in s.dtypes),
     _Check(lambda s: f"layout is not {' or '.join(s.layouts)}", lambda s, c: c.problem.layout not in s.layouts),
@@ -261,22 +262,24 @@ _CHECKS: tuple[_Check, ...] = (
     ),
     _Check(lambda s: "contiguous, aligned tensors only", lambda s, c: not s.strides and not _plain(c)),
     _Check(lambda s: "no backward", lambda s, c: not s.backward and c.problem.backward),
-    # the last one: see refusal
-    _Check(lambda s: f"more than {s.max_pairs} (query, key) pairs", lambda s, c: c.problem.pairs > s.max_pairs),
+    _PAIRS,
 )
 
 
 def refusal(target: Target, case: Case) -> Refusal | None:
     """Why `target` does not take `case`, or None. Reads only the declared data. The number of pairs of a case of which
     only a part is run does not matter."""
-    partly = isinstance(target, Partial) and bool(target.ctas_of(case))
-    for check in _CHECKS[:-1] if partly else _CHECKS:
-        if check.bad(target.support, case):
+    for check in _CHECKS:
+        if check.bad(target.support, case) and not (check is _PAIRS and _partly(target, case)):
             return Refusal("cannot", check.why(target.support))
     for rule in target.rules:
         if rule.applies(case):
             return Refusal(rule.kind, rule.why)
     return None
+
+
+def _partly(target: Target, case: Case) -> bool:
+    return isinstance(target, Partial) and bool(target.ctas_of(case))
 
 
 def limits(target: Target) -> list[str]:
