@@ -11,10 +11,10 @@ from forward_cases import Case, errors, problem
 
 pytest.importorskip("cutlass")
 
-from kernels.blocksparse import forward, forward_steps
+from kernels.blocksparse import forward, forward_steps, launcher
 from kernels.blocksparse.compile import build
 from kernels.blocksparse.forward import Forward
-from kernels.blocksparse.variant import MASKS, Seams, Variant, build_name, forward_products
+from kernels.blocksparse.variant import MASKS, NO_SEAMS, Seams, Variant, build_name, forward_products
 
 BF16, FP16 = torch.bfloat16, torch.float16
 ON_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
@@ -58,10 +58,10 @@ def test_other_archs_are_refused(arch):
         build(variant(), arch)
 
 
-def test_a_variant_says_its_products_and_only_the_forward_pass_has_them():
+def test_a_variant_says_its_products_and_only_kernels_that_multiply_have_them():
     assert build_name(variant(), "sm_90a") != build_name(Variant("forward", "bfloat16", 64), "sm_90a")
     with pytest.raises(ValueError, match=r"variant\.products"):
-        Variant("backward", "bfloat16", 64, products="wgmma")
+        Variant("preprocess", "bfloat16", 64, products="wgmma")
     with pytest.raises(ValueError, match=r"variant\.products"):
         Variant("forward", "bfloat16", 64, products="tcgen05")
 
@@ -100,17 +100,17 @@ def drawn(seed):
     )
 
 
-def run(p):
+def run(p, seams=NO_SEAMS):
     """On the emulated GPU anything that its checks find fails."""
     if ON_HOPPER:
-        p.run()
+        launcher.launch(p.variant, p.q.device, p.values(), seams)
         torch.cuda.synchronize()
         return
     from fuzz.devices.emulator import Emulator
 
     values = p.values()
     if values:
-        Emulator(slots=2).load(build(p.variant, "sm_90a"))(*values)
+        Emulator(slots=2).load(build(p.variant, "sm_90a", seams))(*values)
 
 
 @pytest.mark.parametrize("seed", range(24 if ON_HOPPER else 8))
@@ -131,3 +131,18 @@ def test_the_portable_kernels_seams_are_there(seam):
 
     build(variant(mask="band", tile_m=64, tile_n=64), "sm_90a", Seams("planted", {seam: replacement}))
     assert called
+
+
+@pytest.mark.parametrize(
+    ("seam", "replacement", "spread"),
+    [
+        ("keep_keys", lambda rows, keys_left: None, 0.5),
+        ("correction", lambda old, new: 1.0, 4.0),
+        ("kv_head_of", lambda head, heads_q, heads_kv: head % heads_kv, 1.0),
+    ],
+)
+def test_a_planted_bug_shows(seam, replacement, spread):
+    case = Case((100,), (140,), heads_q=4, heads_kv=2, spread=spread, tile_m=128, tile_n=64, products="wgmma")
+    p = problem(case, "cuda" if ON_HOPPER else "cpu")
+    run(p, Seams(f"planted_{seam}", {seam: replacement}))
+    assert max(errors(p)) > 1
