@@ -19,7 +19,7 @@ from fuzz.targets.blocksparse_devices import connect, emulated, emulator_of
 from fuzz.targets.blocksparse_sessions import kernels_for
 from fuzz.targets.target import Rule, Tensors
 from kernels.blocksparse.lists import BlockSparse
-from kernels.blocksparse.variant import Seams
+from kernels.blocksparse.seams import SeamSet
 from oracles.answers import Answers
 from oracles.masks import Window
 from oracles.problem import Dtype, Problem
@@ -90,7 +90,7 @@ def _bands(problem: Problem) -> list[dict[str, Any]]:
     return [one for one in kernels_for(problem) if one["mask"] == "band"]
 
 
-def run_part(case: Case, tensors: Tensors, into: Answers, repeat: int, blocks: BlockSparse, seams: Seams) -> str:
+def run_part(case: Case, tensors: Tensors, into: Answers, repeat: int, blocks: BlockSparse, seams: SeamSet) -> str:
     """Launches the CTAs that the case names; the names of what was launched."""
     from kernels.blocksparse import launch
 
@@ -105,7 +105,7 @@ def run_part(case: Case, tensors: Tensors, into: Answers, repeat: int, blocks: B
     products = products_of(case, device.arch)
     launch.forward(
         q, k, v, o, into.lse, sequences, blocks,
-        scale=scale, softcap=p.softcap or None, seams=seams, products=products,
+        scale=scale, softcap=p.softcap or None, seams=seams.forward, host=seams.host, products=products,
     )  # fmt: skip
     return ", ".join(device.launched)
 

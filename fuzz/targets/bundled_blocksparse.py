@@ -171,7 +171,8 @@ class BundledBlockSparse(AutogradTarget):
         seams = find_seams(self._seams)
         found = [(forward_variant(q, blocks, softcap, products=products_of(case, arch)), seams.forward)]
         if case.problem.backward:
-            kernels = backward_variants(q, blocks, softcap, bool(options["deterministic"]))
+            products = products_of(case, arch)
+            kernels = backward_variants(q, blocks, softcap, bool(options["deterministic"]), products=products)
             found += [(variant, seams_of(seams.backward, variant.kind)) for variant in kernels]
         return found
 
@@ -264,7 +265,7 @@ class BundledBlockSparse(AutogradTarget):
         """See target.Partial."""
         from kernels.blocksparse.seams import find_seams
 
-        seams = find_seams(self._seams).forward
+        seams = find_seams(self._seams)
         return Execution(into, blocksparse_partial.run_part(case, tensors, into, repeat, self._part, seams))
 
     def standing(self) -> tuple[Case, ...]:

@@ -159,6 +159,23 @@ _values(
     lambda variant, given: {"scale": _SCALES.setdefault(variant.name, given["scale"])} if "scale" in given else {},
 )
 
+# Memory
+
+
+def _all_scores(variant: Variant, given: Named) -> Named:
+    q, k = given.get("q"), given.get("k")
+    if variant.kind == "forward" and isinstance(q, Tensor) and isinstance(k, Tensor) and q.dim() == 4:
+        q.new_zeros((q.shape[0], q.shape[2], q.shape[1], k.shape[1]), dtype=torch.float32).add_(1.0)
+    return {}
+
+
+_values(
+    "scores_allocated",
+    "Room for all scores is taken for each launch, and not used: memory grows with the square of the length.",
+    "Meta's NSA: dense scores, indices and gates, out of memory at 65,536 tokens",
+    _all_scores,
+)
+
 # Order
 
 _values(

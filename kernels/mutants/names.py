@@ -109,6 +109,7 @@ BLOCKSPARSE = (
     "window_unknown_to_backward",
     "dq_not_scaled",
     "scale_of_the_first_launch",
+    "scores_allocated",
     "schedule_ignored",
     "full_ranks_forgotten",
 )

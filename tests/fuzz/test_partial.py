@@ -88,6 +88,13 @@ def test_an_index_that_wraps_is_found_at_two_million_tokens_and_the_correct_kern
     assert others <= {"out_of_bounds", "read_of_uninitialised_memory"}
 
 
+@needs_emulator
+def test_room_for_all_scores_is_not_to_be_had_at_two_million_tokens() -> None:
+    rows_apart, _ = emulated().standing()
+    found = run(msgspec.structs.replace(rows_apart, target="blocksparse!scores_allocated"))
+    assert found.outcome == "crash" and {f.kind for f in found.findings} == {"out_of_memory"}, found
+
+
 @pytest.mark.parametrize(
     ("problem", "variant"),
     [

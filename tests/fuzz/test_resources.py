@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from fuzz import resources
 from fuzz.case import Case
+from fuzz.targets.blocksparse_devices import emulator_there
 from fuzz.targets.registry import load
 from oracles.masks import Full
 from oracles.resources import Usage, growth, leaks
@@ -73,6 +74,28 @@ print(len(resources.memory_growth(load(name, tuple(sys.argv[2:])), Case(name, pr
 def test_memory_that_grows_with_the_square_of_the_length_is_found(name, findings):
     """In a process of its own: what others have freed hides what is taken."""
     ran = subprocess.run([sys.executable, "-c", GROWTH, name], capture_output=True, text=True, timeout=120, check=True)
+    assert int(ran.stdout) == findings
+
+
+SCORES = """
+import sys
+from fuzz import resources
+from fuzz.case import Case, Inputs
+from fuzz.targets.registry import load
+from oracles.masks import Window
+from oracles.problem import Problem
+problem = Problem((64,), (64,), 1, 1, 64, 64, "bfloat16", mask=Window(64, 0), backward=False)
+case = Case(sys.argv[1], problem, Inputs(), {"tile_m": 128, "tile_n": 64, "deterministic": False})
+print(len(resources.memory_growth(load(sys.argv[1]), case, (256, 4096, 8192))))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux only")
+@pytest.mark.skipif(not emulator_there() or load("blocksparse").missing() is not None, reason="needs the emulated GPU")
+@pytest.mark.parametrize(("name", "findings"), [("blocksparse", 0), ("blocksparse!scores_allocated", 1)])
+def test_room_for_all_scores_is_growth_with_the_square(name, findings):
+    """On the emulated GPU, whose own memory grows with the length; the first length has it ready."""
+    ran = subprocess.run([sys.executable, "-c", SCORES, name], capture_output=True, text=True, timeout=300, check=True)
     assert int(ran.stdout) == findings
 
 
