@@ -36,11 +36,12 @@ def scale(x: cute.Pointer, y: cute.Pointer, n: cutlass.Int32, by: cutlass.Float3
 
 
 @pytest.fixture(scope="module")
-def compiled():
+def compiled(tmp_path_factory):
     pointer = make_ptr(cutlass.Float32, 0, cute.AddressSpace.gmem, assumed_align=4)
     arguments = pointer, pointer, cutlass.Int32(1), cutlass.Float32(1), make_fake_stream()
     with compiling_for("sm_80"):
-        return cute.compile(scale, *arguments, options="--keep-ptx")
+        folder = tmp_path_factory.mktemp("scale")  # the compiler leaves its PTX there
+        return cute.compile(scale, *arguments, options=f"--keep-ptx --dump-dir={folder}")
 
 
 def test_the_host_function_launches_its_kernels_in_order(compiled):

@@ -186,7 +186,7 @@ def test_a_product_by_some_lanes_is_a_finding():
 
 
 @pytest.fixture(scope="module")
-def multiply():
+def multiply(tmp_path_factory):
     """Compiles a product, runs it on small integers, and returns (report, result, what it should be)."""
     pytest.importorskip("cutlass")
     from cutlass import Float32, cute
@@ -195,12 +195,14 @@ def multiply():
 
     from kernels.blocksparse.compile import _compiling_for as compiling_for
 
+    folder = tmp_path_factory.mktemp("products")  # the compiler leaves its PTX there
+
     def run_one(dtype, m, n, k, **options):
         product = Product(dtype, m, n, k, **options)
         pointers = [make_ptr(t, 0, cute.AddressSpace.gmem, assumed_align=16)
                     for t in (product.dtype, product.dtype, Float32)]  # fmt: skip
         with compiling_for("sm_90a"):
-            compiled = cute.compile(product, *pointers, make_fake_stream(), options="--keep-ptx")
+            compiled = cute.compile(product, *pointers, make_fake_stream(), options=f"--keep-ptx --dump-dir={folder}")
         generator = torch.Generator().manual_seed(1)
         a, b = (torch.randint(-5, 6, (rows, k), generator=generator).to(dtype) for rows in (m, n))
         out = torch.full((m, n), float("nan"))
@@ -212,8 +214,7 @@ def multiply():
 
 @pytest.mark.parametrize("swizzle", ["INTER", "SW32", "SW64", "SW128"])
 @pytest.mark.parametrize("major", ["k", "mn"])
-def test_layouts_that_cute_makes(multiply, swizzle, major, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_layouts_that_cute_makes(multiply, swizzle, major):
     options = {"a_major": major, "b_major": major, "a_swizzle": swizzle, "b_swizzle": swizzle}
     report, out, expected = multiply(torch.bfloat16, 64, 64, 64, **options)
     assert report.ok and torch.equal(out, expected)
@@ -228,15 +229,13 @@ def test_layouts_that_cute_makes(multiply, swizzle, major, tmp_path, monkeypatch
         (torch.float16, (64, 96, 64), {"a_major": "mn"}),
     ],
 )
-def test_products_that_cute_makes(multiply, dtype, shape, options, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_products_that_cute_makes(multiply, dtype, shape, options):
     report, out, expected = multiply(dtype, *shape, **options)
     assert report.ok and torch.equal(out, expected)
 
 
-def test_sums_in_half_precision_that_cute_makes(multiply, tmp_path, monkeypatch):
+def test_sums_in_half_precision_that_cute_makes(multiply):
     from cutlass import Float16
 
-    monkeypatch.chdir(tmp_path)
     report, out, expected = multiply(torch.float16, 64, 32, 32, sums=Float16)
     assert report.ok and torch.equal(out, expected)  # the compiler unpacks accumulators in flight
