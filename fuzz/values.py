@@ -8,8 +8,11 @@ a CPU and a GPU make identical bits. 'normal' is the sum of four uniform 16-bit 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fuzz.case import Case
@@ -23,6 +26,8 @@ NEEDLE_GAIN = 4.0
 ADVERSARIAL_GAIN = 2.0
 PADDING = 100.0
 _MASK_SAMPLE = 64
+_ROUNDS = ((-7046029254386353131, 31), (-4658895280553007687, 29), (-7723592293110705685, 32))
+_PAIRS = 0x0000FFFF0000FFFF  # every other 16 bits
 _UNIT = 1.0 / 37837.0  # 1 / standard deviation of the sum of four uniform 16-bit integers
 
 
@@ -39,23 +44,52 @@ def normal(seed: int, stream: str, shape: tuple[int, ...], device: torch.device 
 def normals(seed: int, shapes: dict[str, tuple[int, ...]], device: torch.device | str) -> dict[str, Tensor]:
     """`normal` of several streams in one pass: small cases cost what their launches cost."""
     counts = [math.prod(shape) for shape in shapes.values()]
-    each = (_counters(seed, stream, count, device) for stream, count in zip(shapes, counts, strict=True))
-    bits = _mixed(torch.cat(list(each)))
-    total = bits.view(torch.int16).view(-1, 4).to(torch.int32).bitwise_and_(0xFFFF).sum(1, dtype=torch.int32)
+    starts = [_start(seed, stream) for stream in shapes]
+    if torch.device(device).type == "cpu":
+        total = torch.from_numpy(_sums_here(starts, counts))
+    else:
+        each = (torch.arange(start, start + n, device=device) for start, n in zip(starts, counts, strict=True))
+        total = _sums(_mixed(torch.cat(list(each))))
     whole = total.sub_(131070).to(torch.float32).mul_(_UNIT).split(counts)
     return {stream: part.view(shape) for (stream, shape), part in zip(shapes.items(), whole, strict=True)}
 
 
+def _start(seed: int, stream: str) -> int:
+    return ((seed * len(STREAMS) + STREAMS.index(stream)) * 0x9E3779B97F4A7C15) & ((1 << 62) - 1)
+
+
 def _counters(seed: int, stream: str, count: int, device: torch.device | str) -> Tensor:
-    start = ((seed * len(STREAMS) + STREAMS.index(stream)) * 0x9E3779B97F4A7C15) & ((1 << 62) - 1)
+    start = _start(seed, stream)
     return torch.arange(start, start + count, device=device, dtype=torch.int64)
 
 
 def _mixed(x: Tensor) -> Tensor:
     """The finaliser, in place: memory traffic is what it costs."""
-    for factor, shift in ((-7046029254386353131, 31), (-4658895280553007687, 29), (-7723592293110705685, 32)):
+    for factor, shift in _ROUNDS:
         x.bitwise_xor_((x >> shift).bitwise_and_((1 << (64 - shift)) - 1)).mul_(factor)
     return x.bitwise_xor_((x >> 32).bitwise_and_(0xFFFFFFFF))
+
+
+def _sums(bits: Tensor) -> Tensor:
+    """The sum of the four 16-bit numbers in each word, in place."""
+    total = (bits >> 16).bitwise_and_(_PAIRS).add_(bits.bitwise_and_(_PAIRS))
+    return total.add_(total >> 32).bitwise_and_(0xFFFFFFFF)
+
+
+def _sums_here(starts: Sequence[int], counts: Sequence[int]) -> NDArray[np.int32]:
+    """_sums of _mixed on a CPU, where numpy takes half the time: its shifts are logical, and it needs no new memory."""
+    x = np.concatenate([np.arange(start, start + n, dtype=np.uint64) for start, n in zip(starts, counts, strict=True)])
+    y = np.empty_like(x)
+    for factor, shift in _ROUNDS:
+        x ^= np.right_shift(x, np.uint64(shift), out=y)
+        x *= np.uint64(factor % (1 << 64))
+    x ^= np.right_shift(x, np.uint64(32), out=y)
+    np.right_shift(x, np.uint64(16), out=y)
+    y &= np.uint64(_PAIRS)
+    x &= np.uint64(_PAIRS)
+    x += y
+    x += np.right_shift(x, np.uint64(32), out=y)
+    return (x & np.uint64(0xFFFFFFFF)).astype(np.int32)
 
 
 def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:

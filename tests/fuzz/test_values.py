@@ -7,6 +7,7 @@ import hashlib
 import pytest
 import torch
 
+from fuzz import values
 from fuzz.case import Case, Inputs
 from fuzz.values import ADVERSARIAL_GAIN, LARGE, NEEDLE_GAIN, PADDING, make_values, normal, random_bits
 from oracles.masks import Blocks, Causal, PerHead, Prefix, Window
@@ -63,6 +64,14 @@ def test_the_bits_do_not_depend_on_threads_or_on_the_generator_of_torch(distribu
 def test_a_gpu_makes_the_same_bits(distribution):
     host, cuda = (make_values(case(distribution, 7), device) for device in ("cpu", "cuda"))
     assert all(torch.equal(host[name], cuda[name].cpu()) for name in host)
+
+
+@pytest.mark.parametrize("seed", [0, 255, 2**31 - 1])
+def test_numpy_and_torch_make_the_same_sums_of_bits(seed):
+    """A device other than a CPU takes torch's way."""
+    there = values._sums(random_bits(seed, "do", 10_000, "cpu"))
+    here = values._sums_here([values._start(seed, "do")], [10_000])
+    assert torch.equal(there.int(), torch.from_numpy(here))
 
 
 def test_shapes_and_names():
