@@ -36,20 +36,19 @@ from bench_blocksparse_masks import TILE, Entry, blocks_of, operands  # noqa: E4
 from kernels.blocksparse import launch, launch_backward, launcher  # noqa: E402
 from kernels.blocksparse.least_blocking import least_blocking  # noqa: E402
 from kernels.blocksparse.lists import BlockSparse  # noqa: E402
-from kernels.blocksparse.variant import Variant, padded_dim  # noqa: E402
+from kernels.blocksparse.variant import Variant, backward_products, padded_dim  # noqa: E402
 
 MASKS = ("full", "causal", "window", "documents", "10%", "50%")
 KINDS = {"causal": "band", "window": "band", "documents": "intervals"}
 PLANNED = 8192  # tokens up to which a schedule is computed
 DISAGREE = 0.02
-PORTABLE = (("wgmma", 0),)
 Way = tuple[str, bool, int | None, dict[str, Any]]  # name, ordered, parts, options of launch_backward.backward
 
 
 def ways(entry: Entry, hopper: bool) -> list[Way]:
     """The first one is what the others' gradients are compared with."""
     found: list[Way] = [("atomic", False, None, {})]
-    found += [("atomic, mma.sync", False, None, {"tuning": PORTABLE})] if hopper else []
+    found += [("atomic, mma.sync", False, None, {"products": "mma"})] if hopper else []
     parts = [n for n in (1, 2, 4, 8) if n <= entry.heads_q // entry.heads_kv]
     found += [(f"atomic, {n} parts", False, n, {}) for n in parts if len(parts) > 1]
     found += [("ordered", True, None, {})]
@@ -120,18 +119,17 @@ def least(call: Callable[[], None], cuda: bool) -> float:
     return min(mean(repeats) for _ in range(3))
 
 
-def builds(entries: list[Entry], all_ways: list[Way]) -> list[Variant]:
+def builds(entries: list[Entry], hopper: bool) -> list[Variant]:
     """The kernels that are needed, each once."""
     found: dict[Variant, None] = {}
-    tunings = {options.get("tuning", ()): None for _, _, _, options in all_ways}
     for entry in entries:
         dim, mask = padded_dim(entry.dim), KINDS.get(entry.mask, "none")
         found[Variant("forward", "bfloat16", dim, TILE, TILE, mask)] = None
         found[Variant("preprocess", "bfloat16", dim, tile_m=TILE)] = None
-        for tuning in tunings:
+        for products in {"mma", backward_products("wgmma" if hopper else "mma", TILE, dim)}:
             for ordered in (False, True):
-                found[Variant("backward", "bfloat16", dim, TILE, TILE, mask, ordered, tuning=tuning)] = None
-            found[Variant("postprocess", "bfloat16", dim, TILE, TILE, tuning=tuning)] = None
+                found[Variant("backward", "bfloat16", dim, TILE, TILE, mask, ordered, products=products)] = None
+            found[Variant("postprocess", "bfloat16", dim, TILE, TILE, products=products)] = None
     return list(found)
 
 
@@ -173,7 +171,7 @@ def main() -> int:
     arch, rows = launcher.arch_of(torch.device("cuda", 0)), []
     with tempfile.TemporaryDirectory() as folder:
         with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-            list(pool.map(partial(build, folder, arch), builds(entries, ways(entries[0], arch == "sm_90a"))))
+            list(pool.map(partial(build, folder, arch), builds(entries, arch == "sm_90a")))
         with launcher.use_source(launcher.artifact_source(folder)):
             for entry in entries:
                 rows.append(measured(entry, ways(entry, arch == "sm_90a")))

@@ -51,7 +51,8 @@ def block_sparse_attention(
                    Atomic gradients follow a permutation alone: else the longest tiles come first (blocks.longest)
     cu_seqlens_*   int32 (batch + 1,): starts of the packed sequences, and their total
     lengths_*      int32 (batch,): lengths of padded sequences; what lies beyond is read as padding
-    products       of the forward kernel: "mma", on every arch; "wgmma", on Hopper; None for the fastest on q's device
+    products       "mma", on every arch; "wgmma", on Hopper: by the forward kernel, and by the backward ones for tiles
+                   of 128 keys at dims that are padded to 64 and 128; None for the fastest on q's device
     seams          name of a seam set, see kernels.blocksparse.seams; "" is the correct one
     returns        out like q, contiguous; lse float32 (batch, heads_q, len_q) or (heads_q, total_q), natural logarithm.
                    A row without keys, or of padding, has out 0, lse -inf and gradients 0

@@ -56,9 +56,9 @@ def export(variant: Variant, arch: str, folder: str | Path, seams: Seams = NO_SE
 
 
 def _kernel(variant: Variant, arch: str, seams: Seams) -> Any:
-    if variant.products == "wgmma":
-        if arch != "sm_90a":
-            raise ValueError(f"variant.products is 'wgmma', which only sm_90a has, not {arch}")
+    if variant.products == "wgmma" and arch != "sm_90a":
+        raise ValueError(f"variant.products is 'wgmma', which only sm_90a has, not {arch}")
+    if variant.products == "wgmma" and variant.kind == "forward":
         from kernels.blocksparse.hopper.forward import HopperForward
 
         return HopperForward(variant, seams)

@@ -25,12 +25,12 @@ from kernels.blocksparse.launch import (
     operand_strides,
     sequence_values,
 )
-from kernels.blocksparse.launcher import launch
+from kernels.blocksparse.launcher import arch_of, launch
 from kernels.blocksparse.lists import Band, BlockSparse
 from kernels.blocksparse.longest import even_share
 from kernels.blocksparse.seams import NO_HOST, Host
 from kernels.blocksparse.split import PAIRS, SLOTS, parts_of
-from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, padded_dim
+from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, backward_products, padded_dim
 from kernels.blocksparse.write_order import with_order
 
 SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
@@ -82,6 +82,7 @@ def backward(
     seams: Seams = NO_SEAMS,
     host: Host = NO_HOST,
     tuning: tuple[tuple[str, int], ...] = (),
+    products: str | None = None,
     workspace: Workspace | None = None,
 ) -> None:
     """Compute dq, dk and dv on q's device and its current stream. Shapes and layouts as for launch.forward.
@@ -90,6 +91,7 @@ def backward(
     blocks         with backward lists; deterministic: its order, computed here where it has none
     deterministic  adds to dQ happen in the order of blocks.schedule; else atomically, in any order
     pairs          (sequence, unit) pairs whose CTAs are launched side by side; None: `side_by_side`
+    products       as for `backward_variants`
     workspace      None: allocated here, with as many units as `split.parts_of` says
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
     softcap that is not positive and finite, for blocks without backward lists and for too many tiles; checks nothing
@@ -104,6 +106,7 @@ def backward(
     launches = backward_launches(
         dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, workspace,
         scale=scale, softcap=softcap, deterministic=deterministic, pairs=pairs, tuning=tuning,
+        products=products,
     )  # fmt: skip
     for variant, values in launches:
         launch(variant, q.device, host.of(variant, values), seams_of(seams, variant.kind))
@@ -121,8 +124,12 @@ def backward_variants(
     softcap: float | None = None,
     deterministic: bool = False,
     tuning: tuple[tuple[str, int], ...] = (),
+    products: str | None = None,
 ) -> tuple[Variant, Variant, Variant]:
-    """The preprocess, backward and postprocess kernels that this problem needs."""
+    """The preprocess, backward and postprocess kernels that this problem needs. products: None for the fastest on q's
+    device; "wgmma" where the backward kernel has it (variant.backward_products)."""
+    if products is None:
+        products = "wgmma" if q.device.type == "cuda" and arch_of(q.device) == "sm_90a" else "mma"
     return _variants(
         q.dtype,
         q.shape[-1],
@@ -131,6 +138,7 @@ def backward_variants(
         softcap is not None,
         deterministic,
         tuning,
+        products,
     )
 
 
@@ -143,15 +151,13 @@ def _variants(
     softcap: bool,
     deterministic: bool,
     tuning: tuple[tuple[str, int], ...],
+    products: str,
 ) -> tuple[Variant, Variant, Variant]:
     name, padded = str(dtype).removeprefix("torch."), padded_dim(dim)
-    return (
-        Variant("preprocess", name, padded, tile_m=tiles[0]),
-        Variant(
-            "backward", name, padded, *tiles, mask=mask, deterministic=deterministic, softcap=softcap, tuning=tuning
-        ),
-        Variant("postprocess", name, padded, *tiles, tuning=tuning),
-    )
+    products = backward_products(products, tiles[1], padded)
+    main = Variant("backward", name, padded, *tiles, mask, deterministic, softcap, products, tuning)
+    after = Variant("postprocess", name, padded, *tiles, products=products, tuning=tuning)
+    return Variant("preprocess", name, padded, tile_m=tiles[0]), main, after
 
 
 def make_workspace(
@@ -230,6 +236,7 @@ def backward_launches(
     deterministic: bool = False,
     pairs: int | None = None,
     tuning: tuple[tuple[str, int], ...] = (),
+    products: str | None = None,
 ) -> list[tuple[Variant, list[Value]]]:
     """The kernels to launch, in order, each with the values of its signature; without those that have nothing to do."""
     operands = {"q": q, "k": k, "v": v, "o": o, "do": do, "dq": dq, "dk": dk, "dv": dv}
@@ -244,7 +251,7 @@ def backward_launches(
     lists, order = blocks.backward, blocks.order if deterministic else None
     if deterministic and order is None:
         order = with_order(blocks).order
-    pre, main, post = backward_variants(q, blocks, softcap, deterministic, tuning)
+    pre, main, post = backward_variants(q, blocks, softcap, deterministic, tuning, products)
     batch, heads_q, heads_kv, m_blocks = sequences.batch, *heads_of(q, k), blocks.m_blocks
     n_blocks, dim, parts = lists.rows, q.shape[-1], workspace.parts
     after = heads_kv * n_blocks if parts > 1 else 0

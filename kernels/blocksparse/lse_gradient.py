@@ -37,16 +37,25 @@ def backward_pass(
     deterministic: bool,
     seams: Seams,
     host: Host = NO_HOST,
+    products: str | None = None,
 ) -> None:
     """`launch_backward.backward`, and grad_lse: the gradient of lse, float32 and of its shape, any strides, or None."""
     tensors = (dq, dk, dv, q, k, v, o, lse, do, sequences, blocks)
     if grad_lse is None:
         launch_backward.backward(
-            *tensors, scale=scale, softcap=softcap, deterministic=deterministic, seams=seams, host=host
+            *tensors,
+            scale=scale,
+            softcap=softcap,
+            deterministic=deterministic,
+            seams=seams,
+            host=host,
+            products=products,
         )
         return
     workspace = make_workspace(q, k, sequences, blocks, deterministic)
-    launches = backward_launches(*tensors, workspace, scale=scale, softcap=softcap, deterministic=deterministic)
+    launches = backward_launches(
+        *tensors, workspace, scale=scale, softcap=softcap, deterministic=deterministic, products=products
+    )
     for variant, values in launches:
         launch(variant, q.device, host.of(variant, values), seams_of(seams, variant.kind))
         if variant.kind == "preprocess":

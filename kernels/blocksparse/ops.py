@@ -89,8 +89,9 @@ def block_sparse_backward(
     softcap: float,
     deterministic: bool,
     seams: str,
+    products: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(dQ, dK, dV), contiguous, of q's dtype. grad_lse: the gradient of lse, None for none."""
+    """(dQ, dK, dV), contiguous, of q's dtype. grad_lse: the gradient of lse, None for none. products: as forward."""
     dq, dk, dv = grads = _empty_gradients(q, k, v, lengths)
     backward_pass(
         _rows_view(dq),
@@ -110,19 +111,20 @@ def block_sparse_backward(
         deterministic=deterministic,
         seams=find_seams(seams).backward,
         host=find_seams(seams).host,
+        products=products or None,
     )
     return grads
 
 
 @block_sparse_backward.register_fake
 def _(
-    grad_out, grad_lse, q, k, v, out, lse, lengths, lists, numbers, scale, softcap, deterministic, seams
+    grad_out, grad_lse, q, k, v, out, lse, lengths, lists, numbers, scale, softcap, deterministic, seams, products
 ):  # fmt: skip
     return _empty_gradients(q, k, v, lengths)
 
 
 def _save_for_backward(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, lengths, lists, ctx.numbers, ctx.scale, ctx.softcap, ctx.deterministic, ctx.seams, _ = inputs
+    q, k, v, lengths, lists, ctx.numbers, ctx.scale, ctx.softcap, ctx.deterministic, *ctx.names = inputs
     ctx.sizes = len(lengths), len(lists)
     ctx.save_for_backward(q, k, v, *output, *lengths, *lists)
     ctx.set_materialize_grads(False)
@@ -135,7 +137,7 @@ def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tup
         grad_out = torch.zeros_like(out)
     grads = block_sparse_backward(
         grad_out, grad_lse, q, k, v, out, lse, lengths, lists,
-        ctx.numbers, ctx.scale, ctx.softcap, ctx.deterministic, ctx.seams,
+        ctx.numbers, ctx.scale, ctx.softcap, ctx.deterministic, *ctx.names,
     )  # fmt: skip
     return *grads, [None] * len(lengths), [None] * len(lists), None, None, None, None, None, None
 

@@ -37,7 +37,8 @@ class Variant:
                     packed words; intervals: bounds per row; band: left and right around a diagonal, from scalars
     deterministic   backward: ordered adds to dQ
     softcap         scores are cap · tanh(score / cap)
-    products        forward: mma: mma.sync of a warp, on every arch; wgmma: of a warpgroup, on sm_90a
+    products        mma: mma.sync of a warp, on every arch; wgmma: of a warpgroup, on sm_90a (forward; backward and its
+                    postprocess, where `backward_products` says so)
     tuning          overrides of the defaults of `kernels.blocksparse.tuning`, as sorted (name, value) pairs
 
     Fields that a kind does not read must keep their defaults, so that equal kernels have equal variants.
@@ -68,8 +69,8 @@ class Variant:
                 raise ValueError(f"variant.{name} is {getattr(self, name)!r}; it must be one of {allowed}")
         if self.deterministic and self.kind != "backward":
             raise ValueError(f"variant.deterministic is for the backward kernel, not for {self.kind}")
-        if self.products != "mma" and self.kind != "forward":
-            raise ValueError(f"variant.products {self.products} is for the forward kernel, not for {self.kind}")
+        if self.products != "mma" and self.kind == "preprocess":
+            raise ValueError(f"variant.products {self.products} is for kernels that multiply, not for {self.kind}")
         if tuple(sorted(self.tuning)) != self.tuning:
             raise ValueError(f"variant.tuning must be sorted (name, value) pairs, not {self.tuning!r}")
 
@@ -90,6 +91,11 @@ class Variant:
 def forward_products(arch: str, tile_m: int) -> str:
     """The products of the forward kernel that are the fastest on an arch, of those that were timed there."""
     return "wgmma" if arch == "sm_90a" and tile_m == 128 else "mma"
+
+
+def backward_products(wanted: str, tile_n: int, dim_padded: int) -> str:
+    """The products of the backward kernel where those are wanted: wgmma for tiles of 128 keys at dims 64 and 128."""
+    return wanted if tile_n == 128 and dim_padded in (64, 128) else "mma"
 
 
 def arch_for_products(products: str, arch: str) -> str:

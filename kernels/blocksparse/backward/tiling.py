@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernels.blocksparse.variant import LARGEST_DIM, Variant
+from kernels.blocksparse.variant import LARGEST_DIM, Variant, backward_products
 
 THREADS = 256
 WARPS = THREADS // 32
@@ -49,7 +49,7 @@ class Tiling:
     warps_dq  (m, dim) warps over dQ (step_m x dim)
     vector    floats of one thread that are adjacent in the dQ accumulator: 4 where the arch adds four at once
     wide_stores  results go to shared memory by stmatrix, where the arch has it
-    wgmma        two warpgroups multiply (warpgroups.py), on sm_90a; else warps, by mma.sync
+    wgmma        two warpgroups multiply (warpgroups.py); else warps, by mma.sync
     """
 
     tile_m: int
@@ -85,7 +85,7 @@ class Tiling:
 def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
-    `variant.tuning` may set step_m, stages, stages_ds, wide_stores, wgmma (0 or 1) and the m warps of each product of
+    `variant.tuning` may set step_m, stages, stages_ds, wide_stores (0 or 1) and the m warps of each product of
     mma.sync: warps_s, warps_dkv, warps_dq. Raises ValueError for what does not fit (registers and shared memory: NOTE
     [large dims]; warps; wgmma) and for unknown names.
     """
@@ -96,13 +96,14 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
         raise ValueError(f"arch: need one of {sorted(SHARED_MEMORY)}, got {arch!r}")
     wanted = dict(variant.tuning)
     if unknown := sorted(
-        set(wanted) - {"step_m", "stages", "stages_ds", "wide_stores", "wgmma", "warps_s", "warps_dkv", "warps_dq"}
+        set(wanted) - {"step_m", "stages", "stages_ds", "wide_stores", "warps_s", "warps_dkv", "warps_dq"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
-    wgmma = bool(wanted.get("wgmma", arch == "sm_90a" and tile_n == 128 and dim in (64, 128)))
-    if wgmma and not (arch == "sm_90a" and tile_n == 128 and dim in (64, 128)):
+    wgmma = variant.products == "wgmma"
+    if wgmma and (arch != "sm_90a" or backward_products("wgmma", tile_n, dim) != "wgmma"):
         raise ValueError(
-            f"variant.tuning has wgmma, which needs sm_90a, tile_n 128 and dim 64 or 128, not {arch}, {dim}"
+            f"variant.products is 'wgmma': the backward kernel needs sm_90a, tile_n 128 and dim 64 or 128 for it, got "
+            f"{arch}, {tile_n} and {dim}"
         )
     for step_m, stages, stages_ds in [(64, 3, 2)] if wgmma else _preferences(tile_m, tile_n, dim):
         chosen = {"step_m": step_m, "stages": stages, "stages_ds": stages_ds}

@@ -55,6 +55,7 @@ class Spec:
     schedule: str = "ascending"
     pairs: int | None = None
     parts: int | None = None
+    products: str | None = None
     tuning: tuple[tuple[str, int], ...] = ()
     view: bool = False
     seed: int = 0
@@ -146,7 +147,7 @@ def run(problem: Problem, launch: Run, poison: float = float("nan")) -> tuple[di
     launches = backward_launches(
         out["dq"], out["dk"], out["dv"], x["q"], x["k"], x["v"], x["o"], problem.lse, x["do"],
         problem.sequences, problem.blocks, workspace, scale=problem.scale, softcap=spec.softcap,
-        deterministic=spec.deterministic, pairs=spec.pairs, tuning=spec.tuning,
+        deterministic=spec.deterministic, pairs=spec.pairs, tuning=spec.tuning, products=spec.products,
     )  # fmt: skip
     for variant, values in launches:
         launch(variant, values)

@@ -130,11 +130,13 @@ def test_rows_merged_or_partial_blocks_first(mask, merged):
     ids=["ordered", "split, a soft cap", "packed", "float16", "more blocks than the ring holds"],
 )
 def test_products_of_warpgroups(spec):
-    check(spec, arch="sm_90a")
+    check(replace(spec, products="wgmma"), arch="sm_90a")
 
 
 def test_products_of_warpgroups_have_the_same_bits_however_the_ctas_run():
-    problem = make(Spec((200,), (520,), 2, 1, dim=64, tile_m=128, tile_n=128, mask="causal", deterministic=True))
+    problem = make(
+        Spec((200,), (520,), 2, 1, dim=64, tile_m=128, tile_n=128, mask="causal", deterministic=True, products="wgmma")
+    )
     ways = (Emulator(slots=1), Emulator(slots=5, schedule="random", seed=1, dispatch="permuted"))
     first, second = (gradients(problem, emulator, "sm_90a")[0] for emulator in ways)
     assert all(torch.equal(first[name], second[name]) for name in ("dq", "dk", "dv"))

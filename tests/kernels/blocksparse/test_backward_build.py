@@ -27,7 +27,7 @@ def number(arch: str) -> int:
 @pytest.mark.parametrize("arch", ARCHES)
 def test_builds_for_every_arch_from_portable_instructions(arch):
     variant = Variant("backward", "float16", 128, 128, 128, "bits", deterministic=True, softcap=True)
-    ptx = build(variant.with_tuning(wgmma=0), arch).artifacts.PTX
+    ptx = build(variant, arch).artifacts.PTX
     assert f".target {arch}" in ptx
     for form in ("mma.sync.aligned.m16n8k16", "ldmatrix.sync", "cp.async.cg.shared.global"):
         assert form in ptx
@@ -40,20 +40,19 @@ def test_builds_for_every_arch_from_portable_instructions(arch):
 @pytest.mark.parametrize("dim", [64, 128])
 @pytest.mark.parametrize("tile_m", [64, 128])
 def test_on_hopper_warpgroups_multiply(dim, tile_m):
-    variant = Variant("backward", "bfloat16", dim, tile_m, 128, "bits", deterministic=True, softcap=True)
+    variant = Variant("backward", "bfloat16", dim, tile_m, 128, "bits", True, True, "wgmma")
     ptx = build(variant, "sm_90a").artifacts.PTX
     assert "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16" in ptx
     for form in ("mma.sync", "ldmatrix", ".local"):
         assert form not in ptx
-    assert choose_tiling(variant, "sm_90a").wgmma and not choose_tiling(variant, "sm_100a").wgmma
 
 
 @pytest.mark.parametrize(("dim", "tile_n", "arch"), [(96, 128, "sm_90a"), (64, 64, "sm_90a"), (64, 128, "sm_80")])
-def test_elsewhere_they_do_not_and_cannot_be_asked_to(dim, tile_n, arch):
-    variant = Variant("backward", "bfloat16", dim, 128, tile_n)
-    assert not choose_tiling(variant, arch).wgmma
-    with pytest.raises(ValueError, match="wgmma, which needs sm_90a, tile_n 128 and dim 64 or 128"):
-        choose_tiling(variant.with_tuning(wgmma=1), arch)
+def test_elsewhere_they_cannot_be_asked_to(dim, tile_n, arch):
+    assert not choose_tiling(Variant("backward", "bfloat16", dim, 128, tile_n), arch).wgmma
+    for kind in ("backward", "postprocess"):
+        with pytest.raises(ValueError, match=r"wgmma.*needs sm_90a, tile_n 128 and dim 64 or 128"):
+            choose_tiling(Variant(kind, "bfloat16", dim, 128, tile_n, products="wgmma"), arch)
 
 
 @pytest.mark.parametrize("kind", ["preprocess", "postprocess"])
