@@ -9,6 +9,7 @@ after a run therefore shows both a changed input and a write outside any tensor.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from oracles.finding import Finding, Place
 GUARD_BYTES = 8192
 ALIGNMENT = 256
 POISON = 0xFF
+_PLAIN = Storage()
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,18 @@ class Arena:
         """The named tensor as a strided view of the buffer, or None."""
         for slot in self.slots:
             if slot.name == name:
-                flat = self.buffer[slot.start : slot.stop].view(slot.dtype)
-                return flat.as_strided(slot.shape, slot.strides, flat.storage_offset())
+                return self.view(slot)
         return None
+
+    def view(self, slot: Slot) -> Tensor:
+        """The tensor in that slot."""
+        flat = self.buffer[slot.start : slot.stop].view(slot.dtype)
+        return flat.as_strided(slot.shape, slot.strides, flat.storage_offset())
 
     def tensors(self) -> Tensors:
         """All of them."""
-        q, k, v = (self.tensor(name) for name in ("q", "k", "v"))
-        assert q is not None and k is not None and v is not None
-        return Tensors(q, k, v, self.tensor("do"), self.tensor("bias"))
+        there = {slot.name: self.view(slot) for slot in self.slots}
+        return Tensors(there["q"], there["k"], there["v"], there.get("do"), there.get("bias"))
 
     def copy(self) -> Arena:
         """A fresh buffer with the same bytes."""
@@ -89,24 +94,21 @@ def build(
     poison  the byte that lies between the elements
     """
     values = make_values(case, device) if values is None else values
-    slots, size = [], GUARD_BYTES
+    slots, size = list[Slot](), GUARD_BYTES
     for name, value in values.items():
-        dtype = _dtype(case, name)
-        storage = getattr(case.inputs, name, Storage())
-        strides, span = strides_of(tuple(value.shape), storage)
+        dtype, storage, shape = _dtype(case, name), getattr(case.inputs, name, _PLAIN), tuple(value.shape)
+        strides, span = strides_of(shape, storage)
         start = -(-size // ALIGNMENT) * ALIGNMENT + storage.offset * dtype.itemsize
         stop = start + span * dtype.itemsize
-        slots.append(Slot(name, start, stop, tuple(value.shape), strides, dtype))
+        slots.append(Slot(name, start, stop, shape, strides, dtype))
         size = stop + GUARD_BYTES
     size = -(-size // 8) * 8
     arena = Arena(torch.full((size,), poison, dtype=torch.uint8, device=device), tuple(slots))
-    for name, value in values.items():
-        made = arena.tensor(name)
-        assert made is not None
-        if getattr(case.inputs, name, Storage()).order == "expanded":
-            arena.buffer[slots[list(values).index(name)].start :][: made.element_size()].view(made.dtype).fill_(1.0)
+    for slot in slots:
+        if getattr(case.inputs, slot.name, _PLAIN).order == "expanded":
+            arena.buffer[slot.start :][: slot.dtype.itemsize].view(slot.dtype).fill_(1.0)
         else:
-            made.copy_(value)
+            arena.view(slot).copy_(values[slot.name])
     return arena
 
 
@@ -116,6 +118,7 @@ def _dtype(case: Case, name: str) -> torch.dtype:
     return case.problem.torch_dtype
 
 
+@lru_cache(maxsize=1024)
 def strides_of(shape: tuple[int, ...], storage: Storage) -> tuple[tuple[int, ...], int]:
     """Strides in elements for (b, h, s, d), or packed (s, h, d), and the number of elements spanned."""
     if storage.order == "expanded":
