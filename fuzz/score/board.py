@@ -63,7 +63,7 @@ class Bug(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Board(msgspec.Struct, frozen=True):
     """A scoreboard. `alarms`: of each rule, cases that it failed without a bug, and cases in which it was asked;
-    `planted` counts bugs that have a trial, `missed` names those that no trial of ours found."""
+    `planted` counts bugs that have a trial of ours, `missed` names those that no trial of ours found."""
 
     machine: dict[str, Any]
     settings: Settings
@@ -87,14 +87,15 @@ def board(wanted: Settings, ended: Iterable[Ended]) -> Board:
     bugs = tuple(_bug(name, ones) for name, ones in by_bug.items())
     if not bugs:
         raise ValueError("no trial has ended: nothing to show")
+    ours = [bug for bug in bugs if bug.trials] or bugs  # a score that was cut short may have uniform trials alone
     return Board(
         machine=_machine(),
         settings=wanted,
-        planted=len(bugs),
-        found=sum(bug.found > 0 for bug in bugs),
-        median=median(bug.median for bug in bugs),
-        worst=max(bug.worst for bug in bugs),
-        missed=tuple(bug.name for bug in bugs if not bug.found),
+        planted=len(ours),
+        found=sum(bug.found > 0 for bug in ours),
+        median=median(bug.median for bug in ours),
+        worst=max(bug.worst for bug in ours),
+        missed=tuple(bug.name for bug in ours if not bug.found),
         by={
             f"{generator}/{rule}": _counts(bugs, generator, rule) for generator in ("ours", "uniform") for rule in RULES
         },

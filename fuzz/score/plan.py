@@ -31,7 +31,7 @@ def bugs(wanted: Settings) -> dict[str, Target]:
 def trials(wanted: Settings) -> list[Trial]:
     """All trials of a score: the first seed of every bug first, so that a score that is cut short says most."""
     found = []
-    names = list(bugs(wanted))
+    names = sorted(bugs(wanted), key=lambda bug: wanted.limits.get(bug, 0))  # in the short form the longest ones last
     for index in range(wanted.seeds):
         for bug in names:
             seed = wanted.starts.get(bug, wanted.seed) + index

@@ -48,7 +48,8 @@ def test_a_trials_cases_are_its_own_and_fit_target_and_kernels(name, generator):
     assert len({case.id for case in found}) > 30
     for case in found:
         assert refusal(target, case) is None and within(replace(case, target=clean.name), clean, allowed)
-        assert case.problem.pairs <= max(size_of(target).pairs, case.problem.heads_q * case.problem.batch)
+        partly = "ctas" in case.variant  # of which a few CTAs are run
+        assert partly or case.problem.pairs <= max(size_of(target).pairs, case.problem.heads_q * case.problem.batch)
 
 
 def test_kernels_are_few_and_differ():
