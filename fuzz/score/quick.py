@@ -2,7 +2,7 @@
 
 Each bug gets one trial, from the seed that took fewest cases, with the kernels of the committed scoreboard: while the
 generator stays as it is, that many cases find it again, and a bug takes a second or two. The trial may have as many
-cases as FACTOR times the bug's worst so far, at least LEAST: a generator or an oracle that got worse shows, one that is
+cases as FACTOR times the bug's worst so far, at least LEAST, and MOST where fewer than ENOUGH trials tell: a generator or an oracle that got worse shows, one that is
 only different takes longer.
 """
 
@@ -19,14 +19,16 @@ from fuzz.score.trial import OURS
 
 SCOREBOARD = Path(__file__).resolve().parents[2] / "ci" / "results" / "score_host.json"
 FACTOR, LEAST, MOST = 2.0, 15, 120
+ENOUGH = 3
 SECONDS = 480.0  # a trial that has begun may take another minute and a half
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A bug that was found: after so many cases at worst; `seed` took fewest."""
+    """A bug that was found: after so many cases at worst, of so many trials; `seed` took fewest."""
 
     worst: int
     seed: int
+    trials: int
 
 
 class Before(msgspec.Struct):
@@ -58,7 +60,7 @@ class Before(msgspec.Struct):
             """What is kept of it."""
             ours = next(one for one in self.seen if (one.generator, one.rule) == ("ours", OURS))
             took = {seed: n for seed, n in zip(ours.seeds, ours.cases, strict=True) if n is not None}
-            return Known(self.worst, min(took, key=lambda seed: took[seed]))
+            return Known(self.worst, min(took, key=lambda seed: took[seed]), len(ours.cases))
 
     bugs: list[Bug]
     settings: Asked
@@ -86,14 +88,14 @@ def quick(wanted: Settings, known: dict[str, Known], keys: int) -> Settings:
         peer_cases=0,
         minimize_runs=0,
         keys=keys,
-        limits={name: limit_of(bug.worst) for name, bug in known.items()},
+        limits={name: limit_of(bug) for name, bug in known.items()},
         starts={name: bug.seed for name, bug in known.items()},
     )
 
 
-def limit_of(worst: int) -> int:
-    """Cases of a bug's trial that took at most `worst` so far."""
-    return min(MOST, max(LEAST, int(FACTOR * worst)))
+def limit_of(bug: Known) -> int:
+    """Cases of a bug's trial: the most where its worst comes from a few trials only."""
+    return MOST if bug.trials < ENOUGH else min(MOST, max(LEAST, int(FACTOR * bug.worst)))
 
 
 def lost(of: Board, known: Mapping[str, object]) -> tuple[list[str], list[str]]:

@@ -99,10 +99,11 @@ def test_the_short_form_asks_for_what_the_committed_board_found(tmp_path):
     path = tmp_path / "score.json"
     path.write_text(to_json(board(WANTED, ENDED)))
     known, keys = quick.before(path)
-    assert known == {"sdpa!a": quick.Known(worst=9, seed=0), "sdpa!b": quick.Known(worst=101, seed=1)}
+    assert known == {"sdpa!a": quick.Known(9, seed=0, trials=3), "sdpa!b": quick.Known(101, seed=1, trials=3)}
     wanted = quick.quick(WANTED, known, keys)
     assert wanted.limits == {"sdpa!a": 18, "sdpa!b": quick.MOST} and wanted.seeds == 1 and not wanted.peer_seeds
     assert wanted.starts == {"sdpa!a": 0, "sdpa!b": 1}  # which took fewest cases
+    assert quick.limit_of(quick.Known(1, seed=0, trials=2)) == quick.MOST
     assert quick.before(tmp_path / "none.json")[0] == {}
 
 
