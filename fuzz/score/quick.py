@@ -2,8 +2,8 @@
 
 Each bug gets one trial, from the seed that took fewest cases, with the kernels of the committed scoreboard: while the
 generator stays as it is, that many cases find it again, and a bug takes a second or two. The trial may have as many
-cases as FACTOR times the bug's worst so far, at least LEAST, and MOST where fewer than ENOUGH trials tell: a generator or an oracle that got worse shows, one that is
-only different takes longer.
+cases as FACTOR times the bug's worst so far, at least LEAST, and MOST where fewer than ENOUGH trials tell: a generator
+or an oracle that got worse shows, one that is only different takes longer.
 """
 
 from __future__ import annotations
