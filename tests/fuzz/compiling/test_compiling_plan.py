@@ -45,7 +45,8 @@ class _Passed:
 def test_a_share_of_a_larger_session_is_planned_for_the_targets_that_compile() -> None:
     planned = plan(settings(targets=(), cases=90), "sm_80")
     assert set(planned.cases) == {"fake.compiled", *(name for name in planned.cases if name.startswith("blocksparse"))}
-    assert all(build.arch == "sm_80" for build in planned.builds)
+    # The emulated GPU runs kernels of warpgroups beside those of another arch.
+    assert {build.arch for build in planned.builds if "wgmma" not in build.options} == {"sm_80"}
 
 
 def test_compile_prepares_a_session_that_then_compiles_nothing(
