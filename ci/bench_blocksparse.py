@@ -196,7 +196,7 @@ def build_ahead(entries: list[Entry], jobs: int) -> threading.Thread:
 
 def variants(entries: list[Entry], arch: str) -> list[Any]:
     """The kernels that the entries need, each once, in the order of the entries."""
-    from kernels.blocksparse.variant import Variant, forward_products, padded_dim
+    from kernels.blocksparse.variant import Variant, backward_products, forward_products, padded_dim
 
     kinds = {"causal": "band", "window": "band", "documents": "intervals"}
     found: dict[Variant, None] = {}
@@ -209,14 +209,18 @@ def variants(entries: list[Entry], arch: str) -> list[Any]:
         for direction, tiles, tuning in wanted:
             options = tuple(sorted((name, value) for name, value in tuning.items() if name != "pairs"))
             ordered = (True, False) if direction == "backward" and entry.kind != "tune" else (False,)
-            for deterministic in ordered:
-                found[Variant(direction, "bfloat16", dim, *tiles, mask, deterministic, tuning=options)] = None
+            if direction == "forward":
+                found[Variant(direction, "bfloat16", dim, *tiles, mask, tuning=options)] = None
             if direction == "forward" and entry.kind != "tune":
                 fastest = forward_products(arch, tiles[0])
                 found[Variant(direction, "bfloat16", dim, *tiles, mask, products=fastest)] = None
             if direction == "backward":
+                fastest = backward_products("wgmma" if arch == "sm_90a" else "mma", tiles[1], dim)
+                products = "mma" if entry.kind == "tune" else fastest
+                for det in ordered:
+                    found[Variant(direction, "bfloat16", dim, *tiles, mask, det, False, products, options)] = None
                 found[Variant("preprocess", "bfloat16", dim, tile_m=tiles[0])] = None
-                found[Variant("postprocess", "bfloat16", dim, *tiles, tuning=options)] = None
+                found[Variant("postprocess", "bfloat16", dim, *tiles, products=products, tuning=options)] = None
     return list(found)
 
 

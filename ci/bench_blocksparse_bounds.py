@@ -28,7 +28,7 @@ from kernels.blocksparse.launch import mask_kind
 from kernels.blocksparse.launcher import arch_of
 from kernels.blocksparse.lists import BlockSparse
 from kernels.blocksparse.tuning import forward_tuning
-from kernels.blocksparse.variant import Variant, forward_products, padded_dim
+from kernels.blocksparse.variant import Variant, backward_products, forward_products, padded_dim
 
 # Peak rates of an H100 SXM: NVIDIA's datasheet (dense bf16, HBM3), CUDA's boost clock where torch cannot say.
 FLOPS, BYTES, MULTIPROCESSORS, CLOCK = 989e12, 3.35e12, 132, 1.755e9
@@ -122,8 +122,12 @@ def machine(device: str) -> tuple[int, float]:
 def variant_of(entry: Any, direction: str, blocks: BlockSparse) -> Variant:
     """The kernel that was measured."""
     dim, mask = padded_dim(entry.dim), mask_kind(blocks.mask)
-    on_gpu = direction == "forward" and entry.device == "cuda"
-    products = forward_products(arch_of(torch.device("cuda", 0)), blocks.tile_m) if on_gpu else "mma"
+    products = "mma"
+    if entry.device == "cuda":
+        arch = arch_of(torch.device("cuda", 0))
+        products = forward_products(arch, blocks.tile_m)
+        if direction == "backward":
+            products = backward_products("wgmma" if arch == "sm_90a" else "mma", blocks.tile_n, dim)
     return Variant(direction, "bfloat16", dim, blocks.tile_m, blocks.tile_n, mask, products=products)
 
 
@@ -153,4 +157,6 @@ def shared_bytes(variant: Variant, direction: str) -> int:
         (n, dim, m, tiling.warps_dkv),  # dK
         (m, dim, n, tiling.warps_dq),  # dQ
     )
-    return sum(2 * WARPS * (a // p + b // q) * k for a, b, k, (p, q) in products) * tiling.steps
+    together = 4 if tiling.wgmma else 1  # warps whose rows are one operand
+    readers = WARPS // together
+    return sum(2 * readers * (a * together // p + b // q) * k for a, b, k, (p, q) in products) * tiling.steps

@@ -235,8 +235,9 @@ def tune(entry: Entry, lock: Path, emit: Emit) -> None:
                 )  # fmt: skip
             else:
                 launch_backward.backward(
-                    dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, scale=scale, tuning=options, pairs=pairs
-                )
+                    dq, dk, dv, q, k, v, o, lse, do, sequences, blocks,
+                    scale=scale, tuning=options, pairs=pairs, products="mma",
+                )  # fmt: skip
 
         found = {"direction": f"tune {direction}", "mask": entry.mask, "tokens": entry.tokens, "dim": entry.dim}
         found |= {"tiles": tiles, "tuning": tuning}

@@ -85,7 +85,8 @@ def forward(
 
 
 def backward_pass(
-    dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, *, grad_lse, scale, softcap, deterministic, seams, host=None
+    dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, *, grad_lse, scale, softcap, deterministic, seams, host=None,
+    products=None,
 ):  # fmt: skip
     """lse_gradient.backward_pass."""
     assert blocks.backward is not None

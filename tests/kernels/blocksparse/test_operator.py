@@ -114,7 +114,7 @@ def test_opcheck(name, deterministic):
     arguments = (q, k, v, lengths, lists, numbers, 0.25, 0.0, deterministic, "")
     torch.library.opcheck(ops.block_sparse_forward, (*arguments, "mma"))
     out, lse = ops.block_sparse_forward(*arguments, "mma")
-    arguments = (torch.ones_like(out), None, q, k, v, out.detach(), lse.detach(), *arguments[3:])
+    arguments = (torch.ones_like(out), None, q, k, v, out.detach(), lse.detach(), *arguments[3:], "mma")
     torch.library.opcheck(ops.block_sparse_backward, tuple(x.detach() if torch.is_tensor(x) else x for x in arguments))
 
 
