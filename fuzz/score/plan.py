@@ -94,11 +94,13 @@ def _builds(case: Case, target: Target) -> tuple[Build, ...]:
 
 
 def _values(builds: tuple[Build, ...]) -> set[tuple[str, str]]:
-    """The values of the kernels' options."""
+    """The values of the kernels' options, each with the kind of kernel that has it: tiles of the forward pass say
+    nothing of those of the backward pass."""
     return set(_pairs(builds))
 
 
 def _pairs(builds: tuple[Build, ...]) -> Iterator[tuple[str, str]]:
     for build in builds:
-        for name, value in json.loads(build.options).items():
-            yield f"{name}", str(value)
+        options = json.loads(build.options)
+        for name, value in options.items():
+            yield f"{options.get('kind')}.{name}", str(value)
