@@ -37,21 +37,21 @@ def random_bits(seed: int, stream: str, count: int, device: torch.device | str) 
 
 
 def normal(seed: int, stream: str, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
-    """float32 of `shape`: approximately normal, mean 0, variance 1."""
-    return normals(seed, {stream: shape}, device)[stream]
+    """float32 of `shape`: approximately normal, mean 0, variance 1. The definition, which scripts take along."""
+    total = _sums(_mixed(_counters(seed, stream, math.prod(shape), device)))
+    return total.sub_(131070).to(torch.float32).mul_(_UNIT).view(shape)
 
 
 def normals(seed: int, shapes: dict[str, tuple[int, ...]], device: torch.device | str) -> dict[str, Tensor]:
     """`normal` of several streams in one pass: small cases cost what their launches cost."""
     counts = [math.prod(shape) for shape in shapes.values()]
-    starts = [_start(seed, stream) for stream in shapes]
     if torch.device(device).type == "cpu":
-        total = torch.from_numpy(_sums_here(starts, counts))
+        total = torch.from_numpy(_sums_here([_start(seed, stream) for stream in shapes], counts))
     else:
-        each = (torch.arange(start, start + n, device=device) for start, n in zip(starts, counts, strict=True))
+        each = (_counters(seed, stream, count, device) for stream, count in zip(shapes, counts, strict=True))
         total = _sums(_mixed(torch.cat(list(each))))
-    whole = total.sub_(131070).to(torch.float32).mul_(_UNIT).split(counts)
-    return {stream: part.view(shape) for (stream, shape), part in zip(shapes.items(), whole, strict=True)}
+    parts = total.sub_(131070).to(torch.float32).mul_(_UNIT).split(counts)
+    return {stream: part.view(shape) for (stream, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 def _start(seed: int, stream: str) -> int:

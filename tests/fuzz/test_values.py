@@ -84,6 +84,12 @@ def test_shapes_and_names():
     assert list(make_values(case(backward=False), "cpu")) == ["q", "k", "v"]
 
 
+def test_several_streams_at_once_have_the_bits_of_each_alone():
+    shapes = {"q": (3, 5, 7), "v": (2, 1000), "do": (1,)}
+    at_once = values.normals(12, shapes, "cpu")
+    assert all(torch.equal(at_once[name], normal(12, name, shape, "cpu")) for name, shape in shapes.items())
+
+
 def test_normal_has_the_moments_of_a_normal():
     x = normal(1, "q", (1 << 18,), "cpu").double()
     assert abs(x.mean()) < 0.01 and abs(x.var() - 1) < 0.01 and x.abs().max() < 3.47

@@ -30,7 +30,7 @@ SHOWN: dict[str, tuple[Case, set[str]]] = {
     "group_updates_lost": (_of(heads=(4, 2)), {"dk wrong"}),
     "group_sums_rounded": (
         _of(70, 32, heads=(4, 1), dtype="bfloat16", inputs=Inputs(distribution="uniform_pow2")),
-        {"dk wrong"},
+        {"dv wrong"},
     ),
     "row_state_tail_unwritten": (_of(), {"dk nan", "dv nan"}),
     "row_state_of_kv_heads": (_of(heads=(4, 2)), {"dq nan"}),
