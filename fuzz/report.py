@@ -37,14 +37,11 @@ class Tally:
         """done, cases/s, findings, hangs, time left."""
         done, spent = len(self.records), time.monotonic() - self.began
         rate = done / spent if spent > 0 else 0.0
-        left = (self.planned - done) / rate if rate > 0 else 0.0
+        left = f"{_time((self.planned - done) / rate)} left" if rate > 0 else "no case has ended yet"
         new = sum(record.status == "new" for record in self.records)
         hangs = sum(record.outcome == "hang" for record in self.records)
         bar = "█" * (20 * done // max(self.planned, 1))
-        return (
-            f"attnfuzz [{bar:<20}] {done}/{self.planned} cases · {rate:.1f}/s · {new} new findings · {hangs} hangs · "
-            f"{_time(left)} left"
-        )
+        return f"attnfuzz [{bar:<20}] {done}/{self.planned} cases · {rate:.1f}/s · {new} new findings · {hangs} hangs · {left}"
 
 
 class Progress:
