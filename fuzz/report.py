@@ -41,7 +41,8 @@ class Tally:
         new = sum(record.status == "new" for record in self.records)
         hangs = sum(record.outcome == "hang" for record in self.records)
         bar = "█" * (20 * done // max(self.planned, 1))
-        return f"attnfuzz [{bar:<20}] {done}/{self.planned} cases · {rate:.1f}/s · {new} new findings · {hangs} hangs · {left}"
+        cases = f"attnfuzz [{bar:<20}] {done}/{self.planned} cases"
+        return f"{cases} · {rate:.1f}/s · {new} new findings · {hangs} hangs · {left}"
 
 
 class Progress:

@@ -59,6 +59,7 @@ def test_a_failing_case_shows_numbers_place_and_evidence() -> None:
 
 def test_the_progress_line_counts() -> None:
     tally = Tally(4)
+    assert "0/4 cases" in tally.line() and "left" not in tally.line()  # nothing is known of the rate yet
     tally.add([_record("pass"), _record("hang", "new")])
     line = tally.line()
     assert "2/4 cases" in line and "1 new findings" in line and "1 hangs" in line and "left" in line
