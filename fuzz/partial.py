@@ -126,23 +126,31 @@ def _rows_written(problem: Problem, answers: Answers) -> list[Rows]:
         row, length = int(run[0]), problem.len_q
         batch, head = row // length // problem.heads_q, row // length % problem.heads_q
         first, last = row % length, int(run[-1]) % length
-        found.append(_seen(problem, batch, head, first - (first == 1), last + 1))
+        found.append(seen(problem, batch, head, first - (first == 1), last + 1))
     return found
 
 
-def _seen(problem: Problem, batch: int, head: int, first: int, stop: int) -> Rows:
-    """Asks the mask which keys the rows see. It is a window (the targets' rules say so): what the first and the last
-    row see holds what those between them see."""
+def seen(problem: Problem, batch: int, head: int, first: int, stop: int) -> Rows:
+    """Asks the mask which keys the rows see. It is a window (the targets' rules say so): what the first and the last of
+    the rows that see anything see holds what those between them see."""
 
     def kept(rows: Tensor, begin: int, end: int) -> Tensor:
         cols = torch.arange(begin, end)[None, :]
         mask = keep(problem.mask, rows[:, None], cols, batch=batch, head=head, len_q=problem.len_q, len_k=problem.len_k)
         return mask.expand(rows.shape[0], end - begin)
 
-    columns = kept(torch.tensor([first, stop - 1]), 0, problem.len_k).any(0).nonzero()[:, 0]
-    if not columns.numel():
+    def ends(rows: range) -> tuple[int, int] | None:
+        """The first and the last key that the first of the rows with a key sees."""
+        for row in rows:
+            columns = kept(torch.tensor([row]), 0, problem.len_k)[0].nonzero()[:, 0]
+            if columns.numel():
+                return int(columns[0]), int(columns[-1])
+        return None
+
+    one, other = ends(range(first, stop)), ends(range(stop - 1, first - 1, -1))
+    if one is None or other is None:
         return Rows(batch, head, first, stop, 0, 1, Tokens(("0",) * (stop - first)))
-    low, high = int(columns[0]), int(columns[-1]) + 1
+    low, high = min(one[0], other[0]), max(one[1], other[1]) + 1
     lines = kept(torch.arange(first, stop), low, high).int().tolist()
     return Rows(batch, head, first, stop, low, high, Tokens(tuple("".join("01"[x] for x in line) for line in lines)))
 

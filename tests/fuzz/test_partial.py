@@ -11,7 +11,7 @@ import torch
 
 from fuzz.case import Case, Inputs, Storage, from_json, to_json
 from fuzz.judge import execute
-from fuzz.partial import reserved
+from fuzz.partial import reserved, seen
 from fuzz.session import Lane, Settings, cases_of, explore, standing
 from fuzz.targets.blocksparse_devices import emulator_there
 from fuzz.targets.bundled_blocksparse import BundledBlockSparse
@@ -125,3 +125,14 @@ def test_a_session_begins_with_the_standing_cases() -> None:
         explore(lane, cases_of(target, wanted), seen.append, standing(lane, target))
         assert len(seen) == 5 and tuple(c for c in seen if "ctas" in c.variant) == expected
         assert tuple(seen[: len(expected)]) == expected
+
+
+def test_rows_that_see_nothing_do_not_hide_the_keys_of_their_neighbours() -> None:
+    """With fewer keys than queries the first rows see none; the row after them sees the first key."""
+    problem = Problem((131,), (128,), 1, 1, 64, 64, "float16", mask=Window(64, 0, "bottom_right"), backward=False)
+    rows = seen(problem, 0, 0, 0, 128)
+    assert (rows.key, rows.key_stop) == (0, 125)
+    assert [line.count("1") for line in rows.mask.rows[:5]] == [0, 0, 0, 1, 2]
+    assert rows.mask.rows[127].count("1") == 65
+    none = seen(problem, 0, 0, 0, 3)
+    assert all("1" not in line for line in none.mask.rows)
