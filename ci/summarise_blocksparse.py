@@ -24,7 +24,7 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
-from summarise_sessions import summary  # noqa: E402
+from summarise_sessions import publish, summary  # noqa: E402
 
 from fuzz.case import Case  # noqa: E402
 from fuzz.compiling import Cache  # noqa: E402
@@ -165,10 +165,7 @@ def main() -> None:
     ]
     if options.note:
         result["note"] = options.note
-    text = json.dumps(result, indent=2)
-    if options.out:
-        options.out.write_text(text + "\n")
-    print(text)
+    publish(result, options.out)
 
 
 if __name__ == "__main__":

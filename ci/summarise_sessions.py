@@ -48,6 +48,14 @@ def _busiest(by: dict[str, list[Record]]) -> float:
     return max(sum(r.seconds["total"] + r.seconds["draw"] for r in mine[1:]) for mine in by.values())
 
 
+def publish(result: dict[str, Any], out: Path | None) -> None:
+    """Prints a result as JSON, and writes it where a file is named."""
+    text = json.dumps(result, indent=2)
+    if out:
+        out.write_text(text + "\n")
+    print(text)
+
+
 def main() -> None:
     """Prints and writes the summaries."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -57,10 +65,7 @@ def main() -> None:
     machine = json.loads((options.folders[0] / "session.json").read_text())["machine"]
     machine.pop("command", None)
     result = {"machine": machine, "sessions": [summary(folder) for folder in options.folders]}
-    text = json.dumps(result, indent=2)
-    if options.out:
-        options.out.write_text(text + "\n")
-    print(text)
+    publish(result, options.out)
 
 
 if __name__ == "__main__":
