@@ -86,7 +86,11 @@ def _options(config) -> list[list[str]]:
     return [option.names() for group in config._parser._groups for option in group.options]
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"`?make ([a-z]+)", README + (ROOT / ".ci/run").read_text()))))
+MAKE = re.findall(r"`make ([a-z]+)", README) + re.findall(r"^step ([a-z]+)", (ROOT / ".ci/run").read_text(), re.M)
+MAKE += [command.split()[1] for command in COMMANDS if command.startswith("make ")]
+
+
+@pytest.mark.parametrize("target", sorted(set(MAKE)))
 def test_make_targets_that_are_named_exist(target):
     assert re.search(rf"^{target}:", MAKEFILE, re.M)
 
