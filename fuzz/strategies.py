@@ -7,20 +7,20 @@ place is mostly the least of every choice. `draw.sample` is made of such strateg
 cases were near-copies that ended in zeros, so draw by `choice` and `randint` alone.
 Long random material (token rows, block grids, intervals) comes from one drawn seed: Hypothesis's bytes are mostly zero.
 
-NOTE [focus]: a case uses a few of the target's options, often none, and each of those for certain; two in five masks
-are NATIVE's, or none where there is a bias. Kernels have paths of their own for just these, and one option too many
-leads around them: with each option left to chance, one case in thirteen reached a causal path, half of those with a few
-tokens, and hardly one in a hundred the gradient of a bias that is broadcast.
+NOTE [focus]: a case uses a few of the target's options, often none, and each of those for certain; half of the masks
+are native to the target (target.Native), and most of those beside a bias are none. Kernels have paths of their own for
+just these, and one option too many leads around them: with each option left to chance, one case in thirteen reached a
+causal path, half of those with a few tokens, and hardly one in a hundred the gradient of a bias that is broadcast.
 NOTE [budget]: what is spent on heads is not left for tokens. Half of the cases have few heads and long sequences, which
 several tiles in both directions need; the other half have many heads and sequences.
+NOTE [several]: with few heads × sequences to spend, heads drawn first leave one sequence. So ragged cases and
+half of those with a bias keep room for a second one. One in five ragged cases has a sequence that is empty.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
 
 from hypothesis import strategies as st
 from msgspec import structs
@@ -28,47 +28,14 @@ from msgspec import structs
 from fuzz.case import Case, Distribution, Inputs, Order, Storage
 from fuzz.crowds import draw_crowd
 from fuzz.exact_values import STYLES
+from fuzz.mask_strategies import LENGTHS, NATIVE, Draw, Sizes, draw_mask, one_in
 from fuzz.related import relations_for
 from fuzz.size import Size
-from fuzz.targets.target import Crowded, Partial, Support, Target, Tuned
-from oracles import masks as m
-from oracles.masks import Mask
+from fuzz.targets.target import Crowded, Native, Partial, Support, Target, Tuned
 from oracles.problem import Bias, Problem
 
-Draw: TypeAlias = random.Random  # one that Hypothesis controls: every call is a choice of its choice sequence
-
-LENGTHS = (
-    0,
-    1,
-    2,
-    3,
-    7,
-    15,
-    16,
-    17,
-    31,
-    32,
-    33,
-    63,
-    64,
-    65,
-    96,
-    97,
-    120,
-    127,
-    128,
-    129,
-    131,
-    191,
-    193,
-    251,
-    255,
-    256,
-    257,
-)
 LONG = (384, 509, 511, 512, 513, 521, 1021, 1023, 1024, 1025, 2048, 2049, 4096, 4099, 8192)
 DIMS = (64, 128, 16, 32, 96, 1, 8, 24, 40, 48, 72, 80, 100, 112, 160, 192, 256)
-TILES = (16, 32, 64, 128)
 SCALES = (1.0, 0.5, 0.1, 0.01, 2.0, -0.25, 0.0)
 EXACT_SCALES = (1.0, 0.25, 0.0625)  # powers of four: a root of them, put on Q and K, is exact too
 SOFTCAPS = (50.0, 30.0, 15.0, 1.0)
@@ -83,16 +50,13 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
     "constant",
     *STYLES,
 )
+FLOWING: tuple[Distribution, ...] = ("normal", "normal", "adversarial", "integers")  # no P near one-hot: dS is not 0
 INEXACT = tuple(name for name in DISTRIBUTIONS if name not in STYLES)
 ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
-WEIGHTS = {"causal": 2}
-NATIVE = ("full", "causal", "causal", "causal", "window")
-FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 4))  # KV heads, query heads for each
+FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 2), (2, 2), (1, 4))  # KV heads, query heads for each
 TWO_TILES = 90  # tokens on both sides; heads that leave pairs for fewer come less often
 PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
 CROWDED = 8  # one case in so many, where the target has crowds at all
-MAX_TOKEN_LENGTH = 130
-MAX_INTERVAL_LENGTH = 260
 
 
 SMALL = Size(1 << 15, 8, elements=1 << 19)
@@ -106,30 +70,23 @@ def cases(target: Target, size: Size = MEDIUM, repeats: int = 3) -> st.SearchStr
     within = size.within(target.session_size).within(replace(size, pairs=target.support.max_pairs))
 
     def one(draw: Draw) -> Case:
-        part = target.draw_part(draw, repeats) if isinstance(target, Partial) and _one_in(draw, PARTLY) else None
+        part = target.draw_part(draw, repeats) if isinstance(target, Partial) and one_in(draw, PARTLY) else None
         return part or _case(draw, target, within, repeats)
 
     return st.randoms(use_true_random=False).map(one)
-
-
-def _one_in(draw: Draw, n: int) -> bool:
-    """True about once in n draws; shrinks to False."""
-    return draw.randint(0, n - 1) == n - 1
-
-
-def _material(draw: Draw, count: int) -> bytes:
-    return random.Random(draw.randint(0, 2**32 - 1)).randbytes(count)
 
 
 def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     support = target.support
     layout = draw.choice(support.layouts)
     focus = _focus(draw, support)
-    tiles = target.crowd if isinstance(target, Crowded) and target.crowd and _one_in(draw, CROWDED) else 0
+    tiles = target.crowd if isinstance(target, Crowded) and target.crowd and one_in(draw, CROWDED) else 0
     long = draw.choice((True, False))  # NOTE [budget]
-    batch, heads_q, heads_kv = _few_heads(draw, support, size) if long else _heads(draw, support, size)
     ragged = "ragged" in focus or (layout == "packed" and draw.choice((True, False)))
-    if ragged and 2 * heads_q <= size.rows:
+    several = ragged or ("bias" in focus and draw.choice((True, False)))  # NOTE [several]
+    room = replace(size, rows=max(size.rows // 2, 1)) if several else size
+    batch, heads_q, heads_kv = _few_heads(draw, support, room) if long else _heads(draw, support, room)
+    if several and 2 * heads_q <= size.rows:
         batch = max(batch, 2)
     dim, dim_v = _dims(draw, support, "dim_v" in focus)
     longest = min(size.length, max(size.elements // (batch * heads_q * max(dim, dim_v)), 1))
@@ -137,8 +94,9 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     if tiles:
         crowd = draw_crowd(draw, tiles, gqa=support.gqa, ragged=ragged)
         heads_q, heads_kv, lengths_q, lengths_k = crowd.heads_q, crowd.heads_kv, crowd.lengths_q, crowd.lengths_k
-    len_q, len_k = max(lengths_q), max(lengths_k)
-    native = draw.choice((True, False, True, False, False))
+    sizes = Sizes(lengths_q, lengths_k, heads_q)
+    dtype = draw.choice(support.dtypes)
+    native = target.native_masks(dtype, dim) if isinstance(target, Native) else NATIVE
     problem = Problem(
         lengths_q=lengths_q,
         lengths_k=lengths_k,
@@ -146,15 +104,13 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
         heads_kv=heads_kv,
         dim=dim,
         dim_v=dim_v,
-        dtype=draw.choice(support.dtypes),
+        dtype=dtype,
         layout=layout,
-        mask=_native(draw, support.masks, len_q, len_k, "bias" in focus)
-        if native
-        else _mask(draw, support.masks, len_q, len_k, heads_q, len(lengths_q)),
+        mask=draw_mask(draw, support.masks, native, sizes, bias="bias" in focus),
         scale=draw.choice(SCALES) if "scale" in focus else None,
         softcap=draw.choice(SOFTCAPS) if "softcap" in focus else 0.0,
         bias=_bias(draw, support) if "bias" in focus else None,
-        backward=support.backward and not _one_in(draw, 10),
+        backward=support.backward and not one_in(draw, 10),
     )
     inputs = _inputs(draw, problem, focus)
     if inputs.distribution in STYLES and support.scale:
@@ -183,9 +139,9 @@ def _relations(target: Target, case: Case) -> tuple[str, ...]:
     the rest is they would double the choices of an example, and with them the number of its near-copies."""
     draw = random.Random(case.id)
     known = relations_for(target, case)
-    if not known or (target.device == "emulator" and not _one_in(draw, 4)):
+    if not known or (target.device == "emulator" and not one_in(draw, 4)):
         return ()
-    return tuple(draw.sample(known, min(2 if _one_in(draw, 4) else 1, len(known))))
+    return tuple(draw.sample(known, min(2 if one_in(draw, 4) else 1, len(known))))
 
 
 def _heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:
@@ -214,7 +170,7 @@ def _lengths(
     least = 0 if support.zero_lengths else 1
     if ragged and layout == "padded":
         longest = min(longest, int(each**0.5))
-    same = _one_in(draw, 3)  # self-attention: as many keys as queries
+    same = one_in(draw, 6 if ragged else 3)  # self-attention: as many keys as queries
     found_q, found_k = [], []
     for _ in range(batch if ragged else 1):
         most_q = int(each**0.5) if same else draw.choice((each, max(each // 64, 1), int(each**0.5)))
@@ -222,6 +178,10 @@ def _lengths(
         len_k = len_q if same else _length(draw, least, min(max(each // max(len_q, 1), 1), longest))
         found_q.append(len_q)
         found_k.append(len_k)
+    if len(found_q) > 1 and not least and one_in(draw, 5):
+        gone = draw.randint(0, len(found_q) - 1)
+        for lengths in draw.choice(((found_q,), (found_k,), (found_q, found_k))):
+            lengths[gone] = 0
     times = 1 if ragged else batch
     return tuple(found_q * times), tuple(found_k * times)
 
@@ -231,14 +191,14 @@ def _length(draw: Draw, least: int, most: int) -> int:
     most = max(least, most)
     known = [n for n in LENGTHS if max(least, 1) <= n <= most] or [most]
     long = [n for n in LONG if least <= n <= most] or known[-len(known) // 3 :]
-    kind = draw.randint(0, 23)
-    if kind < 8:
+    kind = draw.randint(0, 39)
+    if kind < 14:
         return draw.choice(long)
-    if kind < 16:
+    if kind < 27:
         return draw.choice(known)
-    if kind < 20:
+    if kind < 33:
         return draw.randint(max(least, most // 2), max(most, 1))
-    if kind < 22:
+    if kind < 37:
         return draw.randint(max(least, 1), max(most, 1))
     return least
 
@@ -249,12 +209,12 @@ def _dims(draw: Draw, support: Support, differ: bool) -> tuple[int, int]:
 
     def one() -> int:
         if support.dim_often < most:
-            if _one_in(draw, 16):
+            if one_in(draw, 16):
                 return draw.randint(support.dim_often // step + 1, most // step) * step
-            if _one_in(draw, 8):
+            if one_in(draw, 8):
                 return draw.randint(-(-least // step), support.dim_often // step) * step
             return draw.choice(known)
-        if _one_in(draw, 8):
+        if one_in(draw, 8):
             return draw.randint(-(-least // step), most // step) * step
         return draw.choice(known)
 
@@ -265,8 +225,8 @@ def _dims(draw: Draw, support: Support, differ: bool) -> tuple[int, int]:
 def _bias(draw: Draw, support: Support) -> Bias:
     flags = draw.randint(0, 15)
     batch, heads, rows, cols = (bool(flags >> i & 1) for i in range(4))
-    grad = support.bias_grad and not _one_in(draw, 5)
-    return Bias(batch, heads, rows, cols, "float32" if _one_in(draw, 8) else "input", grad)
+    grad = support.bias_grad and not one_in(draw, 5)
+    return Bias(batch, heads, rows, cols, "float32" if one_in(draw, 8) else "input", grad)
 
 
 def _inputs(draw: Draw, problem: Problem, focus: frozenset[str]) -> Inputs:
@@ -274,142 +234,17 @@ def _inputs(draw: Draw, problem: Problem, focus: frozenset[str]) -> Inputs:
     stores = {}
     if "strides" in focus:
         stores = {name: _storage(draw, problem.layout) for name in ("q", "k", "v", "do")}
-        if problem.backward and _one_in(draw, 6):
+        if problem.backward and one_in(draw, 6):
             stores["do"] = Storage("expanded")
     known = INEXACT if focus & {"scale", "softcap"} else DISTRIBUTIONS
     sums = problem.backward and problem.group > 1 and problem.dtype != "float32"
     if known is DISTRIBUTIONS and sums and draw.choice((True, False)):
         known = STYLES  # digits that a sum over a group's heads loses are within any budget
+    if "bias" in focus and draw.choice((True, False)):
+        known = FLOWING
     return Inputs(seed=draw.randint(0, 255), distribution=draw.choice(known), **stores)
 
 
 def _storage(draw: Draw, layout: str) -> Storage:
     order = draw.choice(ORDERS)
     return Storage(order, draw.choice((0, 0, 1, 8)), draw.choice((0, 0, 1, 8)))
-
-
-def _native(draw: Draw, allowed: frozenset[str] | None, len_q: int, len_k: int, bias: bool) -> Mask:
-    """A mask that kernels have a way of their own for, where it is allowed; with a bias often none."""
-    if bias and (allowed is None or "full" in allowed) and draw.choice((True, False)):
-        allowed = frozenset({"full"})
-    able = [kind for kind in NATIVE if allowed is None or kind in allowed]
-    return _LEAVES[draw.choice(able)](draw, len_q, len_k) if able else _mask(draw, allowed, len_q, len_k, 1, 1)
-
-
-def _mask(draw: Draw, allowed: frozenset[str] | None, len_q: int, len_k: int, heads: int, batch: int) -> Mask:
-    """A mask of the allowed kinds: a leaf, or leaves joined once or twice, or one per head or sequence."""
-
-    def can(kind: str) -> bool:
-        return allowed is None or kind in allowed
-
-    able = [kind for kind in _LEAVES if can(kind) and _fits(kind, len_q, len_k)] or ["full"]
-    leaves = [kind for kind in able for _ in range(WEIGHTS.get(kind, 1))]
-
-    def leaf() -> Mask:
-        return _LEAVES[draw.choice(leaves)](draw, len_q, len_k)
-
-    joins = [kind for kind in ("and", "or", "not") if can(kind)]
-    spread = [kind for kind, n in (("per_head", heads), ("per_batch", batch)) if can(kind) and n > 1]
-    shape = draw.randint(0, 9)
-    if shape < 4 or not (joins or spread):
-        return leaf()
-    if shape < 6 and joins:
-        return _JOINS[draw.choice(joins)](leaf)
-    if spread:
-        parts = tuple(leaf() for _ in range(2))
-        if len(spread) > 1 and draw.choice((True, False)):
-            return m.PerBatch((m.PerHead(parts), leaf()))
-        return m.PerHead(parts) if draw.choice(spread) == "per_head" else m.PerBatch(parts)
-    return leaf()
-
-
-_JOINS: dict[str, Callable[[Callable[[], Mask]], Mask]] = {
-    "and": lambda leaf: m.And((leaf(), leaf())),
-    "or": lambda leaf: m.Or((leaf(), leaf())),
-    "not": lambda leaf: m.Not(leaf()),
-}
-
-
-def _fits(kind: str, len_q: int, len_k: int) -> bool:
-    if kind == "tokens":
-        return 0 < len_q <= MAX_TOKEN_LENGTH and 0 < len_k <= MAX_TOKEN_LENGTH
-    if kind == "intervals":
-        return 0 < len_q <= MAX_INTERVAL_LENGTH and len_k > 0
-    return True
-
-
-def _align(draw: Draw, differ: bool) -> m.Align:
-    return draw.choice(("top_left", "bottom_right") if differ else ("top_left", "top_left", "bottom_right"))
-
-
-def _near(draw: Draw, length: int) -> int:
-    """A position in [0, length + 1], often a tile's edge."""
-    known = [n for n in LENGTHS if n <= length + 1]
-    return draw.choice(known) if draw.choice((False, True)) else draw.randint(0, length + 1)
-
-
-def _window(draw: Draw, len_q: int, len_k: int) -> Mask:
-    left = None if _one_in(draw, 6) else _near(draw, len_k)
-    right = None if _one_in(draw, 6) else draw.choice((0, 0, 1, 8, 63, 64))
-    return m.Window(left, right, _align(draw, len_q != len_k))
-
-
-def _documents(draw: Draw, len_q: int, len_k: int) -> Mask:
-    def bounds(length: int) -> tuple[int, ...]:
-        return tuple(sorted(_near(draw, length) for _ in range(draw.randint(1, 4))))
-
-    if len_q == len_k and not _one_in(draw, 6):
-        return m.Documents(bounds(len_q))
-    q = bounds(len_q)
-    return m.Documents(q, tuple(sorted(_near(draw, len_k) for _ in q)))
-
-
-def _intervals(draw: Draw, len_q: int, len_k: int) -> Mask:
-    material = _material(draw, 4 * len_q)
-    rows = []
-    for q in range(len_q):
-        a, b, c, d = (byte * (len_k + 1) // 256 for byte in material[4 * q : 4 * q + 4])
-        rows.append(tuple(pair for pair in ((min(a, b), max(a, b)), (min(c, d), max(c, d))) if pair[0] < pair[1]))
-    return m.Intervals(tuple(rows))
-
-
-def _blocks(draw: Draw, len_q: int, len_k: int) -> Mask:
-    tile_m, tile_n = draw.choice(TILES), draw.choice(TILES)
-    n_m, n_n = max(1, -(-len_q // tile_m)), max(1, -(-len_k // tile_n))
-    n_m, n_n = min(n_m, 32), min(n_n, 32)
-    letters = draw.choice(("..FM", ".F", "M.", "FM", ".....F", "...M"))
-    material = _material(draw, n_m * n_n)
-    cells = [letters[byte % len(letters)] for byte in material]
-    rows = ["".join(cells[i * n_n : (i + 1) * n_n]) for i in range(n_m)]
-    if _one_in(draw, 3):  # a tile row, or a tile column, without any block
-        gone = draw.randint(0, n_m - 1)
-        rows[gone] = "." * n_n
-    elif _one_in(draw, 3):
-        gone = draw.randint(0, n_n - 1)
-        rows = [row[:gone] + "." + row[gone + 1 :] for row in rows]
-    return m.Blocks(tile_m, tile_n, tuple(rows), draw.randint(0, 3))
-
-
-def _tokens(draw: Draw, len_q: int, len_k: int) -> Mask:
-    width = -(-len_k // 8)
-    material = _material(draw, len_q * width)
-    sparse = draw.choice((False, True))
-    rows = []
-    for q in range(len_q):
-        row = material[q * width : (q + 1) * width]
-        if sparse:
-            row = bytes(byte & (byte >> 3) for byte in row)
-        rows.append("".join(f"{byte:08b}" for byte in row)[:len_k])
-    return m.Tokens(tuple(rows))
-
-
-_LEAVES: dict[str, Callable[[Draw, int, int], Mask]] = {
-    "full": lambda draw, q, k: m.Full(),
-    "causal": lambda draw, q, k: m.Causal(_align(draw, q != k)),
-    "window": _window,
-    "prefix": lambda draw, q, k: m.Prefix(_near(draw, k)),
-    "documents": _documents,
-    "blocks": _blocks,
-    "intervals": _intervals,
-    "tokens": _tokens,
-}

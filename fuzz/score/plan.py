@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatch
 from functools import lru_cache
+from typing import TypeAlias
 
 from fuzz.case import Case
 from fuzz.compiling import Build
@@ -16,9 +17,10 @@ from fuzz.session import Lane, explore
 from fuzz.size import Size
 from fuzz.strategies import cases
 from fuzz.targets.registry import targets
-from fuzz.targets.target import Device, Target, refusal
+from fuzz.targets.target import Device, Partial, Target, refusal
 
 SIZE = Size(1 << 17, 4, 1 << 13, 1 << 19)  # where a target does not say what its sessions draw
+Values: TypeAlias = frozenset[tuple[str, str]]  # of options, by name
 SAMPLED = 300  # cases from which the kernels of a score are chosen
 
 
@@ -60,30 +62,45 @@ def within(case: Case, target: Target, allowed: frozenset[str] | None) -> bool:
 
 @lru_cache
 def kernels(name: str, device: Device, count: int, repeats: int, seed: int) -> frozenset[str] | None:
-    """Keys of at most `count` kernels of a good target; None where nothing is compiled ahead. Half of them together
-    differ in as much as possible, the others come as cases are drawn, so that no kind of case becomes rare."""
+    """Keys of at most `count` kernels of a good target; None where nothing is compiled ahead. They are chosen, one
+    case's after another's, so that the cases which need no others stay as mixed as all that are drawn: with each value
+    of the kernels' options in as large a share of them."""
     target = targets((), device)[name]
     if not isinstance(target, Compiled):
         return None
-    uses: Counter[tuple[Build, ...]] = Counter()
+    sample: list[tuple[frozenset[Build], Values]] = []
 
-    def count_one(case: Case) -> None:
-        if refusal(target, case) is None:
-            uses[tuple(sorted(_builds(case, target), key=lambda build: build.key))] += 1
+    def look(case: Case) -> None:
+        if refusal(target, case) is None and (builds := frozenset(_builds(case, target))):
+            sample.append((builds, _values(case, target, builds)))
 
-    explore(Lane(name, 0, SAMPLED, seed), cases(target, size_of(target), repeats), count_one)
-    chosen: set[Build] = set()
-    seen: set[tuple[str, str]] = set()
-    while uses:
-        if len(chosen) < count // 2:
-            best = max(uses, key=lambda builds: (len(_values(builds) - seen), uses[builds]))
-        else:
-            best = next(iter(uses))
-        del uses[best]
-        if len(chosen | set(best)) <= count:
-            chosen |= set(best)
-            seen |= _values(best)
-    return frozenset(build.key for build in chosen)
+    explore(Lane(name, 0, SAMPLED, seed), cases(target, size_of(target), repeats), look)
+    wanted = _shares(values for _, values in sample)
+    chosen: frozenset[Build] = frozenset()
+    while True:
+        able = [one for one, _ in sample if not one <= chosen and len(chosen | one) <= count]
+        if not able:
+            return frozenset(build.key for build in chosen)
+        far = []
+        for one in dict.fromkeys(able):
+            shares = _shares(values for needs, values in sample if needs <= chosen | one)
+            far.append((_distance(shares, wanted), sorted(build.key for build in one), one))
+        chosen |= min(far)[2]
+
+
+def _shares(sample: Iterable[Values]) -> dict[tuple[str, str], float]:
+    """Of each value, in how large a part of the cases it is."""
+    counts: Counter[tuple[str, str]] = Counter()
+    total = 0
+    for values in sample:
+        counts.update(values)
+        total += 1
+    return {value: n / total for value, n in counts.items()}
+
+
+def _distance(some: Mapping[tuple[str, str], float], wanted: Mapping[tuple[str, str], float]) -> float:
+    """How far some shares are from the wanted ones, as chi-squared is."""
+    return sum((share - some.get(value, 0.0)) ** 2 / share for value, share in wanted.items())
 
 
 def _builds(case: Case, target: Target) -> tuple[Build, ...]:
@@ -93,13 +110,14 @@ def _builds(case: Case, target: Target) -> tuple[Build, ...]:
     return target.builds(case, arch_without_gpu(target.device))
 
 
-def _values(builds: tuple[Build, ...]) -> set[tuple[str, str]]:
-    """The values of the kernels' options, each with the kind of kernel that has it: tiles of the forward pass say
-    nothing of those of the backward pass."""
-    return set(_pairs(builds))
+def _values(case: Case, target: Target, builds: Iterable[Build]) -> Values:
+    """The values of its kernels' options, each with the kind of kernel that has it: tiles of the forward pass say
+    nothing of those of the backward pass. And whether a part of it runs alone."""
+    part = isinstance(target, Partial) and bool(target.ctas_of(case))
+    return frozenset(_pairs(builds)) | {("part", str(part))}
 
 
-def _pairs(builds: tuple[Build, ...]) -> Iterator[tuple[str, str]]:
+def _pairs(builds: Iterable[Build]) -> Iterator[tuple[str, str]]:
     for build in builds:
         options = json.loads(build.options)
         for name, value in options.items():

@@ -1,8 +1,9 @@
 """Which kernels a session of `blocksparse` draws: tens for a thousand cases, though thousands could be compiled.
 
 A compile costs seconds, so dtype, head dim and softcap each bring one or two choices of tiles, mask and determinism
-with them, laid out so that every pair of choices occurs up to head dim 128. Larger dims have one kernel each: tiles of
-64 keys and bits. What costs no compile (layout of the lists, schedule; on the emulator the number of resident CTAs and
+with them, laid out so that every pair of choices occurs up to head dim 128; the mask kind that only some
+problems can have is drawn twice as often where it can be. Larger dims have one kernel each: tiles of 64 keys and bits.
+What costs no compile (layout of the lists, schedule; on the emulator the number of resident CTAs and
 the order of warps) varies freely.
 """
 
@@ -21,6 +22,7 @@ _SPECIAL = {
     ("bfloat16", 1): "intervals",
     ("bfloat16", 2): "band",
     ("bfloat16", 3): "band",
+    ("float16", 0): "band",
     ("float16", 1): "intervals",
     ("float16", 3): "band",
 }
@@ -46,6 +48,15 @@ def kernels_for(problem: Problem) -> list[dict[str, Any]]:
     return [first, _kernel(tile_m, tile_n, special, not ordered)]
 
 
+def native_masks(dtype: str, dim: int) -> tuple[str, ...]:
+    """What the other mask kind than bits can express, where there is one for these; causal and windows, open or not,
+    are one way."""
+    special = _SPECIAL.get((dtype, PADDED_DIMS.index(padded_dim(dim))))
+    if special == "band":
+        return ("full", "causal", "window", "window")
+    return ("full", "causal", "window", "documents", "per_head", "per_head", "per_batch")
+
+
 def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], ...]:
     """Everything that a session draws a case's variant from."""
     free: list[dict[str, Any]] = [
@@ -58,7 +69,8 @@ def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], .
             for i, choice in enumerate(free)
             for slots, warps in zip((1, 2, 3, 8), orders[i % 4 :] + orders[: i % 4], strict=True)
         ]
-    return tuple(kernel | choice for kernel, choice in product(_with_products(problem, emulated), free))
+    first, *special = _with_products(problem, emulated)
+    return tuple(kernel | choice for kernel, choice in product((first, *special, *special), free))
 
 
 def _with_products(problem: Problem, emulated: bool) -> list[dict[str, Any]]:

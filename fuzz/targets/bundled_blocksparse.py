@@ -48,7 +48,7 @@ from fuzz.targets.blocksparse_devices import (
     toolchain_there,
 )
 from fuzz.targets.blocksparse_foretold import as_metadata, shapes_of, visits_of
-from fuzz.targets.blocksparse_sessions import variants_for
+from fuzz.targets.blocksparse_sessions import native_masks, variants_for
 from fuzz.targets.blocksparse_text import blocksparse_text
 from fuzz.targets.target import Device, DeviceError, Execution, Rule, Support, Tensors
 from fuzz.verdict import Finding
@@ -59,7 +59,7 @@ from oracles import metadata, protocol
 from oracles.answers import Answers
 from oracles.metamorphic import Demand
 from oracles.numerics import FUSED
-from oracles.problem import Problem
+from oracles.problem import Dtype, Problem
 
 _SUPPORT = Support(
     dtypes=("bfloat16", "float16"),
@@ -134,6 +134,10 @@ class BundledBlockSparse(AutogradTarget):
     def variants_for(self, problem: Problem) -> tuple[dict[str, Any], ...]:
         """What a session draws from for a problem: few kernels, everything that costs no compile."""
         return variants_for(problem, emulated=self.device == "emulator")
+
+    def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
+        """See target.Native."""
+        return native_masks(dtype, dim)
 
     def builds(self, case: Case, arch: str) -> tuple[Build, ...]:
         """The kernels that a case launches, for `arch`; none where one of them does not fit it."""

@@ -151,6 +151,14 @@ class Tuned(Protocol):
 
 
 @runtime_checkable
+class Native(Protocol):
+    """A target whose kernels have ways of their own for other masks than most kernels have."""
+
+    def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
+        """Kinds of masks that sessions draw more often, each as often as it is named."""
+
+
+@runtime_checkable
 class Crowded(Protocol):
     """A target whose CTAs wait for one another: some cases of a session need more of them than are resident at once.
 
