@@ -68,8 +68,8 @@ class Sizes:
     def __init__(self, lengths_q: Sequence[int], lengths_k: Sequence[int], heads: int) -> None:
         self.len_q, self.len_k = max(lengths_q), max(lengths_k)
         self.heads, self.batch = heads, len(lengths_q)
-        self.differ = tuple(lengths_q) != tuple(lengths_k)
-        """Whether any sequence has another number of keys than of queries."""
+        self.shifts = {k - q for q, k in zip(lengths_q, lengths_k, strict=True)}
+        """What aligning at the bottom right moves a mask by, in each sequence."""
 
     @property
     def spread(self) -> tuple[str, ...]:
@@ -139,8 +139,11 @@ def _fits(kind: str, sizes: Sizes) -> bool:
     return True
 
 
-def _align(draw: Draw, differ: bool) -> m.Align:
-    return draw.choice(("top_left", "bottom_right") if differ else ("top_left", "top_left", "bottom_right"))
+def _align(draw: Draw, sizes: Sizes) -> m.Align:
+    """At the bottom right more often, the more it matters."""
+    if sizes.shifts == {0}:
+        return draw.choice(("top_left", "top_left", "bottom_right"))
+    return draw.choice(("top_left", "bottom_right") + ("bottom_right",) * (2 * (len(sizes.shifts) > 1)))
 
 
 def _near(draw: Draw, length: int) -> int:
@@ -153,7 +156,7 @@ def _window(draw: Draw, sizes: Sizes) -> Mask:
     sides = draw.choice(WINDOWS)
     left = None if sides == "to" else _near(draw, sizes.len_k)
     right = None if sides == "from" else draw.choice((0, 0, 1, 8, 63, 64))
-    return m.Window(left, right, _align(draw, sizes.differ))
+    return m.Window(left, right, _align(draw, sizes))
 
 
 def _documents(draw: Draw, sizes: Sizes) -> Mask:
@@ -212,7 +215,7 @@ def _tokens(draw: Draw, sizes: Sizes) -> Mask:
 
 _LEAVES: dict[str, Callable[[Draw, Sizes], Mask]] = {
     "full": lambda draw, sizes: m.Full(),
-    "causal": lambda draw, sizes: m.Causal(_align(draw, sizes.differ)),
+    "causal": lambda draw, sizes: m.Causal(_align(draw, sizes)),
     "window": _window,
     "prefix": lambda draw, sizes: m.Prefix(_near(draw, sizes.len_k)),
     "documents": _documents,

@@ -53,6 +53,10 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
 FLOWING: tuple[Distribution, ...] = ("normal", "normal", "adversarial", "integers")  # no P near one-hot: dS is not 0
 INEXACT = tuple(name for name in DISTRIBUTIONS if name not in STYLES)
 ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
+# Keys beside queries: self-attention, some more or fewer (a cache, a chunk), anything; for one length, for several.
+ALONE_AS = ("same", "same", "near", "any", "any", "any")
+PACKED_AS = ("same", "near", "near", "any", "any", "any")
+NEAR = (-65, -64, -17, -1, 1, 17, 64, 65)
 FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 2), (2, 2), (1, 4))  # KV heads, query heads for each
 TWO_TILES = 90  # tokens on both sides; heads that leave pairs for fewer come less often
 PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
@@ -170,12 +174,20 @@ def _lengths(
     least = 0 if support.zero_lengths else 1
     if ragged and layout == "padded":
         longest = min(longest, int(each**0.5))
-    same = one_in(draw, 6 if ragged else 3)  # self-attention: as many keys as queries
+    how = draw.choice(PACKED_AS if ragged else ALONE_AS)
     found_q, found_k = [], []
     for _ in range(batch if ragged else 1):
-        most_q = int(each**0.5) if same else draw.choice((each, max(each // 64, 1), int(each**0.5)))
+        square = int(each**0.5)
+        most_q = square if how != "any" else draw.choice((each, max(each // 64, 1), square))
         len_q = _length(draw, least, min(most_q, longest))
-        len_k = len_q if same else _length(draw, least, min(max(each // max(len_q, 1), 1), longest))
+        most_k = min(max(each // max(len_q, 1), 1), longest)
+        match how:
+            case "same":
+                len_k = len_q
+            case "near":
+                len_k = max(1, min(len_q + draw.choice(NEAR), most_k))
+            case _:
+                len_k = _length(draw, least, most_k)
         found_q.append(len_q)
         found_k.append(len_k)
     if len(found_q) > 1 and not least and one_in(draw, 5):
@@ -196,9 +208,9 @@ def _length(draw: Draw, least: int, most: int) -> int:
         return draw.choice(long)
     if kind < 27:
         return draw.choice(known)
-    if kind < 33:
+    if kind < 34:
         return draw.randint(max(least, most // 2), max(most, 1))
-    if kind < 37:
+    if kind < 38:
         return draw.randint(max(least, 1), max(most, 1))
     return least
 

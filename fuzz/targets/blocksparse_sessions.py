@@ -53,7 +53,7 @@ def native_masks(dtype: str, dim: int) -> tuple[str, ...]:
     are one way."""
     special = _SPECIAL.get((dtype, PADDED_DIMS.index(padded_dim(dim))))
     if special == "band":
-        return ("full", "causal", "window", "window")
+        return ("causal", "window", "window")
     return ("full", "causal", "window", "documents", "per_head", "per_head", "per_batch")
 
 
