@@ -95,7 +95,7 @@ def board(wanted: Settings, ended: Iterable[Ended]) -> Board:
         found=sum(bug.found > 0 for bug in ours),
         median=median(bug.median for bug in ours),
         worst=max(bug.worst for bug in ours),
-        missed=tuple(bug.name for bug in ours if not bug.found),
+        missed=tuple(bug.name for bug in ours if bug.trials and not bug.found),
         by={
             f"{generator}/{rule}": _counts(bugs, generator, rule) for generator in ("ours", "uniform") for rule in RULES
         },
@@ -113,7 +113,7 @@ def _machine() -> dict[str, Any]:
 
 def _bug(name: str, ones: Sequence[Ended]) -> Bug:
     errors = tuple(dict.fromkeys(one.error for one in ones if one.error))
-    ours = [one for one in ones if one.trial.generator == "ours" and not one.error]
+    ours = [one for one in ones if one.trial.generator == "ours" and _whole(one)]
     cases = [one.found.get(OURS, one.run + 1) for one in ours] or [0]
     hits = [one for one in ours if OURS in one.found]
     return Bug(
@@ -132,9 +132,14 @@ def _bug(name: str, ones: Sequence[Ended]) -> Bug:
     )
 
 
+def _whole(one: Ended) -> bool:
+    """Whether a trial says something of its bug: it ended by itself, or found the bug before its time was up."""
+    return not one.error and (not one.cut or OURS in one.found)
+
+
 def _seen(ones: Sequence[Ended]) -> Iterable[Seen]:
     for generator in GENERATORS:
-        trials = [one for one in ones if one.trial.generator == generator and not one.error]
+        trials = [one for one in ones if one.trial.generator == generator and _whole(one)]
         for rule in RULES:
             asked = [one for one in trials if rule == OURS or one.trial.peers]
             if asked:

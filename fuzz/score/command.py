@@ -8,13 +8,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Console
 
 from fuzz.score.settings import Settings
 
+if TYPE_CHECKING:
+    from fuzz.score.quick import Lost
+
+INTERRUPTED = 130  # what a shell makes of Ctrl-C
 SUMMARY = "how many planted bugs are found, after how many cases; beside other projects' acceptance rules"
 
 
@@ -33,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--keys", type=int, default=plain.keys, help=f"kernels of each target that may be compiled ({plain.keys})")
     add("--no-minimize", action="store_true", help="leave what is found as large as it was")
     add("--machine", type=int, default=0, metavar="N", help="so many machine-made bugs too (0)")
-    add("--seconds", type=float, default=0.0, help="begin no trial after so many seconds (no limit)")
+    add("--seconds", type=float, default=0.0, help="begin no case after so many seconds (no limit)")
     add("--jobs", default="auto", metavar="N", help="worker processes (auto: one per core, at most 16)")
     add("--seed", type=int, default=0, help="the first seed (0)")
     add("--device", choices=("host", "cuda"), default="host", help="where the kernels run (host)")
@@ -50,7 +54,7 @@ def score(options: argparse.Namespace, console: Console) -> int:
     from fuzz.score import quick
     from fuzz.score.board import board
     from fuzz.score.plan import bugs
-    from fuzz.score.run import run
+    from fuzz.score.run import ended, run
     from fuzz.score.show import show
 
     wanted = settings_of(options)
@@ -69,9 +73,14 @@ def score(options: argparse.Namespace, console: Console) -> int:
         raise ValueError(f"--picture: needs a name that ends in .svg, .png or .pdf, got {options.picture!r}")
     folder = _folder(options)
     jobs = auto_jobs() if options.jobs == "auto" else int(options.jobs)
-    with _progress() as line:
-        ended = run(wanted, folder, jobs, seconds, line)
-    made = board(wanted, ended)
+    stopped = False
+    try:
+        with _progress() as line:
+            run(wanted, folder, jobs, seconds, line)
+    except KeyboardInterrupt:
+        stopped = True
+        console.print("interrupted; go on with --resume", style="yellow", markup=False)
+    made = board(wanted, ended(folder))
     if options.machine:
         made = msgspec.structs.replace(made, machine_made=_machine_made(options, jobs, folder))
     show(made, console)
@@ -82,16 +91,22 @@ def score(options: argparse.Namespace, console: Console) -> int:
         from fuzz.score.picture import draw
 
         draw(made, Path(options.picture))
-    if not options.quick:
-        return 1 if made.missed else 0
-    missed, late = quick.lost(made, known)
-    for name in missed:
-        console.print(
-            f"not found any more: {name} (within {wanted.limits[name]} cases)", style="bold red", markup=False
-        )
-    if late:
-        console.print(f"no time for {len(late)} of {len(known)}: {', '.join(late)}", style="yellow", markup=False)
-    return 1 if missed else 0
+    if options.quick:
+        lost = quick.lost(made, known)
+        _show_lost(lost, wanted, len(known), seconds, console)
+        return INTERRUPTED if stopped else int(lost.bad)
+    return INTERRUPTED if stopped else int(bool(made.missed))
+
+
+def _show_lost(lost: Lost, wanted: Settings, known: int, seconds: float, console: Console) -> None:
+    for name in lost.missed:
+        text = f"not found any more: {name} (within {wanted.limits[name]} cases, from seed {wanted.starts[name]})"
+        console.print(text, style="bold red", markup=False, soft_wrap=True)
+    for name, why in lost.failed.items():
+        console.print(f"could not be looked for: {name}: {why}", style="bold red", markup=False, soft_wrap=True)
+    if lost.late:
+        text = f"not looked for, no time within {seconds:g} s: {len(lost.late)} of {known}: {', '.join(lost.late)}"
+        console.print(text, style="yellow", markup=False)
 
 
 def settings_of(options: argparse.Namespace) -> Settings:

@@ -33,7 +33,8 @@ def bugs(wanted: Settings) -> dict[str, Target]:
 def trials(wanted: Settings) -> list[Trial]:
     """All trials of a score: the first seed of every bug first, so that a score that is cut short says most."""
     found = []
-    names = sorted(bugs(wanted), key=lambda bug: wanted.limits.get(bug, 0))  # in the short form the longest ones last
+    order = {bug: at for at, bug in enumerate(wanted.first)}
+    names = sorted(bugs(wanted), key=lambda bug: order.get(bug, len(order)))
     for index in range(wanted.seeds):
         for bug in names:
             seed = wanted.starts.get(bug, wanted.seed) + index

@@ -1,14 +1,15 @@
 """The short form, for every change: what the committed scoreboard says was found has to be found again.
 
 Each bug gets one trial, from the seed that took fewest cases, with the kernels of the committed scoreboard: while the
-generator stays as it is, that many cases find it again, and a bug takes a second or two. The trial may have as many
-cases as FACTOR times the bug's worst so far, at least LEAST, and MOST where fewer than ENOUGH trials tell: a generator
-or an oracle that got worse shows, one that is only different takes longer.
+generator stays as it is, that many cases find it again, mostly one to five. The cheapest come first, by the seconds of
+that trial, until SECONDS have gone by; what had no time is told, and is no failure. A trial may have as many cases as
+FACTOR times the bug's worst so far, at least LEAST, and MOST where fewer than ENOUGH trials tell: a generator or an
+oracle that got worse shows, one that only draws other cases takes longer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -18,17 +19,18 @@ from fuzz.score.settings import Settings
 from fuzz.score.trial import OURS
 
 SCOREBOARD = Path(__file__).resolve().parents[2] / "ci" / "results" / "score_host.json"
-FACTOR, LEAST, MOST = 2.0, 15, 120
+FACTOR, LEAST, MOST = 3.0, 60, 200  # one change of the generator in a thousand trials goes beyond, by chance
 ENOUGH = 3
-SECONDS = 480.0  # a trial that has begun may take another minute and a half
+SECONDS = 400.0  # then no case begins; one that has begun may take another minute
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A bug that was found: after so many cases at worst, of so many trials; `seed` took fewest."""
+    """A bug that was found: after so many cases at worst, of so many trials; `seed` took fewest, in about `seconds`."""
 
     worst: int
     seed: int
     trials: int
+    seconds: float
 
 
 class Before(msgspec.Struct):
@@ -52,7 +54,9 @@ class Before(msgspec.Struct):
 
         name: str
         found: int
+        median: float
         worst: int
+        seconds_median: float
         seen: list[Seen]
 
         @property
@@ -60,7 +64,9 @@ class Before(msgspec.Struct):
             """What is kept of it."""
             ours = next(one for one in self.seen if (one.generator, one.rule) == ("ours", OURS))
             took = {seed: n for seed, n in zip(ours.seeds, ours.cases, strict=True) if n is not None}
-            return Known(self.worst, min(took, key=lambda seed: took[seed]), len(ours.cases))
+            seed = min(took, key=lambda seed: took[seed])
+            seconds = self.seconds_median / max(self.median, 1.0) * took[seed]
+            return Known(self.worst, seed, len(ours.cases), round(seconds, 2))
 
     bugs: list[Bug]
     settings: Asked
@@ -90,6 +96,7 @@ def quick(wanted: Settings, known: dict[str, Known], keys: int) -> Settings:
         keys=keys,
         limits={name: limit_of(bug) for name, bug in known.items()},
         starts={name: bug.seed for name, bug in known.items()},
+        first=tuple(sorted(known, key=lambda name: (known[name].seconds, name))),
     )
 
 
@@ -98,8 +105,27 @@ def limit_of(bug: Known) -> int:
     return MOST if bug.trials < ENOUGH else min(MOST, max(LEAST, int(FACTOR * bug.worst)))
 
 
-def lost(of: Board, known: Mapping[str, object]) -> tuple[list[str], list[str]]:
-    """Bugs that were found and now are not; bugs that were found and now were not looked for."""
-    now = {bug.name: bug for bug in of.bugs if bug.trials}
-    missed = [name for name in known if name in now and not now[name].found]
-    return missed, [name for name in known if name not in now]
+class Lost(msgspec.Struct, frozen=True):
+    """Of the bugs that were found: `missed` are not found any more, `failed` could not be looked for (by bug, why),
+    `late` had no time; only the last ones are no failure."""
+
+    missed: tuple[str, ...]
+    failed: dict[str, str]
+    late: tuple[str, ...]
+
+    @property
+    def bad(self) -> bool:
+        """Whether a change must not pass."""
+        return bool(self.missed or self.failed)
+
+
+def lost(of: Board, known: Iterable[str]) -> Lost:
+    """What became of the bugs that were found."""
+    now = {bug.name: bug for bug in of.bugs}
+    failed = {name: now[name].errors[0] for name in known if name in now and now[name].errors}
+    looked = {name for name, bug in now.items() if bug.trials and name not in failed}
+    return Lost(
+        missed=tuple(name for name in known if name in looked and not now[name].found),
+        failed=failed,
+        late=tuple(name for name in known if name not in looked and name not in failed),
+    )

@@ -33,13 +33,16 @@ def run(
 ) -> list[Ended]:
     """Runs what the folder has not yet, in `jobs` processes; returns everything that ended, in the folder at last.
 
-    seconds  no trial begins after so many (0: no limit)
-    Ctrl-C ends it with what is there. Raises ValueError where the folder holds a score of other settings.
+    seconds  no case begins after so many (0: no limit)
+    Ctrl-C leaves as KeyboardInterrupt, the trials that had ended in the folder; those under way are lost. Raises
+    ValueError where the folder holds a score of other settings.
     """
     _claim(folder, wanted)
     planned = trials(wanted)
     names = {trial.name: trial for trial in planned}
-    there = {one.trial.name for one in ended(folder) if names.get(one.trial.name) == one.trial and not one.error}
+    there = {
+        one.trial.name for one in ended(folder) if names.get(one.trial.name) == one.trial and not (one.error or one.cut)
+    }
     todo = [trial for trial in planned if trial.name not in there]
     if not todo:
         return ended(folder)
@@ -61,12 +64,15 @@ def run(
             for hand in hands:
                 hand.join(TICK / len(hands))
             if progress is not None:
-                progress(_line(ended(folder), len(planned), len(there), time.monotonic() - began))
+                spent = time.monotonic() - began
+                progress(_line(ended(folder), len(planned), len(there), spent, seconds - spent if seconds else None))
     except KeyboardInterrupt:
         for hand in hands:
             hand.join(5)
             hand.kill()
-    waiting.cancel_join_thread()
+        raise
+    finally:
+        waiting.cancel_join_thread()
     lost = [str(hand.exitcode) for hand in hands if hand.exitcode]
     if lost:
         print(f"attnfuzz: workers ended with exit code {', '.join(lost)}; go on with --resume", file=sys.stderr)
@@ -95,15 +101,19 @@ def _claim(folder: Path, wanted: Settings) -> None:
 def _work(wanted: Settings, path: Path, waiting: multiprocessing.Queue[Trial], ends: float | None) -> None:
     known = bugs(wanted)
     device = "cuda:0" if wanted.device == "cuda" else "host"
+
+    def late() -> bool:
+        return ends is not None and time.time() >= ends
+
     try:
         with Runner(device) as plain, Runner(device, execute=JUDGE) as watched, open(path, "ab", buffering=0) as file:
-            while ends is None or time.time() < ends:
+            while not late():
                 try:
                     trial = waiting.get(timeout=0.5)
                 except queue.Empty:
                     return
                 try:
-                    found = search(trial, known[trial.bug], wanted, plain.run, watched.run)
+                    found = search(trial, known[trial.bug], wanted, plain.run, watched.run, late)
                 except (RunnerError, HarnessError, ValueError) as error:
                     lines = str(error).strip().splitlines()
                     found = Ended(trial, 0, {}, 0.0, 0.0, error=f"{type(error).__name__}: {lines[-1] if lines else ''}")
@@ -113,14 +123,16 @@ def _work(wanted: Settings, path: Path, waiting: multiprocessing.Queue[Trial], e
         sys.exit(0)
 
 
-def _line(done: Sequence[Ended], planned: int, before: int, spent: float) -> str:
-    """done, bugs found, time left."""
-    ours = [one for one in done if one.trial.generator == "ours"]
+def _line(done: Sequence[Ended], planned: int, before: int, spent: float, most: float | None) -> str:
+    """done, bugs found, time left: as long as the others took, `most` seconds at most."""
+    ours = [one for one in done if one.trial.generator == "ours" and not (one.error or one.cut)]
     seen, known = {one.trial.bug for one in ours}, {one.trial.bug for one in ours if "ours" in one.found}
     now = len(done) - before
-    left = (planned - len(done)) * spent / now if now > 0 else 0.0
+    guesses = [(planned - len(done)) * spent / now] if now > 0 else []
+    guesses += [most] if most is not None else []
+    left = f" · {max(int(min(guesses)), 0) // 60}:{max(int(min(guesses)), 0) % 60:02d} left" if guesses else ""
     bar = "█" * (20 * len(done) // max(planned, 1))
     return (
         f"attnfuzz score [{bar:<20}] {len(done)}/{planned} trials · {len(known)} of {len(seen)} bugs found · "
-        f"{sum(one.run for one in done)} cases · {int(left) // 60}:{int(left) % 60:02d} left"
+        f"{sum(one.run for one in done)} cases{left}"
     )

@@ -20,7 +20,8 @@ class Settings(msgspec.Struct, frozen=True):
     keys        kernels of each target that a score may compile (each takes seconds): cases that need others are drawn
                 again
     minimize_runs  of the first trial that finds a bug; 0: none are minimised
-    limits, starts  fewer cases, and another first seed, for some bugs (the short form)
+    limits, starts, first  fewer cases, another first seed, for some bugs; in which order they are looked for, before
+                others (the short form)
     """
 
     pattern: str = "*"
@@ -36,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True):
     device: Place = "host"
     limits: dict[str, int] = {}
     starts: dict[str, int] = {}
+    first: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("seeds", "cases", "repeats", "keys"):

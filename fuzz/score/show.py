@@ -20,7 +20,7 @@ def show(of: Board, console: Console) -> None:
         highlight=False,
     )
     for bug in of.bugs:
-        if not bug.found:
+        if bug.trials and not bug.found:
             console.print(f"missed: {bug.name}", style="bold red", highlight=False, markup=False)
         for error in bug.errors:
             console.print(f"error: {bug.name}: {error}", style="red", highlight=False, markup=False)
@@ -41,7 +41,8 @@ def _bugs(of: Board) -> Table:
     made.add_column("tokens", justify="right", no_wrap=True)
     for name in ("uniform", *PEERS):
         made.add_column(_short(name), justify="right", no_wrap=True)
-    for bug in sorted(of.bugs, key=lambda bug: (bug.median, bug.worst, bug.name)):
+    looked = [bug for bug in of.bugs if bug.seen]  # the time may have been up before
+    for bug in sorted(looked, key=lambda bug: (bug.median, bug.worst, bug.name)):
         made.add_row(*_row(bug))
     made.caption = "s: median of the seconds, without compiling; tokens: of the smallest case; then: trials of others"
     made.caption_justify = "left"

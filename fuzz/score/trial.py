@@ -53,6 +53,7 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
     theirs    by rule: in how many of the cases it failed a kernel without the bug, of those in which it was asked
     asked     of a rule: in how many cases it was asked, until it found the bug
     error     why the trial could not be ended
+    cut       the time was up before the bug was found, or the cases were spent: it says nothing of the bug
     """
 
     trial: Trial
@@ -70,6 +71,7 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
     theirs: dict[str, int] = {}
     asked: dict[str, int] = {}
     error: str = ""
+    cut: bool = False
 
 
 def search(
@@ -78,13 +80,14 @@ def search(
     wanted: Settings,
     run: Callable[[Case], Verdict],
     watched: Callable[[Case], Verdict],
+    late: Callable[[], bool] = lambda: False,
 ) -> Ended:
     """Runs a trial. `run` is a Runner's; `watched` asks the peers' rules too (judging.py), which takes
-    about twice as long. Raises what they raise."""
+    about twice as long; no case begins once `late` says so. Raises what they raise."""
     clean = good(target, wanted.device)
     looked = _Looked(trial)
     for case in draw(trial, target, wanted):
-        if looked.done:
+        if looked.done or late():
             break
         now = watched if looked.run < trial.peers else run
         verdict = now(case if looked.hit is None else replace(case, repeats=1, relations=()))
@@ -108,6 +111,7 @@ def search(
         said=tuple(looked.said),
         theirs=looked.theirs,
         asked=looked.asked,
+        cut=not looked.done,
     )
 
 

@@ -10,9 +10,11 @@ from fuzz.case import to_json
 from fuzz.score import quick
 from fuzz.score.board import board, survival
 from fuzz.score.picture import draw
+from fuzz.score.plan import bugs, trials
 from fuzz.score.settings import Settings, Trial
 from fuzz.score.show import show
-from fuzz.score.trial import OURS, Ended
+from fuzz.score.trial import OURS, Ended, search
+from fuzz.verdict import Verdict
 
 WANTED = Settings(seeds=3, cases=100, peer_seeds=2, peer_cases=20)
 
@@ -99,17 +101,55 @@ def test_the_short_form_asks_for_what_the_committed_board_found(tmp_path):
     path = tmp_path / "score.json"
     path.write_text(to_json(board(WANTED, ENDED)))
     known, keys = quick.before(path)
-    assert known == {"sdpa!a": quick.Known(9, seed=0, trials=3), "sdpa!b": quick.Known(101, seed=1, trials=3)}
+    a, b = quick.Known(9, seed=0, trials=3, seconds=6.0), quick.Known(101, seed=1, trials=3, seconds=79.21)
+    assert known == {"sdpa!a": a, "sdpa!b": b}  # seconds of the trial with fewest cases, as those of all trials say
     wanted = quick.quick(WANTED, known, keys)
-    assert wanted.limits == {"sdpa!a": 18, "sdpa!b": quick.MOST} and wanted.seeds == 1 and not wanted.peer_seeds
+    assert wanted.limits == {"sdpa!a": quick.LEAST, "sdpa!b": quick.MOST}
+    assert wanted.seeds == 1 and not wanted.peer_seeds
     assert wanted.starts == {"sdpa!a": 0, "sdpa!b": 1}  # which took fewest cases
-    assert quick.limit_of(quick.Known(1, seed=0, trials=2)) == quick.MOST
+    assert quick.limit_of(quick.Known(1, seed=0, trials=2, seconds=1.0)) == quick.MOST
+    assert quick.limit_of(quick.Known(30, seed=0, trials=3, seconds=1.0)) == 90
     assert quick.before(tmp_path / "none.json")[0] == {}
 
 
-def test_what_is_not_found_again_is_lost_and_what_had_no_time_is_told():
-    known = {"sdpa!a": 9, "sdpa!c": 20, "sdpa!d": 4}
-    assert quick.lost(board(WANTED, ENDED), known) == (["sdpa!c"], ["sdpa!d"])
+def test_the_short_form_begins_with_what_takes_least_time():
+    seconds = {"sdpa!lse_in_log2": 4.0, "sdpa!tail_keys_not_masked": 3.0, "sdpa!falls_back": 9.0}
+    known = {name: quick.Known(1, seed=7, trials=1, seconds=n) for name, n in seconds.items()}
+    wanted = quick.quick(Settings(pattern="sdpa!*"), known, 8)
+    planned = trials(wanted)
+    assert [one.bug for one in planned[:3]] == ["sdpa!tail_keys_not_masked", "sdpa!lse_in_log2", "sdpa!falls_back"]
+    assert {one.seed for one in planned[:3]} == {7} and {one.seed for one in planned[3:]} == {0}
+
+
+def test_what_is_not_found_again_or_fails_is_lost_and_what_had_no_time_is_told_alone():
+    broken = Ended(Trial("sdpa!e", "ours", 0, 100), 0, {}, 0.0, 0.0, error="HarnessError: no")
+    cut = replace(one("sdpa!d", 0, None), cut=True)
+    lost = quick.lost(board(WANTED, [*ENDED, broken, cut]), ["sdpa!a", "sdpa!c", "sdpa!d", "sdpa!e", "sdpa!f"])
+    assert lost == quick.Lost(("sdpa!c",), {"sdpa!e": "HarnessError: no"}, ("sdpa!d", "sdpa!f")) and lost.bad
+    assert quick.lost(board(WANTED, [*ENDED, cut]), ["sdpa!a", "sdpa!d"]) == quick.Lost((), {}, ("sdpa!d",))
+    assert not quick.lost(board(WANTED, [*ENDED, cut]), ["sdpa!a", "sdpa!d"]).bad
+
+
+def test_a_trial_that_was_cut_counts_only_where_it_found_its_bug(capsys):
+    cut = [replace(one("sdpa!d", 0, None), cut=True), replace(one("sdpa!a", 3, 4), cut=True)]
+    made = board(WANTED, [*ENDED, *cut])
+    assert made.planted == 3 and made.missed == ("sdpa!c",) and made.bugs[0].trials == 4
+    show(made, Console(width=200))
+    assert "sdpa!d" not in capsys.readouterr().out
+
+
+def test_no_case_begins_once_the_time_is_up():
+    name = "sdpa!tail_keys_not_masked"
+    target, passed = bugs(Settings(pattern=name))[name], []
+
+    def run(case):
+        passed.append(case)
+        return Verdict(case.id, "pass")
+
+    found = search(Trial(name, "ours", 0, 50), target, WANTED, run, run, lambda: len(passed) >= 3)
+    assert found.run == 3 == len(passed) and found.cut
+    whole = search(Trial(name, "ours", 0, 5), target, WANTED, run, run)
+    assert whole.run == 5 and not whole.cut
 
 
 def test_a_damaged_scoreboard_is_named(tmp_path):

@@ -61,3 +61,11 @@ def test_a_users_mistake_is_one_line(options, says, capsys):
     assert main(["score", *options]) == 2
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1
+
+
+def test_when_its_time_is_up_a_score_ends_by_itself_and_a_resume_goes_on(tmp_path):
+    wanted = Settings(pattern="sdpa!falls_back", seeds=2, cases=25, peer_seeds=0, peer_cases=0, minimize_runs=0)
+    assert run(wanted, tmp_path, 1, seconds=0.001) == []
+    lines: list[str] = []
+    assert [one.found for one in run(wanted, tmp_path, 1, progress=lines.append)] == [{OURS: 1}] * 2
+    assert "2/2 trials · 1 of 1 bugs found · 2 cases" in lines[-1]
