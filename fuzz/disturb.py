@@ -6,8 +6,9 @@ on a GPU a matrix product on another stream, on a CPU a thread that keeps a core
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -32,21 +33,38 @@ def _load(device: torch.device):
     """Starts background work; returns the function that ends it."""
     if device.type == "cuda":
         return _cuda_load(device)
-    stop = threading.Event()
-    thread = threading.Thread(target=_burn, args=(stop,), daemon=True)
-    thread.start()
-
-    def end() -> None:
-        stop.set()
-        thread.join()
-
-    return end
+    return _company().burn()
 
 
-def _burn(stop: threading.Event) -> None:
-    a = torch.ones(128, 128)  # so long that this thread hardly ever holds the GIL, so short that its end is soon there
-    while not stop.is_set():
-        a @ a
+class _Company:
+    """A thread that keeps a core busy now and then. It is started once and waits in between: to start one for a run
+    and to wait for its end would take as long as a small case's kernel does."""
+
+    def __init__(self) -> None:
+        self._wanted = threading.Event()
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def burn(self) -> Callable[[], None]:
+        """From now on, until what is returned is called."""
+        self._wanted.set()
+        return self._wanted.clear
+
+    def _work(self) -> None:
+        a = torch.ones(128, 128)  # so long that this thread hardly ever holds the GIL, so short that it soon ends
+        while True:
+            self._wanted.wait()
+            a @ a
+
+
+@functools.cache
+def _company() -> _Company:
+    return _Company()
+
+
+def ready(device: torch.device) -> None:
+    """Starts what `disturbed` needs, so that it is there before a case's resources are counted."""
+    if device.type == "cpu":
+        _company()
 
 
 _streams: dict[torch.device, tuple[torch.cuda.Stream, torch.Tensor]] = {}

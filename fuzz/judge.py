@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
+from fuzz import disturb
 from fuzz.arena import Arena, build
 from fuzz.case import Case
 from fuzz.conclude import conclude, proof_findings, shape_findings
@@ -46,6 +47,7 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
     clock = Clock(enter)
     where = torch.device(device or ("cuda" if target.device == "cuda" else "cpu"))
     keep_pages()
+    disturb.ready(where)
     refused = refusal(target, case)
     if refused is not None and refused.kind == "cannot":
         return Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")

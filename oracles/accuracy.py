@@ -25,6 +25,7 @@ from torch import Tensor
 from oracles.answers import Answers
 from oracles.budget import ELEMENT, Budget, Slot, groups
 from oracles.finding import Finding
+from oracles.looped import looped
 from oracles.numerics import CPU_FLASH, CUDNN, EAGER, EFFICIENT, EXACT, FLEX_EAGER, FUSED, Numerics
 from oracles.parts import ON_KEYS, padded_rows, rows_there
 from oracles.place import TILE, locate
@@ -101,6 +102,9 @@ def judge_with(budget: Budget, got: Answers) -> Judgement:
     all is well. Raises ValueError on a tensor that the reference lacks, or of another shape.
     """
     with torch.no_grad():
+        passed = _passed(budget, got)
+        if passed is not None:
+            return passed
         part, flat, z = budget.z(got)
         if not part.slots:
             return Judgement((), 0.0, {})
@@ -110,6 +114,42 @@ def judge_with(budget: Budget, got: Answers) -> Judgement:
         wrong = [(by_name[name].slot, w) for name, w in worst.items() if not w.ratio <= 1]
         findings = tuple(_finding(part, flat, z2, slot, w) for slot, w in wrong)
     return Judgement(findings, max(w.ratio for w in worst.values()), worst)
+
+
+def _passed(budget: Budget, got: Answers) -> Judgement | None:
+    """The judgement of padded answers on a CPU where nothing is wrong, in one pass. None: to be looked at closely."""
+    problem = budget.problem
+    if not looped(budget.want) or budget.want.dtype != torch.float64 or problem.layout != "padded":
+        return None
+    given = budget.stored(got)
+    if not given:
+        return None
+    from oracles import loops
+
+    found, ratios = {}, np.empty(len(GRAINS))
+    low, want, sigma = (x.numpy() for x in (budget.low, budget.want, budget.sigma))
+    demanded = None if budget.demanded is None else budget.demanded.numpy()
+    reaches = None if budget.reaches is None else budget.reaches.numpy()
+    for slot, x in given:
+        part = slice(slot.start, slot.stop)
+        heads, rows = slot.shape[1:3]
+        exists = _there(budget, slot)
+        at = loops.worst(
+            x, low[part], want[part], sigma[part], _ALL if demanded is None else demanded[part],
+            _NOWHERE if reaches is None else reaches[part], heads, rows, slot.dim, TILE,
+            _EVERYWHERE if exists is None else exists.reshape(-1, rows), ELEMENT, HUGE, ratios,
+        )  # fmt: skip
+        if not ratios.max() <= 1:
+            return None
+        place = (at // (heads * rows), at // rows % heads, at % rows)
+        found[slot.name] = Worst(dict(zip(GRAINS, ratios.tolist(), strict=True)), place)
+    worst = {name: found[name] for name, _ in got.items() if name in found}
+    return Judgement((), max(w.ratio for w in worst.values()), worst)
+
+
+_ALL = np.zeros(0, np.float32)
+_NOWHERE = np.zeros(0, np.bool_)
+_EVERYWHERE = np.zeros((0, 0))
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,13 @@ import math
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from oracles.answers import Answers
+from oracles.looped import looped
 from oracles.parts import rows_there
 from oracles.problem import Problem
 from oracles.same_precision import Same, stored_as
@@ -53,6 +56,7 @@ class Budget:
     demanded  1, or 0 where nothing is demanded, as in padding or where the same-precision run overflowed, fp32; None:
               all is
     reaches   bool: rounding may take a value out of float16, so that an infinity of its sign is right; None: nowhere
+    both      what low and sigma are halves of
     padding   whether what lies past a sequence's end is judged too
 
     Comparisons are made with floats as their results where that can be: those with bools are several times slower on a
@@ -68,6 +72,7 @@ class Budget:
     sigma: Tensor
     demanded: Tensor | None
     reaches: Tensor | None
+    both: Tensor
 
     @staticmethod
     def of(problem: Problem, reference: Answers, same: Same, *, padding: bool = False) -> Budget:
@@ -76,7 +81,7 @@ class Budget:
         slots = _slots(problem, shapes)
         if not slots:
             none = torch.zeros(0, device=reference.o.device)
-            return Budget(problem, padding, shapes, (), none, none, none, None, None)
+            return Budget(problem, padding, shapes, (), none, none, none, None, None, none)
         want, noise = _flat(slots, reference), _flat(slots, same.noise)
         runs = torch.cat([getattr(same.runs, s.name).flatten(1) for s in slots], 1)
         lows, sigmas = list[Tensor](), list[Tensor]()
@@ -84,11 +89,13 @@ class Budget:
             part = slice(group[0].start, group[-1].stop)
             lows.append(want[part].to(group[0].dtype).float())
             sigmas.append(_sigma(problem, group[0], want[part], runs[:, part], noise[part]))
-        low, sigma = torch.cat([*lows, *sigmas]).split(len(want))
+        both = torch.cat([*lows, *sigmas])
+        low, sigma = both.split(len(want))
         demanded = None if _all(sigma.amax() < torch.inf) else (sigma != torch.inf).float()
         if problem.layout == "padded" and not padding and problem.ragged:
             demanded = _without_padding(problem, slots, torch.ones_like(sigma) if demanded is None else demanded)
-        return Budget(problem, padding, shapes, slots, want, low, sigma, demanded, _reaches(slots, want, sigma))
+        reaches = _reaches(slots, want, sigma)
+        return Budget(problem, padding, shapes, slots, want, low, sigma, demanded, reaches, both)
 
     @property
     def reference(self) -> Answers:
@@ -98,8 +105,7 @@ class Budget:
 
     def sealed(self) -> Tensor:
         """Bitwise sums of what is compared with; stays on the device."""
-        both = torch.cat([self.low, self.sigma])
-        return torch.stack([_bits(x).sum(dtype=torch.int64) for x in (self.want, both)])
+        return torch.stack([x.view(_word(x)).sum(dtype=torch.int64) for x in (self.want, self.both)])
 
     def z(self, got: Answers) -> tuple[Budget, Tensor, Tensor]:
         """The budget of what is in `got`; `got` as it lies in there, flat; its error in units of sigma, fp32, 0 where
@@ -126,6 +132,14 @@ class Budget:
         z.view(torch.int32).bitwise_and_(wrong.int().neg_())  # no product: what is right may be 0 / 0 here
         return budget, flat, z
 
+    def stored(self, got: Answers) -> list[tuple[Slot, NDArray[np.float32]]] | None:
+        """What is in `got`, flat and as fp32, with its slot; on a CPU. None where it has not the dtypes asked for."""
+        there = self._there(got)
+        given = [getattr(got, s.name) for s in there]
+        if any(x.dtype != s.dtype for x, s in zip(given, there, strict=True)):
+            return None
+        return [(s, x.detach().float().contiguous().flatten().numpy()) for s, x in zip(there, given, strict=True)]
+
     def _there(self, got: Answers) -> tuple[Slot, ...]:
         for name, x in got.items():
             wanted = self.shapes.get(name)
@@ -148,8 +162,11 @@ class Budget:
                 return x[wanted[0].start : wanted[-1].stop] if wanted else x[:0]
             return torch.cat([x[s.start : s.stop] for s in wanted])
 
-        flats = (take(x) for x in (self.want, self.low, self.sigma, self.demanded, self.reaches))
-        return Budget(self.problem, self.padding, self.shapes, tuple(slots), *flats)  # type: ignore[arg-type]
+        want, low, sigma, demanded, reaches = map(take, (self.want, self.low, self.sigma, self.demanded, self.reaches))
+        assert want is not None and low is not None and sigma is not None
+        return Budget(
+            self.problem, self.padding, self.shapes, tuple(slots), want, low, sigma, demanded, reaches, self.both
+        )
 
     def _as_stored(self, given: list[Tensor]) -> tuple[Tensor, Tensor | None]:
         """`low` and `reaches` for answers of other dtypes than were asked for."""
@@ -184,6 +201,14 @@ def _flat(slots: tuple[Slot, ...], answers: Answers) -> Tensor:
 def _sigma(problem: Problem, slot: Slot, want: Tensor, runs: Tensor, noise: Tensor) -> Tensor:
     """Of neighbours of slot's kind: want and noise (elements,), runs (RUNS, elements)."""
     lse = slot.name == "lse"
+    if looped(want) and want.dtype == torch.float64:
+        from oracles import loops
+
+        found = torch.empty(want.shape)
+        exactly = problem.dtype == "float32" or lse
+        given = (x.numpy() for x in (want, runs, noise))
+        loops.sigma(*given, slot.dim, exactly, lse, 1 / HERE, found.numpy())
+        return found
     own = runs - (want if problem.dtype == "float32" or lse else want.float())
     own2 = (own * own).view(len(runs), -1, slot.dim)
     run2 = own2.mean(-1).amax(0).float()
@@ -224,5 +249,5 @@ def _all(holds: Tensor) -> bool:
     return not holds.is_cuda and bool(holds)
 
 
-def _bits(x: Tensor) -> Tensor:
-    return x.view(torch.int64 if x.element_size() == 8 else torch.int32)
+def _word(x: Tensor) -> torch.dtype:
+    return torch.int64 if x.numel() * x.element_size() % 8 == 0 else torch.int32

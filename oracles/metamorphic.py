@@ -107,7 +107,8 @@ def compare(
             return [_said(relation, finding) for finding in judged.findings]
     if changed:
         return [_bits_differ(relation, first, found, name) for name in changed]
-    rest = {name: getattr(found, name) for name in told if name not in exact}
+    # What has the first's values is as right as they are, and those were judged before.
+    rest = {name: getattr(found, name) for name in told if name not in exact and _changed_values(first, found, name)}
     if not rest:
         return []
     judged = accuracy.judge_with(budget(), Answers(**({"o": first.o} | rest)))

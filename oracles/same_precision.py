@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 from oracles.answers import Answers
+from oracles.looped import looped
 from oracles.numerics import FUSED, Numerics
+from oracles.pairs import GradientUnits, ScoreUnits, Squares, of_gradients, of_scores, share
 from oracles.parts import Part, parts
 from oracles.problem import Problem, shapes
 from oracles.reference import no_tf32
@@ -30,8 +32,6 @@ PAIR_BYTES = 4 * 24
 CHUNK_BYTES = 256 << 20
 ROUND2 = 1 / 3  # variance of a rounding error that is uniform in [-u, u]
 BASE = 2.0**24  # variances are of errors in units of 1 / BASE: squares of fp32's roundoff are near 1, far from its ends
-ALIKE = 16  # power of how equal terms are: only nearly constant inputs count
-LEAST = 2.0**-30  # of P: smaller ones count as this much, since their squares leave fp32
 STEPS = (
     2  # a sum of n terms one by one: the mean square of its partial sums is n / 2 (random signs) or n / 3 (one sign)
 )
@@ -52,7 +52,9 @@ class _Units:
     u: float  # of the input dtype
     step: float  # its smallest subnormal
     dot: float  # of an fp32 sum
-    of: dict[str, Tensor]  # power of two near the largest |x| of q, k, v, do, bias: squares of x / of[x] stay in range
+    of: dict[
+        str, Tensor | float
+    ]  # power of two near the largest |x| of q, k, v, do, bias: squares of x / of[x] stay in range
 
     @staticmethod
     def make(problem: Problem, numerics: Numerics, tensors: dict[str, Tensor | None]) -> _Units:
@@ -68,17 +70,14 @@ class _Units:
         """Variance of an fp32 sum of that many terms, for partial sums of size 1."""
         return ROUND2 * (self.dot * BASE) ** 2 * (4 + terms / STEPS)
 
+    def equal(self, terms: int) -> float:
+        """Variance of a sum of so many equal terms, whose rounding errors are equal too, for a sum of 1."""
+        return (terms * self.dot * BASE / 4) ** 2
+
     def alike(self, terms: int, value2: Tensor, squares: Tensor) -> Tensor:
-        """Variance of a sum (value2 its square) whose terms and so their rounding errors are equal; 0 for a usual sum.
-
-        `squares` is the sum of the terms' squares: by Cauchy-Schwarz value2 <= terms * squares, equal for equal terms.
-        """
-        return value2 * self.share(terms, value2, squares) * (terms * self.dot * BASE / 4) ** 2
-
-    @staticmethod
-    def share(terms: int, value2: Tensor, squares: Tensor) -> Tensor:
-        """1 where the terms of a sum are equal, 0 where they are not nearly so."""
-        return (value2 / (terms * squares).clamp_min(1e-30)).clamp_max(1.0) ** ALIKE
+        """Variance of a sum (value2 its square) as far as its terms are equal; 0 for a usual sum. `squares` is the sum
+        of the terms' squares."""
+        return value2 * share(value2, terms * squares) * self.equal(terms)
 
 
 def same_precision(
@@ -124,14 +123,13 @@ def _noise(
 ) -> dict[str, Tensor]:
     """Standard deviations: variances out of their units, with the rounding of the result itself."""
     p, of = problem, units.of
-    size: dict[str, float | Tensor] = {"o": of["v"], "lse": 1.0}
+    size: dict[str, Tensor | float] = {"o": of["v"], "lse": 1.0}
     if "do" in of:
         both = of["v"] * of["do"]
         size |= {"dv": of["do"], "dq": abs(p.scale_value) * both * of["k"], "dbias": both}
         size["dk"] = both * of["q"] * (1.0 if numerics.scaled == "q" else abs(p.scale_value))
     found = {}
     for name, x in variance.items():
-        sigma = x.clamp_min(0).sqrt() * (size[name] / BASE)
         info = torch.finfo(stored_as(problem, name))
         times = 1.0
         if numerics.sums == "input" and name in ("dq", "dk", "dv"):
@@ -140,13 +138,34 @@ def _noise(
             times += p.group > 1
         terms = {"dq": p.len_k, "dk": p.len_q * p.group}.get(name, 0)  # o and dv have theirs in the variance
         steps = units.summed(terms) / BASE**2 if terms else 0.0
-        last = runs[name][0].abs() * math.sqrt(ROUND2 * times * (info.eps / 2) ** 2 + steps)
-        whole = torch.hypot(sigma, last)
-        if name == "lse":
-            found[name] = torch.where(last.isfinite(), whole, 0.0)
-        else:
-            found[name] = whole + torch.where(last == 0, 0.0, info.smallest_normal * info.eps / 2)
+        last = math.sqrt(ROUND2 * times * (info.eps / 2) ** 2 + steps)
+        least = info.smallest_normal * info.eps / 2
+        found[name] = _deviation(x, runs[name][0], size[name] / BASE, last, least, name == "lse")
     return found
+
+
+def _deviation(variance: Tensor, run: Tensor, unit: Tensor | float, last: float, least: float, lse: bool) -> Tensor:
+    """One tensor's standard deviation: its variance is in units of `unit` squared; a result of 1 is rounded with a
+    standard deviation of `last`, one that is not 0 by `least` at least; an LSE of -inf has none."""
+    if looped(run):
+        from oracles import loops
+
+        found = torch.empty(run.shape)
+        loops.noise(
+            variance.contiguous().flatten().numpy(),
+            run.contiguous().flatten().numpy(),
+            float(unit),
+            last,
+            least,
+            lse,
+            found.view(-1).numpy(),
+        )
+        return found
+    rounding = run.abs() * last
+    whole = torch.hypot(variance.clamp_min(0).sqrt() * unit, rounding)
+    if lse:
+        return torch.where(rounding.isfinite(), whole, 0.0)
+    return whole + torch.where(rounding == 0, 0.0, least)
 
 
 def _part(
@@ -223,12 +242,12 @@ class _Forward:
             return each.unflatten(-3, (-1, self.problem.group)).sum(-3)
         return self.fold(x).transpose(-2, -1) @ self.fold(y)
 
-    def products2(self, x: Tensor, y: Tensor) -> Tensor:
-        """Sum of the squared terms of every dot product of by_query(x, y); where fp32's roundings hardly matter,
-        estimated from the norms (twice the mean)."""
+    def products2(self, x: Tensor, y: Tensor, times: float = 1.0) -> Squares:
+        """Sum of the squared terms of every dot product of by_query(x, y), times a number; where fp32's roundings
+        hardly matter, estimated from the norms (twice the mean)."""
         if self.fine:
-            return self.by_query(x * x, y * y)
-        return _norm2(x)[..., None] * _per_query_head(_norm2(y), self.problem.group)[..., None, :] * (2 / x.shape[-1])
+            return Squares(times, self.by_query(x * x, y * y), None, None)
+        return Squares(times * (2 / x.shape[-1]), None, _norm2(x), _norm2(y))
 
     def fold(self, x: Tensor) -> Tensor:
         """(…, heads_q, rows, d) as (…, heads_kv, group * rows, d)."""
@@ -242,33 +261,30 @@ class _Forward:
         v2 = v1 * v1
         len_k = self.p.shape[-1]
         once = 1.0 if n.scaled == "q" else self.scale**2
-        raw2 = self.raw * self.raw
-        squares = self.products2(self.q, self.k) * once
-        sum2 = raw2 + squares  # of the partial sums of a score
-        least = self.p.clamp_min(LEAST)
-        self.p2 = (least if self.keep is None else torch.where(self.keep, least, 0.0)) ** 2
-        of_sum = units.summed(p.dim) + (units.kept("input") if n.scaled == "q" else 0.0)
-        rel2 = sum2 * of_sum
-        if self.fine:
-            self.alike2 = units.alike(p.dim, raw2, squares)
-            rel2 = rel2 + self.alike2
-        if self.chain is not None:
-            rel2 = rel2 * self.chain**2 + (n.tanh * BASE * p.softcap) ** 2
-        seen2 = self.below.clamp_min(-100.0) ** 2 + self.top.clamp(-1e15, 1e15) ** 2  # s and s - max are rounded
-        rel2 = rel2 + seen2 * (2 * units.summed(0) + 2 * units.kept(n.scores))
-        self.rel2 = rel2 + ROUND2 * (n.exp * BASE) ** 2
-        wide = self.p2 * self.rel2
+        own = units.summed(p.dim) + (units.kept("input") if n.scaled == "q" else 0.0)
+        single = ScoreUnits(
+            summed=own,
+            terms=p.dim,
+            alike=units.equal(p.dim) if self.fine else None,
+            bent=(n.tanh * BASE * p.softcap) ** 2,
+            shifted=2 * units.summed(0) + 2 * units.kept(n.scores),
+            exp=ROUND2 * (n.exp * BASE) ** 2,
+            step=_step(units, n.probs, p.dtype),
+        )
+        squares = self.products2(self.q, self.k, once)
+        found = self.of = of_scores(
+            self.raw, self.p, self.below, self.top, self.keep, self.chain, squares, p.group, single
+        )
         o1 = self.o[0] / units.of["v"]
-        both = self.by_key(wide, torch.cat([v2, v1], -1))
-        spread = both[..., : p.dim_v] - o1 * (2 * both[..., p.dim_v :] - o1 * wide.sum(-1, keepdim=True))
-        self.rounded_p2 = _with_step(self.p2, units, n.probs, p.dtype)
-        squares, o2 = self.by_key(self.rounded_p2, v2), o1 * o1
-        o = spread.clamp_min(0) + (units.kept(n.probs) + units.summed(len_k)) * squares + units.summed(len_k) * o2
-        lse = wide.sum(-1) + units.summed(len_k) + ROUND2 * (n.exp * BASE) ** 2
+        both = self.by_key(found.wide, torch.cat([v2, v1], -1))
+        spread = both[..., : p.dim_v] - o1 * (2 * both[..., p.dim_v :] - o1 * found.total[..., None])
+        v_squares, o2 = self.by_key(found.rounded, v2), o1 * o1
+        o = spread.clamp_min(0) + (units.kept(n.probs) + units.summed(len_k)) * v_squares + units.summed(len_k) * o2
+        lse = found.total + units.summed(len_k) + ROUND2 * (n.exp * BASE) ** 2
         if self.fine:
             one = torch.ones((), device=o.device)
-            self.total_alike2 = units.alike(len_k, one, self.p2.sum(-1))
-            o = o + units.alike(len_k, o2, squares)
+            self.total_alike2 = units.alike(len_k, one, found.p2.sum(-1))
+            o = o + units.alike(len_k, o2, v_squares)
             lse = lse + self.total_alike2
         lse = lse + units.summed(0) * (self.top.squeeze(-1).clamp(-1e15, 1e15) ** 2 + self.lse.clamp(-1e15, 1e15) ** 2)
         return {"o": o, "lse": lse}
@@ -321,77 +337,70 @@ class _Backward:
         delta2 = delta2 + of_dp * total2
         if f.fine:
             delta2 = delta2 + units.alike(p.dim_v, total2, terms.sum(-1, keepdim=True))
-        ds2 = (self.ds[0] / both) ** 2
-        dp2, squares = (self.dp / both) ** 2, f.products2(do1, f.v / units.of["v"])
-        of_dp2 = (dp2 + squares) * of_dp
-        if f.fine:
-            of_dp2 = of_dp2 + units.alike(p.dim_v, dp2, squares)
-        lse2 = lse2[..., None]
-        own = ds2 * (f.rel2 + lse2) + f.p2 * of_dp2
-        if n.weights == "input":
-            own = own + f.rounded_p2 * units.kept("input") * ((self.dp - self.delta[0]) / both) ** 2
-        if f.chain is not None:
-            chain2 = f.chain * f.chain
-            slope = (4 * n.tanh * BASE) ** 2 + units.summed(0)
-            own_raw, draw2, p2 = own * chain2 + ds2 * slope, ds2 * chain2, f.p2 * chain2
-            pulled = f.p * f.chain
-        else:
-            own_raw, draw2, p2, pulled = own, ds2, f.p2, f.p
         len_q, len_k = f.p.shape[-2] * p.group, f.p.shape[-1]
         by_tile = _tiles(p.len_q, n), _tiles(p.len_k, n)
         each = units.kept(n.sums) * by_tile[0] + units.kept(n.heads) * (p.group > 1)  # dK, dV: per tile and per head
-        step2 = (units.step * BASE / both) ** 2 / 12 if n.dscores == "input" and p.dtype == "float16" else 0.0
-        if n.dscaled == "dscores" and f.scale:
+        rounding, wants_bias = units.kept(n.dscores), _wants_dbias(p)
+        one_by_one = units.kept(n.dbias) if p.bias is not None and p.bias.dtype == "input" else 0.0
+        step2 = (units.step * BASE / both) ** 2 / 12 if n.dscores == "input" and p.dtype == "float16" else None
+        if step2 is not None and n.dscaled == "dscores" and f.scale:
             step2 = step2 / f.scale**2  # the step is of scale * dS
-        rounding = units.kept(n.dscores)
-        seen = (f.p2 > 0) * step2 if p.dtype == "float16" else 0.0
-        to_q = own_raw + draw2 * (rounding + units.summed(len_k) + units.kept(n.sums) * by_tile[1]) + seen
-        to_k = own_raw + draw2 * (rounding + units.summed(len_q) + each) + seen
-        pulled2 = f.by_key(pulled, k1) ** 2
-        dq, dk = f.by_key(to_q, k2), f.to_key(to_k + p2 * delta2, q2)
+        single = GradientUnits(
+            both=both,
+            summed=of_dp,
+            terms=p.dim_v,
+            alike=units.equal(p.dim_v) if f.fine else None,
+            weights=units.kept("input") if n.weights == "input" else 0.0,
+            slope=(4 * n.tanh * BASE) ** 2 + units.summed(0),
+            seen=step2,
+            into_q=rounding + units.summed(len_k) + units.kept(n.sums) * by_tile[1],
+            into_k=rounding + units.summed(len_q) + each,
+            into_v=units.kept(n.probs) + units.summed(len_q) + each,
+            into_bias=rounding + one_by_one + units.summed(len_q * p.batch),
+            biased=wants_bias,
+        )
+        rows = (self.delta[0].squeeze(-1), delta2.squeeze(-1), lse2, f.total_alike2 if f.fine else None)
+        squares = f.products2(do1, f.v / units.of["v"])
+        to = of_gradients(f.p, f.of, f.chain, self.ds[0], self.dp, squares, rows, p.group, single)
+        pulled2 = f.by_key(to.pulled, k1) ** 2
+        dq, dk, dv = f.by_key(to.to_q, k2), f.to_key(to.to_k, q2), f.to_key(to.to_v, do2)
         if f.fine:  # equal rows of dS have equal errors, which add up
-            dq = dq * (1 + len_k * units.share(len_k, pulled2, f.by_key(p2, k2)))
-            dk = dk * (1 + len_q * units.share(len_q, f.to_key(pulled, q1) ** 2, f.to_key(p2, q2)))
-        dq = dq + delta2 * pulled2
-        to_v = f.rounded_p2 * (units.kept(n.probs) + units.summed(len_q) + each)
-        dv = f.to_key(to_v + f.p2 * (f.rel2 + lse2), do2)
-        if f.fine:
-            value2, squares = f.to_key(f.p, do1) ** 2, f.to_key(f.p2, do2)
-            together = f.to_key(f.p * (f.alike2 + f.total_alike2[..., None]).sqrt(), do1) ** 2
-            dv = dv + together + units.alike(len_q, value2, squares) + value2 * units.summed(len_q)
-        found = {"dq": dq, "dk": dk, "dv": dv}
-        if p.bias is not None and _wants_dbias(p):
-            one_by_one = units.kept(n.dbias) if p.bias.dtype == "input" else 0.0
-            own = own + ds2 * (rounding + one_by_one + units.summed(len_q * p.batch)) + seen
+            assert to.together is not None
+            dq = dq * (1 + len_k * share(pulled2, len_k * f.by_key(to.p2, k2)))
+            dk = dk * (1 + len_q * share(f.to_key(to.pulled, q1) ** 2, len_q * f.to_key(to.p2, q2)))
+            value2, v_squares = f.to_key(f.p, do1) ** 2, f.to_key(f.of.p2, do2)
+            together = f.to_key(to.together, do1) ** 2
+            dv = dv + together + units.alike(len_q, value2, v_squares) + value2 * units.summed(len_q)
+        found = {"dq": dq + delta2 * pulled2, "dk": dk, "dv": dv}
+        if to.to_bias is not None:
+            assert p.bias is not None
             if p.bias.cols:
-                found["dbias"] = _sum_bias(p, own + f.p2 * delta2)
+                found["dbias"] = _sum_bias(p, to.to_bias + f.of.p2 * delta2)
             else:
-                found["dbias"] = _sum_bias(p, own) + _sum_bias(p, delta2 * f.p.sum(-1, keepdim=True) ** 2)
+                found["dbias"] = _sum_bias(p, to.to_bias) + _sum_bias(p, delta2 * f.p.sum(-1, keepdim=True) ** 2)
         return found
 
 
-def _unit(x: Tensor) -> Tensor:
+def _unit(x: Tensor) -> Tensor | float:
     """The power of two just above the largest finite |x|, 1 where there is none; no synchronisation."""
     if not x.numel():
-        return torch.ones((), device=x.device)
-    most = x.float().nan_to_num(0.0, 0.0, 0.0).abs().amax()
-    return torch.where(most > 0, torch.exp2(torch.ceil(torch.log2(most))), 1.0)
+        return 1.0
+    if looped(x):
+        from oracles import loops
+
+        most = loops.largest(x.float().contiguous().flatten().numpy())
+        return 2.0 ** math.ceil(math.log2(most)) if most > 0 else 1.0
+    largest = x.float().nan_to_num(0.0, 0.0, 0.0).abs().amax()
+    return torch.where(largest > 0, torch.exp2(torch.ceil(torch.log2(largest))), 1.0)
 
 
 def _norm2(x: Tensor) -> Tensor:
     return (x * x).sum(-1)
 
 
-def _per_query_head(x: Tensor, group: int) -> Tensor:
-    """(sequences, heads_kv, len_k) to (sequences, heads_q, len_k)."""
-    return x if group == 1 else x.repeat_interleave(group, 1)
-
-
-def _with_step(p2: Tensor, units: _Units, kept: str, dtype: str) -> Tensor:
-    """P squared, with what rounding a P near fp16's smallest subnormal adds; in units of the relative roundoff."""
-    if kept != "input" or dtype != "float16":
-        return p2
-    return p2 + (p2 > 0) * (units.step / 2 / units.u) ** 2
+def _step(units: _Units, kept: str, dtype: str) -> float:
+    """What rounding a P near fp16's smallest subnormal adds to P squared, in units of the relative roundoff."""
+    return (units.step / 2 / units.u) ** 2 if kept == "input" and dtype == "float16" else 0.0
 
 
 def _tiles(length: int, numerics: Numerics) -> float:

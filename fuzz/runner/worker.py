@@ -37,6 +37,7 @@ class Workshop:
         import msgspec
         import torch.fx.experimental.symbolic_shapes  # noqa: F401 (0.3 s of sympy, which the first gradient would import)
 
+        import oracles.loops  # noqa: F401 (0.6 s; where nothing is compiled yet some seconds, which no case is to pay)
         from fuzz.case import Case
 
         self.start = start

@@ -67,11 +67,12 @@ def test_a_gpu_makes_the_same_bits(distribution):
 
 
 @pytest.mark.parametrize("seed", [0, 255, 2**31 - 1])
-def test_numpy_and_torch_make_the_same_sums_of_bits(seed):
-    """A device other than a CPU takes torch's way."""
-    there = values._sums(random_bits(seed, "do", 10_000, "cpu"))
-    here = values._sums_here([values._start(seed, "do")], [10_000])
-    assert torch.equal(there.int(), torch.from_numpy(here))
+def test_the_loop_and_the_definition_make_the_same_bits(seed):
+    """A device other than a CPU takes PyTorch's way."""
+    asked = {"q": (3, 5_000), "do": (10_000,), "v": (0, 4)}
+    found = values.normals(seed, asked, "cpu")
+    assert list(found) == list(asked)
+    assert all(torch.equal(found[name], normal(seed, name, shape, "cpu")) for name, shape in asked.items())
 
 
 def test_shapes_and_names():

@@ -1,0 +1,143 @@
+"""The compiled loops give what the PyTorch expressions give that they stand for, up to the order of sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fuzz.arena import build
+from fuzz.case import Case
+from fuzz.session import Settings, cases_of
+from fuzz.targets.registry import load
+from oracles import accuracy, looped, loops
+from oracles.answers import Answers
+from oracles.budget import Budget
+from oracles.numerics import CPU_FLASH, CUDNN, EAGER, EFFICIENT, EXACT, FLEX_EAGER, FUSED, Numerics
+from oracles.problem import Problem
+from oracles.reference import reference
+from oracles.same_precision import Same, same_precision
+
+T = TypeVar("T")
+NUMERICS = {
+    "fused": FUSED,
+    "exact": EXACT,
+    "eager": EAGER,
+    "flex": FLEX_EAGER,
+    "flash": CPU_FLASH,
+    "efficient": EFFICIENT,
+    "cudnn": CUDNN,
+}
+DRAWN = given(cases_of(load("torch.sdpa.math"), Settings(size="small")), st.sampled_from(sorted(NUMERICS)))
+MANY = settings(max_examples=80, deadline=None, database=None, derandomize=True)
+
+
+@contextmanager
+def definition() -> Iterator[None]:
+    """PyTorch's expressions inside, which are otherwise for other devices."""
+    looped._loops = False
+    try:
+        yield
+    finally:
+        looped._loops = True
+
+
+def both(work: Callable[[], T]) -> tuple[T, T]:
+    """What the loops and what the definition make of it."""
+    one = work()
+    with definition():
+        return one, work()
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    """Equal up to the order of sums, which shows where O's noise is what two sums differ by; infinities and NaN where
+    the other has them. On the average no more than fp32's own rounding is left."""
+    apart = ((one - other).abs() / other.abs().clamp_min(1e-38)).nan_to_num(0.0, 0.0, 0.0)
+    typical = float(apart.median()) if apart.numel() else 0.0
+    return torch.allclose(one, other, rtol=2e-3, atol=0.0, equal_nan=True) and typical < 2e-6
+
+
+def asked(case: Case, numerics: Numerics) -> tuple[Problem, Answers, Callable[[], Same]]:
+    """A case's problem, its reference and its same-precision run."""
+    given_ = build(case, "cpu").tensors()
+    more = {"bias": given_.bias, "do": given_.do}
+    right = reference(case.problem, given_.q, given_.k, given_.v, **more)
+    return (
+        case.problem,
+        right,
+        lambda: same_precision(case.problem, given_.q, given_.k, given_.v, **more, numerics=numerics),
+    )
+
+
+@MANY
+@DRAWN
+def test_the_noise_is_the_definitions(case: Case, name: str) -> None:
+    _, _, run = asked(case, NUMERICS[name])
+    mine, theirs = both(run)
+    for tensor, noise in theirs.noise.items():
+        assert close(getattr(mine.noise, tensor), noise), tensor
+    for tensor, values in theirs.runs.items():
+        assert torch.equal(getattr(mine.runs, tensor).nan_to_num(), values.nan_to_num()), tensor
+
+
+@MANY
+@DRAWN
+def test_the_budget_is_the_definitions(case: Case, name: str) -> None:
+    problem, right, run = asked(case, NUMERICS[name])
+    same = run()
+    mine, theirs = both(lambda: Budget.of(problem, right, same))
+    assert torch.equal(mine.low.nan_to_num(), theirs.low.nan_to_num())
+    assert close(mine.sigma, theirs.sigma)
+
+
+@MANY
+@DRAWN
+def test_the_judgement_is_the_definitions(case: Case, name: str) -> None:
+    """Of answers within their budget, near it, and beyond."""
+    problem, right, run = asked(case, NUMERICS[name])
+    same = run()
+    budget = Budget.of(problem, right, same)
+    for times in (1.0, 2.0, 40.0):
+        got = Answers(**{n: _stray(x, getattr(same.noise, n) * times).to(_dtype(problem, n)) for n, x in right.items()})
+        mine, theirs = both(lambda got=got: accuracy.judge_with(budget, got))
+        assert [f.tensor for f in mine.findings] == [f.tensor for f in theirs.findings]
+        assert mine.worst.keys() == theirs.worst.keys()
+        for tensor, worst in theirs.worst.items():
+            found = mine.worst[tensor]
+            assert found.ratios == pytest.approx(worst.ratios, rel=1e-4, abs=1e-9), tensor
+            assert worst.ratios["element"] == 0 or found.at == worst.at, tensor
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("tensor", ["o", "lse", "dq", "dk", "dv"])
+def test_what_is_not_finite_never_passes(value: float, tensor: str) -> None:
+    case = Case("x", Problem((70,), (50,), 2, 1, 16, 16, "bfloat16"))
+    problem, right, run = asked(case, FUSED)
+    budget = Budget.of(problem, right, run())
+    got = {n: x.to(_dtype(problem, n)) for n, x in right.items()}
+    got[tensor].view(-1)[37] = value
+    assert accuracy._passed(budget, Answers(**got)) is None
+    got[tensor].view(-1)[37] = getattr(right, tensor).view(-1)[37].to(got[tensor].dtype)
+    assert accuracy._passed(budget, Answers(**got)) is not None
+
+
+def test_the_largest_is_finite() -> None:
+    x = torch.tensor([0.5, -3.0, torch.inf, torch.nan, -torch.inf])
+    assert loops.largest(x.numpy()) == 3.0
+    assert loops.largest(x[2:].numpy()) == 0.0
+
+
+def _stray(x: Tensor, by: Tensor) -> Tensor:
+    signs = torch.where(torch.arange(x.numel()).view(x.shape) % 3 == 0, -1.0, 1.0)
+    return x + torch.where(by.isfinite(), by, 0.0) * signs
+
+
+def _dtype(problem: Problem, name: str) -> torch.dtype:
+    wide = name == "lse" or (name == "dbias" and problem.bias is not None and problem.bias.dtype == "float32")
+    return torch.float32 if wide else problem.torch_dtype
