@@ -8,7 +8,7 @@ counter-based function of fuzz/inputs.py). `schema()` publishes it as JSON Schem
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -64,7 +64,7 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             raise ValueError(f"seed: must be in [0, 2**31), got {self.seed}")
 
 
-class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
     """One execution to judge.
 
     variant    the target's own options
@@ -92,7 +92,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     def __hash__(self) -> int:
         return hash(self.id)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Twelve hexadecimal digits of the SHA-256 of the content."""
         return hashlib.sha256(msgspec.json.encode(normal(self), order="sorted")).hexdigest()[:12]

@@ -145,25 +145,24 @@ def run_all(
     runs = Runs(device)
     first = runs.fresh(pristine)
     clock.start("prepare", PREPARE_LIMIT)
+    queued = device.type == "cuda"
+    limit, each = deadline(target, case, case.repeats), deadline(target, case)
     with _poisoned(device):
         call(lambda: target.prepare(case, first.tensors()))
-    queued = device.type == "cuda"
-    limit = deadline(target, case, case.repeats)
-    if queued:
-        clock.start("run", limit)
-    for repeat in range(case.repeats):
-        arena = first if repeat == 0 else runs.fresh(pristine)
-        if queued:
-            poison_cuda(_output_sizes(case.problem), device)
-        with disturbed(repeat, device):
-            if not queued:
-                clock.start("run", deadline(target, case))
-            with _poisoned(device), Guarded() as guard:
-                execution = call(partial(target.run, case, arena.tensors()))
-            if not queued:
-                clock.start("judge", INPUTS_LIMIT)
-        runs.executions.append(execution)
-        runs.guards.append(guard)
+        clock.start("run", limit) if queued else clock.book("judge")
+        for repeat in range(case.repeats):
+            arena = first if repeat == 0 else runs.fresh(pristine)
+            if queued:
+                poison_cuda(_output_sizes(case.problem), device)
+            given = arena.tensors()
+            with disturbed(repeat, device), Guarded() as guard:
+                if not queued:
+                    clock.start("run", each)
+                execution = call(partial(target.run, case, given))
+                if not queued:
+                    clock.start("judge", INPUTS_LIMIT)
+            runs.executions.append(execution)
+            runs.guards.append(guard)
     for of in variations:
         limit += _run_related(of, target, runs, clock, limit if queued else 0.0)
     call(partial(runs.collect, home))

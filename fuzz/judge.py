@@ -27,7 +27,7 @@ from fuzz.partial import judge_part
 from fuzz.related import Asked, asked
 from fuzz.related import judge as judge_related
 from fuzz.resources import RUNS, Watch
-from fuzz.targets.target import DeviceError, Inspected, Partial, Target, Tensors, Varying, refusal
+from fuzz.targets.target import DeviceError, Inspected, Partial, Target, Tensors, Varying, offers, refusal
 from fuzz.verdict import Finding, Place, Verdict
 from oracles import accuracy, determinism, exact
 from oracles.answers import Answers
@@ -52,7 +52,7 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
     if refused is not None and refused.kind == "cannot":
         return Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
     try:
-        if isinstance(target, Partial) and target.ctas_of(case):
+        if offers(target, Partial) and target.ctas_of(case):
             with poisoned_malloc():
                 return judge_part(case, target, clock)
         clock.start("inputs", INPUTS_LIMIT)
@@ -125,7 +125,7 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
     judgements = [accuracy.judge_with(budget, e.answers) for e in judged]
     bad = [j for j in judgements if j.findings]
     worst = max(judgements, key=lambda j: (len(j.findings) > 0, j.ratio))
-    may_differ = target.may_differ(case) if isinstance(target, Varying) else frozenset()
+    may_differ = target.may_differ(case) if offers(target, Varying) else frozenset()
     unstable = [f for f in unstable if target.deterministic and f.tensor not in may_differ]
     findings += [*worst.findings, *_exact(case, target, given, judged[0].answers), *unstable, *foreseen]
     if not findings:
@@ -167,7 +167,7 @@ def _budget(target: Target, given: Tensors, budget: Budget, change: Callable[[Nu
 
 def _inspected(case: Case, target: Target, clock: Clock) -> list[Finding]:
     """What can be said of a case's metadata without running anything."""
-    if not isinstance(target, Inspected):
+    if not offers(target, Inspected):
         return []
     clock.start("inspect", INPUTS_LIMIT)
     return call(partial(target.inspect, case))

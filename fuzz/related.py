@@ -26,6 +26,7 @@ from fuzz.targets.target import (
     Tuned,
     Varying,
     demand,
+    offers,
     refusal,
 )
 from oracles.answers import Answers
@@ -105,7 +106,7 @@ def judge(
     """Findings of one variation; `budget` gives the budget of the first problem under changed numerics."""
     loose = frozenset[str]()
     for one in (case, of.case):
-        loose |= target.may_differ(one) if isinstance(target, Varying) else frozenset()
+        loose |= target.may_differ(one) if offers(target, Varying) else frozenset()
     under = of.variation.numerics
     return compare(of.relation, of.demand, of.variation, case.problem, first, theirs, lambda: budget(under), loose)
 
@@ -132,7 +133,7 @@ def _cases(case: Case, target: Target, variation: Variation, draw: random.Random
             return
     elif variation.tensors is not None and inputs.do.order == "expanded":
         inputs = replace(inputs, do=Storage())
-    if variation.interleaved and (not isinstance(target, Interleaved) or target.device == "emulator"):
+    if variation.interleaved and (target.device == "emulator" or not offers(target, Interleaved)):
         return
     other = replace(case, problem=variation.problem, inputs=inputs, relations=())
     if not variation.options:

@@ -28,7 +28,7 @@ from fuzz.runner import Runner
 from fuzz.signature import explains, look_alike, root, signature
 from fuzz.steady import steady_draws
 from fuzz.targets.registry import load, targets
-from fuzz.targets.target import Device, Partial, Target, Varying, refusal
+from fuzz.targets.target import Device, Partial, Target, Varying, offers, refusal
 from fuzz.verdict import Signature, Verdict, summary
 
 LANE_CASES = 25  # the least, and the most, cases of a lane: the unit of work that a worker takes
@@ -171,21 +171,22 @@ class Worker:
             verdict = Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
         else:
             case, verdict = self._run(under_test, case)
+        ended = self._idle_since = time.perf_counter()  # what is recorded counts as the next one's drawing
         record = Record(
             worker=self.name,
             lane=lane.name,
             target=case.target,
             case_id=case.id,
             outcome=verdict.outcome,
-            seconds=verdict.seconds | {"total": round(time.perf_counter() - began, 6), "draw": round(drawn, 6)},
+            seconds=verdict.seconds | {"total": round(ended - began, 6), "draw": round(drawn, 6)},
             features=ordered(features(case)),
             ratio=verdict.ratio,
             reason=verdict.reason,
         )
         if verdict.bad:
             record = self._report(record, under_test, case, verdict)
+            self._idle_since = time.perf_counter()
         self._recorder.add(record)
-        self._idle_since = time.perf_counter()
         if self._interrupted:
             raise KeyboardInterrupt
         return record
@@ -274,7 +275,7 @@ def cases_of(under_test: Target, wanted: Settings):
         return drawn
 
     def repeated(case: Case) -> Case:
-        often = under_test.deterministic and not (isinstance(under_test, Varying) and under_test.may_differ(case))
+        often = under_test.deterministic and not (offers(under_test, Varying) and under_test.may_differ(case))
         return msgspec.structs.replace(case, repeats=wanted.repeats_deterministic) if often else case
 
     return drawn.map(repeated)
@@ -282,7 +283,7 @@ def cases_of(under_test: Target, wanted: Settings):
 
 def standing(lane: Lane, under_test: Target) -> tuple[Case, ...]:
     """The cases that a session of a target begins with: none in any other lane than its first."""
-    return under_test.standing() if isinstance(under_test, Partial) and lane.index == 0 else ()
+    return under_test.standing() if offers(under_test, Partial) and lane.index == 0 else ()
 
 
 def explore(

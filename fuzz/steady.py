@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 from hypothesis.internal.conjecture import providers
+
+_SIZE = 4096
 
 
 @contextmanager
@@ -20,11 +24,18 @@ def steady_draws() -> Iterator[None]:
     if found is None:
         yield
         return
-    none = providers.Constants()
+    none, others = providers.Constants(), providers.CONSTANTS_CACHE
     providers._get_local_constants = lambda: none
-    providers.CONSTANTS_CACHE.cache.clear()
+    providers.CONSTANTS_CACHE = _permitted()
     try:
         yield
     finally:
         providers._get_local_constants = found
-        providers.CONSTANTS_CACHE.cache.clear()
+        providers.CONSTANTS_CACHE = others
+
+
+@cache
+def _permitted() -> Any:
+    """Which of Hypothesis's own constants are within limits, by limits: kept for all lanes, since to find out takes
+    as long as to draw some cases."""
+    return type(providers.CONSTANTS_CACHE)(_SIZE)

@@ -88,7 +88,7 @@ class Budget:
         for group in groups(slots):
             part = slice(group[0].start, group[-1].stop)
             lows.append(want[part].to(group[0].dtype).float())
-            sigmas.append(_sigma(problem, group[0], want[part], runs[:, part], noise[part]))
+            sigmas.append(_sigma(problem, group[0], want[part], runs, part.start, noise[part]))
         both = torch.cat([*lows, *sigmas])
         low, sigma = both.split(len(want))
         demanded = None if _all(sigma.amax() < torch.inf) else (sigma != torch.inf).float()
@@ -198,17 +198,18 @@ def _flat(slots: tuple[Slot, ...], answers: Answers) -> Tensor:
     return torch.cat([getattr(answers, s.name).flatten() for s in slots])
 
 
-def _sigma(problem: Problem, slot: Slot, want: Tensor, runs: Tensor, noise: Tensor) -> Tensor:
-    """Of neighbours of slot's kind: want and noise (elements,), runs (RUNS, elements)."""
+def _sigma(problem: Problem, slot: Slot, want: Tensor, runs: Tensor, first: int, noise: Tensor) -> Tensor:
+    """Of neighbours of slot's kind: want and noise (elements,); runs (RUNS, more), from `first` on."""
     lse = slot.name == "lse"
     if looped(want) and want.dtype == torch.float64:
         from oracles import loops
 
         found = torch.empty(want.shape)
         exactly = problem.dtype == "float32" or lse
-        given = (x.numpy() for x in (want, runs, noise))
+        given = want.numpy(), runs.numpy(), first, noise.numpy()
         loops.sigma(*given, slot.dim, exactly, lse, 1 / HERE, found.numpy())
         return found
+    runs = runs[:, first : first + len(want)]
     own = runs - (want if problem.dtype == "float32" or lse else want.float())
     own2 = (own * own).view(len(runs), -1, slot.dim)
     run2 = own2.mean(-1).amax(0).float()

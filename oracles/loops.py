@@ -174,9 +174,13 @@ def noise(variance: Any, run: Any, unit: Any, last: Any, least: Any, lse: Any, o
             out[i] = whole if rounding == _ZERO else whole + least
 
 
-@njit("float64[::1]", "float32[:, :]", "float32[::1]", "int64", "boolean", "boolean", "float32", "float32[::1]")
-def sigma(want: Any, runs: Any, noise: Any, dim: Any, exactly: Any, lse: Any, here: Any, out: Any) -> None:
-    """`_sigma` of oracles/budget.py: want (elements,), runs (RUNS, elements), in rows of `dim`.
+@njit(
+    "float64[::1]", "float32[:, ::1]", "int64", "float32[::1]", "int64", "boolean", "boolean", "float32", "float32[::1]"
+)
+def sigma(
+    want: Any, runs: Any, first: Any, noise: Any, dim: Any, exactly: Any, lse: Any, here: Any, out: Any
+) -> None:  # fmt: skip
+    """`_sigma` of oracles/budget.py: want (elements,), runs (RUNS, more) from `first` on, in rows of `dim`.
 
     exactly  whether a run is compared with `want` itself, and not with its fp32
     here     how much of its own error an element may make: 1 / HERE
@@ -187,14 +191,14 @@ def sigma(want: Any, runs: Any, noise: Any, dim: Any, exactly: Any, lse: Any, he
         for run in range(len(runs)):
             total = 0.0
             for i in range(start, start + dim):
-                own = np.float64(runs[run, i]) - (want[i] if exactly else np.float64(np.float32(want[i])))
+                own = np.float64(runs[run, first + i]) - (want[i] if exactly else np.float64(np.float32(want[i])))
                 own2 = own * own
                 total += own2
                 out[i] = np.float32(own2) if run == 0 or not own2 <= out[i] else out[i]
             mean = np.float32(total / dim)
             mean = np.float32(np.inf) if np.isnan(mean) else mean
             worst = mean if mean > worst else worst
-        if lse and want[start] == np.float64(runs[0, start]):
+        if lse and want[start] == np.float64(runs[0, first + start]):
             worst = _ZERO
         worst = np.sqrt(worst)
         for i in range(start, start + dim):

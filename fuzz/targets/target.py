@@ -12,7 +12,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from functools import lru_cache
+from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 from torch import Tensor
 
@@ -24,6 +25,8 @@ from oracles.masks import kinds
 from oracles.metamorphic import RELATIONS, Demand
 from oracles.numerics import Numerics
 from oracles.problem import Dtype, Layout, Problem
+
+T = TypeVar("T")
 
 Device: TypeAlias = Literal["host", "cuda", "emulator"]
 
@@ -197,9 +200,21 @@ class Owing(Protocol):
     same_options: frozenset[str]
 
 
+@lru_cache(maxsize=1024)
+def _offers(target: object, protocol: type) -> bool:
+    return isinstance(target, protocol)
+
+
+def offers(target: object, protocol: Callable[..., T]) -> TypeGuard[T]:
+    """isinstance for the protocols above and their like: Python looks at every attribute each time, which takes a
+    noticeable part of a small case. A target offers what it offered when it was first asked."""
+    assert isinstance(protocol, type)
+    return _offers(target, protocol)
+
+
 def demand(target: Target, relation: str) -> Demand:
     """What `target` owes to a relation of that name. Two runs of one that adds in any order never owe bits."""
-    declared = target.relations if isinstance(target, Owing) else {}
+    declared = target.relations if offers(target, Owing) else {}
     found = declared.get(relation, RELATIONS[relation].default)
     return "budget" if found == "bitwise" and not target.deterministic else found
 
@@ -287,7 +302,7 @@ def refusal(target: Target, case: Case) -> Refusal | None:
 
 
 def _partly(target: Target, case: Case) -> bool:
-    return isinstance(target, Partial) and bool(target.ctas_of(case))
+    return offers(target, Partial) and bool(target.ctas_of(case))
 
 
 def limits(target: Target) -> list[str]:
