@@ -81,7 +81,7 @@ def scores(
     group: Any, times: Any, summed: Any, terms: Any, alike: Any, bent: Any, shifted: Any, exp: Any, least: Any,
     step: Any, p2: Any, rel2: Any, wide: Any, rounded: Any, alike2: Any, total: Any,
 ) -> None:  # fmt: skip
-    """`of_scores` of oracles/pairs.py: fills p2, rel2, wide, rounded, alike2 and total."""
+    """`Scores` of oracles/pairs.py: fills p2, rel2, wide, rounded, alike2 and total."""
     fine, bending, stepping, masked = len(squares) > 0, len(chain) > 0, len(rounded) > 0, len(keep) > 0
     count, rows, keys = raw.shape
     for n in range(count):
@@ -125,7 +125,7 @@ def gradients(
     terms: Any, alike: Any, weights: Any, slope: Any, seen: Any, into_q: Any, into_k: Any, into_v: Any, into_bias: Any,
     to_q: Any, to_k: Any, to_v: Any, p2_chain: Any, pulled: Any, together: Any, to_bias: Any,
 ) -> None:  # fmt: skip
-    """`of_gradients` of oracles/pairs.py: fills to_q, to_k, to_v and, where they are not empty, the rest."""
+    """`Gradients` of oracles/pairs.py: fills to_q, to_k, to_v and, where they are not empty, the rest."""
     fine, bending, weighing, biased = len(alike2) > 0, len(chain) > 0, weights > _ZERO, len(to_bias) > 0
     count, rows, keys = p.shape
     for n in range(count):

@@ -132,73 +132,138 @@ def share(value2: Tensor, squares: Tensor) -> Tensor:
     return found
 
 
-def of_scores(
-    raw: Tensor,
-    p: Tensor,
-    below: Tensor,
-    top: Tensor,
-    keep: Tensor | None,
-    chain: Tensor | None,
-    squares: Squares,
-    group: int,
-    units: ScoreUnits,
-) -> OfScores:
-    """raw: the scores before softcap and bias. below: the scores less their row's largest, `top` (…, rows, 1). keep
-    broadcasts over sequences and heads. chain: the softcap's derivative."""
-    if looped(raw):
-        return _of_scores_here(raw, p, below, top, keep, chain, squares, group, units)
-    raw2, whole = raw * raw, squares.tensor(group)
-    least = p.clamp_min(LEAST)
-    p2 = (least if keep is None else torch.where(keep, least, 0.0)) ** 2
-    rel2, alike2 = (raw2 + whole) * units.summed, None
-    if units.alike is not None:
-        alike2 = raw2 * share(raw2, units.terms * whole) * units.alike
-        rel2 = rel2 + alike2
-    if chain is not None:
-        rel2 = rel2 * chain**2 + units.bent
-    seen2 = below.clamp_min(DEEPEST) ** 2 + top.clamp(-FARTHEST, FARTHEST) ** 2
-    rel2 = rel2 + seen2 * units.shifted + units.exp
-    wide = p2 * rel2
-    rounded = p2 + (p2 > 0) * units.step if units.step else p2
-    return OfScores(p2, rel2, wide, wide.sum(-1), rounded, alike2)
+@dataclass(frozen=True)
+class Scores:
+    """The forward pass of a same-precision run.
+
+    raw     the scores before softcap and bias
+    below   the scores less their row's largest, `top` (…, rows, 1)
+    keep    bool, broadcasts over sequences and heads; None: all is seen
+    chain   the softcap's derivative, None without one
+    group   query heads per KV head
+    """
+
+    raw: Tensor
+    p: Tensor
+    below: Tensor
+    top: Tensor
+    keep: Tensor | None
+    chain: Tensor | None
+    squares: Squares
+    group: int
+    units: ScoreUnits
+
+    def variances(self) -> OfScores:
+        """By the loop where there is one."""
+        return self._looped() if looped(self.raw) else self._defined()
+
+    def _defined(self) -> OfScores:
+        units, raw2, whole = self.units, self.raw * self.raw, self.squares.tensor(self.group)
+        least = self.p.clamp_min(LEAST)
+        p2 = (least if self.keep is None else torch.where(self.keep, least, 0.0)) ** 2
+        rel2, alike2 = (raw2 + whole) * units.summed, None
+        if units.alike is not None:
+            alike2 = raw2 * share(raw2, units.terms * whole) * units.alike
+            rel2 = rel2 + alike2
+        if self.chain is not None:
+            rel2 = rel2 * self.chain**2 + units.bent
+        seen2 = self.below.clamp_min(DEEPEST) ** 2 + self.top.clamp(-FARTHEST, FARTHEST) ** 2
+        rel2 = rel2 + seen2 * units.shifted + units.exp
+        wide = p2 * rel2
+        rounded = p2 + (p2 > 0) * units.step if units.step else p2
+        return OfScores(p2, rel2, wide, wide.sum(-1), rounded, alike2)
+
+    def _looped(self) -> OfScores:
+        from oracles import loops
+
+        units, squares, p = self.units, self.squares, self.p
+        p2, rel2, wide = (torch.empty_like(p) for _ in range(3))
+        rounded = torch.empty_like(p) if units.step else None
+        alike2 = torch.empty_like(p) if units.alike is not None else None
+        total = torch.empty(p.shape[:3])
+        kept = self.keep
+        seen = _ALL_KEPT if kept is None else kept.expand(*kept.shape[:2], *p.shape[2:]).contiguous().numpy()
+        loops.scores(
+            _flat(self.raw), _flat(p), _flat(self.below), _rows(self.top.squeeze(-1)), seen, _flat(self.chain),
+            _flat(squares.whole), _rows(squares.rows), _rows(squares.keys), p.shape[1], self.group, squares.times,
+            units.summed, units.terms, units.alike or 0.0, units.bent, units.shifted, units.exp, LEAST, units.step,
+            _flat(p2), _flat(rel2), _flat(wide), _flat(rounded), _flat(alike2), _rows(total),
+        )  # fmt: skip
+        return OfScores(p2, rel2, wide, total, p2 if rounded is None else rounded, alike2)
 
 
-def of_gradients(
-    p: Tensor,
-    scores: OfScores,
-    chain: Tensor | None,
-    ds: Tensor,
-    dp: Tensor,
-    squares: Squares,
-    rows: tuple[Tensor, Tensor, Tensor, Tensor | None],
-    group: int,
-    units: GradientUnits,
-) -> OfGradients:
-    """ds, dp: as a run has them, ds before the softcap. rows: delta and its variance, LSE's variance and, where equal
-    terms are looked for, that of equal terms in a row's sum of P; each (sequences, heads_q, rows)."""
-    if looped(p):
-        return _of_gradients_here(p, scores, chain, ds, dp, squares, rows, group, units)
-    delta, delta2, lse2, alike_sum = (None if x is None else x[..., None] for x in rows)
-    assert delta is not None and delta2 is not None and lse2 is not None
-    ds2, dp2, whole = (ds / units.both) ** 2, (dp / units.both) ** 2, squares.tensor(group)
-    of_dp2 = (dp2 + whole) * units.summed
-    if units.alike is not None:
-        of_dp2 = of_dp2 + dp2 * share(dp2, units.terms * whole) * units.alike
-    own = ds2 * (scores.rel2 + lse2) + scores.p2 * of_dp2
-    if units.weights:
-        own = own + scores.rounded * units.weights * ((dp - delta) / units.both) ** 2
-    own_raw, draw2, p2, pulled = own, ds2, scores.p2, p
-    if chain is not None:
-        chain2 = chain * chain
-        own_raw, draw2, p2 = own * chain2 + ds2 * units.slope, ds2 * chain2, scores.p2 * chain2
-        pulled = p * chain
-    seen = 0.0 if units.seen is None else (scores.p2 > 0) * units.seen
-    to_q = own_raw + draw2 * units.into_q + seen
-    to_k = own_raw + draw2 * units.into_k + seen + p2 * delta2
-    to_v = scores.rounded * units.into_v + scores.p2 * (scores.rel2 + lse2)
-    together = None if scores.alike2 is None or alike_sum is None else p * (scores.alike2 + alike_sum).sqrt()
-    to_bias = own + ds2 * units.into_bias + seen if units.biased else None
-    return OfGradients(to_q, to_k, to_v, p2, pulled, together, to_bias)
+@dataclass(frozen=True)
+class Gradients:
+    """The backward pass of a same-precision run.
+
+    ds, dp  as a run has them, ds before the softcap
+    delta, delta2   delta and its variance, (sequences, heads_q, rows)
+    lse2    LSE's variance, (sequences, heads_q, rows)
+    equal2  variance of a row's sum of P as far as its terms are equal; None: that is not looked for
+    squares  of dP's products
+    """
+
+    p: Tensor
+    scores: OfScores
+    chain: Tensor | None
+    ds: Tensor
+    dp: Tensor
+    delta: Tensor
+    delta2: Tensor
+    lse2: Tensor
+    equal2: Tensor | None
+    squares: Squares
+    group: int
+    units: GradientUnits
+
+    def variances(self) -> OfGradients:
+        """By the loop where there is one."""
+        return self._looped() if looped(self.p) else self._defined()
+
+    def _defined(self) -> OfGradients:
+        units, scores, p = self.units, self.scores, self.p
+        ds2, dp2, whole = (self.ds / units.both) ** 2, (self.dp / units.both) ** 2, self.squares.tensor(self.group)
+        of_dp2 = (dp2 + whole) * units.summed
+        if units.alike is not None:
+            of_dp2 = of_dp2 + dp2 * share(dp2, units.terms * whole) * units.alike
+        relative2 = scores.rel2 + self.lse2[..., None]
+        own = ds2 * relative2 + scores.p2 * of_dp2
+        if units.weights:
+            own = own + scores.rounded * units.weights * ((self.dp - self.delta[..., None]) / units.both) ** 2
+        own_raw, draw2, p2, pulled = own, ds2, scores.p2, p
+        if self.chain is not None:
+            chain2 = self.chain * self.chain
+            own_raw, draw2, p2 = own * chain2 + ds2 * units.slope, ds2 * chain2, scores.p2 * chain2
+            pulled = p * self.chain
+        seen = 0.0 if units.seen is None else (scores.p2 > 0) * units.seen
+        to_q = own_raw + draw2 * units.into_q + seen
+        to_k = own_raw + draw2 * units.into_k + seen + p2 * self.delta2[..., None]
+        to_v = scores.rounded * units.into_v + scores.p2 * relative2
+        together = None
+        if scores.alike2 is not None and self.equal2 is not None:
+            together = p * (scores.alike2 + self.equal2[..., None]).sqrt()
+        to_bias = own + ds2 * units.into_bias + seen if units.biased else None
+        return OfGradients(to_q, to_k, to_v, p2, pulled, together, to_bias)
+
+    def _looped(self) -> OfGradients:
+        from oracles import loops
+
+        units, scores, squares, p = self.units, self.scores, self.squares, self.p
+        to_q, to_k, to_v = (torch.empty_like(p) for _ in range(3))
+        bent = None if self.chain is None else (torch.empty_like(p), torch.empty_like(p))
+        together = None if scores.alike2 is None else torch.empty_like(p)
+        to_bias = torch.empty_like(p) if units.biased else None
+        loops.gradients(
+            _flat(p), _flat(scores.p2), _flat(scores.rel2), _flat(scores.rounded), _flat(scores.alike2),
+            _flat(self.chain), _flat(self.ds), _flat(self.dp), _flat(squares.whole), _rows(self.delta),
+            _rows(self.delta2), _rows(self.lse2), _rows(self.equal2), _rows(squares.rows), _rows(squares.keys),
+            self.group, squares.times, float(units.both), units.summed, units.terms, units.alike or 0.0,
+            units.weights, units.slope, float(units.seen or 0.0), units.into_q, units.into_k, units.into_v,
+            units.into_bias, _flat(to_q), _flat(to_k), _flat(to_v), *map(_flat, bent or (None, None)),
+            _flat(together), _flat(to_bias),
+        )  # fmt: skip
+        p2, pulled = bent or (scores.p2, p)
+        return OfGradients(to_q, to_k, to_v, p2, pulled, together, to_bias)
 
 
 _NONE: NDArray[np.float32] = np.zeros((0, 0, 0), np.float32)
@@ -213,59 +278,3 @@ def _flat(x: Tensor | None) -> NDArray[np.float32]:
 
 def _rows(x: Tensor | None) -> NDArray[np.float32]:
     return _NO_ROWS if x is None else _flat(x)
-
-
-def _of_scores_here(
-    raw: Tensor,
-    p: Tensor,
-    below: Tensor,
-    top: Tensor,
-    keep: Tensor | None,
-    chain: Tensor | None,
-    squares: Squares,
-    group: int,
-    units: ScoreUnits,
-) -> OfScores:
-    from oracles import loops
-
-    found = [torch.empty_like(p) for _ in range(3)]
-    rounded = torch.empty_like(p) if units.step else None
-    alike2 = torch.empty_like(p) if units.alike is not None else None
-    total = torch.empty(p.shape[:3])
-    kept = _ALL_KEPT if keep is None else keep.expand(*keep.shape[:2], *p.shape[2:]).contiguous().numpy()
-    loops.scores(
-        _flat(raw), _flat(p), _flat(below), _rows(top.squeeze(-1)), kept, _flat(chain), _flat(squares.whole),
-        _rows(squares.rows), _rows(squares.keys), p.shape[1], group, squares.times, units.summed, units.terms,
-        units.alike or 0.0, units.bent, units.shifted, units.exp, LEAST, units.step, *map(_flat, found),
-        _flat(rounded), _flat(alike2), _rows(total),
-    )  # fmt: skip
-    p2, rel2, wide = found
-    return OfScores(p2, rel2, wide, total, p2 if rounded is None else rounded, alike2)
-
-
-def _of_gradients_here(
-    p: Tensor,
-    scores: OfScores,
-    chain: Tensor | None,
-    ds: Tensor,
-    dp: Tensor,
-    squares: Squares,
-    rows: tuple[Tensor, Tensor, Tensor, Tensor | None],
-    group: int,
-    units: GradientUnits,
-) -> OfGradients:
-    from oracles import loops
-
-    to_q, to_k, to_v = (torch.empty_like(p) for _ in range(3))
-    p2, pulled = (scores.p2, p) if chain is None else (torch.empty_like(p), torch.empty_like(p))
-    together = None if scores.alike2 is None else torch.empty_like(p)
-    to_bias = torch.empty_like(p) if units.biased else None
-    bent = (None, None) if chain is None else (p2, pulled)
-    loops.gradients(
-        _flat(p), _flat(scores.p2), _flat(scores.rel2), _flat(scores.rounded), _flat(scores.alike2), _flat(chain),
-        _flat(ds), _flat(dp), _flat(squares.whole), *map(_rows, rows), _rows(squares.rows), _rows(squares.keys), group,
-        squares.times, float(units.both), units.summed, units.terms, units.alike or 0.0, units.weights, units.slope,
-        float(units.seen or 0.0), units.into_q, units.into_k, units.into_v, units.into_bias, _flat(to_q), _flat(to_k),
-        _flat(to_v), *map(_flat, bent), _flat(together), _flat(to_bias),
-    )  # fmt: skip
-    return OfGradients(to_q, to_k, to_v, p2, pulled, together, to_bias)

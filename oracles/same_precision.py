@@ -22,7 +22,7 @@ from torch import Tensor
 from oracles.answers import Answers
 from oracles.looped import looped
 from oracles.numerics import FUSED, Numerics
-from oracles.pairs import GradientUnits, ScoreUnits, Squares, of_gradients, of_scores, share
+from oracles.pairs import Gradients, GradientUnits, Scores, ScoreUnits, Squares, share
 from oracles.parts import Part, parts
 from oracles.problem import Problem, shapes
 from oracles.reference import no_tf32
@@ -272,9 +272,8 @@ class _Forward:
             step=_step(units, n.probs, p.dtype),
         )
         squares = self.products2(self.q, self.k, once)
-        found = self.of = of_scores(
-            self.raw, self.p, self.below, self.top, self.keep, self.chain, squares, p.group, single
-        )
+        scores = Scores(self.raw, self.p, self.below, self.top, self.keep, self.chain, squares, p.group, single)
+        found = self.of = scores.variances()
         o1 = self.o[0] / units.of["v"]
         both = self.by_key(found.wide, torch.cat([v2, v1], -1))
         spread = both[..., : p.dim_v] - o1 * (2 * both[..., p.dim_v :] - o1 * found.total[..., None])
@@ -361,7 +360,7 @@ class _Backward:
         )
         rows = (self.delta[0].squeeze(-1), delta2.squeeze(-1), lse2, f.total_alike2 if f.fine else None)
         squares = f.products2(do1, f.v / units.of["v"])
-        to = of_gradients(f.p, f.of, f.chain, self.ds[0], self.dp, squares, rows, p.group, single)
+        to = Gradients(f.p, f.of, f.chain, self.ds[0], self.dp, *rows, squares, p.group, single).variances()
         pulled2 = f.by_key(to.pulled, k1) ** 2
         dq, dk, dv = f.by_key(to.to_q, k2), f.to_key(to.to_k, q2), f.to_key(to.to_v, do2)
         if f.fine:  # equal rows of dS have equal errors, which add up
