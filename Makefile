@@ -51,7 +51,7 @@ bench: $(STAMP)  ## the figures of README.md; results go to ci/results/
 	$(BIN)/python ci/bench.py $(ARGS)
 	$(BIN)/python ci/bench_emulator.py
 
-score: $(STAMP)  ## what the committed scoreboard of planted bugs found has to be found again, within 10 minutes
+score: $(STAMP)  ## what the committed scoreboard of planted bugs found has to be found again; 8 minutes
 	$(BIN)/attnfuzz score --quick $(ARGS)
 
 conformance: $(STAMP)  ## the matrix of published configurations for one target (TARGET=torch.sdpa.math)

@@ -45,7 +45,8 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Bug(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One bug. median, worst: cases until we find it, with our generator; seconds: the same, without compiling."""
+    """One bug. median, worst: cases until we find it, with our generator; seconds: the same, without compiling, whose
+    seconds are `compiling_median`: what of it was in the cache took none."""
 
     name: str
     trials: int
@@ -54,6 +55,7 @@ class Bug(msgspec.Struct, frozen=True, omit_defaults=True):
     worst: int
     seconds_median: float
     seconds_worst: float
+    compiling_median: float
     oracles: dict[str, int]
     seen: tuple[Seen, ...]
     message: str = ""
@@ -124,6 +126,7 @@ def _bug(name: str, ones: Sequence[Ended]) -> Bug:
         worst=max(cases),
         seconds_median=round(median([one.seconds for one in ours] or [0.0]), 2),
         seconds_worst=round(max([one.seconds for one in ours] or [0.0]), 2),
+        compiling_median=round(median([one.compiling for one in ours] or [0.0]), 2),
         oracles=dict(Counter(one.oracle for one in hits).most_common()),
         seen=tuple(_seen(ones)),
         message=hits[0].message if hits else "",

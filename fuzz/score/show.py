@@ -12,9 +12,10 @@ from oracles.peers import PEERS
 
 
 def show(of: Board, console: Console) -> None:
-    """Prints a board."""
+    """Prints a board; of others who look only where one of them looked on."""
     console.print(_bugs(of))
-    console.print(_who(of))
+    if _others(of):
+        console.print(_who(of))
     console.print(
         f"{of.found} of {of.planted} planted bugs found; median of the medians {of.median:g} cases, worst {of.worst}",
         highlight=False,
@@ -30,26 +31,37 @@ def show(of: Board, console: Console) -> None:
         console.print(of.machine_made["table"], highlight=False, markup=False)
 
 
+def _others(of: Board) -> dict[str, tuple[str, str]]:
+    """Generator and rule of those columns in which there is anything, by heading."""
+    known = {"uniform": ("uniform", OURS)} | {rule: ("ours", rule) for rule in PEERS}
+    there = {(seen.generator, seen.rule) for bug in of.bugs for seen in bug.seen}
+    return {name: pair for name, pair in known.items() if pair in there}
+
+
 def _bugs(of: Board) -> Table:
     made = Table(
         title="Cases until a planted bug is found", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
+    others, smaller = _others(of), any(bug.smallest for bug in of.bugs)
     made.add_column("bug", no_wrap=True)
     for name in ("found", "median", "worst", "s"):
         made.add_column(name, justify="right", no_wrap=True)
     made.add_column("by", overflow="fold")
-    made.add_column("tokens", justify="right", no_wrap=True)
-    for name in ("uniform", *PEERS):
-        made.add_column(_short(name), justify="right", no_wrap=True)
+    for name in ["tokens"] * smaller + [_short(name) for name in others]:
+        made.add_column(name, justify="right", no_wrap=True)
     looked = [bug for bug in of.bugs if bug.seen]  # the time may have been up before
     for bug in sorted(looked, key=lambda bug: (bug.median, bug.worst, bug.name)):
-        made.add_row(*_row(bug))
-    made.caption = "s: median of the seconds, without compiling; tokens: of the smallest case; then: trials of others"
-    made.caption_justify = "left"
+        tokens = [str(bug.smallest.tokens) if bug.smallest else "·"] * smaller
+        made.add_row(*_row(bug), *tokens, *(_rate(bug, *pair) for pair in others.values()))
+    notes = ["s: median of the seconds, without compiling"]
+    notes += ["tokens: of the smallest case"] * smaller + ["then: trials of others"] * bool(others)
+    made.caption, made.caption_justify = "; ".join(notes), "left"
     return made
 
 
 def _row(bug: Bug) -> list[str]:
+    if not bug.trials:
+        return [bug.name, "·", "·", "·", "·", "·"]
     colour = "green" if bug.found == bug.trials else "yellow" if bug.found else "red"
     return [
         bug.name,
@@ -58,9 +70,6 @@ def _row(bug: Bug) -> list[str]:
         str(bug.worst),
         f"{bug.seconds_median:.1f}",
         next(iter(bug.oracles), "·"),
-        str(bug.smallest.tokens) if bug.smallest else "·",
-        _rate(bug, "uniform", OURS),
-        *(_rate(bug, "ours", rule) for rule in PEERS),
     ]
 
 
