@@ -20,6 +20,7 @@ from oracles.answers import Answers
 from oracles.finding import Finding
 from oracles.masks import Full
 from oracles.numerics import Numerics
+from oracles.parts import rows_there
 from oracles.place import locate
 from oracles.problem import Problem, bias_view, mask_tile, sequence_view, shapes
 
@@ -57,7 +58,8 @@ def judge(
 ) -> list[Finding]:
     """One finding per tensor of `got` that differs where it must be exact; names the key and the row that explain it.
 
-    Arguments as for `reference.reference`; answers on the same device. LSE is not judged: it is a logarithm.
+    Arguments as for `reference.reference`; answers on the same device. LSE is not judged: it is a logarithm. Nor is
+    padding, which is no sum at all.
     """
     certified = certify(problem, q, k, v, bias=bias, do=do, numerics=numerics)
     given = {"q": q, "k": k, "v": v, "do": do}
@@ -66,6 +68,8 @@ def judge(
         if name not in certified.want:
             continue
         bad = certified.where[name] & (tensor.double() != certified.want[name])
+        there = rows_there(problem, name, bad.device) if problem.layout == "padded" else None
+        bad = bad if there is None else bad & there[..., None]
         if bool(bad.any()):
             found.append(_finding(problem, given, name, tensor, certified, bad))
     return found

@@ -161,3 +161,15 @@ def test_a_wrong_answer_without_any_key_is_found_and_not_explained():
     got = Answers(torch.full_like(right.o, torch.nan), dq=right.dq, dk=right.dk, dv=right.dv)
     (found,) = exact.judge(p, x.q, x.k, x.v, got, do=x.do, numerics=FUSED)
     assert found.tensor == "o" and found.message.endswith("must be 0")
+
+
+def test_what_stands_in_padding_is_not_asked_to_be_exact():
+    p = Problem((3, 1), (4, 2), 2, 1, 16, 16, "float16", scale=1.0)
+    x = build(Case("any", p, Inputs(2, "one_hot")), "cpu").tensors()
+    right = reference(p, x.q, x.k, x.v, do=x.do)
+    o = right.o.clone()
+    o[1, :, 1:] = torch.nan
+    assert exact.judge(p, x.q, x.k, x.v, Answers(o), do=x.do, numerics=FUSED) == []
+    o[1, 0, 0] = torch.nan
+    (found,) = exact.judge(p, x.q, x.k, x.v, Answers(o), do=x.do, numerics=FUSED)
+    assert found.message.startswith("o: 16 elements are not exact; first at batch 1, head 0, row 0")
