@@ -6,6 +6,8 @@
 overhead   per case: all but kernel, reference and compiling; i.e. drawing, inputs, judging, messages, records. Given in
            two readings: with the same-precision run, which is a PyTorch run of the case too but no reference (strict),
            and without it. A relation's further runs of the kernel are runs; what they need besides is overhead.
+           Counted by the clock, from one verdict to the next: what a worker draws and records while its child
+           works costs nothing as long as there is a core for it.
 rate       cases per second of a whole session, drawing and judging included, start-up excluded (and given beside it)
 hang       seconds from the launch of a kernel that never returns to the next case's verdict, restart included
 """

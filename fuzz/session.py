@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 
@@ -101,6 +103,20 @@ def plan(wanted: Settings) -> list[Lane]:
     return sorted(lanes, key=lambda lane: (lane.index, lane.target))
 
 
+@dataclass
+class _Flight:
+    """A case that the child has, or whose verdict is known without it.
+
+    seconds  draw: from the verdict before until the child had this case; the child was idle. total: from there to its
+             verdict, or until the next case was drawn, where that took longer.
+    """
+
+    case: Case
+    began: float
+    seconds: dict[str, float]
+    verdict: Verdict | None = None
+
+
 class Worker:
     """Runs lanes one after the other with one persistent child; records every case, reports every bug once."""
 
@@ -113,7 +129,8 @@ class Worker:
         self._corpus = [entry for entry in kept if entry.found is None or entry.found.device == wanted.device]
         self._runner: Runner | None = None
         self._interrupted = False  # while minimising: the best so far is saved, then the session ends
-        self._idle_since = time.perf_counter()
+        self._flight: _Flight | None = None
+        self._landed_at = time.perf_counter()  # the last case
         self._ends = time.monotonic() + wanted.seconds if wanted.seconds else None
 
     def __enter__(self) -> Worker:
@@ -135,66 +152,99 @@ class Worker:
         new: list[Record] = []
         broken: list[Exception] = []
 
-        def loop(case: Case) -> None:
-            if broken or (self._ends is not None and time.monotonic() > self._ends):
+        climbs = lane.cases >= CLIMBING_CASES
+
+        def loop(case: Case | None) -> None:
+            """Takes in the case before, and sends `case` off; None: there is no other."""
+            if broken or (case is not None and self._ends is not None and time.monotonic() > self._ends):
                 return
             try:
-                record = self._one(lane, under_test, case)
+                records = self._turn(under_test, lane, case)
+                if climbs:  # Hypothesis is to learn of this very case before it draws the next one
+                    records += self._turn(under_test, lane, None)
             except Exception as error:  # ours, not the target's: Hypothesis must not replay and shrink it
                 broken.append(error)
                 return
-            if record.status == "new":
-                new.append(record)
-            for name in record.features:
+            new.extend(record for record in records if record.status == "new")
+            if case is None:
+                return
+            for name in _features(case):
                 event(name)
-            if 0.0 < record.ratio < float("inf"):
-                target(record.ratio, label=f"error / budget of {lane.target}")
+            for record in records if climbs else ():
+                if 0.0 < record.ratio < float("inf"):
+                    target(record.ratio, label=f"error / budget of {lane.target}")
 
-        self._idle_since = time.perf_counter()
+        self._landed_at = time.perf_counter()
         explore(lane, cases_of(under_test, self.wanted), loop, standing(lane, under_test))
+        loop(None)
         if broken:
             raise broken[0]
         return new
 
     def run_case(self, case: Case) -> Verdict:
         """The one function that everything is built on; here with this worker's persistent child."""
+        return self._child().run(case)
+
+    def _child(self) -> Runner:
         if self._runner is None:
             device = "cuda:0" if self.wanted.device == "cuda" else "host"
             self._runner = Runner(device, files=self.wanted.files)
-        return self._runner.run(case)
+        return self._runner
 
-    def _one(self, lane: Lane, under_test: Target, case: Case) -> Record:
+    def _turn(self, under_test: Target, lane: Lane, case: Case | None) -> list[Record]:
+        """The records of the case that the child had; it has `case` from now on, which it judges while this process
+        draws. A case that failed is looked into first, for which the child is needed."""
+        flight, self._flight = self._flight, None
+        verdict, records = None, list[Record]()
+        if flight is not None:
+            verdict = self._child().collect() if flight.verdict is None else flight.verdict
+            flight.seconds["total"] = time.perf_counter() - flight.began
+            self._landed_at = time.perf_counter()
+            if verdict.bad:
+                records.append(self._record(lane, under_test, flight, verdict))
+                self._landed_at = time.perf_counter()
+        if case is not None:
+            self._flight = self._take_off(under_test, case)
+        if flight is not None and verdict is not None and not verdict.bad:
+            records.append(self._record(lane, under_test, flight, verdict))
+        if self._interrupted:
+            raise KeyboardInterrupt
+        return records
+
+    def _take_off(self, under_test: Target, case: Case) -> _Flight:
         began = time.perf_counter()
-        drawn = began - self._idle_since
+        flight = _Flight(case, began, {"draw": began - self._landed_at})
         refused = refusal(under_test, case)
         if refused is not None and refused.kind == "cannot":
-            verdict = Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
+            flight.verdict = Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
         else:
-            case, verdict = self._run(under_test, case)
-        ended = self._idle_since = time.perf_counter()  # what is recorded counts as the next one's drawing
+            self._child().submit(case)
+        return flight
+
+    def _record(self, lane: Lane, under_test: Target, flight: _Flight, verdict: Verdict) -> Record:
+        """Recorded; what failed is reported first, as its plainer case where there is one."""
+        case = flight.case
+        if verdict.bad:
+            case, verdict = self._plainer(under_test, case, verdict)
         record = Record(
             worker=self.name,
             lane=lane.name,
             target=case.target,
             case_id=case.id,
             outcome=verdict.outcome,
-            seconds=verdict.seconds | {"total": round(ended - began, 6), "draw": round(drawn, 6)},
-            features=ordered(features(case)),
+            seconds=verdict.seconds | {name: round(spent, 6) for name, spent in flight.seconds.items()},
+            features=_features(case),
             ratio=verdict.ratio,
             reason=verdict.reason,
         )
         if verdict.bad:
             record = self._report(record, under_test, case, verdict)
-            self._idle_since = time.perf_counter()
         self._recorder.add(record)
-        if self._interrupted:
-            raise KeyboardInterrupt
         return record
 
-    def _run(self, under_test: Target, case: Case) -> tuple[Case, Verdict]:
+    def _plainer(self, under_test: Target, case: Case, verdict: Verdict) -> tuple[Case, Verdict]:
         """The case and its verdict. Where it fails only when it is asked otherwise, and that question fails by itself,
         then it is that plainer case which is reported."""
-        verdict = self.run_case(case)
         first = root(verdict)
         if first is not None and first.oracle == "metamorphic":
             for plainer in as_plain(case, under_test):
@@ -266,6 +316,11 @@ class Worker:
         if self.wanted.corpus and Path(self.wanted.corpus).is_dir():
             return save(entry, Path(self.wanted.corpus))
         return kept
+
+
+@lru_cache(maxsize=4)
+def _features(case: Case) -> tuple[str, ...]:
+    return ordered(features(case))
 
 
 def cases_of(under_test: Target, wanted: Settings):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
     from fuzz.case import Case
 
 _STRETCH = 8.0  # a session's correction of expected times goes no further
+
+
+@dataclass
+class _Flight:
+    """A case that the child has; `note`: what is to be said of the child before."""
+
+    case: Case
+    message: Run
+    began: float
+    note: str = ""
 
 
 class Runner:
@@ -67,6 +78,7 @@ class Runner:
         self._loaded: set[str] = set()
         self._stretch: dict[tuple[str, str], float] = {}
         self._before = ""
+        self._flight: _Flight | None = None
         self._busy = threading.Lock()
         self._gpu: Tool | None = None
         self._cap = memory.cap(self._limits.memory)
@@ -102,55 +114,85 @@ class Runner:
         Raises RunnerError when no child can be had or the target cannot be loaded, HarnessError when the judge itself
         raised. On KeyboardInterrupt (or any other exception) the children are killed first.
         """
+        self.submit(case, trace)
+        return self.collect()
+
+    def submit(self, case: Case, trace: Path | None = None) -> None:
+        """Hands one case to the child and does not wait; `collect` gives its verdict. Raises as `run` does."""
+        message = Run(msgspec.msgpack.encode(case), "" if trace is None else str(trace.resolve()))
         if not self._busy.acquire(blocking=False):
             raise RuntimeError("a Runner runs one case at a time; make one Runner per thread")
-        began = monotonic()
+        self._flight = _Flight(case, message, monotonic())
+        with self._ending():
+            self._send(self._flight)
+
+    def collect(self) -> Verdict:
+        """Waits for the case that was submitted. Raises as `run` does."""
+        flight = self._flight
+        if flight is None:
+            raise RuntimeError("no case was submitted")
+        with self._ending():
+            verdict = self._landed(flight)
+        self._land()
+        spent = monotonic() - flight.began
+        seconds = verdict.seconds | {"overhead": max(0.0, spent - sum(verdict.seconds.values()))}
+        return msgspec.structs.replace(verdict, seconds=seconds)
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """What ends a case otherwise than with a verdict frees the Runner; but for RunnerError the children go too."""
         try:
-            verdict = self._run(case, "" if trace is None else str(trace.resolve()))
+            yield
         except RunnerError:
+            self._land()
             raise
         except BaseException:
             self.close()
             raise
-        finally:
+
+    def _land(self) -> None:
+        if self._flight is not None:
+            self._flight = None
             self._busy.release()
-        spent = monotonic() - began
-        seconds = verdict.seconds | {"overhead": max(0.0, spent - sum(verdict.seconds.values()))}
-        return msgspec.structs.replace(verdict, seconds=seconds)
 
     def close(self) -> None:
         """Kills the children. The Runner can be used again: the next case starts a fresh one."""
+        self._land()
         owned, self._child, self._spare, self._stem = (self._child, self._spare, self._stem), None, None, None
         for process in owned:
             if process is not None:
                 process.close()
 
-    def _run(self, case: Case, trace: str) -> Verdict:
-        message = Run(msgspec.msgpack.encode(case), trace)
-        note = ""
-        for last in (False, True):
+    def _send(self, flight: _Flight) -> None:
+        """Gives the case to a child that is fit for it."""
+        child = self._ready()
+        if memory.resident(child.pid) - child.resident > self._cap // 2:
+            # Whose leak it is cannot be told from the next case, so that one does not pay for it.
+            grown = memory.resident(child.pid) >> 20
+            flight.note = f"the child had grown to {grown} MiB and was replaced; {self._before}"
+            self._replace()
             child = self._ready()
-            if memory.resident(child.pid) - child.resident > self._cap // 2:
-                # Whose leak it is cannot be told from the next case, so that one does not pay for it.
-                note = f"the child had grown to {memory.resident(child.pid) >> 20} MiB and was replaced; {self._before}"
-                self._replace()
-                child = self._ready()
-            ended = self._follow(child, case, message)
-            if last or not (isinstance(ended, Died) and ended.trail.phase == BEGIN):
-                break
-            child.wait(1.0)
-            # It died between two cases: this one has not begun, so it is not lost, but neither is the death forgotten.
-            note = f"the child ended between cases, {exit_name(self._drop())}; {self._before}"
-        self._before = f"its last case was {case.id}"
-        verdict = self._judged(case, ended)
-        return _noted(verdict, {"between_cases": note}) if note else verdict
-
-    def _follow(self, child: Child, case: Case, message: Run) -> Ended:
         child.stem.forget_output()
         with contextlib.suppress(Gone):  # the watch finds it dead
-            child.connection.send(message)
+            child.connection.send(flight.message)
+
+    def _landed(self, flight: _Flight) -> Verdict:
+        ended = self._follow(flight.case)
+        if isinstance(ended, Died) and ended.trail.phase == BEGIN:
+            assert self._child is not None
+            self._child.wait(1.0)
+            # It died between two cases: this one has not begun, so it is not lost, but neither is the death forgotten.
+            flight.note = f"the child ended between cases, {exit_name(self._drop())}; {self._before}"
+            self._send(flight)
+            ended = self._follow(flight.case)
+        self._before = f"its last case was {flight.case.id}"
+        verdict = self._judged(flight.case, ended)
+        return _noted(verdict, {"between_cases": flight.note}) if flight.note else verdict
+
+    def _follow(self, case: Case) -> Ended:
+        assert self._child is not None
         allowed = self._allowance(case.target)
-        return Watch(child, self._limits, self._cap, allowed, self._prepare_spare, self._ask_gpu).follow()
+        return Watch(self._child, self._limits, self._cap, allowed, self._prepare_spare, self._ask_gpu).follow()
 
     def _judged(self, case: Case, ended: Ended) -> Verdict:
         """Verdict of how a case ended; takes the last evidence and replaces the child where it is lost."""

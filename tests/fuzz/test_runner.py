@@ -18,6 +18,26 @@ def shared():
         yield found
 
 
+def test_a_case_may_be_handed_over_and_its_verdict_fetched_later(shared):
+    with pytest.raises(RuntimeError, match="no case was submitted"):
+        shared.collect()
+    shared.submit(case("honest"))
+    with pytest.raises(RuntimeError, match="one case at a time"):
+        shared.submit(case("honest"))
+    time.sleep(0.2)  # the child needs nobody to ask for it
+    assert shared.collect().outcome == "pass"
+    shared.submit(case("segfaults"))
+    assert shared.collect().outcome == "crash"
+    assert shared.run(case("honest")).outcome == "pass"
+
+
+def test_a_case_that_nobody_fetches_does_not_keep_the_runner():
+    with runner() as found:
+        found.submit(case("sleeps"))
+        found.close()
+        assert found.run(case("honest")).outcome == "pass"
+
+
 HANGS = {  # innermost frame, whether it burns CPU
     "sleeps": ("sleeps", False),
     "spins_in_python": ("spins_in_python", True),

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from judge_tools import FAKES
+from runner_tools import busy
 
 from fuzz.corpus import load_all
 from fuzz.records import Reader, Record, Recorder
@@ -120,6 +121,19 @@ def test_a_crash_costs_one_case_and_the_lane_goes_on(tmp_path: Path) -> None:
     wanted = settings(tmp_path, targets=("fake.segfaults",), cases=3, minimize_runs=2)
     run(wanted, plan(wanted), "w0")
     assert [record.outcome for record in records(tmp_path)] == ["crash"] * 3
+
+
+def test_cases_are_recorded_as_drawn_though_the_next_is_drawn_meanwhile(tmp_path: Path) -> None:
+    wanted = settings(tmp_path, cases=12)
+    (lane,) = plan(wanted)
+    drawn: list[str] = []
+    explore(lane, cases_of(load("fake.honest", FAKES), wanted), lambda case: drawn.append(case.id))
+    run(wanted, [lane], "w0")
+    found = records(tmp_path)
+    assert [record.case_id for record in found] == drawn
+    # The child is idle between two cases only as long as it takes to hand the next one over.
+    assert sorted(record.seconds["draw"] for record in found)[len(found) // 2] < 0.01 * busy()
+    assert all(record.seconds["total"] >= record.seconds.get("run", 0.0) for record in found)
 
 
 def test_a_time_limit_stops_drawing(tmp_path: Path) -> None:
