@@ -1,10 +1,10 @@
 """Which kernels a session of `blocksparse` draws: tens for a thousand cases, though thousands could be compiled.
 
 A compile costs seconds, so dtype, head dim and softcap each bring one or two choices of tiles, mask and determinism
-with them, laid out so that every pair of choices occurs up to head dim 128; the mask kind that only some
-problems can have is drawn twice as often where it can be. Larger dims have one kernel each: tiles of 64 keys and bits.
-What costs no compile (layout of the lists, schedule; on the emulator the number of resident CTAs and
-the order of warps) varies freely.
+with them, laid out so that every pair of choices occurs up to head dim 128; the mask kind that only some problems can
+have is drawn twice as often where it can be. Larger dims have one kernel each: tiles of 64 keys and bits. What costs
+no compile (layout of the lists, schedule; on the emulator the number of resident CTAs and the order of warps) varies
+freely.
 """
 
 from __future__ import annotations
