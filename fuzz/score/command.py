@@ -80,7 +80,10 @@ def score(options: argparse.Namespace, console: Console) -> int:
     except KeyboardInterrupt:
         stopped = True
         console.print("interrupted; go on with --resume", style="yellow", markup=False)
-    made = board(wanted, ended(folder))
+    found = ended(folder)
+    if stopped and not found:
+        return INTERRUPTED
+    made = board(wanted, found)
     if options.machine:
         made = msgspec.structs.replace(made, machine_made=_machine_made(options, jobs, folder))
     show(made, console)

@@ -50,9 +50,16 @@ def draw(of: Board, path: Path) -> None:
     axes.set_xticks([], minor=True)
     axes.set_xlabel("cases run")
     axes.set_ylabel("planted bugs not yet found, %")
-    axes.set_title(f"{of.planted} planted bugs, {of.settings.seeds} seeds each", loc="left", fontsize=11)
+    axes.set_title(_title(of), loc="left", fontsize=11)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False, loc="upper right")
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=150)
     pyplot.close(figure)
+
+
+def _title(of: Board) -> str:
+    """How many bugs, and from how many seeds: those that were tried, which a score that was cut short has fewer of."""
+    trials = [bug.trials for bug in of.bugs if bug.trials] or [0]
+    seeds = f"{min(trials)}" if min(trials) == max(trials) else f"{min(trials)} to {max(trials)}"
+    return f"{of.planted} planted bugs, {seeds} seed{'s' * (max(trials) != 1)} each"

@@ -92,6 +92,13 @@ def test_the_picture_is_drawn_and_is_the_same_again(tmp_path, ending):
     assert first.read_bytes() == second.read_bytes() and first.stat().st_size > 5000
 
 
+def test_the_picture_says_how_many_seeds_were_tried(tmp_path):
+    pytest.importorskip("matplotlib")
+    for ended, says in ((ENDED, "3 planted bugs, 1 to 3 seeds each"), (ENDED[:3], "1 planted bugs, 3 seeds each")):
+        draw(board(WANTED, ended), tmp_path / "a.svg")
+        assert f"<!-- {says} -->" in (tmp_path / "a.svg").read_text()
+
+
 def test_a_picture_of_an_unknown_kind_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"\.svg"):
         draw(board(WANTED, ENDED), tmp_path / "a.jpeg")
