@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -35,6 +36,9 @@ BASE = 2.0**24  # variances are of errors in units of 1 / BASE: squares of fp32'
 STEPS = (
     2  # a sum of n terms one by one: the mean square of its partial sums is n / 2 (random signs) or n / 3 (one sign)
 )
+
+
+Count = TypeVar("Count", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -70,14 +74,14 @@ class _Units:
         """Variance of an fp32 sum of that many terms, for partial sums of size 1."""
         return ROUND2 * (self.dot * BASE) ** 2 * (4 + terms / STEPS)
 
-    def equal(self, terms: int) -> float:
+    def equal(self, terms: Count) -> Count:
         """Variance of a sum of so many equal terms, whose rounding errors are equal too, for a sum of 1."""
         return (terms * self.dot * BASE / 4) ** 2
 
-    def alike(self, terms: int, value2: Tensor, squares: Tensor) -> Tensor:
+    def alike(self, terms: Count, value2: Tensor, squares: Tensor) -> Tensor:
         """Variance of a sum (value2 its square) as far as its terms are equal; 0 for a usual sum. `squares` is the sum
-        of the terms' squares."""
-        return value2 * share(value2, terms * squares) * self.equal(terms)
+        of the terms' squares; masked ones are no terms."""
+        return value2 * share(value2, squares * terms) * self.equal(terms)
 
 
 def same_precision(
@@ -282,11 +286,23 @@ class _Forward:
         lse = found.total + units.summed(len_k) + ROUND2 * (n.exp * BASE) ** 2
         if self.fine:
             one = torch.ones((), device=o.device)
-            self.total_alike2 = units.alike(len_k, one, found.p2.sum(-1))
-            o = o + units.alike(len_k, o2, v_squares)
+            self.keys, self.rows = self._terms()
+            self.total_alike2 = units.alike(self.keys.squeeze(-1), one, found.p2.sum(-1))
+            o = o + units.alike(self.keys, o2, v_squares)
             lse = lse + self.total_alike2
         lse = lse + units.summed(0) * (self.top.squeeze(-1).clamp(-1e15, 1e15) ** 2 + self.lse.clamp(-1e15, 1e15) ** 2)
         return {"o": o, "lse": lse}
+
+    def _terms(self) -> tuple[Tensor, Tensor]:
+        """How many keys a row sees, (…, rows, 1), and how many rows see a key, (…, len_k, 1): of a KV head, all of its
+        query heads'."""
+        p = self.problem
+        if self.keep is None:
+            return self.p.new_full((1,), self.p.shape[-1]), self.p.new_full((1,), self.p.shape[-2] * p.group)
+        by_row, by_key = (self.keep.sum(axis, dtype=torch.float32) for axis in (-1, -2))
+        heads = self.keep.shape[-3]
+        by_key = by_key * p.group if heads == 1 else by_key.unflatten(-2, (-1, p.group)).sum(-2)
+        return by_row[..., None], by_key[..., None]
 
 
 class _Backward:
@@ -365,11 +381,11 @@ class _Backward:
         dq, dk, dv = f.by_key(to.to_q, k2), f.to_key(to.to_k, q2), f.to_key(to.to_v, do2)
         if f.fine:  # equal rows of dS have equal errors, which add up
             assert to.together is not None
-            dq = dq * (1 + len_k * share(pulled2, len_k * f.by_key(to.p2, k2)))
-            dk = dk * (1 + len_q * share(f.to_key(to.pulled, q1) ** 2, len_q * f.to_key(to.p2, q2)))
+            dq = dq * (1 + f.keys * share(pulled2, f.by_key(to.p2, k2) * f.keys))
+            dk = dk * (1 + f.rows * share(f.to_key(to.pulled, q1) ** 2, f.to_key(to.p2, q2) * f.rows))
             value2, v_squares = f.to_key(f.p, do1) ** 2, f.to_key(f.of.p2, do2)
             together = f.to_key(to.together, do1) ** 2
-            dv = dv + together + units.alike(len_q, value2, v_squares) + value2 * units.summed(len_q)
+            dv = dv + together + units.alike(f.rows, value2, v_squares) + value2 * units.summed(len_q)
         found = {"dq": dq + delta2 * pulled2, "dk": dk, "dv": dv}
         if to.to_bias is not None:
             assert p.bias is not None
