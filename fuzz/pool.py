@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import queue
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -70,6 +71,7 @@ def new_folder() -> str:
 
 
 def _work(wanted: Settings, name: str, todo: multiprocessing.Queue[Lane]) -> None:
+    _leave_with_parent()
     try:
         with Worker(wanted, name) as worker:
             while True:
@@ -80,3 +82,15 @@ def _work(wanted: Settings, name: str, todo: multiprocessing.Queue[Lane]) -> Non
                 worker.run_lane(lane)
     except KeyboardInterrupt:
         sys.exit(0)
+
+
+def _leave_with_parent() -> None:
+    """A worker does not outlive its session, however that ends; its child goes with it (runner/lifeline.py)."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
