@@ -96,19 +96,20 @@ def score(options: argparse.Namespace, console: Console) -> int:
         draw(made, Path(options.picture))
     if options.quick:
         lost = quick.lost(made, known)
-        _show_lost(lost, wanted, len(known), seconds, console)
+        why = "interrupted" if stopped else f"no time within {seconds:g} s"
+        _show_lost(lost, wanted, len(known), why, console)
         return INTERRUPTED if stopped else int(lost.bad)
     return INTERRUPTED if stopped else int(bool(made.missed))
 
 
-def _show_lost(lost: Lost, wanted: Settings, known: int, seconds: float, console: Console) -> None:
+def _show_lost(lost: Lost, wanted: Settings, known: int, why_late: str, console: Console) -> None:
     for name in lost.missed:
         text = f"not found any more: {name} (within {wanted.limits[name]} cases, from seed {wanted.starts[name]})"
         console.print(text, style="bold red", markup=False, soft_wrap=True)
     for name, why in lost.failed.items():
         console.print(f"could not be looked for: {name}: {why}", style="bold red", markup=False, soft_wrap=True)
     if lost.late:
-        text = f"not looked for, no time within {seconds:g} s: {len(lost.late)} of {known}: {', '.join(lost.late)}"
+        text = f"not looked for, {why_late}: {len(lost.late)} of {known}: {', '.join(lost.late)}"
         console.print(text, style="yellow", markup=False)
 
 
