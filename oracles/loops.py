@@ -22,6 +22,7 @@ _DEEPEST = np.float32(-100.0)
 _FARTHEST = np.float32(1e15)
 _LEAST_SQUARES = np.float32(1e-30)
 _LEAST_MEAN = 1e-30
+_UNIT2 = np.float32(2.0**-48)  # 1 / BASE of oracles/pairs.py, squared
 
 _PAIRS, _ROWS = "float32[:, :, ::1]", "float32[:, ::1]"  # (sequences * heads, rows, len_k) and without the last axis
 
@@ -126,6 +127,7 @@ def gradients(
     to_q: Any, to_k: Any, to_v: Any, p2_chain: Any, pulled: Any, together: Any, to_bias: Any,
 ) -> None:  # fmt: skip
     """`Gradients` of oracles/pairs.py: fills to_q, to_k, to_v and, where they are not empty, the rest."""
+    both2 = slope * _UNIT2
     fine, bending, weighing, biased = len(alike2) > 0, len(chain) > 0, weights > _ZERO, len(to_bias) > 0
     count, rows, keys = p.shape
     for n in range(count):
@@ -147,7 +149,7 @@ def gradients(
                 if bending:
                     c = chain[n, r, k]
                     c2 = c * c
-                    own_raw, draw2, kept2 = own * c2 + ds2 * slope, ds2 * c2, own_p2 * c2
+                    own_raw, draw2, kept2 = own * (c2 + both2) + ds2 * slope, ds2 * c2, own_p2 * c2
                     p2_chain[n, r, k], pulled[n, r, k] = kept2, p[n, r, k] * c
                 least = seen if own_p2 > _ZERO else _ZERO
                 to_q[n, r, k] = own_raw + draw2 * into_q + least

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from oracles.looped import looped
 
+BASE = 2.0**24  # variances are of errors in units of 1 / BASE: squares of fp32's roundoff are near 1, far from its ends
 ALIKE = 4  # how often the measure of how equal terms are is squared: only nearly constant inputs count
 LEAST = 2.0**-30  # of P: smaller ones count as this much, since their squares leave fp32
 DEEPEST = -100.0  # of a score below its row's largest: P is 0 there
@@ -233,7 +234,8 @@ class Gradients:
         own_raw, draw2, p2, pulled = own, ds2, scores.p2, p
         if self.chain is not None:
             chain2 = self.chain * self.chain
-            own_raw, draw2, p2 = own * chain2 + ds2 * units.slope, ds2 * chain2, scores.p2 * chain2
+            both2 = units.slope / BASE**2  # where the slope is 0 an error of dS meets the slope's own
+            own_raw, draw2, p2 = own * (chain2 + both2) + ds2 * units.slope, ds2 * chain2, scores.p2 * chain2
             pulled = p * self.chain
         seen = 0.0 if units.seen is None else (scores.p2 > 0) * units.seen
         to_q = own_raw + draw2 * units.into_q + seen

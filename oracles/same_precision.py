@@ -23,7 +23,7 @@ from torch import Tensor
 from oracles.answers import Answers
 from oracles.looped import looped
 from oracles.numerics import FUSED, Numerics
-from oracles.pairs import Gradients, GradientUnits, Scores, ScoreUnits, Squares, share
+from oracles.pairs import BASE, Gradients, GradientUnits, Scores, ScoreUnits, Squares, share
 from oracles.parts import Part, parts
 from oracles.problem import Problem, shapes
 from oracles.reference import no_tf32
@@ -32,7 +32,6 @@ RUNS = 2
 PAIR_BYTES = 4 * 24
 CHUNK_BYTES = 256 << 20
 ROUND2 = 1 / 3  # variance of a rounding error that is uniform in [-u, u]
-BASE = 2.0**24  # variances are of errors in units of 1 / BASE: squares of fp32's roundoff are near 1, far from its ends
 STEPS = (
     2  # a sum of n terms one by one: the mean square of its partial sums is n / 2 (random signs) or n / 3 (one sign)
 )

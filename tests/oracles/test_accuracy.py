@@ -136,6 +136,18 @@ def test_odd_shapes_and_scales_do_not_alarm(options: dict, dtype: Dtype) -> None
     assert not found.findings and found.ratio < 0.6
 
 
+@pytest.mark.parametrize("value", [0.0, 1e-22])
+def test_a_softcap_that_leaves_no_slope_does_not_alarm(value: float) -> None:
+    """1 - tanh^2 is 0 in fp32, and dS a difference of equal numbers: what is left of dQ is noise in the reference."""
+    problem, t = make("bfloat16", dim=48, dim_v=48, lengths_q=(172, 172), lengths_k=(129, 129), scale=0.5, softcap=1.0)
+    for name, x in t.items():
+        x.fill_(0.5 if name == "q" else 1.0)
+    right = reference(problem, **t)
+    assert float(right.dq.abs().max()) < 1e-20
+    got = replace(rounded(problem, right), dq=torch.full_like(right.dq, value, dtype=torch.bfloat16))
+    assert not judged(problem, t, got).findings
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_lucky_run_does_not_shrink_the_budget(seed: int) -> None:
     """One row, one column: the same-precision run may be right by chance, the kernel (other tiles) need not."""
