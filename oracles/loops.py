@@ -22,7 +22,7 @@ _DEEPEST = np.float32(-100.0)
 _FARTHEST = np.float32(1e15)
 _LEAST_SQUARES = np.float32(1e-30)
 _LEAST_MEAN = 1e-30
-_UNIT2 = np.float32(2.0**-48)  # 1 / BASE of oracles/pairs.py, squared
+_UNIT2 = np.float32(2.0**-48)  # 1 / BASE of oracles/roundings.py, squared
 
 _PAIRS, _ROWS = "float32[:, :, ::1]", "float32[:, ::1]"  # (sequences * heads, rows, len_k) and without the last axis
 
@@ -64,7 +64,7 @@ def largest(x: Any) -> Any:
 
 @njit("float32", "float32", returns="float32")
 def share(value2: Any, squares: Any) -> Any:
-    """_Units.share of oracles/same_precision.py; `squares` times the number of terms. NaN stays NaN."""
+    """`share` of oracles/roundings.py; `squares` times the number of terms. NaN stays NaN."""
     x = value2 / (_LEAST_SQUARES if squares < _LEAST_SQUARES else squares)
     x = _ONE if x > _ONE else x
     x2 = x * x

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oracles.looped import looped
+from oracles.roundings import BASE, share
 
-BASE = 2.0**24  # variances are of errors in units of 1 / BASE: squares of fp32's roundoff are near 1, far from its ends
-ALIKE = 4  # how often the measure of how equal terms are is squared: only nearly constant inputs count
 LEAST = 2.0**-30  # of P: smaller ones count as this much, since their squares leave fp32
 DEEPEST = -100.0  # of a score below its row's largest: P is 0 there
 FARTHEST = 1e15  # of a row's largest score: its square leaves fp32 sooner than it does
@@ -122,15 +121,6 @@ class OfGradients:
     pulled: Tensor
     together: Tensor | None
     to_bias: Tensor | None
-
-
-def share(value2: Tensor, squares: Tensor) -> Tensor:
-    """1 where the terms of a sum are equal, 0 where they are not nearly so; value2 is the sum squared, `squares` the
-    sum of the terms' squares times their number: by Cauchy-Schwarz value2 <= squares, equal for equal terms."""
-    found = (value2 / squares.clamp_min(1e-30)).clamp_max(1.0)
-    for _ in range(ALIKE):  # pow would take ten times as long
-        found = found * found
-    return found
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,21 +22,15 @@ from torch import Tensor
 from oracles.answers import Answers
 from oracles.looped import looped
 from oracles.numerics import FUSED, Numerics
-from oracles.pairs import BASE, Gradients, GradientUnits, Scores, ScoreUnits, Squares, share
+from oracles.pairs import Gradients, GradientUnits, Scores, ScoreUnits, Squares
 from oracles.parts import Part, parts
 from oracles.problem import Problem, shapes
 from oracles.reference import no_tf32
+from oracles.roundings import BASE, ROUND2, Units, share
 
 RUNS = 2
 PAIR_BYTES = 4 * 24
 CHUNK_BYTES = 256 << 20
-ROUND2 = 1 / 3  # variance of a rounding error that is uniform in [-u, u]
-STEPS = (
-    2  # a sum of n terms one by one: the mean square of its partial sums is n / 2 (random signs) or n / 3 (one sign)
-)
-
-
-Count = TypeVar("Count", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -46,41 +39,6 @@ class Same:
 
     runs: Answers
     noise: Answers
-
-
-@dataclass(frozen=True)
-class _Units:
-    """Unit roundoffs and the smallest steps of the formats involved."""
-
-    u: float  # of the input dtype
-    step: float  # its smallest subnormal
-    dot: float  # of an fp32 sum
-    of: dict[
-        str, Tensor | float
-    ]  # power of two near the largest |x| of q, k, v, do, bias: squares of x / of[x] stay in range
-
-    @staticmethod
-    def make(problem: Problem, numerics: Numerics, tensors: dict[str, Tensor | None]) -> _Units:
-        info = torch.finfo(problem.torch_dtype)
-        sizes = {name: _unit(x) for name, x in tensors.items() if x is not None}
-        return _Units(info.eps / 2, info.smallest_normal * info.eps, numerics.dot, sizes)
-
-    def kept(self, where: str) -> float:
-        """Variance of rounding a value of 1 at a place that is kept in `where`."""
-        return ROUND2 * (self.u * BASE) ** 2 if where == "input" else 0.0
-
-    def summed(self, terms: int) -> float:
-        """Variance of an fp32 sum of that many terms, for partial sums of size 1."""
-        return ROUND2 * (self.dot * BASE) ** 2 * (4 + terms / STEPS)
-
-    def equal(self, terms: Count) -> Count:
-        """Variance of a sum of so many equal terms, whose rounding errors are equal too, for a sum of 1."""
-        return (terms * self.dot * BASE / 4) ** 2
-
-    def alike(self, terms: Count, value2: Tensor, squares: Tensor) -> Tensor:
-        """Variance of a sum (value2 its square) as far as its terms are equal; 0 for a usual sum. `squares` is the sum
-        of the terms' squares; masked ones are no terms."""
-        return value2 * share(value2, squares * terms) * self.equal(terms)
 
 
 def same_precision(
@@ -101,7 +59,7 @@ def same_precision(
     pieces = list(parts(problem, PAIR_BYTES, CHUNK_BYTES))
     tensors = {"q": q, "k": k, "v": v, "do": do, "bias": bias}
     with torch.no_grad(), no_tf32():
-        units = _Units.make(problem, numerics, tensors)
+        units = Units.make(problem, numerics, tensors)
         if len(pieces) == 1 and pieces[0].whole:
             runs, variance = _part(pieces[0], numerics, units, tensors)
             runs = {n: torch.stack([pieces[0].shaped(n, run) for run in x]) for n, x in runs.items()}
@@ -122,7 +80,7 @@ def same_precision(
 
 
 def _noise(
-    problem: Problem, numerics: Numerics, units: _Units, runs: dict[str, Tensor], variance: dict[str, Tensor]
+    problem: Problem, numerics: Numerics, units: Units, runs: dict[str, Tensor], variance: dict[str, Tensor]
 ) -> dict[str, Tensor]:
     """Standard deviations: variances out of their units, with the rounding of the result itself."""
     p, of = problem, units.of
@@ -172,7 +130,7 @@ def _deviation(variance: Tensor, run: Tensor, unit: Tensor | float, last: float,
 
 
 def _part(
-    piece: Part, numerics: Numerics, units: _Units, tensors: dict[str, Tensor | None]
+    piece: Part, numerics: Numerics, units: Units, tensors: dict[str, Tensor | None]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Runs (RUNS, …) before the results are rounded, and variances without that last rounding, in the part's shapes."""
     forward = _Forward(piece, numerics, units, tensors)
@@ -187,7 +145,7 @@ def _part(
 class _Forward:
     """Scores, probabilities, O and LSE of a part. Shapes (sequences, heads_q, rows, len_k) unless said otherwise."""
 
-    def __init__(self, piece: Part, numerics: Numerics, units: _Units, tensors: dict[str, Tensor | None]) -> None:
+    def __init__(self, piece: Part, numerics: Numerics, units: Units, tensors: dict[str, Tensor | None]) -> None:
         p = self.problem = piece.problem
         self.piece, self.numerics, self.units = piece, numerics, units
         self.q, self.k, self.v = (
@@ -272,7 +230,7 @@ class _Forward:
             bent=(n.tanh * BASE * p.softcap) ** 2,
             shifted=2 * units.summed(0) + 2 * units.kept(n.scores),
             exp=ROUND2 * (n.exp * BASE) ** 2,
-            step=_step(units, n.probs, p.dtype),
+            step=units.tiny(n.probs) if p.dtype == "float16" else 0.0,
         )
         squares = self.products2(self.q, self.k, once)
         scores = Scores(self.raw, self.p, self.below, self.top, self.keep, self.chain, squares, p.group, single)
@@ -395,26 +353,8 @@ class _Backward:
         return found
 
 
-def _unit(x: Tensor) -> Tensor | float:
-    """The power of two just above the largest finite |x|, 1 where there is none; no synchronisation."""
-    if not x.numel():
-        return 1.0
-    if looped(x):
-        from oracles import loops
-
-        most = loops.largest(x.float().contiguous().flatten().numpy())
-        return 2.0 ** math.ceil(math.log2(most)) if most > 0 else 1.0
-    largest = x.float().nan_to_num(0.0, 0.0, 0.0).abs().amax()
-    return torch.where(largest > 0, torch.exp2(torch.ceil(torch.log2(largest))), 1.0)
-
-
 def _norm2(x: Tensor) -> Tensor:
     return (x * x).sum(-1)
-
-
-def _step(units: _Units, kept: str, dtype: str) -> float:
-    """What rounding a P near fp16's smallest subnormal adds to P squared, in units of the relative roundoff."""
-    return (units.step / 2 / units.u) ** 2 if kept == "input" and dtype == "float16" else 0.0
 
 
 def _tiles(length: int, numerics: Numerics) -> float:
