@@ -10,7 +10,7 @@ draw from them, and `attnfuzz targets` prints them. Two kinds of "no":
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
@@ -209,7 +209,7 @@ def offers(target: object, protocol: Callable[..., T]) -> TypeGuard[T]:
     """isinstance for the protocols above and their like: Python looks at every attribute each time, which takes a
     noticeable part of a small case. A target offers what it offered when it was first asked."""
     assert isinstance(protocol, type)
-    return _offers(target, protocol)
+    return _offers(target, protocol) if isinstance(target, Hashable) else isinstance(target, protocol)
 
 
 def demand(target: Target, relation: str) -> Demand:
