@@ -206,18 +206,17 @@ class _Rows:
 def _rows(budget: Budget, z: Tensor, z2: Tensor) -> dict[str, _Rows]:
     """Sums up each tensor's rows where they are; brings them to the CPU in one copy."""
     p = budget.problem
-    quick = z.device.type == "cpu" and p.layout == "padded"  # numpy finds the largest of many in no time
     by_group = list[list[Tensor]]()
     for group in groups(budget.slots):
         part = slice(group[0].start, group[-1].stop)
         rows, rows2 = z[part].view(-1, group[0].dim), z2[part].view(-1, group[0].dim)
         of_rows = [rows2.mean(1), rows.mean(1)] if group[0].dim > 1 else [z2[part], z[part]]
-        by_group.append(of_rows if quick else [*of_rows, rows2.amax(1)])
+        by_group.append([*of_rows, rows2.amax(1)])
     whole = [x[0] if len(x) == 1 else torch.cat(x) for x in zip(*by_group, strict=True)]
     count = len(whole)
     whole += [_over_rows(p, s, z[s.start : s.stop].view(s.shape)) for s in budget.slots if s.name != "lse"]
     moved = _moved(whole)
-    (mean, signed, *most), sums = moved[:count], moved[count:]
+    (mean, signed, most), sums = moved[:count], moved[count:]
     over = np.sqrt(mean) / _row_limit(mean, signed)
     found, start = dict[str, _Rows](), 0
     for i, slot in enumerate(budget.slots):
@@ -225,14 +224,9 @@ def _rows(budget: Budget, z: Tensor, z2: Tensor) -> dict[str, _Rows]:
         start = here.stop
         mean_, over_ = _padded(p, slot, mean[here]), _padded(p, slot, over[here])
         total = sums[i] if slot.name != "lse" else _padded(p, slot, signed[here]).sum(2)
-        if quick:
-            squares = z2[slot.start : slot.stop].numpy()
-            at = int(squares.argmax())
-            largest, row = float(squares[at]), at // slot.dim
-        else:
-            by_row = _padded(p, slot, most[0][here])
-            row = int(by_row.argmax())
-            largest = float(by_row.flat[row])
+        by_row = _padded(p, slot, most[here])
+        row = int(by_row.argmax())
+        largest = float(by_row.flat[row])
         b, h, r = map(int, np.unravel_index(row, mean_.shape))
         found[slot.name] = _Rows(slot, largest, (b, h, r), mean_, over_, total, _there(budget, slot))
     return found

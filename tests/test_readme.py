@@ -73,7 +73,8 @@ COMMANDS = [line.split("#")[0].strip() for block in blocks("sh") for line in blo
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("attnfuzz")])
 def test_commands_of_the_readme_parse(command):
-    _parser().parse_args(shlex.split(command)[1:])
+    parsed = _parser().parse_args(shlex.split(command)[1:])
+    assert callable(parsed.command)
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("pytest")])

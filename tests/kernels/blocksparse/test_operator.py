@@ -224,8 +224,9 @@ def test_wrong_calls_are_refused(message):
 
 
 def test_good_calls_are_not_refused():
-    block_sparse_attention(**good())
-    block_sparse_attention(**packed())
+    for call in (good(), packed()):
+        out, lse = block_sparse_attention(**call)
+        assert out.shape == call["q"].shape and lse.dtype == torch.float32
 
 
 def test_gradients_need_backward_lists():
@@ -290,4 +291,5 @@ def test_packed_lists_without_a_backward_pass():
     options = {"tile_m": 64, "tile_n": 64, "backward": False}
     order = permutation(starts(1, 0).view(1, 1, 2))
     for blocks in (causal([100, 50], [100, 50], **options), causal([100, 50], [100, 50], schedule=order, **options)):
-        block_sparse_attention(q, k, v, blocks, cu_seqlens_q=cuts[0], cu_seqlens_k=cuts[1])
+        out, _ = block_sparse_attention(q, k, v, blocks, cu_seqlens_q=cuts[0], cu_seqlens_k=cuts[1])
+        assert out.shape == q.shape and bool(out.isfinite().all())
