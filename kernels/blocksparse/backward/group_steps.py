@@ -7,6 +7,7 @@ While a step goes through its exponentials, the products dV and dK of the step b
     when S and dQ are done: add dQ in memory; issue dP
     P                                               in registers, masked
     when dV and dK of the warpgroup are done: P to shared memory, of which they read the last one's
+    ordered adds: release the block that the last step ended
     when dP is done: dS to shared memory
     barrier                                         P, dS and the next step's tiles are there for all
 
@@ -26,8 +27,9 @@ from kernels.blocksparse.backward.steps import (
     add_fragment,
     end,
     is_masked,
-    let_go_in,
+    have_added,
     load_following,
+    pass_on,
     probabilities,
     refill,
     sync_group,
@@ -55,7 +57,6 @@ def steps_of_groups(w) -> None:
     for iteration in cutlass.range(iterations, unroll=1):
         entry, step, stage, stage_ds = iteration // steps, iteration % steps, iteration % stages, iteration % 2
         before = cutlass.max(iteration - 1, 0) % stages
-        let_go_in(w, iteration)
         rP, rdQ = accumulator(w.to_s), accumulator(w.to_dq)
         issue(w.to_s, rP, stage, add=False)
         issue(w.to_dq, rdQ, 1 - stage_ds, add=False)
@@ -70,6 +71,7 @@ def steps_of_groups(w) -> None:
         finish(2)
         if iteration > 0:
             add_fragment(w, rdQ, target)
+            have_added(w, entry, step)
 
         rdS = accumulator(w.to_dp)
         issue(w.to_dp, rdS, stage, add=False)
@@ -80,6 +82,7 @@ def steps_of_groups(w) -> None:
         finish(1)
         sync_group(w)
         share(w.to_s.mma, rP, storage.sP, thread, wide)
+        pass_on(w, entry, step)
         if cutlass.const_expr(w.variant.softcap):
             rP.store(rP.load() * rSlope.load())
         finish()
@@ -92,7 +95,6 @@ def steps_of_groups(w) -> None:
         meet()
 
     if iterations > 0:
-        let_go_in(w, iterations)
         rdQ = accumulator(w.to_dq)
         last, last_ds = (iterations - 1) % stages, (iterations - 1) % 2
         issue(w.to_dq, rdQ, last_ds, add=False)
