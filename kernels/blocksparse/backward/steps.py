@@ -24,7 +24,6 @@ from kernels.blocksparse.backward.tiling import HALF, THREADS
 from kernels.blocksparse.backward.walk import Block, block_at, fill_ring
 from kernels.blocksparse.common.layouts import rows_columns
 
-
 ADDED = 15  # the barrier of NOTE [who waits]; 0 is the CTA's, and 1 to 8 those of groups
 
 
@@ -77,10 +76,10 @@ def steps_of_warps(w) -> None:
         sync_group(w)
 
         multiply(w.to_dv, w.rdV, 0, stage)
-        pass_on(w, entry, step)
         if step == 0:
             take_turn(w, block)
         multiply(w.to_dk, w.rdK, stage_ds, stage)
+        pass_on(w, entry, step)
         target = target_of(w, block, step)
 
         if cutlass.const_expr(stages == 1):
