@@ -102,7 +102,7 @@ def as_line(row: dict[str, Any]) -> str:
         tiles = "x".join(map(str, row["tiles"]))
         return f"{head} {tiles} {row['tuning']}: " + (f"{row['ms']:.3f} ms" if "ms" in row else row["error"][:100])
     times = " ".join(f"{name} {at:.3f}" for name, at in row["ms"].items())
-    flex = "/".join(f"{at:.3f}" for at in row["flex_ms"])
+    flex = f"{row['flex_ms']:.3f}"
     ordered = f", det/atomic {row['deterministic_over_atomic']:.2f}" if "best_schedule" in row else ""
     found = row["bounds"]
     heads = "/".join(map(str, row["heads"]))

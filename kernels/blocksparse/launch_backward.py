@@ -26,10 +26,10 @@ from kernels.blocksparse.launch import (
     sequence_values,
 )
 from kernels.blocksparse.launcher import arch_of, launch
-from kernels.blocksparse.lists import Band, BlockSparse
+from kernels.blocksparse.lists import Band, BlockSparse, Intervals
 from kernels.blocksparse.longest import even_share
 from kernels.blocksparse.seams import NO_HOST, Host
-from kernels.blocksparse.split import L2_BYTES, PAIRS, SLOTS, parts_of, unit_bytes
+from kernels.blocksparse.split import L2_BYTES, PAIRS, SLOTS, ordered_side_by_side, parts_of, unit_bytes
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, backward_products, padded_dim
 from kernels.blocksparse.write_order import with_order
 
@@ -190,7 +190,8 @@ def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool,
 
     As many as have their Q, dO and sums of dQ in the L2 cache, so that the long CTAs of several pairs come before the
     short ones of any, and at least as many as have CTAs for all multiprocessors. Ordered adds: what the schedule was
-    computed for, or PAIRS; but where CTAs hardly wait for one another (`in_step`) as first said.
+    computed for, or PAIRS, or of scattered blocks what `ordered_side_by_side` says; but where CTAs hardly wait for one
+    another (`in_step`) as first said.
     """
     batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
     rows = rows or -(-q.shape[0] // batch)
@@ -198,7 +199,8 @@ def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool,
     if deterministic and blocks.schedule.pairs is not None:
         return max(1, min(blocks.schedule.pairs, units))
     if deterministic and not in_step(blocks):
-        return PAIRS
+        scattered = not isinstance(blocks.mask, Band | Intervals)  # then CTAs may look at any rows
+        return ordered_side_by_side(units, unit_bytes(rows, heads, dim)) if scattered else PAIRS
     if deterministic:
         rows = min(rows, live_rows(blocks))
     n_blocks = 1 if blocks.backward is None else max(blocks.backward.rows, 1)
