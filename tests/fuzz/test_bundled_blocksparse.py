@@ -84,6 +84,21 @@ def test_sessions_draw_head_dims_to_256_and_on_a_gpu_crowds_of_ctas() -> None:
     assert not any(ctas(one) > 300 for one in drawn["host"] if "ctas" not in one.variant)
 
 
+def test_half_of_the_ordered_adds_of_several_tiles_are_shuffled() -> None:
+    wanted = Settings(targets=("blocksparse",), device="host", cases=1500)
+    found: list[Case] = []
+    for lane in lanes(wanted):
+        explore(lane, cases_of(load("blocksparse", device="host"), wanted), found.append)
+    whole = [one for one in found if "ctas" not in one.variant]
+    ordered = [one for one in whole if one.problem.backward and one.variant["deterministic"]]
+    several = [one for one in ordered if one.problem.len_k > 2 * int(one.variant["tile_n"])]
+    assert len(ordered) > 0.4 * len(found) and len(several) > 0.08 * len(found)
+    shares = Counter(one.variant["schedule"] for one in several)
+    assert 0.4 < shares["shuffled"] / len(several) < 0.6 and min(shares.values()) > 0.08 * len(several)
+    others = Counter(one.variant["schedule"] for one in whole if one not in several)
+    assert min(others.values()) > 0.2 * (len(whole) - len(several))
+
+
 def usual(one: Case) -> bool:
     """With a scale that every case takes."""
     return one.problem.scale is None or one.problem.scale > 0
