@@ -113,6 +113,17 @@ def _with_rules(target, *rules):
     return changed
 
 
+@pytest.mark.parametrize(("lengths_q", "lengths_k"), [((0, 0), (5, 9)), ((5, 9), (0, 0))])
+def test_a_bias_that_is_broadcast_over_what_no_sequence_has_is_judged(lengths_q: tuple, lengths_k: tuple) -> None:
+    problem = replace(PLAIN, lengths_q=lengths_q, lengths_k=lengths_k, mask=Full())
+    for rows, cols in ((False, False), (True, False), (False, True), (True, True)):
+        bias = Bias(batch=True, heads=True, rows=rows, cols=cols, grad=True)
+        verdict = judge("fake.honest", replace(problem, bias=bias))
+        empty = cols if any(lengths_q) else rows
+        judged = {worst.tensor for worst in verdict.worst}
+        assert verdict.outcome == "pass" and ("dbias" in judged) is not empty, (rows, cols)
+
+
 def test_an_infinitely_wrong_answer_survives_json() -> None:
     import msgspec
 
