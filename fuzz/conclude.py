@@ -38,7 +38,7 @@ def conclude(
     """
     clock.stop()
     failed, runs = flaky
-    findings = [_finite(finding) for finding in findings]
+    findings = [finite(finding) for finding in findings]
     decided: Outcome = outcome or ("flake" if runs else "fail" if findings else "pass")
     return Verdict(
         case.id,
@@ -63,7 +63,7 @@ def _worst(judgement: accuracy.Judgement) -> tuple[Worst, ...]:
     return tuple(found)
 
 
-def _finite(finding: Finding) -> Finding:
+def finite(finding: Finding) -> Finding:
     """JSON has neither infinity nor NaN: the one counts as INFINITELY, the other is left out."""
     numbers = {name: max(min(x, INFINITELY), -INFINITELY) for name, x in finding.numbers.items() if x == x}
     return replace(finding, numbers=numbers)

@@ -2,9 +2,9 @@
 
 A compile costs seconds, so dtype, head dim and softcap each bring one or two choices of tiles, mask and determinism
 with them, laid out so that every pair of choices occurs up to head dim 128; the mask kind that only some problems can
-have is drawn twice as often where it can be, and so is a deterministic backward pass. Larger dims have one kernel each: tiles of 64 keys and bits. What costs
-no compile (layout of the lists, schedule; on the emulator the number of resident CTAs and the order of warps) varies
-freely.
+have is drawn twice as often where it can be, and so is a deterministic backward pass. Larger dims have one kernel each:
+tiles of 64 keys and bits. What costs no compile (layout of the lists, schedule; on the emulator the number of resident
+CTAs and the order of warps) varies freely.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], .
 
 
 def _free(problem: Problem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:
-    """What costs no compile. Half of the ordered adds of three KV tiles or more come in a shuffled order: two tiles have
-    no order that the other schedules do not have too."""
+    """What costs no compile. Half of the ordered adds of three KV tiles or more come in a shuffled order: two tiles
+    have no order that the other schedules do not have too."""
     ordered = problem.backward and kernel["deterministic"] and problem.len_k > 2 * kernel["tile_n"]
     schedules = (*SCHEDULES, "shuffled", "shuffled") if ordered else SCHEDULES
     free: list[dict[str, Any]] = [
