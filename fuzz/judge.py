@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from fuzz import disturb
 from fuzz.arena import Arena, build
 from fuzz.case import Case
-from fuzz.conclude import conclude, finite, proof_findings, shape_findings
+from fuzz.conclude import conclude, finite, plan_findings, proof_findings, shape_findings
 from fuzz.exact_values import STYLES
 from fuzz.execution import INPUTS_LIMIT, PREPARE_LIMIT, Clock, Enter, Raised, call, deadline, run_all
 from fuzz.memory import keep_pages, poisoned_malloc
@@ -119,6 +119,9 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
         wrong = shape_findings(of.case.problem, execution.answers)
         findings += [replace(f, message=f"asked with {of.relation.meaning}: {f.message}") for f in wrong]
     findings += proof_findings(target, runs.executions)
+    findings += plan_findings(target, case, executions[0])
+    for of, execution in zip(variations, related, strict=True):
+        findings += plan_findings(target, of.case, execution)
     if any(f.oracle == "protocol" for f in findings):
         return conclude(case, findings, clock, executions)
     unstable = determinism.compare([e.answers for e in executions])
