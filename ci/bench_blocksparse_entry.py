@@ -29,12 +29,9 @@ from kernels.blocksparse.api import block_sparse_attention
 from kernels.blocksparse.bands import band
 from kernels.blocksparse.least_blocking import least_blocking
 from kernels.blocksparse.lists import BlockSparse
-from kernels.blocksparse.schedule import ASCENDING, DESCENDING
 from kernels.blocksparse.variant import forward_products
-from kernels.blocksparse.write_order import with_order
 
 SECONDS = 0.15  # of device time for one measurement
-PLANNED = 8192  # tokens up to which a schedule is computed: the planner takes a second there
 Emit = Callable[[dict[str, Any]], None]
 
 
@@ -90,14 +87,11 @@ def milliseconds(call: Callable[[], Any], cuda: bool) -> float:
 
 
 def schedules(entry: Entry, blocks: BlockSparse) -> dict[str, BlockSparse]:
-    """The lists under the default schedule, both directions, and a computed one where that is quick."""
-    found = {
-        "default": blocks,
-        "ascending": with_order(blocks, ASCENDING),
-        "descending": with_order(blocks, DESCENDING),
-    }
-    if entry.tokens <= PLANNED:
-        found["planned"] = least_blocking(blocks, heads_q=entry.heads_q, heads_kv=entry.heads_kv).blocks
+    """The lists under the default schedule; where CTAs wait under that, also under a computed one."""
+    found = {"default": blocks}
+    if not launch_backward.in_step(blocks):
+        heads = {"heads_q": entry.heads_q, "heads_kv": entry.heads_kv}
+        found["planned"] = least_blocking(blocks, **heads, dim=entry.dim).blocks
     return found
 
 
@@ -108,7 +102,8 @@ def difference(one: Tensor, other: Tensor) -> float:
 
 
 def pair(entry: Entry, lock: Path, emit: Emit) -> None:
-    """Forward, and backward (atomic; deterministic under each schedule), beside FlexAttention."""
+    """Forward, and backward (atomic; deterministic under each schedule), beside FlexAttention; on Hopper the portable
+    kernels too."""
     from torch.nn.attention.flex_attention import flex_attention
 
     cuda = entry.device == "cuda"
@@ -149,9 +144,12 @@ def pair(entry: Entry, lock: Path, emit: Emit) -> None:
         again = gradients(one)
         agree["deterministic dq"] = max(agree.get("deterministic dq", 0.0), difference(again[0], flex_grads[0]))
     del flex_grads, atomic, again
+    other = block_sparse_attention(q, k, v, blocks, products="mma")[0] if has_wgmma(entry) else None
     with alone(lock):
         flex_ms = [milliseconds(lambda: gradients(flex_out), cuda)]
         ms = {"atomic": milliseconds(lambda: gradients(out), cuda)}
+        if other is not None:
+            ms["portable"] = milliseconds(lambda: gradients(other), cuda)
         for name, one in ordered.items():
             ms[name] = milliseconds(partial(gradients, one), cuda)
         flex_ms.append(milliseconds(lambda: gradients(flex_out), cuda))
@@ -202,7 +200,7 @@ def row(
         "speed_ratio": round(min(flex_ms) / best, 3),
     }
     if direction == "backward":
-        ordered = {name: at for name, at in ms.items() if name != "atomic"}
+        ordered = {name: at for name, at in ms.items() if name not in ("atomic", "portable")}
         schedule = min(ordered, key=lambda name: ordered[name])
         found |= {"best_schedule": schedule, "deterministic_over_atomic": round(ordered[schedule] / best, 3)}
     flops = (4 if direction == "forward" else 10) * pairs_of(entry) * entry.dim * entry.heads_q

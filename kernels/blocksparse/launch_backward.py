@@ -29,12 +29,11 @@ from kernels.blocksparse.launcher import arch_of, launch
 from kernels.blocksparse.lists import Band, BlockSparse
 from kernels.blocksparse.longest import even_share
 from kernels.blocksparse.seams import NO_HOST, Host
-from kernels.blocksparse.split import PAIRS, SLOTS, parts_of
+from kernels.blocksparse.split import L2_BYTES, PAIRS, SLOTS, parts_of, unit_bytes
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, backward_products, padded_dim
 from kernels.blocksparse.write_order import with_order
 
 SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
-L2_BYTES = 40 << 20  # of Q, dO and sums of dQ that tiles launched together should not exceed
 BEFORE = ("clear", "zero")  # seams of the preprocessing kernel
 
 
@@ -190,20 +189,21 @@ def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool,
     """(sequence, unit) pairs whose CTAs are launched side by side.
 
     As many as have their Q, dO and sums of dQ in the L2 cache, so that the long CTAs of several pairs come before the
-    short ones of any, and at least as many as have CTAs for all multiprocessors. Ordered adds: PAIRS, so that fewer of
-    the CTAs in flight wait for one another; but not where they hardly do: `in_step`.
+    short ones of any, and at least as many as have CTAs for all multiprocessors. Ordered adds: what the schedule was
+    computed for, or PAIRS; but where CTAs hardly wait for one another (`in_step`) as first said.
     """
-    if deterministic and not in_step(blocks):
-        return PAIRS
     batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
     rows = rows or -(-q.shape[0] // batch)
+    units, heads, dim = batch * k.shape[-2] * parts, q.shape[-2] // (k.shape[-2] * parts), q.shape[-1]
+    if deterministic and blocks.schedule.pairs is not None:
+        return max(1, min(blocks.schedule.pairs, units))
+    if deterministic and not in_step(blocks):
+        return PAIRS
     if deterministic:
         rows = min(rows, live_rows(blocks))
-    heads = q.shape[-2] // (k.shape[-2] * parts)
-    size = rows * heads * (2 * q.shape[-1] * q.element_size() + 4 * padded_dim(q.shape[-1]))
     n_blocks = 1 if blocks.backward is None else max(blocks.backward.rows, 1)
     in_flight = -(-SLOTS * 3 // (2 * n_blocks))  # pairs whose CTAs make a wave and a half
-    return even_share(batch * k.shape[-2] * parts, max(L2_BYTES // max(size, 1), in_flight))
+    return even_share(units, max(L2_BYTES // max(unit_bytes(rows, heads, dim), 1), in_flight))
 
 
 def in_step(blocks: BlockSparse) -> bool:

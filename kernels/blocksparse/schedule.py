@@ -21,10 +21,13 @@ class Schedule:
 
     kind       ascending, descending (last KV tile first, the shortest first under a causal mask), or permutation
     positions  int32 (batch|1, heads_kv|1, n_blocks), only for a permutation: the n block of each launch position
+    pairs      (sequence, unit) pairs whose CTAs are launched side by side where adds are ordered, as a computed order
+               was made for; None: as many as the launcher thinks best. Changes times, not results
     """
 
     kind: Kind = "ascending"
     positions: Tensor | None = None
+    pairs: int | None = None
 
     def launch_order(self, n_blocks: int, device: torch.device | str) -> Tensor:
         """The n block of each launch position, int32 (batch|1, heads_kv|1, n_blocks), contiguous."""

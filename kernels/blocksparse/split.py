@@ -13,8 +13,12 @@ heads that is twice the sums of dQ.
 
 from __future__ import annotations
 
+from kernels.blocksparse.longest import even_share
+from kernels.blocksparse.variant import padded_dim
+
 SLOTS = 132  # multiprocessors of an H100 and of an H200, each with one CTA
 PAIRS = 16  # (sequence, unit) pairs that are launched side by side where adds are ordered
+L2_BYTES = 40 << 20  # of Q, dO and sums of dQ that tiles launched together should not exceed
 FEW, MANY = 3 * SLOTS, 16 * SLOTS  # CTAs: below the one groups are split, above the other they are not
 LEAST, MOST = 4, 512  # tiles of queries that a CTA should visit at least and at most, counting those of all its heads
 
@@ -36,3 +40,17 @@ def parts_of(batch: int, heads_q: int, heads_kv: int, m_blocks: int, n_blocks: i
             break
         parts = more
     return parts
+
+
+def unit_bytes(rows: int, heads: int, dim: int) -> int:
+    """Q, dO and the sums of dQ of a unit: rows of all its query heads, in half precision and float32."""
+    return rows * heads * (2 * 2 * dim + 4 * padded_dim(dim))
+
+
+def ordered_side_by_side(units: int, size: int) -> int:
+    """The most (sequence, unit) pairs to launch side by side where adds are ordered; size: `unit_bytes` of each.
+
+    PAIRS, so that few of the CTAs in flight wait for one another; fewer where those would exceed the L2 cache four
+    times, as then all would wait for memory."""
+    most = 4 * L2_BYTES // max(size, 1)
+    return even_share(units, most) if most < PAIRS else PAIRS

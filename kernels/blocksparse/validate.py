@@ -193,6 +193,8 @@ def _check_mask(blocks: BlockSparse, sizes: Sizes, device: torch.device) -> None
 def _check_schedule(schedule: Schedule, n_blocks: int, first: torch.Size, sizes: Sizes, device: torch.device) -> None:
     if schedule.kind not in ("ascending", "descending", "permutation"):
         raise ValueError(f"schedule.kind: needs 'ascending', 'descending' or 'permutation', got {schedule.kind!r}")
+    if schedule.pairs is not None and schedule.pairs < 1:
+        raise ValueError(f"schedule.pairs: needs None or a positive number, got {schedule.pairs}")
     if (schedule.kind == "permutation") != (schedule.positions is not None):
         raise ValueError("schedule.positions: needs a tensor for a permutation, and None for the other kinds")
     if schedule.positions is None:

@@ -2,8 +2,10 @@
 
 While a step goes through its exponentials, the products dV and dK of the step before and its own dP run:
 
+    ordered adds: release the block before the last step's
     S of this step, dQ, dV, dK of the last one      issued together, once all of the last one's P and dS are there
     start loading the next step; look up its mask
+    ordered adds: wait for the turn of the last step's block, while S and dQ run
     when S and dQ are done: add dQ in memory; issue dP
     P                                               in registers, masked
     when dV and dK of the warpgroup are done: P to shared memory, of which they read the last one's
@@ -17,7 +19,7 @@ first step has no step before it; its P and dS are zeros, and its dQ is not adde
 from typing import Any
 
 import cutlass
-from cutlass import Float32, Int64, cute
+from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import masking, scores
 from kernels.blocksparse.backward.mma import accumulator
@@ -26,17 +28,17 @@ from kernels.blocksparse.backward.steps import (
     add_fragment,
     end,
     is_masked,
-    let_go_in,
+    let_go,
     load_following,
     probabilities,
     refill,
     sync_group,
-    take_turn,
     target_of,
+    wait,
     words_of,
 )
 from kernels.blocksparse.backward.walk import block_at
-from kernels.blocksparse.backward.warpgroups import finish, issue, publish
+from kernels.blocksparse.backward.warpgroups import WARPGROUP, finish, issue, publish
 from kernels.blocksparse.common.layouts import rows_columns
 
 
@@ -55,7 +57,7 @@ def steps_of_groups(w) -> None:
     for iteration in cutlass.range(iterations, unroll=1):
         entry, step, stage, stage_ds = iteration // steps, iteration % steps, iteration % stages, iteration % 2
         before = cutlass.max(iteration - 1, 0) % stages
-        let_go_in(w, iteration)
+        release_last(w, iteration - 1)
         rP, rdQ = accumulator(w.to_s), accumulator(w.to_dq)
         issue(w.to_s, rP, stage, add=False)
         issue(w.to_dq, rdQ, 1 - stage_ds, add=False)
@@ -67,6 +69,7 @@ def steps_of_groups(w) -> None:
         following = block_at(storage.sRing, cutlass.min((iteration + 1) // steps, w.total - 1))
         load_following(w, following, iteration, (iteration + 1) % stages)
         rWords = words_of(w, block, step)
+        await_turn(w, iteration - 1)
         finish(2)
         if iteration > 0:
             add_fragment(w, rdQ, target)
@@ -87,21 +90,40 @@ def steps_of_groups(w) -> None:
         rdS.store(rdS.load() * rP.load())
         share(w.to_dp.mma, rdS, storage.sdS[None, None, stage_ds], thread, wide)
         target = target_of(w, block, step)
-        if step == 0:
-            take_turn(w, block)
         meet()
 
     if iterations > 0:
-        let_go_in(w, iterations)
+        release_last(w, iterations - 1)
         rdQ = accumulator(w.to_dq)
         last, last_ds = (iterations - 1) % stages, (iterations - 1) % 2
         issue(w.to_dq, rdQ, last_ds, add=False)
         issue(w.to_dv, w.rdV, 0, last)
         issue(w.to_dk, w.rdK, last_ds, last)
+        await_turn(w, iterations - 1)
         finish(2)
         add_fragment(w, rdQ, target)
         finish()
         end(w)
+
+
+@cute.jit
+def release_last(w, iteration: Int32) -> None:
+    """Ordered adds, before those of `iteration`, if that is a block's first step: releases the block before, whose last
+    adds all threads had issued before the barrier."""
+    if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
+        if iteration > 0 and iteration % w.tiling.steps == 0:
+            let_go(w, block_at(w.storage.sRing, iteration // w.tiling.steps - 1))
+
+
+@cute.jit
+def await_turn(w, iteration: Int32) -> None:
+    """Ordered adds, before those of `iteration`, if that is a block's first step: until it is the block's turn. One
+    thread of each warpgroup looks, so that the two need not wait for one another."""
+    if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
+        if iteration >= 0 and iteration % w.tiling.steps == 0:
+            if w.thread % WARPGROUP == 32:
+                wait(w, block_at(w.storage.sRing, iteration // w.tiling.steps))
+            sync_group(w)
 
 
 @cute.jit

@@ -4,10 +4,10 @@ NOTE [groups] A tile of keys is shared by groups of neighbouring warps: what a g
 dV and dK, it has computed itself. So within a step it waits for itself only, and groups drift apart, one computing
 exponentials while another multiplies. Only dQ needs all of dS; it is computed one step late, after the next barrier.
 
-NOTE [who waits] A block's turn is awaited by one thread while all compute; the next step's barrier lets all threads
-add, and the barrier after that orders their adds before the release. So neither costs a barrier of its own, and the two
-threads are of different warps, whose stalls others fill. A CTA may wait for a turn before it has released the last one:
-it waits for older CTAs only, so the oldest still never waits.
+NOTE [who waits] A block's turn is awaited by one thread of warp 1 while all compute, before its first step's barrier,
+which lets all threads add. Its last step's adds are issued early in the next block's first step: there all warps but
+warp 0 arrive at a barrier of their own and go on, and warp 0, which waits for them, releases the block. So a release
+waits for no turn: where it did, a CTA that waited kept others waiting for what it had long added.
 """
 
 from types import SimpleNamespace
@@ -23,6 +23,8 @@ from kernels.blocksparse.backward.products import share
 from kernels.blocksparse.backward.tiling import HALF, THREADS
 from kernels.blocksparse.backward.walk import Block, block_at, fill_ring
 from kernels.blocksparse.common.layouts import rows_columns
+
+ADDED = 15  # the barrier of NOTE [who waits]; 0 is the CTA's, and 1 to 8 those of groups
 
 
 class Work(SimpleNamespace):
@@ -43,8 +45,8 @@ def steps_of_warps(w) -> None:
         # this step's tiles and the last one's dS are here, and all threads are done with the last one's tiles
         cute.arch.sync_threads()
         if iteration > 0:
-            let_go_in(w, iteration)
             add_dq(w, (iteration - 1) % stages_ds, target)
+            have_added(w, entry, step)
             if cutlass.const_expr(stages_ds == 1):
                 cute.arch.sync_threads()
         refill(w, entry, step)
@@ -77,6 +79,7 @@ def steps_of_warps(w) -> None:
         if step == 0:
             take_turn(w, block)
         multiply(w.to_dk, w.rdK, stage_ds, stage)
+        pass_on(w, entry, step)
         target = target_of(w, block, step)
 
         if cutlass.const_expr(stages == 1):
@@ -86,14 +89,13 @@ def steps_of_warps(w) -> None:
     cute.arch.cp_async_wait_group(0)
     cute.arch.sync_threads()
     if iterations > 0:
-        let_go_in(w, iterations)
         add_dq(w, (iterations - 1) % stages_ds, target)
         end(w)
 
 
 @cute.jit
 def refill(w, entry: Int32, step: Int32) -> None:
-    """Looks up the ring's other half, two entries late: until now its last entry was still to be released."""
+    """Looks up the ring's other half, two entries late: its last entry was still to be released."""
     if entry % HALF == 2 and entry > HALF and step == 0 and w.thread < HALF:
         place = entry - 2 + HALF + w.thread
         fill_ring(w.variant, w.lists, w.place[0], w.place[2], w.first_head, w.total, w.storage.sRing, place)
@@ -196,12 +198,20 @@ def semaphore_of(w, block: Block) -> cute.Pointer:
 
 
 @cute.jit
-def let_go_in(w, iteration: Int32) -> None:
-    """After an iteration's barrier: releases the block whose last step's adds were issued in the iteration before."""
-    steps = w.tiling.steps
+def have_added(w, entry: Int32, step: Int32) -> None:
+    """Ordered adds, in a block's first step, after the adds of the block before: says so, without waiting."""
     if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
-        if iteration > steps and (iteration - 1) % steps == 0:
-            let_go(w, block_at(w.storage.sRing, (iteration - 1) // steps - 1))
+        if entry > 0 and step == 0 and w.thread >= 32:
+            cute.arch.barrier_arrive(barrier_id=ADDED, number_of_threads=THREADS)
+
+
+@cute.jit
+def pass_on(w, entry: Int32, step: Int32) -> None:
+    """Ordered adds, in a block's first step: when all threads have added the block before, warp 0 releases it."""
+    if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
+        if entry > 0 and step == 0 and w.thread < 32:
+            cute.arch.barrier(barrier_id=ADDED, number_of_threads=THREADS)
+            let_go(w, block_at(w.storage.sRing, entry - 1))
 
 
 @cute.jit

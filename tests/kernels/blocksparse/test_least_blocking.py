@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,23 +12,16 @@ from test_metadata_oracle import accepted
 
 from kernels.blocksparse.bands import band, causal, window
 from kernels.blocksparse.build import dense
-from kernels.blocksparse.from_mask import from_mask
+from kernels.blocksparse.from_mask import from_grid, from_mask
 from kernels.blocksparse.intervals import documents
 from kernels.blocksparse.launch_backward import side_by_side
-from kernels.blocksparse.least_blocking import (
-    PAIRS,
-    Costs,
-    as_listed,
-    by_release,
-    estimate,
-    least_blocking,
-    reversed_rows,
-    run,
-)
+from kernels.blocksparse.least_blocking import estimate, least_blocking
 from kernels.blocksparse.lists import BlockLists
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING
+from kernels.blocksparse.split import PAIRS
 from kernels.blocksparse.transpose import in_one_list
-from kernels.blocksparse.validate import Sizes, check_contents
+from kernels.blocksparse.validate import Sizes, check_contents, check_shapes
+from kernels.blocksparse.waiting import Costs, Share, as_listed, by_release, reversed_rows, run, warm_first
 from kernels.blocksparse.write_order import with_order
 from oracles.masks import Tokens, Window
 from oracles.problem import Problem
@@ -41,14 +35,24 @@ def slow_run(segments, order, slots, costs, visit_row):
         free.remove(now)
         now += costs.start
         for part, row in enumerate(segments[n]):
-            for tile in visit_row(row, released):
-                now = (
-                    max(now + costs.compute + (costs.masked if part == 0 else 0.0), released.get(tile, 0.0)) + costs.add
-                )
+            compute = costs.compute + (costs.masked if part == 0 else 0.0)
+            for tile in visit_row(row, released, now, compute, costs.add):
+                now = max(now + compute, released.get(tile, 0.0)) + costs.add
                 released[tile] = now + costs.hold
         free.append(now)
         end = max(end, now)
     return end
+
+
+def slow_warm_first(row, released, now, compute, add):
+    """What waits least if visited next, of equals what was released last; one after the other."""
+    left, order = sorted(row.tolist()), []
+    while left:
+        tile = min(left, key=lambda tile: (max(released.get(tile, 0.0), now + compute), -released.get(tile, 0.0)))
+        now = max(released.get(tile, 0.0), now + compute) + add
+        order.append(tile)
+        left.remove(tile)
+    return order
 
 
 @settings(max_examples=100, deadline=None)
@@ -58,14 +62,15 @@ def test_the_fast_model_is_the_step_by_step_one(seed, m_blocks, n_blocks, slots,
     grids = torch.rand(2, n_blocks, m_blocks, generator=generator) < 0.4
     segments = [[grids[part, n].nonzero().flatten().numpy() for part in range(2)] for n in range(n_blocks)]
     order = torch.randperm(n_blocks, generator=generator).tolist()
-    costs = Costs(start=0.5, compute=1.0, add=add, masked=0.3, hold=add / 2)
+    costs = Costs(start=0.5, compute=1.0, add=add, masked=0.3, hold=add / 2, miss=0.0)
     rules = (
-        (as_listed, lambda row, released: row.tolist()),
-        (reversed_rows, lambda row, released: row.tolist()[::-1]),
-        (by_release, lambda row, released: sorted(row.tolist(), key=lambda tile: (released.get(tile, 0.0), -tile))),
+        (as_listed, lambda row, *_: row.tolist()),
+        (reversed_rows, lambda row, *_: row.tolist()[::-1]),
+        (by_release, lambda row, released, *_: sorted(row.tolist(), key=lambda tile: (released.get(tile, 0.0), -tile))),
+        (warm_first, slow_warm_first),
     )
     for visit, slow_visit in rules:
-        fast = run(segments, order, slots, costs, visit)
+        fast = run(segments, order, Share(slots), costs, visit)
         assert fast.makespan == pytest.approx(slow_run(segments, order, slots, costs, slow_visit))
         assert fast.waiting > -1e-9
 
@@ -156,8 +161,8 @@ def test_the_estimate_is_that_of_the_plan():
 @pytest.mark.parametrize("tokens", [8192, 32768])
 def test_a_window_whose_blocks_are_merged_waits_for_hardly_anybody(tokens, heads):
     blocks = window(tokens, tokens, left=2047)
-    plan = least_blocking(blocks, heads_q=heads[0], heads_kv=heads[1])
-    of = dict(zip(("heads_q", "heads_kv"), heads, strict=True))
+    of = {"heads_q": heads[0], "heads_kv": heads[1], "pairs": 8}
+    plan = least_blocking(blocks, **of)
     assert blocks.merged and blocks.schedule is DESCENDING
     times = [estimate(x, DESCENDING, **of).makespan for x in (blocks, replace(blocks, merged=False))]
     assert times[0] < 1.15 * plan.bound and times[1] > 4 * times[0]
@@ -214,7 +219,39 @@ def test_wrong_arguments_are_refused():
         least_blocking(causal(300, 300), heads_q=4, heads_kv=3)
 
 
-def test_the_model_launches_as_many_pairs_side_by_side_as_the_kernel():
-    q = torch.zeros(1, 1, 1, 64, dtype=torch.bfloat16)
-    plan = least_blocking(random_blocks(0.3), heads_q=1, heads_kv=1)
-    assert side_by_side(q, q, plan.blocks, True) == PAIRS
+def test_memory_counts_visits_of_what_the_cache_does_not_hold():
+    """Two CTAs, one after the other, of four blocks each: a cache of four serves the second one, one of three nothing,
+    as each block comes when it has just gone; visited backwards, it serves what was visited last."""
+    segments = [[np.empty(0, dtype=np.int64), np.arange(4)] for _ in range(2)]
+    costs = Costs(miss=10.0)
+    for held, visit, missed in ((4, as_listed, 4), (3, as_listed, 8), (3, warm_first, 5)):
+        found = run(segments, [0, 1], Share(1, held), costs, visit)
+        alone = 2 * (1.0 + 4 * 1.15)
+        assert found.memory == 10.0 * missed
+        assert found.makespan == pytest.approx((found.memory**3 + alone**3) ** (1 / 3))
+
+
+@pytest.mark.parametrize("tokens, dim, most", [(2048, 128, PAIRS), (8192, 128, PAIRS), (32768, 128, 4)])
+def test_the_kernel_launches_as_many_pairs_side_by_side_as_the_plan_was_made_for(tokens, dim, most):
+    """Sixteen, or fewer where the cache cannot hold a fourth of them; or half as many."""
+    q = torch.empty(1, tokens, 16, dim, dtype=torch.bfloat16, device="meta")
+    blocks = from_grid(torch.eye(tokens // 128, dtype=torch.bool)[None, None], tokens, tokens, tile_m=128, tile_n=128)
+    plan = least_blocking(blocks, heads_q=16, heads_kv=16, dim=dim)
+    assert plan.pairs == plan.blocks.schedule.pairs == side_by_side(q, q, plan.blocks, True)
+    assert plan.pairs in (PAIRS, most, most // 2)
+    assert side_by_side(q[:, :, :1], q[:, :, :1], plan.blocks, True) == 1  # all that there are
+
+
+def test_few_pairs_go_side_by_side_where_all_would_wait_for_memory():
+    grid = torch.rand(256, 256, generator=torch.Generator().manual_seed(3)) < 0.1
+    blocks = from_grid(grid[None, None], 32768, 32768, tile_m=128, tile_n=128)
+    plans = {p: least_blocking(blocks, heads_q=16, heads_kv=16, pairs=p) for p in (4, PAIRS)}
+    assert plans[PAIRS].makespan / plans[PAIRS].bound > 1.15 * plans[4].makespan / plans[4].bound
+    assert least_blocking(blocks, heads_q=16, heads_kv=16).pairs <= 4
+
+
+def test_a_schedule_for_no_pairs_is_refused():
+    blocks = causal(300, 300)
+    with pytest.raises(ValueError, match=r"schedule\.pairs: needs None or a positive number, got 0"):
+        none = replace(blocks, schedule=replace(blocks.schedule, pairs=0))
+        check_shapes(none, Sizes(1, 1, 1, 300, 300), backward=True, device=blocks.device)

@@ -50,7 +50,7 @@ def test_grids_launch_the_longest_first_by_default_and_their_ranks_follow():
         blocks = from_grid(grid.uniform_(generator=draw) < density, 8192, 8192)
         times = [estimate(blocks, s, heads_q=16, heads_kv=16).makespan for s in (blocks.schedule, ASCENDING)]
         ratios.append(times[0] / times[1])
-    assert max(ratios) < 1.01 and sum(ratios) / len(ratios) < 0.95
+    assert max(ratios) < 1.0 and sum(ratios) / len(ratios) < 0.96
 
 
 def test_they_travel_with_the_lists():

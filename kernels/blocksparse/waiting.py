@@ -1,0 +1,261 @@
+"""A model of how long the CTAs of the deterministic backward pass wait for one another, and policies of what to launch
+and to visit first.
+
+NOTE [model] CTAs start in launch order, each when a slot is free. A CTA takes `start`, then for each entry `compute`,
+and `masked` for a partial one; then it may add to the dQ tile once the CTA of the rank before has released it, which
+takes `add`. It releases the tile `hold` later, while it computes its next entry: the kernel adds one step late, and
+releases when all its threads have (NOTE [who waits] of backward/steps.py). So a CTA depends on earlier ones only, and
+its times follow in one pass over its entries.
+
+NOTE [memory] Q, dO and the sums of dQ of an m block come from the L2 cache where it still holds them. It is taken to
+hold the last ones that were visited, as many as are this pair's share; all others take `miss` of the memory's time.
+Waiting and memory hide each other in part: the estimate is the cube root of the sum of their cubes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from typing import NamedTuple
+
+import numpy as np
+
+WARM = ", warm first"
+CANDIDATES = 32  # n blocks that the greedy policy compares at each step
+
+
+class Pace(NamedTuple):
+    """Of a CTA that begins a segment: the time, and what each entry takes before its add and during it."""
+
+    now: float
+    compute: float
+    add: float
+
+
+Order = Callable[[np.ndarray, np.ndarray, Pace], np.ndarray]  # tiles of a segment, their releases -> positions
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Times of NOTE [model], in units of one block's products; the defaults are an H100's order of magnitude at dim
+    128. masked is what a partial block takes more; add and hold together are how far one CTA is behind another that
+    visits the same tiles. miss is what memory takes for an m block that the cache does not hold, on its share of a
+    multiprocessor: 192 KiB of 2.3 TB/s / 132, where a block takes 5.1 us."""
+
+    start: float = 1.0
+    compute: float = 1.0
+    add: float = 0.15
+    masked: float = 0.1
+    hold: float = 0.8
+    miss: float = 2.2
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the model says: the estimate of the time from start to end; what CTAs spent waiting, and what memory needs;
+    for which launch order, and each n block's entries in the order of their visits (positions in its segments)."""
+
+    makespan: float
+    waiting: float
+    memory: float
+    order: list[int]
+    visits: dict[int, list[np.ndarray]]
+
+
+Segments = list[list[np.ndarray]]  # for each n block, for each query head: partial tiles, full tiles
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one (sequence, unit) has of the GPU: CTAs that are resident at once, and m blocks that the cache holds."""
+
+    slots: int
+    held: int = 1 << 30
+
+
+def best(segments: Segments, share: Share, costs: Costs, in_order: bool = False) -> tuple[str, dict[str, Run]]:
+    """The policy with the least makespan (of equal ones the first, the simplest), and the runs of all. in_order: rows
+    are visited merged, and in no other order."""
+    work = np.array([sum(len(part) for part in parts) for parts in segments])
+    ladder = np.arange(len(segments))
+    launches: dict[str, np.ndarray] = {
+        "ascending": ladder,
+        "descending": ladder[::-1],
+        "longest": np.argsort(-work, kind="stable"),
+        "shortest": np.argsort(work, kind="stable"),
+    }
+    visiting = {"": as_listed, ", rows reversed": reversed_rows, ", rows by release": by_release, WARM: warm_first}
+    if in_order:
+        visiting = {"": merged}
+    found: dict[str, Run] = {}
+    for launch, order in launches.items():
+        for suffix, visit in visiting.items():
+            found[launch + suffix] = run(segments, order.tolist(), share, costs, visit)
+    for name, sign in (("greedy, longest", -1), ("greedy, shortest", 1)):
+        visit = merged if in_order else by_release
+        found[name] = run(segments, greedy(segments, sign * work, share.slots, costs, visit), share, costs, visit)
+    return min(found, key=lambda policy: round(found[policy].makespan, 6)), found
+
+
+def run(segments: Segments, order: list[int], share: Share, costs: Costs, visit: Order) -> Run:
+    """NOTE [model] and NOTE [memory] for one launch order. O(entries log entries)."""
+    release = np.zeros(_tiles(segments))
+    free = [0.0] * share.slots
+    heapify(free)
+    waiting, end, visits, seen = 0.0, 0.0, {}, []
+    for n in order:
+        finish, visits[n], visited = _visit(segments[n], free[0], release, costs, visit)
+        seen += visited
+        waiting += finish - free[0] - costs.start - _work(segments[n], costs)
+        end = max(end, finish)
+        heapreplace(free, finish)
+    memory = costs.miss * _missed(seen, share.held) / share.slots
+    return Run((end**3 + memory**3) ** (1 / 3), waiting, memory, order, visits)
+
+
+def _missed(seen: list[tuple[np.ndarray, np.ndarray]], held: int) -> int:
+    """Visits whose m block is not among the `held` last ones; seen: (times, tiles) of CTAs."""
+    if not seen:
+        return 0
+    times, tiles = (np.concatenate(part) for part in zip(*seen, strict=True))
+    cache: OrderedDict[int, None] = OrderedDict()
+    missed = 0
+    for tile in tiles[np.argsort(times, kind="stable")].tolist():
+        if tile in cache:
+            cache.move_to_end(tile)
+            continue
+        missed += 1
+        cache[tile] = None
+        if len(cache) > held:
+            cache.popitem(last=False)
+    return missed
+
+
+def bound(segments: Segments, slots: int, costs: Costs) -> float:
+    """What no order can beat: all work shared evenly, or the longest CTA alone."""
+    work = [costs.start + _work(parts, costs) for parts in segments]
+    return max(sum(work) / slots, max(work, default=0.0))
+
+
+def greedy(segments: Segments, preference: np.ndarray, slots: int, costs: Costs, visit: Order) -> list[int]:
+    """Launches, whenever a slot is free, the n block that would wait least now; of those, the first by preference.
+
+    Compares `CANDIDATES` of them: the first ones by preference, and from both ends of those that are left."""
+    release = np.zeros(_tiles(segments))
+    free = [0.0] * slots
+    left = sorted(range(len(segments)), key=lambda n: (preference[n], n))
+    by_number = list(range(len(segments)))
+    order = []
+    while left:
+        few = CANDIDATES // 3
+        choice = dict.fromkeys(left[:few] + by_number[:few] + by_number[-few:])
+        keyed = []
+        for n in choice:
+            finish, *_ = _visit(segments[n], free[0], release.copy(), costs, visit)
+            keyed.append((round(finish - free[0] - _work(segments[n], costs), 6), preference[n], n))
+        n = min(keyed)[2]
+        finish, *_ = _visit(segments[n], free[0], release, costs, visit)
+        heapreplace(free, finish)
+        left.remove(n)
+        by_number.remove(n)
+        order.append(n)
+    return order
+
+
+def as_listed(tiles: np.ndarray, released: np.ndarray, pace: Pace) -> np.ndarray:
+    """Visits a row as it is listed."""
+    return np.arange(len(tiles))
+
+
+def reversed_rows(tiles: np.ndarray, released: np.ndarray, pace: Pace) -> np.ndarray:
+    """Visits a row from its end."""
+    return np.arange(len(tiles) - 1, -1, -1)
+
+
+def by_release(tiles: np.ndarray, released: np.ndarray, pace: Pace) -> np.ndarray:
+    """Visits first what is free first, which is the least wait of one CTA by itself; of equals, the last m block."""
+    return np.lexsort((-tiles, released))
+
+
+def warm_first(tiles: np.ndarray, released: np.ndarray, pace: Pace) -> np.ndarray:
+    """Visits, whenever it could add, of the m blocks that are free by then the one that was released last, which the
+    cache still holds, or else the one that is free first. O(entries²)."""
+    left = np.argsort(tiles, kind="stable")
+    order, now = np.empty(len(tiles), dtype=np.int64), pace.now
+    for i in range(len(tiles)):
+        times = np.maximum(released[left], now + pace.compute)
+        at = int(np.lexsort((-released[left], times))[0])
+        order[i], now = left[at], times[at] + pace.add
+        left = np.delete(left, at)
+    return order
+
+
+def merged(tiles: np.ndarray, released: np.ndarray, pace: Pace) -> np.ndarray:
+    """Visits a row in ascending order; `_visit` then takes the partial and the full part of a head as one."""
+    return np.argsort(tiles)
+
+
+def _visit(
+    parts: list[np.ndarray], start: float, release: np.ndarray, costs: Costs, visit: Order
+) -> tuple[float, list[np.ndarray], list[tuple[np.ndarray, np.ndarray]]]:
+    """When a CTA that starts now ends, the order of its visits, and (times, tiles) of them; notes what it releases and
+    when."""
+    now = start + costs.start
+    orders: list[np.ndarray] = []
+    seen: list[tuple[np.ndarray, np.ndarray]] = []
+    if visit is merged:
+        for i in range(0, len(parts), 2):
+            tiles, steps = np.concatenate(parts[i : i + 2]), _steps(parts[i : i + 2], costs)
+            order = visit(tiles, release, Pace(now, costs.compute, costs.add))
+            now = _pass(tiles[order], steps[order], now, release, costs, seen)
+        return now, [np.arange(len(part)) for part in parts], seen
+    for i, tiles in enumerate(parts):
+        # Heads of a group that share a list have one order, the first one's.
+        alike = (
+            i > 1 and len(tiles) == len(parts[i - 2]) and (tiles - parts[i - 2] == tiles[:1] - parts[i - 2][:1]).all()
+        )
+        pace = Pace(now, _step(i, costs) - costs.add, costs.add)
+        order = orders[i - 2] if alike else visit(tiles, release[tiles], pace)
+        orders.append(order)
+        now = _pass(tiles[order], np.full(len(tiles), _step(i, costs)), now, release, costs, seen)
+    return now, orders, seen
+
+
+def _pass(
+    tiles: np.ndarray,
+    steps: np.ndarray,
+    now: float,
+    release: np.ndarray,
+    costs: Costs,
+    seen: list[tuple[np.ndarray, np.ndarray]],
+) -> float:
+    """When a CTA that is there now has visited these tiles in this order."""
+    if not len(tiles):
+        return now
+    ideal = steps.cumsum()
+    # t[i] = max(t[i - 1] + compute, release[i]) + add, with t[i] = late[i] + ideal[i]
+    late = np.maximum.accumulate(np.maximum(release[tiles] + costs.add - ideal, now))
+    release[tiles] = late + ideal + costs.hold
+    seen.append((late + ideal, tiles))
+    return float(late[-1] + ideal[-1])
+
+
+def _steps(parts: list[np.ndarray], costs: Costs) -> np.ndarray:
+    """Times of the entries of a head's partial and full parts."""
+    return np.concatenate([np.full(len(part), _step(i, costs)) for i, part in enumerate(parts)])
+
+
+def _step(part: int, costs: Costs) -> float:
+    """Time of an entry of a part, partial or full."""
+    return costs.compute + costs.add + costs.masked * (part % 2 == 0)
+
+
+def _work(parts: list[np.ndarray], costs: Costs) -> float:
+    """Time of a CTA's entries without waiting."""
+    return sum(_step(i, costs) * len(part) for i, part in enumerate(parts))
+
+
+def _tiles(segments: Segments) -> int:
+    return max((int(part.max()) + 1 for parts in segments for part in parts if len(part)), default=0)
