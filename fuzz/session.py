@@ -246,11 +246,11 @@ class Worker:
         """The case and its verdict. Where it fails only when it is asked otherwise, and that question fails by itself,
         then it is that plainer case which is reported: as it failed in the same run where that is known, else as it
         fails again."""
+        for plainer, found in alone_of(verdict):
+            if known(signature(plainer, found), self._corpus) is not None:
+                return plainer, found
         first = root(verdict)
         if first is not None and first.oracle == "metamorphic":
-            for plainer, found in alone_of(verdict):
-                if known(signature(plainer, found), self._corpus) is not None:
-                    return plainer, found
             for plainer in as_plain(case, under_test):
                 found = self.run_case(plainer)
                 if found.bad:
