@@ -12,29 +12,38 @@ from collections.abc import Callable, Sequence
 
 from fuzz import commands
 from fuzz.commands import USAGE
+from fuzz.interrupts import held
 
 EPILOG = "exit codes: 0 all as expected, 1 findings, 2 usage (a bad option, a malformed file, an unknown target)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parses the arguments and runs the command; returns the exit code, never a traceback for a user's mistake."""
-    from fuzz.case import CaseError
-    from fuzz.corpus import CorpusError
-    from fuzz.guard import check_packages
-    from fuzz.runner import RunnerError
-    from fuzz.targets.as_text import ScriptError
-    from fuzz.targets.registry import TargetError
+    """Parses the arguments and runs the command; returns the exit code, never a traceback for a user's mistake or for
+    Ctrl-C, which may come while modules are imported."""
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        print("attnfuzz: interrupted; what was found so far is saved", file=sys.stderr)
+        return 130
 
-    options = _parser().parse_args(arguments)
+
+def _run(arguments: Sequence[str] | None) -> int:
+    with held():  # torch is among them, whose modules may swallow a KeyboardInterrupt
+        from fuzz.case import CaseError
+        from fuzz.corpus import CorpusError
+        from fuzz.guard import check_packages
+        from fuzz.runner import RunnerError
+        from fuzz.targets.as_text import ScriptError
+        from fuzz.targets.registry import TargetError
+
+        parser = _parser()
+    options = parser.parse_args(arguments)
     try:
         check_packages()
         return options.command(options)
     except (CaseError, CorpusError, ScriptError, TargetError, RunnerError, OSError) as error:
         print(f"attnfuzz: {_one_line(error)}", file=sys.stderr)
         return USAGE
-    except KeyboardInterrupt:
-        print("attnfuzz: interrupted; what was found so far is saved", file=sys.stderr)
-        return 130
 
 
 def _parser() -> argparse.ArgumentParser:

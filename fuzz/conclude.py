@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fuzz.case import Case
 from fuzz.execution import Clock
-from fuzz.targets.target import Execution, Target
+from fuzz.targets.target import Execution, Planned, Target, offers
 from fuzz.verdict import Finding, Outcome, Place, Verdict, Worst
 from oracles import accuracy
 from oracles.answers import Answers
@@ -38,7 +38,7 @@ def conclude(
     """
     clock.stop()
     failed, runs = flaky
-    findings = [_finite(finding) for finding in findings]
+    findings = [finite(finding) for finding in findings]
     decided: Outcome = outcome or ("flake" if runs else "fail" if findings else "pass")
     return Verdict(
         case.id,
@@ -63,7 +63,7 @@ def _worst(judgement: accuracy.Judgement) -> tuple[Worst, ...]:
     return tuple(found)
 
 
-def _finite(finding: Finding) -> Finding:
+def finite(finding: Finding) -> Finding:
     """JSON has neither infinity nor NaN: the one counts as INFINITELY, the other is left out."""
     numbers = {name: max(min(x, INFINITELY), -INFINITELY) for name, x in finding.numbers.items() if x == x}
     return replace(finding, numbers=numbers)
@@ -88,6 +88,20 @@ def shape_findings(problem: Problem, answers: Answers) -> list[Finding]:
             message = f"{name}: needs dtype {problem.dtype}, got {tensor.dtype}"
             found.append(Finding("protocol", "wrong_dtype", message, name, Place(pattern="dtype")))
     return found
+
+
+def plan_findings(target: Target, case: Case, execution: Execution) -> list[Finding]:
+    """A kernel that was launched and that `prepare` had not compiled for this case: it was compiled while the case ran,
+    by a key that depends on what the kernel does not, as a length."""
+    if not offers(target, Planned):
+        return []
+    planned = target.planned(case)
+    launched = execution.kernel.rpartition("; ")[2].split(", ")  # what comes before says why nothing had to run
+    for name in launched:
+        if name and name not in planned:
+            message = f"launched {name}, none of the {len(planned)} kernels that were compiled for the case"
+            return [Finding("resources", "compiles", message, place=Place(pattern="not planned"))]
+    return []
 
 
 def proof_findings(target: Target, executions: list[Execution]) -> list[Finding]:

@@ -19,12 +19,12 @@ from msgspec.structs import replace
 from fuzz import disturb
 from fuzz.arena import Arena, build
 from fuzz.case import Case
-from fuzz.conclude import conclude, proof_findings, shape_findings
+from fuzz.conclude import conclude, finite, plan_findings, proof_findings, shape_findings
 from fuzz.exact_values import STYLES
 from fuzz.execution import INPUTS_LIMIT, PREPARE_LIMIT, Clock, Enter, Raised, call, deadline, run_all
 from fuzz.memory import keep_pages, poisoned_malloc
 from fuzz.partial import judge_part
-from fuzz.related import Asked, asked
+from fuzz.related import Asked, asked, tell
 from fuzz.related import judge as judge_related
 from fuzz.resources import RUNS, Watch
 from fuzz.targets.target import DeviceError, Inspected, Partial, Target, Tensors, Varying, offers, refusal
@@ -32,6 +32,7 @@ from fuzz.verdict import Finding, Place, Verdict
 from oracles import accuracy, determinism, exact
 from oracles.answers import Answers
 from oracles.budget import Budget
+from oracles.metamorphic import BITS
 from oracles.numerics import Numerics
 from oracles.problem import Problem, shapes
 from oracles.reference import reference
@@ -118,6 +119,9 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
         wrong = shape_findings(of.case.problem, execution.answers)
         findings += [replace(f, message=f"asked with {of.relation.meaning}: {f.message}") for f in wrong]
     findings += proof_findings(target, runs.executions)
+    findings += plan_findings(target, case, executions[0])
+    for of, execution in zip(variations, related, strict=True):
+        findings += plan_findings(target, of.case, execution)
     if any(f.oracle == "protocol" for f in findings):
         return conclude(case, findings, clock, executions)
     unstable = determinism.compare([e.answers for e in executions])
@@ -128,12 +132,12 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
     may_differ = target.may_differ(case) if offers(target, Varying) else frozenset()
     unstable = [f for f in unstable if target.deterministic and f.tensor not in may_differ]
     findings += [*worst.findings, *_exact(case, target, given, judged[0].answers), *unstable, *foreseen]
+    evidence: dict[str, Any] = {}
     if not findings:
-        for of, execution in zip(variations, related, strict=True):
-            first, theirs = executions[0].answers, execution.answers
-            findings += judge_related(of, target, case, first, theirs, partial(_budget, target, given, budget))
+        under = partial(_budget, target, given, budget)
+        findings, evidence = _related(case, target, variations, [e.answers for e in (executions[0], *related)], under)
     flaky = (len(bad), len(judged)) if 0 < len(bad) < len(judged) else (0, 0)
-    return conclude(case, findings, clock, executions, judgement=worst, flaky=flaky)
+    return conclude(case, findings, clock, executions, judgement=worst, flaky=flaky, evidence=evidence)
 
 
 def _variations(case: Case, target: Target, pristine: Arena, clock: Clock) -> list[Asked]:
@@ -142,6 +146,41 @@ def _variations(case: Case, target: Target, pristine: Arena, clock: Clock) -> li
         return []
     clock.start("inputs", INPUTS_LIMIT)
     return asked(case, target, pristine)
+
+
+def _related(
+    case: Case,
+    target: Target,
+    variations: Sequence[Asked],
+    answers: Sequence[Answers],
+    budget: Callable[[Callable[[Numerics], Numerics]], Budget],
+) -> tuple[list[Finding], dict[str, Any]]:
+    """What is wrong with the variations of a case that is right itself, and as evidence what is wrong with them as
+    questions of their own. `answers` are the first ones and those of each variation.
+
+    An answer that differs, but is right for its own question, is wrong only where bits are owed: the change was not
+    exact then, as where V doubled makes a float16 gradient overflow on its way.
+    """
+    found, alone = [], []
+    first, *others = answers
+    for of, theirs in zip(variations, others, strict=True):
+        broken = judge_related(of, target, case, first, theirs, budget)
+        if not broken:
+            continue
+        itself = _by_itself(target, of, theirs)
+        if itself:
+            alone.append((of, [finite(f) for f in itself]))
+        found += broken if itself else [f for f in broken if f.place.pattern == BITS]
+    return found, tell(alone)
+
+
+def _by_itself(target: Target, of: Asked, answers: Answers) -> tuple[Finding, ...]:
+    """What is wrong with a variation's answers, judged as those of a case."""
+    problem, given = of.case.problem, of.pristine.tensors()
+    right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
+    same = _same(problem, given, of.variation.numerics(target.numerics))
+    clears = getattr(target, "clears_padding", False)
+    return accuracy.judge_with(Budget.of(problem, right, same, padding=clears), answers).findings
 
 
 def _same(problem: Problem, given: Tensors, numerics: Numerics) -> Same:

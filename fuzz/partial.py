@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fuzz.arena import strides_of
 from fuzz.case import Case, Inputs, Storage
-from fuzz.conclude import conclude, proof_findings
+from fuzz.conclude import conclude, plan_findings, proof_findings
 from fuzz.execution import INPUTS_LIMIT, PREPARE_LIMIT, Clock, call, deadline
 from fuzz.targets.target import Partial, Tensors
 from fuzz.values import make_values
@@ -74,7 +74,7 @@ def judge_part(case: Case, target: Partial, clock: Clock) -> Verdict:
         for repeat in range(case.repeats)
     ]
     clock.start("judge", INPUTS_LIMIT)
-    findings = proof_findings(target, executions)
+    findings = proof_findings(target, executions) + plan_findings(target, case, executions[0])
     worst = None
     for rows in found:
         small, some = _excerpt(problem, rows, given)

@@ -15,6 +15,7 @@ import msgspec
 from rich.console import Console
 
 from fuzz.compiling.ahead import compile_ahead
+from fuzz.interrupts import end, held, ready
 from fuzz.records import Record, write_session
 from fuzz.report import Progress, show
 from fuzz.session import Lane, Settings, Worker, plan
@@ -40,18 +41,17 @@ def run_session(wanted: Settings, workers: int | None, console: Console) -> list
     for lane in lanes:
         todo.put(lane)
     hands = [context.Process(target=_work, args=(wanted, f"w{i}", todo), name=f"w{i}") for i in range(count)]
-    for hand in hands:
-        hand.start()
     problems: list[str] = []
     with Progress(folder, wanted.cases, sys.stderr) as progress:
         try:
+            with held():
+                for hand in hands:
+                    hand.start()
             for hand in hands:
                 hand.join()
         except KeyboardInterrupt:
             problems.append("interrupted: the table shows what was run")
-            for hand in hands:
-                hand.join(5)
-                hand.kill()
+            end(hands)
     problems += [f"worker {hand.name} ended with exit code {hand.exitcode}" for hand in hands if hand.exitcode]
     records = progress.tally.records
     show(records, time.monotonic() - began, console)
@@ -73,6 +73,7 @@ def new_folder() -> str:
 def _work(wanted: Settings, name: str, todo: multiprocessing.Queue[Lane]) -> None:
     _leave_with_parent()
     try:
+        ready()
         with Worker(wanted, name) as worker:
             while True:
                 try:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from fuzz.arena import POISON, Arena, build
@@ -29,6 +30,7 @@ from fuzz.targets.target import (
     offers,
     refusal,
 )
+from fuzz.verdict import Verdict
 from oracles.answers import Answers
 from oracles.budget import Budget
 from oracles.finding import Finding
@@ -36,6 +38,7 @@ from oracles.metamorphic import RELATIONS, Demand, Relation, Variation, compare
 from oracles.numerics import Numerics
 
 _TENSORS = ("q", "k", "v", "do")
+ALONE = "asked otherwise, wrong by itself"  # in a verdict's evidence
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,32 @@ def judge(
         loose |= target.may_differ(one) if offers(target, Varying) else frozenset()
     under = of.variation.numerics
     return compare(of.relation, of.demand, of.variation, case.problem, first, theirs, lambda: budget(under), loose)
+
+
+def tell(alone: Sequence[tuple[Asked, Sequence[Finding]]]) -> dict[str, Any]:
+    """The evidence of variations that are wrong as questions of their own, as JSON values; `alone_of` reads it.
+
+    What is read of unwritten memory is NaN in a case of its own, so numbers that are wrong under another poison count
+    as NaN.
+    """
+    if not alone:
+        return {}
+    told = []
+    for of, wrong in alone:
+        other = of.variation.poison is not None
+        findings = [replace(f, kind="nan") if other and f.kind == "wrong" else f for f in wrong]
+        told.append({"case": msgspec.to_builtins(of.case), "findings": msgspec.to_builtins(findings)})
+    return {ALONE: told}
+
+
+def alone_of(verdict: Verdict) -> list[tuple[Case, Verdict]]:
+    """The variations of a failed case that are wrong as questions of their own, each with the verdict that it would
+    have as a case: of the same run, so that what shows now and then only is seen."""
+    found = []
+    for one in verdict.evidence.get(ALONE, ()):
+        case, findings = msgspec.convert(one["case"], Case), msgspec.convert(one["findings"], tuple[Finding, ...])
+        found.append((case, Verdict(case.id, "fail", findings, seconds=verdict.seconds, kernel=verdict.kernel)))
+    return found
 
 
 def _first(case: Case, target: Target, pristine: Arena, relation: Relation) -> Asked | None:

@@ -25,7 +25,7 @@ from fuzz.corpus import CorpusError, Entry, known, load_all, save
 from fuzz.features import features, ordered
 from fuzz.minimize import minimize
 from fuzz.records import Record, Recorder
-from fuzz.related import as_plain
+from fuzz.related import alone_of, as_plain
 from fuzz.runner import Runner
 from fuzz.signature import explains, look_alike, root, signature
 from fuzz.steady import steady_draws
@@ -244,7 +244,11 @@ class Worker:
 
     def _plainer(self, under_test: Target, case: Case, verdict: Verdict) -> tuple[Case, Verdict]:
         """The case and its verdict. Where it fails only when it is asked otherwise, and that question fails by itself,
-        then it is that plainer case which is reported."""
+        then it is that plainer case which is reported: as it failed in the same run where that is known, else as it
+        fails again."""
+        for plainer, found in alone_of(verdict):
+            if known(signature(plainer, found), self._corpus) is not None:
+                return plainer, found
         first = root(verdict)
         if first is not None and first.oracle == "metamorphic":
             for plainer in as_plain(case, under_test):

@@ -31,6 +31,7 @@ from oracles.unseen import later, unseen
 Demand: TypeAlias = Literal["bitwise", "budget", "off"]
 Order: TypeAlias = Literal["bhsd", "bshd", "sbhd", "bhds"]
 Draw: TypeAlias = random.Random
+BITS = "bits"  # the place of a finding that no budget was asked about
 FACTOR = 4.0  # of Q against the scale: its root is exact too
 POISONS = (0x00, 0x3F)  # zeros; finite numbers near 1 in every format
 ORDERS: tuple[Order, ...] = ("bshd", "sbhd", "bhds", "bhsd")
@@ -141,9 +142,9 @@ def _bits_differ(relation: Relation, first: Answers, found: Answers, name: str) 
         f"{name}: asked with {relation.meaning}, {int(numbers['elements'])} of {one.numel()} elements differ, by at "
         f"most {largest:.3g}; first at {index}"
     )
-    place = Place(pattern="bits")
+    place = Place(pattern=BITS)
     if len(index) == 4 or (len(index) == 3 and name == "lse"):
-        place = Place(index[0], index[1], (index[2], index[2] + 1), pattern="bits")
+        place = Place(index[0], index[1], (index[2], index[2] + 1), pattern=BITS)
     return Finding("metamorphic", relation.name, message, name, place, numbers)
 
 

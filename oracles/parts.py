@@ -132,7 +132,8 @@ def rows_there(problem: Problem, name: str, device: torch.device) -> Tensor | No
     if p.bias is None or not p.bias.batch or not p.ragged:
         return None
     rows, cols = ~_padding(p.lengths_q, device)[:, None, :, None], ~_padding(p.lengths_k, device)[:, None, None]
-    return (rows if p.bias.rows else rows[:, :, :1]) & (cols if p.bias.cols else cols[..., :1])
+    # `any`, and not the first one, of which there is none where no sequence has any.
+    return (rows if p.bias.rows else rows.any(2, keepdim=True)) & (cols if p.bias.cols else cols.any(3, keepdim=True))
 
 
 def padded_rows(problem: Problem, name: str, x: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from fuzz.targets.target import Device, Partial, Target, refusal
 
 SIZE = Size(1 << 17, 4, 1 << 13, 1 << 19)  # where a target does not say what its sessions draw
 Values: TypeAlias = frozenset[tuple[str, str]]  # of options, by name
+MANY = 3  # tiles of keys: as good as more
 SAMPLED = 300  # cases from which the kernels of a score are chosen
 
 
@@ -31,16 +32,18 @@ def bugs(wanted: Settings) -> dict[str, Target]:
 
 
 def trials(wanted: Settings) -> list[Trial]:
-    """All trials of a score: the first seed of every bug first, so that a score that is cut short says most."""
+    """All trials of a score: one seed of every bug after the other, so that a score that is cut short says most. The
+    seeds that peers look on at, and minimising, come last: such a trial takes several times as long."""
     found = []
     order = {bug: at for at, bug in enumerate(wanted.first)}
     names = sorted(bugs(wanted), key=lambda bug: order.get(bug, len(order)))
     for index in range(wanted.seeds):
+        last = index == wanted.seeds - 1
         for bug in names:
             seed = wanted.starts.get(bug, wanted.seed) + index
             cases = wanted.limits.get(bug, wanted.cases)
-            peers = min(wanted.peer_cases, cases) if index < wanted.peer_seeds else 0
-            found.append(Trial(bug, "ours", seed, cases, peers, minimize=index == 0 and wanted.minimize_runs > 0))
+            peers = min(wanted.peer_cases, cases) if index >= wanted.seeds - wanted.peer_seeds else 0
+            found.append(Trial(bug, "ours", seed, cases, peers, minimize=last and wanted.minimize_runs > 0))
             if peers:
                 found.append(Trial(bug, "uniform", seed, peers, peers))
     return found
@@ -113,13 +116,17 @@ def _builds(case: Case, target: Target) -> tuple[Build, ...]:
 
 def _values(case: Case, target: Target, builds: Iterable[Build]) -> Values:
     """The values of its kernels' options, each with the kind of kernel that has it: tiles of the forward pass say
-    nothing of those of the backward pass. And whether a part of it runs alone."""
+    nothing of those of the backward pass. Each once more with the number of tiles of keys: a kernel that meets one or
+    two only would hide what shows from the third one on. And whether a part of it runs alone."""
     part = isinstance(target, Partial) and bool(target.ctas_of(case))
-    return frozenset(_pairs(builds)) | {("part", str(part))}
+    return frozenset(_pairs(case, builds)) | {("part", str(part))}
 
 
-def _pairs(builds: Iterable[Build]) -> Iterator[tuple[str, str]]:
+def _pairs(case: Case, builds: Iterable[Build]) -> Iterator[tuple[str, str]]:
     for build in builds:
         options = json.loads(build.options)
+        tiles = min(-(-case.problem.len_k // options["tile_n"]), MANY) if "tile_n" in options else None
         for name, value in options.items():
             yield f"{options.get('kind')}.{name}", str(value)
+            if tiles is not None:
+                yield f"{options.get('kind')}.{name}, tiles", f"{value}, {tiles}"

@@ -1,14 +1,16 @@
 """The short form, for every change: what the committed scoreboard says was found has to be found again.
 
 Each bug gets one trial, from the seed that took fewest cases, with the kernels of the committed scoreboard: while the
-generator stays as it is, that many cases find it again, mostly one to five. The cheapest come first, by what that
-trial took, until SECONDS have gone by; what had no time is told, and is no failure. A trial may have as many cases as
-FACTOR times the bug's worst so far, at least LEAST, and MOST where fewer than ENOUGH trials tell: a generator or an
+generator stays as it is, that many cases find it again, mostly one to five. They come from the cheapest to the dearest,
+by what that trial took, until SECONDS have gone by; what had no time is told, and is no failure. Where time is short
+the dearest would never have any, so they begin at another quarter each day and go round. A trial may have as many cases
+as FACTOR times the bug's worst so far, at least LEAST, and MOST where fewer than ENOUGH trials tell: a generator or an
 oracle that got worse shows, one that only draws other cases takes longer.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from fuzz.score.trial import OURS
 SCOREBOARD = Path(__file__).resolve().parents[2] / "ci" / "results" / "score_host.json"
 FACTOR, LEAST, MOST = 3.0, 60, 200  # one change of the generator in a thousand trials goes beyond, by chance
 ENOUGH = 3
+QUARTERS = 4  # with each of which they begin in turn
 SECONDS = 430.0  # then no case begins; one that has begun may take another minute
 
 
@@ -85,7 +88,19 @@ def before(path: Path = SCOREBOARD) -> tuple[dict[str, Known], int]:
     return {bug.name: bug.known for bug in known.bugs if bug.found}, known.settings.keys
 
 
-def quick(wanted: Settings, known: dict[str, Known], keys: int) -> Settings:
+def turn_of_today() -> int:
+    """The days since some day: what rotates the bugs where nobody says."""
+    return datetime.datetime.now(datetime.UTC).date().toordinal()
+
+
+def rotated(known: dict[str, Known], turn: int) -> tuple[str, ...]:
+    """Every bug, from the cheapest to the dearest, begun at the quarter that it is the turn of."""
+    order = sorted(known, key=lambda name: (known[name].seconds, name))
+    start = turn % QUARTERS * len(order) // QUARTERS
+    return (*order[start:], *order[:start])
+
+
+def quick(wanted: Settings, known: dict[str, Known], keys: int, turn: int = 0) -> Settings:
     """The settings of the short form."""
     return msgspec.structs.replace(
         wanted,
@@ -97,7 +112,7 @@ def quick(wanted: Settings, known: dict[str, Known], keys: int) -> Settings:
         keys=keys,
         limits={name: limit_of(bug) for name, bug in known.items()},
         starts={name: bug.seed for name, bug in known.items()},
-        first=tuple(sorted(known, key=lambda name: (known[name].seconds, name))),
+        first=rotated(known, turn),
     )
 
 

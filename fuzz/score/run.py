@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from fuzz.case import to_json
+from fuzz.interrupts import end, held, ready
 from fuzz.runner import Runner, RunnerError
 from fuzz.runner.errors import HarnessError
 from fuzz.score.plan import bugs, trials
@@ -57,9 +58,10 @@ def run(
         context.Process(target=_work, args=(wanted, folder / f"ended-{first + i}.jsonl", waiting, ends))
         for i in range(min(jobs, len(todo)))
     ]
-    for hand in hands:
-        hand.start()
     try:
+        with held():
+            for hand in hands:
+                hand.start()
         while any(hand.is_alive() for hand in hands):
             for hand in hands:
                 hand.join(TICK / len(hands))
@@ -67,9 +69,7 @@ def run(
                 spent = time.monotonic() - began
                 progress(_line(ended(folder), len(planned), len(there), spent, seconds - spent if seconds else None))
     except KeyboardInterrupt:
-        for hand in hands:
-            hand.join(5)
-            hand.kill()
+        end(hands)
         raise
     finally:
         waiting.cancel_join_thread()
@@ -99,13 +99,13 @@ def _claim(folder: Path, wanted: Settings) -> None:
 
 
 def _work(wanted: Settings, path: Path, waiting: multiprocessing.Queue[Trial], ends: float | None) -> None:
-    known = bugs(wanted)
-    device = "cuda:0" if wanted.device == "cuda" else "host"
-
     def late() -> bool:
         return ends is not None and time.time() >= ends
 
+    device = "cuda:0" if wanted.device == "cuda" else "host"
     try:
+        ready()
+        known = bugs(wanted)
         with Runner(device) as plain, Runner(device, execute=JUDGE) as watched, open(path, "ab", buffering=0) as file:
             while not late():
                 try:

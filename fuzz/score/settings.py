@@ -15,11 +15,11 @@ class Settings(msgspec.Struct, frozen=True):
 
     pattern     of the planted bugs' names, as in a shell: 'blocksparse!*'
     seeds       trials of each bug; cases: the most of a trial
-    peer_seeds, peer_cases  so many of the trials go on after the bug was found, until every peer's rule and ours has
-                seen it or so many cases are done; as many trials draw uniformly
+    peer_seeds, peer_cases  so many of the trials, the last ones, go on after the bug was found, until every peer's
+                rule and ours has seen it or so many cases are done; as many trials draw uniformly
     keys        kernels of each target that a score may compile (each takes seconds): cases that need others are drawn
                 again
-    minimize_runs  of the first trial that finds a bug; 0: none are minimised
+    minimize_runs  of each bug's last trial, if it finds it; 0: none are minimised
     limits, starts, first  fewer cases, another first seed, for some bugs; in which order they are looked for, before
                 others (the short form)
     """

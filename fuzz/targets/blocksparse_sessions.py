@@ -2,9 +2,9 @@
 
 A compile costs seconds, so dtype, head dim and softcap each bring one or two choices of tiles, mask and determinism
 with them, laid out so that every pair of choices occurs up to head dim 128; the mask kind that only some problems can
-have is drawn twice as often where it can be. Larger dims have one kernel each: tiles of 64 keys and bits. What costs
-no compile (layout of the lists, schedule; on the emulator the number of resident CTAs and the order of warps) varies
-freely.
+have is drawn twice as often where it can be, and so is a deterministic backward pass. Larger dims have one kernel each:
+tiles of 64 keys and bits. What costs no compile (layout of the lists, schedule; on the emulator the number of resident
+CTAs and the order of warps) varies freely.
 """
 
 from __future__ import annotations
@@ -58,19 +58,29 @@ def native_masks(dtype: str, dim: int) -> tuple[str, ...]:
 
 
 def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], ...]:
-    """Everything that a session draws a case's variant from."""
-    free: list[dict[str, Any]] = [
-        {"lists": lists, "schedule": schedule} for lists, schedule in product(LISTS, SCHEDULES)
-    ]
-    if emulated:
-        orders = ("in_order", "random", "starve_oldest", "one_first")
-        free = [
-            choice | {"slots": slots, "warps": warps, "seed": 7 * i + slots}
-            for i, choice in enumerate(free)
-            for slots, warps in zip((1, 2, 3, 8), orders[i % 4 :] + orders[: i % 4], strict=True)
-        ]
+    """Everything that a session draws a case's variant from, more than once what is to come more often."""
     first, *special = _with_products(problem, emulated)
-    return tuple(kernel | choice for kernel, choice in product((first, *special, *special), free))
+    ordered = bool(special) and problem.backward and first["deterministic"]
+    kernels = (first, *([first] if ordered else []), *special, *special)
+    return tuple(kernel | choice for kernel in kernels for choice in _free(problem, kernel, emulated))
+
+
+def _free(problem: Problem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:
+    """What costs no compile. Half of the ordered adds of three KV tiles or more come in a shuffled order: two tiles
+    have no order that the other schedules do not have too."""
+    ordered = problem.backward and kernel["deterministic"] and problem.len_k > 2 * kernel["tile_n"]
+    schedules = (*SCHEDULES, "shuffled", "shuffled") if ordered else SCHEDULES
+    free: list[dict[str, Any]] = [
+        {"lists": lists, "schedule": schedule} for lists, schedule in product(LISTS, schedules)
+    ]
+    if not emulated:
+        return free
+    orders = ("in_order", "random", "starve_oldest", "one_first")
+    return [
+        choice | {"slots": slots, "warps": warps, "seed": 7 * i + slots}
+        for i, choice in enumerate(free)
+        for slots, warps in zip((1, 2, 3, 8), orders[i % 4 :] + orders[: i % 4], strict=True)
+    ]
 
 
 def _with_products(problem: Problem, emulated: bool) -> list[dict[str, Any]]:

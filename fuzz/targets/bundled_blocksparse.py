@@ -235,6 +235,11 @@ class BundledBlockSparse(AutogradTarget):
             raise ScriptError(f"{self.name} runs in a script on a GPU only: --device cuda")
         return blocksparse_text(case, self.mutant)
 
+    def planned(self, case: Case) -> frozenset[str]:
+        """See target.Planned."""
+        arch = self.arch()
+        return frozenset(f"{variant.name} {self._arch_of(variant, arch)}" for variant, _ in self._kernels(case, arch))
+
     def executed(self, case: Case, o: Tensor) -> str:
         """The kernels that were launched by this case's forward and backward, by name."""
         launched = ", ".join(self._launched())
@@ -254,6 +259,11 @@ class BundledBlockSparse(AutogradTarget):
             return super().run(case, tensors)
         except DeviceError as error:
             raise self._explained(error, int(options.get("slots", SLOTS))) from error
+
+    def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
+        """See AutogradTarget."""
+        self._forget()
+        return super().run_around(case, tensors, others)
 
     def ctas_of(self, case: Case) -> tuple[int, ...]:
         """See target.Partial; a value that is not known is refused by the rules."""

@@ -180,6 +180,15 @@ class Varying(Protocol):
 
 
 @runtime_checkable
+class Planned(Protocol):
+    """A target whose kernels are compiled by `prepare`, and by nothing after it."""
+
+    def planned(self, case: Case) -> frozenset[str]:
+        """The kernels that `prepare` compiles for a case, as Execution.kernel names what was launched: those of a case
+        are separated by ', '."""
+
+
+@runtime_checkable
 class Interleaved(Protocol):
     """A target whose forward and backward can be run apart."""
 

@@ -79,7 +79,7 @@ def forward(
     variant = forward_variant(q, blocks, softcap, tuning, products)
     values = forward_values(q, k, v, o, lse, sequences, blocks, scale=scale, softcap=softcap)
     if values:
-        launch(variant, q.device, host.of(variant, values), seams)
+        launch(host.kernel(variant, values), q.device, host.of(variant, values), seams)
 
 
 def forward_variant(

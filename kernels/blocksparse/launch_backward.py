@@ -108,7 +108,7 @@ def backward(
         products=products,
     )  # fmt: skip
     for variant, values in launches:
-        launch(variant, q.device, host.of(variant, values), seams_of(seams, variant.kind))
+        launch(host.kernel(variant, values), q.device, host.of(variant, values), seams_of(seams, variant.kind))
 
 
 def seams_of(seams: Seams, kind: str) -> Seams:

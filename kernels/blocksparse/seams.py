@@ -20,19 +20,28 @@ class Host:
     """What a planted bug replaces before a launch.
 
     values          changes the values that a kernel of this variant is launched with; None: they stay as they are
+    variant         the variant that is compiled for a launch, of the one that it needs; None: that one
     clears_padding  whether outputs start cleared where rows of padding are never written
     """
 
     values: Callable[[Variant, Named], Named] | None = None
+    variant: Callable[[Variant, Named], Variant] | None = None
     clears_padding: bool = True
 
     def of(self, variant: Variant, values: Sequence[Tensor | int | float]) -> Sequence[Tensor | int | float]:
         """The values to launch with, in the order of arguments.py."""
         if self.values is None:
             return values
-        names = [name for name, _ in ARGUMENTS[variant.kind]]
-        changed = self.values(variant, dict(zip(names, values, strict=True)))
-        return [changed[name] for name in names]
+        changed = self.values(variant, _named(variant, values))
+        return [changed[name] for name, _ in ARGUMENTS[variant.kind]]
+
+    def kernel(self, variant: Variant, values: Sequence[Tensor | int | float]) -> Variant:
+        """The variant to launch."""
+        return variant if self.variant is None else self.variant(variant, _named(variant, values))
+
+
+def _named(variant: Variant, values: Sequence[Tensor | int | float]) -> Named:
+    return dict(zip((name for name, _ in ARGUMENTS[variant.kind]), values, strict=True))
 
 
 NO_HOST = Host()

@@ -4,6 +4,7 @@ outputs that start as the memory was. The kernels are the correct ones."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from kernels.blocksparse.lists import OPEN
 from kernels.blocksparse.seams import Host, Named
+from kernels.blocksparse.tuning import forward_tuning
 from kernels.blocksparse.variant import Variant
 from kernels.mutants.blocksparse_planting import plant
 
@@ -174,6 +176,26 @@ _values(
     "Room for all scores is taken for each launch, and not used: memory grows with the square of the length.",
     "Meta's NSA: dense scores, indices and gates, out of memory at 65,536 tokens",
     _all_scores,
+)
+
+# What is compiled
+
+
+def _by_length(variant: Variant, given: Named) -> Variant:
+    """Some of the layout's defaults, said once more: the same kernel by another name, of which there are a few."""
+    k = given.get("k")
+    if variant.kind != "forward" or not isinstance(k, Tensor):
+        return variant
+    layout = asdict(forward_tuning(variant))
+    which = 1 + k.shape[-3] % (2 ** len(layout) - 1)
+    return variant.with_tuning(**{name: n for i, (name, n) in enumerate(sorted(layout.items())) if which >> i & 1})
+
+
+plant(
+    "length_in_the_key",
+    "The length of K is a part of what a forward kernel is known by: each new length compiles the same kernel again.",
+    "FlashAttention-4 2ee80234, 1cc7ff67: max_seqlen in the compile key, a compile in every step of training",
+    host=Host(variant=_by_length),
 )
 
 # Order

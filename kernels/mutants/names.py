@@ -110,6 +110,7 @@ BLOCKSPARSE = (
     "dq_not_scaled",
     "scale_of_the_first_launch",
     "scores_allocated",
+    "length_in_the_key",
     "schedule_ignored",
     "full_ranks_forgotten",
 )

@@ -18,7 +18,8 @@ from fuzz.targets.blocksparse_devices import emulator_there
 from fuzz.targets.blocksparse_sessions import kernels_for
 from fuzz.targets.bundled_blocksparse import MUTANTS, BundledBlockSparse
 from fuzz.targets.registry import load, targets
-from fuzz.targets.target import refusal
+from fuzz.targets.target import Device, refusal
+from kernels.blocksparse.variant import Variant
 from oracles.masks import Causal, Documents, Full, Intervals, PerHead, Tokens, Window
 from oracles.problem import Problem
 
@@ -82,6 +83,36 @@ def test_sessions_draw_head_dims_to_256_and_on_a_gpu_crowds_of_ctas() -> None:
     crowded = [one for one in drawn["cuda"] if ctas(one) > 300]
     assert 0.06 < len(crowded) / len(drawn["cuda"]) < 0.2
     assert not any(ctas(one) > 300 for one in drawn["host"] if "ctas" not in one.variant)
+
+
+def test_half_of_the_ordered_adds_of_several_tiles_are_shuffled() -> None:
+    wanted = Settings(targets=("blocksparse",), device="host", cases=1500)
+    found: list[Case] = []
+    for lane in lanes(wanted):
+        explore(lane, cases_of(load("blocksparse", device="host"), wanted), found.append)
+    whole = [one for one in found if "ctas" not in one.variant]
+    ordered = [one for one in whole if one.problem.backward and one.variant["deterministic"]]
+    several = [one for one in ordered if one.problem.len_k > 2 * int(one.variant["tile_n"])]
+    assert len(ordered) > 0.4 * len(found) and len(several) > 0.08 * len(found)
+    shares = Counter(one.variant["schedule"] for one in several)
+    assert 0.4 < shares["shuffled"] / len(several) < 0.6 and min(shares.values()) > 0.08 * len(several)
+    others = Counter(one.variant["schedule"] for one in whole if one not in several)
+    assert min(others.values()) > 0.2 * (len(whole) - len(several))
+
+
+@pytest.mark.parametrize("device", ["emulator", "cuda"])
+@pytest.mark.parametrize("variant", [{}, {"products": "wgmma", "tile_n": 64}, {"deterministic": False}])
+def test_what_is_planned_for_a_case_is_what_it_builds(
+    monkeypatch: pytest.MonkeyPatch, device: Device, variant: dict
+) -> None:
+    target, of = BundledBlockSparse(device), case(**variant)
+    monkeypatch.setattr(target, "arch", lambda: "sm_90a")
+    built = set()
+    for build in target.builds(of, "sm_90a"):
+        options = json.loads(build.options)
+        options.pop("planted")
+        built.add(f"{Variant(**options | {'tuning': ()}).name} {build.arch}")
+    assert target.planned(of) == built and len(built) == 4
 
 
 def usual(one: Case) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+
 import pytest
 from judge_tools import FAKES, PLAIN, judge, kinds
 from msgspec.structs import replace
@@ -11,6 +14,7 @@ from fuzz.execution import FLOOR, MARGIN, deadline
 from fuzz.judge import execute
 from fuzz.targets import Rule
 from fuzz.targets.registry import load
+from fuzz.targets.target import Execution
 from oracles.masks import Causal, Full, Intervals, PerHead
 from oracles.problem import Bias, Problem
 
@@ -111,6 +115,34 @@ def _with_rules(target, *rules):
     changed = copy.copy(target)
     changed.rules = rules
     return changed
+
+
+def test_a_kernel_that_prepare_did_not_compile_for_the_case_is_a_finding() -> None:
+    target = copy.copy(load("fake.honest", FAKES))
+    target.planned = lambda case: frozenset({"attention"})
+    ran = ["attention", "attention", "attention_of_20", "nothing to launch; attention"]
+    target.run = lambda case, tensors: replace_kernel(type(target).run(target, case, tensors), ran.pop(0))
+    case = Case(target.name, PLAIN, Inputs(seed=3), repeats=1, relations=("permuted_heads",))
+    verdict = execute(case, target, lambda phase, limit: None)
+    assert verdict.outcome == "pass", verdict.findings
+    verdict = execute(case, target, lambda phase, limit: None)
+    (finding,) = verdict.findings
+    assert (finding.oracle, finding.kind) == ("resources", "compiles") and "attention_of_20" in finding.message
+
+
+def replace_kernel(execution: Execution, name: str) -> Execution:
+    return dataclasses.replace(execution, kernel=name)
+
+
+@pytest.mark.parametrize(("lengths_q", "lengths_k"), [((0, 0), (5, 9)), ((5, 9), (0, 0))])
+def test_a_bias_that_is_broadcast_over_what_no_sequence_has_is_judged(lengths_q: tuple, lengths_k: tuple) -> None:
+    problem = replace(PLAIN, lengths_q=lengths_q, lengths_k=lengths_k, mask=Full())
+    for rows, cols in ((False, False), (True, False), (False, True), (True, True)):
+        bias = Bias(batch=True, heads=True, rows=rows, cols=cols, grad=True)
+        verdict = judge("fake.honest", replace(problem, bias=bias))
+        empty = cols if any(lengths_q) else rows
+        judged = {worst.tensor for worst in verdict.worst}
+        assert verdict.outcome == "pass" and ("dbias" in judged) is not empty, (rows, cols)
 
 
 def test_an_infinitely_wrong_answer_survives_json() -> None:

@@ -16,9 +16,10 @@ from fuzz.arena import build
 from fuzz.case import Case, CaseError, Inputs, Storage, from_json, to_json
 from fuzz.judge import execute
 from fuzz.minimize import minimize
-from fuzz.related import as_plain, asked, relations_for
+from fuzz.related import alone_of, as_plain, asked, relations_for
 from fuzz.targets.registry import load
 from fuzz.targets.target import Execution, demand
+from fuzz.verdict import Verdict
 from oracles.answers import Answers
 from oracles.masks import Causal, Documents, Full, PerBatch, PerHead, Window
 from oracles.metamorphic import RELATIONS
@@ -131,6 +132,45 @@ def test_a_fault_that_needs_another_question_is_found_by_asking_it():
     (plain,) = as_plain(Case(wrong_scale.name, PLAIN, relations=("scaled_q",)), wrong_scale)
     assert plain.problem.scale == PLAIN.scale_value / 4 and not plain.relations
     assert verdict(wrong_scale, plain.problem).outcome == "fail"
+
+
+def test_what_is_wrong_with_a_variation_as_a_question_of_its_own_is_told_with_its_case():
+    """In the run where it shows, which need not show it again: as what is read of unwritten memory."""
+    other = [False, True]  # the base is right, the variation is not, and nothing of the case says why
+
+    def change(case, tensors, execution):
+        return with_o(execution, execution.answers.o * torch.nan) if other.pop(0) else execution
+
+    found = verdict(broken(change), PLAIN, "scaled_q")
+    assert [f.kind for f in found.findings] == ["scaled_q"]
+    ((case, alone),) = alone_of(msgspec.json.decode(msgspec.json.encode(found), type=Verdict))
+    assert case.problem.scale == PLAIN.scale_value / 4 and not case.relations
+    assert alone.case_id == case.id and alone.bad
+    assert [(f.oracle, f.kind, f.tensor) for f in alone.findings] == [("accuracy", "nan", "o")]
+
+
+def test_under_another_poison_wrong_numbers_count_as_the_nan_of_a_case_alone():
+    runs = [1.0, 3.0]
+    target = broken(lambda case, tensors, execution: with_o(execution, execution.answers.o * runs.pop(0)))
+    found = verdict(target, PLAIN, "poison")
+    ((_, alone),) = alone_of(found)
+    assert {f.kind for f in found.findings} == {"poison"} and {f.kind for f in alone.findings} == {"nan"}
+
+
+def test_a_change_within_the_budget_is_of_no_question_alone():
+    found = verdict(broken(looks_ahead), PLAIN, "future_changed")
+    assert found.bad and alone_of(found) == []
+
+
+def test_a_float16_gradient_that_overflows_only_where_v_is_doubled_is_no_finding():
+    problem = Problem((65,), (65,), 6, 3, 64, 64, "float16", mask=Causal("bottom_right"), scale=0.0625)
+    inputs = Inputs(seed=138, distribution="index_values", do=Storage("expanded"))
+    target = load("torch.sdpa.math")
+    case = Case(target.name, problem, inputs, relations=("doubled_v",))
+    (of,) = asked(case, target, build(case, "cpu"))
+    runs = [target.run(case, build(case, "cpu").tensors()), of.run(target, of.pristine.tensors(), None)]
+    assert [bool(run.answers.dk.isfinite().all()) for run in runs] == [True, False]
+    assert verdict(target, problem, "doubled_v", inputs=inputs).outcome == "pass"
 
 
 def test_state_that_a_second_forward_overwrites_is_found():

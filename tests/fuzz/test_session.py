@@ -12,10 +12,13 @@ import pytest
 from judge_tools import FAKES
 from runner_tools import busy
 
-from fuzz.corpus import load_all
+from fuzz.case import Case
+from fuzz.corpus import Entry, load_all, save
 from fuzz.records import Reader, Record, Recorder
 from fuzz.session import Settings, Worker, cases_of, explore, plan, run
 from fuzz.targets.registry import TargetError, load
+from fuzz.verdict import Signature
+from oracles.problem import Problem
 
 
 def settings(folder: Path, **changed) -> Settings:
@@ -115,6 +118,23 @@ def test_an_explained_finding_is_known_and_no_news(tmp_path: Path) -> None:
     # 'again': a raw failure like one that was minimised to the known one in this session
     statuses = {r.status for r in records(tmp_path / "second") if r.outcome == "fail"}
     assert "known" in statuses and statuses <= {"known", "again"}
+
+
+def test_what_shows_in_a_relations_run_alone_is_known_where_the_corpus_knows_it(tmp_path: Path) -> None:
+    """A call that fails now and then passes when its question is asked again; then its failing run has to tell."""
+    name, why = "fake.wrong_after_a_quarter", "what was called before matters"
+    problem = Problem((20,), (33,), 1, 1, 16, 16, "float32", scale=0.1, backward=False)
+    sign = Signature(name, "nan", "accuracy", ("o",), features=("scale",))
+    entry = Entry(version=1, expect="fail", explanation=why, case=Case(name, problem), signature=sign)
+    statuses = []
+    for folder, kept in ((tmp_path / "known", [entry]), (tmp_path / "new", [])):
+        (folder / "corpus").mkdir(parents=True)
+        for one in kept:
+            save(one, folder / "corpus")
+        wanted = settings(folder, targets=(name,), cases=80, minimize_runs=5)
+        run(wanted, plan(wanted), "w0")
+        statuses.append({record.status for record in records(folder) if record.outcome == "fail"})
+    assert statuses[0] == {"known"} and "new" in statuses[1]
 
 
 def test_a_crash_costs_one_case_and_the_lane_goes_on(tmp_path: Path) -> None:

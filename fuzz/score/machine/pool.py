@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeAlias
 
+from fuzz.interrupts import held, ready
 from fuzz.score.machine.values import Bug, Result
 
 Task: TypeAlias = Bug | Result  # to be tried, or to be looked at more closely
@@ -31,7 +32,8 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, seed), daemon=True)
-        self.process.start()
+        with held():
+            self.process.start()
         theirs.close()
         self.task: Task | None = None
         self.ends = 0.0
@@ -116,6 +118,7 @@ def _work(pipe: Connection, seed: int) -> None:
     torch.set_num_threads(1)
     while True:
         try:
+            ready()
             task = pipe.recv()
         except (EOFError, KeyboardInterrupt):
             return

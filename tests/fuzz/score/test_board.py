@@ -128,6 +128,16 @@ def test_the_short_form_begins_with_what_takes_least_time():
     assert {one.seed for one in planned[:3]} == {7} and {one.seed for one in planned[3:]} == {0}
 
 
+def test_where_time_is_short_the_short_form_begins_with_another_quarter_in_turn():
+    known = {f"b{n}": quick.Known(1, seed=0, trials=1, seconds=n) for n in range(8)}
+    assert quick.rotated(known, 0) == tuple(sorted(known))
+    assert quick.rotated(known, 3) == ("b6", "b7", "b0", "b1", "b2", "b3", "b4", "b5")
+    firsts = [quick.rotated(known, turn)[:2] for turn in range(9, 9 + quick.QUARTERS)]
+    assert sorted(name for first in firsts for name in first) == sorted(known)
+    few = {"a": known["b1"], "b": known["b0"]}
+    assert all(set(quick.rotated(few, turn)) == set(few) for turn in range(5))
+
+
 def test_only_who_looked_on_has_a_column(capsys):
     show(board(WANTED, [one("sdpa!a", 0, 3, peers=0)]), Console(width=80))
     text = capsys.readouterr().out

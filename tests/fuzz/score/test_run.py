@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
 import pytest
 
 from fuzz.cli import main
@@ -61,6 +70,61 @@ def test_a_users_mistake_is_one_line(options, says, capsys):
     assert main(["score", *options]) == 2
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1
+
+
+COMMAND = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background may have it ignored
+from fuzz.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    "command", ["score --seeds 1 --target-pattern sdpa!*", "run --cases 50 --target torch.sdpa.math"]
+)
+@pytest.mark.parametrize("at", ["modules are imported", "workers start"])
+def test_ctrl_c_in_the_first_seconds_is_one_line(tmp_path, command, at):
+    """A terminal sends it to every process, also to those that still import their modules."""
+    options = [*command.split(), "--folder", str(tmp_path / "made")]
+    options += ["--jobs" if command.startswith("score") else "--workers", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        if at == "workers start":
+            written = "settings.json" if command.startswith("score") else "session.json"
+            _wait_until(lambda: (tmp_path / "made" / written).exists() and _several_processes(process.pid))
+        time.sleep(0.7)
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert "Traceback" not in said and "interrupted" in said, said
+    assert process.returncode in (1, 130)
+
+
+def _several_processes(group: int) -> bool:
+    """Whether workers were started: multiprocessing's own tracker is there too."""
+    return sum(_group(path) == group for path in Path("/proc").glob("[0-9]*")) > 2
+
+
+def _group(process: Path) -> int:
+    with suppress(OSError):
+        return int((process / "stat").read_text().rpartition(")")[2].split()[2])
+    return 0
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_when_its_time_is_up_a_score_ends_by_itself_and_a_resume_goes_on(tmp_path):

@@ -73,6 +73,7 @@ HOST: dict[str, tuple[Case, set[str]]] = {
     "window_unknown_to_backward": (_of(70, 70, mask=Window(9, 9), variant=BAND), GRADIENTS),
     "dq_not_scaled": (_of(70, 70), GRADIENTS),
     "scale_of_the_first_launch": (_of(70, 70, relations=("scaled_q",), **FORWARD), {"o scaled_q", *WRONG}),
+    "length_in_the_key": (_of(70, 70, **FORWARD), {"compiles"}),
     "schedule_ignored": (_of(70, 300, mask=Full(), variant={"schedule": "descending", "slots": 1}), {"hang"}),
     "full_ranks_forgotten": (_of(), {"hang"}),
 }

@@ -1,0 +1,38 @@
+"""Ctrl-C while processes start: a terminal sends it to all of them, and one that still imports its modules would answer
+with a traceback. It is held back there until the process is ready for it, and is not lost: see `held` and `ready`.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from time import monotonic
+
+PATIENCE = 5.0  # seconds for processes to end by themselves
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Holds SIGINT back in this thread, and in the processes that are started in it until they say `ready`; what came
+    in the meantime is raised as KeyboardInterrupt at the end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ready() -> None:
+    """Of a process that was started while SIGINT was held: raises KeyboardInterrupt where it came before."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def end(processes: Sequence[BaseProcess]) -> None:
+    """Waits PATIENCE seconds in all for processes that were interrupted too, then kills what is left."""
+    until = monotonic() + PATIENCE
+    for process in processes:
+        process.join(max(until - monotonic(), 0.0))
+    for process in processes:
+        process.kill()
