@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from fuzz import disturb
+from fuzz import disturb, scarce
 from fuzz.arena import Arena, build
 from fuzz.case import Case
 from fuzz.conclude import conclude, finite, plan_findings, proof_findings, shape_findings
@@ -27,7 +27,7 @@ from fuzz.partial import judge_part
 from fuzz.related import Asked, asked, tell
 from fuzz.related import judge as judge_related
 from fuzz.resources import RUNS, Watch
-from fuzz.targets.target import DeviceError, Inspected, Partial, Target, Tensors, Varying, offers, refusal
+from fuzz.targets.target import DeviceError, Inspected, Partial, Refusal, Target, Tensors, Varying, offers, refusal
 from fuzz.verdict import Finding, Place, Verdict
 from oracles import accuracy, determinism, exact
 from oracles.answers import Answers
@@ -43,8 +43,8 @@ ELEMENTS_ON_CPU = 1 << 20  # and elements of its largest tensor
 
 
 def execute(case: Case, target: Target, enter: Enter, device: torch.device | str | None = None) -> Verdict:
-    """Runs one case to its Verdict on `device` (by default cpu or cuda, by the target). Raises only what is our own
-    fault."""
+    """Runs one case to its Verdict on `device` (by default cpu or cuda, by the target), once more where a GPU's memory
+    ran out. Raises only what is our own fault."""
     clock = Clock(enter)
     where = torch.device(device or ("cuda" if target.device == "cuda" else "cpu"))
     keep_pages()
@@ -52,6 +52,22 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
     refused = refusal(target, case)
     if refused is not None and refused.kind == "cannot":
         return Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
+    try:
+        if where.type != "cuda":
+            return _execute(case, target, clock, where, refused)
+        with suppress(torch.OutOfMemoryError):
+            verdict = _execute(case, target, clock, where, refused)
+            if not scarce.ran_out(verdict):
+                return verdict
+        clock.start("inputs", INPUTS_LIMIT + scarce.PATIENCE)
+        scarce.wait_for_memory(where)
+        return _execute(case, target, clock, where, refused)
+    finally:
+        clock.stop()
+        scarce.give_back(where)
+
+
+def _execute(case: Case, target: Target, clock: Clock, where: torch.device, refused: Refusal | None) -> Verdict:
     try:
         if offers(target, Partial) and target.ctas_of(case):
             with poisoned_malloc():
@@ -67,8 +83,6 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
         return verdict
     except Raised as raised:
         return _raised(case, raised.error, clock, raised.warned, raised.asked)
-    finally:
-        clock.stop()
 
 
 def _leaking(case: Case, target: Target, pristine: Arena, watch: Watch, clock: Clock, verdict: Verdict) -> Verdict:
