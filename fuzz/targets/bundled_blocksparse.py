@@ -206,7 +206,10 @@ class BundledBlockSparse(AutogradTarget):
         self._repeat = 0
 
     def _load(self, case: Case) -> None:
-        """Into the GPU: importing the toolchain and loading a module take seconds, which are not the kernel's."""
+        """Into the GPU: importing the toolchain and loading a module take seconds, which are not the kernel's; nor are
+        those of the import that an operator's first call does in some versions of PyTorch."""
+        import torch._dynamo  # noqa: F401
+
         from kernels.blocksparse.launcher import function
 
         arch = self.arch()
