@@ -159,6 +159,8 @@ class Check:
         told_by = "explained" if self.device == "cuda" else "foretold"
         if mutant == HANGS[0] and verdict.outcome == "hang" and told_by not in entry:
             self.wrong.append(f"{title}: {mutant} hangs, and nothing explains it")
+        if mutant in HANGS and verdict.outcome == "hang" and self.device == "cuda" and "kernel" not in entry:
+            self.wrong.append(f"{title}: {mutant} took too long, but no kernel hangs: {entry['summary']}")
         line = entry["summary"][:100]
         print(f"{called(title, mutant):58} {entry['outcome']:6} {entry['wall_seconds']:5.1f} s  {line}", flush=True)
         for kept in ("explained", "foretold"):

@@ -62,19 +62,30 @@ def _company() -> _Company:
 
 
 def ready(device: torch.device) -> None:
-    """Starts what `disturbed` needs, so that it is there before a case's resources are counted."""
+    """Starts what `disturbed` needs, so that it is there before a case's resources and time are counted: on a GPU the
+    first stream of a process can take seconds, as some versions of PyTorch import much for it."""
     if device.type == "cpu":
         _company()
+    else:
+        _stream(device)
 
 
-_streams: dict[torch.device, tuple[torch.cuda.Stream, torch.Tensor]] = {}
+_streams: dict[int, tuple[torch.cuda.Stream, torch.Tensor]] = {}
 
 
 def _cuda_load(device: torch.device):
-    if device not in _streams:
-        _streams[device] = (torch.cuda.Stream(device), torch.ones(1024, 1024, dtype=torch.bfloat16, device=device))
-    stream, a = _streams[device]
+    stream, a = _stream(device)
     with torch.cuda.stream(stream):
         for _ in range(2):
             a @ a
     return lambda: None
+
+
+def _stream(device: torch.device) -> tuple[torch.cuda.Stream, torch.Tensor]:
+    """A stream of that device and a matrix, used once when they are made."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index not in _streams:
+        made = torch.device("cuda", index)
+        _streams[index] = (torch.cuda.Stream(made), torch.ones(1024, 1024, dtype=torch.bfloat16, device=made))
+        _cuda_load(made)
+    return _streams[index]

@@ -48,11 +48,13 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
     clock = Clock(enter)
     where = torch.device(device or ("cuda" if target.device == "cuda" else "cpu"))
     keep_pages()
-    disturb.ready(where)
     refused = refusal(target, case)
     if refused is not None and refused.kind == "cannot":
         return Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
     try:
+        if where.type == "cuda":
+            clock.start("inputs", INPUTS_LIMIT)
+        disturb.ready(where)
         if where.type != "cuda":
             return _execute(case, target, clock, where, refused)
         with suppress(torch.OutOfMemoryError):
