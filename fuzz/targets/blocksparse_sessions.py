@@ -2,9 +2,9 @@
 
 A compile costs seconds, so dtype, head dim and softcap each bring one or two choices of tiles, mask and determinism
 with them, laid out so that every pair of choices occurs up to head dim 128; the mask kind that only some problems can
-have is drawn twice as often where it can be, and so is a deterministic backward pass. Larger dims have one kernel each:
-tiles of 64 keys and bits. What costs no compile (layout of the lists, schedule; on the emulator the number of resident
-CTAs and the order of warps) varies freely.
+have is drawn twice as often where it can be, or half as often again where bits are deterministic. Larger dims have one
+kernel each: tiles of 64 keys and bits. What costs no compile (layout of the lists, schedule; on the emulator the number
+of resident CTAs and the order of warps) varies freely.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], .
     """Everything that a session draws a case's variant from, more than once what is to come more often."""
     first, *special = _with_products(problem, emulated)
     ordered = bool(special) and problem.backward and first["deterministic"]
-    kernels = (first, *([first] if ordered else []), *special, *special)
+    kernels = [first] * 2 + special * 3 if ordered else [first] + special * 2
     return tuple(kernel | choice for kernel in kernels for choice in _free(problem, kernel, emulated))
 
 
