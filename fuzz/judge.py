@@ -63,7 +63,8 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
                 return verdict
         clock.start("inputs", INPUTS_LIMIT + scarce.PATIENCE)
         scarce.wait_for_memory(where)
-        return _execute(case, target, clock, where, refused)
+        verdict = _execute(case, target, clock, where, refused)
+        return replace(verdict, reason="; ".join(filter(None, (verdict.reason, scarce.ASKED_AGAIN))))
     finally:
         clock.stop()
         scarce.give_back(where)

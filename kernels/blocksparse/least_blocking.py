@@ -69,67 +69,81 @@ def least_blocking(
     if heads_kv < 1 or heads_q % heads_kv:
         raise ValueError(f"heads_kv: needs a divisor of heads_q = {heads_q}, got {heads_kv}")
     costs = Costs(miss=2.2 if dim > 64 else 1.6) if costs is None else costs
-    units, size = _units(blocks, heads_q, heads_kv, batch, dim)
-    most = ordered_side_by_side(units, size)
+    sizes = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
+    most = ordered_side_by_side(sizes.units, sizes.bytes_of(blocks.m_blocks * blocks.tile_m))
     choice = (pairs,) if pairs else dict.fromkeys((PAIRS, most, (most + 1) // 2))
-    plans = [_with_pairs(blocks, heads_q, heads_kv, batch, dim, slots, number, costs) for number in choice]
+    plans = [_with_pairs(blocks, sizes, number, costs) for number in choice]
     return min(plans, key=lambda plan: round(plan.makespan / max(plan.bound, 1e-9), 6))
 
 
-def _with_pairs(
-    blocks: BlockSparse, heads_q: int, heads_kv: int, batch: int, dim: int, slots: int, pairs: int, costs: Costs
-) -> Plan:
+@dataclass(frozen=True)
+class _Sizes:
+    """Of a problem and a GPU: units of each KV head as the launcher splits them, and query heads that a CTA visits: of
+    a unit where these share lists, else of its KV head."""
+
+    heads_kv: int
+    batch: int
+    dim: int
+    slots: int
+    parts: int
+    heads_of_unit: int
+    heads_of_cta: int
+
+    @classmethod
+    def of(cls, blocks: BlockSparse, heads_q: int, heads_kv: int, batch: int, dim: int, slots: int) -> _Sizes:
+        assert blocks.backward is not None
+        lists = blocks.backward.partial
+        batch, group = max(batch, lists.batch), heads_q // heads_kv
+        parts = parts_of(batch, heads_q, heads_kv, blocks.m_blocks, lists.rows, True)
+        return cls(heads_kv, batch, dim, slots, parts, group // parts, group // (parts if lists.heads == 1 else 1))
+
+    @property
+    def units(self) -> int:
+        """(sequence, unit) pairs."""
+        return self.batch * self.heads_kv * self.parts
+
+    def bytes_of(self, rows: int) -> int:
+        """What so many rows of a unit's queries take of the cache."""
+        return unit_bytes(rows, self.heads_of_unit, self.dim)
+
+    def share(self, blocks: BlockSparse, pairs: int) -> Share:
+        """What each of so many pairs side by side has of the GPU."""
+        pairs = max(1, min(pairs, self.units))
+        return Share(max(1, self.slots // pairs), max(1, L2_BYTES // (pairs * unit_bytes(blocks.tile_m, 1, self.dim))))
+
+
+def _with_pairs(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs) -> Plan:
     """The best plan for so many pairs side by side."""
-    own, heads = _own(blocks, heads_q, heads_kv, batch, dim, slots, pairs)
     ways = {"": blocks}
     if blocks.merged:
         ways[PARTIAL_FIRST] = replace(blocks, merged=False)
     if isinstance(blocks.mask, Intervals | Band):
         ways[IN_ONE] = replace(in_one_list(blocks), merged=False)
-    plans = {way: _planned(lists, heads, heads_kv, own, pairs, costs) for way, lists in ways.items()}
+    plans = {way: _planned(lists, sizes, pairs, costs) for way, lists in ways.items()}
     way = min(plans, key=lambda way: round(plans[way].makespan, 6))
     estimates = {name + way: time for way, plan in plans.items() for name, time in plan.estimates.items()}
     chosen = tuple(name + way for name in plans[way].chosen)
     return replace(plans[way], bound=plans[""].bound, estimates=estimates, chosen=chosen)
 
 
-def _units(blocks: BlockSparse, heads_q: int, heads_kv: int, batch: int, dim: int) -> tuple[int, int]:
-    """(sequence, unit) pairs, as the launcher splits them, and the bytes of each."""
-    assert blocks.backward is not None
-    batch = max(batch, blocks.backward.partial.batch)
-    parts = parts_of(batch, heads_q, heads_kv, blocks.m_blocks, blocks.backward.rows, True)
-    return batch * heads_kv * parts, unit_bytes(blocks.m_blocks * blocks.tile_m, heads_q // (heads_kv * parts), dim)
-
-
-def _own(
-    blocks: BlockSparse, heads_q: int, heads_kv: int, batch: int, dim: int, slots: int, pairs: int
-) -> tuple[Share, int]:
-    """What one (sequence, unit) has of the GPU, and query heads that a CTA visits: of a unit where these are alike."""
-    assert blocks.backward is not None
-    units, _ = _units(blocks, heads_q, heads_kv, batch, dim)
-    pairs, parts = max(1, min(pairs, units)), units // heads_kv // max(batch, blocks.backward.partial.batch)
-    own = Share(max(1, slots // pairs), max(1, L2_BYTES // (pairs * unit_bytes(blocks.tile_m, 1, dim))))
-    return own, heads_q // heads_kv // (parts if blocks.backward.partial.heads == 1 else 1)
-
-
-def _planned(blocks: BlockSparse, share: int, heads_kv: int, own: Share, pairs: int, costs: Costs) -> Plan:
-    """The best plan for lists as they are; share: query heads of a CTA; own: what each (sequence, unit) has."""
+def _planned(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs) -> Plan:
+    """The best plan for lists as they are."""
     assert blocks.backward is not None
     lists = (blocks.backward.partial, blocks.backward.full)
-    batch, heads = lists[0].batch, 1 if lists[0].heads == 1 else heads_kv
-    rows = [_rows(one) for one in lists]
+    batch, heads = lists[0].batch, 1 if lists[0].heads == 1 else sizes.heads_kv
+    rows, share = [_rows(one) for one in lists], sizes.share(blocks, pairs)
     orders = np.zeros((batch, heads, lists[0].rows), dtype=np.int32)
     places = [np.arange(one.capacity) for one in lists]
     estimates: dict[str, float] = {}
     chosen, least, makespan = [], 0.0, 0.0
     for b in range(batch):
         for head in range(heads):
-            first = 0 if heads == 1 else head * share
-            heads_of_cta = [first + g * (lists[0].heads > 1) for g in range(share)]
+            first = 0 if heads == 1 else head * sizes.heads_of_cta
+            heads_of_cta = [first + g * (lists[0].heads > 1) for g in range(sizes.heads_of_cta)]
             segments = _segments(rows, b, heads_of_cta, blocks.m_blocks)
-            name, found = best(segments, own, costs, blocks.merged)
+            name, found = best(segments, share, costs, blocks.merged)
             chosen.append(name)
-            least += bound(segments, own.slots, costs)
+            least += bound(segments, share.slots, costs)
             makespan += found[name].makespan
             orders[b, head] = found[name].order
             for policy, result in found.items():
@@ -162,11 +176,12 @@ def estimate(
         raise ValueError("blocks.backward: needs backward lists, got None")
     pairs = pairs or schedule.pairs or PAIRS
     rows = [_rows(one) for one in (blocks.backward.partial, blocks.backward.full)]
-    own, share = _own(blocks, heads_q, heads_kv, batch, dim, slots, pairs)
+    sizes = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
     several = blocks.backward.partial.heads > 1
-    segments = _segments(rows, 0, [g * several for g in range(share)], blocks.m_blocks)
+    segments = _segments(rows, 0, [g * several for g in range(sizes.heads_of_cta)], blocks.m_blocks)
     order = schedule.launch_order(blocks.backward.rows, "cpu")[0, 0].tolist()
-    return run(segments, order, own, costs or Costs(), merged if blocks.merged else as_listed)
+    visit = merged if blocks.merged else as_listed
+    return run(segments, order, sizes.share(blocks, pairs), costs or Costs(), visit)
 
 
 def _rows(blocks: BlockList) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from judge_tools import FAKES
+from msgspec.structs import replace
 
 from fuzz import judge, scarce
 from fuzz.case import Case
@@ -74,8 +75,10 @@ def test_a_case_that_ran_out_of_memory_is_asked_once_more(monkeypatch):
     passed = Verdict("x", "pass")
     starved = Verdict("x", "crash", (Finding("runner", "out_of_memory", "OutOfMemoryError: CUDA out of memory"),))
     ours = torch.OutOfMemoryError("CUDA out of memory")
+    said = {"reason": "asked once more, as the GPU's memory had run out"}
     assert asked(monkeypatch, passed) == (passed, 1)
-    assert asked(monkeypatch, starved, passed) == (passed, 2)
-    assert asked(monkeypatch, ours, passed) == (passed, 2)
-    assert asked(monkeypatch, starved, starved, passed) == (starved, 2)  # a kernel that needs more than there is
+    assert asked(monkeypatch, starved, passed) == (replace(passed, **said), 2)
+    assert asked(monkeypatch, ours, passed) == (replace(passed, **said), 2)
+    hungry = replace(starved, **said)  # a kernel that needs more than there is
+    assert asked(monkeypatch, starved, starved, passed) == (hungry, 2)
     assert asked(monkeypatch, ours, ours, passed) == (None, 2)

@@ -47,22 +47,26 @@ def slow_run(segments, order, slots, costs, visit_row):
 def slow_warm_first(row, released, now, compute, add):
     """What waits least if visited next, of equals what was released last; one after the other."""
     left, order = sorted(row.tolist()), []
+    free = {tile: released.get(tile, 0.0) for tile in left}
     while left:
-        tile = min(left, key=lambda tile: (max(released.get(tile, 0.0), now + compute), -released.get(tile, 0.0)))
-        now = max(released.get(tile, 0.0), now + compute) + add
+        tile = min(left, key=lambda tile: (max(free[tile], now + compute), -free[tile]))
+        now = max(free[tile], now + compute) + add
         order.append(tile)
         left.remove(tile)
     return order
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.sampled_from([0.0, 0.2, 1.0]))
+@given(
+    st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.sampled_from([0.0, 0.25, 1.0])
+)
 def test_the_fast_model_is_the_step_by_step_one(seed, m_blocks, n_blocks, slots, add):
     generator = torch.Generator().manual_seed(seed)
     grids = torch.rand(2, n_blocks, m_blocks, generator=generator) < 0.4
     segments = [[grids[part, n].nonzero().flatten().numpy() for part in range(2)] for n in range(n_blocks)]
     order = torch.randperm(n_blocks, generator=generator).tolist()
-    costs = Costs(start=0.5, compute=1.0, add=add, masked=0.3, hold=add / 2, miss=0.0)
+    # sums of powers of two: no rounding decides which of two equal times comes first
+    costs = Costs(start=0.5, compute=1.0, add=add, masked=0.25, hold=add / 2, miss=0.0)
     rules = (
         (as_listed, lambda row, *_: row.tolist()),
         (reversed_rows, lambda row, *_: row.tolist()[::-1]),
