@@ -71,7 +71,7 @@ def new_folder() -> str:
 
 
 def _work(wanted: Settings, name: str, todo: multiprocessing.Queue[Lane]) -> None:
-    _leave_with_parent()
+    leave_with_parent()
     try:
         ready()
         with Worker(wanted, name) as worker:
@@ -85,8 +85,9 @@ def _work(wanted: Settings, name: str, todo: multiprocessing.Queue[Lane]) -> Non
         sys.exit(0)
 
 
-def _leave_with_parent() -> None:
-    """A worker does not outlive its session, however that ends; its child goes with it (runner/lifeline.py)."""
+def leave_with_parent() -> None:
+    """A worker process does not outlive who started it, however that ends; its child goes with it
+    (runner/lifeline.py)."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

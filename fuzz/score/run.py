@@ -19,6 +19,7 @@ import msgspec
 
 from fuzz.case import to_json
 from fuzz.interrupts import end, held, ready
+from fuzz.pool import leave_with_parent
 from fuzz.runner import Runner, RunnerError
 from fuzz.runner.errors import HarnessError
 from fuzz.score.plan import bugs, trials
@@ -103,6 +104,7 @@ def _work(wanted: Settings, path: Path, waiting: multiprocessing.Queue[Trial], e
         return ends is not None and time.time() >= ends
 
     device = "cuda:0" if wanted.device == "cuda" else "host"
+    leave_with_parent()
     try:
         ready()
         known = bugs(wanted)

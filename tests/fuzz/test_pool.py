@@ -14,27 +14,31 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+SESSION = ["run", "--target", "torch.sdpa.math", "--workers", "2", "--cases", "5000", "--corpus", ""]
+SCORE = ["score", "--target-pattern", "sdpa!*", "--jobs", "2"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_no_process_outlives_a_session_that_is_killed(tmp_path: Path, number: int) -> None:
-    folder = tmp_path / "session"
-    options = ["--target", "torch.sdpa.math", "--device", "host", "--workers", "2", "--cases", "5000"]
+@pytest.mark.parametrize("command", [SESSION, SCORE], ids=["session", "score"])
+def test_no_process_outlives_a_command_that_is_killed(tmp_path: Path, command: list[str], number: int) -> None:
     with (tmp_path / "log").open("w") as log:
-        session = subprocess.Popen(
-            [sys.executable, "-m", "fuzz.cli", "run", *options, "--corpus", "", "--folder", str(folder)],
+        killed = subprocess.Popen(
+            [sys.executable, "-m", "fuzz.cli", *command, "--device", "host", "--folder", str(tmp_path / "folder")],
             cwd=ROOT,
             stdout=log,
             stderr=log,
         )
+    family: dict[int, psutil.Process] = {}
     try:
         until = time.monotonic() + 120
-        while sum(file.stat().st_size > 0 for file in folder.glob("records-*")) < 2 and time.monotonic() < until:
+        while len(family) < 6 and time.monotonic() < until:  # a worker, a stem and a child each
+            family = {process.pid: process for process in psutil.Process(killed.pid).children(recursive=True)}
             time.sleep(0.1)
-        family = psutil.Process(session.pid).children(recursive=True)
-        assert len(family) >= 6, (tmp_path / "log").read_text()  # a worker, a stem and a child each
+        assert len(family) >= 6, (tmp_path / "log").read_text()
     finally:
-        session.send_signal(number)
-        session.wait(10)
-    gone, alive = psutil.wait_procs(family, 5)
+        killed.send_signal(number)
+        killed.wait(10)
+    gone, alive = psutil.wait_procs(list(family.values()), 5)
     for process in alive:
         process.kill()
     assert gone and not alive
