@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor
 
@@ -48,6 +47,7 @@ from fuzz.targets.blocksparse_devices import (
     toolchain_there,
 )
 from fuzz.targets.blocksparse_foretold import as_metadata, shapes_of, visits_of
+from fuzz.targets.blocksparse_hangs import hanging_emulated, hanging_on_gpu
 from fuzz.targets.blocksparse_sessions import native_masks, variants_for
 from fuzz.targets.blocksparse_text import blocksparse_text
 from fuzz.targets.target import Device, DeviceError, Execution, Rule, Support, Tensors
@@ -261,7 +261,7 @@ class BundledBlockSparse(AutogradTarget):
         try:
             return super().run(case, tensors)
         except DeviceError as error:
-            raise self._explained(error, int(options.get("slots", SLOTS))) from error
+            raise hanging_emulated(error, self._visited, int(options.get("slots", SLOTS))) from error
 
     def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
         """See AutogradTarget."""
@@ -313,23 +313,7 @@ class BundledBlockSparse(AutogradTarget):
 
     def look(self) -> dict[str, Any]:
         """The semaphores of a backward pass that hangs, and why it does."""
-        from fuzz.devices import cuda
-        from fuzz.devices.deadlock import explain
-
-        stuck = cuda.LAUNCHES.hanging()
-        if stuck is None:
-            return {"explained": "every kernel that was launched has ended"}
-        found: dict[str, Any] = {"kernel": stuck.variant.name, "arch": stuck.arch}
-        if stuck.semaphores is None:
-            return found | {"explained": f"{stuck.variant.name} does not end; it waits on no semaphore"}
-        seen = cuda.semaphores(stuck)
-        flat = seen.flatten().tolist()
-        found |= {"semaphores": flat[:4096], "shape": list(seen.shape)}
-        of = self._visited
-        if of is None or of.tiles != len(flat):
-            return found | {"explained": f"{stuck.variant.name} does not end; its semaphores are in the evidence"}
-        why = explain(of, flat, torch.cuda.get_device_properties(0).multi_processor_count)
-        return found | {"explained": f"{why.line}\n{why.text}", "resident_ctas": why.slots or 0}
+        return hanging_on_gpu(self._visited)
 
     @property
     def _seams(self) -> str:
@@ -339,18 +323,6 @@ class BundledBlockSparse(AutogradTarget):
         from kernels.mutants.blocksparse import SEAMS
 
         return self.name if self.name in SEAMS else ""
-
-    def _explained(self, error: DeviceError, slots: int) -> DeviceError:
-        """A hang beside what the metadata foretell."""
-        if error.outcome != "hang" or self._visited is None:
-            return error
-        foretold = protocol.predict(self._visited, slots)
-        first, *more = error.findings
-        if foretold.ends != "always":
-            lines = " ".join(foretold.text.splitlines()[:2])
-            first = msgspec.structs.replace(first, message=f"{first.message}; as foretold, {lines}")
-        evidence = error.evidence | {"foretold": foretold.text}
-        return DeviceError(error.outcome, (first, *more), evidence)
 
     def _changed(self, blocks: BlockSparse) -> BlockSparse:
         if not self.mutant:
