@@ -107,13 +107,20 @@ def _work(wanted: Settings, path: Path, waiting: multiprocessing.Queue[Trial], e
     leave_with_parent()
     try:
         ready()
-        known = bugs(wanted)
+        known, met = bugs(wanted), set[str]()
         with Runner(device) as plain, Runner(device, execute=JUDGE) as watched, open(path, "ab", buffering=0) as file:
             while not late():
                 try:
                     trial = waiting.get(timeout=0.5)
                 except queue.Empty:
                     return
+                if (
+                    trial.bug in met
+                ):  # what a bug did to its process would hide it from the next seed: a cache that is full
+                    plain.close()
+                    watched.close()
+                    met.clear()
+                met.add(trial.bug)
                 try:
                     found = search(trial, known[trial.bug], wanted, plain.run, watched.run, late)
                 except (RunnerError, HarnessError, ValueError) as error:

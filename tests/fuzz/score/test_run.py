@@ -133,3 +133,9 @@ def test_when_its_time_is_up_a_score_ends_by_itself_and_a_resume_goes_on(tmp_pat
     lines: list[str] = []
     assert [one.found for one in run(wanted, tmp_path, 1, progress=lines.append)] == [{OURS: 1}] * 2
     assert "2/2 trials · 1 of 1 bugs found · 2 cases" in lines[-1]
+
+
+def test_what_a_bug_did_to_its_process_does_not_hide_it_from_the_next_seed(tmp_path):
+    """The bug's cache is full after 32 passes, and then nothing leaks any more."""
+    settings = Settings(pattern="sdpa!workspace_kept", seeds=2, cases=40, peer_seeds=0, keys=8, minimize_runs=0)
+    assert [one.found.get(OURS, 0) > 0 for one in run(settings, tmp_path / "score", jobs=1)] == [True, True]
