@@ -39,9 +39,9 @@ def test_a_deadlock_s_picture_says_who_waits_for_what(tmp_path: Path, capsys: py
     kernels = [e["args"]["name"] for e in events if e["name"] == "process_name"]
     assert [name.partition("_")[0] for name in kernels] == ["forward", "preprocess", "backward"]
     stuck = {e["name"] for e in events if "for ever" in e["name"] and e["cat"] == "wait"}
-    # n_block 0 comes last to m_block 1, n_block 1 to m_block 2: whoever comes first has no slot
-    first = "wait on semaphores[0, 0, 1] at 0 until it is 1, for ever"
-    assert stuck == {first, "wait on semaphores[0, 0, 2] at 0 until it is 1, for ever"}
+    # n_block 2 should come first to m_block 2, and has no slot; what n_block 1 added to m_block 1 is released
+    first = "wait on semaphores[0, 0, 2] at 0 until it is 1, for ever"
+    assert stuck == {first, "wait on semaphores[0, 0, 2] at 0 until it is 2, for ever"}
     picture = trace.with_suffix(".svg").read_text()
     assert first in picture and "3 CTAs never started" in picture
 
