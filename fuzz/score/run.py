@@ -114,9 +114,8 @@ def _work(wanted: Settings, path: Path, waiting: multiprocessing.Queue[Trial], e
                     trial = waiting.get(timeout=0.5)
                 except queue.Empty:
                     return
-                if (
-                    trial.bug in met
-                ):  # what a bug did to its process would hide it from the next seed: a cache that is full
+                # what a bug did to its process, as to fill a cache, may hide it from the next seed
+                if trial.bug in met:
                     plain.close()
                     watched.close()
                     met.clear()
