@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from fuzz.memory import POISON, Guarded, poison_cuda, poisoned_malloc
 from fuzz.related import Asked
 from fuzz.targets.target import Execution, Target
 from fuzz.verdict import Finding
+from oracles.answers import Answers
 from oracles.problem import Problem, shapes
 
 Enter = Callable[[str, float], None]
@@ -131,6 +132,24 @@ class Runs:
         arena = pristine.copy()
         self.arenas.append((arena, pristine))
         return arena
+
+
+@cache
+def rehearse(device: torch.device) -> None:
+    """Looks once, on a GPU, at runs of nothing: functions are loaded there when they are first called, and that waits
+    for kernels that run. After one that hangs, the first look at its runs would hang too, and what explains it."""
+    if device.type == "cpu":
+        return
+    for home in (device, torch.device("cpu")):
+        runs, pristine = Runs(device), Arena(torch.zeros(512, dtype=torch.uint8, device=device), ())
+        for _ in range(3):
+            runs.fresh(pristine)
+            with Guarded() as guard:
+                answers = Answers(*(torch.empty(8, dtype=kind, device=device) for kind in (torch.half, torch.float)))
+            runs.guards.append(guard)
+            runs.executions.append(Execution(answers, ""))
+        runs.collect(home)
+        runs.memory_findings(torch.zeros((), dtype=torch.bool, device=home))
 
 
 def run_all(

@@ -21,7 +21,7 @@ from fuzz.arena import Arena, build
 from fuzz.case import Case
 from fuzz.conclude import conclude, finite, plan_findings, proof_findings, shape_findings
 from fuzz.exact_values import STYLES
-from fuzz.execution import INPUTS_LIMIT, PREPARE_LIMIT, Clock, Enter, Raised, call, deadline, run_all
+from fuzz.execution import INPUTS_LIMIT, PREPARE_LIMIT, Clock, Enter, Raised, call, deadline, rehearse, run_all
 from fuzz.memory import keep_pages, poisoned_malloc
 from fuzz.partial import judge_part
 from fuzz.related import Asked, asked, tell
@@ -55,6 +55,7 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
         if where.type == "cuda":
             clock.start("inputs", INPUTS_LIMIT)
         disturb.ready(where)
+        rehearse(where)
         if where.type != "cuda":
             return _execute(case, target, clock, where, refused)
         with suppress(torch.OutOfMemoryError):

@@ -51,7 +51,7 @@ def as_metadata(blocks: BlockSparse) -> metadata.Metadata:
 def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits | None:
     """What the kernel does with the semaphores, from lists on the CPU."""
     from kernels.blocksparse.launch_backward import side_by_side
-    from kernels.blocksparse.split import parts_of
+    from kernels.blocksparse.split import parts_under
 
     p = case.problem
     lists, schedule, merged, launched = blocks.backward, blocks.schedule, blocks.merged, blocks
@@ -70,7 +70,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits |
     else:
         assert blocks.order is not None
         order, releases = blocks.order, None
-    parts = parts_of(p.batch, p.heads_q, p.heads_kv, blocks.m_blocks, lists.rows, True)
+    parts = parts_under(schedule, p.batch, p.heads_q, p.heads_kv, blocks.m_blocks, lists.rows, True)
     q, k = (_rows_of(p, heads) for heads in (p.heads_q, p.heads_kv))
     partial, full = lists.partial, lists.full
     return protocol.visits(

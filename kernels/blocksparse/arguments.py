@@ -38,13 +38,14 @@ FORWARD: Signature = (
     *_SEQUENCES,
     *_lists(),
     *_MASK,
-    ("positions", "*int32"),
+    *_named("*int32", "positions ticket"),
     *strides("q k v o"),
     *_named("int64", "lse_stride_batch lse_stride_head"),
     *_named("int64", "partial_stride_batch partial_stride_head full_stride_batch full_stride_head"),
     *_named("int64", "bounds_stride_batch bounds_stride_head bounds_stride_func"),
     *_named("int64", "positions_stride_batch positions_stride_head"),
-    *_named("int32", "n_func band_stride band_left band_right batch heads_q heads_kv m_blocks dim schedule section"),
+    *_named("int32", "n_func band_stride band_left band_right"),
+    *_named("int32", "batch heads_q heads_kv m_blocks dim schedule section resident"),
     *_named("float32", "scale cap"),
 )
 

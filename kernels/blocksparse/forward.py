@@ -29,6 +29,7 @@ class Forward:
     """The forward kernel of one variant; calling it (under cute.compile) launches it."""
 
     SEAMS = ("keep_keys", "correction", "key_offset", "keys_left", *NUMBERS)
+    STAYS = False  # do CTAs go on to further tiles?
 
     def __init__(self, variant: Variant, seams: Seams = NO_SEAMS) -> None:
         seams.check(self.SEAMS, "the forward kernel")
@@ -68,6 +69,7 @@ class Forward:
         mask_bounds: cute.Pointer,
         band_offset: cute.Pointer,
         positions: cute.Pointer,
+        ticket: cute.Pointer,
         q_stride_batch: Int64,
         q_stride_row: Int64,
         q_stride_head: Int64,
@@ -102,11 +104,12 @@ class Forward:
         dim: Int32,
         schedule: Int32,
         section: Int32,
+        resident: Int32,
         scale: Float32,
         cap: Float32,
         stream: driver.CUstream,
     ) -> None:
-        """Launch over batch × heads_q × m_blocks CTAs.
+        """Launch over batch × heads_q × m_blocks CTAs, one for each tile; those that stay (Hopper's) over `resident`.
 
         q … o          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
         lse            fp32; element (batch, head, row) at batch · stride + head · stride + begin + row
@@ -116,6 +119,8 @@ class Forward:
                        of each launch position, at [b · stride + head · stride + position]
         section        heads (over all of the batch) whose tiles are launched m_block by m_block together: as many as
                        have their K and V in the L2 cache. Long rows first over many heads leave short ones for the end
+        resident, ticket   CTAs that stay, and where they take the numbers of further tiles from: int32, 0 before the
+                       launch, not read where each tile has a CTA
         scale, cap     positive
         """
         lists = (
@@ -153,10 +158,11 @@ class Forward:
             (batch, heads_q, heads_kv, m_blocks),
             dim,
             (schedule, section, positions, positions_stride_batch, positions_stride_head),
+            (resident, ticket),
             to_tanh,
             to_log2,
         ).launch(
-            grid=[batch * heads_q * m_blocks, 1, 1],
+            grid=[resident if self.STAYS else batch * heads_q * m_blocks, 1, 1],
             block=[self.threads, 1, 1],
             stream=stream,
             min_blocks_per_mp=self.tuning.ctas,
@@ -180,29 +186,20 @@ class Forward:
         shape: tuple[Int32, Int32, Int32, Int32],
         dim: Int32,
         order: tuple[Int32, Int32, cute.Pointer, Int64, Int64],
+        staying: tuple[Int32, cute.Pointer],
         to_tanh: Float32,
         to_log2: Float32,
     ) -> None:
         thread, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
-        sequences, heads_q, heads_kv, m_blocks = shape
-        schedule, section, positions, stride_batch, stride_head = order
-        heads_before = cta // (section * m_blocks) * section
-        heads_here = cutlass.min(section, sequences * heads_q - heads_before)
-        place = cta - heads_before * m_blocks
-        m_block, group_head = place // heads_here, heads_before + place % heads_here
-        batch, head = group_head // heads_q, group_head % heads_q
-        if schedule == 1:
-            m_block = m_blocks - 1 - m_block
-        if schedule == 2:
-            m_block = read(positions, batch * stride_batch + head * stride_head + m_block)
+        batch, head, m_block = place_of(cta, shape, order)
         walk = walk_of(lists, (batch, head, m_block))
         seq_q = sequence(queries[0], queries[1], batch)
         seq_k = sequence(keys[0], keys[1], batch)
         first_row = m_block * self.variant.tile_m
         storage = self.shared_memory()
         if first_row < seq_q.length:
-            head_kv = self.kv_head_of(head, heads_q, heads_kv)
+            head_kv = self.kv_head_of(head, shape[1], shape[2])
             lse_row = lse + (batch * lse_strides[0] + head * lse_strides[1] + seq_q.begin + first_row)
             q_row, k_row = Int64(seq_q.begin) + first_row, Int64(seq_k.begin)
             self.tile(
@@ -338,6 +335,23 @@ class Forward:
                 if total != 0.0:
                     value = lse(row_ref[i] * to_log2, total)
                 cute.make_tensor(lse_row + rows[i], cute.make_layout(1))[0] = value
+
+
+@cute.jit
+def place_of(number: Int32, shape, order) -> tuple[Int32, Int32, Int32]:
+    """(batch, head, m_block) of a tile's number in the order of launches."""
+    sequences, heads_q, _, m_blocks = shape
+    schedule, section, positions, stride_batch, stride_head = order
+    heads_before = number // (section * m_blocks) * section
+    heads_here = cutlass.min(section, sequences * heads_q - heads_before)
+    place = number - heads_before * m_blocks
+    m_block, group_head = place // heads_here, heads_before + place % heads_here
+    batch, head = group_head // heads_q, group_head % heads_q
+    if schedule == 1:
+        m_block = m_blocks - 1 - m_block
+    if schedule == 2:
+        m_block = read(positions, batch * stride_batch + head * stride_head + m_block)
+    return batch, head, m_block
 
 
 @cute.jit

@@ -1,8 +1,8 @@
 """Launching the kernels on torch tensors: addresses, strides and scalars of tensors, in the order of arguments.py.
 
 The PyTorch op (ops.py) validates, allocates outputs and makes operands fit (`fits`); nothing here looks at values on
-the device, allocates or synchronises. Values are made apart from the launch, with tensors standing for their addresses,
-so that an emulated GPU gets the same arguments.
+the device or synchronises, and all that is allocated is a ticket for CTAs that stay. Values are made apart from the
+launch, with tensors standing for their addresses, so that an emulated GPU gets the same arguments.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+import torch
 from torch import Tensor
 
 from kernels.blocksparse.launcher import arch_of, launch
@@ -77,9 +78,27 @@ def forward(
     softcap that is not positive and finite, and for too many tiles for one launch; checks nothing else.
     """
     variant = forward_variant(q, blocks, softcap, tuning, products)
-    values = forward_values(q, k, v, o, lse, sequences, blocks, scale=scale, softcap=softcap)
+    resident = resident_ctas(variant, q)
+    few = resident is None or sequences.batch * q.shape[-2] * blocks.m_blocks <= resident
+    ticket = None if few else torch.zeros(1, dtype=torch.int32, device=q.device)
+    values = forward_values(
+        q, k, v, o, lse, sequences, blocks, scale=scale, softcap=softcap, resident=resident, ticket=ticket
+    )
     if values:
         launch(host.kernel(variant, values), q.device, host.of(variant, values), seams)
+
+
+def resident_ctas(variant: Variant, q: Tensor) -> int | None:
+    """How many CTAs that stay to launch: as many as q's device runs at once; None where each has one tile."""
+    if variant.products != "wgmma" or q.device.type != "cuda":
+        return None
+    return dict(variant.tuning).get("ctas", 1) * multiprocessors(q.device)
+
+
+@lru_cache
+def multiprocessors(device: torch.device) -> int:
+    """Of a CUDA device."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def forward_variant(
@@ -131,8 +150,13 @@ def forward_values(
     *,
     scale: float,
     softcap: float | None = None,
+    resident: int | None = None,
+    ticket: Tensor | None = None,
 ) -> list[Value]:
-    """The values of arguments.FORWARD; none where there is nothing to launch."""
+    """The values of arguments.FORWARD; none where there is nothing to launch.
+
+    resident, ticket   CTAs to launch of a kernel whose CTAs stay, and an int32 that is 0; None: a CTA for each tile
+    """
     for name, x in (("q", q), ("k", k), ("v", v), ("o", o)):
         if not fits(x):
             raise ValueError(f"{name}: needs a dense last dim and 16-byte aligned rows, got strides {x.stride()}")
@@ -156,6 +180,7 @@ def forward_values(
         *list_values(full),
         *mask_tensors,
         0 if rows is None else rows,
+        0 if ticket is None else ticket,
         *operand_strides(q),
         *operand_strides(k),
         *operand_strides(v),
@@ -175,6 +200,7 @@ def forward_values(
         q.shape[-1],
         int(long_rows_last(blocks.mask)) if rows is None else 2,
         even_share(batch * heads_kv, section(k, batch)) * (heads_q // heads_kv),
+        ctas if ticket is None or resident is None else min(resident, ctas),
         scale,
         0.0 if softcap is None else softcap,
     ]

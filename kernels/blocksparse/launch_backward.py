@@ -29,7 +29,7 @@ from kernels.blocksparse.launcher import arch_of, launch
 from kernels.blocksparse.lists import Band, BlockSparse, Intervals
 from kernels.blocksparse.longest import even_share
 from kernels.blocksparse.seams import NO_HOST, Host
-from kernels.blocksparse.split import L2_BYTES, PAIRS, SLOTS, ordered_side_by_side, parts_of, unit_bytes
+from kernels.blocksparse.split import L2_BYTES, PAIRS, SLOTS, ordered_side_by_side, parts_under, unit_bytes
 from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, backward_products, padded_dim
 from kernels.blocksparse.write_order import with_order
 
@@ -91,7 +91,7 @@ def backward(
     deterministic  adds to dQ happen in the order of blocks.schedule; else atomically, in any order
     pairs          (sequence, unit) pairs whose CTAs are launched side by side; None: `side_by_side`
     products       as for `backward_variants`
-    workspace      None: allocated here, with as many units as `split.parts_of` says
+    workspace      None: allocated here, with as many units as `split.parts_under` says
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
     softcap that is not positive and finite, for blocks without backward lists and for too many tiles; checks nothing
     else.
@@ -163,13 +163,13 @@ def make_workspace(
     q: Tensor, k: Tensor, sequences: Sequences, blocks: BlockSparse, deterministic: bool, parts: int | None = None
 ) -> Workspace:
     """Memory for one backward pass, on q's device, not initialised: 4 bytes · dim_padded per query and head, and
-    little more; where groups are split (parts; None: `split.parts_of`), twice that per key and unit."""
+    little more; where groups are split (parts; None: `split.parts_under`), twice that per key and unit."""
     batch, heads_q, heads_kv, m_blocks, tile_m = sequences.batch, *heads_of(q, k), blocks.m_blocks, blocks.tile_m
     n_blocks, tile_n = 0 if blocks.backward is None else blocks.backward.rows, blocks.tile_n
     tiles = (m_blocks, batch * m_blocks) if q.dim() == 4 else (1, q.shape[0] // tile_m + batch)
     key_tiles = (n_blocks, batch * n_blocks) if q.dim() == 4 else (1, k.shape[0] // tile_n + batch)
     if parts is None:
-        parts = parts_of(batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
+        parts = parts_under(blocks.schedule, batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
     rows, dim = heads_q * tiles[1] * tile_m, padded_dim(q.shape[-1])
     floats = torch.empty(rows * (dim + 2), dtype=torch.float32, device=q.device)
     lse2, delta, dq_sum = floats.split([rows, rows, floats.numel() - 2 * rows])

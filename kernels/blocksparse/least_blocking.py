@@ -22,6 +22,8 @@ from kernels.blocksparse.waiting import Costs, Run, Segments, Share, as_listed, 
 from kernels.blocksparse.write_order import with_order
 
 IN_ONE, PARTIAL_FIRST = ", in one list", ", partial first"
+LEAST = 4  # units, where there are fewer than the launcher would have
+WORTH = 0.04  # of the time, that fewer units should save at least for being looked at
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Plan:
     """blocks: with the schedule, the rows of the backward lists in the order of their visits (or merged), and ranks.
     estimates: model time of each policy, summed over (sequence, KV head)s; chosen: the policy of each of them;
     makespan: model time of what was chosen; bound: of each, summed, what no order can beat; pairs: (sequence, unit)
-    pairs to launch side by side, which the schedule holds too."""
+    pairs to launch side by side, and parts: units of each KV head, which the schedule holds too; total: model time of
+    the whole pass, by which these were chosen."""
 
     blocks: BlockSparse
     makespan: float
@@ -37,6 +40,8 @@ class Plan:
     estimates: dict[str, float]
     chosen: tuple[str, ...]
     pairs: int
+    parts: int
+    total: float
 
 
 def least_blocking(
@@ -56,46 +61,72 @@ def least_blocking(
     batch   sequences; may be left at 1 where the lists have one for each
     dim     head dim, by which memory is counted, and its time
     slots   CTAs that are resident at once
-    pairs   (sequence, unit) pairs whose CTAs are launched side by side; None: PAIRS, `ordered_side_by_side` or
-            half of that, whichever comes closest to what no order can beat
-    Groups are split into units as the launcher does (split.parts_of). Where heads have lists of their own, though, one
-    order serves the units of a KV head, and is the best one for a CTA that has them all. Merged rows are tried merged,
-    and with their partial blocks before their full ones, which may then come in any order. Where the mask is computed
-    (Intervals, Band), lists of partial blocks alone are tried too (transpose.in_one_list): a row's blocks then come in
-    any order. Raises ValueError without backward lists, or where heads_kv does not divide heads_q.
+    pairs   (sequence, unit) pairs whose CTAs are launched side by side; None: PAIRS or half of them,
+            `ordered_side_by_side` or half of that, whichever takes the least time
+    Groups are split into units as the launcher does (split.parts_of), or into fewer where those take less time: there
+    is less to start and to sum up then. Where heads have lists of their own, though, one order serves the units of a
+    KV head, and is the best one for a CTA that has them all. Merged rows are tried merged, and with their partial
+    blocks before their full ones, which may then come in any order. Where the mask is computed (Intervals, Band),
+    lists of partial blocks alone are tried too (transpose.in_one_list): a row's blocks then come in any order. Raises
+    ValueError without backward lists, or where heads_kv does not divide heads_q.
     """
     if blocks.backward is None:
         raise ValueError("blocks.backward: needs backward lists, got None")
     if heads_kv < 1 or heads_q % heads_kv:
         raise ValueError(f"heads_kv: needs a divisor of heads_q = {heads_q}, got {heads_kv}")
-    costs = Costs(miss=2.2 if dim > 64 else 1.6) if costs is None else costs
-    sizes = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
-    most = ordered_side_by_side(sizes.units, sizes.bytes_of(blocks.m_blocks * blocks.tile_m))
-    choice = (pairs,) if pairs else dict.fromkeys((PAIRS, most, (most + 1) // 2))
-    plans = [_with_pairs(blocks, sizes, number, costs) for number in choice]
-    return min(plans, key=lambda plan: round(plan.makespan / max(plan.bound, 1e-9), 6))
+    costs = (Costs() if dim > 64 else Costs(miss=1.6, sums=0.0065)) if costs is None else costs
+    usual = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
+    plans = []
+    for sizes in (usual, *_fewer(blocks, usual, costs)):
+        most = ordered_side_by_side(sizes.units, sizes.bytes_of(blocks.m_blocks * blocks.tile_m))
+        choice = (pairs,) if pairs else dict.fromkeys((PAIRS, PAIRS // 2, most, (most + 1) // 2))
+        plans += [_with_pairs(blocks, sizes, number, costs) for number in choice]
+    return min(plans, key=lambda plan: round(plan.total, 6))
+
+
+def _fewer(blocks: BlockSparse, usual: _Sizes, costs: Costs) -> list[_Sizes]:
+    """Splits into fewer units, LEAST at least, that save more than WORTH of the time by what they need not start and
+    sum up."""
+    assert blocks.backward is not None
+    lists = (blocks.backward.partial, blocks.backward.full)
+    entries = sum(int(one.count.sum()) for one in lists) / (lists[0].batch * lists[0].heads)
+    heads_q, n_blocks = usual.group * usual.heads_kv, lists[0].rows
+    work = usual.batch * heads_q * entries * costs.compute / usual.slots
+    needed = usual.fixed(n_blocks, costs)
+    found = [replace(usual, parts=parts) for parts in range(1, usual.parts) if usual.parts % parts == 0]
+    saved = {few: needed - few.fixed(n_blocks, costs) for few in found if few.units >= LEAST}
+    return [few for few, time in saved.items() if time > WORTH * (work + needed)]
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Of a problem and a GPU: units of each KV head as the launcher splits them, and query heads that a CTA visits: of
-    a unit where these share lists, else of its KV head."""
+    """Of a problem and a GPU, and into how many parts each KV head's group is split."""
 
     heads_kv: int
+    group: int
     batch: int
     dim: int
     slots: int
     parts: int
-    heads_of_unit: int
-    heads_of_cta: int
+    shared: bool  # lists, by the heads
 
     @classmethod
     def of(cls, blocks: BlockSparse, heads_q: int, heads_kv: int, batch: int, dim: int, slots: int) -> _Sizes:
         assert blocks.backward is not None
         lists = blocks.backward.partial
-        batch, group = max(batch, lists.batch), heads_q // heads_kv
+        batch = max(batch, lists.batch)
         parts = parts_of(batch, heads_q, heads_kv, blocks.m_blocks, lists.rows, True)
-        return cls(heads_kv, batch, dim, slots, parts, group // parts, group // (parts if lists.heads == 1 else 1))
+        return cls(heads_kv, heads_q // heads_kv, batch, dim, slots, parts, lists.heads == 1)
+
+    @property
+    def heads_of_unit(self) -> int:
+        """Query heads."""
+        return self.group // self.parts
+
+    @property
+    def heads_of_cta(self) -> int:
+        """Query heads that an order is computed for: of a unit where these share lists, else of its KV head."""
+        return self.heads_of_unit if self.shared else self.group
 
     @property
     def units(self) -> int:
@@ -105,6 +136,16 @@ class _Sizes:
     def bytes_of(self, rows: int) -> int:
         """What so many rows of a unit's queries take of the cache."""
         return unit_bytes(rows, self.heads_of_unit, self.dim)
+
+    def fixed(self, n_blocks: int, costs: Costs) -> float:
+        """Time for starting CTAs and for summing up what they leave."""
+        return self.units * n_blocks * (costs.start / self.slots + (costs.sums if self.parts > 1 else 0.0))
+
+    def total(self, makespan: float, runs: int, pairs: int, n_blocks: int, costs: Costs) -> float:
+        """Time of the whole pass. makespan: of so many runs, each of one unit."""
+        side_by_side = max(1, min(pairs, self.units))
+        sums = self.units * n_blocks * costs.sums if self.parts > 1 else 0.0
+        return makespan / max(runs, 1) * self.units / side_by_side + sums
 
     def share(self, blocks: BlockSparse, pairs: int) -> Share:
         """What each of so many pairs side by side has of the GPU."""
@@ -154,8 +195,9 @@ def _planned(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs) -> Pl
     simple = {0: ASCENDING, 1: DESCENDING}
     ladder = np.arange(lists[0].rows)
     alike = next((simple[i] for i, o in enumerate((ladder, ladder[::-1])) if (orders == o).all()), None)
-    schedule = replace(alike or permutation(positions), pairs=pairs)
-    return Plan(with_order(arranged, schedule), makespan, least, estimates, tuple(chosen), pairs)
+    schedule = replace(alike or permutation(positions), pairs=pairs, parts=sizes.parts)
+    total = sizes.total(makespan * sizes.heads_of_unit / sizes.heads_of_cta, len(chosen), pairs, lists[0].rows, costs)
+    return Plan(with_order(arranged, schedule), makespan, least, estimates, tuple(chosen), pairs, sizes.parts, total)
 
 
 def estimate(
@@ -171,12 +213,13 @@ def estimate(
     costs: Costs | None = None,
 ) -> Run:
     """NOTE [model]'s times for one (sequence, unit), the first, under a schedule, visiting rows as the kernel does.
-    pairs: None for the schedule's, or PAIRS."""
+    Units are the schedule's, or the launcher's; pairs: None for the schedule's, or PAIRS."""
     if blocks.backward is None:
         raise ValueError("blocks.backward: needs backward lists, got None")
     pairs = pairs or schedule.pairs or PAIRS
     rows = [_rows(one) for one in (blocks.backward.partial, blocks.backward.full)]
     sizes = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
+    sizes = replace(sizes, parts=schedule.parts or sizes.parts)
     several = blocks.backward.partial.heads > 1
     segments = _segments(rows, 0, [g * several for g in range(sizes.heads_of_cta)], blocks.m_blocks)
     order = schedule.launch_order(blocks.backward.rows, "cpu")[0, 0].tolist()

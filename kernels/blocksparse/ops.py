@@ -179,6 +179,7 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         blocks.tile_n,
         _SCHEDULES.index(schedule.kind),
         schedule.pairs or 0,
+        schedule.parts or 0,
         int(blocks.order is not None),
         int(blocks.longest is not None) + int(columns is not None),
         int(blocks.merged),
@@ -189,7 +190,7 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
 def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     """The inverse of `flatten`."""
     has_backward, mask_kind, has_slot_backward, left, right, tile_m, tile_n, *others = numbers
-    schedule_kind, pairs, has_order, longest, merged = others
+    schedule_kind, pairs, parts, has_order, longest, merged = others
     rest = iter(tensors)
     forward = _lists(rest)
     backward = _lists(rest) if has_backward else None
@@ -201,7 +202,7 @@ def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     elif _MASKS[mask_kind] == "band":
         mask = Band(left, right, next(rest))
     kind = _SCHEDULES[schedule_kind]
-    schedule = Schedule(kind, next(rest) if kind == "permutation" else None, pairs or None)
+    schedule = Schedule(kind, next(rest) if kind == "permutation" else None, pairs or None, parts or None)
     order = WriteOrder(next(rest), next(rest)) if has_order else None
     first = LongestFirst(next(rest), next(rest) if longest == 2 else None) if longest else None
     return BlockSparse(forward, backward, mask, tile_m, tile_n, schedule, order, first, bool(merged))

@@ -4,8 +4,9 @@ NOTE [units] One CTA of the backward pass works for one tile of keys and one uni
 whole group, whose dK and dV then stay in the CTA's registers to the end; or, with `parts` of them, a part of the group:
 each part writes its float32 sums apart (NOTE [sums of parts] of backward/parts.py), and postprocess adds them in the
 order of the parts. So dK and dV have the same bits in every run either way; but another number of parts has others,
-which is why it follows from the shapes alone and not from the device. Nothing about dQ changes: a query head belongs to
-one unit, so the CTAs that add to a dQ tile are those of one unit, still in the order of their positions.
+which is why it follows from the shapes and the schedule alone and not from the device. Nothing about dQ changes: a
+query head belongs to one unit, so the CTAs that add to a dQ tile are those of one unit, still in the order of their
+positions.
 
 What it costs: 8 bytes · dim_padded for each key and each unit, written once and read once; with as many units as query
 heads that is twice the sums of dQ.
@@ -14,6 +15,7 @@ heads that is twice the sums of dQ.
 from __future__ import annotations
 
 from kernels.blocksparse.longest import even_share
+from kernels.blocksparse.schedule import Schedule
 from kernels.blocksparse.variant import padded_dim
 
 SLOTS = 132  # multiprocessors of an H100 and of an H200, each with one CTA
@@ -40,6 +42,15 @@ def parts_of(batch: int, heads_q: int, heads_kv: int, m_blocks: int, n_blocks: i
             break
         parts = more
     return parts
+
+
+def parts_under(
+    schedule: Schedule, batch: int, heads_q: int, heads_kv: int, m_blocks: int, n_blocks: int, deterministic: bool
+) -> int:
+    """`parts_of`, or what a computed schedule was made for where adds are ordered."""
+    if deterministic and schedule.parts is not None:
+        return schedule.parts
+    return parts_of(batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
 
 
 def unit_bytes(rows: int, heads: int, dim: int) -> int:

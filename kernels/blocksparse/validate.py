@@ -195,6 +195,9 @@ def _check_schedule(schedule: Schedule, n_blocks: int, first: torch.Size, sizes:
         raise ValueError(f"schedule.kind: needs 'ascending', 'descending' or 'permutation', got {schedule.kind!r}")
     if schedule.pairs is not None and schedule.pairs < 1:
         raise ValueError(f"schedule.pairs: needs None or a positive number, got {schedule.pairs}")
+    group = sizes.heads_q // sizes.heads_kv
+    if schedule.parts is not None and (schedule.parts < 1 or group % schedule.parts):
+        raise ValueError(f"schedule.parts: needs None or a divisor of {group} heads, got {schedule.parts}")
     if (schedule.kind == "permutation") != (schedule.positions is not None):
         raise ValueError("schedule.positions: needs a tensor for a permutation, and None for the other kinds")
     if schedule.positions is None:

@@ -42,7 +42,8 @@ class Costs:
     """Times of NOTE [model], in units of one block's products; the defaults are an H100's order of magnitude at dim
     128. masked is what a partial block takes more; add and hold together are how far one CTA is behind another that
     visits the same tiles. miss is what memory takes for an m block that the cache does not hold, on its share of a
-    multiprocessor: 192 KiB of 2.3 TB/s / 132, where a block takes 5.1 us."""
+    multiprocessor: 192 KiB of 2.3 TB/s / 132, where a block takes 5.1 us. sums is what the whole GPU takes, of dK and
+    dV of a tile of keys and a part, to read what was written while others computed: 128 KiB of 2.8 TB/s."""
 
     start: float = 1.0
     compute: float = 1.0
@@ -50,6 +51,7 @@ class Costs:
     masked: float = 0.1
     hold: float = 0.8
     miss: float = 2.2
+    sums: float = 0.009
 
 
 @dataclass(frozen=True)

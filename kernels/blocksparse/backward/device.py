@@ -1,6 +1,6 @@
 """Instructions that CuTe DSL has no function for, or whose memory order the protocol of the dQ adds relies on."""
 
-from cutlass import Float32, Int32, cute
+from cutlass import Float32, cute
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import dsl_user_op
 
@@ -26,9 +26,3 @@ def add_four(pointer: cute.Pointer, a, b, c, d, *, loc=None, ip=None) -> None:
 def add_one(pointer: cute.Pointer, value: Float32):
     """Adds a float to the one at `pointer`, atomically."""
     cute.arch.red(pointer, value, op="add", dtype="f32", sem="relaxed", scope="gpu")
-
-
-@cute.jit
-def take_ticket(counter: cute.Pointer) -> Int32:
-    """The next number of a counter, for one thread."""
-    return Int32(cute.arch.atomic_add(counter, Int32(1), sem="relaxed", scope="gpu"))

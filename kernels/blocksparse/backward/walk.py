@@ -6,9 +6,9 @@ from typing import NamedTuple
 import cutlass
 from cutlass import Int32, Int64, cute
 
-from kernels.blocksparse.backward.device import take_ticket
 from kernels.blocksparse.backward.tiling import RING
 from kernels.blocksparse.common.lists import BlockList, read
+from kernels.blocksparse.common.tickets import take_ticket
 
 
 class Order(NamedTuple):

@@ -7,131 +7,190 @@ products meet, NOTE [asynchronous products] of products.py what may be touched w
 """
 
 import cutlass
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.nvgpu import warp
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.common import layouts
-from kernels.blocksparse.common.lists import Sequence, read
+from kernels.blocksparse.common.lists import BlockList, Operand, read
 from kernels.blocksparse.common.loads import TileCopy
+from kernels.blocksparse.common.masks import Mask
 from kernels.blocksparse.forward import Forward
 from kernels.blocksparse.forward_steps import Work
-from kernels.blocksparse.hopper import buffers, products
+from kernels.blocksparse.hopper import buffers, products, tiles
 from kernels.blocksparse.hopper.buffers import Buffers
 from kernels.blocksparse.hopper.steps import multiply_steps
+from kernels.blocksparse.hopper.tiles import Tile
 from kernels.blocksparse.hopper.tuning import LOADING, ROWS, WARPGROUP
 
 
 class HopperForward(Forward):
     """The forward kernel of one variant with products "wgmma"."""
 
+    STAYS = True
+
     def shared_memory(self) -> tuple[cute.Pointer, ...]:
-        """Q, later O; the stages of K; the stages of V; the barriers."""
-        memory, tuning = SmemAllocator(), self.tuning
-        tile = tuning.stages * tuning.step * self.variant.dim_padded
+        """The tiles of Q, later O; the stages of K; the stages of V; the barriers; places of K; announced tiles."""
+        memory, tuning, variant = SmemAllocator(), self.tuning, self.variant
+        tile = tuning.stages * tuning.step * variant.dim_padded
+        size_q = tuning.tiles * variant.tile_m * variant.dim_padded
+        barriers = 4 * tuning.stages + 2 * tuning.tiles * tuning.warpgroups(variant) + 2 * tiles.SLOTS
         return (
-            memory.allocate_array(self.dtype, self.variant.tile_m * self.variant.dim_padded, byte_alignment=1024),
+            memory.allocate_array(self.dtype, size_q, byte_alignment=1024),
             memory.allocate_array(self.dtype, tile, byte_alignment=1024),
             memory.allocate_array(self.dtype, tile, byte_alignment=1024),
-            memory.allocate_array(Int64, 4 * tuning.stages, byte_alignment=8),
+            memory.allocate_array(Int64, barriers, byte_alignment=8),
+            memory.allocate_array(Int32, 2 * tuning.stages, byte_alignment=4),
+            memory.allocate_array(Int32, tiles.INTS * tiles.SLOTS, byte_alignment=4),
+            memory.allocate_array(Int64, tiles.LONGS * tiles.SLOTS, byte_alignment=8),
         )
 
-    @cute.jit
-    def tile(
+    @cute.kernel
+    def kernel(
         self,
-        storage,
-        thread,
-        dim,
-        q,
-        k,
-        v,
-        o,
-        lse_row,
-        place,
-        seq_q: Sequence,
-        seq_k: Sequence,
-        walk,
-        mask,
-        to_tanh,
-        to_log2,
+        q: Operand,
+        k: Operand,
+        v: Operand,
+        o: Operand,
+        lse: cute.Pointer,
+        lse_strides: tuple[Int64, Int64],
+        queries: tuple[cute.Pointer, cute.Pointer],
+        keys: tuple[cute.Pointer, cute.Pointer],
+        lists: tuple[BlockList, BlockList],
+        mask: Mask,
+        shape: tuple[Int32, Int32, Int32, Int32],
+        dim: Int32,
+        order: tuple[Int32, Int32, cute.Pointer, Int64, Int64],
+        staying: tuple[Int32, cute.Pointer],
+        to_tanh: Float32,
+        to_log2: Float32,
     ) -> None:
-        """One query tile. q, k, v, o: (address of the first row, stride of rows); place: (batch, head, m_block)."""
         variant, tuning = self.variant, self.tuning
-        stages, dim_padded = tuning.stages, variant.dim_padded
+        stages, groups = tuning.stages, tuning.warpgroups(variant)
+        thread, _, _ = cute.arch.thread_idx()
         warp_index = cute.arch.make_warp_uniform(thread // 32)
+        sQ, sK, sV, barriers, places, ints, longs = self.shared_memory()
+        of_q, of_tiles = barriers + 4 * stages, barriers + 4 * stages + 2 * tuning.tiles * groups
         if thread == 0:
-            buffers.initialise(storage[3], 2, stages, tuning.warpgroups(variant) * 4)
+            buffers.initialise(barriers, 2, stages, groups * 4)
+            buffers.initialise(of_q, groups, tuning.tiles, 4)
+            buffers.initialise(of_tiles, 1, tiles.SLOTS, 4 + groups * 4)
+            cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
-        buffers_k, buffers_v = (Buffers(storage[3] + 2 * stages * i, stages) for i in (0, 1))
-        sK = products.shared_tiles(storage[1], self.dtype, tuning.step, dim_padded, stages)
-        sV = products.shared_tiles(storage[2], self.dtype, tuning.step, dim_padded, stages)
+        common = Work(
+            ring=tiles.ring(ints, longs, of_tiles),
+            lists=lists,
+            shape=shape,
+            dim=dim,
+            mask=mask,
+            sQ=products.shared_tiles(sQ, self.dtype, variant.tile_m, variant.dim_padded, tuning.tiles),
+            sK=products.shared_tiles(sK, self.dtype, tuning.step, variant.dim_padded, stages),
+            sV=products.shared_tiles(sV, self.dtype, tuning.step, variant.dim_padded, stages),
+            sPlace=cute.make_tensor(places, cute.make_layout((2, stages))),
+            buffers_q=of_q,
+            buffers_k=Buffers(barriers, stages),
+            buffers_v=Buffers(barriers + 2 * stages, stages),
+        )
         if warp_index < 4:
             if cutlass.const_expr(tuning.registers):
                 cute.arch.setmaxregister_decrease(LOADING)
-            self.load_stages(warp_index, thread, dim, k, v, sK, sV, buffers_k, buffers_v, walk, seq_k)
+            self.load_tiles(common, warp_index, thread, (q, k, v), (shape, order, lists, queries, keys), staying)
         else:
             if cutlass.const_expr(tuning.registers):
                 cute.arch.setmaxregister_increase(tuning.registers)
-            self.multiply(
-                storage,
-                thread - WARPGROUP,
-                dim,
-                q,
-                o,
-                lse_row,
-                place,
-                (seq_q, seq_k),
-                walk,
-                mask,
-                (to_tanh, to_log2),
-                (sK, sV),
-                (buffers_k, buffers_v),
-            )
+            self.multiply_tiles(common, thread - WARPGROUP, o, (lse, lse_strides), (to_tanh, to_log2))
 
     @cute.jit
-    def load_stages(self, warp_index, thread, dim, k, v, sK, sV, buffers_k, buffers_v, walk, seq_k) -> None:
-        """The loading warps: even ones K, odd ones V, two for each stage."""
+    def load_tiles(self, common: Work, warp_index, thread, operands, problem, staying) -> None:
+        """The loading warps: even ones K, odd ones V, two for each stage, and Q; the last one announces tiles too."""
+        variant, tuning = self.variant, self.tuning
+        pieces = variant.tile_n // tuning.step
+        stage, announces = warp_index // 2, thread == WARPGROUP - 1
+        count, before, more = Int32(0), Int32(0), Boolean(True)
+        if announces:
+            tiles.announce(common.ring, count, cute.arch.block_idx()[0], variant.tile_m, problem, staying)
+        while more:
+            tile = tiles.take(common.ring, count, common.lists)
+            more = tile.batch >= 0
+            count += 1
+            if more:
+                if announces:
+                    resident, ticket = staying
+                    total = common.shape[0] * common.shape[1] * common.shape[3]
+                    number = tiles.next_number(resident, ticket, total)
+                    tiles.announce(common.ring, count, number, variant.tile_m, problem, staying)
+                cute.arch.sync_warp()
+                if stage < tuning.stages:
+                    self.load_tile(common, warp_index, thread % 32, operands, tile, count - 1, before)
+                before += tile.walk.entries * pieces
+
+    @cute.jit
+    def load_tile(self, common: Work, warp_index, lane, operands, tile: Tile, count: Int32, before: Int32) -> None:
+        """One loading warp's part of a tile. before: steps of earlier tiles."""
+        variant, tuning = self.variant, self.tuning
+        stage, (q, k, v), mask = warp_index // 2, operands, common.mask
         w = Work(
-            variant=self.variant,
-            tuning=self.tuning,
+            variant=variant,
+            tuning=tuning,
             key_offset=self.key_offset,
             keys_left=self.keys_left,
-            copy=TileCopy(self.dtype, 32, self.variant.dim_padded, thread % 32, dim),
-            length_k=seq_k.length,
-            walk=walk,
+            copy=TileCopy(self.dtype, 32, variant.dim_padded, lane, common.dim),
+            mask=mask,
+            length_k=tile.keys.length,
+            walk=tile.walk,
         )
-        stage = warp_index // 2
-        if stage < self.tuning.stages:
-            if warp_index % 2 == 0:
-                buffers.fill(w, buffers_k, k, sK, stage)
-            else:
-                buffers.fill(w, buffers_v, v, sV, stage)
+        head_kv = self.kv_head_of(tile.head, common.shape[1], common.shape[2])
+        if warp_index % 2 == 0:
+            first = k.at(tile.batch, Int64(tile.keys.begin), head_kv)
+            buffers.fill(w, common.buffers_k, (first, k.stride_row), common.sK, common.sPlace, stage, before)
+        else:
+            for group in cutlass.range_constexpr(tuning.warpgroups(variant)):
+                if stage == group % tuning.stages:
+                    row = tile.m_block * variant.tile_m + group * ROWS
+                    first = q.at(tile.batch, Int64(tile.queries.begin) + row, tile.head)
+                    own = cute.local_tile(common.sQ, (ROWS, variant.dim_padded, 1), (group, 0, count % tuning.tiles))
+                    rows = (first, q.stride_row, tile.queries.length - row)
+                    buffers.fill_one(w.copy, self.buffers_q(common, group), count, rows, own[None, None, 0])
+            first = v.at(tile.batch, Int64(tile.keys.begin), head_kv)
+            buffers.fill(w, common.buffers_v, (first, v.stride_row), common.sV, None, stage, before)
+
+    def buffers_q(self, common: Work, group: Int32) -> Buffers:
+        """Those of the rows of Q that a warpgroup multiplies."""
+        return Buffers(common.buffers_q + 2 * self.tuning.tiles * group, self.tuning.tiles)
 
     @cute.jit
-    def multiply(
-        self, storage, thread, dim, q, o, lse_row, place, sequences, walk, mask, factors, tiles, both_buffers
-    ) -> None:
-        """A multiplying warpgroup. thread: of those that multiply."""
-        variant, step = self.variant, self.tuning.step
+    def multiply_tiles(self, common: Work, thread, o: Operand, lse, factors) -> None:
+        """The multiplying warpgroups. thread: of those that multiply; lse: (address, strides)."""
+        count, before, more = Int32(0), Int32(0), Boolean(True)
+        while more:
+            tile = tiles.take(common.ring, count, common.lists)
+            more = tile.batch >= 0
+            if more:
+                first_row = tile.m_block * self.variant.tile_m
+                o_row = Int64(tile.queries.begin) + first_row
+                rows_o = (o.at(tile.batch, o_row, tile.head), o.stride_row)
+                address, (stride_batch, stride_head) = lse
+                at = tile.batch * stride_batch + tile.head * stride_head + (tile.queries.begin + first_row)
+                self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
+                before += tile.walk.entries * (self.variant.tile_n // self.tuning.step)
+            count += 1
+
+    @cute.jit
+    def multiply(self, common: Work, thread, tile: Tile, count, before, o, lse_row, factors) -> None:
+        """A multiplying warpgroup's rows of a tile, the CTA's `count`-th. o: (address of the first row, stride of
+        rows); before: steps of earlier tiles."""
+        variant, step, mask = self.variant, self.tuning.step, common.mask
         tile_m, dim_padded = variant.tile_m, variant.dim_padded
-        seq_q, seq_k = sequences
-        batch, _, m_block = place
-        first_row = m_block * tile_m
-        rows_left = seq_q.length - first_row
+        first_row = tile.m_block * tile_m
+        rows_left = tile.queries.length - first_row
         band_offset = Int32(0)
         if cutlass.const_expr(variant.mask == "band"):
-            band_offset = read(mask.band_offset, batch * mask.band_stride)
+            band_offset = read(mask.band_offset, tile.batch * mask.band_stride)
 
         group = cute.arch.make_warp_uniform(thread // WARPGROUP)
-        in_group = thread % WARPGROUP
-        sQ = products.shared_tiles(storage[0], self.dtype, tile_m, dim_padded, 1)[None, None, 0]
+        sQ = common.sQ[None, None, count % self.tuning.tiles]
         own = cute.local_tile(sQ, (ROWS, dim_padded), (group, 0))
-        copy = TileCopy(self.dtype, WARPGROUP, dim_padded, in_group, dim)
-        copy.load(self.own_rows(q, group), q[1], rows_left - group * ROWS, own)
-        cute.arch.cp_async_commit_group()
-        cute.arch.cp_async_wait_group(0)
-        cute.arch.fence_view_async_shared()
-        self.meet(group)
+        copy = TileCopy(self.dtype, WARPGROUP, dim_padded, thread % WARPGROUP, common.dim)
 
         mma_s = products.scores_mma(self.dtype, tile_m, step)
         mma_o = products.values_mma(self.dtype, tile_m, dim_padded)
@@ -143,6 +202,8 @@ class HopperForward(Forward):
         row_ref.fill(-Float32.inf)
         row_sum.fill(0.0)
         corrections.fill(1.0)
+        buffers_q = self.buffers_q(common, group)
+        buffers.wait_full(buffers_q, count)
         multiply_steps(
             Work(
                 variant=variant,
@@ -152,21 +213,23 @@ class HopperForward(Forward):
                 correction=self.correction,
                 finite=self.finite,
                 allow_all=self.allow_all,
-                length_k=seq_k.length,
-                walk=walk,
+                length_k=tile.keys.length,
+                walk=tile.walk,
+                before=before,
                 mask=mask,
                 mask_rows=mask_rows,
-                place=place,
+                place=(tile.batch, tile.head, tile.m_block),
                 first_row=first_row,
                 rows_left=rows_left,
                 band_offset=band_offset,
                 mma_s=mma_s,
                 mma_o=mma_o,
                 fragment_q=slice_s.make_fragment_A(slice_s.partition_A(sQ)),
-                fragment_k=slice_s.make_fragment_B(slice_s.partition_B(tiles[0])),
-                fragment_v=slice_o.make_fragment_B(slice_o.partition_B(products.transposed(tiles[1]))),
-                buffers_k=both_buffers[0],
-                buffers_v=both_buffers[1],
+                fragment_k=slice_s.make_fragment_B(slice_s.partition_B(common.sK)),
+                fragment_v=slice_o.make_fragment_B(slice_o.partition_B(products.transposed(common.sV))),
+                sPlace=common.sPlace,
+                buffers_k=common.buffers_k,
+                buffers_v=common.buffers_v,
                 acc_s=products.accumulator(mma_s, (tile_m, step)),
                 acc_o=acc_o,
                 row_ref=row_ref,
@@ -189,6 +252,7 @@ class HopperForward(Forward):
         cute.copy(to_shared, thread_copy.retile(products.as_accumulator(values)), thread_copy.partition_D(sQ))
         self.meet(group)
         copy.store(own, self.own_rows(o, group), o[1], rows_left - group * ROWS)
+        buffers.release(buffers_q, count)
 
     def own_rows(self, operand, group: Int32) -> cute.Pointer:
         """Address of a warpgroup's first row."""

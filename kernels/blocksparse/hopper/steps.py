@@ -2,8 +2,9 @@
 # mypy: ignore-errors
 """The loop of a multiplying warpgroup over the key steps of its 64 query rows.
 
-While step s goes through its softmax, the product of step s - 1 with V runs; the scores of step s were issued before
-it. So the tensor cores work during a warpgroup's exponentials, and the other warpgroup fills what is left.
+The scores of step s and the product of step s - 1 with V are issued together; the second runs while the first are
+masked and their maxima found. Exponentials begin when both are done, and the other warpgroup's products run during
+them: so the two take turns. Products of its own during a warpgroup's exponentials were slower (speed.md).
 """
 
 import cutlass
@@ -11,73 +12,75 @@ from cutlass import BFloat16, Boolean, Float32, Int32, Uint32, cute
 from cutlass.cute.nvgpu import warpgroup
 
 from kernels.blocksparse.common import layouts, masks, mma
-from kernels.blocksparse.common.lists import listed
-from kernels.blocksparse.forward_steps import LAG, exponentiate, load_words, mask_scores, slot_of
+from kernels.blocksparse.forward_steps import LAG, exponentiate, load_words, mask_scores
 from kernels.blocksparse.hopper import buffers, products
 
 
 @cute.jit
 def multiply_steps(w) -> None:
-    """All steps of the walk: acc_o, row_ref and row_sum from zero to their ends."""
+    """All steps of the walk: acc_o, row_ref and row_sum from zero to their ends. w.before: steps of earlier tiles."""
     step = w.tuning.step
     pieces = w.variant.tile_n // step
     n_steps = w.walk.entries * pieces
     rounded = cute.make_rmem_tensor_like(w.acc_s, w.dtype)
     if n_steps > 0:
-        key = listed(w.walk, Int32(0)) * w.variant.tile_n
-        slot = slot_of(w, Int32(0))
-        block_next, slot_next = Int32(0), slot_of(w, Int32(1) // pieces)
-        if n_steps > 1:
-            block_next = listed(w.walk, Int32(1) // pieces)
-        load_words(w, Int32(0), slot, key, Int32(0))
-        buffers.wait_full(w.buffers_k, Int32(0))
+        buffers.wait_full(w.buffers_k, w.before)
+        key, slot = place_of_step(w, Int32(0))
         issue_scores(w, Int32(0))
+        load_words(w, Int32(0), slot, key, Int32(0))
         warpgroup.wait_group(0)
-        buffers.release(w.buffers_k, Int32(0))
+        buffers.release(w.buffers_k, w.before)
         mask_scores(w, w.acc_s, Int32(0), key)
         advance(w)
         exponentiate(w, w.acc_s)
         round_into(rounded, w.acc_s)
 
         for s in cutlass.range(1, n_steps):
-            key, slot = block_next * w.variant.tile_n + s % pieces * step, slot_next
-            # the next block, and the mask's words: on their way while this step computes
-            if s + 1 < n_steps:
-                block_next = listed(w.walk, (s + 1) // pieces)
-            slot_next = slot_of(w, (s + 1) // pieces)
-            load_words(w, s // pieces, slot, key, s % pieces * step)
-            buffers.wait_full(w.buffers_k, s)
+            buffers.wait_full(w.buffers_k, w.before + s)
+            key, slot = place_of_step(w, s)
             issue_scores(w, s)
-            buffers.wait_full(w.buffers_v, s - 1)
+            buffers.wait_full(w.buffers_v, w.before + s - 1)
             issue_values(w, rounded, s - 1)
+            load_words(w, s // pieces, slot, key, s % pieces * step)
             warpgroup.wait_group(1)
-            buffers.release(w.buffers_k, s)
+            buffers.release(w.buffers_k, w.before + s)
             mask_scores(w, w.acc_s, s // pieces, key)
             moved = advance(w)
-            exponentiate(w, w.acc_s)
             warpgroup.wait_group(0)
-            buffers.release(w.buffers_v, s - 1)
+            buffers.release(w.buffers_v, w.before + s - 1)
+            exponentiate(w, w.acc_s)
             round_into(rounded, w.acc_s)
             rescale_output(w, moved)
 
-        buffers.wait_full(w.buffers_v, n_steps - 1)
+        buffers.wait_full(w.buffers_v, w.before + n_steps - 1)
         warpgroup.fence()
         issue_values(w, rounded, n_steps - 1)
         warpgroup.wait_group(0)
+        buffers.release(w.buffers_v, w.before + n_steps - 1)
+
+
+def place_of_step(w, s: Int32) -> tuple[Int32, Int32]:
+    """The first key of a step whose K has come, and the slot of its mask's words."""
+    stage = (w.before + s) % w.tuning.stages
+    return w.sPlace[0, stage], w.sPlace[1, stage]
 
 
 @cute.jit
 def issue_scores(w, s: Int32) -> None:
     """Start Q · Kᵀ of a step."""
     warpgroup.fence()
-    products.multiply(w.mma_s, w.acc_s, w.fragment_q, w.fragment_k[None, None, None, s % w.tuning.stages], False)
+    products.multiply(
+        w.mma_s, w.acc_s, w.fragment_q, w.fragment_k[None, None, None, (w.before + s) % w.tuning.stages], False
+    )
 
 
 @cute.jit
 def issue_values(w, rounded: cute.Tensor, s: Int32) -> None:
     """Start O += P · V of a step. The caller has fenced since P and O were written."""
     operand_p = layouts.as_operand_a(rounded)
-    products.multiply(w.mma_o, w.acc_o, operand_p, w.fragment_v[None, None, None, s % w.tuning.stages], True)
+    products.multiply(
+        w.mma_o, w.acc_o, operand_p, w.fragment_v[None, None, None, (w.before + s) % w.tuning.stages], True
+    )
 
 
 @cute.jit

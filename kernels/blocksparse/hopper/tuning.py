@@ -13,8 +13,8 @@ ROWS = 64  # of a tile that one warpgroup multiplies
 MOST = 248  # registers of a thread; 255, but in steps of 8
 SHARED = 232448  # bytes of shared memory that a CTA of sm_90 can have
 REGISTERS = 65536  # of a multiprocessor
-LOADING = 24  # registers of a thread that loads, where those that multiply take more than their share
-BARRIERS = 256  # bytes set aside for the barriers of the buffers
+LOADING = 56  # registers of a thread that loads, where those that multiply take more than their share
+BARRIERS = 512  # bytes set aside for the barriers of the buffers and the ring of tiles
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,14 @@ class HopperTuning:
 
     step        keys at a time, a divisor of tile_n
     stages      tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps
+    tiles       of Q in shared memory, 1 or 2: with two the next one's is loaded while this one's is multiplied
     ctas        of an SM for which registers are limited
     registers   of a thread that multiplies; 0: all threads keep those of the launch, else loading ones keep LOADING
     """
 
     step: int
     stages: int
+    tiles: int
     ctas: int = 1
     registers: int = 0
 
@@ -42,7 +44,7 @@ class HopperTuning:
 
     def shared_bytes(self, variant: Variant) -> int:
         """Shared memory of one CTA."""
-        return 2 * variant.dim_padded * (variant.tile_m + 2 * self.stages * self.step) + BARRIERS
+        return 2 * variant.dim_padded * (self.tiles * variant.tile_m + 2 * self.stages * self.step) + BARRIERS
 
 
 def hopper_tuning(variant: Variant) -> HopperTuning:
@@ -51,6 +53,7 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
     values = {
         "step": 64 if large else variant.tile_n,
         "stages": 2,
+        "tiles": 1 if large else 2,
         "ctas": 1,
     }
     overrides = dict(variant.tuning)
@@ -66,7 +69,7 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         tuning = replace(tuning, registers=most)
     if tuning.registers % 8 or not 0 <= tuning.registers <= most:
         raise ValueError(f"variant.tuning {tuning}: registers must be a multiple of 8 up to {most}")
-    if variant.tile_n % tuning.step or tuning.step % 32 or tuning.stages not in (1, 2):
+    if variant.tile_n % tuning.step or tuning.step % 32 or not {tuning.stages, tuning.tiles} <= {1, 2}:
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
     if (size := tuning.ctas * tuning.shared_bytes(variant)) > SHARED:
         raise ValueError(f"variant.tuning {tuning}: {size} bytes of shared memory; there are {SHARED}")

@@ -7,6 +7,7 @@ fp32 products, bound the error by a multiple of P·|V|.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,7 +78,7 @@ class Problem:
     def variant(self) -> Variant:
         return launch.forward_variant(self.q, self.blocks, self.case.softcap, self.case.tuning, self.case.products)
 
-    def values(self) -> list[launch.Value]:
+    def values(self, **staying: Any) -> list[launch.Value]:
         return launch.forward_values(
             self.q,
             self.k,
@@ -88,6 +89,7 @@ class Problem:
             self.blocks,
             scale=self.scale,
             softcap=self.case.softcap,
+            **staying,
         )
 
     def run(self) -> None:

@@ -100,17 +100,18 @@ def drawn(seed):
     )
 
 
-def run(p, seams=NO_SEAMS):
-    """On the emulated GPU anything that its checks find fails."""
+def run(p, seams=NO_SEAMS, resident=None):
+    """On the emulated GPU anything that its checks find fails. resident: CTAs that stay; returns the tickets taken."""
+    ticket = None if resident is None else torch.zeros(1, dtype=torch.int32, device=p.q.device)
+    values = p.values(resident=resident, ticket=ticket)
     if ON_HOPPER:
-        launcher.launch(p.variant, p.q.device, p.values(), seams)
+        launcher.launch(p.variant, p.q.device, values, seams)
         torch.cuda.synchronize()
-        return
-    from fuzz.devices.emulator import Emulator
+    elif values:
+        from fuzz.devices.emulator import Emulator
 
-    values = p.values()
-    if values:
         Emulator(slots=2).load(build(p.variant, "sm_90a", seams))(*values)
+    return 0 if ticket is None else int(ticket)
 
 
 @pytest.mark.parametrize("seed", range(24 if ON_HOPPER else 8))
@@ -118,6 +119,29 @@ def test_random_problems_are_right(seed):
     p = problem(drawn(seed), "cuda" if ON_HOPPER else "cpu")
     run(p)
     assert max(errors(p)) <= 1, (errors(p), p.case)
+
+
+@pytest.mark.parametrize("resident", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(24 if ON_HOPPER else 4))
+def test_ctas_that_stay_take_every_tile_once(seed, resident):
+    """Bit for bit what a CTA for each tile computes, with tickets for all tiles but the first ones and an end for
+    each CTA."""
+    p = problem(drawn(seed), "cuda" if ON_HOPPER else "cpu")
+    run(p)
+    tiles, alone = p.sequences.batch * p.case.heads_q * p.blocks.m_blocks, (p.o.clone(), p.lse.clone())
+    p.o.fill_(torch.nan)
+    p.lse.fill_(torch.nan)
+    taken = run(p, resident=resident)
+    assert taken == (tiles if resident < tiles else 0)
+    for x, y in zip((p.o, p.lse), alone, strict=True):
+        assert torch.equal(x.nan_to_num(7.0), y.nan_to_num(7.0))
+
+
+def test_a_sequence_that_ends_early_leaves_tiles_that_are_skipped():
+    case = Case((300, 1, 130, 0), (90, 200, 0, 64), heads_q=2, heads_kv=1, tile_m=128, tile_n=64, products="wgmma")
+    p = problem(case, "cuda" if ON_HOPPER else "cpu")
+    assert run(p, resident=2) == 4 * 2 * 3
+    assert max(errors(p)) <= 1, errors(p)
 
 
 @pytest.mark.parametrize("seam", Forward.SEAMS)
