@@ -106,6 +106,7 @@ def run_part(case: Case, tensors: Tensors, into: Answers, repeat: int, blocks: B
     launch.forward(
         q, k, v, o, into.lse, sequences, blocks,
         scale=scale, softcap=p.softcap or None, seams=seams.forward, host=seams.host, products=products,
+        resident=launch.INT32_MAX,  # a CTA's tile is that of its number, and no other
     )  # fmt: skip
     return ", ".join(device.launched)
 

@@ -23,6 +23,7 @@ from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant, forward_produc
 INT32_MAX = 2**31 - 1
 _KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"}
 L2_BYTES = 32 << 20  # of K and V that tiles launched together should not exceed
+EMULATED = 3  # CTAs that stay on an emulated GPU: few, so that those of small problems take further tiles too
 
 Value = Tensor | int | float  # of one argument; a tensor stands for its address, 0 for no tensor
 
@@ -66,6 +67,7 @@ def forward(
     host: Host = NO_HOST,
     tuning: tuple[tuple[str, int], ...] = (),
     products: str | None = None,
+    resident: int | None = None,
 ) -> None:
     """Compute o and lse on q's device and its current stream.
 
@@ -74,11 +76,12 @@ def forward(
     lse      float32 (batch, heads_q, len_q), or packed (heads_q, total_q), its last dim dense
     scale    positive; softcap: None, or positive
     products of the variant; None: those that `forward_variant` takes for q's device
+    resident CTAs of a kernel whose CTAs stay; None: `resident_ctas`. As many as there are tiles: each has one
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
     softcap that is not positive and finite, and for too many tiles for one launch; checks nothing else.
     """
     variant = forward_variant(q, blocks, softcap, tuning, products)
-    resident = resident_ctas(variant, q)
+    resident = resident_ctas(variant, q) if resident is None else resident
     few = resident is None or sequences.batch * q.shape[-2] * blocks.m_blocks <= resident
     ticket = None if few else torch.zeros(1, dtype=torch.int32, device=q.device)
     values = forward_values(
@@ -89,9 +92,11 @@ def forward(
 
 
 def resident_ctas(variant: Variant, q: Tensor) -> int | None:
-    """How many CTAs that stay to launch: as many as q's device runs at once; None where each has one tile."""
-    if variant.products != "wgmma" or q.device.type != "cuda":
+    """How many CTAs that stay to launch: as many as q's device runs at once; None for a kernel whose CTAs do not."""
+    if variant.products != "wgmma":
         return None
+    if q.device.type != "cuda":
+        return EMULATED
     return dict(variant.tuning).get("ctas", 1) * multiprocessors(q.device)
 
 

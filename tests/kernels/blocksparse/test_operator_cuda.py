@@ -139,6 +139,38 @@ def test_forward_and_backward_in_a_cuda_graph(deterministic):
             torch.testing.assert_close(one, other, atol=2e-2, rtol=2e-2)
 
 
+def test_ctas_that_stay_begin_anew_at_every_replay():
+    """More tiles than multiprocessors, so that tickets are taken; a graph zeroes them each time."""
+    draw = torch.Generator(device="cuda").manual_seed(0)
+    q, k, v = (torch.randn(1, 12, 5000, 64, generator=draw, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    blocks = window(5000, 5000, left=700, device="cuda", tile_m=128, tile_n=128)
+    assert 12 * blocks.m_blocks > 2 * torch.cuda.get_device_properties(0).multi_processor_count
+
+    def step():
+        return block_sparse_attention(q, k, v, blocks)[0]
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for _ in range(3):
+        q.copy_(q.roll(1, 1))
+        captured.fill_(torch.nan)
+        graph.replay()
+        assert torch.equal(captured, step())
+    wanted = torch.nn.functional.scaled_dot_product_attention(q[:, :1], k[:, :1], v[:, :1], attn_mask=_band(5000, 700))
+    torch.testing.assert_close(captured[:, :1], wanted, atol=2e-2, rtol=2e-2)
+
+
+def _band(tokens, left):
+    """The window's mask."""
+    away = torch.arange(tokens, device="cuda")[:, None] - torch.arange(tokens, device="cuda")
+    return (away >= 0) & (away <= left)
+
+
 def test_a_known_call_does_not_synchronise():
     q, k, v = tensors()
     blocks = some_blocks()["bits"]
