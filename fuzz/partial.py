@@ -62,7 +62,7 @@ def judge_part(case: Case, target: Partial, clock: Clock) -> Verdict:
     clock.start("run", deadline(target, case, 1 + case.repeats))
     given = _tensors(case)
     execution = call(lambda: target.run_part(case, given, _outputs(problem), 0))
-    found = _rows_written(problem, execution.answers)
+    found = _rows_written(problem, execution.answers, target.tile_rows(case))
     if len(found) != len(ctas):
         message = f"{len(ctas)} CTAs wrote rows of {len(found)} tiles: {', '.join(map(str, found)) or 'none'}"
         finding = Finding("memory", "missing_rows", message, "lse", Place(pattern="rows"))
@@ -112,15 +112,16 @@ def reserved(shape: Sequence[int], dtype: torch.dtype, storage: Storage | None =
     return torch.frombuffer(owner, dtype=dtype).as_strided(shape, strides, offset)
 
 
-def _rows_written(problem: Problem, answers: Answers) -> list[Rows]:
-    """The runs of rows whose LSE is no longer 0. On zeros every score is 0, so LSE is the log of the number of keys: 0
-    for a row with one key, which is bridged where its neighbours were written."""
+def _rows_written(problem: Problem, answers: Answers, tile: int) -> list[Rows]:
+    """The runs of rows whose LSE is no longer 0, those of each tile for themselves. On zeros every score is 0, so LSE
+    is the log of the number of keys: 0 for a row with one key, which is bridged where its neighbours were written."""
     lse = answers.lse
     assert lse is not None
     at = lse.reshape(-1).view(torch.int32).nonzero()[:, 0]
     if not at.numel():
         return []
-    cuts = (at.diff() > 2).nonzero()[:, 0] + 1
+    tiles = at // problem.len_q * -(-problem.len_q // tile) + at % problem.len_q // tile
+    cuts = ((at.diff() > 2) | (tiles.diff() > 0)).nonzero()[:, 0] + 1
     found = []
     for run in torch.tensor_split(at, cuts.tolist()):
         row, length = int(run[0]), problem.len_q

@@ -21,7 +21,7 @@ from fuzz.arena import Arena, build
 from fuzz.case import Case
 from fuzz.execution import INPUTS_LIMIT, Enter, deadline
 from fuzz.memory import Guarded
-from fuzz.targets.target import Execution, Target, Tensors
+from fuzz.targets.target import Execution, Partial, Target, Tensors, offers
 from fuzz.values import random_bits
 from fuzz.verdict import Verdict
 from oracles.peers import PEERS as RULES
@@ -32,10 +32,11 @@ ENDED = ("hang", "crash")
 
 
 def execute(case: Case, target: Target, enter: Enter, device: torch.device | str | None = None) -> Verdict:
-    """`judge.execute`, with the peers' verdicts in the evidence; a rejected case has none."""
+    """`judge.execute`, with the peers' verdicts in the evidence. A rejected case has none, nor has one that names CTAs:
+    their rules look at whole tensors, for which there may be no memory."""
     first: list[Execution] = []
     verdict = judge.execute(case, _recording(target, first), enter, device)
-    if verdict.outcome == "reject":
+    if verdict.outcome == "reject" or (offers(target, Partial) and target.ctas_of(case)):
         return verdict
     failed = _everybody() if _ended(verdict) else _fails(case, target, first, enter)
     return replace_struct(verdict, evidence=verdict.evidence | {PEERS: failed})
@@ -45,7 +46,7 @@ def fails_of(verdict: Verdict) -> dict[str, bool]:
     """Which peers' tests fail; a run that did not come to its end fails them all."""
     if verdict.outcome == "reject":
         return {}
-    return verdict.evidence.get(PEERS, _everybody())
+    return verdict.evidence.get(PEERS, _everybody() if _ended(verdict) else {})
 
 
 def _everybody() -> dict[str, bool]:

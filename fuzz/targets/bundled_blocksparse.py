@@ -272,6 +272,10 @@ class BundledBlockSparse(AutogradTarget):
         """See target.Partial; a value that is not known is refused by the rules."""
         return () if _strange(case) else blocksparse_partial.ctas_of(case)
 
+    def tile_rows(self, case: Case) -> int:
+        """See target.Partial."""
+        return int(options_of(case)["tile_m"])
+
     def prepare_part(self, case: Case) -> None:
         """See target.Partial."""
         for build in self.builds(case, self.arch()):

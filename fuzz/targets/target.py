@@ -236,6 +236,9 @@ class Partial(Target, Protocol):
     def ctas_of(self, case: Case) -> tuple[int, ...]:
         """The CTAs that a case names, by their linear index in the grid; none where all of them run."""
 
+    def tile_rows(self, case: Case) -> int:
+        """How many rows of queries a CTA works on."""
+
     def prepare_part(self, case: Case) -> None:
         """Compiles what `run_part` launches, and makes its metadata."""
 

@@ -12,6 +12,7 @@ import torch
 from fuzz.case import Case, Inputs, Storage, from_json, to_json
 from fuzz.judge import execute
 from fuzz.partial import reserved, seen
+from fuzz.score import judging
 from fuzz.session import Lane, Settings, cases_of, explore, standing
 from fuzz.targets.blocksparse_devices import emulator_there
 from fuzz.targets.bundled_blocksparse import BundledBlockSparse
@@ -46,6 +47,20 @@ def test_reserved_memory_takes_none_until_it_is_touched() -> None:
     x = reserved((4, 1 << 30, 128), torch.float16, Storage("bhsd"))
     x[3, (1 << 30) - 1, 127] = 2.0
     assert x.nbytes == 1 << 40 and float(x[3, (1 << 30) - 1, 127]) == 2.0 and float(x[2, 5, 5]) == 0.0
+
+
+@needs_emulator
+@pytest.mark.parametrize("ctas", ["8,12,13,16", "311,315", "0,4"])
+def test_neighbouring_tiles_are_told_apart(ctas) -> None:
+    verdict = run(Case("blocksparse", PROBLEM, Inputs(), KERNEL | {"ctas": ctas}))
+    assert verdict.outcome == "pass" and verdict.ratio > 0, verdict
+
+
+@needs_emulator
+def test_other_projects_rules_are_not_asked_of_named_ctas() -> None:
+    case = Case("blocksparse!key_offset_wraps", PROBLEM, Inputs(), KERNEL | {"ctas": "7,9"})
+    verdict = judging.execute(case, load(case.target), lambda phase, limit: None)
+    assert verdict.kernel and judging.PEERS not in verdict.evidence and judging.fails_of(verdict) == {}
 
 
 @needs_emulator

@@ -3,8 +3,9 @@
 """The loop of a multiplying warpgroup over the key steps of its 64 query rows.
 
 The scores of step s and the product of step s - 1 with V are issued together; the second runs while the first are
-masked and their maxima found. Exponentials begin when both are done, and the other warpgroup's products run during
-them: so the two take turns. Products of its own during a warpgroup's exponentials were slower (speed.md).
+masked and their maxima found. The assembler moves the wait for it before the exponentials, during which the other
+warpgroup's products run: so the two take turns. Products of its own during a warpgroup's exponentials were slower, and
+so was the same wait written there (speed.md).
 """
 
 import cutlass
@@ -46,9 +47,9 @@ def multiply_steps(w) -> None:
             buffers.release(w.buffers_k, w.before + s)
             mask_scores(w, w.acc_s, s // pieces, key)
             moved = advance(w)
+            exponentiate(w, w.acc_s)
             warpgroup.wait_group(0)
             buffers.release(w.buffers_v, w.before + s - 1)
-            exponentiate(w, w.acc_s)
             round_into(rounded, w.acc_s)
             rescale_output(w, moved)
 
