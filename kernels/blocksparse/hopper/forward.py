@@ -2,8 +2,9 @@
 # mypy: ignore-errors
 """The forward kernel for sm_90a: one warpgroup loads, one for each 64 query rows of the tile multiplies.
 
-Signature, grid, order of tiles and epilogue's numbers are Forward's; NOTE [buffers] of buffers.py says how loads and
-products meet, NOTE [asynchronous products] of products.py what may be touched when.
+Signature, order of tiles and epilogue's numbers are Forward's; NOTE [tiles] of tiles.py says which tiles a CTA takes,
+NOTE [buffers] of buffers.py how loads and products meet, NOTE [asynchronous products] of products.py what may be
+touched when.
 """
 
 import cutlass
