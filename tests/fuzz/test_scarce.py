@@ -53,6 +53,7 @@ def asked(monkeypatch, *answers):
     """What execute says where the runs end like this, and how many runs there were."""
     Memory(monkeypatch, 50)
     monkeypatch.setattr(judge.disturb, "ready", lambda where: None)
+    monkeypatch.setattr(judge, "rehearse", lambda where: None)
     left = list(answers)
 
     def run(*_):

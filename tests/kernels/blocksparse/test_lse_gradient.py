@@ -8,6 +8,7 @@ import torch
 from kernels.blocksparse.launch import Sequences
 from kernels.blocksparse.launch_backward import make_workspace
 from kernels.blocksparse.lse_gradient import subtract
+from kernels.blocksparse.schedule import ASCENDING
 
 
 @pytest.mark.parametrize("tile_m", [64, 128])
@@ -18,7 +19,7 @@ def test_every_row_of_every_sequence_and_head_once(tile_m, lengths, packed):
     m_blocks = -(-longest // tile_m)
     length = torch.tensor(lengths, dtype=torch.int32)
     begin = (length.cumsum(0) - length).to(torch.int32) if packed else torch.zeros_like(length)
-    blocks = SimpleNamespace(m_blocks=m_blocks, tile_m=tile_m, tile_n=64, backward=None)
+    blocks = SimpleNamespace(m_blocks=m_blocks, tile_m=tile_m, tile_n=64, backward=None, schedule=ASCENDING)
     q = torch.zeros((sum(lengths), heads, 32) if packed else (batch, longest, heads, 32), dtype=torch.bfloat16)
     sequences = Sequences(begin, length, begin, length)
     workspace = make_workspace(q, q[..., :1, :], sequences, blocks, False)
