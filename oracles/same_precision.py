@@ -27,6 +27,7 @@ from oracles.parts import Part, parts
 from oracles.problem import Problem, shapes
 from oracles.reference import no_tf32
 from oracles.roundings import BASE, ROUND2, Units, share
+from oracles.twins import Twins
 
 RUNS = 2
 PAIR_BYTES = 4 * 24
@@ -335,11 +336,13 @@ class _Backward:
         squares = f.products2(do1, f.v / units.of["v"])
         to = Gradients(f.p, f.of, f.chain, self.ds[0], self.dp, *rows, squares, p.group, single).variances()
         pulled2 = f.by_key(to.pulled, k1) ** 2
-        dq, dk, dv = f.by_key(to.to_q, k2), f.to_key(to.to_k, q2), f.to_key(to.to_v, do2)
-        if f.fine:  # equal rows of dS have equal errors, which add up
+        twins = Twins.of(f.fold(q1), f.fold(do1)) if f.fine else None
+        to_k, to_v = (to.to_k, to.to_v) if twins is None else (twins.merged(to.to_k), twins.merged(to.to_v))
+        dq, dk, dv = f.by_key(to.to_q, k2), f.to_key(to_k, q2), f.to_key(to_v, do2)
+        if f.fine:
             assert to.together is not None
+            # equal keys have equal errors of dS, which add up
             dq = dq * (1 + f.keys * share(pulled2, f.by_key(to.p2, k2) * f.keys))
-            dk = dk * (1 + f.rows * share(f.to_key(to.pulled, q1) ** 2, f.to_key(to.p2, q2) * f.rows))
             value2, v_squares = f.to_key(f.p, do1) ** 2, f.to_key(f.of.p2, do2)
             together = f.to_key(to.together, do1) ** 2
             dv = dv + together + units.alike(f.rows, value2, v_squares) + value2 * units.summed(len_q)
@@ -347,10 +350,21 @@ class _Backward:
         if to.to_bias is not None:
             assert p.bias is not None
             if p.bias.cols:
-                found["dbias"] = _sum_bias(p, to.to_bias + f.of.p2 * delta2)
+                found["dbias"] = _sum_bias(p, self._bias_of_twins(to.to_bias + f.of.p2 * delta2))
             else:
-                found["dbias"] = _sum_bias(p, to.to_bias) + _sum_bias(p, delta2 * f.p.sum(-1, keepdim=True) ** 2)
+                of_delta = self._bias_of_twins(delta2 * f.p.sum(-1, keepdim=True) ** 2)
+                found["dbias"] = _sum_bias(p, self._bias_of_twins(to.to_bias)) + _sum_bias(p, of_delta)
         return found
+
+    def _bias_of_twins(self, variance: Tensor) -> Tensor:
+        """Variances of dS on the way to a dBias in which rows, and with `heads` unset also heads, are summed."""
+        f, bias = self.f, self.f.problem.bias
+        assert bias is not None
+        if not f.fine or bias.rows:
+            return variance
+        q, do = (f.q, self.do) if bias.heads else (f.fold(f.q), f.fold(self.do))
+        twins = Twins.of(q, do)
+        return variance if twins is None else twins.merged(variance)
 
 
 def _norm2(x: Tensor) -> Tensor:

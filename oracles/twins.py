@@ -1,0 +1,52 @@
+"""Twins: rows that are equal in Q and in dO, whose rounding errors are equal too and add up instead of cancelling.
+
+A kernel does the same to equal rows, so dS and P err in all of them by the same amount. Their sum over n twins errs n
+times as far as one row, where n independent ones would err sqrt(n) times as far. Inputs with few different queries have
+many twins: constant ones, one-hot ones (a "needle" for each query), and those of one or two integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_SEED = 20  # of the numbers that a row's bits are multiplied by
+
+
+@dataclass(frozen=True)
+class Twins:
+    """`first`: int64 (sets * rows,): where the first twin of each row lies; a row without twins is its own."""
+
+    first: Tensor
+
+    @staticmethod
+    def of(*tensors: Tensor) -> Twins | None:
+        """Of the rows of fp32 tensors (…, rows, dim), all of one shape but for `dim`; only rows of one set (…) can be
+        twins. None where no row has one. Synchronises with the device."""
+        rows = tensors[0].shape[-2]
+        key = torch.stack([_hashed(x.reshape(-1, rows, x.shape[-1])) for x in tensors]).sum(0)
+        ordered, order = key.sort(dim=-1, stable=True)
+        begins = torch.ones_like(ordered, dtype=torch.bool)
+        begins[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+        if bool(begins.all()):
+            return None
+        places = torch.arange(rows, device=key.device).expand_as(order)
+        begin = torch.where(begins, places, 0).cummax(-1).values
+        first = torch.empty_like(order).scatter_(-1, order, order.gather(-1, begin))
+        return Twins((first + torch.arange(len(first), device=first.device)[:, None] * rows).flatten())
+
+    def merged(self, variance: Tensor) -> Tensor:
+        """Variances (…, rows, keys), with those of twins merged: the first has (sum of standard deviations)^2, the rest
+        have 0. Leading axes may be split otherwise than in `of`, as long as sets and rows lie in the same order."""
+        flat = variance.reshape(-1, variance.shape[-1]).sqrt()
+        return torch.zeros_like(flat).index_add_(0, self.first, flat).square_().view(variance.shape)
+
+
+def _hashed(x: Tensor) -> Tensor:
+    """int64 (sets, rows): equal for equal rows, and for hardly any others."""
+    generator = torch.Generator().manual_seed(_SEED + x.shape[-1])
+    odd = torch.randint(1 << 62, (x.shape[-1],), generator=generator).mul_(2).add_(1).to(x.device)
+    bits = (x + 0.0).contiguous().view(torch.int32).long()  # -0 is 0
+    return (bits * odd).sum(-1)

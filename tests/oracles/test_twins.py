@@ -1,0 +1,120 @@
+"""Equal rows err alike: budgets of fp32 gradients know it, and are no looser where rows differ."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from oracles.accuracy import judge, same_precision
+from oracles.answers import Answers
+from oracles.masks import Causal
+from oracles.numerics import CPU_FLASH
+from oracles.problem import Bias, Problem, shapes
+from oracles.reference import reference
+from oracles.twins import Twins
+
+Tensors = dict[str, Tensor]
+GAIN = 4.0
+
+
+def _inputs(problem: Problem, seed: int, gradient: float | None = None) -> Tensors:
+    g = torch.Generator().manual_seed(seed)
+    names = ("q", "k", "v", "do") + (("bias",) if problem.bias else ())
+    t = {n: torch.randn(shapes(problem)[n], generator=g) for n in names}
+    if gradient is not None:
+        t["do"].fill_(gradient)
+    return t
+
+
+def _at_needles(problem: Problem, t: Tensors, seed: int) -> None:
+    """Every query is a multiple of a key."""
+    g = torch.Generator().manual_seed(seed)
+    pick = torch.randint(problem.len_k, (problem.batch, problem.heads_q, problem.len_q, 1), generator=g)
+    k = t["k"].repeat_interleave(problem.group, 1)
+    t["q"] = GAIN * k.gather(2, pick.expand(*pick.shape[:3], problem.dim))
+
+
+def _cpu_flash(problem: Problem, t: Tensors) -> Answers:
+    """PyTorch's flash kernel for CPUs, which recomputes the scores in its backward pass by another product."""
+    wide = {n: x.clone().requires_grad_() for n, x in t.items() if n in "qkv"}
+    k, v = (wide[n].repeat_interleave(problem.group, 1) for n in "kv")
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+        o = scaled_dot_product_attention(wide["q"], k, v, scale=problem.scale_value)
+    o.backward(t["do"])
+    return Answers(o.detach(), None, wide["q"].grad, wide["k"].grad, wide["v"].grad)
+
+
+def _ratio(problem: Problem, t: Tensors, got: Answers) -> float:
+    return judge(problem, got, reference(problem, **t), same_precision(problem, **t, numerics=CPU_FLASH)).ratio
+
+
+@pytest.mark.parametrize(("length_k", "seed"), [(4, 1), (4, 2), (15, 3)])
+def test_many_equal_queries_do_not_alarm(length_k: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And would, if every row erred by itself."""
+    heads = {"heads_q": 3, "heads_kv": 3, "dim": 112, "dim_v": 112, "dtype": "float32", "scale": 0.5}
+    problem = Problem(lengths_q=(5000,), lengths_k=(length_k,), **heads)
+    t = _inputs(problem, seed, gradient=1.0)
+    _at_needles(problem, t, seed)
+    got = _cpu_flash(problem, t)
+    assert _ratio(problem, t, got) < 0.5
+    monkeypatch.setattr(Twins, "of", staticmethod(lambda *_: None))
+    assert _ratio(problem, t, got) > 1
+
+
+@pytest.mark.parametrize("gradient", [1.0, None])
+def test_rows_that_differ_have_no_twins(gradient: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(
+        lengths_q=(64, 64), lengths_k=(33, 33), heads_q=4, heads_kv=2, dim=16, dim_v=16, dtype="float32", mask=Causal()
+    )
+    t = _inputs(problem, 0, gradient)
+    with_twins = same_precision(problem, **t).noise
+    monkeypatch.setattr(Twins, "of", staticmethod(lambda *_: None))
+    without = same_precision(problem, **t).noise
+    for (name, x), (_, y) in zip(with_twins.items(), without.items(), strict=True):
+        assert torch.equal(x, y), name
+
+
+@pytest.mark.parametrize("names", [("q",), ("do",)])
+def test_rows_equal_in_one_of_the_two_are_no_twins(names: tuple[str, ...]) -> None:
+    problem = Problem(lengths_q=(64,), lengths_k=(33,), heads_q=2, heads_kv=2, dim=16, dim_v=16, dtype="float32")
+    t = _inputs(problem, 0)
+    for name in names:
+        t[name][:] = t[name][:, :, :1]
+    assert Twins.of(t["q"], t["do"]) is None
+
+
+def test_noise_of_eight_twins_is_that_of_one_row_eight_times() -> None:
+    """dK, dV and a dBias without rows; dQ, which no row shares, stays as it is."""
+    sizes = {"heads_q": 2, "heads_kv": 2, "dim": 16, "dim_v": 16, "dtype": "float32"}
+    bias = Bias(batch=True, heads=True, rows=False, cols=True, grad=True)
+    one = Problem(lengths_q=(1,), lengths_k=(33,), bias=bias, **sizes)
+    eight = Problem(lengths_q=(8,), lengths_k=(33,), bias=bias, **sizes)
+    t = _inputs(one, 0)
+    many = t | {n: t[n].expand(1, 2, 8, 16).contiguous() for n in ("q", "do")}
+    small, large = same_precision(one, **t).noise, same_precision(eight, **many).noise
+    for name in ("dk", "dv", "dbias"):
+        found = getattr(large, name) / getattr(small, name)
+        assert 7.9 < float(found.median()) < 10, (name, float(found.median()))
+    assert torch.allclose(large.dq[:, :, :1], small.dq)
+
+
+def test_variances_are_merged_within_their_set_and_nothing_else_is() -> None:
+    q = torch.tensor([[[1.0, 2.0], [0.0, 5.0], [1.0, 2.0]], [[1.0, 2.0], [-0.0, 5.0], [0.0, 5.0]]])
+    twins = Twins.of(q, torch.ones(2, 3, 1))
+    assert twins is not None
+    found = twins.merged(torch.tensor([[[4.0], [1.0], [9.0]], [[1.0], [16.0], [4.0]]]))
+    assert found.flatten().tolist() == [25.0, 1.0, 0.0, 1.0, 36.0, 0.0]
+
+
+def test_twins_of_query_heads_are_found_across_the_group() -> None:
+    q = torch.arange(6.0).view(1, 3, 2)
+    again = torch.cat([q, q], 1)
+    twins = Twins.of(again, torch.ones(1, 6, 4))
+    assert twins is not None
+    merged = twins.merged(torch.ones(1, 2, 3, 5))  # heads and rows apart
+    assert merged[0, 0].eq(4).all() and merged[0, 1].eq(0).all()
+    assert math.isclose(float(merged.sum()), 60)
