@@ -5,10 +5,11 @@
 
 Masks causal, window of 2,048, documents, random blocks at 10 and 50 %; 8,192 and 32,768 tokens; dims 64 and 128; 16
 query heads on 16 and on 2 KV heads. Forward; backward with atomic adds, and deterministic under the default schedule
-and a computed one; on Hopper the portable kernels too. The most important entries come first; what there is no time for
-is listed as left out. Results are written as they come. Kernels are compiled ahead, and every entry is a process of its
-own (bench_blocksparse_entry.py), so that compiling FlexAttention runs in parallel. Exits with 1 where an entry failed
-or results disagree with FlexAttention's.
+and a computed one; on Hopper the portable kernels too, and where the mask is full or causal PyTorch's FlashAttention 2,
+which is made for mma.sync as those are. The most important entries come first; what there is no time for is listed as
+left out. Results are written as they come. Kernels are compiled ahead, and every entry is a process of its own
+(bench_blocksparse_entry.py), so that compiling FlexAttention runs in parallel. Exits with 1 where an entry failed or
+results disagree with FlexAttention's.
 """
 
 from __future__ import annotations
@@ -104,6 +105,8 @@ def as_line(row: dict[str, Any]) -> str:
     times = " ".join(f"{name} {at:.3f}" for name, at in row["ms"].items())
     flex = f"{row['flex_ms']:.3f}"
     ordered = f", det/atomic {row['deterministic_over_atomic']:.2f}" if "best_schedule" in row else ""
+    if "flash_2_ms" in row:
+        ordered += f", portable {row['portable_over_flash_2']:.2f} x flash 2 ({row['flash_2_ms']:.3f} ms)"
     found = row["bounds"]
     heads = "/".join(map(str, row["heads"]))
     return (

@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from bench_blocksparse_masks import TILE, WINDOW, Entry, blocks_of, flex_mask, operands, pairs_of
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.blocksparse import launch, launch_backward, launcher
 from kernels.blocksparse.api import block_sparse_attention
@@ -134,11 +136,10 @@ def pair(entry: Entry, lock: Path, emit: Emit) -> None:
         calls: dict[str, Callable[[], Any]] = {"forward": partial(block_sparse_attention, q, k, v, blocks)}
         if has_wgmma(entry):
             calls["portable"] = partial(block_sparse_attention, q, k, v, blocks, products="mma")
-        ms = compared(calls | {"flex": flex_forward}, cuda)
+        second = flash_2(entry, q, k, v)
+        ms = compared(calls | {"flex": flex_forward} | ({"flash_2": second} if second else {}), cuda)
     agree = {"out": difference(out, flex_out)}
-    emit(
-        row(entry, "forward", blocks, ms, ms.pop("flex")) | {"difference": agree, "flex_compile_s": round(compiling, 1)}
-    )
+    emit(row(entry, "forward", blocks, ms) | {"difference": agree, "flex_compile_s": round(compiling, 1)})
     if entry.kind == "forward":
         return
 
@@ -154,10 +155,23 @@ def pair(entry: Entry, lock: Path, emit: Emit) -> None:
     del flex_grads, atomic, again
     other = block_sparse_attention(q, k, v, blocks, products="mma")[0] if has_wgmma(entry) else None
     with alone(lock):
-        of = {"atomic": out, "portable": other, **ordered, "flex": flex_out}
+        of = {"atomic": out, "portable": other, **ordered, "flex": flex_out, "flash_2": second() if second else None}
         calls = {name: partial(gradients, one) for name, one in of.items() if one is not None}
         ms = compared(calls, cuda)
-    emit(row(entry, "backward", blocks, ms, ms.pop("flex")) | {"difference": agree})
+    emit(row(entry, "backward", blocks, ms) | {"difference": agree})
+
+
+def flash_2(entry: Entry, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor] | None:
+    """PyTorch's FlashAttention 2 on these operands, where it has the mask: what others made of mma.sync."""
+    if entry.device != "cuda" or entry.mask not in ("full", "causal"):
+        return None
+
+    def call() -> Tensor:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            grouped = entry.heads_q != entry.heads_kv
+            return scaled_dot_product_attention(q, k, v, is_causal=entry.mask == "causal", enable_gqa=grouped)
+
+    return call
 
 
 def has_wgmma(entry: Entry) -> bool:
@@ -185,10 +199,13 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, *, block_mask: Any, enable_
     return (scores.softmax(-1) @ v).to(q.dtype)
 
 
-def row(entry: Entry, direction: str, blocks: BlockSparse, ms: dict[str, float], flex_ms: float) -> dict[str, Any]:
-    """What was measured, and what follows from it."""
+def row(entry: Entry, direction: str, blocks: BlockSparse, times: dict[str, float]) -> dict[str, Any]:
+    """What was measured, and what follows from it. times: of ours, of "flex", and of "flash_2" where it has the
+    mask."""
     from bench_blocksparse_bounds import bounds
 
+    ms = {name: at for name, at in times.items() if name not in ("flex", "flash_2")}
+    flex_ms = times["flex"]
     best = ms.get("forward", ms.get("atomic", 0.0))
     found: dict[str, Any] = {
         "direction": direction,
@@ -201,6 +218,12 @@ def row(entry: Entry, direction: str, blocks: BlockSparse, ms: dict[str, float],
         "flex_ms": round(flex_ms, 4),
         "speed_ratio": round(flex_ms / best, 3),
     }
+    if "flash_2" in times:
+        portable = ms.get("portable", best)
+        found |= {
+            "flash_2_ms": round(times["flash_2"], 4),
+            "portable_over_flash_2": round(times["flash_2"] / portable, 3),
+        }
     if direction == "backward":
         ordered = {name: at for name, at in ms.items() if name not in ("atomic", "portable")}
         schedule = min(ordered, key=lambda name: ordered[name])
