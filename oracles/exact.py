@@ -28,16 +28,19 @@ GAP = 110.0  # exp(-GAP) is 0 in fp32
 NEAR = 16.0  # largest |score| of a row that 16-bit answers are exact for; in fp32 it must be 0: s * log2(e) is rounded
 SIGNIFICAND = {"bfloat16": 8, "float16": 11, "float32": 24}
 FP32 = 2.0**24
+SPLIT = 2.0**-19  # error of a weight that was made of two logarithms of up to 16
 MOST = 1 << 22  # pairs in one piece
 ALIKE = 0.995  # cosine from which on a difference is that of one key
 
 
 @dataclass(frozen=True)
 class Certified:
-    """What must be right to the bit: the values in fp64, and where (bool), both in the problem's layout, by name."""
+    """What must be right to the bit: the values in fp64, and where (bool), both in the problem's layout, by name; and
+    how far off it may be all the same, where a target's Numerics split the keys (fp64; else 0)."""
 
     want: dict[str, Tensor]
     where: dict[str, Tensor]
+    slack: dict[str, Tensor]
 
     @property
     def share(self) -> dict[str, float]:
@@ -67,7 +70,8 @@ def judge(
     for name, tensor in got.items():
         if name not in certified.want:
             continue
-        bad = certified.where[name] & (tensor.double() != certified.want[name])
+        off = (tensor.double() - certified.want[name]).abs()
+        bad = certified.where[name] & ~(off <= certified.slack[name])
         there = rows_there(problem, name, bad.device) if problem.layout == "padded" else None
         bad = bad if there is None else bad & there[..., None]
         if bool(bad.any()):
@@ -98,11 +102,12 @@ def certify(
             for head in range(p.heads_kv):
                 for rows in _chunks(p, b):
                     _Piece(p, b, head, rows, given, bias, numerics).add_to(sums)
-    found = Certified({}, {})
+    found = Certified({}, {}, {})
     for name, x in of.items():
         times = p.scale_value if name in ("dq", "dk") else 1.0
         want = x.value * times
         fits = (x.size == 0) | ((x.size <= _room(p, numerics, name) * x.unit) & _power_of_two(times))
+        found.slack[name] = x.slack * abs(times)
         found.want[name], found.where[name] = want, ~x.spoilt & fits & (want.to(p.torch_dtype).double() == want)
     return found
 
@@ -115,21 +120,24 @@ def _room(p: Problem, n: Numerics, name: str) -> float:
 
 @dataclass(frozen=True)
 class _Sum:
-    """A tensor of sums: their values, the sums of the terms' magnitudes, a power of two that divides every term, and
-    where a term is not exact."""
+    """A tensor of sums: their values, the sums of the terms' magnitudes, a power of two that divides every term, where
+    a term is not exact, and by how much a sum may be off."""
 
     value: Tensor
     size: Tensor
     unit: Tensor
     spoilt: Tensor
+    slack: Tensor
 
     @staticmethod
     def blank(shape: tuple[int, ...], device: torch.device) -> _Sum:
         zeros = torch.zeros(shape, dtype=torch.float64, device=device)
-        return _Sum(zeros, zeros.clone(), zeros + math.inf, zeros.bool())
+        return _Sum(zeros, zeros.clone(), zeros + math.inf, zeros.bool(), zeros.clone())
 
     def of_sequence(self, p: Problem, name: str, b: int) -> _Sum:
-        return _Sum(*(sequence_view(p, name, x, b) for x in (self.value, self.size, self.unit, self.spoilt)))
+        return _Sum(
+            *(sequence_view(p, name, x, b) for x in (self.value, self.size, self.unit, self.spoilt, self.slack))
+        )
 
     def add(self, at: tuple[slice | int, ...], value: Tensor, size: Tensor, unit: Tensor, spoilt: Tensor) -> None:
         self.value[at] += value
@@ -144,7 +152,7 @@ class _Piece:
     def __init__(
         self, p: Problem, b: int, head: int, rows: slice, given: dict[str, Tensor], bias: Tensor | None, n: Numerics
     ) -> None:
-        self.p, self.head, self.rows = p, head, rows
+        self.p, self.n, self.head, self.rows = p, n, head, rows
         self.heads = slice(head * p.group, (head + 1) * p.group)
         self.q, self.k, self.v = given["q"][self.heads, rows], given["k"][head], given["v"][head]
         self.do = given["do"][self.heads, rows] if "do" in given else None
@@ -176,7 +184,9 @@ class _Piece:
         rows, keys = (self.heads, self.rows), (self.head,)
         unit_v, bad = _lowest(self.v, 0), ~self.good[..., None]
         o, size = self.weights @ self.v, self.weights @ self.v.abs()
+        split = self._split(o, size)
         sums["o"].add(rows, o, size, (unit_v / self.count).expand_as(o), bad.expand_as(o))
+        sums["o"].slack[rows] += 2 * SPLIT * size * split  # as much again by its own rounding
         if self.do is None:
             return
         if not self.exact_scores:  # a backward pass works the weights out again, in an order of its own
@@ -184,7 +194,7 @@ class _Piece:
         if self.p.dtype == "float32":  # … from LSE, a logarithm: rounded to 16 bits they are exact again
             bad = bad | (self.count > 1)
         exact_o = (size <= FP32 * unit_v / self.count).all(-1, keepdim=True)
-        exact_o &= (o.to(self.p.torch_dtype).double() == o).all(-1, keepdim=True)
+        exact_o &= (o.to(self.p.torch_dtype).double() == o).all(-1, keepdim=True) & ~split.any(-1, keepdim=True)
         ds, exact = self._dscores(o, exact_o)
         bad_rows = bad | ~exact[..., None]
         lowest = _lowest(ds, -1)[..., None]
@@ -199,6 +209,14 @@ class _Piece:
         dv = _sum_rows(self.weights, self.do)
         by_key = _lowest(self.weights, (0, 1))[:, None] * of_do
         sums["dv"].add(keys, dv, _sum_rows(self.weights, self.do.abs()), by_key, spoilt.expand_as(dv))
+
+    def _split(self, o: Tensor, size: Tensor) -> Tensor:
+        """Where O may not be exact because parts of it were put together by their LSEs: in sums of several keys that
+        rounding to the dtype does not bring back, above all where they cancel."""
+        if not self.n.splits:
+            return torch.zeros_like(o, dtype=torch.bool)
+        hidden = 2.0 ** -(SIGNIFICAND[self.p.dtype] + 1)  # relative to O, errors that its last rounding removes
+        return (self.count > 1) & (o.abs() * hidden < size * SPLIT)
 
     def _dscores(self, o: Tensor, exact_o: Tensor) -> tuple[Tensor, Tensor]:
         """dS and, per row, whether it is exact and representable in the input dtype, before the scale and after."""

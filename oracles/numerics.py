@@ -28,6 +28,8 @@ class Numerics:
     dbias        dS before it is summed over the axes along which the bias is broadcast: in fp32, or in the bias's dtype
     sums         dQ, dK, dV between the tiles that add to them ('input': rounded to the input dtype after each tile)
     tile         rows of such a tile, the smallest one in use; only read where sums is 'input'
+    splits       keys are split between CTAs whose O are put together by their LSEs, logarithms: O of more than one
+                 key is no exact sum
     exp          relative error of the exponential (ex2.approx: 2^-22; a polynomial may be worse)
     tanh         absolute error of the softcap's tanh (tanh.approx.f32: about 2^-10.9)
     dot          relative error of one step of an fp32 sum (2^-24; tensor cores that cut instead of rounding: 2^-22)
@@ -44,6 +46,7 @@ class Numerics:
     dbias: Kept = "input"
     sums: Kept = "float32"
     tile: int = 32
+    splits: bool = False
     exp: float = 2.0**-22
     tanh: float = 2.0**-22
     dot: float = 2.0**-24
@@ -59,7 +62,9 @@ FLEX_EAGER = Numerics(heads="input")
 EAGER = Numerics(scores="input", heads="input")
 # torch's flash on a CPU: as fused, but its gradients are summed in the input dtype.
 CPU_FLASH = Numerics(sums="input", heads="input")
-# torch's memory-efficient kernel (xFormers): dS times the scale, then to the input dtype.
+# FlashAttention 2, torch's flash on CUDA: dK and dV per query head (dk_expanded), few queries split their keys.
+FLASH_2 = Numerics(heads="input", splits=True)
 # torch's memory-efficient kernel (xFormers): P comes back from shared memory; accum * scale, then to the input dtype
 EFFICIENT = Numerics(weights="input", dscaled="dscores")
-CUDNN = Numerics(dscaled="dscores")  # cuDNN's graph multiplies dS by the scale before the last two products
+# cuDNN's graph multiplies dS by the scale before the last two products; dK and dV per query head (dK_fullhead).
+CUDNN = Numerics(dscaled="dscores", heads="input")

@@ -14,7 +14,7 @@ from fuzz.targets.as_text import Text, dense_text, options
 from fuzz.targets.base import AutogradTarget, dense_arguments
 from fuzz.targets.target import Device, Rule, Support, Tensors
 from oracles.masks import Causal, Full
-from oracles.numerics import CPU_FLASH, CUDNN, EFFICIENT, EXACT, FUSED, Numerics
+from oracles.numerics import CPU_FLASH, CUDNN, EFFICIENT, EXACT, FLASH_2, Numerics
 from oracles.problem import Dtype
 
 _DENSE = Support(bias=True, bias_grad=True, softcap=False, max_pairs=1 << 24)
@@ -138,7 +138,7 @@ def targets() -> list[TorchSdpa]:
                 zero_lengths=False,
                 strides=False,  # pointers off 16 bytes end in "misaligned address" and take the device with them
             ),
-            FUSED,
+            FLASH_2,
             "ScaledDotProductFlashAttention",
             (_NO_MASK, Rule("is_causal with len_q ≠ len_k", _causal_unequal, "refuses")),
             deterministic=False,  # its backward adds dQ with atomics, unless deterministic algorithms are asked for

@@ -16,7 +16,7 @@ from fuzz.exact_values import STYLES, fits
 from oracles import accuracy, exact
 from oracles.answers import Answers
 from oracles.masks import Causal, Documents, Full, Mask, PerHead, Window
-from oracles.numerics import FUSED
+from oracles.numerics import FLASH_2, FUSED
 from oracles.problem import Problem, dense_mask
 from oracles.reference import reference
 from oracles.same_precision import same_precision
@@ -39,6 +39,11 @@ def last_key_missing(kept):
 
 def middle_key_missing(kept):
     kept[:, 8191] = False
+    return kept
+
+
+def last_key_of_the_block_missing(kept):
+    kept[:, 1023] = False
     return kept
 
 
@@ -152,6 +157,47 @@ def test_the_judge_asks_for_exactness():
         assert run_judge("fake.honest", p, Inputs(2, style)).outcome == "pass"
     found = run_judge("fake.ignores_mask", p, Inputs(2, "one_hot"))
     assert any(f.oracle == "exact" and "a leak" in f.message for f in found.findings)
+
+
+def of_splits(p: Problem, x, size: int) -> Answers:
+    """O as flash decoding has it: of parts of the keys, put together by their LSEs in fp32."""
+    q, k, v = (t.float() for t in (x.q, x.k, x.v))
+    scores = (q @ k.mT * p.scale_value).masked_fill(~dense_mask(p), -torch.inf).split(size, -1)
+    lse = torch.stack([part.logsumexp(-1) for part in scores])
+    parts = torch.stack([part.softmax(-1) @ of for part, of in zip(scores, v.split(size, -2), strict=True)])
+    whole = (lse - lse.logsumexp(0)).exp()[..., None] * parts
+    return Answers(whole.sum(0).to(x.v.dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_keys_split_between_ctas_are_not_asked_for_what_logarithms_cannot_give(dtype):
+    """A sum that cancels to 0 keeps the error of its weights; one key more or less is far beyond that."""
+    p = Problem((64,), (2293,), 1, 1, 40, 40, dtype, scale=1.0)
+    alarms = 0
+    for seed in range(6):
+        x = build(Case("any", p, Inputs(seed, "index_values")), "cpu").tensors()
+        got = of_splits(p, x, 300)
+        assert exact.judge(p, x.q, x.k, x.v, got, numerics=FLASH_2) == []
+        alarms += len(exact.judge(p, x.q, x.k, x.v, got, numerics=FUSED))
+        assert exact.certify(p, x.q, x.k, x.v, numerics=FLASH_2).share["o"] > 0.9
+        wrong = attention(p, x.q, x.k, x.v, x.do, last_key_of_the_block_missing, nothing)
+        assert exact.judge(p, x.q, x.k, x.v, Answers(wrong.o), numerics=FLASH_2)
+    assert alarms
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5])
+def test_gradients_rounded_for_each_query_head_are_not_asked_to_be_exact_sums(seed):
+    """As PyTorch's kernels on CUDA have them: what does not fit the dtype head by head is not certified."""
+    p = Problem((60,), (48,), 4, 1, 16, 16, "bfloat16", mask=Causal(), scale=0.25)
+    x = build(Case("any", p, Inputs(seed, "uniform_pow2")), "cpu").tensors()
+    right = reference(p, x.q, x.k, x.v, do=x.do)
+    alone = Problem((60,), (48,), 4, 4, 16, 16, "bfloat16", mask=Causal(), scale=0.25)
+    k, v = (t.expand(1, 4, -1, -1) for t in (x.k, x.v))
+    by_head = reference(alone, x.q, k, v, do=x.do)
+    dk, dv = (t.bfloat16().sum(1, keepdim=True) for t in (by_head.dk, by_head.dv))
+    got = Answers(right.o.bfloat16(), dq=right.dq.bfloat16(), dk=dk, dv=dv)
+    assert exact.judge(p, x.q, x.k, x.v, got, do=x.do, numerics=FLASH_2) == []
+    assert [f.tensor for f in exact.judge(p, x.q, x.k, x.v, got, do=x.do, numerics=FUSED)]
 
 
 def test_a_wrong_answer_without_any_key_is_found_and_not_explained():
