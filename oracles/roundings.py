@@ -52,10 +52,11 @@ class Units:
         """Variance of a sum of so many equal terms, whose rounding errors are equal too, for a sum of 1."""
         return (terms * self.dot * BASE / 4) ** 2
 
-    def alike(self, terms: Count, value2: Tensor, squares: Tensor) -> Tensor:
-        """Variance of a sum (value2 its square) as far as its terms are equal; 0 for a usual sum. `squares` is the sum
-        of the terms' squares; masked ones are no terms."""
-        return value2 * share(value2, squares * terms) * self.equal(terms)
+    def alike(self, value2: Tensor, squares: Tensor, fourths: Tensor) -> Tensor:
+        """Variance of a sum (value2 its square) as far as its terms are equal, or equal and 0; 0 for a usual sum.
+        squares, fourths: the sums of the terms' squares and fourth powers."""
+        count = equal_terms(value2, squares, fourths)
+        return value2 * self.equal(count)
 
     def tiny(self, where: str) -> float:
         """What rounding a P near the smallest subnormal adds to P squared, in units of the relative roundoff."""
@@ -69,6 +70,18 @@ def share(value2: Tensor, squares: Tensor) -> Tensor:
     for _ in range(ALIKE):  # pow would take ten times as long
         found = found * found
     return found
+
+
+def equal_terms(value2: Tensor, squares: Tensor, fourths: Tensor) -> Tensor:
+    """How many equal terms a sum has, where the rest of them are 0; 0 where terms differ in size or in sign. value2:
+    the sum squared; squares, fourths: sums of the terms' squares and fourth powers. Of n equal terms, and zeros,
+    value2 / squares and squares^2 / fourths are both n; terms of both signs lower the first, others the second."""
+    count = value2 / squares.clamp_min(1e-30)
+    sized = squares * squares / fourths.clamp_min(1e-37)
+    found = torch.minimum(count, sized) / torch.maximum(count, sized).clamp_min(1e-30)
+    for _ in range(ALIKE):
+        found = found * found
+    return count * found
 
 
 def _unit(x: Tensor) -> Tensor | float:

@@ -26,7 +26,7 @@ from oracles.pairs import Gradients, GradientUnits, Scores, ScoreUnits, Squares
 from oracles.parts import Part, parts
 from oracles.problem import Problem, shapes
 from oracles.reference import no_tf32
-from oracles.roundings import BASE, ROUND2, Units, share
+from oracles.roundings import BASE, ROUND2, Units, equal_terms
 from oracles.twins import Twins
 
 RUNS = 2
@@ -243,24 +243,12 @@ class _Forward:
         o = spread.clamp_min(0) + (units.kept(n.probs) + units.summed(len_k)) * v_squares + units.summed(len_k) * o2
         lse = found.total + units.summed(len_k) + ROUND2 * (n.exp * BASE) ** 2
         if self.fine:
-            one = torch.ones((), device=o.device)
-            self.keys, self.rows = self._terms()
-            self.total_alike2 = units.alike(self.keys.squeeze(-1), one, found.p2.sum(-1))
-            o = o + units.alike(self.keys, o2, v_squares)
+            p4 = found.p2 * found.p2
+            self.total_alike2 = units.alike(self.p.sum(-1) ** 2, found.p2.sum(-1), p4.sum(-1))
+            o = o + units.alike(o2, v_squares, self.by_key(p4, v2 * v2))
             lse = lse + self.total_alike2
         lse = lse + units.summed(0) * (self.top.squeeze(-1).clamp(-1e15, 1e15) ** 2 + self.lse.clamp(-1e15, 1e15) ** 2)
         return {"o": o, "lse": lse}
-
-    def _terms(self) -> tuple[Tensor, Tensor]:
-        """How many keys a row sees, (…, rows, 1), and how many rows see a key, (…, len_k, 1): of a KV head, all of its
-        query heads'."""
-        p = self.problem
-        if self.keep is None:
-            return self.p.new_full((1,), self.p.shape[-1]), self.p.new_full((1,), self.p.shape[-2] * p.group)
-        by_row, by_key = (self.keep.sum(axis, dtype=torch.float32) for axis in (-1, -2))
-        heads = self.keep.shape[-3]
-        by_key = by_key * p.group if heads == 1 else by_key.unflatten(-2, (-1, p.group)).sum(-2)
-        return by_row[..., None], by_key[..., None]
 
 
 class _Backward:
@@ -309,7 +297,7 @@ class _Backward:
         total2 = (self.delta[0] / both) ** 2
         delta2 = delta2 + of_dp * total2
         if f.fine:
-            delta2 = delta2 + units.alike(p.dim_v, total2, terms.sum(-1, keepdim=True))
+            delta2 = delta2 + units.alike(total2, terms.sum(-1, keepdim=True), (terms * terms).sum(-1, keepdim=True))
         len_q, len_k = f.p.shape[-2] * p.group, f.p.shape[-1]
         by_tile = _tiles(p.len_q, n), _tiles(p.len_k, n)
         each = units.kept(n.sums) * by_tile[0] + units.kept(n.heads) * (p.group > 1)  # dK, dV: per tile and per head
@@ -342,10 +330,14 @@ class _Backward:
         if f.fine:
             assert to.together is not None
             # equal keys have equal errors of dS, which add up
-            dq = dq * (1 + f.keys * share(pulled2, f.by_key(to.p2, k2) * f.keys))
-            value2, v_squares = f.to_key(f.p, do1) ** 2, f.to_key(f.of.p2, do2)
-            together = f.to_key(to.together, do1) ** 2
-            dv = dv + together + units.alike(f.rows, value2, v_squares) + value2 * units.summed(len_q)
+            dq = dq * (1 + equal_terms(pulled2, f.by_key(to.p2, k2), f.by_key(to.p2 * to.p2, k2 * k2)))
+            value2, p4 = f.to_key(f.p, do1) ** 2, f.of.p2 * f.of.p2
+            sum_alike2 = units.alike(value2, f.to_key(f.of.p2, do2), f.to_key(p4, do2 * do2))
+            dv = dv + f.to_key(to.together, do1) ** 2 + sum_alike2 + value2 * units.summed(len_q)
+            if twins is not None:
+                ds, one = self.draw[0] / both, torch.ones_like(do1[..., :1])
+                dv = dv + value2 * f.to_key(twins.counted(f.p), one) * units.equal(1)
+                dk = dk + f.to_key(ds, q1) ** 2 * f.to_key(twins.counted(ds.abs()), one) * units.equal(1)
         found = {"dq": dq + delta2 * pulled2, "dk": dk, "dv": dv}
         if to.to_bias is not None:
             assert p.bias is not None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_SMALL = 2.0**-24  # of the largest term
 _SEED = 20  # of the numbers that a row's bits are multiplied by
 
 
@@ -40,8 +41,18 @@ class Twins:
     def merged(self, variance: Tensor) -> Tensor:
         """Variances (…, rows, keys), with those of twins merged: the first has (sum of standard deviations)^2, the rest
         have 0. Leading axes may be split otherwise than in `of`, as long as sets and rows lie in the same order."""
-        flat = variance.reshape(-1, variance.shape[-1]).sqrt()
-        return torch.zeros_like(flat).index_add_(0, self.first, flat).square_().view(variance.shape)
+        return self._summed(variance.sqrt()).square_()
+
+    def counted(self, terms: Tensor) -> Tensor:
+        """Of the magnitudes of terms (…, rows, keys) that are summed over rows: the squared number of twins whose terms
+        are not too small to be rounded at all, at the first of them, else 0. A term that is added to a longer sum is
+        rounded by what its own last bits say, so equal ones err alike, whatever comes between them."""
+        largest = terms.amax(-2, keepdim=True)
+        return self._summed((terms > largest * _SMALL).to(terms.dtype)).square_()
+
+    def _summed(self, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        return torch.zeros_like(flat).index_add_(0, self.first, flat).view(x.shape)
 
 
 def _hashed(x: Tensor) -> Tensor:

@@ -12,9 +12,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from oracles.accuracy import judge, same_precision
 from oracles.answers import Answers
 from oracles.masks import Causal
-from oracles.numerics import CPU_FLASH
+from oracles.numerics import CPU_FLASH, EXACT
 from oracles.problem import Bias, Problem, shapes
 from oracles.reference import reference
+from oracles.roundings import equal_terms
 from oracles.twins import Twins
 
 Tensors = dict[str, Tensor]
@@ -118,3 +119,51 @@ def test_twins_of_query_heads_are_found_across_the_group() -> None:
     merged = twins.merged(torch.ones(1, 2, 3, 5))  # heads and rows apart
     assert merged[0, 0].eq(4).all() and merged[0, 1].eq(0).all()
     assert math.isclose(float(merged.sum()), 60)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_sums_of_few_different_terms_err_by_what_each_of_them_is_rounded_by(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Added one after the other in fp32, as a product on a GPU does; also where other terms come between."""
+    problem = Problem(lengths_q=(2048,), lengths_k=(3,), heads_q=32, heads_kv=32, dim=2, dim_v=1, dtype="float32")
+    t = _inputs(problem, seed, gradient=1.0)
+    _at_needles(problem, t, seed)
+    probs = (t["q"] @ t["k"].mT * problem.scale_value).softmax(-1)
+    dv = torch.zeros(1, 32, 3, 1)
+    for row in range(problem.len_q):
+        dv += probs[:, :, row, :, None]
+    right = reference(problem, **t).dv
+    assert right is not None
+
+    def farthest() -> float:
+        noise = same_precision(problem, **t, numerics=EXACT).noise.dv
+        assert noise is not None
+        return float(((dv - right) / noise).abs().max())
+
+    assert farthest() < 2
+    monkeypatch.setattr(Twins, "counted", lambda self, terms: terms * 0)
+    assert farthest() > 6
+
+
+def test_terms_are_counted_where_they_are_not_too_small() -> None:
+    q = torch.tensor([[[1.0], [2.0], [1.0], [1.0]]])
+    twins = Twins.of(q, torch.ones(1, 4, 1))
+    assert twins is not None
+    found = twins.counted(torch.tensor([[[1.0, 1e-9], [0.5, 3.0], [1.0, 1e-9], [1.0, 1e-9]]]))
+    assert found[0].tolist() == [[9.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+def _terms(*x: Tensor) -> list[float]:
+    found = equal_terms(*(torch.stack([(y**n).sum() ** (2 if n == 1 else 1) for y in x]) for n in (1, 2, 4)))
+    return found.tolist()
+
+
+def test_equal_terms_are_counted_beside_zeros_and_no_others_are() -> None:
+    g = torch.Generator().manual_seed(0)
+    same, few = torch.full((100,), 0.3), torch.cat([torch.full((40,), -2.0), torch.zeros(960)])
+    assert _terms(same, few, torch.ones(1)) == pytest.approx([100, 40, 1], rel=1e-3)
+    normal, uniform = torch.randn(1000, generator=g), torch.rand(1000, generator=g)
+    signs = torch.randint(2, (1000,), generator=g) * 2.0 - 1
+    found = _terms(normal, uniform, signs, torch.zeros(5))
+    assert found[0] < 1e-3 and found[1] < 10 and found[2] < 1e-3 and found[3] == 0
