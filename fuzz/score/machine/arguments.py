@@ -70,7 +70,7 @@ ARGUMENTS = (
         "Signed and unsigned differ for negative numbers only. The operand is an index, a length, an offset or a "
         "count of threads, which is never negative; both forms gave the same value in every execution.",
         ("sign_changed",),
-        r"(setp|mul\.wide|cvt|div|max|min)\.",
+        r"(setp|mul\.wide|cvt|div|max|min|shr\.[us]32 %r\d+, %r\d+, \d+;)",
         "same_values",
     ),
     Argument(
@@ -203,6 +203,85 @@ ARGUMENTS = (
         near=r"add\.s32 \t(%r\d+), \1, 1;\n\tsetp\.ne\.b32 \t%p\d+, \1, 0;",
     ),
     Argument(
+        "rescaled twice",
+        "A loop of one turn that goes round a second time, and then ends: the sums are multiplied by 2 to the power of "
+        "the reference less the reference, which is 1.",
+        ("compare_flipped",),
+        r"setp\.ne\.b32 %p\d+, %r\d+, %r\d+;",
+        "same_bits",
+        kinds=("forward",),
+        near=r"mul\.f32x2 .*\n\tadd\.s32 \t(%r\d+), \1, 1;\n\tsetp\.ne\.b32 \t%p\d+, \1, ",
+    ),
+    Argument(
+        "a step too many is loaded",
+        "In the last step of a row the step after it is loaded too, which there is none of: the last block's keys once "
+        "more, in bounds, into the buffer that nobody reads any more. The kernel's last wait comes after it.",
+        ("guarded_dropped",),
+        r"@%p\d+ bra",
+        "same_bits",
+        kinds=("forward",),
+        near=r"bar\.sync \t0;\n\tadd\.s32 \t(%r\d+), %r\d+, 1;\n\tsetp\.ge\.s32 \t%p\d+, \1, ",
+    ),
+    Argument(
+        "steps come in twos",
+        "Tiles of 128 keys are walked in steps of 64: twice as many steps as blocks, so there is one step or more just "
+        "where there are two or more.",
+        ("bound_shifted",),
+        r"setp\.lt\.s32 %p\d+, %r\d+, 2;",
+        "same_values",
+        kinds=("forward",),
+        configs="^fp16_d64_band",
+    ),
+    Argument(
+        "no partial block",
+        "What stands for the place of the first partial block's mask where a row has none. Only a partial block looks "
+        "for its mask.",
+        ("instruction_dropped",),
+        r"mov\.b32 %r\d+, 0;",
+        "same_bits",
+        kinds=("forward",),
+        near=r"mov\.b32 \t(%r\d+), 0;\n\t@%p\d+ bra.*\n\tld\.global\.b32 \t\1, ",
+    ),
+    Argument(
+        "no block is partial and full",
+        "The two lists of a row are merged by comparing m blocks of one with m blocks of the other. A block is in one "
+        "of them only, which is checked before a launch, so the two are never equal.",
+        ("compare_shifted",),
+        r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;",
+        "same_values",
+        kinds=("backward",),
+        near=r"ld\.global\.b32 \t(%r\d+), .*\n\tsetp\.lt\.s32 \t%p\d+, %r\d+, \1;\n\tselp",
+    ),
+    Argument(
+        "refilled an entry sooner",
+        "The ring's other half is looked up when its last entry but one is done with, from that entry on: one is "
+        "looked up again, and what is overwritten was done with. The next refill comes an entry sooner as well.",
+        ("bound_shifted",),
+        r"setp\.ne\.b32 %p\d+, %r\d+, 2;",
+        "same_bits",
+        kinds=("backward",),
+        near=r"setp\.lt\.u32 \t%p\d+, %r\d+, 33;",
+    ),
+    Argument(
+        "a mask of ones",
+        "The mask is applied to a block that hides nothing too: its words are all ones.",
+        ("guarded_dropped",),
+        r"@%p\d+ bra",
+        "same_bits",
+        kinds=("backward",),
+        near=r"and\.pred \t%p\d+, %p\d+, %p\d+;\n\t@%p\d+ bra.*\n\tshl\.b32 \t(%r\d+), %r2, 1;\n"
+        r"\tand\.b32 \t%r\d+, \1, 6;",
+    ),
+    Argument(
+        "no sum, no reference",
+        "The reference of a row that has no block. Its sum of exponentials is 0, and where it is, neither O nor the "
+        "log-sum-exp looks at the reference.",
+        ("constant_wrong",),
+        r"mov\.b32 %r\d+, 0fFF800000;",
+        "same_bits",
+        kinds=("forward",),
+    ),
+    Argument(
         "masked all the same",
         "Rows without keys have a log-sum-exp of -inf, which the preprocess turns into +inf, so that P is 0 and not "
         "inf. Such rows lie in partial blocks only, where the mask sets P to 0 whatever it is.",
@@ -226,8 +305,11 @@ REMARKS = (
     ("guard_negated", "backward", r"@%p\d+ bra",
      "The ring of blocks is filled again for a list of more than 64 blocks only: 4,160 queries of one head, in tiles "
      "of 64. No case is as long, nor are those of a session on the emulated GPU (320)."),
-    ("guarded_dropped", "forward", r"@%p\d+ bra",
-     "Looks up the third partial block of a row: no case of this configuration, of which few are drawn (softcap)."),
+    ("immediate_off_by_one", "forward", r"add\.s32 %r\d+, %r\d+, 64;",
+     "Keys of a full block are not masked where one is missing of its 64: it takes a length of 63 more than a multiple "
+     "of 64, and a full block there."),
+    ("guard_negated", "forward", r"@%p\d+ bra",
+     "The order in which tiles are launched is read where none is given. Lists that were built always give one."),
 )  # fmt: skip
 
 

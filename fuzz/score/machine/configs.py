@@ -22,6 +22,7 @@ from fuzz.targets.blocksparse_blocks import LISTS, SCHEDULES
 from fuzz.targets.blocksparse_devices import arch_without_gpu
 from fuzz.targets.bundled_blocksparse import BundledBlockSparse
 from fuzz.targets.target import refusal
+from kernels.blocksparse.split import parts_of
 from oracles.problem import Dtype, Problem
 
 REPEATS = 2  # of every case: once as its variant says, once with warps and dispatch at random
@@ -97,8 +98,9 @@ class _Narrowed(BundledBlockSparse):
 
 
 def cases_of(of: Config, count: int, seed: int) -> list[Case]:
-    """`count` different cases of the configuration, by turns of one tile, of two or three, of more, and with long lists
-    of tiles, as far as there are some among what a session of that seed draws. Fewer begin with the same cases."""
+    """`count` different cases of the configuration, by turns of one tile, of two or three, of more, with long lists of
+    tiles, and with groups of query heads that are split, as far as there are some among what a session of that seed
+    draws. Fewer begin with the same cases."""
     target = _Narrowed(of)
     wanted = {build.key for build in builds_of(of).values()}
     found: dict[str, Case] = {}
@@ -111,7 +113,7 @@ def cases_of(of: Config, count: int, seed: int) -> list[Case]:
     drawn = strategies.cases(target, strategies.SMALL, REPEATS)
     for lane in range(_LANES):
         explore(Lane(of.name, lane, LANE_CASES, 1000 * seed + lane), drawn, keep)
-    by_size: list[list[Case]] = [[], [], [], []]
+    by_size: list[list[Case]] = [[], [], [], [], []]
     for case in found.values():
         by_size[size(of, case.problem)].append(case)
     turns = (case for turn in zip_longest(*by_size) for case in turn if case is not None)
@@ -119,13 +121,19 @@ def cases_of(of: Config, count: int, seed: int) -> list[Case]:
 
 
 def size(of: Config, problem: Problem) -> int:
-    """0: at most one tile in every sequence, 1: two or three, 2: more, 3: a block of keys with a long list of tiles."""
+    """0: at most one tile in every sequence, 1: two or three, 2: more, 3: a block of keys with a long list of tiles,
+    4: a shorter one, in units that share a KV head (NOTE [units] of split.py)."""
     found = 0
     for len_q, len_k in zip(problem.lengths_q, problem.lengths_k, strict=True):
         rows, columns = -(-len_q // of.tile_m), -(-len_k // of.tile_n)
         many = sum(rows * columns >= least for least in (2, 4))
         found = max(found, 3 if columns and problem.group * rows >= _LONG else many)
-    return found
+    return 4 if found < 3 and _parts(of, problem) > 1 else found
+
+
+def _parts(of: Config, problem: Problem) -> int:
+    blocks = (-(-problem.len_q // of.tile_m), -(-problem.len_k // of.tile_n))
+    return parts_of(problem.batch, problem.heads_q, problem.heads_kv, *blocks, of.deterministic)
 
 
 def builds_of(of: Config) -> dict[str, Build]:
