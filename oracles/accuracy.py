@@ -5,7 +5,8 @@ noise of that element and the error of the same-precision runs in its row. Call 
 rounds where its Numerics say has z about 1; a budget is how far z may go, and depends only on how much is averaged:
 
     one element   |z| <= ELEMENT
-    row           rms z <= limit(1), rising to ELEMENT for a row whose elements err alike: it proves no more than one
+    row           rms z <= limit(1), rising to ELEMENT for a row whose elements err alike in size, as where one query or
+                  one key makes it: it proves no more than one element
     tile of 64 rows, tensor   rms z <= limit(rows averaged), rows that err alike counted as one
 
 There is no tolerance in units of the data anywhere. `ratio` is the largest quotient of z and its limit: 1 is the limit.
@@ -50,6 +51,7 @@ __all__ = [
 ]
 
 PLACE = 0.6  # of an element's limit: rows beyond it are shown as wrong
+NORMAL = 2 / math.pi  # (mean |z|)^2 over mean z^2, of normal errors
 HUGE = 1e30  # z2 of NaN and of an inexact exact value
 GRAINS = ("element", "row", "tile", "tensor")
 Rows = NDArray[np.float64]
@@ -137,7 +139,7 @@ def _passed(budget: Budget, got: Answers) -> Judgement | None:
         at = loops.worst(
             x, low[part], want[part], sigma[part], _ALL if demanded is None else demanded[part],
             _NOWHERE if reaches is None else reaches[part], heads, rows, slot.dim, TILE,
-            _EVERYWHERE if exists is None else exists.reshape(-1, rows), ELEMENT, HUGE, ratios,
+            _EVERYWHERE if exists is None else exists.reshape(-1, rows), ELEMENT, NORMAL, HUGE, ratios,
         )  # fmt: skip
         if not ratios.max() <= 1:
             return None
@@ -210,20 +212,22 @@ def _rows(budget: Budget, z: Tensor, z2: Tensor) -> dict[str, _Rows]:
     for group in groups(budget.slots):
         part = slice(group[0].start, group[-1].stop)
         rows, rows2 = z[part].view(-1, group[0].dim), z2[part].view(-1, group[0].dim)
-        of_rows = [rows2.mean(1), rows.mean(1)] if group[0].dim > 1 else [z2[part], z[part]]
+        of_rows = [rows2.mean(1), rows.abs().mean(1)] if group[0].dim > 1 else [z2[part], z[part]]
         by_group.append([*of_rows, rows2.amax(1)])
     whole = [x[0] if len(x) == 1 else torch.cat(x) for x in zip(*by_group, strict=True)]
     count = len(whole)
     whole += [_over_rows(p, s, z[s.start : s.stop].view(s.shape)) for s in budget.slots if s.name != "lse"]
     moved = _moved(whole)
-    (mean, signed, most), sums = moved[:count], moved[count:]
-    over = np.sqrt(mean) / _row_limit(mean, signed)
+    (mean, size, most), sums = moved[:count], moved[count:]
+    over = np.sqrt(mean) / _row_limit(mean, np.abs(size))
     found, start = dict[str, _Rows](), 0
     for i, slot in enumerate(budget.slots):
         here = slice(start, start + (slot.stop - slot.start) // slot.dim)
         start = here.stop
         mean_, over_ = _padded(p, slot, mean[here]), _padded(p, slot, over[here])
-        total = sums[i] if slot.name != "lse" else _padded(p, slot, signed[here]).sum(2)
+        total = (
+            sums[i] if slot.name != "lse" else _padded(p, slot, size[here]).sum(2)
+        )  # LSE has one element a row, with its sign
         by_row = _padded(p, slot, most[here])
         row = int(by_row.argmax())
         largest = float(by_row.flat[row])
@@ -232,9 +236,11 @@ def _rows(budget: Budget, z: Tensor, z2: Tensor) -> dict[str, _Rows]:
     return found
 
 
-def _row_limit(mean: Rows, signed: Rows) -> Rows:
-    """Limit of the rms of z over rows, of the mean of its square and of its mean."""
-    alike = np.fmin(np.square(signed) / np.maximum(mean, 1e-30), 1.0)  # NaN: 1
+def _row_limit(mean: Rows, size: Rows) -> Rows:
+    """Limit of the rms of z over rows, of the mean of its square and of its magnitude: between those of a row of
+    independent normal errors, for which mean |z| is the root of 2/pi of the rms, and of equal ones."""
+    found = np.square(size) / np.maximum(mean, 1e-30)
+    alike = np.fmin(np.maximum((found - NORMAL) / (1.0 - NORMAL), 0.0), 1.0)  # NaN: 1
     least = float(limit(1.0))
     return least + (ELEMENT - least) * alike
 

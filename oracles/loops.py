@@ -220,11 +220,11 @@ def _limit(rows: Any) -> Any:
 
 @njit(
     "float32[::1]", "float32[::1]", "float64[::1]", "float32[::1]", "float32[::1]", "boolean[::1]", *["int64"] * 4,
-    "float64[:, ::1]", *["float64"] * 2, "float64[::1]", returns="int64",
+    "float64[:, ::1]", *["float64"] * 3, "float64[::1]", returns="int64",
 )  # fmt: skip
 def worst(
     got: Any, low: Any, want: Any, sigma: Any, demanded: Any, reaches: Any, heads: Any, rows: Any, dim: Any, tile: Any,
-    there: Any, element: Any, huge: Any, ratios: Any,
+    there: Any, element: Any, normal: Any, huge: Any, ratios: Any,
 ) -> Any:  # fmt: skip
     """`_Rows.worst` of oracles/accuracy.py of one tensor (heads of all sequences, rows, dim): fills the ratios by
     element, row, tile and tensor; the flat index of the row of the worst element.
@@ -249,16 +249,16 @@ def worst(
                 z = np.float32(np.float64(value) - want[i]) / sigma[i]
                 z2 = np.float64(z * z)
                 z2 = z2 if z2 <= huge else huge
-                sum_ += np.float64(z)
+                sum_ += abs(np.float64(z))
                 sum2 += z2
                 sums[i - start] += np.float64(z)
                 if z2 > most:
                     most, at = z2, n * rows + r
-            mean, mean_z = sum2 / dim, sum_ / dim
+            mean, size_z = sum2 / dim, sum_ / dim
             means[n, r] = mean
             total += mean
-            together = mean_z * mean_z / max(mean, _LEAST_MEAN)
-            together = together if together < 1.0 else 1.0
+            together = (size_z * size_z / max(mean, _LEAST_MEAN) - normal) / (1.0 - normal)
+            together = max(together if together < 1.0 else 1.0, 0.0)
             row = np.sqrt(mean) / (_limit(1.0) + (element - _limit(1.0)) * together)
             over = max(over, row)
         for i in range(dim):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from flash import flash
 
-from oracles.accuracy import EXACT, FUSED, Judgement, judge, same_precision
+from oracles.accuracy import EXACT, FUSED, Budget, Judgement, judge, same_precision
 from oracles.answers import Answers
 from oracles.masks import Causal, Mask, Not, PerHead, Prefix, Tokens, Window
 from oracles.numerics import Numerics
@@ -307,6 +307,23 @@ def test_tensors_not_offered_are_not_judged_and_wrong_shapes_are_named() -> None
     assert set(judged(problem, t, Answers(got.o)).worst) == {"o"}
     with pytest.raises(ValueError, match="o: needs shape"):
         judged(problem, t, Answers(got.o[:1]))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_row_that_errs_alike_in_size_proves_no_more_than_one_element(dtype: Dtype) -> None:
+    """As dK's do where there is one query: the error of one dS times Q, whatever the signs."""
+    problem, t = make(dtype, lengths_q=(65,), lengths_k=(97,), dim=64, dim_v=64)
+    right, same = reference(problem, **t), same_precision(problem, **t)
+    got, budget = rounded(problem, right), Budget.of(problem, right, same)
+    assert got.dk is not None and right.dk is not None
+    sigma = next(budget.sigma[s.start : s.stop].view(s.shape) for s in budget.slots if s.name == "dk")[0, 1, 40]
+    signs = torch.where(torch.arange(64) % 3 == 0, 1.0, -1.0)
+    normal = torch.randn(64, generator=torch.Generator().manual_seed(1))
+    for errors, wrong in ((8 * signs, False), (8 * normal / normal.square().mean().sqrt(), True)):
+        dk = got.dk.float()
+        dk[0, 1, 40] = (right.dk[0, 1, 40] + errors * sigma).float()
+        ratios = judge(problem, replace(got, dk=dk), right, same).worst["dk"].ratios
+        assert ratios["row"] > 1 if wrong else 0.75 < ratios["row"] < 0.85, ratios
 
 
 # ------------------------------------------------------------------------------------------------------- the noise
