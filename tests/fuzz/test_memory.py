@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import torch
 
 from fuzz import memory
 from fuzz.memory import GUARD_BYTES, Guarded
+from fuzz.runner.gpu import environment
 
 MAKERS = {
     "empty": lambda: torch.empty(3, 5),
@@ -125,14 +127,16 @@ POISONED = """
 import torch
 from fuzz.memory import poison_malloc
 assert poison_malloc()
-found = [torch.empty(n) for n in (100, 5000, 100_000) for _ in range(3)]
+found = [torch.empty(n) for n in (10, 100, 250, 5000, 100_000) for _ in range(3)]
 raise SystemExit(0 if all(x.isnan().all() for x in found) else 1)
 """
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc only")
 def test_glibc_fills_what_it_gives_with_nan():
-    assert subprocess.run([sys.executable, "-c", POISONED], timeout=120, check=False).returncode == 0
+    """In a process that has what a child of the harness has: small blocks too."""
+    env = os.environ | environment("host")
+    assert subprocess.run([sys.executable, "-c", POISONED], env=env, timeout=120, check=False).returncode == 0
 
 
 def test_poisoning_says_where_it_cannot(monkeypatch):

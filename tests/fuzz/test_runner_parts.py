@@ -93,7 +93,10 @@ def test_limits_refuse_what_makes_no_sense():
 
 def test_a_device_is_bound_by_what_the_child_may_see(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpu.environment("host") == {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
+    host = gpu.environment("host")
+    assert (host.pop("CUDA_VISIBLE_DEVICES"), host.pop("TRITON_INTERPRET")) == ("", "1")
+    assert host == {"GLIBC_TUNABLES": "glibc.malloc.check=1:glibc.malloc.tcache_count=0"}
     assert gpu.environment("cuda:2")["CUDA_VISIBLE_DEVICES"] == "2"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-abc")
     assert gpu.environment("cuda:1")["CUDA_VISIBLE_DEVICES"] == "GPU-abc"
