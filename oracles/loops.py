@@ -239,7 +239,7 @@ def worst(
         sums[:] = 0.0
         for r in range(rows):
             start = (n * rows + r) * dim
-            sum_, sum2 = 0.0, 0.0
+            sizes, sum2 = 0.0, 0.0
             for i in range(start, start + dim):
                 value = got[i]
                 if value == low[i] or (demanding and demanded[i] == _ZERO):
@@ -249,12 +249,12 @@ def worst(
                 z = np.float32(np.float64(value) - want[i]) / sigma[i]
                 z2 = np.float64(z * z)
                 z2 = z2 if z2 <= huge else huge
-                sum_ += abs(np.float64(z))
+                sizes += abs(np.float64(z))
                 sum2 += z2
                 sums[i - start] += np.float64(z)
                 if z2 > most:
                     most, at = z2, n * rows + r
-            mean, size_z = sum2 / dim, sum_ / dim
+            mean, size_z = sum2 / dim, sizes / dim
             means[n, r] = mean
             total += mean
             together = (size_z * size_z / max(mean, _LEAST_MEAN) - normal) / (1.0 - normal)
