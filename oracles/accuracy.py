@@ -225,9 +225,8 @@ def _rows(budget: Budget, z: Tensor, z2: Tensor) -> dict[str, _Rows]:
         here = slice(start, start + (slot.stop - slot.start) // slot.dim)
         start = here.stop
         mean_, over_ = _padded(p, slot, mean[here]), _padded(p, slot, over[here])
-        total = (
-            sums[i] if slot.name != "lse" else _padded(p, slot, size[here]).sum(2)
-        )  # LSE has one element a row, with its sign
+        # LSE has one element a row, whose sign was kept
+        total = sums[i] if slot.name != "lse" else _padded(p, slot, size[here]).sum(2)
         by_row = _padded(p, slot, most[here])
         row = int(by_row.argmax())
         largest = float(by_row.flat[row])

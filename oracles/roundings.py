@@ -66,10 +66,7 @@ class Units:
 def share(value2: Tensor, squares: Tensor) -> Tensor:
     """1 where the terms of a sum are equal, 0 where they are not nearly so; value2 is the sum squared, `squares` the
     sum of the terms' squares times their number: by Cauchy-Schwarz value2 <= squares, equal for equal terms."""
-    found = (value2 / squares.clamp_min(1e-30)).clamp_max(1.0)
-    for _ in range(ALIKE):  # pow would take ten times as long
-        found = found * found
-    return found
+    return _steep((value2 / squares.clamp_min(1e-30)).clamp_max(1.0))
 
 
 def equal_terms(value2: Tensor, squares: Tensor, fourths: Tensor) -> Tensor:
@@ -78,10 +75,14 @@ def equal_terms(value2: Tensor, squares: Tensor, fourths: Tensor) -> Tensor:
     value2 / squares and squares^2 / fourths are both n; terms of both signs lower the first, others the second."""
     count = value2 / squares.clamp_min(1e-30)
     sized = squares * squares / fourths.clamp_min(1e-37)
-    found = torch.minimum(count, sized) / torch.maximum(count, sized).clamp_min(1e-30)
+    return count * _steep(torch.minimum(count, sized) / torch.maximum(count, sized).clamp_min(1e-30))
+
+
+def _steep(share: Tensor) -> Tensor:
+    """A share to the power of 2 ** ALIKE; pow would take ten times as long."""
     for _ in range(ALIKE):
-        found = found * found
-    return count * found
+        share = share * share
+    return share
 
 
 def _unit(x: Tensor) -> Tensor | float:

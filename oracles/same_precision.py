@@ -14,6 +14,7 @@ computes in fp32 and rounds explicitly.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -341,22 +342,24 @@ class _Backward:
         found = {"dq": dq + delta2 * pulled2, "dk": dk, "dv": dv}
         if to.to_bias is not None:
             assert p.bias is not None
+            merged = self._merging_rows(twins)
             if p.bias.cols:
-                found["dbias"] = _sum_bias(p, self._bias_of_twins(to.to_bias + f.of.p2 * delta2))
+                found["dbias"] = _sum_bias(p, merged(to.to_bias + f.of.p2 * delta2))
             else:
-                of_delta = self._bias_of_twins(delta2 * f.p.sum(-1, keepdim=True) ** 2)
-                found["dbias"] = _sum_bias(p, self._bias_of_twins(to.to_bias)) + _sum_bias(p, of_delta)
+                of_delta = merged(delta2 * f.p.sum(-1, keepdim=True) ** 2)
+                found["dbias"] = _sum_bias(p, merged(to.to_bias)) + _sum_bias(p, of_delta)
         return found
 
-    def _bias_of_twins(self, variance: Tensor) -> Tensor:
-        """Variances of dS on the way to a dBias in which rows, and with `heads` unset also heads, are summed."""
-        f, bias = self.f, self.f.problem.bias
+    def _merging_rows(self, twins: Twins | None) -> Callable[[Tensor], Tensor]:
+        """What is done to variances of dS before a dBias sums their rows, and with `heads` unset also heads: merges
+        twins. twins: those of a KV head's whole group."""
+        bias = self.f.problem.bias
         assert bias is not None
-        if not f.fine or bias.rows:
-            return variance
-        q, do = (f.q, self.do) if bias.heads else (f.fold(f.q), f.fold(self.do))
-        twins = Twins.of(q, do)
-        return variance if twins is None else twins.merged(variance)
+        if not self.f.fine or bias.rows:
+            twins = None
+        elif bias.heads and self.f.problem.group > 1:
+            twins = Twins.of(self.f.q, self.do)
+        return (lambda variance: variance) if twins is None else twins.merged
 
 
 def _norm2(x: Tensor) -> Tensor:
