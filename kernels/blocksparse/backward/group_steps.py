@@ -6,7 +6,7 @@ While a step goes through its exponentials, the products dV and dK of the step b
     S of this step, dQ, dV, dK of the last one      issued together, once all of the last one's P and dS are there
     start loading the next step; look up its mask
     ordered adds: wait for the turn of the last step's block, while S and dQ run
-    when S and dQ are done: add dQ in memory; issue dP
+    when S and dQ are done: issue dP; add dQ in memory, while dP runs
     P                                               in registers, masked
     when dV and dK of the warpgroup are done: P to shared memory, of which they read the last one's
     when dP is done: dS to shared memory
@@ -22,6 +22,7 @@ import cutlass
 from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import masking, scores
+from kernels.blocksparse.backward.lookout import announce_block, await_lookout, sync_multiplying
 from kernels.blocksparse.backward.mma import accumulator
 from kernels.blocksparse.backward.products import share
 from kernels.blocksparse.backward.steps import (
@@ -69,15 +70,17 @@ def steps_of_groups(w) -> None:
         following = block_at(storage.sRing, cutlass.min((iteration + 1) // steps, w.total - 1))
         load_following(w, following, iteration, (iteration + 1) % stages)
         rWords = words_of(w, block, step)
+        lse2, delta = (scores.of_rows(sX, w.words.row, stage) for sX in (storage.sLSE, storage.sDelta))
         await_turn(w, iteration - 1)
+        announce(w, step)
         finish(2)
+        rdS = accumulator(w.to_dp)
+        issue(w.to_dp, rdS, stage, add=False)
         if iteration > 0:
             add_fragment(w, rdQ, target)
 
-        rdS = accumulator(w.to_dp)
-        issue(w.to_dp, rdS, stage, add=False)
         rSlope: Any = cute.make_rmem_tensor_like(rP) if cutlass.const_expr(w.variant.softcap) else None
-        probabilities(w, rP, rSlope, stage)
+        probabilities(w, rP, rSlope, lse2)
         if is_masked(w, block):
             masking.apply_words(rows_columns(rP), rWords)
         finish(1)
@@ -86,7 +89,7 @@ def steps_of_groups(w) -> None:
         if cutlass.const_expr(w.variant.softcap):
             rP.store(rP.load() * rSlope.load())
         finish()
-        scores.add_start(w.kernel.start_of, rdS, w.words.row, storage.sDelta, stage)
+        scores.add_start(w.kernel.start_of, rdS, delta)
         rdS.store(rdS.load() * rP.load())
         share(w.to_dp.mma, rdS, storage.sdS[None, None, stage_ds], thread, wide)
         target = target_of(w, block, step)
@@ -118,12 +121,23 @@ def release_last(w, iteration: Int32) -> None:
 @cute.jit
 def await_turn(w, iteration: Int32) -> None:
     """Ordered adds, before those of `iteration`, if that is a block's first step: until it is the block's turn. One
-    thread of each warpgroup looks, so that the two need not wait for one another."""
+    thread of each warpgroup looks, or one of the lookout for both, so that the two need not wait for one another."""
     if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
         if iteration >= 0 and iteration % w.tiling.steps == 0:
-            if w.thread % WARPGROUP == 32:
-                wait(w, block_at(w.storage.sRing, iteration // w.tiling.steps))
-            sync_group(w)
+            if cutlass.const_expr(w.tiling.lookout):
+                await_lookout(w.thread)
+            else:
+                if w.thread % WARPGROUP == 32:
+                    wait(w, block_at(w.storage.sRing, iteration // w.tiling.steps))
+                sync_group(w)
+
+
+@cute.jit
+def announce(w, step: Int32) -> None:
+    """Ordered adds, in a block's first step: the lookout may look for its turn, which is awaited in the next step."""
+    if cutlass.const_expr(w.variant.deterministic and w.tiling.lookout):  # noqa: SIM102
+        if step == 0:
+            announce_block(w.thread)
 
 
 @cute.jit
@@ -132,4 +146,4 @@ def meet() -> None:
     products may read it all."""
     cute.arch.cp_async_wait_group(0)
     publish()
-    cute.arch.sync_threads()
+    sync_multiplying()

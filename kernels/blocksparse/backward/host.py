@@ -161,7 +161,7 @@ class Backward(BackwardKernel):
             factors,
         ).launch(
             grid=[batch * heads_kv * parts * n_blocks, 1, 1],
-            block=[THREADS, 1, 1],
+            block=[self.tiling.threads, 1, 1],
             stream=stream,
             min_blocks_per_mp=1,
         )

@@ -21,12 +21,13 @@ from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward import dq, masking, scores
 from kernels.blocksparse.backward.group_steps import steps_of_groups
+from kernels.blocksparse.backward.lookout import WARP, look_out, sync_multiplying
 from kernels.blocksparse.backward.load import StepLoads, load_rows, load_step, store_rows
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.parts import sums_of, write_sums
 from kernels.blocksparse.backward.products import share, thread_products
 from kernels.blocksparse.backward.steps import Work, steps_of_warps
-from kernels.blocksparse.backward.tiling import RING, THREADS, choose_tiling
+from kernels.blocksparse.backward.tiling import LOOKING, MULTIPLYING, RING, THREADS, choose_tiling
 from kernels.blocksparse.backward.walk import Counts, Lists, Order, block_at, entries, fill_ring, semaphore, take_place
 from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.lists import Operand, read, sequence
@@ -184,27 +185,17 @@ class BackwardKernel:
         targets = (sQ, sdO, sLSE, sDelta)
         batch, unit, n_block = place
 
-        to_s, to_dp, to_dv, to_dk, to_dq = thread_products(tiling, self.dtype, storage, thread)
-        words = masking.Words(to_s)
-        rdK, rdV = accumulator(to_dk), accumulator(to_dv)
-        rdK.fill(Float32(0.0))
-        rdV.fill(Float32(0.0))
-
         band_offset = Int32(0)
         if cutlass.const_expr(variant.mask == "band"):
             band_offset = read(mask.band_offset, batch * mask.band_stride)
         first_head = unit * counts.share
         total = self.entries(lists, batch, n_block, first_head, counts.share)
-        if total > 0:  # before the first blocks are looked up, which takes as long
+        if total > 0 and thread < THREADS:  # before the first blocks are looked up, which takes as long
             load_rows(loads.copy, k, sK, keys_left)
             load_rows(loads.copy, v, sV, keys_left)
         if thread < RING:
             fill_ring(variant, lists, batch, n_block, first_head, total, sRing, thread)
         cute.arch.sync_threads()
-        if total > 0:
-            load_step(loads, batch, seq_q, block_at(sRing, Int32(0)), Int32(0), targets, Int32(0), Boolean(True))
-        cute.arch.cp_async_commit_group()
-
         w = Work(
             kernel=self,
             variant=variant,
@@ -213,14 +204,6 @@ class BackwardKernel:
             thread=thread,
             targets=targets,
             storage=storage,
-            words=words,
-            to_s=to_s,
-            to_dp=to_dp,
-            to_dv=to_dv,
-            to_dk=to_dk,
-            to_dq=to_dq,
-            rdK=rdK,
-            rdV=rdV,
             mdQ=mdQ,
             place=place,
             first_head=first_head,
@@ -234,20 +217,44 @@ class BackwardKernel:
             counts=counts,
             factors=factors,
         )
+        if cutlass.const_expr(tiling.lookout):
+            if thread < THREADS:
+                cute.arch.setmaxregister_increase(MULTIPLYING)
+                self.multiply_row(w, dk, dv, mSums, sums)
+            else:
+                cute.arch.setmaxregister_decrease(LOOKING)
+                if thread < THREADS + WARP:
+                    look_out(w)
+        else:
+            self.multiply_row(w, dk, dv, mSums, sums)
+
+    @cute.jit
+    def multiply_row(self, w, dk, dv, mSums, sums) -> None:
+        """All of a row's blocks, by the threads that multiply; then dK and dV. The ring is filled."""
+        tiling, storage, thread, copy = self.tiling, w.storage, w.thread, w.loads.copy
+        if w.total > 0:
+            first = block_at(storage.sRing, Int32(0))
+            load_step(w.loads, w.place[0], w.seq_q, first, Int32(0), w.targets, Int32(0), Boolean(True))
+        cute.arch.cp_async_commit_group()
+        w.to_s, w.to_dp, w.to_dv, w.to_dk, w.to_dq = thread_products(tiling, self.dtype, storage, thread)
+        w.words = masking.Words(w.to_s)
+        w.rdK, w.rdV = accumulator(w.to_dk), accumulator(w.to_dv)
+        w.rdK.fill(Float32(0.0))
+        w.rdV.fill(Float32(0.0))
         if cutlass.const_expr(tiling.wgmma):
             steps_of_groups(w)
         else:
             steps_of_warps(w)
-        rdK.store(rdK.load() * self.dk_factor(factors.scale))
-        if counts.parts > 1:
-            write_sums(rdK, sums_of(mSums, sums, 0, tiling), thread)
-            write_sums(rdV, sums_of(mSums, sums, 1, tiling), thread)
+        w.rdK.store(w.rdK.load() * self.dk_factor(w.factors.scale))
+        if w.counts.parts > 1:
+            write_sums(w.rdK, sums_of(mSums, sums, 0, tiling), thread)
+            write_sums(w.rdV, sums_of(mSums, sums, 1, tiling), thread)
         else:
-            share(to_dk.mma, rdK, sK, thread, tiling.wide_stores)
-            share(to_dv.mma, rdV, sV, thread, tiling.wide_stores)
-            cute.arch.sync_threads()
-            store_rows(loads.copy, sK, dk, keys_left)
-            store_rows(loads.copy, sV, dv, keys_left)
+            share(w.to_dk.mma, w.rdK, storage.sK, thread, tiling.wide_stores)
+            share(w.to_dv.mma, w.rdV, storage.sV, thread, tiling.wide_stores)
+            sync_multiplying()
+            store_rows(copy, storage.sK, dk, w.keys_left)
+            store_rows(copy, storage.sV, dv, w.keys_left)
 
 
 class Storage(NamedTuple):
@@ -268,4 +275,4 @@ class Storage(NamedTuple):
 @cute.jit
 def before_reuse(thread: Int32) -> None:
     """After the last dQ, before dK and dV take the place of K and V in shared memory."""
-    cute.arch.sync_threads()
+    sync_multiplying()

@@ -64,17 +64,15 @@ def find_words(
     rows_left    queries from the block's first to the sequence's end; keys_left: keys likewise
     """
     rWords = cute.make_rmem_tensor((len(words.row), words.per_row), Uint32)
-    rWords.fill(0xFFFFFFFF)
     for i in cutlass.range_constexpr(len(words.row)):
         for w in cutlass.range_constexpr(words.per_row):
-            key = words.first + 32 * w
-            word = tail(keys_left - key)
-            if cutlass.const_expr(variant.mask != "none"):  # noqa: SIM102 (one is for the compiler)
-                if block.partial != 0:
-                    word = word & partial_word(
-                        variant, mask, batch, band_offset, block, n_block, step_row + words.row[i], rows_left, key
-                    )
-            rWords[i, w] = word >> Uint32(words.lane)
+            rWords[i, w] = tail(keys_left - (words.first + 32 * w))
+    if cutlass.const_expr(variant.mask != "none"):  # noqa: SIM102 (one is for the compiler)
+        if block.partial != 0:
+            keep_partial(variant, words, rWords, mask, batch, band_offset, block, n_block, step_row, rows_left)
+    for i in cutlass.range_constexpr(len(words.row)):
+        for w in cutlass.range_constexpr(words.per_row):
+            rWords[i, w] = rWords[i, w] >> Uint32(words.lane)
     return rWords
 
 
@@ -88,46 +86,72 @@ def apply_words(rP: Any, rWords: Any) -> None:
 
 
 @cute.jit
-def partial_word(
+def keep_partial(
     variant: cutlass.Constexpr,
+    words: Words,
+    rWords: Any,
     mask: Mask,
     batch: Int32,
     band_offset: Int32,
     block: Block,
     n_block: Int32,
-    row: Int32,
+    step_row: Int32,
     rows_left: Int32,
-    key: Int32,
-) -> Uint32:
-    """Bits of the keys from number `key` of the block on, for its query number `row`."""
-    word = Uint32(0xFFFFFFFF)
+) -> None:
+    """Clears the bits of what a partial block's mask forbids. Rows past the sequence's end have the last one's mask."""
     if cutlass.const_expr(variant.mask == "bits"):
-        word = bits_word(variant, mask, Int64(block.slot), row, key)
+        keep_bits(variant, words, rWords, mask, Int64(block.slot), step_row)
     else:
-        query = block.m_block * variant.tile_m + cutlass.min(row, rows_left - 1)
-        first = n_block * variant.tile_n + key
+        query = [
+            block.m_block * variant.tile_m + cutlass.min(step_row + words.row[i], rows_left - 1)
+            for i in range(len(words.row))
+        ]
+        first = n_block * variant.tile_n + words.first
         if cutlass.const_expr(variant.mask == "intervals"):
-            word = intervals_word(mask, batch, block.head, query, first)
+            keep_intervals(rWords, mask, batch, block.head, query, first)
         else:
-            diagonal = query + band_offset - first
-            word = low_bits(diagonal + mask.band_right + 1) & ~low_bits(diagonal - mask.band_left)
-    return word
+            keep_band(rWords, mask, query, first - band_offset)
 
 
 @cute.jit
-def bits_word(variant: cutlass.Constexpr, mask: Mask, slot: Int64, row: Int32, key: Int32) -> Uint32:
-    """From packed words; `key` may be the middle of a word, whose other half is then not used."""
-    place = (slot * variant.tile_m + row) * (variant.tile_n // 32) + key // 32
-    return read(mask.words, place).to(Uint32) >> Uint32(key % 32)
+def keep_bits(variant: cutlass.Constexpr, words: Words, rWords: Any, mask: Mask, slot: Int64, step_row: Int32) -> None:
+    """From packed words; a thread's first key may be the middle of a word, whose other half is then not used."""
+    for i in cutlass.range_constexpr(len(words.row)):
+        for w in cutlass.range_constexpr(words.per_row):
+            key = words.first + 32 * w
+            place = (slot * variant.tile_m + step_row + words.row[i]) * (variant.tile_n // 32) + key // 32
+            rWords[i, w] = rWords[i, w] & (read(mask.words, place).to(Uint32) >> Uint32(key % 32))
 
 
 @cute.jit
-def intervals_word(mask: Mask, batch: Int32, head: Int32, query: Int32, first: Int32) -> Uint32:
-    """From the bounds of a query, for 32 keys of its sequence from `first` on."""
-    row = mask.bounds + (batch * mask.bounds_stride_batch + head * mask.bounds_stride_head + query)
-    word = low_bits(read(row, Int64(0)) - first)
+def keep_intervals(rWords: Any, mask: Mask, batch: Int32, head: Int32, query: list[Int32], first: Int32) -> None:
+    """From the bounds of each row's query, for the keys of its sequence from `first` on. All rows' bounds are on their
+    way together: one after the other, they were most of what a partial block cost."""
+    start = mask.bounds + (batch * mask.bounds_stride_batch + head * mask.bounds_stride_head)
+    row = [Int64(number) for number in query]
+    rKept = cute.make_rmem_tensor_like(rWords)
+    end = [read(start, at) for at in row]
+    for i in cutlass.range_constexpr(len(row)):
+        for w in cutlass.range_constexpr(cute.size(rWords, mode=[1])):
+            rKept[i, w] = low_bits(end[i] - (first + 32 * w))
     for pair in cutlass.range((mask.n_func - 1) // 2, unroll=1):
         at = (2 * pair + 1) * mask.bounds_stride_func
-        start, end = read(row, at), read(row, at + mask.bounds_stride_func)
-        word = word | (low_bits(end - first) & ~low_bits(start - first))
-    return word
+        begin = [read(start, at + number) for number in row]
+        end = [read(start, at + mask.bounds_stride_func + number) for number in row]
+        for i in cutlass.range_constexpr(len(row)):
+            for w in cutlass.range_constexpr(cute.size(rWords, mode=[1])):
+                key = first + 32 * w
+                rKept[i, w] = rKept[i, w] | (low_bits(end[i] - key) & ~low_bits(begin[i] - key))
+    for i in cutlass.range_constexpr(len(row)):
+        for w in cutlass.range_constexpr(cute.size(rWords, mode=[1])):
+            rWords[i, w] = rWords[i, w] & rKept[i, w]
+
+
+@cute.jit
+def keep_band(rWords: Any, mask: Mask, query: list[Int32], first: Int32) -> None:
+    """From the band, for the keys from `first` on, less the sequence's offset."""
+    for i in cutlass.range_constexpr(len(query)):
+        for w in cutlass.range_constexpr(cute.size(rWords, mode=[1])):
+            diagonal = query[i] - (first + 32 * w)
+            kept = low_bits(diagonal + mask.band_right + 1) & ~low_bits(diagonal - mask.band_left)
+            rWords[i, w] = rWords[i, w] & kept

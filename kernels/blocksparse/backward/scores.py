@@ -26,39 +26,41 @@ def probabilities(
     slope_of: cutlass.Constexpr,
     rS: cute.Tensor,
     rSlope: Any,
-    rows: Any,
-    sLSE: Any,
-    stage: Int32,
+    lse2: Any,
     factors: Factors,
 ) -> None:
-    """S becomes P, not masked yet. slope_of: `slope_of` or its replacement; rows: this thread's; rSlope: under a soft
-    cap, takes the slope."""
+    """S becomes P, not masked yet. slope_of: `slope_of` or its replacement; lse2: of this thread's rows; rSlope: under
+    a soft cap, takes the slope."""
     rS_mn: Any = rows_columns(rS)
     if cutlass.const_expr(softcap):
         rS.store(tanh(rS.load() * factors.to_tanh))
         rSlope.store(slope_of(rS.load()))
-    for i in cutlass.range_constexpr(len(rows)):
-        lse2 = sLSE[rows[i], stage]
-        rS_mn[i, None] = exp2(rS_mn[i, None].load() * factors.to_log2 - lse2)
+    for i in cutlass.range_constexpr(cute.size(rS_mn, mode=[0])):
+        rS_mn[i, None] = exp2(rS_mn[i, None].load() * factors.to_log2 - lse2[i])
+
+
+def of_rows(sX: Any, rows: Any, stage: Int32) -> Any:
+    """LSE or delta of these rows, read now."""
+    return [sX[row, stage] for row in rows]
 
 
 @cute.jit
-def start_from_delta(start_of: cutlass.Constexpr, rdS: cute.Tensor, rows: Any, sDelta: Any, stage: Int32) -> None:
+def start_from_delta(start_of: cutlass.Constexpr, rdS: cute.Tensor, delta: Any) -> None:
     """dS starts as -delta, so that the next product makes it dO V^T - delta. start_of: `start_of` or its
-    replacement."""
-    rdS_mn = rows_columns(rdS)
-    for i in cutlass.range_constexpr(len(rows)):
-        start = start_of(sDelta[rows[i], stage])
+    replacement; delta: of this thread's rows."""
+    rdS_mn: Any = rows_columns(rdS)
+    for i in cutlass.range_constexpr(cute.size(rdS_mn, mode=[0])):
+        start = start_of(delta[i])
         for c in cutlass.range_constexpr(cute.size(rdS_mn, mode=[1])):
             rdS_mn[i, c] = start
 
 
 @cute.jit
-def add_start(start_of: cutlass.Constexpr, rdS: cute.Tensor, rows: Any, sDelta: Any, stage: Int32) -> None:
+def add_start(start_of: cutlass.Constexpr, rdS: cute.Tensor, delta: Any) -> None:
     """The same after the product, where its registers cannot be set before it."""
     rdS_mn: Any = rows_columns(rdS)
-    for i in cutlass.range_constexpr(len(rows)):
-        rdS_mn[i, None] = rdS_mn[i, None].load() + start_of(sDelta[rows[i], stage])
+    for i in cutlass.range_constexpr(cute.size(rdS_mn, mode=[0])):
+        rdS_mn[i, None] = rdS_mn[i, None].load() + start_of(delta[i])
 
 
 def slope_of(capped: Any) -> Any:

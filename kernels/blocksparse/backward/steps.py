@@ -2,10 +2,12 @@
 
 NOTE [groups] A tile of keys is shared by groups of neighbouring warps: what a group needs of P and dS for its part of
 dV and dK, it has computed itself. So within a step it waits for itself only, and groups drift apart, one computing
-exponentials while another multiplies. Only dQ needs all of dS; it is computed one step late, after the next barrier.
+exponentials while another multiplies. Only dQ needs all of dS; it is computed one step late, after the next barrier, or
+where shared memory holds dS of a whole block and of one more step, for all steps of a block at once: K, which they
+share, is then read once, and what products read from shared memory is what bounds these kernels.
 
-NOTE [who waits] A block's turn is awaited by one thread of warp 1 while all compute, before its first step's barrier,
-which lets all threads add. Its last step's adds are issued early in the next block's first step: there all warps but
+NOTE [who waits] A block's turn is awaited by one thread of warp 1 while all compute, before the barrier that lets all
+threads add: of its first step, or where all steps are added at once, of its last one. Its last step's adds are issued early in the next block's first step: there all warps but
 warp 0 arrive at a barrier of their own and go on, and warp 0, which waits for them, releases the block. So a release
 waits for no turn: where it did, a CTA that waited kept others waiting for what it had long added.
 """
@@ -18,7 +20,7 @@ from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import dq, masking, scores
 from kernels.blocksparse.backward.load import load_step
-from kernels.blocksparse.backward.mma import accumulator, multiply
+from kernels.blocksparse.backward.mma import accumulator, multiply, multiply_each
 from kernels.blocksparse.backward.products import share
 from kernels.blocksparse.backward.tiling import HALF, THREADS
 from kernels.blocksparse.backward.walk import Block, block_at, fill_ring
@@ -36,7 +38,7 @@ def steps_of_warps(w) -> None:
     """All steps of the row: rdK and rdV, whose products are added to them, and dQ in memory. The first step's loads
     have been started."""
     tiling, storage, thread = w.tiling, w.storage, w.thread
-    steps, stages, stages_ds = tiling.steps, tiling.stages, tiling.stages_ds
+    steps, stages, stages_ds, at_once = tiling.steps, tiling.stages, tiling.stages_ds, tiling.steps_dq
     iterations = w.total * steps
     target = Int64(0)
     for iteration in cutlass.range(iterations, unroll=1):
@@ -44,14 +46,14 @@ def steps_of_warps(w) -> None:
         cute.arch.cp_async_wait_group(0)
         # this step's tiles and the last one's dS are here, and all threads are done with the last one's tiles
         cute.arch.sync_threads()
-        if iteration > 0:
-            add_dq(w, (iteration - 1) % stages_ds, target)
-            have_added(w, entry, step)
-            if cutlass.const_expr(stages_ds == 1):
-                cute.arch.sync_threads()
         refill(w, entry, step)
         block = block_at(storage.sRing, entry)
         following = block_at(storage.sRing, cutlass.min((iteration + 1) // steps, w.total - 1))
+        if iteration > 0 and iteration % at_once == 0:
+            add_dq(w, iteration - at_once, target)
+            have_added(w, entry, step)
+            if cutlass.const_expr(stages_ds == 1):
+                cute.arch.sync_threads()
         rWords = words_of(w, block, step)
 
         # P and dP - delta; no branch up to the mask, so that the compiler mixes what does not depend on one another
@@ -61,9 +63,9 @@ def steps_of_warps(w) -> None:
         if cutlass.const_expr(stages == 2):
             load_following(w, following, iteration, 1 - stage)
         rSlope: Any = cute.make_rmem_tensor_like(rP) if cutlass.const_expr(w.variant.softcap) else None
-        probabilities(w, rP, rSlope, stage)
+        probabilities(w, rP, rSlope, scores.of_rows(storage.sLSE, w.words.row, stage))
         rdS = accumulator(w.to_dp)
-        scores.start_from_delta(w.kernel.start_of, rdS, w.words.row, storage.sDelta, stage)
+        scores.start_from_delta(w.kernel.start_of, rdS, scores.of_rows(storage.sDelta, w.words.row, stage))
         multiply(w.to_dp, rdS, stage)
         if is_masked(w, block):
             masking.apply_words(rows_columns(rP), rWords)
@@ -76,11 +78,11 @@ def steps_of_warps(w) -> None:
         sync_group(w)
 
         multiply(w.to_dv, w.rdV, 0, stage)
-        if step == 0:
+        if step == at_once - 1:
             take_turn(w, block)
         multiply(w.to_dk, w.rdK, stage_ds, stage)
         pass_on(w, entry, step)
-        target = target_of(w, block, step)
+        target = target_of(w, block, step // at_once * at_once)
 
         if cutlass.const_expr(stages == 1):
             cute.arch.sync_threads()
@@ -89,7 +91,7 @@ def steps_of_warps(w) -> None:
     cute.arch.cp_async_wait_group(0)
     cute.arch.sync_threads()
     if iterations > 0:
-        add_dq(w, (iterations - 1) % stages_ds, target)
+        add_dq(w, iterations - at_once, target)
         end(w)
 
 
@@ -135,11 +137,9 @@ def is_masked(w, block: Block) -> cutlass.Boolean:
 
 
 @cute.jit
-def probabilities(w, rP: cute.Tensor, rSlope: Any, stage: Int32) -> None:
+def probabilities(w, rP: cute.Tensor, rSlope: Any, lse2: Any) -> None:
     """S becomes P, not masked yet: see scores.probabilities."""
-    scores.probabilities(
-        w.variant.softcap, w.kernel.slope_of, rP, rSlope, w.words.row, w.storage.sLSE, stage, w.factors
-    )
+    scores.probabilities(w.variant.softcap, w.kernel.slope_of, rP, rSlope, lse2, w.factors)
 
 
 @cute.jit
@@ -164,12 +164,16 @@ def sync_group(w) -> None:
 
 
 @cute.jit
-def add_dq(w, stage_ds: Int32, target: Int64) -> None:
-    """Computes a step's dQ and adds it in memory."""
-    rdQ = accumulator(w.to_dq)
-    rdQ.fill(Float32(0.0))
-    multiply(w.to_dq, rdQ, stage_ds)
-    add_fragment(w, rdQ, target)
+def add_dq(w, first: Int32, target: Int64) -> None:
+    """Computes dQ of iterations from `first` on, one or all of a block's, and adds it in memory."""
+    tiling, rdQ, stages = w.tiling, [], []
+    for i in cutlass.range_constexpr(tiling.steps_dq):
+        rdQ.append(accumulator(w.to_dq))
+        rdQ[i].fill(Float32(0.0))
+        stages.append((first + i) % tiling.stages_ds)
+    multiply_each(w.to_dq, rdQ, stages)
+    for i in cutlass.range_constexpr(tiling.steps_dq):
+        add_fragment(w, rdQ[i], target + i * tiling.step_m * tiling.dim)
 
 
 @cute.jit

@@ -24,6 +24,9 @@ WARPS = THREADS // 32
 # Entries of the block lists in shared memory: a ring, half of which is filled while the other half is worked on.
 RING = 64
 HALF = RING // 2
+# Ordered adds by warpgroups: the largest head dim whose kernel can spare registers for a lookout, what the threads that
+# multiply have then, and what the others have. A third warpgroup is launched with 168 each
+LOOKOUT_DIM, MULTIPLYING, LOOKING = 64, 224, 56
 
 # Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
 SHARED_MEMORY = {
@@ -43,13 +46,15 @@ class Tiling:
 
     step_m    queries per iteration, a divisor of tile_m
     stages    buffers for Q and dO: 2 loads the next step while this one is computed
-    stages_ds buffers for dS: 2 saves a barrier per step
+    stages_ds buffers for dS: 2 saves a barrier per step; by mma.sync, one more than a block has steps lets dQ of the
+              whole block be computed at once, so that K is read once for it
     warps_s   (m, n) warps over S and dP (step_m x tile_n)
     warps_dkv (n, dim) warps over dK and dV (tile_n x dim)
     warps_dq  (m, dim) warps over dQ (step_m x dim)
     vector    floats of one thread that are adjacent in the dQ accumulator: 4 where the arch adds four at once
     wide_stores  results go to shared memory by stmatrix, where the arch has it
     wgmma        two warpgroups multiply (warpgroups.py); else warps, by mma.sync
+    lookout      a warpgroup of its own looks for the turns of ordered adds (lookout.py)
     """
 
     tile_m: int
@@ -64,11 +69,22 @@ class Tiling:
     vector: int
     wide_stores: bool
     wgmma: bool = False
+    lookout: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Of a CTA: those that multiply, and the lookout's."""
+        return THREADS + 128 * self.lookout
 
     @property
     def steps(self) -> int:
         """Iterations per block."""
         return self.tile_m // self.step_m
+
+    @property
+    def steps_dq(self) -> int:
+        """Steps whose dQ is computed at once: 1, or all of a block."""
+        return self.steps if self.stages_ds > self.steps > 1 and not self.wgmma else 1
 
     @property
     def shared_bytes(self) -> int:
@@ -129,6 +145,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
                 vector=4 if number >= 90 else 1,
                 wide_stores=bool(wanted.get("wide_stores", 1)) and number >= 90,
                 wgmma=wgmma,
+                lookout=wgmma and variant.deterministic and dim <= LOOKOUT_DIM,
             )
     if dim > LARGEST_DIM[tile_n]:
         raise ValueError(
@@ -149,7 +166,14 @@ def _preferences(tile_m: int, tile_n: int, dim: int) -> list[tuple[int, int, int
         return []
     smallest = 64 if dim in (96, 160) else 32  # eight warps cannot share 32 x 96, nor 32 x 160
     fits = [s for s in (128, 64, 32) if smallest <= s <= tile_m and (tile_n * dim + s * tile_n) // 128 <= 192]
-    two = [(step, 2, stages_ds) for step in fits if step >= 64 for stages_ds in (2, 1)]
+    # dQ of a whole block at once: its sums take tile_m*dim/256 registers, while there is no S nor dP
+    whole = (tile_n * dim + tile_m * dim // 2) // 128 <= 192
+    two = [
+        (step, 2, stages_ds)
+        for step in fits
+        if step >= 64
+        for stages_ds in (*([tile_m // step + 1] if whole and step < tile_m else []), 2, 1)
+    ]
     return two + [(step, 1, stages_ds) for step in fits for stages_ds in (2, 1)]
 
 

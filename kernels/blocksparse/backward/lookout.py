@@ -1,0 +1,56 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""The lookout: a ninth warp, which looks for the turns of ordered adds ahead of the warpgroups that add.
+
+NOTE [lookout] To look for a turn is to read a semaphore with acquire: some 700 clocks of an H100, for which the warp
+that looks does nothing else, and its warpgroup waits for it. At head dim 64 a block takes 3,100, so that with nobody to
+wait for at all the adds' order cost 12 %. The lookout starts to look when a block is announced, in its first step, and
+what it saw is awaited a step later: then it has mostly come. The announcement of a block follows the wait for the one
+before in both warpgroups, and the lookout waits for both, so none of these barriers is ever a round ahead. By way of
+the barrier the adds of all threads come after what the lookout acquired.
+"""
+
+import cutlass
+from cutlass import Int32, cute
+
+from kernels.blocksparse.backward.steps import wait
+from kernels.blocksparse.backward.tiling import THREADS
+from kernels.blocksparse.backward.walk import block_at
+from kernels.blocksparse.backward.warpgroups import WARPGROUP
+
+WARP = 32
+GROUPS = THREADS // WARPGROUP
+ANNOUNCED = 14  # barriers: a warp of each warpgroup and the lookout
+TURN = 12  # and the next one: of each warpgroup with the lookout
+
+
+@cute.jit
+def look_out(w) -> None:
+    """The lookout's work: all blocks of the row. It reads the ring, which is filled, and of w only what leads to a
+    block's semaphore and its lock."""
+    for entry in cutlass.range(w.total, unroll=1):
+        cute.arch.barrier(barrier_id=ANNOUNCED, number_of_threads=(GROUPS + 1) * WARP)
+        if w.thread == THREADS:
+            wait(w, block_at(w.storage.sRing, entry))
+        cute.arch.sync_warp()
+        for group in cutlass.range_constexpr(GROUPS):
+            cute.arch.barrier_arrive(barrier_id=TURN + group, number_of_threads=WARPGROUP + WARP)
+
+
+@cute.jit
+def announce_block(thread: Int32) -> None:
+    """A warpgroup has begun a block: one of its warps says so, without waiting."""
+    if thread % WARPGROUP < WARP:
+        cute.arch.barrier_arrive(barrier_id=ANNOUNCED, number_of_threads=(GROUPS + 1) * WARP)
+
+
+@cute.jit
+def await_lookout(thread: Int32) -> None:
+    """A warpgroup waits until it is the turn of the block that was announced last."""
+    cute.arch.barrier(barrier_id=TURN + thread // WARPGROUP, number_of_threads=WARPGROUP + WARP)
+
+
+@cute.jit
+def sync_multiplying() -> None:
+    """A barrier of all threads that multiply."""
+    cute.arch.barrier(barrier_id=0, number_of_threads=THREADS)
