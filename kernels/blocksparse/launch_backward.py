@@ -188,10 +188,11 @@ def heads_of(q: Tensor, k: Tensor) -> tuple[int, int]:
 def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool, parts: int = 1) -> int:
     """(sequence, unit) pairs whose CTAs are launched side by side.
 
-    As many as have their Q, dO and sums of dQ in the L2 cache, so that the long CTAs of several pairs come before the
-    short ones of any, and at least as many as have CTAs for all multiprocessors. Ordered adds: what the schedule was
-    computed for, or PAIRS, or of scattered blocks what `ordered_side_by_side` says; but where CTAs hardly wait for one
-    another (`in_step`) as first said.
+    As many as have the Q, dO and sums of dQ that they look at in the L2 cache, so that the long CTAs of several pairs
+    come before the short ones of any, and at least as many as have CTAs for all multiprocessors: a wave and a half, or
+    four where masks are intervals, documents for example, whose CTAs are of very unequal length. Ordered adds: what
+    the schedule was computed for, or PAIRS, or of scattered blocks what `ordered_side_by_side` says; but where CTAs
+    hardly wait for one another (`in_step`) as first said.
     """
     batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
     rows = rows or -(-q.shape[0] // batch)
@@ -201,10 +202,11 @@ def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool,
     if deterministic and not in_step(blocks):
         scattered = not isinstance(blocks.mask, Band | Intervals)  # then CTAs may look at any rows
         return ordered_side_by_side(units, unit_bytes(rows, heads, dim)) if scattered else PAIRS
-    if deterministic:
+    if isinstance(blocks.mask, Band):
         rows = min(rows, live_rows(blocks))
     n_blocks = 1 if blocks.backward is None else max(blocks.backward.rows, 1)
-    in_flight = -(-SLOTS * 3 // (2 * n_blocks))  # pairs whose CTAs make a wave and a half
+    slots = 4 * SLOTS if isinstance(blocks.mask, Intervals) else 3 * SLOTS // 2
+    in_flight = -(-slots // n_blocks)  # pairs whose CTAs make so many waves
     return even_share(units, max(L2_BYTES // max(unit_bytes(rows, heads, dim), 1), in_flight))
 
 

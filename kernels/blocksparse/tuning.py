@@ -57,6 +57,8 @@ _FORWARD = {
     (192, 128): (8, 64, 1, 0),
     (256, 128): (8, 32, 1, 0),
 }
+# The same for masks that are computed in the kernel: shorter steps take 0 to 9 % less time on an H100
+_COMPUTED = {(128, 128): (4, 32, 2, 0)}
 
 
 def forward_tuning(variant: Variant) -> ForwardTuning | HopperTuning:
@@ -64,7 +66,9 @@ def forward_tuning(variant: Variant) -> ForwardTuning | HopperTuning:
     if variant.products == "wgmma":
         return hopper_tuning(variant)
     names = [field.name for field in fields(ForwardTuning)]
-    values = dict(zip(names, _FORWARD[variant.dim_padded, variant.tile_m], strict=False))
+    shape = variant.dim_padded, variant.tile_m
+    row = _COMPUTED.get(shape, _FORWARD[shape]) if variant.mask in ("band", "intervals") else _FORWARD[shape]
+    values = dict(zip(names, row, strict=False))
     overrides = dict(variant.tuning)
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the forward kernel knows {names}")

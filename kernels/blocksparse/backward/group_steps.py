@@ -6,7 +6,7 @@ While a step goes through its exponentials, the products dV and dK of the step b
     S of this step, dQ, dV, dK of the last one      issued together, once all of the last one's P and dS are there
     start loading the next step; look up its mask
     ordered adds: wait for the turn of the last step's block, while S and dQ run
-    when S and dQ are done: issue dP; add dQ in memory, while dP runs
+    when S and dQ are done: issue dP; add dQ in memory, while dP runs (or before: Tiling.adds_late)
     P                                               in registers, masked
     when dV and dK of the warpgroup are done: P to shared memory, of which they read the last one's
     when dP is done: dS to shared memory
@@ -74,10 +74,12 @@ def steps_of_groups(w) -> None:
         await_turn(w, iteration - 1)
         announce(w, step)
         finish(2)
+        if cutlass.const_expr(not tiling.adds_late):
+            add_unless_first(w, rdQ, iteration, target)
         rdS = accumulator(w.to_dp)
         issue(w.to_dp, rdS, stage, add=False)
-        if iteration > 0:
-            add_fragment(w, rdQ, target)
+        if cutlass.const_expr(tiling.adds_late):
+            add_unless_first(w, rdQ, iteration, target)
 
         rSlope: Any = cute.make_rmem_tensor_like(rP) if cutlass.const_expr(w.variant.softcap) else None
         probabilities(w, rP, rSlope, lse2)
@@ -107,6 +109,13 @@ def steps_of_groups(w) -> None:
         add_fragment(w, rdQ, target)
         finish()
         end(w)
+
+
+@cute.jit
+def add_unless_first(w, rdQ: cute.Tensor, iteration: Int32, target: Int64) -> None:
+    """Adds the last step's dQ in memory, if there was a last step."""
+    if iteration > 0:
+        add_fragment(w, rdQ, target)
 
 
 @cute.jit

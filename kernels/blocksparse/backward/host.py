@@ -7,7 +7,6 @@ from cutlass import Float32, Int32, Int64, cute
 from kernels.blocksparse.backward.dq import Tiles
 from kernels.blocksparse.backward.kernel import BackwardKernel, Gradients
 from kernels.blocksparse.backward.scores import LOG2_E, Factors
-from kernels.blocksparse.backward.tiling import THREADS
 from kernels.blocksparse.backward.walk import Counts, Lists, Order
 from kernels.blocksparse.common.lists import BlockList, Operand
 from kernels.blocksparse.common.masks import Mask

@@ -21,8 +21,8 @@ from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward import dq, masking, scores
 from kernels.blocksparse.backward.group_steps import steps_of_groups
-from kernels.blocksparse.backward.lookout import WARP, look_out, sync_multiplying
 from kernels.blocksparse.backward.load import StepLoads, load_rows, load_step, store_rows
+from kernels.blocksparse.backward.lookout import WARP, look_out, sync_multiplying
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.parts import sums_of, write_sums
 from kernels.blocksparse.backward.products import share, thread_products

@@ -88,26 +88,45 @@ def coordinates(product: ThreadProduct | GroupThread) -> cute.Tensor:
 @cute.jit
 def multiply(product: ThreadProduct, rD: cute.Tensor, stage_a=0, stage_b=0):
     """D += A B, with the operands of those stages, where they have some."""
-    multiply_each(product, (rD,), (stage_a,), stage_b)
+    tAsA = product.tAsA[None, None, None, stage_a] if cutlass.const_expr(product.staged_a) else product.tAsA
+    tBsB = product.tBsB[None, None, None, stage_b] if cutlass.const_expr(product.staged_b) else product.tBsB
+    rA = product.thread.make_fragment_A(product.rA_like)
+    rB = product.thread.make_fragment_B(product.rB_like)
+    tArA = product.copy_a.retile(rA)
+    tBrB = product.copy_b.retile(rB)
+    cute.copy(product.copy_a, tAsA[None, None, 0], tArA[None, None, 0])
+    cute.copy(product.copy_b, tBsB[None, None, 0], tBrB[None, None, 0])
+    for k in cutlass.range_constexpr(cute.size(tAsA, mode=[2])):
+        if cutlass.const_expr(k + 1 < cute.size(tAsA, mode=[2])):
+            cute.copy(product.copy_a, tAsA[None, None, k + 1], tArA[None, None, k + 1])
+            cute.copy(product.copy_b, tBsB[None, None, k + 1], tBrB[None, None, k + 1])
+        cute.gemm(product.mma, rD, rA[None, None, k], rB[None, None, k], rD)
 
 
 @cute.jit
-def multiply_each(product: ThreadProduct, rDs, stages_a, stage_b=0):
-    """Each D of rDs += A B with its own stage of A; B is read from shared memory once for all."""
-    tBsB = product.tBsB[None, None, None, stage_b] if cutlass.const_expr(product.staged_b) else product.tBsB
+def begin(product: ThreadProduct):
+    """Registers for B, which has no stages, and its first piece on its way there."""
     rB = product.thread.make_fragment_B(product.rB_like)
+    cute.copy(product.copy_b, product.tBsB[None, None, 0], product.copy_b.retile(rB)[None, None, 0])
+    return rB
+
+
+@cute.jit
+def multiply_each(product: ThreadProduct, rDs, stages_a, rB):
+    """Each D of rDs += A B with its own stage of A; B, begun, is read from shared memory once for all."""
     tBrB, tAsA, rA, tArA = product.copy_b.retile(rB), [], [], []
     for stage in stages_a:
-        tAsA.append(product.tAsA[None, None, None, stage] if product.staged_a else product.tAsA)
+        tAsA.append(product.tAsA[None, None, None, stage])
         rA.append(product.thread.make_fragment_A(product.rA_like))
         tArA.append(product.copy_a.retile(rA[-1]))
-    last = cute.size(tBsB, mode=[2]) - 1
-    for k in cutlass.range_constexpr(-1, last + 1):
+    pieces = cute.size(product.tBsB, mode=[2])
+    for k in cutlass.range_constexpr(-1, pieces):
         # the next pieces are on their way while these are multiplied
-        if cutlass.const_expr(k < last):
+        if cutlass.const_expr(k + 1 < pieces):
+            if cutlass.const_expr(k >= 0):
+                cute.copy(product.copy_b, product.tBsB[None, None, k + 1], tBrB[None, None, k + 1])
             for i in cutlass.range_constexpr(len(rDs)):
                 cute.copy(product.copy_a, tAsA[i][None, None, k + 1], tArA[i][None, None, k + 1])
-            cute.copy(product.copy_b, tBsB[None, None, k + 1], tBrB[None, None, k + 1])
         if cutlass.const_expr(k >= 0):
             for i in cutlass.range_constexpr(len(rDs)):
                 cute.gemm(product.mma, rDs[i], rA[i][None, None, k], rB[None, None, k], rDs[i])

@@ -7,9 +7,10 @@ where shared memory holds dS of a whole block and of one more step, for all step
 share, is then read once, and what products read from shared memory is what bounds these kernels.
 
 NOTE [who waits] A block's turn is awaited by one thread of warp 1 while all compute, before the barrier that lets all
-threads add: of its first step, or where all steps are added at once, of its last one. Its last step's adds are issued early in the next block's first step: there all warps but
-warp 0 arrive at a barrier of their own and go on, and warp 0, which waits for them, releases the block. So a release
-waits for no turn: where it did, a CTA that waited kept others waiting for what it had long added.
+threads add: of its first step, or where all steps are added at once, of its last one. Its last step's adds are issued
+early in the next block's first step: there all warps but warp 0 arrive at a barrier of their own and go on, and warp 0,
+which waits for them, releases the block. So a release waits for no turn: where it did, a CTA that waited kept others
+waiting for what it had long added.
 """
 
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import dq, masking, scores
 from kernels.blocksparse.backward.load import load_step
-from kernels.blocksparse.backward.mma import accumulator, multiply, multiply_each
+from kernels.blocksparse.backward.mma import accumulator, begin, multiply, multiply_each
 from kernels.blocksparse.backward.products import share
 from kernels.blocksparse.backward.tiling import HALF, THREADS
 from kernels.blocksparse.backward.walk import Block, block_at, fill_ring
@@ -41,16 +42,21 @@ def steps_of_warps(w) -> None:
     steps, stages, stages_ds, at_once = tiling.steps, tiling.stages, tiling.stages_ds, tiling.steps_dq
     iterations = w.total * steps
     target = Int64(0)
+    early = at_once == 1  # dQ's first piece of K comes before the barrier; else its registers are needed for sums of dQ
+    if cutlass.const_expr(early):
+        cute.arch.cp_async_wait_group(0)
+        cute.arch.sync_threads()
     for iteration in cutlass.range(iterations, unroll=1):
         entry, step, stage = iteration // steps, iteration % steps, iteration % stages
         cute.arch.cp_async_wait_group(0)
+        rK = begin(w.to_dq) if cutlass.const_expr(early) else None
         # this step's tiles and the last one's dS are here, and all threads are done with the last one's tiles
         cute.arch.sync_threads()
         refill(w, entry, step)
         block = block_at(storage.sRing, entry)
         following = block_at(storage.sRing, cutlass.min((iteration + 1) // steps, w.total - 1))
         if iteration > 0 and iteration % at_once == 0:
-            add_dq(w, iteration - at_once, target)
+            add_dq(w, rK, iteration - at_once, target)
             have_added(w, entry, step)
             if cutlass.const_expr(stages_ds == 1):
                 cute.arch.sync_threads()
@@ -91,7 +97,7 @@ def steps_of_warps(w) -> None:
     cute.arch.cp_async_wait_group(0)
     cute.arch.sync_threads()
     if iterations > 0:
-        add_dq(w, iterations - at_once, target)
+        add_dq(w, None, iterations - at_once, target)
         end(w)
 
 
@@ -164,14 +170,15 @@ def sync_group(w) -> None:
 
 
 @cute.jit
-def add_dq(w, first: Int32, target: Int64) -> None:
-    """Computes dQ of iterations from `first` on, one or all of a block's, and adds it in memory."""
+def add_dq(w, rK: Any, first: Int32, target: Int64) -> None:
+    """Computes dQ of iterations from `first` on, one or all of a block's, and adds it in memory. rK: what `begin`
+    returned, or None."""
     tiling, rdQ, stages = w.tiling, [], []
     for i in cutlass.range_constexpr(tiling.steps_dq):
         rdQ.append(accumulator(w.to_dq))
         rdQ[i].fill(Float32(0.0))
         stages.append((first + i) % tiling.stages_ds)
-    multiply_each(w.to_dq, rdQ, stages)
+    multiply_each(w.to_dq, rdQ, stages, begin(w.to_dq) if cutlass.const_expr(rK is None) else rK)
     for i in cutlass.range_constexpr(tiling.steps_dq):
         add_fragment(w, rdQ[i], target + i * tiling.step_m * tiling.dim)
 

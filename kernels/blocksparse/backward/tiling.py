@@ -24,9 +24,7 @@ WARPS = THREADS // 32
 # Entries of the block lists in shared memory: a ring, half of which is filled while the other half is worked on.
 RING = 64
 HALF = RING // 2
-# Ordered adds by warpgroups: the largest head dim whose kernel can spare registers for a lookout, what the threads that
-# multiply have then, and what the others have. A third warpgroup is launched with 168 each
-LOOKOUT_DIM, MULTIPLYING, LOOKING = 64, 224, 56
+MULTIPLYING, LOOKING = 240, 24  # registers of threads that multiply beside a lookout, and of its own; launched with 168
 
 # Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
 SHARED_MEMORY = {
@@ -82,6 +80,11 @@ class Tiling:
         return self.tile_m // self.step_m
 
     @property
+    def adds_late(self) -> bool:
+        """By warpgroups: dQ is added while dP is multiplied, and not before. Needs registers for the sums of both."""
+        return not self.lookout or self.dim <= 64
+
+    @property
     def steps_dq(self) -> int:
         """Steps whose dQ is computed at once: 1, or all of a block."""
         return self.steps if self.stages_ds > self.steps > 1 and not self.wgmma else 1
@@ -131,7 +134,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
             if not wgmma:
                 splits = (
                     _split_warps(step_m, tile_n, wanted.get("warps_s"), by_rows=False),
-                    _split_warps(tile_n, dim, wanted.get("warps_dkv")),
+                    _split_warps(tile_n, dim, wanted.get("warps_dkv"), by_rows=False),
                     _split_warps(step_m, dim, wanted.get("warps_dq")),
                 )
             return Tiling(
@@ -145,7 +148,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
                 vector=4 if number >= 90 else 1,
                 wide_stores=bool(wanted.get("wide_stores", 1)) and number >= 90,
                 wgmma=wgmma,
-                lookout=wgmma and variant.deterministic and dim <= LOOKOUT_DIM,
+                lookout=wgmma and variant.deterministic,
             )
     if dim > LARGEST_DIM[tile_n]:
         raise ValueError(
