@@ -142,6 +142,27 @@ def test_products_of_warpgroups_have_the_same_bits_however_the_ctas_run():
     assert all(torch.equal(first[name], second[name]) for name in ("dq", "dk", "dv"))
 
 
+@pytest.mark.parametrize("order", ["in_order", "random", "starve_oldest", "one_first"])
+@pytest.mark.parametrize(("tile_m", "slots"), [(64, 1), (64, 5), (128, 3)])
+def test_the_lookout_meets_the_warpgroups_at_every_block(tile_m, slots, order):
+    """Rows of up to seven blocks of one or two steps: none of its barriers is ever a round ahead of the others."""
+    shape = {"dim": 64, "tile_m": tile_m, "tile_n": 128, "mask": "causal", "deterministic": True, "products": "wgmma"}
+    problem = make(Spec((440,), (400,), 2, 1, **shape))
+    out, reports = gradients(problem, Emulator(slots=slots, schedule=order, seed=slots, dispatch="permuted"), "sm_90a")
+    assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3
+    assert max(errors(problem, out).values()) <= 1
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(("dim", "slots"), [(96, 1), (128, 3)])
+def test_dq_of_a_whole_block_at_once(dim, slots, deterministic):
+    """Two steps of 64 queries, the last block's second one without rows; K is read once for both."""
+    problem = make(Spec((300, 130), (260, 140), 2, 1, dim=dim, tile_m=128, tile_n=128, deterministic=deterministic))
+    out, reports = gradients(problem, Emulator(slots=slots, schedule="random", seed=dim), "sm_90a")
+    assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3
+    assert max(errors(problem, out).values()) <= 1
+
+
 @pytest.mark.parametrize("dim", [8, 24, 32, 40, 72, 96, 104, 128])
 def test_head_dims_between_the_padded_ones(dim):
     check(Spec((90,), (70,), 2, 1, dim=dim, mask="random", deterministic=True))

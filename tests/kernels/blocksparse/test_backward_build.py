@@ -47,6 +47,32 @@ def test_on_hopper_warpgroups_multiply(dim, tile_m):
         assert form not in ptx
 
 
+@pytest.mark.parametrize("dim", [64, 128])
+def test_a_lookout_of_its_own_looks_for_turns_where_warpgroups_multiply(dim):
+    ordered, atomic = (
+        Variant("backward", "bfloat16", dim, 128, 128, "none", d, products="wgmma") for d in (True, False)
+    )
+    assert choose_tiling(ordered, "sm_90a").threads == 384 and choose_tiling(atomic, "sm_90a").threads == 256
+    ptx = build(ordered, "sm_90a").artifacts.PTX
+    assert ptx.count("ld.acquire.gpu") == 2 and "setmaxnreg.inc.sync.aligned.u32" in ptx
+    assert "setmaxnreg" not in build(atomic, "sm_90a").artifacts.PTX
+
+
+@pytest.mark.parametrize(
+    ("dim", "tile_m", "arch", "at_once"),
+    [
+        (128, 128, "sm_90a", 2),
+        (128, 128, "sm_80", 1),
+        (96, 128, "sm_80", 2),
+        (128, 64, "sm_90a", 1),
+        (64, 128, "sm_90a", 1),
+    ],
+)
+def test_dq_of_a_whole_block_where_registers_and_shared_memory_hold_it(dim, tile_m, arch, at_once):
+    tiling = choose_tiling(Variant("backward", "bfloat16", dim, tile_m, 128), arch)
+    assert tiling.steps_dq == at_once and (tiling.stages_ds == 3) == (at_once == 2)
+
+
 @pytest.mark.parametrize(("dim", "tile_n", "arch"), [(96, 128, "sm_90a"), (64, 64, "sm_90a"), (64, 128, "sm_80")])
 def test_elsewhere_they_cannot_be_asked_to(dim, tile_n, arch):
     assert not choose_tiling(Variant("backward", "bfloat16", dim, 128, tile_n), arch).wgmma

@@ -12,6 +12,7 @@ from test_forward import DEVICE, run
 from kernels.blocksparse.bands import causal, window
 from kernels.blocksparse.build import dense
 from kernels.blocksparse.from_mask import from_grid
+from kernels.blocksparse.intervals import documents
 from kernels.blocksparse.launch_backward import side_by_side
 from kernels.blocksparse.least_blocking import estimate
 from kernels.blocksparse.lists import LongestFirst
@@ -109,12 +110,22 @@ def test_the_last_group_of_heads_is_as_full_as_can_be():
 
 
 def test_as_many_heads_side_by_side_as_the_cache_holds():
-    blocks = window(8192, 8192, left=2047)
+    blocks = causal(8192, 8192)
     q = torch.empty(1, 8192, 16, 128, dtype=torch.bfloat16, device="meta")
     assert side_by_side(q, q, blocks, False) == 4  # 8 MiB each
     assert side_by_side(q, q[:, :, :2], blocks, False) == 2
     assert side_by_side(q, q, replace(blocks, merged=False), True) == PAIRS
     assert side_by_side(q[0], q[0], blocks, False) == 4
+
+
+def test_masks_of_few_rows_a_cta_take_more_heads_side_by_side():
+    """What was faster on an H100: windows by what they look at, documents four waves of CTAs."""
+    q = torch.empty(1, 8192, 16, 128, dtype=torch.bfloat16, device="meta")
+    assert side_by_side(q, q, window(8192, 8192, left=2047), False) == 8  # 4 MiB of a head are looked at
+    assert side_by_side(q, q, documents([1000, 4000], 8192, 8192), False) == 8
+    q = torch.empty(1, 32768, 16, 128, dtype=torch.bfloat16, device="meta")
+    assert side_by_side(q, q, causal(32768, 32768), False) == 1
+    assert side_by_side(q, q, documents([1000, 20000], 32768, 32768), False) == 2
 
 
 def test_ordered_adds_take_what_the_cache_holds_where_no_cta_waits_long():
