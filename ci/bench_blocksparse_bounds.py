@@ -150,13 +150,13 @@ def shared_bytes(variant: Variant, direction: str) -> int:
         return 2 * (keys + queries)
     tiling = choose_tiling(variant, "sm_90a")
     m, n = tiling.step_m, tiling.tile_n
-    products = (
-        (m, n, dim, tiling.warps_s),  # S
-        (m, n, dim, tiling.warps_s),  # dP
-        (n, dim, m, tiling.warps_dkv),  # dV
-        (n, dim, m, tiling.warps_dkv),  # dK
-        (m, dim, n, tiling.warps_dq),  # dQ
+    products = (  # and how often what is read of B is used
+        (m, n, dim, tiling.warps_s, 1),  # S
+        (m, n, dim, tiling.warps_s, 1),  # dP
+        (n, dim, m, tiling.warps_dkv, 1),  # dV
+        (n, dim, m, tiling.warps_dkv, 1),  # dK
+        (m, dim, n, tiling.warps_dq, tiling.steps_dq),  # dQ
     )
     together = 4 if tiling.wgmma else 1  # warps whose rows are one operand
     readers = WARPS // together
-    return sum(2 * readers * (a * together // p + b // q) * k for a, b, k, (p, q) in products) * tiling.steps
+    return sum(2 * readers * (a * together // p + b // q // o) * k for a, b, k, (p, q), o in products) * tiling.steps

@@ -33,7 +33,7 @@ from fuzz.session import CLIMBING_CASES, Settings, cases_of, explore, plan, stan
 from fuzz.targets.blocksparse_blocks import options_of  # noqa: E402
 from fuzz.targets.registry import load  # noqa: E402
 from fuzz.targets.target import refusal  # noqa: E402
-from kernels.blocksparse.backward.tiling import THREADS, choose_tiling  # noqa: E402
+from kernels.blocksparse.backward.tiling import choose_tiling  # noqa: E402
 from kernels.blocksparse.split import parts_of  # noqa: E402
 from kernels.blocksparse.variant import Variant  # noqa: E402
 
@@ -74,9 +74,9 @@ def _counts(cubin: bytes) -> Iterator[int]:
 def resident(options: dict[str, Any], arch: str, used: int) -> int:
     """CTAs of a backward kernel that one multiprocessor holds, with `used` registers a thread."""
     fields = {name: value for name, value in options.items() if name != "planted"}
-    shared = choose_tiling(Variant(**fields | {"tuning": ()}), arch).shared_bytes
-    by_registers = REGISTERS // (THREADS * -(-used // 8) * 8)
-    return min(by_registers, SHARED // (shared + OWN), MOST_THREADS // THREADS)
+    tiling = choose_tiling(Variant(**fields | {"tuning": ()}), arch)
+    by_registers = REGISTERS // (tiling.threads * -(-used // 8) * 8)
+    return min(by_registers, SHARED // (tiling.shared_bytes + OWN), MOST_THREADS // tiling.threads)
 
 
 def ctas(case: Case) -> int:
