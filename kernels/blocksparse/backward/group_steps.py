@@ -35,11 +35,10 @@ from kernels.blocksparse.backward.steps import (
     refill,
     sync_group,
     target_of,
-    wait,
     words_of,
 )
 from kernels.blocksparse.backward.walk import block_at
-from kernels.blocksparse.backward.warpgroups import WARPGROUP, finish, issue, publish
+from kernels.blocksparse.backward.warpgroups import finish, issue, publish
 from kernels.blocksparse.common.layouts import rows_columns
 
 
@@ -129,22 +128,17 @@ def release_last(w, iteration: Int32) -> None:
 
 @cute.jit
 def await_turn(w, iteration: Int32) -> None:
-    """Ordered adds, before those of `iteration`, if that is a block's first step: until it is the block's turn. One
-    thread of each warpgroup looks, or one of the lookout for both, so that the two need not wait for one another."""
+    """Ordered adds, before those of `iteration`, if that is a block's first step: until it is the block's turn, for
+    which the lookout looks. Each warpgroup waits by itself, so that the two need not wait for one another."""
     if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
         if iteration >= 0 and iteration % w.tiling.steps == 0:
-            if cutlass.const_expr(w.tiling.lookout):
-                await_lookout(w.thread)
-            else:
-                if w.thread % WARPGROUP == 32:
-                    wait(w, block_at(w.storage.sRing, iteration // w.tiling.steps))
-                sync_group(w)
+            await_lookout(w.thread)
 
 
 @cute.jit
 def announce(w, step: Int32) -> None:
     """Ordered adds, in a block's first step: the lookout may look for its turn, which is awaited in the next step."""
-    if cutlass.const_expr(w.variant.deterministic and w.tiling.lookout):  # noqa: SIM102
+    if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
         if step == 0:
             announce_block(w.thread)
 

@@ -52,7 +52,7 @@ class Tiling:
     vector    floats of one thread that are adjacent in the dQ accumulator: 4 where the arch adds four at once
     wide_stores  results go to shared memory by stmatrix, where the arch has it
     wgmma        two warpgroups multiply (warpgroups.py); else warps, by mma.sync
-    lookout      a warpgroup of its own looks for the turns of ordered adds (lookout.py)
+    lookout      a warp of a third warpgroup looks for the turns of ordered adds (lookout.py)
     """
 
     tile_m: int
