@@ -47,7 +47,8 @@ _FORWARD_64: list[Tuning] = [
 ]
 _FORWARD_128: list[Tuning] = [
     {},
-    {"stages": 2},
+    {"stages": 1, "step": 64},
+    {"stages": 2, "step": 64},
     {"stages": 2, "step": 32},
     {"stages": 2, "step": 32, "pipelined": 1},
     {"warps": 8, "stages": 2, "q_in_registers": 1},
@@ -62,6 +63,7 @@ _BACKWARD: list[Tuning] = [
     {"pairs": 16},
     {"wide_stores": 0},
     {"stages_ds": 1},
+    {"stages_ds": 2},
     {"warps_s": 4},
     {"warps_dkv": 4},
     {},
