@@ -22,7 +22,7 @@ import cutlass
 from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import masking, scores
-from kernels.blocksparse.backward.lookout import announce_block, await_lookout, sync_multiplying
+from kernels.blocksparse.backward.lookout import announce_block, await_lookout
 from kernels.blocksparse.backward.mma import accumulator
 from kernels.blocksparse.backward.products import share
 from kernels.blocksparse.backward.steps import (
@@ -34,6 +34,7 @@ from kernels.blocksparse.backward.steps import (
     probabilities,
     refill,
     sync_group,
+    sync_multiplying,
     target_of,
     words_of,
 )

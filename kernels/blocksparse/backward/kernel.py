@@ -22,11 +22,11 @@ from cutlass.memory import SmemAllocator
 from kernels.blocksparse.backward import dq, masking, scores
 from kernels.blocksparse.backward.group_steps import steps_of_groups
 from kernels.blocksparse.backward.load import StepLoads, load_rows, load_step, store_rows
-from kernels.blocksparse.backward.lookout import WARP, look_out, sync_multiplying
+from kernels.blocksparse.backward.lookout import WARP, look_out
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.parts import sums_of, write_sums
 from kernels.blocksparse.backward.products import share, thread_products
-from kernels.blocksparse.backward.steps import Work, steps_of_warps
+from kernels.blocksparse.backward.steps import Work, steps_of_warps, sync_multiplying
 from kernels.blocksparse.backward.tiling import LOOKING, MULTIPLYING, RING, THREADS, choose_tiling
 from kernels.blocksparse.backward.walk import Counts, Lists, Order, block_at, entries, fill_ring, semaphore, take_place
 from kernels.blocksparse.common.layouts import tile_layout

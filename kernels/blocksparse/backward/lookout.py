@@ -49,9 +49,3 @@ def announce_block(thread: Int32) -> None:
 def await_lookout(thread: Int32) -> None:
     """A warpgroup waits until it is the turn of the block that was announced last."""
     cute.arch.barrier(barrier_id=TURN + thread // WARPGROUP, number_of_threads=WARPGROUP + WARP)
-
-
-@cute.jit
-def sync_multiplying() -> None:
-    """A barrier of all threads that multiply."""
-    cute.arch.barrier(barrier_id=0, number_of_threads=THREADS)

@@ -27,11 +27,12 @@ from kernels.blocksparse.backward.tiling import HALF, THREADS
 from kernels.blocksparse.backward.walk import Block, block_at, fill_ring
 from kernels.blocksparse.common.layouts import rows_columns
 
-ADDED = 15  # the barrier of NOTE [who waits]; 0 is the CTA's, and 1 to 8 those of groups
+ADDED = 15  # the barrier of NOTE [who waits]; 0 is the CTA's, 1 to 8 those of groups, 12 to 14 the lookout's
 
 
 class Work(SimpleNamespace):
-    """All that the loop over one tile of keys uses; kernel.py lists it where it makes one."""
+    """All that the loop over one tile of keys uses; kernel.py lists it where it makes one, and what only the threads
+    that multiply have in multiply_row."""
 
 
 @cute.jit
@@ -154,6 +155,12 @@ def target_of(w, block: Block, step: Int32) -> Int64:
     tiling = w.tiling
     tile = dq.tile_number(w.loads.tiles, w.place[0], block.head, w.seq_q.begin, tiling.tile_m) + block.m_block
     return (tile * tiling.tile_m + step * tiling.step_m) * tiling.dim
+
+
+@cute.jit
+def sync_multiplying() -> None:
+    """A barrier of all threads that multiply."""
+    cute.arch.barrier(barrier_id=0, number_of_threads=THREADS)
 
 
 @cute.jit

@@ -96,7 +96,7 @@ class Tiling:
 
     @property
     def groups(self) -> int:
-        """Groups of neighbouring warps that share no keys of P and dS: NOTE [groups] in kernel.py."""
+        """Groups of neighbouring warps that share no keys of P and dS: NOTE [groups] of steps.py."""
         return min(self.warps_s[1], self.warps_dkv[0])
 
 
