@@ -2,9 +2,12 @@
 
     python ci/bench_schedule.py --out ci/results/schedule_model.json                 # the model alone, anywhere
     python ci/bench_schedule.py --device cuda --out ci/results/schedule_h100.json    # and the kernels' times beside it
+    python ci/bench_schedule.py --device cuda --masks "random 50 %" --pairs plan,2,4,8,16  # the model put to the test
 
 Model times are in units of one block's products (kernels/blocksparse/least_blocking.py). GPU times are medians over
 CUDA events of the whole backward pass (preprocess, kernel, postprocess), with the atomic backward pass beside them.
+A computed schedule stands there for each number of pairs asked for ("plan": for the number that the planner chooses),
+with what the model has for it: of the whole pass, over the least of them, so that its choice can be judged.
 """
 
 from __future__ import annotations
@@ -15,13 +18,16 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from kernels.blocksparse.api import block_sparse_attention
 from kernels.blocksparse.bands import band
 from kernels.blocksparse.build import dense
 from kernels.blocksparse.from_mask import from_grid
@@ -32,7 +38,6 @@ from kernels.blocksparse.schedule import ASCENDING, DESCENDING
 from kernels.blocksparse.write_order import with_order
 
 TILE = 128
-HEADS = ((16, 16), (16, 2))
 
 
 def main() -> None:
@@ -44,71 +49,100 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=128)
     parser.add_argument("--tile", type=int, default=TILE)
     parser.add_argument("--slots", type=int, help="resident CTAs of the model; default: multiprocessors, 132 on a CPU")
-    parser.add_argument("--pairs", type=int, default=PAIRS, help="(sequence, KV head) pairs launched side by side")
+    parser.add_argument(
+        "--pairs", default=str(PAIRS), help="(sequence, unit) pairs launched side by side, or plan; several by commas"
+    )
+    parser.add_argument("--heads", default="16/16,16/2", help="query heads / KV heads")
+    parser.add_argument("--repeats", type=int, default=20, help="of each time on the GPU; 1 under a profiler")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     cuda = options.device.startswith("cuda")
     slots = options.slots or (torch.cuda.get_device_properties(0).multi_processor_count if cuda else 132)
+    pairs = {name: None if name == "plan" else int(name) for name in options.pairs.split(",")}
     rows = []
     for length in map(int, options.lengths.split(",")):
         for name in options.masks.split(","):
             blocks = MASKS[name](length, options.tile)
-            for heads_q, heads_kv in HEADS:
+            for heads_q, heads_kv in (map(int, heads.split("/")) for heads in options.heads.split(",")):
                 start = time.perf_counter()
-                plan = least_blocking(blocks, heads_q=heads_q, heads_kv=heads_kv, slots=slots, pairs=options.pairs)
-                row = of_model(plan, blocks.schedule.kind) | {"seconds to plan": round(time.perf_counter() - start, 2)}
+                sizes = {"heads_q": heads_q, "heads_kv": heads_kv, "dim": options.dim, "slots": slots}
+                plans = {wanted: least_blocking(blocks, **sizes, pairs=number) for wanted, number in pairs.items()}
+                row = of_model(plans, blocks.schedule.kind) | {"seconds to plan": round(time.perf_counter() - start, 2)}
                 if cuda:
-                    row |= on_gpu(blocks, plan, length, heads_q, heads_kv, options.dim, options.device)
+                    shape = Shape(length, heads_q, heads_kv, options.dim, options.device)
+                    row |= on_gpu(blocks, plans, shape, options.repeats)
                 rows.append({"mask": name, "length": length, "heads": [heads_q, heads_kv], **row})
                 print(json.dumps(rows[-1]), flush=True)
-    where = torch.cuda.get_device_name() if cuda else "model"
-    sizes = {"dim": options.dim, "tile": options.tile, "slots": slots, "pairs": options.pairs}
+                write(options, rows, torch.cuda.get_device_name() if cuda else "model", slots)
+
+
+def write(options: argparse.Namespace, rows: list[dict[str, Any]], where: str, slots: int) -> None:
+    """What there is so far, so that a kill loses one row."""
     if options.out:
-        options.out.write_text(
-            json.dumps({"device": where, "torch": torch.__version__, **sizes, "rows": rows}, indent=1) + "\n"
-        )
+        sizes = {"dim": options.dim, "tile": options.tile, "slots": slots}
+        result = {"device": where, "torch": torch.__version__, **sizes, "rows": rows}
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def of_model(plan: Plan, default: str) -> dict[str, Any]:
-    """Model times of the two directions and of the plan, over what no order can beat; default: the direction that the
-    lists' builder took, knowing the mask but neither heads nor device."""
-    times = {"ascending": plan.estimates["ascending"], "descending": plan.estimates["descending"]}
-    times["planned"] = min(plan.estimates.values())
-    return {
-        "policy": plan.chosen[0],
-        "default": default,
-        "model": {name: round(at / plan.bound, 3) for name, at in times.items()},
+def of_model(plans: dict[str, Plan], default: str) -> dict[str, Any]:
+    """Model times, over what no order can beat, of the two directions (with the first plan's pairs) and of each plan;
+    default: the direction that the lists' builder took, knowing the mask but neither heads nor device. total: of the
+    whole pass, over the least of all plans."""
+    first, least = next(iter(plans.values())), min(plan.total for plan in plans.values())
+    directions = {name: round(first.estimates[name] / first.bound, 3) for name in ("ascending", "descending")}
+    planned = {
+        wanted: {
+            "pairs": plan.pairs,
+            "parts": plan.parts,
+            "policy": plan.chosen[0],
+            "model": round(plan.makespan / plan.bound, 3),
+            "total": round(plan.total / least, 3),
+        }
+        for wanted, plan in plans.items()
     }
+    return {"default": default, "model": directions, "planned": planned}
 
 
-def on_gpu(
-    blocks: BlockSparse, plan: Plan, length: int, heads_q: int, heads_kv: int, dim: int, device: str
-) -> dict[str, Any]:
-    """Milliseconds of the backward pass: atomic, and deterministic under each schedule."""
-    from kernels.blocksparse.api import block_sparse_attention
+@dataclass(frozen=True)
+class Shape:
+    """Of the operands of one row: one sequence, bfloat16."""
 
-    def gradients(blocks: BlockSparse, deterministic: bool) -> Callable[[], Any]:
-        q, k, v = (
-            torch.randn(1, heads, length, dim, dtype=torch.bfloat16, device=device, requires_grad=True)
-            for heads in (heads_q, heads_kv, heads_kv)
-        )
+    length: int
+    heads_q: int
+    heads_kv: int
+    dim: int
+    device: str
+
+    def tensor(self, heads: int) -> Tensor:
+        """Random, (1, heads, length, dim)."""
+        size = (1, heads, self.length, self.dim)
+        return torch.randn(size, dtype=torch.bfloat16, device=self.device, requires_grad=True)
+
+
+def on_gpu(blocks: BlockSparse, plans: dict[str, Plan], shape: Shape, repeats: int) -> dict[str, Any]:
+    """Milliseconds of the backward pass: atomic, and deterministic under each schedule; of the first plan's lists also
+    atomic."""
+    q, k, v = (shape.tensor(heads) for heads in (shape.heads_q, shape.heads_kv, shape.heads_kv))
+    grad = torch.randn_like(q)
+
+    def time_of(blocks: BlockSparse, deterministic: bool) -> float:
         out, _ = block_sparse_attention(q, k, v, blocks, deterministic=deterministic)
-        grad = torch.randn_like(out)
-        return lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)
+        return median(lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True), repeats)
 
-    blocks, planned = blocks.to(device), plan.blocks.to(device)
+    blocks = blocks.to(shape.device)
+    lists = {wanted: plan.blocks.to(shape.device) for wanted, plan in plans.items()}
     times = {
-        "atomic": median(gradients(blocks, False)),
-        "ascending": median(gradients(with_order(blocks, ASCENDING), True)),
-        "descending": median(gradients(with_order(blocks, DESCENDING), True)),
-        "planned": median(gradients(planned, True)),
-        "atomic, planned": median(gradients(planned, False)),
+        "atomic": time_of(blocks, False),
+        "ascending": time_of(with_order(blocks, ASCENDING), True),
+        "descending": time_of(with_order(blocks, DESCENDING), True),
+        **{f"planned, {wanted}": time_of(one, True) for wanted, one in lists.items()},
+        "atomic, planned": time_of(next(iter(lists.values())), False),
     }
     return {"ms": {name: round(at, 4) for name, at in times.items()}}
 
 
-def median(run: Callable[[], Any], repeats: int = 20) -> float:
-    """Milliseconds of a call, by events."""
+def median(run: Callable[[], Any], repeats: int) -> float:
+    """Milliseconds of a call, by events, after three calls that do not count."""
     for _ in range(3):
         run()
     pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
