@@ -92,7 +92,8 @@ def look_closer(result: Result, seed: int) -> Result:
     result = replace(result, looked=True)
     of = config(bug.config)
     key = builds_of(of)[bug.kind].key
-    wide = clean_cases(of, seed) + more_cases(of, seed, CASES, WIDE)
+    beyond = more_cases(of, seed, CASES, WIDE)
+    wide = clean_cases(of, seed) + beyond
     reaching = [clean for clean in wide if bug.line in clean.reached.get(key, ())]
     probe = probed(bug)
     if reaching and probe is not None:
@@ -104,17 +105,16 @@ def look_closer(result: Result, seed: int) -> Result:
             result = replace(result, same_bits=same)
         elif reaching:
             result = replace(result, same_bits=True)
-        if judged(result).status != "equivalent":
-            result = replace(result, late=_late(bug.line, key, of, seed))
-    return result
-
-
-def _late(line: int, key: str, of: Config, seed: int) -> int:
-    """The position of the first case after the list that finds a bug, 0 where none does."""
-    for n, clean in enumerate(more_cases(of, seed, CASES, WIDE) + more_cases(of, seed, WIDE, MOST), CASES + 1):
-        if line in clean.reached.get(key, ()) and _judged(clean).bad:
-            return n
-    return 0
+    if judged(result).status == "equivalent":
+        return result
+    beyond += more_cases(of, seed, WIDE, MOST)  # with the unchanged kernels, so before the change
+    with _changed(key, mutated(bug, of)):
+        late = (
+            n
+            for n, clean in enumerate(beyond, CASES + 1)
+            if bug.line in clean.reached.get(key, ()) and _judged(clean).bad
+        )
+        return replace(result, late=next(late, 0))
 
 
 def probed(bug: Bug) -> str | None:

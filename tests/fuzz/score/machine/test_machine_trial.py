@@ -92,6 +92,16 @@ def test_a_bug_that_only_the_list_misses_is_not_argued_away(monkeypatch):
     assert judged(seen).status == "missed"
 
 
+def test_cases_after_the_list_are_run_unchanged_first(monkeypatch):
+    wrong = bug("forward", r"bar\.sync", NOTHING, "barrier_dropped")
+    listed = trial.clean_cases(trial.config(wrong.config), 1)
+    monkeypatch.setattr(trial, "clean_cases", lambda of, seed: listed[:1])
+    for name, cases in (("CASES", 1), ("WIDE", 1), ("MOST", 5)):
+        monkeypatch.setattr(trial, name, cases)
+    trial.more_cases.cache_clear()
+    assert trial.look_closer(Result(wrong.id, wrong, "missed"), 1).late > 1
+
+
 def test_an_instruction_that_no_case_comes_to_is_said_so(monkeypatch):
     first = bug("forward", "bar.sync", NOTHING)
     empty = tuple(trial.Clean(clean.case, {}, clean.longest) for clean in trial.clean_cases(OF, 1))
