@@ -1,8 +1,8 @@
 """Build: one kernel to compile, as data, and its key: what decides the bytes that come out.
 
-The key is a hash of the sources (every file of the packages that the target names), the options, the arch and the
-toolchain's versions, so an artifact of other sources or another compiler has another name and can never be loaded for
-this one. Nothing here imports a kernel or the compiler.
+The key is a hash of the sources (every file of the packages that the target names), the options, the arch, the
+toolchain's versions and the variables that it heeds, so an artifact of other sources or another compiler has another
+name and can never be loaded for this one. Nothing here imports a kernel or the compiler.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,17 @@ if TYPE_CHECKING:  # the compile server starts without torch
 
 FORMAT = 3  # of the artifacts on disk
 ARCHS = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
-TOOLCHAIN = ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base", "nvidia-cutlass-dsl-libs-core")
+TOOLCHAIN = tuple(  # the compiler itself lies in the package for one of CUDA's versions
+    f"nvidia-cutlass-dsl{part}" for part in ("", "-libs-base", "-libs-core", "-libs-cu12", "-libs-cu13")
+)
+# What changes the code that comes out, as the compiler's own table says (base_dsl/env_manager.py, affects_compile).
+VARIABLES = tuple(
+    f"CUTE_DSL_{name}"
+    for name in (
+        "AUTO_M2S", "COMPILER_BACKEND", "COMPILER_OPT", "DEBUG", "DRYRUN", "ENABLE_ASSERTIONS", "ENABLE_PYIR",
+        "ENABLE_TVM_FFI", "LINEINFO", "LOC_TRACEBACKS", "TOLERATE_M2M", "USE_EXTENSION_COMPILER", "WARNINGS_AS_ERRORS",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -102,8 +113,10 @@ def digest(modules: tuple[str, ...]) -> str:
 
 @lru_cache
 def toolchain() -> tuple[str, ...]:
-    """The compiler's packages with their versions, and the machine that host code is for."""
-    return (*(f"{name} {_version(name)}" for name in TOOLCHAIN), platform.machine())
+    """The compiler's packages with their versions, what the environment asks of it, and the machine that host code is
+    for."""
+    asked = (f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
+    return (*(f"{name} {_version(name)}" for name in TOOLCHAIN), *asked, platform.machine())
 
 
 def _version(name: str) -> str:

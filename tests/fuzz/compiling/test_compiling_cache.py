@@ -132,3 +132,33 @@ def test_the_least_recently_used_go_first_and_what_is_in_use_stays(cache: Cache,
         monkeypatch.setenv("ATTNFUZZ_CACHE_GIB", wrong)
         with pytest.raises(ValueError, match="ATTNFUZZ_CACHE_GIB"):
             cache.prune()
+
+
+def test_a_compiler_for_another_cuda_is_another_toolchain(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    for installed in ("nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu13"):
+        keys.toolchain.cache_clear()
+        monkeypatch.setattr(keys, "_version", lambda name, it=installed: "4.8.1" if name == it else "none")
+        seen.append(keys.toolchain())
+    monkeypatch.undo()
+    keys.toolchain.cache_clear()
+    assert seen[0] != seen[1]
+
+
+def test_variables_that_change_the_code_are_of_the_key(monkeypatch: pytest.MonkeyPatch, toy) -> None:
+    before = toy("add", value=1).key
+    keys.toolchain.cache_clear()
+    monkeypatch.setenv("CUTE_DSL_LINEINFO", "1")
+    after = toy("add", value=1).key
+    monkeypatch.undo()
+    keys.toolchain.cache_clear()
+    assert before != after
+
+
+def test_the_variables_are_those_that_the_compiler_says_change_the_code() -> None:
+    from cutlass.cutlass_dsl import CuTeDSL
+
+    known = type(CuTeDSL._get_dsl().envar)
+    settings = [value for part in known.__mro__ for value in vars(part).values()]
+    named = {s.source for s in settings if getattr(s, "affects_compile", False) and isinstance(s.source, str)}
+    assert {f"CUTE_DSL_{name}" for name in named - {"ARCH"}} <= set(keys.VARIABLES)  # the arch is a field of its own
