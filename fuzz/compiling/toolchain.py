@@ -10,6 +10,8 @@ import importlib
 import json
 import os
 import re
+import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -57,20 +59,26 @@ def make(build: Build, cache: Cache) -> float:
         text = text.rstrip("\0")
         compiled.export_to_c(str(folder), Path(OBJECT).stem, prefix(build.key))
         seconds = time.perf_counter() - began
+        facts = _facts(build, text, seconds)
+        still(build)
         for left in folder.iterdir():
-            if left.name not in (OBJECT, INTERFACE):
+            if left.is_dir():
+                shutil.rmtree(left)
+            elif left.name not in (OBJECT, INTERFACE):
                 left.unlink()
         (folder / PTX).write_text(text)
-        cache.finish(build, folder, _facts(build, text, seconds))
+        cache.finish(build, folder, facts)
     return seconds
 
 
 def _dump_to(folder: Path) -> None:
     """Makes the compiler write the PTX, which it reads back from there, to this build's own folder: its name for the
-    file is made of argument types, so different kernels that are compiled at once would read each other's."""
+    file is made of argument types, so different kernels that are compiled at once would read each other's. Temporary
+    files go there too, to be found and removed where the build is killed."""
     from cutlass.cutlass_dsl import CuTeDSL
 
     CuTeDSL._get_dsl().envar.dump_dir = str(folder)
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
     os.chdir(folder)
 
 
@@ -83,10 +91,25 @@ def unchanged(build: Build, key: str) -> None:
         )
 
 
+def still(build: Build) -> None:
+    """Raises ValueError where the sources on disk are not those of the key any more. A recipe imports what it compiles
+    when it is called, which may be long after the key was made."""
+    if digest.__wrapped__(build._modules) != digest(build._modules):
+        raise ValueError("the sources changed while this was compiled; start again")
+
+
 def _facts(build: Build, ptx: str, seconds: float) -> dict[str, Any]:
     archs, entries = _TARGET.findall(ptx), _ENTRY.findall(ptx)
     if archs != [build.arch]:
         raise ValueError(f"the PTX is for {', '.join(archs) or 'no arch'}, asked for was {build.arch}")
     if not entries:
         raise ValueError("the PTX has no entry point")
+    if _cut_short(ptx, len(entries)):
+        raise ValueError(f"the PTX ends after {len(ptx)} characters, in the middle: a full disk?")
     return {"entries": entries, "seconds": round(seconds, 4)}
+
+
+def _cut_short(ptx: str, entries: int) -> bool:
+    """The compiler says nothing when it could write a part of the file only."""
+    opened = ptx.count("{")
+    return opened != ptx.count("}") or opened < entries or not ptx.endswith("\n")

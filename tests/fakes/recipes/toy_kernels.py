@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -103,3 +106,23 @@ def kills_server(options: dict, arch: str):
         os.kill(os.getppid(), 9)
         time.sleep(5)
     return add({"value": 1}, arch)
+
+
+def raises_without_a_log(options: dict, arch: str):
+    """Raises, where nothing can be written to the log any more."""
+    sys.stderr = open("/dev/full", "w", buffering=1)  # noqa: SIM115
+    raises(options, arch)
+
+
+def full_disk(options: dict, arch: str):
+    """Compiles; of the PTX only a part could be written, as on a full disk: the compiler does not say so."""
+    compiled = add({"value": 1}, arch)
+    ptx = compiled.artifacts.PTX
+    part = ptx[: int(len(ptx) * options["at"])]
+    return SimpleNamespace(artifacts=SimpleNamespace(PTX=part), export_to_c=compiled.export_to_c)
+
+
+def dies_with_temporary_files(options: dict, arch: str):
+    """Is killed while it has a temporary folder."""
+    (Path(tempfile.mkdtemp()) / "kernel.ptx").write_text("half")
+    os.kill(os.getpid(), 9)

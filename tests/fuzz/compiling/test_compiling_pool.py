@@ -185,3 +185,32 @@ def test_a_ptx_for_another_arch_than_asked_for_is_a_failure(cache: Cache, toy) -
         (ended,) = pool.build([build])
     assert (ended.status, ended.why) == ("failed", "ValueError: the PTX is for sm_80, asked for was sm_90a")
     assert json.loads(build.options)["arch"] == "sm_80"
+
+
+def test_a_ptx_that_was_written_in_part_is_a_failure(cache: Cache, toy) -> None:
+    with Pool(cache, jobs=2) as pool:
+        found = list(pool.build([toy("full_disk", at=at) for at in (0.3, 0.5, 0.9)]))
+    assert {ended.status for ended in found} == {"failed"}
+    assert all("in the middle" in ended.why or "no entry point" in ended.why for ended in found)
+
+
+def test_sources_that_change_before_a_build_imports_them_are_a_failure(
+    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "late_kernel"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "recipe.py").write_text(
+        "def build(options, arch):\n    import toy_kernels\n    from late_kernel.value import VALUE\n"
+        "    return toy_kernels.add({'value': VALUE + options['more']}, arch)\n"
+    )
+    (package / "value.py").write_text("VALUE = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    first, second = (Build.of("late_kernel.recipe:build", {"more": n}, "sm_80", ("late_kernel",)) for n in (1, 2))
+    assert first.key != second.key
+    with Pool(cache) as pool:
+        assert [ended.status for ended in pool.build([first])] == ["built"]
+        (package / "value.py").write_text("VALUE = 5\n")
+        (ended,) = pool.build([second])
+    assert ended.status == "failed" and "the sources changed while" in ended.why
+    assert cache.load(second) is None
