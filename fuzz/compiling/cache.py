@@ -3,11 +3,11 @@
     <folder>/artifacts/<key>/   header.json, kernel.o, kernel.h (the C interface of its host function), kernel.ptx
     <folder>/failures/<key>.json   why the last attempt at a key failed, with the compiler's output
     <folder>/locks/<key>        held (flock) by the one process that builds the key; a lock dies with its holder
-    <folder>/building/<key>.*   being written; what lies here without a holder of the lock is a corpse
+    <folder>/building/<key>.*   being written; what lies here without a holder of the lock is a corpse, see `sweep`
 
 A finished folder is renamed into place. The header holds the digests of the files, so that also a torn copy (a full
 disk, a machine that went down) is seen, removed and built again. Every change of the sources makes new keys: `prune`
-keeps the folder within $ATTNFUZZ_CACHE_GIB.
+keeps the artifacts within $ATTNFUZZ_CACHE_GIB, and removes the failures and the locks of keys that are long gone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,11 @@ from fuzz.compiling.build import FORMAT, Build, toolchain
 OBJECT, INTERFACE, PTX, HEADER = "kernel.o", "kernel.h", "kernel.ptx", "header.json"
 FILES = (OBJECT, INTERFACE, PTX)
 IDLE = 24 * 3600.0
+OLD = 30 * IDLE  # of failures and locks
+
+
+class CacheError(ValueError):
+    """A setting of the cache that cannot be meant; one line."""
 
 
 def prefix(key: str) -> str:
@@ -78,6 +83,7 @@ class Cache:
 
     def __init__(self, folder: Path | str | None = None) -> None:
         self.folder = Path(folder) if folder is not None else default_folder()
+        self.most = _most()
         for name in ("artifacts", "failures", "locks", "building"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
 
@@ -98,11 +104,14 @@ class Cache:
 
     def prune(self, most: int | None = None, idle: float = IDLE) -> int:
         """Removes artifacts, the least recently used first, until `most` bytes are left; returns the bytes removed.
+        Also what killed builds left, and failures and locks that are a month old.
 
         What was used within `idle` seconds stays, whatever its size: a process may be about to read it. `most` is
-        $ATTNFUZZ_CACHE_GIB (4) by default. Raises ValueError when that is not a positive number.
+        $ATTNFUZZ_CACHE_GIB (4) by default.
         """
-        most = _most() if most is None else most
+        self.sweep()
+        self._forget(time.time() - OLD)
+        most = self.most if most is None else most
         found = []
         for folder in (self.folder / "artifacts").iterdir():
             with contextlib.suppress(OSError):  # another process was quicker
@@ -124,15 +133,57 @@ class Cache:
         try:
             found = json.loads((self.folder / "failures" / f"{build.key}.json").read_bytes())
             return Failure(found["why"], found["log"], found["seconds"])
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError):
             return None
+
+    def sweep(self, keys: Sequence[str] | None = None) -> bool:
+        """Removes what killed builds of `keys` (all) left; False where another process holds one of them."""
+        patterns, free = ["*"] if keys is None else [f"{key}.*" for key in keys], True
+        for corpse in [found for pattern in patterns for found in (self.folder / "building").glob(pattern)]:
+            with contextlib.suppress(OSError):  # another process was quicker
+                number = self._lock(corpse.name.partition(".")[0], wait=False)
+                if number is None:
+                    free = False
+                    continue
+                shutil.rmtree(corpse, ignore_errors=True)
+                os.close(number)
+        return free
+
+    def _forget(self, before: float) -> None:
+        """Removes failures and free locks that are older."""
+        for place in (*(self.folder / "failures").iterdir(), *(self.folder / "locks").iterdir()):
+            with contextlib.suppress(OSError):
+                if place.stat().st_mtime > before:
+                    continue
+                if place.parent.name == "failures":
+                    place.unlink()
+                elif (number := self._lock(place.name, wait=False)) is not None:
+                    place.unlink()
+                    os.close(number)
+
+    def _lock(self, key: str, wait: bool) -> int | None:
+        """The key's lock, to be closed; None where it is another's and is not waited for."""
+        place = self.folder / "locks" / key
+        while True:
+            number = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                if _same(place, number):
+                    return number
+            except BlockingIOError:
+                os.close(number)
+                return None
+            except BaseException:
+                os.close(number)
+                raise
+            os.close(number)  # `_forget` removed it meanwhile: it keeps nobody out
 
     @contextlib.contextmanager
     def locked(self, key: str) -> Iterator[None]:
         """Waits until no other process builds `key`, and keeps others from it. Corpses of the key are removed."""
-        number = os.open(self.folder / "locks" / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        number = self._lock(key, wait=True)
+        assert number is not None
         try:
-            fcntl.flock(number, fcntl.LOCK_EX)
             for corpse in (self.folder / "building").glob(f"{key}.*"):
                 shutil.rmtree(corpse, ignore_errors=True)
             yield
@@ -179,8 +230,11 @@ class Cache:
         text = json.dumps({"name": build.name, "recipe": build.recipe, **failure.__dict__}, indent=2)
         place = self.folder / "failures" / f"{build.key}.json"
         beside = place.with_suffix(f".{os.getpid()}")
-        beside.write_text(text + "\n")
-        os.replace(beside, place)
+        try:
+            beside.write_text(text + "\n")
+            os.replace(beside, place)
+        finally:
+            beside.unlink(missing_ok=True)
 
     def _place(self, key: str) -> Path:
         return self.folder / "artifacts" / key
@@ -193,8 +247,15 @@ def _most() -> int:
     except ValueError:
         gib = 0.0
     if not 0 < gib < math.inf:
-        raise ValueError(f"ATTNFUZZ_CACHE_GIB: must be a positive number, got {text!r}")
+        raise CacheError(f"ATTNFUZZ_CACHE_GIB: must be a positive number, got {text!r}")
     return int(gib * (1 << 30))
+
+
+def _same(place: Path, number: int) -> bool:
+    try:
+        return os.path.samestat(place.stat(), os.fstat(number))
+    except FileNotFoundError:
+        return False
 
 
 def _digest(file: Path) -> str:

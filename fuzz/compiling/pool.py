@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,12 +24,13 @@ from types import TracebackType
 from typing import IO, Literal, Self
 
 from fuzz.compiling.build import Build
-from fuzz.compiling.cache import Cache
+from fuzz.compiling.cache import Cache, Failure
 from fuzz.compiling.toolchain import ENVIRONMENT
 
 LIMIT = 120.0  # seconds that one build may take
 MAX_JOBS = 16
 REAP = 10.0
+LEAVE = 1.0  # seconds for a server that said goodbye to end by itself, and for killed builds to let go of their locks
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Pool:
             raise ValueError(f"limit: must be a positive number of seconds, got {limit}")
         self.cache, self.jobs, self.limit = cache, jobs, limit
         self._server: _Server | None = None
+        self._doing: dict[int, Build] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -75,15 +78,21 @@ class Pool:
         return self._server.popen.pid if self._server is not None else None
 
     def build(self, builds: Iterable[Build]) -> Iterator[Ended]:
-        """Yields each distinct key once, as it ends. To be exhausted, or the pool closed."""
+        """Yields each distinct key once, as it ends. Left early, it closes the pool."""
         todo: deque[Build] = deque()
         for build in {build.key: build for build in builds}.values():
             if self.cache.load(build) is not None:
                 yield Ended(build, "cached")
             else:
                 todo.append(build)
-        doing: dict[int, Build] = {}
-        sent = 0
+        try:
+            yield from self._built(todo)
+        finally:
+            if self._doing:  # nobody waits for these any more
+                self.close()
+
+    def _built(self, todo: deque[Build]) -> Iterator[Ended]:
+        doing, sent = self._doing, 0
         while todo or doing:
             server = self._ready()
             try:
@@ -95,18 +104,19 @@ class Pool:
                     build = doing.pop(message.pop("id"))
                     yield Ended(build, **message)
             except OSError:
+                lost = list(doing.values())
                 code = self._lost()
-                for build in doing.values():
-                    yield Ended(build, "failed", why=f"the compile server ended ({code}) while it had this build")
-                if not doing and todo:  # it does not even start
-                    yield Ended(todo.popleft(), "failed", why=f"the compile server ended ({code}) before this build")
-                doing.clear()
+                for build in lost:
+                    yield self._failed(build, f"the compile server ended ({code}) while it had this build")
+                if not lost and todo:  # it does not even start
+                    yield self._failed(todo.popleft(), f"the compile server ended ({code}) before this build")
 
     def close(self) -> None:
         """Kills the server and with it every build that is going on. The pool can be used again."""
         if self._server is not None:
             self._server.kill()
             self._server = None
+        self._forget()
 
     def _ready(self) -> _Server:
         if self._server is None:
@@ -115,9 +125,22 @@ class Pool:
 
     def _lost(self) -> int:
         assert self._server is not None
-        code = self._server.kill()
+        code = self._server.kill(LEAVE)
         self._server = None
+        self._forget()
         return code
+
+    def _forget(self) -> None:
+        """Removes what the builds in hand have written; their processes end at once, not in no time."""
+        keys, until = [build.key for build in self._doing.values()], time.monotonic() + LEAVE
+        self._doing.clear()
+        while not self.cache.sweep(keys) and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def _failed(self, build: Build, why: str) -> Ended:
+        with contextlib.suppress(OSError):
+            self.cache.failed(build, Failure(why, ""))
+        return Ended(build, "failed", why=why)
 
     def _request(self, number: int, build: Build) -> dict[str, object]:
         return {
@@ -169,9 +192,13 @@ class _Server:
         *lines, self._bytes = (self._bytes + data).split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def kill(self) -> int:
-        """SIGKILL to the server; its builds die with it (lifeline.py). Returns its exit code."""
+    def kill(self, patience: float = 0.0) -> int:
+        """SIGKILL to the server, where it has not ended by itself in `patience` seconds; its builds die with it
+        (lifeline.py). Returns its exit code."""
         self._sock.close()
+        if patience:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popen.wait(patience)
         self._life.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.popen.pid, signal.SIGKILL)

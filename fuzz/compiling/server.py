@@ -34,6 +34,8 @@ from fuzz.runner import lifeline
 
 LOG = 1 << 15  # bytes of a log that are kept
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+LONGEST = 3600.0  # seconds of one wait; poll takes no number above 2^31 milliseconds
+IMPORTS = 60.0  # seconds that an import may take, at least
 GRACE = 0.3  # seconds between the request for stacks and SIGKILL
 
 
@@ -85,11 +87,14 @@ class _Server:
 
     def _patience(self) -> float | None:
         ends = [child.until for child in self._children.values() if child.until is not None]
-        return max(0.0, min(ends) - time.monotonic()) * 1000 + 1 if ends else None
+        return min(max(0.0, min(ends) - time.monotonic()), LONGEST) * 1000 + 1 if ends else None
 
     def _requests(self) -> bool:
         """Takes what has come; False when the client is gone."""
-        data = self._sock.recv(1 << 16)
+        try:
+            data = self._sock.recv(1 << 16)
+        except ConnectionResetError:  # it left without reading all that was said
+            return False
         self._bytes += data
         *lines, self._bytes = self._bytes.split(b"\n")
         for line in lines:
@@ -98,6 +103,8 @@ class _Server:
 
     def _start(self, request: dict[str, Any]) -> None:
         build = Build(request["recipe"], request["options"], request["arch"], tuple(request["sources"]))
+        # An import that hangs would hang this process and all that is built: it ends with its stack on stderr instead.
+        faulthandler.dump_traceback_later(min(max(request["limit"], IMPORTS), LONGEST), exit=True)
         try:
             toolchain.unchanged(build, request["key"])
             toolchain.preload(build.recipe)
@@ -105,6 +112,8 @@ class _Server:
             why = f"{type(error).__name__}: {error}"
             self._answer(request, build, Failure(_line(why), traceback.format_exc()))
             return
+        finally:
+            faulthandler.cancel_dump_traceback_later()
         reading, writing = os.pipe()
         life, lifeline_end = os.pipe()
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
@@ -149,7 +158,7 @@ class _Server:
         child.life.close()
         child.log.close()
         seconds = time.monotonic() - child.began
-        result = child.said.partition(b"\n")[2]
+        result = child.said.rpartition(b"\n")[2]  # it may have failed before it began
         if result and os.waitstatus_to_exitcode(status) == 0:
             found = json.loads(result)
             if found["status"] != "failed":
@@ -164,8 +173,10 @@ class _Server:
 
     def _answer(self, request: dict[str, Any], build: Build, failure: Failure) -> None:
         with contextlib.suppress(OSError):
+            cache = Cache(request["cache"])
+            cache.sweep([build.key])
             if build.key == request["key"]:
-                Cache(request["cache"]).failed(build, failure)
+                cache.failed(build, failure)
         self._send({"id": request["id"], "status": "failed", **failure.__dict__})
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -198,9 +209,10 @@ def _work(build: Build, folder: Path, writing: int, life: int, log: IO[bytes]) -
         found = {"status": "cached" if seconds is None else "built", "seconds": seconds or 0.0}
         os.write(writing, json.dumps(found).encode())
     except BaseException as error:
-        traceback.print_exc()
         found = {"status": "failed", "why": _line(f"{type(error).__name__}: {error}")}
         os.write(writing, json.dumps(found).encode())
+        with contextlib.suppress(OSError):  # the log is on a disk that may be full
+            traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()

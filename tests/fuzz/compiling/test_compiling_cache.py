@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from fuzz.compiling import Build, Cache, Pool
 from fuzz.compiling import build as keys
+from fuzz.compiling.cache import OLD, CacheError, Failure
 
 
 def stored(cache: Cache, build: Build) -> Path:
@@ -126,12 +128,61 @@ def test_the_least_recently_used_go_first_and_what_is_in_use_stays(cache: Cache,
     assert [cache.load(build) is not None for build in builds] == [True, False, False, True]
     assert cache.prune(1, idle=60.0) == 0  # all in use
     monkeypatch.setenv("ATTNFUZZ_CACHE_GIB", "1e-8")
-    assert cache.prune(idle=0.0) == pytest.approx(2 * size, abs=8)
+    assert Cache(cache.folder).prune(idle=0.0) == pytest.approx(2 * size, abs=8)
     assert not any((cache.folder / "building").iterdir())
     for wrong in ("0", "much", "inf"):
         monkeypatch.setenv("ATTNFUZZ_CACHE_GIB", wrong)
-        with pytest.raises(ValueError, match="ATTNFUZZ_CACHE_GIB"):
-            cache.prune()
+        with pytest.raises(CacheError, match="ATTNFUZZ_CACHE_GIB"):
+            Cache(cache.folder)
+
+
+def test_what_killed_builds_left_is_removed_and_what_is_being_built_is_not(cache: Cache, toy) -> None:
+    dead, alive = toy("add", value=1), toy("add", value=2)
+    (cache.folder / "building" / f"{dead.key}.abc").mkdir()
+    (cache.folder / "building" / f"{dead.key}.abc" / "kernel.o").write_bytes(b"half")
+    with cache.locked(alive.key), cache.writing(alive) as folder:
+        assert not cache.sweep()
+        assert list((cache.folder / "building").iterdir()) == [folder]
+        cache.prune()
+        assert folder.exists()
+    assert cache.sweep()
+
+
+def test_failures_and_locks_of_a_month_ago_go_and_a_held_lock_stays(cache: Cache, toy) -> None:
+    old, new, held = (toy("add", value=value) for value in range(3))
+    for build in (old, new, held):
+        cache.failed(build, Failure("why", "log"))
+        with cache.locked(build.key):
+            pass
+    long_ago = time.time() - OLD - 60
+    for build in (old, held):
+        os.utime(cache.folder / "locks" / build.key, (long_ago,) * 2)
+        os.utime(cache.folder / "failures" / f"{build.key}.json", (long_ago,) * 2)
+    with cache.locked(held.key):
+        cache.prune()
+    assert {path.name for path in (cache.folder / "locks").iterdir()} == {new.key, held.key}
+    assert [cache.failure(build) is not None for build in (old, new, held)] == [False, True, False]
+
+
+def test_who_waits_for_a_lock_that_is_removed_meanwhile_does_not_build_beside_another(cache: Cache, toy) -> None:
+    build = toy("add", value=1)
+    got = threading.Event()
+
+    def wait() -> None:
+        with cache.locked(build.key):
+            got.set()
+
+    removed = cache.locked(build.key)
+    removed.__enter__()
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    time.sleep(0.2)
+    (cache.folder / "locks" / build.key).unlink()
+    with cache.locked(build.key):  # a new file
+        removed.__exit__(None, None, None)
+        assert not got.wait(0.5)
+    assert got.wait(10)
+    waiter.join()
 
 
 def test_a_compiler_for_another_cuda_is_another_toolchain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ def test_what_hangs_crashes_raises_or_leaves_is_one_failed_key_each(cache: Cache
     }
     assert children == []  # the grandchild of `hangs` too
     assert not any(cache.load(toy(name)) for name in names)
+    assert not any((cache.folder / "building").iterdir())
 
 
 def test_a_failure_keeps_its_log(cache: Cache, toy) -> None:
@@ -68,6 +69,9 @@ def test_a_server_that_dies_costs_what_it_had_in_hand(cache: Cache, toy, tmp_pat
     with Pool(cache) as pool:
         found = [(e.status, e.why) for e in pool.build([toy("kills_server", marker=marker), toy("add", value=3)])]
     assert found == [("failed", "the compile server ended (-9) while it had this build"), ("built", "")]
+    kept = cache.failure(toy("kills_server", marker=marker))
+    assert kept is not None and kept.why == found[0][1]
+    assert not any((cache.folder / "building").iterdir())
 
 
 def test_kernels_of_one_name_compiled_at_once_do_not_get_each_others_code(cache: Cache, toy) -> None:
@@ -187,11 +191,34 @@ def test_a_ptx_for_another_arch_than_asked_for_is_a_failure(cache: Cache, toy) -
     assert json.loads(build.options)["arch"] == "sm_80"
 
 
+def test_a_build_that_fails_before_it_holds_its_lock_says_why(cache: Cache, toy) -> None:
+    build = toy("add", value=1)
+    (cache.folder / "locks" / build.key).mkdir()
+    with Pool(cache) as pool:
+        (ended,) = pool.build([build])
+    assert ended.status == "failed" and ended.why.startswith("IsADirectoryError:")
+
+
+def test_a_failure_whose_log_cannot_be_written_says_why(cache: Cache, toy) -> None:
+    with Pool(cache) as pool:
+        (ended,) = pool.build([toy("raises_without_a_log")])
+    assert (ended.status, ended.why) == ("failed", "ValueError: tile_m: must be 64 or 128, got 48")
+
+
 def test_a_ptx_that_was_written_in_part_is_a_failure(cache: Cache, toy) -> None:
     with Pool(cache, jobs=2) as pool:
         found = list(pool.build([toy("full_disk", at=at) for at in (0.3, 0.5, 0.9)]))
     assert {ended.status for ended in found} == {"failed"}
     assert all("in the middle" in ended.why or "no entry point" in ended.why for ended in found)
+
+
+def test_temporary_files_of_a_killed_build_go_with_it(cache: Cache, toy, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    with Pool(cache) as pool:
+        (ended,) = pool.build([toy("dies_with_temporary_files")])
+    assert ended.why == "the compiler died: SIGKILL (signal 9)"
+    assert [path for place in (tmp_path / "tmp", cache.folder / "building") for path in place.rglob("*.ptx")] == []
 
 
 def test_sources_that_change_before_a_build_imports_them_are_a_failure(
@@ -214,3 +241,28 @@ def test_sources_that_change_before_a_build_imports_them_are_a_failure(
         (ended,) = pool.build([second])
     assert ended.status == "failed" and "the sources changed while" in ended.why
     assert cache.load(second) is None
+
+
+@pytest.mark.parametrize("limit", [1e8, float("inf")])
+def test_a_very_long_limit_is_one(cache: Cache, toy, limit: float) -> None:
+    with Pool(cache, limit=limit) as pool:
+        assert [ended.status for ended in pool.build([toy("add", value=1)])] == ["built"]
+
+
+@pytest.mark.slow
+def test_a_recipe_whose_import_hangs_is_a_failed_build(cache: Cache, toy, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "hanging_recipe.py").write_text("import time\ntime.sleep(3600)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with Pool(cache, limit=5.0) as pool:
+        found = list(pool.build([Build.of("hanging_recipe:build", {}, "sm_80"), toy("add", value=1)]))
+    assert [(ended.status, ended.why) for ended in found] == [
+        ("failed", "the compile server ended (1) while it had this build"),
+        ("built", ""),
+    ]
+
+
+def test_a_pool_that_is_left_early_does_not_mistake_one_build_for_another(cache: Cache, toy) -> None:
+    with Pool(cache, jobs=2) as pool:
+        assert next(pool.build([toy("add", value=1, seconds=2.0), toy("add", value=2)])).build == toy("add", value=2)
+        (ended,) = pool.build([toy("add", value=3, seconds=5.0)])
+    assert ended.status == "built" and cache.load(ended.build) is not None
