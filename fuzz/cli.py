@@ -14,6 +14,7 @@ from fuzz import commands
 from fuzz.commands import USAGE
 from fuzz.interrupts import held
 
+WHERE = "where artifacts lie ($ATTNFUZZ_CACHE, or ~/.cache/attnfuzz), up to $ATTNFUZZ_CACHE_GIB GiB of them (4)"
 EPILOG = "exit codes: 0 all as expected, 1 findings, 2 usage (a bad option, a malformed file, an unknown target)"
 
 
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     with held():  # torch is among them, whose modules may swallow a KeyboardInterrupt
         from fuzz.case import CaseError
+        from fuzz.compiling.cache import CacheError
         from fuzz.corpus import CorpusError
         from fuzz.guard import check_packages
         from fuzz.runner import RunnerError
@@ -41,7 +43,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         check_packages()
         return options.command(options)
-    except (CaseError, CorpusError, ScriptError, TargetError, RunnerError, OSError) as error:
+    except (CacheError, CaseError, CorpusError, ScriptError, TargetError, RunnerError, OSError) as error:
         print(f"attnfuzz: {_one_line(error)}", file=sys.stderr)
         return USAGE
 
@@ -157,7 +159,7 @@ def _add_compile(sub) -> None:
     add("--device", choices=("host", "cuda"), default="cuda", help="where the session will run (cuda)")
     add("--jobs", type=_jobs, default="auto", metavar="N", help="workers (auto: one per core, at most 16)")
     add("--limit", type=_seconds, default=120.0, metavar="SECONDS", help="one kernel may take so long (120)")
-    add("--cache", metavar="DIR", help="where artifacts lie ($ATTNFUZZ_CACHE, or ~/.cache/attnfuzz)")
+    add("--cache", metavar="DIR", help=WHERE)
     add("--target-file", action="append", default=[], metavar="FILE", help="a Python file with targets of your own")
 
 
@@ -182,8 +184,11 @@ def _add_schema(sub) -> None:
     _command(sub, "schema", commands.schema, "print the JSON Schema of a case")
 
 
-def _positive(text: str) -> int:
-    value = int(text)
+def _positive(text: str, what: str = "a whole number") -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be {what}, got {text!r}") from None
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
     return value
@@ -192,13 +197,16 @@ def _positive(text: str) -> int:
 def _jobs(text: str) -> int:
     from fuzz.compiling.pool import auto_jobs
 
-    return auto_jobs() if text == "auto" else _positive(text)
+    return auto_jobs() if text == "auto" else _positive(text, "a number of workers, or auto")
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not value > 0:
-        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, got {value}")
+        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, got {text}")
     return value
 
 

@@ -150,7 +150,7 @@ def compile_ahead(options: argparse.Namespace) -> int:
         size=options.size,
         files=_files(options),
     )
-    console = _console()
+    cache, console = Cache(options.cache), _console()
     builds: list[Build] = []
     for arch in dict.fromkeys(options.arch or ["sm_100a"]):
         planned = plan(wanted, arch)
@@ -159,7 +159,7 @@ def compile_ahead(options: argparse.Namespace) -> int:
             f"{arch}: {len(planned.builds)} keys for the cases of seed {wanted.seed}: {drawn}", highlight=False
         )
         builds += planned.builds
-    with Pool(Cache(options.cache), options.jobs, options.limit) as pool:
+    with Pool(cache, options.jobs, options.limit) as pool:
         ended = compile_all(pool, builds, console)
     return FINDINGS if any(one.status == "failed" for one in ended) else OK
 

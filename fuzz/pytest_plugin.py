@@ -119,17 +119,22 @@ class _Controller:
         from rich.console import Console
 
         from fuzz.compiling.ahead import compile_ahead
+        from fuzz.compiling.cache import CacheError
         from fuzz.records import write_session
         from fuzz.report import Progress
+        from fuzz.targets.registry import TargetError
 
         if self.config.option.collectonly:
             return
         wanted = _settings(self.config)
-        write_session(self.folder, wanted)
         stream = sys.__stderr__ or sys.stderr
         with warnings.catch_warnings():  # of strategies that are used before pytest's session has begun: meant here
             warnings.simplefilter("ignore", HypothesisWarning)
-            compile_ahead(wanted, Console(file=stream))
+            try:
+                write_session(self.folder, wanted)
+                compile_ahead(wanted, Console(file=stream))
+            except (CacheError, TargetError, OSError) as error:  # a user's mistake, not an error of pytest's
+                raise pytest.UsageError(str(error)) from None
         self.progress = Progress(self.folder, wanted.cases, stream)
         self.progress.__enter__()
 

@@ -43,10 +43,13 @@ def compile_for(target: Target, cases: Iterable[Case], console: Console) -> list
 
 
 def _compile(builds: list[Build], console: Console) -> list[Ended]:
-    missing = [build for build in dict.fromkeys(builds) if Cache().load(build) is None]
+    if not builds:
+        return []
+    cache = Cache()
+    missing = [build for build in dict.fromkeys(builds) if cache.load(build) is None]
     if not missing:
         return []
-    with Pool(Cache(), auto_jobs()) as pool:
+    with Pool(cache, auto_jobs()) as pool:
         return compile_all(pool, missing, console)
 
 

@@ -41,7 +41,9 @@ def compile_all(pool: Pool, builds: Iterable[Build], console: Console) -> list[E
 def report(ended: list[Ended], seconds: float, pool: Pool, console: Console) -> None:
     """One line of counts, then two lines for each failure."""
     counts = Counter(one.status for one in ended)
-    rate = f", {60 * counts['built'] / seconds:.0f} a minute with {pool.jobs} workers" if counts["built"] else ""
+    jobs = min(pool.jobs, counts["built"] + counts["failed"])
+    workers = "1 worker" if jobs == 1 else f"{jobs} workers"
+    rate = f", {60 * counts['built'] / seconds:.0f} a minute with {workers}" if counts["built"] else ""
     console.print(
         f"{len(ended)} keys in {seconds:.1f} s: {counts['cached']} cached, {counts['built']} compiled, "
         f"{counts['failed']} failed{rate}",
@@ -49,7 +51,9 @@ def report(ended: list[Ended], seconds: float, pool: Pool, console: Console) -> 
     )
     for one in ended:
         if one.status == "failed":
-            log = pool.cache.folder / "failures" / f"{one.build.key}.json"
+            kept = pool.cache.failure(one.build)
             console.print(f"FAILED {one.build.name}: {one.why}", highlight=False, markup=False, soft_wrap=True)
-            console.print(f"    log: {log}", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"cache: {pool.cache.folder}", highlight=False, soft_wrap=True)
+            if kept is not None and kept.why == one.why:  # a full disk keeps none, or an earlier one
+                log = pool.cache.folder / "failures" / f"{one.build.key}.json"
+                console.print(f"    log: {log}", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"cache: {pool.cache.folder}", highlight=False, markup=False, soft_wrap=True)

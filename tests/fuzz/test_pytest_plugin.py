@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from judge_tools import FAKES
 
 ROOT = Path(__file__).parents[2]
@@ -39,3 +40,9 @@ def test_other_pytest_runs_are_left_alone(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0 and "attnfuzz" not in done.stdout
+
+
+def test_an_unknown_target_is_usage_and_not_an_error_of_pytest(tmp_path: Path) -> None:
+    done = session(tmp_path, "--fuzz-targets", "nope")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "ERROR: target 'nope' is not known" in done.stderr and "INTERNALERROR" not in done.stdout + done.stderr

@@ -9,7 +9,10 @@ import pytest
 from rich.console import Console
 
 from fuzz.cli import main
+from fuzz.compiling import Cache, Ended, Pool
 from fuzz.compiling.ahead import compile_ahead
+from fuzz.compiling.cache import Failure
+from fuzz.compiling.command import report
 from fuzz.compiling.plan import plan
 from fuzz.session import Settings, Worker
 from fuzz.session import plan as lanes_of
@@ -58,12 +61,35 @@ def test_compile_prepares_a_session_that_then_compiles_nothing(
     assert " 0 compiled" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("wrong", [["--arch", "sm_75"], ["--jobs", "0"], ["--limit", "0"], ["--jobs", "many"]])
-def test_bad_options_are_usage(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("wrong", ["--arch sm_75", "--jobs 0", "--jobs many", "--limit 0", "--limit x"])
+def test_bad_options_are_usage(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
-        main(["compile", *wrong])
+        main(["compile", *wrong.split()])
     assert left.value.code == 2
-    assert wrong[0] in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert wrong.split()[0] in told and "invalid _" not in told
+
+
+def test_a_bad_size_of_the_cache_is_usage_before_anything_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ATTNFUZZ_CACHE_GIB", "many")
+    assert main(["compile", "--target", "fake.compiled", "--cache", str(tmp_path), "--target-file", TARGET]) == 2
+    assert capsys.readouterr().err == "attnfuzz: ATTNFUZZ_CACHE_GIB: must be a positive number, got 'many'\n"
+
+
+def test_what_is_shown_of_a_failure_is_there(tmp_path: Path, toy) -> None:
+    cache = Cache(tmp_path / "a[/b]c")
+    shown = io.StringIO()
+    with Pool(cache, jobs=9) as pool:
+        cache.failed(toy("raises"), Failure("another time", ""))
+        report([Ended(toy("raises"), "failed", why="OSError: a full disk"), Ended(toy("add"), "built")], 60.0, pool,
+               Console(file=shown, width=200))  # fmt: skip
+    assert shown.getvalue().splitlines() == [
+        "2 keys in 60.0 s: 0 cached, 1 compiled, 1 failed, 1 a minute with 2 workers",
+        "FAILED sm_100a: OSError: a full disk",
+        f"cache: {cache.folder}",
+    ]
 
 
 def test_an_unknown_target_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
