@@ -71,11 +71,14 @@ class Failure:
 
 
 def default_folder() -> Path:
-    """$ATTNFUZZ_CACHE, or attnfuzz/ in the user's cache folder."""
+    """$ATTNFUZZ_CACHE, or attnfuzz/ in the user's cache folder. Raises CacheError where there is no such user."""
     named = os.environ.get("ATTNFUZZ_CACHE")
     if named:
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnfuzz"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnfuzz"
+    except RuntimeError:  # a number without a name, as in some containers
+        raise CacheError("ATTNFUZZ_CACHE: must name a folder for compiled kernels, as this user has no home") from None
 
 
 class Cache:

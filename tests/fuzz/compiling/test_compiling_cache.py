@@ -213,3 +213,11 @@ def test_the_variables_are_those_that_the_compiler_says_change_the_code() -> Non
     settings = [value for part in known.__mro__ for value in vars(part).values()]
     named = {s.source for s in settings if getattr(s, "affects_compile", False) and isinstance(s.source, str)}
     assert {f"CUTE_DSL_{name}" for name in named - {"ARCH"}} <= set(keys.VARIABLES)  # the arch is a field of its own
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "ATTNFUZZ_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # KeyError, as for a number that nobody has
+    with pytest.raises(CacheError, match="ATTNFUZZ_CACHE: must name a folder"):
+        Cache()
