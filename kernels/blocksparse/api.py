@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from kernels.blocksparse.schedule import Schedule, permutation
 from kernels.blocksparse.variant import LARGEST_DIM, PADDED_DIMS, PRODUCTS
 
 DTYPES = (torch.bfloat16, torch.float16)
+NUMBERS = (Real, torch.SymInt, torch.SymFloat)
+SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 
 
 def block_sparse_attention(
@@ -58,27 +61,31 @@ def block_sparse_attention(
                    A row without keys, or of padding, has out 0, lse -inf and gradients 0
 
     Raises ValueError for whatever is outside of the above. The contents of `blocks` are checked, which asks the device,
-    at the first call with each BlockSparse and each set of lengths; they must not be changed in place afterwards. They
-    are not checked under torch.compile or CUDA-graph capture: call once before, or `validate.check_contents`.
+    at the first call with each BlockSparse and each set of lengths (at every call where lengths or a permutation were
+    made in inference mode, which counts no changes); they must not be changed in place afterwards. They are not checked under torch.compile or CUDA-graph capture: call once before, or `validate.check_contents`.
     """
     lengths = _check_tensors(q, k, v, cu_seqlens_q, cu_seqlens_k, lengths_q, lengths_k)
     if scale is None:
         scale = q.shape[-1] ** -0.5
     for name, number, least in (("scale", scale, "positive"), ("softcap", softcap, "0 or positive")):
+        if not isinstance(number, NUMBERS):  # a tensor's gradient would be lost
+            raise ValueError(f"{name}: needs a number, got {type(number).__name__}")
         if not math.isfinite(number) or number < 0 or (number == 0 and name == "scale"):
             raise ValueError(f"{name}: needs a finite number, {least}, got {number}")
+        if number and not SMALLEST <= number <= LARGEST:
+            raise ValueError(f"{name}: needs a number that is normal in float32, got {number}")
     if products not in (None, *PRODUCTS):
         raise ValueError(f"products: needs None or one of {PRODUCTS}, got {products!r}")
     if not isinstance(blocks, BlockSparse):
         raise ValueError(f"blocks: needs a BlockSparse, got {type(blocks).__name__}")
     rescheduled = blocks if schedule is None else replace(blocks, schedule=_schedule(schedule), order=None)
     backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    check_call(q, k, blocks, rescheduled, lengths, backward)
     if backward and q.shape[-1] > LARGEST_DIM[blocks.tile_n]:
         raise ValueError(
             f"blocks.tile_n: needs 64 for gradients above head dim {LARGEST_DIM[128]}, as dK and dV of 128 keys do not "
             f"fit into registers; got {blocks.tile_n} with dim {q.shape[-1]}"
         )
-    check_call(q, k, blocks, rescheduled, lengths, backward)
     lists, numbers = flatten(rescheduled)
     return block_sparse_forward(
         q, k, v, lengths, lists, numbers, float(scale), float(softcap), bool(deterministic), seams, products or ""
@@ -101,6 +108,9 @@ def _check_tensors(
     if packed and (cu_q is None or cu_k is None):
         raise ValueError("cu_seqlens_q: needs cu_seqlens_k beside it, got one of the two")
     dims = 3 if packed else 4
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{name}: needs a tensor, got {type(x).__name__}")
     if q.dtype not in DTYPES:
         raise ValueError(f"q: needs bfloat16 or float16, got {q.dtype}")
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -132,6 +142,8 @@ def _check_tensors(
 
 
 def _lengths(name: str, given: Tensor, size: int | None, q: Tensor) -> Tensor:
+    if not isinstance(given, Tensor):
+        raise ValueError(f"{name}: needs an int32 tensor, got {type(given).__name__}")
     if given.dtype != torch.int32 or given.device != q.device:
         raise ValueError(f"{name}: needs int32 on {q.device}, got {given.dtype} on {given.device}")
     if given.dim() != 1 or (given.shape[0] < 2 if size is None else given.shape[0] != size):
@@ -145,6 +157,6 @@ def _schedule(schedule: Schedule | str | Tensor) -> Schedule:
         return schedule
     if isinstance(schedule, Tensor):
         return permutation(schedule)
-    if schedule not in ("ascending", "descending"):
+    if not isinstance(schedule, str) or schedule not in ("ascending", "descending"):
         raise ValueError(f"schedule: needs 'ascending', 'descending', a Schedule or a permutation, got {schedule!r}")
     return Schedule(schedule)  # type: ignore[arg-type]

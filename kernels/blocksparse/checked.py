@@ -1,6 +1,7 @@
 """Checks of a call's block lists, once for each BlockSparse, set of lengths and shapes; then they cost microseconds.
 
-What was found right is remembered by identity and version of the tensors, and forgotten with its BlockSparse.
+What was found right is remembered by identity and version of the tensors, and forgotten with its BlockSparse. Tensors
+that were made in inference mode have no version: lengths and permutations made there are checked at every call.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.lists import AT_ONCE, BlockSparse
-from kernels.blocksparse.validate import Sizes, check_contents, check_shapes
+from kernels.blocksparse.validate import Sizes, check_contents, check_shapes, check_types
 
 KEPT = 8  # of what was found right, for each BlockSparse
 
@@ -32,13 +33,20 @@ def check_call(
     Contents, which are on the device, are not read under torch.compile and CUDA-graph capture.
     """
     if torch.compiler.is_compiling():
+        check_types(rescheduled)
         check_shapes(rescheduled, _sizes(q, k, rescheduled, lengths), backward=backward, device=q.device)
         return
+    known = _known.get(blocks)
+    if known is None or rescheduled is not blocks:
+        check_types(rescheduled)
     positions = rescheduled.schedule.positions
     tensors = lengths if positions is None else [*lengths, positions]
-    key = (q.shape, k.shape, q.device, backward, rescheduled.schedule.kind, len(lengths))
-    known = _known.setdefault(blocks, [])
-    if any(key == before and _same(refs, tensors) for before, refs in known):
+    schedule = rescheduled.schedule
+    key = (
+        *(q.shape, k.shape, q.device, backward, len(lengths)),
+        *(schedule.kind, schedule.pairs, schedule.parts, rescheduled.order is None),
+    )
+    if known is not None and any(key == before and _same(refs, tensors) for before, refs in known):
         return
     sizes = _sizes(q, k, rescheduled, lengths)
     check_shapes(rescheduled, sizes, backward=backward, device=q.device)
@@ -49,6 +57,9 @@ def check_call(
         sizes = _checked_lengths(q, k, here, sizes)
         check_shapes(lists, sizes)
     check_contents(lists, sizes)
+    if any(x.is_inference() for x in tensors):
+        return
+    known = _known.setdefault(blocks, [])
     del known[: 1 - KEPT]
     known.append((key, [(weakref.ref(x), x._version) for x in tensors]))
 

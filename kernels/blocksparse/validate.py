@@ -21,6 +21,8 @@ from kernels.blocksparse.lists import (
     BlockLists,
     BlockSparse,
     Intervals,
+    LongestFirst,
+    WriteOrder,
     entries,
 )
 from kernels.blocksparse.schedule import Schedule
@@ -45,8 +47,7 @@ def check_shapes(
     blocks: BlockSparse, sizes: Sizes, *, backward: bool = False, device: torch.device | None = None
 ) -> None:
     """Types, dtypes, devices, shapes. backward: whether backward lists are needed. Raises ValueError."""
-    if not isinstance(blocks, BlockSparse):
-        raise ValueError(f"blocks: needs a BlockSparse, got {type(blocks).__name__}")
+    check_types(blocks)
     device = blocks.device if device is None else device
     for name in ("tile_m", "tile_n"):
         if getattr(blocks, name) not in TILES:
@@ -71,6 +72,37 @@ def check_shapes(
             )
 
 
+def check_types(blocks: BlockSparse) -> None:
+    """That every part is what its field says, as annotations alone do not. Raises ValueError."""
+    _check_type(blocks, BlockSparse, "blocks")
+    for name, lists in (("blocks.forward", blocks.forward), ("blocks.backward", blocks.backward)):
+        if lists is None and name == "blocks.backward":
+            continue
+        _check_type(lists, BlockLists, name)
+        for kind in ("partial", "full"):
+            one = getattr(lists, kind)
+            _check_type(one, BlockList, f"{name}.{kind}")
+            _check_tensors(one, f"{name}.{kind}", "count", "index", "begin")
+    mask = blocks.mask
+    if isinstance(mask, Bits):
+        _check_tensors(mask, "blocks.mask", "words", "slot")
+    elif isinstance(mask, Intervals):
+        _check_tensors(mask, "blocks.mask", "bounds")
+    elif isinstance(mask, Band):
+        _check_tensors(mask, "blocks.mask", "offset")
+    elif mask is not None:
+        raise ValueError(f"blocks.mask: needs Bits, Intervals, Band or None, got {type(mask).__name__}")
+    _check_type(blocks.schedule, Schedule, "blocks.schedule")
+    if blocks.schedule.positions is not None:
+        _check_tensors(blocks.schedule, "schedule", "positions")
+    if blocks.order is not None:
+        _check_type(blocks.order, WriteOrder, "blocks.order")
+        _check_tensors(blocks.order, "blocks.order", "partial", "full")
+    if blocks.longest is not None:
+        _check_type(blocks.longest, LongestFirst, "blocks.longest")
+        _check_tensors(blocks.longest, "blocks.longest", "rows")
+
+
 def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     """Everything that the lists must satisfy, after `check_shapes`; asks the device. Raises ValueError.
 
@@ -78,8 +110,10 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     none both partial and full; backward lists the transpose of forward lists; slots in range and the same both ways; a
     permutation that is one; ranks that are those of the schedule; rows that ascend where they are merged. A list for
     all sequences must fit the shortest. Where the mask is computed (Intervals, Band), backward lists may have full
-    blocks as partial ones (transpose.in_one_list).
+    blocks as partial ones (transpose.in_one_list). Without any sequence nothing is read, here and by the kernels.
     """
+    if not sizes.batch:
+        return
     rows = _blocks_of(sizes.lengths_q, sizes.longest_q, blocks.tile_m, sizes, blocks.device)
     cols = _blocks_of(sizes.lengths_k, sizes.longest_k, blocks.tile_n, sizes, blocks.device)
     forward = _check_entries(blocks.forward, "blocks.forward", rows, cols, "n_block")
@@ -163,7 +197,7 @@ def _check_mask(blocks: BlockSparse, sizes: Sizes, device: torch.device) -> None
         _check_tensor(mask.slot, "blocks.mask.slot", torch.int32, parallel, device)
         if blocks.backward is not None:
             if mask.slot_backward is None:
-                raise ValueError("blocks.mask.slot_backward: needs a tensor where there are backward lists, got None")
+                raise ValueError("blocks.mask.slot_backward: needs a Tensor where there are backward lists, got None")
             parallel = tuple(blocks.backward.partial.index.shape)
             _check_tensor(mask.slot_backward, "blocks.mask.slot_backward", torch.int32, parallel, device)
     elif isinstance(mask, Intervals):
@@ -180,14 +214,12 @@ def _check_mask(blocks: BlockSparse, sizes: Sizes, device: torch.device) -> None
         _check_tensor(mask.bounds, "blocks.mask.bounds", torch.int32, shape, device)
     elif isinstance(mask, Band):
         for side in ("left", "right"):
-            if abs(getattr(mask, side)) > OPEN:
-                raise ValueError(f"blocks.mask.{side}: needs a number within ±{OPEN}, got {getattr(mask, side)}")
+            if not isinstance(getattr(mask, side), int) or abs(getattr(mask, side)) > OPEN:
+                raise ValueError(f"blocks.mask.{side}: needs an int within ±{OPEN}, got {getattr(mask, side)}")
         shape = tuple(mask.offset.shape)
         if len(shape) != 1 or shape[0] not in (1, sizes.batch):
             raise ValueError(f"blocks.mask.offset: needs shape ({_either(sizes.batch)},), got {shape}")
         _check_tensor(mask.offset, "blocks.mask.offset", torch.int32, shape, device)
-    elif mask is not None:
-        raise ValueError(f"blocks.mask: needs Bits, Intervals, Band or None, got {type(mask).__name__}")
 
 
 def _check_schedule(schedule: Schedule, n_blocks: int, first: torch.Size, sizes: Sizes, device: torch.device) -> None:
@@ -229,9 +261,18 @@ def _check_longest(blocks: BlockSparse, n_blocks: int, first: torch.Size, device
         _check_tensor(tensor, f"blocks.longest.{name}", torch.int32, shape, device)
 
 
+def _check_type(value: object, kind: type, name: str) -> None:
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}: needs a {kind.__name__}, got {type(value).__name__}")
+
+
+def _check_tensors(owner: object, name: str, *fields: str) -> None:
+    for field in fields:
+        _check_type(getattr(owner, field), Tensor, f"{name}.{field}")
+
+
 def _check_tensor(tensor: Tensor, name: str, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> None:
-    if not isinstance(tensor, Tensor):
-        raise ValueError(f"{name}: needs a tensor, got {type(tensor).__name__}")
+    _check_type(tensor, Tensor, name)
     if tensor.dtype != dtype:
         raise ValueError(f"{name}: needs {dtype}, got {tensor.dtype}")
     if tensor.device != device:
@@ -265,7 +306,7 @@ def _check_list(one: BlockList, field: str, rows: Tensor, cols: Tensor, what: st
     count, begin = one.count.to(torch.int64), one.begin
     _refuse(count < 0, f"{field}.count: needs no negative count", count)
     _refuse((begin < 0) & (count > 0), f"{field}.begin: needs no negative start", begin)
-    beyond = (begin + count > one.capacity) & (count > 0)
+    beyond = (begin > one.capacity - count) & (count > 0)  # a sum could be more than an int64 holds
     _refuse(beyond, f"{field}.count: needs rows to end within index, of {one.capacity} elements", begin + count)
     past = torch.arange(one.rows, device=count.device) >= rows.view(-1, 1, 1)
     if one.batch == 1:

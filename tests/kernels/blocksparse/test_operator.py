@@ -16,7 +16,7 @@ from kernels.blocksparse.bands import causal, window
 from kernels.blocksparse.from_mask import from_mask
 from kernels.blocksparse.intervals import documents, intervals
 from kernels.blocksparse.lists import BlockSparse, Intervals
-from kernels.blocksparse.schedule import DESCENDING, permutation
+from kernels.blocksparse.schedule import DESCENDING, Schedule, permutation
 from kernels.blocksparse.write_order import with_order
 
 
@@ -178,6 +178,7 @@ def packed(**more):
 
 
 WRONG = {
+    "q: needs a tensor, got NoneType": lambda: good() | {"q": None},
     "q: needs bfloat16": lambda: good() | {"q": torch.zeros(2, 4, 100, 16)},
     "q: needs 4 dimensions": lambda: good() | {"q": good()["q"][0]},
     "q: needs 3 dimensions": lambda: good() | {"cu_seqlens_q": starts(0, 1), "cu_seqlens_k": starts(0, 1)},
@@ -191,9 +192,21 @@ WRONG = {
     "scale: needs a finite number, positive, got 0": lambda: good() | {"scale": 0.0},
     "scale: needs a finite number, positive, got -1": lambda: good() | {"scale": -1.0},
     "softcap: needs a finite number, 0 or positive, got inf": lambda: good() | {"softcap": float("inf")},
+    "scale: needs a number, got Tensor": lambda: good() | {"scale": torch.tensor(0.5, requires_grad=True)},
+    "scale: needs a number that is normal in float32, got 1e[+]39": lambda: good() | {"scale": 1e39},
+    "softcap: needs a number, got NoneType": lambda: good() | {"softcap": None},
+    "softcap: needs a number that is normal in float32, got 1e-40": lambda: good() | {"softcap": 1e-40},
     "blocks: needs a BlockSparse": lambda: good() | {"blocks": None},
+    "blocks.schedule: needs a Schedule, got str": lambda: (
+        good() | {"blocks": replace(causal(100, 130), schedule="descending")}
+    ),
+    "blocks.forward: needs a BlockLists, got tuple": lambda: (
+        packed() | {"blocks": replace(causal([5, 15], [15, 5]), forward=())}
+    ),
     r"blocks\.forward\.partial\.count: needs shape": lambda: good() | {"blocks": causal(400, 130)},
     "schedule: needs 'ascending'": lambda: good() | {"schedule": "spt"},
+    "schedule: needs 'ascending', .* got array": lambda: good() | {"schedule": starts(0, 1, 2).numpy()},
+    "schedule.positions: needs a Tensor, got list": lambda: good() | {"schedule": permutation([0, 1, 2])},
     r"schedule\.positions: needs every n_block": lambda: good() | {"schedule": starts(0, 0, 1).view(1, 1, 3)},
     "cu_seqlens_q: needs cu_seqlens_k": lambda: packed(cu_seqlens_k=None),
     "lengths_q: needs None": lambda: packed(lengths_q=starts(5, 15)),
@@ -205,6 +218,7 @@ WRONG = {
         blocks=causal([5, 150], [15, 5], tile_m=64), cu_seqlens_q=starts(0, 150, 155),
         q=torch.zeros(155, 4, 16, dtype=torch.float16),
     ),
+    "lengths_q: needs an int32 tensor, got list": lambda: good() | {"lengths_q": [50, 100]},
     "lengths_q: needs lengths from 0 to 100": lambda: good() | {"lengths_q": starts(50, 101)},
     r"lengths_k: needs shape \(2,\)": lambda: good() | {"lengths_k": starts(50)},
     "seams: needs one of": lambda: good() | {"seams": "nothing"},
@@ -215,6 +229,12 @@ def test_gradients_of_large_head_dims_need_tiles_of_64_keys():
     q, k, v = (torch.zeros(1, 2, 70, 136, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
     with pytest.raises(ValueError, match=r"blocks\.tile_n: needs 64 .* got 128 with dim 136"):
         block_sparse_attention(q, k, v, causal(70, 70, tile_n=128))
+
+
+def test_tiles_of_no_kernel_are_refused_where_gradients_are_wanted_too():
+    q, k, v = tensors()
+    with pytest.raises(ValueError, match=r"blocks\.tile_n: needs one of \(64, 128\), got 32"):
+        block_sparse_attention(q, k, v, replace(causal(100, 130), tile_n=32))
 
 
 @pytest.mark.parametrize("message", WRONG)
@@ -260,6 +280,45 @@ def test_lists_are_read_once_for_each_set_of_lengths(monkeypatch):
     for schedule in ("ascending", positions, "ascending", positions):
         block_sparse_attention(**call, schedule=schedule)
     assert len(checked) == 8
+
+
+def test_a_good_call_vouches_for_no_other_order_or_schedule():
+    call = good()
+    order = call["blocks"].order
+    call["blocks"] = replace(call["blocks"], order=replace(order, partial=torch.full_like(order.partial, 7)))
+    block_sparse_attention(**call, schedule="descending")  # which is the blocks' own, but its ranks are computed anew
+    with pytest.raises(ValueError, match=r"blocks\.order\.partial: needs the descending schedule's ranks"):
+        block_sparse_attention(**call, deterministic=True)
+    for wrong in ({"parts": 3}, {"pairs": 0}):
+        with pytest.raises(ValueError, match=rf"schedule\.{next(iter(wrong))}: needs None or"):
+            block_sparse_attention(**call, schedule=Schedule("descending", **wrong))
+
+
+def test_lengths_and_schedules_made_in_inference_mode_are_read_at_every_call(monkeypatch):
+    checked = []
+    monkeypatch.setattr(kept, "check_contents", lambda blocks, sizes: checked.append(sizes))
+    with torch.inference_mode():
+        call = packed()
+        for _ in range(2):
+            out, _ = block_sparse_attention(**call)
+        assert out.is_inference() and len(checked) == 2
+        call["cu_seqlens_q"][1] = 21
+        with pytest.raises(ValueError, match="cu_seqlens_q: needs to ascend from 0 to 20"):
+            block_sparse_attention(**call)
+        for _ in range(2):
+            block_sparse_attention(**good(), schedule=starts(2, 1, 0).view(1, 1, 3))
+        call = good()
+        for _ in range(2):
+            block_sparse_attention(**call)
+        assert len(checked) == 5  # nothing but the lists, which must not be changed
+
+
+def test_without_any_sequence_the_output_is_empty():
+    q, k, v = tensors(batch=0)
+    out, lse = block_sparse_attention(q, k, v, causal(100, 130, tile_m=64, tile_n=64))
+    assert out.shape == q.shape and lse.shape == q.shape[:3]
+    grads = torch.autograd.grad(out.sum(), (q, k, v))
+    assert [x.shape for x in grads] == [x.shape for x in (q, k, v)]
 
 
 def test_what_was_checked_is_forgotten_with_its_blocks():

@@ -71,6 +71,18 @@ def partial(blocks):
 
 SHAPES = {
     "blocks: needs a BlockSparse": lambda b: "lists",
+    r"blocks\.forward: needs a BlockLists, got NoneType": lambda b: replace(b, forward=None),
+    r"blocks\.backward\.full: needs a BlockList, got Tensor": lambda b: change(b, "backward", full=torch.zeros(1)),
+    r"blocks\.forward\.full\.count: needs a Tensor, got list": lambda b: change(b, "forward.full", count=[0]),
+    r"blocks\.mask\.words: needs a Tensor, got NoneType": lambda b: change(b, "mask", words=None),
+    r"blocks\.mask\.left: needs an int within .* got 0\.5": lambda b: replace(
+        b, mask=Band(0.5, 0, torch.zeros(1).int())
+    ),
+    r"blocks\.mask\.offset: needs a Tensor, got int": lambda b: replace(b, mask=Band(0, 0, 0)),
+    r"blocks\.schedule: needs a Schedule, got str": lambda b: replace(b, schedule="descending"),
+    r"schedule\.positions: needs a Tensor, got list": lambda b: replace(b, schedule=permutation([0])),
+    r"blocks\.order: needs a WriteOrder, got tuple": lambda b: replace(b, order=(b.order.partial, b.order.full)),
+    r"blocks\.longest: needs a LongestFirst, got Tensor": lambda b: replace(b, longest=b.longest.rows),
     r"blocks\.tile_m": lambda b: replace(b, tile_m=96),
     r"blocks\.forward\.partial\.count: needs shape \(1 or 2, 1 or 4, 3\)": lambda b: replace(b, tile_m=128),
     r"blocks\.forward\.partial\.count: needs torch\.int32, got torch\.int64": lambda b: change(
@@ -98,7 +110,7 @@ SHAPES = {
     r"blocks\.mask: needs Bits": lambda b: replace(b, mask="causal"),
     r"blocks\.mask\.words: needs shape": lambda b: change(b, "mask", words=b.mask.words[:, :, :1]),
     r"blocks\.mask\.slot: needs shape": lambda b: change(b, "mask", slot=b.mask.slot[:-1]),
-    r"blocks\.mask\.slot_backward: needs a tensor": lambda b: change(b, "mask", slot_backward=None),
+    r"blocks\.mask\.slot_backward: needs a Tensor": lambda b: change(b, "mask", slot_backward=None),
     r"blocks\.mask\.bounds: needs shape .* at least 300": lambda b: replace(
         b, mask=Intervals(torch.zeros(1, 1, 3, 299, dtype=torch.int32))
     ),
@@ -108,7 +120,7 @@ SHAPES = {
     r"blocks\.mask\.offset: needs shape": lambda b: replace(b, mask=Band(0, 0, torch.zeros(3, dtype=torch.int32))),
     r"blocks\.mask\.left": lambda b: replace(b, mask=Band(1 << 30, 0, torch.zeros(1, dtype=torch.int32))),
     r"schedule\.kind": lambda b: replace(b, schedule=Schedule("spt")),
-    r"schedule\.positions: needs a tensor": lambda b: replace(b, schedule=Schedule("permutation")),
+    r"schedule\.positions: needs a tensor for": lambda b: replace(b, schedule=Schedule("permutation")),
     r"schedule\.positions: needs shape \(1, 1, 7\)": lambda b: replace(
         b, schedule=permutation(torch.zeros(1, 2, 7, dtype=torch.int32))
     ),
@@ -130,6 +142,9 @@ CONTENTS = {
     ),
     r"blocks\.forward\.partial\.count: needs rows to end within": lambda b: change(
         b, "forward.partial", count=put(partial(b).count, (0, 0, 4), 99)
+    ),
+    r"blocks\.forward\.full\.count: needs rows to end within": lambda b: change(
+        b, "forward.full", begin=put(b.forward.full.begin, (0, 0, 0), (1 << 63) - 1)
     ),
     r"blocks\.forward\.partial\.begin: needs no negative": lambda b: change(
         b, "forward.partial", begin=put(partial(b).begin, (0, 0, 1), -1)
