@@ -41,7 +41,7 @@ def backward_pass(
 ) -> None:
     """`launch_backward.backward`, and grad_lse: the gradient of lse, float32 and of its shape, any strides, or None."""
     tensors = (dq, dk, dv, q, k, v, o, lse, do, sequences, blocks)
-    if grad_lse is None:
+    if grad_lse is None or not grad_lse.numel():  # without queries LSE has none either
         launch_backward.backward(
             *tensors,
             scale=scale,

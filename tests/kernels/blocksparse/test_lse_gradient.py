@@ -5,6 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from kernels.blocksparse import launch, launch_backward, lse_gradient
+from kernels.blocksparse.api import block_sparse_attention
+from kernels.blocksparse.bands import causal
 from kernels.blocksparse.launch import Sequences
 from kernels.blocksparse.launch_backward import make_workspace
 from kernels.blocksparse.lse_gradient import subtract
@@ -35,3 +38,18 @@ def test_every_row_of_every_sequence_and_head_once(tile_m, lengths, packed):
             assert not seen[:, tile, row % tile_m].any()
             assert torch.equal(delta[:, tile, row % tile_m], -wanted)
             seen[:, tile, row % tile_m] = True
+
+
+@pytest.mark.parametrize("with_lse", [False, True])
+def test_without_queries_nothing_is_launched_and_gradients_are_zero(monkeypatch, with_lse):
+    def launched(variant, *others):
+        raise AssertionError(f"{variant.kind}: its workspace was never cleared")
+
+    for module in (launch, launch_backward, lse_gradient):
+        monkeypatch.setattr(module, "launch", launched)
+    q, k, v = (torch.ones(1, 2, length, 32).bfloat16().requires_grad_() for length in (0, 70, 70))
+    found = block_sparse_attention(q, k, v, causal(0, 70, tile_m=64, tile_n=64))
+    for grad in torch.autograd.grad(
+        found[: 1 + with_lse], (q, k, v), [torch.ones_like(x) for x in found[: 1 + with_lse]]
+    ):
+        assert not grad.any()
