@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from kernels.blocksparse.schedule import Schedule, permutation
 from kernels.blocksparse.variant import LARGEST_DIM, PADDED_DIMS, PRODUCTS
 
 DTYPES = (torch.bfloat16, torch.float16)
-NUMBERS = (Real, torch.SymInt, torch.SymFloat)
+NUMBERS: Any = (Real, torch.SymInt, torch.SymFloat)
 SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 
 

@@ -6,8 +6,9 @@ never synchronises, and a capacity that is too small is an asynchronous device a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal
 
 import torch
@@ -63,17 +64,18 @@ def shape_of(
     """Lengths given as a number (for all sequences), numbers, or an integer tensor (batch,).
 
     longest  (longest_q, longest_k), so that lengths on a device need not be asked
-    Raises ValueError for tiles other than 64 and 128, lengths of unequal number, negative ones.
+    Raises ValueError for tiles other than 64 and 128, lengths of unequal number, negative ones (those of a tensor
+    are looked at where `longest` is not given).
     """
     for name, tile in (("tile_m", tile_m), ("tile_n", tile_n)):
         if tile not in TILES:
             raise ValueError(f"{name}: needs one of {TILES}, got {tile}")
-    (len_q, longest_q), (len_k, longest_k) = (
+    (len_q, longest_q, given_q), (len_k, longest_k, given_k) = (
         _lengths(value, name, device, None if longest is None else longest[at])
         for at, (name, value) in enumerate((("lengths_q", lengths_q), ("lengths_k", lengths_k)))
     )
-    if len_q.shape[0] != len_k.shape[0] and 1 not in (len_q.shape[0], len_k.shape[0]):
-        raise ValueError(f"lengths_k: needs {len_q.shape[0]} lengths as lengths_q, got {len_k.shape[0]}")
+    if given_q != given_k and 1 not in (given_q, given_k):
+        raise ValueError(f"lengths_k: needs {given_q} lengths as lengths_q, got {given_k}")
     len_q, len_k = torch.broadcast_tensors(len_q, len_k)
     return Shape(len_q, len_k, longest_q, longest_k, tile_m, tile_n)
 
@@ -161,13 +163,19 @@ def _expand(start: Tensor, length: Tensor, capacity: int | None) -> Tensor:
 
 
 def _lengths(value: LengthsLike, name: str, device: torch.device | str | None, longest: int | None):
+    """The lengths (one where all are alike), the longest, and how many were given."""
     if isinstance(value, Tensor):
         if value.dim() != 1 or value.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"{name}: needs an int32 or int64 tensor (batch,), got {value.dtype} {tuple(value.shape)}")
-        tensor = value.to(device=device, dtype=torch.int64)
-        return tensor, (int(value.max()) if longest is None else longest)
-    numbers = [value] if isinstance(value, int) else list(value)
-    if not numbers or min(numbers) < 0:
-        raise ValueError(f"{name}: needs at least one length, none negative, got {numbers}")
+        if not value.numel():
+            raise ValueError(f"{name}: needs at least one length, got none")
+        if longest is None:
+            least, longest = torch.stack(value.aminmax()).tolist()
+            if least < 0:
+                raise ValueError(f"{name}: needs no negative length, got {least}")
+        return value.to(device=device, dtype=torch.int64), longest, len(value)
+    numbers = list(value) if isinstance(value, Iterable) else [value]
+    if not numbers or not all(isinstance(number, Integral) for number in numbers) or min(numbers) < 0:
+        raise ValueError(f"{name}: needs at least one length, whole numbers, none negative, got {numbers}")
     alike = numbers if len(set(numbers)) > 1 else numbers[:1]
-    return torch.tensor(alike, dtype=torch.int64, device=device), max(numbers)
+    return torch.tensor(alike, dtype=torch.int64, device=device), max(numbers), len(numbers)

@@ -63,7 +63,8 @@ def from_predicate(
     device: torch.device | str | None = None,
 ) -> BlockSparse:
     """From keep(sequence, head, q, k) -> bool, broadcast of positions q (rows, 1) and k (1, keys), evaluated one row of
-    tiles at a time. heads, batch: how many differ, 1 where all are alike (batch None: as many as there are lengths)."""
+    tiles at a time. heads, batch: how many differ, 1 where all are alike (batch None: as many as there are lengths).
+    Raises ValueError where keep returns anything else."""
     shape = shape_of(lengths_q, lengths_k, tile_m, tile_n, device)
     batch = _common(batch or 1, shape.batch, "batch")
     k = torch.arange(shape.longest_k, device=shape.len_q.device)[None, :]
@@ -71,7 +72,7 @@ def from_predicate(
     for m in range(shape.m_blocks):
         q = torch.arange(m * tile_m, min((m + 1) * tile_m, shape.longest_q), device=k.device)[:, None]
         size = (q.shape[0], k.shape[1])
-        rows = [keep(b, h, q, k).expand(size) for b in range(batch) for h in range(heads)]
+        rows = [_kept(keep(b, h, q, k), size) for b in range(batch) for h in range(heads)]
         strips.append(_strip(torch.stack(rows), m, shape, batch))
     return _assembled(strips, shape, (batch, heads), schedule, backward)
 
@@ -99,6 +100,13 @@ def from_grid(
     full = list_of_grid(grid.expand(batch, -1, -1, -1) & there)
     nothing = BlockList.empty(batch, grid.shape[1], shape.m_blocks, grid.device)
     return finished(BlockLists(nothing, full), None, shape, schedule, backward)
+
+
+def _kept(kept: Tensor, size: tuple[int, int]) -> Tensor:
+    if not isinstance(kept, Tensor) or kept.dtype != torch.bool:
+        got = kept.dtype if isinstance(kept, Tensor) else type(kept).__name__
+        raise ValueError(f"keep: needs to return a bool tensor, got {got}")
+    return kept.expand(size)
 
 
 def _strip(mask: Tensor, m: int, shape: Shape, batch: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -83,7 +83,11 @@ def document_bounds(
     causal: bool = False,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """The `Intervals` encoding of documents, int32 (1, 1, 3, len_q)."""
+    """The `Intervals` encoding of documents, int32 (1, 1, 3, len_q). Raises ValueError for bounds that do not
+    ascend."""
+    for name, bounds in (("q_bounds", q_bounds), ("k_bounds", () if k_bounds is None else k_bounds)):
+        if list(bounds) != sorted(bounds):
+            raise ValueError(f"{name}: needs positions that ascend, got {list(bounds)[:16]}")
     query = torch.arange(len_q, device=device)
     document = torch.searchsorted(torch.tensor(list(q_bounds), dtype=torch.int64, device=device), query, right=True)
     edges = [0, *(q_bounds if k_bounds is None else k_bounds)]

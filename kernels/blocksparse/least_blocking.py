@@ -68,12 +68,13 @@ def least_blocking(
     KV head, and is the best one for a CTA that has them all. Merged rows are tried merged, and with their partial
     blocks before their full ones, which may then come in any order. Where the mask is computed (Intervals, Band),
     lists of partial blocks alone are tried too (transpose.in_one_list): a row's blocks then come in any order. Raises
-    ValueError without backward lists, or where heads_kv does not divide heads_q.
+    ValueError without backward lists, for heads or sequences that these are not for, where heads_kv does not divide
+    heads_q, and for slots or pairs below 1.
     """
     if blocks.backward is None:
         raise ValueError("blocks.backward: needs backward lists, got None")
-    if heads_kv < 1 or heads_q % heads_kv:
-        raise ValueError(f"heads_kv: needs a divisor of heads_q = {heads_q}, got {heads_kv}")
+    if pairs is not None and pairs < 1:
+        raise ValueError(f"pairs: needs None or a positive number, got {pairs}")
     costs = (Costs() if dim > 64 else Costs(miss=1.6, sums=0.0065)) if costs is None else costs
     usual = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
     plans = []
@@ -114,6 +115,14 @@ class _Sizes:
     def of(cls, blocks: BlockSparse, heads_q: int, heads_kv: int, batch: int, dim: int, slots: int) -> _Sizes:
         assert blocks.backward is not None
         lists = blocks.backward.partial
+        if heads_kv < 1 or heads_q % heads_kv:
+            raise ValueError(f"heads_kv: needs a divisor of heads_q = {heads_q}, got {heads_kv}")
+        if lists.heads not in (1, heads_q):
+            raise ValueError(f"heads_q: needs {lists.heads}, as the lists, got {heads_q}")
+        if batch != 1 and lists.batch not in (1, batch):
+            raise ValueError(f"batch: needs 1 or {lists.batch}, as the lists, got {batch}")
+        if slots < 1:
+            raise ValueError(f"slots: needs a positive number, got {slots}")
         batch = max(batch, lists.batch)
         parts = parts_of(batch, heads_q, heads_kv, blocks.m_blocks, lists.rows, True)
         return cls(heads_kv, heads_q // heads_kv, batch, dim, slots, parts, lists.heads == 1)

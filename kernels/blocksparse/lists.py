@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kernels.blocksparse.schedule import Schedule
 
 AT_ONCE = 1 << 18  # elements that travel between devices in one copy
+INT32_MAX = 2**31 - 1
 OPEN = (1 << 30) - 1  # a band's side without a limit; positions are smaller
 
 T = TypeVar("T")
@@ -38,17 +39,23 @@ class BlockList:
 
     @classmethod
     def padded(cls, count: Tensor, index: Tensor) -> BlockList:
-        """From index (…, rows, width) with count[…, r] valid entries first in row r; compact is a smaller width."""
+        """From index (…, rows, width) with count[…, r] valid entries first in row r; compact is a smaller width.
+
+        A count above width is a ValueError on the CPU; elsewhere, where nobody waits for it, a device assertion.
+        """
         *rows, width = index.shape
         if tuple(count.shape) != tuple(rows):
             raise ValueError(f"count: needs index's shape without its last dimension, {tuple(rows)}, got {count.shape}")
+        if index.device.type == "cpu" and bool((count > width).any()):
+            raise ValueError(f"count: needs at most {width} entries in a row, index's width, got {int(count.max())}")
+        torch._assert_async((count <= width).all(), "count: more entries in a row than index is wide")
         begin = torch.arange(count.numel(), device=index.device, dtype=torch.int64).view(count.shape) * width
-        return cls(count.to(torch.int32).contiguous(), _not_empty(index.to(torch.int32).reshape(-1)), begin)
+        return cls(_int32(count, "count").contiguous(), _not_empty(_int32(index, "index").reshape(-1)), begin)
 
     @classmethod
     def csr(cls, count: Tensor, index: Tensor, offset: Tensor | None = None) -> BlockList:
         """From rows one after the other. offset: exclusive prefix sum of count, one element longer; None: computed."""
-        count = count.to(torch.int32).contiguous()
+        count = _int32(count, "count").contiguous()
         if offset is None:
             begin = exclusive_sum(count)
         else:
@@ -57,7 +64,7 @@ class BlockList:
                     f"offset: needs {count.numel() + 1} elements, one more than rows, got {offset.numel()}"
                 )
             begin = offset.reshape(-1)[:-1].to(torch.int64).view(count.shape).contiguous()
-        return cls(count, _not_empty(index.to(torch.int32).reshape(-1)), begin)
+        return cls(count, _not_empty(_int32(index, "index").reshape(-1)), begin)
 
     @classmethod
     def empty(cls, batch: int, heads: int, rows: int, device: torch.device | str = "cpu") -> BlockList:
@@ -276,6 +283,13 @@ def exclusive_sum(count: Tensor) -> Tensor:
 def replaced(blocks: BlockSparse, **changes: Any) -> BlockSparse:
     """A copy with some fields exchanged; nothing is recomputed."""
     return replace(blocks, **changes)
+
+
+def _int32(given: Tensor, name: str) -> Tensor:
+    """What an int32 cannot hold stays out of range, and is refused with it (validate.py)."""
+    if given.is_floating_point() or given.is_complex():
+        raise ValueError(f"{name}: needs integers, got {given.dtype}")
+    return given.to(torch.int32) if given.dtype != torch.int64 else given.clamp(-1, INT32_MAX).to(torch.int32)
 
 
 def _not_empty(index: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from kernels.blocksparse.lists import Band, Bits, BlockList, BlockLists, BlockSp
 def transpose(blocks: BlockList, rows: int) -> tuple[BlockList, Tensor]:
     """The same blocks listed the other way, and where each came from.
 
-    blocks   entries in 0 … rows - 1
+    blocks   entries in 0 … rows - 1; others are left out, and refused by `validate.check_contents`
     rows     rows of the result: blocks of the longest sequence in that direction
     returns  (list, source): the list in CSR, each row ascending where blocks' rows are enumerated in order; source
              int64, parallel to its index: the entry's place in blocks.index
@@ -27,7 +27,9 @@ def transpose(blocks: BlockList, rows: int) -> tuple[BlockList, Tensor]:
     groups = blocks.batch * blocks.heads
     e = entries(blocks)
     group = torch.div(e.row, max(blocks.rows, 1), rounding_mode="floor")
-    key = torch.where(e.valid, group * rows + blocks.index[e.place], groups * rows)
+    column = blocks.index[e.place]
+    inside = e.valid & (column >= 0) & (column < rows)
+    key = torch.where(inside, group * rows + column, groups * rows)
     key, by_row = torch.sort(narrowed(key, groups * rows), stable=True)
     count = torch.zeros(groups * rows + 1, dtype=torch.int32, device=key.device)
     count.scatter_add_(0, key.to(torch.int64), torch.ones_like(key, dtype=torch.int32))

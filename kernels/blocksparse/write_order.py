@@ -25,7 +25,8 @@ from kernels.blocksparse.transpose import narrowed
 def write_order(backward: BlockLists, schedule: Schedule, m_blocks: int) -> WriteOrder:
     """Rank of each (n, m) entry among all the n blocks that add to the same dQ tile, in launch order.
 
-    backward  rows are n blocks; valid lists (validate.py), of equal shapes
+    backward  rows are n blocks; valid lists (validate.py), of equal shapes. What is out of range, here or in the
+              schedule, has ranks that mean nothing, and is refused by `validate.check_contents`
     schedule  its permutation, if any, has one order per sequence and KV head, or fewer; never more than the lists have
     m_blocks  tiles of the longest query sequence
     returns   ranks parallel to the index tensors; 0 where these hold no entry
@@ -38,9 +39,11 @@ def write_order(backward: BlockLists, schedule: Schedule, m_blocks: int) -> Writ
     groups = merged.batch * merged.heads
     e = entries(merged)
     group = torch.div(e.row, max(merged.rows, 1), rounding_mode="floor")
-    tile = torch.where(e.valid, group * m_blocks + merged.index[e.place], groups * m_blocks)
+    m_block = merged.index[e.place]
+    inside = e.valid & (m_block >= 0) & (m_block < m_blocks)
+    tile = torch.where(inside, group * m_blocks + m_block, groups * m_blocks)
     place = torch.where(e.valid, e.place, merged.capacity)
-    del e, group
+    del e, group, m_block, inside
     tile, by_tile = torch.sort(narrowed(tile, groups * m_blocks), stable=True)
     tile = tile.to(torch.int64)
     contributors = torch.zeros(groups * m_blocks + 1, dtype=torch.int32, device=tile.device)
@@ -59,6 +62,8 @@ def with_order(blocks: BlockSparse, schedule: Schedule | None = None) -> BlockSp
     if blocks.backward is None:
         raise ValueError("backward: got None, need backward lists (see with_backward)")
     schedule = blocks.schedule if schedule is None else schedule
+    if not isinstance(schedule, Schedule):
+        raise ValueError(f"schedule: needs a Schedule, got {type(schedule).__name__}")
     order = write_order(blocks.backward, schedule, blocks.m_blocks)
     return replace(blocks, schedule=schedule, order=order)
 
@@ -76,6 +81,10 @@ def in_launch_order(backward: BlockLists, schedule: Schedule) -> BlockList:
 def spread_order(schedule: Schedule, lists: BlockList) -> Tensor:
     """The launch order as int64 (batch, heads, n_blocks) of the lists; a KV head's order holds for its query heads."""
     order = schedule.launch_order(lists.rows, lists.count.device)
+    if order.dim() != 3:
+        raise ValueError(
+            f"schedule.positions: needs shape (batch|1, heads_kv|1, {lists.rows}), got {tuple(order.shape)}"
+        )
     batch, heads, rows = order.shape
     if rows != lists.rows:
         raise ValueError(f"schedule.positions: needs {lists.rows} n blocks, as the lists, got {rows}")
@@ -83,5 +92,5 @@ def spread_order(schedule: Schedule, lists: BlockList) -> Tensor:
         raise ValueError(f"schedule.positions: needs batch 1 or {lists.batch}, as the lists, got {batch}")
     if lists.heads % heads:
         raise ValueError(f"schedule.positions: needs heads that divide the lists' {lists.heads}, got {heads}")
-    order = order.to(torch.int64).repeat_interleave(lists.heads // heads, dim=1)
+    order = order.to(torch.int64).clamp(0, max(rows - 1, 0)).repeat_interleave(lists.heads // heads, dim=1)
     return order.expand(lists.batch, lists.heads, rows)

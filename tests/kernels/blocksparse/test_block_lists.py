@@ -229,6 +229,38 @@ def test_a_schedule_finer_than_the_lists_is_refused():
         write_order(blocks.backward, fine, 5)
 
 
+BUILDERS = {
+    "lengths_q: needs at least one length, .* got \\[-1\\]": lambda: band(-1, 5, left=0, right=0),
+    "lengths_q: needs at least one length, .* got \\[1.5, 2\\]": lambda: band([1.5, 2], 5, left=0, right=0),
+    "lengths_k: needs at least one length, got none": lambda: dense(5, torch.zeros(0, dtype=torch.int32)),
+    "lengths_k: needs no negative length, got -1": lambda: dense(5, torch.tensor([3, -1])),
+    "lengths_k: needs 3 lengths as lengths_q, got 2": lambda: dense([5, 5, 5], [1, 2]),
+    "q_bounds: needs positions that ascend": lambda: documents([200, 100], 300, 300),
+    "k_bounds: needs positions that ascend": lambda: documents([100, 200], 300, 300, k_bounds=[200, 100]),
+    "keep: needs to return a bool tensor, got torch.uint8": lambda: from_predicate(
+        lambda b, h, q, k: (q >= k).to(torch.uint8), 100, 100
+    ),
+    "count: needs at most 2 entries in a row, index's width, got 3": lambda: BlockList.padded(
+        torch.tensor([[[3, 0]]]), torch.tensor([[[[0, 1], [2, 3]]]])
+    ),
+    "index: needs integers, got torch.float32": lambda: BlockList.csr(torch.tensor([[[1]]]), torch.tensor([0.5])),
+    "schedule: needs a Schedule, got str": lambda: band(5, 5, left=0, right=0, schedule="descending"),
+    r"schedule\.positions: needs shape .* got \(3,\)": lambda: with_order(
+        band(300, 300, left=0, right=0), permutation(torch.tensor([0, 1, 2], dtype=torch.int32))
+    ),
+}
+
+
+@pytest.mark.parametrize("message", BUILDERS)
+def test_wrong_arguments_of_builders_are_refused(message):
+    with pytest.raises(ValueError, match=message):
+        BUILDERS[message]()
+
+
+def test_numbers_of_more_than_32_bits_do_not_wrap_into_range():
+    assert BlockList.csr(torch.tensor([[[2]]]), torch.tensor([1 << 32, -(1 << 32)])).index.tolist() == [2**31 - 1, -1]
+
+
 def test_a_capacity_gives_the_same_lists_and_one_too_small_is_loud():
     asked = band([300, 100], [300, 50], left=100, right=0, tile_m=64, tile_n=64)
     told = band([300, 100], [300, 50], left=100, right=0, tile_m=64, tile_n=64, capacity=(40, 40), longest=(300, 300))

@@ -239,6 +239,17 @@ def test_wrong_arguments_are_refused():
         least_blocking(causal(300, 300, backward=False), heads_q=1, heads_kv=1)
     with pytest.raises(ValueError, match="heads_kv"):
         least_blocking(causal(300, 300), heads_q=4, heads_kv=3)
+    grid = from_grid(torch.ones(2, 4, 3, 3, dtype=torch.bool), 300, 300)
+    for heads in (2, 8):
+        with pytest.raises(ValueError, match=f"heads_q: needs 4, as the lists, got {heads}"):
+            least_blocking(grid, heads_q=heads, heads_kv=2)
+        with pytest.raises(ValueError, match=f"heads_q: needs 4, as the lists, got {heads}"):
+            estimate(grid, DESCENDING, heads_q=heads, heads_kv=2)
+    with pytest.raises(ValueError, match="batch: needs 1 or 2, as the lists, got 3"):
+        least_blocking(grid, heads_q=4, heads_kv=2, batch=3)
+    for name in ("slots", "pairs"):
+        with pytest.raises(ValueError, match=f"{name}: needs .*a positive number, got 0"):
+            least_blocking(causal(300, 300), heads_q=4, heads_kv=2, **{name: 0})
 
 
 def test_memory_counts_visits_of_what_the_cache_does_not_hold():

@@ -10,6 +10,7 @@ from kernels.blocksparse.from_mask import from_mask
 from kernels.blocksparse.intervals import documents
 from kernels.blocksparse.lists import Band, Bits, Intervals, WriteOrder
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permutation
+from kernels.blocksparse.transpose import with_backward
 from kernels.blocksparse.validate import Sizes, check_contents, check_shapes
 from kernels.blocksparse.write_order import with_order
 
@@ -206,6 +207,25 @@ def test_wrong_contents_are_refused(message):
     check_shapes(blocks, SIZES, backward=True)
     with pytest.raises(ValueError, match=message):
         check_contents(blocks, SIZES)
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("block", [-1, 7, 1 << 30])
+def test_lists_out_of_range_are_refused_after_transposing_and_ranking(block, heads):
+    blocks = some_blocks(1, heads)
+    for kind in ("partial", "full"):
+        index = getattr(blocks.forward, kind).index
+        for at in (0, len(index) - 1):
+            wrong = with_order(with_backward(change(blocks, f"forward.{kind}", index=put(index, at, block)), 7))
+            with pytest.raises(ValueError, match=rf"blocks\.forward\.{kind}\.index.* got {block} at {at}"):
+                check(wrong)
+        index = getattr(blocks.backward, kind).index
+        wrong = with_order(change(blocks, f"backward.{kind}", index=put(index, 0, block)))
+        with pytest.raises(ValueError, match=rf"blocks\.backward\.{kind}\.index.* got {block} at 0"):
+            check(wrong)
+    positions = torch.tensor([[[0, 1, 2, 3, 4, 5, block]]], dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"schedule\.positions: needs every n_block once"):
+        check(with_order(blocks, permutation(positions)))
 
 
 def test_rows_past_the_end_of_a_sequence_are_refused():
