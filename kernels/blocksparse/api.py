@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from numbers import Real
 from typing import Any
@@ -72,10 +71,8 @@ def block_sparse_attention(
     for name, number, least in (("scale", scale, "positive"), ("softcap", softcap, "0 or positive")):
         if not isinstance(number, NUMBERS):  # a tensor's gradient would be lost
             raise ValueError(f"{name}: needs a number, got {type(number).__name__}")
-        if not math.isfinite(number) or number < 0 or (number == 0 and name == "scale"):
-            raise ValueError(f"{name}: needs a finite number, {least}, got {number}")
-        if number and not SMALLEST <= number <= LARGEST:
-            raise ValueError(f"{name}: needs a number that is normal in float32, got {number}")
+        if not (SMALLEST <= number <= LARGEST or (number == 0 and name == "softcap")):
+            raise ValueError(f"{name}: needs a finite number, {least}, and normal in float32, got {number}")
     if products not in (None, *PRODUCTS):
         raise ValueError(f"products: needs None or one of {PRODUCTS}, got {products!r}")
     if not isinstance(blocks, BlockSparse):

@@ -169,8 +169,7 @@ def _check_lists(
         one = getattr(lists, kind)
         field = f"{name}.{kind}"
         shape = tuple(one.count.shape)
-        batches, heads = {1, sizes.batch}, {1, sizes.heads_q}
-        if len(shape) != 3 or shape[0] not in batches or shape[1] not in heads or shape[2] != rows:
+        if not (len(shape) == 3 and _shares(shape[:2], sizes.batch, sizes.heads_q) and shape[2] == rows):
             raise ValueError(
                 f"{field}.count: needs shape ({_either(sizes.batch)}, {_either(sizes.heads_q)}, {rows}), got {shape}"
             )
@@ -202,13 +201,8 @@ def _check_mask(blocks: BlockSparse, sizes: Sizes, device: torch.device) -> None
             _check_tensor(mask.slot_backward, "blocks.mask.slot_backward", torch.int32, parallel, device)
     elif isinstance(mask, Intervals):
         shape = tuple(mask.bounds.shape)
-        if (
-            len(shape) != 4
-            or shape[0] not in (1, sizes.batch)
-            or shape[1] not in (1, sizes.heads_q)
-            or not shape[2] % 2
-            or shape[3] < sizes.longest_q
-        ):
+        fits = len(shape) == 4 and _shares(shape[:2], sizes.batch, sizes.heads_q)
+        if not (fits and shape[2] % 2 and shape[3] >= sizes.longest_q):
             needs = f"({_either(sizes.batch)}, {_either(sizes.heads_q)}, odd n_func, at least {sizes.longest_q})"
             raise ValueError(f"blocks.mask.bounds: needs shape {needs}, got {shape}")
         _check_tensor(mask.bounds, "blocks.mask.bounds", torch.int32, shape, device)
@@ -217,7 +211,7 @@ def _check_mask(blocks: BlockSparse, sizes: Sizes, device: torch.device) -> None
             if not isinstance(getattr(mask, side), int) or abs(getattr(mask, side)) > OPEN:
                 raise ValueError(f"blocks.mask.{side}: needs an int within ±{OPEN}, got {getattr(mask, side)}")
         shape = tuple(mask.offset.shape)
-        if len(shape) != 1 or shape[0] not in (1, sizes.batch):
+        if not (len(shape) == 1 and _shares(shape, sizes.batch)):
             raise ValueError(f"blocks.mask.offset: needs shape ({_either(sizes.batch)},), got {shape}")
         _check_tensor(mask.offset, "blocks.mask.offset", torch.int32, shape, device)
 
@@ -235,12 +229,11 @@ def _check_schedule(schedule: Schedule, n_blocks: int, first: torch.Size, sizes:
     if schedule.positions is None:
         return
     shape = tuple(schedule.positions.shape)
-    batches = {1} if first[0] == 1 else {1, sizes.batch}
-    heads = {1} if first[1] == 1 else {1, sizes.heads_kv}
-    if len(shape) != 3 or shape[0] not in batches or shape[1] not in heads or shape[2] != n_blocks:
+    batch, heads = 1 if first[0] == 1 else sizes.batch, 1 if first[1] == 1 else sizes.heads_kv
+    if not (len(shape) == 3 and _shares(shape[:2], batch, heads) and shape[2] == n_blocks):
         raise ValueError(
-            f"schedule.positions: needs shape ({_either(max(batches))}, {_either(max(heads))}, {n_blocks}), of KV "
-            f"heads and no finer than the lists, got {shape}"
+            f"schedule.positions: needs shape ({_either(batch)}, {_either(heads)}, {n_blocks}), of KV heads and no "
+            f"finer than the lists, got {shape}"
         )
     _check_tensor(schedule.positions, "schedule.positions", torch.int32, shape, device)
 
@@ -255,7 +248,7 @@ def _check_longest(blocks: BlockSparse, n_blocks: int, first: torch.Size, device
         if tensor is None:
             continue
         shape = tuple(tensor.shape)
-        if len(shape) != 3 or shape[0] not in (1, first[0]) or shape[1] not in (1, heads) or shape[2] != blocks_there:
+        if not (len(shape) == 3 and _shares(shape[:2], first[0], heads) and shape[2] == blocks_there):
             needs = f"({_either(first[0])}, {_either(heads)}, {blocks_there})"
             raise ValueError(f"blocks.longest.{name}: needs shape {needs}, no finer than the lists, got {shape}")
         _check_tensor(tensor, f"blocks.longest.{name}", torch.int32, shape, device)
@@ -429,6 +422,11 @@ def _first_difference(here: Tensor, there: Tensor, m_blocks: int, n_blocks: int)
             at = int(keys[0])
             return f"first at m_block {at // n_blocks % m_blocks}, n_block {at % n_blocks}, only in {name}"
     return "in number"
+
+
+def _shares(shape: tuple[int, ...], *sizes: int) -> bool:
+    """Whether each is 1 or the size; by ==, as tracing finds a number of unknown size in no tuple."""
+    return all(one == 1 or one == size for one, size in zip(shape, sizes, strict=True))
 
 
 def _either(size: int) -> str:
