@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.checked import check_call
-from kernels.blocksparse.lists import BlockSparse
+from kernels.blocksparse.lists import OPEN, BlockSparse
 from kernels.blocksparse.ops import block_sparse_forward, flatten
 from kernels.blocksparse.schedule import Schedule, permutation
 from kernels.blocksparse.variant import LARGEST_DIM, PADDED_DIMS, PRODUCTS
@@ -124,6 +124,9 @@ def _check_tensors(
         raise ValueError(f"k: needs q's batch and dim, of {tuple(q.shape)}, got {tuple(k.shape)}")
     if q.shape[-1] % 8 or not 8 <= q.shape[-1] <= PADDED_DIMS[-1]:
         raise ValueError(f"q: needs a head dim from 8 to {PADDED_DIMS[-1]} in steps of 8, got {q.shape[-1]}")
+    for name, x in (("q", q), ("k", k)):
+        if (rows := x.shape[0 if packed else 2]) > OPEN:
+            raise ValueError(f"{name}: needs at most {OPEN} rows, got {rows}")
     heads_q, heads_kv = q.shape[1], k.shape[1]
     if not heads_kv or heads_q % heads_kv:
         raise ValueError(f"k: needs heads that divide q's {heads_q}, got {heads_kv}")

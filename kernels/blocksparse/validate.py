@@ -124,6 +124,9 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     if isinstance(blocks.mask, Intervals):
         bounds = blocks.mask.bounds
         _refuse(bounds < -OPEN, f"blocks.mask.bounds: needs no number below {-OPEN}", bounds)
+    if isinstance(blocks.mask, Band):  # positions and edges of the band are 32-bit numbers in a kernel
+        offset, least, most = blocks.mask.offset, sizes.longest_k - OPEN, OPEN - sizes.longest_q
+        _refuse((offset < least) | (offset > most), f"blocks.mask.offset: needs {least} to {most}", offset)
     slots = None
     if isinstance(blocks.mask, Bits):
         slots = _check_slots(blocks.mask.slot, blocks.forward.partial, blocks.mask.words, "blocks.mask.slot")

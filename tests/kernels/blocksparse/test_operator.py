@@ -211,6 +211,9 @@ WRONG = {
     "q: needs a head dim from 8 to 256": lambda: (
         good() | {x: torch.zeros(2, 2, 130, 12, dtype=torch.bfloat16) for x in ("q", "k", "v")}
     ),
+    "k: needs at most 1073741823 rows, got 1073741824": lambda: (
+        good() | {x: torch.zeros(2, 2, 1, 16, dtype=torch.bfloat16).expand(-1, -1, 1 << 30, -1) for x in ("k", "v")}
+    ),
     "k: needs heads that divide q's 3": lambda: good() | {"q": good()["q"][:, :3]},
     "scale: needs a finite number, positive, .* got 0": lambda: good() | {"scale": 0.0},
     "scale: needs a finite number, positive, .* got -1": lambda: good() | {"scale": -1.0},

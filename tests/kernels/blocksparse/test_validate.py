@@ -8,7 +8,7 @@ import torch
 from kernels.blocksparse.bands import band
 from kernels.blocksparse.from_mask import from_mask
 from kernels.blocksparse.intervals import documents
-from kernels.blocksparse.lists import Band, Bits, Intervals, WriteOrder
+from kernels.blocksparse.lists import OPEN, Band, Bits, Intervals, WriteOrder
 from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.transpose import with_backward
 from kernels.blocksparse.validate import Sizes, check_contents, check_shapes
@@ -137,6 +137,10 @@ def test_wrong_types_and_shapes_are_refused_without_reading_anything(message):
         check_shapes(SHAPES[message](some_blocks()), SIZES, backward=True)
 
 
+def band_with_offset(offset):
+    return replace(band(300, 400, left=None, right=0), mask=Band(OPEN, 0, torch.tensor([0, offset], dtype=torch.int32)))
+
+
 CONTENTS = {
     r"blocks\.forward\.partial\.count: needs no negative": lambda b: change(
         b, "forward.partial", count=put(partial(b).count, (0, 0, 1), -1)
@@ -195,6 +199,10 @@ CONTENTS = {
     r"blocks\.mask\.bounds: needs no number below": lambda b: replace(
         documents([100, 200], 300, 400), mask=Intervals(torch.full((1, 1, 1, 300), -(1 << 31), dtype=torch.int32))
     ),
+    r"blocks\.mask\.offset: needs -1073741423 to 1073741523, got 1073741524 at 1": lambda b: band_with_offset(
+        1073741524
+    ),
+    r"blocks\.mask\.offset: needs .* got -1073741424 at 1": lambda b: band_with_offset(-1073741424),
     r"schedule\.positions: needs every n_block once": lambda b: replace(
         b, schedule=permutation(torch.tensor([[[0, 1, 2, 3, 4, 5, 5]]], dtype=torch.int32)), order=None
     ),
