@@ -34,7 +34,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         from fuzz.compiling.cache import CacheError
         from fuzz.corpus import CorpusError
         from fuzz.guard import check_packages
-        from fuzz.runner import RunnerError
+        from fuzz.runner import HarnessError, RunnerError
         from fuzz.targets.as_text import ScriptError
         from fuzz.targets.registry import TargetError
 
@@ -43,6 +43,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         check_packages()
         return options.command(options)
+    except HarnessError as error:  # a bug of ours: the traceback is what a report of it needs
+        print(f"attnfuzz: {error}", file=sys.stderr)
+        return USAGE
     except (CacheError, CaseError, CorpusError, ScriptError, TargetError, RunnerError, OSError) as error:
         print(f"attnfuzz: {_one_line(error)}", file=sys.stderr)
         return USAGE
@@ -133,7 +136,7 @@ def _add_minimize(sub) -> None:
     parser.add_argument("case", metavar="CASE.json", help="a case, or a corpus entry")
     parser.add_argument("--out", metavar="OUT.json", help="where the smallest case goes (CASE.min.json)")
     parser.add_argument("--max-runs", type=_positive, default=120, help="runs at most (120)")
-    parser.add_argument("--max-seconds", type=float, help="seconds at most")
+    parser.add_argument("--max-seconds", type=_seconds, help="seconds at most")
     _device_options(parser)
 
 

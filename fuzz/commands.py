@@ -7,6 +7,7 @@ Every function takes the parsed options and returns an exit code. A user's mista
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def repro(options: argparse.Namespace) -> int:
     target = _load(case.target, options)
     if (why := target.missing()) is not None:
         raise _usage(f"{case.target} cannot run here: {why}")
+    if options.script:
+        _check_place("--script", Path(options.script))
     if options.sanitizer:
         verdicts = [_sanitized(case, target, options)]
     else:
@@ -86,7 +89,7 @@ def _sanitized(case, target, options: argparse.Namespace):
 def minimize(options: argparse.Namespace) -> int:
     from fuzz.case import to_json
     from fuzz.corpus import load_case
-    from fuzz.minimize import minimize
+    from fuzz.minimize import Step, minimize
     from fuzz.runner import Runner
     from fuzz.targets.target import refusal
     from fuzz.verdict import summary
@@ -94,7 +97,15 @@ def minimize(options: argparse.Namespace) -> int:
 
     case = load_case(options.case)
     target = _load(case.target, options)
+    if (why := target.missing()) is not None:
+        raise _usage(f"{case.target} cannot run here: {why}")
     out = Path(options.out or Path(options.case).with_suffix(".min.json"))
+    _check_place("--out", out)
+
+    def accepted(step: Step) -> None:
+        out.write_text(to_json(step.case))  # now, so that whatever ends the search leaves the best so far
+        print(f"  {step}", file=sys.stderr)
+
     with Runner(_runner_device(options), files=_files(options)) as runner:
         found = minimize(
             case,
@@ -102,7 +113,7 @@ def minimize(options: argparse.Namespace) -> int:
             max_runs=options.max_runs,
             max_seconds=options.max_seconds,
             allowed=lambda candidate: refusal(target, candidate) is None,
-            progress=lambda step: print(f"  {step}", file=sys.stderr),
+            progress=accepted,
         )
     if not found.verdict.bad:
         print(
@@ -229,6 +240,17 @@ def _load(name: str, options: argparse.Namespace):
     from fuzz.targets.registry import load
 
     return load(name, _files(options), _device(options))
+
+
+def _check_place(option: str, path: Path) -> None:
+    """Before the work: raises where a file cannot be written after it."""
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise _usage(f"{option}: {folder} is no folder")
+    if path.is_dir():
+        raise _usage(f"{option}: {path} is a folder")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise _usage(f"{option}: {path} cannot be written")
 
 
 def _usage(message: str) -> Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from judge_tools import FAKES
 
 from fuzz.case import Case, to_json
 from fuzz.cli import main
+from fuzz.runner import HarnessError, Runner
+from fuzz.targets.base import cuda_present
 from oracles.masks import Causal
 from oracles.problem import Problem
 
@@ -58,7 +61,11 @@ def test_a_missing_file_an_unknown_target_and_a_bad_target_file_are_usage(tmp_pa
     assert capsys.readouterr().err.count("\n") == 5
 
 
-@pytest.mark.parametrize("arguments", [[], ["fly"], ["run", "--cases", "0"], ["run", "--size", "huge"], ["repro"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["fly"], ["run", "--cases", "0"], ["run", "--size", "huge"], ["repro"]]
+    + [["minimize", "case.json", "--max-seconds", seconds] for seconds in ("0", "-1", "nan")],
+)
 def test_bad_options_are_usage(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
@@ -95,6 +102,43 @@ def test_minimize_writes_the_smallest_case_and_the_command_to_see_it(tmp_path: P
 def test_minimize_of_a_passing_case_says_so(tmp_path: Path, capsys) -> None:
     assert attnfuzz("minimize", saved(tmp_path, "fake.honest"), files=True) == 0
     assert "does not fail here" in capsys.readouterr().err
+
+
+def test_what_ends_a_minimisation_leaves_the_best_so_far(tmp_path: Path, capsys, monkeypatch) -> None:
+    run, left = Runner.run, iter(range(12))
+
+    def fails_later(self: Runner, *given):
+        if next(left, None) is None:
+            raise HarnessError("the judge failed on case x:\nTraceback\nKeyError: 'no such oracle'")
+        return run(self, *given)
+
+    monkeypatch.setattr(Runner, "run", fails_later)
+    out = tmp_path / "small.json"
+    assert attnfuzz("minimize", saved(tmp_path, "fake.ignores_scale"), "--out", str(out), files=True) == 2
+    small = json.loads(out.read_text())["problem"]
+    assert max(small["lengths_q"]) < 40 or small["heads_q"] == 1
+    assert "KeyError: 'no such oracle'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["repro --script", "minimize --out"])
+def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path: Path, capsys, monkeypatch, option) -> None:
+    monkeypatch.setattr(Runner, "run", None)  # never reached
+    command, name = option.split()
+    case = saved(tmp_path, "fake.ignores_scale")
+    (tmp_path / "locked").touch(0o400)
+    for path in ("none/small", ".", "locked"):
+        if path == "locked" and os.access(tmp_path / path, os.W_OK):
+            continue  # to root nothing is
+        assert attnfuzz(command, case, name, str(tmp_path / path), files=True) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"attnfuzz: {name}: {tmp_path}") and error.count("\n") == 1
+
+
+def test_minimize_of_a_target_that_cannot_run_here_says_why(tmp_path: Path, capsys) -> None:
+    if cuda_present():
+        pytest.skip("has a GPU")
+    assert attnfuzz("minimize", saved(tmp_path, "torch.sdpa.math"), "--device", "cuda") == 2
+    assert "torch.sdpa.math cannot run here: needs a CUDA device" in capsys.readouterr().err
 
 
 def test_targets_lists_what_is_refused_and_why(capsys) -> None:
