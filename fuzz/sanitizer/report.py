@@ -47,11 +47,14 @@ _SUMMARY = re.compile(
 )
 _OTHER_SUMMARY = re.compile(r"SUMMARY: ", re.IGNORECASE)  # of leaks, and of what was not printed
 _AT = re.compile(
-    r"at (?:0x[0-9a-f]+ in )?(?P<what>.+?)(?:(?:\+|:)0x[0-9a-f]+)?(?: in (?P<where>\S+:\d+))?(?: \[\d+ hazards?\])?$",
+    r"at (?:0x[0-9a-f]+ in )?(?P<what>.+?)(?:[+:]0x[0-9a-f]+)?(?: in (?P<where>\S+:\d+))?(?: \[[\d,]+ hazards?\])?$",
     re.IGNORECASE,
 )
 _FILE_FIRST = re.compile(r"^(?P<where>\S+:\d+):(?P<what>.+)$")
 _BY = re.compile(r"by thread \(\s*(\d+),\s*(\d+),\s*(\d+)\) in block \(\s*(\d+),\s*(\d+),\s*(\d+)\)")
+_PLACES = re.compile(r"(Error|Warning|Info): Race reported", re.IGNORECASE)  # whose numbers are instructions
+_COUNTED = re.compile(r"\[[\d,]+ hazards?\]", re.IGNORECASE)
+_COUNTED_AND_ADDRESSES = re.compile(rf"0x[0-9a-f]+|{_COUNTED.pattern}", re.IGNORECASE)
 _HAZARDS = re.compile(r"\[([\d,]+) hazards?\]")
 _CONTINUED = re.compile(
     r"^(at|and|by thread|Address|Access|Barrier is|Saved host|Host Frame|Device Frame|in |\[)", re.I
@@ -73,8 +76,8 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Whether the tool came to its end and complained of nothing."""
-        return self.errors == 0 and not self.findings
+        """Whether the tool came to its end and complained of nothing, not of itself either."""
+        return self.errors == 0 and not self.findings and not self.trouble
 
 
 @dataclass
@@ -118,7 +121,7 @@ def _grouped(entries: list[_Entry], tool: str) -> list[Finding]:
     groups: dict[tuple[str, ...], list[_Entry]] = {}
     for entry in entries:
         what, where = _place(entry)
-        headline = re.sub(r"0x[0-9a-f]+|\[[\d,]+ hazards?\]", "", entry.text, flags=re.IGNORECASE)
+        headline = re.sub(_COUNTED if _PLACES.match(entry.text) else _COUNTED_AND_ADDRESSES, "", entry.text)
         groups.setdefault((entry.kind, " ".join(headline.split()), what, where), []).append(entry)
     return [_finding(tool, key, members) for key, members in groups.items()]
 

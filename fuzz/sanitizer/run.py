@@ -39,7 +39,8 @@ def sanitize(
 
     kernels  only kernels whose name holds this text are instrumented; '' for all, torch's own too
     limit    seconds; a kernel that hangs is not the sanitizer's to explain
-    Raises SanitizerError where compute-sanitizer is missing, or gave no report. ValueError on another tool.
+    Raises SanitizerError where compute-sanitizer is missing, gave no report, or found nothing but had trouble of its
+    own. ValueError on another tool.
     """
     if tool not in TOOLS:
         raise ValueError(f"tool: must be one of {', '.join(TOOLS)}, got {tool!r}")
@@ -95,9 +96,9 @@ def _verdict(
     report = read(log or output, tool)
     evidence: dict[str, object] = {"sanitizer": log[-20_000:] or output[-4000:]}
     findings = [*report.findings, *_more(report, tool, ended, output, out, limit)]
-    if report.errors is None and not findings:
+    if not findings and (report.errors is None or report.trouble):
         why = (report.trouble or tuple(output.strip().splitlines()[-1:]) or (f"ended with {ended}",))[0]
-        raise SanitizerError(f"{PROGRAM} --tool {tool} gave no report: {why}")
+        raise SanitizerError(f"{PROGRAM} --tool {tool} gave no {'whole ' * bool(report.errors == 0)}report: {why}")
     outcome: Outcome = "hang" if ended is None else "fail" if findings else "pass"
     reason = "" if findings else f"{PROGRAM} --tool {tool}: 0 errors"
     times = {"sanitizer": round(seconds, 3)}
@@ -115,7 +116,7 @@ def _more(
         return [Finding(oracle, "hang", f"not done after {limit:g} s under {PROGRAM}", place=Place(pattern="run"))]
     if report.findings:
         return []
-    if report.errors:
+    if report.errors and not report.trouble:  # else what is counted may be the tool's own
         message = f"{report.errors} errors are counted, of which none could be read; the log is in the evidence"
         return [Finding(oracle, "unread", message, place=Place(pattern="run"))]
     if "raised" in out:

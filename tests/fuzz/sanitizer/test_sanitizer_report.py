@@ -93,6 +93,17 @@ def test_racecheck_counts_hazards_and_names_both_sides() -> None:
     assert second.numbers["hazards"] == 30 and second.place.pattern == "void Kernel<"
 
 
+def test_two_races_of_a_kernel_without_line_numbers_are_two_findings() -> None:
+    race = """\
+========= Warning: Race reported between Read access at kernel_cutlass_backward+0xa60
+=========     and Write access at kernel_cutlass_backward+0xcc0 [1,024 hazards]
+"""
+    text = race + race.replace("0xa60", "0x1a60") + "========= RACECHECK SUMMARY: 2 hazards displayed\n"
+    first, second = read(text, "racecheck").findings
+    assert first.place == second.place and first.numbers == {"count": 1, "hazards": 1024}
+    assert "Read access at kernel_cutlass_backward+0xa60, and Write" in first.message and "+0x1a60" in second.message
+
+
 def test_initcheck_and_synccheck() -> None:
     (read_before_write,) = read(INITCHECK, "initcheck").findings
     assert (read_before_write.kind, read_before_write.place.pattern) == ("uninitialized_read", "vectorAdd")

@@ -90,6 +90,25 @@ def test_no_report_is_an_error_and_not_a_pass(stand_in) -> None:
         run("honest")
 
 
+@pytest.mark.parametrize(
+    ("line", "counted"),
+    [
+        ("Error: Device not supported. Please refer to the documentation", 1),
+        ("Internal Sanitizer Error: stopped. Results may be incomplete", 0),
+    ],
+)
+def test_trouble_of_the_tool_is_neither_a_pass_nor_a_finding(stand_in, line: str, counted: int) -> None:
+    stand_in(CLEAN.replace("=========", f"========= {line}\n=========", 1).replace(": 0", f": {counted}"))
+    with pytest.raises(SanitizerError, match=line):
+        run("honest")
+
+
+def test_trouble_in_a_run_that_died_is_still_a_crash(stand_in) -> None:
+    stand_in(CLEAN.replace("=========", "========= Error: process didn't terminate successfully\n=========", 1))
+    (finding,) = run("segfaults", file="crashes").findings
+    assert finding.kind == "crash"
+
+
 def test_without_the_program_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(SanitizerError, match="compute-sanitizer: not installed; it comes with the CUDA toolkit"):
