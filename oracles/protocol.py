@@ -84,8 +84,9 @@ class Standing:
 
 @dataclass(frozen=True)
 class Outcome:
-    """ends: "always", "never", or "depends" on timing. visits: how many are done. waits, standing: empty where it ends;
-    of one possible run where it depends. semaphores: the last value of each tile."""
+    """ends: "always", "never", or "depends": on timing, or on more than is looked at (of small random ones of this kind
+    half end in some runs, the others in all or in none). visits: how many are done. waits, standing: empty where it
+    ends; of one possible run where it depends. semaphores: the last value of each tile."""
 
     ends: Ends
     visits: int
@@ -301,7 +302,7 @@ def _waits(of: Visits, at: list[int], value: list[int], launched: int) -> tuple[
     movers: dict[int, int] = {}  # tile -> the CTA whose coming visit would move it on
     for cta in range(of.ctas):
         for here in range(at[cta], of.begin[cta + 1]):
-            if of.rank[here] == value[of.tile[here]] and of.release[here]:
+            if of.rank[here] in (value[of.tile[here]], FREE) and of.release[here]:
                 movers.setdefault(of.tile[here], cta)
     standing = [cta for cta in range(launched) if at[cta] < of.begin[cta + 1]]
     ends: dict[int, tuple[Cause, int]] = {}
@@ -373,5 +374,5 @@ def _why(wait: Wait) -> str:
         "gap": f"no coming visit has the value at which {where} stands as its rank and releases it, so it never moves",
         "past": f"the value waited for at {where} is past",
         "not_launched": f"the CTA that would move {where} has not started, and no resident one ends",
-        "circle": f"the CTA that would move {where} waits, in the end, for this one",
+        "circle": f"the CTA that would move {where} waits, in the end, for itself",
     }[wait.cause]

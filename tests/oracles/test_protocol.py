@@ -187,6 +187,19 @@ def test_a_circle_of_waits_is_named():
     assert [wait.cause for wait in outcome.waits] == ["circle", "circle"]
 
 
+def test_who_waits_for_a_circle_is_not_said_to_be_in_it():
+    rows = [[(0, 1, 1), (1, 0, 1)], [(1, 1, 1), (0, 0, 1)], [(0, 2, 1)]]
+    outcome = predict(table(rows, 2), 3)
+    assert [wait.cause for wait in outcome.waits] == ["circle"] * 3
+    assert "the CTA that would move it waits, in the end, for itself" in outcome.text
+
+
+def test_a_tile_that_a_coming_visit_releases_without_waiting_is_no_gap():
+    rows = [[(0, 1, 1)], [(1, 5, 1), (0, FREE, 1)]]
+    outcome = predict(table(rows, 2), 2)
+    assert [(wait.ticket, wait.cause, wait.root[2]) for wait in outcome.waits] == [(0, "gap", 1), (1, "gap", 1)]
+
+
 def test_every_query_head_of_a_group_has_its_own_semaphores():
     of = published(UP, range(8), batch=2, heads_q=4, heads_kv=2)
     assert of.ctas == 32
