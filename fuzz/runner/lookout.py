@@ -63,11 +63,9 @@ class Lookout:
                     continue
             seen = _look(target)
             with self._change:
-                current = self._due == due
-                if current:
+                if self._due == due:
                     self._due = monotonic() + AGAIN * self._limit
-            if current:
-                self._tell(seen)
+                    self._tell(seen)  # before a next phase, or case, is begun: it is of this one
 
 
 def _look(target: Watched) -> dict[str, Any]:

@@ -167,15 +167,18 @@ class Watch:
         )
         self._on_suspected()
 
-    def _confirm(self, suspicion: _Suspicion) -> Ended:
+    def _confirm(self, suspicion: _Suspicion) -> Ended | None:
         share = (memory.cpu_seconds(self._child.pid) - suspicion.cpu) / (monotonic() - suspicion.since)
         trail = self._trail()
         self._on_confirmed()
         stacks = suspicion.sampler.take()
-        self._suspicion = None
         later = Sampler(self._child, self._limits, gently=False).take()
         resident = memory.resident(self._child.pid)
-        return self._receive(0.0) or Hung(trail, stacks, later, round(share, 2), resident, self._seen)
+        if (ended := self._receive(0.0)) is not None:
+            return ended
+        if self._suspicion is not suspicion:  # the phase has ended while it was looked at, which takes a while
+            return None
+        return Hung(trail, stacks, later, round(share, 2), resident, self._seen)
 
     def _leave(self) -> None:
         """The phase has ended; where it was suspected, it was slow."""
@@ -185,6 +188,7 @@ class Watch:
         if self._suspicion is not None:
             self._slow.append(Slow(self._phase, self._limit, spent))
             self._forget()
+        self._seen = {}
         self._began, self._starved = now, None
 
     def _forget(self) -> None:

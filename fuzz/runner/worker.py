@@ -92,8 +92,8 @@ def _run(workshop: Workshop, connection: Connection, lookout: Lookout, message: 
     """Judges one case. Only what is no fault of the target is Refused or Failed."""
 
     def enter(phase: str, limit: float) -> None:
+        lookout.entered(phase, limit)  # first: what it tells is of the phase that was announced last
         connection.send(Entered(phase, limit))
-        lookout.entered(phase, limit)
 
     case = workshop.decode(message.case)
     if case.target not in workshop.targets:

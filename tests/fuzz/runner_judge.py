@@ -47,6 +47,23 @@ def loses_its_context(case: Case, target: Target, enter: Callable[[str, float], 
     return Verdict(case.id, "crash", kernel=str(os.getpid()), evidence={"context_lost": True})
 
 
+def goes_on(case: Case, target: Target, enter: Callable[[str, float], None]) -> Verdict:
+    """A run that ends a little later than it may, and a judge that takes its time."""
+    enter("run", 0.1)
+    time.sleep(2.0)
+    enter("judge", 10.0)
+    time.sleep(2.0)
+    return Verdict(case.id, "pass")
+
+
+def hangs_after_a_slow_run(case: Case, target: Target, enter: Callable[[str, float], None]) -> Verdict:
+    """Never comes back from judging."""
+    verdict = execute(case, target, enter)
+    enter("judge", 0.1)
+    time.sleep(3600)
+    return verdict
+
+
 def raises(case: Case, target: Target, enter: Callable[[str, float], None]) -> Verdict:
     """A judge with a bug."""
     raise KeyError("no such oracle")

@@ -8,7 +8,7 @@ import time
 import pytest
 from runner_tools import HANG_SECONDS, busy, case, gone, kind, runner
 
-from fuzz.runner import Limits
+from fuzz.runner import Limits, watch
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,20 @@ def test_a_slow_run_is_not_a_hang_and_is_expected_the_next_time(shared):
     assert first.outcome == second.outcome == "pass"
     assert re.fullmatch(r"run took \d\.\d\d s, over its limit of 0\.5 s", first.reason)
     assert second.reason == ""
+
+
+def test_a_run_that_ends_while_its_hang_is_looked_at_was_slow(monkeypatch):
+    take = watch.Sampler.take
+
+    def slow_to_look(sampler):
+        time.sleep(0.7)
+        return take(sampler)
+
+    monkeypatch.setattr(watch.Sampler, "take", slow_to_look)
+    with runner(execute="runner_judge:goes_on") as found:
+        verdict = found.run(case("honest"))
+    assert verdict.outcome == "pass"
+    assert re.fullmatch(r"run took 2\.\d\d s, over its limit of 0\.5 s", verdict.reason)
 
 
 CRASHES = {

@@ -31,3 +31,10 @@ def test_a_run_that_is_slow_and_ends_is_no_worse_for_being_looked_at() -> None:
         for _ in range(2):  # longer than its limit of 0.1 s, shorter than the floor
             verdict = hands.run(case("slow_seen"))
             assert verdict.outcome == "pass" and "semaphores" not in verdict.evidence
+
+
+def test_what_was_seen_of_a_slow_run_does_not_explain_a_later_hang() -> None:
+    with runner(files=FILES, execute="runner_judge:hangs_after_a_slow_run") as hands:
+        verdict = hands.run(case("slow_seen"))
+    assert verdict.outcome == "hang" and verdict.evidence["phase"] == "judge"
+    assert "explained" not in verdict.evidence and "m_block" not in verdict.findings[0].message
