@@ -2,7 +2,7 @@
 
 A Case is a frozen value; its id is a hash of its content, so equal cases have equal ids on every machine. The JSON is
 the corpus's format: it needs neither a generator nor its seeds to be replayed (the inputs' `seed` feeds a fixed
-counter-based function of fuzz/inputs.py). `schema()` publishes it as JSON Schema (fuzz/case.schema.json).
+counter-based function of fuzz/values.py). `schema()` publishes it as JSON Schema (fuzz/case.schema.json).
 """
 
 from __future__ import annotations
