@@ -37,14 +37,16 @@ def picture(problem: Problem, batch: int = 0, head: int = 0, bad_rows: tuple[int
     if step_q * step_k > SAMPLE**2:
         lines[0] += f" (looked at in {SAMPLE} x {SAMPLE} places)"
     cols = torch.arange(n_k)[_places(n_k, step_k)][None, :]
+    looked = torch.bincount(cols[0] // step_k).tolist()  # places of each column of characters
     for start in range(0, n_q, step_q):
         stop = min(start + step_q, n_q)
         rows = torch.arange(start, stop)[_places(stop - start, stop - start)][:, None]
-        kept = keep(problem.mask, rows, cols, batch=batch, head=head, len_q=n_q, len_k=n_k).float()
-        share = torch.zeros(-(-n_k // step_k)).index_reduce_(
-            0, cols[0] // step_k, kept.mean(0), "mean", include_self=False
+        kept = keep(problem.mask, rows, cols, batch=batch, head=head, len_q=n_q, len_k=n_k)
+        seen = torch.zeros(len(looked), dtype=torch.int64).index_add_(0, cols[0] // step_k, kept.sum(0))
+        row = "".join(
+            EMPTY if count == 0 else FULL if count == places * len(rows) else PARTIAL
+            for count, places in zip(seen.tolist(), looked, strict=True)
         )
-        row = "".join(FULL if s >= 1 else EMPTY if s == 0 else PARTIAL for s in share.tolist())
         marked = bad_rows is not None and start < bad_rows[1] and bad_rows[0] < stop
         lines.append(f"{start:>6} {row}{' ◀ wrong' if marked else ''}")
     return "\n".join(lines)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
@@ -36,6 +38,13 @@ def test_a_tile_is_full_partial_or_empty() -> None:
 def test_pictures_of_any_size_fit(len_q: int, len_k: int) -> None:
     drawn = picture(problem(Prefix(1), len_q, len_k)).splitlines()
     assert len(drawn) <= 25 and all(len(line) <= 7 + 64 for line in drawn[1:])
+
+
+def test_a_picture_comes_without_warnings() -> None:
+    code = "from fuzz.view import picture\nfrom oracles.problem import Problem\n"
+    code += "picture(Problem((9,), (9,), 1, 1, 16, 16, 'float32'))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""  # PyTorch warns once in a process of an operation in beta
 
 
 def test_an_empty_sequence_has_no_picture() -> None:
