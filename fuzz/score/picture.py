@@ -36,9 +36,8 @@ def draw(of: Board, path: Path) -> None:
         if not x:
             continue
         percent = [100 * share for share in y]
-        (line,) = axes.step(
-            [0.8, *x[1:]], percent, where="post", color=colour, label=f"{label}: {percent[-1]:.0f} % left"
-        )
+        says = f"{label}: {percent[-1]:.0f} % left after {x[-1]} cases"  # other rules look at fewer
+        (line,) = axes.step([0.8, *x[1:]], percent, where="post", color=colour, label=says)
         line.set_linewidth(2.6 if (generator, rule) == ("ours", OURS) else 1.5)
         if dashes:
             line.set_dashes(dashes)

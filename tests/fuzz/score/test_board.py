@@ -99,6 +99,16 @@ def test_the_picture_says_how_many_seeds_were_tried(tmp_path):
         assert f"<!-- {says} -->" in (tmp_path / "a.svg").read_text()
 
 
+def test_the_picture_says_after_how_many_cases_something_is_left(tmp_path):
+    pytest.importorskip("matplotlib")
+    made = board(WANTED, ENDED)
+    draw(made, tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    for label, generator, rule in (("attnfuzz", "ours", OURS), ("NSA's rule, our cases", "ours", "nsa")):
+        x, y = survival(made, generator, rule)
+        assert f"<!-- {label}: {100 * y[-1]:.0f} % left after {x[-1]} cases -->" in drawn
+
+
 def test_a_picture_of_an_unknown_kind_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"\.svg"):
         draw(board(WANTED, ENDED), tmp_path / "a.jpeg")
