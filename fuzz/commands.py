@@ -170,6 +170,8 @@ def compile_ahead(options: argparse.Namespace) -> int:
             f"{arch}: {len(planned.builds)} keys for the cases of seed {wanted.seed}: {drawn}", highlight=False
         )
         builds += planned.builds
+    for name, why in planned.left_out.items():
+        console.print(f"{name} is left out: {why}", highlight=False)
     with Pool(cache, options.jobs, options.limit) as pool:
         ended = compile_all(pool, builds, console)
     return FINDINGS if any(one.status == "failed" for one in ended) else OK

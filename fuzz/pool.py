@@ -19,6 +19,7 @@ from fuzz.interrupts import end, held, ready
 from fuzz.records import Record, write_session
 from fuzz.report import Progress, show
 from fuzz.session import Lane, Settings, Worker, plan
+from fuzz.targets.registry import TargetError, load
 
 MAX_WORKERS = 16
 
@@ -27,10 +28,16 @@ def run_session(wanted: Settings, workers: int | None, console: Console) -> list
     """Runs a whole session and shows it; returns the records of the new findings.
 
     Ctrl-C ends it early: the table shows what was run. A worker that dies is named, and its unfinished lanes are lost.
+    Raises TargetError for a target that is unknown, or cannot run on this machine, and where none can.
     """
     if not wanted.folder:
         wanted = msgspec.structs.replace(wanted, folder=new_folder())
+    for name in wanted.targets:
+        if (why := load(name, wanted.files, wanted.device).missing()) is not None:
+            raise TargetError(f"{name} cannot run here: {why}")
     lanes = plan(wanted)
+    if not lanes:
+        raise TargetError(f"no target runs on {wanted.device} here; `attnfuzz targets` says why")
     folder = Path(wanted.folder)
     write_session(folder, wanted)
     compile_ahead(wanted, Console(stderr=True))

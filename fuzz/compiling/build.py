@@ -94,6 +94,14 @@ class Compiled(Protocol):
         """What its kernels are compiled for on this machine."""
 
 
+@runtime_checkable
+class Packaged(Protocol):
+    """A target whose kernels can be compiled where packages are that not every machine has."""
+
+    def uncompilable(self) -> str | None:
+        """Why its kernels cannot be compiled on this machine, or None; a GPU is not asked for."""
+
+
 @lru_cache
 def digest(modules: tuple[str, ...]) -> str:
     """SHA-256 over the Python files of modules and packages, by name and content. Read once per process: what this

@@ -10,25 +10,27 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from fuzz.case import Case
-from fuzz.compiling.build import Build, Compiled
+from fuzz.compiling.build import Build, Compiled, Packaged
 from fuzz.session import Settings, cases_of, explore, standing
 from fuzz.session import plan as lanes_of
-from fuzz.targets.registry import load, targets
-from fuzz.targets.target import refusal
+from fuzz.targets.registry import TargetError, load, targets
+from fuzz.targets.target import Target, refusal
 
 
 @dataclass(frozen=True)
 class Plan:
-    """builds: each key once, the one that most cases need first. uses: cases by key. cases: cases drawn by target."""
+    """builds: each key once, the one that most cases need first. uses: cases by key. cases: cases drawn by target.
+    left_out: why a target that nobody named is not planned for."""
 
     builds: tuple[Build, ...]
     uses: dict[str, int]
     cases: dict[str, int]
+    left_out: dict[str, str] = field(default_factory=dict)
 
 
 def plan(wanted: Settings, arch: str, only: tuple[str, ...] = (), seconds: float = math.inf) -> Plan:
@@ -37,11 +39,18 @@ def plan(wanted: Settings, arch: str, only: tuple[str, ...] = (), seconds: float
     only     compile for these targets (all that compile ahead); the session is `wanted` either way
     seconds  no further lane is looked at after so many
 
-    Raises TargetError for an unknown target, ValueError for a bad arch.
+    Raises TargetError for a target that is unknown, or named and cannot be compiled here, ValueError for a bad arch.
     """
-    if not wanted.targets:
-        # Which targets the other machine can run is not known here: all of its device share the cases.
-        wanted = msgspec.structs.replace(wanted, targets=tuple(targets(wanted.files, wanted.device)))
+    named = wanted.targets
+    offered = {name: load(name, wanted.files, wanted.device) for name in named} or targets(wanted.files, wanted.device)
+    left_out = {name: why for name, target in offered.items() if (why := _uncompilable(target)) is not None}
+    for name in named:
+        if name in left_out and (not only or name in only):
+            raise TargetError(f"{name} cannot be compiled here: {left_out[name]}")
+    if not named:
+        # Which targets the other machine can run is not known here: all of its device share the cases, but for those
+        # whose packages are not even here.
+        wanted = msgspec.structs.replace(wanted, targets=tuple(name for name in offered if name not in left_out))
     uses: Counter[Build] = Counter()
     drawn: Counter[str] = Counter()
     until = time.monotonic() + seconds
@@ -59,4 +68,8 @@ def plan(wanted: Settings, arch: str, only: tuple[str, ...] = (), seconds: float
 
         explore(lane, cases_of(target, wanted), count, standing(lane, target))
     builds = tuple(build for build, _ in uses.most_common())
-    return Plan(builds, {build.key: uses[build] for build in builds}, dict(drawn))
+    return Plan(builds, {build.key: uses[build] for build in builds}, dict(drawn), left_out)
+
+
+def _uncompilable(target: Target) -> str | None:
+    return target.uncompilable() if isinstance(target, Packaged) else None

@@ -123,10 +123,14 @@ class BundledBlockSparse(AutogradTarget):
         """Whether there is a device for it; on 'host' there is none, and cases are compiled and inspected only."""
         return self.device != "host"
 
+    def uncompilable(self) -> str | None:
+        """See compiling.Packaged."""
+        return None if toolchain_there() else "needs nvidia-cutlass-dsl (pip install nvidia-cutlass-dsl)"
+
     def missing(self) -> str | None:
         """Why it cannot run on this machine, or None."""
-        if not toolchain_there():
-            return "needs nvidia-cutlass-dsl (pip install nvidia-cutlass-dsl)"
+        if (why := self.uncompilable()) is not None:
+            return why
         if self.device != "cuda" and cuda_present():
             return "kernels run on the GPU where there is one"
         return super().missing()

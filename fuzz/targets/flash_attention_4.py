@@ -79,11 +79,13 @@ class FlashAttention4(AutogradTarget):
         """What its kernels are compiled for on this machine."""
         return _arch()
 
+    def uncompilable(self) -> str | None:
+        """See compiling.Packaged."""
+        return None if _installed() else "needs flash-attn-4 (pip install --pre flash-attn-4)"
+
     def missing(self) -> str | None:
         """Why it cannot run on this machine, or None."""
-        if not _installed():
-            return "needs flash-attn-4 (pip install --pre flash-attn-4)"
-        if (why := super().missing()) is not None:
+        if (why := self.uncompilable() or super().missing()) is not None:
             return why
         if _capability() not in ("9.0", "10.0"):
             return f"this adapter knows its kernels for compute capability 9.0 and 10.0, not {_capability()}"

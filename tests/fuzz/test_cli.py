@@ -14,7 +14,7 @@ from judge_tools import FAKES
 from fuzz.case import Case, to_json
 from fuzz.cli import main
 from fuzz.runner import HarnessError, Runner
-from fuzz.targets.base import cuda_present
+from fuzz.targets import base
 from oracles.masks import Causal
 from oracles.problem import Problem
 
@@ -70,6 +70,21 @@ def test_bad_options_are_usage(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
+
+
+def test_a_session_of_a_target_that_cannot_run_here_is_usage_and_says_why(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(base, "cuda_present", lambda: False)
+    arguments = ["--device", "cuda", "--target", "torch.sdpa.math", "--cases", "4", "--folder", str(tmp_path)]
+    assert main(["run", *arguments]) == 2
+    assert capsys.readouterr().err == "attnfuzz: torch.sdpa.math cannot run here: needs a CUDA device\n"
+
+
+def test_a_session_without_any_target_is_no_success(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "cuda_present", lambda: False)
+    assert main(["run", "--device", "cuda", "--cases", "4", "--folder", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("attnfuzz: no target runs on cuda here")
 
 
 def test_repro_shows_the_mask_the_worst_places_and_exits_1(tmp_path: Path, capsys) -> None:
@@ -135,7 +150,7 @@ def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path: Path, c
 
 
 def test_minimize_of_a_target_that_cannot_run_here_says_why(tmp_path: Path, capsys) -> None:
-    if cuda_present():
+    if base.cuda_present():
         pytest.skip("has a GPU")
     assert attnfuzz("minimize", saved(tmp_path, "torch.sdpa.math"), "--device", "cuda") == 2
     assert "torch.sdpa.math cannot run here: needs a CUDA device" in capsys.readouterr().err

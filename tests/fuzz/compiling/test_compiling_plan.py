@@ -16,6 +16,7 @@ from fuzz.compiling.command import report
 from fuzz.compiling.plan import plan
 from fuzz.session import Settings, Worker
 from fuzz.session import plan as lanes_of
+from fuzz.targets import flash_attention_4
 from fuzz.targets.registry import load
 
 TARGET = str(Path(__file__).parents[2] / "fakes" / "recipes" / "compiled_target.py")
@@ -46,6 +47,18 @@ def test_a_share_of_a_larger_session_is_planned_for_the_targets_that_compile() -
     assert set(planned.cases) == {"fake.compiled", *(name for name in planned.cases if name.startswith("blocksparse"))}
     # The emulated GPU runs kernels of warpgroups beside those of another arch.
     assert {build.arch for build in planned.builds if "wgmma" not in build.options} == {"sm_80"}
+
+
+def test_a_target_whose_packages_are_not_here_is_left_out_unless_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(flash_attention_4, "_installed", lambda: False)
+    planned = plan(Settings(device="cuda", cases=20), "sm_100a")
+    assert planned.builds and planned.left_out.keys() == {"flash_attn.cute"} and "flash_attn.cute" not in planned.cases
+    assert main(["compile", "--target", "flash_attn.cute", "--cases", "4"]) == 2
+    assert capsys.readouterr().err == (
+        "attnfuzz: flash_attn.cute cannot be compiled here: needs flash-attn-4 (pip install --pre flash-attn-4)\n"
+    )
 
 
 def test_compile_prepares_a_session_that_then_compiles_nothing(
