@@ -16,7 +16,7 @@ import pytest
 
 from fuzz.case import to_json
 from fuzz.conformance import skipped
-from fuzz.corpus import ANY_TARGET, CorpusError, Entry, Replay, load, replay
+from fuzz.corpus import ANY_TARGET, CorpusError, Entry, Replay, is_entry, load, replay
 from fuzz.runner import Runner
 from fuzz.targets.base import default_device
 from fuzz.targets.registry import TargetError, targets
@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """A collector per JSON file."""
-    if file_path.suffix == ".json" and not file_path.name.startswith("."):
+    if is_entry(file_path):
         return CorpusFile.from_parent(parent, path=file_path)
     return None
 

@@ -165,11 +165,17 @@ def load(path: Path | str) -> Entry:
 
 
 def load_all(folder: Path | str) -> list[Entry]:
-    """Every entry of `folder`, by name; temporary files are not read. Raises CorpusError on the first that is bad."""
+    """Every entry of `folder`, by name. Raises CorpusError on the first that is bad."""
     folder = Path(folder)
     if not folder.is_dir():
         raise CorpusError(f"{folder}: no such folder")
-    return [load(path) for path in sorted(folder.glob("*.json")) if not path.name.startswith(".")]
+    return [load(path) for path in sorted(folder.iterdir()) if is_entry(path)]
+
+
+def is_entry(path: Path) -> bool:
+    """Whether a file of a corpus is an entry by its name: no temporary file, and no bare case that `attnfuzz minimize`
+    wrote beside one."""
+    return path.suffix == ".json" and not path.name.startswith(".") and not path.name.endswith(".min.json")
 
 
 def load_case(path: Path | str) -> Case:

@@ -40,6 +40,12 @@ def test_an_entry_comes_back_as_it_was_saved(tmp_path):
         assert load(path).name == path.name
 
 
+def test_what_minimize_writes_beside_an_entry_is_not_read_as_one(tmp_path):
+    path = save(entry(), tmp_path)
+    path.with_suffix(".min.json").write_text(to_json(plain()))
+    assert load_all(tmp_path) == [load(path)]
+
+
 def test_a_minimised_failure_becomes_an_entry_that_explains_the_raw_one(tmp_path):
     case = plain(((447, 447), (65, 65)), softcap=3.0)
     made = Entry.of(minimize(case, Probe(tail)), device="host")
