@@ -51,8 +51,8 @@ def compare(name, x, want, runs):
     noise = noise.maximum(noise.pow(2).mean(-1, keepdim=True).sqrt()) + {tiny}
     right = x == want.to(x.dtype)
     error = torch.where(right, 0.0, x.double() - want).abs().nan_to_num(nan=float("inf"))
-    off = error / noise
-{unpadded}    at = tuple(int(i) for i in torch.unravel_index(off.argmax(), off.shape))
+{unpadded}    off = error / noise
+    at = tuple(int(i) for i in torch.unravel_index(off.argmax(), off.shape))
     wrong = bool(off[at] > {element} or off.pow(2).mean().sqrt() > {tensor})
     print(
         f"{{name:6}} largest error {{error.max():.3g}}, of rounding alone {{noise.max():.3g}}, worst at {{at}}: "
@@ -227,7 +227,7 @@ class _Page:
             unpadded = (
                 f"    for b, (n_q, n_k) in enumerate({pairs}):  # padding may hold anything\n"
                 '        if name != "dbias":\n'
-                '            off[b, :, n_k if name in ("dk", "dv") else n_q :] = 0\n'
+                '            error[b, :, n_k if name in ("dk", "dv") else n_q :] = 0\n'
             )
         return _COMPARE.format(
             element=ELEMENT,

@@ -197,6 +197,11 @@ def wrong(q, k, v, mask, scale):
     return right(q, k, v, mask, scale * 1.01)
 
 
+@target("padding", dtypes=["float32"])
+def padding(q, k, v, mask, scale):
+    return right(q, k, v, mask, scale) / mask.any(-1, keepdim=True)
+
+
 @target("packed", dtypes=["float32"], layouts=["packed"])
 def packed(q, k, v, mask, scale, cu_seqlens_q, cu_seqlens_k, bias=None, softcap=0.0):
     parts = []
@@ -273,6 +278,13 @@ def test_a_users_wrong_kernel_fails(own, tmp_path):
     ran = alone(write_script(case_of("wrong", "causal"), own("wrong"), None), tmp_path)
     assert ran.returncode == 1, ran.stderr
     assert ran.stdout.splitlines()[-1] == "FAILS: o, dq, dk, dv"
+
+
+def test_what_lies_in_the_padding_is_no_error(own, tmp_path):
+    case = Case("padding", problem(backward=False, **TWO), Inputs())
+    ran = alone(write_script(case, own("padding"), None), tmp_path)
+    assert (ran.returncode, ran.stdout.splitlines()[-1]) == (0, "passes"), ran.stderr
+    assert "inf" not in ran.stdout
 
 
 PACKED = {
