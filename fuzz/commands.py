@@ -90,6 +90,7 @@ def minimize(options: argparse.Namespace) -> int:
     from fuzz.case import to_json
     from fuzz.corpus import load_case
     from fuzz.minimize import Step, minimize
+    from fuzz.report import reproduce
     from fuzz.runner import Runner
     from fuzz.targets.target import refusal
     from fuzz.verdict import summary
@@ -125,7 +126,7 @@ def minimize(options: argparse.Namespace) -> int:
     print("\n".join(describe(found.case)))
     print(summary(found.verdict))
     print(found.report())
-    print(f"attnfuzz repro {out}")
+    print(reproduce(str(out), _files(options)))
     return FINDINGS
 
 

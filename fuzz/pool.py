@@ -61,7 +61,7 @@ def run_session(wanted: Settings, workers: int | None, console: Console) -> list
             end(hands)
     problems += [f"worker {hand.name} ended with exit code {hand.exitcode}" for hand in hands if hand.exitcode]
     records = progress.tally.records
-    show(records, time.monotonic() - began, console)
+    show(records, time.monotonic() - began, console, wanted.files)
     for problem in problems:
         console.print(problem, style="bold red")
     console.print(f"records: {folder}", highlight=False)

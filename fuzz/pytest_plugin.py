@@ -153,7 +153,7 @@ class _Controller:
             return
         terminalreporter.section("attnfuzz session")
         console = Console(file=terminalreporter._tw._file, width=max(terminalreporter._tw.fullwidth, 110))
-        show(self.progress.tally.records, time.monotonic() - self.began, console)
+        show(self.progress.tally.records, time.monotonic() - self.began, console, _settings(self.config).files)
         console.print(f"records: {self.folder}", highlight=False)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import threading
 import time
 from collections import Counter
@@ -128,8 +130,14 @@ def coverage(records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-def findings(records: Sequence[Record]) -> list[str]:
-    """New findings with the command that reproduces each, then the known ones met."""
+def reproduce(finding: str, files: Sequence[str] = ()) -> str:
+    """The command that shows a saved finding again. files: of the targets of one's own that the session had."""
+    named = [os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file for file in files]
+    return shlex.join(["attnfuzz", "repro", finding, *(word for file in named for word in ("--target-file", file))])
+
+
+def findings(records: Sequence[Record], files: Sequence[str] = ()) -> list[str]:
+    """New findings with the command that reproduces each, then the known ones met. files: as in `reproduce`."""
     lines = []
     new = [record for record in records if record.status == "new"]
     again = Counter(record.finding for record in records if record.status == "again")
@@ -137,15 +145,15 @@ def findings(records: Sequence[Record]) -> list[str]:
         times = again.get(record.finding, 0)
         more = f" (met {times + 1} times)" if times else ""
         lines.append(f"NEW {record.target}: {record.message}{more}")
-        lines.append(f"    attnfuzz repro {record.finding}")
+        lines.append(f"    {reproduce(record.finding, files)}")
     known: Counter[str] = Counter(record.finding for record in records if record.status == "known")
     for name, times in sorted(known.items()):
         lines.append(f"known {name} (met {times} times)")
     return lines
 
 
-def show(records: Sequence[Record], seconds: float, console: Console) -> None:
-    """The end of a session."""
+def show(records: Sequence[Record], seconds: float, console: Console, files: Sequence[str] = ()) -> None:
+    """The end of a session. files: as in `reproduce`."""
     if not records:
         console.print("no case was run")
         return
@@ -155,7 +163,7 @@ def show(records: Sequence[Record], seconds: float, console: Console) -> None:
         highlight=False,
     )
     console.print(coverage(records), highlight=False)
-    for line in findings(records) or ["no new finding"]:
+    for line in findings(records, files) or ["no new finding"]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

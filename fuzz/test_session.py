@@ -1,10 +1,12 @@
 """What `pytest -n auto fuzz` collects: one item per lane (a target and a share of its cases); see
 fuzz/pytest_plugin.py."""
 
+from fuzz.report import reproduce
 from fuzz.session import Lane, Worker
 
 
 def test_lane(attnfuzz_lane: Lane, attnfuzz_worker: Worker) -> None:
     """Fails when the lane met a failure that the corpus does not explain."""
     new = attnfuzz_worker.run_lane(attnfuzz_lane)
-    assert not new, "\n".join(f"{record.message}\n    attnfuzz repro {record.finding}" for record in new)
+    files = attnfuzz_worker.wanted.files
+    assert not new, "\n".join(f"{record.message}\n    {reproduce(record.finding, files)}" for record in new)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -86,6 +87,9 @@ def test_a_report_names_each_new_finding_once_with_its_command() -> None:
         "    attnfuzz repro c/x.json",
         "known k.json (met 1 times)",
     ]
+    assert findings(records, (str(Path.cwd() / "a b.py"), "/opt/k.py"))[1] == (
+        "    attnfuzz repro c/x.json --target-file 'a b.py' --target-file /opt/k.py"
+    )
     text = _printed(lambda console: show(records, 2.0, console))
     assert "Cases by target" in text and "1.5 cases/s" in text
 
