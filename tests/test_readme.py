@@ -65,7 +65,8 @@ def test_the_narrower_target_of_the_readme_is_a_target(tmp_path):
 
 def test_the_case_of_the_readme_is_a_case():
     (block,) = blocks("json")
-    assert from_json(block).target == "torch.flex"
+    case = from_json(block)
+    assert run(case, load(case.target)).outcome == "pass"  # on any machine
 
 
 COMMANDS = [line.split("#")[0].strip() for block in blocks("sh") for line in block.splitlines() if line.strip()]
