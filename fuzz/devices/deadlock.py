@@ -40,9 +40,8 @@ def explain(of: Visits, seen: Sequence[int], resident: int) -> Explanation:
     line = f"{len(places)} of {len(set(of.tile))} dQ tiles do not get all their adds: {places[0]}" if places else ""
     foretold = outcomes[tried[-1]].text.partition("\n")[0] if tried else "nothing is launched"
     text = "\n".join([*places[:MOST], *(["…"] if len(places) > MOST else [])])
-    return Explanation(
-        None, line or "every semaphore has its last value", f"{text}\nits metadata foretells: {foretold}"
-    )
+    line = line or "every semaphore stands at its last value, and yet CTAs wait: some did not begin at 0"
+    return Explanation(None, line, f"{text}\nits metadata foretells: {foretold}".lstrip())
 
 
 def _line(outcome: Outcome) -> str:

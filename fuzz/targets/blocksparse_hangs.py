@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,9 +13,9 @@ from oracles import protocol
 
 
 def hanging_on_gpu(visits: protocol.Visits | None) -> dict[str, Any]:
-    """Evidence of the kernel that hangs on the GPU, its semaphores read while it does. visits: those of the case."""
+    """Evidence of the kernel that hangs on the GPU, its semaphores read while it does. visits: those of the case, or of
+    its lists where a planted bug makes something else of them that cannot be foretold."""
     from fuzz.devices import cuda
-    from fuzz.devices.deadlock import explain
 
     stuck = cuda.LAUNCHES.hanging()
     if stuck is None:
@@ -23,12 +24,24 @@ def hanging_on_gpu(visits: protocol.Visits | None) -> dict[str, Any]:
     if stuck.semaphores is None:
         return found | {"explained": f"{stuck.variant.name} does not end; it waits on no semaphore"}
     seen = cuda.semaphores(stuck)
-    flat = seen.flatten().tolist()
-    found |= {"semaphores": flat[:4096], "shape": list(seen.shape)}
-    if visits is None or visits.tiles != len(flat):
-        return found | {"explained": f"{stuck.variant.name} does not end; its semaphores are in the evidence"}
-    why = explain(visits, flat, torch.cuda.get_device_properties(0).multi_processor_count)
-    return found | {"explained": f"{why.line}\n{why.text}", "resident_ctas": why.slots or 0}
+    found |= {"semaphores": seen.flatten().tolist()[:4096], "shape": list(seen.shape)}
+    resident = torch.cuda.get_device_properties(0).multi_processor_count
+    return found | semaphores_explained(stuck.variant.name, seen.flatten().tolist(), visits, resident)
+
+
+def semaphores_explained(
+    kernel: str, seen: Sequence[int], visits: protocol.Visits | None, resident: int
+) -> dict[str, Any]:
+    """What semaphores that stand say, beside what is foretold. seen: flat; resident: CTAs that the device holds at
+    least."""
+    from fuzz.devices.deadlock import explain
+
+    if visits is None:
+        return {"explained": f"{kernel} does not end; its semaphores are in the evidence"}
+    if visits.tiles != len(seen):
+        return {"explained": f"{kernel} does not end; it has {len(seen)} semaphores for {visits.tiles} dQ tiles"}
+    why = explain(visits, seen, resident)
+    return {"explained": f"{why.line}\n{why.text}", "resident_ctas": why.slots or 0}
 
 
 def hanging_emulated(error: DeviceError, visits: protocol.Visits | None, slots: int) -> DeviceError:

@@ -191,7 +191,7 @@ class BundledBlockSparse(AutogradTarget):
         found = metadata.check(case.problem, as_metadata(changed))
         if found and not (self.mutant and self.runs):  # a planted bug is to be found by running it, where it can be run
             return found
-        of = self._visits(case, blocks)
+        of = self._visits(case, blocks, self.mutant)
         if of is None or not of.ctas:
             return []
         outcomes = {slots: protocol.predict(of, slots) for slots in sorted({1, of.ctas})}
@@ -206,7 +206,8 @@ class BundledBlockSparse(AutogradTarget):
             if self.device == "cuda":
                 self._load(case)
             self._blocks(case, tensors.q.device)
-            self._visited = self._visits(case, blocks_of(case))
+            blocks = blocks_of(case)
+            self._visited = self._visits(case, blocks, self.mutant) or self._visits(case, blocks, "")
         self._repeat = 0
 
     def _load(self, case: Case) -> None:
@@ -343,12 +344,13 @@ class BundledBlockSparse(AutogradTarget):
         """Of the case at hand, made once for all its repeats, so that their contents are checked once."""
         return blocks_on(case, device)
 
-    def _visits(self, case: Case, blocks: BlockSparse) -> protocol.Visits | None:
-        """The ordered adds of the case; None where there are none, or nothing is known of them."""
+    def _visits(self, case: Case, blocks: BlockSparse, mutant: str) -> protocol.Visits | None:
+        """The ordered adds of the case; None where there are none, or nothing is known of them. mutant: "" for those
+        that the lists say."""
         p = case.problem
         if not p.backward or not options_of(case)["deterministic"]:
             return None
-        return visits_of(case, blocks, self.mutant)
+        return visits_of(case, blocks, mutant)
 
     def _launched(self) -> Iterable[str]:
         if self.device == "emulator":

@@ -7,6 +7,7 @@ import torch
 from fuzz.case import Case
 from fuzz.devices.deadlock import explain
 from fuzz.targets.blocksparse_blocks import blocks_of
+from fuzz.targets.blocksparse_hangs import semaphores_explained
 from kernels.mutants.blocksparse import effective
 from oracles.masks import Documents
 from oracles.problem import Problem
@@ -72,3 +73,21 @@ def test_ranks_per_entry_of_a_list_are_its_n_blocks() -> None:
     for n in range(8):
         start = int(one.begin[0, 0, n])
         assert torch.all(order.partial[start : start + int(one.count[0, 0, n])] == n)
+
+
+def test_semaphores_that_did_not_begin_at_0_stand_at_their_last_values() -> None:
+    of = protocol_of(CASE, "")
+    found = semaphores_explained("backward", predict(of, 8).semaphores, of, 132)
+    assert found["explained"].startswith("every semaphore stands at its last value, and yet CTAs wait")
+    assert "\nits metadata foretells: ends: all 30 adds" in found["explained"]
+
+
+def test_semaphores_of_another_number_than_the_tiles_are_told() -> None:
+    of = protocol_of(CASE, "")
+    found = semaphores_explained("backward", [0] * 4, of, 132)
+    assert found["explained"] == "backward does not end; it has 4 semaphores for 8 dQ tiles"
+
+
+def test_without_ordered_adds_in_the_lists_semaphores_are_left_as_evidence() -> None:
+    found = semaphores_explained("backward", [0] * 4, None, 132)
+    assert found == {"explained": "backward does not end; its semaphores are in the evidence"}
