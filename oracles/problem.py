@@ -14,7 +14,6 @@ Query head h reads KV head h // (heads_q // heads_kv).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 
@@ -28,6 +27,7 @@ Dtype: TypeAlias = Literal["float16", "bfloat16", "float32"]
 Layout: TypeAlias = Literal["padded", "packed"]
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 MOST = 1 << 16  # heads, head dims
+LARGEST = torch.finfo(torch.float32).max  # scale, softcap
 
 
 class Bias(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -78,10 +78,10 @@ class Problem(
             )
         if self.heads_q % self.heads_kv:
             raise ValueError(f"heads_kv: must divide heads_q = {self.heads_q}, got {self.heads_kv}")
-        if self.scale is not None and not math.isfinite(self.scale):
-            raise ValueError(f"scale: must be finite, got {self.scale}")
-        if not (math.isfinite(self.softcap) and self.softcap >= 0):
-            raise ValueError(f"softcap: must be 0 (none) or positive, got {self.softcap}")
+        if self.scale is not None and not abs(self.scale) <= LARGEST:
+            raise ValueError(f"scale: must be finite in float32, got {self.scale}")
+        if not 0 <= self.softcap <= LARGEST:
+            raise ValueError(f"softcap: must be 0 (none) or positive, finite in float32, got {self.softcap}")
 
     @property
     def batch(self) -> int:

@@ -154,6 +154,16 @@ class Tuned(Protocol):
 
 
 @runtime_checkable
+class Asking(Protocol):
+    """A target whose options are arguments.
+
+    asked  names of the parameters, which a case's variant may give a value whether or not `variants` does
+    """
+
+    asked: frozenset[str]
+
+
+@runtime_checkable
 class Native(Protocol):
     """A target whose kernels have ways of their own for other masks than most kernels have."""
 
@@ -310,7 +320,16 @@ def refusal(target: Target, case: Case) -> Refusal | None:
     for rule in target.rules:
         if rule.applies(case):
             return Refusal(rule.kind, rule.why)
-    return None
+    strange = _strange_options(target, case)
+    return Refusal("cannot", f"no option of its is named {', '.join(sorted(strange))}") if strange else None
+
+
+def _strange_options(target: Target, case: Case) -> frozenset[str]:
+    """Options that would change nothing. Targets whose options depend on the problem say so by their rules."""
+    if offers(target, Tuned):
+        return frozenset()
+    asked = target.asked if offers(target, Asking) else frozenset()
+    return frozenset(case.variant) - asked.union(*target.variants)
 
 
 def _partly(target: Target, case: Case) -> bool:

@@ -146,7 +146,7 @@ WRONG_VALUES = [
     ("problem.heads_q", 0, "problem: heads_q: must be at least 1, got 0"),
     ("problem.heads_kv", 3, "problem: heads_kv: must divide heads_q = 2, got 3"),
     ("problem.dim", -8, "problem: dim: must be at least 1, got -8"),
-    ("problem.softcap", -1.0, "problem: softcap: must be 0 (none) or positive, got -1.0"),
+    ("problem.softcap", -1.0, "problem: softcap: must be 0 (none) or positive, finite in float32, got -1.0"),
     ("inputs.seed", -1, "inputs: seed: must be in [0, 2**31), got -1"),
     ("inputs.seed", 2**31, "inputs: seed: must be in [0, 2**31), got 2147483648"),
     ("inputs.q", {"pad": 5000}, "inputs.q: pad: must be between 0 and 4096 elements, got 5000"),
