@@ -18,8 +18,7 @@ from fuzz.compiling.ahead import compile_ahead
 from fuzz.interrupts import end, held, ready
 from fuzz.records import Record, write_session
 from fuzz.report import Progress, show
-from fuzz.session import Lane, Settings, Worker, plan
-from fuzz.targets.registry import TargetError, load
+from fuzz.session import Lane, Settings, Worker, plan, runnable_here
 
 MAX_WORKERS = 16
 
@@ -32,12 +31,8 @@ def run_session(wanted: Settings, workers: int | None, console: Console) -> list
     """
     if not wanted.folder:
         wanted = msgspec.structs.replace(wanted, folder=new_folder())
-    for name in wanted.targets:
-        if (why := load(name, wanted.files, wanted.device).missing()) is not None:
-            raise TargetError(f"{name} cannot run here: {why}")
+    runnable_here(wanted)
     lanes = plan(wanted)
-    if not lanes:
-        raise TargetError(f"no target runs on {wanted.device} here; `attnfuzz targets` says why")
     folder = Path(wanted.folder)
     write_session(folder, wanted)
     compile_ahead(wanted, Console(stderr=True))

@@ -122,6 +122,7 @@ class _Controller:
         from fuzz.compiling.cache import CacheError
         from fuzz.records import write_session
         from fuzz.report import Progress
+        from fuzz.session import runnable_here
         from fuzz.targets.registry import TargetError
 
         if self.config.option.collectonly:
@@ -131,6 +132,7 @@ class _Controller:
         with warnings.catch_warnings():  # of strategies that are used before pytest's session has begun: meant here
             warnings.simplefilter("ignore", HypothesisWarning)
             try:
+                runnable_here(wanted)
                 write_session(self.folder, wanted)
                 compile_ahead(wanted, Console(file=stream))
             except (CacheError, TargetError, OSError) as error:  # a user's mistake, not an error of pytest's

@@ -29,7 +29,7 @@ from fuzz.related import alone_of, as_plain
 from fuzz.runner import Runner
 from fuzz.signature import explains, look_alike, root, signature
 from fuzz.steady import steady_draws
-from fuzz.targets.registry import load, targets
+from fuzz.targets.registry import TargetError, load, targets
 from fuzz.targets.target import Device, Partial, Target, Varying, offers, refusal
 from fuzz.verdict import Signature, Verdict, summary
 
@@ -83,6 +83,16 @@ class Lane(msgspec.Struct, frozen=True):
 def runnable(device: Device, files: tuple[str, ...] = ()) -> dict[str, Target]:
     """The targets of `device` that this machine can run."""
     return {name: t for name, t in targets(files, device).items() if t.missing() is None}
+
+
+def runnable_here(wanted: Settings) -> None:
+    """Raises TargetError for a target of the session that is unknown, or cannot run on this machine, and where none
+    can."""
+    for name in wanted.targets:
+        if (why := load(name, wanted.files, wanted.device).missing()) is not None:
+            raise TargetError(f"{name} cannot run here: {why}")
+    if not wanted.targets and not runnable(wanted.device, wanted.files):
+        raise TargetError(f"no target runs on {wanted.device} here; `attnfuzz targets` says why")
 
 
 def plan(wanted: Settings) -> list[Lane]:

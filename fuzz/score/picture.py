@@ -61,4 +61,6 @@ def _title(of: Board) -> str:
     """How many bugs, and from how many seeds: those that were tried, which a score that was cut short has fewer of."""
     trials = [bug.trials for bug in of.bugs if bug.trials] or [0]
     seeds = f"{min(trials)}" if min(trials) == max(trials) else f"{min(trials)} to {max(trials)}"
-    return f"{of.planted} planted bugs, {seeds} seed{'s' * (max(trials) != 1)} each"
+    title = f"{of.planted} planted bugs, {seeds} seed{'s' * (max(trials) != 1)} each"
+    others = {len(seen.cases) for bug in of.bugs for seen in bug.seen if (seen.generator, seen.rule) != ("ours", OURS)}
+    return title + (f"; other lines: {max(others)}" if others else "")

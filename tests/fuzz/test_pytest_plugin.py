@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from judge_tools import FAKES
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +34,15 @@ def test_a_finding_fails_the_session_and_names_the_command(tmp_path: Path) -> No
     saved = list((tmp_path / "corpus").glob("*.json"))
     assert saved and all(f"attnfuzz repro {path}" in done.stdout for path in saved)
     assert done.stdout.count("NEW fake.wrong_dtype") == len(saved)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without a GPU")
+@pytest.mark.parametrize("more", [(), ("--fuzz-targets", "torch.sdpa.math")])
+def test_a_device_that_is_not_there_is_usage_and_not_a_skip(tmp_path: Path, more: tuple[str, ...]) -> None:
+    done = session(tmp_path, "--fuzz-cases", "4", "--fuzz-device", "cuda", *more)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
+    says = "torch.sdpa.math cannot run here: needs a CUDA device" if more else "no target runs on cuda here"
+    assert says in done.stderr
 
 
 def test_other_pytest_runs_are_left_alone(tmp_path: Path) -> None:

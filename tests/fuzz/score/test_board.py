@@ -94,7 +94,10 @@ def test_the_picture_is_drawn_and_is_the_same_again(tmp_path, ending):
 
 def test_the_picture_says_how_many_seeds_were_tried(tmp_path):
     pytest.importorskip("matplotlib")
-    for ended, says in ((ENDED, "3 planted bugs, 1 to 3 seeds each"), (ENDED[:3], "1 planted bugs, 3 seeds each")):
+    for ended, says in (
+        (ENDED, "3 planted bugs, 1 to 3 seeds each; other lines: 2"),
+        (ENDED[2:3], "1 planted bugs, 1 seed each"),
+    ):
         draw(board(WANTED, ended), tmp_path / "a.svg")
         assert f"<!-- {says} -->" in (tmp_path / "a.svg").read_text()
 
