@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -12,6 +15,7 @@ import pytest
 from fuzz.case import Case, from_json
 from fuzz.cli import _parser
 from fuzz.judge import execute
+from fuzz.targets.blocksparse_devices import emulator_there, toolchain_there
 from fuzz.targets.registry import load
 from oracles.masks import Causal, Tokens
 from oracles.problem import Problem
@@ -61,6 +65,28 @@ def test_the_narrower_target_of_the_readme_is_a_target(tmp_path):
     file = tmp_path / "narrow.py"
     file.write_text(script("narrow.py"))
     assert load("flash_attn.cute", (str(file),), "cuda").support.dim == (64, 128, 64)
+
+
+@pytest.mark.skipif(not (toolchain_there() and emulator_there()), reason="needs the toolchain and the emulator")
+def test_block_sparse_attention_by_itself_runs_as_the_readme_has_it(tmp_path):
+    """On the emulated GPU, and smaller."""
+    text = script("attend.py")
+    for large, small in (
+        ('"cuda"', '"cpu"'),
+        ("8192", "200"),
+        ("2047", "99"),
+        ("1, 16,", "1, 4,"),
+        ("=16,", "=4,"),
+        ("128", "64"),
+    ):
+        assert large in text
+        text = text.replace(large, small)
+    file = tmp_path / "attend.py"
+    connected = "from fuzz.targets.blocksparse_devices import connect\n\nconnect('emulator')\n"
+    file.write_text(connected + text + "\nprint(*out.shape, bool(q.grad.isfinite().all()))\n")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["1", "4", "200", "64", "True"], done.stderr
 
 
 def test_the_case_of_the_readme_is_a_case():
