@@ -33,7 +33,9 @@ def copy_async(m, w, pc, wb, cb, c, act):
         n = size
         if limit != op.ABSENT:
             n = u32(operand(wb, cb, limit) + 4 * lane)
-            n = size if n > size else n
+            if n > size:  # undefined
+                finding(m, st.F_COPY_SIZE, pc, w, lane, s, size, n)
+                n = size
         g = 0
         if n > 0:
             if s & (size - 1):

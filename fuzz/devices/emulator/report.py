@@ -20,6 +20,7 @@ KIND_NAMES = (
     "shared memory read by wgmma without fence.proxy.async", "register of a wgmma used before wait_group",
     "register of a wgmma used without wgmma.fence", "warps of a warpgroup at different wgmma",
     "operand of a wgmma differs between lanes", "mbarrier misused",
+    "copy of more bytes than its size",
 )  # fmt: skip
 
 

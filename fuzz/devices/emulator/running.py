@@ -189,6 +189,8 @@ def _finding(m: Machine, program: Program, launch: Launch, memory: Memory, index
         detail = f"{tensor}, with CTA {_place(launch, row[st.C_OTHER_CTA])} warp {row[st.C_OTHER_WARP]}"
     elif kind == st.F_PROXY:
         detail = f"{tensor}, written by warp {row[st.C_OTHER_WARP]}"
+    elif kind == st.F_COPY_SIZE:
+        detail = f"{row[st.C_VALUE]} bytes of {tensor} for {size}"
     elif kind == st.F_MBARRIER:
         what = "is none" if row[st.C_VALUE] < 0 else f"has room for {row[st.C_VALUE]} arrivals"
         detail = f"the one at {tensor} {what}"

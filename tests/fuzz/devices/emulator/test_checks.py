@@ -265,6 +265,16 @@ def test_copies_arrive_only_when_they_are_waited_for():
     assert out[0] != 9 or not late.ok
 
 
+def test_a_copy_of_more_bytes_than_its_size_is_undefined():
+    copy = "mov.b32 %r1, {have}; cp.async.cg.shared.global [s], [%p0], 16, %r1; cp.async.wait_all;"
+    body = copy + "ld.shared.b32 %r0, [s]; st.global.b32 [%p1], %r0;"
+    out = words(1)
+    assert run(body.format(have=16), words(8, 9), out, block=1).ok and out[0] == 9
+    (found,) = run(body.format(have=17), words(8, 9), out, block=1).findings
+    assert found.kind == "copy of more bytes than its size"
+    assert found.detail.startswith("17 bytes of argument 0") and found.detail.endswith("for 16")
+
+
 def test_an_unknown_instruction_is_an_error_with_its_place():
     with pytest.raises(Unimplemented, match=r"tcgen05.*PTX line \d+, kernel k"):
         run("tcgen05.fence::before_thread_sync;", words(1))
