@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fuzz.case import Case
@@ -81,11 +80,7 @@ def blocks_of(case: Case, device: torch.device | str = "cpu") -> BlockSparse:
         left, right, align = _band(p)
         made = bands.band(p.lengths_q, p.lengths_k, left=left, right=right, align=align, device=device, **tiles)
     elif options["mask"] == "intervals":
-        bounds = runs(dense_mask(p, device))
-        bounds = F.pad(
-            bounds, (0, -bounds.shape[-1] % tile_m)
-        )  # packed, an operator knows the lengths by the tile only
-        made = intervals.intervals(bounds, p.lengths_q, p.lengths_k, **tiles)
+        made = intervals.intervals(runs(dense_mask(p, device)), p.lengths_q, p.lengths_k, **tiles)
     else:
         made = from_mask.from_mask(dense_mask(p, device), p.lengths_q, p.lengths_k, **tiles)
     if options["schedule"] == "planned" and p.backward:

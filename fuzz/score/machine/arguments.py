@@ -203,6 +203,16 @@ ARGUMENTS = (
         near=r"add\.s32 \t(%r\d+), \1, 1;\n\tsetp\.ne\.b32 \t%p\d+, \1, 0;",
     ),
     Argument(
+        "masked twice",
+        "A loop of one turn that goes round a second time, and then ends: it masks scores that are masked already.",
+        ("bound_shifted",),
+        r"setp\.ne\.b32 %p\d+, %r\d+, 0;",
+        "same_bits",
+        after=r", 1;$",
+        kinds=("forward",),
+        near=r"selp\.f32 .*0fFF800000.*\n\tadd\.s32 \t(%r\d+), \1, 1;\n\tsetp\.ne\.b32 \t%p\d+, \1, 0;",
+    ),
+    Argument(
         "rescaled twice",
         "A loop of one turn that goes round a second time, and then ends: the sums are multiplied by 2 to the power of "
         "the reference less the reference, which is 1.",
@@ -223,6 +233,17 @@ ARGUMENTS = (
         near=r"bar\.sync \t0;\n\tadd\.s32 \t(%r\d+), %r\d+, 1;\n\tsetp\.ge\.s32 \t%p\d+, \1, ",
     ),
     Argument(
+        "a step too many is loaded",
+        "In the last step the one after it is loaded too: the place in the list is not above the last one's, so it is "
+        "the last block once more, in bounds, into the buffer that nobody reads any more. The kernel's last wait comes "
+        "after it.",
+        ("compare_shifted",),
+        r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;",
+        "same_bits",
+        kinds=("backward",),
+        near=r"setp\.ge\.s32 \t%p\d+, (%r\d+, %r\d+);\n\tsetp\.lt\.s32 \t(%p\d+), \1;(\n\t.*)*selp\.b32 \t.*, 0, \2;",
+    ),
+    Argument(
         "steps come in twos",
         "Tiles of 128 keys are walked in steps of 64: twice as many steps as blocks, so there is one step or more just "
         "where there are two or more.",
@@ -241,6 +262,35 @@ ARGUMENTS = (
         "same_bits",
         kinds=("forward",),
         near=r"mov\.b32 \t(%r\d+), 0;\n\t@%p\d+ bra.*\n\tld\.global\.b32 \t\1, ",
+    ),
+    Argument(
+        "no key, no reference",
+        "The logarithm of a sum of exponentials that is 0 is taken too. It is -inf, and what is added to it, the "
+        "reference of a row without keys, is -inf or finite: the log-sum-exp is -inf either way.",
+        ("guarded_dropped",),
+        r"@%p\d+ bra",
+        "same_bits",
+        kinds=("forward",),
+        near=r"setp\.eq\.f32 \t(%p\d+), %r\d+, 0f00000000;\n\tmov\.b32 \t%r\d+, 0fFF800000;\n\t@\1 bra.*\n\tlg2\.",
+    ),
+    Argument(
+        "bits that are never set",
+        "The mask takes a bit more of eight times the thread's number, one of its lowest three.",
+        ("immediate_off_by_one",),
+        r"and\.b32 %r\d+, %r14, 1792;",
+        "same_values",
+        kinds=("backward",),
+        configs="^bf16_d32_bits_ordered",
+    ),
+    Argument(
+        "a group has a part",
+        "Parts of a group are summed in a loop of no turn where there are none. Whoever launches this kernel has one "
+        "or more.",
+        ("guarded_dropped",),
+        r"@%p\d+ bra",
+        "same_values",
+        kinds=("postprocess",),
+        near=r"setp\.lt\.s32 \t(%p\d+), %r\d+, 1;(\n\t.*)*\n\t@\1 bra",
     ),
     Argument(
         "no block is partial and full",
@@ -305,6 +355,14 @@ REMARKS = (
     ("guard_negated", "backward", r"@%p\d+ bra",
      "The ring of blocks is filled again for a list of more than 64 blocks only: 4,160 queries of one head, in tiles "
      "of 64. No case is as long, nor are those of a session on the emulated GPU (320)."),
+    ("compare_flipped", "backward", r"setp\.eq\.b32 %p\d+, %r\d+, 64;",
+     "Where the ring of blocks is filled again, for a list of more than 64 blocks only: no case is as long."),
+    ("guarded_dropped", "backward", r"@%p\d+ bra",
+     "Merging is skipped for lists that are not merged. Only planned orders have such, and no case of the list has "
+     "one."),
+    ("compare_shifted", "forward", r"setp\.ge\.s32 %p\d+, %r\d+, %r\d+;",
+     "The first full block after the partial ones, looked up two steps ahead: it takes a row of two partial "
+     "blocks or more, and a full one."),
     ("immediate_off_by_one", "forward", r"add\.s32 %r\d+, %r\d+, 64;",
      "Keys of a full block are not masked where one is missing of its 64: it takes a length of 63 more than a multiple "
      "of 64, and a full block there."),
