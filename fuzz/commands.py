@@ -52,6 +52,8 @@ def repro(options: argparse.Namespace) -> int:
         raise _usage(f"{case.target} cannot run here: {why}")
     if options.script:
         _check_place("--script", Path(options.script))
+    if options.sanitizer and (options.times > 1 or options.trace):
+        raise _usage("--sanitizer runs a case once, and leaves no trace: give it without --times and --trace")
     if options.sanitizer:
         verdicts = [_sanitized(case, target, options)]
     else:

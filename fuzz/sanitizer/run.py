@@ -26,6 +26,14 @@ _OPTIONS = {
     "memcheck": ("--report-api-errors", "no"),  # torch probes the driver with calls that fail
     "racecheck": ("--racecheck-report", "analysis"),
 }
+# What lifeline.py asks of the kernel holds for as long as somebody has that end open: the program inherits it.
+_TIED = """import os, sys
+from fuzz.runner import lifeline
+end = int(sys.argv[1])
+lifeline.tie(end)
+os.set_inheritable(end, True)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 class SanitizerError(ValueError):
@@ -66,17 +74,21 @@ def sanitize(
 
 
 def _follow(command: list[str], limit: float) -> tuple[int | None, str]:
-    """Exit code (None: killed at the limit) and output."""
+    """Exit code (None: killed at the limit) and output. The processes die with this one: a kernel that hangs would keep
+    the GPU."""
     env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # so that every tensor is an allocation of its own
     env["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    life, lifeline_end = os.pipe()
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-P", "-c", _TIED, str(life), *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=env,
         start_new_session=True,
+        pass_fds=(life,),
     )
+    os.close(life)
     try:
         output, _ = process.communicate(timeout=limit)
         return process.returncode, output.decode(errors="replace")
@@ -88,6 +100,8 @@ def _follow(command: list[str], limit: float) -> tuple[int | None, str]:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
+    finally:
+        os.close(lifeline_end)
 
 
 def _verdict(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from test_sanitizer_report import MEMCHECK
 
 from fuzz.arena import build
-from fuzz.case import Case, Inputs, Storage
+from fuzz.case import Case, Inputs, Storage, to_json
 from fuzz.cli import main
 from fuzz.sanitizer import SanitizerError, sanitize
 from fuzz.sanitizer.alone import apart
@@ -24,8 +27,8 @@ PROGRAM = f"""#!{sys.executable}
 import os, subprocess, sys
 given = sys.argv[1:]
 command = given[given.index({sys.executable!r}):]
+open(os.environ["STAND_IN_SEEN"], "w").write(" ".join(given) + "\\n" + str(os.getpid()))
 code = subprocess.call(command)
-open(os.environ["STAND_IN_SEEN"], "w").write(" ".join(given))
 open(given[given.index("--log-file") + 1], "w").write(os.environ["STAND_IN_LOG"])
 sys.exit(code or (86 if "Invalid" in os.environ["STAND_IN_LOG"] else 0))
 """
@@ -84,6 +87,27 @@ def test_a_run_that_never_ends_is_killed(stand_in) -> None:
     assert verdict.outcome == "hang" and "not done after 8 s" in verdict.findings[0].message
 
 
+def test_whoever_kills_the_command_ends_what_it_runs(stand_in) -> None:
+    seen = stand_in(CLEAN)
+    text = f"""from fuzz.sanitizer import sanitize
+from test_sanitizer_run import case
+sanitize(case("sleeps"), "memcheck", device="host", files=({str(FAKES / "hangs.py")!r},))"""
+    path = os.pathsep.join([str(FAKES.parents[1]), str(Path(__file__).parent)])
+    command = subprocess.Popen([sys.executable, "-c", text], env={**os.environ, "PYTHONPATH": path})
+    while not (seen.exists() and "\n" in seen.read_text()):
+        assert command.poll() is None
+        time.sleep(0.05)
+    time.sleep(0.5)
+    group = int(seen.read_text().split("\n")[1])
+    os.killpg(group, 0)
+    command.kill()
+    command.wait()
+    until = time.monotonic() + 10
+    while psutil.pid_exists(group) and psutil.Process(group).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until, "it lives on"
+        time.sleep(0.02)
+
+
 def test_no_report_is_an_error_and_not_a_pass(stand_in) -> None:
     stand_in("")
     with pytest.raises(SanitizerError, match="gave no report"):
@@ -116,13 +140,19 @@ def test_without_the_program_one_line_says_what_to_install(monkeypatch: pytest.M
 
 
 def test_on_the_host_there_is_nothing_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from fuzz.case import to_json
-
     file = tmp_path / "case.json"
     file.write_text(to_json(case("honest")))
     arguments = ["repro", str(file), "--sanitizer", "memcheck", "--device", "host"]
     assert main([*arguments, "--target-file", str(FAKES / "honest.py")]) == 2
     assert "looks at GPU kernels" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [["--times", "3"], ["--trace", "trace.json"]])
+def test_what_the_sanitizer_would_leave_out_is_refused(tmp_path: Path, capsys, more: list[str]) -> None:
+    file = tmp_path / "case.json"
+    file.write_text(to_json(case("honest")))
+    assert main(["repro", str(file), "--sanitizer", "memcheck", "--target-file", str(FAKES / "honest.py"), *more]) == 2
+    assert "--sanitizer runs a case once" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("storage", [Storage(), Storage("bshd", pad=3, offset=1)])
