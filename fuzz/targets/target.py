@@ -326,7 +326,7 @@ def refusal(target: Target, case: Case) -> Refusal | None:
 
 def _strange_options(target: Target, case: Case) -> frozenset[str]:
     """Options that would change nothing. Targets whose options depend on the problem say so by their rules."""
-    if offers(target, Tuned):
+    if not case.variant or offers(target, Tuned):
         return frozenset()
     asked = target.asked if offers(target, Asking) else frozenset()
     return frozenset(case.variant) - asked.union(*target.variants)
