@@ -3,6 +3,7 @@
     python ci/bench_schedule.py --out ci/results/schedule_model.json                 # the model alone, anywhere
     python ci/bench_schedule.py --device cuda --out ci/results/schedule_h100.json    # and the kernels' times beside it
     python ci/bench_schedule.py --device cuda --masks "random 50 %" --pairs plan,2,4,8,16  # the model put to the test
+    python ci/bench_schedule.py --device cuda --tuning releaser=1                          # beside the default kernels
 
 Model times are in units of one block's products (kernels/blocksparse/least_blocking.py). GPU times are medians over
 CUDA events of the whole backward pass (preprocess, kernel, postprocess), with the atomic backward pass beside them.
@@ -17,8 +18,10 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from kernels.blocksparse import launch_backward
 from kernels.blocksparse.api import block_sparse_attention
 from kernels.blocksparse.bands import band
 from kernels.blocksparse.build import dense
@@ -53,6 +57,7 @@ def main() -> None:
         "--pairs", default=str(PAIRS), help="(sequence, unit) pairs launched side by side, or plan; several by commas"
     )
     parser.add_argument("--heads", default="16/16,16/2", help="query heads / KV heads")
+    parser.add_argument("--tuning", default="", help="of the backward kernel, beside its default: releaser=1,…")
     parser.add_argument("--repeats", type=int, default=20, help="of each time on the GPU; 1 under a profiler")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -71,6 +76,10 @@ def main() -> None:
                 if cuda:
                     shape = Shape(length, heads_q, heads_kv, options.dim, options.device)
                     row |= on_gpu(blocks, plans, shape, options.repeats)
+                    if options.tuning:
+                        with tuned(options.tuning):
+                            found = on_gpu(blocks, plans, shape, options.repeats)
+                        row |= {f"ms, {options.tuning}": found["ms"]}
                 rows.append({"mask": name, "length": length, "heads": [heads_q, heads_kv], **row})
                 print(json.dumps(rows[-1]), flush=True)
                 write(options, rows, torch.cuda.get_device_name() if cuda else "model", slots)
@@ -139,6 +148,18 @@ def on_gpu(blocks: BlockSparse, plans: dict[str, Plan], shape: Shape, repeats: i
         "atomic, planned": time_of(next(iter(lists.values())), False),
     }
     return {"ms": {name: round(at, 4) for name, at in times.items()}}
+
+
+@contextmanager
+def tuned(text: str) -> Iterator[None]:
+    """The operator's backward pass with a tuning, such as releaser=1."""
+    tuning = tuple(sorted((name, int(value)) for name, _, value in (one.partition("=") for one in text.split(","))))
+    plain = launch_backward.backward
+    launch_backward.backward = partial(plain, tuning=tuning)
+    try:
+        yield
+    finally:
+        launch_backward.backward = plain
 
 
 def median(run: Callable[[], Any], repeats: int) -> float:

@@ -67,6 +67,7 @@ def test_the_narrower_target_of_the_readme_is_a_target(tmp_path):
     assert load("flash_attn.cute", (str(file),), "cuda").support.dim == (64, 128, 64)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (toolchain_there() and emulator_there()), reason="needs the toolchain and the emulator")
 def test_block_sparse_attention_by_itself_runs_as_the_readme_has_it(tmp_path):
     """On the emulated GPU, and smaller."""

@@ -2,7 +2,7 @@
 
 While a step goes through its exponentials, the products dV and dK of the step before and its own dP run:
 
-    ordered adds: release the block before the last step's
+    ordered adds: release the block before the last step's (or a releaser does, once its last adds are issued)
     S of this step, dQ, dV, dK of the last one      issued together, once all of the last one's P and dS are there
     start loading the next step; look up its mask
     ordered adds: wait for the turn of the last step's block, while S and dQ run
@@ -22,7 +22,7 @@ import cutlass
 from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import masking, scores
-from kernels.blocksparse.backward.lookout import announce_block, await_lookout
+from kernels.blocksparse.backward.lookout import announce_block, await_lookout, tell_releaser
 from kernels.blocksparse.backward.mma import accumulator
 from kernels.blocksparse.backward.products import share
 from kernels.blocksparse.backward.steps import (
@@ -113,16 +113,19 @@ def steps_of_groups(w) -> None:
 
 @cute.jit
 def add_unless_first(w, rdQ: cute.Tensor, iteration: Int32, target: Int64) -> None:
-    """Adds the last step's dQ in memory, if there was a last step."""
+    """Adds the last step's dQ in memory, if there was a last step; with a releaser, tells it of a block's last one."""
     if iteration > 0:
         add_fragment(w, rdQ, target)
+    if cutlass.const_expr(w.tiling.releaser):  # noqa: SIM102
+        if iteration > 0 and iteration % w.tiling.steps == 0:
+            tell_releaser()
 
 
 @cute.jit
 def release_last(w, iteration: Int32) -> None:
     """Ordered adds, before those of `iteration`, if that is a block's first step: releases the block before, whose last
-    adds all threads had issued before the barrier."""
-    if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
+    adds all threads had issued before the barrier. A releaser has done so."""
+    if cutlass.const_expr(w.variant.deterministic and not w.tiling.releaser):  # noqa: SIM102
         if iteration > 0 and iteration % w.tiling.steps == 0:
             let_go(w, block_at(w.storage.sRing, iteration // w.tiling.steps - 1))
 
@@ -133,7 +136,7 @@ def await_turn(w, iteration: Int32) -> None:
     which the lookout looks. Each warpgroup waits by itself, so that the two need not wait for one another."""
     if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
         if iteration >= 0 and iteration % w.tiling.steps == 0:
-            await_lookout(w.thread)
+            await_lookout(w)
 
 
 @cute.jit

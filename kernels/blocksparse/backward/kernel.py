@@ -22,7 +22,7 @@ from cutlass.memory import SmemAllocator
 from kernels.blocksparse.backward import dq, masking, scores
 from kernels.blocksparse.backward.group_steps import steps_of_groups
 from kernels.blocksparse.backward.load import StepLoads, load_rows, load_step, store_rows
-from kernels.blocksparse.backward.lookout import WARP, look_out
+from kernels.blocksparse.backward.lookout import WARP, look_out, release_blocks
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.parts import sums_of, write_sums
 from kernels.blocksparse.backward.products import share, thread_products
@@ -225,6 +225,8 @@ class BackwardKernel:
                 cute.arch.setmaxregister_decrease(LOOKING)
                 if thread < THREADS + WARP:
                     look_out(w)
+                elif cutlass.const_expr(tiling.releaser) and thread < THREADS + 2 * WARP:
+                    release_blocks(w)
         else:
             self.multiply_row(w, dk, dv, mSums, sums)
 

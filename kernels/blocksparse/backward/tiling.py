@@ -53,6 +53,7 @@ class Tiling:
     wide_stores  results go to shared memory by stmatrix, where the arch has it
     wgmma        two warpgroups multiply (warpgroups.py); else warps, by mma.sync
     lookout      a warp of a third warpgroup looks for the turns of ordered adds (lookout.py)
+    releaser     another one releases blocks as soon as they are added: NOTE [releaser]
     """
 
     tile_m: int
@@ -68,6 +69,7 @@ class Tiling:
     wide_stores: bool
     wgmma: bool = False
     lookout: bool = False
+    releaser: bool = False
 
     @property
     def threads(self) -> int:
@@ -104,9 +106,9 @@ class Tiling:
 def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
-    `variant.tuning` may set step_m, stages, stages_ds, wide_stores (0 or 1) and the m warps of each product of
-    mma.sync: warps_s, warps_dkv, warps_dq. Raises ValueError for what does not fit (registers and shared memory: NOTE
-    [large dims]; warps; wgmma) and for unknown names.
+    `variant.tuning` may set step_m, stages, stages_ds, wide_stores (0 or 1), for ordered adds by wgmma releaser (0 or
+    1), and the m warps of each product of mma.sync: warps_s, warps_dkv, warps_dq. Raises ValueError for what does not
+    fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and for unknown names.
     """
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     number = int("".join(c for c in arch if c.isdigit()))
@@ -115,7 +117,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
         raise ValueError(f"arch: need one of {sorted(SHARED_MEMORY)}, got {arch!r}")
     wanted = dict(variant.tuning)
     if unknown := sorted(
-        set(wanted) - {"step_m", "stages", "stages_ds", "wide_stores", "warps_s", "warps_dkv", "warps_dq"}
+        set(wanted) - {"step_m", "stages", "stages_ds", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -149,6 +151,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
                 wide_stores=bool(wanted.get("wide_stores", 1)) and number >= 90,
                 wgmma=wgmma,
                 lookout=wgmma and variant.deterministic,
+                releaser=wgmma and variant.deterministic and bool(wanted.get("releaser", 0)),
             )
     if dim > LARGEST_DIM[tile_n]:
         raise ValueError(

@@ -143,11 +143,14 @@ def test_products_of_warpgroups_have_the_same_bits_however_the_ctas_run():
 
 
 @pytest.mark.parametrize("order", ["in_order", "random", "starve_oldest", "one_first"])
-@pytest.mark.parametrize(("tile_m", "slots"), [(64, 1), (64, 5), (128, 3)])
-def test_the_lookout_meets_the_warpgroups_at_every_block(tile_m, slots, order):
-    """Rows of up to seven blocks of one or two steps: none of its barriers is ever a round ahead of the others."""
+@pytest.mark.parametrize(
+    ("tile_m", "slots", "releaser"), [(64, 1, 0), (64, 5, 0), (128, 3, 0), (64, 5, 1), (128, 3, 1)]
+)
+def test_the_lookout_meets_the_warpgroups_at_every_block(tile_m, slots, releaser, order):
+    """Rows of up to seven blocks of one or two steps: none of its barriers is ever a round ahead of the others; nor of
+    the releaser's, beside it."""
     shape = {"dim": 64, "tile_m": tile_m, "tile_n": 128, "mask": "causal", "deterministic": True, "products": "wgmma"}
-    problem = make(Spec((440,), (400,), 2, 1, **shape))
+    problem = make(Spec((440,), (400,), 2, 1, tuning=(("releaser", releaser),), **shape))
     out, reports = gradients(problem, Emulator(slots=slots, schedule=order, seed=slots, dispatch="permuted"), "sm_90a")
     assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3
     assert max(errors(problem, out).values()) <= 1
