@@ -28,8 +28,9 @@ def transpose(blocks: BlockList, rows: int) -> tuple[BlockList, Tensor]:
     e = entries(blocks)
     group = torch.div(e.row, max(blocks.rows, 1), rounding_mode="floor")
     column = blocks.index[e.place]
-    inside = e.valid & (column >= 0) & (column < rows)
-    key = torch.where(inside, group * rows + column, groups * rows)
+    outside = ~e.valid | (column < 0) | (column >= rows)
+    key = group.mul_(rows).add_(column).masked_fill_(outside, groups * rows)
+    del column, group, outside
     key, by_row = torch.sort(narrowed(key, groups * rows), stable=True)
     count = torch.zeros(groups * rows + 1, dtype=torch.int32, device=key.device)
     count.scatter_add_(0, key.to(torch.int64), torch.ones_like(key, dtype=torch.int32))

@@ -40,10 +40,10 @@ def write_order(backward: BlockLists, schedule: Schedule, m_blocks: int) -> Writ
     e = entries(merged)
     group = torch.div(e.row, max(merged.rows, 1), rounding_mode="floor")
     m_block = merged.index[e.place]
-    inside = e.valid & (m_block >= 0) & (m_block < m_blocks)
-    tile = torch.where(inside, group * m_blocks + m_block, groups * m_blocks)
+    outside = ~e.valid | (m_block < 0) | (m_block >= m_blocks)
+    tile = group.mul_(m_blocks).add_(m_block).masked_fill_(outside, groups * m_blocks)
     place = torch.where(e.valid, e.place, merged.capacity)
-    del e, group, m_block, inside
+    del e, group, m_block, outside
     tile, by_tile = torch.sort(narrowed(tile, groups * m_blocks), stable=True)
     tile = tile.to(torch.int64)
     contributors = torch.zeros(groups * m_blocks + 1, dtype=torch.int32, device=tile.device)
