@@ -27,8 +27,8 @@ from kernels.blocksparse.backward.tiling import HALF, THREADS
 from kernels.blocksparse.backward.walk import Block, block_at, fill_ring
 from kernels.blocksparse.common.layouts import rows_columns
 
-ADDED = 15  # the barrier of NOTE [who waits], or the releaser's; 0 is the CTA's, 1 to 8 those of groups, 12 to 14 the
-# lookout's
+# Barriers: 0 is the CTA's, 1 to 8 those of groups, 12 to 14 the lookout's
+ADDED = 15  # that of NOTE [who waits], or the releaser's
 
 
 class Work(SimpleNamespace):
