@@ -53,7 +53,7 @@ class Tiling:
     wide_stores  results go to shared memory by stmatrix, where the arch has it
     wgmma        two warpgroups multiply (warpgroups.py); else warps, by mma.sync
     lookout      a warp of a third warpgroup looks for the turns of ordered adds (lookout.py)
-    releaser     another one releases blocks as soon as they are added: NOTE [releaser]
+    releaser     another one releases blocks as soon as they are added: NOTE [releaser]; it pays at dim 64 (speed.md)
     """
 
     tile_m: int
@@ -151,7 +151,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
                 wide_stores=bool(wanted.get("wide_stores", 1)) and number >= 90,
                 wgmma=wgmma,
                 lookout=wgmma and variant.deterministic,
-                releaser=wgmma and variant.deterministic and bool(wanted.get("releaser", 0)),
+                releaser=wgmma and variant.deterministic and bool(wanted.get("releaser", dim <= 64)),
             )
     if dim > LARGEST_DIM[tile_n]:
         raise ValueError(
