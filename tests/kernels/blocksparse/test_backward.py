@@ -4,6 +4,7 @@ do."""
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
