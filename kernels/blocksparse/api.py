@@ -12,7 +12,7 @@ from torch import Tensor
 from kernels.blocksparse.checked import check_call
 from kernels.blocksparse.lists import OPEN, BlockSparse
 from kernels.blocksparse.ops import block_sparse_forward, flatten
-from kernels.blocksparse.schedule import Schedule, permutation
+from kernels.blocksparse.schedule import Schedule, schedule_of
 from kernels.blocksparse.variant import LARGEST_DIM, PADDED_DIMS, PRODUCTS
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -77,7 +77,7 @@ def block_sparse_attention(
         raise ValueError(f"products: needs None or one of {PRODUCTS}, got {products!r}")
     if not isinstance(blocks, BlockSparse):
         raise ValueError(f"blocks: needs a BlockSparse, got {type(blocks).__name__}")
-    rescheduled = blocks if schedule is None else replace(blocks, schedule=_schedule(schedule), order=None)
+    rescheduled = blocks if schedule is None else replace(blocks, schedule=schedule_of(schedule), order=None)
     backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     check_call(q, k, blocks, rescheduled, lengths, backward)
     if backward and q.shape[-1] > LARGEST_DIM[blocks.tile_n]:
@@ -152,13 +152,3 @@ def _lengths(name: str, given: Tensor, size: int | None, q: Tensor) -> Tensor:
         needs = "(batch + 1,)" if size is None else f"({size},)"
         raise ValueError(f"{name}: needs shape {needs}, got {tuple(given.shape)}")
     return given
-
-
-def _schedule(schedule: Schedule | str | Tensor) -> Schedule:
-    if isinstance(schedule, Schedule):
-        return schedule
-    if isinstance(schedule, Tensor):
-        return permutation(schedule)
-    if not isinstance(schedule, str) or schedule not in ("ascending", "descending"):
-        raise ValueError(f"schedule: needs 'ascending', 'descending', a Schedule or a permutation, got {schedule!r}")
-    return Schedule(schedule)  # type: ignore[arg-type]

@@ -59,8 +59,8 @@ def band(
         raise ValueError(f"align: needs 'top_left' or 'bottom_right', got {align!r}")
     left, right = (OPEN if side is None else side for side in (left, right))
     for name, side in (("left", left), ("right", right)):
-        if abs(side) > OPEN:
-            raise ValueError(f"{name}: needs None or a number within ±{OPEN}, got {side}")
+        if isinstance(side, float | bool) or abs(side) > OPEN:
+            raise ValueError(f"{name}: needs None or a whole number within ±{OPEN}, got {side}")
     shape = shape_of(lengths_q, lengths_k, tile_m, tile_n, device, longest)
     offset = shape.len_k - shape.len_q if align == "bottom_right" else torch.zeros_like(shape.len_q)
     cover, full = band_ranges(shape, left, right, offset)

@@ -32,7 +32,7 @@ def from_mask(
     lengths  of the sequences where shorter than the mask; None: all as long as it
     A block is full where every query of its sequence sees every key of its sequence in it. Holds the mask a few times.
     """
-    if mask.dtype != torch.bool or mask.dim() != 4:
+    if mask.dtype != torch.bool or mask.dim() != 4 or 0 in mask.shape[:2]:
         raise ValueError(f"mask: needs bool (batch|1, heads|1, len_q, len_k), got {mask.dtype} {tuple(mask.shape)}")
     longest = (mask.shape[2], mask.shape[3])
     lengths_q, lengths_k = (

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.lists import Band, Bits, BlockList, BlockLists, BlockSparse, Intervals
-from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permutation
+from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permutation, schedule_of
 from kernels.blocksparse.split import L2_BYTES, PAIRS, SLOTS, ordered_side_by_side, parts_of, unit_bytes
 from kernels.blocksparse.transpose import in_one_list
 from kernels.blocksparse.waiting import Costs, Run, Segments, Share, as_listed, best, bound, merged, run
@@ -211,7 +211,7 @@ def _planned(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs) -> Pl
 
 def estimate(
     blocks: BlockSparse,
-    schedule: Schedule,
+    schedule: Schedule | str | Tensor,
     *,
     heads_q: int,
     heads_kv: int,
@@ -225,6 +225,7 @@ def estimate(
     Units are the schedule's, or the launcher's; pairs: None for the schedule's, or PAIRS."""
     if blocks.backward is None:
         raise ValueError("blocks.backward: needs backward lists, got None")
+    schedule = schedule_of(schedule)
     pairs = pairs or schedule.pairs or PAIRS
     rows = [_rows(one) for one in (blocks.backward.partial, blocks.backward.full)]
     sizes = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)

@@ -42,8 +42,20 @@ class Schedule:
 
 ASCENDING = Schedule("ascending")
 DESCENDING = Schedule("descending")
+NAMED = {"ascending": ASCENDING, "descending": DESCENDING}
 
 
 def permutation(positions: Tensor) -> Schedule:
     """The schedule that launches n block positions[b, h, p] at position p; see `Schedule`."""
     return Schedule("permutation", positions)
+
+
+def schedule_of(given: Schedule | str | Tensor) -> Schedule:
+    """What users may give for a schedule: one, "ascending", "descending", or the positions of a permutation."""
+    if isinstance(given, Schedule):
+        return given
+    if isinstance(given, Tensor):
+        return permutation(given)
+    if isinstance(given, str) and given in NAMED:
+        return NAMED[given]
+    raise ValueError(f"schedule: needs 'ascending', 'descending', a Schedule or a permutation, got {given!r}")

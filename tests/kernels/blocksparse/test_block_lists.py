@@ -232,6 +232,10 @@ def test_a_schedule_finer_than_the_lists_is_refused():
 BUILDERS = {
     "lengths_q: needs at least one length, .* got \\[-1\\]": lambda: band(-1, 5, left=0, right=0),
     "lengths_q: needs at least one length, .* got \\[1.5, 2\\]": lambda: band([1.5, 2], 5, left=0, right=0),
+    "left: needs None or a whole number within .* got 1.5": lambda: band(5, 5, left=1.5, right=0),
+    "right: needs None or a whole number within .* got True": lambda: band(5, 5, left=0, right=True),
+    "mask: needs bool .* got torch.bool \\(0, 1, 5, 5\\)": lambda: from_mask(torch.ones(0, 1, 5, 5, dtype=torch.bool)),
+    "mask: needs bool .* got torch.bool \\(1, 0, 5, 5\\)": lambda: from_mask(torch.ones(1, 0, 5, 5, dtype=torch.bool)),
     "lengths_k: needs at least one length, got none": lambda: dense(5, torch.zeros(0, dtype=torch.int32)),
     "lengths_k: needs no negative length, got -1": lambda: dense(5, torch.tensor([3, -1])),
     "lengths_k: needs 3 lengths as lengths_q, got 2": lambda: dense([5, 5, 5], [1, 2]),

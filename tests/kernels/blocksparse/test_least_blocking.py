@@ -234,6 +234,15 @@ def test_planned_blocks_are_accepted_by_the_oracles(seed, density, slots):
     accepted(plan.blocks, problem)
 
 
+def test_an_estimate_takes_what_the_operator_takes_for_a_schedule():
+    blocks, heads = causal(300, 300), {"heads_q": 1, "heads_kv": 1}
+    positions = torch.tensor([[[2, 1, 0]]], dtype=torch.int32)
+    times = {estimate(blocks, one, **heads).makespan for one in (DESCENDING, "descending", positions)}
+    assert len(times) == 1
+    with pytest.raises(ValueError, match=r"schedule: needs 'ascending', .* got 'spt'"):
+        estimate(blocks, "spt", **heads)
+
+
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match=r"blocks\.backward"):
         least_blocking(causal(300, 300, backward=False), heads_q=1, heads_kv=1)
