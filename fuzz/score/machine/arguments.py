@@ -59,8 +59,13 @@ def judged(result: Result) -> Result:
     if one is not None:
         return replace(result, status="equivalent", rule=one.rule, argument=one.why)
     bug = result.bug
-    known = (why for operator, kind, before, why in REMARKS if (operator, kind) == (bug.operator, bug.kind)
-             and re.match(before, bug.before))  # fmt: skip
+    known = (
+        why
+        for operator, kind, before, near, why in REMARKS
+        if (operator, kind) == (bug.operator, bug.kind)
+        and re.match(before, bug.before)
+        and re.search(near, _around(bug), re.M)
+    )
     return replace(result, argument=next(known, ""))
 
 
@@ -95,7 +100,7 @@ ARGUMENTS = (
         "correction is never made, with the change or without.",
         ("compare_flipped", "compare_shifted", "bound_shifted", "immediate_off_by_one", "instruction_dropped",
          "operands_swapped", "operation_replaced", "sign_changed"),
-        r"(setp\.(ne|eq|lt|gt|ge|le)|and\.pred|or\.pred|selp\.b32 %r\d+, -1, 0|xor\.b32|shr\.[us]32|add\.s32)",
+        r"(setp\.(ne|eq|lt|gt|ge|le)|(and|or)\.pred|selp\.b32 %r\d+, -1, 0|xor\.b32|shr\.[us]32|(add|mul\.lo)\.s32)",
         "same_bits",
         near=r"selp\.b32 \t%r\d+, -1, 0",
     ),
@@ -216,11 +221,11 @@ ARGUMENTS = (
         "rescaled twice",
         "A loop of one turn that goes round a second time, and then ends: the sums are multiplied by 2 to the power of "
         "the reference less the reference, which is 1.",
-        ("compare_flipped",),
-        r"setp\.ne\.b32 %p\d+, %r\d+, %r\d+;",
+        ("compare_flipped", "guard_negated"),
+        r"(setp\.ne\.b32 %p\d+, %r\d+, %r\d+;|@%p\d+ bra)",
         "same_bits",
         kinds=("forward",),
-        near=r"mul\.f32x2 .*\n\tadd\.s32 \t(%r\d+), \1, 1;\n\tsetp\.ne\.b32 \t%p\d+, \1, ",
+        near=r"mul\.f32x2 .*\n(\tmov\.b64 .*\n)*\tadd\.s32 \t(%r\d+), \2, 1;\n\tsetp\.ne\.b32 \t%p\d+, \2, ",
     ),
     Argument(
         "a step too many is loaded",
@@ -283,6 +288,15 @@ ARGUMENTS = (
         configs="^bf16_d32_bits_ordered",
     ),
     Argument(
+        "bits that are never set",
+        "The mask takes the lowest bit too of 32 times a number.",
+        ("immediate_off_by_one",),
+        r"and\.b32 %r\d+, %r\d+, 32;",
+        "same_values",
+        kinds=("postprocess",),
+        near=r"shl\.b32 \t(%r\d+), %r\d+, 5;\n\tand\.b32 \t%r\d+, \1, 32;",
+    ),
+    Argument(
         "a group has a part",
         "Parts of a group are summed in a loop of no turn where there are none. Whoever launches this kernel has one "
         "or more.",
@@ -300,7 +314,7 @@ ARGUMENTS = (
         r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;",
         "same_values",
         kinds=("backward",),
-        near=r"ld\.global\.b32 \t(%r\d+), .*\n\tsetp\.lt\.s32 \t%p\d+, %r\d+, \1;\n\tselp",
+        near=r"ld\.global\.b32 \t(%r\d+), .*\n\tsetp\.lt\.s32 \t%p\d+, %r\d+, \1;\n(\$L__\w+:\n|\n)*\tselp",
     ),
     Argument(
         "refilled an entry sooner",
@@ -342,32 +356,33 @@ ARGUMENTS = (
     ),
 )  # fmt: skip
 
-# Of bugs that are bugs: operator, kind and instruction, and what would find them.
+# Of bugs that are bugs: operator, kind, instruction, what stands near it, and what would find them.
+_REFILL = r"setp\.lt\.u32 \t%p\d+, %r\d+, 33;"
 REMARKS = (
-    ("constant_wrong", "forward", r"setp\.gt\.f32 %p\d+, %r\d+, 0f41000000;",
+    ("constant_wrong", "forward", r"setp\.gt\.f32 %p\d+, %r\d+, 0f41000000;", "",
      "The reference of a row is moved at 16 and not at 8: P, in fp16, overflows where a later score is above the "
      "reference by 15.9998 to 16 powers of two. It would take inputs whose scores step by such an amount."),
-    ("fragment_swapped", "backward", r"mma\.sync",
+    ("operands_swapped", "forward", r"sub\.f32", r"shfl\.sync\.bfly",
+     "One of a thread's rows never asks for its reference to be moved. It shows where that row's scores outgrow it by "
+     "more than P's dtype has (2^16 in fp16, 2^127 in bf16), and no other row of the warp outgrows its own by 2^8."),
+    ("fragment_swapped", "backward", r"mma\.sync", "",
      "Rows of dS change places in 16 keys and the last 8 columns of dQ. It shows where the head dim is the padded one, "
      "a tile of keys is visited in two steps or more, and these keys' gradients are not negligible: more cases."),
-    ("order_relaxed", "backward", r"red\.release",
+    ("order_relaxed", "backward", r"red\.release", "",
      "The release within the loop: it shows where two tiles of keys or more add to two tiles of queries or more."),
-    ("guard_negated", "backward", r"@%p\d+ bra",
-     "The ring of blocks is filled again for a list of more than 64 blocks only: 4,160 queries of one head, in tiles "
-     "of 64. No case is as long, nor are those of a session on the emulated GPU (320)."),
-    ("compare_flipped", "backward", r"setp\.eq\.b32 %p\d+, %r\d+, 64;",
-     "Where the ring of blocks is filled again, for a list of more than 64 blocks only: no case is as long."),
-    ("guarded_dropped", "backward", r"@%p\d+ bra",
-     "Merging is skipped for lists that are not merged. Only planned orders have such, and no case of the list has "
-     "one."),
-    ("compare_shifted", "forward", r"setp\.ge\.s32 %p\d+, %r\d+, %r\d+;",
+    *((operator, "backward", before, _REFILL,
+       "The ring of blocks is filled again for a list of more than 64 blocks only: 4,160 queries of one head, in tiles "
+       "of 64. No case is as long, nor are those of a session on the emulated GPU (320).")
+      for operator, before in (("guard_negated", r"@%p\d+ bra"), ("guard_dropped", r"@%p\d+ bra"),
+                               ("compare_flipped", r"setp\.eq\.b32 %p\d+, %r\d+, 64;"))),
+    ("compare_shifted", "forward", r"setp\.ge\.s32 %p\d+, %r\d+, %r\d+;", "",
      "The first full block after the partial ones, looked up two steps ahead: it takes a row of two partial "
      "blocks or more, and a full one."),
-    ("immediate_off_by_one", "forward", r"add\.s32 %r\d+, %r\d+, 64;",
+    ("immediate_off_by_one", "forward", r"add\.s32 %r\d+, %r\d+, 64;", "",
      "Keys of a full block are not masked where one is missing of its 64: it takes a length of 63 more than a multiple "
      "of 64, and a full block there."),
-    ("guard_negated", "forward", r"@%p\d+ bra",
-     "The order in which tiles are launched is read where none is given. Lists that were built always give one."),
+    ("function_dropped", "forward", r"not\.b32", r"setp\.eq\.b32 \t%p\d+, %r\d+, 1;",
+     "The last tile is launched first where no order is given. Lists that were built always give one."),
 )  # fmt: skip
 
 
