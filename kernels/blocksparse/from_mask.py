@@ -32,7 +32,7 @@ def from_mask(
     lengths  of the sequences where shorter than the mask; None: all as long as it
     A block is full where every query of its sequence sees every key of its sequence in it. Holds the mask a few times.
     """
-    if mask.dtype != torch.bool or mask.dim() != 4 or 0 in mask.shape[:2]:
+    if mask.dtype != torch.bool or mask.dim() != 4:
         raise ValueError(f"mask: needs bool (batch|1, heads|1, len_q, len_k), got {mask.dtype} {tuple(mask.shape)}")
     longest = (mask.shape[2], mask.shape[3])
     lengths_q, lengths_k = (
@@ -41,7 +41,7 @@ def from_mask(
     shape = shape_of(lengths_q, lengths_k, tile_m, tile_n, mask.device)
     if shape.longest_q > longest[0] or shape.longest_k > longest[1]:
         raise ValueError(f"mask: needs {shape.longest_q} queries and {shape.longest_k} keys, got {longest}")
-    batch = _common(mask.shape[0], shape.batch, "mask")
+    batch = _sequences(mask.shape[0], mask.shape[1], shape, "mask")
     mask = mask[:, :, : shape.longest_q, : shape.longest_k].expand(batch, -1, -1, -1)
     strips = [
         _strip(mask[:, :, m * tile_m : (m + 1) * tile_m].flatten(0, 1), m, shape, batch) for m in range(shape.m_blocks)
@@ -66,7 +66,7 @@ def from_predicate(
     tiles at a time. heads, batch: how many differ, 1 where all are alike (batch None: as many as there are lengths).
     Raises ValueError where keep returns anything else."""
     shape = shape_of(lengths_q, lengths_k, tile_m, tile_n, device)
-    batch = _common(batch or 1, shape.batch, "batch")
+    batch = _sequences(1 if batch is None else batch, heads, shape, "batch, heads")
     k = torch.arange(shape.longest_k, device=shape.len_q.device)[None, :]
     strips = []
     for m in range(shape.m_blocks):
@@ -94,7 +94,7 @@ def from_grid(
     if grid.dtype != torch.bool or grid.dim() != 4 or grid.shape[2:] != (shape.m_blocks, shape.n_blocks):
         needs = f"bool (batch|1, heads|1, {shape.m_blocks}, {shape.n_blocks})"
         raise ValueError(f"grid: needs {needs}, got {grid.dtype} {tuple(grid.shape)}")
-    batch = _common(grid.shape[0], shape.batch, "grid")
+    batch = _sequences(grid.shape[0], grid.shape[1], shape, "grid")
     m, n = (torch.arange(size, device=grid.device) for size in grid.shape[2:])
     there = ((m * tile_m < shape.len_q[:, None])[:, :, None] & (n * tile_n < shape.len_k[:, None])[:, None])[:, None]
     full = list_of_grid(grid.expand(batch, -1, -1, -1) & there)
@@ -157,7 +157,10 @@ def list_of_grid(grid: Tensor) -> BlockList:
     return BlockList.csr(grid.sum(-1), grid.nonzero()[:, -1])
 
 
-def _common(one: int, other: int, name: str) -> int:
-    if one != other and 1 not in (one, other):
-        raise ValueError(f"{name}: needs {other} sequences (or 1) as there are lengths, got {one}")
-    return max(one, other)
+def _sequences(batch: int, heads: int, shape: Shape, name: str) -> int:
+    """How many sequences there are lists for."""
+    if batch < 1 or heads < 1:
+        raise ValueError(f"{name}: needs one sequence and one head at least, got {batch} and {heads}")
+    if batch != shape.batch and 1 not in (batch, shape.batch):
+        raise ValueError(f"{name}: needs {shape.batch} sequences (or 1) as there are lengths, got {batch}")
+    return max(batch, shape.batch)
