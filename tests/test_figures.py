@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 SPEED = (ROOT / "kernels/blocksparse/speed.md").read_text()
 EMULATOR = (ROOT / "fuzz/devices/emulator/README.md").read_text()
-DISTURBED = {("forward", "causal", 32768, 128, 16): "portable"}  # direction, mask, tokens, dim, KV heads: whose
+STANDS_OUT = {("forward", "causal", 32768, 128, 16): "portable"}  # direction, mask, tokens, dim, KV heads: whose
 
 
 def results(name: str) -> dict:
@@ -41,13 +41,13 @@ def spread(
     ratio: Callable[[dict, str], float] = over_flex,
     rows: Iterable[dict] = ROWS,
 ) -> str:
-    """'least to most', without rows that were disturbed."""
+    """'least to most', without what stands out, by the note of the file."""
     found = [
         ratio(row, whose)
         for row in rows
         if row["direction"] == direction
         and dim in (None, row["dim"])
-        and DISTURBED.get((row["direction"], row["mask"], row["tokens"], row["dim"], row["heads"][1])) != whose
+        and STANDS_OUT.get((row["direction"], row["mask"], row["tokens"], row["dim"], row["heads"][1])) != whose
     ]
     return f"{min(found):.2f} to {max(found):.2f}"
 
