@@ -48,8 +48,8 @@ format: $(STAMP)  ## lets ruff rewrite what it can
 	$(BIN)/ruff format .
 
 bench: $(STAMP)  ## the figures of README.md; results go to ci/results/
-	$(BIN)/python ci/bench.py $(ARGS)
-	$(BIN)/python ci/bench_emulator.py
+	$(BIN)/python ci/benchmarks/harness.py $(ARGS)
+	$(BIN)/python ci/benchmarks/emulator_speed.py
 
 score: $(STAMP)  ## what the committed scoreboard of planted bugs found has to be found again; 8 minutes
 	$(BIN)/attnfuzz score --quick $(ARGS)

@@ -4,7 +4,7 @@ at once.
     python ci/calibrate_accuracy.py --device cpu  --cases 20000 --jobs 1 --out ci/results/accuracy_cpu.json
     python ci/calibrate_accuracy.py --device cuda --cases 20000 --jobs 8 --out ci/results/accuracy_cuda.json
 
-Good kernels: the torch.* targets of that device on cases drawn by fuzz.strategies, `--cases` in all. For each the
+Good kernels: the torch.* targets of that device on cases drawn by fuzz.generate.cases, `--cases` in all. For each the
 largest ratio (error over budget, 1 is the limit), by tensor, dtype and distribution, and the cases that came nearest.
 Faults: an fp32 PyTorch kernel with one thing wrong, on the same cases: how many cases until the first finding, over
 seeds.
@@ -33,22 +33,22 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from fuzz import case as case_module
-from fuzz import corpus
-from fuzz.arena import Arena, build
-from fuzz.case import Case
-from fuzz.collect import to_cpu
-from fuzz.judge import oracle_device
-from fuzz.signature import signature
-from fuzz.strategies import MEDIUM, cases
+from fuzz.core import case as case_module
+from fuzz.core.case import Case
+from fuzz.core.signature import signature
+from fuzz.core.target import Support, Tensors, refusal
+from fuzz.core.verdict import Verdict
+from fuzz.corpus import entry
+from fuzz.generate.cases import MEDIUM, cases
+from fuzz.judging.judge import oracle_device
 from fuzz.targets import registry
-from fuzz.targets.target import Support, Tensors, refusal
-from fuzz.verdict import Verdict
+from fuzz.tensors.arena import Arena, build
+from fuzz.tensors.to_cpu import to_cpu
 from oracles.accuracy import FUSED, Judgement, judge, same_precision
-from oracles.answers import Answers
 from oracles.numerics import Numerics
+from oracles.outputs import Answers
 from oracles.problem import dense_mask
-from oracles.reference import attention, reference
+from oracles.reference.attention import attention, reference
 
 NEAREST = 5
 SEEDS = 20
@@ -80,7 +80,7 @@ def draw(target: Any, count: int, start: int, each: Callable[[Case], None]) -> N
 
 
 def judged(case: Case, arena: Arena, answers: Answers, numerics: Numerics) -> Judgement:
-    """The judgement of one execution, where `arena` is: a session's own choice of device (fuzz.judge)."""
+    """The judgement of one execution, where `arena` is: a session's own choice of device (fuzz.judging.judge)."""
     t, p, home = arena.tensors(), case.problem, arena.buffer.device
     if answers.o.device != home:
         (answers,), _ = to_cpu([answers], torch.zeros(1, dtype=torch.bool, device=answers.o.device))
@@ -105,7 +105,7 @@ def good(name: str, device: str, count: int, start: int) -> dict[str, Any]:
     nearest: list[tuple[float, str, str]] = []
     skipped: Counter[str] = Counter()
     bugs: Counter[str] = Counter()
-    entries = corpus.load_all(REGRESSIONS)
+    entries = entry.load_all(REGRESSIONS)
 
     def each(case: Case) -> None:
         if refusal(target, case) is not None:
@@ -121,7 +121,7 @@ def good(name: str, device: str, count: int, start: int) -> dict[str, Any]:
             return
         found = judged(case, arena, execution.answers, target.numerics)
         if found.findings:
-            explained = corpus.known(signature(case, Verdict(case.id, "fail", findings=found.findings)), entries)
+            explained = entry.known(signature(case, Verdict(case.id, "fail", findings=found.findings)), entries)
             if explained is not None:
                 bugs[explained.explanation] += 1
                 return

@@ -30,15 +30,15 @@ import msgspec
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from fuzz.case import Case  # noqa: E402
 from fuzz.compiling import Build, Cache, Pool  # noqa: E402
+from fuzz.core.case import Case  # noqa: E402
+from fuzz.core.target import refusal  # noqa: E402
+from fuzz.core.verdict import Verdict, summary  # noqa: E402
 from fuzz.minimize import minimize  # noqa: E402
-from fuzz.records import machine  # noqa: E402
 from fuzz.runner import Runner  # noqa: E402
-from fuzz.targets.bundled_blocksparse import MUTANTS  # noqa: E402
+from fuzz.session.records import machine  # noqa: E402
+from fuzz.targets.blocksparse.target import MUTANTS  # noqa: E402
 from fuzz.targets.registry import load  # noqa: E402
-from fuzz.targets.target import refusal  # noqa: E402
-from fuzz.verdict import Verdict, summary  # noqa: E402
 from oracles.masks import Causal, Documents, PerHead, Window  # noqa: E402
 from oracles.problem import Problem  # noqa: E402
 

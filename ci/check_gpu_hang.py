@@ -25,7 +25,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from fuzz.case import Case  # noqa: E402
+from fuzz.core.case import Case  # noqa: E402
 from fuzz.runner import Runner  # noqa: E402
 from fuzz.targets import target  # noqa: E402
 from oracles.numerics import EXACT  # noqa: E402

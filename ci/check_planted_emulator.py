@@ -16,15 +16,15 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fuzz.case import Case, to_json
-from fuzz.features import features, ordered
+from fuzz.core.case import Case, to_json
+from fuzz.core.features import features, ordered
+from fuzz.core.target import Target, refusal
+from fuzz.core.verdict import Verdict, summary
 from fuzz.minimize import minimize
-from fuzz.records import machine
 from fuzz.runner import Runner
-from fuzz.session import Settings, cases_of, explore, plan, standing
+from fuzz.session.records import machine
+from fuzz.session.worker import Settings, cases_of, explore, plan, standing
 from fuzz.targets.registry import load
-from fuzz.targets.target import Target, refusal
-from fuzz.verdict import Verdict, summary
 
 CASES = 300  # of a session
 HANG, RACE = ("hang",), ("race_two_writes", "race_read_of_an_unordered_write", "race_write_over_an_unordered_read")

@@ -6,8 +6,8 @@
 
 'tests' copies test_flash_attn_fast.py and conftest.py of a checkout to a folder of its own and runs pytest there twice,
 as their CLAUDE.md says: once compiling with fake tensors, then for real. Needs pytest-xdist and einops.
-'rule' runs drawn cases once each and asks FlashAttention's rule (oracles/peers.py) alone: seconds per case, without
-compiling; and what it does not accept. Works on any target and device, so also where there is no GPU.
+'rule' runs drawn cases once each and asks FlashAttention's rule (oracles/other_projects.py) alone: seconds per case,
+without compiling; and what it does not accept. Works on any target and device, so also where there is no GPU.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from fuzz.case import Case  # noqa: E402
-from fuzz.session import Settings, cases_of, explore, plan  # noqa: E402
+from fuzz.core.case import Case  # noqa: E402
+from fuzz.core.target import Device, Target, refusal  # noqa: E402
+from fuzz.session.worker import Settings, cases_of, explore, plan  # noqa: E402
 from fuzz.targets.registry import load  # noqa: E402
-from fuzz.targets.target import Device, Target, refusal  # noqa: E402
 
 THEIRS = ("test_flash_attn_fast.py", "conftest.py")
 PASSES = {"compile": "1", "run": "0", "again": "0"}
@@ -79,8 +79,8 @@ def judged(case: Case, target: Target, device: str) -> dict[str, Any]:
     """One run and the rule's answer; preparing, which compiles, is not in the seconds."""
     import torch
 
-    from fuzz.arena import build
-    from oracles.peers import PEERS, Question
+    from fuzz.tensors.arena import build
+    from oracles.other_projects import PEERS, Question
 
     where = "cuda" if device == "cuda" else "cpu"
     given = build(case, where).tensors()

@@ -37,13 +37,13 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from msgspec import structs
 
-from fuzz.case import Case, from_json, to_json
 from fuzz.compiling import Build, Cache, Pool
-from fuzz.size import Size
-from fuzz.strategies import cases
-from fuzz.targets.bundled_blocksparse import BundledBlockSparse
-from fuzz.targets.target import refusal
-from oracles.answers import Answers
+from fuzz.core.case import Case, from_json, to_json
+from fuzz.core.case_limits import Size
+from fuzz.core.target import refusal
+from fuzz.generate.cases import cases
+from fuzz.targets.blocksparse.target import BundledBlockSparse
+from oracles.outputs import Answers
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZE = Size(1 << 14, 4, 320, 1 << 16)
@@ -92,7 +92,7 @@ def judged(case: Case, target: BundledBlockSparse) -> tuple[str, list[str], Answ
 
     No more is kept: what grows with every run is what the judge calls a leak.
     """
-    from fuzz.judge import execute
+    from fuzz.judging.judge import execute
 
     kept: list[Answers] = []
     run = BundledBlockSparse.run
@@ -111,10 +111,10 @@ def judged(case: Case, target: BundledBlockSparse) -> tuple[str, list[str], Answ
 
 def distances(case: Case, ours: Answers, theirs: Answers) -> dict[str, dict[str, float | bool]]:
     """By tensor: the largest quotient of their distance and its budget, and whether they are equal to the bit."""
-    from fuzz.arena import build
+    from fuzz.tensors.arena import build
     from oracles.accuracy import judge
+    from oracles.error_budget.same_precision import same_precision
     from oracles.numerics import FUSED
-    from oracles.same_precision import same_precision
 
     t = build(case, torch.device("cpu")).tensors()
     same = same_precision(case.problem, t.q, t.k, t.v, bias=t.bias, do=t.do, numerics=FUSED)
@@ -250,7 +250,7 @@ def main() -> None:
     with_cuda = not options.without_cuda
     arch = "sm_90a"
     if with_cuda:
-        from kernels.blocksparse.launcher import arch_of
+        from kernels.blocksparse.compile.runtime import arch_of
 
         arch = arch_of(torch.device("cuda", 0))
     os.environ["ATTNFUZZ_ARCH"] = arch  # what the emulator's kernels are compiled for, here and in the workers

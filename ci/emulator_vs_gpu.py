@@ -7,8 +7,8 @@
                                              and writes where and how far they differ (ci/results/ptx_agreement.json)
 
 The driver compiles the PTX itself, so no toolkit is needed. A form that asks for a newer GPU is written down as such,
-one that the driver refuses with its message. tests/fuzz/devices/emulator/test_micro_kernels.py holds the emulator to
-the committed results. Answers are written as they come, so that a run that is cut short keeps what it has.
+one that the driver refuses with its message. tests/fuzz/devices/emulator/conformance/test_micro_kernels.py holds the
+emulator to the committed results. Answers are written as they come, so that a run that is cut short keeps what it has.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from fuzz.devices.emulator import micro_agreement, micro_kernels
+from fuzz.devices.emulator.conformance import agreement as micro_agreement
+from fuzz.devices.emulator.conformance import micro_kernels
 
 RESULTS = Path(__file__).parent / "results"
 KEPT = 256  # threads of an exact form whose answers are kept word for word; the rest is in the fingerprint

@@ -5,8 +5,8 @@ attnfuzz run --target flash_attn.cute --target-file ci/flash_attention_4_narrow.
 
 from dataclasses import replace
 
-from fuzz import strategies
-from fuzz.targets.flash_attention_4 import SUPPORT, FlashAttention4
+from fuzz.generate import cases
+from fuzz.targets.flash_attention_4.target import SUPPORT, FlashAttention4
 
-strategies.SOFTCAPS = (30.0,)  # each value is a kernel of its own
+cases.SOFTCAPS = (30.0,)  # each value is a kernel of its own
 TARGETS = [FlashAttention4(replace(SUPPORT, dim=(64, 128, 64), dtypes=("bfloat16",), dim_v_differs=False))]

@@ -9,14 +9,14 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$out"
 options=(--device cuda --target blocksparse --size small --workers 16 --no-minimize)
-python3 -m fuzz.cli run "${options[@]}" --cases 48 --seed 5 --corpus "$work/none" --folder "$work/short" > "$out/short.txt" 2>&1
+python3 -m fuzz.cli.main run "${options[@]}" --cases 48 --seed 5 --corpus "$work/none" --folder "$work/short" > "$out/short.txt" 2>&1
 new=$(grep -c "^NEW" "$out/short.txt")
 if [ "$new" -gt 3 ]; then
     echo "$new findings in 48 cases:"
     grep "^NEW" "$out/short.txt" | sort | uniq -c | head -5
     exit 1
 fi
-python3 -m fuzz.cli run "${options[@]}" --cases "$cases" --seed "$seed" --seconds "$seconds" --repeats-deterministic 20 \
+python3 -m fuzz.cli.main run "${options[@]}" --cases "$cases" --seed "$seed" --seconds "$seconds" --repeats-deterministic 20 \
     --corpus corpus/regressions --folder "$work/session" > "$out/session.txt" 2> "$out/session.err"
 code=$?
 tar -C "$work" -czf "$out/session.tgz" session

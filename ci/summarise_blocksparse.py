@@ -26,16 +26,16 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from summarise_sessions import publish, summary  # noqa: E402
 
-from fuzz.case import Case  # noqa: E402
 from fuzz.compiling import Cache  # noqa: E402
-from fuzz.records import Reader, Record  # noqa: E402
-from fuzz.session import CLIMBING_CASES, Settings, cases_of, explore, plan, standing  # noqa: E402
-from fuzz.targets.blocksparse_blocks import options_of  # noqa: E402
+from fuzz.core.case import Case  # noqa: E402
+from fuzz.core.target import refusal  # noqa: E402
+from fuzz.session.records import Reader, Record  # noqa: E402
+from fuzz.session.worker import CLIMBING_CASES, Settings, cases_of, explore, plan, standing  # noqa: E402
+from fuzz.targets.blocksparse.block_lists import options_of  # noqa: E402
 from fuzz.targets.registry import load  # noqa: E402
-from fuzz.targets.target import refusal  # noqa: E402
 from kernels.blocksparse.backward.tiling import choose_tiling  # noqa: E402
-from kernels.blocksparse.split import parts_of  # noqa: E402
-from kernels.blocksparse.variant import Variant  # noqa: E402
+from kernels.blocksparse.planner.group_split import parts_of  # noqa: E402
+from kernels.blocksparse.spec.variant import Variant  # noqa: E402
 
 REGISTERS, SHARED, OWN, MOST_THREADS = 65_536, 228 << 10, 1 << 10, 2_048
 PHASES = ("draw", "inputs", "inspect", "reference", "prepare", "run", "judge", "leaks", "total")

@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from fuzz.records import Reader, Record
+from fuzz.session.records import Reader, Record
 
 PHASES = ("draw", "inputs", "reference", "prepare", "run", "judge", "total")
 

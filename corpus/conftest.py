@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from fuzz.case import to_json
-from fuzz.conformance import skipped
-from fuzz.corpus import ANY_TARGET, CorpusError, Entry, Replay, is_entry, load, replay
+from fuzz.core.case import to_json
+from fuzz.core.verdict import summary
+from fuzz.corpus.conformance import skipped
+from fuzz.corpus.entry import ANY_TARGET, CorpusError, Entry, Replay, is_entry, load, replay
 from fuzz.runner import Runner
-from fuzz.targets.base import default_device
+from fuzz.targets.autograd import default_device
 from fuzz.targets.registry import TargetError, targets
 from fuzz.targets.registry import load as load_target
-from fuzz.verdict import summary
 
 _RUNNER: pytest.StashKey[Runner] = pytest.StashKey()
 

@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """The controller chooses the session's folder; workers are told."""
     if not _wanted(config):
         return
-    from fuzz.pool import new_folder
+    from fuzz.session.pool import new_folder
 
     folder = config.getoption("--fuzz-folder") or new_folder()
     if not hasattr(config, "workerinput"):
@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Lanes as parameters."""
     if "attnfuzz_lane" in metafunc.fixturenames:
-        from fuzz.session import plan
+        from fuzz.session.worker import plan
 
         lanes = plan(_settings(metafunc.config))
         metafunc.parametrize("attnfuzz_lane", lanes, ids=[lane.name for lane in lanes])
@@ -74,7 +74,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def attnfuzz_worker(request: pytest.FixtureRequest) -> Iterator[Any]:
     """This process's Worker: one child for all its lanes."""
-    from fuzz.session import Worker
+    from fuzz.session.worker import Worker
 
     name = getattr(request.config, "workerinput", {}).get("workerid", "main")
     with Worker(_settings(request.config), name) as worker:
@@ -118,11 +118,11 @@ class _Controller:
         from hypothesis.errors import HypothesisWarning
         from rich.console import Console
 
-        from fuzz.compiling.ahead import compile_ahead
         from fuzz.compiling.cache import CacheError
-        from fuzz.records import write_session
-        from fuzz.report import Progress
-        from fuzz.session import runnable_here
+        from fuzz.session.precompile import compile_ahead
+        from fuzz.session.records import write_session
+        from fuzz.session.report import Progress
+        from fuzz.session.worker import runnable_here
         from fuzz.targets.registry import TargetError
 
         if self.config.option.collectonly:
@@ -149,7 +149,7 @@ class _Controller:
         """The table, the coverage, the findings."""
         from rich.console import Console
 
-        from fuzz.report import show
+        from fuzz.session.report import show
 
         if self.progress is None:
             return
@@ -160,7 +160,7 @@ class _Controller:
 
 
 def _settings(config: pytest.Config) -> Any:
-    from fuzz.session import Settings
+    from fuzz.session.worker import Settings
 
     option = config.getoption
     folder = getattr(config, "workerinput", {}).get("attnfuzz_folder") or config.stash.get(_FOLDER, "")
@@ -179,7 +179,7 @@ def _settings(config: pytest.Config) -> Any:
 
 
 def _default_device() -> Any:
-    from fuzz.targets.base import default_device
+    from fuzz.targets.autograd import default_device
 
     return default_device()
 

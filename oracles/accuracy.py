@@ -23,15 +23,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oracles.answers import Answers
-from oracles.budget import ELEMENT, Budget, Slot, groups
+from oracles.error_budget.budget import ELEMENT, Budget, Slot, groups
+from oracles.error_budget.same_precision import Same, same_precision
 from oracles.finding import Finding
-from oracles.looped import looped
+from oracles.location import TILE, locate
 from oracles.numerics import CPU_FLASH, CUDNN, EAGER, EFFICIENT, EXACT, FLEX_EAGER, FUSED, Numerics
-from oracles.parts import ON_KEYS, padded_rows, rows_there
-from oracles.place import TILE, locate
+from oracles.outputs import Answers
 from oracles.problem import Problem
-from oracles.same_precision import Same, same_precision
+from oracles.reference.chunks import ON_KEYS, padded_rows, rows_there
+from oracles.reference.loop_choice import looped
 
 __all__ = [
     "CPU_FLASH",
@@ -126,7 +126,7 @@ def _passed(budget: Budget, got: Answers) -> Judgement | None:
     given = budget.stored(got)
     if not given:
         return None
-    from oracles import loops
+    from oracles.reference import numba_loops
 
     found, ratios = {}, np.empty(len(GRAINS))
     low, want, sigma = (x.numpy() for x in (budget.low, budget.want, budget.sigma))
@@ -136,7 +136,7 @@ def _passed(budget: Budget, got: Answers) -> Judgement | None:
         part = slice(slot.start, slot.stop)
         heads, rows = slot.shape[1:3]
         exists = _there(budget, slot)
-        at = loops.worst(
+        at = numba_loops.worst(
             x, low[part], want[part], sigma[part], _ALL if demanded is None else demanded[part],
             _NOWHERE if reaches is None else reaches[part], heads, rows, slot.dim, TILE,
             _EVERYWHERE if exists is None else exists.reshape(-1, rows), ELEMENT, NORMAL, HUGE, ratios,

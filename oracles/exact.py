@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oracles.answers import Answers
 from oracles.finding import Finding
+from oracles.location import locate
 from oracles.masks import Full
 from oracles.numerics import Numerics
-from oracles.parts import rows_there
-from oracles.place import locate
+from oracles.outputs import Answers
 from oracles.problem import Problem, bias_view, mask_tile, sequence_view, shapes
+from oracles.reference.chunks import rows_there
 
 GAP = 110.0  # exp(-GAP) is 0 in fp32
 NEAR = 16.0  # largest |score| of a row that 16-bit answers are exact for; in fp32 it must be 0: s * log2(e) is rounded

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-SPEED = (ROOT / "kernels/blocksparse/speed.md").read_text()
+SPEED = (ROOT / "docs/performance/log.md").read_text()
 EMULATOR = (ROOT / "fuzz/devices/emulator/README.md").read_text()
 STANDS_OUT = {("forward", "causal", 32768, 128, 16): "portable"}  # direction, mask, tokens, dim, KV heads: whose
 

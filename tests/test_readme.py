@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fuzz.case import Case, from_json
-from fuzz.cli import _parser
-from fuzz.judge import execute
-from fuzz.targets.blocksparse_devices import emulator_there, toolchain_there
+from fuzz.cli.main import _parser
+from fuzz.core.case import Case, from_json
+from fuzz.judging.judge import execute
+from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
 from fuzz.targets.registry import load
 from oracles.masks import Causal, Tokens
 from oracles.problem import Problem
@@ -83,7 +83,7 @@ def test_block_sparse_attention_by_itself_runs_as_the_readme_has_it(tmp_path):
         assert large in text
         text = text.replace(large, small)
     file = tmp_path / "attend.py"
-    connected = "from fuzz.targets.blocksparse_devices import connect\n\nconnect('emulator')\n"
+    connected = "from fuzz.targets.blocksparse.devices import connect\n\nconnect('emulator')\n"
     file.write_text(connected + text + "\nprint(*out.shape, bool(q.grad.isfinite().all()))\n")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True, check=False)

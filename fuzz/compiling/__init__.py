@@ -9,9 +9,9 @@ build.py says what a key is made of, cache.py how artifacts lie on disk, server.
 imported and forks a child per build, toolchain.py what it does there.
 """
 
-from fuzz.compiling.build import Build, Compiled
+from fuzz.compiling.build_key import Build, Compiled
 from fuzz.compiling.cache import Artifact, Cache, default_folder
+from fuzz.compiling.obtain import CompileError, obtain
 from fuzz.compiling.pool import Ended, Pool
-from fuzz.compiling.service import CompileError, obtain
 
 __all__ = ["Artifact", "Build", "Cache", "CompileError", "Compiled", "Ended", "Pool", "default_folder", "obtain"]

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fuzz.compiling.build import FORMAT, Build, toolchain
+from fuzz.compiling.build_key import FORMAT, Build, toolchain
 
 OBJECT, INTERFACE, PTX, HEADER = "kernel.o", "kernel.h", "kernel.ptx", "header.json"
 FILES = (OBJECT, INTERFACE, PTX)

@@ -23,9 +23,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal, Self
 
-from fuzz.compiling.build import Build
+from fuzz.compiling.build_key import Build
 from fuzz.compiling.cache import Cache, Failure
-from fuzz.compiling.toolchain import ENVIRONMENT
+from fuzz.compiling.compile_child import ENVIRONMENT
 
 LIMIT = 120.0  # seconds that one build may take
 MAX_JOBS = 16

@@ -7,16 +7,16 @@ from typing import Any
 
 def blocksparse(options: dict[str, Any], arch: str) -> Any:
     """kernels.blocksparse: the fields of a Variant, and 'planted', the name of a set of seams or ''."""
-    from kernels.blocksparse.compile import build
-    from kernels.blocksparse.launch_backward import seams_of
-    from kernels.blocksparse.variant import NO_SEAMS, Variant
+    from kernels.blocksparse.compile.build import build
+    from kernels.blocksparse.launch.backward import seams_of
+    from kernels.blocksparse.spec.variant import NO_SEAMS, Variant
 
     fields = dict(options)
     planted = fields.pop("planted", "")
     fields["tuning"] = tuple((name, value) for name, value in fields.get("tuning", ()))
     variant, seams = Variant(**fields), NO_SEAMS
     if planted:
-        from kernels.mutants.blocksparse import seams_for
+        from kernels.mutants.blocksparse.table import seams_for
 
         both = seams_for(planted)
         seams = both.forward if variant.kind == "forward" else seams_of(both.backward, variant.kind)

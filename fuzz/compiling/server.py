@@ -27,10 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from fuzz.compiling import toolchain
-from fuzz.compiling.build import Build
+from fuzz.compiling import compile_child
+from fuzz.compiling.build_key import Build
 from fuzz.compiling.cache import Cache, Failure
-from fuzz.runner import lifeline
+from fuzz.process import parent_death
 
 LOG = 1 << 15  # bytes of a log that are kept
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -42,7 +42,7 @@ GRACE = 0.3  # seconds between the request for stacks and SIGKILL
 def main(arguments: list[str]) -> None:
     """Serves one client until it is gone."""
     sock_fd, life_fd = map(int, arguments)
-    lifeline.tie(life_fd)
+    parent_death.tie(life_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sock = socket.socket(fileno=sock_fd)
@@ -106,8 +106,8 @@ class _Server:
         # An import that hangs would hang this process and all that is built: it ends with its stack on stderr instead.
         faulthandler.dump_traceback_later(min(max(request["limit"], IMPORTS), LONGEST), exit=True)
         try:
-            toolchain.unchanged(build, request["key"])
-            toolchain.preload(build.recipe)
+            compile_child.unchanged(build, request["key"])
+            compile_child.preload(build.recipe)
         except (Exception, SystemExit) as error:
             why = f"{type(error).__name__}: {error}"
             self._answer(request, build, Failure(_line(why), traceback.format_exc()))
@@ -195,7 +195,7 @@ class _Server:
 def _work(build: Build, folder: Path, writing: int, life: int, log: IO[bytes]) -> NoReturn:
     """The child: waits for the key's lock, builds, says how it ended."""
     os.setsid()
-    lifeline.tie(life)
+    parent_death.tie(life)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     faulthandler.enable()
@@ -205,7 +205,7 @@ def _work(build: Build, folder: Path, writing: int, life: int, log: IO[bytes]) -
         cache = Cache(folder)
         with cache.locked(build.key):
             os.write(writing, b"began\n")
-            seconds = None if cache.load(build) is not None else toolchain.make(build, cache)
+            seconds = None if cache.load(build) is not None else compile_child.make(build, cache)
         found = {"status": "cached" if seconds is None else "built", "seconds": seconds or 0.0}
         os.write(writing, json.dumps(found).encode())
     except BaseException as error:

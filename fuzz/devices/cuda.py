@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from fuzz.compiling import Artifact, Build, obtain
-from kernels.blocksparse.arguments import ARGUMENTS
-from kernels.blocksparse.variant import Seams, Variant
+from kernels.blocksparse.spec.signature import ARGUMENTS
+from kernels.blocksparse.spec.variant import Seams, Variant
 
 RECIPE = "fuzz.compiling.recipes:blocksparse"
 KEPT = 4096  # launches that are remembered: more than the repeats of a case make
@@ -84,8 +84,8 @@ def build_of(variant: Variant, arch: str, seams: Seams) -> Build:
 
 
 def source(variant: Variant, arch: str, seams: Seams) -> Any:
-    """A compiled function from the artifact cache, for `kernels.blocksparse.launcher.use_source`; compiled now where
-    the cache has none. Raises CompileError."""
+    """A compiled function from the artifact cache, for `kernels.blocksparse.compile.runtime.use_source`; compiled now
+    where the cache has none. Raises CompileError."""
     artifact = obtain(build_of(variant, arch, seams))
     return Loaded(artifact, variant)
 

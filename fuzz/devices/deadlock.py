@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oracles.protocol import FREE, Outcome, Visits, predict
+from oracles.semaphore_order import FREE, Outcome, Visits, predict
 
 MOST = 12  # places that are told
 

@@ -14,22 +14,23 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from fuzz.compiling import Build, obtain
+from fuzz.core.target import DeviceError
+from fuzz.core.verdict import Finding, Outcome, Place
 from fuzz.devices.cuda import build_of
-from fuzz.devices.emulator import Emulator, LoadedKernel, PtxModule, Report, trace
-from fuzz.devices.emulator.decode import Unimplemented
+from fuzz.devices.emulator import Emulator, LoadedKernel, PtxModule, Report
+from fuzz.devices.emulator.decode.decoder import Unimplemented
+from fuzz.devices.emulator.report import timeline
 from fuzz.devices.unwritten import Unwritten
-from fuzz.targets.target import DeviceError
-from fuzz.verdict import Finding, Outcome, Place
-from kernels.blocksparse.variant import Seams, Variant, arch_for_products
+from kernels.blocksparse.spec.variant import Seams, Variant, arch_for_products
 
 if TYPE_CHECKING:
-    from fuzz.devices.emulator.trace import Timeline
+    from fuzz.devices.emulator.report.timeline import Timeline
 
 MOST = 8  # findings of one kind that are told
 
 
 class EmulatedDevice:
-    """Launches for `kernels.blocksparse.launcher.launch_elsewhere`.
+    """Launches for `kernels.blocksparse.compile.runtime.launch_elsewhere`.
 
     arch      what the kernels are compiled for, but those whose products are another's
     emulator  of each launch; may be replaced between runs (another schedule, another number of resident CTAs)
@@ -73,7 +74,7 @@ class EmulatedDevice:
     def _keep_trace(self, name: str, report: Report) -> None:
         self._timelines += [replace(line, kernel=name) for line in report.timelines]
         if self._trace and (self._runs == 1 or not report.ok):
-            trace.save(self._timelines, Path(self._trace))
+            timeline.save(self._timelines, Path(self._trace))
 
     def __call__(self, variant: Variant, values: Sequence[Tensor | int | float], seams: Seams) -> None:
         """One launch. Raises DeviceError for whatever the emulator finds."""

@@ -1,9 +1,9 @@
 """Memory that a run allocated with torch.empty & co., and what has been written of it since: by torch and by kernels.
 
-`fuzz.memory.Guarded` fills what is allocated with one byte. So an element that does not consist of that byte alone was
-written by torch; what a kernel writes, the emulated GPU notes down itself (`Written`), from one launch to the next.
-That holds for the poison of NaNs, which nobody writes. In a run with another one (the relation that changes the poison)
-an ordinary number may look like it, so there everything counts as written.
+`fuzz.tensors.guard_bands.Guarded` fills what is allocated with one byte. So an element that does not consist of that
+byte alone was written by torch; what a kernel writes, the emulated GPU notes down itself (`Written`), from one launch
+to the next. That holds for the poison of NaNs, which nobody writes. In a run with another one (the relation that
+changes the poison) an ordinary number may look like it, so there everything counts as written.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
-from fuzz.devices.emulator.memory import Written
-from fuzz.memory import POISON, Guarded, active
+from fuzz.devices.emulator.state.global_memory import Written
+from fuzz.tensors.guard_bands import POISON, Guarded, active
 
 
 class Unwritten:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from itertools import count
 from typing import TypeVar
 
-from fuzz.case import Case
+from fuzz.core.case import Case
 
 Item = TypeVar("Item")
 START = 0.1  # the chance that an item is needed, before anything is known

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from fuzz.case import Case
+from fuzz.core.case import Case
 from oracles.masks import Mask, PerBatch, parts
 
 replace = msgspec.structs.replace

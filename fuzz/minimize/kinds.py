@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
-from fuzz.case import Case
+from fuzz.core.case import Case
 
 Options: TypeAlias = Iterable[Case | None]
 Attempts: TypeAlias = Generator[Case | None, bool, Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fuzz.case import Case
+from fuzz.core.case import Case
 from fuzz.minimize.deletion import delete
 from fuzz.minimize.edits import edit, rebuild, replace
 from fuzz.minimize.kinds import Attempts, Options

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from fuzz.case import Case, Storage
+from fuzz.core.case import Case, Storage
 from fuzz.minimize.deletion import delete
 from fuzz.minimize.edits import edit, edit_inputs, pairs, replace, with_lengths
 from fuzz.minimize.kinds import Attempts, Options

@@ -18,14 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from fuzz.case import Case, normal
-from fuzz.features import facts, switches
+from fuzz.core.case import Case, normal
+from fuzz.core.features import facts, switches
+from fuzz.core.signature import Signature, root, same_failure, signature
+from fuzz.core.verdict import Verdict
 from fuzz.minimize.edits import replace
 from fuzz.minimize.kinds import Row
 from fuzz.minimize.passes import PASSES
 from fuzz.minimize.rate import FLOOR, MOST_TRIES, tries, wilson
-from fuzz.signature import Signature, root, same_failure, signature
-from fuzz.verdict import Verdict
 
 Probe: TypeAlias = Callable[[Case], Verdict]
 Stopped: TypeAlias = Literal["done", "runs", "seconds", "interrupted", "unreproducible", "passes"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuzz.case import Case
+from fuzz.core.case import Case
 from fuzz.minimize.deletion import delete
 from fuzz.minimize.edits import edit, keep_sequences, pairs, with_lengths
 from fuzz.minimize.kinds import Attempts, Options

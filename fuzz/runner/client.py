@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from fuzz.runner import gpu, memory, verdicts
+from fuzz.core.verdict import Verdict
+from fuzz.process.tool import Tool
+from fuzz.runner import gpu, lost_case, proc_stats
+from fuzz.runner.deadline import BEGIN, LOAD, Died, Ended, Grown, Hung, Replied, Slow, Watch
 from fuzz.runner.errors import HarnessError, RunnerError
-from fuzz.runner.evidence import exit_name, innermost, last_line
 from fuzz.runner.limits import Limits, for_device
 from fuzz.runner.process import Child, Stem
-from fuzz.runner.tools import Tool
-from fuzz.runner.watch import BEGIN, LOAD, Died, Ended, Grown, Hung, Replied, Slow, Watch
+from fuzz.runner.stack_dump import exit_name, innermost, last_line
 from fuzz.runner.wire import Answer, Failed, Gone, Open, Opened, Refused, Run, Start
-from fuzz.verdict import Verdict
 
 if TYPE_CHECKING:
-    from fuzz.case import Case
+    from fuzz.core.case import Case
 
 _STRETCH = 8.0  # a session's correction of expected times goes no further
 
@@ -63,7 +63,7 @@ class Runner:
         limits: Limits | None = None,
         keep: Path | None = None,
         core_dump: bool = True,
-        execute: str = "fuzz.judge:execute",
+        execute: str = "fuzz.judging.judge:execute",
         load: str = "fuzz.targets.registry:load",
     ) -> None:
         self.device = device
@@ -81,7 +81,7 @@ class Runner:
         self._flight: _Flight | None = None
         self._busy = threading.Lock()
         self._gpu: Tool | None = None
-        self._cap = memory.cap(self._limits.memory)
+        self._cap = proc_stats.cap(self._limits.memory)
         self._oom_kills = 0
 
     def __enter__(self) -> Self:
@@ -166,9 +166,9 @@ class Runner:
     def _send(self, flight: _Flight) -> None:
         """Gives the case to a child that is fit for it."""
         child = self._ready()
-        if memory.resident(child.pid) - child.resident > self._cap // 2:
+        if proc_stats.resident(child.pid) - child.resident > self._cap // 2:
             # Whose leak it is cannot be told from the next case, so that one does not pay for it.
-            grown = memory.resident(child.pid) >> 20
+            grown = proc_stats.resident(child.pid) >> 20
             flight.note = f"the child had grown to {grown} MiB and was replaced; {self._before}"
             self._replace()
             child = self._ready()
@@ -206,18 +206,18 @@ class Runner:
             if ended.trail.phase == LOAD:
                 where = innermost(ended.later.text)
                 raise RunnerError(f"{case.target}: not loaded after {ended.trail.elapsed:.0f} s, in {where}")
-            return verdicts.hung(case.id, ended, output, more)
+            return lost_case.hung(case.id, ended, output, more)
         if isinstance(ended, Grown):
             output = self._child.stem.output()
             self._replace()
-            return verdicts.grown(case.id, ended, output)
+            return lost_case.grown(case.id, ended, output)
         alive = not self._child.wait(1.0)
         output = self._child.stem.output()
-        starved = memory.oom_kills() > self._oom_kills
+        starved = proc_stats.oom_kills() > self._oom_kills
         code = self._replace()
         if ended.trail.phase == LOAD:
             raise RunnerError(f"{case.target}: the child died while loading it, {exit_name(code)}: {last_line(output)}")
-        return verdicts.died(case.id, ended, code, output, starved=starved, alive=alive)
+        return lost_case.died(case.id, ended, code, output, starved=starved, alive=alive)
 
     def _answered(self, case: Case, ended: Replied) -> Verdict:
         message = ended.message
@@ -232,7 +232,7 @@ class Runner:
             self._replace()
         if ended.trail.slow:
             self._expect_longer(case.target, ended.trail.slow)
-            reasons = [text for text in (verdict.reason, verdicts.slowness(ended.trail.slow)) if text]
+            reasons = [text for text in (verdict.reason, lost_case.slowness(ended.trail.slow)) if text]
             verdict = msgspec.structs.replace(verdict, reason="; ".join(reasons))
         return verdict
 
@@ -280,8 +280,8 @@ class Runner:
         except BaseException:
             self.close()
             raise
-        self._oom_kills = memory.oom_kills()
-        child.resident = memory.resident(child.pid)
+        self._oom_kills = proc_stats.oom_kills()
+        child.resident = proc_stats.resident(child.pid)
         return child
 
     def _open(self, child: Child) -> None:

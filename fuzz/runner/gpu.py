@@ -13,8 +13,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+from fuzz.process.tool import Tool, find
 from fuzz.runner.limits import Limits
-from fuzz.runner.tools import Tool, find
 
 _FIELDS = ("name", "utilization.gpu", "utilization.memory", "memory.used", "memory.total", "temperature.gpu")
 _SKIP = (
@@ -31,8 +31,8 @@ def environment(device: str) -> dict[str, str]:
 
     Without a GPU, Triton's kernels run in its interpreter. It reads the variable when it is first imported, by whatever
     that may be (PyTorch's compiler does it too), so the child has it from its start. And malloc keeps no caches of
-    small blocks per thread: newer glibcs (2.39) hand those out again without poison (fuzz/memory.py), and read the
-    variable only when a process starts.
+    small blocks per thread: newer glibcs (2.39) hand those out again without poison (fuzz/tensors/guard_bands.py), and
+    read the variable only when a process starts.
     """
     if device == "host":
         tunables = ":".join(filter(None, (os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.tcache_count=0")))

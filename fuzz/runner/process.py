@@ -19,16 +19,16 @@ from typing import IO, Any
 import psutil
 
 from fuzz.runner.errors import RunnerError
-from fuzz.runner.evidence import exit_name, innermost, last_line
 from fuzz.runner.gpu import CoreDump
 from fuzz.runner.limits import Limits
+from fuzz.runner.stack_dump import exit_name, innermost, last_line
 from fuzz.runner.wire import Connection, Ended, Forked, FromStem, FromWorker, Gone, Ready, Refused, Start
 
 _owned: weakref.WeakSet[Stem | Child] = weakref.WeakSet()
 
 
 class Stem:
-    """A running `python -m fuzz.runner.stem`, in a session and process group of its own. `spent`: it became a worker.
+    """A running `python -m fuzz.runner.zygote`, in a session and process group of its own. `spent`: it became a worker.
 
     Its output and its workers' goes into memory (a memfd), not a pipe: nobody has to read it, it cannot block, and
     grandchildren that hold it open keep nobody waiting. A second one takes faulthandler's stacks.
@@ -46,7 +46,7 @@ class Stem:
         given = (control_there.fileno(), requests_there.fileno(), life.fileno(), self._stacks.fileno())
         try:
             self.popen = subprocess.Popen(
-                [sys.executable, "-P", "-u", "-m", "fuzz.runner.stem", *map(str, given)],
+                [sys.executable, "-P", "-u", "-m", "fuzz.runner.zygote", *map(str, given)],
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
                 stderr=self._log,

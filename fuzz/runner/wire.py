@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from fuzz.verdict import Verdict
+from fuzz.core.verdict import Verdict
 
 _HEAD = struct.Struct("<I")
 _MOST = 256 << 20

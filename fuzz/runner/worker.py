@@ -13,8 +13,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from fuzz.runner.device_probe import Lookout
 from fuzz.runner.hooks import Traced
-from fuzz.runner.lookout import Lookout
 from fuzz.runner.wire import (
     Answer,
     Connection,
@@ -37,8 +37,8 @@ class Workshop:
         import msgspec
         import torch.fx.experimental.symbolic_shapes  # noqa: F401 (0.3 s of sympy, which the first gradient would import)
 
-        import oracles.loops  # noqa: F401 (0.6 s; where nothing is compiled yet some seconds, which no case is to pay)
-        from fuzz.case import Case
+        import oracles.reference.numba_loops  # noqa: F401 (0.6 s; where nothing is compiled yet some seconds, which no case is to pay)
+        from fuzz.core.case import Case
 
         self.start = start
         self.decode = msgspec.msgpack.Decoder(Case).decode
@@ -121,7 +121,7 @@ def _run(workshop: Workshop, connection: Connection, lookout: Lookout, message: 
 
 def _left(case_id: str, error: BaseException) -> Any:
     """The verdict on a target that raised SystemExit or its like."""
-    from fuzz.verdict import Finding, Verdict
+    from fuzz.core.verdict import Finding, Verdict
 
     message = f"the target tried to leave the interpreter: {type(error).__name__}({error})"
     trace = "".join(traceback.format_exception(error))

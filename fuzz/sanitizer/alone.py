@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from fuzz import case as cases
-from fuzz.arena import ALIGNMENT, Arena, build
+from fuzz.core import case as cases
+from fuzz.core.target import Tensors
 from fuzz.targets.registry import load
-from fuzz.targets.target import Tensors
+from fuzz.tensors.arena import ALIGNMENT, Arena, build
 
 
 def main(arguments: list[str]) -> int:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fuzz.verdict import Finding, Place
+from fuzz.core.verdict import Finding, Place
 
 MARK = "========"
 

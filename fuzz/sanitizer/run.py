@@ -11,11 +11,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from fuzz.case import Case, to_json
-from fuzz.runner.evidence import exit_name
-from fuzz.runner.tools import find
+from fuzz.core.case import Case, to_json
+from fuzz.core.verdict import Finding, Outcome, Place, Verdict
+from fuzz.process.tool import find
+from fuzz.runner.stack_dump import exit_name
 from fuzz.sanitizer.report import Report, read
-from fuzz.verdict import Finding, Outcome, Place, Verdict
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PROGRAM = "compute-sanitizer"

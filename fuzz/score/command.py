@@ -16,7 +16,7 @@ from rich.console import Console
 from fuzz.score.settings import Settings
 
 if TYPE_CHECKING:
-    from fuzz.score.quick import Lost
+    from fuzz.score.regression_check import Lost
 
 INTERRUPTED = 130  # what a shell makes of Ctrl-C
 SUMMARY = "how many planted bugs are found, after how many cases; beside other projects' acceptance rules"
@@ -51,25 +51,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def score(options: argparse.Namespace, console: Console) -> int:
     """Runs the command; returns the exit code. Raises ValueError for options that make no sense."""
-    from fuzz.case import to_json
     from fuzz.compiling.pool import auto_jobs
-    from fuzz.score import quick
-    from fuzz.score.board import board
-    from fuzz.score.plan import bugs
+    from fuzz.core.case import to_json
+    from fuzz.score import regression_check
+    from fuzz.score.render import show
     from fuzz.score.run import ended, run
-    from fuzz.score.show import show
+    from fuzz.score.scoreboard import board
+    from fuzz.score.trial_plan import bugs
 
     wanted = settings_of(options)
-    known: dict[str, quick.Known] = {}
+    known: dict[str, regression_check.Known] = {}
     seconds = options.seconds
     if options.quick:
-        there, keys = quick.before()
+        there, keys = regression_check.before()
         known = {name: bug for name, bug in there.items() if name in bugs(wanted)}
         if not known:
-            raise ValueError(f"--quick: needs a scoreboard to compare with in {quick.SCOREBOARD}")
-        turn = quick.turn_of_today() if options.rotate is None else options.rotate
-        wanted = quick.quick(wanted, known, keys, turn)
-        seconds = seconds or quick.SECONDS
+            raise ValueError(f"--quick: needs a scoreboard to compare with in {regression_check.SCOREBOARD}")
+        turn = regression_check.turn_of_today() if options.rotate is None else options.rotate
+        wanted = regression_check.quick(wanted, known, keys, turn)
+        seconds = seconds or regression_check.SECONDS
     if not bugs(wanted):
         raise ValueError(f"--target-pattern: no planted bug that can run here is called {options.target_pattern!r}")
     if options.picture and Path(options.picture).suffix not in (".svg", ".png", ".pdf"):
@@ -94,13 +94,13 @@ def score(options: argparse.Namespace, console: Console) -> int:
     if options.out:
         Path(options.out).write_text(to_json(made))
     if options.picture:
-        from fuzz.score.picture import draw
+        from fuzz.score.score_plot import draw
 
         draw(made, Path(options.picture))
     if options.quick:
-        lost = quick.lost(made, known)
+        lost = regression_check.lost(made, known)
         why = "interrupted" if stopped else f"no time within {seconds:g} s"
-        _show_lost(lost, wanted, len(known), f"{why}, --rotate {turn % quick.QUARTERS}", console)
+        _show_lost(lost, wanted, len(known), f"{why}, --rotate {turn % regression_check.QUARTERS}", console)
         return INTERRUPTED if stopped else int(lost.bad)
     return INTERRUPTED if stopped else int(bool(made.missed))
 
@@ -168,8 +168,8 @@ class _progress:
 
 def _machine_made(options: argparse.Namespace, jobs: int, folder: Path) -> dict[str, Any]:
     """The score of machine-made bugs, with its table as 'table'; its results lie beside the trials."""
-    from fuzz.score.machine import run
-    from fuzz.score.machine.show import table
+    from fuzz.score.ptx_mutants import run
+    from fuzz.score.ptx_mutants.render import table
 
     place = folder / "machine"
     place.mkdir(parents=True, exist_ok=True)

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from fuzz.case import to_json
-from fuzz.interrupts import end, held, ready
-from fuzz.pool import leave_with_parent
+from fuzz.core.case import to_json
+from fuzz.process.signals import end, held, ready
 from fuzz.runner import Runner, RunnerError
 from fuzz.runner.errors import HarnessError
-from fuzz.score.plan import bugs, trials
 from fuzz.score.settings import Settings, Trial
 from fuzz.score.trial import Ended, search
+from fuzz.score.trial_plan import bugs, trials
+from fuzz.session.pool import leave_with_parent
 
-JUDGE = "fuzz.score.judging:execute"
+JUDGE = "fuzz.score.peer_judge:execute"
 TICK = 0.5
 
 

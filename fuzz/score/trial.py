@@ -13,16 +13,16 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from fuzz.case import Case
-from fuzz.features import switches
+from fuzz.core.case import Case
+from fuzz.core.features import switches
+from fuzz.core.signature import root
+from fuzz.core.target import Target, refusal
+from fuzz.core.verdict import Verdict, summary
 from fuzz.minimize import minimize
-from fuzz.score.draws import draw
-from fuzz.score.judging import fails_of
-from fuzz.score.plan import good, kernels, within
+from fuzz.score.case_streams import draw
+from fuzz.score.peer_judge import fails_of
 from fuzz.score.settings import Settings, Trial
-from fuzz.signature import root
-from fuzz.targets.target import Target, refusal
-from fuzz.verdict import Verdict, summary
+from fuzz.score.trial_plan import good, kernels, within
 
 OURS = "ours"  # the harness's own verdict, among the names of the rules
 PHASES_BEFORE = ("prepare", "overhead")  # compiling and starting a process are not looking for a bug
@@ -125,7 +125,7 @@ class _Looked:
     """What was seen so far."""
 
     def __init__(self, trial: Trial) -> None:
-        from oracles.peers import PEERS
+        from oracles.other_projects import PEERS
 
         self.trial = trial
         self.run = 0

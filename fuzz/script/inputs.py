@@ -1,4 +1,5 @@
-"""A case's inputs as text: the same numbers as fuzz/values.py makes, in the same strides as fuzz/arena.py lays them."""
+"""A case's inputs as text: the same numbers as fuzz/tensors/values.py makes, in the same strides as
+fuzz/tensors/arena.py lays them."""
 
 from __future__ import annotations
 
@@ -7,11 +8,11 @@ import inspect
 import textwrap
 import zlib
 
-import fuzz.values as values
-from fuzz.case import Case, Storage
-from fuzz.exact_values import STYLES
-from fuzz.script.excerpt import excerpt
-from fuzz.targets.as_text import ScriptError
+import fuzz.tensors.values as values
+from fuzz.core.case import Case, Storage
+from fuzz.core.script_call import ScriptError
+from fuzz.targets.source_excerpt import excerpt
+from fuzz.tensors.coded_values import STYLES
 from oracles.problem import shapes
 
 _UNPACK = '''\
@@ -85,7 +86,7 @@ def reads_mask(case: Case) -> bool:
 
 
 def _generator(needed: list[str]) -> str:
-    """The functions of fuzz/values.py themselves, so that the numbers cannot drift from the harness's."""
+    """The functions of fuzz/tensors/values.py themselves, so that the numbers cannot drift from the harness's."""
     return excerpt(inspect.getsource(values), needed)
 
 

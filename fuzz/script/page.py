@@ -6,13 +6,13 @@ import textwrap
 
 import torch
 
-from fuzz.case import Case
-from fuzz.exact_values import STYLES
+from fuzz.core.case import Case
+from fuzz.core.script_call import ScriptError, Text
+from fuzz.core.signature import root
+from fuzz.core.target import Target
+from fuzz.core.verdict import Verdict, summary
 from fuzz.script import formula, inputs, masks
-from fuzz.signature import root
-from fuzz.targets.as_text import ScriptError, Text
-from fuzz.targets.target import Target
-from fuzz.verdict import Verdict, summary
+from fuzz.tensors.coded_values import STYLES
 from oracles.masks import Full, Mask, parts, tag
 
 ELEMENT = 10  # standard deviations of the rounding error that one element may be off

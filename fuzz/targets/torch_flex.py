@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from fuzz.case import Case
-from fuzz.size import Size
-from fuzz.targets.as_text import Text, options
-from fuzz.targets.base import AutogradTarget
-from fuzz.targets.target import Device, Support, Tensors
+from fuzz.core.case import Case
+from fuzz.core.case_limits import Size
+from fuzz.core.script_call import Text, options
+from fuzz.core.target import Device, Support, Tensors
+from fuzz.targets.autograd import AutogradTarget
 from oracles.masks import Full
 from oracles.numerics import FLEX_EAGER, FUSED
 from oracles.problem import Problem, dense_mask

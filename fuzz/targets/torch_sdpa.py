@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fuzz.case import Case
-from fuzz.targets.as_text import Text, dense_text, options
-from fuzz.targets.base import AutogradTarget, dense_arguments
-from fuzz.targets.target import Device, Rule, Support, Tensors
+from fuzz.core.case import Case
+from fuzz.core.script_call import Text, dense_text, options
+from fuzz.core.target import Device, Rule, Support, Tensors
+from fuzz.targets.autograd import AutogradTarget, dense_arguments
 from oracles.masks import Causal, Full
 from oracles.numerics import CPU_FLASH, CUDNN, EFFICIENT, EXACT, FLASH_2, Numerics
 from oracles.problem import Dtype

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.blocksparse.checked import check_call
-from kernels.blocksparse.lists import OPEN, BlockSparse
+from kernels.blocksparse.call_checks import check_call
+from kernels.blocksparse.lists.schedule import Schedule, schedule_of
+from kernels.blocksparse.lists.types import OPEN, BlockSparse
 from kernels.blocksparse.ops import block_sparse_forward, flatten
-from kernels.blocksparse.schedule import Schedule, schedule_of
-from kernels.blocksparse.variant import LARGEST_DIM, PADDED_DIMS, PRODUCTS
+from kernels.blocksparse.spec.variant import LARGEST_DIM, PADDED_DIMS, PRODUCTS
 
 DTYPES = (torch.bfloat16, torch.float16)
 NUMBERS: Any = (Real, torch.SymInt, torch.SymFloat)
@@ -56,7 +56,7 @@ def block_sparse_attention(
     lengths_*      int32 (batch,): lengths of padded sequences; what lies beyond is read as padding
     products       "mma", on every arch; "wgmma", on Hopper: by the forward kernel, and by the backward ones for tiles
                    of 128 keys at dims that are padded to 64 and 128; None for the fastest on q's device
-    seams          name of a seam set, see kernels.blocksparse.seams; "" is the correct one
+    seams          name of a seam set, see kernels.blocksparse.spec.seams; "" is the correct one
     returns        out like q, contiguous; lse float32 (batch, heads_q, len_q) or (heads_q, total_q), natural logarithm.
                    A row without keys, or of padding, has out 0, lse -inf and gradients 0
 

@@ -9,18 +9,27 @@ completing   with_backward (transposed lists), with_order (ranks of a schedule),
 checking     check_shapes, check_contents
 """
 
-from kernels.blocksparse.bands import band, causal, window
-from kernels.blocksparse.build import dense
-from kernels.blocksparse.from_block_mask import from_block_mask
-from kernels.blocksparse.from_mask import from_grid, from_mask, from_predicate
-from kernels.blocksparse.intervals import documents, intervals
-from kernels.blocksparse.least_blocking import Costs, Plan, estimate, least_blocking
-from kernels.blocksparse.lists import Band, Bits, BlockList, BlockLists, BlockSparse, Intervals, WriteOrder, spread
-from kernels.blocksparse.ranges import range_bounds, ranges
-from kernels.blocksparse.schedule import ASCENDING, DESCENDING, Schedule, permutation
-from kernels.blocksparse.transpose import transpose, with_backward
-from kernels.blocksparse.validate import Sizes, check_contents, check_shapes
-from kernels.blocksparse.write_order import with_order, write_order
+from kernels.blocksparse.lists.bands import band, causal, window
+from kernels.blocksparse.lists.builder import dense
+from kernels.blocksparse.lists.from_block_mask import from_block_mask
+from kernels.blocksparse.lists.from_mask import from_grid, from_mask, from_predicate
+from kernels.blocksparse.lists.intervals import documents, intervals
+from kernels.blocksparse.lists.ranges import range_bounds, ranges
+from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
+from kernels.blocksparse.lists.transpose import transpose, with_backward
+from kernels.blocksparse.lists.types import (
+    Band,
+    Bits,
+    BlockList,
+    BlockLists,
+    BlockSparse,
+    Intervals,
+    WriteOrder,
+    spread,
+)
+from kernels.blocksparse.lists.validate import Sizes, check_contents, check_shapes
+from kernels.blocksparse.lists.write_order import with_order, write_order
+from kernels.blocksparse.planner.planner import Costs, Plan, estimate, least_blocking
 
 __all__ = [
     "ASCENDING",

@@ -11,8 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.blocksparse import launch
-from kernels.blocksparse.lists import (
+from kernels.blocksparse.launch import forward as launch
+from kernels.blocksparse.launch.lse_gradient import backward_pass
+from kernels.blocksparse.lists.schedule import Kind, Schedule
+from kernels.blocksparse.lists.types import (
     Band,
     Bits,
     BlockList,
@@ -23,9 +25,7 @@ from kernels.blocksparse.lists import (
     LongestFirst,
     WriteOrder,
 )
-from kernels.blocksparse.lse_gradient import backward_pass
-from kernels.blocksparse.schedule import Kind, Schedule
-from kernels.blocksparse.seams import find_seams
+from kernels.blocksparse.spec.seams import find_seams
 
 DENSE, PACKED, RAGGED = range(3)  # what `lengths` holds: nothing, cu_seqlens of q and k, lengths of q and k
 _MASKS = ("none", "bits", "intervals", "band")

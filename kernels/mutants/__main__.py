@@ -20,7 +20,8 @@ table is made from them by `python -m kernels.mutants`.
 
 def planted() -> dict[str, dict[str, Mutant]]:
     """Every planted bug, by kernel and name."""
-    from kernels.mutants import blocksparse, sdpa
+    from kernels.mutants.blocksparse import table as blocksparse
+    from kernels.mutants.sdpa import table as sdpa
 
     return {"sdpa": dict(sdpa.MUTANTS), "blocksparse": dict(blocksparse.MUTANTS)}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from honest import attention
 
-from fuzz.targets.base import AutogradTarget
-from fuzz.targets.target import Support
+from fuzz.core.target import Support
+from fuzz.targets.autograd import AutogradTarget
 from oracles.numerics import EXACT
 from oracles.problem import dense_mask
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import torch
 from honest import attention, fake
 
-from fuzz.case import Case
+from fuzz.core.case import Case
 from fuzz.targets import Execution, Support, Tensors
-from fuzz.targets.base import AutogradTarget
-from oracles.answers import Answers
+from fuzz.targets.autograd import AutogradTarget
 from oracles.numerics import EXACT
+from oracles.outputs import Answers
 from oracles.problem import dense_mask
-from oracles.reference import reference
+from oracles.reference.attention import reference
 
 _chance = random.SystemRandom()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from runner_tools import FAKES
 
-from fuzz.case import Case
-from fuzz.judge import execute
+from fuzz.core.case import Case
+from fuzz.judging.judge import execute
 from fuzz.targets.registry import targets
 from oracles.masks import Causal, Full, Window
 from oracles.problem import Bias, Problem

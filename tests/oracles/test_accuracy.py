@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from flash import flash
+from flash_in_torch import flash
 
 from oracles.accuracy import EXACT, FUSED, Budget, Judgement, judge, same_precision
-from oracles.answers import Answers
 from oracles.masks import Causal, Mask, Not, PerHead, Prefix, Tokens, Window
 from oracles.numerics import Numerics
+from oracles.outputs import Answers
 from oracles.problem import Bias, Dtype, Problem, shapes
-from oracles.reference import reference
+from oracles.reference.attention import reference
 
 DTYPES: tuple[Dtype, ...] = ("bfloat16", "float16", "float32")
 Tensors = dict[str, torch.Tensor]
@@ -344,7 +344,7 @@ def test_the_noise_predicts_the_error(dtype: Dtype, numerics: Numerics) -> None:
 def test_cut_up_noise_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, t = make("float32", lengths_q=(9, 5), lengths_k=(4, 7), softcap=3.0, bias=Bias(batch=True), mask=Causal())
     whole = same_precision(problem, **t)
-    monkeypatch.setattr("oracles.same_precision.CHUNK_BYTES", 1)
+    monkeypatch.setattr("oracles.error_budget.same_precision.CHUNK_BYTES", 1)
     cut = same_precision(problem, **t)
     for (name, x), (_, y) in zip(whole.runs.items(), cut.runs.items(), strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")

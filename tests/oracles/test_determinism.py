@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from oracles.answers import Answers
 from oracles.determinism import compare
+from oracles.outputs import Answers
 
 
 def runs(count: int = 4, dtype: torch.dtype = torch.bfloat16) -> list[Answers]:

@@ -10,19 +10,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fuzz.devices.emulator.decode import Unimplemented
-    from fuzz.devices.emulator.emulator import Emulator, LoadedKernel, PtxModule
-    from fuzz.devices.emulator.report import Deadlock, EmulationError, Finding, Report
+    from fuzz.devices.emulator.api import Emulator, LoadedKernel, PtxModule
+    from fuzz.devices.emulator.decode.decoder import Unimplemented
+    from fuzz.devices.emulator.report.report import Deadlock, EmulationError, Finding, Report
 
 _HOME = {
-    "Emulator": "emulator",
-    "LoadedKernel": "emulator",
-    "PtxModule": "emulator",
-    "Unimplemented": "decode",
-    "Deadlock": "report",
-    "EmulationError": "report",
-    "Finding": "report",
-    "Report": "report",
+    "Emulator": "api",
+    "LoadedKernel": "api",
+    "PtxModule": "api",
+    "Unimplemented": "decode.decoder",
+    "Deadlock": "report.report",
+    "EmulationError": "report.report",
+    "Finding": "report.report",
+    "Report": "report.report",
 }
 __all__ = ["Deadlock", "EmulationError", "Emulator", "Finding", "LoadedKernel", "PtxModule", "Report", "Unimplemented"]
 

@@ -19,32 +19,42 @@ import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
-from kernels.blocksparse.backward import dq, masking, scores
-from kernels.blocksparse.backward.group_steps import steps_of_groups
+from kernels.blocksparse.backward import dq_accumulator, masking, softmax_gradient
+from kernels.blocksparse.backward.dkv_partials import sums_of, write_sums
+from kernels.blocksparse.backward.gemms import share, thread_products
+from kernels.blocksparse.backward.hopper.mainloop_wgmma import steps_of_groups
+from kernels.blocksparse.backward.hopper.semaphore_warps import WARP, look_out, release_blocks
 from kernels.blocksparse.backward.load import StepLoads, load_rows, load_step, store_rows
-from kernels.blocksparse.backward.lookout import WARP, look_out, release_blocks
+from kernels.blocksparse.backward.mainloop_mma import Work, steps_of_warps, sync_multiplying
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
-from kernels.blocksparse.backward.parts import sums_of, write_sums
-from kernels.blocksparse.backward.products import share, thread_products
-from kernels.blocksparse.backward.steps import Work, steps_of_warps, sync_multiplying
+from kernels.blocksparse.backward.tile_iterator import (
+    Counts,
+    Lists,
+    Order,
+    block_at,
+    entries,
+    fill_ring,
+    semaphore,
+    take_place,
+)
 from kernels.blocksparse.backward.tiling import LOOKING, MULTIPLYING, RING, THREADS, choose_tiling
-from kernels.blocksparse.backward.walk import Counts, Lists, Order, block_at, entries, fill_ring, semaphore, take_place
 from kernels.blocksparse.common.layouts import tile_layout
-from kernels.blocksparse.common.lists import Operand, read, sequence
-from kernels.blocksparse.common.loads import TileCopy
-from kernels.blocksparse.common.masks import Mask
-from kernels.blocksparse.variant import NO_SEAMS, Seams, Variant
+from kernels.blocksparse.common.list_reader import Operand, read, sequence
+from kernels.blocksparse.common.mask_words import Mask
+from kernels.blocksparse.common.tile_loads import TileCopy
+from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant
 
 
 class Gradients(NamedTuple):
-    """What is added up in memory and what is written: dq as NOTE [dQ accumulator] of dq.py, zeroed by preprocess; dk
-    and dv; or where a group has several units, sums as NOTE [sums of parts], `tiles` those of the keys."""
+    """What is added up in memory and what is written: dq as NOTE [dQ accumulator] of dq_accumulator.py, zeroed by
+    preprocess; dk and dv; or where a group has several units, sums as NOTE [sums of parts], `tiles` those of the
+    keys."""
 
     dq: cute.Pointer
     dk: Operand
     dv: Operand
     sums: cute.Pointer
-    tiles: dq.Tiles
+    tiles: dq_accumulator.Tiles
 
 
 # Seams of what is multiplied with what, of whose rows they are, and of which blocks
@@ -61,14 +71,14 @@ class BackwardKernel:
         self.variant = variant
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
         self.tiling = choose_tiling(variant, arch)
-        self.lock_of = seams.pick("lock_of", dq.lock_of)
-        self.wait = seams.pick("wait", dq.wait)
-        self.release = seams.pick("release", dq.release)
+        self.lock_of = seams.pick("lock_of", dq_accumulator.lock_of)
+        self.wait = seams.pick("wait", dq_accumulator.wait)
+        self.release = seams.pick("release", dq_accumulator.release)
         self.tail_mask = seams.pick("tail_mask", masking.tail_mask)
         self.before_reuse = seams.pick("before_reuse", before_reuse)
-        self.slope_of = seams.pick("slope_of", scores.slope_of)
-        self.start_of = seams.pick("start_of", scores.start_of)
-        self.dk_factor = seams.pick("dk_factor", scores.dk_factor)
+        self.slope_of = seams.pick("slope_of", softmax_gradient.slope_of)
+        self.start_of = seams.pick("start_of", softmax_gradient.start_of)
+        self.dk_factor = seams.pick("dk_factor", softmax_gradient.dk_factor)
         self.row_of_step = seams.pick("row_of_step", masking.row_of_step)
         self.entries = seams.pick("entries", entries)
         self.semaphore = seams.pick("semaphore", semaphore)
@@ -88,9 +98,9 @@ class BackwardKernel:
         mask: Mask,
         order: Order,
         counts: Counts,
-        tiles: dq.Tiles,
+        tiles: dq_accumulator.Tiles,
         dim: Int32,
-        factors: scores.Factors,
+        factors: softmax_gradient.Factors,
     ) -> None:
         thread, _, _ = cute.arch.thread_idx()
         storage = self.shared_memory()
@@ -100,7 +110,7 @@ class BackwardKernel:
         first_key = n_block * self.variant.tile_n
         if first_key < seq_k.length:
             row, head_kv = Int64(seq_k.begin) + first_key, unit // counts.parts
-            sums = dq.tile_number(gradients.tiles, batch, unit, seq_k.begin, self.variant.tile_n) + n_block
+            sums = dq_accumulator.tile_number(gradients.tiles, batch, unit, seq_k.begin, self.variant.tile_n) + n_block
             loads = StepLoads(
                 self.tiling,
                 TileCopy(self.dtype, THREADS, self.tiling.dim, thread, dim),

@@ -5,11 +5,11 @@ import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync
 
-from kernels.blocksparse.backward.dq import Tiles, tile_number
+from kernels.blocksparse.backward.dq_accumulator import Tiles, tile_number
+from kernels.blocksparse.backward.tile_iterator import Block
 from kernels.blocksparse.backward.tiling import Tiling
-from kernels.blocksparse.backward.walk import Block
-from kernels.blocksparse.common.lists import Operand, Sequence
-from kernels.blocksparse.common.loads import TileCopy
+from kernels.blocksparse.common.list_reader import Operand, Sequence
+from kernels.blocksparse.common.tile_loads import TileCopy
 
 
 class StepLoads:

@@ -11,10 +11,10 @@ import cutlass
 from cutlass import Float32, Int32, Int64, Uint32, cute
 
 from kernels.blocksparse.backward.mma import ThreadProduct, coordinates
-from kernels.blocksparse.backward.walk import Block
+from kernels.blocksparse.backward.tile_iterator import Block
 from kernels.blocksparse.common.layouts import rows_columns
-from kernels.blocksparse.common.lists import read
-from kernels.blocksparse.common.masks import Mask, low_bits
+from kernels.blocksparse.common.list_reader import read
+from kernels.blocksparse.common.mask_words import Mask, low_bits
 
 
 @cute.jit

@@ -13,7 +13,7 @@ import cutlass
 from cutlass import cute
 from cutlass.cute.nvgpu import warp
 
-from kernels.blocksparse.backward.warpgroups import GroupThread, by_atoms
+from kernels.blocksparse.backward.hopper.wgmma import GroupThread, by_atoms
 from kernels.blocksparse.common.layouts import tile_layout
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernels.blocksparse.variant import LARGEST_DIM, Variant, backward_products
+from kernels.blocksparse.spec.variant import LARGEST_DIM, Variant, backward_products
 
 THREADS = 256
 WARPS = THREADS // 32

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fuzz.case import Case
 from fuzz.compiling import Build, obtain
-from fuzz.targets.base import AutogradTarget
-from fuzz.targets.target import Support, Tensors
+from fuzz.core.case import Case
+from fuzz.core.target import Support, Tensors
+from fuzz.targets.autograd import AutogradTarget
 from oracles.numerics import EXACT
 from oracles.problem import dense_mask
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.compiling import Build, Cache, Pool
-from fuzz.compiling import build as keys
+from fuzz.compiling import build_key as keys
 from fuzz.compiling.cache import OLD, CacheError, Failure
 
 

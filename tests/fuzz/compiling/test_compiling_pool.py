@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from fuzz.compiling import Build, Cache, CompileError, Pool, obtain
-from fuzz.compiling.build import ARCHS
+from fuzz.compiling.build_key import ARCHS
 
 
 def results(pool: Pool, builds: list[Build]) -> dict[str, tuple[str, str]]:

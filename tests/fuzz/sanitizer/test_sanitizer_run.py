@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from test_sanitizer_report import MEMCHECK
+from sanitizer_output import MEMCHECK
 
-from fuzz.arena import build
-from fuzz.case import Case, Inputs, Storage, to_json
-from fuzz.cli import main
+from fuzz.cli.main import main
+from fuzz.core.case import Case, Inputs, Storage, to_json
 from fuzz.sanitizer import SanitizerError, sanitize
 from fuzz.sanitizer.alone import apart
+from fuzz.tensors.arena import build
 from oracles.problem import Problem
 
 FAKES = Path(__file__).parents[2] / "fakes"
@@ -89,10 +89,12 @@ def test_a_run_that_never_ends_is_killed(stand_in) -> None:
 
 def test_whoever_kills_the_command_ends_what_it_runs(stand_in) -> None:
     seen = stand_in(CLEAN)
-    text = f"""from fuzz.sanitizer import sanitize
-from test_sanitizer_run import case
-sanitize(case("sleeps"), "memcheck", device="host", files=({str(FAKES / "hangs.py")!r},))"""
-    path = os.pathsep.join([str(FAKES.parents[1]), str(Path(__file__).parent)])
+    text = f"""from fuzz.core.case import Case
+from fuzz.sanitizer import sanitize
+from oracles.problem import Problem
+case = Case("fake.sleeps", Problem((8,), (8,), 1, 1, 8, 8, "float32", backward=False))
+sanitize(case, "memcheck", device="host", files=({str(FAKES / "hangs.py")!r},))"""
+    path = str(FAKES.parents[1])
     command = subprocess.Popen([sys.executable, "-c", text], env={**os.environ, "PYTHONPATH": path})
     while not (seen.exists() and "\n" in seen.read_text()):
         assert command.poll() is None

@@ -9,15 +9,15 @@ import slow_kernels
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from kernels.blocksparse import checked as kept
+from kernels.blocksparse import call_checks as kept
 from kernels.blocksparse import ops
 from kernels.blocksparse.api import block_sparse_attention
-from kernels.blocksparse.bands import causal, window
-from kernels.blocksparse.from_mask import from_mask
-from kernels.blocksparse.intervals import documents, intervals
-from kernels.blocksparse.lists import BlockSparse, Intervals
-from kernels.blocksparse.schedule import DESCENDING, Schedule, permutation
-from kernels.blocksparse.write_order import with_order
+from kernels.blocksparse.lists.bands import causal, window
+from kernels.blocksparse.lists.from_mask import from_mask
+from kernels.blocksparse.lists.intervals import documents, intervals
+from kernels.blocksparse.lists.schedule import DESCENDING, Schedule, permutation
+from kernels.blocksparse.lists.types import BlockSparse, Intervals
+from kernels.blocksparse.lists.write_order import with_order
 
 
 @pytest.fixture(autouse=True)

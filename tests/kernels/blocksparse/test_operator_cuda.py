@@ -7,12 +7,12 @@ import torch
 
 from kernels.blocksparse import ops
 from kernels.blocksparse.api import block_sparse_attention
-from kernels.blocksparse.bands import causal, window
-from kernels.blocksparse.from_mask import from_mask
-from kernels.blocksparse.intervals import documents
-from kernels.blocksparse.least_blocking import least_blocking
-from kernels.blocksparse.schedule import permutation
-from kernels.blocksparse.write_order import with_order
+from kernels.blocksparse.lists.bands import causal, window
+from kernels.blocksparse.lists.from_mask import from_mask
+from kernels.blocksparse.lists.intervals import documents
+from kernels.blocksparse.lists.schedule import permutation
+from kernels.blocksparse.lists.write_order import with_order
+from kernels.blocksparse.planner.planner import least_blocking
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

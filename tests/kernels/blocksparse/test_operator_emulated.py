@@ -11,17 +11,18 @@ pytest.importorskip("cutlass")
 pytest.importorskip("llvmlite")
 
 from fuzz.devices.emulator import Emulator
-from kernels.blocksparse import launch, launch_backward, lse_gradient
 from kernels.blocksparse.api import block_sparse_attention
-from kernels.blocksparse.bands import causal, window
-from kernels.blocksparse.compile import build
-from kernels.blocksparse.from_mask import from_mask
-from kernels.blocksparse.least_blocking import least_blocking
-from kernels.blocksparse.lists import Band, BlockList, BlockLists
-from kernels.blocksparse.schedule import ASCENDING
-from kernels.blocksparse.transpose import in_one_list
-from kernels.blocksparse.variant import NO_SEAMS
-from kernels.blocksparse.write_order import with_order
+from kernels.blocksparse.compile.build import build
+from kernels.blocksparse.launch import backward as launch_backward
+from kernels.blocksparse.launch import forward, lse_gradient
+from kernels.blocksparse.lists.bands import causal, window
+from kernels.blocksparse.lists.from_mask import from_mask
+from kernels.blocksparse.lists.schedule import ASCENDING
+from kernels.blocksparse.lists.transpose import in_one_list
+from kernels.blocksparse.lists.types import Band, BlockList, BlockLists
+from kernels.blocksparse.lists.write_order import with_order
+from kernels.blocksparse.planner.planner import least_blocking
+from kernels.blocksparse.spec.variant import NO_SEAMS
 
 built = lru_cache(maxsize=None)(build)
 
@@ -35,7 +36,7 @@ def _emulated(monkeypatch):
         report = emulator.load(built(variant, "sm_80", seams))(*values)
         assert report.status == "finished" and not report.findings, report
 
-    for module in (launch, launch_backward, lse_gradient):
+    for module in (forward, launch_backward, lse_gradient):
         monkeypatch.setattr(module, "launch", run)
 
 

@@ -12,8 +12,8 @@ pytest.importorskip("numba")
 
 from blocksparse_shown import HOST, KERNELS, LISTS
 
-from fuzz.judge import execute
-from fuzz.targets.bundled_blocksparse import BundledBlockSparse
+from fuzz.judging.judge import execute
+from fuzz.targets.blocksparse.target import BundledBlockSparse
 from fuzz.targets.registry import load
 
 CACHE = Path(__file__).parents[3] / ".attnfuzz" / "test-cache"  # compiles cost seconds; keys know their sources

@@ -5,9 +5,9 @@ import torch
 from msgspec.structs import replace
 from sdpa_shown import SHOWN
 
-from fuzz.judge import execute
-from fuzz.targets.bundled_sdpa import BundledSdpa
-from kernels.mutants.sdpa import MUTANTS
+from fuzz.judging.judge import execute
+from fuzz.targets.sdpa import BundledSdpa
+from kernels.mutants.sdpa.table import MUTANTS
 
 DEVICE = "cuda" if torch.cuda.is_available() else "host"
 

@@ -1,0 +1,1 @@
+"""The command line, `attnfuzz`: main.py has the parsers, commands.py what each command does."""

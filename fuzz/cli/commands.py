@@ -1,0 +1,264 @@
+"""What each command of `attnfuzz` does with its options; how they are given stands in fuzz/cli/main.py.
+
+Every function takes the parsed options and returns an exit code. A user's mistake is raised as one of the errors that
+`cli.main` shows in one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+OK, FINDINGS, USAGE = 0, 1, 2
+
+
+def run(options: argparse.Namespace) -> int:
+    from fuzz.session.pool import run_session
+    from fuzz.session.worker import Settings
+
+    wanted = Settings(
+        targets=tuple(options.target),
+        device=_device(options),
+        cases=options.cases,
+        seed=options.seed,
+        size=options.size,
+        repeats=options.repeats,
+        repeats_deterministic=options.repeats_deterministic,
+        files=_files(options),
+        corpus=options.corpus,
+        folder=options.folder,
+        minimize_runs=0 if options.no_minimize else 60,
+        seconds=options.seconds,
+    )
+    new = run_session(wanted, options.workers, _console())
+    return FINDINGS if new else OK
+
+
+def repro(options: argparse.Namespace) -> int:
+    from fuzz.cli.show_case import rate, show
+    from fuzz.cli.timeline import place, told
+    from fuzz.core.case import to_json
+    from fuzz.corpus.entry import load_case
+    from fuzz.runner import Runner
+
+    console = _console()
+    case = load_case(options.case)
+    target = _load(case.target, options)
+    if (why := target.missing()) is not None:
+        raise _usage(f"{case.target} cannot run here: {why}")
+    if options.script:
+        _check_place("--script", Path(options.script))
+    if options.sanitizer and (options.times > 1 or options.trace):
+        raise _usage("--sanitizer runs a case once, and leaves no trace: give it without --times and --trace")
+    if options.sanitizer:
+        verdicts = [_sanitized(case, target, options)]
+    else:
+        trace = place(target, options.trace)
+        with Runner(_runner_device(options), files=_files(options)) as runner:
+            verdicts = [runner.run(case, trace) for _ in range(options.times)]
+    verdict = next((v for v in verdicts if v.bad), verdicts[0])
+    if options.json:
+        print(to_json(verdict), end="")
+    else:
+        show(case, verdict, console)
+        if options.times > 1:
+            console.print(rate(verdicts))
+    if options.script:
+        from fuzz.script import write_script
+
+        Path(options.script).write_text(write_script(case, target, verdict))
+        print(f"script: {options.script}", file=sys.stderr)
+    if options.trace:
+        print(told(Path(options.trace)), file=sys.stderr)
+    return FINDINGS if verdict.bad else OK
+
+
+def _sanitized(case, target, options: argparse.Namespace):
+    from fuzz.sanitizer import SanitizerError, sanitize
+
+    if target.device != "cuda":
+        raise _usage(f"--sanitizer looks at GPU kernels: {target.name} runs on {target.device} (--device cuda)")
+    try:
+        return sanitize(case, options.sanitizer, files=_files(options), kernels=getattr(target, "kernel_names", ""))
+    except SanitizerError as error:
+        raise _usage(str(error)) from error
+
+
+def minimize(options: argparse.Namespace) -> int:
+    from fuzz.cli.show_case import describe
+    from fuzz.core.case import to_json
+    from fuzz.core.target import refusal
+    from fuzz.core.verdict import summary
+    from fuzz.corpus.entry import load_case
+    from fuzz.minimize import Step, minimize
+    from fuzz.runner import Runner
+    from fuzz.session.report import reproduce
+
+    case = load_case(options.case)
+    target = _load(case.target, options)
+    if (why := target.missing()) is not None:
+        raise _usage(f"{case.target} cannot run here: {why}")
+    out = Path(options.out or Path(options.case).with_suffix(".min.json"))
+    _check_place("--out", out)
+
+    def accepted(step: Step) -> None:
+        out.write_text(to_json(step.case))  # now, so that whatever ends the search leaves the best so far
+        print(f"  {step}", file=sys.stderr)
+
+    with Runner(_runner_device(options), files=_files(options)) as runner:
+        found = minimize(
+            case,
+            runner.run,
+            max_runs=options.max_runs,
+            max_seconds=options.max_seconds,
+            allowed=lambda candidate: refusal(target, candidate) is None,
+            progress=accepted,
+        )
+    if not found.verdict.bad:
+        print(
+            f"attnfuzz: {options.case}: does not fail here ({summary(found.verdict)}), nothing to minimise",
+            file=sys.stderr,
+        )
+        return OK
+    out.write_text(to_json(found.case))
+    print("\n".join(describe(found.case)))
+    print(summary(found.verdict))
+    print(found.report())
+    print(reproduce(str(out), _files(options)))
+    return FINDINGS
+
+
+def conformance(options: argparse.Namespace) -> int:
+    from fuzz.corpus.conformance import cases_of, conformance
+    from fuzz.corpus.entry import load_all
+    from fuzz.runner import Runner
+    from fuzz.session.precompile import compile_for
+
+    target = _load(options.target, options)
+    if (why := target.missing()) is not None:
+        raise _usage(f"{target.name} cannot run here: {why}")
+    entries = load_all(Path(options.corpus))
+    everything = options.all or _device(options) == "cuda"
+    compile_for(target, cases_of(target, entries, everything=everything), Console(stderr=True))
+    with Runner(_runner_device(options), files=_files(options)) as runner:
+        matrix = conformance(target, entries, runner.run, everything=everything)
+    print(matrix.to_json() if options.json else matrix.render(), end="")
+    return OK if matrix.ok else FINDINGS
+
+
+def compile_ahead(options: argparse.Namespace) -> int:
+    from fuzz.compiling import Build, Cache, Pool
+    from fuzz.session.build_plan import plan
+    from fuzz.session.compile_progress import compile_all
+    from fuzz.session.worker import Settings
+
+    wanted = Settings(
+        targets=tuple(options.target),
+        device=options.device,
+        cases=options.cases,
+        seed=options.seed,
+        size=options.size,
+        files=_files(options),
+    )
+    cache, console = Cache(options.cache), _console()
+    builds: list[Build] = []
+    for arch in dict.fromkeys(options.arch or ["sm_100a"]):
+        planned = plan(wanted, arch)
+        drawn = ", ".join(f"{count} of {name}" for name, count in planned.cases.items()) or "none that compile ahead"
+        console.print(
+            f"{arch}: {len(planned.builds)} keys for the cases of seed {wanted.seed}: {drawn}", highlight=False
+        )
+        builds += planned.builds
+    for name, why in planned.left_out.items():
+        console.print(f"{name} is left out: {why}", highlight=False)
+    with Pool(cache, options.jobs, options.limit) as pool:
+        ended = compile_all(pool, builds, console)
+    return FINDINGS if any(one.status == "failed" for one in ended) else OK
+
+
+def score(options: argparse.Namespace) -> int:
+    from fuzz.score.command import score
+
+    try:
+        return score(options, _console())
+    except ValueError as error:
+        raise _usage(str(error)) from error
+
+
+def targets(options: argparse.Namespace) -> int:
+    from fuzz.core.target import limits
+    from fuzz.targets.registry import targets
+
+    console = _console()
+    for name, target in targets(_files(options), _device(options), planted=True).items():
+        why = target.missing()
+        state = "[green]runs here[/]" if why is None else f"[yellow]cannot run here: {why}[/]"
+        console.print(f"[bold]{name}[/] ({target.device}): {target.summary}. {state}", highlight=False)
+        if "!" not in name:
+            if not target.deterministic:
+                console.print("    declared nondeterministic: repeats may differ", highlight=False, markup=False)
+            for line in limits(target):
+                console.print(f"    does not take: {line}", highlight=False, markup=False)
+    return OK
+
+
+def doctor(options: argparse.Namespace) -> int:
+    from fuzz.cli.doctor import checks, render
+
+    found = checks()
+    print(render(found), end="")
+    return FINDINGS if any(check.status == "missing" for check in found) else OK
+
+
+def schema(options: argparse.Namespace) -> int:
+    import json
+
+    from fuzz.core.case import schema
+
+    print(json.dumps(schema(), indent=2))
+    return OK
+
+
+def _console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=120)
+
+
+def _device(options: argparse.Namespace):
+    from fuzz.targets.autograd import default_device
+
+    return options.device or default_device()
+
+
+def _runner_device(options: argparse.Namespace) -> str:
+    return "cuda:0" if _device(options) == "cuda" else "host"
+
+
+def _files(options: argparse.Namespace) -> tuple[str, ...]:
+    return tuple(str(Path(file).resolve()) for file in options.target_file)
+
+
+def _load(name: str, options: argparse.Namespace):
+    from fuzz.targets.registry import load
+
+    return load(name, _files(options), _device(options))
+
+
+def _check_place(option: str, path: Path) -> None:
+    """Before the work: raises where a file cannot be written after it."""
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise _usage(f"{option}: {folder} is no folder")
+    if path.is_dir():
+        raise _usage(f"{option}: {path} is a folder")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise _usage(f"{option}: {path} cannot be written")
+
+
+def _usage(message: str) -> Exception:
+    from fuzz.targets.registry import TargetError
+
+    return TargetError(message)

@@ -1,0 +1,35 @@
+"""`attnfuzz repro --trace`: where the timeline of an emulated run goes, and what is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fuzz.core.target import Target
+from fuzz.runner.hooks import Traced
+from fuzz.targets.registry import TargetError
+
+
+def place(target: Target, wanted: str | None) -> Path | None:
+    """Where the timeline goes, with what an earlier run left there removed; None where none is wanted.
+
+    Raises TargetError for a target that keeps none, and for a name that cannot be.
+    """
+    if not wanted:
+        return None
+    if target.device != "emulator" or not isinstance(target, Traced):
+        raise TargetError(f"--trace follows the emulated GPU: {target.name} runs on {target.device}")
+    path = Path(wanted)
+    if path.suffix == ".svg":
+        raise TargetError("--trace: needs a name that does not end in .svg, which is the picture's beside it")
+    if not path.resolve().parent.is_dir():
+        raise TargetError(f"--trace: {path.resolve().parent} is no folder")
+    for old in (path, path.with_suffix(".svg")):
+        old.unlink(missing_ok=True)
+    return path
+
+
+def told(path: Path) -> str:
+    """One line: what was written, or that nothing was."""
+    if path.is_file():
+        return f"trace: {path} (for https://ui.perfetto.dev), {path.with_suffix('.svg')}"
+    return "attnfuzz: no trace: the case did not launch a kernel"

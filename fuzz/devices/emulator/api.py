@@ -1,0 +1,226 @@
+"""The emulated GPU as users see it: load a compiled kernel, call it with CPU tensors, get a report."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuzz.devices.emulator import ptx
+from fuzz.devices.emulator.decode.decoder import Program, decode
+from fuzz.devices.emulator.execute.launch import CHECKS, SCHEDULES, execute
+from fuzz.devices.emulator.host.cuda_runtime import Argument, HostObject, Launch, export
+from fuzz.devices.emulator.report.report import EmulationError, Report
+from fuzz.devices.emulator.state.global_memory import Memory, Written
+
+ALL_CHECKS = frozenset(CHECKS)
+DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds"}  # few kernels promise an order
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """A GPU to run kernels on.
+
+    slots       CTAs resident at once
+    schedule    'in_order', 'random', 'starve_oldest' or 'one_first': which warp goes on next
+    seed        of the random schedule, and of a permuted dispatch
+    dispatch    'in_order', 'reversed' or 'permuted': the order in which CTAs get slots
+    strict      raise EmulationError when a run finds something; else the report says so
+    checks      what is looked for: 'races', 'uninitialised', 'wrapped' (32-bit arithmetic that wrapped in an address);
+                bounds, alignment, barriers and deadlocks always are; 'unordered_adds' (beside 'races', and only when
+                asked for): atomic sums of floats whose order nothing fixes, for kernels that promise the same bits;
+                'warpgroups': registers of wgmma used before wait_group or without wgmma.fence, and warps of a
+                warpgroup that do not issue the same
+    trace       keep a timeline of every launch in the report, see trace.py
+    budget      micro-operations of a warp, summed over a launch, after which it counts as endless
+    """
+
+    slots: int = 4
+    schedule: str = "in_order"
+    seed: int = 1
+    dispatch: str = "in_order"
+    strict: bool = True
+    budget: int = 1 << 40
+    checks: frozenset[str] = DEFAULT_CHECKS
+    trace: bool = False
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ValueError(f"slots must be at least 1, not {self.slots}")
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
+        if self.dispatch not in ("in_order", "reversed", "permuted"):
+            raise ValueError(f"dispatch must be 'in_order', 'reversed' or 'permuted', not {self.dispatch!r}")
+        if not frozenset(self.checks) <= ALL_CHECKS:
+            raise ValueError(f"checks must be among {', '.join(sorted(ALL_CHECKS))}, not {sorted(self.checks)}")
+
+    def load(self, compiled: Any) -> LoadedKernel:
+        """A callable for a compiled CuTe function, or for a folder with its exported .o, .h and .ptx files."""
+        if isinstance(compiled, str | Path):
+            folder = Path(compiled)
+            texts = sorted(folder.glob("*.ptx"))
+            if len(texts) != 1:
+                raise ValueError(f"{folder}: needs one .ptx file, has {len(texts)}")
+            return LoadedKernel(self, folder, texts[0].read_text())
+        folder, text = export(compiled)
+        loaded = LoadedKernel(self, folder, text)
+        weakref.finalize(loaded, shutil.rmtree, folder, True)
+        return loaded
+
+    def load_ptx(self, text: str) -> PtxModule:
+        """The kernels of a PTX text, to be launched one by one with a grid and arguments."""
+        return PtxModule(self, text)
+
+
+class _Programs:
+    """The kernels of one PTX module, decoded when first used."""
+
+    def __init__(self, text: str) -> None:
+        self.module = ptx.parse(text)
+        self.decoded: dict[str, Program] = {}
+
+    def get(self, name: str) -> Program:
+        if name not in self.module.kernels:
+            raise ValueError(f"the PTX has no kernel {name!r}; it has {', '.join(self.module.kernels)}")
+        if name not in self.decoded:
+            self.decoded[name] = decode(self.module, self.module.kernels[name])
+        return self.decoded[name]
+
+
+class LoadedKernel:
+    """A host function and its kernels. Call it with what the CuTe function takes: torch CPU tensors for pointers and
+    tensors, numbers for scalars; the stream may be left out."""
+
+    def __init__(self, emulator: Emulator, folder: Path, text: str) -> None:
+        self.emulator = emulator
+        self.programs = _Programs(text)
+        self.host = HostObject(folder, self.params_of)
+
+    def params_of(self, name: str) -> list[tuple[int, int]]:
+        kernel = self.programs.module.kernels.get(name)
+        if kernel is None:
+            raise ValueError(f"the host function launches {name!r}, which the PTX does not have")
+        return [(p.offset, p.size) for p in kernel.params]
+
+    def __call__(self, *args: Any, emulator: Emulator | None = None, only: Sequence[int] | None = None,
+                 uninitialised: Sequence[str] = (),
+                 written: Callable[[torch.Tensor], Written | None] | None = None,
+                 instead: PtxModule | None = None) -> Report:  # fmt: skip
+        """Runs the host function and everything that it launches.
+
+        emulator       another one than it was loaded with
+        only           linear indices of the CTAs to run of each launch (default: all)
+        uninitialised  names of tensor arguments whose contents count as never written
+        written        what has been written of the memory that a tensor lies in; None: all of it
+        instead        whose kernels run in place of this one's: changed PTX, with the same names and parameters
+        """
+        emulator = emulator or self.emulator
+        memory = Memory()
+        wanted = [a for a in self.host.interface.arguments if a.kind != "stream"]
+        if len(args) == len(wanted) + 1 and len(self.host.interface.arguments) == len(args):
+            args = tuple(x for x, a in zip(args, self.host.interface.arguments, strict=True) if a.kind != "stream")
+        if len(args) != len(wanted):
+            names = ", ".join(a.name for a in wanted)
+            raise ValueError(f"the kernel takes {len(wanted)} arguments ({names}), got {len(args)}")
+        known = {a.name for a in wanted}
+        for name in uninitialised:
+            if name not in known:
+                raise ValueError(f"uninitialised: no argument is called {name!r}")
+        given = iter(args)
+        values = []
+        for a in self.host.interface.arguments:
+            if a.kind == "stream":
+                values.append(ctypes.c_void_p(0))
+                continue
+            x = next(given)
+            kept: Written | bool = a.name not in uninitialised
+            if kept and written is not None and isinstance(x, torch.Tensor):
+                kept = written(x) or True
+            values.append(_value(a, x, memory, kept))
+        programs = instead.programs if instead else self.programs
+        return _run(emulator, programs, self.host.call(values), memory, only)
+
+
+class PtxModule:
+    """The kernels of a PTX text."""
+
+    def __init__(self, emulator: Emulator, text: str) -> None:
+        self.emulator = emulator
+        self.programs = _Programs(text)
+
+    def launch(self, name: str | None, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *,
+               shared: int = 0, emulator: Emulator | None = None,
+               only: Sequence[int] | None = None) -> Report:  # fmt: skip
+        """Launches kernel `name` (None: the only one). args: tensors for pointers, ints and floats
+        for scalars, bytes for structs."""
+        name = name or next(iter(self.programs.module.kernels))
+        kernel = self.programs.get(name).kernel
+        if len(args) != len(kernel.params):
+            raise ValueError(f"kernel {name} takes {len(kernel.params)} arguments, got {len(args)}")
+        memory = Memory()
+        block_of_params = b""
+        for i, (x, p) in enumerate(zip(args, kernel.params, strict=True)):
+            block_of_params = block_of_params.ljust(p.offset, b"\0")
+            if isinstance(x, torch.Tensor):
+                block_of_params += memory.add(f"argument {i}", x).to_bytes(8, "little")
+            elif isinstance(x, float):
+                block_of_params += bytes(ctypes.c_float(x) if p.size == 4 else ctypes.c_double(x))
+            elif isinstance(x, bytes):
+                block_of_params += x
+            else:
+                block_of_params += (int(x) % (1 << 8 * p.size)).to_bytes(p.size, "little")
+        sizes = [tuple([*v, 1, 1, 1][:3]) for v in (grid, block)]
+        launch = Launch(name, sizes[0], sizes[1], shared, block_of_params)  # type: ignore[arg-type]
+        return _run(emulator or self.emulator, self.programs, [launch], memory, only)
+
+
+def _value(a: Argument, x: Any, memory: Memory, written: Written | bool) -> Any:
+    """The ctypes value that the host function gets for argument `a`."""
+    if a.kind == "pointer":
+        if isinstance(x, torch.Tensor):
+            return ctypes.c_void_p(memory.add(a.name, x, written))
+        if x is None or x == 0:
+            return ctypes.c_void_p(0)
+        raise ValueError(f"{a.name}: wants a CPU tensor or None, got {type(x).__name__}")
+    if a.kind == "scalar":
+        return a.ctype(x)
+    if not isinstance(x, torch.Tensor):
+        raise ValueError(f"{a.name}: wants a CPU tensor, got {type(x).__name__}")
+    value = a.ctype()
+    value.data = memory.add(a.name, x, written)
+    shapes = list(x.shape)
+    strides = list(x.stride())
+    if a.strides == x.dim() - 1 and 1 in strides:  # the contiguous dimension's stride is static
+        strides.pop(len(strides) - 1 - strides[::-1].index(1))
+    if a.shapes not in (0, len(shapes)) or a.strides not in (0, len(strides)):
+        raise ValueError(
+            f"{a.name}: has {x.dim()} dimensions; the kernel has {a.shapes} dynamic shapes, {a.strides} strides"
+        )
+    if a.shapes:
+        value.dynamic_shapes[:] = shapes
+    if a.strides:
+        value.dynamic_strides[:] = strides
+    return value
+
+
+def _run(
+    emulator: Emulator, programs: _Programs, launches: list[Launch], memory: Memory, only: Sequence[int] | None
+) -> Report:
+    report = Report()
+    start = time.perf_counter()
+    for launch in launches:
+        execute(emulator, programs.get(launch.kernel), launch, memory, report, only)
+        report.launches += 1
+        if report.status != "finished":
+            break
+    report.seconds = time.perf_counter() - start
+    if emulator.strict and not report.ok:
+        raise EmulationError(report)
+    return report

@@ -1,0 +1,185 @@
+"""PTX instructions → micro-operations: names become numbers, registers become places, immediates become constants.
+
+An instruction that nothing here knows raises Unimplemented with its text, line and kernel; it is never skipped. One
+instruction may become several micro-operations (vector moves, setp with two results); `lines` leads back to the PTX.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.decode.memory import MemoryFamilies
+from fuzz.devices.emulator.decode.operands import Program, Unimplemented
+from fuzz.devices.emulator.decode.warp import ExchangeFamilies
+from fuzz.devices.emulator.decode.wgmma import ProductFamilies
+from fuzz.devices.emulator.decode.wgmma_hazards import uses
+from fuzz.devices.emulator.isa.all_forms import FORMS
+from fuzz.devices.emulator.isa.mma import MATRIX
+from fuzz.devices.emulator.isa.straight_line import NUMBERS, WIDTH
+from fuzz.devices.emulator.ptx import Instruction, Kernel, Module
+
+__all__ = ["Program", "Unimplemented", "decode"]
+
+
+class Decoder(MemoryFamilies, ExchangeFamilies, ProductFamilies):
+    """Decodes one kernel; the methods named `op_…` handle one family each."""
+
+    def program(self) -> Program:
+        starts = []
+        self.use = uses(self.kernel)
+        for index, i in enumerate(self.kernel.instructions):
+            self.now = i
+            starts.append(len(self.words))
+            if self.use.numbers:
+                self.touches(index)
+            self.one(i)
+        self.now = Instruction("ret", (), None, False, self.now.line if self.kernel.instructions else 0, "(end)")
+        starts.append(len(self.words))
+        self.emit(op.EXIT)
+        for row, i in zip(self.words, self.source, strict=True):
+            if row[0] == op.BRANCH:
+                label = str(i.operands[0])
+                if label not in self.kernel.labels:
+                    self.now = i
+                    raise self.fail("names an unknown label")
+                row[2] = starts[self.kernel.labels[label]]
+        code = np.array(self.words, dtype=np.int32).reshape(-1, WIDTH)
+        params = self.kernel.params[-1].offset + self.kernel.params[-1].size if self.kernel.params else 0
+        constants = np.frombuffer(bytes(self.constant_data) or bytes(128), dtype=np.uint8)
+        return Program(
+            self.kernel, code, constants, self.size, self.specials, self.places, self.source,
+            self.shared, self.dynamic, self.local, params, self.granule, self.smallest, self.globals,
+            bool((code[:, 0] == op.PRODUCT).any()), len(self.use.numbers),
+        )  # fmt: skip
+
+    def one(self, i: Instruction) -> None:
+        """Picks the family: exact names first, then the first word."""
+        name = i.name
+        if name in FORMS:
+            vectors = name.startswith("mov.") and any(
+                isinstance(x, tuple) and x[0] not in ("f32", "f64") for x in i.operands
+            )
+            if vectors:
+                return self.move_vector(i)
+            if name.startswith("setp.") and isinstance(i.operands[0], tuple):
+                return self.set_predicates(i)
+            if name in ("mov.u32", "mov.b32", "mov.u64", "mov.b64") and str(i.operands[1]).startswith(
+                ("%clock", "%globaltimer")
+            ):
+                wide = name.endswith("64")
+                return self.emit(op.CLOCK, self.register(str(i.operands[0]), 64 if wide else 32), int(wide),
+                                 int(str(i.operands[1]).endswith("_hi")))  # fmt: skip
+            if len(i.operands) == 4 and re.match(r"(max|min)\.", name):
+                name = name[:3] + "3" + name[3:]
+            return self.form(name, *i.operands)
+        if name in MATRIX:
+            if i.guard:
+                raise self.fail("has a guard")
+            flat = [x for group in i.operands for x in group]  # type: ignore[attr-defined]
+            return self.emit(NUMBERS[name], *(self.value(x, 32) for x in flat))
+        family = getattr(self, "op_" + re.split(r"[.:]", name)[0], None)
+        if family is None:
+            raise self.fail()
+        return family(i)
+
+    def move_vector(self, i: Instruction) -> None:
+        d, x = i.operands
+        kind = "b" + i.name[-2:]
+        if isinstance(d, tuple) and len(d) == 2 and kind in ("b32", "b64"):
+            for part, register in zip(("low", "high"), d, strict=True):
+                if register != "_":
+                    self.form(f"{part}.{kind}", register, x)
+        elif isinstance(x, tuple) and len(x) == 2 and kind in ("b32", "b64"):
+            self.form(f"join.{kind}", d, *x)
+        elif isinstance(d, tuple) and len(d) == 4 and kind == "b64":
+            half = self.temporary("b32")
+            for part, pair in (("low", d[:2]), ("high", d[2:])):
+                self.form(f"{part}.b64", half, x)
+                for piece, register in zip(("low", "high"), pair, strict=True):
+                    if register != "_":
+                        self.form(f"{piece}.b32", register, half)
+        else:
+            raise self.fail()
+
+    def set_predicates(self, i: Instruction) -> None:
+        """setp with a second result, the complement."""
+        p, q = pair(i.operands[0])
+        result = self.temporary("pred") if p == "_" else p
+        self.form(i.name, result, *i.operands[1:])
+        if q != "_":
+            self.form("not.pred", q, result)
+
+    def op_setp(self, i: Instruction) -> None:
+        """setp.cmp.bool.type p|q, a, b, c."""
+        m = re.fullmatch(r"setp\.(\w+)\.(and|or|xor)((?:\.ftz)?\.\w+)", i.name)
+        if not m or len(i.operands) != 4:
+            raise self.fail()
+        d, x, y, c = i.operands
+        p, q = pair(d)
+        form = f"setp.{m.group(1)}{m.group(3)}"
+        if form not in FORMS:
+            raise self.fail()
+        first = self.temporary("pred") + "_c"
+        self.kernel.registers.setdefault(first, "pred")
+        self.form(form, first, x, y)
+        if q != "_":
+            second = self.temporary("pred") + "_d"
+            self.kernel.registers.setdefault(second, "pred")
+            self.form("not.pred", second, first)
+            keep = self.temporary("pred") + "_e"
+            self.kernel.registers.setdefault(keep, "pred")
+            self.form(f"{m.group(2)}.pred", keep, second, c)
+        if p != "_":
+            self.form(f"{m.group(2)}.pred", p, first, c)
+        if q != "_":
+            self.form("mov.pred", q, keep)
+
+    def op_bra(self, i: Instruction) -> None:
+        self.emit(op.BRANCH, 0)
+
+    def op_ret(self, i: Instruction) -> None:
+        self.emit(op.EXIT)
+
+    op_exit = op_ret
+
+    def op_trap(self, i: Instruction) -> None:
+        self.emit(op.TRAP)
+
+    def op_nanosleep(self, i: Instruction) -> None:
+        self.emit(op.SLEEP)
+
+    def op_cvta(self, i: Instruction) -> None:
+        """Address spaces as windows of the generic one; global addresses are generic already."""
+        d, x = i.operands
+        width = int(i.name[-2:])
+        window = {"shared": op.SHARED_WINDOW, "shared::cta": op.SHARED_WINDOW, "local": op.LOCAL_WINDOW}
+        space = i.name.split(".")[2 if ".to." in i.name else 1]
+        if space in window and width == 64:
+            sign = "sub" if ".to." in i.name else "add"
+            self.form(f"{sign}.s64", d, x, window[space])
+        elif space in ("global", "const", "param") and width == 64:
+            self.form("mov.b64", d, x)
+        else:
+            raise self.fail()
+
+    def op_isspacep(self, i: Instruction) -> None:
+        """isspacep.shared / .local: is a generic address in the window?"""
+        window = {"shared": op.SHARED_WINDOW, "shared::cta": op.SHARED_WINDOW, "local": op.LOCAL_WINDOW}.get(i.name[9:])
+        if window is None:
+            raise self.fail()
+        high = self.temporary("b64")
+        self.form("shr.u64", high, i.operands[1], op.SHIFT)
+        self.form("setp.eq.b64", i.operands[0], high, window >> op.SHIFT)
+
+
+def pair(d: object) -> tuple[object, object]:
+    """The two destinations of an instruction, the second "_" where it has one."""
+    return (d[0], d[1]) if isinstance(d, tuple) else (d, "_")
+
+
+def decode(module: Module, kernel: Kernel) -> Program:
+    """The micro-operations of `kernel`. Raises Unimplemented for an instruction that the emulator does not have."""
+    return Decoder(module, kernel).program()

@@ -1,0 +1,118 @@
+"""Decoding of barriers and of instructions that carry values between lanes."""
+
+from __future__ import annotations
+
+import re
+
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.decode.operands import Operands
+from fuzz.devices.emulator.ptx import Address, Instruction
+
+
+class ExchangeFamilies(Operands):
+    """The methods named `op_…` handle one family each."""
+
+    def op_bar(self, i: Instruction) -> None:
+        parts = [p for p in i.name.split(".")[1:] if p not in ("cta", "aligned")]
+        if parts[:2] == ["warp", "sync"]:
+            return self.emit(op.WARP_BARRIER, self.value(i.operands[0], 32))
+        kinds = {"sync": op.SYNC, "arrive": op.ARRIVE}
+        reductions = {"and": op.RED_AND, "or": op.RED_OR, "popc": op.RED_POPC}
+        x = list(i.operands)
+        if parts[0] in kinds:
+            count = self.value(x[1], 32) if len(x) > 1 else op.ABSENT
+            return self.emit(op.BARRIER, kinds[parts[0]], self.value(x[0], 32), count, op.ABSENT, 0, op.ABSENT)
+        if parts[0] == "red" and parts[1] in reductions:
+            predicate = str(x[-1])
+            negated = predicate.startswith("!")
+            width = 1 if parts[2] == "pred" else 32
+            count = self.value(x[2], 32) if len(x) == 4 else op.ABSENT
+            return self.emit(op.BARRIER, reductions[parts[1]], self.value(x[1], 32), count,
+                             self.register(predicate.lstrip("!"), 1), int(negated),
+                             self.register(str(x[0]), width))  # fmt: skip
+        raise self.fail()
+
+    op_barrier = op_bar
+
+    def op_shfl(self, i: Instruction) -> None:
+        m = re.fullmatch(r"shfl\.sync\.(up|down|bfly|idx)\.b32", i.name)
+        if not m:
+            raise self.fail()
+        d = i.operands[0]
+        target, predicate = d if isinstance(d, tuple) else (d, None)
+        mode = {"up": op.UP, "down": op.DOWN, "bfly": op.BFLY, "idx": op.IDX}[m.group(1)]
+        self.emit(op.SHUFFLE, mode, self.register(str(target), 32),
+                  op.ABSENT if predicate in (None, "_") else self.register(str(predicate), 1),
+                  *(self.value(x, 32) for x in i.operands[1:5]))  # fmt: skip
+
+    def op_vote(self, i: Instruction) -> None:
+        m = re.fullmatch(r"vote\.sync\.(all|any|uni|ballot)\.(pred|b32)", i.name)
+        if not m:
+            raise self.fail()
+        mode = {"all": op.ALL, "any": op.ANY, "uni": op.UNI, "ballot": op.BALLOT}[m.group(1)]
+        p = str(i.operands[1])
+        self.emit(op.VOTE, mode, self.register(str(i.operands[0]), 32 if mode == op.BALLOT else 1),
+                  self.register(p.lstrip("!"), 1), int(p.startswith("!")), self.value(i.operands[2], 32))  # fmt: skip
+
+    def op_redux(self, i: Instruction) -> None:
+        m = re.fullmatch(r"redux\.sync\.(add|min|max|and|or|xor)\.([usb])32", i.name)
+        if not m:
+            raise self.fail()
+        code = ["add", "min", "max", "and", "or", "xor"].index(m.group(1)) * 2 + (m.group(2) == "s")
+        self.emit(op.REDUX, code, self.register(str(i.operands[0]), 32), self.value(i.operands[1], 32),
+                  self.value(i.operands[2], 32))  # fmt: skip
+
+    def op_match(self, i: Instruction) -> None:
+        m = re.fullmatch(r"match\.(any|all)\.sync\.b(32|64)", i.name)
+        if not m:
+            raise self.fail()
+        d = i.operands[0]
+        target, predicate = d if isinstance(d, tuple) else (d, None)
+        width = int(m.group(2))
+        self.emit(op.MATCH, int(m.group(1) == "all"), self.register(str(target), 32),
+                  op.ABSENT if predicate in (None, "_") else self.register(str(predicate), 1),
+                  self.value(i.operands[1], width), int(width == 64), self.value(i.operands[2], 32))  # fmt: skip
+
+    def op_mbarrier(self, i: Instruction) -> None:
+        """mbarrier objects of the own CTA."""
+        words = i.name.split(".")[1:]
+        known = ("init", "inval", "arrive", "arrive_drop", "expect_tx", "test_wait", "try_wait", "parity", "b64",
+                 "shared", "shared::cta", "acquire", "release", "relaxed", "cta", "cluster")  # fmt: skip
+        if not set(words) <= set(known):
+            raise self.fail()
+        x = list(i.operands)
+        returns = not isinstance(x[0], Address)
+        d = x.pop(0) if returns else "_"
+        place, immediate, wide = self.address(x[0])
+        space = op.SHARED if {"shared", "shared::cta"} & set(words) else op.GENERIC
+        flags = wide | space << op.SPACE
+        self.granule = min(self.granule, 4)
+        if words[0] in ("test_wait", "try_wait"):
+            parity = "parity" in words
+            kind = op.MB_TEST_PARITY if parity else op.MB_TEST_STATE
+            return self.emit(op.MBARRIER, kind | flags, place, immediate, self.register(str(d), 1),
+                             self.value(x[1], 32 if parity else 64))  # fmt: skip
+        kinds = {"init": op.MB_INIT, "arrive": op.MB_ARRIVE, "arrive_drop": op.MB_DROP, "expect_tx": op.MB_EXPECT,
+                 "inval": op.MB_INVALIDATE}  # fmt: skip
+        kind = kinds[words[0]]
+        if kind != op.MB_EXPECT and "expect_tx" in words:
+            if kind != op.MB_ARRIVE:
+                raise self.fail()
+            kind = op.MB_ARRIVE_EXPECT
+        return self.emit(op.MBARRIER, kind | flags, place, immediate,
+                         op.ABSENT if d == "_" else self.register(str(d), 64),
+                         self.value(x[1], 32) if len(x) > 1 else op.ABSENT)  # fmt: skip
+
+    def op_setmaxnreg(self, i: Instruction) -> None:
+        """How many registers a warp may use changes no result."""
+        self.emit(op.NOTHING)
+
+    def op_activemask(self, i: Instruction) -> None:
+        self.emit(op.ACTIVE_MASK, self.register(str(i.operands[0]), 32))
+
+    def op_elect(self, i: Instruction) -> None:
+        d = i.operands[0]
+        if not isinstance(d, tuple):
+            raise self.fail()
+        target = op.ABSENT if d[0] == "_" else self.register(str(d[0]), 32)
+        self.emit(op.ELECT, target, self.register(str(d[1]), 1), self.value(i.operands[1], 32))

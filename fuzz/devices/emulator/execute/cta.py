@@ -1,0 +1,137 @@
+"""CTAs come and go: registers and shared memory of a CTA that starts, what is left when lanes exit.
+Compiled by numba."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from fuzz.devices.emulator.execute import wgmma
+from fuzz.devices.emulator.execute.cp_async import complete
+from fuzz.devices.emulator.execute.divergence import FAR
+from fuzz.devices.emulator.execute.warp_ops import check_barrier
+from fuzz.devices.emulator.sanitize import vector_clocks
+from fuzz.devices.emulator.sanitize.taint import taints_of
+from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state.intrinsics import w32, w64
+
+EVERY = 0xFFFFFFFF
+
+
+@njit
+def start(m, slot, position):
+    """Puts the CTA at `position` of the order of dispatch into a free slot."""
+    k = m.k
+    linear = m.order[position]
+    m.cta[slot, 0] = linear
+    m.cta[slot, 6] = position
+    x = linear % k[st.K_GRID_X]
+    y = linear // k[st.K_GRID_X] % k[st.K_GRID_Y]
+    z = linear // (k[st.K_GRID_X] * k[st.K_GRID_Y])
+    m.cta[slot, 1], m.cta[slot, 2], m.cta[slot, 3] = x, y, z
+    warps = k[st.K_WARPS]
+    m.cta[slot, 4] = warps
+    k[st.K_AGE] += 1
+    m.cta[slot, 5] = k[st.K_AGE]
+    if k[st.K_CHECKS]:
+        vector_clocks.begin(m, slot, position)
+    shared = k[st.K_SHARED] + slot * k[st.K_SHARED_STRIDE]
+    for i in range(0, k[st.K_SHARED_STRIDE], 8):
+        w64(shared + i, -1)
+    for b in range(16):
+        m.arrived[slot, b] = 0
+        m.expected[slot, b] = 0
+    for i in range(warps):
+        w = slot * warps + i
+        lanes = min(32, k[st.K_THREADS] - 32 * i)
+        m.alive[w] = (1 << lanes) - 1
+        m.pc[w] = 0
+        m.mask[w] = m.alive[w]
+        m.stop[w] = FAR
+        m.parked[w] = 0
+        m.asleep[w] = 0
+        m.status[w] = st.RUNNING
+        m.wrote[w] = 1
+        m.spin[w, 2] = -1
+        m.pending[w] = 0
+        wgmma.begin(m, w)
+        base = k[st.K_REGISTERS] + w * k[st.K_STRIDE]
+        if k[st.K_CHECKS] & st.CHECK_UNINITIALISED:  # what nothing has written is no number, and true
+            for j in range(0, k[st.K_STRIDE], 8):
+                w64(base + j, -1)
+        taints = taints_of(m, w)
+        if taints:
+            for j in range(0, k[st.K_STRIDE] >> 5, 4):
+                w32(taints + j, 0)
+        for lane in range(32):
+            m.lane_pc[w, lane] = 0
+            m.groups[w, lane] = 0
+            t = 32 * i + lane
+            for s in range(k[st.K_SPECIALS]):
+                what = m.special[s, 1]
+                v = 0
+                if what == 0:
+                    v = t % k[st.K_BLOCK_X]
+                elif what == 1:
+                    v = t // k[st.K_BLOCK_X] % k[st.K_BLOCK_Y]
+                elif what == 2:
+                    v = t // (k[st.K_BLOCK_X] * k[st.K_BLOCK_Y])
+                elif what < 6:
+                    v = k[st.K_BLOCK_X + (what - 3)]
+                elif what < 9:
+                    v = m.cta[slot, 1 + what - 6]
+                elif what < 12:
+                    v = k[st.K_GRID_X + what - 9]
+                elif what == 12:
+                    v = lane
+                elif what == 13:
+                    v = i
+                elif what == 14:
+                    v = warps
+                elif what == 15:
+                    v = slot
+                elif what == 16:
+                    v = k[st.K_SLOTS]
+                elif what == 17:
+                    v = k[st.K_DYNAMIC]
+                elif what == 18:
+                    v = k[st.K_SHARED_SIZE]
+                elif what == 19:
+                    v = 1
+                elif what == 20:
+                    v = 1 << lane
+                elif what == 21:
+                    v = (1 << lane + 1) - 1
+                elif what == 22:
+                    v = (1 << lane) - 1
+                elif what == 23:
+                    v = EVERY & ~((1 << lane) - 1)
+                elif what == 24:
+                    v = EVERY & ~((1 << lane + 1) - 1)
+                if m.special[s, 2]:
+                    w64(base + m.special[s, 0] + 8 * lane, v)
+                else:
+                    w32(base + m.special[s, 0] + 4 * lane, v)
+
+
+@njit
+def leave(m, w, lanes):
+    """`lanes` of the warp have exited."""
+    m.alive[w] &= ~lanes
+    complete(m, w, lanes, -1)
+    if m.alive[w]:
+        return
+    m.status[w] = st.DONE
+    slot = w // m.k[st.K_WARPS]
+    m.cta[slot, 4] -= 1
+    if m.cta[slot, 4] == 0:
+        m.k[st.K_FINISHED] += 1
+        if m.k[st.K_CHECKS]:
+            vector_clocks.end(m, slot)
+        wgmma.end(m, slot)
+        m.cta[slot, 0] = -1
+        for i in range(m.k[st.K_WARPS]):
+            m.status[slot * m.k[st.K_WARPS] + i] = st.EMPTY
+    else:
+        for number in range(16):
+            if m.arrived[slot, number] and m.expected[slot, number] == 0:
+                check_barrier(m, slot, number)

@@ -1,0 +1,373 @@
+"""The heart of the emulator, compiled by numba: runs warps until the launch finishes, deadlocks or exceeds its budget.
+
+A spin is put to sleep until one of the addresses that it reads is written (`lanes.spins`), so it costs nothing and a
+deadlock is a state in which no warp can run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numba
+from numba import njit
+
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.execute.atomics import atomic
+from fuzz.devices.emulator.execute.cp_async import commit, complete, copy_async
+from fuzz.devices.emulator.execute.cta import leave, start
+from fuzz.devices.emulator.execute.divergence import FAR, gather, put_down, reselect, reselect_group, spins, unpark
+from fuzz.devices.emulator.execute.load_store import load, load_matrix, store, store_matrix
+from fuzz.devices.emulator.execute.mbarrier import mbarrier
+from fuzz.devices.emulator.execute.warp_ops import barrier, elect, match, redux, shuffle, vote
+from fuzz.devices.emulator.execute.wgmma import finish, product, touch
+from fuzz.devices.emulator.sanitize import vector_clocks
+from fuzz.devices.emulator.sanitize.taint import taint, taints_of
+from fuzz.devices.emulator.state import intrinsics
+from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state.addressing import finding, operand
+from fuzz.devices.emulator.state.intrinsics import ctz, s32, straight_line, straight_line_tainted, u32, w32, w64
+
+EVERY = 0xFFFFFFFF
+
+
+@njit
+def lanes_named(wb, cb, offset, act):
+    """The member mask of a .sync instruction, as its first lane gives it."""
+    return u32(operand(wb, cb, offset) + 4 * ctz(act))
+
+
+@njit
+def run_warp(m, w, quantum):
+    """Runs one warp until it waits, exits or has run about `quantum` micro-operations; returns how many it ran."""
+    k = m.k
+    wb = k[st.K_REGISTERS] + w * k[st.K_STRIDE]
+    cb = k[st.K_CONSTANTS]
+    code = k[st.K_CODE]
+    taints = taints_of(m, w)
+    executed = 0
+    while True:
+        pc, mask, stop = m.pc[w], m.mask[w], m.stop[w]
+        # ---- straight ahead until something is for us
+        if taints:
+            n = straight_line_tainted(code, pc, stop, wb, cb, mask, taints)
+        else:
+            n = straight_line(code, pc, stop, wb, cb, mask)
+        executed += n - pc
+        m.reached[pc] += 1
+        pc = n
+        if pc >= stop:
+            m.reached[pc] -= 1
+            put_down(m, w, mask, pc)
+            reselect(m, w)
+            continue
+        m.reached[pc + 1] -= 1  # the one that is for us counts too
+        c = code + 64 * pc
+        number = s32(c)
+        guard = s32(c + 4)
+        act = mask
+        if guard >= 0:
+            p = u32(wb + (guard >> 1))
+            act &= ~p if guard & 1 else p
+        executed += 1
+        if number == op.BRANCH:
+            target = s32(c + 8)
+            if act == mask:
+                m.pc[w] = target
+                if target <= pc:
+                    if spins(m, w, pc, target):
+                        if not reselect(m, w):
+                            m.status[w] = st.ASLEEP
+                            return executed
+                        continue
+                    if executed >= quantum:
+                        return executed
+                elif stop != FAR:
+                    put_down(m, w, mask, target)
+                    reselect(m, w)
+            elif act == 0:
+                m.pc[w] = pc + 1
+            else:
+                put_down(m, w, act, target)
+                put_down(m, w, mask & ~act, pc + 1)
+                if target <= pc:  # the lanes that go round may be spinning
+                    m.pc[w], m.mask[w] = target, act
+                    if spins(m, w, pc, target):
+                        pass
+                if not reselect(m, w):
+                    m.status[w] = st.ASLEEP
+                    return executed
+                if executed >= quantum:
+                    return executed
+            continue
+        if number == op.EXIT:
+            if act == 0:
+                m.pc[w] = pc + 1
+                continue
+            put_down(m, w, mask & ~act, pc + 1)
+            leave(m, w, act)
+            if m.status[w] >= st.DONE:
+                return executed
+            if not reselect(m, w):
+                if m.asleep[w]:
+                    m.status[w] = st.ASLEEP
+                    return executed
+                unpark(m, w)
+            continue
+        if act == 0:
+            m.pc[w] = pc + 1
+            continue
+        if number <= op.CP_ASYNC:
+            k[st.K_MEMORY] += number >= op.LOAD
+        if taints:
+            taint(m, w, pc, c, number, act, taints)
+        if number == op.LOAD:
+            load(m, w, pc, wb, cb, c, act)
+        elif number == op.STORE:
+            store(m, w, pc, wb, cb, c, act)
+        elif number == op.CP_ASYNC:
+            copy_async(m, w, pc, wb, cb, c, act)
+        elif number == op.ATOMIC:
+            atomic(m, w, pc, wb, cb, c, act)
+        elif number == op.CP_COMMIT:
+            commit(m, w, act)
+        elif number == op.CP_WAIT:
+            complete(m, w, act, s32(c + 8))
+        elif number == op.NOTHING:
+            pass
+        elif number == op.FENCE:
+            if k[st.K_CHECKS]:
+                vector_clocks.fence(m, w)
+        elif number == op.PROXY_FENCE:
+            if k[st.K_CHECKS]:
+                vector_clocks.proxy_fence(m, w)
+        elif number == op.MBARRIER:
+            mbarrier(m, w, pc, wb, cb, c, act)
+        elif number == op.TOUCH:
+            touch(m, w, pc, c, act)
+        elif number == op.SLEEP:
+            m.pc[w] = pc + 1
+            if executed >= quantum >> 3:
+                return executed
+            continue
+        elif number == op.CLOCK:
+            now = k[st.K_EXECUTED] + executed
+            for lane in range(32):
+                if act >> lane & 1:
+                    if s32(c + 12):
+                        w64(wb + s32(c + 8) + 8 * lane, now)
+                    else:
+                        w32(wb + s32(c + 8) + 4 * lane, now >> 32 if s32(c + 16) else now)
+        elif number == op.ACTIVE_MASK:
+            for lane in range(32):
+                if act >> lane & 1:
+                    w32(wb + s32(c + 8) + 4 * lane, act)
+        elif number == op.TRAP:
+            finding(m, st.F_TRAP, pc, w, ctz(act), 0, 0, 0)
+            leave(m, w, m.alive[w])
+            return executed
+        else:
+            # ---- everything below needs the lanes that it names together
+            members = EVERY
+            if number == op.SHUFFLE:
+                members = lanes_named(wb, cb, s32(c + 32), act)
+            elif number == op.VOTE:
+                members = lanes_named(wb, cb, s32(c + 24), act)
+            elif number == op.REDUX:
+                members = lanes_named(wb, cb, s32(c + 20), act)
+            elif number == op.MATCH:
+                members = lanes_named(wb, cb, s32(c + 28), act)
+            elif number == op.ELECT:
+                members = lanes_named(wb, cb, s32(c + 16), act)
+            elif number == op.WARP_BARRIER:
+                members = lanes_named(wb, cb, s32(c + 8), act)
+            if members & m.alive[w] & ~act or m.parked[w]:
+                put_down(m, w, mask & ~act, pc + 1)
+                have = gather(m, w, pc, act, members)
+                if have == 0:
+                    if not reselect(m, w):
+                        if m.asleep[w]:
+                            m.status[w] = st.ASLEEP
+                            return executed
+                        unpark(m, w)
+                    continue
+                act = have
+                # the gathered lanes run on together; who else is at pc + 1 joins at the next choice
+                put_down(m, w, act, pc)
+                reselect_group(m, w, pc, act)
+            if number < op.BASE:
+                straight_line(code, pc, pc + 1, wb, cb, -1)
+            elif number == op.LDMATRIX:
+                load_matrix(m, w, pc, wb, cb, c)
+            elif number == op.STMATRIX:
+                store_matrix(m, w, pc, wb, cb, c)
+            elif number == op.SHUFFLE:
+                shuffle(m, w, wb, cb, c, act)
+            elif number == op.VOTE:
+                vote(wb, c, act)
+            elif number == op.REDUX:
+                redux(wb, cb, c, act)
+            elif number == op.MATCH:
+                match(m, wb, cb, c, act)
+            elif number == op.PRODUCT:
+                product(m, w, pc, wb, cb, c)
+            elif number == op.PRODUCT_FENCE:
+                m.group[w, st.G_FENCES] += 1
+            elif number == op.PRODUCT_COMMIT:
+                m.group[w, st.G_COMMITTED] += 1
+            elif number == op.PRODUCT_WAIT:
+                finish(m, w, s32(c + 8))
+            elif number == op.ELECT:
+                elect(wb, c, act, members & m.alive[w])
+            elif number == op.BARRIER:
+                if act != m.alive[w]:
+                    finding(m, st.F_BARRIER_DIVERGED, pc, w, ctz(m.alive[w] & ~act), act, 0, m.alive[w])
+                m.pc[w] = pc + 1
+                if barrier(m, w, pc, wb, cb, c, act):
+                    return executed
+                continue
+        m.pc[w] = pc + 1
+        if executed >= quantum and k[st.K_POLICY] == st.RANDOM:
+            return executed
+
+
+@njit
+def record(m, w, ran):
+    """One slice of the timeline: from when to when a warp ran, and what it waits for now."""
+    k = m.k
+    n = k[st.K_TRACE]
+    k[st.K_TRACE] = n + 1
+    m.trace[n, 0] = k[st.K_EXECUTED]
+    m.trace[n, 1] = ran
+    m.trace[n, 2] = m.cta[w // k[st.K_WARPS], 6]
+    m.trace[n, 3] = w % k[st.K_WARPS]
+    m.trace[n, 4] = m.status[w]
+    if m.status[w] == st.AT_BARRIER:
+        m.trace[n, 5] = m.barrier_at[w, 0]
+    elif m.status[w] == st.ASLEEP:
+        m.trace[n, 5] = m.watch_virtual[w, 0]
+        m.trace[n, 6] = s32(m.watch[w, 0])
+        lane = ctz(m.asleep[w])
+        place = m.wanted[m.lane_pc[w, lane]]
+        if place != op.ABSENT:
+            m.trace[n, 8] = 1
+            m.trace[n, 9] = s32(operand(k[st.K_REGISTERS] + w * k[st.K_STRIDE], k[st.K_CONSTANTS], place) + 4 * lane)
+    m.trace[n, 7] = k[st.K_MEMORY]
+    k[st.K_MEMORY] = 0
+
+
+@njit
+def chance(m):
+    """A number from 0 to 2**31 - 1 from the launch's seed (xorshift)."""
+    x = m.k[st.K_SEED]
+    x ^= x << 13
+    x ^= (x >> 7) & 0x1FFFFFFFFFFFFFF
+    x ^= x << 17
+    m.k[st.K_SEED] = x
+    return (x >> 20) & 0x7FFFFFFF
+
+
+@njit
+def choose(m):
+    """The warp that goes on next, by the launch's policy; -1 when none can."""
+    k = m.k
+    total = k[st.K_SLOTS] * k[st.K_WARPS]
+    policy = k[st.K_POLICY]
+    if policy == st.STARVE_OLDEST:
+        best, age = -1, -1
+        first = k[st.K_LAST] + 1
+        for j in range(total):
+            w = (first + j) % total
+            if m.status[w] == st.RUNNING and m.cta[w // k[st.K_WARPS], 5] > age:
+                best, age = w, m.cta[w // k[st.K_WARPS], 5]
+        return best
+    first = k[st.K_LAST] + 1
+    if policy == st.ONE_FIRST:
+        first = k[st.K_LAST] if k[st.K_LAST] >= 0 else 0
+    elif policy == st.RANDOM:
+        first = chance(m) % total
+    for j in range(total):
+        w = (first + j) % total
+        if m.status[w] == st.RUNNING:
+            return w
+    return -1
+
+
+@njit
+def explore(m):
+    """After a deadlock: runs CTAs that never got a slot in one of their own, each as far as it goes, to see whose
+    writes the sleeping warps wait for. Memory is not what it was after this."""
+    k = m.k
+    k[st.K_CHECKS] = 0
+    slot = k[st.K_SLOTS]
+    k[st.K_SLOTS] = slot + 1
+    warps = k[st.K_WARPS]
+    for position in range(k[st.K_NEXT], min(k[st.K_CTAS], k[st.K_NEXT] + k[st.K_EXPLORE])):
+        k[st.K_WRITER] = position + 1
+        start(m, slot, position)
+        ran = 0
+        going = True
+        while going and ran < 1 << 24:
+            going = False
+            for w in range(slot * warps, slot * warps + warps):
+                if m.status[w] == st.RUNNING:
+                    ran += run_warp(m, w, k[st.K_QUANTUM])
+                    going = True
+        for w in range(slot * warps, slot * warps + warps):
+            m.asleep[w] = 0
+            m.status[w] = st.EMPTY
+    k[st.K_SLOTS] = slot
+
+
+def run(address):
+    """Runs the launch whose state.Machine has this address: FINISHED, DEADLOCK (nothing can run; the state stays for
+    the report), OUT_OF_BUDGET or TOO_MANY."""
+    m = st.machine(address)
+    k = m.k
+    if k[st.K_EXPLORE]:
+        explore(m)
+        return st.DEADLOCK
+    total = k[st.K_CTAS]
+    while True:
+        if k[st.K_NEXT] < total:
+            for slot in range(k[st.K_SLOTS]):
+                if m.cta[slot, 0] < 0 and k[st.K_NEXT] < total:
+                    start(m, slot, k[st.K_NEXT])
+                    k[st.K_NEXT] += 1
+        if k[st.K_FINISHED] >= total:
+            return st.FINISHED
+        w = choose(m)
+        if w < 0:
+            return st.DEADLOCK
+        k[st.K_LAST] = w
+        quantum = k[st.K_QUANTUM]
+        if k[st.K_POLICY] == st.RANDOM:
+            quantum = 1 << chance(m) % 12
+        elif k[st.K_POLICY] == st.ONE_FIRST:
+            quantum = FAR
+        quantum = min(quantum, k[st.K_BUDGET] - k[st.K_EXECUTED] + 1)
+        ran = run_warp(m, w, quantum)
+        if k[st.K_TRACE] < k[st.K_TRACE_SIZE]:
+            record(m, w, ran)
+        k[st.K_EXECUTED] += ran
+        if k[st.K_EXECUTED] > k[st.K_BUDGET]:
+            return st.OUT_OF_BUDGET
+        if k[st.K_FINDINGS] >= st.FINDINGS:
+            return st.TOO_MANY
+
+
+@contextlib.contextmanager
+def _cache_in(folder: str) -> Iterator[None]:
+    """Numba's cache knows only the file of the function that it keeps; the folder's name knows all of them."""
+    config: Any = numba.config
+    before = config.CACHE_DIR
+    config.CACHE_DIR = folder
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before
+
+
+with _cache_in(str(intrinsics.FOLDER)):
+    run = njit(cache=True, nogil=True)(run)

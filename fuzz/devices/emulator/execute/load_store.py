@@ -1,0 +1,179 @@
+"""Loads, stores and matrix loads of one warp, compiled by numba.
+
+`c` is the address of the micro-operation, `wb` and `cb` those of the warp's registers and the constants.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.sanitize.shadow import note
+from fuzz.devices.emulator.sanitize.vector_clocks import strong_read, strong_write, tick
+from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state.addressing import address, operand, place, remember_read, wake
+from fuzz.devices.emulator.state.intrinsics import (
+    copy16,
+    i64,
+    s8,
+    s16,
+    s32,
+    transpose16,
+    u8,
+    u16,
+    u32,
+    w8,
+    w16,
+    w32,
+    w64,
+)
+
+
+@njit
+def load(m, w, pc, wb, cb, c, act):
+    flags = s32(c + 8)
+    count = flags & 255
+    size = flags >> op.SIZE & 255
+    space = flags >> op.SPACE & 15
+    wide = flags >> op.WIDE & 1
+    signed = flags >> op.SIGNED & 1
+    half = flags >> op.HALF & 1
+    a64 = flags >> op.ADDRESS64 & 1
+    base = operand(wb, cb, s32(c + 12))
+    immediate = s32(c + 16)
+    watching = m.spin[w, 2] >= 0 and (space != op.PARAM)
+    checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
+    strong = flags >> op.STRONG & 1
+    for lane in range(32):
+        if not act >> lane & 1:
+            continue
+        a = address(base, a64, lane, immediate)
+        h = place(m, w, pc, lane, space, a, count * size)
+        if h == 0:
+            continue
+        if watching:
+            remember_read(m, w, h, a)
+        if checking:
+            note(m, w, pc, lane, space, a, count * size, 0, strong)
+            if strong:
+                strong_read(m, w, h, flags >> op.ACQUIRE & 1)
+        for j in range(count):
+            d = s32(c + 20 + 4 * j)
+            if d == op.ABSENT:
+                continue
+            at = h + j * size
+            if size == 4:
+                v = s32(at) if signed else u32(at)
+            elif size == 8:
+                v = i64(at)
+            elif size == 2:
+                v = s16(at) if signed else u16(at)
+            else:
+                v = s8(at) if signed else u8(at)
+            if wide:
+                w64(wb + d + 8 * lane, v)
+            elif half:
+                w32(wb + d + 4 * lane, v & 0xFFFF)
+            else:
+                w32(wb + d + 4 * lane, v)
+
+
+@njit
+def store(m, w, pc, wb, cb, c, act):
+    flags = s32(c + 8)
+    count = flags & 255
+    size = flags >> op.SIZE & 255
+    space = flags >> op.SPACE & 15
+    wide = flags >> op.WIDE & 1
+    a64 = flags >> op.ADDRESS64 & 1
+    base = operand(wb, cb, s32(c + 12))
+    immediate = s32(c + 16)
+    m.wrote[w] = 1
+    checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
+    strong = flags >> op.STRONG & 1
+    for lane in range(32):
+        if not act >> lane & 1:
+            continue
+        a = address(base, a64, lane, immediate)
+        h = place(m, w, pc, lane, space, a, count * size)
+        if h == 0:
+            continue
+        if checking:
+            note(m, w, pc, lane, space, a, count * size, 1, strong)
+            if strong:
+                strong_write(m, w, h, flags >> op.RELEASE & 1, False)
+        for j in range(count):
+            x = operand(wb, cb, s32(c + 20 + 4 * j))
+            at = h + j * size
+            v = i64(x + 8 * lane) if wide else u32(x + 4 * lane)
+            if size == 4:
+                w32(at, v)
+            elif size == 8:
+                w64(at, v)
+            elif size == 2:
+                w16(at, v)
+            else:
+                w8(at, v)
+        if m.k[st.K_SLEEPERS]:
+            wake(m, h, count * size)
+    if checking and flags >> op.RELEASE & 1:
+        tick(m, w)
+
+
+@njit
+def load_matrix(m, w, pc, wb, cb, c):
+    """ldmatrix: lane 8 i + r gives the address of row r of matrix i; a row fills 16 bytes of the register."""
+    a64 = s32(c + 8) >> op.ADDRESS64 & 1
+    base = operand(wb, cb, s32(c + 12))
+    immediate = s32(c + 16)
+    count, transposed = s32(c + 36), s32(c + 40)
+    scratch = m.k[st.K_SCRATCH]
+    watching = m.spin[w, 2] >= 0
+    checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
+    for i in range(count):  # into scratch first: the address register may be a destination
+        for r in range(8):
+            lane = 8 * i + r
+            a = address(base, a64, lane, immediate)
+            h = place(m, w, pc, lane, op.SHARED, a, 16)
+            if h:
+                copy16(scratch + 128 * i + 16 * r, h)
+                if checking:
+                    note(m, w, pc, lane, op.SHARED, a, 16, 0, 0)
+                if watching:
+                    remember_read(m, w, h, a)
+                    remember_read(m, w, h + 8, a + 8)
+    for i in range(count):
+        d = wb + s32(c + 20 + 4 * i)
+        if transposed:
+            transpose16(d, scratch + 128 * i)
+        else:
+            for r in range(8):
+                copy16(d + 16 * r, scratch + 128 * i + 16 * r)
+
+
+@njit
+def store_matrix(m, w, pc, wb, cb, c):
+    a64 = s32(c + 8) >> op.ADDRESS64 & 1
+    base = operand(wb, cb, s32(c + 12))
+    immediate = s32(c + 16)
+    count, transposed = s32(c + 36), s32(c + 40)
+    scratch = m.k[st.K_SCRATCH]
+    m.wrote[w] = 1
+    checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
+    for i in range(count):
+        x = operand(wb, cb, s32(c + 20 + 4 * i))
+        if transposed:
+            transpose16(scratch, x)
+        else:
+            for r in range(8):
+                copy16(scratch + 16 * r, x + 16 * r)
+        for r in range(8):
+            lane = 8 * i + r
+            a = address(base, a64, lane, immediate)
+            h = place(m, w, pc, lane, op.SHARED, a, 16)
+            if h:
+                copy16(h, scratch + 16 * r)
+                if checking:
+                    note(m, w, pc, lane, op.SHARED, a, 16, 1, 0)
+                if m.k[st.K_SLEEPERS]:
+                    wake(m, h, 16)

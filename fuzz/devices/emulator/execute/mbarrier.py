@@ -1,0 +1,126 @@
+"""mbarrier objects in shared memory: init, arrive, expect_tx, test_wait and try_wait. Compiled by numba.
+
+PTX leaves their 64 bits opaque. Here: arrivals that a phase wants (17 bits), those that are missing (17), bytes that
+are missing (21, biased), the phase's parity (1), a mark (8) that memory which is no mbarrier does not have. An arrival
+releases and a wait that succeeds acquires, phase by phase: `clocks` keeps what arrives under the object's address, and
+what the last completed phase brought under the one four bytes further. try_wait never blocks: a spin sleeps anyway.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.sanitize import vector_clocks
+from fuzz.devices.emulator.sanitize.shadow import note
+from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state.addressing import address, finding, operand, place, remember_read, wake
+from fuzz.devices.emulator.state.intrinsics import i64, s32, u32, w32, w64
+
+MOST = (1 << 17) - 1
+BIAS = 1 << 20
+MARK = 0x5B
+PENDING, BYTES, PHASE, MARKED = 17, 34, 55, 56
+
+
+@njit
+def packed(wanted, missing, bytes_, phase):
+    return MARK << MARKED | phase << PHASE | (bytes_ + BIAS) << BYTES | missing << PENDING | wanted
+
+
+@njit
+def mbarrier(m, w, pc, wb, cb, c, act):
+    """One instruction by the active lanes, one after another."""
+    k = m.k
+    kind = s32(c + 8) & 15
+    a64 = s32(c + 8) >> op.ADDRESS64 & 1
+    space = s32(c + 8) >> op.SPACE & 15
+    base, immediate = operand(wb, cb, s32(c + 12)), s32(c + 16)
+    d = s32(c + 20)
+    x = s32(c + 24)
+    checking = k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
+    done = 0
+    for lane in range(32):
+        if not act >> lane & 1:
+            continue
+        a = address(base, a64, lane, immediate)
+        h = place(m, w, pc, lane, space, a, 8)
+        if h == 0:
+            continue
+        given = 1
+        if x != op.ABSENT:
+            at = operand(wb, cb, x)
+            given = i64(at + 8 * lane) if kind == op.MB_TEST_STATE else u32(at + 4 * lane)
+        old = i64(h)
+        if kind == op.MB_INIT:
+            if given < 1 or given > MOST:
+                finding(m, st.F_MBARRIER, pc, w, lane, a, 8, given)
+                given = 1
+            if checking:
+                note(m, w, pc, lane, space, a, 8, 1, 0)
+                vector_clocks.forget(m, h)
+                vector_clocks.forget(m, h + 4)
+            m.wrote[w] = 1
+            w64(h, packed(given, given, 0, 0))
+            continue
+        if old >> MARKED != MARK:
+            finding(m, st.F_MBARRIER, pc, w, lane, a, 8, -1)
+            continue
+        if kind == op.MB_INVALIDATE:
+            m.wrote[w] = 1
+            w64(h, 0)
+            continue
+        phase = old >> PHASE & 1
+        if kind == op.MB_TEST_PARITY or kind == op.MB_TEST_STATE:
+            if checking:
+                note(m, w, pc, lane, space, a, 8, 0, 1)
+            if m.spin[w, 2] >= 0:
+                remember_read(m, w, h, a)
+            asked = given & 1 if kind == op.MB_TEST_PARITY else given >> PHASE & 1
+            if phase != asked:
+                done |= 1 << lane
+                if checking:
+                    vector_clocks.strong_read(m, w, h + 4, 1)
+            continue
+        # ---- arrivals, and bytes that are to come
+        if checking:
+            note(m, w, pc, lane, space, a, 8, 0, 1)  # not as a write, so that every use is held against the init
+        wanted, missing = old & MOST, old >> PENDING & MOST
+        bytes_ = (old >> BYTES & 2 * BIAS - 1) - BIAS
+        if kind == op.MB_EXPECT or kind == op.MB_ARRIVE_EXPECT:
+            bytes_ += given
+            given = 1
+        if kind == op.MB_DROP:
+            wanted -= given
+        if kind != op.MB_EXPECT:
+            if given > missing:
+                finding(m, st.F_MBARRIER, pc, w, lane, a, 8, missing)
+                given = missing
+            missing -= given
+            if checking:
+                vector_clocks.arrive_at(m, w, h)
+        m.wrote[w] = 1
+        if missing == 0 and bytes_ == 0:
+            phase ^= 1
+            missing = wanted
+            if checking:
+                vector_clocks.hand_over(m, h, h + 4)
+        w64(h, packed(wanted, missing, bytes_, phase))
+        if k[st.K_SLEEPERS]:
+            wake(m, h, 8)
+        if d != op.ABSENT:
+            w64(wb + d + 8 * lane, old)
+    if kind == op.MB_TEST_PARITY or kind == op.MB_TEST_STATE:
+        w32(wb + d, (u32(wb + d) & ~act) | done)
+    elif checking and kind != op.MB_INIT:
+        vector_clocks.tick(m, w)
+
+
+def describe(value: int) -> str:
+    """What an mbarrier waits for, for reports."""
+    if value >> MARKED != MARK:
+        return "no mbarrier"
+    missing, wanted = value >> PENDING & MOST, value & MOST
+    bytes_ = (value >> BYTES & 2 * BIAS - 1) - BIAS
+    return (f"mbarrier with {wanted - missing} of {wanted} arrivals{f' and {bytes_} bytes to come' * bool(bytes_)}, "
+            f"phase {value >> PHASE & 1}")  # fmt: skip

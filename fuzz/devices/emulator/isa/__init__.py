@@ -1,0 +1,2 @@
+"""What each PTX instruction computes on 32 lanes: one table of forms (table.py), filled by moves, integers, floats,
+…"""

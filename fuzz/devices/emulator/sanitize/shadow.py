@@ -1,0 +1,195 @@
+"""Which warp touched which memory last: finds races and reads of memory that nothing wrote. Compiled by numba.
+
+Every granule (2 or 4 bytes, the smallest access) of shared memory and of every tensor has a cell: who wrote it last, at
+which clock (`vector_clocks.py`). Reads are kept per warp in shared memory, and as the last two concurrent readers in
+global memory, so a write after three or more unordered readers may be judged by two of them.
+
+Which memory was never written is kept apart (memory.Written), because it outlives a launch.
+
+A global cell is launch (8 bits, 0: not written by one) | strong (1) | entity (23) | clock (32); a shared one is the
+CTA's age (24) | strong (1) | warp (7) | clock (32).
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.sanitize import vector_clocks
+from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state.addressing import finding
+from fuzz.devices.emulator.state.intrinsics import i64, u8, u32, w8, w32, w64
+from fuzz.devices.emulator.state.wgmma_descriptor import holds
+
+LOW32 = 0xFFFFFFFF
+EVERY_BYTE = 0x01010101
+STRONG_GLOBAL = 1 << 55
+STRONG_SHARED = 1 << 39
+
+
+@njit
+def note(m, w, pc, lane, space, a, size, write, strong):
+    """An access of `size` bytes at the kernel's address `a`, found good by `place`. write: 0 read, 1 write, 2 both;
+    strong: 0 weak, 1 strong, 2 strong and of an operation whose result depends on the order (a sum of floats)."""
+    if space == op.GENERIC:
+        window = a >> op.SHIFT
+        if window == 1:
+            space = op.SHARED
+            a -= op.SHARED_WINDOW
+        elif window < op.FIRST_SEGMENT:
+            return
+    if space == op.SHARED:
+        note_shared(m, w, pc, lane, a, size, write, strong)
+    elif space == op.GLOBAL or space == op.GENERIC or space == op.CONST:
+        note_global(m, w, pc, lane, a, size, write, strong)
+
+
+@njit
+def note_shared(m, w, pc, lane, a, size, write, strong):
+    k = m.k
+    warps = k[st.K_WARPS]
+    slot, mine = w // warps, w % warps
+    block = vector_clocks.warp_row(m, w) + 16 + 8 * m.cta[slot, 6] * warps
+    now = i64(block + 8 * mine)
+    age = m.cta[slot, 5]
+    lg = k[st.K_SHARED_GRANULE]
+    writes = k[st.K_SHARED_WRITES] + slot * k[st.K_SHARED_CELLS] * 8
+    reads = k[st.K_SHARED_READS] + slot * k[st.K_SHARED_CELLS] * warps * 4
+    races = k[st.K_CHECKS] & st.CHECK_RACES
+    for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
+        cell = i64(writes + 8 * g)
+        if cell >> 40 != age:
+            if write != 1 and k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
+                finding(m, st.F_UNINITIALISED, pc, w, lane, g << lg, size, 0, -1)
+        elif races and not (strong and cell & STRONG_SHARED):
+            x = cell >> 32 & 127
+            if x != mine and i64(block + 8 * x) < (cell & LOW32):
+                kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
+                finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, 6] * warps + x)
+        if write:
+            if races:
+                if m.group[w, st.G_PENDING]:
+                    overwritten(m, w, pc, lane, g << lg, 1 << lg)
+                for x in range(warps):
+                    if x != mine and u32(reads + (g * warps + x) * 4) > i64(block + 8 * x):
+                        finding(m, st.F_RACE_RW, pc, w, lane, g << lg, size, 0, m.cta[slot, 6] * warps + x)
+            w64(writes + 8 * g, age << 40 | (STRONG_SHARED if strong else 0) | mine << 32 | now)
+        elif not strong:
+            w32(reads + (g * warps + mine) * 4, now)
+
+
+@njit
+def overwritten(m, w, pc, lane, a, size):
+    """A write of shared memory that a product of the same warp may still be reading."""
+    k = m.k
+    group = w % k[st.K_WARPS] % 4 * 2
+    for i in range(m.group[w, st.G_PENDING]):
+        flags = m.products[w, i, 4]
+        for j in range(2):
+            if m.products[w, i, 8 + 2 * j] < a + size and a < m.products[w, i, 9 + 2 * j]:
+                first, last = (group, group + 2) if j == 0 else (0, m.products[w, i, 5] >> 3)
+                transposed = flags & (op.A_TRANSPOSED if j == 0 else op.B_TRANSPOSED)
+                if holds(m.products[w, i, 2 + j], transposed, first, last, a, a + size):
+                    finding(m, st.F_RACE_RW, pc, w, lane, a, size, 0, m.cta[w // k[st.K_WARPS], 6] * k[st.K_WARPS]
+                            + w % k[st.K_WARPS])  # fmt: skip
+                    return
+
+
+@njit
+def note_async_read(m, w, pc, lane, a, size):
+    """A read of shared memory in the asynchronous proxy: what was written there must be ordered before it, with a proxy
+    fence on the way."""
+    k = m.k
+    warps = k[st.K_WARPS]
+    slot, mine = w // warps, w % warps
+    first = 16 + 8 * m.cta[slot, 6] * warps
+    known = vector_clocks.warp_row(m, w) + first
+    proxied = known + k[st.K_PROXY]
+    now = i64(known + 8 * mine)
+    age = m.cta[slot, 5]
+    lg = k[st.K_SHARED_GRANULE]
+    writes = k[st.K_SHARED_WRITES] + slot * k[st.K_SHARED_CELLS] * 8
+    reads = k[st.K_SHARED_READS] + slot * k[st.K_SHARED_CELLS] * warps * 4
+    races = k[st.K_CHECKS] & st.CHECK_RACES
+    for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
+        cell = i64(writes + 8 * g)
+        if cell >> 40 != age:
+            if k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
+                finding(m, st.F_UNINITIALISED, pc, w, lane, g << lg, size, 0, -1)
+        elif races:
+            x = cell >> 32 & 127
+            if i64(proxied + 8 * x) < (cell & LOW32):
+                ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
+                kind = st.F_PROXY if ordered else st.F_RACE_WR
+                finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, 6] * warps + x)
+        w32(reads + (g * warps + mine) * 4, now)
+
+
+@njit
+def note_written(m, w, pc, lane, a, size, write, at):
+    """Memory that was not written when it was allocated; `at`: the first of its bytes in the segment's map."""
+    if size & 3 == 0:  # four bytes at once
+        for i in range(0, size, 4):
+            if write != 1 and u32(at + i) != EVERY_BYTE:
+                finding(m, st.F_UNINITIALISED, pc, w, lane, a + i, size, 0, -1)
+                return
+            if write:
+                w32(at + i, EVERY_BYTE)
+        return
+    for i in range(size):
+        if write != 1 and u8(at + i) == 0:
+            finding(m, st.F_UNINITIALISED, pc, w, lane, a + i, size, 0, -1)
+            return
+        if write:
+            w8(at + i, 1)
+
+
+@njit
+def note_global(m, w, pc, lane, a, size, write, strong):
+    k = m.k
+    s = a >> op.SHIFT
+    writes = m.segments[s, st.S_WRITE]
+    if writes == 0:
+        return
+    reads = m.segments[s, st.S_READ]
+    lg = m.segments[s, st.S_GRANULE]
+    low = m.segments[s, st.S_LOW]
+    written = m.segments[s, st.S_WRITTEN]
+    if written and k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
+        note_written(m, w, pc, lane, a, size, write, written + a - low)
+    races = k[st.K_CHECKS] & st.CHECK_RACES
+    if not races:
+        return
+    clock = vector_clocks.warp_row(m, w) + 16
+    me = vector_clocks.entity(m, w)
+    now = i64(clock + 8 * me)
+    launch = k[st.K_LAUNCH]
+    first = (a - low) >> lg
+    last = (a - low + size - 1) >> lg
+    for g in range(first, last + 1):
+        cell = i64(writes + 8 * g)
+        if cell >> 56 == launch and not (strong and cell & STRONG_GLOBAL):
+            x = cell >> 32 & 0x7FFFFF
+            if x != me and i64(clock + 8 * x) < (cell & LOW32):
+                finding(m, st.F_RACE_WW if write == 1 else st.F_RACE_WR, pc, w, lane, low + (g << lg), size, 0, x)
+        elif strong == 2 and cell >> 56 == launch and k[st.K_CHECKS] & st.CHECK_ORDER:
+            x = cell >> 32 & 0x7FFFFF
+            if x != me and i64(clock + 8 * x) < (cell & LOW32):
+                finding(m, st.F_UNORDERED, pc, w, lane, low + (g << lg), size, 0, x)
+        if write:
+            for i in range(2):
+                cell = i64(reads + 16 * g + 8 * i)
+                if cell >> 56 == launch:
+                    x = cell >> 32 & 0x7FFFFF
+                    if x != me and i64(clock + 8 * x) < (cell & LOW32):
+                        finding(m, st.F_RACE_RW, pc, w, lane, low + (g << lg), size, 0, x)
+            w64(writes + 8 * g, launch << 56 | (STRONG_GLOBAL if strong else 0) | me << 32 | now)
+        elif not strong:
+            mark = launch << 56 | me << 32 | now
+            at = reads + 16 * g
+            cell = i64(at)
+            x = cell >> 32 & 0x7FFFFF
+            if cell >> 56 != launch or x == me or i64(clock + 8 * x) >= (cell & LOW32):
+                w64(at, mark)
+            else:
+                w64(at + 8, mark)

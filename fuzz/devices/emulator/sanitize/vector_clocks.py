@@ -1,0 +1,227 @@
+"""Who is ordered after whom: vector clocks of the running warps, compiled by numba.
+
+Every warp of the grid is one entity with a clock of its own; a warp's row holds, for each entity, how far it is ordered
+after it. Barriers, fences with strong accesses, and release and acquire operations join rows, as the PTX memory model
+has it (a warp stands for its lanes: races between lanes of one warp are not seen). A row is [low, high, clocks…], with
+nothing but zeros outside low … high, so joining costs what is known and not the size of the grid.
+
+Where a kernel has asynchronous reads of shared memory (wgmma), every row has a second one K_PROXY bytes further: how
+far a warp is ordered after the others with a proxy fence on the way, as such a read needs it of an ordinary write.
+
+Rows: one per resident warp; the warp's last fence; what it has read strongly since (ordered by its next fence); one per
+barrier; one per memory location that orders others.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state.intrinsics import i64, w64
+
+LOCATIONS = 8192  # memory locations that can carry an order
+
+
+@njit(inline="always")
+def row(m, i):
+    return m.k[st.K_ROWS] + i * m.k[st.K_ROW_SIZE]
+
+
+@njit
+def warp_row(m, w):
+    return row(m, w)
+
+
+@njit
+def fence_row(m, w):
+    return row(m, m.k[st.K_SLOTS] * m.k[st.K_WARPS] + w)
+
+
+@njit
+def pending_row(m, w):
+    return row(m, 2 * m.k[st.K_SLOTS] * m.k[st.K_WARPS] + w)
+
+
+@njit
+def barrier_row(m, slot, number):
+    return row(m, 3 * m.k[st.K_SLOTS] * m.k[st.K_WARPS] + 16 * slot + number)
+
+
+@njit
+def location_row(m, host, add):
+    """The row of a memory location; 0 where it has none, and is not to be given one, or when there are too many."""
+    h = ((host >> 2) * 0x9E3779B1 >> 7) & (LOCATIONS - 1)
+    for _ in range(64):
+        key = i64(m.k[st.K_KEYS] + 8 * h)
+        if key == 0:
+            if not add:
+                return 0
+            w64(m.k[st.K_KEYS] + 8 * h, host)
+            key = host
+        if key == host:
+            return row(m, m.k[st.K_SLOTS] * (3 * m.k[st.K_WARPS] + 16) + h)
+        h = (h + 1) & (LOCATIONS - 1)
+    if add:
+        m.k[st.K_CHECKS] &= ~st.CHECK_RACES  # the order through this location would be lost: no false alarms instead
+        m.k[st.K_DROPPED] = 1
+    return 0
+
+
+@njit
+def clear_one(r):
+    for i in range(i64(r), i64(r + 8)):
+        w64(r + 16 + 8 * i, 0)
+    w64(r, 1 << 40)
+    w64(r + 8, 0)
+
+
+@njit
+def clear(m, r):
+    clear_one(r)
+    if m.k[st.K_PROXY]:
+        clear_one(r + m.k[st.K_PROXY])
+
+
+@njit
+def join_one(to, source):
+    low, high = i64(source), i64(source + 8)
+    if high <= low:
+        return
+    for i in range(low, high):
+        v = i64(source + 16 + 8 * i)
+        if v > i64(to + 16 + 8 * i):
+            w64(to + 16 + 8 * i, v)
+    if i64(to + 8) <= i64(to):
+        w64(to, low)
+        w64(to + 8, high)
+    else:
+        w64(to, min(low, i64(to)))
+        w64(to + 8, max(high, i64(to + 8)))
+
+
+@njit
+def join(m, to, source):
+    """to = the later of both, entity by entity."""
+    join_one(to, source)
+    if m.k[st.K_PROXY]:
+        join_one(to + m.k[st.K_PROXY], source + m.k[st.K_PROXY])
+
+
+@njit
+def entity(m, w):
+    return m.cta[w // m.k[st.K_WARPS], 6] * m.k[st.K_WARPS] + w % m.k[st.K_WARPS]
+
+
+@njit
+def tick(m, w):
+    """What the warp does from now on is not part of what it has released."""
+    at = warp_row(m, w) + 16 + 8 * entity(m, w)
+    w64(at, i64(at) + 1)
+
+
+@njit
+def own(m, w):
+    """The warp's own clock."""
+    return i64(warp_row(m, w) + 16 + 8 * entity(m, w))
+
+
+@njit
+def proxy_fence(m, w):
+    """All that the warp is ordered after, it is now in the asynchronous proxy as well."""
+    if m.k[st.K_PROXY]:
+        join_one(warp_row(m, w) + m.k[st.K_PROXY], warp_row(m, w))
+        tick(m, w)
+
+
+@njit
+def begin(m, slot, position):
+    """A CTA starts: its warps know nothing of others. Their clocks go on from those of the slot's last CTA."""
+    warps = m.k[st.K_WARPS]
+    base = m.cta[slot, 7] + 1
+    first = position * warps
+    for w in range(slot * warps, slot * warps + warps):
+        for r in (warp_row(m, w), fence_row(m, w), pending_row(m, w)):
+            clear(m, r)
+        r = warp_row(m, w)
+        for _ in range(2 if m.k[st.K_PROXY] else 1):
+            w64(r, first)
+            w64(r + 8, first + warps)
+            for i in range(warps):
+                w64(r + 16 + 8 * (first + i), base)
+            r += m.k[st.K_PROXY]
+        tick(m, w)
+    for number in range(16):
+        clear(m, barrier_row(m, slot, number))
+
+
+@njit
+def end(m, slot):
+    """A CTA has finished: remembers how far its clocks went."""
+    warps = m.k[st.K_WARPS]
+    for w in range(slot * warps, slot * warps + warps):
+        m.cta[slot, 7] = max(m.cta[slot, 7], i64(warp_row(m, w) + 16 + 8 * entity(m, w)))
+
+
+@njit
+def arrive(m, w, number):
+    join(m, barrier_row(m, w // m.k[st.K_WARPS], number), warp_row(m, w))
+    tick(m, w)
+
+
+@njit
+def depart(m, w, number):
+    join(m, warp_row(m, w), barrier_row(m, w // m.k[st.K_WARPS], number))
+
+
+@njit
+def fence(m, w):
+    """What was read strongly before is ordered now, and strong writes that follow carry everything up to here."""
+    join(m, warp_row(m, w), pending_row(m, w))
+    clear(m, pending_row(m, w))
+    clear(m, fence_row(m, w))
+    join(m, fence_row(m, w), warp_row(m, w))
+    tick(m, w)
+
+
+@njit
+def forget(m, host):
+    """Nothing is ordered by this location any more."""
+    r = location_row(m, host, False)
+    if r:
+        clear(m, r)
+
+
+@njit
+def arrive_at(m, w, host):
+    """A release that adds to what the location carries."""
+    r = location_row(m, host, True)
+    if r:
+        join(m, r, warp_row(m, w))
+
+
+@njit
+def hand_over(m, host, to):
+    """What one location carries goes to another; it is empty then."""
+    r, s = location_row(m, host, True), location_row(m, to, True)
+    if r and s:
+        join(m, s, r)
+        clear(m, r)
+
+
+@njit
+def strong_read(m, w, host, acquire):
+    r = location_row(m, host, False)
+    if r:
+        join(m, warp_row(m, w) if acquire else pending_row(m, w), r)
+
+
+@njit
+def strong_write(m, w, host, release, keeps):
+    """A strong write; `keeps` for atomics, which continue the order of what they replace. One that carries no order, as
+    a relaxed add to a sum, gives its location no row: a kernel adds to thousands of them."""
+    source = warp_row(m, w) if release else fence_row(m, w)
+    r = location_row(m, host, i64(source) < i64(source + 8))
+    if r:
+        if not keeps:
+            clear(m, r)
+        join(m, r, source)

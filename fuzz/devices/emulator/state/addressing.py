@@ -1,0 +1,149 @@
+"""Where the kernel's addresses lie in this process; findings; sleeping warps and what they wait for.
+
+Every access goes through `place`, so a kernel's stray access never touches anything that is not its own. Compiled by
+numba.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state.intrinsics import i64, u32
+
+
+@njit(inline="always")
+def operand(wb, cb, offset):
+    """Where an operand lies."""
+    return wb + offset if offset >= 0 else cb + ~offset
+
+
+@njit(inline="always")
+def address(base, wide, lane, immediate):
+    """A lane's address; one of 32 bits wraps around."""
+    return i64(base + 8 * lane) + immediate if wide else (u32(base + 4 * lane) + immediate) & 0xFFFFFFFF
+
+
+@njit
+def finding(m, kind, pc, w, lane, where, size, value, other=-1):
+    """Records the first finding of its kind at this instruction; `other` is the warp (by age) that took part, or -1."""
+    if m.seen[pc, kind]:
+        return
+    m.seen[pc, kind] = 1
+    n = m.k[st.K_FINDINGS]
+    if n >= st.FINDINGS:
+        return
+    m.k[st.K_FINDINGS] = n + 1
+    warps = m.k[st.K_WARPS]
+    m.findings[n, st.C_KIND] = kind
+    m.findings[n, st.C_PC] = pc
+    m.findings[n, st.C_CTA] = m.cta[w // warps, 0]
+    m.findings[n, st.C_WARP] = w % warps
+    m.findings[n, st.C_LANE] = lane
+    m.findings[n, st.C_ADDRESS] = where
+    m.findings[n, st.C_SIZE] = size
+    m.findings[n, st.C_OTHER_CTA] = m.order[other // warps] if other >= 0 else -1
+    m.findings[n, st.C_OTHER_WARP] = other % warps if other >= 0 else -1
+    m.findings[n, st.C_OTHER_PC] = -1
+    m.findings[n, st.C_VALUE] = value
+
+
+@njit
+def place(m, w, pc, lane, space, a, size):
+    """The host address of the kernel's address `a`, or 0 after recording why there is none."""
+    if space == op.GENERIC:
+        window = a >> op.SHIFT
+        if window == 1:
+            space = op.SHARED
+            a -= op.SHARED_WINDOW
+        elif window == 2:
+            space = op.LOCAL
+            a -= op.LOCAL_WINDOW
+        elif window == 3:
+            space = op.PARAM
+            a -= op.PARAM_WINDOW
+    if a & (size - 1):
+        finding(m, st.F_ALIGN, pc, w, lane, a, size, space)
+    if space == op.SHARED:
+        if a < 0 or a + size > m.k[st.K_SHARED_SIZE]:
+            finding(m, st.F_SHARED_BOUNDS, pc, w, lane, a, size, m.k[st.K_SHARED_SIZE])
+            return 0
+        return m.k[st.K_SHARED] + (w // m.k[st.K_WARPS]) * m.k[st.K_SHARED_STRIDE] + a
+    if space == op.PARAM:
+        if a >> op.SHIFT == 3:
+            a -= op.PARAM_WINDOW
+        if a < 0 or a + size > m.k[st.K_PARAMS_SIZE]:
+            finding(m, st.F_PARAM, pc, w, lane, a, size, m.k[st.K_PARAMS_SIZE])
+            return 0
+        return m.k[st.K_PARAMS] + a
+    if space == op.LOCAL:
+        bytes_ = m.k[st.K_LOCAL_SIZE]
+        if a < 0 or a + size > bytes_:
+            finding(m, st.F_BOUNDS, pc, w, lane, a, size, bytes_)
+            return 0
+        return m.k[st.K_LOCAL] + (w * 32 + lane) * bytes_ + a
+    s = a >> op.SHIFT
+    if s < op.FIRST_SEGMENT or s >= m.k[st.K_SEGMENTS]:
+        finding(m, st.F_UNMAPPED, pc, w, lane, a, size, 0)
+        return 0
+    low = m.segments[s, st.S_LOW]
+    if a < low or a + size > m.segments[s, st.S_HIGH]:
+        finding(m, st.F_BOUNDS, pc, w, lane, a, size, s)
+        return 0
+    return a - low + m.segments[s, st.S_HOST]
+
+
+@njit
+def wake(m, host, size):
+    """Wakes the warps that spin on memory in [host, host + size)."""
+    for w in range(m.k[st.K_SLOTS] * m.k[st.K_WARPS]):
+        if m.asleep[w]:
+            for i in range(m.watched[w]):
+                a = m.watch[w, i]
+                if a < host + size and host < a + 8:
+                    if m.k[st.K_WRITER]:  # only asking who would
+                        if m.writer[w] == 0:
+                            m.writer[w] = m.k[st.K_WRITER]
+                        break
+                    m.asleep[w] = 0
+                    m.spin[w, 0] = 0
+                    m.spin[w, 1] = 8
+                    m.spin[w, 2] = -1
+                    m.k[st.K_SLEEPERS] -= 1
+                    if m.status[w] == st.ASLEEP:
+                        m.status[w] = st.RUNNING
+                    break
+
+
+@njit
+def value_at(host):
+    """What is watched at a host address: the 8 or 4 bytes there, whichever it is a multiple of."""
+    return i64(host) if host & 7 == 0 else u32(host & ~3)
+
+
+@njit
+def unchanged(m, w):
+    """Does what the warp has read since its spin is watched still hold? Another may have written since it was read."""
+    for i in range(m.watched[w]):  # noqa: SIM110 - numba wants a loop
+        if value_at(m.watch[w, i]) != m.watch_value[w, i]:
+            return False
+    return True
+
+
+@njit
+def remember_read(m, w, host, virtual):
+    """A warp whose spin is being watched has read `host`."""
+    n = m.watched[w]
+    if n < 0:
+        return
+    for i in range(n):
+        if m.watch[w, i] == host:
+            return
+    if n == st.WATCHED:
+        m.watched[w] = -1
+        return
+    m.watch[w, n] = host
+    m.watch_value[w, n] = value_at(host)
+    m.watch_virtual[w, n] = virtual
+    m.watched[w] = n + 1

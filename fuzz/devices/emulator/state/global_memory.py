@@ -1,0 +1,183 @@
+"""The emulated GPU's global memory: tensors of this process under addresses of their own.
+
+Every tensor argument gets a terabyte of addresses with its first byte in the middle, so an address says which pointer
+it came from even when it strays far, and memory of this process outside the tensors can never be touched.
+"""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fuzz.devices.emulator import opcodes as op
+
+NORESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python's mmap does not name
+GLOBALS = 64  # segments kept for module variables
+ALIGNMENT = 128
+
+
+@dataclass(frozen=True)
+class Shade:
+    """A segment's cells (shadow.py): addresses of those of its writes and its reads, and the bytes that one is for."""
+
+    writes: int
+    reads: int
+    granule: int
+    owner: Pieces
+
+
+@dataclass
+class Segment:
+    """A tensor (or module variable) in the emulated memory: addresses low to high, host address of low. `written`:
+    where it is kept which of its bytes have been written, None where all count as written."""
+
+    name: str
+    low: int
+    high: int
+    host: int
+    tensor: torch.Tensor
+    written: Written | None
+    shade: Shade | None = None
+
+
+def reserve(size: int) -> tuple[Any, int]:
+    """(owner, address) of zeroed memory that is committed only where it is touched."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
+    owner = mmap.mmap(-1, max(size, 4096), flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    return owner, np.frombuffer(owner, dtype=np.uint8).ctypes.data
+
+
+class Pieces:
+    """Zeroed memory in pieces with names, each at a multiple of 128 bytes, all in one mapping; it lives as long as this
+    or an array of it. numpy.zeros would do, were it not that a session has malloc fill what it hands out
+    (fuzz.tensors.guard_bands), so that every byte would be written, then zeroed, for each launch.
+
+    at  the address of each
+    """
+
+    def __init__(self, **sizes: int) -> None:
+        self.sizes = sizes
+        starts, end = {}, 0
+        for name, size in sizes.items():
+            starts[name] = end
+            end += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+        self.owner, base = reserve(end)
+        self.at = {name: base + start for name, start in starts.items()}
+        self._starts = starts
+
+    def array(self, name: str, dtype: type = np.uint8) -> np.ndarray:
+        """A piece as an array of one dimension."""
+        width = np.dtype(dtype).itemsize
+        return np.frombuffer(self.owner, dtype, self.sizes[name] // width, self._starts[name])
+
+
+class Written:
+    """Which bytes of this process's memory from `low` on have been written: a byte for each, 0 or 1. Committed where
+    it is touched."""
+
+    def __init__(self, low: int, size: int) -> None:
+        self.low, self.size = low, size
+        self.owner, self.address = reserve(size + 16)
+
+    def map(self) -> np.ndarray:
+        """The bytes, as an array."""
+        return np.frombuffer(self.owner, dtype=np.uint8, count=self.size)
+
+
+class Memory:
+    """The segments of one call."""
+
+    def __init__(self) -> None:
+        self.segments: dict[int, Segment] = {}
+        self.next = op.FIRST_SEGMENT + GLOBALS
+        self.launches = 0
+
+    def add(self, name: str, tensor: torch.Tensor, written: Written | bool = True) -> int:
+        """Maps `tensor` (its elements' extent, no more) and returns the address of its first element. written: what has
+        been written of the memory that it lies in; True: all of it, False: nothing."""
+        if tensor.device.type != "cpu":
+            raise ValueError(f"{name}: the emulator runs on CPU tensors, got one on {tensor.device}")
+        number = self.next
+        self.next += 1
+        extent = (
+            sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1 if tensor.numel() else 0
+        )
+        if extent * tensor.element_size() > op.MIDDLE - 4096:
+            raise ValueError(f"{name}: {extent * tensor.element_size()} bytes are more than the emulator can address")
+        host = tensor.data_ptr()
+        low = (number << op.SHIFT) + op.MIDDLE + host % 4096
+        size = extent * tensor.element_size()
+        if isinstance(written, bool):
+            kept = None if written else Written(host, size)
+        else:
+            assert written.low <= host and host + size <= written.low + written.size
+            kept = written
+        self.segments[number] = Segment(name, low, low + size, host, tensor, kept)
+        return low
+
+    def add_variables(self, variables: list) -> None:  # type: ignore[type-arg]
+        """Module variables: their addresses were fixed when the kernel was decoded; contents live as long as this."""
+        for i, v in enumerate(variables):
+            number = op.FIRST_SEGMENT + i
+            if number in self.segments:
+                continue
+            data = torch.zeros(max(v.size, 1), dtype=torch.uint8)
+            if v.data:
+                data[: len(v.data)] = torch.frombuffer(bytearray(v.data), dtype=torch.uint8)
+            low = (number << op.SHIFT) + op.MIDDLE
+            self.segments[number] = Segment(v.name, low, low + v.size, data.data_ptr(), data, None)
+
+    def table(self, shadows: bool, smallest: int) -> np.ndarray:
+        """The segments as the interpreter reads them, one row per segment number. With `shadows` every segment has
+        cells for its granules: of an element, or of the kernel's `smallest` access if that is less."""
+        rows = np.zeros((self.next, 8), dtype=np.int64)
+        if shadows:
+            self._shade(smallest)
+        for number, s in self.segments.items():
+            written = 0 if s.written is None else s.written.address + s.host - s.written.low
+            rows[number, :4] = s.low, s.high, s.host, written
+            if shadows and s.shade is not None:
+                rows[number, 4:7] = s.shade.writes, s.shade.reads, s.shade.granule.bit_length() - 1
+        return rows
+
+    def _shade(self, smallest: int) -> None:
+        """Cells for the segments that have none."""
+        sizes: dict[str, int] = {}
+        new = {}
+        for number, s in self.segments.items():
+            if s.shade is None:
+                new[number] = granule = max(1, min(s.tensor.element_size(), smallest, 4))
+                cells = (s.high - s.low) // granule + 1
+                sizes |= {f"writes {number}": 8 * cells, f"reads {number}": 16 * cells}
+        if new:
+            pieces = Pieces(**sizes)
+            for number, granule in new.items():
+                at = pieces.at
+                self.segments[number].shade = Shade(at[f"writes {number}"], at[f"reads {number}"], granule, pieces)
+
+    def describe(self, address: int) -> str:
+        """Whose memory an address is, and where in it: 'k[1, 2, 0, 5] + 0 bytes' or 'k, 64 bytes past its end'."""
+        segment = self.segments.get(address >> op.SHIFT)
+        if segment is None:
+            return f"address {address:#x} of no tensor"
+        size = segment.tensor.element_size()
+        if address < segment.low:
+            return f"{segment.name}, {segment.low - address} bytes before its start"
+        if address >= segment.high:
+            return (
+                f"{segment.name}, {address - segment.high} bytes past its end ({segment.high - segment.low} bytes long)"
+            )
+        rest, index = (address - segment.low) // size, []
+        order = sorted(range(segment.tensor.dim()), key=segment.tensor.stride, reverse=True)
+        found = dict.fromkeys(order, 0)
+        for i in order:
+            stride = segment.tensor.stride(i)
+            if stride and segment.tensor.shape[i] > 1:
+                found[i] = rest // stride
+                rest -= found[i] * stride
+        index = [str(found[i]) for i in sorted(found)]
+        return f"{segment.name}[{', '.join(index)}]"

@@ -1,0 +1,234 @@
+"""Raw memory and bit operations for the compiled interpreter: addresses are plain int64, nothing is checked here.
+
+Also the way to `straight_line` (`dispatch.py`): it is compiled once, kept as an object file in the cache folder, and
+linked into what numba compiles by its symbol.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+import numba
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic as _intrinsic
+
+intrinsic: Any = _intrinsic  # numba's own types describe what it sees, not what a caller passes
+I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
+
+
+PRODUCTS = ("product_bf16", "product_f16", "product_f16_f16")
+STRAIGHT_SOURCES = (
+    "isa/vectors", "isa/approximate", "isa/conversions", "isa/table", "isa/integers", "isa/moves", "isa/floats",
+    "isa/all_forms", "isa/mma", "isa/straight_line",
+)  # fmt: skip
+COMPILED_SOURCES = (
+    "opcodes", "state/tables", "state/intrinsics", "sanitize/vector_clocks", "sanitize/shadow", "state/addressing",
+    "execute/load_store", "execute/atomics", "execute/cp_async", "execute/warp_ops", "execute/divergence",
+    "sanitize/taint", "state/wgmma_descriptor", "execute/wgmma", "execute/mbarrier", "execute/cta",
+    "execute/interpreter",
+)  # fmt: skip
+
+
+def cache_folder(sources: tuple[str, ...]) -> Path:
+    """Where code compiled from `sources` is kept: a folder per version of them, of the tools and of the processor."""
+    digest = hashlib.sha256()
+    for name in sources:
+        digest.update(name.encode() + (Path(__file__).parents[1] / f"{name}.py").read_bytes())
+    cpu = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    digest.update(f"{sys.version} {llvmlite.__version__} {numba.__version__} {cpu}".encode())
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = Path(root) / "attnfuzz" / "emulator" / digest.hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def target_machine(codemodel: str = "jitdefault") -> llvm.TargetMachine:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        opt=2,
+        codemodel=codemodel,
+        jit=True,
+    )
+
+
+def _compiled() -> bytes:
+    folder = cache_folder(STRAIGHT_SOURCES)
+    path = folder / "straight_line.o"
+    if not path.exists():
+        from fuzz.devices.emulator.isa import straight_line
+
+        module = llvm.parse_assembly(str(straight_line.build()))
+        module.verify()
+        code = target_machine().emit_object(module)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as f:
+            f.write(code)
+        os.replace(f.name, path)
+    return path.read_bytes()
+
+
+def _link() -> Any:
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
+    engine.add_object_file(llvm.ObjectFileRef.from_data(_compiled()))
+    engine.finalize_object()
+    for name in ("straight_line", "straight_line_tainted", *PRODUCTS):
+        llvm.add_symbol(f"attnfuzz_{name}", engine.get_function_address(name))
+    return engine
+
+
+FOLDER = cache_folder(STRAIGHT_SOURCES + COMPILED_SOURCES)  # numba's
+_engine = _link()  # owns the machine code
+product_bf16, product_f16, product_f16_f16 = (
+    types.ExternalFunction(f"attnfuzz_{name}", types.void(types.int64)) for name in PRODUCTS
+)
+_words = (types.int64,) * 5
+straight_line: Any = types.ExternalFunction("attnfuzz_straight_line", types.int64(*_words, types.int32))
+straight_line_tainted: Any = types.ExternalFunction(
+    "attnfuzz_straight_line_tainted", types.int64(*_words, types.int32, types.int64)
+)
+
+
+def _reader(width: ir.Type, extend: str, result: Any = types.int64) -> Any:
+    @intrinsic
+    def read(typingctx, address):  # type: ignore[no-untyped-def]
+        def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+            value = b.load(b.inttoptr(args[0], width.as_pointer()), align=1)
+            return value if extend == "" else getattr(b, extend)(value, I64)
+
+        return result(types.int64), code
+
+    return read
+
+
+def _writer(width: ir.Type, source: Any = types.int64) -> Any:
+    @intrinsic
+    def write(typingctx, address, value):  # type: ignore[no-untyped-def]
+        def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+            value = args[1]
+            if isinstance(value.type, ir.IntType) and value.type != width:
+                value = b.trunc(value, width)
+            b.store(value, b.inttoptr(args[0], width.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, source), code
+
+    return write
+
+
+u8, u16, u32 = (_reader(t, "zext") for t in (I8, I16, I32))
+s8, s16, s32 = (_reader(t, "sext") for t in (I8, I16, I32))
+i64 = _reader(I64, "")
+w8, w16, w32, w64 = (_writer(t) for t in (I8, I16, I32, I64))
+
+
+@intrinsic
+def copy16(typingctx, to, source):  # type: ignore[no-untyped-def]
+    """16 bytes from `source` to `to`, read before written."""
+
+    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+        t = ir.VectorType(I32, 4).as_pointer()
+        b.store(b.load(b.inttoptr(args[1], t), align=1), b.inttoptr(args[0], t), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), code
+
+
+def _unary(name: str) -> Any:
+    @intrinsic
+    def count(typingctx, x):  # type: ignore[no-untyped-def]
+        def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+            if name == "ctpop":
+                return b.ctpop(args[0])
+            return b.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+        return types.int64(types.int64), code
+
+    return count
+
+
+popc, ctz = _unary("ctpop"), _unary("cttz")
+
+
+def _bitcast(source: Any, target: Any, t: ir.Type) -> Any:
+    @intrinsic
+    def cast(typingctx, x):  # type: ignore[no-untyped-def]
+        def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+            return b.bitcast(args[0], t)
+
+        return target(source), code
+
+    return cast
+
+
+bits_f64 = _bitcast(types.int64, types.float64, ir.DoubleType())
+f64_bits = _bitcast(types.float64, types.int64, I64)
+
+
+@intrinsic
+def bits_f32(typingctx, x):  # type: ignore[no-untyped-def]
+    """The float whose pattern is the low half of x."""
+
+    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+        return b.bitcast(b.trunc(args[0], I32), ir.FloatType())
+
+    return types.float32(types.int64), code
+
+
+@intrinsic
+def f32_bits(typingctx, x):  # type: ignore[no-untyped-def]
+    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+        return b.zext(b.bitcast(args[0], I32), I64)
+
+    return types.int64(types.float32), code
+
+
+@intrinsic
+def f16_f32(typingctx, x):  # type: ignore[no-untyped-def]
+    """The float equal to the binary16 whose pattern is in the low bits of x."""
+
+    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+        return b.fpext(b.bitcast(b.trunc(args[0], I16), ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.int64), code
+
+
+@intrinsic
+def f32_f16(typingctx, x):  # type: ignore[no-untyped-def]
+    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+        return b.zext(b.bitcast(b.fptrunc(args[0], ir.HalfType()), I16), I64)
+
+    return types.int64(types.float32), code
+
+
+@intrinsic
+def transpose16(typingctx, to, source):  # type: ignore[no-untyped-def]
+    """The 8 x 8 matrix of 16-bit numbers at `source`, transposed to `to`."""
+
+    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+        t = ir.VectorType(I16, 8)
+
+        def at(base, row):  # type: ignore[no-untyped-def]
+            return b.inttoptr(b.add(base, ir.Constant(I64, 16 * row)), t.as_pointer())
+
+        def mix(x, y, order):  # type: ignore[no-untyped-def]
+            return b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, 8), [ir.Constant(I32, i) for i in order]))
+
+        rows = [b.load(at(args[1], i), align=1) for i in range(8)]
+        low, high = (0, 8, 1, 9, 2, 10, 3, 11), (4, 12, 5, 13, 6, 14, 7, 15)
+        for _ in range(3):  # the perfect shuffle of rows i and i + 4, three times, is the transpose
+            rows = [mix(rows[i], rows[i + 4], order) for i in range(4) for order in (low, high)]
+        for i in range(8):
+            b.store(rows[i], at(args[0], i), align=1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), code

@@ -1,0 +1,262 @@
+"""Hypothesis strategies that draw Cases for a target, inside what it declares to support, biased to boundaries.
+
+Sizes obey a budget of (query, key) pairs over all heads and sequences: lengths are drawn from what is left of it.
+NOTE [near-copies]: cases are built from `st.randoms()` and not from many small strategies. After each example
+Hypothesis tries five more, in which a drawn value is copied to another place of the same strategy; what follows such a
+place is mostly the least of every choice. `draw.sample` is made of such strategies: with one call of it two in five
+cases were near-copies that ended in zeros, so draw by `choice` and `randint` alone.
+Long random material (token rows, block grids, intervals) comes from one drawn seed: Hypothesis's bytes are mostly zero.
+
+NOTE [focus]: a case uses a few of the target's options, often none, and each of those for certain; half of the masks
+are native to the target (target.Native), and most of those beside a bias are none. Kernels have paths of their own for
+just these, and one option too many leads around them: with each option left to chance, one case in thirteen reached a
+causal path, half of those with a few tokens, and hardly one in a hundred the gradient of a bias that is broadcast.
+NOTE [budget]: what is spent on heads is not left for tokens. Half of the cases have few heads and long sequences, which
+several tiles in both directions need; the other half have many heads and sequences.
+NOTE [several]: with few heads × sequences to spend, heads drawn first leave one sequence. So ragged cases and
+half of those with a bias keep room for a second one. One in five ragged cases has a sequence that is empty.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from msgspec import structs
+
+from fuzz.core.case import Case, Distribution, Inputs, Order, Storage
+from fuzz.core.case_limits import Size
+from fuzz.core.target import Crowded, Native, Partial, Support, Target, Tuned
+from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, one_in
+from fuzz.generate.oversubscribed import draw_crowd
+from fuzz.judging.follow_up import relations_for
+from fuzz.tensors.coded_values import STYLES
+from oracles.problem import Bias, Problem
+
+LONG = (384, 509, 511, 512, 513, 521, 1021, 1023, 1024, 1025, 2048, 2049, 4096, 4099, 8192)
+DIMS = (64, 128, 16, 32, 96, 1, 8, 24, 40, 48, 72, 80, 100, 112, 160, 192, 256)
+SCALES = (1.0, 0.5, 0.1, 0.01, 2.0, -0.25, 0.0)
+EXACT_SCALES = (1.0, 0.25, 0.0625)  # powers of four: a root of them, put on Q and K, is exact too
+SOFTCAPS = (50.0, 30.0, 15.0, 1.0)
+DISTRIBUTIONS: tuple[Distribution, ...] = (
+    "normal",
+    "normal",
+    "normal",
+    "adversarial",
+    "needle",
+    "large",
+    "integers",
+    "constant",
+    *STYLES,
+)
+FLOWING: tuple[Distribution, ...] = ("normal", "normal", "adversarial", "integers")  # no P near one-hot: dS is not 0
+INEXACT = tuple(name for name in DISTRIBUTIONS if name not in STYLES)
+ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
+# Keys beside queries: self-attention, some more or fewer (a cache, a chunk), anything; for one length, for several.
+ALONE_AS = ("same", "same", "near", "any", "any", "any")
+PACKED_AS = ("same", "near", "near", "any", "any", "any")
+NEAR = (-65, -64, -17, -1, 1, 17, 64, 65)
+FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 2), (2, 2), (1, 4))  # KV heads, query heads for each
+TWO_TILES = 90  # tokens on both sides; heads that leave pairs for fewer come less often
+PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
+CROWDED = 8  # one case in so many, where the target has crowds at all
+
+
+SMALL = Size(1 << 15, 8, elements=1 << 19)
+MEDIUM = Size()
+LARGE = Size(1 << 22, 32, elements=1 << 25)
+SIZES = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
+
+
+def cases(target: Target, size: Size = MEDIUM, repeats: int = 3) -> st.SearchStrategy[Case]:
+    """Cases for `target`, within what it declares to support; its rules may still say no to some."""
+    within = size.within(target.session_size).within(replace(size, pairs=target.support.max_pairs))
+
+    def one(draw: Draw) -> Case:
+        part = target.draw_part(draw, repeats) if isinstance(target, Partial) and one_in(draw, PARTLY) else None
+        return part or _case(draw, target, within, repeats)
+
+    return st.randoms(use_true_random=False).map(one)
+
+
+def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
+    support = target.support
+    layout = draw.choice(support.layouts)
+    focus = _focus(draw, support)
+    tiles = target.crowd if isinstance(target, Crowded) and target.crowd and one_in(draw, CROWDED) else 0
+    long = draw.choice((True, False))  # NOTE [budget]
+    ragged = "ragged" in focus or (layout == "packed" and draw.choice((True, False)))
+    several = ragged or ("bias" in focus and draw.choice((True, False)))  # NOTE [several]
+    room = replace(size, rows=max(size.rows // 2, 1)) if several else size
+    batch, heads_q, heads_kv = _few_heads(draw, support, room) if long else _heads(draw, support, room)
+    if several and 2 * heads_q <= size.rows:
+        batch = max(batch, 2)
+    dim, dim_v = _dims(draw, support, "dim_v" in focus)
+    longest = min(size.length, max(size.elements // (batch * heads_q * max(dim, dim_v)), 1))
+    lengths_q, lengths_k = _lengths(draw, support, layout, ragged, batch, size.pairs // heads_q, longest)
+    if tiles:
+        crowd = draw_crowd(draw, tiles, gqa=support.gqa, ragged=ragged)
+        heads_q, heads_kv, lengths_q, lengths_k = crowd.heads_q, crowd.heads_kv, crowd.lengths_q, crowd.lengths_k
+    sizes = Sizes(lengths_q, lengths_k, heads_q)
+    dtype = draw.choice(support.dtypes)
+    native = target.native_masks(dtype, dim) if isinstance(target, Native) else NATIVE
+    problem = Problem(
+        lengths_q=lengths_q,
+        lengths_k=lengths_k,
+        heads_q=heads_q,
+        heads_kv=heads_kv,
+        dim=dim,
+        dim_v=dim_v,
+        dtype=dtype,
+        layout=layout,
+        mask=draw_mask(draw, support.masks, native, sizes, bias="bias" in focus),
+        scale=draw.choice(SCALES) if "scale" in focus else None,
+        softcap=draw.choice(SOFTCAPS) if "softcap" in focus else 0.0,
+        bias=_bias(draw, support) if "bias" in focus else None,
+        backward=support.backward and not one_in(draw, 10),
+    )
+    inputs = _inputs(draw, problem, focus)
+    if inputs.distribution in STYLES and support.scale:
+        problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES))
+    variants = target.variants_for(problem) if isinstance(target, Tuned) else target.variants
+    variant = draw.choice(variants) if len(variants) > 1 else variants[0]
+    case = Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
+    return structs.replace(case, relations=_relations(target, case))
+
+
+def _focus(draw: Draw, support: Support) -> frozenset[str]:
+    """The options of a case. NOTE [focus]"""
+    able = [name for name in ("scale", "softcap", "bias", "ragged", "strides") if getattr(support, name)]
+    able += ["dim_v"] if support.dim_v_differs else []
+    able += ["bias"] if support.bias and support.bias_grad else []  # twice: it has a gradient, and shapes of its own
+    count = min(draw.choice((0, 0, 1, 1, 1, 2)), len(able))
+    chosen: set[str] = set()
+    for last in range(len(able) - count, len(able)):  # Floyd's sample; for `draw.sample` see NOTE [near-copies]
+        name = able[draw.randint(0, last)]
+        chosen.add(able[last] if name in chosen else name)
+    return frozenset(chosen)
+
+
+def _relations(target: Target, case: Case) -> tuple[str, ...]:
+    """One way to ask again, now and then two; on a device that is slow mostly none. They follow from the case: drawn as
+    the rest is they would double the choices of an example, and with them the number of its near-copies."""
+    draw = random.Random(case.id)
+    known = relations_for(target, case)
+    if not known or (target.device == "emulator" and not one_in(draw, 4)):
+        return ()
+    return tuple(draw.sample(known, min(2 if one_in(draw, 4) else 1, len(known))))
+
+
+def _heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:
+    heads_kv = draw.choice((1, 2, 3, 4))
+    group = draw.choice((1, 1, 2, 3, 4, 8)) if support.gqa else 1
+    while heads_kv * group > size.rows:
+        group = max(1, group // 2)
+        heads_kv = max(1, heads_kv // 2) if group == 1 else heads_kv
+    batch = draw.randint(1, max(1, min(4, size.rows // (heads_kv * group))))
+    return batch, heads_kv * group, heads_kv
+
+
+def _few_heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:
+    known = [(n, g) for n, g in FEW_HEADS if n * g <= size.rows and (g == 1 or support.gqa)]
+    roomy = [(n, g) for n, g in known if n * g * TWO_TILES**2 <= size.pairs] or known[:1]
+    heads_kv, group = draw.choice(draw.choice((known, roomy)))
+    batch = 2 if 2 * heads_kv * group <= min(4, size.rows) and draw.choice((True, False)) else 1
+    return batch, heads_kv * group, heads_kv
+
+
+def _lengths(
+    draw: Draw, support: Support, layout: str, ragged: bool, batch: int, pairs: int, longest: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Lengths of the sequences within `pairs` in all, where padding counts; equal ones unless ragged."""
+    each = max(pairs // batch, 1)
+    least = 0 if support.zero_lengths else 1
+    if ragged and layout == "padded":
+        longest = min(longest, int(each**0.5))
+    how = draw.choice(PACKED_AS if ragged else ALONE_AS)
+    found_q, found_k = [], []
+    for _ in range(batch if ragged else 1):
+        square = int(each**0.5)
+        most_q = square if how != "any" else draw.choice((each, max(each // 64, 1), square))
+        len_q = _length(draw, least, min(most_q, longest))
+        most_k = min(max(each // max(len_q, 1), 1), longest)
+        match how:
+            case "same":
+                len_k = len_q
+            case "near":
+                len_k = max(1, min(len_q + draw.choice(NEAR), most_k))
+            case _:
+                len_k = _length(draw, least, most_k)
+        found_q.append(len_q)
+        found_k.append(len_k)
+    if len(found_q) > 1 and not least and one_in(draw, 5):
+        gone = draw.randint(0, len(found_q) - 1)
+        for lengths in draw.choice(((found_q,), (found_k,), (found_q, found_k))):
+            lengths[gone] = 0
+    times = 1 if ragged else batch
+    return tuple(found_q * times), tuple(found_k * times)
+
+
+def _length(draw: Draw, least: int, most: int) -> int:
+    """A boundary (most often), a long one, or anything in between; within [least, most]."""
+    most = max(least, most)
+    known = [n for n in LENGTHS if max(least, 1) <= n <= most] or [most]
+    long = [n for n in LONG if least <= n <= most] or known[-len(known) // 3 :]
+    kind = draw.randint(0, 39)
+    if kind < 14:
+        return draw.choice(long)
+    if kind < 27:
+        return draw.choice(known)
+    if kind < 34:
+        return draw.randint(max(least, most // 2), max(most, 1))
+    if kind < 38:
+        return draw.randint(max(least, 1), max(most, 1))
+    return least
+
+
+def _dims(draw: Draw, support: Support, differ: bool) -> tuple[int, int]:
+    least, most, step = support.dim
+    known = [d for d in DIMS if least <= d <= min(most, support.dim_often) and d % step == 0] or [least]
+
+    def one() -> int:
+        if support.dim_often < most:
+            if one_in(draw, 16):
+                return draw.randint(support.dim_often // step + 1, most // step) * step
+            if one_in(draw, 8):
+                return draw.randint(-(-least // step), support.dim_often // step) * step
+            return draw.choice(known)
+        if one_in(draw, 8):
+            return draw.randint(-(-least // step), most // step) * step
+        return draw.choice(known)
+
+    dim = one()
+    return dim, one() if differ else dim
+
+
+def _bias(draw: Draw, support: Support) -> Bias:
+    flags = draw.randint(0, 15)
+    batch, heads, rows, cols = (bool(flags >> i & 1) for i in range(4))
+    grad = support.bias_grad and not one_in(draw, 5)
+    return Bias(batch, heads, rows, cols, "float32" if one_in(draw, 8) else "input", grad)
+
+
+def _inputs(draw: Draw, problem: Problem, focus: frozenset[str]) -> Inputs:
+    """Exact inputs choose the scale themselves, and take no softcap: not where one of those is looked at."""
+    stores = {}
+    if "strides" in focus:
+        stores = {name: _storage(draw, problem.layout) for name in ("q", "k", "v", "do")}
+        if problem.backward and one_in(draw, 6):
+            stores["do"] = Storage("expanded")
+    known = INEXACT if focus & {"scale", "softcap"} else DISTRIBUTIONS
+    sums = problem.backward and problem.group > 1 and problem.dtype != "float32"
+    if known is DISTRIBUTIONS and sums and draw.choice((True, False)):
+        known = STYLES  # digits that a sum over a group's heads loses are within any budget
+    if "bias" in focus and draw.choice((True, False)):
+        known = FLOWING
+    return Inputs(seed=draw.randint(0, 255), distribution=draw.choice(known), **stores)
+
+
+def _storage(draw: Draw, layout: str) -> Storage:
+    order = draw.choice(ORDERS)
+    return Storage(order, draw.choice((0, 0, 1, 8)), draw.choice((0, 0, 1, 8)))

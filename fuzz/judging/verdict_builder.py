@@ -1,0 +1,113 @@
+"""From what was found to a Verdict, and what an execution's answers say before any number in them is looked at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+from torch import Tensor
+
+from fuzz.core.case import Case
+from fuzz.core.target import Execution, Planned, Target, offers
+from fuzz.core.verdict import Finding, Outcome, Place, Verdict, Worst
+from fuzz.judging.execution import Clock
+from oracles import accuracy
+from oracles.outputs import Answers
+from oracles.problem import Problem, shapes
+
+INFINITELY = 1e99  # error / budget of what no budget allows at all, such as NaN or a weight where there must be none
+_GRADIENTS = ("dq", "dk", "dv")
+
+
+def conclude(
+    case: Case,
+    findings: list[Finding],
+    clock: Clock,
+    executions: list[Execution],
+    *,
+    outcome: Outcome | None = None,
+    reason: str = "",
+    judgement: accuracy.Judgement | None = None,
+    flaky: tuple[int, int] = (0, 0),
+    evidence: dict[str, Any] | None = None,
+) -> Verdict:
+    """The verdict: as `outcome` says, else by what was found. Stops the clock.
+
+    judgement  of the execution that is furthest from right
+    flaky      of how many runs how many were wrong, where not all were
+    """
+    clock.stop()
+    failed, runs = flaky
+    findings = [finite(finding) for finding in findings]
+    decided: Outcome = outcome or ("flake" if runs else "fail" if findings else "pass")
+    return Verdict(
+        case.id,
+        decided,
+        tuple(findings),
+        reason=reason,
+        ratio=min(judgement.ratio, INFINITELY) if judgement else 0.0,
+        worst=_worst(judgement) if judgement else (),
+        seconds=clock.rounded(),
+        evidence=evidence or {},
+        kernel=executions[0].kernel if executions else "",
+        failed=failed,
+        runs=runs,
+    )
+
+
+def _worst(judgement: accuracy.Judgement) -> tuple[Worst, ...]:
+    found = []
+    for tensor, worst in judgement.worst.items():
+        grain = max(worst.ratios, key=worst.ratios.__getitem__)
+        found.append(Worst(tensor, min(worst.ratio, INFINITELY), grain, *worst.at))
+    return tuple(found)
+
+
+def finite(finding: Finding) -> Finding:
+    """JSON has neither infinity nor NaN: the one counts as INFINITELY, the other is left out."""
+    numbers = {name: max(min(x, INFINITELY), -INFINITELY) for name, x in finding.numbers.items() if x == x}
+    return replace(finding, numbers=numbers)
+
+
+def shape_findings(problem: Problem, answers: Answers) -> list[Finding]:
+    """Missing tensors, wrong shapes and dtypes."""
+    expected, found = shapes(problem), []
+    wanted = {"o", *_GRADIENTS} if problem.backward else {"o"}
+    if problem.backward and problem.bias is not None and problem.bias.grad:
+        wanted.add("dbias")
+    got = dict(answers.items())
+    for name in sorted(wanted - set(got)):
+        message = f"{name} is missing: the target returned None"
+        found.append(Finding("protocol", "missing_tensor", message, name, Place(pattern="missing")))
+    for name, tensor in got.items():
+        if not isinstance(tensor, Tensor) or tuple(tensor.shape) != expected[name]:
+            shape = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            message = f"{name}: needs shape {list(expected[name])}, got {shape}"
+            found.append(Finding("protocol", "wrong_shape", message, name, Place(pattern="shape")))
+        elif name != "lse" and name != "dbias" and tensor.dtype != problem.torch_dtype:
+            message = f"{name}: needs dtype {problem.dtype}, got {tensor.dtype}"
+            found.append(Finding("protocol", "wrong_dtype", message, name, Place(pattern="dtype")))
+    return found
+
+
+def plan_findings(target: Target, case: Case, execution: Execution) -> list[Finding]:
+    """A kernel that was launched and that `prepare` had not compiled for this case: it was compiled while the case ran,
+    by a key that depends on what the kernel does not, as a length."""
+    if not offers(target, Planned):
+        return []
+    planned = target.planned(case)
+    launched = execution.kernel.rpartition("; ")[2].split(", ")  # what comes before says why nothing had to run
+    for name in launched:
+        if name and name not in planned:
+            message = f"launched {name}, none of the {len(planned)} kernels that were compiled for the case"
+            return [Finding("resources", "compiles", message, place=Place(pattern="not planned"))]
+    return []
+
+
+def proof_findings(target: Target, executions: list[Execution]) -> list[Finding]:
+    """A run that does not name the kernel that it should have run: a silent fall-back."""
+    for execution in executions:
+        if target.proof and not any(name in execution.kernel for name in target.proof):
+            message = f"no proof that {target.name} ran: the execution names {execution.kernel or 'nothing'!r}"
+            return [Finding("protocol", "unproven", message, place=Place(pattern="unproven"))]
+    return []

@@ -1,0 +1,132 @@
+"""The judge of a session, and beside its verdict what the peers' rules say of the same answers
+(oracles/other_projects.py).
+
+Runs in the child process: `Runner(execute="fuzz.score.peer_judge:execute")`. Whose tests would fail stands in the
+verdict's evidence under PEERS. What ends a run (a hang, a crash, an exception) fails anybody's tests.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import torch
+from msgspec.structs import replace as replace_struct
+
+from fuzz.core.case import Case
+from fuzz.core.target import Execution, Partial, Target, Tensors, offers
+from fuzz.core.verdict import Verdict
+from fuzz.judging import judge
+from fuzz.judging.execution import INPUTS_LIMIT, Enter, deadline
+from fuzz.tensors.arena import Arena, build
+from fuzz.tensors.guard_bands import Guarded
+from fuzz.tensors.values import random_bits
+from oracles.other_projects import PEERS as RULES
+from oracles.other_projects import SMALL, Question
+
+PEERS = "peers"  # in the evidence: {rule: whether their test fails}
+ENDED = ("hang", "crash")
+
+
+def execute(case: Case, target: Target, enter: Enter, device: torch.device | str | None = None) -> Verdict:
+    """`judge.execute`, with the peers' verdicts in the evidence. A rejected case has none, nor has one that names CTAs:
+    their rules look at whole tensors, for which there may be no memory."""
+    first: list[Execution] = []
+    verdict = judge.execute(case, _recording(target, first), enter, device)
+    if verdict.outcome == "reject" or (offers(target, Partial) and target.ctas_of(case)):
+        return verdict
+    failed = _everybody() if _ended(verdict) else _fails(case, target, first, enter)
+    return replace_struct(verdict, evidence=verdict.evidence | {PEERS: failed})
+
+
+def fails_of(verdict: Verdict) -> dict[str, bool]:
+    """Which peers' tests fail; a run that did not come to its end fails them all."""
+    if verdict.outcome == "reject":
+        return {}
+    return verdict.evidence.get(PEERS, _everybody() if _ended(verdict) else {})
+
+
+def _everybody() -> dict[str, bool]:
+    return dict.fromkeys(RULES, True)
+
+
+def _ended(verdict: Verdict) -> bool:
+    """Whether the run did not come to its end: it hung, crashed or raised."""
+    return verdict.outcome in ENDED or any(f.kind in ("raised", "refused") for f in verdict.findings)
+
+
+def _recording(target: Target, first: list[Execution]) -> Any:
+    """`target`, which keeps the first of its executions."""
+    recorded = copy.copy(target)
+
+    def run(case: Case, tensors: Tensors) -> Execution:
+        found = type(target).run(recorded, case, tensors)
+        if not first:
+            answers = {n: x.detach().cpu().clone() for n, x in found.answers.items() if isinstance(x, torch.Tensor)}
+            first.append(replace(found, answers=replace(found.answers, **answers)))
+        return found
+
+    recorded.run = run  # type: ignore[method-assign]
+    return recorded
+
+
+def _fails(case: Case, target: Target, first: list[Execution], enter: Enter) -> dict[str, bool]:
+    found = {}
+    small: list[Execution] = []
+    for name, rule in RULES.items():
+        executions, arena = (small, _small(case)) if rule.inputs == "small" else (first, build(case, "cpu"))
+        if not executions:  # nothing came back: the emulated GPU saw something, which a GPU would not have told
+            enter("run", deadline(target, case))
+            try:
+                executions.append(_blind_run(case, target, arena))
+            except Exception:  # it hangs or raises on these inputs
+                return _everybody()
+            enter("judge", INPUTS_LIMIT)
+        given = arena.tensors()
+        question = Question(case.problem, given.q, given.k, given.v, given.bias, given.do)
+        found[name] = not rule.passes(question, executions[0].answers)
+    return found
+
+
+def _blind_run(case: Case, target: Target, arena: Arena) -> Execution:
+    """A run of which only the answers are looked at, as on a GPU; guard bands keep what it breaks from us."""
+    with _blindly(target), Guarded():
+        found = target.run(case, arena.copy().to(_device(target)).tensors())
+    answers = {name: x.detach().cpu() for name, x in found.answers.items() if isinstance(x, torch.Tensor)}
+    return replace(found, answers=replace(found.answers, **answers))
+
+
+@contextmanager
+def _blindly(target: Target) -> Iterator[None]:
+    if target.device != "emulator":
+        yield
+        return
+    from fuzz.targets.blocksparse.devices import emulated
+
+    device = emulated()
+    device.blind = True
+    try:
+        yield
+    finally:
+        device.blind = False
+
+
+def _device(target: Target) -> torch.device:
+    return torch.device("cuda" if target.device == "cuda" else "cpu")
+
+
+def _small(case: Case) -> Arena:
+    """The case with inputs from [-SMALL, SMALL]."""
+    normal = replace_struct(case, inputs=replace_struct(case.inputs, distribution="normal"))
+    arena = build(normal, "cpu")
+    names = [slot.name for slot in arena.slots]
+    values = {}
+    for name in names:
+        shape = tuple(arena.tensor(name).shape)  # type: ignore[union-attr]
+        bits = random_bits(case.inputs.seed, name, prod(shape), "cpu") & 0xFFFF
+        values[name] = ((bits.float() / 0x8000 - 1) * SMALL).view(shape).to(case.problem.torch_dtype).float()
+    return build(normal, "cpu", values)

@@ -1,0 +1,39 @@
+"""Machine-made bugs: how many small changes of the bundled kernels' PTX does the harness find on the emulated GPU?
+
+    from fuzz.score.ptx_mutants import run
+    score = run(300, seed=1, jobs=1, seconds=0.0, progress=print, folder=Path("…"))   # values.MachineScore
+    python -m fuzz.score.ptx_mutants --count 300 --json ci/results/machine_made_host.json
+
+operators.py  what may be changed
+configs.py    which kernels, and the cases
+draw.py       which bugs, by a seed
+trial.py      one bug: runs the cases that come to it until one finds it; what a missed one did
+pool.py       worker processes
+arguments.py  which of the missed ones are equivalent, and why
+values.py     Bug, Result, MachineScore
+
+For `attnfuzz score --machine`: call `run` as above; `show.table(score)` is its table as text (Markdown).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fuzz.score.ptx_mutants.results import Bug, MachineScore, Result
+    from fuzz.score.ptx_mutants.run import run
+
+__all__ = ["Bug", "MachineScore", "Result", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loaded when first used: the emulator and torch take seconds."""
+    if name == "run":
+        from fuzz.score.ptx_mutants.run import run
+
+        return run
+    if name in __all__:
+        from fuzz.score.ptx_mutants import results as values
+
+        return getattr(values, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,148 @@
+"""Which kernels are changed, and the cases that look for what is wrong with them.
+
+A configuration is a choice of dtype, head dims, softcap, tiles, mask and determinism that gives one forward,
+preprocess, backward and postprocess kernel each. Its cases are drawn as a session draws them (fuzz/generate/cases.py),
+from the emulated target narrowed to the configuration; they carry the plain target's name and can be replayed with it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, replace
+from itertools import islice, product, zip_longest
+from typing import Any
+
+from fuzz.compiling import Build
+from fuzz.core.case import Case
+from fuzz.core.case_limits import Size
+from fuzz.core.target import refusal
+from fuzz.generate import cases as strategies
+from fuzz.session.worker import LANE_CASES, Lane, explore
+from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
+from fuzz.targets.blocksparse.devices import arch_without_gpu
+from fuzz.targets.blocksparse.target import BundledBlockSparse
+from kernels.blocksparse.planner.group_split import parts_of
+from oracles.problem import Dtype, Problem
+
+REPEATS = 2  # of every case: once as its variant says, once with warps and dispatch at random
+_SIZE = Size(1 << 15, 8, 4096, 1 << 18)  # three tiles of 64 on a side, or very many queries of a few keys
+_LANES = 15  # of LANE_CASES cases, to choose among
+_LONG = 35  # entries of a list of blocks that the kernels' rings do not hold at once
+
+
+@dataclass(frozen=True)
+class Config:
+    """One set of four kernels: problems of `dtype` and head dims `dims` (least, most), with or without a softcap."""
+
+    name: str
+    dtype: Dtype
+    dims: tuple[int, int]
+    softcap: bool
+    tile_m: int
+    tile_n: int
+    mask: str
+    deterministic: bool
+
+    @property
+    def options(self) -> dict[str, str | int | bool]:
+        """As they stand in a case's variant."""
+        names = ("tile_m", "tile_n", "mask", "deterministic")
+        return {name: getattr(self, name) for name in names}
+
+
+CONFIGS = (
+    Config("bf16_d32_bits_ordered", "bfloat16", (8, 32), False, 64, 64, "bits", True),
+    Config("fp16_d64_band_atomic", "float16", (40, 64), False, 64, 128, "band", False),
+    Config("bf16_d64_intervals_ordered", "bfloat16", (40, 64), False, 128, 64, "intervals", True),
+    Config("fp16_d32_bits_cap_atomic", "float16", (8, 32), True, 64, 64, "bits", False),
+    Config("fp16_d96_bits_ordered", "float16", (72, 96), False, 64, 64, "bits", True),
+)
+
+
+def config(name: str) -> Config:
+    """The configuration of that name. Raises ValueError."""
+    found = next((one for one in CONFIGS if one.name == name), None)
+    if found is None:
+        raise ValueError(f"config: must be one of {', '.join(one.name for one in CONFIGS)}, got {name!r}")
+    return found
+
+
+class _Narrowed(BundledBlockSparse):
+    """The emulated target, for the cases of one configuration only."""
+
+    def __init__(self, of: Config) -> None:
+        super().__init__("emulator")
+        self._of = of
+        self.session_size = _SIZE
+        self.support = replace(self.support, dtypes=(of.dtype,), dim=(*of.dims, 8), softcap=of.softcap)
+
+    def draw_part(self, draw: random.Random, repeats: int) -> None:
+        """None: their kernels are not the configuration's."""
+
+    def variants_for(self, problem: Problem) -> tuple[dict[str, Any], ...]:
+        """The configuration's kernels, with everything that costs no compile."""
+        orders = ("in_order", "random", "starve_oldest", "one_first")
+        return tuple(
+            self._of.options
+            | {
+                "lists": lists,
+                "schedule": schedule,
+                "slots": slots,
+                "warps": orders[(i + j) % 4],
+                "seed": 7 * i + slots,
+            }
+            for i, (lists, schedule) in enumerate(product(LISTS, SCHEDULES))
+            for j, slots in enumerate((1, 2, 3, 8))
+        )
+
+
+def cases_of(of: Config, count: int, seed: int) -> list[Case]:
+    """`count` different cases of the configuration, by turns of one tile, of two or three, of more, with long lists of
+    tiles, and with groups of query heads that are split, as far as there are some among what a session of that seed
+    draws. Fewer begin with the same cases."""
+    target = _Narrowed(of)
+    wanted = {build.key for build in builds_of(of).values()}
+    found: dict[str, Case] = {}
+
+    def keep(case: Case) -> None:
+        if refusal(target, case) is None and bool(case.problem.softcap) == of.softcap:
+            assert all(build.key in wanted for build in target.builds(case, arch_without_gpu("emulator")))
+            found.setdefault(case.id, case)
+
+    drawn = strategies.cases(target, strategies.SMALL, REPEATS)
+    for lane in range(_LANES):
+        explore(Lane(of.name, lane, LANE_CASES, 1000 * seed + lane), drawn, keep)
+    by_size: list[list[Case]] = [[], [], [], [], []]
+    for case in found.values():
+        by_size[size(of, case.problem)].append(case)
+    turns = (case for turn in zip_longest(*by_size) for case in turn if case is not None)
+    return list(islice(turns, count))
+
+
+def size(of: Config, problem: Problem) -> int:
+    """0: at most one tile in every sequence, 1: two or three, 2: more, 3: a block of keys with a long list of tiles,
+    4: a shorter one, in units that share a KV head (NOTE [units] of split.py)."""
+    found = 0
+    for len_q, len_k in zip(problem.lengths_q, problem.lengths_k, strict=True):
+        rows, columns = -(-len_q // of.tile_m), -(-len_k // of.tile_n)
+        many = sum(rows * columns >= least for least in (2, 4))
+        found = max(found, 3 if columns and problem.group * rows >= _LONG else many)
+    return 4 if found < 3 and _parts(of, problem) > 1 else found
+
+
+def _parts(of: Config, problem: Problem) -> int:
+    blocks = (-(-problem.len_q // of.tile_m), -(-problem.len_k // of.tile_n))
+    return parts_of(problem.batch, problem.heads_q, problem.heads_kv, *blocks, of.deterministic)
+
+
+def builds_of(of: Config) -> dict[str, Build]:
+    """The kernels of a configuration by kind."""
+    low, _ = of.dims
+    problem = Problem(
+        lengths_q=(1,), lengths_k=(1,), heads_q=1, heads_kv=1, dim=low, dim_v=low, dtype=of.dtype,
+        softcap=30.0 if of.softcap else 0.0,
+    )  # fmt: skip
+    case = Case("blocksparse", problem, variant=of.options)
+    builds = BundledBlockSparse("emulator").builds(case, arch_without_gpu("emulator"))
+    return {str(json.loads(build.options)["kind"]): build for build in builds}

@@ -1,0 +1,147 @@
+"""The short form, for every change: what the committed scoreboard says was found has to be found again.
+
+Each bug gets one trial, from the seed that took fewest cases, with the kernels of the committed scoreboard: while the
+generator stays as it is, that many cases find it again, mostly one to five. They come from the cheapest to the dearest,
+by what that trial took, until SECONDS have gone by; what had no time is told, and is no failure. Where time is short
+the dearest would never have any, so they begin at another quarter each day and go round. A trial may have as many cases
+as FACTOR times the bug's worst so far, at least LEAST, and MOST where fewer than ENOUGH trials tell: a generator or an
+oracle that got worse shows, one that only draws other cases takes longer.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from fuzz.score.scoreboard import Board
+from fuzz.score.settings import Settings
+from fuzz.score.trial import OURS
+
+SCOREBOARD = Path(__file__).resolve().parents[2] / "ci" / "results" / "score_host.json"
+FACTOR, LEAST, MOST = 3.0, 60, 200  # one change of the generator in a thousand trials goes beyond, by chance
+ENOUGH = 3
+QUARTERS = 4  # with each of which they begin in turn
+SECONDS = 430.0  # then no case begins; one that has begun may take another minute
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A bug that was found: after so many cases at worst, of so many trials; `seed` took fewest, in about `seconds`."""
+
+    worst: int
+    seed: int
+    trials: int
+    seconds: float
+
+
+class Before(msgspec.Struct):
+    """What is read of a committed scoreboard."""
+
+    class Asked(msgspec.Struct):
+        """Of its settings."""
+
+        keys: int
+
+    class Bug(msgspec.Struct):
+        """One bug of it."""
+
+        class Seen(msgspec.Struct):
+            """Cases of each trial of one generator, judged by one rule."""
+
+            generator: str
+            rule: str
+            cases: list[int | None]
+            seeds: list[int] = []
+
+        name: str
+        found: int
+        median: float
+        worst: int
+        seconds_median: float
+        compiling_median: float
+        seen: list[Seen]
+
+        @property
+        def known(self) -> Known:
+            """What is kept of it."""
+            ours = next(one for one in self.seen if (one.generator, one.rule) == ("ours", OURS))
+            took = {seed: n for seed, n in zip(ours.seeds, ours.cases, strict=True) if n is not None}
+            seed = min(took, key=lambda seed: took[seed])
+            seconds = (self.seconds_median + self.compiling_median) / max(self.median, 1.0) * took[seed]
+            return Known(self.worst, seed, len(ours.cases), round(seconds, 2))
+
+    bugs: list[Bug]
+    settings: Asked
+
+
+def before(path: Path = SCOREBOARD) -> tuple[dict[str, Known], int]:
+    """Bugs that the committed scoreboard found, and how many kernels of a target it might compile; none without a file.
+    Raises ValueError for a damaged one."""
+    if not path.exists():
+        return {}, Settings().keys
+    try:
+        known = msgspec.json.decode(path.read_bytes(), type=Before)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"{path}: is no scoreboard: {error}") from None
+    return {bug.name: bug.known for bug in known.bugs if bug.found}, known.settings.keys
+
+
+def turn_of_today() -> int:
+    """The days since some day: what rotates the bugs where nobody says."""
+    return datetime.datetime.now(datetime.UTC).date().toordinal()
+
+
+def rotated(known: dict[str, Known], turn: int) -> tuple[str, ...]:
+    """Every bug, from the cheapest to the dearest, begun at the quarter that it is the turn of."""
+    order = sorted(known, key=lambda name: (known[name].seconds, name))
+    start = turn % QUARTERS * len(order) // QUARTERS
+    return (*order[start:], *order[:start])
+
+
+def quick(wanted: Settings, known: dict[str, Known], keys: int, turn: int = 0) -> Settings:
+    """The settings of the short form."""
+    return msgspec.structs.replace(
+        wanted,
+        seeds=1,
+        cases=LEAST,
+        peer_seeds=0,
+        peer_cases=0,
+        minimize_runs=0,
+        keys=keys,
+        limits={name: limit_of(bug) for name, bug in known.items()},
+        starts={name: bug.seed for name, bug in known.items()},
+        first=rotated(known, turn),
+    )
+
+
+def limit_of(bug: Known) -> int:
+    """Cases of a bug's trial: the most where its worst comes from a few trials only."""
+    return MOST if bug.trials < ENOUGH else min(MOST, max(LEAST, int(FACTOR * bug.worst)))
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Of the bugs that were found: `missed` are not found any more, `failed` could not be looked for (by bug, why),
+    `late` had no time; only the last ones are no failure."""
+
+    missed: tuple[str, ...]
+    failed: dict[str, str]
+    late: tuple[str, ...]
+
+    @property
+    def bad(self) -> bool:
+        """Whether a change must not pass."""
+        return bool(self.missed or self.failed)
+
+
+def lost(of: Board, known: Iterable[str]) -> Lost:
+    """What became of the bugs that were found."""
+    now = {bug.name: bug for bug in of.bugs}
+    failed = {name: now[name].errors[0] for name in known if name in now and now[name].errors}
+    looked = {name for name, bug in now.items() if bug.trials and name not in failed}
+    return Lost(
+        missed=tuple(name for name in known if name in looked and not now[name].found),
+        failed=failed,
+        late=tuple(name for name in known if name not in looked and name not in failed),
+    )

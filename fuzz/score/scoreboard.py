@@ -1,0 +1,182 @@
+"""What comes of a score's trials: by bug and by who looks for it, how often it was found and after how many cases.
+
+Whoever looks is a pair of a generator and a rule: ours with our oracles, ours with a peer's rule, uniform with either.
+A trial that did not find the bug counts as one case more than it had, so that medians stay honest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from fuzz.score.settings import Generator, Settings
+from fuzz.score.trial import OURS, Ended, Smallest
+from fuzz.session.records import machine
+from oracles.other_projects import PEERS
+
+RULES = (OURS, *PEERS)
+GENERATORS: tuple[Generator, ...] = ("ours", "uniform")
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """One bug, as one pair of generator and rule sees it. `cases` by seed: None where it was not found within `limits`;
+    `seeds` and `limits` are parallel to it."""
+
+    generator: Generator
+    rule: str
+    cases: tuple[int | None, ...]
+    limits: tuple[int, ...]
+    seeds: tuple[int, ...] = ()
+
+    @property
+    def found(self) -> int:
+        """In so many trials."""
+        return sum(n is not None for n in self.cases)
+
+    @property
+    def counted(self) -> list[int]:
+        """Cases of each trial, one more than its limit where it did not find the bug."""
+        return [limit + 1 if n is None else n for n, limit in zip(self.cases, self.limits, strict=True)]
+
+
+class Bug(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One bug. median, worst: cases until we find it, with our generator; seconds: the same, without compiling, whose
+    seconds are `compiling_median`: what of it was in the cache took none."""
+
+    name: str
+    trials: int
+    found: int
+    median: float
+    worst: int
+    seconds_median: float
+    seconds_worst: float
+    compiling_median: float
+    oracles: dict[str, int]
+    seen: tuple[Seen, ...]
+    message: str = ""
+    smallest: Smallest | None = None
+    errors: tuple[str, ...] = ()
+
+
+class Board(msgspec.Struct, frozen=True):
+    """A scoreboard. `alarms`: of each rule, cases that it failed without a bug, and cases in which it was asked;
+    `planted` counts bugs that have a trial of ours, `missed` names those that no trial of ours found."""
+
+    machine: dict[str, Any]
+    settings: Settings
+    planted: int
+    found: int
+    median: float
+    worst: int
+    missed: tuple[str, ...]
+    by: dict[str, dict[str, int]]
+    alarms: dict[str, tuple[int, int]]
+    bugs: tuple[Bug, ...]
+    machine_made: dict[str, Any] | None = None
+
+
+def board(wanted: Settings, ended: Iterable[Ended]) -> Board:
+    """The board of everything that ended. Raises ValueError where nothing has."""
+    by_bug: dict[str, list[Ended]] = defaultdict(list)
+    everything = sorted(ended, key=lambda one: (one.trial.bug, one.trial.generator, one.trial.seed))
+    for one in everything:
+        by_bug[one.trial.bug].append(one)
+    bugs = tuple(_bug(name, ones) for name, ones in by_bug.items())
+    if not bugs:
+        raise ValueError("no trial has ended: nothing to show")
+    ours = [bug for bug in bugs if bug.trials] or bugs  # a score that was cut short may have uniform trials alone
+    return Board(
+        machine=_machine(),
+        settings=wanted,
+        planted=len(ours),
+        found=sum(bug.found > 0 for bug in ours),
+        median=median(bug.median for bug in ours),
+        worst=max(bug.worst for bug in ours),
+        missed=tuple(bug.name for bug in ours if bug.trials and not bug.found),
+        by={
+            f"{generator}/{rule}": _counts(bugs, generator, rule) for generator in ("ours", "uniform") for rule in RULES
+        },
+        alarms=_alarms(everything),
+        bugs=bugs,
+    )
+
+
+def _machine() -> dict[str, Any]:
+    """`records.machine`; its command without this machine's folders."""
+    found = machine()
+    place = r" --(folder|out|picture)[ =]\S+"
+    return found | {"command": re.sub(place, "", found["command"])}
+
+
+def _bug(name: str, ones: Sequence[Ended]) -> Bug:
+    errors = tuple(dict.fromkeys(one.error for one in ones if one.error))
+    ours = [one for one in ones if one.trial.generator == "ours" and _whole(one)]
+    cases = [one.found.get(OURS, one.run + 1) for one in ours] or [0]
+    hits = [one for one in ours if OURS in one.found]
+    return Bug(
+        name=name,
+        trials=len(ours),
+        found=len(hits),
+        median=median(cases),
+        worst=max(cases),
+        seconds_median=round(median([one.seconds for one in ours] or [0.0]), 2),
+        seconds_worst=round(max([one.seconds for one in ours] or [0.0]), 2),
+        compiling_median=round(median([one.compiling for one in ours] or [0.0]), 2),
+        oracles=dict(Counter(one.oracle for one in hits).most_common()),
+        seen=tuple(_seen(ones)),
+        message=hits[0].message if hits else "",
+        smallest=next((one.smallest for one in ours if one.smallest is not None), None),
+        errors=errors,
+    )
+
+
+def _whole(one: Ended) -> bool:
+    """Whether a trial says something of its bug: it ended by itself, or found the bug before its time was up."""
+    return not one.error and (not one.cut or OURS in one.found)
+
+
+def _seen(ones: Sequence[Ended]) -> Iterable[Seen]:
+    for generator in GENERATORS:
+        trials = [one for one in ones if one.trial.generator == generator and _whole(one)]
+        for rule in RULES:
+            asked = [one for one in trials if rule == OURS or one.trial.peers]
+            if asked:
+                limits = tuple(one.trial.cases if rule == OURS else one.trial.peers for one in asked)
+                seeds = tuple(one.trial.seed for one in asked)
+                yield Seen(generator, rule, tuple(one.found.get(rule) for one in asked), limits, seeds)
+
+
+def _counts(bugs: Sequence[Bug], generator: str, rule: str) -> dict[str, int]:
+    """Of one pair: bugs looked for, bugs found by any of its trials."""
+    seen = [seen for bug in bugs for seen in bug.seen if (seen.generator, seen.rule) == (generator, rule)]
+    return {"looked_for": len(seen), "found": sum(one.found > 0 for one in seen)}
+
+
+def _alarms(ended: Sequence[Ended]) -> dict[str, tuple[int, int]]:
+    ours = sum(len(one.alarms) for one in ended), sum(one.found.get(OURS, one.run) for one in ended)
+    found = {OURS: ours}
+    for rule in PEERS:
+        found[rule] = sum(one.theirs.get(rule, 0) for one in ended), sum(one.asked.get(rule, 0) for one in ended)
+    return found
+
+
+def survival(of: Board, generator: str, rule: str) -> tuple[list[int], list[float]]:
+    """Steps of the share of bugs not yet found: after x[i] cases it is y[i]. Each bug counts by the share of its trials
+    that have not found it; the last step is at the fewest cases that any trial was limited to."""
+    seen = [s for bug in of.bugs for s in bug.seen if (s.generator, s.rule) == (generator, rule)]
+    if not seen:
+        return [], []
+    end = min(limit for one in seen for limit in one.limits)
+    x, y = [0], [1.0]
+    for n in range(1, end + 1):
+        left = [sum(c > n for c in one.counted) / len(one.counted) for one in seen]
+        share = sum(left) / len(left)
+        if share != y[-1] or n == end:
+            x.append(n)
+            y.append(share)
+    return x, y

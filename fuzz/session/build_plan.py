@@ -1,0 +1,75 @@
+"""plan: the build keys that a seeded session needs, known before it starts, because its cases are data.
+
+Draws every case of the session without running it (about a millisecond each) and asks its target what it compiles.
+Exact for lanes below `session.CLIMBING_CASES` cases; in longer ones Hypothesis also climbs on what it sees of the runs,
+and a key that only such a case needs is compiled when it comes (service.py).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fuzz.compiling.build_key import Build, Compiled, Packaged
+from fuzz.core.case import Case
+from fuzz.core.target import Target, refusal
+from fuzz.session.worker import Settings, cases_of, explore, standing
+from fuzz.session.worker import plan as lanes_of
+from fuzz.targets.registry import TargetError, load, targets
+
+
+@dataclass(frozen=True)
+class Plan:
+    """builds: each key once, the one that most cases need first. uses: cases by key. cases: cases drawn by target.
+    left_out: why a target that nobody named is not planned for."""
+
+    builds: tuple[Build, ...]
+    uses: dict[str, int]
+    cases: dict[str, int]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+def plan(wanted: Settings, arch: str, only: tuple[str, ...] = (), seconds: float = math.inf) -> Plan:
+    """The plan of a session for `arch`.
+
+    only     compile for these targets (all that compile ahead); the session is `wanted` either way
+    seconds  no further lane is looked at after so many
+
+    Raises TargetError for a target that is unknown, or named and cannot be compiled here, ValueError for a bad arch.
+    """
+    named = wanted.targets
+    offered = {name: load(name, wanted.files, wanted.device) for name in named} or targets(wanted.files, wanted.device)
+    left_out = {name: why for name, target in offered.items() if (why := _uncompilable(target)) is not None}
+    for name in named:
+        if name in left_out and (not only or name in only):
+            raise TargetError(f"{name} cannot be compiled here: {left_out[name]}")
+    if not named:
+        # Which targets the other machine can run is not known here: all of its device share the cases, but for those
+        # whose packages are not even here.
+        wanted = msgspec.structs.replace(wanted, targets=tuple(name for name in offered if name not in left_out))
+    uses: Counter[Build] = Counter()
+    drawn: Counter[str] = Counter()
+    until = time.monotonic() + seconds
+    for lane in lanes_of(wanted):
+        if time.monotonic() > until:
+            break
+        target = load(lane.target, wanted.files, wanted.device)
+        if not isinstance(target, Compiled) or (only and lane.target not in only):
+            continue
+
+        def count(case: Case, target=target) -> None:
+            drawn[case.target] += 1
+            if refusal(target, case) is None:
+                uses.update(target.builds(case, arch))
+
+        explore(lane, cases_of(target, wanted), count, standing(lane, target))
+    builds = tuple(build for build, _ in uses.most_common())
+    return Plan(builds, {build.key: uses[build] for build in builds}, dict(drawn), left_out)
+
+
+def _uncompilable(target: Target) -> str | None:
+    return target.uncompilable() if isinstance(target, Packaged) else None

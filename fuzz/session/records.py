@@ -1,0 +1,140 @@
+"""A session's folder: what was run, appended line by line, so that a kill loses at most the case in flight.
+
+session.json            settings, machine, versions
+records-<worker>.jsonl  one Record per case, in the order run
+findings/               one corpus entry per new finding (fuzz/corpus/entry.py)
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fuzz.core.case import Case, to_json
+from fuzz.core.verdict import Outcome, Signature, Verdict
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One case of a session. `case` is kept in full where the verdict is bad; `seconds` is by phase and 'total'."""
+
+    worker: str
+    lane: str
+    target: str
+    case_id: str
+    outcome: Outcome
+    seconds: dict[str, float]
+    features: tuple[str, ...] = ()
+    ratio: float = 0.0
+    reason: str = ""
+    message: str = ""
+    signature: Signature | None = None
+    status: str = ""  # of a bad verdict: 'new', 'again' (reported in this session already), 'known' (in the corpus)
+    finding: str = ""  # the finding's file
+    case: Case | None = None
+    verdict: Verdict | None = None  # with its evidence; in full where it is bad
+
+
+class Recorder:
+    """Appends one worker's records. Every line is written whole, at once."""
+
+    def __init__(self, folder: Path, worker: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f"records-{worker}.jsonl"
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - owned by this object
+
+    def add(self, record: Record) -> None:
+        """Appends a record; OSError when the disk is full, leaving no half line behind."""
+        line = msgspec.json.encode(record) + b"\n"
+        start = os.fstat(self._file.fileno()).st_size
+        try:
+            if self._file.write(line) != len(line):
+                raise OSError(28, "No space left on device", str(self.path))
+        except OSError:
+            os.ftruncate(self._file.fileno(), start)
+            raise
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+class Reader:
+    """Follows a folder's records as they grow; each `new` gives what came since."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.unreadable = 0  # lines that are no record: of another version, or damaged
+        self._read: dict[Path, int] = {}
+
+    def new(self) -> Iterator[Record]:
+        """Records since the last call. A line that is still being written is left for the next one."""
+        for path in sorted(self.folder.glob("records-*.jsonl")):
+            with open(path, "rb") as file:
+                file.seek(self._read.get(path, 0))
+                data = file.read()
+            whole = data.rfind(b"\n") + 1
+            self._read[path] = self._read.get(path, 0) + whole
+            for line in data[:whole].splitlines():
+                try:
+                    yield msgspec.json.decode(line, type=Record)
+                except msgspec.DecodeError:
+                    self.unreadable += 1
+
+
+def machine() -> dict[str, Any]:
+    """What a result was measured on: CPU, GPU, versions."""
+    import torch
+
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "cpus": len(os.sched_getaffinity(0)),
+        "machine": platform.machine(),
+        "cpu": _cpu_name(),
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+    try:
+        import triton
+
+        found["triton"] = triton.__version__
+    except ImportError:
+        pass
+    if torch.version.cuda and torch.cuda.device_count():
+        found["cuda"] = torch.version.cuda
+        found["gpu"] = _gpu_name()
+    return found
+
+
+def write_session(folder: Path, settings: Any) -> None:
+    """Writes session.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = to_json({"settings": settings, "machine": machine()})
+    (folder / "session.json").write_text(text)
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _gpu_name() -> str:
+    import subprocess
+
+    try:
+        query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+        return (
+            subprocess.run(query, capture_output=True, text=True, timeout=10, check=False).stdout.strip().split("\n")[0]
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"

@@ -1,0 +1,179 @@
+"""What people see of a session: the live progress line, the table by target, the findings, the coverage."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from fuzz.core.features import FEATURES, feature_pairs
+from fuzz.session.records import Reader, Record
+
+OUTCOMES = ("pass", "fail", "flake", "hang", "crash", "reject")
+PERIOD = 0.5
+PERIOD_OF_LINES = 10.0  # where the output is no terminal: a line of its own every so often
+
+
+class Tally:
+    """Running counts of a session, fed with records."""
+
+    def __init__(self, planned: int) -> None:
+        self.planned = planned
+        self.records: list[Record] = []
+        self.began = time.monotonic()
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Counts more records."""
+        self.records += records
+
+    def line(self) -> str:
+        """done, cases/s, findings, hangs, time left."""
+        done, spent = len(self.records), time.monotonic() - self.began
+        rate = done / spent if spent > 0 else 0.0
+        left = f"{_time((self.planned - done) / rate)} left" if rate > 0 else "no case has ended yet"
+        new = sum(record.status == "new" for record in self.records)
+        hangs = sum(record.outcome == "hang" for record in self.records)
+        bar = "█" * (20 * done // max(self.planned, 1))
+        cases = f"attnfuzz [{bar:<20}] {done}/{self.planned} cases"
+        return f"{cases} · {rate:.1f}/s · {new} new findings · {hangs} hangs · {left}"
+
+
+class Progress:
+    """Follows a session's folder from a thread and keeps one line on a terminal up to date."""
+
+    def __init__(
+        self, folder: Path, planned: int, stream: TextIO, *, write: Callable[[str], None] | None = None
+    ) -> None:
+        self.tally = Tally(planned)
+        self._reader = Reader(folder)
+        self._stream = stream
+        self._write = write or self._to_stream
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._lines = not stream.isatty()
+
+    def __enter__(self) -> Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.tally.add(list(self._reader.new()))
+        if not self._lines:
+            self._write("\r\x1b[2K")
+        if self._reader.unreadable:
+            self._write(f"{self._reader.unreadable} unreadable lines in {self._reader.folder}/records-*.jsonl\n")
+
+    def _follow(self) -> None:
+        last = time.monotonic()
+        while not self._stop.wait(PERIOD):
+            self.tally.add(list(self._reader.new()))
+            if not self._lines:
+                self._write(f"\r\x1b[2K{self.tally.line()}")
+            elif time.monotonic() - last >= PERIOD_OF_LINES:
+                last = time.monotonic()
+                self._write(self.tally.line() + "\n")
+
+    def _to_stream(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def frame(records: Sequence[Record]) -> pd.DataFrame:
+    """One row per case: target, outcome, status, seconds of the whole case."""
+    rows = [(r.target, r.outcome, r.status, r.seconds.get("total", 0.0) + r.seconds.get("draw", 0.0)) for r in records]
+    return pd.DataFrame(rows, columns=["target", "outcome", "status", "seconds"])
+
+
+def table(records: Sequence[Record]) -> Table:
+    """By target: cases, outcomes, cases per second of one worker."""
+    data = frame(records)
+    made = Table(title="Cases by target", title_justify="left")
+    made.add_column("target")
+    for name in ("cases", *OUTCOMES, "cases/s·worker"):
+        made.add_column(name, justify="right")
+    for name, rows in [*data.groupby("target", sort=True), ("all", data)]:
+        counts = rows["outcome"].value_counts()
+        spent = rows["seconds"].sum()
+        cells = [_count(int(counts.get(outcome, 0)), outcome) for outcome in OUTCOMES]
+        made.add_row(
+            str(name), str(len(rows)), *cells, f"{len(rows) / spent:.1f}" if spent else "–", end_section=name != "all"
+        )
+    return made
+
+
+def coverage(records: Sequence[Record]) -> str:
+    """Which features and pairs of features the session covered, and which it never drew."""
+    seen: Counter[str] = Counter()
+    pairs: Counter[tuple[str, str]] = Counter()
+    for record in records:
+        seen.update(record.features)
+        pairs.update(feature_pairs(record.features))
+    every = [feature.name for feature in FEATURES]
+    never = [name for name in every if not seen[name]]
+    covered = sum(1 for name in every if seen[name])
+    lines = [f"Features covered: {covered} of {len(every)}; pairs of features: {len(pairs)}"]
+    if never:
+        lines.append(f"Never drawn: {', '.join(never)}")
+    rare = [f"{name} {seen[name]}" for name in sorted(every, key=lambda n: seen[n]) if seen[name]][:10]
+    lines.append(f"Rarest: {', '.join(rare)}")
+    return "\n".join(lines)
+
+
+def reproduce(finding: str, files: Sequence[str] = ()) -> str:
+    """The command that shows a saved finding again. files: of the targets of one's own that the session had."""
+    named = [os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file for file in files]
+    return shlex.join(["attnfuzz", "repro", finding, *(word for file in named for word in ("--target-file", file))])
+
+
+def findings(records: Sequence[Record], files: Sequence[str] = ()) -> list[str]:
+    """New findings with the command that reproduces each, then the known ones met. files: as in `reproduce`."""
+    lines = []
+    new = [record for record in records if record.status == "new"]
+    again = Counter(record.finding for record in records if record.status == "again")
+    for record in new:
+        times = again.get(record.finding, 0)
+        more = f" (met {times + 1} times)" if times else ""
+        lines.append(f"NEW {record.target}: {record.message}{more}")
+        lines.append(f"    {reproduce(record.finding, files)}")
+    known: Counter[str] = Counter(record.finding for record in records if record.status == "known")
+    for name, times in sorted(known.items()):
+        lines.append(f"known {name} (met {times} times)")
+    return lines
+
+
+def show(records: Sequence[Record], seconds: float, console: Console, files: Sequence[str] = ()) -> None:
+    """The end of a session. files: as in `reproduce`."""
+    if not records:
+        console.print("no case was run")
+        return
+    console.print(table(records))
+    console.print(
+        f"{len(records)} cases in {_time(seconds)}: {len(records) / max(seconds, 1e-9):.1f} cases/s in all",
+        highlight=False,
+    )
+    console.print(coverage(records), highlight=False)
+    for line in findings(records, files) or ["no new finding"]:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _count(number: int, outcome: str) -> str:
+    if not number:
+        return "·"
+    colour = {"pass": "green", "reject": "yellow"}.get(outcome, "red")
+    return f"[{colour}]{number}[/]"
+
+
+def _time(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole // 60}:{whole % 60:02d}" if whole >= 60 else f"{seconds:.1f} s"

@@ -1,0 +1,405 @@
+"""The loop: draw, run, record; the same for pytest, the command line and a cluster.
+
+A session is a list of lanes: one target, a share of its cases, a seed of its own. Any process may run any lane, so
+a session gives the same cases however many workers run it. Hypothesis draws; it never sees a failure (reduction is
+ours, fuzz/minimize), only the events and the error ratio that it is to climb on.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from pathlib import Path
+
+import msgspec
+from hypothesis import HealthCheck, Phase, event, given, seed, settings, target
+from hypothesis.strategies import SearchStrategy
+
+from fuzz.core.case import Case
+from fuzz.core.features import features, ordered
+from fuzz.core.signature import explains, look_alike, root, signature
+from fuzz.core.target import Device, Partial, Target, Varying, offers, refusal
+from fuzz.core.verdict import Signature, Verdict, summary
+from fuzz.corpus.entry import CorpusError, Entry, known, load_all, save
+from fuzz.generate import cases as strategies
+from fuzz.generate.reproducible_draws import steady_draws
+from fuzz.judging.follow_up import alone_of, as_plain
+from fuzz.minimize import minimize
+from fuzz.runner import Runner
+from fuzz.session.records import Record, Recorder
+from fuzz.targets.registry import TargetError, load, targets
+
+LANE_CASES = 25  # the least, and the most, cases of a lane: the unit of work that a worker takes
+MOST_LANE_CASES = 500
+LANES = 128  # at least as many where there are cases enough, so that no worker waits long for the last ones
+CLIMBING_CASES = 100
+SMALL_EXAMPLES = 50  # of Hypothesis's first examples at most, and a tenth of all: mostly zeros
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a session does. `targets` empty: every target that can run on `device` here."""
+
+    targets: tuple[str, ...] = ()
+    device: Device = "host"
+    cases: int = 300
+    seed: int = 0
+    size: str = "medium"
+    repeats: int = 3
+    repeats_deterministic: int = 0  # of cases whose target promises the same bits; 0 = as the others
+    files: tuple[str, ...] = ()
+    corpus: str = "corpus/regressions"
+    folder: str = ""
+    minimize_runs: int = 60
+    minimize_seconds: float = 45.0
+    seconds: float = 0.0  # stop drawing after so many; 0 = no limit
+
+    def __post_init__(self) -> None:
+        if self.size not in strategies.SIZES:
+            raise ValueError(f"size: must be one of {', '.join(strategies.SIZES)}, got {self.size!r}")
+        if self.cases < 1:
+            raise ValueError(f"cases: must be at least 1, got {self.cases}")
+        if self.repeats_deterministic < 0:
+            raise ValueError(f"repeats_deterministic: must be at least 0, got {self.repeats_deterministic}")
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """A share of a session: `cases` cases of one target from one seed."""
+
+    target: str
+    index: int
+    cases: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """As it stands in test ids and records."""
+        return f"{self.target}-{self.index}"
+
+
+def runnable(device: Device, files: tuple[str, ...] = ()) -> dict[str, Target]:
+    """The targets of `device` that this machine can run."""
+    return {name: t for name, t in targets(files, device).items() if t.missing() is None}
+
+
+def runnable_here(wanted: Settings) -> None:
+    """Raises TargetError for a target of the session that is unknown, or cannot run on this machine, and where none
+    can."""
+    for name in wanted.targets:
+        if (why := load(name, wanted.files, wanted.device).missing()) is not None:
+            raise TargetError(f"{name} cannot run here: {why}")
+    if not wanted.targets and not runnable(wanted.device, wanted.files):
+        raise TargetError(f"no target runs on {wanted.device} here; `attnfuzz targets` says why")
+
+
+def plan(wanted: Settings) -> list[Lane]:
+    """The lanes of a session: the cases are shared equally among the targets. Raises TargetError for an unknown
+    target."""
+    if wanted.targets:
+        names = [load(name, wanted.files, wanted.device).name for name in wanted.targets]
+    else:
+        names = list(runnable(wanted.device, wanted.files))
+    lanes = []
+    for i, name in enumerate(names):
+        left = wanted.cases // len(names) + (i < wanted.cases % len(names))
+        index = 0
+        while left > 0:
+            count = min(left, max(LANE_CASES, min(wanted.cases // LANES, MOST_LANE_CASES)))
+            lanes.append(Lane(name, index, count, _seed(wanted.seed, name, index)))
+            left, index = left - count, index + 1
+    return sorted(lanes, key=lambda lane: (lane.index, lane.target))
+
+
+@dataclass
+class _Flight:
+    """A case that the child has, or whose verdict is known without it.
+
+    seconds  draw: from the verdict before until the child had this case; the child was idle. total: from there to its
+             verdict, or until the next case was drawn, where that took longer.
+    """
+
+    case: Case
+    began: float
+    seconds: dict[str, float]
+    verdict: Verdict | None = None
+
+
+class Worker:
+    """Runs lanes one after the other with one persistent child; records every case, reports every bug once."""
+
+    def __init__(self, wanted: Settings, name: str) -> None:
+        self.wanted = wanted
+        self.name = name
+        self.folder = Path(wanted.folder)
+        self._recorder = Recorder(self.folder, name)
+        kept = load_all(Path(wanted.corpus)) if wanted.corpus and Path(wanted.corpus).is_dir() else []
+        self._corpus = [entry for entry in kept if entry.found is None or entry.found.device == wanted.device]
+        self._runner: Runner | None = None
+        self._interrupted = False  # while minimising: the best so far is saved, then the session ends
+        self._flight: _Flight | None = None
+        self._landed_at = time.perf_counter()  # the last case
+        self._ends = time.monotonic() + wanted.seconds if wanted.seconds else None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the child and closes the records."""
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+        self._recorder.close()
+
+    def run_lane(self, lane: Lane) -> list[Record]:
+        """Runs a lane to its end; returns the records of the new findings."""
+        under_test = load(lane.target, self.wanted.files, self.wanted.device)
+        new: list[Record] = []
+        broken: list[Exception] = []
+
+        climbs = lane.cases >= CLIMBING_CASES
+
+        def loop(case: Case | None) -> None:
+            """Takes in the case before, and sends `case` off; None: there is no other."""
+            if broken or (case is not None and self._ends is not None and time.monotonic() > self._ends):
+                return
+            try:
+                records = self._turn(under_test, lane, case)
+                if climbs:  # Hypothesis is to learn of this very case before it draws the next one
+                    records += self._turn(under_test, lane, None)
+            except Exception as error:  # ours, not the target's: Hypothesis must not replay and shrink it
+                broken.append(error)
+                return
+            new.extend(record for record in records if record.status == "new")
+            if case is None:
+                return
+            for name in _features(case):
+                event(name)
+            for record in records if climbs else ():
+                if record.outcome == "pass":  # failures that are known would hold Hypothesis where they are
+                    target(record.ratio, label=f"error / budget of {lane.target}")
+
+        self._landed_at = time.perf_counter()
+        explore(lane, cases_of(under_test, self.wanted), loop, standing(lane, under_test))
+        loop(None)
+        if broken:
+            raise broken[0]
+        return new
+
+    def run_case(self, case: Case) -> Verdict:
+        """The one function that everything is built on; here with this worker's persistent child."""
+        return self._child().run(case)
+
+    def _child(self) -> Runner:
+        if self._runner is None:
+            device = "cuda:0" if self.wanted.device == "cuda" else "host"
+            self._runner = Runner(device, files=self.wanted.files)
+        return self._runner
+
+    def _turn(self, under_test: Target, lane: Lane, case: Case | None) -> list[Record]:
+        """The records of the case that the child had; it has `case` from now on, which it judges while this process
+        draws. A case that failed is looked into first, for which the child is needed."""
+        flight, self._flight = self._flight, None
+        verdict, records = None, list[Record]()
+        if flight is not None:
+            verdict = self._child().collect() if flight.verdict is None else flight.verdict
+            flight.seconds["total"] = time.perf_counter() - flight.began
+            self._landed_at = time.perf_counter()
+            if verdict.bad:
+                records.append(self._record(lane, under_test, flight, verdict))
+                self._landed_at = time.perf_counter()
+        if case is not None:
+            self._flight = self._take_off(under_test, case)
+        if flight is not None and verdict is not None and not verdict.bad:
+            records.append(self._record(lane, under_test, flight, verdict))
+        if self._interrupted:
+            raise KeyboardInterrupt
+        return records
+
+    def _take_off(self, under_test: Target, case: Case) -> _Flight:
+        began = time.perf_counter()
+        flight = _Flight(case, began, {"draw": began - self._landed_at})
+        refused = refusal(under_test, case)
+        if refused is not None and refused.kind == "cannot":
+            flight.verdict = Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
+        else:
+            self._child().submit(case)
+        return flight
+
+    def _record(self, lane: Lane, under_test: Target, flight: _Flight, verdict: Verdict) -> Record:
+        """Recorded; what failed is reported first, as its plainer case where there is one."""
+        case = flight.case
+        if verdict.bad:
+            case, verdict = self._plainer(under_test, case, verdict)
+        record = Record(
+            worker=self.name,
+            lane=lane.name,
+            target=case.target,
+            case_id=case.id,
+            outcome=verdict.outcome,
+            seconds=verdict.seconds | {name: round(spent, 6) for name, spent in flight.seconds.items()},
+            features=_features(case),
+            ratio=verdict.ratio,
+            reason=verdict.reason,
+        )
+        if verdict.bad:
+            record = self._report(record, under_test, case, verdict)
+        self._recorder.add(record)
+        return record
+
+    def _plainer(self, under_test: Target, case: Case, verdict: Verdict) -> tuple[Case, Verdict]:
+        """The case and its verdict. Where it fails only when it is asked otherwise, and that question fails by itself,
+        then it is that plainer case which is reported: as it failed in the same run where that is known, else as it
+        fails again."""
+        for plainer, found in alone_of(verdict):
+            if known(signature(plainer, found), self._corpus) is not None:
+                return plainer, found
+        first = root(verdict)
+        if first is not None and first.oracle == "metamorphic":
+            for plainer in as_plain(case, under_test):
+                found = self.run_case(plainer)
+                if found.bad:
+                    return plainer, found
+        return case, verdict
+
+    def _report(self, record: Record, under_test: Target, case: Case, verdict: Verdict) -> Record:
+        """Known, met before in this session, or new: then it is minimised and saved."""
+        found = signature(case, verdict)
+        record = msgspec.structs.replace(record, message=summary(verdict), signature=found, case=case, verdict=verdict)
+        status, where = self._status(found)
+        if status == "new" and not self._claim(found):
+            status = "again"
+        if status != "new":
+            return msgspec.structs.replace(record, status=status, finding=where)
+        entry = self._minimized(under_test, case, verdict)
+        assert entry.signature is not None
+        status, where = self._status(entry.signature, minimized=True)
+        if status == "new":
+            where = str(self._save(entry))
+        return msgspec.structs.replace(record, status=status, finding=where, signature=entry.signature)
+
+    def _status(self, found: Signature, *, minimized: bool = False) -> tuple[str, str]:
+        """'known' with the corpus file, 'again' with the session's file, or 'new'."""
+        entry = known(found, self._corpus)
+        if entry is not None:
+            return "known", entry.name
+        if minimized:
+            for entry in self._corpus:
+                if entry.known and entry.signature is not None and look_alike(entry.signature, found):
+                    return "known", entry.name
+        for path, before in self._findings():
+            same = before.signature
+            if same and (explains(same, found) or (minimized and look_alike(same, found))):
+                return "again", str(path)
+        return "new", ""
+
+    def _findings(self) -> Iterable[tuple[Path, Entry]]:
+        folder = self.folder / "findings"
+        return [(folder / entry.name, entry) for entry in load_all(folder)] if folder.is_dir() else []
+
+    def _claim(self, found: Signature) -> bool:
+        """One worker minimises a raw signature; the others only count it."""
+        claims = self.folder / "claims"
+        claims.mkdir(parents=True, exist_ok=True)
+        try:
+            (claims / found.id).open("x").close()
+        except FileExistsError:
+            return False
+        return True
+
+    def _minimized(self, under_test: Target, case: Case, verdict: Verdict) -> Entry:
+        smallest = minimize(
+            case,
+            self.run_case,
+            verdict=verdict,
+            max_runs=self.wanted.minimize_runs,
+            max_seconds=self.wanted.minimize_seconds,
+            allowed=lambda candidate: refusal(under_test, candidate) is None,
+        )
+        self._interrupted = smallest.stopped == "interrupted"
+        return Entry.of(smallest, device=self.wanted.device)
+
+    def _save(self, entry: Entry) -> Path:
+        """In the session's folder always, in the corpus where there is one."""
+        kept = save(entry, self.folder / "findings")
+        if self.wanted.corpus and Path(self.wanted.corpus).is_dir():
+            return save(entry, Path(self.wanted.corpus))
+        return kept
+
+
+@lru_cache(maxsize=4)
+def _features(case: Case) -> tuple[str, ...]:
+    return ordered(features(case))
+
+
+def cases_of(under_test: Target, wanted: Settings):
+    """The strategy of a session for one target."""
+    drawn = strategies.cases(under_test, strategies.SIZES[wanted.size], wanted.repeats)
+    if not wanted.repeats_deterministic:
+        return drawn
+
+    def repeated(case: Case) -> Case:
+        often = under_test.deterministic and not (offers(under_test, Varying) and under_test.may_differ(case))
+        return msgspec.structs.replace(case, repeats=wanted.repeats_deterministic) if often else case
+
+    return drawn.map(repeated)
+
+
+def standing(lane: Lane, under_test: Target) -> tuple[Case, ...]:
+    """The cases that a session of a target begins with: none in any other lane than its first."""
+    return under_test.standing() if offers(under_test, Partial) and lane.index == 0 else ()
+
+
+def explore(
+    lane: Lane, drawn: SearchStrategy[Case], each: Callable[[Case], None], first: tuple[Case, ...] = ()
+) -> None:
+    """Calls `each` on the cases of a lane; `first` take the places of the first ones drawn. They depend on the lane
+    alone, but for lanes of CLIMBING_CASES and more, in which Hypothesis climbs on what `each` tells it. The examples
+    that it begins with are left out: they make the least of nearly every choice, so that they are small, and alike in
+    every lane."""
+    waiting = list(first)
+    left_out = next(n for n in count(1) if n > min((lane.cases + n) // 10, SMALL_EXAMPLES))
+    met = 0
+
+    @seed(lane.seed)
+    @settings(
+        max_examples=lane.cases + left_out,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate, Phase.target] if lane.cases >= CLIMBING_CASES else [Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(drawn)
+    def loop(case: Case) -> None:
+        nonlocal met
+        met += 1
+        if met > left_out:
+            each(waiting.pop(0) if waiting else case)
+
+    with steady_draws():
+        loop()
+
+
+def run(
+    wanted: Settings, lanes: Iterable[Lane], worker: str, done: Callable[[Lane], None] | None = None
+) -> list[Record]:
+    """Runs `lanes` in this process; returns the new findings."""
+    new: list[Record] = []
+    with Worker(wanted, worker) as hands:
+        for lane in lanes:
+            new += hands.run_lane(lane)
+            if done is not None:
+                done(lane)
+    return new
+
+
+def _seed(session: int, name: str, index: int) -> int:
+    return zlib.crc32(f"{session}/{name}/{index}".encode())
+
+
+__all__ = ["CorpusError", "Lane", "Settings", "Worker", "plan", "run", "runnable"]

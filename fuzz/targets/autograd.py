@@ -1,0 +1,151 @@
+"""The part that all differentiable targets share: leaves in, forward, autograd, Execution out."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from fuzz.core.case import Case
+from fuzz.core.case_limits import Size
+from fuzz.core.target import Device, Execution, Rule, Support, Tensors
+from oracles.masks import Causal, Full
+from oracles.metamorphic.relations import Demand
+from oracles.numerics import FUSED, Numerics
+from oracles.outputs import Answers
+from oracles.problem import Problem, dense_mask
+
+
+class AutogradTarget:
+    """A target whose kernel is a differentiable function. Subclasses say what they support and write `forward`."""
+
+    name = ""
+    device: Device = "host"
+    summary = ""
+    support = Support()
+    rules: tuple[Rule, ...] = ()
+    numerics: Numerics = FUSED
+    proof: tuple[str, ...] = ()
+    deterministic = True
+    variants: tuple[dict[str, str | int | bool], ...] = ({},)
+    pairs_per_second = 2e7  # for the deadline only
+    session_size: Size | None = None
+    relations: Mapping[str, Demand] = {}
+    same_options: frozenset[str] = frozenset()
+
+    def missing(self) -> str | None:
+        """Why it cannot run on this machine, or None."""
+        if self.device == "cuda" and not cuda_present():
+            return "needs a CUDA device"
+        return None
+
+    def prepare(self, case: Case, tensors: Tensors) -> None:
+        """Nothing to compile."""
+
+    def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
+        """O and, where the kernel gives it, LSE."""
+        raise NotImplementedError
+
+    def executed(self, case: Case, o: Tensor) -> str:
+        """Proof of what ran: the names of the autograd nodes that made O; forward only, what `pinned` says."""
+        return " < ".join(_nodes(o)) if o.grad_fn is not None else self.pinned
+
+    @property
+    def pinned(self) -> str:
+        """What a forward without autograd can show: subclasses say why no other kernel can have run."""
+        return ""
+
+    def run(self, case: Case, tensors: Tensors) -> Execution:
+        """Forward and, when asked for, backward; on a GPU they are queued, and the judge waits for them."""
+        leaves = _leaves(tensors, case.problem)
+        o, lse = self.forward(case, leaves)
+        answers = Answers(o.detach(), None if lse is None else lse.detach())
+        if case.problem.backward:
+            answers = _with_gradients(answers, o, leaves)
+        return Execution(answers, self.executed(case, o))
+
+    def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
+        """As `run` on `tensors`, with a forward of `others` in between, whose gradients are taken last."""
+        leaves, more = _leaves(tensors, case.problem), _leaves(others, case.problem)
+        o, lse = self.forward(case, leaves)
+        later, _ = self.forward(case, more)
+        answers = _with_gradients(Answers(o.detach(), None if lse is None else lse.detach()), o, leaves)
+        _with_gradients(Answers(later.detach()), later, more)
+        return Execution(answers, self.executed(case, o))
+
+    def expected_seconds(self, case: Case) -> float:
+        """From the number of (query, key) pairs, padding's too, and the head dim, by this target's own speed."""
+        p = case.problem
+        pairs = p.pairs if p.layout == "packed" else p.batch * p.heads_q * p.len_q * p.len_k
+        return 0.01 + pairs * (p.dim + p.dim_v) / 128 / self.pairs_per_second
+
+
+def dense_arguments(problem: Problem, bias: Tensor | None, device: torch.device) -> tuple[Tensor | None, bool]:
+    """attn_mask and is_causal as torch.nn.functional.scaled_dot_product_attention takes them.
+
+    The options stand for a mask only where they say exactly the same: nothing for Full, is_causal for a top-left
+    Causal, both only without bias and padding. Otherwise a bool mask (True = keep) or, with a bias, the bias with -inf.
+    """
+    if bias is None and not problem.ragged:
+        if problem.mask == Full():
+            return None, False
+        if problem.mask == Causal():
+            return None, True
+    kept = dense_mask(problem, device)
+    if bias is None:
+        return kept, False
+    if problem.mask == Full() and not problem.ragged:
+        return bias, False
+    return torch.where(kept, bias, float("-inf")), False
+
+
+@functools.cache
+def cuda_present() -> bool:
+    """Whether a CUDA device is there, asked of the driver's library and not of CUDA, which must not start here."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return False
+    return torch.version.cuda is not None and torch.cuda.device_count() > 0
+
+
+def default_device() -> Device:
+    """cuda where there is a GPU, else host."""
+    return "cuda" if cuda_present() else "host"
+
+
+def parameters(function) -> frozenset[str]:
+    """Names of the parameters of a user's function."""
+    return frozenset(inspect.signature(function).parameters)
+
+
+def _nodes(o: Tensor, most: int = 12) -> list[str]:
+    """Names of the nodes behind a tensor, nearest first."""
+    found: list[str] = []
+    todo = [o.grad_fn]
+    while todo and len(found) < most:
+        node = todo.pop(0)
+        if node is None or type(node).__name__ == "AccumulateGrad":
+            continue
+        found.append(type(node).__name__)
+        todo += [parent for parent, _ in node.next_functions]
+    return found
+
+
+def _leaves(tensors: Tensors, problem: Problem) -> Tensors:
+    def leaf(tensor: Tensor | None, wanted: bool) -> Tensor | None:
+        return None if tensor is None else tensor.detach().requires_grad_(wanted)
+
+    wanted = problem.backward
+    q, k, v = (leaf(x, wanted) for x in (tensors.q, tensors.k, tensors.v))
+    assert q is not None and k is not None and v is not None
+    bias_wanted = bool(wanted and problem.bias and problem.bias.grad)
+    return Tensors(q, k, v, tensors.do, leaf(tensors.bias, bias_wanted))
+
+
+def _with_gradients(answers: Answers, o: Tensor, leaves: Tensors) -> Answers:
+    asked = [x for x in (leaves.q, leaves.k, leaves.v, leaves.bias) if x is not None and x.requires_grad]
+    dq, dk, dv, *dbias = torch.autograd.grad(o, asked, leaves.do, materialize_grads=True)
+    return Answers(answers.o, answers.lse, dq, dk, dv, dbias[0] if dbias else None)

@@ -1,0 +1,215 @@
+"""From a Case to the block lists that the block-sparse kernels take: only the token predicate is read of its mask.
+
+The oracle shares nothing with what is made here but the Problem. Lists are laid out as the variant says, and whatever
+no entry uses is filled with numbers that a kernel which reads them cannot survive.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuzz.core.case import Case
+from kernels.blocksparse.lists import bands, from_mask, intervals
+from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
+from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse
+from kernels.blocksparse.planner.planner import least_blocking
+from kernels.blocksparse.spec.variant import LARGEST_DIM, forward_products
+from oracles.masks import Causal, Full, Window, kinds, varies_by_batch, varies_by_head
+from oracles.problem import Problem, cumulative, dense_mask
+
+MASKS = ("bits", "intervals", "band")
+LISTS = ("csr", "padded", "compact")
+FASTEST = "fastest"  # products of the forward kernel: what the arch has best
+SCHEDULES = ("ascending", "descending", "shuffled", "planned")
+TILES = (64, 128)
+UNUSED = 0x3FFFFFF  # a block number, slot or rank that nothing has
+_ROWS = frozenset({"full", "causal", "window", "prefix", "documents", "intervals", "per_head", "per_batch"})
+
+
+def default_variant() -> dict[str, str | int | bool]:
+    """Every option of the target with its default; a Case's variant names those that differ."""
+    return {
+        "tile_m": 128,
+        "tile_n": 128,
+        "mask": "bits",
+        "lists": "csr",
+        "schedule": "ascending",
+        "deterministic": True,
+        "products": FASTEST,
+    }
+
+
+def options_of(case: Case) -> dict[str, str | int | bool]:
+    """Every option of a case. Where its variant does not say it, tile_n is 64 for gradients of dims that need that."""
+    p = case.problem
+    smaller = {"tile_n": 64} if p.backward and p.dim > LARGEST_DIM[128] else {}
+    return default_variant() | smaller | case.variant
+
+
+def products_of(case: Case, arch: str) -> str:
+    """The products of its forward kernel, where kernels are compiled for `arch`."""
+    options = options_of(case)
+    named = str(options["products"])
+    return forward_products(arch, int(options["tile_m"])) if named == FASTEST else named
+
+
+def expressible(problem: Problem, mask: str) -> bool:
+    """Whether partial blocks of this problem can be masked that way: bits always; a band where the mask is one;
+    intervals where every row has few of them."""
+    if mask == "band":
+        return isinstance(problem.mask, Full | Causal | Window)
+    return mask == "bits" or kinds(problem.mask) <= _ROWS
+
+
+def blocks_of(case: Case, device: torch.device | str = "cpu") -> BlockSparse:
+    """Block lists of a case on `device`, both directions, with the ranks of its schedule."""
+    p, options = case.problem, options_of(case)
+    tile_m, tile_n = int(options["tile_m"]), int(options["tile_n"])
+    tiles: dict[str, Any] = {
+        "tile_m": tile_m,
+        "tile_n": tile_n,
+        "schedule": schedule_of(case, device),
+        "backward": p.backward,
+    }
+    if options["mask"] == "band":
+        left, right, align = _band(p)
+        made = bands.band(p.lengths_q, p.lengths_k, left=left, right=right, align=align, device=device, **tiles)
+    elif options["mask"] == "intervals":
+        made = intervals.intervals(runs(dense_mask(p, device)), p.lengths_q, p.lengths_k, **tiles)
+    else:
+        made = from_mask.from_mask(dense_mask(p, device), p.lengths_q, p.lengths_k, **tiles)
+    if options["schedule"] == "planned" and p.backward:
+        made = least_blocking(made, heads_q=p.heads_q, heads_kv=p.heads_kv, batch=p.batch).blocks
+    return laid_out(made, str(options["lists"]))
+
+
+@functools.lru_cache(maxsize=1)
+def blocks_on(case: Case, device: torch.device) -> BlockSparse:
+    """The same for all repeats of a case, so that their contents are checked once."""
+    return blocks_of(case).to(device)
+
+
+@functools.lru_cache(maxsize=1)
+def lengths_on(p: Problem, device: torch.device) -> dict[str, Tensor]:
+    """The same tensors for all repeats of a case: with others its lists would be checked again."""
+    given: dict[str, tuple[int, ...]] = {}
+    if p.layout == "packed":
+        given = {"cu_seqlens_q": cumulative(p.lengths_q), "cu_seqlens_k": cumulative(p.lengths_k)}
+    elif p.ragged:
+        given = {"lengths_q": p.lengths_q, "lengths_k": p.lengths_k}
+    return {name: torch.tensor(x, dtype=torch.int32, device=device) for name, x in given.items()}
+
+
+def schedule_of(case: Case, device: torch.device | str = "cpu") -> Schedule:
+    """The variant's schedule; 'shuffled' is a permutation from the inputs' seed, per sequence and KV head where those
+    have lists of their own, and not its own inverse where there are three blocks or more, so that who mistakes one for
+    the other shows; 'planned' is ascending until `least_blocking` has computed one from the lists."""
+    p, options = case.problem, options_of(case)
+    if options["schedule"] != "shuffled":
+        return DESCENDING if options["schedule"] == "descending" else ASCENDING
+    n_blocks = -(-p.len_k // int(options["tile_n"]))
+    draw = torch.Generator().manual_seed(case.inputs.seed)
+    # An order has an axis only where the lists have it.
+    batch = p.batch if p.ragged or varies_by_batch(p.mask) else 1
+    heads = p.heads_kv if varies_by_head(p.mask) else 1
+    orders = [_one_way(n_blocks, draw) for _ in range(batch * heads)]
+    return permutation(torch.stack(orders).view(batch, heads, n_blocks).to(device, torch.int32))
+
+
+def _one_way(n_blocks: int, draw: torch.Generator) -> Tensor:
+    """A random permutation; of three blocks and more one that is not its own inverse."""
+    while True:
+        order = torch.randperm(n_blocks, generator=draw)
+        if n_blocks < 3 or not torch.equal(order[order], torch.arange(n_blocks)):
+            return order
+
+
+def runs(mask: Tensor) -> Tensor:
+    """The `Intervals` encoding of a token mask (batch|1, heads|1, len_q, len_k): int32 (batch|1, heads|1, n_func,
+    len_q), n_func as small as the row with most runs allows."""
+    batch, heads, len_q, _ = mask.shape
+    edge = mask.new_zeros((batch, heads, len_q, 1))
+    before, after = torch.cat((edge, mask), -1), torch.cat((mask, edge), -1)
+    where_start, where_stop = ((after & ~before), (before & ~after))
+    number = where_start.sum(-1)
+    most = max(int(number.max()) if number.numel() else 0, 1)
+    start, stop = (_positions(where, most) for where in (where_start, where_stop))
+    first = (start[..., 0] == 0) & (stop[..., 0] > 0)  # a run from key 0 may stand in F[0]
+    bounds = torch.zeros((batch, heads, 2 * most + 1, len_q), dtype=torch.int32, device=mask.device)
+    bounds[:, :, 0] = torch.where(first, stop[..., 0], 0)
+    for run in range(most):
+        mine = ~first if run == 0 else torch.ones_like(first)
+        bounds[:, :, 2 * run + 1] = torch.where(mine, start[..., run], 0)
+        bounds[:, :, 2 * run + 2] = torch.where(mine, stop[..., run], 0)
+    return bounds
+
+
+def laid_out(blocks: BlockSparse, layout: str) -> BlockSparse:
+    """The same blocks with their lists laid out in CSR, padded to the whole grid, or to the longest row (compact); what
+    runs parallel to an index tensor (slots, ranks) moves with it."""
+    if layout == "csr":
+        return blocks
+    forward, backward, mask, order = blocks.forward, blocks.backward, blocks.mask, blocks.order
+    rows = blocks.m_blocks
+    columns = backward.partial.rows if backward is not None else _largest(forward) + 1
+    if isinstance(mask, Bits):
+        mask = replace(mask, slot=_parallel(forward.partial, mask.slot, layout, columns))
+        if backward is not None:
+            assert mask.slot_backward is not None
+            mask = replace(mask, slot_backward=_parallel(backward.partial, mask.slot_backward, layout, rows))
+    if backward is not None and order is not None:
+        order = replace(
+            order,
+            partial=_parallel(backward.partial, order.partial, layout, rows),
+            full=_parallel(backward.full, order.full, layout, rows),
+        )
+    if backward is not None:
+        backward = BlockLists(*(_padded(one, layout, rows) for one in (backward.partial, backward.full)))
+    forward = BlockLists(*(_padded(one, layout, columns) for one in (forward.partial, forward.full)))
+    return replace(blocks, forward=forward, backward=backward, mask=mask, order=order)
+
+
+def _band(problem: Problem):
+    match problem.mask:
+        case Causal(align):
+            return None, 0, align
+        case Window(left, right, align):
+            return left, right, align
+    return None, None, "top_left"
+
+
+def _positions(where: Tensor, most: int) -> Tensor:
+    """Position of the n-th True of each row, (..., most); 0 where there is none."""
+    at = where.nonzero()
+    found = torch.zeros((*where.shape[:-1], most), dtype=torch.int32, device=where.device)
+    which = (where.cumsum(-1) - 1)[where]
+    found[at[:, 0], at[:, 1], at[:, 2], which] = at[:, 3].to(torch.int32)
+    return found
+
+
+def _width(one: BlockList, layout: str, columns: int) -> int:
+    longest = int(one.count.max()) if one.count.numel() else 0
+    return max(columns if layout == "padded" else longest, 1)
+
+
+def _padded(one: BlockList, layout: str, columns: int) -> BlockList:
+    count, index = one.to_padded(_width(one, layout, columns), UNUSED)
+    return BlockList.padded(count, index)
+
+
+def _parallel(one: BlockList, beside: Tensor, layout: str, columns: int) -> Tensor:
+    """A tensor parallel to `one.index`, laid out as `_padded` lays out the index."""
+    _, laid = BlockList(one.count, beside, one.begin).to_padded(_width(one, layout, columns), UNUSED)
+    flat = laid.reshape(-1)
+    return flat if flat.numel() else flat.new_zeros(1)
+
+
+def _largest(lists: BlockLists) -> int:
+    """The largest block number in forward lists."""
+    tops = [one.to_padded(_width(one, "compact", 0), -1)[1] for one in (lists.partial, lists.full)]
+    return max([int(top.max()) for top in tops if top.numel()], default=0)

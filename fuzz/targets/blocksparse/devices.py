@@ -1,0 +1,100 @@
+"""Where the bundled block-sparse kernels run: a GPU, or one that is emulated; and what connects the kernels to it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fuzz.core.target import Device
+from fuzz.targets.blocksparse.block_lists import default_variant
+
+# What is compiled where there is no GPU, to be emulated or only to be compiled; $ATTNFUZZ_ARCH for another.
+ARCHS: dict[Device, str] = {"emulator": "sm_100a", "host": "sm_100a"}
+SLOTS = 4  # resident CTAs of the emulated GPU, where the variant does not say
+
+
+def arch_without_gpu(device: Device) -> str:
+    """What kernels are compiled for on a machine without a GPU."""
+    return os.environ.get("ATTNFUZZ_ARCH") or ARCHS[device]
+
+
+@functools.cache
+def arch_with_gpu() -> str:
+    """What kernels are compiled for on this machine's GPU.
+
+    Asked of nvidia-smi: who plans a session opens no device. Raises ValueError where the kernels have no arch for it.
+    """
+    from fuzz.process.tool import find
+    from fuzz.runner.gpu import identity
+    from kernels.blocksparse.compile.runtime import arch_for, arch_of
+
+    smi = find("nvidia-smi")
+    if smi is not None and not torch.cuda.is_initialized():
+        asked = [smi, "-i", identity("cuda:0"), "--query-gpu=compute_cap", "--format=csv,noheader"]
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+        if re.fullmatch(r"\d+\.\d+", said):
+            major, minor = said.split(".")
+            return arch_for(int(major), int(minor))
+    return arch_of(torch.device("cuda", torch.cuda.current_device()))
+
+
+@functools.cache
+def emulator_there() -> bool:
+    """Whether the emulated GPU can be used: what it is made of is installed."""
+    from importlib.util import find_spec
+
+    return all(find_spec(name) is not None for name in ("numba", "llvmlite", "fuzz.devices.emulator.api"))
+
+
+@functools.cache
+def toolchain_there() -> bool:
+    """Whether the kernels can be compiled."""
+    from importlib.util import find_spec
+
+    return find_spec("cutlass") is not None
+
+
+@functools.cache
+def connect(device: Device) -> object:
+    """Has the kernels take their compiled functions from the artifact cache, on a GPU or the emulated one.
+
+    What is returned has to be kept, as the cache does: a context that nobody holds is left.
+    """
+    from kernels.blocksparse.compile import runtime
+
+    if device == "emulator":
+        runtime.launch_elsewhere(emulated())
+        return None
+    from fuzz.devices.cuda import source
+
+    entered = runtime.use_source(source)
+    entered.__enter__()
+    return entered
+
+
+@functools.cache
+def emulated():
+    """The emulated GPU that the kernels of this process are launched on."""
+    from fuzz.devices.emulated import EmulatedDevice
+
+    return EmulatedDevice(arch_without_gpu("emulator"), emulator_of(default_variant()))
+
+
+def emulator_of(options: dict[str, Any], repeat: int = 0):
+    """The emulated GPU of a variant; from the second repeat on with its warps, and the CTAs' dispatch, at random. Where
+    the same bits are promised, the order of every add has to be fixed."""
+    from fuzz.devices.emulator import Emulator
+    from fuzz.devices.emulator.api import ALL_CHECKS, DEFAULT_CHECKS
+
+    checks = ALL_CHECKS if options.get("deterministic") else DEFAULT_CHECKS
+
+    schedule, seed = str(options.get("warps", "in_order")), int(options.get("seed", 1))
+    slots = int(options.get("slots", SLOTS))
+    made = Emulator(slots=slots, schedule=schedule, seed=seed, strict=False, checks=checks)
+    return replace(made, schedule="random", seed=seed + repeat, dispatch="permuted") if repeat else made

@@ -1,0 +1,84 @@
+"""What the adapter of blocksparse does, as lines of a script that needs only `kernels`."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+from fuzz.core.case import Case
+from fuzz.core.script_call import Text
+from fuzz.targets.blocksparse import block_lists
+from fuzz.targets.blocksparse.block_lists import FASTEST, options_of, schedule_of
+from oracles.masks import Causal, Window
+from oracles.problem import cumulative
+
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+def blocksparse_text(case: Case, mutant: str) -> Text:
+    """Block lists from `keep` (or from the band's parameters), and the call."""
+    p, options = case.problem, options_of(case)
+    lengths = f"{list(p.lengths_q)}, {list(p.lengths_k)}"
+    tiles = f"tile_m={options['tile_m']}, tile_n={options['tile_n']}, schedule=schedule, backward={p.backward}"
+    how = str(options["mask"])
+    made = {
+        "bits": f"from_mask(keep, {lengths}, {tiles})",
+        "intervals": f"intervals(bounds, {lengths}, {tiles})",
+        "band": f"band({lengths}, {_sides(case)}, {tiles}, device=q.device)",
+    }[how]
+    call = [f"schedule = {_schedule(case)}"]
+    if how == "intervals":
+        pad = f"(0, -keep.shape[2] % {options['tile_m']})"
+        call.append(f"bounds = torch.nn.functional.pad(runs(keep), {pad})")
+    call.append(f"blocks = {made}")
+    planned = options["schedule"] == "planned" and p.backward
+    if planned:
+        heads = f"heads_q={p.heads_q}, heads_kv={p.heads_kv}, batch={p.batch}"
+        call.append(f"blocks = least_blocking(blocks, {heads}).blocks")
+    kernel = f'MUTANTS["{mutant}"]' if mutant else "block_sparse_attention"
+    given = [f"scale={p.scale!r}"] * (p.scale is not None) + [f"softcap={p.softcap!r}"] * (p.softcap > 0)
+    given.append(f"deterministic={bool(options['deterministic'])}")
+    if options["products"] != FASTEST:
+        given.append(f"products={options['products']!r}")
+    names = ("cu_seqlens_q", "cu_seqlens_k") if p.layout == "packed" else ("lengths_q", "lengths_k")
+    if p.layout == "packed" or p.ragged:
+        for name, each in zip(names, (p.lengths_q, p.lengths_k), strict=True):
+            numbers = list(cumulative(each) if p.layout == "packed" else each)
+            call.append(f"{name} = torch.tensor({numbers}, dtype=torch.int32, device=q.device)")
+            given.append(f"{name}={name}")
+    call.append(f"o, lse = {kernel}(q, k, v, blocks, {', '.join(given)})")
+    sources = {
+        "bits": "kernels.blocksparse.lists.from_mask import from_mask",
+        "intervals": "kernels.blocksparse.lists.intervals import intervals",
+        "band": "kernels.blocksparse.lists.bands import band",
+    }
+    source = (
+        "kernels.mutants.blocksparse.table import MUTANTS" if mutant else f"kernels.blocksparse.api import {kernel}"
+    )
+    lines = [f"sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`"]
+    imported = [source, sources[how], _SCHEDULES] + [_PLANNER] * planned
+    lines += [f"from {one}  # noqa: E402" for one in sorted(imported)]
+    if how == "intervals":
+        parts = (block_lists.runs, block_lists._positions)
+        lines += ["from torch import Tensor  # noqa: E402", *(f"\n\n{inspect.getsource(part)}" for part in parts)]
+    return Text(tuple(call), ("import sys",), "\n".join(lines), how != "band", lse=True)
+
+
+_PLANNER = "kernels.blocksparse.planner.planner import least_blocking"
+_SCHEDULES = "kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, permutation"
+
+
+def _schedule(case: Case) -> str:
+    schedule = schedule_of(case)
+    if schedule.positions is None:
+        return {"ascending": "ASCENDING", "descending": "DESCENDING"}[schedule.kind]
+    return f"permutation(torch.tensor({schedule.positions.tolist()}, dtype=torch.int32, device=q.device))"
+
+
+def _sides(case: Case) -> str:
+    match case.problem.mask:
+        case Causal(align):
+            return f"left=None, right=0, align={align!r}"
+        case Window(left, right, align):
+            return f"left={left}, right={right}, align={align!r}"
+    return "left=None, right=None"

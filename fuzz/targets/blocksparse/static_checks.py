@@ -1,0 +1,97 @@
+"""What can be said of a block-sparse case without running it: its lists as the oracles take them, its ordered adds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuzz.core.case import Case
+from fuzz.targets.blocksparse.block_lists import options_of
+from kernels.blocksparse.lists.types import BlockSparse
+from oracles import block_lists, semaphore_order
+from oracles.problem import Problem
+
+
+def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bool]]:
+    """q without storage, block lists without lists: what the kernels' own functions choose variants by."""
+    from kernels.blocksparse.lists.schedule import ASCENDING
+    from kernels.blocksparse.lists.types import Band, Bits, Intervals
+
+    p, options = case.problem, options_of(case)
+    none: Any = None
+    mask: Any = {"bits": Bits(none, none), "intervals": Intervals(none), "band": Band(0, 0, none)}[str(options["mask"])]
+    q = torch.empty((1, 1, 1, p.dim), dtype=p.torch_dtype, device="meta")
+    return q, BlockSparse(none, none, mask, int(options["tile_m"]), int(options["tile_n"]), ASCENDING), options
+
+
+def as_metadata(blocks: BlockSparse) -> block_lists.Metadata:
+    from kernels.blocksparse.lists.types import Band, Bits, Intervals
+
+    def lists(of) -> tuple[block_lists.List, block_lists.List]:
+        return tuple(block_lists.List(one.count, one.index, one.begin) for one in (of.partial, of.full))  # type: ignore
+
+    mask, order, backward = blocks.mask, blocks.order, blocks.backward
+    return block_lists.Metadata(
+        blocks.tile_m,
+        blocks.tile_n,
+        lists(blocks.forward),
+        None if backward is None else lists(backward),
+        words=mask.words if isinstance(mask, Bits) else None,
+        slot=mask.slot if isinstance(mask, Bits) else None,
+        slot_backward=mask.slot_backward if isinstance(mask, Bits) else None,
+        bounds=mask.bounds if isinstance(mask, Intervals) else None,
+        band=(mask.left, mask.right, mask.offset) if isinstance(mask, Band) else None,
+        ranks=None if order is None else (order.partial, order.full),
+        launch_order=None if backward is None else blocks.schedule.launch_order(backward.rows, "cpu"),
+    )
+
+
+def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> semaphore_order.Visits | None:
+    """What the kernel does with the semaphores, from lists on the CPU."""
+    from kernels.blocksparse.launch.backward import side_by_side
+    from kernels.blocksparse.planner.group_split import parts_under
+
+    p = case.problem
+    lists, schedule, merged, launched = blocks.backward, blocks.schedule, blocks.merged, blocks
+    assert lists is not None
+    if mutant:
+        from kernels.mutants.blocksparse.table import MUTANTS as planted
+        from kernels.mutants.blocksparse.table import effective
+
+        known = effective(mutant, blocks)
+        if known is None:
+            return None
+        order, releases = known
+        changed = planted[mutant].blocks(blocks)
+        assert changed.backward is not None
+        lists, schedule, merged, launched = changed.backward, changed.schedule, changed.merged, changed
+    else:
+        assert blocks.order is not None
+        order, releases = blocks.order, None
+    parts = parts_under(schedule, p.batch, p.heads_q, p.heads_kv, blocks.m_blocks, lists.rows, True)
+    q, k = (_rows_of(p, heads) for heads in (p.heads_q, p.heads_kv))
+    partial, full = lists.partial, lists.full
+    return semaphore_order.visits(
+        (partial.count, partial.index, partial.begin),
+        (full.count, full.index, full.begin),
+        (order.partial, order.full),
+        schedule.launch_order(lists.rows, "cpu"),
+        batch=p.batch,
+        heads_q=p.heads_q,
+        heads_kv=p.heads_kv,
+        m_blocks=blocks.m_blocks,
+        pairs=side_by_side(q, k, launched, True, parts),
+        parts=parts,
+        keys=p.lengths_k,
+        tile_n=blocks.tile_n,
+        releases=releases,
+        merged=merged,
+    )
+
+
+def _rows_of(problem: Problem, heads: int) -> Tensor:
+    """An operand of queries as the launcher takes it, without storage."""
+    rows = (sum(problem.lengths_q),) if problem.layout == "packed" else (problem.batch, problem.len_q)
+    return torch.empty((*rows, heads, problem.dim), dtype=problem.torch_dtype, device="meta")

@@ -1,0 +1,98 @@
+"""Which kernels a session of `blocksparse` draws: tens for a thousand cases, though thousands could be compiled.
+
+A compile costs seconds, so dtype, head dim and softcap each bring one or two choices of tiles, mask and determinism
+with them, laid out so that every pair of choices occurs up to head dim 128; the mask kind that only some problems can
+have is drawn twice as often where it can be, or half as often again where bits are deterministic. Larger dims have one
+kernel each: tiles of 64 keys and bits. What costs no compile (layout of the lists, schedule; on the emulator the number
+of resident CTAs and the order of warps) varies freely.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES, expressible
+from kernels.blocksparse.spec.variant import LARGEST_DIM, PADDED_DIMS, padded_dim
+from oracles.problem import Problem
+
+# Another mask kind than bits, by dtype and padded dim.
+_SPECIAL = {
+    ("bfloat16", 0): "intervals",
+    ("bfloat16", 1): "intervals",
+    ("bfloat16", 2): "band",
+    ("bfloat16", 3): "band",
+    ("float16", 0): "band",
+    ("float16", 1): "intervals",
+    ("float16", 3): "band",
+}
+
+
+def kernels_for(problem: Problem) -> list[dict[str, Any]]:
+    """The choices of tiles, mask and determinism for a problem: each is one forward and one backward kernel.
+
+    A dtype and a padded dim share tile_m, so that they share a preprocess kernel; a capped kernel has the tiles of the
+    uncapped one, and with them its postprocess kernel.
+    """
+    at = PADDED_DIMS.index(padded_dim(problem.dim))
+    half = problem.dtype == "float16"
+    tile_m = (128, 64)[(at + half) % 2]
+    if problem.dim > LARGEST_DIM[128]:
+        return [_kernel(tile_m, 64, "bits", bool(problem.softcap) == half)]
+    tile_n = (128, 64)[(at // 2 + half) % 2]
+    capped, ordered = bool(problem.softcap), half == (at in (0, 3))
+    first = _kernel(tile_m, tile_n, "bits", ordered != capped)
+    special = _SPECIAL.get((problem.dtype, at))
+    if capped or special is None or not expressible(problem, special):
+        return [first]
+    return [first, _kernel(tile_m, tile_n, special, not ordered)]
+
+
+def native_masks(dtype: str, dim: int) -> tuple[str, ...]:
+    """What the other mask kind than bits can express, where there is one for these; causal and windows, open or not,
+    are one way."""
+    special = _SPECIAL.get((dtype, PADDED_DIMS.index(padded_dim(dim))))
+    if special == "band":
+        return ("causal", "window", "window")
+    return ("full", "causal", "window", "documents", "per_head", "per_head", "per_batch")
+
+
+def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], ...]:
+    """Everything that a session draws a case's variant from, more than once what is to come more often."""
+    first, *special = _with_products(problem, emulated)
+    ordered = bool(special) and problem.backward and first["deterministic"]
+    kernels = [first] * 2 + special * 3 if ordered else [first] + special * 2
+    return tuple(kernel | choice for kernel in kernels for choice in _free(problem, kernel, emulated))
+
+
+def _free(problem: Problem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:
+    """What costs no compile. Half of the ordered adds of three KV tiles or more come in a shuffled order: two tiles
+    have no order that the other schedules do not have too."""
+    ordered = problem.backward and kernel["deterministic"] and problem.len_k > 2 * kernel["tile_n"]
+    schedules = (*SCHEDULES, "shuffled", "shuffled") if ordered else SCHEDULES
+    free: list[dict[str, Any]] = [
+        {"lists": lists, "schedule": schedule} for lists, schedule in product(LISTS, schedules)
+    ]
+    if not emulated:
+        return free
+    orders = ("in_order", "random", "starve_oldest", "one_first")
+    return [
+        choice | {"slots": slots, "warps": warps, "seed": 7 * i + slots}
+        for i, choice in enumerate(free)
+        for slots, warps in zip((1, 2, 3, 8), orders[i % 4 :] + orders[: i % 4], strict=True)
+    ]
+
+
+def _with_products(problem: Problem, emulated: bool) -> list[dict[str, Any]]:
+    """The choices of kernels_for, some with products that their device would not take by itself, so that both kernels
+    are seen, at no further compile: on the emulated GPU every other one with Hopper's, on a GPU capped ones with the
+    portable ones, which on Hopper those of 64 queries have anyway."""
+    capped = bool(problem.softcap)
+    at = PADDED_DIMS.index(padded_dim(problem.dim)) + (problem.dtype == "float16") + capped
+    if not emulated:
+        return [kernel | ({"products": "mma"} if capped else {}) for kernel in kernels_for(problem)]
+    return [kernel | ({"products": "wgmma"} if (at + i) % 2 else {}) for i, kernel in enumerate(kernels_for(problem))]
+
+
+def _kernel(tile_m: int, tile_n: int, mask: str, deterministic: bool) -> dict[str, Any]:
+    return {"tile_m": tile_m, "tile_n": tile_n, "mask": mask, "deterministic": deterministic}

@@ -1,0 +1,152 @@
+"""sdpa: the bundled dense attention in Triton, in the interpreter on a CPU and natively on a GPU; and its planted
+bugs."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from torch import Tensor
+
+from fuzz.core.case import Case
+from fuzz.core.case_limits import Size
+from fuzz.core.script_call import Text, dense_text, options
+from fuzz.core.target import Device, Rule, Support, Tensors
+from fuzz.targets import triton_interpreter
+from fuzz.targets.autograd import AutogradTarget, cuda_present, dense_arguments
+from kernels.mutants.names import SDPA as MUTANTS
+from oracles.metamorphic.relations import Demand
+from oracles.numerics import FUSED
+
+_ROOT = Path(__file__).resolve().parents[2]
+# One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly.
+_RELATIONS: dict[str, Demand] = dict.fromkeys(
+    ("permuted_sequences", "permuted_heads", "repeated_kv", "scaled_q", "doubled_v"), "bitwise"
+)
+_SUPPORT = Support(bias=True, bias_grad=True, lse=True, max_pairs=1 << 24)
+
+
+class BundledSdpa(AutogradTarget):
+    """kernels.sdpa, or one of its mutants (named sdpa!MUTANT)."""
+
+    proof: tuple[str, ...] = ("sdpa_forward",)
+
+    def __init__(self, device: Device, mutant: str = "") -> None:
+        self.name = "sdpa" + f"!{mutant}" * bool(mutant)
+        self.device = device
+        self.mutant = mutant
+        self.summary = "kernels.sdpa" + (f" with the planted bug {mutant}" if mutant else "")
+        self.support = _SUPPORT
+        self.rules = (Rule("a bias of another dtype than the inputs", _other_bias),)
+        self.numerics = FUSED
+        self.relations = _RELATIONS
+        self.clears_padding = True
+        self.pairs_per_second = 2e4 if device == "host" else 1e9
+        if device == "host":
+            self.session_size = Size(1 << 14, 6, 320)  # the interpreter takes some 0.04 s for each tile of 64 x 64
+
+    @property
+    def pinned(self) -> str:
+        """The operator has no other implementation."""
+        return "attnfuzz::sdpa_forward"
+
+    def missing(self) -> str | None:
+        """Triton itself may be missing; without a GPU it needs its interpreter."""
+        if find_spec("triton") is None:
+            return "needs triton (pip install triton)"
+        if self.device == "host" and cuda_present():
+            return "Triton's interpreter is used on machines without a GPU"
+        return super().missing()
+
+    def prepare(self, case: Case, tensors: Tensors) -> None:
+        """Compiles every kernel that the case launches (nothing in the interpreter)."""
+        p = case.problem
+        _kernel(self.mutant, self.device)
+        if self.device == "cuda":
+            from kernels.sdpa import prepare
+
+            mask, causal = dense_arguments(p, _leaf(tensors.bias, p.bias is not None and p.bias.grad), tensors.q.device)
+            prepare(
+                tensors.q,
+                tensors.k,
+                tensors.v,
+                mask,
+                is_causal=causal,
+                scale=p.scale,
+                enable_gqa=p.group > 1,
+                backward=p.backward,
+                grad_out=tensors.do,
+                seams=f"sdpa!{self.mutant}" if self.mutant else "",
+            )
+
+    def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
+        """O and LSE."""
+        p = case.problem
+        mask, causal = dense_arguments(p, tensors.bias, tensors.q.device)
+        return _kernel(self.mutant, self.device)(
+            tensors.q,
+            tensors.k,
+            tensors.v,
+            mask,
+            is_causal=causal,
+            scale=p.scale,
+            enable_gqa=p.group > 1,
+            return_lse=True,
+        )
+
+    def script_call(self, case: Case) -> Text:
+        """`forward` as text."""
+        mask, reads = dense_text(case.problem)
+        kernel = f'MUTANTS["{self.mutant}"]' if self.mutant else "scaled_dot_product_attention"
+        arguments = ["q", "k", "v", *([mask] if mask else []), *options(case.problem), "return_lse=True"]
+        source = "kernels.mutants.sdpa.table import MUTANTS" if self.mutant else f"kernels.sdpa import {kernel}"
+        first = "" if self.device == "cuda" else 'os.environ["TRITON_INTERPRET"] = "1"  # no GPU\n'
+        setup = (
+            f"{first}sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`\nfrom {source}  # noqa: E402"
+        )
+        imports = ("import os", "import sys") if first else ("import sys",)
+        return Text((f"o, lse = {kernel}({', '.join(arguments)})",), imports, setup, reads, lse=True)
+
+    def expected_seconds(self, case: Case) -> float:
+        """The interpreter's time goes with the number of tiles, however few tokens they hold."""
+        if self.device == "cuda":
+            return super().expected_seconds(case)
+        p = case.problem
+        tiles = p.batch * p.heads_q * (p.len_q // 64 + 1) * (p.len_k // 64 + 1)  # padding's too
+        return 0.05 + 0.05 * tiles
+
+
+def targets() -> list[BundledSdpa]:
+    """The kernel on both devices."""
+    return [BundledSdpa("host"), BundledSdpa("cuda")]
+
+
+def mutants() -> list[BundledSdpa]:
+    """The planted bugs on both devices: never part of a session unless named."""
+    return [BundledSdpa(device, name) for device in ("host", "cuda") for name in MUTANTS]
+
+
+def _other_bias(case: Case) -> bool:
+    p = case.problem
+    return p.bias is not None and p.bias.dtype == "float32" and p.dtype != "float32"
+
+
+def _leaf(bias: Tensor | None, grad: bool) -> Tensor | None:
+    return None if bias is None else bias.detach().requires_grad_(grad)
+
+
+@functools.cache
+def _kernel(mutant: str, device: Device) -> Callable:
+    if device == "host":
+        os.environ["TRITON_INTERPRET"] = "1"
+        triton_interpreter.mend()
+    if mutant:
+        from kernels.mutants.sdpa.table import MUTANTS as planted
+
+        return planted[mutant]
+    from kernels.sdpa import scaled_dot_product_attention
+
+    return scaled_dot_product_attention

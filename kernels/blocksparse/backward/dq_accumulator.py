@@ -1,0 +1,97 @@
+"""The dQ accumulator and the protocol of its adds.
+
+NOTE [dQ accumulator] float32, (heads_q, tiles, tile_m / step_m, fragments), `Tiles` saying which tile is whose: every
+step's tile lies in the order in which the backward kernel's threads hold it, so that their adds are wide and adjacent.
+Value v of thread t is at (v // vector) * THREADS * vector + t * vector + v % vector. Postprocess reads it in the same
+order, with the same `Product`.
+
+NOTE [deterministic adds] One int32 semaphore per (batch, head_q, m_block), zero before the launch. The CTA that adds
+block (n, m) waits until it equals the block's lock, adds, and releases it by adding one. Locks are ranks in launch
+order (`WriteOrder`), and CTAs take their places in launch order from a ticket, so the oldest resident CTA never waits:
+it ends with any number of resident CTAs. A wrong lock, a missed release or a semaphore that is not zero hangs the
+kernel, or lets two adds of one tile race.
+"""
+
+from typing import Any, NamedTuple
+
+import cutlass
+from cutlass import Int32, Int64, cute
+
+from kernels.blocksparse.backward.hopper.wgmma import GroupProduct
+from kernels.blocksparse.backward.intrinsics import add_four, add_one
+from kernels.blocksparse.backward.mma import Product
+from kernels.blocksparse.backward.tiling import THREADS, Tiling
+
+
+class Tiles(NamedTuple):
+    """Numbers of the tiles of queries of all sequences, for the accumulator and the statistics.
+
+    Padded problems have m_blocks for each sequence: stride_batch = m_blocks, total = batch · m_blocks. Packed ones
+    have as many as their rows need, and at most one more each: stride_batch = 1, total = rows // tile_m + batch.
+    """
+
+    stride_batch: Int32
+    total: Int32
+
+
+@cute.jit
+def tile_number(tiles: Tiles, batch: Int32, head: Int32, begin: Int32, tile_m: cutlass.Constexpr) -> Int64:
+    """The first tile of a sequence that begins at row `begin`, for one query head."""
+    return Int64(head) * tiles.total + (batch * tiles.stride_batch + begin // tile_m)
+
+
+def dq_product(tiling: Tiling, dtype: type) -> Any:
+    """dQ (step_m, dim) += dS (step_m, tile_n) K (tile_n, dim), whose accumulator is NOTE [dQ accumulator]'s
+    fragment: a Product, or GroupProduct."""
+    kind: Any = GroupProduct if tiling.wgmma else Product
+    return kind(dtype, (tiling.step_m, tiling.dim, tiling.tile_n), tiling.warps_dq, turn_b=True)
+
+
+@cute.jit
+def lock_of(rank: Int32, n_block: Int32) -> Int32:
+    """The value of the semaphore at which a block may add."""
+    return rank
+
+
+@cute.jit
+def wait(semaphore: cute.Pointer, lock: Int32):
+    """One thread: until the semaphore equals the lock. What was released before is visible afterwards."""
+    value = cute.arch.load(semaphore, Int32, sem="acquire", scope="gpu")
+    while value != lock:
+        value = cute.arch.load(semaphore, Int32, sem="acquire", scope="gpu")
+
+
+@cute.jit
+def release(semaphore: cute.Pointer):
+    """One thread, after a barrier that follows the CTA's adds: lets the next block add. The release covers the other
+    threads' adds too, which the barrier ordered before it."""
+    cute.arch.red(semaphore, Int32(1), op="add", dtype="s32", sem="release", scope="gpu")
+
+
+@cute.jit
+def clear(semaphore: cute.Pointer):
+    """One thread, before the launch: the first block's turn."""
+    cute.make_tensor(semaphore, cute.make_layout(1))[0] = Int32(0)
+
+
+@cute.jit
+def add_fragment(rdQ: cute.Tensor, tile: cute.Pointer, tidx: Int32, vector: cutlass.Constexpr):
+    """Adds a thread's dQ to the step's tile."""
+    flat = cute.make_tensor(rdQ.iterator, cute.make_layout(cute.size(rdQ)))
+    start = tile + tidx * vector
+    for v in cutlass.range_constexpr(0, cute.size(rdQ), vector):
+        if cutlass.const_expr(vector == 4):
+            add_four(start + v * THREADS, flat[v], flat[v + 1], flat[v + 2], flat[v + 3])
+        else:
+            add_one(start + v * THREADS, flat[v])
+
+
+@cute.jit
+def read_fragment(rdQ: cute.Tensor, tile: cute.Pointer, tidx: Int32, vector: cutlass.Constexpr):
+    """A thread's dQ from the step's tile: the reverse of `add_fragment`."""
+    flat = cute.make_tensor(rdQ.iterator, cute.make_layout(cute.size(rdQ)))
+    source = cute.make_tensor(
+        tile + tidx * vector, cute.make_layout((vector, cute.size(rdQ) // vector), stride=(1, THREADS * vector))
+    )
+    target = cute.make_tensor(flat.iterator, cute.make_layout((vector, cute.size(rdQ) // vector)))
+    cute.autovec_copy(source, target)

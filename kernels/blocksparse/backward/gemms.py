@@ -1,0 +1,59 @@
+"""The five products of the backward kernel as a thread sees them: of warps (mma.py) or warpgroups (warpgroups.py)."""
+
+from typing import Any
+
+import cutlass
+from cutlass import Int32, cute
+from cutlass.cute.nvgpu import warp
+
+from kernels.blocksparse.backward.dkv_partials import keys_product
+from kernels.blocksparse.backward.dq_accumulator import dq_product
+from kernels.blocksparse.backward.hopper.wgmma import (
+    GroupProduct,
+    GroupThread,
+    as_issued,
+    is_of_groups,
+    operand,
+    turned_operand,
+)
+from kernels.blocksparse.backward.mma import Product, ThreadProduct, turned
+from kernels.blocksparse.backward.tiling import Tiling
+
+
+def thread_products(tiling: Tiling, dtype: type, storage: Any, thread: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """(S, dP, dV, dK, dQ) over the tiles of `storage`: sQ, sdO, sK, sV, sP and sdS of kernel.Storage."""
+    s, (step_m, tile_n, dim) = storage, (tiling.step_m, tiling.tile_n, tiling.dim)
+    by_keys, to_dq = keys_product(tiling, dtype), dq_product(tiling, dtype)
+    if not tiling.wgmma:
+        by_scores = Product(dtype, (step_m, tile_n, dim), tiling.warps_s, columns_together=True)
+        return (
+            ThreadProduct(by_scores, thread, s.sQ, s.sK),
+            ThreadProduct(by_scores, thread, s.sdO, s.sV),
+            ThreadProduct(by_keys, thread, turned(s.sP), turned(s.sdO)),
+            ThreadProduct(by_keys, thread, turned(s.sdS), turned(s.sQ)),
+            ThreadProduct(to_dq, thread, s.sdS, turned(s.sK)),
+        )
+    of_queries, of_keys = (step_m, dim, tiling.stages), (tile_n, dim)
+    of_scores, of_ds = (step_m, tile_n), (step_m, tile_n, tiling.stages_ds)
+    of_groups = GroupProduct(dtype, (step_m, tile_n, dim), tiling.warps_s)
+    return (
+        GroupThread(of_groups, thread, operand(s.sQ, *of_queries), operand(s.sK, *of_keys)),
+        GroupThread(of_groups, thread, operand(s.sdO, *of_queries), operand(s.sV, *of_keys)),
+        GroupThread(by_keys, thread, turned_operand(s.sP, *of_scores), turned_operand(s.sdO, *of_queries)),
+        GroupThread(by_keys, thread, turned_operand(s.sdS, *of_ds), turned_operand(s.sQ, *of_queries)),
+        GroupThread(to_dq, thread, operand(s.sdS, *of_ds), turned_operand(s.sK, *of_keys)),
+    )
+
+
+@cute.jit
+def share(mma: cute.TiledMma, rD: cute.Tensor, sD: cute.Tensor, thread: Int32, wide: cutlass.Constexpr) -> None:
+    """Writes a thread's results of `mma` to shared memory, in 16 bits; wide: `Tiling.wide_stores`."""
+    rounded = cute.make_rmem_tensor_like(rD, sD.element_type)
+    rounded.store(rD.load().to(sD.element_type))
+    if cutlass.const_expr(is_of_groups(mma)):
+        rounded = as_issued(rounded)
+    atom = cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), sD.element_type, num_bits_per_copy=32)
+    if cutlass.const_expr(wide):
+        atom = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), sD.element_type)
+    copy = cute.make_tiled_copy_C(atom, mma).get_slice(thread)
+    cute.copy(copy, copy.retile(rounded), copy.partition_D(sD))

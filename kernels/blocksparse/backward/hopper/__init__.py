@@ -1,0 +1,1 @@
+"""The backward kernel's main loop with wgmma, and its semaphore warps."""

@@ -1,0 +1,156 @@
+"""The loop of a CTA over the steps of its row of blocks, by warpgroups (wgmma): Hopper's counterpart of steps.py.
+
+While a step goes through its exponentials, the products dV and dK of the step before and its own dP run:
+
+    ordered adds: release the block before the last step's (or a releaser does, once its last adds are issued)
+    S of this step, dQ, dV, dK of the last one      issued together, once all of the last one's P and dS are there
+    start loading the next step; look up its mask
+    ordered adds: wait for the turn of the last step's block, while S and dQ run
+    when S and dQ are done: issue dP; add dQ in memory, while dP runs (or before: Tiling.adds_late)
+    P                                               in registers, masked
+    when dV and dK of the warpgroup are done: P to shared memory, of which they read the last one's
+    when dP is done: dS to shared memory
+    barrier                                         P, dS and the next step's tiles are there for all
+
+A stage of Q and dO is read by two steps, its own and the next one, so there are three: one more is being loaded. The
+first step has no step before it; its P and dS are zeros, and its dQ is not added.
+"""
+
+from typing import Any
+
+import cutlass
+from cutlass import Float32, Int32, Int64, cute
+
+from kernels.blocksparse.backward import masking, softmax_gradient
+from kernels.blocksparse.backward.gemms import share
+from kernels.blocksparse.backward.hopper.semaphore_warps import announce_block, await_lookout, tell_releaser
+from kernels.blocksparse.backward.hopper.wgmma import finish, issue, publish
+from kernels.blocksparse.backward.mainloop_mma import (
+    add_fragment,
+    end,
+    is_masked,
+    let_go,
+    load_following,
+    probabilities,
+    refill,
+    sync_group,
+    sync_multiplying,
+    target_of,
+    words_of,
+)
+from kernels.blocksparse.backward.mma import accumulator
+from kernels.blocksparse.backward.tile_iterator import block_at
+from kernels.blocksparse.common.layouts import rows_columns
+
+
+@cute.jit
+def steps_of_groups(w) -> None:
+    """As steps.steps_of_warps."""
+    tiling, storage, thread = w.tiling, w.storage, w.thread
+    steps, stages = tiling.steps, tiling.stages
+    wide, iterations = tiling.wide_stores, w.total * steps
+    rNone = accumulator(w.to_s)
+    rNone.fill(Float32(0.0))
+    share(w.to_s.mma, rNone, storage.sP, thread, wide)
+    share(w.to_dp.mma, rNone, storage.sdS[None, None, 1], thread, wide)
+    meet()
+    target = Int64(0)
+    for iteration in cutlass.range(iterations, unroll=1):
+        entry, step, stage, stage_ds = iteration // steps, iteration % steps, iteration % stages, iteration % 2
+        before = cutlass.max(iteration - 1, 0) % stages
+        release_last(w, iteration - 1)
+        rP, rdQ = accumulator(w.to_s), accumulator(w.to_dq)
+        issue(w.to_s, rP, stage, add=False)
+        issue(w.to_dq, rdQ, 1 - stage_ds, add=False)
+        issue(w.to_dv, w.rdV, 0, before)
+        issue(w.to_dk, w.rdK, 1 - stage_ds, before)
+
+        refill(w, entry, step)
+        block = block_at(storage.sRing, entry)
+        following = block_at(storage.sRing, cutlass.min((iteration + 1) // steps, w.total - 1))
+        load_following(w, following, iteration, (iteration + 1) % stages)
+        rWords = words_of(w, block, step)
+        lse2, delta = (softmax_gradient.of_rows(sX, w.words.row, stage) for sX in (storage.sLSE, storage.sDelta))
+        await_turn(w, iteration - 1)
+        announce(w, step)
+        finish(2)
+        if cutlass.const_expr(not tiling.adds_late):
+            add_unless_first(w, rdQ, iteration, target)
+        rdS = accumulator(w.to_dp)
+        issue(w.to_dp, rdS, stage, add=False)
+        if cutlass.const_expr(tiling.adds_late):
+            add_unless_first(w, rdQ, iteration, target)
+
+        rSlope: Any = cute.make_rmem_tensor_like(rP) if cutlass.const_expr(w.variant.softcap) else None
+        probabilities(w, rP, rSlope, lse2)
+        if is_masked(w, block):
+            masking.apply_words(rows_columns(rP), rWords)
+        finish(1)
+        sync_group(w)
+        share(w.to_s.mma, rP, storage.sP, thread, wide)
+        if cutlass.const_expr(w.variant.softcap):
+            rP.store(rP.load() * rSlope.load())
+        finish()
+        softmax_gradient.add_start(w.kernel.start_of, rdS, delta)
+        rdS.store(rdS.load() * rP.load())
+        share(w.to_dp.mma, rdS, storage.sdS[None, None, stage_ds], thread, wide)
+        target = target_of(w, block, step)
+        meet()
+
+    if iterations > 0:
+        release_last(w, iterations - 1)
+        rdQ = accumulator(w.to_dq)
+        last, last_ds = (iterations - 1) % stages, (iterations - 1) % 2
+        issue(w.to_dq, rdQ, last_ds, add=False)
+        issue(w.to_dv, w.rdV, 0, last)
+        issue(w.to_dk, w.rdK, last_ds, last)
+        await_turn(w, iterations - 1)
+        finish(2)
+        add_fragment(w, rdQ, target)
+        finish()
+        end(w)
+
+
+@cute.jit
+def add_unless_first(w, rdQ: cute.Tensor, iteration: Int32, target: Int64) -> None:
+    """Adds the last step's dQ in memory, if there was a last step; with a releaser, tells it of a block's last one."""
+    if iteration > 0:
+        add_fragment(w, rdQ, target)
+    if cutlass.const_expr(w.tiling.releaser):  # noqa: SIM102
+        if iteration > 0 and iteration % w.tiling.steps == 0:
+            tell_releaser()
+
+
+@cute.jit
+def release_last(w, iteration: Int32) -> None:
+    """Ordered adds, before those of `iteration`, if that is a block's first step: releases the block before, whose last
+    adds all threads had issued before the barrier. A releaser has done so."""
+    if cutlass.const_expr(w.variant.deterministic and not w.tiling.releaser):  # noqa: SIM102
+        if iteration > 0 and iteration % w.tiling.steps == 0:
+            let_go(w, block_at(w.storage.sRing, iteration // w.tiling.steps - 1))
+
+
+@cute.jit
+def await_turn(w, iteration: Int32) -> None:
+    """Ordered adds, before those of `iteration`, if that is a block's first step: until it is the block's turn, for
+    which the lookout looks. Each warpgroup waits by itself, so that the two need not wait for one another."""
+    if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
+        if iteration >= 0 and iteration % w.tiling.steps == 0:
+            await_lookout(w)
+
+
+@cute.jit
+def announce(w, step: Int32) -> None:
+    """Ordered adds, in a block's first step: the lookout may look for its turn, which is awaited in the next step."""
+    if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
+        if step == 0:
+            announce_block(w.thread)
+
+
+@cute.jit
+def meet() -> None:
+    """All threads have read what they were to read and written what others read; what was being loaded is there, and
+    products may read it all."""
+    cute.arch.cp_async_wait_group(0)
+    publish()
+    sync_multiplying()

@@ -1,0 +1,258 @@
+"""The loop of a CTA over the steps of its row of blocks, by warps (mma.sync), and what both loops share.
+
+NOTE [groups] A tile of keys is shared by groups of neighbouring warps: what a group needs of P and dS for its part of
+dV and dK, it has computed itself. So within a step it waits for itself only, and groups drift apart, one computing
+exponentials while another multiplies. Only dQ needs all of dS; it is computed one step late, after the next barrier, or
+where shared memory holds dS of a whole block and of one more step, for all steps of a block at once: K, which they
+share, is then read once, and what products read from shared memory is what bounds these kernels.
+
+NOTE [who waits] A block's turn is awaited by one thread of warp 1 while all compute, before the barrier that lets all
+threads add: of its first step, or where all steps are added at once, of its last one. Its last step's adds are issued
+early in the next block's first step: there all warps but warp 0 arrive at a barrier of their own and go on, and warp 0,
+which waits for them, releases the block. So a release waits for no turn: where it did, a CTA that waited kept others
+waiting for what it had long added.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import cutlass
+from cutlass import Float32, Int32, Int64, cute
+
+from kernels.blocksparse.backward import dq_accumulator, masking, softmax_gradient
+from kernels.blocksparse.backward.gemms import share
+from kernels.blocksparse.backward.load import load_step
+from kernels.blocksparse.backward.mma import accumulator, begin, multiply, multiply_each
+from kernels.blocksparse.backward.tile_iterator import Block, block_at, fill_ring
+from kernels.blocksparse.backward.tiling import HALF, THREADS
+from kernels.blocksparse.common.layouts import rows_columns
+
+# Barriers: 0 is the CTA's, 1 to 8 those of groups, 12 to 14 the lookout's
+ADDED = 15  # that of NOTE [who waits], or the releaser's
+
+
+class Work(SimpleNamespace):
+    """All that the loop over one tile of keys uses; kernel.py lists it where it makes one, and what only the threads
+    that multiply have in multiply_row."""
+
+
+@cute.jit
+def steps_of_warps(w) -> None:
+    """All steps of the row: rdK and rdV, whose products are added to them, and dQ in memory. The first step's loads
+    have been started."""
+    tiling, storage, thread = w.tiling, w.storage, w.thread
+    steps, stages, stages_ds, at_once = tiling.steps, tiling.stages, tiling.stages_ds, tiling.steps_dq
+    iterations = w.total * steps
+    target = Int64(0)
+    early = at_once == 1  # dQ's first piece of K comes before the barrier; else its registers are needed for sums of dQ
+    if cutlass.const_expr(early):
+        cute.arch.cp_async_wait_group(0)
+        cute.arch.sync_threads()
+    for iteration in cutlass.range(iterations, unroll=1):
+        entry, step, stage = iteration // steps, iteration % steps, iteration % stages
+        cute.arch.cp_async_wait_group(0)
+        rK = begin(w.to_dq) if cutlass.const_expr(early) else None
+        # this step's tiles and the last one's dS are here, and all threads are done with the last one's tiles
+        cute.arch.sync_threads()
+        refill(w, entry, step)
+        block = block_at(storage.sRing, entry)
+        following = block_at(storage.sRing, cutlass.min((iteration + 1) // steps, w.total - 1))
+        if iteration > 0 and iteration % at_once == 0:
+            add_dq(w, rK, iteration - at_once, target)
+            have_added(w, entry, step)
+            if cutlass.const_expr(stages_ds == 1):
+                cute.arch.sync_threads()
+        rWords = words_of(w, block, step)
+
+        # P and dP - delta; no branch up to the mask, so that the compiler mixes what does not depend on one another
+        rP = accumulator(w.to_s)
+        rP.fill(Float32(0.0))
+        multiply(w.to_s, rP, stage)
+        if cutlass.const_expr(stages == 2):
+            load_following(w, following, iteration, 1 - stage)
+        rSlope: Any = cute.make_rmem_tensor_like(rP) if cutlass.const_expr(w.variant.softcap) else None
+        probabilities(w, rP, rSlope, softmax_gradient.of_rows(storage.sLSE, w.words.row, stage))
+        rdS = accumulator(w.to_dp)
+        softmax_gradient.start_from_delta(
+            w.kernel.start_of, rdS, softmax_gradient.of_rows(storage.sDelta, w.words.row, stage)
+        )
+        multiply(w.to_dp, rdS, stage)
+        if is_masked(w, block):
+            masking.apply_words(rows_columns(rP), rWords)
+        share(w.to_s.mma, rP, storage.sP, thread, tiling.wide_stores)
+        if cutlass.const_expr(w.variant.softcap):
+            rP.store(rP.load() * rSlope.load())
+        rdS.store(rdS.load() * rP.load())
+        stage_ds = iteration % stages_ds
+        share(w.to_dp.mma, rdS, storage.sdS[None, None, stage_ds], thread, tiling.wide_stores)
+        sync_group(w)
+
+        multiply(w.to_dv, w.rdV, 0, stage)
+        if step == at_once - 1:
+            take_turn(w, block)
+        multiply(w.to_dk, w.rdK, stage_ds, stage)
+        pass_on(w, entry, step)
+        target = target_of(w, block, step // at_once * at_once)
+
+        if cutlass.const_expr(stages == 1):
+            cute.arch.sync_threads()
+            load_following(w, following, iteration, Int32(0))
+
+    cute.arch.cp_async_wait_group(0)
+    cute.arch.sync_threads()
+    if iterations > 0:
+        add_dq(w, None, iterations - at_once, target)
+        end(w)
+
+
+@cute.jit
+def refill(w, entry: Int32, step: Int32) -> None:
+    """Looks up the ring's other half, two entries late: its last entry was still to be released."""
+    if entry % HALF == 2 and entry > HALF and step == 0 and w.thread < HALF:
+        place = entry - 2 + HALF + w.thread
+        fill_ring(w.variant, w.lists, w.place[0], w.place[2], w.first_head, w.total, w.storage.sRing, place)
+
+
+@cute.jit
+def load_following(w, following: Block, iteration: Int32, stage: Int32) -> None:
+    """Starts loading the next step, if there is one."""
+    steps = w.tiling.steps
+    wanted = iteration + 1 < w.total * steps
+    load_step(w.loads, w.place[0], w.seq_q, following, (iteration + 1) % steps, w.targets, stage, wanted)
+    cute.arch.cp_async_commit_group()
+
+
+@cute.jit
+def words_of(w, block: Block, step: Int32) -> cute.Tensor:
+    """The mask of a step: see masking.find_words."""
+    return masking.find_words(
+        w.variant,
+        w.kernel.tail_mask,
+        w.words,
+        w.mask,
+        w.place[0],
+        w.band_offset,
+        block,
+        w.place[2],
+        w.kernel.row_of_step(step, w.tiling.step_m),
+        w.seq_q.length - block.m_block * w.variant.tile_m,
+        w.keys_left,
+    )
+
+
+def is_masked(w, block: Block) -> cutlass.Boolean:
+    """Whether the mask or the end of the keys forbids anything in a block."""
+    masked = w.keys_left < w.tiling.tile_n
+    return masked if w.variant.mask == "none" else masked | (block.partial != 0)
+
+
+@cute.jit
+def probabilities(w, rP: cute.Tensor, rSlope: Any, lse2: Any) -> None:
+    """S becomes P, not masked yet: see softmax_gradient.probabilities."""
+    softmax_gradient.probabilities(w.variant.softcap, w.kernel.slope_of, rP, rSlope, lse2, w.factors)
+
+
+@cute.jit
+def target_of(w, block: Block, step: Int32) -> Int64:
+    """Where a step's dQ is added."""
+    tiling = w.tiling
+    tile = (
+        dq_accumulator.tile_number(w.loads.tiles, w.place[0], block.head, w.seq_q.begin, tiling.tile_m) + block.m_block
+    )
+    return (tile * tiling.tile_m + step * tiling.step_m) * tiling.dim
+
+
+@cute.jit
+def sync_multiplying() -> None:
+    """A barrier of all threads that multiply."""
+    cute.arch.barrier(barrier_id=0, number_of_threads=THREADS)
+
+
+@cute.jit
+def sync_group(w) -> None:
+    """A barrier of the warps of this thread's group."""
+    groups = w.tiling.groups
+    if cutlass.const_expr(groups == 1):
+        cute.arch.sync_threads()
+    elif cutlass.const_expr(groups == THREADS // 32):
+        cute.arch.sync_warp()
+    else:
+        size = THREADS // groups
+        cute.arch.barrier(barrier_id=1 + w.thread // size, number_of_threads=size)
+
+
+@cute.jit
+def add_dq(w, rK: Any, first: Int32, target: Int64) -> None:
+    """Computes dQ of iterations from `first` on, one or all of a block's, and adds it in memory. rK: what `begin`
+    returned, or None."""
+    tiling, rdQ, stages = w.tiling, [], []
+    for i in cutlass.range_constexpr(tiling.steps_dq):
+        rdQ.append(accumulator(w.to_dq))
+        rdQ[i].fill(Float32(0.0))
+        stages.append((first + i) % tiling.stages_ds)
+    multiply_each(w.to_dq, rdQ, stages, begin(w.to_dq) if cutlass.const_expr(rK is None) else rK)
+    for i in cutlass.range_constexpr(tiling.steps_dq):
+        add_fragment(w, rdQ[i], target + i * tiling.step_m * tiling.dim)
+
+
+@cute.jit
+def add_fragment(w, rdQ: cute.Tensor, target: Int64) -> None:
+    """Adds a step's dQ in memory."""
+    dq_accumulator.add_fragment(rdQ, w.mdQ + cute.assume(target, divby=4), w.thread, w.tiling.vector)
+
+
+@cute.jit
+def take_turn(w, block: Block) -> None:
+    """Ordered adds: one thread, until it is this block's turn to be added to its dQ tile."""
+    if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
+        if w.thread == 32:
+            wait(w, block)
+
+
+@cute.jit
+def wait(w, block: Block) -> None:
+    """Until it is this block's turn."""
+    w.kernel.wait(semaphore_of(w, block), w.kernel.lock_of(block.rank, w.place[2]))
+
+
+def semaphore_of(w, block: Block) -> cute.Pointer:
+    """That of the dQ tile that a block is added to."""
+    return w.kernel.semaphore(w.order, w.counts, w.place[0], block)
+
+
+@cute.jit
+def have_added(w, entry: Int32, step: Int32) -> None:
+    """Ordered adds, in a block's first step, after the adds of the block before: says so, without waiting."""
+    if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
+        if entry > 0 and step == 0 and w.thread >= 32:
+            cute.arch.barrier_arrive(barrier_id=ADDED, number_of_threads=THREADS)
+
+
+@cute.jit
+def pass_on(w, entry: Int32, step: Int32) -> None:
+    """Ordered adds, in a block's first step: when all threads have added the block before, warp 0 releases it."""
+    if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
+        if entry > 0 and step == 0 and w.thread < 32:
+            cute.arch.barrier(barrier_id=ADDED, number_of_threads=THREADS)
+            let_go(w, block_at(w.storage.sRing, entry - 1))
+
+
+@cute.jit
+def end(w) -> None:
+    """After the last adds: nobody reads K any more, and the last block's turn is over."""
+    w.kernel.before_reuse(w.thread)
+    if cutlass.const_expr(w.variant.deterministic):
+        let_go(w, block_at(w.storage.sRing, w.total - 1))
+
+
+@cute.jit
+def let_go(w, block: Block) -> None:
+    """One thread, after a barrier that follows all threads' adds of this block: the next block's turn."""
+    if w.thread == 0:
+        release(w, block)
+
+
+@cute.jit
+def release(w, block: Block) -> None:
+    """The next block's turn."""
+    w.kernel.release(semaphore_of(w, block))

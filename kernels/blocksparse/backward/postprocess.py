@@ -1,0 +1,176 @@
+"""After the backward kernel: dQ from its fp32 sums, times the scale of q·k, in the dtype of q; and dK and dV from those
+of several units, where a group was split: NOTE [units] of split.py.
+
+The sums lie in the order in which the backward kernel's threads hold them (NOTE [dQ accumulator] of backward/dq.py,
+NOTE [sums of parts] of backward/parts.py): the same threads read them here and write them out through shared memory.
+"""
+
+import cutlass
+from cuda.bindings import driver
+from cutlass import Float32, Int32, Int64, cute
+from cutlass.memory import SmemAllocator
+
+from kernels.blocksparse.backward.dkv_partials import keys_product, read_sums, sums_of
+from kernels.blocksparse.backward.dq_accumulator import Tiles, dq_product, read_fragment, tile_number
+from kernels.blocksparse.backward.gemms import share
+from kernels.blocksparse.backward.load import store_rows
+from kernels.blocksparse.backward.tiling import THREADS, choose_tiling
+from kernels.blocksparse.common.layouts import tile_layout
+from kernels.blocksparse.common.list_reader import Operand, sequence
+from kernels.blocksparse.common.tile_loads import TileCopy
+from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant
+
+
+class Postprocess:
+    """The postprocessing kernel of one variant; calling it (under cute.compile) launches it.
+
+    The variant has the dtype, dim_padded, tiles and tuning of the backward variant whose sums it reads.
+    """
+
+    SEAMS = ()
+
+    def __init__(self, variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> None:
+        seams.check(self.SEAMS, "the postprocessing kernel")
+        self.tiling = choose_tiling(variant, arch)
+        self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
+
+    @cute.jit
+    def __call__(
+        self,
+        dq: cute.Pointer,
+        dk: cute.Pointer,
+        dv: cute.Pointer,
+        dq_sum: cute.Pointer,
+        dkv_sum: cute.Pointer,
+        q_begin: cute.Pointer,
+        q_length: cute.Pointer,
+        k_begin: cute.Pointer,
+        k_length: cute.Pointer,
+        dq_stride_batch: Int64,
+        dq_stride_row: Int64,
+        dq_stride_head: Int64,
+        dk_stride_batch: Int64,
+        dk_stride_row: Int64,
+        dk_stride_head: Int64,
+        dv_stride_batch: Int64,
+        dv_stride_row: Int64,
+        dv_stride_head: Int64,
+        batch: Int32,
+        heads_q: Int32,
+        heads_kv: Int32,
+        m_blocks: Int32,
+        n_blocks: Int32,
+        dim: Int32,
+        parts: Int32,
+        tiles_stride_batch: Int32,
+        tiles_total: Int32,
+        key_tiles_stride_batch: Int32,
+        key_tiles_total: Int32,
+        scale: Float32,
+        stream: driver.CUstream,
+    ) -> None:
+        """Launch over batch x heads_q x m_blocks CTAs, at least one, and, where parts is more than 1, batch x heads_kv
+        x n_blocks more.
+
+        dq, dk, dv   outputs: (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
+        dq_sum, dkv_sum  fp32, 16-byte aligned; dk, dv and dkv_sum are used where parts is more than 1
+        """
+        of_queries = batch * heads_q * m_blocks
+        of_keys = batch * heads_kv * n_blocks if parts > 1 else Int32(0)
+        self.kernel(
+            Operand(dq, dq_stride_batch, dq_stride_row, dq_stride_head),
+            (
+                Operand(dk, dk_stride_batch, dk_stride_row, dk_stride_head),
+                Operand(dv, dv_stride_batch, dv_stride_row, dv_stride_head),
+            ),
+            dq_sum.align(16),
+            dkv_sum.align(16),
+            (q_begin, q_length),
+            (k_begin, k_length),
+            (heads_q, m_blocks, Tiles(tiles_stride_batch, tiles_total)),
+            (heads_kv, n_blocks, Tiles(key_tiles_stride_batch, key_tiles_total)),
+            of_queries,
+            parts,
+            dim,
+            scale,
+        ).launch(grid=[of_queries + of_keys, 1, 1], block=[THREADS, 1, 1], stream=stream)
+
+    @cute.kernel
+    def kernel(
+        self,
+        mdQ: Operand,
+        mdKV: tuple[Operand, Operand],
+        dq_sum: cute.Pointer,
+        dkv_sum: cute.Pointer,
+        queries: tuple[cute.Pointer, cute.Pointer],
+        keys: tuple[cute.Pointer, cute.Pointer],
+        sizes_q: tuple[Int32, Int32, Tiles],
+        sizes_k: tuple[Int32, Int32, Tiles],
+        of_queries: Int32,
+        parts: Int32,
+        dim: Int32,
+        scale: Float32,
+    ) -> None:
+        tiling = self.tiling
+        thread, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        memory = SmemAllocator()
+        rows = max(tiling.step_m, tiling.tile_n)
+        shared = memory.allocate_tensor(self.dtype, tile_layout(rows, tiling.dim), byte_alignment=1024)
+        sdQ = cute.make_tensor(shared.iterator, tile_layout(tiling.step_m, tiling.dim))
+        sdKV = cute.make_tensor(shared.iterator, tile_layout(tiling.tile_n, tiling.dim))
+        copy = TileCopy(self.dtype, THREADS, tiling.dim, thread, dim)
+        if cta < of_queries:
+            self.queries(mdQ, dq_sum, queries, sizes_q, cta, copy, sdQ, thread, scale)
+        else:
+            self.keys(mdKV, dkv_sum, keys, sizes_k, cta - of_queries, parts, copy, sdKV, thread)
+
+    @cute.jit
+    def queries(self, mdQ, dq_sum, queries, sizes, cta, copy, sdQ, thread, scale) -> None:
+        """One tile of dQ. sizes: (heads_q, m_blocks, tiles)."""
+        tiling, (heads, m_blocks, tiles) = self.tiling, sizes
+        m_block, head, batch = cta % m_blocks, cta // m_blocks % heads, cta // m_blocks // heads
+        seq_q = sequence(queries[0], queries[1], batch)
+        tile = tile_number(tiles, batch, head, seq_q.begin, tiling.tile_m) + m_block
+        mma = dq_product(tiling, self.dtype).tiled_mma()
+        for step in cutlass.range_constexpr(tiling.steps):
+            first_row = m_block * tiling.tile_m + step * tiling.step_m
+            if first_row < seq_q.length:
+                rdQ = _registers(mma, thread, (tiling.step_m, tiling.dim))
+                offset = (tile * tiling.tile_m + step * tiling.step_m) * tiling.dim
+                read_fragment(rdQ, dq_sum + cute.assume(offset, divby=4), thread, tiling.vector)
+                rdQ.store(rdQ.load() * scale)
+                share(mma, rdQ, sdQ, thread, tiling.wide_stores)
+                cute.arch.sync_threads()
+                row = mdQ.at(batch, Int64(seq_q.begin) + first_row, head)
+                store_rows(copy, sdQ, (row, mdQ.stride_row), seq_q.length - first_row)
+                if cutlass.const_expr(step + 1 < tiling.steps):
+                    cute.arch.sync_threads()
+
+    @cute.jit
+    def keys(self, mdKV, dkv_sum, keys, sizes, cta, parts, copy, sdKV, thread) -> None:
+        """One tile of dK and dV. sizes: (heads_kv, n_blocks, tiles)."""
+        tiling, (heads, n_blocks, tiles) = self.tiling, sizes
+        n_block, head, batch = cta % n_blocks, cta // n_blocks % heads, cta // n_blocks // heads
+        seq_k = sequence(keys[0], keys[1], batch)
+        first_row = n_block * tiling.tile_n
+        mma = keys_product(tiling, self.dtype).tiled_mma()
+        if first_row < seq_k.length:
+            for which in cutlass.range_constexpr(2):
+                rD, rPart = (_registers(mma, thread, (tiling.tile_n, tiling.dim)) for _ in range(2))
+                rD.fill(Float32(0.0))
+                for part in cutlass.range(parts, unroll=1):
+                    tile = tile_number(tiles, batch, head * parts + part, seq_k.begin, tiling.tile_n) + n_block
+                    read_sums(rPart, sums_of(dkv_sum, tile, which, tiling), thread)
+                    rD.store(rD.load() + rPart.load())
+                share(mma, rD, sdKV, thread, tiling.wide_stores)
+                cute.arch.sync_threads()
+                row = mdKV[which].at(batch, Int64(seq_k.begin) + first_row, head)
+                store_rows(copy, sdKV, (row, mdKV[which].stride_row), seq_k.length - first_row)
+                if cutlass.const_expr(which == 0):
+                    cute.arch.sync_threads()
+
+
+def _registers(mma: cute.TiledMma, thread: Int32, shape: tuple[int, int]) -> cute.Tensor:
+    """A thread's share of a result."""
+    return cute.make_rmem_tensor(mma.get_slice(thread).partition_shape_C(shape), Float32)

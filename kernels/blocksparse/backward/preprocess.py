@@ -1,0 +1,179 @@
+"""Before the backward kernel: what it needs of each query's row, and clean sums to add to.
+
+NOTE [statistics] lse2 and delta are fp32, (heads_q, tiles, tile_m), `Tiles` of backward/dq.py: every tile of queries
+has all its rows, so that the backward kernel loads them without predicates. delta = sum over d of dO·O, the inner
+product that the softmax's gradient subtracts. lse2 = LSE / ln 2, so that P = exp2(score / ln 2 - lse2), and +inf for
+rows without keys and rows past the sequence's end: their probabilities are then exactly 0, whatever their scores.
+"""
+
+import math
+from typing import Any
+
+import cutlass
+from cuda.bindings import driver
+from cutlass import Float32, Int32, Int64, cute
+
+from kernels.blocksparse.backward import dq_accumulator
+from kernels.blocksparse.common.list_reader import Operand, Sequence, read, sequence
+from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant
+
+THREADS = 256
+LOG2_E = math.log2(math.e)
+
+
+class Preprocess:
+    """The preprocessing kernel of one variant (dtype, dim_padded, tile_m); calling it (under cute.compile) launches
+    it."""
+
+    SEAMS = ("clear", "zero")
+
+    def __init__(self, variant: Variant, seams: Seams = NO_SEAMS) -> None:
+        seams.check(self.SEAMS, "the preprocessing kernel")
+        self.variant = variant
+        self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
+        self.clear = seams.pick("clear", dq_accumulator.clear)
+        self.zero = seams.pick("zero", zero)
+        # threads that share a row, sixteen bytes each: a power of two, for the shuffles
+        self.per_row = 1 << (variant.dim_padded // 8 - 1).bit_length()
+
+    @cute.jit
+    def __call__(
+        self,
+        o: cute.Pointer,
+        do: cute.Pointer,
+        lse: cute.Pointer,
+        lse2: cute.Pointer,
+        delta: cute.Pointer,
+        dq_sum: cute.Pointer,
+        q_begin: cute.Pointer,
+        q_length: cute.Pointer,
+        ticket: cute.Pointer,
+        semaphores: cute.Pointer,
+        o_stride_batch: Int64,
+        o_stride_row: Int64,
+        o_stride_head: Int64,
+        do_stride_batch: Int64,
+        do_stride_row: Int64,
+        do_stride_head: Int64,
+        lse_stride_batch: Int64,
+        lse_stride_head: Int64,
+        batch: Int32,
+        heads_q: Int32,
+        m_blocks: Int32,
+        dim: Int32,
+        tiles_stride_batch: Int32,
+        tiles_total: Int32,
+        stream: driver.CUstream,
+    ) -> None:
+        """Launch over batch x heads_q x m_blocks CTAs, at least one.
+
+        o, do          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
+        lse            fp32, as forward writes it
+        lse2, delta    outputs: NOTE [statistics]
+        dq_sum         fp32 (heads_q, tiles, tile_m · dim_padded), 16-byte aligned: zeroed
+        ticket, semaphores   int32 (1,) and (batch, heads_q, m_blocks): zeroed
+        """
+        self.kernel(
+            Operand(o, o_stride_batch, o_stride_row, o_stride_head),
+            Operand(do, do_stride_batch, do_stride_row, do_stride_head),
+            (lse, lse_stride_batch, lse_stride_head),
+            (lse2, delta),
+            dq_sum.align(16),
+            (q_begin, q_length),
+            ticket,
+            semaphores,
+            heads_q,
+            m_blocks,
+            dim,
+            dq_accumulator.Tiles(tiles_stride_batch, tiles_total),
+        ).launch(grid=[batch * heads_q * m_blocks, 1, 1], block=[THREADS, 1, 1], stream=stream)
+
+    @cute.kernel
+    def kernel(
+        self,
+        o: Operand,
+        do: Operand,
+        lse: tuple[cute.Pointer, Int64, Int64],
+        statistics: tuple[cute.Pointer, cute.Pointer],
+        dq_sum: cute.Pointer,
+        queries: tuple[cute.Pointer, cute.Pointer],
+        ticket: cute.Pointer,
+        semaphores: cute.Pointer,
+        heads_q: Int32,
+        m_blocks: Int32,
+        dim: Int32,
+        tiles: dq_accumulator.Tiles,
+    ) -> None:
+        thread, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        m_block, head, batch = cta % m_blocks, cta // m_blocks % heads_q, cta // m_blocks // heads_q
+        if thread == 0:
+            self.clear(semaphores + cta)
+            if cta == 0:
+                write(ticket, Int32(0), Int32(0))
+        seq_q = sequence(queries[0], queries[1], batch)
+        first_row = m_block * self.variant.tile_m
+        if first_row < seq_q.length:
+            tile = dq_accumulator.tile_number(tiles, batch, head, seq_q.begin, self.variant.tile_m) + m_block
+            size = self.variant.tile_m * self.variant.dim_padded
+            self.zero(dq_sum + tile * size, thread, size)
+            lse_row = lse[0] + (batch * lse[1] + head * lse[2] + seq_q.begin + first_row)
+            self.rows(o, do, lse_row, statistics, (batch, head, tile), seq_q, first_row, dim, thread)
+
+    @cute.jit
+    def rows(
+        self,
+        o: Operand,
+        do: Operand,
+        lse_row: cute.Pointer,
+        statistics: Any,
+        place: Any,
+        seq_q: Sequence,
+        first_row: Int32,
+        dim: Int32,
+        thread: Int32,
+    ) -> None:
+        """The statistics of one tile of queries. place: (batch, head, number of the tile)."""
+        batch, head, tile = place
+        column = thread % self.per_row * 8
+        rows_left = seq_q.length - first_row
+        rows_at_once = THREADS // self.per_row
+        for first in cutlass.range_constexpr(0, self.variant.tile_m, rows_at_once):
+            row = first + thread // self.per_row
+            total, value = Float32(0.0), Float32.inf
+            if row < rows_left:
+                if column < dim:
+                    at = Int64(seq_q.begin) + first_row + row
+                    total = self.inner_product(o.at(batch, at, head) + column, do.at(batch, at, head) + column)
+                value = read(lse_row, row) * LOG2_E
+                value = Float32.inf if value == -Float32.inf else value
+            for log in cutlass.range_constexpr(self.per_row.bit_length() - 1):
+                total = total + cute.arch.shuffle_sync_bfly(total, offset=1 << log)
+            if column == 0:
+                at = tile * self.variant.tile_m + row
+                write(statistics[0], at, value)
+                write(statistics[1], at, total)
+
+    @cute.jit
+    def inner_product(self, a: cute.Pointer, b: cute.Pointer) -> Float32:
+        """Of eight elements and eight."""
+        rA, rB = cute.make_rmem_tensor(8, self.dtype), cute.make_rmem_tensor(8, self.dtype)
+        cute.autovec_copy(cute.make_tensor(a.align(16), cute.make_layout(8)), rA)
+        cute.autovec_copy(cute.make_tensor(b.align(16), cute.make_layout(8)), rB)
+        products = rA.load().to(Float32) * rB.load().to(Float32)
+        return products.reduce(cute.ReductionOp.ADD, Float32(0.0), 0)
+
+
+@cute.jit
+def zero(target: cute.Pointer, thread: Int32, size: cutlass.Constexpr) -> None:
+    """Zeroes one tile of the dQ accumulator."""
+    zeros = cute.make_rmem_tensor(4, Float32)
+    zeros.fill(Float32(0.0))
+    for at in cutlass.range_constexpr(0, size, 4 * THREADS):
+        cute.autovec_copy(zeros, cute.make_tensor(target + (at + 4 * thread), cute.make_layout(4)))
+
+
+@cute.jit
+def write(pointer: cute.Pointer, at: Int32 | Int64, value: Any) -> None:
+    """pointer[at] = value in global memory."""
+    cute.make_tensor(pointer + at, cute.make_layout(1))[0] = value

@@ -1,0 +1,207 @@
+"""What a CTA of the backward kernel works on: its tile of keys, and the blocks of queries that the lists name for
+it."""
+
+from typing import NamedTuple
+
+import cutlass
+from cutlass import Int32, Int64, cute
+
+from kernels.blocksparse.backward.tiling import RING
+from kernels.blocksparse.common.list_reader import BlockList, read
+from kernels.blocksparse.common.tile_counter import take_ticket
+
+
+class Order(NamedTuple):
+    """Who works on what, when.
+
+    schedule   0 ascending n blocks, 1 descending, 2 from positions
+    positions  int32: n block of each launch position, at [b·stride_batch + h·stride_head + position] with h a KV head
+    pairs      (batch, unit) pairs that are launched side by side: their positions are interleaved
+    ticket     int32, zero before the launch; semaphores int32 (batch, heads_q, m_blocks)
+    """
+
+    schedule: Int32
+    positions: cute.Pointer
+    stride_batch: Int64
+    stride_head: Int64
+    pairs: Int32
+    ticket: cute.Pointer
+    semaphores: cute.Pointer
+
+
+class Counts(NamedTuple):
+    """Sizes of the problem; `group` query heads share a KV head, `parts` units share these evenly: NOTE [units] of
+    split.py; m_blocks and n_blocks of the longest sequence."""
+
+    batch: Int32
+    heads_q: Int32
+    heads_kv: Int32
+    group: Int32
+    parts: Int32
+    m_blocks: Int32
+    n_blocks: Int32
+
+    @property
+    def share(self) -> Int32:
+        """Query heads of one unit."""
+        return self.group // self.parts
+
+
+class Lists(NamedTuple):
+    """What the kernel reads of the backward lists.
+
+    merged        whether a row's blocks are visited in ascending order, which needs rows that ascend
+    partial_rank, full_rank   their write order, int32, parallel to their index, for deterministic variants
+    slot          of packed masks, parallel to partial's index
+    """
+
+    partial: BlockList
+    full: BlockList
+    merged: Int32
+    partial_rank: cute.Pointer
+    full_rank: cute.Pointer
+    slot: cute.Pointer
+
+
+class Block(NamedTuple):
+    """An entry of the lists: m block, 2 · query head + 1 where it is partial, rank, slot. Four words, so that a thread
+    reads it from shared memory at once."""
+
+    m_block: Int32
+    head_partial: Int32
+    rank: Int32
+    slot: Int32
+
+    @property
+    def head(self) -> Int32:
+        """The query head."""
+        return self.head_partial >> 1
+
+    @property
+    def partial(self) -> Int32:
+        """1 or 0."""
+        return self.head_partial & 1
+
+
+@cute.jit
+def take_place(by_ticket: cutlass.Constexpr, order: Order, counts: Counts, sTicket: cute.Tensor, thread: Int32):
+    """(batch, unit, n_block) of this CTA.
+
+    By ticket, CTAs take their places in the order in which they start, whatever the hardware does. Positions are
+    slowest within `order.pairs` pairs of (batch, unit), so a pair's lower positions always have lower numbers.
+    """
+    number = cute.arch.block_idx()[0]
+    if cutlass.const_expr(by_ticket):
+        if thread == 0:
+            sTicket[0] = take_ticket(order.ticket)
+        cute.arch.sync_threads()
+        number = sTicket[0]
+    first = number // (counts.n_blocks * order.pairs) * order.pairs
+    number = number - first * counts.n_blocks
+    units = counts.heads_kv * counts.parts
+    side_by_side = cutlass.min(order.pairs, counts.batch * units - first)
+    position = number // side_by_side
+    pair = first + number - position * side_by_side
+    batch = pair // units
+    unit = pair - batch * units
+    n_block = position
+    if order.schedule == 1:
+        n_block = counts.n_blocks - 1 - position
+    if order.schedule == 2:
+        head_kv = unit // counts.parts
+        n_block = read(order.positions, batch * order.stride_batch + head_kv * order.stride_head + position)
+    return batch, unit, n_block
+
+
+@cute.jit
+def entries(lists: Lists, batch: Int32, n_block: Int32, first_head: Int32, share: Int32) -> Int32:
+    """Blocks that the lists name for a tile of keys, over all query heads of its unit."""
+    total = Int32(0)
+    for g in cutlass.range(share, unroll=1):
+        partials, _ = lists.partial.row(batch, first_head + g, n_block)
+        fulls, _ = lists.full.row(batch, first_head + g, n_block)
+        total += partials + fulls
+    return total
+
+
+@cute.jit
+def fill_ring(
+    variant: cutlass.Constexpr,
+    lists: Lists,
+    batch: Int32,
+    n_block: Int32,
+    first_head: Int32,
+    total: Int32,
+    sRing: cute.Tensor,
+    entry: Int32,
+) -> None:
+    """This thread looks up entry number `entry`, if there are so many, and puts it into the ring.
+
+    Head after head; of a row the partial blocks first, then the full ones, both as listed, or merged: a schedule may
+    count on it.
+    """
+    if entry < total:
+        head, left = first_head, entry
+        partials, partial_at = lists.partial.row(batch, head, n_block)
+        fulls, full_at = lists.full.row(batch, head, n_block)
+        while left >= partials + fulls:
+            left -= partials + fulls
+            head += 1
+            partials, partial_at = lists.partial.row(batch, head, n_block)
+            fulls, full_at = lists.full.row(batch, head, n_block)
+        before = cutlass.min(left, partials)  # partial blocks that come before this one
+        is_partial = Int32(left < partials)
+        if lists.merged != 0:
+            before, is_partial = merged_place(lists, (partials, partial_at), (fulls, full_at), left)
+        m_block, rank, slot = Int32(0), Int32(0), Int32(0)
+        if is_partial != 0:
+            place = partial_at + before
+            m_block = read(lists.partial.index, place)
+            if cutlass.const_expr(variant.deterministic):
+                rank = read(lists.partial_rank, place)
+            if cutlass.const_expr(variant.mask == "bits"):
+                slot = read(lists.slot, place)
+        else:
+            place = full_at + (left - before)
+            m_block = read(lists.full.index, place)
+            if cutlass.const_expr(variant.deterministic):
+                rank = read(lists.full_rank, place)
+        rBlock = cute.make_rmem_tensor(4, Int32)
+        rBlock[0], rBlock[1], rBlock[2], rBlock[3] = m_block, 2 * head + is_partial, rank, slot
+        cute.autovec_copy(rBlock, sRing[None, entry % RING])
+
+
+@cute.jit
+def merged_place(
+    lists: Lists, partial: tuple[Int32, Int64], full: tuple[Int32, Int64], number: Int32
+) -> tuple[Int32, Int32]:
+    """(partial blocks before it, 1 where it is partial itself) for entry `number` of two ascending rows merged into
+    one. partial, full: (entries, where they start). By bisection, O(log of the shorter row)."""
+    least, most = cutlass.max(number - full[0], 0), cutlass.min(number, partial[0])
+    while least < most:
+        middle = (least + most) // 2
+        here = read(lists.partial.index, partial[1] + middle)
+        there = read(lists.full.index, full[1] + (number - middle - 1))
+        if here < there:
+            least = middle + 1
+        else:
+            most = middle
+    is_partial = Int32(least < partial[0])
+    if is_partial != 0 and number - least < full[0]:
+        here = read(lists.partial.index, partial[1] + least)
+        is_partial = Int32(here < read(lists.full.index, full[1] + (number - least)))
+    return least, is_partial
+
+
+@cute.jit
+def block_at(sRing: cute.Tensor, entry: Int32) -> Block:
+    """Entry number `entry`, which must be in the ring."""
+    rBlock = cute.make_rmem_tensor(4, Int32)
+    cute.autovec_copy(sRing[None, entry % RING], rBlock)
+    return Block(rBlock[0], rBlock[1], rBlock[2], rBlock[3])
+
+
+@cute.jit
+def semaphore(order: Order, counts: Counts, batch: Int32, block: Block) -> cute.Pointer:
+    """The semaphore of the dQ tile that a block is added to."""
+    return order.semaphores + (Int64(batch * counts.heads_q + block.head) * counts.m_blocks + block.m_block)

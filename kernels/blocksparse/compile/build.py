@@ -1,0 +1,94 @@
+"""Building a variant for an architecture, on any machine: no GPU is needed, nor looked for.
+
+The compiled function takes flat arguments: raw addresses, integers and floats, and a stream (arguments.py lists them,
+launch.py fills them from tensors).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import cutlass
+from cutlass import cute
+from cutlass.cute.runtime import make_fake_stream, make_ptr
+from cutlass.cutlass_dsl import CuTeDSL
+
+from kernels.blocksparse.spec.signature import ARGUMENTS, DATA
+from kernels.blocksparse.spec.variant import ARCHES, NO_SEAMS, Seams, Variant, build_name
+
+_SCALARS = {"int32": cutlass.Int32, "int64": cutlass.Int64, "float32": cutlass.Float32}
+DTYPES = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16, **_SCALARS}
+
+
+def build(variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> Any:
+    """Compile `variant` for `arch` and return cute.compile's function; `.artifacts.PTX` is its PTX.
+
+    Raises ValueError for an unknown arch, a seam that the kernel does not have, or a tuning that cannot work.
+    """
+    if arch not in ARCHES:
+        raise ValueError(f"arch is {arch!r}; it must be one of {ARCHES}")
+    kernel = _kernel(variant, arch, seams)
+    # the compiler leaves PTX and cubin in a folder under one name for all variants: give every build its own
+    with TemporaryDirectory() as folder, _compiling_for(arch):
+        options = f"--keep-ptx --keep-cubin --dump-dir={folder}"
+        return cute.compile(kernel, *fake_arguments(variant), make_fake_stream(), options=options)
+
+
+@contextmanager
+def _compiling_for(arch: str) -> Iterator[None]:
+    """What CUTE_DSL_ARCH does, for one build. Objects of builds with the option --gpu-arch cannot be exported."""
+    environment = CuTeDSL._get_dsl().envar
+    environment.arch = arch
+    try:
+        yield
+    finally:
+        del environment.arch
+
+
+def export(variant: Variant, arch: str, folder: str | Path, seams: Seams = NO_SEAMS) -> Path:
+    """Build and write `folder`/NAME.o (and .h) with NAME = build_name(…), which launcher.artifact_source loads."""
+    name = build_name(variant, arch, seams)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    build(variant, arch, seams).export_to_c(str(folder), name, name)
+    return Path(folder) / f"{name}.o"
+
+
+def _kernel(variant: Variant, arch: str, seams: Seams) -> Any:
+    if variant.products == "wgmma" and arch != "sm_90a":
+        raise ValueError(f"variant.products is 'wgmma', which only sm_90a has, not {arch}")
+    if variant.products == "wgmma" and variant.kind == "forward":
+        from kernels.blocksparse.forward.hopper.kernel import HopperForward
+
+        return HopperForward(variant, seams)
+    if variant.kind == "forward":
+        from kernels.blocksparse.forward.kernel import Forward
+
+        return Forward(variant, seams)
+    if variant.kind == "preprocess":
+        from kernels.blocksparse.backward.preprocess import Preprocess
+
+        return Preprocess(variant, seams)
+    if variant.kind == "backward":
+        from kernels.blocksparse.backward import Backward
+
+        return Backward(variant, arch, seams)
+    from kernels.blocksparse.backward.postprocess import Postprocess
+
+    return Postprocess(variant, arch, seams)
+
+
+def fake_arguments(variant: Variant) -> list[Any]:
+    """Null pointers and zeros of the kernel's signature, in its order, without the stream."""
+    return [argument(kind, 0, variant) for _, kind in ARGUMENTS[variant.kind]]
+
+
+def argument(kind: str, value: int | float, variant: Variant) -> Any:
+    """One argument of a compiled function: `value` is an address for the pointer kinds ("*…"), else the number."""
+    if not kind.startswith("*"):
+        return _SCALARS[kind](value)
+    if kind == DATA:
+        return make_ptr(DTYPES[variant.dtype], int(value), cute.AddressSpace.gmem, assumed_align=16)
+    dtype = DTYPES[kind[1:]]
+    return make_ptr(dtype, int(value), cute.AddressSpace.gmem, assumed_align=dtype.width // 8)

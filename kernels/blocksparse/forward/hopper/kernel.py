@@ -1,0 +1,265 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""The forward kernel for sm_90a: one warpgroup loads, one for each 64 query rows of the tile multiplies.
+
+Signature, order of tiles and epilogue's numbers are Forward's; NOTE [tiles] of tile_scheduler.py says which tiles a
+CTA takes, NOTE [buffers] of pipeline.py how loads and products meet, NOTE [asynchronous products] of products.py what
+may be touched when.
+"""
+
+import cutlass
+from cutlass import Boolean, Float32, Int32, Int64, cute
+from cutlass.cute.nvgpu import warp
+from cutlass.memory import SmemAllocator
+
+from kernels.blocksparse.common import layouts
+from kernels.blocksparse.common.list_reader import BlockList, Operand, read
+from kernels.blocksparse.common.mask_words import Mask
+from kernels.blocksparse.common.tile_loads import TileCopy
+from kernels.blocksparse.forward.hopper import pipeline, tile_scheduler
+from kernels.blocksparse.forward.hopper import wgmma as products
+from kernels.blocksparse.forward.hopper.mainloop import multiply_steps
+from kernels.blocksparse.forward.hopper.pipeline import Buffers
+from kernels.blocksparse.forward.hopper.tile_scheduler import Tile
+from kernels.blocksparse.forward.hopper.tuning import LOADING, ROWS, WARPGROUP
+from kernels.blocksparse.forward.kernel import Forward
+from kernels.blocksparse.forward.mainloop import Work
+
+
+class HopperForward(Forward):
+    """The forward kernel of one variant with products "wgmma"."""
+
+    STAYS = True
+
+    def shared_memory(self) -> tuple[cute.Pointer, ...]:
+        """The tiles of Q, later O; the stages of K; the stages of V; the barriers; places of K; announced tiles."""
+        memory, tuning, variant = SmemAllocator(), self.tuning, self.variant
+        tile = tuning.stages * tuning.step * variant.dim_padded
+        size_q = tuning.tiles * variant.tile_m * variant.dim_padded
+        barriers = 4 * tuning.stages + 2 * tuning.tiles * tuning.warpgroups(variant) + 2 * tile_scheduler.SLOTS
+        return (
+            memory.allocate_array(self.dtype, size_q, byte_alignment=1024),
+            memory.allocate_array(self.dtype, tile, byte_alignment=1024),
+            memory.allocate_array(self.dtype, tile, byte_alignment=1024),
+            memory.allocate_array(Int64, barriers, byte_alignment=8),
+            memory.allocate_array(Int32, 2 * tuning.stages, byte_alignment=4),
+            memory.allocate_array(Int32, tile_scheduler.INTS * tile_scheduler.SLOTS, byte_alignment=4),
+            memory.allocate_array(Int64, tile_scheduler.LONGS * tile_scheduler.SLOTS, byte_alignment=8),
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        q: Operand,
+        k: Operand,
+        v: Operand,
+        o: Operand,
+        lse: cute.Pointer,
+        lse_strides: tuple[Int64, Int64],
+        queries: tuple[cute.Pointer, cute.Pointer],
+        keys: tuple[cute.Pointer, cute.Pointer],
+        lists: tuple[BlockList, BlockList],
+        mask: Mask,
+        shape: tuple[Int32, Int32, Int32, Int32],
+        dim: Int32,
+        order: tuple[Int32, Int32, cute.Pointer, Int64, Int64],
+        staying: tuple[Int32, cute.Pointer],
+        to_tanh: Float32,
+        to_log2: Float32,
+    ) -> None:
+        variant, tuning = self.variant, self.tuning
+        stages, groups = tuning.stages, tuning.warpgroups(variant)
+        thread, _, _ = cute.arch.thread_idx()
+        warp_index = cute.arch.make_warp_uniform(thread // 32)
+        sQ, sK, sV, barriers, places, ints, longs = self.shared_memory()
+        of_q, of_tiles = barriers + 4 * stages, barriers + 4 * stages + 2 * tuning.tiles * groups
+        if thread == 0:
+            pipeline.initialise(barriers, 2, stages, groups * 4)
+            pipeline.initialise(of_q, groups, tuning.tiles, 4)
+            pipeline.initialise(of_tiles, 1, tile_scheduler.SLOTS, 4 + groups * 4)
+            cute.arch.mbarrier_init_fence()
+        cute.arch.sync_threads()
+        common = Work(
+            ring=tile_scheduler.ring(ints, longs, of_tiles),
+            lists=lists,
+            shape=shape,
+            dim=dim,
+            mask=mask,
+            sQ=products.shared_tiles(sQ, self.dtype, variant.tile_m, variant.dim_padded, tuning.tiles),
+            sK=products.shared_tiles(sK, self.dtype, tuning.step, variant.dim_padded, stages),
+            sV=products.shared_tiles(sV, self.dtype, tuning.step, variant.dim_padded, stages),
+            sPlace=cute.make_tensor(places, cute.make_layout((2, stages))),
+            buffers_q=of_q,
+            buffers_k=Buffers(barriers, stages),
+            buffers_v=Buffers(barriers + 2 * stages, stages),
+        )
+        if warp_index < 4:
+            if cutlass.const_expr(tuning.registers):
+                cute.arch.setmaxregister_decrease(LOADING)
+            self.load_tiles(common, warp_index, thread, (q, k, v), (shape, order, lists, queries, keys), staying)
+        else:
+            if cutlass.const_expr(tuning.registers):
+                cute.arch.setmaxregister_increase(tuning.registers)
+            self.multiply_tiles(common, thread - WARPGROUP, o, (lse, lse_strides), (to_tanh, to_log2))
+
+    @cute.jit
+    def load_tiles(self, common: Work, warp_index, thread, operands, problem, staying) -> None:
+        """The loading warps: even ones K, odd ones V, two for each stage, and Q; the last one announces tiles too."""
+        variant, tuning = self.variant, self.tuning
+        pieces = variant.tile_n // tuning.step
+        stage, announces = warp_index // 2, thread == WARPGROUP - 1
+        count, before, more = Int32(0), Int32(0), Boolean(True)
+        if announces:
+            tile_scheduler.announce(common.ring, count, cute.arch.block_idx()[0], variant.tile_m, problem, staying)
+        while more:
+            tile = tile_scheduler.take(common.ring, count, common.lists)
+            more = tile.batch >= 0
+            count += 1
+            if more:
+                if announces:
+                    resident, ticket = staying
+                    total = common.shape[0] * common.shape[1] * common.shape[3]
+                    number = tile_scheduler.next_number(resident, ticket, total)
+                    tile_scheduler.announce(common.ring, count, number, variant.tile_m, problem, staying)
+                cute.arch.sync_warp()
+                if stage < tuning.stages:
+                    self.load_tile(common, warp_index, thread % 32, operands, tile, count - 1, before)
+                before += tile.walk.entries * pieces
+
+    @cute.jit
+    def load_tile(self, common: Work, warp_index, lane, operands, tile: Tile, count: Int32, before: Int32) -> None:
+        """One loading warp's part of a tile. before: steps of earlier tiles."""
+        variant, tuning = self.variant, self.tuning
+        stage, (q, k, v), mask = warp_index // 2, operands, common.mask
+        w = Work(
+            variant=variant,
+            tuning=tuning,
+            key_offset=self.key_offset,
+            keys_left=self.keys_left,
+            copy=TileCopy(self.dtype, 32, variant.dim_padded, lane, common.dim),
+            mask=mask,
+            length_k=tile.keys.length,
+            walk=tile.walk,
+        )
+        head_kv = self.kv_head_of(tile.head, common.shape[1], common.shape[2])
+        if warp_index % 2 == 0:
+            first = k.at(tile.batch, Int64(tile.keys.begin), head_kv)
+            pipeline.fill(w, common.buffers_k, (first, k.stride_row), common.sK, common.sPlace, stage, before)
+        else:
+            for group in cutlass.range_constexpr(tuning.warpgroups(variant)):
+                if stage == group % tuning.stages:
+                    row = tile.m_block * variant.tile_m + group * ROWS
+                    first = q.at(tile.batch, Int64(tile.queries.begin) + row, tile.head)
+                    own = cute.local_tile(common.sQ, (ROWS, variant.dim_padded, 1), (group, 0, count % tuning.tiles))
+                    rows = (first, q.stride_row, tile.queries.length - row)
+                    pipeline.fill_one(w.copy, self.buffers_q(common, group), count, rows, own[None, None, 0])
+            first = v.at(tile.batch, Int64(tile.keys.begin), head_kv)
+            pipeline.fill(w, common.buffers_v, (first, v.stride_row), common.sV, None, stage, before)
+
+    def buffers_q(self, common: Work, group: Int32) -> Buffers:
+        """Those of the rows of Q that a warpgroup multiplies."""
+        return Buffers(common.buffers_q + 2 * self.tuning.tiles * group, self.tuning.tiles)
+
+    @cute.jit
+    def multiply_tiles(self, common: Work, thread, o: Operand, lse, factors) -> None:
+        """The multiplying warpgroups. thread: of those that multiply; lse: (address, strides)."""
+        count, before, more = Int32(0), Int32(0), Boolean(True)
+        while more:
+            tile = tile_scheduler.take(common.ring, count, common.lists)
+            more = tile.batch >= 0
+            if more:
+                first_row = tile.m_block * self.variant.tile_m
+                o_row = Int64(tile.queries.begin) + first_row
+                rows_o = (o.at(tile.batch, o_row, tile.head), o.stride_row)
+                address, (stride_batch, stride_head) = lse
+                at = tile.batch * stride_batch + tile.head * stride_head + (tile.queries.begin + first_row)
+                self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
+                before += tile.walk.entries * (self.variant.tile_n // self.tuning.step)
+            count += 1
+
+    @cute.jit
+    def multiply(self, common: Work, thread, tile: Tile, count, before, o, lse_row, factors) -> None:
+        """A multiplying warpgroup's rows of a tile, the CTA's `count`-th. o: (address of the first row, stride of
+        rows); before: steps of earlier tiles."""
+        variant, step, mask = self.variant, self.tuning.step, common.mask
+        tile_m, dim_padded = variant.tile_m, variant.dim_padded
+        first_row = tile.m_block * tile_m
+        rows_left = tile.queries.length - first_row
+        band_offset = Int32(0)
+        if cutlass.const_expr(variant.mask == "band"):
+            band_offset = read(mask.band_offset, tile.batch * mask.band_stride)
+
+        group = cute.arch.make_warp_uniform(thread // WARPGROUP)
+        sQ = common.sQ[None, None, count % self.tuning.tiles]
+        own = cute.local_tile(sQ, (ROWS, dim_padded), (group, 0))
+        copy = TileCopy(self.dtype, WARPGROUP, dim_padded, thread % WARPGROUP, common.dim)
+
+        mma_s = products.scores_mma(self.dtype, tile_m, step)
+        mma_o = products.values_mma(self.dtype, tile_m, dim_padded)
+        slice_s, slice_o = mma_s.get_slice(group * WARPGROUP), mma_o.get_slice(group * WARPGROUP)
+        acc_o = products.accumulator(mma_o, (tile_m, dim_padded))
+        acc_o.fill(0.0)
+        mask_rows = products.AccumulatorRows(mma_s, thread, (tile_m, step))
+        row_ref, row_sum, corrections = (cute.make_rmem_tensor(mask_rows.rows, Float32) for _ in range(3))
+        row_ref.fill(-Float32.inf)
+        row_sum.fill(0.0)
+        corrections.fill(1.0)
+        buffers_q = self.buffers_q(common, group)
+        pipeline.wait_full(buffers_q, count)
+        multiply_steps(
+            Work(
+                variant=variant,
+                tuning=self.tuning,
+                dtype=self.dtype,
+                keep_keys=self.keep_keys,
+                correction=self.correction,
+                finite=self.finite,
+                allow_all=self.allow_all,
+                length_k=tile.keys.length,
+                walk=tile.walk,
+                before=before,
+                mask=mask,
+                mask_rows=mask_rows,
+                place=(tile.batch, tile.head, tile.m_block),
+                first_row=first_row,
+                rows_left=rows_left,
+                band_offset=band_offset,
+                mma_s=mma_s,
+                mma_o=mma_o,
+                fragment_q=slice_s.make_fragment_A(slice_s.partition_A(sQ)),
+                fragment_k=slice_s.make_fragment_B(slice_s.partition_B(common.sK)),
+                fragment_v=slice_o.make_fragment_B(slice_o.partition_B(products.transposed(common.sV))),
+                sPlace=common.sPlace,
+                buffers_k=common.buffers_k,
+                buffers_v=common.buffers_v,
+                acc_s=products.accumulator(mma_s, (tile_m, step)),
+                acc_o=acc_o,
+                row_ref=row_ref,
+                row_sum=row_sum,
+                factors=corrections,
+                to_tanh=factors[0],
+                to_log2=factors[1],
+            )
+        )
+
+        self.normalise(thread, mask_rows, layouts.rows_columns(acc_o), row_ref, row_sum, factors[1], lse_row, rows_left)
+        values = cute.make_rmem_tensor_like(acc_o, self.dtype)
+        values.store(acc_o.load().to(self.dtype))
+        to_shared = cute.make_tiled_copy_C(
+            cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), self.dtype), mma_o
+        )
+        thread_copy = to_shared.get_slice(thread)
+        # all of the group's products have read Q
+        self.meet(group)
+        cute.copy(to_shared, thread_copy.retile(products.as_accumulator(values)), thread_copy.partition_D(sQ))
+        self.meet(group)
+        copy.store(own, self.own_rows(o, group), o[1], rows_left - group * ROWS)
+        pipeline.release(buffers_q, count)
+
+    def own_rows(self, operand, group: Int32) -> cute.Pointer:
+        """Address of a warpgroup's first row."""
+        return operand[0] + Int64(group * ROWS) * cute.assume(operand[1], divby=8)
+
+    def meet(self, group: Int32) -> None:
+        """The warpgroup's threads wait for each other."""
+        cute.arch.barrier(barrier_id=1 + group, number_of_threads=WARPGROUP)

@@ -1,0 +1,126 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""The loop of a multiplying warpgroup over the key steps of its 64 query rows.
+
+The scores of step s and the product of step s - 1 with V are issued together; the second runs while the first are
+masked and their maxima found. The assembler moves the wait for it before the exponentials, during which the other
+warpgroup's products run: so the two take turns. Products of its own during a warpgroup's exponentials were slower, and
+so was the same wait written there (speed.md).
+"""
+
+import cutlass
+from cutlass import BFloat16, Boolean, Float32, Int32, Uint32, cute
+from cutlass.cute.nvgpu import warpgroup
+
+from kernels.blocksparse.common import layouts, mask_words, mma
+from kernels.blocksparse.forward.hopper import pipeline, wgmma
+from kernels.blocksparse.forward.mainloop import LAG, exponentiate, load_words, mask_scores
+
+
+@cute.jit
+def multiply_steps(w) -> None:
+    """All steps of the walk: acc_o, row_ref and row_sum from zero to their ends. w.before: steps of earlier tiles."""
+    step = w.tuning.step
+    pieces = w.variant.tile_n // step
+    n_steps = w.walk.entries * pieces
+    rounded = cute.make_rmem_tensor_like(w.acc_s, w.dtype)
+    if n_steps > 0:
+        pipeline.wait_full(w.buffers_k, w.before)
+        key, slot = place_of_step(w, Int32(0))
+        issue_scores(w, Int32(0))
+        load_words(w, Int32(0), slot, key, Int32(0))
+        warpgroup.wait_group(0)
+        pipeline.release(w.buffers_k, w.before)
+        mask_scores(w, w.acc_s, Int32(0), key)
+        advance(w)
+        exponentiate(w, w.acc_s)
+        round_into(rounded, w.acc_s)
+
+        for s in cutlass.range(1, n_steps):
+            pipeline.wait_full(w.buffers_k, w.before + s)
+            key, slot = place_of_step(w, s)
+            issue_scores(w, s)
+            pipeline.wait_full(w.buffers_v, w.before + s - 1)
+            issue_values(w, rounded, s - 1)
+            load_words(w, s // pieces, slot, key, s % pieces * step)
+            warpgroup.wait_group(1)
+            pipeline.release(w.buffers_k, w.before + s)
+            mask_scores(w, w.acc_s, s // pieces, key)
+            moved = advance(w)
+            exponentiate(w, w.acc_s)
+            warpgroup.wait_group(0)
+            pipeline.release(w.buffers_v, w.before + s - 1)
+            round_into(rounded, w.acc_s)
+            rescale_output(w, moved)
+
+        pipeline.wait_full(w.buffers_v, w.before + n_steps - 1)
+        warpgroup.fence()
+        issue_values(w, rounded, n_steps - 1)
+        warpgroup.wait_group(0)
+        pipeline.release(w.buffers_v, w.before + n_steps - 1)
+
+
+def place_of_step(w, s: Int32) -> tuple[Int32, Int32]:
+    """The first key of a step whose K has come, and the slot of its mask's words."""
+    stage = (w.before + s) % w.tuning.stages
+    return w.sPlace[0, stage], w.sPlace[1, stage]
+
+
+@cute.jit
+def issue_scores(w, s: Int32) -> None:
+    """Start Q · Kᵀ of a step."""
+    warpgroup.fence()
+    wgmma.multiply(
+        w.mma_s, w.acc_s, w.fragment_q, w.fragment_k[None, None, None, (w.before + s) % w.tuning.stages], False
+    )
+
+
+@cute.jit
+def issue_values(w, rounded: cute.Tensor, s: Int32) -> None:
+    """Start O += P · V of a step. The caller has fenced since P and O were written."""
+    operand_p = layouts.as_operand_a(rounded)
+    wgmma.multiply(w.mma_o, w.acc_o, operand_p, w.fragment_v[None, None, None, (w.before + s) % w.tuning.stages], True)
+
+
+@cute.jit
+def round_into(rounded: cute.Tensor, values: cute.Tensor) -> None:
+    """Convert values in pairs, here and now: a conversion that the compiler knows it moves, for float16, to where the
+    product reads it, between products that then wait for each other."""
+    pairs = cute.recast_tensor(rounded, Uint32)
+    instruction = "cvt.rn.bf16x2.f32" if rounded.element_type is BFloat16 else "cvt.rn.f16x2.f32"
+    for i in cutlass.range_constexpr(cute.size(pairs)):
+        pairs[i] = cute.arch.inline_ptx(
+            instruction + " {$w0}, {$r0}, {$r1};",
+            write_only_types=[Uint32],
+            read_only_args=[values[2 * i + 1], values[2 * i]],
+        )
+
+
+@cute.jit
+def advance(w) -> Boolean:
+    """Bring the rows' references and sums up to date with the scores, as forward_steps.rescale does; O, which is being
+    added to, follows in `rescale_output`. Returns whether any row of the warp moved."""
+    acc_s_mn = layouts.rows_columns(w.acc_s)
+    row_ref, row_sum, factors, factor_of, finite_of = w.row_ref, w.row_sum, w.factors, w.correction, w.finite
+    n_rows = cute.size(row_ref)
+    row_max = cute.make_rmem_tensor(n_rows, Float32)
+    behind = Boolean(False)
+    for i in cutlass.range_constexpr(n_rows):
+        row_max[i] = mma.quad_max(acc_s_mn[i, None].load().reduce(cute.ReductionOp.MAX, row_ref[i], 0))
+        behind = behind | ((row_max[i] - row_ref[i]) * w.to_log2 > LAG)
+    moved = cute.arch.vote_any_sync(behind)
+    for _ in cutlass.range(mask_words.branch(moved)):
+        for i in cutlass.range_constexpr(n_rows):
+            factors[i] = factor_of(row_ref[i] * w.to_log2, finite_of(row_max[i]) * w.to_log2)
+            row_sum[i] = row_sum[i] * factors[i]
+            row_ref[i] = row_max[i]
+    return moved
+
+
+@cute.jit
+def rescale_output(w, moved: Boolean) -> None:
+    """Bring O up to date with the references, where `advance` moved any."""
+    acc_o_mn, factors = layouts.rows_columns(w.acc_o), w.factors
+    for _ in cutlass.range(mask_words.branch(moved)):
+        for i in cutlass.range_constexpr(cute.size(factors)):
+            acc_o_mn[i, None] = acc_o_mn[i, None].load() * factors[i]

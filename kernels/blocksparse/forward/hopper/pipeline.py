@@ -1,0 +1,105 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""The shared buffers of K and V, and the warps that fill them.
+
+NOTE [buffers] There are `stages` buffers of K and as many of V, and for each a loading warp that owns it: it waits
+until the buffer is empty, copies its step's rows with cp.async, waits for them, fences them for the products, which
+read through another path (the async proxy), and says full. Buffers so fill independently of each other, as many loads
+on their way as there are buffers. `full` counts one arrival, `empty` one of each multiplying warp. Step s, counted over
+all tiles of the CTA, uses stage s % stages, for the (s // stages)-th time: that is also the number of the phase of
+`full` that it waits for, by parity. With K comes where its keys begin and where its mask's words lie: what the
+multiplying warps would have to read from the lists else, and wait for, as it decides what they do.
+
+The rows of Q that a multiplying warpgroup works on have buffers of their own, by tiles for steps, and warps that load V
+fill them before they turn to V: of the next tile, as that is when they have nothing else to do.
+"""
+
+import cutlass
+from cutlass import Int32, cute
+
+from kernels.blocksparse.common.list_reader import listed
+from kernels.blocksparse.common.tile_loads import TileCopy
+from kernels.blocksparse.forward.mainloop import slot_of
+
+
+class Buffers:
+    """Barriers of one kind of operand; trace time only. first: of 2 · stages, `full` of each stage and `empty`."""
+
+    def __init__(self, first: cute.Pointer, stages: int) -> None:
+        self.full, self.empty, self.stages = first, first + stages, stages
+
+
+@cute.jit
+def initialise(first: cute.Pointer, count: cutlass.Constexpr, stages: cutlass.Constexpr, consumers: cutlass.Constexpr):
+    """One thread: the barriers of `count` Buffers; it then fences (mbarrier_init_fence), and the CTA synchronises."""
+    for i in cutlass.range_constexpr(count * 2 * stages):
+        cute.arch.mbarrier_init(first + i, consumers if i // stages % 2 else 1)
+
+
+@cute.jit
+def wait_full(buffers: Buffers, step: Int32) -> None:
+    """Until the buffer of this step has been filled for it."""
+    cute.arch.mbarrier_wait(buffers.full + step % buffers.stages, step // buffers.stages % 2)
+
+
+@cute.jit
+def release(buffers: Buffers, step: Int32) -> None:
+    """This warp has read what it needs of the buffer of this step."""
+    cute.arch.sync_warp()
+    if cute.arch.lane_idx() == 0:
+        cute.arch.mbarrier_arrive(buffers.empty + step % buffers.stages)
+
+
+@cute.jit
+def fill(w, buffers: Buffers, operand, sX: cute.Tensor, sPlace: cute.Tensor, stage: Int32, before: Int32) -> None:
+    """A loading warp's work for a tile: one stage of K or V, for every step that uses it. NOTE [buffers].
+
+    operand   (address of the sequence's first row, stride of rows)
+    sX        (step, dim, stages)
+    sPlace    (2, stages): the first key and the slot of each stage; None for V
+    before    steps of earlier tiles
+    """
+    step, stages = w.tuning.step, w.tuning.stages
+    pieces = w.variant.tile_n // step
+    n_steps = w.walk.entries * pieces
+    first = (stage + stages - before % stages) % stages
+    block = Int32(0)
+    if first < n_steps:
+        block = listed(w.walk, first // pieces)
+    for i in cutlass.range((n_steps - first + stages - 1) // stages):
+        s = first + i * stages
+        first_key = block * w.variant.tile_n + s % pieces * step
+        if s + stages < n_steps:
+            block = listed(w.walk, (s + stages) // pieces)
+        stage_place = None
+        if cutlass.const_expr(sPlace is not None):
+            stage_place = sPlace[None, stage]
+        place = (first_key, slot_of(w, s // pieces))
+        fill_one(
+            w.copy, buffers, before + s, rows_from(w, operand, first_key), sX[None, None, stage], stage_place, place
+        )
+
+
+def rows_from(w, operand, first_key: Int32):
+    """K's or V's rows from a key on: (address of the first, stride, how many there are)."""
+    pointer, stride = operand
+    start = pointer + w.key_offset(first_key, cute.assume(stride, divby=8))
+    return start, stride, w.keys_left(w.length_k, first_key)
+
+
+@cute.jit
+def fill_one(copy: TileCopy, buffers: Buffers, step: Int32, rows, sX: cute.Tensor, sPlace=None, place=()) -> None:
+    """A loading warp: the buffer of this step, until it is there for the products of other warps. rows: `rows_from`;
+    place: two numbers that go into sPlace."""
+    stage, phase = step % buffers.stages, step // buffers.stages
+    # a barrier that has not ended a phase says that the one before the first has ended
+    cute.arch.mbarrier_wait(buffers.empty + stage, (phase + 1) % 2)
+    copy.load(rows[0], rows[1], rows[2], sX)
+    cute.arch.cp_async_commit_group()
+    cute.arch.cp_async_wait_group(0)
+    cute.arch.fence_view_async_shared()
+    cute.arch.sync_warp()
+    if cute.arch.lane_idx() == 0:
+        for i in cutlass.range_constexpr(len(place) if sPlace is not None else 0):
+            sPlace[i] = place[i]
+        cute.arch.mbarrier_arrive(buffers.full + stage)

@@ -1,0 +1,110 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""The query tiles of a CTA that stays, one after the other.
+
+NOTE [tiles] A CTA begins with the tile of its own number and then takes numbers from a ticket, until all tiles have
+been taken: the hardware's order of launches, without its start of a CTA for each. One loading warp announces tiles in a
+ring in shared memory, one ahead: it finds out where the next tile lies and which blocks are listed for it while the
+others are still busy, and the loading warps fetch its Q, K and V while the multiplying ones finish the last. Every warp
+takes every announced tile, in order, and says when it has read it; a tile of batch -1 is the end. All that is counted
+over tiles (steps, for the buffers of K and V; tiles, for those of Q and of the ring) every warp counts for itself.
+"""
+
+from typing import NamedTuple
+
+import cutlass
+from cutlass import Int32, Int64, cute
+
+from kernels.blocksparse.common.list_reader import BlockList, Sequence, Walk, read, sequence
+from kernels.blocksparse.common.tile_counter import take_ticket
+from kernels.blocksparse.forward.hopper import pipeline
+from kernels.blocksparse.forward.hopper.pipeline import Buffers
+from kernels.blocksparse.forward.kernel import place_of
+
+SLOTS = 2  # of the ring
+INTS, LONGS = 9, 2  # of an announced tile
+
+
+class Tile(NamedTuple):
+    """A query tile, as announced: where it is, its sequences and the blocks that are listed for it."""
+
+    batch: Int32
+    head: Int32
+    m_block: Int32
+    queries: Sequence
+    keys: Sequence
+    walk: Walk
+
+
+class Ring(NamedTuple):
+    """Announced tiles in shared memory: (INTS, SLOTS) int32, (LONGS, SLOTS) int64, and their barriers."""
+
+    ints: cute.Tensor
+    longs: cute.Tensor
+    slots: Buffers
+
+
+def ring(ints: cute.Pointer, longs: cute.Pointer, first: cute.Pointer) -> Ring:
+    """first: of 2 · SLOTS barriers."""
+    return Ring(
+        cute.make_tensor(ints, cute.make_layout((INTS, SLOTS))),
+        cute.make_tensor(longs, cute.make_layout((LONGS, SLOTS))),
+        Buffers(first, SLOTS),
+    )
+
+
+@cute.jit
+def announce(ring: Ring, count: Int32, number: Int32, tile_m: cutlass.Constexpr, problem, staying) -> None:
+    """One lane: the tile of this number, or of the first later ticket that has rows, becomes the CTA's `count`-th.
+
+    problem   shape, order and lists as the kernel has them, then (begin, length) of queries and of keys
+    staying   (CTAs, the ticket's counter)
+    """
+    shape, order, lists, queries, keys = problem
+    resident, ticket = staying
+    tiles = shape[0] * shape[1] * shape[3]
+    batch, head, m_block, length = Int32(-1), Int32(0), Int32(0), Int32(0)
+    if number < tiles:
+        batch, head, m_block = place_of(number, shape, order)
+        length = read(queries[1], batch)
+    while (number < tiles) & (m_block * tile_m >= length):
+        number, batch = next_number(resident, ticket, tiles), Int32(-1)
+        if number < tiles:
+            batch, head, m_block = place_of(number, shape, order)
+            length = read(queries[1], batch)
+    slot, ints, longs = count % SLOTS, ring.ints, ring.longs
+    # a barrier that has not ended a phase says that the one before the first has ended
+    cute.arch.mbarrier_wait(ring.slots.empty + slot, (count // SLOTS + 1) % 2)
+    seq_q, seq_k = Sequence(Int32(0), Int32(0)), Sequence(Int32(0), Int32(0))
+    n_partial, n_full, first, first_full = Int32(0), Int32(0), Int64(0), Int64(0)
+    if batch >= 0:
+        n_partial, first = lists[0].row(batch, head, m_block)
+        n_full, first_full = lists[1].row(batch, head, m_block)
+        seq_q, seq_k = sequence(queries[0], queries[1], batch), sequence(keys[0], keys[1], batch)
+    values = (batch, head, m_block, *seq_q, *seq_k, n_partial, n_partial + n_full)
+    for i in cutlass.range_constexpr(INTS):
+        ints[i, slot] = values[i]
+    longs[0, slot], longs[1, slot] = first, first_full - n_partial
+    cute.arch.mbarrier_arrive(ring.slots.full + slot)
+
+
+@cute.jit
+def next_number(resident: Int32, ticket: cute.Pointer, tiles: Int32) -> Int32:
+    """The number of a CTA's next tile; from `tiles` on there is none."""
+    number = tiles
+    if resident < tiles:
+        number = resident + take_ticket(ticket)
+    return number
+
+
+@cute.jit
+def take(ring: Ring, count: Int32, lists: tuple[BlockList, BlockList]) -> Tile:
+    """A warp: the CTA's `count`-th tile, as soon as it has been announced."""
+    pipeline.wait_full(ring.slots, count)
+    slot = count % SLOTS
+    ints = [cute.arch.make_warp_uniform(ring.ints[i, slot]) for i in range(INTS)]
+    first, first_full = Int64(ring.longs[0, slot]), Int64(ring.longs[1, slot])
+    pipeline.release(ring.slots, count)
+    batch, head, m_block, *sequences, n_partial, entries = ints
+    walk = Walk(lists[0].index + first, lists[1].index + first_full, first, n_partial, entries)
+    return Tile(batch, head, m_block, Sequence(*sequences[:2]), Sequence(*sequences[2:]), walk)

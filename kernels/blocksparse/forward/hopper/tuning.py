@@ -1,0 +1,76 @@
+"""How the Hopper forward kernel is laid out on an SM; `Variant.tuning` overrides single entries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernels.blocksparse.spec.variant import Variant
+
+WARPGROUP = 128  # threads
+ROWS = 64  # of a tile that one warpgroup multiplies
+MOST = 248  # registers of a thread; 255, but in steps of 8
+SHARED = 232448  # bytes of shared memory that a CTA of sm_90 can have
+REGISTERS = 65536  # of a multiprocessor
+LOADING = 56  # registers of a thread that loads, where those that multiply take more than their share
+BARRIERS = 512  # bytes set aside for the barriers of the buffers and the ring of tiles
+
+
+@dataclass(frozen=True)
+class HopperTuning:
+    """How the kernel uses an SM; NOTE [buffers] of hopper/buffers.py.
+
+    step        keys at a time, a divisor of tile_n
+    stages      tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps
+    tiles       of Q in shared memory, 1 or 2: with two the next one's is loaded while this one's is multiplied
+    ctas        of an SM for which registers are limited
+    registers   of a thread that multiplies; 0: all threads keep those of the launch, else loading ones keep LOADING
+    """
+
+    step: int
+    stages: int
+    tiles: int
+    ctas: int = 1
+    registers: int = 0
+
+    def warpgroups(self, variant: Variant) -> int:
+        """Those that multiply; one more loads."""
+        return variant.tile_m // ROWS
+
+    def threads(self, variant: Variant) -> int:
+        """Of a CTA."""
+        return WARPGROUP * (1 + self.warpgroups(variant))
+
+    def shared_bytes(self, variant: Variant) -> int:
+        """Shared memory of one CTA."""
+        return 2 * variant.dim_padded * (self.tiles * variant.tile_m + 2 * self.stages * self.step) + BARRIERS
+
+
+def hopper_tuning(variant: Variant) -> HopperTuning:
+    """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
+    large = variant.dim_padded > 128
+    values = {
+        "step": 64 if large else variant.tile_n,
+        "stages": 2,
+        "tiles": 1 if large else 2,
+        "ctas": 1,
+    }
+    overrides = dict(variant.tuning)
+    names = [field.name for field in fields(HopperTuning)]
+    if unknown := sorted(set(overrides) - set(names)):
+        raise ValueError(f"variant.tuning has {unknown}; the Hopper forward kernel knows {names}")
+    tuning = HopperTuning(**{**values, **overrides})
+    # what a CTA's threads are launched with is all that they can share out: one that asks for more waits for ever
+    groups, threads = tuning.warpgroups(variant), tuning.threads(variant)
+    launched = min(REGISTERS // (threads * tuning.ctas) // 8 * 8, MOST)
+    most = min(((groups + 1) * launched - LOADING) // groups // 8 * 8, MOST)
+    if "registers" not in overrides and launched < MOST:
+        tuning = replace(tuning, registers=most)
+    if tuning.registers % 8 or not 0 <= tuning.registers <= most:
+        raise ValueError(f"variant.tuning {tuning}: registers must be a multiple of 8 up to {most}")
+    if variant.tile_n % tuning.step or tuning.step % 32 or not {tuning.stages, tuning.tiles} <= {1, 2}:
+        raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
+    if (size := tuning.ctas * tuning.shared_bytes(variant)) > SHARED:
+        raise ValueError(f"variant.tuning {tuning}: {size} bytes of shared memory; there are {SHARED}")
+    return tuning

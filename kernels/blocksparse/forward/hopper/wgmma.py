@@ -1,0 +1,91 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""Products of a warpgroup: m64nNk16 in fp32, B and the first product's A from swizzled shared memory, P from registers.
+
+NOTE [asynchronous products] A product is issued and runs on while the warpgroup does other things; groups of products
+end in the order of their commits. Until `warpgroup.wait_group` says so, nobody touches its accumulator, the registers
+of its A, or the shared memory that it reads. `warpgroup.fence` comes before a product whose registers were written.
+
+Relies on rows of shared tiles being swizzled as tile_layout says, at addresses that are multiples of 1,024.
+"""
+
+import cutlass
+from cutlass import Float32, Int32, cute
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+
+from kernels.blocksparse.common.layouts import chunk_columns
+from kernels.blocksparse.common.mask_words import MaskRows
+from kernels.blocksparse.forward.hopper.tuning import ROWS
+
+_K, _MN = OperandMajorMode.K, OperandMajorMode.MN
+_SHARED, _REGISTERS = warpgroup.OperandSource.SMEM, warpgroup.OperandSource.RMEM
+
+
+def tile_layout(dtype: type, rows: int, dim: int, stages: int) -> cute.ComposedLayout:
+    """Layout of `stages` (rows, dim) tiles of 16-bit elements; the swizzle permutes pieces of rows, 128 or 64 bytes."""
+    kind = warpgroup.SmemLayoutAtomKind.K_SW128 if chunk_columns(dim) == 64 else warpgroup.SmemLayoutAtomKind.K_SW64
+    return cute.tile_to_shape(warpgroup.make_smem_layout_atom(kind, dtype), (rows, dim, stages), (0, 1, 2))
+
+
+def shared_tiles(pointer: cute.Pointer, dtype: type, rows: int, dim: int, stages: int) -> cute.Tensor:
+    """(rows, dim, stages) tiles at `pointer`, which the swizzle is moved to: products take plain layouts."""
+    layout = tile_layout(dtype, rows, dim, stages)
+    return cute.make_tensor(cute.recast_ptr(pointer, layout.inner, dtype), layout.outer)
+
+
+def transposed(sX: cute.Tensor) -> cute.Tensor:
+    """View of (rows, dim, stages) as (dim, rows, stages)."""
+    return cute.make_tensor(sX.iterator, cute.select(sX.layout, [1, 0, 2]))
+
+
+def scores_mma(dtype: type, tile_m: int, step: int) -> cute.TiledMma:
+    """Q · Kᵀ: a warpgroup for each 64 rows of the tile."""
+    return _tiled(dtype, tile_m, step, _K, _SHARED)
+
+
+def values_mma(dtype: type, tile_m: int, dim: int) -> cute.TiledMma:
+    """P · V, with P in registers and V as it lies."""
+    return _tiled(dtype, tile_m, dim, _MN, _REGISTERS)
+
+
+def _tiled(dtype: type, tile_m: int, columns: int, b_major: OperandMajorMode, a_source) -> cute.TiledMma:
+    operation = warpgroup.MmaF16BF16Op(dtype, Float32, (ROWS, columns, 16), a_source, _K, b_major)
+    return cute.make_tiled_mma(cute.make_mma_atom(operation), (tile_m // ROWS, 1, 1))
+
+
+def accumulator(mma: cute.TiledMma, tile: tuple[int, int]) -> cute.Tensor:
+    """An fp32 accumulator of this thread: ((2, 2), 1, columns / 8), as the layout views of mma.sync's have it."""
+    (column, row, atoms), m, n = mma.get_slice(0).partition_shape_C(tile)
+    assert (m, n) == (1, 1)
+    return cute.make_rmem_tensor(cute.make_layout(((column, row), 1, atoms)), Float32)
+
+
+def as_accumulator(acc: cute.Tensor) -> cute.Tensor:
+    """The view of it that a product takes: ((2, 2, columns / 8), 1, 1)."""
+    (column, row), _, atoms = acc.layout.shape
+    return cute.make_tensor(acc.iterator, cute.make_layout(((column, row, atoms), 1, 1)))
+
+
+def multiply(mma: cute.TiledMma, acc: cute.Tensor, a: cute.Tensor, b: cute.Tensor, add: bool) -> None:
+    """Issue acc (+)= A · Bᵀ as one group. a, b: fragments (…, rows or columns, k); the caller has fenced."""
+    atom, target = cute.make_mma_atom(mma.op), as_accumulator(acc)
+    for k in range(cute.size(a, mode=[2])):
+        atom.set(warpgroup.Field.ACCUMULATE, add or k > 0)
+        cute.gemm(atom, target, a[None, None, k], b[None, None, k], target)
+    warpgroup.commit_group()
+
+
+class AccumulatorRows(MaskRows):
+    """MaskRows of a warpgroup's accumulator."""
+
+    def __init__(self, mma: cute.TiledMma, thread: Int32, tile: tuple[int, int]) -> None:
+        coordinates = mma.get_slice(thread).partition_C(cute.make_identity_tensor(tile))
+        (columns, rows, atoms), _, _ = coordinates.layout.shape
+        self.rows, self.columns = rows, columns * atoms
+        self.row = [coordinates[(0, i, 0), 0, 0][0] for i in range(rows)]
+        self.first = coordinates[(0, 0, 0), 0, 0][1]
+        self.offset = [c % columns + c // columns * 8 for c in range(self.columns)]
+        self.n_words = tile[1] // 32
+        self.words = cute.make_rmem_tensor(
+            cute.make_layout((self.rows, self.n_words), stride=(self.n_words, 1)), cutlass.Uint32
+        )

@@ -1,0 +1,372 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""The forward kernel: online softmax over the listed key blocks of one query tile.
+
+One CTA per (m_block, query head, batch). It walks the row's partial blocks and then its full ones in steps of `step`
+keys, with K and V of the next step in flight; scores, probabilities and the output stay in registers. Writes O and the
+natural log-sum-exp; rows without any key get O = 0 and -inf. Rows at or past the end of a sequence are not written.
+"""
+
+import cutlass
+from cuda.bindings import driver
+from cutlass import Float32, Int32, Int64, cute
+from cutlass.memory import SmemAllocator
+
+from kernels.blocksparse.common import layouts, mma
+from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequence, read, sequence, walk_of
+from kernels.blocksparse.common.mask_words import Mask, MaskRows
+from kernels.blocksparse.common.tile_loads import TileCopy
+from kernels.blocksparse.forward import mainloop as steps
+from kernels.blocksparse.forward.mainloop import LN_2, LOG2_E, Work
+from kernels.blocksparse.forward.tuning import forward_tuning
+from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant
+
+# Seams of what a row's numbers become, and of whose they are
+NUMBERS = ("finite", "allow_all", "kv_head_of", "inverse_of", "lse_of")
+
+
+class Forward:
+    """The forward kernel of one variant; calling it (under cute.compile) launches it."""
+
+    SEAMS = ("keep_keys", "correction", "key_offset", "keys_left", *NUMBERS)
+    STAYS = False  # do CTAs go on to further tiles?
+
+    def __init__(self, variant: Variant, seams: Seams = NO_SEAMS) -> None:
+        seams.check(self.SEAMS, "the forward kernel")
+        self.variant, self.tuning = variant, forward_tuning(variant)
+        self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
+        self.threads = self.tuning.threads(variant)
+        self.keep_keys = seams.pick("keep_keys", steps.keep_keys)
+        self.correction = seams.pick("correction", steps.correction)
+        self.key_offset = seams.pick("key_offset", steps.key_offset)
+        self.keys_left = seams.pick("keys_left", steps.keys_left)
+        self.finite = seams.pick("finite", steps.finite)
+        self.allow_all = seams.pick("allow_all", steps.allow_all)
+        self.kv_head_of = seams.pick("kv_head_of", kv_head_of)
+        self.inverse_of = seams.pick("inverse_of", inverse_of)
+        self.lse_of = seams.pick("lse_of", lse_of)
+
+    @cute.jit
+    def __call__(
+        self,
+        q: cute.Pointer,
+        k: cute.Pointer,
+        v: cute.Pointer,
+        o: cute.Pointer,
+        lse: cute.Pointer,
+        q_begin: cute.Pointer,
+        q_length: cute.Pointer,
+        k_begin: cute.Pointer,
+        k_length: cute.Pointer,
+        partial_count: cute.Pointer,
+        partial_begin: cute.Pointer,
+        partial_index: cute.Pointer,
+        full_count: cute.Pointer,
+        full_begin: cute.Pointer,
+        full_index: cute.Pointer,
+        mask_words: cute.Pointer,
+        mask_slot: cute.Pointer,
+        mask_bounds: cute.Pointer,
+        band_offset: cute.Pointer,
+        positions: cute.Pointer,
+        ticket: cute.Pointer,
+        q_stride_batch: Int64,
+        q_stride_row: Int64,
+        q_stride_head: Int64,
+        k_stride_batch: Int64,
+        k_stride_row: Int64,
+        k_stride_head: Int64,
+        v_stride_batch: Int64,
+        v_stride_row: Int64,
+        v_stride_head: Int64,
+        o_stride_batch: Int64,
+        o_stride_row: Int64,
+        o_stride_head: Int64,
+        lse_stride_batch: Int64,
+        lse_stride_head: Int64,
+        partial_stride_batch: Int64,
+        partial_stride_head: Int64,
+        full_stride_batch: Int64,
+        full_stride_head: Int64,
+        bounds_stride_batch: Int64,
+        bounds_stride_head: Int64,
+        bounds_stride_func: Int64,
+        positions_stride_batch: Int64,
+        positions_stride_head: Int64,
+        n_func: Int32,
+        band_stride: Int32,
+        band_left: Int32,
+        band_right: Int32,
+        batch: Int32,
+        heads_q: Int32,
+        heads_kv: Int32,
+        m_blocks: Int32,
+        dim: Int32,
+        schedule: Int32,
+        section: Int32,
+        resident: Int32,
+        scale: Float32,
+        cap: Float32,
+        stream: driver.CUstream,
+    ) -> None:
+        """Launch over batch × heads_q × m_blocks CTAs, one for each tile; those that stay (Hopper's) over `resident`.
+
+        q … o          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
+        lse            fp32; element (batch, head, row) at batch · stride + head · stride + begin + row
+        *_begin, *_length   int32 (batch): where a sequence's rows start, counted from the batch's start, and how many
+        partial, full  the block lists, common/lists.py; mask_*, band_*: common/masks.py
+        schedule       0 to launch a head's tiles from the first, 1 from the last, 2 as in positions, int32: the m block
+                       of each launch position, at [b · stride + head · stride + position]
+        section        heads (over all of the batch) whose tiles are launched m_block by m_block together: as many as
+                       have their K and V in the L2 cache. Long rows first over many heads leave short ones for the end
+        resident, ticket   CTAs that stay, and where they take the numbers of further tiles from: int32, 0 before the
+                       launch, not read where each tile has a CTA
+        scale, cap     positive
+        """
+        lists = (
+            BlockList(partial_count, partial_begin, partial_index, partial_stride_batch, partial_stride_head),
+            BlockList(full_count, full_begin, full_index, full_stride_batch, full_stride_head),
+        )
+        mask = Mask(
+            mask_words,
+            mask_slot,
+            mask_bounds,
+            bounds_stride_batch,
+            bounds_stride_head,
+            bounds_stride_func,
+            n_func,
+            band_offset,
+            band_stride,
+            band_left,
+            band_right,
+        )
+        if cutlass.const_expr(self.variant.softcap):
+            to_tanh, to_log2 = scale / cap, cap * LOG2_E
+        else:
+            to_tanh, to_log2 = Float32(1.0), scale * LOG2_E
+        self.kernel(
+            Operand(q, q_stride_batch, q_stride_row, q_stride_head),
+            Operand(k, k_stride_batch, k_stride_row, k_stride_head),
+            Operand(v, v_stride_batch, v_stride_row, v_stride_head),
+            Operand(o, o_stride_batch, o_stride_row, o_stride_head),
+            lse,
+            (lse_stride_batch, lse_stride_head),
+            (q_begin, q_length),
+            (k_begin, k_length),
+            lists,
+            mask,
+            (batch, heads_q, heads_kv, m_blocks),
+            dim,
+            (schedule, section, positions, positions_stride_batch, positions_stride_head),
+            (resident, ticket),
+            to_tanh,
+            to_log2,
+        ).launch(
+            grid=[resident if self.STAYS else batch * heads_q * m_blocks, 1, 1],
+            block=[self.threads, 1, 1],
+            stream=stream,
+            min_blocks_per_mp=self.tuning.ctas,
+            # said, so that a build need not ask a driver how much a multiprocessor has
+            preferred_smem_carveout=100 if self.tuning.ctas > 1 else None,
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        q: Operand,
+        k: Operand,
+        v: Operand,
+        o: Operand,
+        lse: cute.Pointer,
+        lse_strides: tuple[Int64, Int64],
+        queries: tuple[cute.Pointer, cute.Pointer],
+        keys: tuple[cute.Pointer, cute.Pointer],
+        lists: tuple[BlockList, BlockList],
+        mask: Mask,
+        shape: tuple[Int32, Int32, Int32, Int32],
+        dim: Int32,
+        order: tuple[Int32, Int32, cute.Pointer, Int64, Int64],
+        staying: tuple[Int32, cute.Pointer],
+        to_tanh: Float32,
+        to_log2: Float32,
+    ) -> None:
+        thread, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        batch, head, m_block = place_of(cta, shape, order)
+        walk = walk_of(lists, (batch, head, m_block))
+        seq_q = sequence(queries[0], queries[1], batch)
+        seq_k = sequence(keys[0], keys[1], batch)
+        first_row = m_block * self.variant.tile_m
+        storage = self.shared_memory()
+        if first_row < seq_q.length:
+            head_kv = self.kv_head_of(head, shape[1], shape[2])
+            lse_row = lse + (batch * lse_strides[0] + head * lse_strides[1] + seq_q.begin + first_row)
+            q_row, k_row = Int64(seq_q.begin) + first_row, Int64(seq_k.begin)
+            self.tile(
+                storage,
+                thread,
+                dim,
+                (q.at(batch, q_row, head), q.stride_row),
+                (k.at(batch, k_row, head_kv), k.stride_row),
+                (v.at(batch, k_row, head_kv), v.stride_row),
+                (o.at(batch, q_row, head), o.stride_row),
+                lse_row,
+                (batch, head, m_block),
+                seq_q,
+                seq_k,
+                walk,
+                mask,
+                to_tanh,
+                to_log2,
+            )
+
+    def shared_memory(self) -> tuple[cute.Pointer, cute.Pointer, cute.Pointer]:
+        """Q, later O; the stages of K; the stages of V."""
+        memory = SmemAllocator()
+        tile = self.tuning.stages * self.tuning.step * self.variant.dim_padded
+        return (
+            memory.allocate_array(self.dtype, self.variant.tile_m * self.variant.dim_padded, byte_alignment=1024),
+            memory.allocate_array(self.dtype, tile, byte_alignment=1024),
+            memory.allocate_array(self.dtype, tile, byte_alignment=1024),
+        )
+
+    @cute.jit
+    def tile(
+        self,
+        storage,
+        thread,
+        dim,
+        q,
+        k,
+        v,
+        o,
+        lse_row,
+        place,
+        seq_q: Sequence,
+        seq_k: Sequence,
+        walk,
+        mask,
+        to_tanh,
+        to_log2,
+    ) -> None:
+        """One query tile. q, k, v, o: (address of the first row, stride of rows); place: (batch, head, m_block)."""
+        variant, step = self.variant, self.tuning.step
+        tile_m, dim_padded = variant.tile_m, variant.dim_padded
+        batch, _, m_block = place
+        first_row = m_block * tile_m
+        rows_left = seq_q.length - first_row
+        band_offset = Int32(0)
+        if cutlass.const_expr(variant.mask == "band"):
+            band_offset = read(mask.band_offset, batch * mask.band_stride)
+
+        copy = TileCopy(self.dtype, self.threads, dim_padded, thread, dim)
+        warps = mma.tiled_mma(self.dtype, self.tuning.warps)
+        sQ = cute.make_tensor(storage[0], layouts.tile_layout(tile_m, dim_padded))
+        copy.load(q[0], q[1], rows_left, sQ)
+
+        acc_o = mma.accumulator(warps, thread, tile_m, dim_padded)
+        n_rows = cute.size(layouts.rows_columns(acc_o), mode=[0])
+        row_ref = cute.make_rmem_tensor(n_rows, Float32)
+        row_sum = cute.make_rmem_tensor(n_rows, Float32)
+        row_ref.fill(-Float32.inf)
+        row_sum.fill(0.0)
+        work = Work(
+            variant=variant,
+            tuning=self.tuning,
+            dtype=self.dtype,
+            keep_keys=self.keep_keys,
+            correction=self.correction,
+            key_offset=self.key_offset,
+            keys_left=self.keys_left,
+            finite=self.finite,
+            allow_all=self.allow_all,
+            thread=thread,
+            copy=copy,
+            warps=warps,
+            kv_layout=layouts.tile_layout(step, dim_padded),
+            k=(*k, storage[1]),
+            v=(*v, storage[2]),
+            length_k=seq_k.length,
+            walk=walk,
+            mask=mask,
+            mask_rows=MaskRows(warps, thread, (tile_m, step)),
+            place=place,
+            first_row=first_row,
+            rows_left=rows_left,
+            band_offset=band_offset,
+            operand_q=mma.SharedOperand(warps, thread, sQ, "A"),
+            acc_o=acc_o,
+            row_ref=row_ref,
+            row_sum=row_sum,
+            to_tanh=to_tanh,
+            to_log2=to_log2,
+        )
+        if cutlass.const_expr(self.tuning.pipelined):
+            steps.pipelined(work)
+        else:
+            steps.one_by_one(work)
+        self.finish(warps, thread, copy, sQ, acc_o, row_ref, row_sum, to_log2, o, lse_row, rows_left)
+
+    @cute.jit
+    def finish(self, warps, thread, copy, sO, acc_o, row_ref, row_sum, to_log2, o, lse_row, rows_left) -> None:
+        """Normalise and write O through shared memory, and the log-sum-exp."""
+        rows = MaskRows(warps, thread, (self.variant.tile_m, 32))
+        self.normalise(thread, rows, layouts.rows_columns(acc_o), row_ref, row_sum, to_log2, lse_row, rows_left)
+        values = cute.make_rmem_tensor_like(acc_o, self.dtype)
+        values.store(acc_o.load().to(self.dtype))
+        to_shared = cute.make_tiled_copy_C(cute.make_copy_atom(cute.nvgpu.CopyUniversalOp(), self.dtype), warps)
+        thread_copy = to_shared.get_slice(thread)
+        cute.arch.cp_async_wait_group(0)
+        cute.arch.sync_threads()
+        cute.copy(to_shared, thread_copy.retile(values), thread_copy.partition_D(sO))
+        cute.arch.sync_threads()
+        copy.store(sO, o[0], o[1], rows_left)
+
+    @cute.jit
+    def normalise(self, thread, mask_rows: MaskRows, acc_o_mn, row_ref, row_sum, to_log2, lse_row, rows_left) -> None:
+        """Divide the rows of O by their sums, and write their log-sum-exp."""
+        rows, lse = mask_rows.row, self.lse_of
+        for i in cutlass.range_constexpr(cute.size(row_sum)):
+            total = mma.quad_sum(row_sum[i])
+            factor = self.inverse_of(total)
+            acc_o_mn[i, None] = acc_o_mn[i, None].load() * factor
+            if (thread % 4 == 0) & (rows[i] < rows_left):
+                value = -Float32.inf
+                if total != 0.0:
+                    value = lse(row_ref[i] * to_log2, total)
+                cute.make_tensor(lse_row + rows[i], cute.make_layout(1))[0] = value
+
+
+@cute.jit
+def place_of(number: Int32, shape, order) -> tuple[Int32, Int32, Int32]:
+    """(batch, head, m_block) of a tile's number in the order of launches."""
+    sequences, heads_q, _, m_blocks = shape
+    schedule, section, positions, stride_batch, stride_head = order
+    heads_before = number // (section * m_blocks) * section
+    heads_here = cutlass.min(section, sequences * heads_q - heads_before)
+    place = number - heads_before * m_blocks
+    m_block, group_head = place // heads_here, heads_before + place % heads_here
+    batch, head = group_head // heads_q, group_head % heads_q
+    if schedule == 1:
+        m_block = m_blocks - 1 - m_block
+    if schedule == 2:
+        m_block = read(positions, batch * stride_batch + head * stride_head + m_block)
+    return batch, head, m_block
+
+
+@cute.jit
+def kv_head_of(head: Int32, heads_q: Int32, heads_kv: Int32) -> Int32:
+    """The KV head that a query head reads: consecutive ones share it."""
+    return head // (heads_q // heads_kv)
+
+
+@cute.jit
+def inverse_of(total: Float32) -> Float32:
+    """What O is multiplied with in the end: 0 for a row without keys."""
+    return Float32(0.0) if total == 0.0 else cute.arch.rcp_approx(total)
+
+
+@cute.jit
+def lse_of(reference: Float32, total: Float32) -> Float32:
+    """The natural log-sum-exp of a row with keys, from its reference in units of log2 and its sum."""
+    return (reference + cute.math.log2(total, fastmath=True)) * LN_2

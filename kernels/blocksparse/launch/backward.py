@@ -1,0 +1,330 @@
+"""Launching the backward pass on torch tensors: preprocess, the kernel, postprocess. launch.py's counterpart.
+
+The PyTorch op (ops.py) validates, allocates gradients and makes operands fit; nothing here looks at values on the
+device or synchronises. `backward_launches` is apart from launching so that an emulated GPU gets the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from kernels.blocksparse.compile.runtime import arch_of, launch
+from kernels.blocksparse.launch.forward import (
+    INT32_MAX,
+    Sequences,
+    Value,
+    broadcast_strides,
+    fits,
+    list_values,
+    mask_kind,
+    mask_values,
+    operand_strides,
+    sequence_values,
+)
+from kernels.blocksparse.lists.lpt import even_share
+from kernels.blocksparse.lists.types import Band, BlockSparse, Intervals
+from kernels.blocksparse.lists.write_order import with_order
+from kernels.blocksparse.planner.group_split import (
+    L2_BYTES,
+    PAIRS,
+    SLOTS,
+    ordered_side_by_side,
+    parts_under,
+    unit_bytes,
+)
+from kernels.blocksparse.spec.seams import NO_HOST, Host
+from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant, backward_products, padded_dim
+
+SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
+BEFORE = ("clear", "zero")  # seams of the preprocessing kernel
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """Memory that the three kernels share; preprocess fills it.
+
+    dq_sum      float32: NOTE [dQ accumulator] of backward/dq.py
+    dkv_sum     float32: NOTE [sums of parts] of backward/parts.py; None where parts is 1
+    lse2, delta float32: NOTE [statistics] of preprocess.py
+    ticket      int32 (1,); semaphores: int32 (batch, heads_q, m_blocks), readable by another stream while the kernel
+                runs
+    tiles       (stride_batch, total): `Tiles` of backward/dq.py; key_tiles: those of keys
+    parts       units of each KV head: NOTE [units] of split.py
+    """
+
+    dq_sum: Tensor
+    dkv_sum: Tensor | None
+    lse2: Tensor
+    delta: Tensor
+    ticket: Tensor
+    semaphores: Tensor
+    tiles: tuple[int, int]
+    key_tiles: tuple[int, int]
+    parts: int
+
+
+def backward(
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    do: Tensor,
+    sequences: Sequences,
+    blocks: BlockSparse,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    deterministic: bool = False,
+    pairs: int | None = None,
+    seams: Seams = NO_SEAMS,
+    host: Host = NO_HOST,
+    tuning: tuple[tuple[str, int], ...] = (),
+    products: str | None = None,
+    workspace: Workspace | None = None,
+) -> None:
+    """Compute dq, dk and dv on q's device and its current stream. Shapes and layouts as for launch.forward.
+
+    o, lse         what forward computed; do: the gradient of o, of q's dtype
+    blocks         with backward lists; deterministic: its order, computed here where it has none
+    deterministic  adds to dQ happen in the order of blocks.schedule; else atomically, in any order
+    pairs          (sequence, unit) pairs whose CTAs are launched side by side; None: `side_by_side`
+    products       as for `backward_variants`
+    workspace      None: allocated here, with as many units as `split.parts_under` says
+    Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
+    softcap that is not positive and finite, for blocks without backward lists and for too many tiles; checks nothing
+    else.
+    """
+    if not sequences.batch * q.shape[-2] * blocks.m_blocks:  # no queries: nobody would clear the workspace either
+        dk.zero_()
+        dv.zero_()
+        return
+    if workspace is None:
+        workspace = make_workspace(q, k, sequences, blocks, deterministic)
+    launches = backward_launches(
+        dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, workspace,
+        scale=scale, softcap=softcap, deterministic=deterministic, pairs=pairs, tuning=tuning,
+        products=products,
+    )  # fmt: skip
+    for variant, values in launches:
+        launch(host.kernel(variant, values), q.device, host.of(variant, values), seams_of(seams, variant.kind))
+
+
+def seams_of(seams: Seams, kind: str) -> Seams:
+    """The part of a planted bug that one of the three kernels has a seam for."""
+    here = {name: bug for name, bug in seams.replacements.items() if (name in BEFORE) == (kind == "preprocess")}
+    return Seams(seams.name, here) if here and kind != "postprocess" else NO_SEAMS
+
+
+def backward_variants(
+    q: Tensor,
+    blocks: BlockSparse,
+    softcap: float | None = None,
+    deterministic: bool = False,
+    tuning: tuple[tuple[str, int], ...] = (),
+    products: str | None = None,
+) -> tuple[Variant, Variant, Variant]:
+    """The preprocess, backward and postprocess kernels that this problem needs. products: None for the fastest on q's
+    device; "wgmma" where the backward kernel has it (variant.backward_products)."""
+    if products is None:
+        products = "wgmma" if q.device.type == "cuda" and arch_of(q.device) == "sm_90a" else "mma"
+    return _variants(
+        q.dtype,
+        q.shape[-1],
+        (blocks.tile_m, blocks.tile_n),
+        mask_kind(blocks.mask),
+        softcap is not None,
+        deterministic,
+        tuning,
+        products,
+    )
+
+
+@lru_cache
+def _variants(
+    dtype: torch.dtype,
+    dim: int,
+    tiles: tuple[int, int],
+    mask: str,
+    softcap: bool,
+    deterministic: bool,
+    tuning: tuple[tuple[str, int], ...],
+    products: str,
+) -> tuple[Variant, Variant, Variant]:
+    name, padded = str(dtype).removeprefix("torch."), padded_dim(dim)
+    products = backward_products(products, tiles[1], padded)
+    main = Variant("backward", name, padded, *tiles, mask, deterministic, softcap, products, tuning)
+    after = Variant("postprocess", name, padded, *tiles, products=products, tuning=tuning)
+    return Variant("preprocess", name, padded, tile_m=tiles[0]), main, after
+
+
+def make_workspace(
+    q: Tensor, k: Tensor, sequences: Sequences, blocks: BlockSparse, deterministic: bool, parts: int | None = None
+) -> Workspace:
+    """Memory for one backward pass, on q's device, not initialised: 4 bytes · dim_padded per query and head, and
+    little more; where groups are split (parts; None: `split.parts_under`), twice that per key and unit."""
+    batch, heads_q, heads_kv, m_blocks, tile_m = sequences.batch, *heads_of(q, k), blocks.m_blocks, blocks.tile_m
+    n_blocks, tile_n = 0 if blocks.backward is None else blocks.backward.rows, blocks.tile_n
+    tiles = (m_blocks, batch * m_blocks) if q.dim() == 4 else (1, q.shape[0] // tile_m + batch)
+    key_tiles = (n_blocks, batch * n_blocks) if q.dim() == 4 else (1, k.shape[0] // tile_n + batch)
+    if parts is None:
+        parts = parts_under(blocks.schedule, batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
+    rows, dim = heads_q * tiles[1] * tile_m, padded_dim(q.shape[-1])
+    floats = torch.empty(rows * (dim + 2), dtype=torch.float32, device=q.device)
+    lse2, delta, dq_sum = floats.split([rows, rows, floats.numel() - 2 * rows])
+    size = 2 * heads_kv * parts * key_tiles[1] * tile_n * dim
+    dkv_sum = torch.empty(size, dtype=torch.float32, device=q.device) if parts > 1 else None
+    ints = torch.empty(1 + batch * heads_q * m_blocks, dtype=torch.int32, device=q.device)
+    semaphores = ints[1:].view(batch, heads_q, m_blocks)
+    return Workspace(dq_sum, dkv_sum, lse2, delta, ints[:1], semaphores, tiles, key_tiles, parts)
+
+
+def heads_of(q: Tensor, k: Tensor) -> tuple[int, int]:
+    """Query heads and KV heads."""
+    return q.shape[-2], k.shape[-2]
+
+
+def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool, parts: int = 1) -> int:
+    """(sequence, unit) pairs whose CTAs are launched side by side.
+
+    As many as have the Q, dO and sums of dQ that they look at in the L2 cache, so that the long CTAs of several pairs
+    come before the short ones of any, and at least as many as have CTAs for all multiprocessors: a wave and a half, or
+    four where masks are intervals, documents for example, whose CTAs are of very unequal length. Ordered adds: what
+    the schedule was computed for, or PAIRS, or of scattered blocks what `ordered_side_by_side` says; but where CTAs
+    hardly wait for one another (`in_step`) as first said.
+    """
+    batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
+    rows = rows or -(-q.shape[0] // batch)
+    units, heads, dim = batch * k.shape[-2] * parts, q.shape[-2] // (k.shape[-2] * parts), q.shape[-1]
+    if deterministic and blocks.schedule.pairs is not None:
+        return max(1, min(blocks.schedule.pairs, units))
+    if deterministic and not in_step(blocks):
+        scattered = not isinstance(blocks.mask, Band | Intervals)  # then CTAs may look at any rows
+        return ordered_side_by_side(units, unit_bytes(rows, heads, dim)) if scattered else PAIRS
+    if isinstance(blocks.mask, Band):
+        rows = min(rows, live_rows(blocks))
+    n_blocks = 1 if blocks.backward is None else max(blocks.backward.rows, 1)
+    slots = 4 * SLOTS if isinstance(blocks.mask, Intervals) else 3 * SLOTS // 2
+    in_flight = -(-slots // n_blocks)  # pairs whose CTAs make so many waves
+    return even_share(units, max(L2_BYTES // max(unit_bytes(rows, heads, dim), 1), in_flight))
+
+
+def in_step(blocks: BlockSparse) -> bool:
+    """Whether each CTA of a unit visits its dQ tiles a step behind the one before: bands under their own schedule."""
+    return isinstance(blocks.mask, Band) and blocks.merged and blocks.schedule.kind == "descending"
+
+
+def live_rows(blocks: BlockSparse) -> int:
+    """Rows of queries that the CTAs in flight of a band's unit look at: a window's own, and the next tiles'."""
+    assert isinstance(blocks.mask, Band)
+    return blocks.mask.left + blocks.mask.right + PAIRS * blocks.tile_n
+
+
+def backward_launches(
+    dq: Tensor,
+    dk: Tensor,
+    dv: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    do: Tensor,
+    sequences: Sequences,
+    blocks: BlockSparse,
+    workspace: Workspace,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    deterministic: bool = False,
+    pairs: int | None = None,
+    tuning: tuple[tuple[str, int], ...] = (),
+    products: str | None = None,
+) -> list[tuple[Variant, list[Value]]]:
+    """The kernels to launch, in order, each with the values of its signature; without those that have nothing to do."""
+    operands = {"q": q, "k": k, "v": v, "o": o, "do": do, "dq": dq, "dk": dk, "dv": dv}
+    for name, x in operands.items():
+        if not fits(x):
+            raise ValueError(f"{name}: needs a dense last dim and 16-byte aligned rows, got strides {x.stride()}")
+    for name, number in (("scale", scale), ("softcap", 1.0 if softcap is None else softcap)):
+        if not (math.isfinite(number) and number > 0):
+            raise ValueError(f"{name}: must be positive and finite, got {number}")
+    if blocks.backward is None:
+        raise ValueError("blocks.backward: got None, need backward lists")
+    lists, order = blocks.backward, blocks.order if deterministic else None
+    if deterministic and order is None:
+        order = with_order(blocks).order
+    pre, main, post = backward_variants(q, blocks, softcap, deterministic, tuning, products)
+    batch, heads_q, heads_kv, m_blocks = sequences.batch, *heads_of(q, k), blocks.m_blocks
+    n_blocks, dim, parts = lists.rows, q.shape[-1], workspace.parts
+    after = heads_kv * n_blocks if parts > 1 else 0
+    for name, ctas in (("q", batch * (heads_q * m_blocks + after)), ("k", batch * heads_kv * parts * n_blocks)):
+        if ctas > INT32_MAX:
+            raise ValueError(f"{name}: {ctas} tiles (batch × heads × blocks) are too many for one launch")
+
+    queries = sequence_values(sequences)[:2]
+    lse_strides = (lse.stride(0) if lse.dim() == 3 else 0, lse.stride(-2))
+    partial, full = lists.partial, lists.full
+    dkv_sum: Value = 0 if workspace.dkv_sum is None else workspace.dkv_sum
+    mask_tensors, bounds_strides, n_func, band = mask_values(blocks.mask, backward=True)
+    ranks = (0, 0) if order is None else (order.partial, order.full)
+    kind, positions = blocks.schedule.kind, blocks.schedule.positions
+    if not deterministic and positions is None and blocks.longest is not None and blocks.longest.columns is not None:
+        kind, positions = "permutation", blocks.longest.columns
+    launches: list[tuple[Variant, list[Value]]] = []
+    if batch * heads_q * m_blocks:
+        before: list[Value] = [
+            *(o, do, lse, workspace.lse2, workspace.delta),
+            *(workspace.dq_sum, *queries),
+            *(workspace.ticket, workspace.semaphores),
+            *(*operand_strides(o), *operand_strides(do), *lse_strides),
+            *(batch, heads_q, m_blocks, dim, *workspace.tiles),
+        ]
+        launches.append((pre, before))
+    if batch * heads_kv * n_blocks:
+        between: list[Value] = [
+            *(q, k, v, do, dk, dv),
+            *(workspace.dq_sum, dkv_sum, workspace.lse2, workspace.delta),
+            *sequence_values(sequences),
+            *list_values(partial),
+            *list_values(full),
+            *ranks,
+            *mask_tensors,
+            *(0 if positions is None else positions, workspace.ticket, workspace.semaphores),
+            *(stride for x in (q, k, v, do, dk, dv) for stride in operand_strides(x)),
+            *broadcast_strides(partial.count),
+            *broadcast_strides(full.count),
+            *bounds_strides,
+            *((0, 0) if positions is None else broadcast_strides(positions)),
+            n_func,
+            *band,
+            *(batch, heads_q, heads_kv, m_blocks, n_blocks, dim),
+            int(blocks.merged),
+            SCHEDULES[kind],
+            pairs or side_by_side(q, k, blocks, deterministic, parts),
+            parts,
+            *(*workspace.tiles, *workspace.key_tiles),
+            scale,
+            0.0 if softcap is None else softcap,
+        ]
+        launches.append((main, between))
+    if batch * heads_q * m_blocks:
+        finishing: list[Value] = [
+            *(dq, dk, dv),
+            *(workspace.dq_sum, dkv_sum),
+            *sequence_values(sequences),
+            *(stride for x in (dq, dk, dv) for stride in operand_strides(x)),
+            *(batch, heads_q, heads_kv, m_blocks, n_blocks, dim, parts),
+            *(*workspace.tiles, *workspace.key_tiles),
+            scale,
+        ]
+        launches.append((post, finishing))
+    return launches

@@ -1,0 +1,267 @@
+"""Launching the kernels on torch tensors: addresses, strides and scalars of tensors, in the order of arguments.py.
+
+The PyTorch op (ops.py) validates, allocates outputs and makes operands fit (`fits`); nothing here looks at values on
+the device or synchronises, and all that is allocated is a ticket for CTAs that stay. Values are made apart from the
+launch, with tensors standing for their addresses, so that an emulated GPU gets the same arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from kernels.blocksparse.compile.runtime import arch_of, launch
+from kernels.blocksparse.lists.lpt import even_share
+from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
+from kernels.blocksparse.spec.seams import NO_HOST, Host
+from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant, forward_products, padded_dim
+
+INT32_MAX = 2**31 - 1
+_KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"}
+L2_BYTES = 32 << 20  # of K and V that tiles launched together should not exceed
+EMULATED = 3  # CTAs that stay on an emulated GPU: few, so that those of small problems take further tiles too
+
+Value = Tensor | int | float  # of one argument; a tensor stands for its address, 0 for no tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """Where each sequence's rows are: int32 (batch,), on the device.
+
+    q_begin, k_begin    rows before the sequence, from the start of its batch entry: cu_seqlens[:-1] if packed, else 0
+    q_length, k_length  its rows
+    """
+
+    q_begin: Tensor
+    q_length: Tensor
+    k_begin: Tensor
+    k_length: Tensor
+
+    @property
+    def batch(self) -> int:
+        return self.q_begin.numel()
+
+
+def fits(x: Tensor) -> bool:
+    """Can a kernel read x (…, rows, heads, dim) as it is: dense last dim, 16-byte aligned rows?"""
+    *strides, last = x.stride()
+    return last == 1 and x.data_ptr() % 16 == 0 and not any(stride % 8 for stride in strides)
+
+
+def forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    sequences: Sequences,
+    blocks: BlockSparse,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    seams: Seams = NO_SEAMS,
+    host: Host = NO_HOST,
+    tuning: tuple[tuple[str, int], ...] = (),
+    products: str | None = None,
+    resident: int | None = None,
+) -> None:
+    """Compute o and lse on q's device and its current stream.
+
+    q, o     (batch, len_q, heads_q, dim), or packed (total_q, heads_q, dim); bfloat16 or float16
+    k, v     (batch, len_k, heads_kv, dim), or packed; heads_q is a multiple of heads_kv
+    lse      float32 (batch, heads_q, len_q), or packed (heads_q, total_q), its last dim dense
+    scale    positive; softcap: None, or positive
+    products of the variant; None: those that `forward_variant` takes for q's device
+    resident CTAs of a kernel whose CTAs stay; None: `resident_ctas`. As many as there are tiles: each has one
+    Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
+    softcap that is not positive and finite, and for too many tiles for one launch; checks nothing else.
+    """
+    variant = forward_variant(q, blocks, softcap, tuning, products)
+    resident = resident_ctas(variant, q) if resident is None else resident
+    few = resident is None or sequences.batch * q.shape[-2] * blocks.m_blocks <= resident
+    ticket = None if few else torch.zeros(1, dtype=torch.int32, device=q.device)
+    values = forward_values(
+        q, k, v, o, lse, sequences, blocks, scale=scale, softcap=softcap, resident=resident, ticket=ticket
+    )
+    if values:
+        launch(host.kernel(variant, values), q.device, host.of(variant, values), seams)
+
+
+def resident_ctas(variant: Variant, q: Tensor) -> int | None:
+    """How many CTAs that stay to launch: as many as q's device runs at once; None for a kernel whose CTAs do not."""
+    if variant.products != "wgmma":
+        return None
+    if q.device.type != "cuda":
+        return EMULATED
+    return dict(variant.tuning).get("ctas", 1) * multiprocessors(q.device)
+
+
+@lru_cache
+def multiprocessors(device: torch.device) -> int:
+    """Of a CUDA device."""
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def forward_variant(
+    q: Tensor,
+    blocks: BlockSparse,
+    softcap: float | None = None,
+    tuning: tuple[tuple[str, int], ...] = (),
+    products: str | None = None,
+) -> Variant:
+    """The forward kernel that this problem needs. products: None for those that are fastest on q's device."""
+    if products is None:
+        products = forward_products(arch_of(q.device), blocks.tile_m) if q.device.type == "cuda" else "mma"
+    return _forward_variant(
+        str(q.dtype).removeprefix("torch."),
+        q.shape[-1],
+        blocks.tile_m,
+        blocks.tile_n,
+        mask_kind(blocks.mask),
+        softcap is not None,
+        products,
+        tuning,
+    )
+
+
+@lru_cache(1024)
+def _forward_variant(
+    dtype: str,
+    dim: int,
+    tile_m: int,
+    tile_n: int,
+    mask: str,
+    softcap: bool,
+    products: str,
+    tuning: tuple[tuple[str, int], ...],
+) -> Variant:
+    return Variant(
+        "forward", dtype, padded_dim(dim), tile_m, tile_n, mask, softcap=softcap, products=products, tuning=tuning
+    )
+
+
+def forward_values(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    sequences: Sequences,
+    blocks: BlockSparse,
+    *,
+    scale: float,
+    softcap: float | None = None,
+    resident: int | None = None,
+    ticket: Tensor | None = None,
+) -> list[Value]:
+    """The values of arguments.FORWARD; none where there is nothing to launch.
+
+    resident, ticket   CTAs to launch of a kernel whose CTAs stay, and an int32 that is 0; None: a CTA for each tile
+    """
+    for name, x in (("q", q), ("k", k), ("v", v), ("o", o)):
+        if not fits(x):
+            raise ValueError(f"{name}: needs a dense last dim and 16-byte aligned rows, got strides {x.stride()}")
+    for name, number in (("scale", scale), ("softcap", 1.0 if softcap is None else softcap)):
+        if not (math.isfinite(number) and number > 0):
+            raise ValueError(f"{name}: must be positive and finite, got {number}")
+    batch, heads_q, heads_kv, m_blocks = sequences.batch, q.shape[-2], k.shape[-2], blocks.m_blocks
+    ctas = batch * heads_q * m_blocks
+    if ctas > INT32_MAX:
+        raise ValueError(f"q: {ctas} tiles (batch × heads × m_blocks) are too many for one launch")
+    if ctas == 0:
+        return []
+    partial, full = blocks.forward.partial, blocks.forward.full
+    mask_tensors, bounds_strides, n_func, band = mask_values(blocks.mask)
+    by_direction = blocks.longest is None or isinstance(blocks.mask, Band)  # a band's long rows are at one end
+    rows = None if by_direction else blocks.longest.rows  # type: ignore[union-attr]
+    return [
+        *(q, k, v, o, lse),
+        *sequence_values(sequences),
+        *list_values(partial),
+        *list_values(full),
+        *mask_tensors,
+        0 if rows is None else rows,
+        0 if ticket is None else ticket,
+        *operand_strides(q),
+        *operand_strides(k),
+        *operand_strides(v),
+        *operand_strides(o),
+        lse.stride(0) if lse.dim() == 3 else 0,
+        lse.stride(-2),
+        *broadcast_strides(partial.count),
+        *broadcast_strides(full.count),
+        *bounds_strides,
+        *((0, 0) if rows is None else broadcast_strides(rows)),
+        n_func,
+        *band,
+        batch,
+        heads_q,
+        heads_kv,
+        m_blocks,
+        q.shape[-1],
+        int(long_rows_last(blocks.mask)) if rows is None else 2,
+        even_share(batch * heads_kv, section(k, batch)) * (heads_q // heads_kv),
+        ctas if ticket is None or resident is None else min(resident, ctas),
+        scale,
+        0.0 if softcap is None else softcap,
+    ]
+
+
+def sequence_values(sequences: Sequences) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q_begin, q_length, k_begin, k_length."""
+    return sequences.q_begin, sequences.q_length, sequences.k_begin, sequences.k_length
+
+
+def operand_strides(x: Tensor) -> tuple[int, int, int]:
+    """Elements between batches, rows and heads of (batch, rows, heads, dim) or of packed (rows, heads, dim)."""
+    *batch, row, head, _ = x.stride()
+    return (batch[0] if batch else 0, row, head)
+
+
+def broadcast_strides(x: Tensor) -> tuple[int, int]:
+    """Elements between batches and heads of (batch|1, heads|1, …): 0 where one serves all."""
+    (batch, heads), strides = x.shape[:2], x.stride()
+    return (0 if batch == 1 else strides[0], 0 if heads == 1 else strides[1])
+
+
+def list_values(blocks: BlockList) -> tuple[Tensor, Tensor, Tensor]:
+    """count, begin, index."""
+    return blocks.count, blocks.begin, blocks.index
+
+
+def mask_kind(mask: BlockMask) -> str:
+    """The variant's word for this mask."""
+    return _KINDS[type(mask)]
+
+
+def mask_values(
+    mask: BlockMask, backward: bool = False
+) -> tuple[tuple[Value, Value, Value, Value], tuple[int, int, int], int, tuple[int, int, int]]:
+    """(words, slot, bounds, band offset; 0 for none), strides of bounds, n_func, (band's stride, left, right)."""
+    if isinstance(mask, Bits):
+        slot = mask.slot_backward if backward else mask.slot
+        assert slot is not None
+        return (mask.words, slot, 0, 0), (0, 0, 0), 0, (0, 0, 0)
+    if isinstance(mask, Intervals):
+        bounds = mask.bounds
+        strides = (*broadcast_strides(bounds), bounds.stride(2))
+        return (0, 0, bounds, 0), strides, bounds.shape[2], (0, 0, 0)
+    if isinstance(mask, Band):
+        stride = 0 if mask.offset.numel() == 1 else 1
+        return (0, 0, 0, mask.offset), (0, 0, 0), 0, (stride, mask.left, mask.right)
+    return (0, 0, 0, 0), (0, 0, 0), 0, (0, 0, 0)
+
+
+def long_rows_last(mask: BlockMask) -> bool:
+    """Should each head's tiles be launched from the last one, because later rows have more keys (causal masks)?"""
+    return not isinstance(mask, Band) or mask.left > mask.right
+
+
+def section(k: Tensor, batch: int) -> int:
+    """KV heads whose K and V, of an average sequence, fit into the L2 cache together; at least 1."""
+    rows = k.shape[1] if k.dim() == 4 else -(-k.shape[0] // batch)
+    return max(1, L2_BYTES // max(2 * rows * k.shape[-1] * k.element_size(), 1))

@@ -1,0 +1,2 @@
+"""Block lists: the types, builders for each kind of mask, transposition, the write order, checks. Begin with
+types.py."""

@@ -1,0 +1,1 @@
+"""An order of the KV blocks with little waiting for deterministic gradients. Begin with planner.py."""

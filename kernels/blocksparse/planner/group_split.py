@@ -1,0 +1,67 @@
+"""Into how many units a group of query heads is split: fewer, longer CTAs, or more, shorter ones.
+
+NOTE [units] One CTA of the backward pass works for one tile of keys and one unit of query heads. A unit is a KV head's
+whole group, whose dK and dV then stay in the CTA's registers to the end; or, with `parts` of them, a part of the group:
+each part writes its float32 sums apart (NOTE [sums of parts] of backward/parts.py), and postprocess adds them in the
+order of the parts. So dK and dV have the same bits in every run either way; but another number of parts has others,
+which is why it follows from the shapes and the schedule alone and not from the device. Nothing about dQ changes: a
+query head belongs to one unit, so the CTAs that add to a dQ tile are those of one unit, still in the order of their
+positions.
+
+What it costs: 8 bytes · dim_padded for each key and each unit, written once and read once; with as many units as query
+heads that is twice the sums of dQ.
+"""
+
+from __future__ import annotations
+
+from kernels.blocksparse.lists.lpt import even_share
+from kernels.blocksparse.lists.schedule import Schedule
+from kernels.blocksparse.spec.variant import padded_dim
+
+SLOTS = 132  # multiprocessors of an H100 and of an H200, each with one CTA
+PAIRS = 16  # (sequence, unit) pairs that are launched side by side where adds are ordered
+L2_BYTES = 40 << 20  # of Q, dO and sums of dQ that tiles launched together should not exceed
+FEW, MANY = 3 * SLOTS, 16 * SLOTS  # CTAs: below the one groups are split, above the other they are not
+LEAST, MOST = 4, 512  # tiles of queries that a CTA should visit at least and at most, counting those of all its heads
+
+
+def parts_of(batch: int, heads_q: int, heads_kv: int, m_blocks: int, n_blocks: int, deterministic: bool) -> int:
+    """Units of each KV head: a divisor of the group, 1 for none.
+
+    The fewest that make three waves of CTAs, so that short ones fill what long ones leave, and that let a CTA visit no
+    more tiles than MOST: those in flight, which drift apart over many heads, share less of what the cache holds.
+    Ordered adds: also as many units as are launched side by side, so that few of the CTAs in flight share a dQ tile.
+    """
+    group, ctas = heads_q // max(heads_kv, 1), batch * heads_kv * n_blocks
+    parts = 1
+    for more in (p for p in range(2, group + 1) if group % p == 0):
+        long_ctas = group // parts * m_blocks > MOST
+        few_units = deterministic and batch * heads_kv * parts < PAIRS
+        wanted = parts * ctas < FEW or ((long_ctas or few_units) and parts * ctas < MANY)
+        if not wanted or group // more * m_blocks < LEAST:
+            break
+        parts = more
+    return parts
+
+
+def parts_under(
+    schedule: Schedule, batch: int, heads_q: int, heads_kv: int, m_blocks: int, n_blocks: int, deterministic: bool
+) -> int:
+    """`parts_of`, or what a computed schedule was made for where adds are ordered."""
+    if deterministic and schedule.parts is not None:
+        return schedule.parts
+    return parts_of(batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
+
+
+def unit_bytes(rows: int, heads: int, dim: int) -> int:
+    """Q, dO and the sums of dQ of a unit: rows of all its query heads, in half precision and float32."""
+    return rows * heads * (2 * 2 * dim + 4 * padded_dim(dim))
+
+
+def ordered_side_by_side(units: int, size: int) -> int:
+    """The most (sequence, unit) pairs to launch side by side where adds are ordered; size: `unit_bytes` of each.
+
+    PAIRS, so that few of the CTAs in flight wait for one another; fewer where those would exceed the L2 cache four
+    times, as then all would wait for memory."""
+    most = 4 * L2_BYTES // max(size, 1)
+    return even_share(units, most) if most < PAIRS else PAIRS

@@ -1,0 +1,273 @@
+"""A schedule computed ahead of time, under which CTAs of the deterministic backward pass wait little for one another.
+
+Finding the best order is hard (PR 2253 of flash-attention, where the question comes from, takes it for NP-complete), so
+a handful of policies is tried on a model of the kernel and the best one taken. Ranks always follow the launch order, so
+whatever is chosen cannot deadlock, with any number of resident CTAs (NOTE [write order]). Runs on the host, in numpy,
+once for a mask; meant for lists of up to a few thousand n blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation, schedule_of
+from kernels.blocksparse.lists.transpose import in_one_list
+from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockLists, BlockSparse, Intervals
+from kernels.blocksparse.lists.write_order import with_order
+from kernels.blocksparse.planner.cost_model import Costs, Run, Segments, Share, as_listed, best, bound, merged, run
+from kernels.blocksparse.planner.group_split import L2_BYTES, PAIRS, SLOTS, ordered_side_by_side, parts_of, unit_bytes
+
+IN_ONE, PARTIAL_FIRST = ", in one list", ", partial first"
+LEAST = 4  # units, where there are fewer than the launcher would have
+WORTH = 0.04  # of the time, that fewer units should save at least for being looked at
+
+
+@dataclass(frozen=True)
+class Plan:
+    """blocks: with the schedule, the rows of the backward lists in the order of their visits (or merged), and ranks.
+    estimates: model time of each policy, summed over (sequence, KV head)s; chosen: the policy of each of them;
+    makespan: model time of what was chosen; bound: of each, summed, what no order can beat; pairs: (sequence, unit)
+    pairs to launch side by side, and parts: units of each KV head, which the schedule holds too; total: model time of
+    the whole pass, by which these were chosen."""
+
+    blocks: BlockSparse
+    makespan: float
+    bound: float
+    estimates: dict[str, float]
+    chosen: tuple[str, ...]
+    pairs: int
+    parts: int
+    total: float
+
+
+def least_blocking(
+    blocks: BlockSparse,
+    *,
+    heads_q: int,
+    heads_kv: int,
+    batch: int = 1,
+    dim: int = 128,
+    slots: int = SLOTS,
+    pairs: int | None = None,
+    costs: Costs | None = None,
+) -> Plan:
+    """The best order of n blocks and of each one's m blocks that the policies find.
+
+    blocks  with backward lists; on any device (its lists are copied to the host and back)
+    batch   sequences; may be left at 1 where the lists have one for each
+    dim     head dim, by which memory is counted, and its time
+    slots   CTAs that are resident at once
+    pairs   (sequence, unit) pairs whose CTAs are launched side by side; None: PAIRS or half of them,
+            `ordered_side_by_side` or half of that, whichever takes the least time
+    Groups are split into units as the launcher does (split.parts_of), or into fewer where those take less time: there
+    is less to start and to sum up then. Where heads have lists of their own, though, one order serves the units of a
+    KV head, and is the best one for a CTA that has them all. Merged rows are tried merged, and with their partial
+    blocks before their full ones, which may then come in any order. Where the mask is computed (Intervals, Band),
+    lists of partial blocks alone are tried too (transpose.in_one_list): a row's blocks then come in any order. Raises
+    ValueError without backward lists, for heads or sequences that these are not for, where heads_kv does not divide
+    heads_q, and for slots or pairs below 1.
+    """
+    if blocks.backward is None:
+        raise ValueError("blocks.backward: needs backward lists, got None")
+    if pairs is not None and pairs < 1:
+        raise ValueError(f"pairs: needs None or a positive number, got {pairs}")
+    costs = (Costs() if dim > 64 else Costs(miss=1.6, sums=0.0065)) if costs is None else costs
+    usual = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
+    plans = []
+    for sizes in (usual, *_fewer(blocks, usual, costs)):
+        most = ordered_side_by_side(sizes.units, sizes.bytes_of(blocks.m_blocks * blocks.tile_m))
+        choice = (pairs,) if pairs else dict.fromkeys((PAIRS, PAIRS // 2, most, (most + 1) // 2))
+        plans += [_with_pairs(blocks, sizes, number, costs) for number in choice]
+    return min(plans, key=lambda plan: round(plan.total, 6))
+
+
+def _fewer(blocks: BlockSparse, usual: _Sizes, costs: Costs) -> list[_Sizes]:
+    """Splits into fewer units, LEAST at least, that save more than WORTH of the time by what they need not start and
+    sum up."""
+    assert blocks.backward is not None
+    lists = (blocks.backward.partial, blocks.backward.full)
+    entries = sum(int(one.count.sum()) for one in lists) / (lists[0].batch * lists[0].heads)
+    heads_q, n_blocks = usual.group * usual.heads_kv, lists[0].rows
+    work = usual.batch * heads_q * entries * costs.compute / usual.slots
+    needed = usual.fixed(n_blocks, costs)
+    found = [replace(usual, parts=parts) for parts in range(1, usual.parts) if usual.parts % parts == 0]
+    saved = {few: needed - few.fixed(n_blocks, costs) for few in found if few.units >= LEAST}
+    return [few for few, time in saved.items() if time > WORTH * (work + needed)]
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Of a problem and a GPU, and into how many parts each KV head's group is split."""
+
+    heads_kv: int
+    group: int
+    batch: int
+    dim: int
+    slots: int
+    parts: int
+    shared: bool  # lists, by the heads
+
+    @classmethod
+    def of(cls, blocks: BlockSparse, heads_q: int, heads_kv: int, batch: int, dim: int, slots: int) -> _Sizes:
+        assert blocks.backward is not None
+        lists = blocks.backward.partial
+        if heads_kv < 1 or heads_q % heads_kv:
+            raise ValueError(f"heads_kv: needs a divisor of heads_q = {heads_q}, got {heads_kv}")
+        if lists.heads not in (1, heads_q):
+            raise ValueError(f"heads_q: needs {lists.heads}, as the lists, got {heads_q}")
+        if batch != 1 and lists.batch not in (1, batch):
+            raise ValueError(f"batch: needs 1 or {lists.batch}, as the lists, got {batch}")
+        if slots < 1:
+            raise ValueError(f"slots: needs a positive number, got {slots}")
+        batch = max(batch, lists.batch)
+        parts = parts_of(batch, heads_q, heads_kv, blocks.m_blocks, lists.rows, True)
+        return cls(heads_kv, heads_q // heads_kv, batch, dim, slots, parts, lists.heads == 1)
+
+    @property
+    def heads_of_unit(self) -> int:
+        """Query heads."""
+        return self.group // self.parts
+
+    @property
+    def heads_of_cta(self) -> int:
+        """Query heads that an order is computed for: of a unit where these share lists, else of its KV head."""
+        return self.heads_of_unit if self.shared else self.group
+
+    @property
+    def units(self) -> int:
+        """(sequence, unit) pairs."""
+        return self.batch * self.heads_kv * self.parts
+
+    def bytes_of(self, rows: int) -> int:
+        """What so many rows of a unit's queries take of the cache."""
+        return unit_bytes(rows, self.heads_of_unit, self.dim)
+
+    def fixed(self, n_blocks: int, costs: Costs) -> float:
+        """Time for starting CTAs and for summing up what they leave."""
+        return self.units * n_blocks * (costs.start / self.slots + (costs.sums if self.parts > 1 else 0.0))
+
+    def total(self, makespan: float, runs: int, pairs: int, n_blocks: int, costs: Costs) -> float:
+        """Time of the whole pass. makespan: of so many runs, each of one unit."""
+        side_by_side = max(1, min(pairs, self.units))
+        sums = self.units * n_blocks * costs.sums if self.parts > 1 else 0.0
+        return makespan / max(runs, 1) * self.units / side_by_side + sums
+
+    def share(self, blocks: BlockSparse, pairs: int) -> Share:
+        """What each of so many pairs side by side has of the GPU."""
+        pairs = max(1, min(pairs, self.units))
+        return Share(max(1, self.slots // pairs), max(1, L2_BYTES // (pairs * unit_bytes(blocks.tile_m, 1, self.dim))))
+
+
+def _with_pairs(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs) -> Plan:
+    """The best plan for so many pairs side by side."""
+    ways = {"": blocks}
+    if blocks.merged:
+        ways[PARTIAL_FIRST] = replace(blocks, merged=False)
+    if isinstance(blocks.mask, Intervals | Band):
+        ways[IN_ONE] = replace(in_one_list(blocks), merged=False)
+    plans = {way: _planned(lists, sizes, pairs, costs) for way, lists in ways.items()}
+    way = min(plans, key=lambda way: round(plans[way].makespan, 6))
+    estimates = {name + way: time for way, plan in plans.items() for name, time in plan.estimates.items()}
+    chosen = tuple(name + way for name in plans[way].chosen)
+    return replace(plans[way], bound=plans[""].bound, estimates=estimates, chosen=chosen)
+
+
+def _planned(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs) -> Plan:
+    """The best plan for lists as they are."""
+    assert blocks.backward is not None
+    lists = (blocks.backward.partial, blocks.backward.full)
+    batch, heads = lists[0].batch, 1 if lists[0].heads == 1 else sizes.heads_kv
+    rows, share = [_rows(one) for one in lists], sizes.share(blocks, pairs)
+    orders = np.zeros((batch, heads, lists[0].rows), dtype=np.int32)
+    places = [np.arange(one.capacity) for one in lists]
+    estimates: dict[str, float] = {}
+    chosen, least, makespan = [], 0.0, 0.0
+    for b in range(batch):
+        for head in range(heads):
+            first = 0 if heads == 1 else head * sizes.heads_of_cta
+            heads_of_cta = [first + g * (lists[0].heads > 1) for g in range(sizes.heads_of_cta)]
+            segments = _segments(rows, b, heads_of_cta, blocks.m_blocks)
+            name, found = best(segments, share, costs, blocks.merged)
+            chosen.append(name)
+            least += bound(segments, share.slots, costs)
+            makespan += found[name].makespan
+            orders[b, head] = found[name].order
+            for policy, result in found.items():
+                estimates[policy] = estimates.get(policy, 0.0) + result.makespan
+            _arrange(places, rows, b, list(dict.fromkeys(heads_of_cta)), found[name].visits)
+    positions = torch.from_numpy(orders).to(blocks.device)
+    arranged = _rearranged(blocks, [torch.from_numpy(place).to(blocks.device) for place in places])
+    simple = {0: ASCENDING, 1: DESCENDING}
+    ladder = np.arange(lists[0].rows)
+    alike = next((simple[i] for i, o in enumerate((ladder, ladder[::-1])) if (orders == o).all()), None)
+    schedule = replace(alike or permutation(positions), pairs=pairs, parts=sizes.parts)
+    total = sizes.total(makespan * sizes.heads_of_unit / sizes.heads_of_cta, len(chosen), pairs, lists[0].rows, costs)
+    return Plan(with_order(arranged, schedule), makespan, least, estimates, tuple(chosen), pairs, sizes.parts, total)
+
+
+def estimate(
+    blocks: BlockSparse,
+    schedule: Schedule | str | Tensor,
+    *,
+    heads_q: int,
+    heads_kv: int,
+    batch: int = 1,
+    dim: int = 128,
+    slots: int = SLOTS,
+    pairs: int | None = None,
+    costs: Costs | None = None,
+) -> Run:
+    """NOTE [model]'s times for one (sequence, unit), the first, under a schedule, visiting rows as the kernel does.
+    Units are the schedule's, or the launcher's; pairs: None for the schedule's, or PAIRS."""
+    if blocks.backward is None:
+        raise ValueError("blocks.backward: needs backward lists, got None")
+    schedule = schedule_of(schedule)
+    pairs = pairs or schedule.pairs or PAIRS
+    rows = [_rows(one) for one in (blocks.backward.partial, blocks.backward.full)]
+    sizes = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
+    sizes = replace(sizes, parts=schedule.parts or sizes.parts)
+    several = blocks.backward.partial.heads > 1
+    segments = _segments(rows, 0, [g * several for g in range(sizes.heads_of_cta)], blocks.m_blocks)
+    order = schedule.launch_order(blocks.backward.rows, "cpu")[0, 0].tolist()
+    visit = merged if blocks.merged else as_listed
+    return run(segments, order, sizes.share(blocks, pairs), costs or Costs(), visit)
+
+
+def _rows(blocks: BlockList) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(count, begin, index) on the host."""
+    return blocks.count.cpu().numpy(), blocks.begin.cpu().numpy(), blocks.index.cpu().numpy().astype(np.int64)
+
+
+def _segments(rows, b: int, heads: list[int], m_blocks: int) -> Segments:
+    found: Segments = []
+    for n in range(rows[0][0].shape[2]):
+        parts = []
+        for g, head in enumerate(heads):
+            for count, begin, index in rows:
+                at = int(begin[b, head, n])
+                parts.append(index[at : at + int(count[b, head, n])] + g * m_blocks)
+        found.append(parts)
+    return found
+
+
+def _arrange(places: list[np.ndarray], rows, b: int, heads: list[int], visits: dict[int, list[np.ndarray]]) -> None:
+    """Notes, for each element of the two index tensors, which element comes there."""
+    for n, orders in visits.items():
+        for g, head in enumerate(heads):
+            for kind, (count, begin, _) in enumerate(rows):
+                at, size = int(begin[b, head, n]), int(count[b, head, n])
+                places[kind][at : at + size] = at + orders[2 * g + kind]
+
+
+def _rearranged(blocks: BlockSparse, places: list[Tensor]) -> BlockSparse:
+    assert blocks.backward is not None
+    lists = (blocks.backward.partial, blocks.backward.full)
+    turned = BlockLists(*(replace(one, index=one.index[place]) for one, place in zip(lists, places, strict=True)))
+    mask = blocks.mask
+    if isinstance(mask, Bits) and mask.slot_backward is not None:
+        mask = replace(mask, slot_backward=mask.slot_backward[places[0]])
+    return replace(blocks, backward=turned, mask=mask, order=None)

@@ -1,0 +1,161 @@
+"""What one compiled kernel is: its Variant, the Seams that planted bugs replace, and the name that both build under.
+
+Everything that the compiler must know is a field here; everything else (lengths, heads, strides, the true head dim,
+scale, cap, list layout, broadcast or not, packed or padded) is an argument at run time, so that a thousand random cases
+need tens of builds.
+Nothing here imports cutlass: planning a session's builds must be cheap.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+KINDS = ("forward", "preprocess", "backward", "postprocess")
+DTYPES = ("bfloat16", "float16")
+PADDED_DIMS = (32, 64, 96, 128, 160, 192, 256)
+TILES = (64, 128)
+# tile_n → the head dim up to which its gradients fit into registers: NOTE [large dims] of backward/tiling.py
+LARGEST_DIM = {64: 256, 128: 128}
+MASKS = ("none", "bits", "intervals", "band")
+PRODUCTS = ("mma", "wgmma")
+ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel to compile.
+
+    kind            forward, preprocess, backward or postprocess
+    dtype           of q, k, v, o and their gradients
+    dim_padded      one of PADDED_DIMS: the head dim that the tiles are laid out for; the true one is an argument
+    tile_m, tile_n  queries and keys of a tile, which is the block of the lists: 64 or 128
+    mask            where the mask of partial blocks comes from. none: partial blocks are treated as full ones; bits:
+                    packed words; intervals: bounds per row; band: left and right around a diagonal, from scalars
+    deterministic   backward: ordered adds to dQ
+    softcap         scores are cap · tanh(score / cap)
+    products        mma: mma.sync of a warp, on every arch; wgmma: of a warpgroup, on sm_90a (forward; backward and its
+                    postprocess, where `backward_products` says so)
+    tuning          overrides of the defaults of `kernels.blocksparse.forward.tuning`, as sorted (name, value) pairs
+
+    Fields that a kind does not read must keep their defaults, so that equal kernels have equal variants.
+    """
+
+    kind: str
+    dtype: str
+    dim_padded: int
+    tile_m: int = 128
+    tile_n: int = 128
+    mask: str = "none"
+    deterministic: bool = False
+    softcap: bool = False
+    products: str = "mma"
+    tuning: tuple[tuple[str, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("kind", KINDS),
+            ("dtype", DTYPES),
+            ("dim_padded", PADDED_DIMS),
+            ("tile_m", TILES),
+            ("tile_n", TILES),
+            ("mask", MASKS),
+            ("products", PRODUCTS),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"variant.{name} is {getattr(self, name)!r}; it must be one of {allowed}")
+        if self.deterministic and self.kind != "backward":
+            raise ValueError(f"variant.deterministic is for the backward kernel, not for {self.kind}")
+        if self.products != "mma" and self.kind == "preprocess":
+            raise ValueError(f"variant.products {self.products} is for kernels that multiply, not for {self.kind}")
+        if tuple(sorted(self.tuning)) != self.tuning:
+            raise ValueError(f"variant.tuning must be sorted (name, value) pairs, not {self.tuning!r}")
+
+    @property
+    def name(self) -> str:
+        """A readable name, unique among variants, that is a C identifier."""
+        short = {"bfloat16": "bf16", "float16": "fp16"}[self.dtype]
+        parts = [self.kind, short, f"d{self.dim_padded}", f"m{self.tile_m}", f"n{self.tile_n}", self.mask]
+        parts += ["det"] * self.deterministic + ["cap"] * self.softcap
+        parts += [self.products] * (self.products != "mma") + [f"{key}{value}" for key, value in self.tuning]
+        return "_".join(parts)
+
+    def with_tuning(self, **values: int) -> "Variant":
+        """This variant with these overrides added to the ones that it has."""
+        return dataclasses.replace(self, tuning=tuple(sorted({**dict(self.tuning), **values}.items())))
+
+
+def forward_products(arch: str, tile_m: int) -> str:
+    """The products of the forward kernel that are the fastest on an arch, of those that were timed there."""
+    return "wgmma" if arch == "sm_90a" and tile_m == 128 else "mma"
+
+
+def backward_products(wanted: str, tile_n: int, dim_padded: int) -> str:
+    """The products of the backward kernel where those are wanted: wgmma for tiles of 128 keys at dims 64 and 128."""
+    return wanted if tile_n == 128 and dim_padded in (64, 128) else "mma"
+
+
+def arch_for_products(products: str, arch: str) -> str:
+    """What a kernel with these products is compiled for where anything can be run, and `arch` is the usual."""
+    return "sm_90a" if products == "wgmma" else arch
+
+
+def padded_dim(dim: int) -> int:
+    """The smallest padded head dim that holds `dim`. Raises ValueError for dims that no kernel here supports."""
+    if dim % 8 or not 8 <= dim <= PADDED_DIMS[-1]:
+        raise ValueError(f"dim is {dim}; it must be a multiple of 8 from 8 to {PADDED_DIMS[-1]}")
+    return next(padded for padded in PADDED_DIMS if padded >= dim)
+
+
+@dataclass(frozen=True)
+class Seams:
+    """Places where a planted bug replaces one small helper of a kernel; the default replaces nothing.
+
+    name          of the planted bug, "" for none; a part of the build's name
+    replacements  seam → callable with the helper's own signature. Each kernel class lists its seams in `SEAMS`;
+                  building raises ValueError for a seam that the kernel does not have
+    """
+
+    name: str = ""
+    replacements: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if bool(self.name) != bool(self.replacements):
+            raise ValueError("seams need a name exactly when they replace something")
+
+    def pick(self, seam: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        """The helper to use at `seam`."""
+        return self.replacements.get(seam, default)
+
+    def check(self, known: tuple[str, ...], kernel: str) -> None:
+        """Raise ValueError for a replacement that the kernel has no seam for."""
+        unknown = sorted(set(self.replacements) - set(known))
+        if unknown:
+            raise ValueError(f"{kernel} has no seam {unknown}; its seams are {sorted(known)}")
+
+    def __hash__(self) -> int:
+        return hash((self.name, tuple(sorted(self.replacements))))
+
+
+NO_SEAMS = Seams()
+
+
+def build_name(variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> str:
+    """The name under which a build is stored and its functions are exported: a C identifier."""
+    if arch not in ARCHES:
+        raise ValueError(f"arch is {arch!r}; it must be one of {ARCHES}")
+    planted = "".join(c if c.isalnum() else "_" for c in seams.name)
+    return f"{variant.name}_{arch}" + (f"__{planted}" if planted else "")
+
+
+@lru_cache
+def source_fingerprint() -> str:
+    """Hash of the sources that kernels are built from; artifacts of another fingerprint are stale."""
+    here = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(here.rglob("*.py")):
+        digest.update(path.relative_to(here).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

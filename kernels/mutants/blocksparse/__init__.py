@@ -1,0 +1,1 @@
+"""Mutants of kernels.blocksparse; table.py lists them."""

@@ -1,0 +1,1 @@
+"""Mutants of kernels.sdpa; table.py lists them."""

@@ -1,0 +1,254 @@
+"""Budget: what an answer is measured in: the true value and one standard deviation of rounding for every element.
+
+Made once per case, before the kernel runs, and used for every run that is judged. All tensors lie one after the other
+in rows of numbers, so that a small case costs what some thirty operations cost and not two hundred. The order keeps
+together what has the same dtype and the same last axis; LSE, which many a target does not give, comes last.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oracles.error_budget.same_precision import Same, stored_as
+from oracles.outputs import Answers
+from oracles.problem import Problem
+from oracles.reference.chunks import rows_there
+from oracles.reference.loop_choice import looped
+
+ELEMENT = 10.0  # limit of |z| of one element
+# Where all roundings of a row fall on ties, one element takes their whole error and its neighbours none: an element may
+# err as a same-precision run does at that very place, which counts as so many sigma.
+HERE = 6.0
+ORDER = ("o", "dv", "dq", "dk", "dbias", "lse")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where a tensor lies in the row of numbers; `dim` is its last axis, 1 for lse."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    start: int
+    stop: int
+
+    @property
+    def dim(self) -> int:
+        """Elements of a row."""
+        return 1 if self.name == "lse" else self.shape[-1]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Flat tensors on one device, each of the elements of `slots`; empty tensors have no slot.
+
+    shapes    of all tensors of the reference, the empty ones too
+    want      the reference, fp64 or fp32
+    low       what the reference is when it is stored in its dtype, fp32
+    sigma     the larger of the noise and of the same-precision runs' rms error over the row, fp32
+    demanded  1, or 0 where nothing is demanded, as in padding or where the same-precision run overflowed, fp32; None:
+              all is
+    reaches   bool: rounding may take a value out of float16, so that an infinity of its sign is right; None: nowhere
+    both      what low and sigma are halves of
+    padding   whether what lies past a sequence's end is judged too
+
+    Comparisons are made with floats as their results where that can be: those with bools are several times slower on a
+    CPU.
+    """
+
+    problem: Problem
+    padding: bool
+    shapes: dict[str, tuple[int, ...]]
+    slots: tuple[Slot, ...]
+    want: Tensor
+    low: Tensor
+    sigma: Tensor
+    demanded: Tensor | None
+    reaches: Tensor | None
+    both: Tensor
+
+    @staticmethod
+    def of(problem: Problem, reference: Answers, same: Same, *, padding: bool = False) -> Budget:
+        """`reference` of reference.reference, `same` of same_precision.same_precision with the target's numerics."""
+        shapes = {name: tuple(x.shape) for name, x in reference.items()}
+        slots = _slots(problem, shapes)
+        if not slots:
+            none = torch.zeros(0, device=reference.o.device)
+            return Budget(problem, padding, shapes, (), none, none, none, None, None, none)
+        want, noise = _flat(slots, reference), _flat(slots, same.noise)
+        runs = torch.cat([getattr(same.runs, s.name).flatten(1) for s in slots], 1)
+        lows, sigmas = list[Tensor](), list[Tensor]()
+        for group in groups(slots):
+            part = slice(group[0].start, group[-1].stop)
+            lows.append(want[part].to(group[0].dtype).float())
+            sigmas.append(_sigma(problem, group[0], want[part], runs, part.start, noise[part]))
+        both = torch.cat([*lows, *sigmas])
+        low, sigma = both.split(len(want))
+        demanded = None if _all(sigma.amax() < torch.inf) else (sigma != torch.inf).float()
+        if problem.layout == "padded" and not padding and problem.ragged:
+            demanded = _without_padding(problem, slots, torch.ones_like(sigma) if demanded is None else demanded)
+        reaches = _reaches(slots, want, sigma)
+        return Budget(problem, padding, shapes, slots, want, low, sigma, demanded, reaches, both)
+
+    @property
+    def reference(self) -> Answers:
+        """The true answers, as views of `want`."""
+        empty = {name: self.want.new_zeros(shape) for name, shape in self.shapes.items()}
+        return Answers(**(empty | {s.name: self.want[s.start : s.stop].view(s.shape) for s in self.slots}))
+
+    def sealed(self) -> Tensor:
+        """Bitwise sums of what is compared with; stays on the device."""
+        return torch.stack([x.view(_word(x)).sum(dtype=torch.int64) for x in (self.want, self.both)])
+
+    def z(self, got: Answers) -> tuple[Budget, Tensor, Tensor]:
+        """The budget of what is in `got`; `got` as it lies in there, flat; its error in units of sigma, fp32, 0 where
+        it is exactly right or anything goes.
+
+        Raises ValueError on a tensor that the reference lacks, or of another shape.
+        """
+        there = self._there(got)
+        budget = self if len(there) == len(self.slots) else self._part(there)
+        given = [getattr(got, s.name) for s in there]
+        if not given:
+            return budget, budget.want, budget.want
+        flat = torch.cat([x.flatten() for x in given])
+        if all(x.dtype == s.dtype for x, s in zip(given, there, strict=True)):
+            low, reaches = budget.low, budget.reaches
+        else:  # a dtype that was not asked for
+            low, reaches = budget._as_stored(given)
+        wrong = torch.ne(flat, low, out=torch.empty_like(budget.sigma))
+        if budget.demanded is not None:
+            wrong.mul_(budget.demanded)
+        if reaches is not None:
+            wrong.masked_fill_(flat.isinf() & reaches & ((flat > 0) == (budget.want > 0)), 0.0)
+        z = (flat - budget.want).float().div_(budget.sigma)
+        z.view(torch.int32).bitwise_and_(wrong.int().neg_())  # no product: what is right may be 0 / 0 here
+        return budget, flat, z
+
+    def stored(self, got: Answers) -> list[tuple[Slot, NDArray[np.float32]]] | None:
+        """What is in `got`, flat and as fp32, with its slot; on a CPU. None where it has not the dtypes asked for."""
+        there = self._there(got)
+        given = [getattr(got, s.name) for s in there]
+        if any(x.dtype != s.dtype for x, s in zip(given, there, strict=True)):
+            return None
+        return [(s, x.detach().float().contiguous().flatten().numpy()) for s, x in zip(there, given, strict=True)]
+
+    def _there(self, got: Answers) -> tuple[Slot, ...]:
+        for name, x in got.items():
+            wanted = self.shapes.get(name)
+            if tuple(x.shape) != wanted:
+                raise ValueError(f"{name}: needs shape {wanted}, got {tuple(x.shape)}")
+        return tuple(s for s in self.slots if getattr(got, s.name) is not None)
+
+    def _part(self, wanted: tuple[Slot, ...]) -> Budget:
+        """Of some slots only; views where they are neighbours, as all but LSE are."""
+        slots, start = [], 0
+        for s in wanted:
+            slots.append(Slot(s.name, s.shape, s.dtype, start, start + s.stop - s.start))
+            start = slots[-1].stop
+        neighbours = all(a.stop == b.start for a, b in pairwise(wanted))
+
+        def take(x: Tensor | None) -> Tensor | None:
+            if x is None:
+                return None
+            if neighbours:
+                return x[wanted[0].start : wanted[-1].stop] if wanted else x[:0]
+            return torch.cat([x[s.start : s.stop] for s in wanted])
+
+        want, low, sigma, demanded, reaches = map(take, (self.want, self.low, self.sigma, self.demanded, self.reaches))
+        assert want is not None and low is not None and sigma is not None
+        return Budget(
+            self.problem, self.padding, self.shapes, tuple(slots), want, low, sigma, demanded, reaches, self.both
+        )
+
+    def _as_stored(self, given: list[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """`low` and `reaches` for answers of other dtypes than were asked for."""
+        low, reaches = [], []
+        for s, x in zip(self.slots, given, strict=True):
+            part = slice(s.start, s.stop)
+            low.append(self.want[part].to(x.dtype).double())
+            out = self.want[part].abs() + ELEMENT * self.sigma[part] > torch.finfo(torch.float16).max
+            reaches.append(out if x.dtype == torch.float16 else torch.zeros_like(out))
+        return torch.cat(low), torch.cat(reaches)
+
+
+def groups(slots: tuple[Slot, ...]) -> list[list[Slot]]:
+    """Neighbours whose rows have the same length and whose elements are stored alike."""
+    return [list(group) for _, group in groupby(slots, key=lambda s: (s.dim, s.dtype, s.name == "lse"))]
+
+
+def _slots(problem: Problem, shapes: dict[str, tuple[int, ...]]) -> tuple[Slot, ...]:
+    slots, start = [], 0
+    for name in ORDER:
+        size = math.prod(shapes.get(name, (0,)))
+        if size:
+            slots.append(Slot(name, shapes[name], stored_as(problem, name), start, start + size))
+            start += size
+    return tuple(slots)
+
+
+def _flat(slots: tuple[Slot, ...], answers: Answers) -> Tensor:
+    return torch.cat([getattr(answers, s.name).flatten() for s in slots])
+
+
+def _sigma(problem: Problem, slot: Slot, want: Tensor, runs: Tensor, first: int, noise: Tensor) -> Tensor:
+    """Of neighbours of slot's kind: want and noise (elements,); runs (RUNS, more), from `first` on."""
+    lse = slot.name == "lse"
+    if looped(want) and want.dtype == torch.float64:
+        from oracles.reference import numba_loops
+
+        found = torch.empty(want.shape)
+        exactly = problem.dtype == "float32" or lse
+        given = want.numpy(), runs.numpy(), first, noise.numpy()
+        numba_loops.sigma(*given, slot.dim, exactly, lse, 1 / HERE, found.numpy())
+        return found
+    runs = runs[:, first : first + len(want)]
+    own = runs - (want if problem.dtype == "float32" or lse else want.float())
+    own2 = (own * own).view(len(runs), -1, slot.dim)
+    run2 = own2.mean(-1).amax(0).float()
+    run2 = torch.where(run2.isnan(), torch.inf, run2)
+    if lse:
+        run2 = torch.where(want == runs[0], 0.0, run2)  # -inf both
+    sigma = torch.maximum(noise.view(-1, slot.dim), run2.sqrt()[:, None])
+    if slot.dim > 1:
+        sigma = torch.fmax(sigma, own2.amax(0).float().sqrt() / HERE)
+    return sigma.flatten()
+
+
+def _without_padding(problem: Problem, slots: tuple[Slot, ...], demanded: Tensor) -> Tensor:
+    """`demanded`, but nothing of what lies past a sequence's end; padded layout."""
+    for slot in slots:
+        there = rows_there(problem, slot.name, demanded.device)
+        if there is not None:
+            shape = slot.shape if slot.name == "dbias" else (*slot.shape[:3], slot.dim)
+            demanded[slot.start : slot.stop].view(shape).mul_(there if slot.name == "dbias" else there[..., None])
+    return demanded
+
+
+def _reaches(slots: tuple[Slot, ...], want: Tensor, sigma: Tensor) -> Tensor | None:
+    """Where rounding may take a value out of float16."""
+    narrow, most = [s for s in slots if s.dtype == torch.float16], torch.finfo(torch.float16).max
+    if not narrow:
+        return None
+    part = slice(narrow[0].start, narrow[-1].stop)  # neighbours: LSE and a float32 bias come after them
+    if _all(want[part].abs().amax() + ELEMENT * sigma[part].amax() <= most):
+        return None
+    found = torch.zeros(want.shape, dtype=torch.bool, device=want.device)
+    found[part] = want[part].abs() + ELEMENT * sigma[part] > most
+    return found
+
+
+def _all(holds: Tensor) -> bool:
+    """Whether a bool scalar is certainly True; a device is not waited for."""
+    return not holds.is_cuda and bool(holds)
+
+
+def _word(x: Tensor) -> torch.dtype:
+    return torch.int64 if x.numel() * x.element_size() % 8 == 0 else torch.int32

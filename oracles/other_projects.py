@@ -1,0 +1,191 @@
+"""The acceptance rules of other projects' tests, as data: what they would say of the answers that our oracles judge.
+
+They are here to be compared with (`attnfuzz score`), never to decide a verdict. Each is written from the project's
+tests, which the rule names; where theirs leave something open, the choice made here is the stricter one, so that they
+are not shown as blinder than they are. None compares LSE, looks at guard bands, or runs anything twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from oracles.outputs import Answers
+from oracles.problem import Problem, bias_view, mask_tile, sequence_view
+from oracles.reference.attention import no_tf32, reference
+
+OUTPUTS = ("o",)
+GRADIENTS = ("dq", "dk", "dv")
+SMALL = 0.05  # FlagGems draws its inputs from [-SMALL, SMALL]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A problem with its inputs, in the problem's layout; `do` is None without backward."""
+
+    problem: Problem
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None = None
+    do: Tensor | None = None
+
+    @cached_property
+    def right(self) -> Answers:
+        """By our reference, rounded to the problem's dtype as the peers' references are."""
+        found = reference(self.problem, self.q, self.k, self.v, bias=self.bias, do=self.do)
+        return Answers(**{name: x.to(self.problem.torch_dtype) for name, x in found.items()})
+
+    @cached_property
+    def plain(self) -> Answers:
+        """By a plain run in the problem's own dtype, every intermediate rounded to it."""
+        return plain_attention(self)
+
+    def live(self, name: str, tensor: Tensor) -> Tensor:
+        """The elements of a tensor that belong to a sequence, without padding: fp32, one axis."""
+        views = [sequence_view(self.problem, name, tensor, b) for b in range(self.problem.batch)]
+        return torch.cat([view.float().reshape(-1) for view in views])
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One project's rule.
+
+    inputs   'case': judged on the case's own numbers; 'small': on inputs from [-SMALL, SMALL], as their tests draw them
+    accepts  (question, name of the tensor, the answer) -> whether their test would pass on that tensor
+    """
+
+    name: str
+    source: str
+    meaning: str
+    inputs: Literal["case", "small"]
+    accepts: Callable[[Question, str, Tensor], bool]
+
+    def passes(self, question: Question, answers: Answers) -> bool:
+        """Whether their tests would take these answers: O and, with backward, dQ, dK, dV."""
+        wanted = OUTPUTS + GRADIENTS * (question.do is not None)
+        got = dict(answers.items())
+        if not all(isinstance(got.get(n), Tensor) and got[n].shape == getattr(question.right, n).shape for n in wanted):
+            return False
+        return all(self.accepts(question, name, got[name]) for name in wanted)
+
+
+def plain_attention(of: Question) -> Answers:
+    """O and, given do, dQ, dK, dV of scores = q (k * scale)^T, softmax, product, each rounded to the inputs' dtype.
+
+    As FlashAttention's `attention_ref(upcast=False, reorder_ops=True)`, but with zeros, not NaN, where a row has no
+    keys.
+    """
+    p = of.problem
+    q, k, v = (x.detach().clone().requires_grad_(of.do is not None) for x in (of.q, of.k, of.v))
+    o = torch.zeros_like(of.right.o)
+    with torch.enable_grad(), no_tf32():
+        for b in range(p.batch):
+            if p.lengths_q[b] and p.lengths_k[b]:
+                one, two, three = (sequence_view(p, name, x, b) for name, x in (("q", q), ("k", k), ("v", v)))
+                bias = None if of.bias is None else bias_view(p, of.bias, b)
+                sequence_view(p, "o", o, b).copy_(_plain_sequence(p, b, one, two, three, bias))
+        if of.do is None or not o.requires_grad:
+            zeros = (
+                {} if of.do is None else {f"d{n}": torch.zeros_like(x) for n, x in zip("qkv", (q, k, v), strict=True)}
+            )
+            return Answers(o.detach(), **zeros)
+        dq, dk, dv = torch.autograd.grad(o, (q, k, v), of.do.to(o.dtype), materialize_grads=True)
+    return Answers(o.detach(), None, dq, dk, dv)
+
+
+def _plain_sequence(p: Problem, batch: int, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    n_q, n_k = q.shape[1], k.shape[1]
+    k, v = (x.repeat_interleave(p.group, 0) for x in (k, v))
+    scores = q @ (k * p.scale_value).transpose(-1, -2)
+    if p.softcap:
+        scores = torch.tanh(scores / p.softcap) * p.softcap
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)
+    tiles = [mask_tile(p, batch, h, (0, n_q), (0, n_k), q.device) for h in range(p.heads_q)]
+    keep = torch.stack(tiles)
+    some = keep.any(-1, keepdim=True)
+    probs = torch.softmax(scores.masked_fill(~keep & some, float("-inf")), -1).masked_fill(~keep, 0.0)
+    return probs.to(v.dtype) @ v
+
+
+def _flash_attention(of: Question, name: str, got: Tensor) -> bool:
+    right, plain = of.live(name, getattr(of.right, name)), of.live(name, getattr(of.plain, name))
+    if not right.numel():
+        return True
+    low = getattr(of.right, name)
+    atol = 2 * of.live(name, low + 0.3 - 0.3 - low).abs().max()
+    if name != "o" and of.problem.softcap:
+        atol = atol + 3e-4
+    rtol = 3 if of.problem.softcap else 2
+    return bool((of.live(name, got) - right).abs().max() <= rtol * (plain - right).abs().max() + atol)
+
+
+_FLAG_GEMS_RTOL = {"float16": 1e-3, "bfloat16": 0.016, "float32": 1.3e-6}
+
+
+def _flag_gems(of: Question, name: str, got: Tensor) -> bool:
+    found, right = of.live(name, got), of.live(name, getattr(of.right, name))
+    return torch.allclose(found, right, rtol=_FLAG_GEMS_RTOL[of.problem.dtype], atol=1e-4)
+
+
+def _nsa(of: Question, name: str, got: Tensor) -> bool:
+    error = (of.live(name, got) - of.live(name, getattr(of.right, name))).abs()
+    most, mean = (0.1, 0.01) if name == "o" else (0.5, 0.05)
+    return not error.numel() or bool(error.max() < most and error.mean() < mean)
+
+
+_DMATTN = {"o": {"bfloat16": 0.01, "float16": 5e-3, "float32": 1e-3}}
+_DMATTN_GRADIENTS = {"bfloat16": 0.1, "float16": 0.05, "float32": 1e-3}
+
+
+def _dmattn(of: Question, name: str, got: Tensor) -> bool:
+    found, right = of.live(name, got), of.live(name, getattr(of.right, name))
+    if not right.numel():
+        return True
+    found = found.nan_to_num(0.0, 1e6, -1e6)
+    tolerance = _DMATTN.get(name, _DMATTN_GRADIENTS)[of.problem.dtype]
+    return bool(torch.isclose(found, right, rtol=tolerance, atol=tolerance).float().mean() >= 0.95)
+
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        Peer(
+            "flash-attention",
+            "FlashAttention-4, tests/cute/test_flash_attn.py at 0251105a",
+            "largest error <= 2 (3 with softcap) times the largest error of a plain run in the same dtype, plus twice "
+            "the rounding of ref + 0.3 - 0.3; + 3e-4 on gradients with softcap",
+            "case",
+            _flash_attention,
+        ),
+        Peer(
+            "flag-gems",
+            "FlagGems, tests of scaled_dot_product_attention (gems_assert_close); its backward test is switched off "
+            "there and counted here",
+            "every element within 1e-4 + rtol * |ref|, rtol 1e-3 for fp16, 0.016 for bf16; inputs from [-0.05, 0.05]",
+            "small",
+            _flag_gems,
+        ),
+        Peer(
+            "nsa",
+            "native sparse attention in FlashAttention's fork, test_sparse_attn_nsa_forward and _backward",
+            "O: largest error < 0.1 and mean error < 0.01; gradients: < 0.5 and < 0.05",
+            "case",
+            _nsa,
+        ),
+        Peer(
+            "flash-dmattn",
+            "flash-dmattn, benchmarks/{forward,backward}_equivalence.py",
+            "95 % of the elements within rtol = atol = 0.01 (bf16) or 5e-3 (fp16) for O, 0.1 or 0.05 for gradients; "
+            "NaN counts as 0",
+            "case",
+            _dmattn,
+        ),
+    )
+}

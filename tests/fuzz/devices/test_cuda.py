@@ -1,0 +1,68 @@
+"""The CUDA device, as far as it goes without one: what a launch was given, and which launch hangs."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from dataclasses import dataclass
+
+from fuzz.compiling import Build
+from fuzz.devices.cuda import RECIPE, Launch, _Launches, build_of, unpacked
+from kernels.blocksparse.spec.signature import ARGUMENTS
+from kernels.blocksparse.spec.variant import Seams, Variant
+
+BACKWARD = Variant("backward", "float16", 64, 64, 64, "bits", deterministic=True)
+_TYPES = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float}
+
+
+@dataclass
+class Event:
+    """As torch.cuda.Event, with its answer."""
+
+    over: bool
+
+    def query(self) -> bool:
+        return self.over
+
+
+def packed(values: dict) -> tuple:
+    """The array of addresses that a compiled function takes, and what keeps its values alive."""
+    cells = [_TYPES.get(kind, ctypes.c_uint64)(values.get(name, 0)) for name, kind in ARGUMENTS["backward"]]
+    return (ctypes.c_void_p * len(cells))(*map(ctypes.addressof, cells)), cells
+
+
+def launch(over: bool, variant: Variant = BACKWARD, **values) -> Launch:
+    given, _alive = packed({"batch": 2, "heads_q": 3, "m_blocks": 5, "semaphores": 1 << 45, **values})
+    return Launch(variant, "sm_90a", "kernel", unpacked(variant, given), Event(over))  # type: ignore[arg-type]
+
+
+def test_a_launch_knows_its_arguments_by_name() -> None:
+    one = launch(True, scale=0.125, band_left=-3, q_stride_batch=1 << 40)
+    assert one.values["scale"] == 0.125 and one.values["band_left"] == -3
+    assert one.values["q_stride_batch"] == 1 << 40 and one.values["semaphores"] == 1 << 45
+    assert one.semaphores == (2, 3, 5)
+
+
+def test_only_ordered_adds_have_semaphores() -> None:
+    assert launch(True, Variant("backward", "float16", 64, 64, 64, "bits")).semaphores is None
+
+
+def test_the_first_launch_that_has_not_ended_is_the_one_that_hangs() -> None:
+    launches = _Launches()
+    assert launches.hanging() is None
+    for over in (True, True, False, False):
+        launches.add(launch(over, n_blocks=len(launches.since_mark())))
+    stuck = launches.hanging()
+    assert stuck is not None and stuck.values["n_blocks"] == 2
+    launches.mark()
+    assert launches.since_mark() == []
+    launches.add(launch(True, n_blocks=9))
+    assert [one.values["n_blocks"] for one in launches.since_mark()] == [9]
+
+
+def test_a_build_holds_the_whole_variant_and_the_planted_seams() -> None:
+    plain = build_of(BACKWARD, "sm_90a", Seams())
+    planted = build_of(BACKWARD, "sm_90a", Seams("blocksparse!x", {"wait": json.dumps}))
+    assert isinstance(plain, Build) and plain.recipe == RECIPE
+    assert '"deterministic":true' in plain.options and '"planted":"blocksparse!x"' in planted.options
+    assert plain.sources == ("kernels.blocksparse",) and planted.sources == ("kernels.blocksparse", "json")

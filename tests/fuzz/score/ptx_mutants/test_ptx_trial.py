@@ -1,0 +1,153 @@
+"""Bugs on trial: real kernels, changed, on the emulated GPU. One configuration with small cases."""
+
+import os
+import re
+
+import pytest
+import torch
+
+from fuzz.score.ptx_mutants import pool, sampling, trial
+from fuzz.score.ptx_mutants.configs import CONFIGS, builds_of, cases_of, size
+from fuzz.score.ptx_mutants.equivalence import judged
+from fuzz.score.ptx_mutants.operators import NOTHING, lines
+from fuzz.score.ptx_mutants.results import Bug, Result
+from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
+
+pytestmark = [
+    pytest.mark.skipif(not (toolchain_there() and emulator_there()), reason="needs the toolchain and the emulator"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the emulated target steps back where there is a GPU"),
+]
+OF = CONFIGS[0]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(trial, "CASES", 6)
+    monkeypatch.setattr(trial, "WIDE", 8)
+    monkeypatch.setattr(trial, "MOST", 8)
+
+
+def bug(kind: str, pattern: str, after: str, operator: str = "test", which: int = 0) -> Bug:
+    """The `which`-th instruction of that pattern, changed."""
+    found = [x for x in lines(sampling.text_of(OF, kind)) if re.match(pattern, x.text)]
+    line = found[which]
+    return Bug(OF.name, kind, operator, line.number, line.text, after.replace("WHOLE", line.text), line.span)
+
+
+def test_cases_are_the_same_for_the_same_seed_and_of_every_size():
+    cases = cases_of(OF, 12, 3)
+    assert cases == cases_of(OF, 12, 3)
+    assert {size(OF, case.problem) for case in cases} == {0, 1, 2, 3, 4}
+    assert all(case.target == "blocksparse" for case in cases)
+
+
+def test_the_kernels_of_a_configuration_are_one_of_each_kind():
+    assert sorted(builds_of(OF)) == ["backward", "forward", "postprocess", "preprocess"]
+
+
+def test_a_dropped_barrier_is_a_race():
+    found = trial.try_bug(bug("forward", "bar.sync", NOTHING), 1)
+    assert (found.status, found.by) == ("found", "emulator:race_read_of_an_unordered_write")
+
+
+@pytest.mark.parametrize(("which", "place"), [("red.release", -1), ("ld.acquire", 0)])
+def test_an_order_that_is_relaxed_leaves_adds_without_order(which, place):
+    """The release is the one after a CTA's last adds, which every CTA comes to; the others need longer rows."""
+    line = bug("backward", which, "WHOLE", which=place)
+    after = line.before.replace("release", "relaxed").replace("acquire", "relaxed")
+    found = trial.try_bug(bug("backward", which, after, which=place), 1)
+    assert (found.status, found.by) == ("found", "emulator:floating-point_adds_in_no_fixed_order")
+
+
+def test_a_loop_without_end_is_a_hang():
+    back = next(
+        x for x in lines(sampling.text_of(OF, "forward"))
+        if x.guard and x.name == "bra" and f"{x.operands[0]}:" in _before(sampling.text_of(OF, "forward"), x.number)
+    )  # fmt: skip
+    endless = Bug(OF.name, "forward", "guard_dropped", back.number, back.text, f"bra {back.operands[0]};")
+    found = trial.try_bug(endless, 1)
+    assert found.status == "found"
+
+
+def test_an_instruction_that_gives_the_same_value_is_seen_and_argued():
+    signed = bug("forward", r"mul\.wide\.s32", "WHOLE")
+    changed = bug("forward", r"mul\.wide\.s32", signed.before.replace("s32", "u32"), "sign_changed")
+    missed = trial.try_bug(changed, 1)
+    assert (missed.status, missed.looked) == ("missed", False)
+    seen = trial.look_closer(missed, 1)
+    assert (seen.status, seen.same_values, seen.same_bits) == ("missed", True, True)
+    assert (judged(seen).status, judged(seen).rule) == ("equivalent", "never negative")
+
+
+def test_a_bug_that_only_the_list_misses_is_not_argued_away(monkeypatch):
+    wrong = bug("forward", r"bar\.sync", NOTHING, "barrier_dropped")
+    of = trial.config(wrong.config)
+    listed = trial.clean_cases(of, 1)
+    monkeypatch.setattr(trial, "more_cases", lambda of, seed, first, last: listed[first:last])
+    monkeypatch.setattr(trial, "clean_cases", lambda of, seed: listed[:1])
+    monkeypatch.setattr(trial, "CASES", 1)
+    monkeypatch.setattr(trial, "WIDE", 1)
+    seen = trial.look_closer(Result(wrong.id, wrong, "missed"), 1)
+    assert seen.late > 1
+    assert judged(seen).status == "missed"
+
+
+def test_cases_after_the_list_are_run_unchanged_first(monkeypatch):
+    wrong = bug("forward", r"bar\.sync", NOTHING, "barrier_dropped")
+    listed = trial.clean_cases(trial.config(wrong.config), 1)
+    monkeypatch.setattr(trial, "clean_cases", lambda of, seed: listed[:1])
+    for name, cases in (("CASES", 1), ("WIDE", 1), ("MOST", 5)):
+        monkeypatch.setattr(trial, name, cases)
+    trial.more_cases.cache_clear()
+    assert trial.look_closer(Result(wrong.id, wrong, "missed"), 1).late > 1
+
+
+def test_an_instruction_that_no_case_comes_to_is_said_so(monkeypatch):
+    first = bug("forward", "bar.sync", NOTHING)
+    empty = tuple(trial.Clean(clean.case, {}, clean.longest) for clean in trial.clean_cases(OF, 1))
+    monkeypatch.setattr(trial, "clean_cases", lambda of, seed: empty)
+    assert trial.try_bug(first, 1).status == "not_reached"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "probe"),
+    [
+        ("add.s32 %r1, %r1, 1;", "add.s32 %r1, %r1, 2;",
+         "{ .reg .b32 %other; .reg .pred %differs; add.s32 %other, %r1, 2; add.s32 %r1, %r1, 1; "
+         "setp.ne.b32 %differs, %other, %r1; @%differs trap; }"),
+        ("setp.lt.s32 %p1, %r1, 1;", NOTHING,
+         "{ .reg .pred %other; .reg .pred %differs; mov.pred %other, %p1; setp.lt.s32 %p1, %r1, 1; "
+         "xor.pred %differs, %other, %p1; @%differs trap; }"),
+        ("@%p1 bra $L;", "bra $L;", "{ @!%p1 trap; @%p1 bra $L; }"),
+        ("@!%p1 bra $L;", NOTHING, "{ @!%p1 trap; @!%p1 bra $L; }"),
+        ("bar.sync 0;", NOTHING, None),
+        ("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r5];", NOTHING, None),
+    ],
+)  # fmt: skip
+def test_a_probe_traps_where_values_differ(before, after, probe):
+    assert trial.probed(Bug("", "forward", "", 1, before, after)) == probe
+
+
+def test_bugs_are_drawn_by_turns_of_operators_and_the_same_for_a_seed(monkeypatch):
+    monkeypatch.setattr(sampling, "CONFIGS", (OF,))
+    bugs = sampling.draw(240, 5)
+    assert bugs[:60] == sampling.draw(60, 5)
+    assert bugs[:60] != sampling.draw(60, 6)
+    assert len({b.id for b in bugs}) == 240
+    assert len({b.operator for b in bugs[:60]}) > 25
+    assert {b.kind for b in bugs} == {"forward", "backward", "preprocess", "postprocess"}
+
+
+def _dies(pipe, seed):
+    pipe.recv()
+    os._exit(3)
+
+
+def test_a_worker_that_dies_is_a_finding(monkeypatch):
+    monkeypatch.setattr(pool, "_work", _dies)
+    (found,) = pool.results([Bug("c", "forward", "", 1, "", "")], 1, 1)
+    assert (found.status, found.by) == ("found", "runner:crash")
+
+
+def _before(text: str, number: int) -> str:
+    return "\n".join(text.splitlines()[: number - 1])

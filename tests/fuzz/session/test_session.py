@@ -1,0 +1,183 @@
+"""Sessions: the same cases however many workers, every bug once, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from judge_tools import FAKES
+from runner_tools import busy
+
+from fuzz.core.case import Case
+from fuzz.core.verdict import Signature
+from fuzz.corpus.entry import Entry, load_all, save
+from fuzz.session.records import Reader, Record, Recorder
+from fuzz.session.worker import Settings, Worker, cases_of, explore, plan, run
+from fuzz.targets.registry import TargetError, load
+from oracles.problem import Problem
+
+
+def settings(folder: Path, **changed) -> Settings:
+    base = Settings(
+        targets=("fake.honest",),
+        cases=6,
+        size="small",
+        files=FAKES,
+        folder=str(folder / "session"),
+        corpus=str(folder / "corpus"),
+        minimize_runs=25,
+        minimize_seconds=20.0,
+    )
+    return msgspec.structs.replace(base, **changed)
+
+
+def records(folder: Path) -> list[Record]:
+    return list(Reader(folder / "session").new())
+
+
+def test_lanes_share_the_cases_and_keep_their_seeds_whatever_else_runs(tmp_path: Path) -> None:
+    both = plan(settings(tmp_path, targets=("fake.honest", "torch.sdpa.math"), cases=101))
+    assert sum(lane.cases for lane in both) == 101
+    alone = plan(settings(tmp_path, targets=("torch.sdpa.math",), cases=50))
+    assert {(lane.name, lane.seed) for lane in alone} <= {(lane.name, lane.seed) for lane in both}
+
+
+def test_an_unknown_target_stops_the_plan(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="not known"):
+        plan(settings(tmp_path, targets=("nope",)))
+
+
+def test_two_sessions_with_one_seed_draw_the_same_cases(tmp_path: Path) -> None:
+    drawn = []
+    for name in ("a", "b"):
+        wanted = settings(tmp_path / name)
+        assert run(wanted, plan(wanted), "w0") == []
+        drawn.append([record.case_id for record in records(tmp_path / name)])
+    assert drawn[0] == drawn[1] and len(set(drawn[0])) == 6
+
+
+DRAW = """
+import sys
+if sys.argv[1] == "after":
+    import fuzz.score.command, fuzz.script, fuzz.minimize, kernels.mutants.blocksparse.table, fuzz.cli.doctor
+from fuzz.session.worker import Settings, cases_of, explore, plan
+from fuzz.targets.registry import load
+wanted = Settings(targets=("torch.sdpa.math",), cases=300, seed=4)
+target = load("torch.sdpa.math")
+for lane in plan(wanted):
+    explore(lane, cases_of(target, wanted), lambda case: print(case.id))
+"""
+
+
+def test_the_cases_of_a_seed_do_not_depend_on_what_a_process_has_imported() -> None:
+    ran = [
+        subprocess.run([sys.executable, "-c", DRAW, which], capture_output=True, text=True, check=True).stdout.split()
+        for which in ("before", "after")
+    ]
+    assert ran[0] == ran[1] and len(ran[0]) == 300
+
+
+def test_cases_that_promise_the_same_bits_may_be_repeated_more_often(tmp_path: Path) -> None:
+    wanted = settings(tmp_path, targets=("blocksparse",), device="cuda", cases=60, files=(), repeats_deterministic=20)
+    target = load("blocksparse", device="cuda")
+    found = []
+    for lane in plan(wanted):
+        explore(lane, cases_of(target, wanted), found.append)
+    assert {(case.variant["deterministic"], case.repeats) for case in found} == {(True, 20), (False, 3)}
+    with pytest.raises(ValueError, match="repeats_deterministic"):
+        settings(tmp_path, repeats_deterministic=-1).__post_init__()
+
+
+def test_one_bug_is_reported_once_and_minimised_into_the_corpus(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    wanted = settings(tmp_path, targets=("fake.ignores_scale",), cases=40)
+    new = run(wanted, plan(wanted), "w0")
+    made = records(tmp_path)
+    failed = [record for record in made if record.outcome == "fail"]
+    assert len(failed) > 1 and len(made) == 40
+    assert len(new) == 1 and {record.status for record in failed} == {"new", "again"}
+    (entry,) = load_all(tmp_path / "corpus")
+    assert "scale" in entry.signature.features
+    assert entry.case.problem.batch == 1 and entry.case.problem.heads_q == 1
+    assert new[0].finding == str(tmp_path / "corpus" / entry.name)
+
+
+def test_an_explained_finding_is_known_and_no_news(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    wanted = settings(tmp_path, targets=("fake.ignores_scale",), cases=25)
+    assert run(wanted, plan(wanted), "w0")
+    for path in (tmp_path / "corpus").glob("*.json"):
+        entry = json.loads(path.read_text()) | {"explanation": "the scale is hard-wired"}
+        path.write_text(json.dumps(entry))
+    again = msgspec.structs.replace(wanted, folder=str(tmp_path / "second" / "session"))
+    assert run(again, plan(again), "w0") == []
+    # 'again': a raw failure like one that was minimised to the known one in this session
+    statuses = {r.status for r in records(tmp_path / "second") if r.outcome == "fail"}
+    assert "known" in statuses and statuses <= {"known", "again"}
+
+
+def test_what_shows_in_a_relations_run_alone_is_known_where_the_corpus_knows_it(tmp_path: Path) -> None:
+    """A call that fails now and then passes when its question is asked again; then its failing run has to tell."""
+    name, why = "fake.wrong_after_a_quarter", "what was called before matters"
+    problem = Problem((20,), (33,), 1, 1, 16, 16, "float32", scale=0.1, backward=False)
+    sign = Signature(name, "nan", "accuracy", ("o",), features=("scale",))
+    entry = Entry(version=1, expect="fail", explanation=why, case=Case(name, problem), signature=sign)
+    statuses = []
+    for folder, kept in ((tmp_path / "known", [entry]), (tmp_path / "new", [])):
+        (folder / "corpus").mkdir(parents=True)
+        for one in kept:
+            save(one, folder / "corpus")
+        wanted = settings(folder, targets=(name,), cases=80, minimize_runs=5)
+        run(wanted, plan(wanted), "w0")
+        statuses.append({record.status for record in records(folder) if record.outcome == "fail"})
+    assert statuses[0] == {"known"} and "new" in statuses[1]
+
+
+def test_a_crash_costs_one_case_and_the_lane_goes_on(tmp_path: Path) -> None:
+    wanted = settings(tmp_path, targets=("fake.segfaults",), cases=3, minimize_runs=2)
+    run(wanted, plan(wanted), "w0")
+    assert [record.outcome for record in records(tmp_path)] == ["crash"] * 3
+
+
+def test_cases_are_recorded_as_drawn_though_the_next_is_drawn_meanwhile(tmp_path: Path) -> None:
+    wanted = settings(tmp_path, cases=12)
+    (lane,) = plan(wanted)
+    drawn: list[str] = []
+    explore(lane, cases_of(load("fake.honest", FAKES), wanted), lambda case: drawn.append(case.id))
+    run(wanted, [lane], "w0")
+    found = records(tmp_path)
+    assert [record.case_id for record in found] == drawn
+    # The child is idle between two cases only as long as it takes to hand the next one over.
+    assert sorted(record.seconds["draw"] for record in found)[len(found) // 2] < 0.01 * busy()
+    assert all(record.seconds["total"] >= record.seconds.get("run", 0.0) for record in found)
+
+
+def test_a_time_limit_stops_drawing(tmp_path: Path) -> None:
+    wanted = settings(tmp_path, cases=5000, seconds=0.5)
+    with Worker(wanted, "w0") as worker:
+        worker.run_lane(plan(wanted)[0])
+    assert len(records(tmp_path)) < 5000
+
+
+def test_a_reader_leaves_a_half_written_line_for_later(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "w0")
+    record = Record("w0", "lane", "t", "id", "pass", {"total": 1.0})
+    recorder.add(record)
+    whole = recorder.path.read_bytes()
+    recorder.path.write_bytes(whole + whole[:10])
+    reader = Reader(tmp_path)
+    assert list(reader.new()) == [record]
+    recorder.path.write_bytes(whole + whole)
+    assert list(reader.new()) == [record]
+
+
+def test_a_full_disk_leaves_no_half_line() -> None:
+    recorder = Recorder.__new__(Recorder)
+    recorder.path = Path("/dev/full")
+    recorder._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
+    with pytest.raises(OSError):
+        recorder.add(Record("w0", "lane", "t", "id", "pass", {}))

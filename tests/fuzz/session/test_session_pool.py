@@ -1,0 +1,44 @@
+"""Sessions of several processes from the command line."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+SESSION = ["run", "--target", "torch.sdpa.math", "--workers", "2", "--cases", "5000", "--corpus", ""]
+SCORE = ["score", "--target-pattern", "sdpa!*", "--jobs", "2"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("command", [SESSION, SCORE], ids=["session", "score"])
+def test_no_process_outlives_a_command_that_is_killed(tmp_path: Path, command: list[str], number: int) -> None:
+    with (tmp_path / "log").open("w") as log:
+        killed = subprocess.Popen(
+            [sys.executable, "-m", "fuzz.cli.main", *command, "--device", "host", "--folder", str(tmp_path / "folder")],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+        )
+    family: dict[int, psutil.Process] = {}
+    try:
+        until = time.monotonic() + 120
+        while len(family) < 6 and time.monotonic() < until:  # a worker, a stem and a child each
+            family = {process.pid: process for process in psutil.Process(killed.pid).children(recursive=True)}
+            time.sleep(0.1)
+        assert len(family) >= 6, (tmp_path / "log").read_text()
+    finally:
+        killed.send_signal(number)
+        killed.wait(10)
+    gone, alive = psutil.wait_procs(list(family.values()), 5)
+    for process in alive:
+        process.kill()
+    assert gone and not alive

@@ -1,0 +1,58 @@
+"""The adapter's call as text: run here with the emulated GPU in the place of a real one."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch
+
+from fuzz.core.case import Case
+from fuzz.judging.judge import execute
+from fuzz.script import ScriptError, write_script
+from fuzz.targets.blocksparse.devices import connect, emulator_there
+from fuzz.targets.blocksparse.script import blocksparse_text
+from fuzz.targets.blocksparse.target import BundledBlockSparse
+from fuzz.tensors.arena import build
+from oracles.masks import Causal, Documents, Window
+from oracles.problem import Problem, dense_mask
+
+CACHE = Path(__file__).parents[4] / ".attnfuzz" / "test-cache"
+TILES = {"tile_m": 64, "tile_n": 64}
+CASES = {
+    "bits": (Problem((70,), (90,), 2, 1, 64, 64, "float16", mask=Causal(), backward=False), {"schedule": "shuffled"}),
+    "band": (Problem((70, 9), (90, 80), 2, 1, 64, 64, "float16", mask=Window(20, 3), backward=False), {"mask": "band"}),
+    "intervals": (
+        Problem((70, 9), (90, 80), 2, 1, 64, 64, "float16", "packed", Documents((30,)), softcap=5.0, backward=False),
+        {"mask": "intervals"},
+    ),
+}
+
+
+@pytest.mark.skipif(not emulator_there(), reason="needs the emulated GPU")
+@pytest.mark.parametrize("name", CASES)
+def test_the_text_does_what_the_adapter_does(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(CACHE))
+    problem, variant = CASES[name]
+    case = Case("blocksparse", problem, variant=TILES | variant, repeats=1)
+    assert execute(case, BundledBlockSparse("emulator"), lambda phase, limit: None).outcome == "pass"
+    tensors = build(case, "cpu").tensors()
+    right, _ = BundledBlockSparse("emulator").forward(case, tensors)
+    connect("emulator")
+    text = blocksparse_text(case, "")
+    scope = {"torch": torch, "q": tensors.q, "k": tensors.k, "v": tensors.v, "keep": dense_mask(problem)}
+    exec("\n".join([*text.imports, text.setup, *text.call]), scope)
+    assert torch.equal(scope["o"], right)
+
+
+def test_a_script_is_for_a_gpu_and_parses() -> None:
+    planned = Problem((70,), (90,), 2, 1, 64, 64, "float16", mask=Causal()), {"schedule": "planned", "mask": "band"}
+    for problem, variant in (*CASES.values(), planned):
+        case = Case("blocksparse!lock_is_n_block", problem, variant=TILES | variant)
+        script = write_script(case, BundledBlockSparse("cuda", "lock_is_n_block"), None)
+        ast.parse(script)
+        assert ("least_blocking(blocks, heads_q=2" in script) == ("planned" in variant.values())
+        assert 'MUTANTS["lock_is_n_block"]' in script and "import fuzz" not in script and "from fuzz" not in script
+    with pytest.raises(ScriptError, match="--device cuda"):
+        write_script(case, BundledBlockSparse("emulator"), None)

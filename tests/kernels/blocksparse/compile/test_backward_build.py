@@ -1,0 +1,160 @@
+"""Backward kernels build for every arch without a GPU, from portable instructions, and fit into it."""
+
+import inspect
+import re
+
+import pytest
+
+from kernels.blocksparse.spec.variant import ARCHES, PADDED_DIMS, Seams, Variant
+
+pytest.importorskip("cutlass")
+
+from kernels.blocksparse.backward import Backward
+from kernels.blocksparse.backward.postprocess import Postprocess
+from kernels.blocksparse.backward.preprocess import Preprocess
+from kernels.blocksparse.backward.tiling import SHARED_MEMORY, Tiling, choose_tiling
+from kernels.blocksparse.compile.build import build
+from kernels.blocksparse.spec.signature import ARGUMENTS
+
+KERNELS = {"preprocess": Preprocess, "backward": Backward, "postprocess": Postprocess}
+SMALL = Variant("backward", "bfloat16", 32, 64, 64)
+
+
+def number(arch: str) -> int:
+    return int(re.sub(r"\D", "", arch))
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_builds_for_every_arch_from_portable_instructions(arch):
+    variant = Variant("backward", "float16", 128, 128, 128, "bits", deterministic=True, softcap=True)
+    ptx = build(variant, arch).artifacts.PTX
+    assert f".target {arch}" in ptx
+    for form in ("mma.sync.aligned.m16n8k16", "ldmatrix.sync", "cp.async.cg.shared.global"):
+        assert form in ptx
+    for form in ("wgmma", "tcgen05", "cp.async.bulk", "mbarrier", ".local"):
+        assert form not in ptx
+    wide = "red.relaxed.gpu.global.add.v4.f32" in ptx
+    assert wide == (number(arch) >= 90), "four floats at once exist from sm_90 on"
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("tile_m", [64, 128])
+def test_on_hopper_warpgroups_multiply(dim, tile_m):
+    variant = Variant("backward", "bfloat16", dim, tile_m, 128, "bits", True, True, "wgmma")
+    ptx = build(variant, "sm_90a").artifacts.PTX
+    assert "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16" in ptx
+    for form in ("mma.sync", "ldmatrix", ".local"):
+        assert form not in ptx
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_a_lookout_of_its_own_looks_for_turns_where_warpgroups_multiply(dim):
+    ordered, atomic = (
+        Variant("backward", "bfloat16", dim, 128, 128, "none", d, products="wgmma") for d in (True, False)
+    )
+    assert choose_tiling(ordered, "sm_90a").threads == 384 and choose_tiling(atomic, "sm_90a").threads == 256
+    ptx = build(ordered, "sm_90a").artifacts.PTX
+    assert ptx.count("ld.acquire.gpu") == 2 and "setmaxnreg.inc.sync.aligned.u32" in ptx
+    assert "setmaxnreg" not in build(atomic, "sm_90a").artifacts.PTX
+    kept, released = (build(ordered.with_tuning(releaser=one), "sm_90a").artifacts.PTX for one in (0, 1))
+    assert kept.count("bar.arrive") == 3 and released.count("bar.arrive") == 6
+    assert ptx.count("bar.arrive") == (6 if dim == 64 else 3)
+
+
+@pytest.mark.parametrize(
+    ("dim", "tile_m", "arch", "at_once"),
+    [
+        (128, 128, "sm_90a", 2),
+        (128, 128, "sm_80", 1),
+        (96, 128, "sm_80", 2),
+        (128, 64, "sm_90a", 1),
+        (64, 128, "sm_90a", 1),
+    ],
+)
+def test_dq_of_a_whole_block_where_registers_and_shared_memory_hold_it(dim, tile_m, arch, at_once):
+    tiling = choose_tiling(Variant("backward", "bfloat16", dim, tile_m, 128), arch)
+    assert tiling.steps_dq == at_once and (tiling.stages_ds == 3) == (at_once == 2)
+
+
+@pytest.mark.parametrize(("dim", "tile_n", "arch"), [(96, 128, "sm_90a"), (64, 64, "sm_90a"), (64, 128, "sm_80")])
+def test_elsewhere_they_cannot_be_asked_to(dim, tile_n, arch):
+    assert not choose_tiling(Variant("backward", "bfloat16", dim, 128, tile_n), arch).wgmma
+    for kind in ("backward", "postprocess"):
+        with pytest.raises(ValueError, match=r"wgmma.*needs sm_90a, tile_n 128 and dim 64 or 128"):
+            choose_tiling(Variant(kind, "bfloat16", dim, 128, tile_n, products="wgmma"), arch)
+
+
+@pytest.mark.parametrize("kind", ["preprocess", "postprocess"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_120a"])
+def test_the_kernels_around_it_build(kind, arch):
+    assert (
+        f".target {arch}"
+        in build(Variant(kind, "bfloat16", 96, 64, tile_n=64 if kind == "postprocess" else 128), arch).artifacts.PTX
+    )
+
+
+@pytest.mark.parametrize("mask", ["none", "bits", "intervals", "band"])
+def test_arrays_of_a_thread_stay_in_registers(mask):
+    assert ".local" not in build(Variant("backward", "bfloat16", 64, 128, 128, mask), "sm_90a").artifacts.PTX
+
+
+def test_only_a_deterministic_kernel_waits():
+    plain, ordered = (
+        build(Variant("backward", "bfloat16", 32, 64, 64, deterministic=d), "sm_90a").artifacts.PTX
+        for d in (False, True)
+    )
+    for form in ("ld.acquire.gpu", "red.release.gpu", "atom"):
+        assert form in ordered and form not in plain
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_the_kernels_take_the_arguments_that_the_launch_gives(kind):
+    taken = list(inspect.signature(KERNELS[kind].__call__).parameters)[1:]
+    assert taken == [name for name, _ in ARGUMENTS[kind]] + ["stream"]
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("dim", PADDED_DIMS)
+@pytest.mark.parametrize("tile_n", [64, 128])
+@pytest.mark.parametrize("tile_m", [64, 128])
+def test_every_tile_fits_into_every_arch(arch, dim, tile_m, tile_n):
+    variant = Variant("backward", "bfloat16", dim, tile_m, tile_n)
+    if dim > 128 and tile_n == 128:
+        with pytest.raises(ValueError, match=f"tile_n is 128: .* would take {dim} of a thread's 255 registers"):
+            choose_tiling(variant, arch)
+        return
+    if arch == "sm_120a" and (dim == 256 or (dim == 96 and tile_n == 128)):
+        with pytest.raises(ValueError, match=f"do not fit {arch}: it has 101376 bytes of shared memory"):
+            choose_tiling(variant, arch)
+        return
+    tiling = choose_tiling(variant, arch)
+    assert tiling.shared_bytes <= SHARED_MEMORY[number(arch)]
+    assert tile_m % tiling.step_m == 0
+    shapes = [
+        (tiling.step_m, tile_n, tiling.warps_s),
+        (tile_n, dim, tiling.warps_dkv),
+        (tiling.step_m, dim, tiling.warps_dq),
+    ]
+    for rows, columns, (warps_m, warps_n) in shapes:
+        assert warps_m * warps_n == 8 and rows % (16 * warps_m) == 0 and columns % (16 * warps_n) == 0
+
+
+def test_shared_memory_is_what_the_tiling_says():
+    ptx = build(SMALL, "sm_90a").artifacts
+    tiling: Tiling = choose_tiling(SMALL, "sm_90a")
+    # K, V, two stages of Q and dO, P and dS, two stages of two floats a row, the ticket
+    assert tiling.shared_bytes >= 2 * (2 * 64 * 32 + 4 * 64 * 32 + 2 * 64 * 64) + 4 * 4 * 64 + 4
+    assert ptx.PTX is not None
+
+
+@pytest.mark.parametrize("values", [{"step_m": 48}, {"stages": 3}, {"warps_s": 3}, {"warps_dkv": 8}, {"colour": 1}])
+def test_a_tuning_that_cannot_work_is_refused(values):
+    with pytest.raises(ValueError, match=r"fit|tuning|share"):
+        build(SMALL.with_tuning(**values), "sm_80")
+
+
+def test_unknown_seams_are_refused():
+    with pytest.raises(ValueError, match=r"no seam \['correction'\]"):
+        build(SMALL, "sm_80", Seams("planted", {"correction": max}))
+    with pytest.raises(ValueError, match=r"no seam \['release'\]"):
+        build(Variant("preprocess", "bfloat16", 32, 64), "sm_80", Seams("planted", {"release": max}))

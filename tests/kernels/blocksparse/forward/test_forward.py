@@ -1,0 +1,179 @@
+"""What the forward kernel computes, on a GPU where there is one and on the emulated one elsewhere."""
+
+import dataclasses
+
+import pytest
+import torch
+from blocksparse_runs import DEVICE
+from blocksparse_runs import run_forward as run
+from forward_cases import Case, errors, problem
+
+pytest.importorskip("cutlass")
+
+from kernels.blocksparse.launch import forward as launch
+from kernels.blocksparse.lists.types import BlockList, BlockLists, Intervals, replaced
+from kernels.blocksparse.spec.variant import Seams
+
+BF16, FP16 = torch.bfloat16, torch.float16
+
+
+def right(case, **changes):
+    p = dataclasses.replace(problem(case, DEVICE), **changes)
+    run(p)
+    assert max(errors(p)) <= 1, errors(p)
+
+
+@pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 128, 200])
+def test_dense_lengths_around_the_tiles(length):
+    right(Case((length,), (length,), dim=32))
+
+
+@pytest.mark.parametrize("dim", range(32, 136, 8))
+def test_every_head_dim(dim):
+    right(Case((70,), (90,), dim=dim, heads_q=1, heads_kv=1, dtype=FP16 if dim % 16 else BF16, mask="blocks"))
+
+
+@pytest.mark.parametrize(("dim", "tile_m"), [(136, 64), (160, 128), (168, 128), (192, 64), (200, 64), (256, 128)])
+def test_head_dims_above_128(dim, tile_m):
+    right(Case((130,), (90,), dim=dim, heads_q=2, heads_kv=1, mask="tokens", tile_m=tile_m, tile_n=64))
+    right(Case((70, 20), (150, 9), dim=dim, mask="band", tile_m=tile_m, tile_n=128, packed=True))
+
+
+@pytest.mark.parametrize("tile_m", [64, 128])
+@pytest.mark.parametrize("tile_n", [64, 128])
+@pytest.mark.parametrize("mask", ["tokens", "intervals", "band"])
+def test_masks_in_every_tile(mask, tile_m, tile_n):
+    right(Case((150,), (170,), dim=64, mask=mask, tile_m=tile_m, tile_n=tile_n, left=40, right=9, align="bottom_right"))
+
+
+@pytest.mark.parametrize("left,right_,align", [(None, 0, "top_left"), (None, 0, "bottom_right"), (0, 0, "top_left")])
+@pytest.mark.parametrize("lengths", [(60, 130), (130, 60)])
+def test_bands_where_queries_and_keys_differ_in_number(lengths, left, right_, align):
+    right(Case(lengths[:1], lengths[1:], dim=32, mask="band", left=left, right=right_, align=align))
+
+
+@pytest.mark.parametrize("n_func", [1, 3, 7])
+def test_intervals_of_any_number_per_row(n_func):
+    right(Case((100,), (140,), dim=32, mask="intervals", n_func=n_func))
+
+
+@pytest.mark.parametrize("heads_q,heads_kv", [(4, 1), (6, 2), (3, 3)])
+def test_query_heads_share_key_heads(heads_q, heads_kv):
+    right(Case((70,), (70,), heads_q, heads_kv, dim=32, mask="tokens"))
+
+
+@pytest.mark.parametrize("mask", ["dense", "tokens", "intervals", "band"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_sequences_of_many_lengths(packed, mask):
+    right(Case((65, 0, 1, 100), (30, 40, 0, 130), dim=32, mask=mask, packed=packed))
+
+
+@pytest.mark.parametrize("mask", ["tokens", "blocks"])
+def test_rows_and_heads_without_keys_are_zero(mask):
+    right(Case((130,), (130,), 3, 3, dim=32, mask=mask, empty=True))
+
+
+def test_one_mask_serves_all_sequences_and_heads():
+    right(Case((70, 70), (70, 70), 4, 2, dim=32, mask="tokens", varied=False))
+    right(Case((70, 70), (70, 70), 4, 2, dim=32, mask="intervals", varied=False))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3])
+def test_heads_in_sections_of_the_cache_are_all_computed(monkeypatch, heads):
+    # five KV heads of 130 keys, 32 wide, of which `heads` fit: the last section is smaller for 2 and 3
+    monkeypatch.setattr(launch, "L2_BYTES", heads * 2 * 130 * 32 * 2)
+    for mask in ("tokens", "band"):
+        right(Case((130,), (130,), 10, 5, dim=32, mask=mask))
+
+
+def test_operands_may_be_slices():
+    right(Case((70,), (80,), 2, 1, dim=40, mask="tokens", view=True))
+    right(Case((70, 9), (80, 70), 2, 1, dim=40, view=True, packed=True))
+
+
+@pytest.mark.parametrize("softcap", [0.5, 30.0])
+def test_scores_are_capped_before_the_mask(softcap):
+    right(Case((70,), (130,), dim=64, mask="tokens", softcap=softcap, spread=3.0))
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 3.0])
+def test_scores_of_any_size(scale):
+    right(Case((64,), (130,), dim=64, mask="tokens", scale=scale, spread=2.0))
+
+
+TUNINGS = [
+    {"stages": 1},
+    {"q_in_registers": 0},
+    {"step": 32},
+    {"warps": 2},
+    {"stages": 1, "step": 128},
+    {"pipelined": 1},
+    {"pipelined": 1, "step": 32, "q_in_registers": 0},
+]
+
+
+@pytest.mark.parametrize("values", TUNINGS, ids=str)
+def test_every_tuning_computes_the_same(values):
+    tuning = tuple(sorted(values.items()))
+    right(Case((130,), (200,), dim=64, mask="tokens", tile_n=128, tuning=tuning))
+    right(Case((130, 0, 7), (60, 3, 0), dim=64, mask="intervals", packed=True, tile_n=128, tuning=tuning))
+    right(Case((70,), (300,), dim=64, tile_m=128, tile_n=128, tuning=tuning))
+
+
+def test_entries_may_come_in_any_order_and_start_anywhere():
+    p = problem(Case((130,), (300,), dim=32, mask="blocks", density=0.7), DEVICE)
+
+    def moved(blocks):
+        # rows in reverse, five unused elements before each, entries of a row in descending order
+        count, index = blocks.count.flatten().tolist(), blocks.index.tolist()
+        begin, flat = [], []
+        for row, at in reversed(list(enumerate(blocks.begin.flatten().tolist()))):
+            flat += [-7] * 5
+            begin.insert(0, len(flat))
+            flat += index[at : at + count[row]][::-1]
+        begin = torch.tensor(begin, dtype=torch.int64, device=DEVICE).view(blocks.begin.shape)
+        return BlockList(blocks.count, torch.tensor([*flat, -7], dtype=torch.int32, device=DEVICE), begin)
+
+    lists = p.blocks.forward
+    assert not int(lists.partial.count.sum())  # moved() does not move the slots
+    p = dataclasses.replace(p, blocks=replaced(p.blocks, forward=BlockLists(lists.partial, moved(lists.full))))
+    run(p)
+    assert max(errors(p)) <= 1
+
+
+def test_a_partial_block_whose_mask_allows_all_is_a_full_one():
+    p = problem(Case((100,), (130,), dim=32), DEVICE)
+    full = p.blocks.forward.full
+    nothing = BlockList.empty(1, 1, full.rows, DEVICE)
+    bounds = torch.full((1, 1, 1, 100), 130, dtype=torch.int32, device=DEVICE)
+    p = dataclasses.replace(p, blocks=replaced(p.blocks, forward=BlockLists(full, nothing), mask=Intervals(bounds)))
+    run(p)
+    assert max(errors(p)) <= 1
+
+
+@pytest.mark.parametrize("seam", ["keep_keys", "correction"])
+def test_a_planted_bug_is_seen(seam):
+    from cutlass import Float32, cute
+
+    @cute.jit
+    def nothing(mask_rows, keys_left):
+        pass
+
+    @cute.jit
+    def one(old, new):
+        return Float32(1.0)
+
+    p = problem(Case((64,), (150,), 1, 1, dim=32, spread=2.0), DEVICE)
+    run(p, Seams(f"no {seam}", {seam: {"keep_keys": nothing, "correction": one}[seam]}))
+    assert max(errors(p)) > 1
+
+
+def test_what_the_launch_cannot_take_is_refused_by_name():
+    p = problem(Case((64,), (64,), dim=32), DEVICE)
+    with pytest.raises(ValueError, match=r"^k: needs a dense last dim"):
+        dataclasses.replace(p, k=p.k.transpose(-1, -2)).values()
+    with pytest.raises(ValueError, match=r"^q: needs .* 16-byte aligned"):
+        dataclasses.replace(p, q=torch.zeros(p.q.numel() + 1, dtype=BF16)[1:].view(p.q.shape)).values()
+    for scale in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match=r"^scale: must be positive"):
+            dataclasses.replace(p, scale=scale).values()

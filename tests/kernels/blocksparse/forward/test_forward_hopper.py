@@ -1,0 +1,174 @@
+"""The Hopper forward kernel: what it is built from, what is refused, what it computes there or on the emulated GPU."""
+
+import random
+import re
+import shutil
+import subprocess
+
+import pytest
+import torch
+from forward_cases import Case, errors, problem
+
+pytest.importorskip("cutlass")
+
+from kernels.blocksparse.compile import runtime
+from kernels.blocksparse.compile.build import build
+from kernels.blocksparse.forward import kernel as forward
+from kernels.blocksparse.forward import mainloop
+from kernels.blocksparse.forward.kernel import Forward
+from kernels.blocksparse.spec.variant import MASKS, NO_SEAMS, Seams, Variant, build_name, forward_products
+
+BF16, FP16 = torch.bfloat16, torch.float16
+ON_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+
+
+def variant(dim=64, tile_m=128, tile_n=128, mask="none", **options):
+    return Variant("forward", "bfloat16", dim, tile_m, tile_n, mask, products="wgmma", **options)
+
+
+@pytest.mark.parametrize("dim", [32, 96, 128])
+def test_products_are_of_warpgroups_and_loads_portable(dim):
+    ptx = build(variant(dim, tile_n=64), "sm_90a").artifacts.PTX
+    assert f"wgmma.mma_async.sync.aligned.m64n{dim}k16.f32.bf16.bf16" in ptx
+    for form in ("cp.async.cg.shared.global", "mbarrier.try_wait.parity", "fence.proxy.async"):
+        assert form in ptx
+    for form in ("mma.sync", "ldmatrix", "cp.async.bulk"):
+        assert form not in ptx
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_arrays_of_a_thread_stay_in_registers(mask):
+    assert ".local" not in build(variant(128, mask=mask), "sm_90a").artifacts.PTX
+
+
+@pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs ptxas")
+@pytest.mark.parametrize("dim", [64, 128, 256])
+def test_nothing_is_spilled(dim, tmp_path):
+    path = tmp_path / "kernel.ptx"
+    path.write_text(build(variant(dim, tile_n=64, mask="bits"), "sm_90a").artifacts.PTX)
+    command = ["ptxas", "-v", "-arch=sm_90a", str(path), "-o", str(tmp_path / "kernel.cubin")]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "Unsupported .version" in said.stderr:
+        pytest.skip("this ptxas is too old for the PTX")
+    assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", said.stderr), said.stderr
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_100a", "sm_120a"])
+def test_other_archs_are_refused(arch):
+    assert forward_products(arch, 128) == "mma"
+    with pytest.raises(ValueError, match="products"):
+        build(variant(), arch)
+
+
+def test_a_variant_says_its_products_and_only_kernels_that_multiply_have_them():
+    assert build_name(variant(), "sm_90a") != build_name(Variant("forward", "bfloat16", 64), "sm_90a")
+    with pytest.raises(ValueError, match=r"variant\.products"):
+        Variant("preprocess", "bfloat16", 64, products="wgmma")
+    with pytest.raises(ValueError, match=r"variant\.products"):
+        Variant("forward", "bfloat16", 64, products="tcgen05")
+
+
+@pytest.mark.parametrize("tuning", [{"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 3}, {"registers": 248}])
+def test_a_tuning_that_cannot_work_is_refused(tuning):
+    with pytest.raises(ValueError, match=r"variant\.tuning"):
+        build(variant(128).with_tuning(**tuning), "sm_90a")
+
+
+def drawn(seed):
+    """A case at random: lengths, heads, dims, tiles, masks, strides."""
+    draw = random.Random(seed)
+    batch, top = draw.choice([1, 2, 4]), draw.choice([70, 200, 500])
+    packed, heads_kv = draw.random() < 0.4, draw.choice([1, 2])
+    lengths = [tuple(draw.randint(0 if i else 1, top) for i in range(batch)) for _ in "qk"]
+    return Case(
+        *lengths,
+        heads_q=heads_kv * draw.choice([1, 4]),
+        heads_kv=heads_kv,
+        dim=draw.choice([32, 40, 64, 80, 96, 120, 128, 160, 192, 256]),
+        dtype=draw.choice([BF16, FP16]),
+        mask=draw.choice(["dense", "tokens", "blocks", "intervals", "band"]),
+        packed=packed,
+        tile_m=draw.choice([64, 128]),
+        tile_n=draw.choice([64, 128]),
+        density=draw.choice([0.1, 0.5, 0.9]),
+        empty=draw.random() < 0.3,
+        left=draw.choice([None, 5, 100]),
+        align=draw.choice(["top_left", "bottom_right"]),
+        softcap=draw.choice([None, None, 20.0]),
+        view=draw.random() < 0.3,
+        spread=draw.choice([1.0, 3.0]),
+        seed=seed,
+        products="wgmma",
+    )
+
+
+def run(p, seams=NO_SEAMS, resident=None):
+    """On the emulated GPU anything that its checks find fails. resident: CTAs that stay; returns the tickets taken."""
+    ticket = None if resident is None else torch.zeros(1, dtype=torch.int32, device=p.q.device)
+    values = p.values(resident=resident, ticket=ticket)
+    if ON_HOPPER:
+        runtime.launch(p.variant, p.q.device, values, seams)
+        torch.cuda.synchronize()
+    elif values:
+        from fuzz.devices.emulator import Emulator
+
+        Emulator(slots=2).load(build(p.variant, "sm_90a", seams))(*values)
+    return 0 if ticket is None else int(ticket)
+
+
+@pytest.mark.parametrize("seed", range(24 if ON_HOPPER else 8))
+def test_random_problems_are_right(seed):
+    p = problem(drawn(seed), "cuda" if ON_HOPPER else "cpu")
+    run(p)
+    assert max(errors(p)) <= 1, (errors(p), p.case)
+
+
+@pytest.mark.parametrize("resident", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(24 if ON_HOPPER else 4))
+def test_ctas_that_stay_take_every_tile_once(seed, resident):
+    """Bit for bit what a CTA for each tile computes, with tickets for all tiles but the first ones and an end for
+    each CTA."""
+    p = problem(drawn(seed), "cuda" if ON_HOPPER else "cpu")
+    run(p)
+    tiles, alone = p.sequences.batch * p.case.heads_q * p.blocks.m_blocks, (p.o.clone(), p.lse.clone())
+    p.o.fill_(torch.nan)
+    p.lse.fill_(torch.nan)
+    taken = run(p, resident=resident)
+    assert taken == (tiles if resident < tiles else 0)
+    for x, y in zip((p.o, p.lse), alone, strict=True):
+        assert torch.equal(x.nan_to_num(7.0), y.nan_to_num(7.0))
+
+
+def test_a_sequence_that_ends_early_leaves_tiles_that_are_skipped():
+    case = Case((300, 1, 130, 0), (90, 200, 0, 64), heads_q=2, heads_kv=1, tile_m=128, tile_n=64, products="wgmma")
+    p = problem(case, "cuda" if ON_HOPPER else "cpu")
+    assert run(p, resident=2) == 4 * 2 * 3
+    assert max(errors(p)) <= 1, errors(p)
+
+
+@pytest.mark.parametrize("seam", Forward.SEAMS)
+def test_the_portable_kernels_seams_are_there(seam):
+    called = []
+    default = getattr(mainloop, seam, None) or getattr(forward, seam)
+
+    def replacement(*arguments):
+        called.append(seam)
+        return default(*arguments)
+
+    build(variant(mask="band", tile_m=64, tile_n=64), "sm_90a", Seams("planted", {seam: replacement}))
+    assert called
+
+
+@pytest.mark.parametrize(
+    ("seam", "replacement", "spread"),
+    [
+        ("keep_keys", lambda rows, keys_left: None, 0.5),
+        ("correction", lambda old, new: 1.0, 4.0),
+        ("kv_head_of", lambda head, heads_q, heads_kv: head % heads_kv, 1.0),
+    ],
+)
+def test_a_planted_bug_shows(seam, replacement, spread):
+    case = Case((100,), (140,), heads_q=4, heads_kv=2, spread=spread, tile_m=128, tile_n=64, products="wgmma")
+    p = problem(case, "cuda" if ON_HOPPER else "cpu")
+    run(p, Seams(f"planted_{seam}", {seam: replacement}))
+    assert max(errors(p)) > 1

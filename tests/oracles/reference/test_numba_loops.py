@@ -1,0 +1,178 @@
+"""The compiled loops give what the PyTorch expressions give that they stand for, up to the order of sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import oracles.error_budget.same_precision as same_precision_module
+from fuzz.core.case import Case
+from fuzz.session.worker import Settings, cases_of
+from fuzz.targets.registry import load
+from fuzz.tensors.arena import build
+from oracles import accuracy
+from oracles.error_budget.budget import Budget
+from oracles.error_budget.pair_variance import Gradients, Scores
+from oracles.error_budget.same_precision import Same, same_precision
+from oracles.numerics import CPU_FLASH, CUDNN, EAGER, EFFICIENT, EXACT, FLEX_EAGER, FUSED, Numerics
+from oracles.outputs import Answers
+from oracles.problem import Problem
+from oracles.reference import loop_choice, numba_loops
+from oracles.reference.attention import reference
+
+T = TypeVar("T")
+NUMERICS = {
+    "fused": FUSED,
+    "exact": EXACT,
+    "eager": EAGER,
+    "flex": FLEX_EAGER,
+    "flash": CPU_FLASH,
+    "efficient": EFFICIENT,
+    "cudnn": CUDNN,
+}
+DRAWN = given(cases_of(load("torch.sdpa.math"), Settings(size="small")), st.sampled_from(sorted(NUMERICS)))
+MANY = settings(max_examples=80, deadline=None, database=None, derandomize=True)
+
+
+@contextmanager
+def definition() -> Iterator[None]:
+    """PyTorch's expressions inside, which are otherwise for other devices."""
+    loop_choice._loops = False
+    try:
+        yield
+    finally:
+        loop_choice._loops = True
+
+
+def both(work: Callable[[], T]) -> tuple[T, T]:
+    """What the loops and what the definition make of it."""
+    one = work()
+    with definition():
+        return one, work()
+
+
+def close(one: Tensor | None, other: Tensor | None, relative: float = 1e-5) -> bool:
+    """Equal up to the order of sums; infinities and NaN where the other has them."""
+    if one is None or other is None:
+        return one is other
+    return torch.allclose(one, other, rtol=relative, atol=1e-37, equal_nan=True)
+
+
+def compared(kind: type, apart: list[str]) -> Callable[[Any], Any]:
+    """`variances` of Scores or Gradients, which names in `apart` where loop and definition differ for a pair."""
+
+    def variances(self: Any) -> Any:
+        mine, theirs = self._looped(), self._defined()
+        for name in (field.name for field in fields(theirs)):
+            if not close(getattr(mine, name), getattr(theirs, name)):
+                apart.append(f"{kind.__name__}: {name}")
+        return mine
+
+    return variances
+
+
+def asked(case: Case, numerics: Numerics) -> tuple[Problem, Answers, Callable[[], Same]]:
+    """A case's problem, its reference and its same-precision run."""
+    given_ = build(case, "cpu").tensors()
+    more = {"bias": given_.bias, "do": given_.do}
+    right = reference(case.problem, given_.q, given_.k, given_.v, **more)
+    return (
+        case.problem,
+        right,
+        lambda: same_precision(case.problem, given_.q, given_.k, given_.v, **more, numerics=numerics),
+    )
+
+
+@MANY
+@DRAWN
+def test_what_is_asked_of_pairs_is_the_definitions(case: Case, name: str) -> None:
+    _, _, run = asked(case, NUMERICS[name])
+    apart: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (Scores, Gradients):
+            patch.setattr(kind, "variances", compared(kind, apart))
+        run()
+    assert not apart
+
+
+@MANY
+@DRAWN
+def test_the_noise_is_the_definitions(case: Case, name: str) -> None:
+    """Of the same variances: O's is what two sums differ by, so that the order of theirs would show in it."""
+    _, _, run = asked(case, NUMERICS[name])
+    original, seen = same_precision_module._deviation, []
+
+    def deviation(*given: Any) -> Tensor:
+        mine, theirs = both(lambda: original(*given))
+        seen.append(close(mine, theirs))
+        return mine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(same_precision_module, "_deviation", deviation)
+        run()
+    assert seen and all(seen)
+
+
+@MANY
+@DRAWN
+def test_the_budget_is_the_definitions(case: Case, name: str) -> None:
+    problem, right, run = asked(case, NUMERICS[name])
+    same = run()
+    mine, theirs = both(lambda: Budget.of(problem, right, same))
+    assert torch.equal(mine.low.nan_to_num(), theirs.low.nan_to_num())
+    assert close(mine.sigma, theirs.sigma, 1e-4)
+
+
+@MANY
+@DRAWN
+def test_the_judgement_is_the_definitions(case: Case, name: str) -> None:
+    """Of answers within their budget, near it, and beyond."""
+    problem, right, run = asked(case, NUMERICS[name])
+    same = run()
+    budget = Budget.of(problem, right, same)
+    for times in (1.0, 2.0, 40.0):
+        got = Answers(**{n: _stray(x, getattr(same.noise, n) * times).to(_dtype(problem, n)) for n, x in right.items()})
+        mine, theirs = both(lambda got=got: accuracy.judge_with(budget, got))
+        assert [f.tensor for f in mine.findings] == [f.tensor for f in theirs.findings]
+        assert mine.worst.keys() == theirs.worst.keys()
+        for tensor, worst in theirs.worst.items():
+            found = mine.worst[tensor]
+            assert found.ratios == pytest.approx(worst.ratios, rel=1e-4, abs=1e-9), tensor
+            assert worst.ratios["element"] == 0 or found.at == worst.at, tensor
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("tensor", ["o", "lse", "dq", "dk", "dv"])
+def test_what_is_not_finite_never_passes(value: float, tensor: str) -> None:
+    case = Case("x", Problem((70,), (50,), 2, 1, 16, 16, "bfloat16"))
+    problem, right, run = asked(case, FUSED)
+    budget = Budget.of(problem, right, run())
+    got = {n: x.to(_dtype(problem, n)) for n, x in right.items()}
+    got[tensor].view(-1)[37] = value
+    assert accuracy._passed(budget, Answers(**got)) is None
+    got[tensor].view(-1)[37] = getattr(right, tensor).view(-1)[37].to(got[tensor].dtype)
+    assert accuracy._passed(budget, Answers(**got)) is not None
+
+
+def test_the_largest_is_finite() -> None:
+    x = torch.tensor([0.5, -3.0, torch.inf, torch.nan, -torch.inf])
+    assert numba_loops.largest(x.numpy()) == 3.0
+    assert numba_loops.largest(x[2:].numpy()) == 0.0
+
+
+def _stray(x: Tensor, by: Tensor) -> Tensor:
+    signs = torch.where(torch.arange(x.numel()).view(x.shape) % 3 == 0, -1.0, 1.0)
+    return x + torch.where(by.isfinite(), by, 0.0) * signs
+
+
+def _dtype(problem: Problem, name: str) -> torch.dtype:
+    wide = name == "lse" or (name == "dbias" and problem.bias is not None and problem.bias.dtype == "float32")
+    return torch.float32 if wide else problem.torch_dtype

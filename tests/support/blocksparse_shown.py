@@ -1,0 +1,98 @@
+"""For each planted bug of kernels.blocksparse a small case that shows it, and what the harness then says. Those of the
+kernels' arithmetic and protocol, and of what only a machine sees, are shown in
+tests/fuzz/targets/blocksparse/test_blocksparse_target.py.
+
+Cases share few kernels: float16, head dim 64, tiles of 64 x 64."""
+
+from fuzz.core.case import Case, Inputs, Storage
+from oracles.masks import Causal, Full, Intervals, PerHead, Window
+from oracles.problem import Problem
+
+WRONG = {"o wrong", "o nan"}
+GRADIENTS = {f"{x} {kind}" for x in ("dq", "dk", "dv") for kind in ("wrong", "nan")}
+UNWRITTEN = {"read_of_uninitialised_memory"}  # the emulated GPU tells before any number is looked at
+
+
+def _of(q=150, k=150, heads=(2, 1), mask=None, inputs=None, relations=(), repeats=2, variant=None, **problem):
+    lengths = [x if isinstance(x, tuple) else (x,) for x in (q, k)]
+    dim = problem.pop("dim", 64)
+    asked = Problem(*lengths, *heads, dim, dim, "float16", mask=Causal() if mask is None else mask, **problem)
+    options = {"tile_m": 64, "tile_n": 64, "slots": 3, **(variant or {})}
+    return Case("blocksparse", asked, inputs or Inputs(), options, repeats, relations)
+
+
+BAND, INTERVALS = {"mask": "band"}, {"mask": "intervals"}
+TWO_RUNS = Intervals((((0, 9), (20, 30), (40, 50)),) * 70)
+FORWARD = {"backward": False, "repeats": 1}
+
+# Bugs of the metadata, which run the correct kernels: (case, findings of which at least one must be there)
+LISTS: dict[str, tuple[Case, set[str]]] = {
+    "partial_called_full": (_of(), WRONG),
+    "full_listed_with_stale_slot": (_of(), WRONG),
+    "block_listed_twice": (_of(70, 150, mask=Full(), **FORWARD), WRONG),
+    "longest_row_cut": (_of(70, 150, mask=Full(), **FORWARD), WRONG),
+    "lists_not_transposed": (_of(), GRADIENTS | {"hang"}),
+    "unused_entries_transposed": (_of(), GRADIENTS | {"hang"}),
+    "last_row_not_transposed": (_of(), GRADIENTS),
+    "slots_not_transposed": (_of(mask=Window(70, 3)), GRADIENTS),
+    "sequence_ignored": (_of((150, 70), (150, 70)), WRONG | UNWRITTEN),
+    "heads_and_sequences_swapped": (
+        _of((150, 70), (150, 150), heads=(2, 2), mask=PerHead((Causal(), Window(10, 10)))),
+        WRONG | UNWRITTEN,
+    ),
+    "empty_sequence_not_counted": (_of((70, 0, 150), (70, 20, 150)), WRONG | UNWRITTEN),
+    "bits_of_bytes_reversed": (_of(**FORWARD), WRONG),
+    "window_one_short": (_of(70, 70, mask=Window(20, 0), variant=BAND, **FORWARD), WRONG),
+    "window_one_long": (_of(70, 70, variant=BAND, **FORWARD), WRONG),
+    "alignment_mirrored": (_of(70, 100, mask=Causal("bottom_right"), variant=BAND, **FORWARD), WRONG),
+    "open_window_overflows": (_of(70, 70, mask=Window(20, None), variant=BAND, **FORWARD), WRONG),
+    "first_interval_ignored": (_of(70, 70, mask=TWO_RUNS, variant=INTERVALS, **FORWARD), WRONG),
+    "last_interval_lost": (_of(70, 70, mask=TWO_RUNS, variant=INTERVALS, **FORWARD), WRONG),
+    "interval_ends_included": (_of(70, 70, mask=TWO_RUNS, variant=INTERVALS, **FORWARD), WRONG),
+    "rank_over_all_heads": (_of(mask=PerHead((Causal(), Window(10, 10)))), {"hang"}),
+    "rank_groups_collide": (_of(150, 70, mask=PerHead((Causal(), Full()))), {"hang"}),
+    "permutation_inverted": (_of(70, 300, mask=Full(), variant={"schedule": "shuffled", "slots": 1}), {"hang"}),
+    "tile_launched_twice": (_of(), {"race_two_writes", "dk nan"}),
+}
+
+PACKED = {"layout": "packed"}
+# Bugs of the host, which run the correct kernels
+HOST: dict[str, tuple[Case, set[str]]] = {
+    "packed_keys_begin_with_queries": (_of((70, 80), (30, 90), **PACKED, **FORWARD), WRONG | {"out_of_bounds"}),
+    "query_strides_of_contiguous": (_of(70, 70, inputs=Inputs(q=Storage("bshd")), **FORWARD), WRONG),
+    "padded_offset_of_128": (_of(150, 150, **PACKED), GRADIENTS | {"race_two_writes"}),
+    "lse_stride_of_the_longest": (_of((70, 150), (70, 150), **PACKED), GRADIENTS),
+    "padded_dim_for_dim": (_of(70, 70, dim=40, **FORWARD), WRONG | {"out_of_bounds"}),
+    "padding_unknown_to_backward": (_of((70, 70), (100, 70), mask=Full()), GRADIENTS),
+    "key_tiles_of_queries": (_of(64, 150, mask=Full()), {"dk nan", "hang"}),
+    "padding_not_cleared": (_of((70, 9), (70, 70), **FORWARD), {"o nan", "lse nan"}),
+    "bounds_of_the_first_head": (_of(70, 70, mask=PerHead((Causal(), Window(9, 9))), variant=INTERVALS), GRADIENTS),
+    "band_offset_of_the_first_sequence": (
+        _of((70, 70), (100, 70), mask=Causal("bottom_right"), variant=BAND, **FORWARD),
+        WRONG,
+    ),
+    "window_unknown_to_backward": (_of(70, 70, mask=Window(9, 9), variant=BAND), GRADIENTS),
+    "dq_not_scaled": (_of(70, 70), GRADIENTS),
+    "scale_of_the_first_launch": (_of(70, 70, relations=("scaled_q",), **FORWARD), {"o scaled_q", *WRONG}),
+    "length_in_the_key": (_of(70, 70, **FORWARD), {"compiles"}),
+    "schedule_ignored": (_of(70, 300, mask=Full(), variant={"schedule": "descending", "slots": 1}), {"hang"}),
+    "full_ranks_forgotten": (_of(), {"hang"}),
+}
+
+CAPPED = {"softcap": 2.0}
+# Bugs of the kernels, which are compiled
+KERNELS: dict[str, tuple[Case, set[str]]] = {
+    "kv_head_modulo": (_of(70, 70, heads=(4, 2), **FORWARD), WRONG),
+    "lse_in_log2": (_of(70, 70, **FORWARD), {"lse wrong"}),
+    "lse_without_maximum": (_of(70, 70, **FORWARD), {"lse wrong"}),
+    "empty_rows_divided_by_zero": (_of(70, 30, mask=Causal("bottom_right"), **FORWARD), WRONG),
+    "nothing_seen_yet_is_nan": (_of(70, 30, mask=Causal("bottom_right"), **FORWARD), WRONG),
+    "mask_carried_over": (_of(130, 150, mask=Window(100, None), **FORWARD), WRONG),
+    "softcap_slope_missing": (_of(70, 70, **CAPPED), GRADIENTS),
+    "softcap_slope_not_squared": (_of(70, 70, **CAPPED), GRADIENTS),
+    "delta_added": (_of(70, 70), GRADIENTS),
+    "dk_not_scaled": (_of(70, 70), {"dk wrong"}),
+    "first_head_of_a_group_alone": (_of(70, 70), {"dk wrong"}),
+    "semaphore_of_kv_heads": (_of(70, 150, mask=Full()), {"hang"}),
+    "mask_of_the_first_step": (_of(130, 130, heads=(1, 1), dim=128, variant={"tile_m": 128, "tile_n": 128}), GRADIENTS),
+}
