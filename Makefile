@@ -38,9 +38,10 @@ compile: $(STAMP)  ## the bundled CuTe DSL kernels of eight cases for every arch
 corpus: $(STAMP)  ## replays every saved case
 	$(BIN)/python -m pytest -n auto corpus $(ARGS)
 
-lint: $(STAMP)  ## ruff (lint and format) and mypy over the whole tree
+lint: $(STAMP)  ## ruff (lint and format), the order of imports between folders, and mypy over the whole tree
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 
 format: $(STAMP)  ## lets ruff rewrite what it can

@@ -22,8 +22,9 @@ from fuzz.core.target import Target, refusal
 from fuzz.core.verdict import Verdict, summary
 from fuzz.minimize import minimize
 from fuzz.runner import Runner
+from fuzz.session.draw import cases_of, explore, standing
+from fuzz.session.plan import Settings, plan
 from fuzz.session.records import machine
-from fuzz.session.worker import Settings, cases_of, explore, plan, standing
 from fuzz.targets.registry import load
 
 CASES = 300  # of a session

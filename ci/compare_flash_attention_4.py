@@ -30,7 +30,8 @@ sys.path.insert(0, str(ROOT))
 
 from fuzz.core.case import Case  # noqa: E402
 from fuzz.core.target import Device, Target, refusal  # noqa: E402
-from fuzz.session.worker import Settings, cases_of, explore, plan  # noqa: E402
+from fuzz.session.draw import cases_of, explore  # noqa: E402
+from fuzz.session.plan import Settings, plan  # noqa: E402
 from fuzz.targets.registry import load  # noqa: E402
 
 THEIRS = ("test_flash_attn_fast.py", "conftest.py")

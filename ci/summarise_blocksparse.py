@@ -29,8 +29,9 @@ from summarise_sessions import publish, summary  # noqa: E402
 from fuzz.compiling import Cache  # noqa: E402
 from fuzz.core.case import Case  # noqa: E402
 from fuzz.core.target import refusal  # noqa: E402
+from fuzz.session.draw import CLIMBING_CASES, cases_of, explore, standing  # noqa: E402
+from fuzz.session.plan import Settings, plan  # noqa: E402
 from fuzz.session.records import Reader, Record  # noqa: E402
-from fuzz.session.worker import CLIMBING_CASES, Settings, cases_of, explore, plan, standing  # noqa: E402
 from fuzz.targets.blocksparse.block_lists import options_of  # noqa: E402
 from fuzz.targets.registry import load  # noqa: E402
 from kernels.blocksparse.backward.tiling import choose_tiling  # noqa: E402

@@ -17,7 +17,9 @@ import pytest
 from fuzz.core.case import to_json
 from fuzz.core.verdict import summary
 from fuzz.corpus.conformance import skipped
-from fuzz.corpus.entry import ANY_TARGET, CorpusError, Entry, Replay, is_entry, load, replay
+from fuzz.corpus.entry import ANY_TARGET, CorpusError, Entry
+from fuzz.corpus.replay import Replay, replay
+from fuzz.corpus.store import is_entry, load
 from fuzz.runner import Runner
 from fuzz.targets.autograd import default_device
 from fuzz.targets.registry import TargetError, targets

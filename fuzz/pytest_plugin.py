@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Lanes as parameters."""
     if "attnfuzz_lane" in metafunc.fixturenames:
-        from fuzz.session.worker import plan
+        from fuzz.session.plan import plan
 
         lanes = plan(_settings(metafunc.config))
         metafunc.parametrize("attnfuzz_lane", lanes, ids=[lane.name for lane in lanes])
@@ -119,10 +119,10 @@ class _Controller:
         from rich.console import Console
 
         from fuzz.compiling.cache import CacheError
+        from fuzz.session.plan import runnable_here
         from fuzz.session.precompile import compile_ahead
         from fuzz.session.records import write_session
         from fuzz.session.report import Progress
-        from fuzz.session.worker import runnable_here
         from fuzz.targets.registry import TargetError
 
         if self.config.option.collectonly:
@@ -160,7 +160,7 @@ class _Controller:
 
 
 def _settings(config: pytest.Config) -> Any:
-    from fuzz.session.worker import Settings
+    from fuzz.session.plan import Settings
 
     option = config.getoption
     folder = getattr(config, "workerinput", {}).get("attnfuzz_folder") or config.stash.get(_FOLDER, "")

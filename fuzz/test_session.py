@@ -1,8 +1,9 @@
 """What `pytest -n auto fuzz` collects: one item per lane (a target and a share of its cases); see
 fuzz/pytest_plugin.py."""
 
+from fuzz.session.plan import Lane
 from fuzz.session.report import reproduce
-from fuzz.session.worker import Lane, Worker
+from fuzz.session.worker import Worker
 
 
 def test_lane(attnfuzz_lane: Lane, attnfuzz_worker: Worker) -> None:

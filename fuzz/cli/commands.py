@@ -17,8 +17,8 @@ OK, FINDINGS, USAGE = 0, 1, 2
 
 
 def run(options: argparse.Namespace) -> int:
+    from fuzz.session.plan import Settings
     from fuzz.session.pool import run_session
-    from fuzz.session.worker import Settings
 
     wanted = Settings(
         targets=tuple(options.target),
@@ -42,7 +42,7 @@ def repro(options: argparse.Namespace) -> int:
     from fuzz.cli.show_case import rate, show
     from fuzz.cli.timeline import place, told
     from fuzz.core.case import to_json
-    from fuzz.corpus.entry import load_case
+    from fuzz.corpus.store import load_case
     from fuzz.runner import Runner
 
     console = _console()
@@ -93,7 +93,7 @@ def minimize(options: argparse.Namespace) -> int:
     from fuzz.core.case import to_json
     from fuzz.core.target import refusal
     from fuzz.core.verdict import summary
-    from fuzz.corpus.entry import load_case
+    from fuzz.corpus.store import load_case
     from fuzz.minimize import Step, minimize
     from fuzz.runner import Runner
     from fuzz.session.report import reproduce
@@ -134,7 +134,7 @@ def minimize(options: argparse.Namespace) -> int:
 
 def conformance(options: argparse.Namespace) -> int:
     from fuzz.corpus.conformance import cases_of, conformance
-    from fuzz.corpus.entry import load_all
+    from fuzz.corpus.store import load_all
     from fuzz.runner import Runner
     from fuzz.session.precompile import compile_for
 
@@ -154,7 +154,7 @@ def compile_ahead(options: argparse.Namespace) -> int:
     from fuzz.compiling import Build, Cache, Pool
     from fuzz.session.build_plan import plan
     from fuzz.session.compile_progress import compile_all
-    from fuzz.session.worker import Settings
+    from fuzz.session.plan import Settings
 
     wanted = Settings(
         targets=tuple(options.target),

@@ -229,7 +229,7 @@ def _malloc(_: Machine) -> Found:
 
 
 def _corpus(_: Machine) -> Found:
-    from fuzz.corpus.entry import load_all
+    from fuzz.corpus.store import load_all
 
     told = []
     for folder in ("corpus/must_pass", "corpus/regressions"):

@@ -23,6 +23,7 @@ SCHEMA_PATH = Path(__file__).with_name("case.schema.json")
 Distribution: TypeAlias = Literal[
     "normal", "large", "needle", "integers", "constant", "adversarial", "one_hot", "uniform_pow2", "index_values"
 ]
+CODED: tuple[Distribution, ...] = ("one_hot", "uniform_pow2", "index_values")  # inputs with exact answers
 Order: TypeAlias = Literal["bhsd", "bshd", "sbhd", "bhds", "expanded"]
 
 

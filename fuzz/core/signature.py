@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fuzz.core.case import Case
+from fuzz.core.case import CODED, Case
 from fuzz.core.features import ROWS_WITHOUT_KEYS, facts, ordered, switches, traits
 from fuzz.core.verdict import Finding, Signature, Verdict
-from fuzz.tensors.coded_values import STYLES
 from oracles.masks import KINDS
 
 __all__ = ["Signature", "explains", "root", "same_failure", "signature", "tensors"]
@@ -42,7 +41,7 @@ _OPTIONS = frozenset(
     | {"and", "or", "not", "per_head", "per_batch", "ragged", "gqa", "dim_v", "strides", "expanded_do", "variant"}
 )
 _MASKS = frozenset(KINDS)  # what a mask is made of: how a row lost its keys does not matter
-_EXACT_INPUTS = frozenset(f"inputs:{style}" for style in STYLES)
+_EXACT_INPUTS = frozenset(f"inputs:{style}" for style in CODED)
 _TAIL = frozenset({"last tile", "last row", "row tail"})
 
 

@@ -16,7 +16,8 @@ import msgspec
 from fuzz.core.case import Case, to_json
 from fuzz.core.target import Target, refusal
 from fuzz.core.verdict import Verdict, summary
-from fuzz.corpus.entry import ANY_TARGET, Entry, replay
+from fuzz.corpus.entry import ANY_TARGET, Entry
+from fuzz.corpus.replay import replay
 
 RowStatus: TypeAlias = Literal[
     "pass", "fail", "hang", "crash", "flake", "reject", "cannot", "known", "not run", "missing", "unexpected_pass"

@@ -25,13 +25,12 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fuzz.core.case import Case, Distribution, Inputs, Order, Storage
+from fuzz.core.case import CODED, Case, Distribution, Inputs, Order, Storage
 from fuzz.core.case_limits import Size
 from fuzz.core.target import Crowded, Native, Partial, Support, Target, Tuned
 from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, one_in
 from fuzz.generate.oversubscribed import draw_crowd
 from fuzz.judging.follow_up import relations_for
-from fuzz.tensors.coded_values import STYLES
 from oracles.problem import Bias, Problem
 
 LONG = (384, 509, 511, 512, 513, 521, 1021, 1023, 1024, 1025, 2048, 2049, 4096, 4099, 8192)
@@ -48,10 +47,10 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
     "large",
     "integers",
     "constant",
-    *STYLES,
+    *CODED,
 )
 FLOWING: tuple[Distribution, ...] = ("normal", "normal", "adversarial", "integers")  # no P near one-hot: dS is not 0
-INEXACT = tuple(name for name in DISTRIBUTIONS if name not in STYLES)
+INEXACT = tuple(name for name in DISTRIBUTIONS if name not in CODED)
 ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
 # Keys beside queries: self-attention, some more or fewer (a cache, a chunk), anything; for one length, for several.
 ALONE_AS = ("same", "same", "near", "any", "any", "any")
@@ -117,7 +116,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
         backward=support.backward and not one_in(draw, 10),
     )
     inputs = _inputs(draw, problem, focus)
-    if inputs.distribution in STYLES and support.scale:
+    if inputs.distribution in CODED and support.scale:
         problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES))
     variants = target.variants_for(problem) if isinstance(target, Tuned) else target.variants
     variant = draw.choice(variants) if len(variants) > 1 else variants[0]
@@ -251,7 +250,7 @@ def _inputs(draw: Draw, problem: Problem, focus: frozenset[str]) -> Inputs:
     known = INEXACT if focus & {"scale", "softcap"} else DISTRIBUTIONS
     sums = problem.backward and problem.group > 1 and problem.dtype != "float32"
     if known is DISTRIBUTIONS and sums and draw.choice((True, False)):
-        known = STYLES  # digits that a sum over a group's heads loses are within any budget
+        known = CODED  # digits that a sum over a group's heads loses are within any budget
     if "bias" in focus and draw.choice((True, False)):
         known = FLOWING
     return Inputs(seed=draw.randint(0, 255), distribution=draw.choice(known), **stores)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from fuzz.core.case import Case
+from fuzz.core.case import CODED, Case
 from fuzz.core.target import DeviceError, Inspected, Partial, Refusal, Target, Tensors, Varying, offers, refusal
 from fuzz.core.verdict import Finding, Place, Verdict
 from fuzz.judging import oom_retry, perturb
@@ -27,7 +27,6 @@ from fuzz.judging.follow_up import judge as judge_related
 from fuzz.judging.leaks import RUNS, Watch
 from fuzz.judging.verdict_builder import conclude, finite, plan_findings, proof_findings, shape_findings
 from fuzz.tensors.arena import Arena, build
-from fuzz.tensors.coded_values import STYLES
 from fuzz.tensors.guard_bands import keep_pages, poisoned_malloc
 from oracles import accuracy, determinism, exact
 from oracles.error_budget.budget import Budget
@@ -207,7 +206,7 @@ def _same(problem: Problem, given: Tensors, numerics: Numerics) -> Same:
 
 def _exact(case: Case, target: Target, given: Tensors, answers: Answers) -> list[Finding]:
     """What must be right to the bit, for inputs that are made for it."""
-    if case.inputs.distribution not in STYLES:
+    if case.inputs.distribution not in CODED:
         return []
     q, k, v = given.q, given.k, given.v
     return exact.judge(case.problem, q, k, v, answers, bias=given.bias, do=given.do, numerics=target.numerics)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from fuzz.core.verdict import Verdict
+from fuzz.process.exits import exit_name, innermost, last_line
 from fuzz.process.tool import Tool
 from fuzz.runner import gpu, lost_case, proc_stats
 from fuzz.runner.deadline import BEGIN, LOAD, Died, Ended, Grown, Hung, Replied, Slow, Watch
 from fuzz.runner.errors import HarnessError, RunnerError
 from fuzz.runner.limits import Limits, for_device
 from fuzz.runner.process import Child, Stem
-from fuzz.runner.stack_dump import exit_name, innermost, last_line
 from fuzz.runner.wire import Answer, Failed, Gone, Open, Opened, Refused, Run, Start
 
 if TYPE_CHECKING:

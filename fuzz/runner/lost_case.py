@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fuzz.core.verdict import Finding, Place, Verdict
+from fuzz.process.exits import exit_name, innermost, last_line
 from fuzz.runner.deadline import Died, Grown, Hung, Slow, Trail
 from fuzz.runner.limits import MIB
-from fuzz.runner.stack_dump import exit_name, innermost, last_line
 
 
 def hung(case_id: str, ended: Hung, output: str, more: dict[str, Any]) -> Verdict:

@@ -18,10 +18,10 @@ from typing import IO, Any
 
 import psutil
 
+from fuzz.process.exits import exit_name, innermost, last_line
 from fuzz.runner.errors import RunnerError
 from fuzz.runner.gpu import CoreDump
 from fuzz.runner.limits import Limits
-from fuzz.runner.stack_dump import exit_name, innermost, last_line
 from fuzz.runner.wire import Connection, Ended, Forked, FromStem, FromWorker, Gone, Ready, Refused, Start
 
 _owned: weakref.WeakSet[Stem | Child] = weakref.WeakSet()

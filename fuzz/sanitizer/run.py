@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fuzz.core.case import Case, to_json
 from fuzz.core.verdict import Finding, Outcome, Place, Verdict
+from fuzz.process.exits import exit_name
 from fuzz.process.tool import find
-from fuzz.runner.stack_dump import exit_name
 from fuzz.sanitizer.report import Report, read
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")

@@ -20,7 +20,8 @@ from fuzz.core.target import Target, Tuned, refusal
 from fuzz.generate.cases import cases
 from fuzz.score.settings import Generator, Settings, Trial
 from fuzz.score.trial_plan import good, kernels, size_of, within
-from fuzz.session.worker import LANE_CASES, Lane, explore
+from fuzz.session.draw import explore
+from fuzz.session.plan import LANE_CASES, Lane
 from oracles import masks as m
 from oracles.masks import Mask
 from oracles.problem import Problem

@@ -16,7 +16,8 @@ from fuzz.core.case_limits import Size
 from fuzz.core.target import Device, Partial, Target, refusal
 from fuzz.generate.cases import cases
 from fuzz.score.settings import Settings, Trial
-from fuzz.session.worker import Lane, explore
+from fuzz.session.draw import explore
+from fuzz.session.plan import Lane
 from fuzz.targets.registry import targets
 
 SIZE = Size(1 << 17, 4, 1 << 13, 1 << 19)  # where a target does not say what its sessions draw

@@ -9,10 +9,9 @@ import textwrap
 import zlib
 
 import fuzz.tensors.values as values
-from fuzz.core.case import Case, Storage
+from fuzz.core.case import CODED, Case, Storage
 from fuzz.core.script_call import ScriptError
 from fuzz.targets.source_excerpt import excerpt
-from fuzz.tensors.coded_values import STYLES
 from oracles.problem import shapes
 
 _UNPACK = '''\
@@ -51,14 +50,14 @@ def names(case: Case) -> list[str]:
 
 def helpers(case: Case, guard: bool) -> list[str]:
     """Functions that the inputs need: the generator of the numbers, and what lays tensors out in memory."""
-    written: dict[str, list[str]] = {name: [] for name in ("constant", *STYLES)}
+    written: dict[str, list[str]] = {name: [] for name in ("constant", *CODED)}
     needed = ({"integers": ["random_bits"]} | written).get(case.inputs.distribution, ["normal"])
     if case.inputs.distribution == "needle":
         needed.append("random_bits")
     if "do" in names(case) and case.inputs.do.order == "expanded" and needed == ["random_bits"]:
         needed = ["random_bits"]
     found = [_generator(needed)] if needed else []
-    if case.inputs.distribution in STYLES:
+    if case.inputs.distribution in CODED:
         found.append(_UNPACK)
     if any(_strided(case, name) for name in names(case)):
         found.append(_LAY.format(names="bhsd" if case.problem.layout == "padded" else "shd"))
@@ -93,7 +92,7 @@ def _generator(needed: list[str]) -> str:
 def _numbers(case: Case, name: str, shape: tuple[int, ...]) -> str:
     if getattr(case.inputs, name, Storage()).order == "expanded":
         return f"torch.ones({shape})"
-    if case.inputs.distribution in STYLES:
+    if case.inputs.distribution in CODED:
         return _written(case, name, shape)
     match case.inputs.distribution:
         case "integers":

@@ -6,13 +6,12 @@ import textwrap
 
 import torch
 
-from fuzz.core.case import Case
+from fuzz.core.case import CODED, Case
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.signature import root
 from fuzz.core.target import Target
 from fuzz.core.verdict import Verdict, summary
 from fuzz.script import formula, inputs, masks
-from fuzz.tensors.coded_values import STYLES
 from oracles.masks import Full, Mask, parts, tag
 
 ELEMENT = 10  # standard deviations of the rounding error that one element may be off
@@ -128,7 +127,7 @@ class _Page:
             imports.add("import faulthandler")
         if {("protocol", "raised"), ("protocol", "refused")} & self.seen:
             imports.add("import traceback")
-        if self.case.inputs.distribution in STYLES:
+        if self.case.inputs.distribution in CODED:
             imports |= {"import base64", "import zlib"}
         plain = sorted(line for line in imports if line.startswith("import "))
         lines += [*plain, *sorted(imports - set(plain)), ""]

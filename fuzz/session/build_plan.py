@@ -17,8 +17,9 @@ import msgspec
 from fuzz.compiling.build_key import Build, Compiled, Packaged
 from fuzz.core.case import Case
 from fuzz.core.target import Target, refusal
-from fuzz.session.worker import Settings, cases_of, explore, standing
-from fuzz.session.worker import plan as lanes_of
+from fuzz.session.draw import cases_of, explore, standing
+from fuzz.session.plan import Settings
+from fuzz.session.plan import plan as lanes_of
 from fuzz.targets.registry import TargetError, load, targets
 
 

@@ -15,10 +15,11 @@ import msgspec
 from rich.console import Console
 
 from fuzz.process.signals import end, held, ready
+from fuzz.session.plan import Lane, Settings, plan, runnable_here
 from fuzz.session.precompile import compile_ahead
 from fuzz.session.records import Record, write_session
 from fuzz.session.report import Progress, show
-from fuzz.session.worker import Lane, Settings, Worker, plan, runnable_here
+from fuzz.session.worker import Worker
 
 MAX_WORKERS = 16
 

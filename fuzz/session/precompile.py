@@ -19,7 +19,7 @@ from fuzz.core.case import Case
 from fuzz.core.target import Target, refusal
 from fuzz.session.build_plan import plan
 from fuzz.session.compile_progress import compile_all
-from fuzz.session.worker import Settings, runnable
+from fuzz.session.plan import Settings, runnable
 from fuzz.targets.registry import load
 
 PLANNING = 20.0  # seconds; a case is drawn in about a millisecond

@@ -8,109 +8,29 @@ ours, fuzz/minimize), only the events and the error ratio that it is to climb on
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count
 from pathlib import Path
 
 import msgspec
-from hypothesis import HealthCheck, Phase, event, given, seed, settings, target
-from hypothesis.strategies import SearchStrategy
+from hypothesis import event, target
 
 from fuzz.core.case import Case
 from fuzz.core.features import features, ordered
 from fuzz.core.signature import explains, look_alike, root, signature
-from fuzz.core.target import Device, Partial, Target, Varying, offers, refusal
+from fuzz.core.target import Target, refusal
 from fuzz.core.verdict import Signature, Verdict, summary
-from fuzz.corpus.entry import CorpusError, Entry, known, load_all, save
-from fuzz.generate import cases as strategies
-from fuzz.generate.reproducible_draws import steady_draws
+from fuzz.corpus.entry import Entry
+from fuzz.corpus.replay import known
+from fuzz.corpus.store import load_all, save
 from fuzz.judging.follow_up import alone_of, as_plain
 from fuzz.minimize import minimize
 from fuzz.runner import Runner
+from fuzz.session.draw import CLIMBING_CASES, cases_of, explore, standing
+from fuzz.session.plan import Lane, Settings
 from fuzz.session.records import Record, Recorder
-from fuzz.targets.registry import TargetError, load, targets
-
-LANE_CASES = 25  # the least, and the most, cases of a lane: the unit of work that a worker takes
-MOST_LANE_CASES = 500
-LANES = 128  # at least as many where there are cases enough, so that no worker waits long for the last ones
-CLIMBING_CASES = 100
-SMALL_EXAMPLES = 50  # of Hypothesis's first examples at most, and a tenth of all: mostly zeros
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """What a session does. `targets` empty: every target that can run on `device` here."""
-
-    targets: tuple[str, ...] = ()
-    device: Device = "host"
-    cases: int = 300
-    seed: int = 0
-    size: str = "medium"
-    repeats: int = 3
-    repeats_deterministic: int = 0  # of cases whose target promises the same bits; 0 = as the others
-    files: tuple[str, ...] = ()
-    corpus: str = "corpus/regressions"
-    folder: str = ""
-    minimize_runs: int = 60
-    minimize_seconds: float = 45.0
-    seconds: float = 0.0  # stop drawing after so many; 0 = no limit
-
-    def __post_init__(self) -> None:
-        if self.size not in strategies.SIZES:
-            raise ValueError(f"size: must be one of {', '.join(strategies.SIZES)}, got {self.size!r}")
-        if self.cases < 1:
-            raise ValueError(f"cases: must be at least 1, got {self.cases}")
-        if self.repeats_deterministic < 0:
-            raise ValueError(f"repeats_deterministic: must be at least 0, got {self.repeats_deterministic}")
-
-
-class Lane(msgspec.Struct, frozen=True):
-    """A share of a session: `cases` cases of one target from one seed."""
-
-    target: str
-    index: int
-    cases: int
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """As it stands in test ids and records."""
-        return f"{self.target}-{self.index}"
-
-
-def runnable(device: Device, files: tuple[str, ...] = ()) -> dict[str, Target]:
-    """The targets of `device` that this machine can run."""
-    return {name: t for name, t in targets(files, device).items() if t.missing() is None}
-
-
-def runnable_here(wanted: Settings) -> None:
-    """Raises TargetError for a target of the session that is unknown, or cannot run on this machine, and where none
-    can."""
-    for name in wanted.targets:
-        if (why := load(name, wanted.files, wanted.device).missing()) is not None:
-            raise TargetError(f"{name} cannot run here: {why}")
-    if not wanted.targets and not runnable(wanted.device, wanted.files):
-        raise TargetError(f"no target runs on {wanted.device} here; `attnfuzz targets` says why")
-
-
-def plan(wanted: Settings) -> list[Lane]:
-    """The lanes of a session: the cases are shared equally among the targets. Raises TargetError for an unknown
-    target."""
-    if wanted.targets:
-        names = [load(name, wanted.files, wanted.device).name for name in wanted.targets]
-    else:
-        names = list(runnable(wanted.device, wanted.files))
-    lanes = []
-    for i, name in enumerate(names):
-        left = wanted.cases // len(names) + (i < wanted.cases % len(names))
-        index = 0
-        while left > 0:
-            count = min(left, max(LANE_CASES, min(wanted.cases // LANES, MOST_LANE_CASES)))
-            lanes.append(Lane(name, index, count, _seed(wanted.seed, name, index)))
-            left, index = left - count, index + 1
-    return sorted(lanes, key=lambda lane: (lane.index, lane.target))
+from fuzz.targets.registry import load
 
 
 @dataclass
@@ -337,54 +257,6 @@ def _features(case: Case) -> tuple[str, ...]:
     return ordered(features(case))
 
 
-def cases_of(under_test: Target, wanted: Settings):
-    """The strategy of a session for one target."""
-    drawn = strategies.cases(under_test, strategies.SIZES[wanted.size], wanted.repeats)
-    if not wanted.repeats_deterministic:
-        return drawn
-
-    def repeated(case: Case) -> Case:
-        often = under_test.deterministic and not (offers(under_test, Varying) and under_test.may_differ(case))
-        return msgspec.structs.replace(case, repeats=wanted.repeats_deterministic) if often else case
-
-    return drawn.map(repeated)
-
-
-def standing(lane: Lane, under_test: Target) -> tuple[Case, ...]:
-    """The cases that a session of a target begins with: none in any other lane than its first."""
-    return under_test.standing() if offers(under_test, Partial) and lane.index == 0 else ()
-
-
-def explore(
-    lane: Lane, drawn: SearchStrategy[Case], each: Callable[[Case], None], first: tuple[Case, ...] = ()
-) -> None:
-    """Calls `each` on the cases of a lane; `first` take the places of the first ones drawn. They depend on the lane
-    alone, but for lanes of CLIMBING_CASES and more, in which Hypothesis climbs on what `each` tells it. The examples
-    that it begins with are left out: they make the least of nearly every choice, so that they are small, and alike in
-    every lane."""
-    waiting = list(first)
-    left_out = next(n for n in count(1) if n > min((lane.cases + n) // 10, SMALL_EXAMPLES))
-    met = 0
-
-    @seed(lane.seed)
-    @settings(
-        max_examples=lane.cases + left_out,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate, Phase.target] if lane.cases >= CLIMBING_CASES else [Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(drawn)
-    def loop(case: Case) -> None:
-        nonlocal met
-        met += 1
-        if met > left_out:
-            each(waiting.pop(0) if waiting else case)
-
-    with steady_draws():
-        loop()
-
-
 def run(
     wanted: Settings, lanes: Iterable[Lane], worker: str, done: Callable[[Lane], None] | None = None
 ) -> list[Record]:
@@ -396,10 +268,3 @@ def run(
             if done is not None:
                 done(lane)
     return new
-
-
-def _seed(session: int, name: str, index: int) -> int:
-    return zlib.crc32(f"{session}/{name}/{index}".encode())
-
-
-__all__ = ["CorpusError", "Lane", "Settings", "Worker", "plan", "run", "runnable"]

@@ -21,10 +21,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from fuzz.core.case import Distribution
 from oracles.problem import Problem, mask_tile, sequence_view, shapes
 
-STYLES: tuple[Distribution, ...] = ("one_hot", "uniform_pow2", "index_values")
 MOST_BITS = 15
 GAIN = 64.0  # times 2 is the distance of two scores, more than exact.GAP
 LARGE = {"bfloat16": 256.0, "float16": 1.0, "float32": 1.0}  # + 1 is not in the dtype; float16: dS would overflow

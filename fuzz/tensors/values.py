@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fuzz.core.case import Case
-from fuzz.tensors.coded_values import STYLES, coded, fits
+from fuzz.core.case import CODED, Case
+from fuzz.tensors.coded_values import coded, fits
 from oracles.masks import keep
 from oracles.problem import Problem, sequence_view, shapes
 
@@ -87,7 +87,7 @@ def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
     p, seed = case.problem, case.inputs.seed
     names = ["q", "k", "v"] + ["do"] * p.backward + ["bias"] * (p.bias is not None)
     shape = shapes(p)
-    exact = case.inputs.distribution in STYLES
+    exact = case.inputs.distribution in CODED
     if exact and fits(p):
         made = coded(p, seed, case.inputs.distribution, device, random_bits)
         if p.layout == "padded" and p.ragged:

@@ -18,7 +18,8 @@ from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.target import refusal
 from fuzz.generate import cases as strategies
-from fuzz.session.worker import LANE_CASES, Lane, explore
+from fuzz.session.draw import explore
+from fuzz.session.plan import LANE_CASES, Lane
 from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
 from fuzz.targets.blocksparse.devices import arch_without_gpu
 from fuzz.targets.blocksparse.target import BundledBlockSparse

@@ -12,7 +12,8 @@ from fuzz.core.signature import signature
 from fuzz.core.target import Rule, Support
 from fuzz.core.verdict import Finding, Verdict
 from fuzz.corpus.conformance import cases_of, conformance
-from fuzz.corpus.entry import ANY_TARGET, Entry, load_all
+from fuzz.corpus.entry import ANY_TARGET, Entry
+from fuzz.corpus.store import load_all
 from fuzz.targets.registry import load
 
 SUPPORT = Support(dtypes=("float32",), softcap=True)

@@ -17,7 +17,9 @@ from fuzz.core.case import CaseError, to_json
 from fuzz.core.signature import signature
 from fuzz.core.verdict import Finding, Verdict
 from fuzz.corpus import entry as corpus
-from fuzz.corpus.entry import CorpusError, Entry, Found, distil, encode, known, load, load_all, load_case, replay, save
+from fuzz.corpus.entry import CorpusError, Entry, Found
+from fuzz.corpus.replay import distil, known, replay
+from fuzz.corpus.store import encode, load, load_all, load_case, save
 from fuzz.minimize import minimize
 from oracles.masks import Intervals
 

@@ -15,7 +15,8 @@ from fuzz.core.verdict import Verdict
 from fuzz.judging.cta_subset import reserved, seen
 from fuzz.judging.judge import execute
 from fuzz.score import peer_judge
-from fuzz.session.worker import Lane, Settings, cases_of, explore, standing
+from fuzz.session.draw import cases_of, explore, standing
+from fuzz.session.plan import Lane, Settings
 from fuzz.targets.blocksparse.devices import emulator_there
 from fuzz.targets.blocksparse.target import BundledBlockSparse
 from fuzz.targets.registry import load

@@ -10,9 +10,9 @@ import torch
 from chunked_attention import attention
 from judge_tools import judge as run_judge
 
-from fuzz.core.case import Case, Inputs
+from fuzz.core.case import CODED, Case, Inputs
 from fuzz.tensors.arena import build
-from fuzz.tensors.coded_values import STYLES, fits
+from fuzz.tensors.coded_values import fits
 from oracles import accuracy, exact
 from oracles.error_budget.same_precision import same_precision
 from oracles.masks import Causal, Documents, Full, Mask, PerHead, Window
@@ -68,7 +68,7 @@ def findings(p: Problem, style: str, fault=nothing, backward=nothing, seed: int 
     return exact.judge(p, x.q, x.k, x.v, got, do=x.do, numerics=FUSED), budget.findings
 
 
-@pytest.mark.parametrize(("style", "dtype"), list(product(STYLES, ("bfloat16", "float16", "float32"))))
+@pytest.mark.parametrize(("style", "dtype"), list(product(CODED, ("bfloat16", "float16", "float32"))))
 def test_a_right_kernel_is_exact_at_16384_tokens(style, dtype):
     assert findings(long_problem(Causal("bottom_right"), dtype=dtype), style) == ([], ())
     assert findings(long_problem(Full(), dtype=dtype), style) == ([], ())
@@ -108,7 +108,7 @@ def test_a_key_beyond_the_end_is_found_and_explained():
     assert "beyond the end" in next(f.message for f in found if f.tensor == "o")
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", CODED)
 @pytest.mark.parametrize("mask", [Full(), Causal(), Window(40, 3), Documents((10, 64)), PerHead((Causal(), Full()))])
 def test_most_of_a_case_is_certified(style, mask):
     p = Problem((129, 64), (130, 97), 4, 2, 16, 16, "float16", mask=mask, scale=0.25)
@@ -153,7 +153,7 @@ def test_what_cannot_spell_its_keys_gets_integers_and_still_passes():
 
 def test_the_judge_asks_for_exactness():
     p = Problem((33,), (40,), 2, 1, 16, 16, "float32", mask=Causal(), scale=0.25)
-    for style in STYLES:
+    for style in CODED:
         assert run_judge("fake.honest", p, Inputs(2, style)).outcome == "pass"
     found = run_judge("fake.ignores_mask", p, Inputs(2, "one_hot"))
     assert any(f.oracle == "exact" and "a leak" in f.message for f in found.findings)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.corpus.entry import load_all
+from fuzz.corpus.store import load_all
+from fuzz.session.plan import Settings, plan
 from fuzz.session.records import Reader
-from fuzz.session.worker import Settings, plan, run
+from fuzz.session.worker import run
 
 
 def session(folder: Path, target: str, cases: int) -> tuple[list, list]:

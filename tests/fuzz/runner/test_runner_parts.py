@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from fuzz.core.verdict import Finding, Verdict
+from fuzz.process.exits import exit_name, innermost, last_line
 from fuzz.process.tool import Tool
 from fuzz.runner import Limits, gpu
-from fuzz.runner.stack_dump import exit_name, innermost, last_line
 from fuzz.runner.wire import Answer, Connection, Entered, FromWorker, Gone, Opened
 
 PY_SPY = """Process 7: python

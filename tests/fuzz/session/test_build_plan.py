@@ -13,9 +13,10 @@ from fuzz.compiling import Cache, Ended, Pool
 from fuzz.compiling.cache import Failure
 from fuzz.session.build_plan import plan
 from fuzz.session.compile_progress import report
+from fuzz.session.plan import Settings
+from fuzz.session.plan import plan as lanes_of
 from fuzz.session.precompile import compile_ahead
-from fuzz.session.worker import Settings, Worker
-from fuzz.session.worker import plan as lanes_of
+from fuzz.session.worker import Worker
 from fuzz.targets.flash_attention_4 import target as flash_attention_4
 from fuzz.targets.registry import load
 

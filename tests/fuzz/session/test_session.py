@@ -14,9 +14,12 @@ from runner_tools import busy
 
 from fuzz.core.case import Case
 from fuzz.core.verdict import Signature
-from fuzz.corpus.entry import Entry, load_all, save
+from fuzz.corpus.entry import Entry
+from fuzz.corpus.store import load_all, save
+from fuzz.session.draw import cases_of, explore
+from fuzz.session.plan import Settings, plan
 from fuzz.session.records import Reader, Record, Recorder
-from fuzz.session.worker import Settings, Worker, cases_of, explore, plan, run
+from fuzz.session.worker import Worker, run
 from fuzz.targets.registry import TargetError, load
 from oracles.problem import Problem
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace as replace_struct
 from fuzz.core.case import Case, from_json
 from fuzz.core.case_limits import Size
 from fuzz.core.target import refusal
-from fuzz.corpus.entry import load_all
+from fuzz.corpus.store import load_all
 from fuzz.generate import cases
 from fuzz.judging.judge import execute
 from fuzz.targets.flash_attention_4 import calls as kernels

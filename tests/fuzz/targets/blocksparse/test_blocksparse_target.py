@@ -13,8 +13,9 @@ from fuzz.core.case import Case, Inputs
 from fuzz.core.target import Device, refusal
 from fuzz.judging.judge import execute
 from fuzz.session.build_plan import plan
-from fuzz.session.worker import Settings, cases_of, explore
-from fuzz.session.worker import plan as lanes
+from fuzz.session.draw import cases_of, explore
+from fuzz.session.plan import Settings
+from fuzz.session.plan import plan as lanes
 from fuzz.targets.blocksparse.devices import emulator_there
 from fuzz.targets.blocksparse.target import MUTANTS, BundledBlockSparse
 from fuzz.targets.blocksparse.variants import kernels_for

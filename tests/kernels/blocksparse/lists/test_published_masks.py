@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from accepted_by_oracles import accepted
 
-from fuzz.corpus.entry import load
+from fuzz.corpus.store import load
 from kernels.blocksparse.lists.from_mask import from_predicate
 from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING
 from kernels.blocksparse.lists.write_order import with_order
