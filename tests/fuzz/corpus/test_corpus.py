@@ -16,8 +16,8 @@ from fuzz.core import features
 from fuzz.core.case import CaseError, to_json
 from fuzz.core.signature import signature
 from fuzz.core.verdict import Finding, Verdict
-from fuzz.corpus import entry as corpus
-from fuzz.corpus.entry import CorpusError, Entry, Found
+from fuzz.corpus import store
+from fuzz.corpus.entry import ANY_TARGET, CorpusError, Entry, Found
 from fuzz.corpus.replay import distil, known, replay
 from fuzz.corpus.store import encode, load, load_all, load_case, save
 from fuzz.minimize import minimize
@@ -106,7 +106,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch, broke
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     if broken == "write":
-        monkeypatch.setattr(corpus, "_write", lambda path, text: (path.write_text(text[:40]), full()))
+        monkeypatch.setattr(store, "_write", lambda path, text: (path.write_text(text[:40]), full()))
     else:
         monkeypatch.setattr(os, broken, full)
     with pytest.raises(CorpusError, match=r"^[^\n]*\.json: cannot be saved: No space left on device$"):
@@ -248,7 +248,7 @@ def test_the_must_pass_list_is_sound():
     """Every file parses, says where it is from, is for any target, and is no copy of another."""
     entries = load_all(Path(__file__).parents[3] / "corpus" / "must_pass")
     assert len(entries) >= 100
-    assert all(e.expect == "pass" and e.case.target == corpus.ANY_TARGET and e.source for e in entries)
+    assert all(e.expect == "pass" and e.case.target == ANY_TARGET and e.source for e in entries)
     assert {e.name.split("_")[0] for e in entries} == {"published", *(f"seed00{n}" for n in range(5))}
     assert sum(e.name.startswith("seed004_") and e.name[8:10].isdigit() for e in entries) == 14
     assert sum(e.name.startswith("seed001_") for e in entries) == 12
