@@ -23,8 +23,9 @@ from fuzz.core.verdict import Verdict, summary
 from fuzz.minimize import minimize
 from fuzz.runner import Runner
 from fuzz.session.draw import cases_of, explore, standing
-from fuzz.session.plan import Settings, plan
+from fuzz.session.plan import plan
 from fuzz.session.records import machine
+from fuzz.session.settings import Settings
 from fuzz.targets.registry import load
 
 CASES = 300  # of a session
@@ -149,9 +150,9 @@ def first_bad(
         if verdict.bad:
             found.append((case, verdict))
 
-    for lane in plan(wanted):
+    for shard in plan(wanted):
         if not found and time.monotonic() < until:
-            explore(lane, cases_of(target, wanted), each, standing(lane, target))
+            explore(shard, cases_of(target, wanted), each, standing(shard, target))
     return *(found[0] if found else (None, None)), count, compiling
 
 

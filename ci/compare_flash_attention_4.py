@@ -31,7 +31,8 @@ sys.path.insert(0, str(ROOT))
 from fuzz.core.case import Case  # noqa: E402
 from fuzz.core.target import Device, Target, refusal  # noqa: E402
 from fuzz.session.draw import cases_of, explore  # noqa: E402
-from fuzz.session.plan import Settings, plan  # noqa: E402
+from fuzz.session.plan import plan  # noqa: E402
+from fuzz.session.settings import Settings  # noqa: E402
 from fuzz.targets.registry import load  # noqa: E402
 
 THEIRS = ("test_flash_attn_fast.py", "conftest.py")
@@ -67,9 +68,9 @@ def drawn(args: argparse.Namespace) -> list[Case]:
         targets=(args.target,), device=args.device, cases=args.of, seed=args.seed, size=args.size, files=args.files
     )
     found: list[Case] = []
-    for lane in plan(wanted):
+    for shard in plan(wanted):
         explore(
-            lane, cases_of(target, wanted), lambda case: found.append(case) if refusal(target, case) is None else None
+            shard, cases_of(target, wanted), lambda case: found.append(case) if refusal(target, case) is None else None
         )
         if len(found) >= args.cases:
             break

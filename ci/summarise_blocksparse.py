@@ -3,7 +3,7 @@
     python ci/summarise_blocksparse.py FOLDER --out ci/results/blocksparse_session_h200.json
 
 The cases are drawn again from the session's own settings (records keep only failing ones), which gives the same ones as
-long as its lanes do not climb. CTAs of the ordered backward pass are counted from its grid; how many fit, from the
+long as its shards do not climb. CTAs of the ordered backward pass are counted from its grid; how many fit, from the
 registers and the shared memory of the compiled kernel in the artifact cache (CUDA C++ programming guide, compute
 capability 9.0: 65,536 registers, 228 KiB, 2,048 threads; 1 KiB of a CTA's shared memory is the system's).
 """
@@ -30,8 +30,9 @@ from fuzz.compiling import Cache  # noqa: E402
 from fuzz.core.case import Case  # noqa: E402
 from fuzz.core.target import refusal  # noqa: E402
 from fuzz.session.draw import CLIMBING_CASES, cases_of, explore, standing  # noqa: E402
-from fuzz.session.plan import Settings, plan  # noqa: E402
+from fuzz.session.plan import plan  # noqa: E402
 from fuzz.session.records import Reader, Record  # noqa: E402
+from fuzz.session.settings import Settings  # noqa: E402
 from fuzz.targets.blocksparse.block_lists import options_of  # noqa: E402
 from fuzz.targets.registry import load  # noqa: E402
 from kernels.blocksparse.backward.tiling import choose_tiling  # noqa: E402
@@ -92,14 +93,14 @@ def ctas(case: Case) -> int:
 
 
 def drawn(wanted: Settings) -> list[Case]:
-    """The cases of a session, once more. Raises ValueError where its lanes climb."""
-    lanes = plan(wanted)
-    if max(lane.cases for lane in lanes) >= CLIMBING_CASES:
-        raise ValueError("cases: so many in one session cannot be drawn again; its lanes climb")
+    """The cases of a session, once more. Raises ValueError where its shards climb."""
+    shards = plan(wanted)
+    if max(shard.cases for shard in shards) >= CLIMBING_CASES:
+        raise ValueError("cases: so many in one session cannot be drawn again; its shards climb")
     found: list[Case] = []
-    for lane in lanes:
-        target = load(lane.target, wanted.files, wanted.device)
-        explore(lane, cases_of(target, wanted), found.append, standing(lane, target))
+    for shard in shards:
+        target = load(shard.target, wanted.files, wanted.device)
+        explore(shard, cases_of(target, wanted), found.append, standing(shard, target))
     return found
 
 

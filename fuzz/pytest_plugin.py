@@ -1,7 +1,7 @@
-"""The session as a pytest run: options, lanes as items, progress line, table at the end.
+"""The session as a pytest run: options, shards as items, progress line, table at the end.
 
-Every xdist worker runs its lanes with one persistent child; records go to files, and the controller follows those. The
-plugin does nothing in a pytest run that collects no lane.
+Every xdist worker runs its shards with one persistent child; records go to files, and the controller follows those. The
+plugin does nothing in a pytest run that collects no shard.
 """
 
 from __future__ import annotations
@@ -63,17 +63,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Lanes as parameters."""
-    if "attnfuzz_lane" in metafunc.fixturenames:
+    """Shards as parameters."""
+    if "attnfuzz_shard" in metafunc.fixturenames:
         from fuzz.session.plan import plan
 
-        lanes = plan(_settings(metafunc.config))
-        metafunc.parametrize("attnfuzz_lane", lanes, ids=[lane.name for lane in lanes])
+        shards = plan(_settings(metafunc.config))
+        metafunc.parametrize("attnfuzz_shard", shards, ids=[shard.name for shard in shards])
 
 
 @pytest.fixture(scope="session")
 def attnfuzz_worker(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """This process's Worker: one child for all its lanes."""
+    """This process's Worker: one child for all its shards."""
     from fuzz.session.worker import Worker
 
     name = getattr(request.config, "workerinput", {}).get("workerid", "main")
@@ -82,10 +82,10 @@ def attnfuzz_worker(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A lane has no time-out of its own from pytest-timeout but a very long one: the runner's deadlines are the
+    """A shard has no time-out of its own from pytest-timeout but a very long one: the runner's deadlines are the
     guard."""
     for item in items:
-        if "attnfuzz_lane" in getattr(item, "fixturenames", ()):
+        if "attnfuzz_shard" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.timeout(3600))
 
 
@@ -127,17 +127,17 @@ class _Controller:
 
         if self.config.option.collectonly:
             return
-        wanted = _settings(self.config)
+        settings = _settings(self.config)
         stream = sys.__stderr__ or sys.stderr
         with warnings.catch_warnings():  # of strategies that are used before pytest's session has begun: meant here
             warnings.simplefilter("ignore", HypothesisWarning)
             try:
-                runnable_here(wanted)
-                write_session(self.folder, wanted)
-                compile_ahead(wanted, Console(file=stream))
+                runnable_here(settings)
+                write_session(self.folder, settings)
+                compile_ahead(settings, Console(file=stream))
             except (CacheError, TargetError, OSError) as error:  # a user's mistake, not an error of pytest's
                 raise pytest.UsageError(str(error)) from None
-        self.progress = Progress(self.folder, wanted.cases, stream)
+        self.progress = Progress(self.folder, settings.cases, stream)
         self.progress.__enter__()
 
     def pytest_sessionfinish(self) -> None:
@@ -160,7 +160,7 @@ class _Controller:
 
 
 def _settings(config: pytest.Config) -> Any:
-    from fuzz.session.plan import Settings
+    from fuzz.session.settings import Settings
 
     option = config.getoption
     folder = getattr(config, "workerinput", {}).get("attnfuzz_folder") or config.stash.get(_FOLDER, "")

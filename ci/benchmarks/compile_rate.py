@@ -30,10 +30,10 @@ sys.path.insert(0, str(ROOT))
 
 from fuzz.compiling import Build, Cache, Pool  # noqa: E402
 from fuzz.session.build_plan import plan  # noqa: E402
-from fuzz.session.plan import Settings  # noqa: E402
 from fuzz.session.pool import run_session  # noqa: E402
 from fuzz.session.precompile import compile_ahead  # noqa: E402
 from fuzz.session.records import Reader, machine  # noqa: E402
+from fuzz.session.settings import Settings  # noqa: E402
 
 TARGET = "blocksparse"
 QUIET = Console(file=sys.stderr)

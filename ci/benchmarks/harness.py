@@ -27,9 +27,9 @@ from rich.console import Console
 
 from fuzz.core.case import Case
 from fuzz.runner import Runner
-from fuzz.session.plan import Settings
 from fuzz.session.pool import run_session
 from fuzz.session.records import Reader, Record, machine
+from fuzz.session.settings import Settings
 from oracles.problem import Problem
 
 OUTSIDE = ("reference", "run", "prepare")

@@ -17,8 +17,8 @@ OK, FINDINGS, USAGE = 0, 1, 2
 
 
 def run(options: argparse.Namespace) -> int:
-    from fuzz.session.plan import Settings
     from fuzz.session.pool import run_session
+    from fuzz.session.settings import Settings
 
     wanted = Settings(
         targets=tuple(options.target),
@@ -154,7 +154,7 @@ def compile_ahead(options: argparse.Namespace) -> int:
     from fuzz.compiling import Build, Cache, Pool
     from fuzz.session.build_plan import plan
     from fuzz.session.compile_progress import compile_all
-    from fuzz.session.plan import Settings
+    from fuzz.session.settings import Settings
 
     wanted = Settings(
         targets=tuple(options.target),

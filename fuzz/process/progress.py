@@ -24,7 +24,7 @@ class ProgressLine:
 
     name     the first word of the line
     unit     what is counted: 'cases', 'kernels'
-    console  where the line goes; a terminal gets a bar that is redrawn, anything else a plain line every `period` seconds
+    console  where the line goes: a terminal gets a bar that is redrawn, anything else a line every `period` seconds
     """
 
     def __init__(self, name: str, unit: str, console: Console, period: float = PERIOD) -> None:

@@ -1,7 +1,7 @@
 """The cases of a trial, endlessly: as a session draws them, or uniformly and without boundaries, as a plain test does.
 
-A session's cases come in lanes; so do these, each lane from a seed of its own. Cases that the target does not take, and
-those that need a kernel beyond the score's, are left out and not counted: drawing costs a millisecond.
+A session's cases come in shards; so do these, each shard from a seed of its own. Cases that the target does not take,
+and those that need a kernel beyond the score's, are left out and not counted: drawing costs a millisecond.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fuzz.generate.cases import cases
 from fuzz.score.settings import Generator, Settings, Trial
 from fuzz.score.trial_plan import good, kernels, size_of, within
 from fuzz.session.draw import explore
-from fuzz.session.plan import LANE_CASES, Lane
+from fuzz.session.plan import SHARD_CASES, Shard
 from oracles import masks as m
 from oracles.masks import Mask
 from oracles.problem import Problem
@@ -57,8 +57,8 @@ def _all(generator: Generator, seed: int, target: Target, repeats: int) -> Itera
         yield from uniform(target, size_of(target), repeats, seed)
     for index in count():
         drawn: list[Case] = []
-        lane = Lane(target.name, index, LANE_CASES, zlib.crc32(f"{seed}/{target.name}/{index}".encode()))
-        explore(lane, cases(target, size_of(target), repeats), drawn.append)
+        shard = Shard(target.name, index, SHARD_CASES, zlib.crc32(f"{seed}/{target.name}/{index}".encode()))
+        explore(shard, cases(target, size_of(target), repeats), drawn.append)
         yield from drawn
 
 

@@ -17,7 +17,7 @@ from fuzz.core.target import Device, Partial, Target, refusal
 from fuzz.generate.cases import cases
 from fuzz.score.settings import Settings, Trial
 from fuzz.session.draw import explore
-from fuzz.session.plan import Lane
+from fuzz.session.plan import Shard
 from fuzz.targets.registry import targets
 
 SIZE = Size(1 << 17, 4, 1 << 13, 1 << 19)  # where a target does not say what its sessions draw
@@ -79,7 +79,7 @@ def kernels(name: str, device: Device, count: int, repeats: int, seed: int) -> f
         if refusal(target, case) is None and (builds := frozenset(_builds(case, target))):
             sample.append((builds, _values(case, target, builds)))
 
-    explore(Lane(name, 0, SAMPLED, seed), cases(target, size_of(target), repeats), look)
+    explore(Shard(name, 0, SAMPLED, seed), cases(target, size_of(target), repeats), look)
     wanted = _shares(values for _, values in sample)
     chosen: frozenset[Build] = frozenset()
     while True:

@@ -1,8 +1,8 @@
 """plan: the build keys that a seeded session needs, known before it starts, because its cases are data.
 
 Draws every case of the session without running it (about a millisecond each) and asks its target what it compiles.
-Exact for lanes below `session.CLIMBING_CASES` cases; in longer ones Hypothesis also climbs on what it sees of the runs,
-and a key that only such a case needs is compiled when it comes (service.py).
+Exact for shards below `session.CLIMBING_CASES` cases; in longer ones Hypothesis also climbs on what it sees of the
+runs, and a key that only such a case needs is compiled when it comes (service.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fuzz.compiling.build_key import Build, Compiled, Packaged
 from fuzz.core.case import Case
 from fuzz.core.target import Target, refusal
 from fuzz.session.draw import cases_of, explore, standing
-from fuzz.session.plan import Settings
-from fuzz.session.plan import plan as lanes_of
+from fuzz.session.plan import plan as shards_of
+from fuzz.session.settings import Settings
 from fuzz.targets.registry import TargetError, load, targets
 
 
@@ -34,16 +34,18 @@ class Plan:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-def plan(wanted: Settings, arch: str, only: tuple[str, ...] = (), seconds: float = math.inf) -> Plan:
+def plan(settings: Settings, arch: str, only: tuple[str, ...] = (), seconds: float = math.inf) -> Plan:
     """The plan of a session for `arch`.
 
-    only     compile for these targets (all that compile ahead); the session is `wanted` either way
-    seconds  no further lane is looked at after so many
+    only     compile for these targets (all that compile ahead); the session is `settings` either way
+    seconds  no further shard is looked at after so many
 
     Raises TargetError for a target that is unknown, or named and cannot be compiled here, ValueError for a bad arch.
     """
-    named = wanted.targets
-    offered = {name: load(name, wanted.files, wanted.device) for name in named} or targets(wanted.files, wanted.device)
+    named = settings.targets
+    offered = {name: load(name, settings.files, settings.device) for name in named} or targets(
+        settings.files, settings.device
+    )
     left_out = {name: why for name, target in offered.items() if (why := _uncompilable(target)) is not None}
     for name in named:
         if name in left_out and (not only or name in only):
@@ -51,15 +53,15 @@ def plan(wanted: Settings, arch: str, only: tuple[str, ...] = (), seconds: float
     if not named:
         # Which targets the other machine can run is not known here: all of its device share the cases, but for those
         # whose packages are not even here.
-        wanted = msgspec.structs.replace(wanted, targets=tuple(name for name in offered if name not in left_out))
+        settings = msgspec.structs.replace(settings, targets=tuple(name for name in offered if name not in left_out))
     uses: Counter[Build] = Counter()
     drawn: Counter[str] = Counter()
     until = time.monotonic() + seconds
-    for lane in lanes_of(wanted):
+    for shard in shards_of(settings):
         if time.monotonic() > until:
             break
-        target = load(lane.target, wanted.files, wanted.device)
-        if not isinstance(target, Compiled) or (only and lane.target not in only):
+        target = load(shard.target, settings.files, settings.device)
+        if not isinstance(target, Compiled) or (only and shard.target not in only):
             continue
 
         def count(case: Case, target=target) -> None:
@@ -67,7 +69,7 @@ def plan(wanted: Settings, arch: str, only: tuple[str, ...] = (), seconds: float
             if refusal(target, case) is None:
                 uses.update(target.builds(case, arch))
 
-        explore(lane, cases_of(target, wanted), count, standing(lane, target))
+        explore(shard, cases_of(target, settings), count, standing(shard, target))
     builds = tuple(build for build, _ in uses.most_common())
     return Plan(builds, {build.key: uses[build] for build in builds}, dict(drawn), left_out)
 

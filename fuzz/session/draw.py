@@ -1,4 +1,4 @@
-"""The cases of a lane: Hypothesis draws them from its seed, the same ones in every process."""
+"""The cases of a shard: Hypothesis draws them from its seed, the same ones in every process."""
 
 from __future__ import annotations
 
@@ -6,56 +6,56 @@ from collections.abc import Callable
 from itertools import count
 
 import msgspec
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed
+from hypothesis import settings as hypothesis_settings
 from hypothesis.strategies import SearchStrategy
 
 from fuzz.core.case import Case
 from fuzz.core.target import Partial, Target, Varying, offers
 from fuzz.generate import cases as strategies
 from fuzz.generate.reproducible_draws import steady_draws
-from fuzz.session.plan import Lane, Settings
+from fuzz.session.plan import Shard
+from fuzz.session.settings import Settings
 
 CLIMBING_CASES = 100
-
-
 SMALL_EXAMPLES = 50  # of Hypothesis's first examples at most, and a tenth of all: mostly zeros
 
 
-def cases_of(under_test: Target, wanted: Settings):
+def cases_of(under_test: Target, settings: Settings):
     """The strategy of a session for one target."""
-    drawn = strategies.cases(under_test, strategies.SIZES[wanted.size], wanted.repeats)
-    if not wanted.repeats_deterministic:
+    drawn = strategies.cases(under_test, strategies.SIZES[settings.size], settings.repeats)
+    if not settings.repeats_deterministic:
         return drawn
 
     def repeated(case: Case) -> Case:
         often = under_test.deterministic and not (offers(under_test, Varying) and under_test.may_differ(case))
-        return msgspec.structs.replace(case, repeats=wanted.repeats_deterministic) if often else case
+        return msgspec.structs.replace(case, repeats=settings.repeats_deterministic) if often else case
 
     return drawn.map(repeated)
 
 
-def standing(lane: Lane, under_test: Target) -> tuple[Case, ...]:
-    """The cases that a session of a target begins with: none in any other lane than its first."""
-    return under_test.standing() if offers(under_test, Partial) and lane.index == 0 else ()
+def standing(shard: Shard, under_test: Target) -> tuple[Case, ...]:
+    """The cases that a session of a target begins with: none in any other shard than its first."""
+    return under_test.standing() if offers(under_test, Partial) and shard.index == 0 else ()
 
 
 def explore(
-    lane: Lane, drawn: SearchStrategy[Case], each: Callable[[Case], None], first: tuple[Case, ...] = ()
+    shard: Shard, drawn: SearchStrategy[Case], each: Callable[[Case], None], first: tuple[Case, ...] = ()
 ) -> None:
-    """Calls `each` on the cases of a lane; `first` take the places of the first ones drawn. They depend on the lane
-    alone, but for lanes of CLIMBING_CASES and more, in which Hypothesis climbs on what `each` tells it. The examples
+    """Calls `each` on the cases of a shard; `first` take the places of the first ones drawn. They depend on the shard
+    alone, but for shards of CLIMBING_CASES and more, in which Hypothesis climbs on what `each` tells it. The examples
     that it begins with are left out: they make the least of nearly every choice, so that they are small, and alike in
-    every lane."""
+    every shard."""
     waiting = list(first)
-    left_out = next(n for n in count(1) if n > min((lane.cases + n) // 10, SMALL_EXAMPLES))
+    left_out = next(n for n in count(1) if n > min((shard.cases + n) // 10, SMALL_EXAMPLES))
     met = 0
 
-    @seed(lane.seed)
-    @settings(
-        max_examples=lane.cases + left_out,
+    @seed(shard.seed)
+    @hypothesis_settings(
+        max_examples=shard.cases + left_out,
         database=None,
         deadline=None,
-        phases=[Phase.generate, Phase.target] if lane.cases >= CLIMBING_CASES else [Phase.generate],
+        phases=[Phase.generate, Phase.target] if shard.cases >= CLIMBING_CASES else [Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
     @given(drawn)

@@ -15,37 +15,38 @@ import msgspec
 from rich.console import Console
 
 from fuzz.process.signals import end, held, ready
-from fuzz.session.plan import Lane, Settings, plan, runnable_here
+from fuzz.session.plan import Shard, plan, runnable_here
 from fuzz.session.precompile import compile_ahead
 from fuzz.session.records import Record, write_session
 from fuzz.session.report import Progress, show
+from fuzz.session.settings import Settings
 from fuzz.session.worker import Worker
 
 MAX_WORKERS = 16
 
 
-def run_session(wanted: Settings, workers: int | None, console: Console) -> list[Record]:
+def run_session(settings: Settings, workers: int | None, console: Console) -> list[Record]:
     """Runs a whole session and shows it; returns the records of the new findings.
 
-    Ctrl-C ends it early: the table shows what was run. A worker that dies is named, and its unfinished lanes are lost.
+    Ctrl-C ends it early: the table shows what was run. A worker that dies is named, and its unfinished shards are lost.
     Raises TargetError for a target that is unknown, or cannot run on this machine, and where none can.
     """
-    if not wanted.folder:
-        wanted = msgspec.structs.replace(wanted, folder=new_folder())
-    runnable_here(wanted)
-    lanes = plan(wanted)
-    folder = Path(wanted.folder)
-    write_session(folder, wanted)
-    compile_ahead(wanted, Console(stderr=True))
-    count = min(workers or min(len(os.sched_getaffinity(0)), MAX_WORKERS), len(lanes))
+    if not settings.folder:
+        settings = msgspec.structs.replace(settings, folder=new_folder())
+    runnable_here(settings)
+    shards = plan(settings)
+    folder = Path(settings.folder)
+    write_session(folder, settings)
+    compile_ahead(settings, Console(stderr=True))
+    count = min(workers or min(len(os.sched_getaffinity(0)), MAX_WORKERS), len(shards))
     began = time.monotonic()
     context = multiprocessing.get_context("spawn")
     todo = context.Queue()
-    for lane in lanes:
-        todo.put(lane)
-    hands = [context.Process(target=_work, args=(wanted, f"w{i}", todo), name=f"w{i}") for i in range(count)]
+    for shard in shards:
+        todo.put(shard)
+    hands = [context.Process(target=_work, args=(settings, f"w{i}", todo), name=f"w{i}") for i in range(count)]
     problems: list[str] = []
-    with Progress(folder, wanted.cases, sys.stderr) as progress:
+    with Progress(folder, settings.cases, sys.stderr) as progress:
         try:
             with held():
                 for hand in hands:
@@ -57,7 +58,7 @@ def run_session(wanted: Settings, workers: int | None, console: Console) -> list
             end(hands)
     problems += [f"worker {hand.name} ended with exit code {hand.exitcode}" for hand in hands if hand.exitcode]
     records = progress.tally.records
-    show(records, time.monotonic() - began, console, wanted.files)
+    show(records, time.monotonic() - began, console, settings.files)
     for problem in problems:
         console.print(problem, style="bold red")
     console.print(f"records: {folder}", highlight=False)
@@ -73,17 +74,17 @@ def new_folder() -> str:
     return str(Path(".attnfuzz") / "sessions" / f"{now}-{os.getpid()}")
 
 
-def _work(wanted: Settings, name: str, todo: multiprocessing.Queue[Lane]) -> None:
+def _work(settings: Settings, name: str, todo: multiprocessing.Queue[Shard]) -> None:
     leave_with_parent()
     try:
         ready()
-        with Worker(wanted, name) as worker:
+        with Worker(settings, name) as worker:
             while True:
                 try:
-                    lane = todo.get(timeout=0.2)
+                    shard = todo.get(timeout=0.2)
                 except queue.Empty:
                     return
-                worker.run_lane(lane)
+                worker.run_shard(shard)
     except KeyboardInterrupt:
         sys.exit(0)
 

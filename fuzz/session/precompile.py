@@ -1,7 +1,7 @@
 """Before a first case: what the kernels of a session, or of a list of cases, need is compiled, with every core and a
 progress bar.
 
-What is not foreseen here (long lanes climb, see plan.py; planning stops after PLANNING seconds) is compiled by the
+What is not foreseen here (long shards climb, see plan.py; planning stops after PLANNING seconds) is compiled by the
 worker that meets it. So is what fails, which then says why for every case that needs it.
 """
 
@@ -19,19 +19,22 @@ from fuzz.core.case import Case
 from fuzz.core.target import Target, refusal
 from fuzz.session.build_plan import plan
 from fuzz.session.compile_progress import compile_all
-from fuzz.session.plan import Settings, runnable
+from fuzz.session.plan import runnable
+from fuzz.session.settings import Settings
 from fuzz.targets.registry import load
 
 PLANNING = 20.0  # seconds; a case is drawn in about a millisecond
 
 
-def compile_ahead(wanted: Settings, console: Console) -> list[Ended]:
-    """Compiles what the cache lacks for the session `wanted`, each target for its own device; returns how each ended.
+def compile_ahead(settings: Settings, console: Console) -> list[Ended]:
+    """Compiles what the cache lacks for the session `settings`, each target for its own device; returns how each ended.
 
     Says nothing where there is nothing to compile. Raises TargetError for an unknown target.
     """
-    wanted = msgspec.structs.replace(wanted, targets=wanted.targets or tuple(runnable(wanted.device, wanted.files)))
-    return _compile(_needed(wanted), console)
+    settings = msgspec.structs.replace(
+        settings, targets=settings.targets or tuple(runnable(settings.device, settings.files))
+    )
+    return _compile(_needed(settings), console)
 
 
 def compile_for(target: Target, cases: Iterable[Case], console: Console) -> list[Ended]:
@@ -53,13 +56,13 @@ def _compile(builds: list[Build], console: Console) -> list[Ended]:
         return compile_all(pool, missing, console)
 
 
-def _needed(wanted: Settings) -> list[Build]:
+def _needed(settings: Settings) -> list[Build]:
     names: dict[str, list[str]] = {}
-    for name in wanted.targets:
-        target = load(name, wanted.files, wanted.device)
+    for name in settings.targets:
+        target = load(name, settings.files, settings.device)
         if isinstance(target, Compiled):
             names.setdefault(target.arch(), []).append(name)
     found: list[Build] = []
     for arch, only in names.items():
-        found += plan(wanted, arch, tuple(only), seconds=PLANNING).builds
+        found += plan(settings, arch, tuple(only), seconds=PLANNING).builds
     return found

@@ -25,7 +25,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """One case of a session. `case` is kept in full where the verdict is bad; `seconds` is by phase and 'total'."""
 
     worker: str
-    lane: str
+    shard: str
     target: str
     case_id: str
     outcome: Outcome

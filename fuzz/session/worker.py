@@ -1,6 +1,6 @@
 """The loop: draw, run, record; the same for pytest, the command line and a cluster.
 
-A session is a list of lanes: one target, a share of its cases, a seed of its own. Any process may run any lane, so
+A session is a list of shards: one target, a share of its cases, a seed of its own. Any process may run any shard, so
 a session gives the same cases however many workers run it. Hypothesis draws; it never sees a failure (reduction is
 ours, fuzz/minimize), only the events and the error ratio that it is to climb on.
 """
@@ -28,8 +28,9 @@ from fuzz.judging.follow_up import alone_of, as_plain
 from fuzz.minimize import minimize
 from fuzz.runner import Runner
 from fuzz.session.draw import CLIMBING_CASES, cases_of, explore, standing
-from fuzz.session.plan import Lane, Settings
+from fuzz.session.plan import Shard
 from fuzz.session.records import Record, Recorder
+from fuzz.session.settings import Settings
 from fuzz.targets.registry import load
 
 
@@ -48,20 +49,20 @@ class _Flight:
 
 
 class Worker:
-    """Runs lanes one after the other with one persistent child; records every case, reports every bug once."""
+    """Runs shards one after the other with one persistent child; records every case, reports every bug once."""
 
-    def __init__(self, wanted: Settings, name: str) -> None:
-        self.wanted = wanted
+    def __init__(self, settings: Settings, name: str) -> None:
+        self.settings = settings
         self.name = name
-        self.folder = Path(wanted.folder)
+        self.folder = Path(settings.folder)
         self._recorder = Recorder(self.folder, name)
-        kept = load_all(Path(wanted.corpus)) if wanted.corpus and Path(wanted.corpus).is_dir() else []
-        self._corpus = [entry for entry in kept if entry.found is None or entry.found.device == wanted.device]
+        kept = load_all(Path(settings.corpus)) if settings.corpus and Path(settings.corpus).is_dir() else []
+        self._corpus = [entry for entry in kept if entry.found is None or entry.found.device == settings.device]
         self._runner: Runner | None = None
         self._interrupted = False  # while minimising: the best so far is saved, then the session ends
         self._flight: _Flight | None = None
         self._landed_at = time.perf_counter()  # the last case
-        self._ends = time.monotonic() + wanted.seconds if wanted.seconds else None
+        self._ends = time.monotonic() + settings.seconds if settings.seconds else None
 
     def __enter__(self) -> Worker:
         return self
@@ -76,22 +77,22 @@ class Worker:
             self._runner = None
         self._recorder.close()
 
-    def run_lane(self, lane: Lane) -> list[Record]:
-        """Runs a lane to its end; returns the records of the new findings."""
-        under_test = load(lane.target, self.wanted.files, self.wanted.device)
+    def run_shard(self, shard: Shard) -> list[Record]:
+        """Runs a shard to its end; returns the records of the new findings."""
+        under_test = load(shard.target, self.settings.files, self.settings.device)
         new: list[Record] = []
         broken: list[Exception] = []
 
-        climbs = lane.cases >= CLIMBING_CASES
+        climbs = shard.cases >= CLIMBING_CASES
 
         def loop(case: Case | None) -> None:
             """Takes in the case before, and sends `case` off; None: there is no other."""
             if broken or (case is not None and self._ends is not None and time.monotonic() > self._ends):
                 return
             try:
-                records = self._turn(under_test, lane, case)
+                records = self._turn(under_test, shard, case)
                 if climbs:  # Hypothesis is to learn of this very case before it draws the next one
-                    records += self._turn(under_test, lane, None)
+                    records += self._turn(under_test, shard, None)
             except Exception as error:  # ours, not the target's: Hypothesis must not replay and shrink it
                 broken.append(error)
                 return
@@ -102,10 +103,10 @@ class Worker:
                 event(name)
             for record in records if climbs else ():
                 if record.outcome == "pass":  # failures that are known would hold Hypothesis where they are
-                    target(record.ratio, label=f"error / budget of {lane.target}")
+                    target(record.ratio, label=f"error / budget of {shard.target}")
 
         self._landed_at = time.perf_counter()
-        explore(lane, cases_of(under_test, self.wanted), loop, standing(lane, under_test))
+        explore(shard, cases_of(under_test, self.settings), loop, standing(shard, under_test))
         loop(None)
         if broken:
             raise broken[0]
@@ -117,11 +118,11 @@ class Worker:
 
     def _child(self) -> Runner:
         if self._runner is None:
-            device = "cuda:0" if self.wanted.device == "cuda" else "host"
-            self._runner = Runner(device, files=self.wanted.files)
+            device = "cuda:0" if self.settings.device == "cuda" else "host"
+            self._runner = Runner(device, files=self.settings.files)
         return self._runner
 
-    def _turn(self, under_test: Target, lane: Lane, case: Case | None) -> list[Record]:
+    def _turn(self, under_test: Target, shard: Shard, case: Case | None) -> list[Record]:
         """The records of the case that the child had; it has `case` from now on, which it judges while this process
         draws. A case that failed is looked into first, for which the child is needed."""
         flight, self._flight = self._flight, None
@@ -131,12 +132,12 @@ class Worker:
             flight.seconds["total"] = time.perf_counter() - flight.began
             self._landed_at = time.perf_counter()
             if verdict.bad:
-                records.append(self._record(lane, under_test, flight, verdict))
+                records.append(self._record(shard, under_test, flight, verdict))
                 self._landed_at = time.perf_counter()
         if case is not None:
             self._flight = self._take_off(under_test, case)
         if flight is not None and verdict is not None and not verdict.bad:
-            records.append(self._record(lane, under_test, flight, verdict))
+            records.append(self._record(shard, under_test, flight, verdict))
         if self._interrupted:
             raise KeyboardInterrupt
         return records
@@ -151,14 +152,14 @@ class Worker:
             self._child().submit(case)
         return flight
 
-    def _record(self, lane: Lane, under_test: Target, flight: _Flight, verdict: Verdict) -> Record:
+    def _record(self, shard: Shard, under_test: Target, flight: _Flight, verdict: Verdict) -> Record:
         """Recorded; what failed is reported first, as its plainer case where there is one."""
         case = flight.case
         if verdict.bad:
             case, verdict = self._plainer(under_test, case, verdict)
         record = Record(
             worker=self.name,
-            lane=lane.name,
+            shard=shard.name,
             target=case.target,
             case_id=case.id,
             outcome=verdict.outcome,
@@ -237,18 +238,18 @@ class Worker:
             case,
             self.run_case,
             verdict=verdict,
-            max_runs=self.wanted.minimize_runs,
-            max_seconds=self.wanted.minimize_seconds,
+            max_runs=self.settings.minimize_runs,
+            max_seconds=self.settings.minimize_seconds,
             allowed=lambda candidate: refusal(under_test, candidate) is None,
         )
         self._interrupted = smallest.stopped == "interrupted"
-        return Entry.of(smallest, device=self.wanted.device)
+        return Entry.of(smallest, device=self.settings.device)
 
     def _save(self, entry: Entry) -> Path:
         """In the session's folder always, in the corpus where there is one."""
         kept = save(entry, self.folder / "findings")
-        if self.wanted.corpus and Path(self.wanted.corpus).is_dir():
-            return save(entry, Path(self.wanted.corpus))
+        if self.settings.corpus and Path(self.settings.corpus).is_dir():
+            return save(entry, Path(self.settings.corpus))
         return kept
 
 
@@ -258,13 +259,13 @@ def _features(case: Case) -> tuple[str, ...]:
 
 
 def run(
-    wanted: Settings, lanes: Iterable[Lane], worker: str, done: Callable[[Lane], None] | None = None
+    settings: Settings, shards: Iterable[Shard], worker: str, done: Callable[[Shard], None] | None = None
 ) -> list[Record]:
-    """Runs `lanes` in this process; returns the new findings."""
+    """Runs `shards` in this process; returns the new findings."""
     new: list[Record] = []
-    with Worker(wanted, worker) as hands:
-        for lane in lanes:
-            new += hands.run_lane(lane)
+    with Worker(settings, worker) as hands:
+        for shard in shards:
+            new += hands.run_shard(shard)
             if done is not None:
-                done(lane)
+                done(shard)
     return new

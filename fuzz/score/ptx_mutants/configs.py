@@ -19,7 +19,7 @@ from fuzz.core.case_limits import Size
 from fuzz.core.target import refusal
 from fuzz.generate import cases as strategies
 from fuzz.session.draw import explore
-from fuzz.session.plan import LANE_CASES, Lane
+from fuzz.session.plan import SHARD_CASES, Shard
 from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
 from fuzz.targets.blocksparse.devices import arch_without_gpu
 from fuzz.targets.blocksparse.target import BundledBlockSparse
@@ -28,7 +28,7 @@ from oracles.problem import Dtype, Problem
 
 REPEATS = 2  # of every case: once as its variant says, once with warps and dispatch at random
 _SIZE = Size(1 << 15, 8, 4096, 1 << 18)  # three tiles of 64 on a side, or very many queries of a few keys
-_LANES = 15  # of LANE_CASES cases, to choose among
+_SHARDS = 15  # of SHARD_CASES cases, to choose among
 _LONG = 35  # entries of a list of blocks that the kernels' rings do not hold at once
 
 
@@ -112,8 +112,8 @@ def cases_of(of: Config, count: int, seed: int) -> list[Case]:
             found.setdefault(case.id, case)
 
     drawn = strategies.cases(target, strategies.SMALL, REPEATS)
-    for lane in range(_LANES):
-        explore(Lane(of.name, lane, LANE_CASES, 1000 * seed + lane), drawn, keep)
+    for shard in range(_SHARDS):
+        explore(Shard(of.name, shard, SHARD_CASES, 1000 * seed + shard), drawn, keep)
     by_size: list[list[Case]] = [[], [], [], [], []]
     for case in found.values():
         by_size[size(of, case.problem)].append(case)

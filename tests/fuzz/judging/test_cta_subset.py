@@ -16,7 +16,8 @@ from fuzz.judging.cta_subset import reserved, seen
 from fuzz.judging.judge import execute
 from fuzz.score import peer_judge
 from fuzz.session.draw import cases_of, explore, standing
-from fuzz.session.plan import Lane, Settings
+from fuzz.session.plan import Shard
+from fuzz.session.settings import Settings
 from fuzz.targets.blocksparse.devices import emulator_there
 from fuzz.targets.blocksparse.target import BundledBlockSparse
 from fuzz.targets.registry import load
@@ -137,8 +138,8 @@ def test_a_case_with_ctas_is_json_like_any_other() -> None:
 def test_a_session_begins_with_the_standing_cases() -> None:
     target, wanted = emulated(), Settings(targets=("blocksparse",), size="small")
     for index, expected in ((0, target.standing()), (1, ())):
-        lane, seen = Lane("blocksparse", index, 5, 3), list[Case]()
-        explore(lane, cases_of(target, wanted), seen.append, standing(lane, target))
+        shard, seen = Shard("blocksparse", index, 5, 3), list[Case]()
+        explore(shard, cases_of(target, wanted), seen.append, standing(shard, target))
         assert len(seen) == 5 and tuple(seen[: len(expected)]) == expected
         assert not set(target.standing()) & set(seen[len(expected) :])
 

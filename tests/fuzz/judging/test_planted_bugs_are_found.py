@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from fuzz.corpus.store import load_all
-from fuzz.session.plan import Settings, plan
+from fuzz.session.plan import plan
 from fuzz.session.records import Reader
+from fuzz.session.settings import Settings
 from fuzz.session.worker import run
 
 

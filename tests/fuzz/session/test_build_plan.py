@@ -13,9 +13,9 @@ from fuzz.compiling import Cache, Ended, Pool
 from fuzz.compiling.cache import Failure
 from fuzz.session.build_plan import plan
 from fuzz.session.compile_progress import report
-from fuzz.session.plan import Settings
-from fuzz.session.plan import plan as lanes_of
+from fuzz.session.plan import plan as shards_of
 from fuzz.session.precompile import compile_ahead
+from fuzz.session.settings import Settings
 from fuzz.session.worker import Worker
 from fuzz.targets.flash_attention_4 import target as flash_attention_4
 from fuzz.targets.registry import load
@@ -34,9 +34,9 @@ def test_the_plan_is_what_the_session_needs(tmp_path: Path, monkeypatch: pytest.
     target = load("fake.compiled", wanted.files)
     ran = []
     with Worker(wanted, "w0") as worker:
-        monkeypatch.setattr(worker, "_turn", lambda under_test, lane, case: ran.extend([case] if case else []) or [])
-        for lane in lanes_of(wanted):
-            worker.run_lane(lane)
+        monkeypatch.setattr(worker, "_turn", lambda under_test, shard, case: ran.extend([case] if case else []) or [])
+        for shard in shards_of(wanted):
+            worker.run_shard(shard)
     assert len(ran) == planned.cases["fake.compiled"] == 30
     needed = [build.key for case in ran for build in target.builds(case, "sm_100a")]
     assert planned.uses == {key: needed.count(key) for key in needed}

@@ -17,8 +17,9 @@ from fuzz.core.verdict import Signature
 from fuzz.corpus.entry import Entry
 from fuzz.corpus.store import load_all, save
 from fuzz.session.draw import cases_of, explore
-from fuzz.session.plan import Settings, plan
+from fuzz.session.plan import plan
 from fuzz.session.records import Reader, Record, Recorder
+from fuzz.session.settings import Settings
 from fuzz.session.worker import Worker, run
 from fuzz.targets.registry import TargetError, load
 from oracles.problem import Problem
@@ -42,11 +43,11 @@ def records(folder: Path) -> list[Record]:
     return list(Reader(folder / "session").new())
 
 
-def test_lanes_share_the_cases_and_keep_their_seeds_whatever_else_runs(tmp_path: Path) -> None:
+def test_shards_share_the_cases_and_keep_their_seeds_whatever_else_runs(tmp_path: Path) -> None:
     both = plan(settings(tmp_path, targets=("fake.honest", "torch.sdpa.math"), cases=101))
-    assert sum(lane.cases for lane in both) == 101
+    assert sum(shard.cases for shard in both) == 101
     alone = plan(settings(tmp_path, targets=("torch.sdpa.math",), cases=50))
-    assert {(lane.name, lane.seed) for lane in alone} <= {(lane.name, lane.seed) for lane in both}
+    assert {(shard.name, shard.seed) for shard in alone} <= {(shard.name, shard.seed) for shard in both}
 
 
 def test_an_unknown_target_stops_the_plan(tmp_path: Path) -> None:
@@ -67,12 +68,14 @@ DRAW = """
 import sys
 if sys.argv[1] == "after":
     import fuzz.score.command, fuzz.script, fuzz.minimize, kernels.mutants.blocksparse.table, fuzz.cli.doctor
-from fuzz.session.worker import Settings, cases_of, explore, plan
+from fuzz.session.draw import cases_of, explore
+from fuzz.session.plan import plan
+from fuzz.session.settings import Settings
 from fuzz.targets.registry import load
 wanted = Settings(targets=("torch.sdpa.math",), cases=300, seed=4)
 target = load("torch.sdpa.math")
-for lane in plan(wanted):
-    explore(lane, cases_of(target, wanted), lambda case: print(case.id))
+for shard in plan(wanted):
+    explore(shard, cases_of(target, wanted), lambda case: print(case.id))
 """
 
 
@@ -88,8 +91,8 @@ def test_cases_that_promise_the_same_bits_may_be_repeated_more_often(tmp_path: P
     wanted = settings(tmp_path, targets=("blocksparse",), device="cuda", cases=60, files=(), repeats_deterministic=20)
     target = load("blocksparse", device="cuda")
     found = []
-    for lane in plan(wanted):
-        explore(lane, cases_of(target, wanted), found.append)
+    for shard in plan(wanted):
+        explore(shard, cases_of(target, wanted), found.append)
     assert {(case.variant["deterministic"], case.repeats) for case in found} == {(True, 20), (False, 3)}
     with pytest.raises(ValueError, match="repeats_deterministic"):
         settings(tmp_path, repeats_deterministic=-1).__post_init__()
@@ -148,10 +151,10 @@ def test_a_crash_costs_one_case_and_the_lane_goes_on(tmp_path: Path) -> None:
 
 def test_cases_are_recorded_as_drawn_though_the_next_is_drawn_meanwhile(tmp_path: Path) -> None:
     wanted = settings(tmp_path, cases=12)
-    (lane,) = plan(wanted)
+    (shard,) = plan(wanted)
     drawn: list[str] = []
-    explore(lane, cases_of(load("fake.honest", FAKES), wanted), lambda case: drawn.append(case.id))
-    run(wanted, [lane], "w0")
+    explore(shard, cases_of(load("fake.honest", FAKES), wanted), lambda case: drawn.append(case.id))
+    run(wanted, [shard], "w0")
     found = records(tmp_path)
     assert [record.case_id for record in found] == drawn
     # The child is idle between two cases only as long as it takes to hand the next one over.
@@ -162,13 +165,13 @@ def test_cases_are_recorded_as_drawn_though_the_next_is_drawn_meanwhile(tmp_path
 def test_a_time_limit_stops_drawing(tmp_path: Path) -> None:
     wanted = settings(tmp_path, cases=5000, seconds=0.5)
     with Worker(wanted, "w0") as worker:
-        worker.run_lane(plan(wanted)[0])
+        worker.run_shard(plan(wanted)[0])
     assert len(records(tmp_path)) < 5000
 
 
 def test_a_reader_leaves_a_half_written_line_for_later(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, "w0")
-    record = Record("w0", "lane", "t", "id", "pass", {"total": 1.0})
+    record = Record("w0", "shard", "t", "id", "pass", {"total": 1.0})
     recorder.add(record)
     whole = recorder.path.read_bytes()
     recorder.path.write_bytes(whole + whole[:10])
@@ -183,4 +186,4 @@ def test_a_full_disk_leaves_no_half_line() -> None:
     recorder.path = Path("/dev/full")
     recorder._file = open("/dev/full", "ab", buffering=0)  # noqa: SIM115
     with pytest.raises(OSError):
-        recorder.add(Record("w0", "lane", "t", "id", "pass", {}))
+        recorder.add(Record("w0", "shard", "t", "id", "pass", {}))

@@ -16,7 +16,7 @@ from torch import Tensor
 import oracles.error_budget.same_precision as same_precision_module
 from fuzz.core.case import Case
 from fuzz.session.draw import cases_of
-from fuzz.session.plan import Settings
+from fuzz.session.settings import Settings
 from fuzz.targets.registry import load
 from fuzz.tensors.arena import build
 from oracles import accuracy

@@ -14,8 +14,8 @@ from fuzz.core.target import Device, refusal
 from fuzz.judging.judge import execute
 from fuzz.session.build_plan import plan
 from fuzz.session.draw import cases_of, explore
-from fuzz.session.plan import Settings
-from fuzz.session.plan import plan as lanes
+from fuzz.session.plan import plan as shards
+from fuzz.session.settings import Settings
 from fuzz.targets.blocksparse.devices import emulator_there
 from fuzz.targets.blocksparse.target import MUTANTS, BundledBlockSparse
 from fuzz.targets.blocksparse.variants import kernels_for
@@ -70,9 +70,9 @@ def test_sessions_draw_head_dims_to_256_and_on_a_gpu_crowds_of_ctas() -> None:
     drawn: dict[str, list[Case]] = {"cuda": [], "host": []}
     for device, found in drawn.items():
         wanted = Settings(targets=("blocksparse",), device=device, cases=500, size="small")  # type: ignore[arg-type]
-        for lane in lanes(wanted):
+        for shard in shards(wanted):
             target = load("blocksparse", device=device)  # type: ignore[arg-type]
-            explore(lane, cases_of(target, wanted), found.append)
+            explore(shard, cases_of(target, wanted), found.append)
     for found in drawn.values():
         large = [one.problem.dim for one in found if one.problem.dim > 128]
         assert 0.03 < len(large) / len(found) < 0.11 and max(large) > 192
@@ -89,8 +89,8 @@ def test_sessions_draw_head_dims_to_256_and_on_a_gpu_crowds_of_ctas() -> None:
 def test_half_of_the_ordered_adds_of_several_tiles_are_shuffled() -> None:
     wanted = Settings(targets=("blocksparse",), device="host", cases=1500)
     found: list[Case] = []
-    for lane in lanes(wanted):
-        explore(lane, cases_of(load("blocksparse", device="host"), wanted), found.append)
+    for shard in shards(wanted):
+        explore(shard, cases_of(load("blocksparse", device="host"), wanted), found.append)
     whole = [one for one in found if "ctas" not in one.variant]
     ordered = [one for one in whole if one.problem.backward and one.variant["deterministic"]]
     several = [one for one in ordered if one.problem.len_k > 2 * int(one.variant["tile_n"])]
