@@ -35,8 +35,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fuzz.core import case as case_module
 from fuzz.core.case import Case
+from fuzz.core.refusal import refusal
 from fuzz.core.signature import signature
-from fuzz.core.target import Support, Tensors, refusal
+from fuzz.core.support import Support
+from fuzz.core.target import Tensors
 from fuzz.core.verdict import Verdict
 from fuzz.corpus import entry
 from fuzz.generate.cases import MEDIUM, cases

@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from fuzz.compiling import Build, Cache, Pool  # noqa: E402
 from fuzz.core.case import Case  # noqa: E402
-from fuzz.core.target import refusal  # noqa: E402
+from fuzz.core.refusal import refusal  # noqa: E402
 from fuzz.core.verdict import Verdict, summary  # noqa: E402
 from fuzz.minimize import minimize  # noqa: E402
 from fuzz.runner import Runner  # noqa: E402

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from fuzz.core.case import Case, to_json
 from fuzz.core.features import features, ordered
-from fuzz.core.target import Target, refusal
+from fuzz.core.refusal import refusal
+from fuzz.core.target import Target
 from fuzz.core.verdict import Verdict, summary
 from fuzz.minimize import minimize
 from fuzz.runner import Runner

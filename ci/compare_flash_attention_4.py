@@ -29,7 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from fuzz.core.case import Case  # noqa: E402
-from fuzz.core.target import Device, Target, refusal  # noqa: E402
+from fuzz.core.refusal import refusal  # noqa: E402
+from fuzz.core.target import Device, Target  # noqa: E402
 from fuzz.session.draw import cases_of, explore  # noqa: E402
 from fuzz.session.plan import plan  # noqa: E402
 from fuzz.session.settings import Settings  # noqa: E402

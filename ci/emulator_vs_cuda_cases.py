@@ -40,7 +40,7 @@ from msgspec import structs
 from fuzz.compiling import Build, Cache, Pool
 from fuzz.core.case import Case, from_json, to_json
 from fuzz.core.case_limits import Size
-from fuzz.core.target import refusal
+from fuzz.core.refusal import refusal
 from fuzz.generate.cases import cases
 from fuzz.targets.blocksparse.target import BundledBlockSparse
 from oracles.outputs import Answers

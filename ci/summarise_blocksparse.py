@@ -28,7 +28,7 @@ from summarise_sessions import publish, summary  # noqa: E402
 
 from fuzz.compiling import Cache  # noqa: E402
 from fuzz.core.case import Case  # noqa: E402
-from fuzz.core.target import refusal  # noqa: E402
+from fuzz.core.refusal import refusal  # noqa: E402
 from fuzz.session.draw import CLIMBING_CASES, cases_of, explore, standing  # noqa: E402
 from fuzz.session.plan import plan  # noqa: E402
 from fuzz.session.records import Reader, Record  # noqa: E402

@@ -83,7 +83,7 @@ def _sanitized(case, target, options: argparse.Namespace):
     if target.device != "cuda":
         raise _usage(f"--sanitizer looks at GPU kernels: {target.name} runs on {target.device} (--device cuda)")
     try:
-        return sanitize(case, options.sanitizer, files=_files(options), kernels=getattr(target, "kernel_names", ""))
+        return sanitize(case, options.sanitizer, files=_files(options), kernels=target.kernel_names)
     except SanitizerError as error:
         raise _usage(str(error)) from error
 
@@ -91,7 +91,7 @@ def _sanitized(case, target, options: argparse.Namespace):
 def minimize(options: argparse.Namespace) -> int:
     from fuzz.cli.show_case import describe
     from fuzz.core.case import to_json
-    from fuzz.core.target import refusal
+    from fuzz.core.refusal import refusal
     from fuzz.core.verdict import summary
     from fuzz.corpus.store import load_case
     from fuzz.minimize import Step, minimize
@@ -190,7 +190,7 @@ def score(options: argparse.Namespace) -> int:
 
 
 def targets(options: argparse.Namespace) -> int:
-    from fuzz.core.target import limits
+    from fuzz.core.refusal import limits
     from fuzz.targets.registry import targets
 
     console = _console()

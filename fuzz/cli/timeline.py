@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from fuzz.core.target import Target
-from fuzz.runner.hooks import Traced
 from fuzz.targets.registry import TargetError
 
 
@@ -16,7 +15,7 @@ def place(target: Target, wanted: str | None) -> Path | None:
     """
     if not wanted:
         return None
-    if target.device != "emulator" or not isinstance(target, Traced):
+    if target.device != "emulator" or not target.traces:
         raise TargetError(f"--trace follows the emulated GPU: {target.name} runs on {target.device}")
     path = Path(wanted)
     if path.suffix == ".svg":

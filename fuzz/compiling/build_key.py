@@ -12,12 +12,13 @@ import importlib.util
 import json
 import os
 import platform
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the compile server starts without torch
     from fuzz.core.case import Case
@@ -83,23 +84,21 @@ class Build:
         return tuple(sorted({self.recipe.partition(":")[0], *self.sources}))
 
 
-@runtime_checkable
-class Compiled(Protocol):
-    """A target whose kernels are compiled ahead."""
+class Compiled(ABC):
+    """Mixin of a target whose kernels are compiled ahead."""
 
+    @abstractmethod
     def builds(self, case: Case, arch: str) -> tuple[Build, ...]:
         """What `case` needs, compiled for `arch`; found from the case alone, without tensors or a device."""
 
+    @abstractmethod
     def arch(self) -> str:
         """What its kernels are compiled for on this machine."""
 
-
-@runtime_checkable
-class Packaged(Protocol):
-    """A target whose kernels can be compiled where packages are that not every machine has."""
-
     def uncompilable(self) -> str | None:
-        """Why its kernels cannot be compiled on this machine, or None; a GPU is not asked for."""
+        """Why its kernels cannot be compiled on this machine, as for lack of a package, or None; a GPU is not asked
+        for."""
+        return None
 
 
 @lru_cache

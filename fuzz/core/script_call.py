@@ -1,6 +1,6 @@
 """A target's call as text: what `attnfuzz repro --script` writes into a bug report.
 
-A target that wants scripts has a method `script_call(case) -> Text`; it says in plain code what its `forward` does.
+Target.script_call(case) gives a Text, which says in plain code what its `forward` does.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from fuzz.core.case import Case, to_json
-from fuzz.core.target import Target, refusal
+from fuzz.core.refusal import refusal
+from fuzz.core.target import Target
 from fuzz.core.verdict import Verdict, summary
 from fuzz.corpus.entry import ANY_TARGET, Entry
 from fuzz.corpus.replay import replay
@@ -93,7 +94,7 @@ def skipped(target: Target, case: Case, everything: bool) -> tuple[RowStatus, st
     refused = refusal(target, case)
     if refused is not None and refused.kind == "cannot":
         return "cannot", refused.why
-    most = BIG_EMULATED if getattr(target, "device", "") == "emulator" else BIG
+    most = BIG_EMULATED if target.device == "emulator" else BIG
     if case.problem.pairs > most and not everything:
         return "not run", f"{case.problem.pairs >> 20} million pairs: only with --all or on a GPU"
     return None

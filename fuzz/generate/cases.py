@@ -8,9 +8,10 @@ cases were near-copies that ended in zeros, so draw by `choice` and `randint` al
 Long random material (token rows, block grids, intervals) comes from one drawn seed: Hypothesis's bytes are mostly zero.
 
 NOTE [focus]: a case uses a few of the target's options, often none, and each of those for certain; half of the masks
-are native to the target (target.Native), and most of those beside a bias are none. Kernels have paths of their own for
-just these, and one option too many leads around them: with each option left to chance, one case in thirteen reached a
-causal path, half of those with a few tokens, and hardly one in a hundred the gradient of a bias that is broadcast.
+are native to the target (Target.native_masks), and most of those beside a bias are none. Kernels have paths of their
+own for just these, and one option too many leads around them: with each option left to chance, one case in thirteen
+reached a causal path, half of those with a few tokens, and hardly one in a hundred the gradient of a bias that is
+broadcast.
 NOTE [budget]: what is spent on heads is not left for tokens. Half of the cases have few heads and long sequences, which
 several tiles in both directions need; the other half have many heads and sequences.
 NOTE [several]: with few heads × sequences to spend, heads drawn first leave one sequence. So ragged cases and
@@ -27,10 +28,11 @@ from msgspec import structs
 
 from fuzz.core.case import CODED, Case, Distribution, Inputs, Order, Storage
 from fuzz.core.case_limits import Size
-from fuzz.core.target import Crowded, Native, Partial, Support, Target, Tuned
+from fuzz.core.relations import relations_for
+from fuzz.core.support import Support
+from fuzz.core.target import Target
 from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, one_in
 from fuzz.generate.oversubscribed import draw_crowd
-from fuzz.judging.follow_up import relations_for
 from oracles.problem import Bias, Problem
 
 LONG = (384, 509, 511, 512, 513, 521, 1021, 1023, 1024, 1025, 2048, 2049, 4096, 4099, 8192)
@@ -73,7 +75,7 @@ def cases(target: Target, size: Size = MEDIUM, repeats: int = 3) -> st.SearchStr
     within = size.within(target.session_size).within(replace(size, pairs=target.support.max_pairs))
 
     def one(draw: Draw) -> Case:
-        part = target.draw_part(draw, repeats) if isinstance(target, Partial) and one_in(draw, PARTLY) else None
+        part = target.draw_cta_subset(draw, repeats) if target.draws_cta_subsets and one_in(draw, PARTLY) else None
         return part or _case(draw, target, within, repeats)
 
     return st.randoms(use_true_random=False).map(one)
@@ -83,7 +85,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     support = target.support
     layout = draw.choice(support.layouts)
     focus = _focus(draw, support)
-    tiles = target.crowd if isinstance(target, Crowded) and target.crowd and one_in(draw, CROWDED) else 0
+    tiles = target.oversubscribed if target.oversubscribed and one_in(draw, CROWDED) else 0
     long = draw.choice((True, False))  # NOTE [budget]
     ragged = "ragged" in focus or (layout == "packed" and draw.choice((True, False)))
     several = ragged or ("bias" in focus and draw.choice((True, False)))  # NOTE [several]
@@ -99,7 +101,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
         heads_q, heads_kv, lengths_q, lengths_k = crowd.heads_q, crowd.heads_kv, crowd.lengths_q, crowd.lengths_k
     sizes = Sizes(lengths_q, lengths_k, heads_q)
     dtype = draw.choice(support.dtypes)
-    native = target.native_masks(dtype, dim) if isinstance(target, Native) else NATIVE
+    native = target.native_masks(dtype, dim) or NATIVE
     problem = Problem(
         lengths_q=lengths_q,
         lengths_k=lengths_k,
@@ -118,7 +120,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     inputs = _inputs(draw, problem, focus)
     if inputs.distribution in CODED and support.scale:
         problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES))
-    variants = target.variants_for(problem) if isinstance(target, Tuned) else target.variants
+    variants = target.variants_for(problem)
     variant = draw.choice(variants) if len(variants) > 1 else variants[0]
     case = Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
     return structs.replace(case, relations=_relations(target, case))

@@ -1,6 +1,6 @@
 """Judging some CTAs of a launch, on tensors that may be far larger than the machine's memory.
 
-A case that names CTAs (`Partial.ctas_of`) is asked as follows. Its tensors are reserved, not filled: memory is
+A case that names CTAs (`Target.ctas_of`) is asked as follows. Its tensors are reserved, not filled: memory is
 committed where it is touched. A first run, on zeros, shows which rows each CTA writes; every access is looked at there
 already. Then those rows of Q, and the rows of K and V that they see, get values; the CTAs run again, `repeats` times;
 and their rows are judged against the reference as a small problem of their own. So nothing here knows how a kernel
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from fuzz.core.case import Case, Inputs, Storage
-from fuzz.core.target import Partial, Tensors
+from fuzz.core.target import Target, Tensors
 from fuzz.core.verdict import Finding, Place, Verdict
 from fuzz.judging.execution import INPUTS_LIMIT, PREPARE_LIMIT, Clock, call, deadline
 from fuzz.judging.verdict_builder import conclude, plan_findings, proof_findings
@@ -54,14 +54,14 @@ class Rows:
         return f"rows {self.first} … {self.stop - 1} of batch {self.batch}, head {self.head}"
 
 
-def judge_part(case: Case, target: Partial, clock: Clock) -> Verdict:
+def judge_part(case: Case, target: Target, clock: Clock) -> Verdict:
     """The verdict of a case that names CTAs. What the target raises leaves as execution.Raised."""
     problem, ctas = case.problem, target.ctas_of(case)
     clock.start("prepare", PREPARE_LIMIT)
-    call(partial(target.prepare_part, case))
+    call(partial(target.prepare_cta_subset, case))
     clock.start("run", deadline(target, case, 1 + case.repeats))
     given = _tensors(case)
-    execution = call(lambda: target.run_part(case, given, _outputs(problem), 0))
+    execution = call(lambda: target.run_cta_subset(case, given, _outputs(problem), 0))
     found = _rows_written(problem, execution.answers, target.tile_rows(case))
     if len(found) != len(ctas):
         message = f"{len(ctas)} CTAs wrote rows of {len(found)} tiles: {', '.join(map(str, found)) or 'none'}"
@@ -70,7 +70,7 @@ def judge_part(case: Case, target: Partial, clock: Clock) -> Verdict:
     for rows in found:
         _fill(case, rows, given)
     executions = [
-        call(lambda repeat=repeat: target.run_part(case, given, _outputs(problem), 1 + repeat))  # type: ignore[misc]
+        call(lambda repeat=repeat: target.run_cta_subset(case, given, _outputs(problem), 1 + repeat))  # type: ignore[misc]
         for repeat in range(case.repeats)
     ]
     clock.start("judge", INPUTS_LIMIT)

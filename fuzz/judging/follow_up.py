@@ -11,25 +11,15 @@ import random
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from fuzz.core.case import Case, Storage
-from fuzz.core.target import (
-    Execution,
-    Interleaved,
-    Owing,
-    Target,
-    Tensors,
-    Tuned,
-    Varying,
-    demand,
-    offers,
-    refusal,
-)
+from fuzz.core.refusal import refusal
+from fuzz.core.relations import required_equality
+from fuzz.core.target import Execution, Target, Tensors
 from fuzz.core.verdict import Verdict
 from fuzz.tensors.arena import POISON, Arena, build
 from oracles.error_budget.budget import Budget
@@ -63,7 +53,6 @@ class Asked:
         """On tensors of the case's device; raises whatever the target raises."""
         if others is None:
             return target.run(self.case, given)
-        assert isinstance(target, Interleaved)
         return target.run_around(self.case, given, others)
 
 
@@ -80,25 +69,6 @@ def as_plain(case: Case, target: Target) -> list[Case]:
     return [other for other in dict.fromkeys(found) if other != plain]
 
 
-def relations_for(target: Target, case: Case) -> tuple[str, ...]:
-    """Names of the relations that a session draws from for a case, without looking at tensors."""
-    return tuple(r.name for r in _owed(target) if r.applies(case.problem))  # type: ignore[arg-type]
-
-
-@lru_cache(maxsize=256)
-def _owed(target: Target) -> tuple[Relation, ...]:
-    """The relations that a target can be asked about, whatever the case: to look at protocols takes long."""
-    able = {
-        "strides": target.support.strides,
-        "repeated_kv": target.support.gqa,
-        "scaled_q": target.support.scale,
-        "two_forwards": isinstance(target, Interleaved) and target.device != "emulator",
-        "options": isinstance(target, Tuned) or len(target.variants) > 1,
-        "same_bits_options": isinstance(target, Owing) and bool(target.same_options),
-    }
-    return tuple(r for r in RELATIONS.values() if able.get(r.name, True) and demand(target, r.name) != "off")
-
-
 def judge(
     of: Asked,
     target: Target,
@@ -110,7 +80,7 @@ def judge(
     """Findings of one variation; `budget` gives the budget of the first problem under changed numerics."""
     loose = frozenset[str]()
     for one in (case, of.case):
-        loose |= target.may_differ(one) if offers(target, Varying) else frozenset()
+        loose |= target.may_differ(one)
     under = of.variation.numerics
     return compare(of.relation, of.demand, of.variation, case.problem, first, theirs, lambda: budget(under), loose)
 
@@ -142,7 +112,7 @@ def alone_of(verdict: Verdict) -> list[tuple[Case, Verdict]]:
 
 
 def _first(case: Case, target: Target, pristine: Arena, relation: Relation) -> Asked | None:
-    owed = demand(target, relation.name)
+    owed = required_equality(target, relation.name)
     if owed == "off" or not relation.applies(case.problem):
         return None
     draw = random.Random(zlib.crc32(f"{case.inputs.seed}/{relation.name}".encode()))
@@ -163,7 +133,7 @@ def _cases(case: Case, target: Target, variation: Variation, draw: random.Random
             return
     elif variation.tensors is not None and inputs.do.order == "expanded":
         inputs = replace(inputs, do=Storage())
-    if variation.interleaved and (target.device == "emulator" or not offers(target, Interleaved)):
+    if variation.interleaved and (target.device == "emulator" or not target.interleaves):
         return
     other = replace(case, problem=variation.problem, inputs=inputs, relations=())
     if not variation.options:
@@ -175,10 +145,10 @@ def _cases(case: Case, target: Target, variation: Variation, draw: random.Random
 
 def _variants(case: Case, target: Target, same_bits: bool, draw: random.Random) -> list[dict[str, Any]]:
     """Other options for the case's problem; with same_bits only such as differ where no bit may."""
-    offered = list(target.variants_for(case.problem) if isinstance(target, Tuned) else target.variants)
+    offered = list(target.variants_for(case.problem))
     draw.shuffle(offered)
     if same_bits:
-        free = target.same_options if isinstance(target, Owing) else frozenset()
+        free = target.same_options
         offered = [case.variant | {k: v for k, v in variant.items() if k in free} for variant in offered]
     return [dict(variant) for variant in offered if dict(variant) != case.variant]
 

@@ -17,7 +17,9 @@ import torch
 from msgspec.structs import replace
 
 from fuzz.core.case import CODED, Case
-from fuzz.core.target import DeviceError, Inspected, Partial, Refusal, Target, Tensors, Varying, offers, refusal
+from fuzz.core.refusal import refusal
+from fuzz.core.support import Refusal
+from fuzz.core.target import DeviceError, Target, Tensors
 from fuzz.core.verdict import Finding, Place, Verdict
 from fuzz.judging import oom_retry, perturb
 from fuzz.judging.cta_subset import judge_part
@@ -72,7 +74,7 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
 
 def _execute(case: Case, target: Target, clock: Clock, where: torch.device, refused: Refusal | None) -> Verdict:
     try:
-        if offers(target, Partial) and target.ctas_of(case):
+        if target.ctas_of(case):
             with poisoned_malloc():
                 return judge_part(case, target, clock)
         clock.start("inputs", INPUTS_LIMIT)
@@ -116,14 +118,14 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
     foreseen = _inspected(case, target, clock)
     if any(f.oracle == "metadata" for f in foreseen):  # no kernel survives them
         return conclude(case, foreseen, clock, [])
-    if not getattr(target, "runs", True):
+    if not target.executable:
         return _not_run(case, target, foreseen, pristine, clock)
     clock.start("reference", INPUTS_LIMIT + case.problem.pairs * 1e-5)
     right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
     clock.book("same_precision")
     same = _same(problem, given, target.numerics)
     clock.book("judge")
-    clears = getattr(target, "clears_padding", False)  # rows of padding hold what rows without keys do
+    clears = target.clears_padding  # rows of padding hold what rows without keys do
     budget = Budget.of(problem, right, same, padding=clears)
     seal = budget.sealed()
     variations = _variations(case, target, pristine, clock)
@@ -146,7 +148,7 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
     judgements = [accuracy.judge_with(budget, e.answers) for e in judged]
     bad = [j for j in judgements if j.findings]
     worst = max(judgements, key=lambda j: (len(j.findings) > 0, j.ratio))
-    may_differ = target.may_differ(case) if offers(target, Varying) else frozenset()
+    may_differ = target.may_differ(case)
     unstable = [f for f in unstable if target.deterministic and f.tensor not in may_differ]
     findings += [*worst.findings, *_exact(case, target, given, judged[0].answers), *unstable, *foreseen]
     evidence: dict[str, Any] = {}
@@ -196,7 +198,7 @@ def _by_itself(target: Target, of: Asked, answers: Answers) -> tuple[Finding, ..
     problem, given = of.case.problem, of.pristine.tensors()
     right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
     same = _same(problem, given, of.variation.numerics(target.numerics))
-    clears = getattr(target, "clears_padding", False)
+    clears = target.clears_padding
     return accuracy.judge_with(Budget.of(problem, right, same, padding=clears), answers).findings
 
 
@@ -223,7 +225,7 @@ def _budget(target: Target, given: Tensors, budget: Budget, change: Callable[[Nu
 
 def _inspected(case: Case, target: Target, clock: Clock) -> list[Finding]:
     """What can be said of a case's metadata without running anything."""
-    if not offers(target, Inspected):
+    if not target.inspects:
         return []
     clock.start("inspect", INPUTS_LIMIT)
     return call(partial(target.inspect, case))

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import torch
 from msgspec.structs import replace
@@ -31,21 +30,6 @@ from oracles.resources import Usage
 RUNS = 5
 SUSPICIOUS_BYTES = 8 << 20  # of host memory: less is a cache of ours
 LENGTHS = (1024, 2048, 4096)
-
-
-@runtime_checkable
-class Promising(Protocol):
-    """A target that makes promises about resources: 'linear_memory', 'one_compile_per_variant'."""
-
-    promises: frozenset[str]
-
-
-@runtime_checkable
-class CountsCompiles(Protocol):
-    """A target that counts its compiles."""
-
-    def compiled(self) -> int:
-        """How many kernels this process has compiled for it so far."""
 
 
 @dataclass(frozen=True)
@@ -106,15 +90,15 @@ def memory_growth(target: Target, case: Case, lengths: Sequence[int] = LENGTHS) 
 
 def compiles(target: Target, cases: Sequence[Case]) -> list[Finding]:
     """Whether `cases`, of many shapes, compile more than one kernel for each variant; for targets that count them."""
-    if not isinstance(target, CountsCompiles):
-        return []
     before, device = target.compiled(), "cuda" if target.device == "cuda" else "cpu"
+    if before is None:
+        return []
     for case in cases:
         tensors = build(case, device).tensors()
         target.prepare(case, tensors)
         target.run(case, tensors)
     kinds = {(str(c.variant), c.problem.dtype, c.problem.dim, c.problem.dim_v, c.problem.backward) for c in cases}
-    return resources.compiles(before, target.compiled(), len(cases), len(kinds))
+    return resources.compiles(before, target.compiled() or 0, len(cases), len(kinds))
 
 
 def _peak(target: Target, case: Case) -> int:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from fuzz.core.case import Case
-from fuzz.core.target import Execution, Planned, Target, offers
+from fuzz.core.target import Execution, Target
 from fuzz.core.verdict import Finding, Outcome, Place, Verdict, Worst
 from fuzz.judging.execution import Clock
 from oracles import accuracy
@@ -93,9 +93,9 @@ def shape_findings(problem: Problem, answers: Answers) -> list[Finding]:
 def plan_findings(target: Target, case: Case, execution: Execution) -> list[Finding]:
     """A kernel that was launched and that `prepare` had not compiled for this case: it was compiled while the case ran,
     by a key that depends on what the kernel does not, as a length."""
-    if not offers(target, Planned):
-        return []
     planned = target.planned(case)
+    if planned is None:
+        return []
     launched = execution.kernel.rpartition("; ")[2].split(", ")  # what comes before says why nothing had to run
     for name in launched:
         if name and name not in planned:

@@ -11,7 +11,6 @@ why it is done so. Linux only.
 
 from fuzz.runner.client import Runner
 from fuzz.runner.errors import HarnessError, RunnerError
-from fuzz.runner.hooks import Watched
 from fuzz.runner.limits import CUDA, HOST, Limits
 
-__all__ = ["CUDA", "HOST", "HarnessError", "Limits", "Runner", "RunnerError", "Watched"]
+__all__ = ["CUDA", "HOST", "HarnessError", "Limits", "Runner", "RunnerError"]

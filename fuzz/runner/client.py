@@ -109,7 +109,7 @@ class Runner:
     def run(self, case: Case, trace: Path | None = None) -> Verdict:
         """Judges one case. A hang or a crash is a Verdict; the next case finds a fresh child.
 
-        trace  where a target that is hooks.Traced writes the timeline of the run; others write none
+        trace  where a target with a `trace_to` writes the timeline of the run; others write none
 
         Raises RunnerError when no child can be had or the target cannot be loaded, HarnessError when the judge itself
         raised. On KeyboardInterrupt (or any other exception) the children are killed first.

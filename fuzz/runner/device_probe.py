@@ -1,7 +1,7 @@
 """Looks at a device from inside the child while a run does not end: a thread, with the target's own eyes.
 
 The main thread waits in a synchronisation, which releases the GIL; a copy on a second stream works while a kernel spins
-on a GPU. So a target that offers `look` (hooks.py) is asked once its run has outlasted its limit, and again later: what
+on a GPU. So a target that has a method `look` is asked once its run has outlasted its limit, and again later: what
 stands still between two looks will not move. Nothing is ever looked at in a run that ends in time.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
-from fuzz.runner.hooks import Watched
+from fuzz.core.target import Target
 
 PHASE = "run"
 AGAIN = 0.4  # of the limit: from one look to the next; the client calls a hang one at twice the limit
@@ -24,15 +24,15 @@ class Lookout:
     def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
         self._tell = tell
         self._change = threading.Condition()
-        self._target: Watched | None = None
+        self._target: Target | None = None
         self._due: float | None = None
         self._limit = 0.0
         self._thread: threading.Thread | None = None
 
-    def begin(self, target: object) -> None:
+    def begin(self, target: Target) -> None:
         """A case of `target` begins. The first one that can look starts the thread."""
         with self._change:
-            self._target = target if isinstance(target, Watched) else None
+            self._target = target if target.looks else None
             self._due = None
         if self._target is not None and self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="lookout", daemon=True)
@@ -68,7 +68,7 @@ class Lookout:
                     self._tell(seen)  # before a next phase, or case, is begun: it is of this one
 
 
-def _look(target: Watched) -> dict[str, Any]:
+def _look(target: Target) -> dict[str, Any]:
     try:
         return dict(target.look())
     except Exception as error:  # best effort: the verdict is a hang either way

@@ -40,7 +40,7 @@ class Open(msgspec.Struct, frozen=True, tag=True):
 
 class Run(msgspec.Struct, frozen=True, tag=True):
     """One case, as MessagePack within MessagePack, so that only the child needs its type. trace: a file for the
-    timeline of its run, where that is wanted (hooks.Traced)."""
+    timeline of its run, where that is wanted (Target.trace_to)."""
 
     case: bytes
     trace: str = ""

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from fuzz.runner.device_probe import Lookout
-from fuzz.runner.hooks import Traced
 from fuzz.runner.wire import (
     Answer,
     Connection,
@@ -104,7 +103,7 @@ def _run(workshop: Workshop, connection: Connection, lookout: Lookout, message: 
             return refused(error)
     target = workshop.targets[case.target]
     lookout.begin(target)
-    traced = target if message.trace and isinstance(target, Traced) else None
+    traced = target if message.trace and target.traces else None
     if traced is not None:
         traced.trace_to(message.trace)
     try:

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from fuzz.compiling.build_key import Compiled
 from fuzz.core.case import Case, Inputs
 from fuzz.core.case_limits import Size
-from fuzz.core.target import Target, Tuned, refusal
+from fuzz.core.refusal import refusal
+from fuzz.core.target import Target
 from fuzz.generate.cases import cases
 from fuzz.score.settings import Generator, Settings, Trial
 from fuzz.score.trial_plan import good, kernels, size_of, within
@@ -92,7 +93,7 @@ def _uniform_case(draw: random.Random, target: Target, size: Size, repeats: int)
         mask=_uniform_mask(draw, support.masks, len_q, len_k),
         backward=support.backward,
     )
-    variants = target.variants_for(problem) if isinstance(target, Tuned) else target.variants
+    variants = target.variants_for(problem)
     inputs = Inputs(seed=draw.randint(0, 2**31 - 1))
     return Case(target.name, problem, inputs, variant=dict(draw.choice(variants)), repeats=repeats)
 

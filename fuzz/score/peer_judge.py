@@ -18,7 +18,7 @@ import torch
 from msgspec.structs import replace as replace_struct
 
 from fuzz.core.case import Case
-from fuzz.core.target import Execution, Partial, Target, Tensors, offers
+from fuzz.core.target import Execution, Target, Tensors
 from fuzz.core.verdict import Verdict
 from fuzz.judging import judge
 from fuzz.judging.execution import INPUTS_LIMIT, Enter, deadline
@@ -37,7 +37,7 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
     their rules look at whole tensors, for which there may be no memory."""
     first: list[Execution] = []
     verdict = judge.execute(case, _recording(target, first), enter, device)
-    if verdict.outcome == "reject" or (offers(target, Partial) and target.ctas_of(case)):
+    if verdict.outcome == "reject" or target.ctas_of(case):
         return verdict
     failed = _everybody() if _ended(verdict) else _fails(case, target, first, enter)
     return replace_struct(verdict, evidence=verdict.evidence | {PEERS: failed})

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from fuzz.core.case import Case
 from fuzz.core.features import switches
+from fuzz.core.refusal import refusal
 from fuzz.core.signature import root
-from fuzz.core.target import Target, refusal
+from fuzz.core.target import Target
 from fuzz.core.verdict import Verdict, summary
 from fuzz.minimize import minimize
 from fuzz.score.case_streams import draw

@@ -13,7 +13,8 @@ from fuzz.compiling import Build
 from fuzz.compiling.build_key import Compiled
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
-from fuzz.core.target import Device, Partial, Target, refusal
+from fuzz.core.refusal import refusal
+from fuzz.core.target import Device, Target
 from fuzz.generate.cases import cases
 from fuzz.score.settings import Settings, Trial
 from fuzz.session.draw import explore
@@ -119,7 +120,7 @@ def _values(case: Case, target: Target, builds: Iterable[Build]) -> Values:
     """The values of its kernels' options, each with the kind of kernel that has it: tiles of the forward pass say
     nothing of those of the backward pass. Each once more with the number of tiles of keys: a kernel that meets one or
     two only would hide what shows from the third one on. And whether a part of it runs alone."""
-    part = isinstance(target, Partial) and bool(target.ctas_of(case))
+    part = bool(target.ctas_of(case))
     return frozenset(_pairs(case, builds)) | {("part", str(part))}
 
 

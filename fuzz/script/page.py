@@ -76,15 +76,12 @@ def write_script(case: Case, target: Target, verdict: Verdict | None) -> str:
     """Text of a Python script that runs `case` on the target alone; it prints FAILS or passes, and exits with 1 or 0.
 
     verdict  what was found: decides whether the script repeats the run, guards its buffers, or expects a hang
-    Raises ScriptError where the target has no `script_call`, or the case fails a metamorphic relation only.
+    Raises ScriptError where the target has no script, or the case fails a metamorphic relation only.
     """
     first = root(verdict) if verdict is not None else None
     if first is not None and first.oracle == "metamorphic":
         raise ScriptError(f"case {case.id} fails only when it is asked otherwise: {first.message}")
-    describe = getattr(target, "script_call", None)
-    if describe is None:
-        raise ScriptError(f"target {target.name!r} cannot be written as a script: it has no method script_call(case)")
-    return _Page(case, target, describe(case), verdict).text()
+    return _Page(case, target, target.script_call(case), verdict).text()
 
 
 class _Page:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fuzz.compiling.build_key import Build, Compiled, Packaged
+from fuzz.compiling.build_key import Build, Compiled
 from fuzz.core.case import Case
-from fuzz.core.target import Target, refusal
+from fuzz.core.refusal import refusal
+from fuzz.core.target import Target
 from fuzz.session.draw import cases_of, explore, standing
 from fuzz.session.plan import plan as shards_of
 from fuzz.session.settings import Settings
@@ -75,4 +76,4 @@ def plan(settings: Settings, arch: str, only: tuple[str, ...] = (), seconds: flo
 
 
 def _uncompilable(target: Target) -> str | None:
-    return target.uncompilable() if isinstance(target, Packaged) else None
+    return target.uncompilable() if isinstance(target, Compiled) else None

@@ -11,7 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.strategies import SearchStrategy
 
 from fuzz.core.case import Case
-from fuzz.core.target import Partial, Target, Varying, offers
+from fuzz.core.target import Target
 from fuzz.generate import cases as strategies
 from fuzz.generate.reproducible_draws import steady_draws
 from fuzz.session.plan import Shard
@@ -28,7 +28,7 @@ def cases_of(under_test: Target, settings: Settings):
         return drawn
 
     def repeated(case: Case) -> Case:
-        often = under_test.deterministic and not (offers(under_test, Varying) and under_test.may_differ(case))
+        often = under_test.deterministic and not under_test.may_differ(case)
         return msgspec.structs.replace(case, repeats=settings.repeats_deterministic) if often else case
 
     return drawn.map(repeated)
@@ -36,7 +36,7 @@ def cases_of(under_test: Target, settings: Settings):
 
 def standing(shard: Shard, under_test: Target) -> tuple[Case, ...]:
     """The cases that a session of a target begins with: none in any other shard than its first."""
-    return under_test.standing() if offers(under_test, Partial) and shard.index == 0 else ()
+    return under_test.seed_cases() if shard.index == 0 else ()
 
 
 def explore(

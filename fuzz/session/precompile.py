@@ -16,7 +16,8 @@ from fuzz.compiling.build_key import Build, Compiled
 from fuzz.compiling.cache import Cache
 from fuzz.compiling.pool import Ended, Pool, auto_jobs
 from fuzz.core.case import Case
-from fuzz.core.target import Target, refusal
+from fuzz.core.refusal import refusal
+from fuzz.core.target import Target
 from fuzz.session.build_plan import plan
 from fuzz.session.compile_progress import compile_all
 from fuzz.session.plan import runnable

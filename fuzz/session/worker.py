@@ -18,8 +18,9 @@ from hypothesis import event, target
 
 from fuzz.core.case import Case
 from fuzz.core.features import features, ordered
+from fuzz.core.refusal import refusal
 from fuzz.core.signature import explains, look_alike, root, signature
-from fuzz.core.target import Target, refusal
+from fuzz.core.target import Target
 from fuzz.core.verdict import Signature, Verdict, summary
 from fuzz.corpus.entry import Entry
 from fuzz.corpus.replay import known

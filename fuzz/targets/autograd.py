@@ -5,46 +5,25 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from fuzz.core.case import Case
-from fuzz.core.case_limits import Size
-from fuzz.core.target import Device, Execution, Rule, Support, Tensors
+from fuzz.core.target import Device, Execution, Target, Tensors
 from oracles.masks import Causal, Full
-from oracles.metamorphic.relations import Demand
-from oracles.numerics import FUSED, Numerics
 from oracles.outputs import Answers
 from oracles.problem import Problem, dense_mask
 
 
-class AutogradTarget:
+class AutogradTarget(Target):
     """A target whose kernel is a differentiable function. Subclasses say what they support and write `forward`."""
-
-    name = ""
-    device: Device = "host"
-    summary = ""
-    support = Support()
-    rules: tuple[Rule, ...] = ()
-    numerics: Numerics = FUSED
-    proof: tuple[str, ...] = ()
-    deterministic = True
-    variants: tuple[dict[str, str | int | bool], ...] = ({},)
-    pairs_per_second = 2e7  # for the deadline only
-    session_size: Size | None = None
-    relations: Mapping[str, Demand] = {}
-    same_options: frozenset[str] = frozenset()
 
     def missing(self) -> str | None:
         """Why it cannot run on this machine, or None."""
         if self.device == "cuda" and not cuda_present():
             return "needs a CUDA device"
         return None
-
-    def prepare(self, case: Case, tensors: Tensors) -> None:
-        """Nothing to compile."""
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O and, where the kernel gives it, LSE."""
@@ -76,12 +55,6 @@ class AutogradTarget:
         answers = _with_gradients(Answers(o.detach(), None if lse is None else lse.detach()), o, leaves)
         _with_gradients(Answers(later.detach()), later, more)
         return Execution(answers, self.executed(case, o))
-
-    def expected_seconds(self, case: Case) -> float:
-        """From the number of (query, key) pairs, padding's too, and the head dim, by this target's own speed."""
-        p = case.problem
-        pairs = p.pairs if p.layout == "packed" else p.batch * p.heads_q * p.len_q * p.len_k
-        return 0.01 + pairs * (p.dim + p.dim_v) / 128 / self.pairs_per_second
 
 
 def dense_arguments(problem: Problem, bias: Tensor | None, device: torch.device) -> tuple[Tensor | None, bool]:

@@ -31,7 +31,8 @@ from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.core.script_call import Text
-from fuzz.core.target import Device, Rule, Support, Tensors
+from fuzz.core.support import Rule, Support
+from fuzz.core.target import Device, Tensors
 from fuzz.targets.autograd import AutogradTarget, parameters
 from oracles.masks import KINDS, Causal, Full
 from oracles.numerics import FUSED, Numerics
@@ -49,7 +50,7 @@ class FunctionTarget(AutogradTarget):
         self.device = device
         self.support = support
         self.summary = (function.__doc__ or "").strip().split("\n")[0]
-        self.asked = parameters(function)
+        self.parameters = parameters(function)
         for key, value in more.items():
             setattr(self, key, value)
 
@@ -69,7 +70,7 @@ class FunctionTarget(AutogradTarget):
             "max_len_k": lambda: p.len_k,
             **{key: partial(case.variant.__getitem__, key) for key in case.variant},
         }
-        given = {key: make() for key, make in offered.items() if key in self.asked}
+        given = {key: make() for key, make in offered.items() if key in self.parameters}
         answer = self.function(tensors.q, tensors.k, tensors.v, **given)
         return answer if isinstance(answer, tuple) else (answer, None)
 
@@ -77,7 +78,7 @@ class FunctionTarget(AutogradTarget):
         """`forward` as text, with the source of the function and of what it uses in its own file."""
         from fuzz.targets.function_source import user_call
 
-        return user_call(case, self.function, self.asked)
+        return user_call(case, self.function, self.parameters)
 
     def executed(self, case: Case, o: Tensor) -> str:
         """The function's own name: a user's function proves nothing more unless it declares `proof`."""

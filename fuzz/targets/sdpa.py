@@ -14,7 +14,8 @@ from torch import Tensor
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.script_call import Text, dense_text, options
-from fuzz.core.target import Device, Rule, Support, Tensors
+from fuzz.core.support import Rule, Support
+from fuzz.core.target import Device, Tensors
 from fuzz.targets import triton_interpreter
 from fuzz.targets.autograd import AutogradTarget, cuda_present, dense_arguments
 from kernels.mutants.names import SDPA as MUTANTS

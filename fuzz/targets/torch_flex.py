@@ -12,7 +12,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.script_call import Text, options
-from fuzz.core.target import Device, Support, Tensors
+from fuzz.core.support import Support
+from fuzz.core.target import Device, Tensors
 from fuzz.targets.autograd import AutogradTarget
 from oracles.masks import Full
 from oracles.numerics import FLEX_EAGER, FUSED

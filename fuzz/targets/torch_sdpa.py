@@ -11,7 +11,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fuzz.core.case import Case
 from fuzz.core.script_call import Text, dense_text, options
-from fuzz.core.target import Device, Rule, Support, Tensors
+from fuzz.core.support import Rule, Support
+from fuzz.core.target import Device, Tensors
 from fuzz.targets.autograd import AutogradTarget, dense_arguments
 from oracles.masks import Causal, Full
 from oracles.numerics import CPU_FLASH, CUDNN, EFFICIENT, EXACT, FLASH_2, Numerics

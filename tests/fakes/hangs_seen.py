@@ -7,7 +7,7 @@ from typing import Any
 
 from honest import attention
 
-from fuzz.core.target import Support
+from fuzz.core.support import Support
 from fuzz.targets.autograd import AutogradTarget
 from oracles.numerics import EXACT
 from oracles.problem import dense_mask

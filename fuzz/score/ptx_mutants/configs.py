@@ -16,7 +16,7 @@ from typing import Any
 from fuzz.compiling import Build
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
-from fuzz.core.target import refusal
+from fuzz.core.refusal import refusal
 from fuzz.generate import cases as strategies
 from fuzz.session.draw import explore
 from fuzz.session.plan import SHARD_CASES, Shard

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from fuzz.core.case import Case, Inputs, Order, Storage
-from fuzz.core.target import Rule, Tensors
+from fuzz.core.support import Rule
+from fuzz.core.target import Tensors
 from fuzz.targets.blocksparse.block_lists import blocks_of, options_of, products_of
 from fuzz.targets.blocksparse.devices import connect, emulated, emulator_of
 from fuzz.targets.blocksparse.variants import kernels_for
@@ -46,7 +47,7 @@ def ctas_of(case: Case) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(number) for number in text.split(","))) if text else ()
 
 
-def standing(target: str) -> tuple[Case, ...]:
+def seed_cases(target: str) -> tuple[Case, ...]:
     """What every session of the emulated kernel begins with: the first and the last CTAs at 2,000,000 tokens, with rows
     far apart (bshd) and with heads far apart (bhsd): offsets beyond 2 ** 32 elements."""
     cases = []
@@ -63,7 +64,7 @@ def standing(target: str) -> tuple[Case, ...]:
     return tuple(cases)
 
 
-def draw_part(draw: random.Random, target: str, repeats: int) -> Case:
+def draw_case(draw: random.Random, target: str, repeats: int) -> Case:
     """A case whose offsets mostly go beyond 2 ** 31 elements, or 2 ** 32, of a dim that has a kernel with a band as
     mask. Five CTAs run: those of the last head's first and last rows, and three others."""
     known: list[tuple[Dtype, int]] = [(dtype, dim) for dtype in ("bfloat16", "float16") for dim in range(64, 129, 8)]
@@ -90,7 +91,7 @@ def _bands(problem: Problem) -> list[dict[str, Any]]:
     return [one for one in kernels_for(problem) if one["mask"] == "band"]
 
 
-def run_part(case: Case, tensors: Tensors, into: Answers, repeat: int, blocks: BlockSparse, seams: SeamSet) -> str:
+def run(case: Case, tensors: Tensors, into: Answers, repeat: int, blocks: BlockSparse, seams: SeamSet) -> str:
     """Launches the CTAs that the case names; the names of what was launched."""
     from kernels.blocksparse.launch import forward as launch
 
@@ -111,7 +112,7 @@ def run_part(case: Case, tensors: Tensors, into: Answers, repeat: int, blocks: B
     return ", ".join(device.launched)
 
 
-def prepare_part(case: Case, changed: Callable[[BlockSparse], BlockSparse]) -> BlockSparse:
+def prepare(case: Case, changed: Callable[[BlockSparse], BlockSparse]) -> BlockSparse:
     """Connects the device; the block lists of the whole problem."""
     connect("emulator")
     return changed(blocks_of(case))

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuzz.compiling import Build, obtain
+from fuzz.compiling import Build, Compiled, obtain
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.script_call import ScriptError, Text
-from fuzz.core.target import Device, DeviceError, Execution, Rule, Support, Tensors
+from fuzz.core.support import Rule, Support
+from fuzz.core.target import Device, DeviceError, Execution, Tensors
 from fuzz.core.verdict import Finding
 from fuzz.targets.autograd import AutogradTarget, cuda_present
 from fuzz.targets.blocksparse import cta_subset
@@ -87,7 +88,7 @@ _KNOWN = {
 }
 
 
-class BundledBlockSparse(AutogradTarget):
+class BundledBlockSparse(AutogradTarget, Compiled):
     """kernels.blocksparse, or one of its mutants (named blocksparse!MUTANT)."""
 
     kernel_names = "kernel_cutlass"  # what is looked at under a sanitizer
@@ -96,6 +97,7 @@ class BundledBlockSparse(AutogradTarget):
     def __init__(self, device: Device, mutant: str = "") -> None:
         self.name = "blocksparse" + f"!{mutant}" * bool(mutant)
         self.device = device
+        self.executable = device != "host"
         self.mutant = mutant
         self.summary = "kernels.blocksparse" + (f" with the planted bug {mutant}" if mutant else "")
         # Of what a session draws this limits nothing; a case of the corpus may be larger on a GPU.
@@ -105,26 +107,20 @@ class BundledBlockSparse(AutogradTarget):
             "tiles or products that the architecture has no room or no instructions for",
             lambda case: not self._fits(case),
         )
-        self.crowd = CROWD if device == "cuda" else 0
+        self.oversubscribed = CROWD if device == "cuda" else 0
         self.rules = (*_RULES, *cta_subset.rules(device == "emulator"), too_large)
         self.variants = (default_variant(),)
         # A row's rescaling waits for its warp's other rows, whose keys may be later ones: same value, other rounding.
         self.relations: dict[str, Demand] = {"future_changed": "budget"}
         self.clears_padding = True
-        self.same_options: frozenset[str] = frozenset()
         self.pairs_per_second = 1e9 if device == "cuda" else 2e4
         self._visited: semaphore_order.Visits | None = None  # of the case at hand
         self._repeat = 0
         if device == "emulator":
             self.session_size = EMULATED_SIZE
 
-    @property
-    def runs(self) -> bool:
-        """Whether there is a device for it; on 'host' there is none, and cases are compiled and inspected only."""
-        return self.device != "host"
-
     def uncompilable(self) -> str | None:
-        """See compiling.Packaged."""
+        """See Compiled."""
         return None if toolchain_there() else "needs nvidia-cutlass-dsl (pip install nvidia-cutlass-dsl)"
 
     def missing(self) -> str | None:
@@ -140,7 +136,7 @@ class BundledBlockSparse(AutogradTarget):
         return variants_for(problem, emulated=self.device == "emulator")
 
     def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
-        """See target.Native."""
+        """See Target."""
         return native_masks(dtype, dim)
 
     def builds(self, case: Case, arch: str) -> tuple[Build, ...]:
@@ -189,7 +185,7 @@ class BundledBlockSparse(AutogradTarget):
         blocks = blocks_of(case)
         changed = self._changed(blocks)
         found = block_lists.check(case.problem, as_metadata(changed))
-        if found and not (self.mutant and self.runs):  # a planted bug is to be found by running it, where it can be run
+        if found and not (self.mutant and self.executable):  # a mutant is to be found by a run, where there is one
             return found
         of = self._visits(case, blocks, self.mutant)
         if of is None or not of.ctas:
@@ -201,7 +197,7 @@ class BundledBlockSparse(AutogradTarget):
         """Compiles or loads every kernel that the case launches; keeps what explains a hang."""
         for build in self.builds(case, self.arch()):
             obtain(build)
-        if self.runs:
+        if self.executable:
             connect(self.device)
             if self.device == "cuda":
                 self._load(case)
@@ -244,7 +240,7 @@ class BundledBlockSparse(AutogradTarget):
         return blocksparse_text(case, self.mutant)
 
     def planned(self, case: Case) -> frozenset[str]:
-        """See target.Planned."""
+        """See Target."""
         arch = self.arch()
         return frozenset(f"{variant.name} {self._arch_of(variant, arch)}" for variant, _ in self._kernels(case, arch))
 
@@ -274,36 +270,36 @@ class BundledBlockSparse(AutogradTarget):
         return super().run_around(case, tensors, others)
 
     def ctas_of(self, case: Case) -> tuple[int, ...]:
-        """See target.Partial; a value that is not known is refused by the rules."""
+        """See Target; a value that is not known is refused by the rules."""
         return () if _strange(case) else cta_subset.ctas_of(case)
 
     def tile_rows(self, case: Case) -> int:
-        """See target.Partial."""
+        """See Target."""
         return int(options_of(case)["tile_m"])
 
-    def prepare_part(self, case: Case) -> None:
-        """See target.Partial."""
+    def prepare_cta_subset(self, case: Case) -> None:
+        """See Target."""
         for build in self.builds(case, self.arch()):
             obtain(build)
-        self._part = cta_subset.prepare_part(case, self._changed)
+        self._part = cta_subset.prepare(case, self._changed)
 
-    def run_part(self, case: Case, tensors: Tensors, into: Answers, repeat: int) -> Execution:
-        """See target.Partial."""
+    def run_cta_subset(self, case: Case, tensors: Tensors, into: Answers, repeat: int) -> Execution:
+        """See Target."""
         from kernels.blocksparse.spec.seams import find_seams
 
         seams = find_seams(self._seams)
-        return Execution(into, cta_subset.run_part(case, tensors, into, repeat, self._part, seams))
+        return Execution(into, cta_subset.run(case, tensors, into, repeat, self._part, seams))
 
-    def standing(self) -> tuple[Case, ...]:
-        """See target.Partial; on the emulated GPU only."""
-        return cta_subset.standing(self.name) if self.device == "emulator" else ()
+    def seed_cases(self) -> tuple[Case, ...]:
+        """See Target; on the emulated GPU only."""
+        return cta_subset.seed_cases(self.name) if self.device == "emulator" else ()
 
-    def draw_part(self, draw: random.Random, repeats: int) -> Case | None:
-        """See target.Partial; on the emulated GPU only."""
-        return cta_subset.draw_part(draw, self.name, repeats) if self.device == "emulator" else None
+    def draw_cta_subset(self, draw: random.Random, repeats: int) -> Case | None:
+        """See Target; on the emulated GPU only."""
+        return cta_subset.draw_case(draw, self.name, repeats) if self.device == "emulator" else None
 
     def trace_to(self, path: str) -> None:
-        """See fuzz.runner.hooks.Traced; of the emulated GPU only."""
+        """See Target; of the emulated GPU only."""
         if self.device == "emulator":
             emulated().trace_to(path)
 

@@ -22,10 +22,11 @@ import torch
 from msgspec.structs import replace as replace_struct
 from torch import Tensor
 
-from fuzz.compiling import Build
+from fuzz.compiling import Build, Compiled
 from fuzz.core.case import Case, Inputs, to_json
 from fuzz.core.script_call import ScriptError, Text
-from fuzz.core.target import Device, Execution, Support, Tensors
+from fuzz.core.support import Support
+from fuzz.core.target import Device, Execution, Tensors
 from fuzz.targets.autograd import AutogradTarget, cuda_present
 from fuzz.targets.flash_attention_4 import unsupported as refusals
 from fuzz.targets.flash_attention_4.arguments import mask_options
@@ -56,7 +57,7 @@ NUMERICS = {
 }
 
 
-class FlashAttention4(AutogradTarget):
+class FlashAttention4(AutogradTarget, Compiled):
     """flash_attn.cute.flash_attn_func and flash_attn_varlen_func.
 
     support  narrower than SUPPORT, for a session that is to compile fewer kernels
@@ -80,7 +81,7 @@ class FlashAttention4(AutogradTarget):
         return _arch()
 
     def uncompilable(self) -> str | None:
-        """See compiling.Packaged."""
+        """See Compiled."""
         return None if _installed() else "needs flash-attn-4 (pip install --pre flash-attn-4)"
 
     def missing(self) -> str | None:

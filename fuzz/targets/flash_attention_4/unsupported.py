@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fuzz.core.case import Case
-from fuzz.core.target import Rule
+from fuzz.core.support import Rule
 from fuzz.targets.flash_attention_4.arguments import MASKS, mask_options
 from oracles.masks import Causal, Full, Prefix, Window
 from oracles.problem import Problem

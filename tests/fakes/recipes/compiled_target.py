@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fuzz.compiling import Build, obtain
+from fuzz.compiling import Build, Compiled, obtain
 from fuzz.core.case import Case
-from fuzz.core.target import Support, Tensors
+from fuzz.core.support import Support
+from fuzz.core.target import Tensors
 from fuzz.targets.autograd import AutogradTarget
 from oracles.numerics import EXACT
 from oracles.problem import dense_mask
@@ -17,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from honest import attention
 
 
-class CompiledTarget(AutogradTarget):
+class CompiledTarget(AutogradTarget, Compiled):
     """Compiles toy_kernels:add, or toy_kernels:raises for head dims above 192."""
 
     name = "fake.compiled"

@@ -48,9 +48,9 @@ def test_an_option_that_changes_nothing_is_no_option(tmp_path: Path) -> None:
     mine = load("mine", (_file(tmp_path, MINE.replace("mask, scale", "mask, scale, tile=64")),))
     assert refusal(mine, Case("mine", PLAIN, variant={"tile": 32})) is None
     found = refusal(mine, Case("mine", PLAIN, variant={"tile": 32, "tiel": 16}))
-    assert found is not None and (found.kind, found.why) == ("cannot", "no option of its is named tiel")
+    assert found is not None and (found.kind, found.why) == ("cannot", "it has no option named tiel")
     found = refusal(load("torch.sdpa.math"), Case("torch.sdpa.math", PLAIN, variant={"x": "y"}))
-    assert found is not None and found.why == "no option of its is named x"
+    assert found is not None and found.why == "it has no option named x"
 
 
 def test_a_users_function_passes_and_its_mask_is_the_predicate(tmp_path: Path) -> None:

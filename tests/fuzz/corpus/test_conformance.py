@@ -2,14 +2,14 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import pytest
 from minimize_bugs import failure, plain
 
 from fuzz.core.signature import signature
-from fuzz.core.target import Rule, Support
+from fuzz.core.support import Rule, Support
+from fuzz.core.target import Target
 from fuzz.core.verdict import Finding, Verdict
 from fuzz.corpus.conformance import cases_of, conformance
 from fuzz.corpus.entry import ANY_TARGET, Entry
@@ -18,7 +18,19 @@ from fuzz.targets.registry import load
 
 SUPPORT = Support(dtypes=("float32",), softcap=True)
 RULE = Rule("softcap with a causal mask", lambda case: case.problem.softcap == 7.0, "refuses")
-TARGET = SimpleNamespace(name="mine", support=SUPPORT, rules=(RULE,))
+
+
+class Mine(Target):
+    name = "mine"
+    support = SUPPORT
+    rules = (RULE,)
+
+
+class MineEmulated(Mine):
+    device = "emulator"
+
+
+TARGET = Mine()
 
 
 def must_pass(name="a", **changes):
@@ -86,7 +98,7 @@ def test_big_cases_are_not_run_unless_everything_is():
 
 
 def test_the_emulated_gpu_runs_larger_cases_than_a_cpu():
-    emulated = SimpleNamespace(**vars(TARGET), device="emulator")
+    emulated = MineEmulated()
     at, above = (must_pass(lengths_q=(length,), lengths_k=(2048,)) for length in (2048, 2049))
     assert [case.problem.len_q for case in cases_of(emulated, [at, above])] == [2048]
     assert cases_of(TARGET, [at]) == [] and len(cases_of(TARGET, [at], everything=True)) == 1

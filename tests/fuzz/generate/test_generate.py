@@ -11,28 +11,21 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from fuzz.core.case import Case, from_json, to_json
 from fuzz.core.features import FEATURES, features
-from fuzz.core.target import Support, refusal
+from fuzz.core.refusal import refusal
+from fuzz.core.support import Support
+from fuzz.core.target import Target
 from fuzz.generate import cases as strategies
 from fuzz.generate.cases import LARGE, LENGTHS, MEDIUM, SMALL, Size
 from fuzz.targets.registry import targets
 from oracles.masks import KINDS, kinds
-from oracles.numerics import FUSED
 from oracles.problem import shapes
 
 
-class Wide:
+class Wide(Target):
     """A target that can express everything."""
 
     name = "wide"
-    device = "host"
-    summary = "everything"
     support = Support(layouts=("padded", "packed"), bias=True, bias_grad=True, softcap=True, lse=True)
-    rules = ()
-    numerics = FUSED
-    proof = ()
-    deterministic = True
-    variants = ({},)
-    session_size = None
 
 
 def narrow(**limits) -> Wide:

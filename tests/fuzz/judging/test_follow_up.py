@@ -13,9 +13,10 @@ from judge_tools import FAKES, PLAIN
 from msgspec.structs import replace
 
 from fuzz.core.case import Case, CaseError, Inputs, Storage, from_json, to_json
-from fuzz.core.target import Execution, demand
+from fuzz.core.relations import relations_for, required_equality
+from fuzz.core.target import Execution
 from fuzz.core.verdict import Verdict
-from fuzz.judging.follow_up import alone_of, as_plain, asked, relations_for
+from fuzz.judging.follow_up import alone_of, as_plain, asked
 from fuzz.judging.judge import execute
 from fuzz.minimize import minimize
 from fuzz.targets.registry import load
@@ -214,10 +215,10 @@ def test_a_write_out_of_bounds_is_seen_in_a_variation_too():
 def test_a_target_says_what_it_owes():
     target = copy.copy(HONEST)
     target.relations = {"poison": "off", "doubled_v": "bitwise"}
-    assert demand(target, "poison") == "off" and demand(target, "doubled_v") == "bitwise"
+    assert required_equality(target, "poison") == "off" and required_equality(target, "doubled_v") == "bitwise"
     assert "poison" not in relations_for(target, Case(target.name, PLAIN))
     target.deterministic = False
-    assert demand(target, "doubled_v") == "budget" and demand(target, "no_grad") == "budget"
+    assert required_equality(target, "doubled_v") == "budget" and required_equality(target, "no_grad") == "budget"
 
 
 def test_relations_are_part_of_a_case_and_old_cases_keep_their_ids():

@@ -13,6 +13,7 @@ from judge_tools import FAKES, PLAIN, judge
 from msgspec.structs import replace
 
 from fuzz.core.case import Case
+from fuzz.core.target import Target
 from fuzz.judging import leaks as resources
 from fuzz.targets.blocksparse.devices import emulator_there
 from fuzz.targets.registry import load
@@ -58,8 +59,8 @@ def test_growth_is_an_exponent():
 
 GROWTH = """
 import sys
-from fuzz import resources
 from fuzz.core.case import Case
+from fuzz.judging import leaks as resources
 from fuzz.targets.registry import load
 from oracles.masks import Full
 from oracles.problem import Problem
@@ -79,7 +80,7 @@ def test_memory_that_grows_with_the_square_of_the_length_is_found(name, findings
 
 SCORES = """
 import sys
-from fuzz import resources
+from fuzz.judging import leaks as resources
 from fuzz.core.case import Case, Inputs
 from fuzz.targets.registry import load
 from oracles.masks import Window
@@ -99,7 +100,7 @@ def test_room_for_all_scores_is_growth_with_the_square(name, findings):
     assert int(ran.stdout) == findings
 
 
-class Compiling:
+class Compiling(Target):
     """Counts a compile for each new key of its own."""
 
     def __init__(self, key) -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fuzz.compiling.build_key import Compiled
 from fuzz.core.case import Case
-from fuzz.core.target import refusal
+from fuzz.core.refusal import refusal
 from fuzz.score.case_streams import draw
 from fuzz.score.settings import Settings, Trial
 from fuzz.score.trial_plan import bugs, good, kernels, size_of, trials, within

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from fuzz.core.case import Case, Distribution, Inputs, Storage
-from fuzz.core.target import refusal
+from fuzz.core.refusal import refusal
+from fuzz.core.target import Target
 from fuzz.core.verdict import Finding, Verdict
 from fuzz.script import ScriptError, write_script
 from fuzz.targets.registry import load
@@ -380,11 +381,11 @@ def test_a_plain_case_takes_about_a_hundred_lines():
 
 
 def test_a_target_without_a_text_is_one_line():
-    class Mute:
+    class Mute(Target):
         name = "mute"
 
     with pytest.raises(ScriptError, match="target 'mute' cannot be written as a script: it has no method script_call"):
-        write_script(case_of("mute", "full"), Mute(), None)  # type: ignore[arg-type]
+        write_script(case_of("mute", "full"), Mute(), None)
 
 
 def test_an_excerpt_takes_what_is_used():

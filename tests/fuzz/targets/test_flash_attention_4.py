@@ -18,7 +18,7 @@ from msgspec.structs import replace as replace_struct
 
 from fuzz.core.case import Case, from_json
 from fuzz.core.case_limits import Size
-from fuzz.core.target import refusal
+from fuzz.core.refusal import refusal
 from fuzz.corpus.store import load_all
 from fuzz.generate import cases
 from fuzz.judging.judge import execute

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fuzz.core.case import Case, Inputs
-from fuzz.core.target import Device, refusal
+from fuzz.core.refusal import refusal
+from fuzz.core.target import Device
 from fuzz.judging.judge import execute
 from fuzz.session.build_plan import plan
 from fuzz.session.draw import cases_of, explore

@@ -1,0 +1,111 @@
+"""Why a target does not take a case, read from what it declares: its Support, its Rules, the names of its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fuzz.core.case import Case
+from fuzz.core.support import Refusal, Support
+from fuzz.core.target import Target
+from oracles.masks import kinds
+
+
+@dataclass(frozen=True)
+class _Check:
+    why: Callable[[Support], str]
+    bad: Callable[[Support, Case], bool]
+    kind: str = field(default="cannot")
+
+
+def _dims(s: Support, c: Case) -> bool:
+    least, most, step = s.dim
+    return any(not least <= d <= most or d % step for d in (c.problem.dim, c.problem.dim_v))
+
+
+def _contiguous(c: Case) -> bool:
+    stores = (c.inputs.q, c.inputs.k, c.inputs.v, c.inputs.do)
+    return all(x.order == "bhsd" and not x.pad and not x.offset for x in stores)
+
+
+_PAIRS = _Check(lambda s: f"more than {s.max_pairs} (query, key) pairs", lambda s, c: c.problem.pairs > s.max_pairs)
+_CHECKS: tuple[_Check, ...] = (
+    _Check(lambda s: f"dtype is not one of {', '.join(s.dtypes)}", lambda s, c: c.problem.dtype not in s.dtypes),
+    _Check(lambda s: f"layout is not {' or '.join(s.layouts)}", lambda s, c: c.problem.layout not in s.layouts),
+    _Check(
+        lambda s: f"masks other than {', '.join(sorted(s.masks or ()))}",
+        lambda s, c: s.masks is not None and not kinds(c.problem.mask) <= s.masks,
+    ),
+    _Check(
+        lambda s: "padded sequences of different lengths",
+        lambda s, c: not s.ragged and c.problem.layout == "padded" and c.problem.ragged,
+    ),
+    _Check(lambda s: "no bias", lambda s, c: not s.bias and c.problem.bias is not None),
+    _Check(
+        lambda s: "no gradient of the bias",
+        lambda s, c: bool(not s.bias_grad and c.problem.bias and c.problem.bias.grad and c.problem.backward),
+    ),
+    _Check(lambda s: "no softcap", lambda s, c: not s.softcap and c.problem.softcap > 0),
+    _Check(lambda s: "no scale of one's own", lambda s, c: not s.scale and c.problem.scale is not None),
+    _Check(lambda s: "heads_q must equal heads_kv", lambda s, c: not s.gqa and c.problem.group > 1),
+    _Check(lambda s: "head dims outside {} … {} in steps of {}".format(*s.dim), _dims),
+    _Check(lambda s: "dim_v must equal dim", lambda s, c: not s.dim_v_differs and c.problem.dim != c.problem.dim_v),
+    _Check(
+        lambda s: "sequences of length 0",
+        lambda s, c: not s.zero_lengths and 0 in (*c.problem.lengths_q, *c.problem.lengths_k),
+    ),
+    _Check(lambda s: "contiguous, aligned tensors only", lambda s, c: not s.strides and not _contiguous(c)),
+    _Check(lambda s: "no backward", lambda s, c: not s.backward and c.problem.backward),
+    _PAIRS,
+)
+
+
+def refusal(target: Target, case: Case) -> Refusal | None:
+    """Why `target` does not take `case`, or None. Reads only the declared data. The number of pairs of a case of which
+    only a part is run does not matter."""
+    for check in _CHECKS:
+        if check.bad(target.support, case) and not (check is _PAIRS and target.ctas_of(case)):
+            return Refusal("cannot", check.why(target.support))
+    for rule in target.rules:
+        if rule.applies(case):
+            return Refusal(rule.kind, rule.why)
+    unknown = _unknown_options(target, case)
+    return Refusal("cannot", f"it has no option named {', '.join(sorted(unknown))}") if unknown else None
+
+
+def _unknown_options(target: Target, case: Case) -> frozenset[str]:
+    """Options that would change nothing. Targets whose options depend on the problem say so by their rules."""
+    if not case.variant or target.chooses_variants:
+        return frozenset()
+    return frozenset(case.variant) - target.parameters.union(*target.variants)
+
+
+def limits(target: Target) -> list[str]:
+    """Everything that `target` declares not to take, one line each: the reasons that `refusal` can give."""
+    s = target.support
+    lines = []
+    for check, shown in zip(_CHECKS, _shown(s, Support()), strict=True):
+        if shown:
+            lines.append(check.why(s))
+    return lines + [f"{rule.why} ({rule.kind})" for rule in target.rules]
+
+
+def _shown(s: Support, default: Support) -> list[bool]:
+    """Which checks say something about a target, in their order."""
+    return [
+        s.dtypes != default.dtypes,
+        len(s.layouts) < 2,
+        s.masks is not None,
+        not s.ragged,
+        not s.bias,
+        s.bias and not s.bias_grad,
+        not s.softcap,
+        not s.scale,
+        not s.gqa,
+        True,
+        not s.dim_v_differs,
+        not s.zero_lengths,
+        not s.strides,
+        not s.backward,
+        True,
+    ]

@@ -1,0 +1,56 @@
+"""The data in which a target declares what it takes: Support, and Rules beyond it. `refusal.py` reads them.
+
+Two kinds of "no":
+    cannot express   the kernel's interface has no such option; the harness never asks
+    refuses          the kernel declares that it raises; the harness asks now and then, and silent acceptance is a
+                     finding
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from fuzz.core.case import Case
+from oracles.problem import Dtype, Layout
+
+
+@dataclass(frozen=True)
+class Support:
+    """What a target's interface can express. Masks None: any predicate (as a dense or block mask)."""
+
+    dtypes: tuple[Dtype, ...] = ("float16", "bfloat16", "float32")
+    layouts: tuple[Layout, ...] = ("padded",)
+    masks: frozenset[str] | None = None
+    ragged: bool = True
+    bias: bool = False
+    bias_grad: bool = False
+    softcap: bool = False
+    scale: bool = True
+    gqa: bool = True
+    dim: tuple[int, int, int] = (1, 256, 1)  # least, most, step
+    dim_often: int = 256  # larger ones are drawn about once in 16
+    dim_v_differs: bool = True
+    zero_lengths: bool = True
+    strides: bool = True  # anything but contiguous, aligned tensors
+    lse: bool = False
+    backward: bool = True
+    max_pairs: int = 1 << 24
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A declared refusal beyond `support`: when `applies`, the kernel raises (`refuses`) or is not asked (`cannot`)."""
+
+    why: str
+    applies: Callable[[Case], bool]
+    kind: Literal["cannot", "refuses"] = "cannot"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a target does not take a case."""
+
+    kind: Literal["cannot", "refuses"]
+    why: str
