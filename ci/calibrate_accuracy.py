@@ -48,7 +48,7 @@ from fuzz.tensors.arena import Arena, build
 from fuzz.tensors.to_cpu import to_cpu
 from oracles.accuracy import FUSED, Judgement, judge, same_precision
 from oracles.numerics import Numerics
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import dense_mask
 from oracles.reference.attention import attention, reference
 
@@ -81,14 +81,14 @@ def draw(target: Any, count: int, start: int, each: Callable[[Case], None]) -> N
         loop()
 
 
-def judged(case: Case, arena: Arena, answers: Answers, numerics: Numerics) -> Judgement:
+def judged(case: Case, arena: Arena, outputs: Outputs, numerics: Numerics) -> Judgement:
     """The judgement of one execution, where `arena` is: a session's own choice of device (fuzz.judging.judge)."""
     t, p, home = arena.tensors(), case.problem, arena.buffer.device
-    if answers.o.device != home:
-        (answers,), _ = to_cpu([answers], torch.zeros(1, dtype=torch.bool, device=answers.o.device))
+    if outputs.o.device != home:
+        (outputs,), _ = to_cpu([outputs], torch.zeros(1, dtype=torch.bool, device=outputs.o.device))
     right = reference(p, t.q, t.k, t.v, bias=t.bias, do=t.do)
     same = same_precision(p, t.q, t.k, t.v, bias=t.bias, do=t.do, numerics=numerics)
-    return judge(p, answers, right, same)
+    return judge(p, outputs, right, same)
 
 
 # ---------------------------------------------------------------------------------------------------- good kernels
@@ -121,7 +121,7 @@ def good(name: str, device: str, count: int, start: int) -> dict[str, Any]:
         except Exception as error:
             skipped[f"raised {type(error).__name__}: {str(error).splitlines()[0][:100]}"] += 1
             return
-        found = judged(case, arena, execution.answers, target.numerics)
+        found = judged(case, arena, execution.outputs, target.numerics)
         if found.findings:
             explained = entry.known(signature(case, Verdict(case.id, "fail", findings=found.findings)), entries)
             if explained is not None:
@@ -204,7 +204,7 @@ class Attempt:
     extra_zeros: int = 0
 
 
-def spoiled(case: Case, tensors: Tensors, fault: Fault) -> Answers:
+def spoiled(case: Case, tensors: Tensors, fault: Fault) -> Outputs:
     """Answers of the fp32 kernel, rounded to the problem's dtype, with `fault` in it."""
     p = case.problem
     keep = dense_mask(p, tensors.q.device).expand(p.batch, p.heads_q, p.len_q, p.len_k)
@@ -219,15 +219,15 @@ def spoiled(case: Case, tensors: Tensors, fault: Fault) -> Answers:
         if bias is not None:
             added = torch.nn.functional.pad(bias.expand(*bias.shape[:-1], p.len_k), (0, a.extra_zeros))
     o, lse = attention(a.q, k, v, kept, scale=a.scale, softcap=a.softcap, bias=added)
-    answers = {"o": o.detach(), "lse": lse.detach()}
+    outputs = {"o": o.detach(), "lse": lse.detach()}
     if tensors.do is not None:
         grads = torch.autograd.grad(o, [*leaves, *([bias] if bias is not None else [])], tensors.do.float())
-        answers |= dict(zip(("dq", "dk", "dv", "dbias"), grads, strict=False))
+        outputs |= dict(zip(("dq", "dk", "dv", "dbias"), grads, strict=False))
         if p.bias is not None and not p.bias.grad:
-            answers.pop("dbias", None)
-    fault.after(case, answers)
+            outputs.pop("dbias", None)
+    fault.after(case, outputs)
     float32 = {"lse"} | ({"dbias"} if p.bias is not None and p.bias.dtype == "float32" else set())
-    return Answers(**{n: x if n in float32 else x.to(p.torch_dtype) for n, x in answers.items()})
+    return Outputs(**{n: x if n in float32 else x.to(p.torch_dtype) for n, x in outputs.items()})
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class Fault:
     """One thing wrong, before the formula or after it."""
 
     before: Callable[[Attempt], Attempt] = lambda a: a
-    after: Callable[[Case, dict[str, torch.Tensor]], None] = lambda case, answers: None
+    after: Callable[[Case, dict[str, torch.Tensor]], None] = lambda case, outputs: None
 
 
 def _swap_heads(a: Attempt) -> Attempt:
@@ -256,10 +256,10 @@ def _last_tile_dropped(a: Attempt) -> Attempt:
     return replace(a, keep=keep)
 
 
-def _last_rows_shifted(case: Case, answers: dict[str, torch.Tensor]) -> None:
+def _last_rows_shifted(case: Case, outputs: dict[str, torch.Tensor]) -> None:
     start = (case.problem.len_q - 1) // TILE * TILE
     if start > 0:
-        answers["o"][:, :, start:] = answers["o"][:, :, start:].roll(1, 2)
+        outputs["o"][:, :, start:] = outputs["o"][:, :, start:].roll(1, 2)
 
 
 def _wrong_group(a: Attempt) -> Attempt:
@@ -269,25 +269,25 @@ def _wrong_group(a: Attempt) -> Attempt:
 
 
 def _scale_by(name: str, factor: float) -> Callable[[Case, dict[str, torch.Tensor]], None]:
-    def after(case: Case, answers: dict[str, torch.Tensor]) -> None:
-        if name in answers:
-            answers[name] *= factor
+    def after(case: Case, outputs: dict[str, torch.Tensor]) -> None:
+        if name in outputs:
+            outputs[name] *= factor
 
     return after
 
 
 def _zero_last_head(name: str) -> Callable[[Case, dict[str, torch.Tensor]], None]:
-    def after(case: Case, answers: dict[str, torch.Tensor]) -> None:
-        if name in answers:
-            answers[name][:, -1] = 0
+    def after(case: Case, outputs: dict[str, torch.Tensor]) -> None:
+        if name in outputs:
+            outputs[name][:, -1] = 0
 
     return after
 
 
 def _roll_heads(name: str) -> Callable[[Case, dict[str, torch.Tensor]], None]:
-    def after(case: Case, answers: dict[str, torch.Tensor]) -> None:
-        if name in answers:
-            answers[name] = answers[name].roll(1, 1)
+    def after(case: Case, outputs: dict[str, torch.Tensor]) -> None:
+        if name in outputs:
+            outputs[name] = outputs[name].roll(1, 1)
 
     return after
 

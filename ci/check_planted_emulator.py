@@ -34,7 +34,7 @@ HANG, RACE = ("hang",), ("race_two_writes", "race_read_of_an_unordered_write", "
 # The bugs that the emulated GPU is to find, and what the check is called that should see each.
 BUGS: dict[str, tuple[str, ...]] = {
     "lock_is_n_block": HANG,
-    "rank_direction": (*HANG, "protocol: hang"),  # foretold for one slot, where the case has more
+    "rank_direction": (*HANG, "semaphore_order: hang"),  # foretold for one slot, where the case has more
     "release_missing": HANG,
     "semaphores_not_cleared": ("read_of_uninitialised_memory",),
     "barrier_before_reuse_missing": RACE,

@@ -83,17 +83,17 @@ def judged(case: Case, target: Target, device: str) -> dict[str, Any]:
     import torch
 
     from fuzz.tensors.arena import build
-    from oracles.other_projects import PEERS, Question
+    from oracles.other_projects import CRITERIA, Question
 
     where = "cuda" if device == "cuda" else "cpu"
     given = build(case, where).tensors()
     target.prepare(case, given)
     began = time.perf_counter()
-    answers = target.run(case, given).answers
+    outputs = target.run(case, given).outputs
     question = Question(
         case.problem, given.q, given.k, given.v, given.bias, given.do if case.problem.backward else None
     )
-    passes = bool(PEERS["flash-attention"].passes(question, answers))
+    passes = bool(CRITERIA["flash-attention"].passes(question, outputs))
     if where == "cuda":
         torch.cuda.synchronize()
     return {"case": case.id, "passes": passes, "seconds": time.perf_counter() - began}

@@ -43,7 +43,7 @@ from fuzz.core.case_limits import Size
 from fuzz.core.refusal import refusal
 from fuzz.generate.cases import cases
 from fuzz.targets.blocksparse.target import BundledBlockSparse
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZE = Size(1 << 14, 4, 320, 1 << 16)
@@ -87,20 +87,20 @@ def drawn(count: int, start: int, most_builds: int, arch: str) -> tuple[list[Cas
 # ------------------------------------------------------------------------------------------------------------ a worker
 
 
-def judged(case: Case, target: BundledBlockSparse) -> tuple[str, list[str], Answers | None, Answers | None]:
+def judged(case: Case, target: BundledBlockSparse) -> tuple[str, list[str], Outputs | None, Outputs | None]:
     """(outcome, what was found, the first and the second run's answers on the CPU).
 
     No more is kept: what grows with every run is what the judge calls a leak.
     """
     from fuzz.judging.judge import execute
 
-    kept: list[Answers] = []
+    kept: list[Outputs] = []
     run = BundledBlockSparse.run
 
     def keep(case: Case, tensors: Any) -> Any:
         execution = run(target, case, tensors)
         if len(kept) < 2:
-            kept.append(Answers(**{name: x.detach().cpu().clone() for name, x in execution.answers.items()}))
+            kept.append(Outputs(**{name: x.detach().cpu().clone() for name, x in execution.outputs.items()}))
         return execution
 
     target.run = keep  # type: ignore[method-assign]
@@ -109,7 +109,7 @@ def judged(case: Case, target: BundledBlockSparse) -> tuple[str, list[str], Answ
     return verdict.outcome, found, kept[0] if kept else None, kept[-1] if kept else None
 
 
-def distances(case: Case, ours: Answers, theirs: Answers) -> dict[str, dict[str, float | bool]]:
+def distances(case: Case, ours: Outputs, theirs: Outputs) -> dict[str, dict[str, float | bool]]:
     """By tensor: the largest quotient of their distance and its budget, and whether they are equal to the bit."""
     from fuzz.tensors.arena import build
     from oracles.accuracy import judge
@@ -118,7 +118,7 @@ def distances(case: Case, ours: Answers, theirs: Answers) -> dict[str, dict[str,
 
     t = build(case, torch.device("cpu")).tensors()
     same = same_precision(case.problem, t.q, t.k, t.v, bias=t.bias, do=t.do, numerics=FUSED)
-    want = Answers(**{name: x.float() for name, x in theirs.items()})
+    want = Outputs(**{name: x.float() for name, x in theirs.items()})
     found = judge(case.problem, ours, want, same)
     words = {2: torch.int16, 4: torch.int32}
     result: dict[str, dict[str, float | bool]] = {}

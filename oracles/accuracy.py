@@ -28,10 +28,10 @@ from oracles.error_budget.same_precision import Same, same_precision
 from oracles.finding import Finding
 from oracles.location import TILE, locate
 from oracles.numerics import CPU_FLASH, CUDNN, EAGER, EFFICIENT, EXACT, FLEX_EAGER, FUSED, Numerics
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem
+from oracles.reference.backend import uses_numba
 from oracles.reference.chunks import ON_KEYS, padded_rows, rows_there
-from oracles.reference.loop_choice import looped
 
 __all__ = [
     "CPU_FLASH",
@@ -84,7 +84,7 @@ def limit(rows: Rows | float) -> Rows | float:
     return 2.0 + 4.0 * rows**-0.5
 
 
-def judge(problem: Problem, got: Answers, reference: Answers, same: Same, *, padding: bool = False) -> Judgement:
+def judge(problem: Problem, got: Outputs, reference: Outputs, same: Same, *, padding: bool = False) -> Judgement:
     """`judge_with`, for answers that are judged once.
 
     reference  of `reference.reference`, fp64 (or fp32 when the inputs are of 16 bits)
@@ -94,7 +94,7 @@ def judge(problem: Problem, got: Answers, reference: Answers, same: Same, *, pad
     return judge_with(Budget.of(problem, reference, same, padding=padding), got)
 
 
-def judge_with(budget: Budget, got: Answers) -> Judgement:
+def judge_with(budget: Budget, got: Outputs) -> Judgement:
     """Compares what a target gave with the reference, tensor by tensor.
 
     got  in the problem's layout, on the budget's device; a tensor that is None is not judged
@@ -118,10 +118,10 @@ def judge_with(budget: Budget, got: Answers) -> Judgement:
     return Judgement(findings, max(w.ratio for w in worst.values()), worst)
 
 
-def _passed(budget: Budget, got: Answers) -> Judgement | None:
+def _passed(budget: Budget, got: Outputs) -> Judgement | None:
     """The judgement of padded answers on a CPU where nothing is wrong, in one pass. None: to be looked at closely."""
     problem = budget.problem
-    if not looped(budget.want) or budget.want.dtype != torch.float64 or problem.layout != "padded":
+    if not uses_numba(budget.want) or budget.want.dtype != torch.float64 or problem.layout != "padded":
         return None
     given = budget.stored(got)
     if not given:

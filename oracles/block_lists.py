@@ -14,7 +14,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from oracles.finding import Finding, Place
+from oracles.finding import Finding, Location
 from oracles.problem import Problem, mask_tile
 
 Tile: TypeAlias = tuple[int, int, int, int]  # sequence, query head, m_block, n_block
@@ -22,7 +22,7 @@ MOST = 8  # tiles named in a message
 
 
 @dataclass(frozen=True)
-class List:
+class BlockList:
     """One block list: count and begin (batch|1, heads_q|1, rows), index flat; rows are m blocks forward, n backward."""
 
     count: Tensor
@@ -31,7 +31,7 @@ class List:
 
 
 @dataclass(frozen=True)
-class Metadata:
+class CheckedLists:
     """What is checked; each of partial and full lists comes first to last as (partial, full).
 
     words, slot, slot_backward   packed masks, (slots, tile_m, tile_n / 32), and slots parallel to the partial indices
@@ -43,8 +43,8 @@ class Metadata:
 
     tile_m: int
     tile_n: int
-    forward: tuple[List, List]
-    backward: tuple[List, List] | None = None
+    forward: tuple[BlockList, BlockList]
+    backward: tuple[BlockList, BlockList] | None = None
     words: Tensor | None = None
     slot: Tensor | None = None
     slot_backward: Tensor | None = None
@@ -54,8 +54,8 @@ class Metadata:
     launch_order: Tensor | None = None
 
 
-def check(problem: Problem, of: Metadata) -> list[Finding]:
-    """Findings of oracle "metadata", one for each kind of fault and direction; none where all is right.
+def check(problem: Problem, of: CheckedLists) -> list[Finding]:
+    """Findings of oracle "block_lists", one for each kind of fault and direction; none where all is right.
 
     Kinds: malformed (rows outside of the index, blocks out of range), duplicate (listed twice, or partial and full),
     missing, wrong (full but masked, listed but empty, a mask that differs), mismatched (backward
@@ -105,7 +105,7 @@ class _Entry:
 
 
 def _entries(
-    problem: Problem, of: Metadata, lists: tuple[List, List], backward: bool
+    problem: Problem, of: CheckedLists, lists: tuple[BlockList, BlockList], backward: bool
 ) -> tuple[list[_Entry], list[Finding]]:
     """Every entry for every sequence and head, and what is malformed or twice among them."""
     name = "backward" if backward else "forward"
@@ -146,7 +146,7 @@ def _against_truth(entries: list[_Entry], truth: dict[Tile, bool], name: str) ->
     )
 
 
-def _masks(problem: Problem, of: Metadata, entries: list[_Entry], slot: Tensor | None, name: str) -> list[Finding]:
+def _masks(problem: Problem, of: CheckedLists, entries: list[_Entry], slot: Tensor | None, name: str) -> list[Finding]:
     """Partial tiles whose mask is not the predicate."""
     wrong = []
     for e in entries:
@@ -162,7 +162,7 @@ def _masks(problem: Problem, of: Metadata, entries: list[_Entry], slot: Tensor |
 
 
 def _mask_of(
-    of: Metadata, entry: _Entry, slot: Tensor | None, rows: tuple[int, int], cols: tuple[int, int]
+    of: CheckedLists, entry: _Entry, slot: Tensor | None, rows: tuple[int, int], cols: tuple[int, int]
 ) -> Tensor | None:
     """What the metadata keep of a partial tile: bool (rows, cols); None where its slot is out of range."""
     b, head, _, _ = entry.tile
@@ -187,7 +187,7 @@ def _mask_of(
     return torch.ones(q.shape[0], k.shape[1], dtype=torch.bool)
 
 
-def _order(problem: Problem, of: Metadata, entries: list[_Entry]) -> list[Finding]:
+def _order(problem: Problem, of: CheckedLists, entries: list[_Entry]) -> list[Finding]:
     assert of.launch_order is not None and of.ranks is not None
     order, ranks = of.launch_order.tolist(), [one.tolist() for one in of.ranks]
     found, wrong = [], []
@@ -197,7 +197,7 @@ def _order(problem: Problem, of: Metadata, entries: list[_Entry]) -> list[Findin
             if sorted(launched) != list(range(len(launched))):
                 tensor = "launch_order"
                 message = f"sequence {b}, KV head {head}: not every n_block once: {launched[:16]}"
-                found.append(Finding("metadata", "order", message, tensor, Place(batch=b, head=head)))
+                found.append(Finding("block_lists", "order", message, tensor, Location(batch=b, head=head)))
     if found:
         return found
     adders: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
@@ -223,6 +223,11 @@ def _finding(kind: str, tensor: str, wrong: list[Tile], what: str) -> list[Findi
     message = f"{what}: {places}{more}"
     return [
         Finding(
-            "metadata", kind, message, tensor, Place(batch=b, head=head, tile=(m, m + 1)), {"tiles": float(len(wrong))}
+            "block_lists",
+            kind,
+            message,
+            tensor,
+            Location(batch=b, head=head, tile=(m, m + 1)),
+            {"tiles": float(len(wrong))},
         )
     ]

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from oracles.finding import Finding, Place
-from oracles.outputs import Answers
+from oracles.finding import Finding, Location
+from oracles.outputs import Outputs
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def compare(runs: Sequence[Answers]) -> list[Finding]:
+def compare(runs: Sequence[Outputs]) -> list[Finding]:
     """One finding per tensor whose bits differ between the first run and any other.
 
     Bit patterns are compared, so that equal NaNs are equal and 0.0 differs from -0.0. numbers: `differs` of `repeats`
@@ -37,7 +37,7 @@ def compare(runs: Sequence[Answers]) -> list[Finding]:
     return [_finding(runs, name, row) for name, row in zip(names, table, strict=True) if any(row)]
 
 
-def _same_bits(first: Answers, run: Answers) -> bool:
+def _same_bits(first: Outputs, run: Outputs) -> bool:
     """Whether they certainly are the same: not looked at where it would mean waiting for a device."""
     for (_, one), (_, other) in zip(first.items(), run.items(), strict=True):
         if one.is_cuda or one.dtype != other.dtype or one.shape != other.shape:
@@ -47,7 +47,7 @@ def _same_bits(first: Answers, run: Answers) -> bool:
     return True
 
 
-def _differs(first: Answers, run: Answers, name: str) -> Tensor:
+def _differs(first: Outputs, run: Outputs, name: str) -> Tensor:
     return _bits(getattr(first, name)) != _bits(getattr(run, name))
 
 
@@ -55,7 +55,7 @@ def _bits(x: Tensor) -> Tensor:
     return x.contiguous().view(BITS[x.element_size()])
 
 
-def _finding(runs: Sequence[Answers], name: str, elements: list[int]) -> Finding:
+def _finding(runs: Sequence[Outputs], name: str, elements: list[int]) -> Finding:
     """`elements`: how many differ in each run after the first."""
     most = max(range(len(elements)), key=lambda at: elements[at])
     one, other = getattr(runs[0], name), getattr(runs[most + 1], name)
@@ -78,9 +78,9 @@ def _finding(runs: Sequence[Answers], name: str, elements: list[int]) -> Finding
     return Finding("determinism", "nondeterministic", message, name, _place(name, index), numbers)
 
 
-def _place(name: str, index: tuple[int, ...]) -> Place:
+def _place(name: str, index: tuple[int, ...]) -> Location:
     """Padded tensors are (batch, head, row, …), packed ones (row, head, dim) or (head, row) for lse."""
     if len(index) == 4 or (len(index) == 3 and name == "lse"):
-        return Place(index[0], index[1], (index[2], index[2] + 1))
+        return Location(index[0], index[1], (index[2], index[2] + 1))
     row, head = (index[1], index[0]) if name == "lse" else index[:2]
-    return Place(None, head, (row, row + 1))
+    return Location(None, head, (row, row + 1))

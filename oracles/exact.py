@@ -20,7 +20,7 @@ from oracles.finding import Finding
 from oracles.location import locate
 from oracles.masks import Full
 from oracles.numerics import Numerics
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, bias_view, mask_tile, sequence_view, shapes
 from oracles.reference.chunks import rows_there
 
@@ -53,7 +53,7 @@ def judge(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    got: Answers,
+    got: Outputs,
     *,
     bias: Tensor | None = None,
     do: Tensor | None = None,

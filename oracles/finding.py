@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Place(msgspec.Struct, frozen=True, omit_defaults=True):
+class Location(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a tensor is wrong. Half-open ranges; None where it does not apply."""
 
     batch: int | None = None
@@ -32,5 +32,5 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str
     message: str
     tensor: str = ""
-    place: Place = Place()
+    place: Location = Location()
     numbers: dict[str, float] = {}

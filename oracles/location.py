@@ -9,13 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oracles.finding import Place
+from oracles.finding import Location
 
 TILE = 64
 MOST = 0.6  # of the rows: 'all'
 
 
-def locate(bad: Tensor, valid: Tensor, worst: tuple[int, int, int], *, cols: Tensor | None = None) -> Place:
+def locate(bad: Tensor, valid: Tensor, worst: tuple[int, int, int], *, cols: Tensor | None = None) -> Location:
     """Describes the wrong rows of a tensor.
 
     bad    bool (batch, heads, rows), at least one True; on any device
@@ -30,7 +30,7 @@ def locate(bad: Tensor, valid: Tensor, worst: tuple[int, int, int], *, cols: Ten
     rows = (min(here), max(here) + 1)
     width = _span(cols) if cols is not None else None
     tile = (row // TILE * TILE, min(row // TILE * TILE + TILE, bad.shape[-1]))
-    return Place(batch, head, rows, width, tile, pattern(bad, valid, cols))
+    return Location(batch, head, rows, width, tile, pattern(bad, valid, cols))
 
 
 def pattern(bad: Tensor, valid: Tensor, cols: Tensor | None = None) -> str:

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, bias_view, mask_tile, sequence_view
 from oracles.reference.attention import no_tf32, reference
 
@@ -36,13 +36,13 @@ class Question:
     do: Tensor | None = None
 
     @cached_property
-    def right(self) -> Answers:
+    def right(self) -> Outputs:
         """By our reference, rounded to the problem's dtype as the peers' references are."""
         found = reference(self.problem, self.q, self.k, self.v, bias=self.bias, do=self.do)
-        return Answers(**{name: x.to(self.problem.torch_dtype) for name, x in found.items()})
+        return Outputs(**{name: x.to(self.problem.torch_dtype) for name, x in found.items()})
 
     @cached_property
-    def plain(self) -> Answers:
+    def plain(self) -> Outputs:
         """By a plain run in the problem's own dtype, every intermediate rounded to it."""
         return plain_attention(self)
 
@@ -53,7 +53,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Peer:
+class Criterion:
     """One project's rule.
 
     inputs   'case': judged on the case's own numbers; 'small': on inputs from [-SMALL, SMALL], as their tests draw them
@@ -66,16 +66,16 @@ class Peer:
     inputs: Literal["case", "small"]
     accepts: Callable[[Question, str, Tensor], bool]
 
-    def passes(self, question: Question, answers: Answers) -> bool:
+    def passes(self, question: Question, outputs: Outputs) -> bool:
         """Whether their tests would take these answers: O and, with backward, dQ, dK, dV."""
         wanted = OUTPUTS + GRADIENTS * (question.do is not None)
-        got = dict(answers.items())
+        got = dict(outputs.items())
         if not all(isinstance(got.get(n), Tensor) and got[n].shape == getattr(question.right, n).shape for n in wanted):
             return False
         return all(self.accepts(question, name, got[name]) for name in wanted)
 
 
-def plain_attention(of: Question) -> Answers:
+def plain_attention(of: Question) -> Outputs:
     """O and, given do, dQ, dK, dV of scores = q (k * scale)^T, softmax, product, each rounded to the inputs' dtype.
 
     As FlashAttention's `attention_ref(upcast=False, reorder_ops=True)`, but with zeros, not NaN, where a row has no
@@ -94,9 +94,9 @@ def plain_attention(of: Question) -> Answers:
             zeros = (
                 {} if of.do is None else {f"d{n}": torch.zeros_like(x) for n, x in zip("qkv", (q, k, v), strict=True)}
             )
-            return Answers(o.detach(), **zeros)
+            return Outputs(o.detach(), **zeros)
         dq, dk, dv = torch.autograd.grad(o, (q, k, v), of.do.to(o.dtype), materialize_grads=True)
-    return Answers(o.detach(), None, dq, dk, dv)
+    return Outputs(o.detach(), None, dq, dk, dv)
 
 
 def _plain_sequence(p: Problem, batch: int, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
@@ -153,10 +153,10 @@ def _dmattn(of: Question, name: str, got: Tensor) -> bool:
     return bool(torch.isclose(found, right, rtol=tolerance, atol=tolerance).float().mean() >= 0.95)
 
 
-PEERS = {
+CRITERIA = {
     peer.name: peer
     for peer in (
-        Peer(
+        Criterion(
             "flash-attention",
             "FlashAttention-4, tests/cute/test_flash_attn.py at 0251105a",
             "largest error <= 2 (3 with softcap) times the largest error of a plain run in the same dtype, plus twice "
@@ -164,7 +164,7 @@ PEERS = {
             "case",
             _flash_attention,
         ),
-        Peer(
+        Criterion(
             "flag-gems",
             "FlagGems, tests of scaled_dot_product_attention (gems_assert_close); its backward test is switched off "
             "there and counted here",
@@ -172,14 +172,14 @@ PEERS = {
             "small",
             _flag_gems,
         ),
-        Peer(
+        Criterion(
             "nsa",
             "native sparse attention in FlashAttention's fork, test_sparse_attn_nsa_forward and _backward",
             "O: largest error < 0.1 and mean error < 0.01; gradients: < 0.5 and < 0.05",
             "case",
             _nsa,
         ),
-        Peer(
+        Criterion(
             "flash-dmattn",
             "flash-dmattn, benchmarks/{forward,backward}_equivalence.py",
             "95 % of the elements within rtol = atol = 0.01 (bf16) or 5e-3 (fp16) for O, 0.1 or 0.05 for gradients; "

@@ -11,7 +11,7 @@ NAMES = ("o", "lse", "dq", "dk", "dv", "dbias")
 
 
 @dataclass(frozen=True)
-class Answers:
+class Outputs:
     """Shapes as in `problem.shapes`. None: not asked for (no backward, no bias) or not offered by the target (lse)."""
 
     o: Tensor

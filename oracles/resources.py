@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
-from oracles.finding import Finding, Place
+from oracles.finding import Finding, Location
 
 LEAST_BYTES = 1 << 16  # growth of less in a run is no leak of tensors
 MOST_EXPONENT = 1.5  # of peak memory against length, for what promises to be linear
@@ -55,7 +55,7 @@ def leaks(usages: Sequence[Usage]) -> list[Finding]:
         total = getattr(usages[-1], name) - getattr(usages[1], name)
         message = f"each run leaks: {total / len(later):g} {_WHAT[name]} in each of {len(later)} runs, none given back"
         found.append(
-            Finding("resources", "leak", message, place=Place(pattern=name), numbers={"each": total / len(later)})
+            Finding("resources", "leak", message, place=Location(pattern=name), numbers={"each": total / len(later)})
         )
     return found
 
@@ -78,7 +78,7 @@ def growth(peaks: Mapping[int, int], most: float = MOST_EXPONENT) -> list[Findin
         f"{long}; promised to be linear"
     )
     numbers = {"exponent": exponent, "short": float(peaks[short]), "long": float(peaks[long])}
-    return [Finding("resources", "memory_growth", message, place=Place(pattern="quadratic"), numbers=numbers)]
+    return [Finding("resources", "memory_growth", message, place=Location(pattern="quadratic"), numbers=numbers)]
 
 
 def compiles(before: int, after: int, asked: int, variants: int) -> list[Finding]:
@@ -90,4 +90,4 @@ def compiles(before: int, after: int, asked: int, variants: int) -> list[Finding
         return []
     message = f"{after - before} compiles for {asked} shapes of {variants} variants; one per variant was promised"
     numbers = {"compiles": float(after - before), "variants": float(variants)}
-    return [Finding("resources", "compiles", message, place=Place(pattern="shapes"), numbers=numbers)]
+    return [Finding("resources", "compiles", message, place=Location(pattern="shapes"), numbers=numbers)]

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 from torch import Tensor
 
-from oracles.finding import Finding, Place
+from oracles.finding import Finding, Location
 
 FREE = -(2**31)  # as a rank: does not wait, only releases
 Ends: TypeAlias = Literal["always", "never", "depends"]
@@ -226,8 +226,8 @@ def findings(outcome: Outcome) -> list[Finding]:
     kind = "hang" if outcome.ends == "never" else "nondeterministic"
     first = outcome.standing[0].tile if outcome.standing else (None, None, None)
     numbers = {"tiles": float(len(outcome.standing)), "waiting": float(len(outcome.waits))}
-    place = Place(batch=first[0], head=first[1], tile=None if first[2] is None else (first[2], first[2] + 1))
-    return [Finding("protocol", kind, outcome.text, "dq", place, numbers)]
+    place = Location(batch=first[0], head=first[1], tile=None if first[2] is None else (first[2], first[2] + 1))
+    return [Finding("semaphore_order", kind, outcome.text, "dq", place, numbers)]
 
 
 def _run(of: Visits, slots: int) -> tuple[list[int], list[int], int]:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from fuzz.core.case import Case
 from fuzz.core.target import Target
-from oracles.metamorphic.relations import RELATIONS, Demand, Relation
+from oracles.metamorphic.relations import RELATIONS, Equality, Relation
 
 
 def relations_for(target: Target, case: Case) -> tuple[str, ...]:
@@ -14,11 +14,11 @@ def relations_for(target: Target, case: Case) -> tuple[str, ...]:
     return tuple(r.name for r in _askable(target) if r.applies(case.problem))
 
 
-def required_equality(target: Target, relation: str) -> Demand:
-    """The equality that `relation` requires of `target`: 'bitwise', 'budget', or 'off' (the follow-up case is not run).
+def required_equality(target: Target, relation: str) -> Equality:
+    """The equality that `relation` requires of `target`: 'bitwise', 'within_budget', or 'off' (no follow-up case).
     Two runs of a target that adds in any order need not have equal bits."""
     declared = target.relations.get(relation, RELATIONS[relation].default)
-    return "budget" if declared == "bitwise" and not target.deterministic else declared
+    return "within_budget" if declared == "bitwise" and not target.deterministic else declared
 
 
 @lru_cache(maxsize=256)

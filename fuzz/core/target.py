@@ -18,9 +18,9 @@ from fuzz.core.case_limits import Size
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Rule, Support
 from fuzz.core.verdict import Finding, Outcome
-from oracles.metamorphic.relations import Demand
+from oracles.metamorphic.relations import Equality
 from oracles.numerics import FUSED, Numerics
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Dtype, Problem
 
 Device: TypeAlias = Literal["host", "cuda", "emulator"]
@@ -53,7 +53,7 @@ class Execution:
     """The result of a run: the answers, and the proof of what ran (an autograd node's or kernel's name, with its
     variant)."""
 
-    answers: Answers
+    outputs: Outputs
     kernel: str
 
 
@@ -96,7 +96,7 @@ class Target:
     executable: bool = True
     clears_padding: bool = False
     kernel_names: str = ""
-    relations: Mapping[str, Demand] = {}
+    relations: Mapping[str, Equality] = {}
     same_options: frozenset[str] = frozenset()
     oversubscribed: int = 0
 
@@ -195,7 +195,7 @@ class Target:
         """Compiles what `run_cta_subset` launches, and makes its block lists."""
         raise NotImplementedError(f"{self.name} runs no subset of its CTAs")
 
-    def run_cta_subset(self, case: Case, tensors: Tensors, into: Answers, repeat: int) -> Execution:
+    def run_cta_subset(self, case: Case, tensors: Tensors, into: Outputs, repeat: int) -> Execution:
         """Runs those CTAs; O and LSE go to `into`, of the whole problem's shapes."""
         raise NotImplementedError(f"{self.name} runs no subset of its CTAs")
 

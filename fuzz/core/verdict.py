@@ -7,9 +7,9 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from oracles.finding import Finding, Place
+from oracles.finding import Finding, Location
 
-__all__ = ["BAD", "Finding", "Outcome", "Place", "Signature", "Verdict", "Worst", "summary"]
+__all__ = ["BAD", "Finding", "Location", "Outcome", "Signature", "Verdict", "Worst", "summary"]
 
 Outcome: TypeAlias = Literal["pass", "fail", "hang", "crash", "flake", "reject", "missing", "unexpected_pass"]
 BAD: frozenset[str] = frozenset({"fail", "hang", "crash", "flake", "missing", "unexpected_pass"})

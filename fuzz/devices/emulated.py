@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fuzz.compiling import Build, obtain
 from fuzz.core.target import DeviceError
-from fuzz.core.verdict import Finding, Outcome, Place
+from fuzz.core.verdict import Finding, Location, Outcome
 from fuzz.devices.cuda import build_of
 from fuzz.devices.emulator import Emulator, LoadedKernel, PtxModule, Report
 from fuzz.devices.emulator.decode.decoder import Unimplemented
@@ -103,7 +103,7 @@ def verdict_of(variant: Variant, report: Report) -> tuple[Outcome, tuple[Finding
         line = (
             str(report.deadlock).partition("\n")[0] if report.deadlock else "the kernel does not end within its budget"
         )
-        finding = Finding("emulator", "hang", f"{name}: {line}", place=Place(pattern=name), numbers=_numbers(report))
+        finding = Finding("emulator", "hang", f"{name}: {line}", place=Location(pattern=name), numbers=_numbers(report))
         return "hang", (finding, *_findings(name, report)), evidence
     return "fail", _findings(name, report), evidence
 
@@ -119,7 +119,12 @@ def _findings(name: str, report: Report) -> tuple[Finding, ...]:
         slug = kind.replace(": ", "_").replace(" ", "_")
         findings.append(
             Finding(
-                "emulator", slug, f"{name}: {ones[0]}{more}", ones[0].tensor, Place(pattern=name), {"count": len(ones)}
+                "emulator",
+                slug,
+                f"{name}: {ones[0]}{more}",
+                ones[0].tensor,
+                Location(pattern=name),
+                {"count": len(ones)},
             )
         )
     return tuple(findings)

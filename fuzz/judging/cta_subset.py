@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fuzz.core.case import Case, Inputs, Storage
 from fuzz.core.target import Target, Tensors
-from fuzz.core.verdict import Finding, Place, Verdict
+from fuzz.core.verdict import Finding, Location, Verdict
 from fuzz.judging.execution import INPUTS_LIMIT, PREPARE_LIMIT, Clock, call, deadline
 from fuzz.judging.verdict_builder import conclude, plan_findings, proof_findings
 from fuzz.tensors.arena import strides_of
@@ -31,7 +31,7 @@ from oracles import accuracy, determinism
 from oracles.error_budget.same_precision import same_precision
 from oracles.masks import Tokens, keep
 from oracles.numerics import Numerics
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, shapes
 from oracles.reference.attention import reference
 
@@ -62,10 +62,10 @@ def judge_part(case: Case, target: Target, clock: Clock) -> Verdict:
     clock.start("run", deadline(target, case, 1 + case.repeats))
     given = _tensors(case)
     execution = call(lambda: target.run_cta_subset(case, given, _outputs(problem), 0))
-    found = _rows_written(problem, execution.answers, target.tile_rows(case))
+    found = _rows_written(problem, execution.outputs, target.tile_rows(case))
     if len(found) != len(ctas):
         message = f"{len(ctas)} CTAs wrote rows of {len(found)} tiles: {', '.join(map(str, found)) or 'none'}"
-        finding = Finding("memory", "missing_rows", message, "lse", Place(pattern="rows"))
+        finding = Finding("memory", "missing_rows", message, "lse", Location(pattern="rows"))
         return conclude(case, [finding], clock, [execution])
     for rows in found:
         _fill(case, rows, given)
@@ -78,11 +78,11 @@ def judge_part(case: Case, target: Target, clock: Clock) -> Verdict:
     worst = None
     for rows in found:
         small, some = _excerpt(problem, rows, given)
-        answers = [_part(e.answers, rows) for e in executions]
-        judged = _judgement(small, some, answers[0], target.numerics)
+        outputs = [_part(e.outputs, rows) for e in executions]
+        judged = _judgement(small, some, outputs[0], target.numerics)
         worst = judged if worst is None or judged.ratio > worst.ratio else worst
         findings += [replace(f, message=f"{rows}: {f.message}") for f in judged.findings]
-        unstable = determinism.compare(answers)
+        unstable = determinism.compare(outputs)
         findings += [replace(f, message=f"{rows}: {f.message}") for f in unstable]
     return conclude(case, findings, clock, executions, judgement=worst)
 
@@ -94,10 +94,10 @@ def _tensors(case: Case) -> Tensors:
     return Tensors(q, k, v)
 
 
-def _outputs(problem: Problem) -> Answers:
+def _outputs(problem: Problem) -> Outputs:
     """O and LSE of zeros, contiguous."""
     shape = shapes(problem)
-    return Answers(reserved(shape["o"], problem.torch_dtype), reserved(shape["lse"], torch.float32))
+    return Outputs(reserved(shape["o"], problem.torch_dtype), reserved(shape["lse"], torch.float32))
 
 
 def reserved(shape: Sequence[int], dtype: torch.dtype, storage: Storage | None = None) -> Tensor:
@@ -112,10 +112,10 @@ def reserved(shape: Sequence[int], dtype: torch.dtype, storage: Storage | None =
     return torch.frombuffer(owner, dtype=dtype).as_strided(shape, strides, offset)
 
 
-def _rows_written(problem: Problem, answers: Answers, tile: int) -> list[Rows]:
+def _rows_written(problem: Problem, outputs: Outputs, tile: int) -> list[Rows]:
     """The runs of rows whose LSE is no longer 0, those of each tile for themselves. On zeros every score is 0, so LSE
     is the log of the number of keys: 0 for a row with one key, which is bridged where its neighbours were written."""
-    lse = answers.lse
+    lse = outputs.lse
     assert lse is not None
     at = lse.reshape(-1).view(torch.int32).nonzero()[:, 0]
     if not at.numel():
@@ -178,12 +178,12 @@ def _fill(case: Case, rows: Rows, given: Tensors) -> None:
         getattr(some, name).copy_(value)
 
 
-def _part(answers: Answers, rows: Rows) -> Answers:
+def _part(outputs: Outputs, rows: Rows) -> Outputs:
     at = (slice(rows.batch, rows.batch + 1), slice(rows.head, rows.head + 1), slice(rows.first, rows.stop))
-    assert answers.lse is not None
-    return Answers(answers.o[at], answers.lse[at])
+    assert outputs.lse is not None
+    return Outputs(outputs.o[at], outputs.lse[at])
 
 
-def _judgement(small: Problem, some: Tensors, answers: Answers, numerics: Numerics) -> accuracy.Judgement:
+def _judgement(small: Problem, some: Tensors, outputs: Outputs, numerics: Numerics) -> accuracy.Judgement:
     right: Any = reference(small, some.q, some.k, some.v)
-    return accuracy.judge(small, answers, right, same_precision(small, some.q, some.k, some.v, numerics=numerics))
+    return accuracy.judge(small, outputs, right, same_precision(small, some.q, some.k, some.v, numerics=numerics))

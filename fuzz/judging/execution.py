@@ -25,7 +25,7 @@ from fuzz.judging.perturb import disturbed
 from fuzz.tensors.arena import Arena
 from fuzz.tensors.guard_bands import POISON, Guarded, poison_cuda, poisoned_malloc
 from fuzz.tensors.to_cpu import to_cpu
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, shapes
 
 Enter = Callable[[str, float], None]
@@ -107,8 +107,8 @@ class Runs:
         touched = [guard.touched(self.device) for guard in self.guards if guard.allocated()]
         self.written = torch.stack([*changed, *touched])
         if home != self.device:
-            answers, self.written = to_cpu([e.answers for e in self.executions], self.written)
-            self.executions = [replace(e, answers=a) for e, a in zip(self.executions, answers, strict=True)]
+            outputs, self.written = to_cpu([e.outputs for e in self.executions], self.written)
+            self.executions = [replace(e, outputs=a) for e, a in zip(self.executions, outputs, strict=True)]
 
     def memory_findings(self, broken: Tensor) -> list[Finding]:
         """What was written where it must not be; one synchronisation when all is well.
@@ -145,9 +145,9 @@ def rehearse(device: torch.device) -> None:
         for _ in range(3):
             runs.fresh(pristine)
             with Guarded() as guard:
-                answers = Answers(*(torch.empty(8, dtype=kind, device=device) for kind in (torch.half, torch.float)))
+                outputs = Outputs(*(torch.empty(8, dtype=kind, device=device) for kind in (torch.half, torch.float)))
             runs.guards.append(guard)
-            runs.executions.append(Execution(answers, ""))
+            runs.executions.append(Execution(outputs, ""))
         runs.collect(home)
         runs.memory_findings(torch.zeros((), dtype=torch.bool, device=home))
 

@@ -24,9 +24,9 @@ from fuzz.core.verdict import Verdict
 from fuzz.tensors.arena import POISON, Arena, build
 from oracles.error_budget.budget import Budget
 from oracles.finding import Finding
-from oracles.metamorphic.relations import RELATIONS, Demand, Relation, Variation, compare
+from oracles.metamorphic.relations import RELATIONS, Equality, Relation, Variation, compare
 from oracles.numerics import Numerics
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 
 _TENSORS = ("q", "k", "v", "do")
 ALONE = "asked otherwise, wrong by itself"  # in a verdict's evidence
@@ -38,7 +38,7 @@ class Asked:
     its backward."""
 
     relation: Relation
-    demand: Demand
+    equality: Equality
     variation: Variation
     case: Case
     pristine: Arena
@@ -73,8 +73,8 @@ def judge(
     of: Asked,
     target: Target,
     case: Case,
-    first: Answers,
-    theirs: Answers,
+    first: Outputs,
+    theirs: Outputs,
     budget: Callable[[Callable[[Numerics], Numerics]], Budget],
 ) -> list[Finding]:
     """Findings of one variation; `budget` gives the budget of the first problem under changed numerics."""
@@ -82,7 +82,7 @@ def judge(
     for one in (case, of.case):
         loose |= target.may_differ(one)
     under = of.variation.numerics
-    return compare(of.relation, of.demand, of.variation, case.problem, first, theirs, lambda: budget(under), loose)
+    return compare(of.relation, of.equality, of.variation, case.problem, first, theirs, lambda: budget(under), loose)
 
 
 def tell(alone: Sequence[tuple[Asked, Sequence[Finding]]]) -> dict[str, Any]:
@@ -112,15 +112,15 @@ def alone_of(verdict: Verdict) -> list[tuple[Case, Verdict]]:
 
 
 def _first(case: Case, target: Target, pristine: Arena, relation: Relation) -> Asked | None:
-    owed = required_equality(target, relation.name)
-    if owed == "off" or not relation.applies(case.problem):
+    equality = required_equality(target, relation.name)
+    if equality == "off" or not relation.applies(case.problem):
         return None
     draw = random.Random(zlib.crc32(f"{case.inputs.seed}/{relation.name}".encode()))
     given = {slot.name: x for slot in pristine.slots if (x := pristine.tensor(slot.name)) is not None}
     for variation in relation.vary(case.problem, given, draw):
         for other in _cases(case, target, variation, draw):
             if refusal(target, other) is None:
-                return _asked(case, relation, owed, variation, other, pristine)
+                return _asked(case, relation, equality, variation, other, pristine)
     return None
 
 
@@ -153,16 +153,18 @@ def _variants(case: Case, target: Target, same_bits: bool, draw: random.Random) 
     return [dict(variant) for variant in offered if dict(variant) != case.variant]
 
 
-def _asked(case: Case, relation: Relation, owed: Demand, variation: Variation, other: Case, pristine: Arena) -> Asked:
+def _asked(
+    case: Case, relation: Relation, equality: Equality, variation: Variation, other: Case, pristine: Arena
+) -> Asked:
     device = pristine.buffer.device
     if variation.interleaved:
         more = replace(case.inputs, seed=(case.inputs.seed + 1) % (1 << 31))
-        return Asked(relation, owed, variation, other, pristine, build(replace(case, inputs=more), device))
+        return Asked(relation, equality, variation, other, pristine, build(replace(case, inputs=more), device))
     if variation.options:
-        return Asked(relation, owed, variation, other, pristine)
+        return Asked(relation, equality, variation, other, pristine)
     names = [slot.name for slot in pristine.slots]
     values = {n: x for n in names if (x := (variation.tensors or {}).get(n, pristine.tensor(n))) is not None}
     if not other.problem.backward:
         values.pop("do", None)
     poison = POISON if variation.poison is None else variation.poison
-    return Asked(relation, owed, variation, other, build(other, device, values, poison))
+    return Asked(relation, equality, variation, other, build(other, device, values, poison))

@@ -20,7 +20,7 @@ from fuzz.core.case import CODED, Case
 from fuzz.core.refusal import refusal
 from fuzz.core.support import Refusal
 from fuzz.core.target import DeviceError, Target, Tensors
-from fuzz.core.verdict import Finding, Place, Verdict
+from fuzz.core.verdict import Finding, Location, Verdict
 from fuzz.judging import oom_retry, perturb
 from fuzz.judging.cta_subset import judge_part
 from fuzz.judging.execution import INPUTS_LIMIT, PREPARE_LIMIT, Clock, Enter, Raised, call, deadline, rehearse, run_all
@@ -35,7 +35,7 @@ from oracles.error_budget.budget import Budget
 from oracles.error_budget.same_precision import Same, same_precision
 from oracles.metamorphic.relations import BITS
 from oracles.numerics import Numerics
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, shapes
 from oracles.reference.attention import reference
 
@@ -116,7 +116,7 @@ def oracle_device(case: Case, where: torch.device) -> torch.device:
 def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clock: Clock) -> Verdict:
     problem, given = case.problem, pristine.tensors()
     foreseen = _inspected(case, target, clock)
-    if any(f.oracle == "metadata" for f in foreseen):  # no kernel survives them
+    if any(f.oracle == "block_lists" for f in foreseen):  # no kernel survives them
         return conclude(case, foreseen, clock, [])
     if not target.executable:
         return _not_run(case, target, foreseen, pristine, clock)
@@ -133,9 +133,9 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
     clock.start("judge", INPUTS_LIMIT)
     findings = runs.memory_findings((seal != budget.sealed()).any())
     executions, related = runs.executions[: case.repeats], runs.executions[case.repeats :]
-    findings += shape_findings(problem, executions[0].answers)
+    findings += shape_findings(problem, executions[0].outputs)
     for of, execution in zip(variations, related, strict=True):
-        wrong = shape_findings(of.case.problem, execution.answers)
+        wrong = shape_findings(of.case.problem, execution.outputs)
         findings += [replace(f, message=f"asked with {of.relation.meaning}: {f.message}") for f in wrong]
     findings += proof_findings(target, runs.executions)
     findings += plan_findings(target, case, executions[0])
@@ -143,18 +143,18 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
         findings += plan_findings(target, of.case, execution)
     if any(f.oracle == "protocol" for f in findings):
         return conclude(case, findings, clock, executions)
-    unstable = determinism.compare([e.answers for e in executions])
+    unstable = determinism.compare([e.outputs for e in executions])
     judged = executions if unstable else executions[:1]
-    judgements = [accuracy.judge_with(budget, e.answers) for e in judged]
+    judgements = [accuracy.judge_with(budget, e.outputs) for e in judged]
     bad = [j for j in judgements if j.findings]
     worst = max(judgements, key=lambda j: (len(j.findings) > 0, j.ratio))
     may_differ = target.may_differ(case)
     unstable = [f for f in unstable if target.deterministic and f.tensor not in may_differ]
-    findings += [*worst.findings, *_exact(case, target, given, judged[0].answers), *unstable, *foreseen]
+    findings += [*worst.findings, *_exact(case, target, given, judged[0].outputs), *unstable, *foreseen]
     evidence: dict[str, Any] = {}
     if not findings:
         under = partial(_budget, target, given, budget)
-        findings, evidence = _related(case, target, variations, [e.answers for e in (executions[0], *related)], under)
+        findings, evidence = _related(case, target, variations, [e.outputs for e in (executions[0], *related)], under)
     flaky = (len(bad), len(judged)) if 0 < len(bad) < len(judged) else (0, 0)
     return conclude(case, findings, clock, executions, judgement=worst, flaky=flaky, evidence=evidence)
 
@@ -171,17 +171,17 @@ def _related(
     case: Case,
     target: Target,
     variations: Sequence[Asked],
-    answers: Sequence[Answers],
+    outputs: Sequence[Outputs],
     budget: Callable[[Callable[[Numerics], Numerics]], Budget],
 ) -> tuple[list[Finding], dict[str, Any]]:
     """What is wrong with the variations of a case that is right itself, and as evidence what is wrong with them as
-    questions of their own. `answers` are the first ones and those of each variation.
+    questions of their own. `outputs` are the first ones and those of each variation.
 
     An answer that differs, but is right for its own question, is wrong only where bits are owed: the change was not
     exact then, as where V doubled makes a float16 gradient overflow on its way.
     """
     found, alone = [], []
-    first, *others = answers
+    first, *others = outputs
     for of, theirs in zip(variations, others, strict=True):
         broken = judge_related(of, target, case, first, theirs, budget)
         if not broken:
@@ -193,25 +193,25 @@ def _related(
     return found, tell(alone)
 
 
-def _by_itself(target: Target, of: Asked, answers: Answers) -> tuple[Finding, ...]:
+def _by_itself(target: Target, of: Asked, outputs: Outputs) -> tuple[Finding, ...]:
     """What is wrong with a variation's answers, judged as those of a case."""
     problem, given = of.case.problem, of.pristine.tensors()
     right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
     same = _same(problem, given, of.variation.numerics(target.numerics))
     clears = target.clears_padding
-    return accuracy.judge_with(Budget.of(problem, right, same, padding=clears), answers).findings
+    return accuracy.judge_with(Budget.of(problem, right, same, padding=clears), outputs).findings
 
 
 def _same(problem: Problem, given: Tensors, numerics: Numerics) -> Same:
     return same_precision(problem, given.q, given.k, given.v, bias=given.bias, do=given.do, numerics=numerics)
 
 
-def _exact(case: Case, target: Target, given: Tensors, answers: Answers) -> list[Finding]:
+def _exact(case: Case, target: Target, given: Tensors, outputs: Outputs) -> list[Finding]:
     """What must be right to the bit, for inputs that are made for it."""
     if case.inputs.distribution not in CODED:
         return []
     q, k, v = given.q, given.k, given.v
-    return exact.judge(case.problem, q, k, v, answers, bias=given.bias, do=given.do, numerics=target.numerics)
+    return exact.judge(case.problem, q, k, v, outputs, bias=given.bias, do=given.do, numerics=target.numerics)
 
 
 def _budget(target: Target, given: Tensors, budget: Budget, change: Callable[[Numerics], Numerics]) -> Budget:
@@ -270,7 +270,7 @@ def _raised(case: Case, error: BaseException, clock: Clock, warned: Sequence[str
         evidence["warnings"] = list(dict.fromkeys(warned))[-10:]
     if _context_lost(error):
         evidence["context_lost"] = True
-        finding = Finding("runner", "crash", f"CUDA error, the context is lost: {text}", place=Place(pattern=name))
+        finding = Finding("runner", "crash", f"CUDA error, the context is lost: {text}", place=Location(pattern=name))
         return conclude(case, [finding], clock, [], outcome="crash", evidence=evidence)
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in text:
         with suppress(Exception):
@@ -279,7 +279,7 @@ def _raised(case: Case, error: BaseException, clock: Clock, warned: Sequence[str
         return conclude(case, [finding], clock, [], outcome="crash", evidence=evidence)
     kind = "refused" if isinstance(error, (ValueError, NotImplementedError)) else "raised"
     said = f"asked with {asked}: raised {name}: {text}" if asked else f"raised {name}: {text}"
-    finding = Finding("protocol", kind, said, place=Place(pattern=name))
+    finding = Finding("protocol", kind, said, place=Location(pattern=name))
     return conclude(case, [finding], clock, [], evidence=evidence)
 
 

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.core.target import Execution, Target
-from fuzz.core.verdict import Finding, Outcome, Place, Verdict, Worst
+from fuzz.core.verdict import Finding, Location, Outcome, Verdict, Worst
 from fuzz.judging.execution import Clock
 from oracles import accuracy
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, shapes
 
 INFINITELY = 1e99  # error / budget of what no budget allows at all, such as NaN or a weight where there must be none
@@ -69,24 +69,24 @@ def finite(finding: Finding) -> Finding:
     return replace(finding, numbers=numbers)
 
 
-def shape_findings(problem: Problem, answers: Answers) -> list[Finding]:
+def shape_findings(problem: Problem, outputs: Outputs) -> list[Finding]:
     """Missing tensors, wrong shapes and dtypes."""
     expected, found = shapes(problem), []
     wanted = {"o", *_GRADIENTS} if problem.backward else {"o"}
     if problem.backward and problem.bias is not None and problem.bias.grad:
         wanted.add("dbias")
-    got = dict(answers.items())
+    got = dict(outputs.items())
     for name in sorted(wanted - set(got)):
         message = f"{name} is missing: the target returned None"
-        found.append(Finding("protocol", "missing_tensor", message, name, Place(pattern="missing")))
+        found.append(Finding("protocol", "missing_tensor", message, name, Location(pattern="missing")))
     for name, tensor in got.items():
         if not isinstance(tensor, Tensor) or tuple(tensor.shape) != expected[name]:
             shape = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
             message = f"{name}: needs shape {list(expected[name])}, got {shape}"
-            found.append(Finding("protocol", "wrong_shape", message, name, Place(pattern="shape")))
+            found.append(Finding("protocol", "wrong_shape", message, name, Location(pattern="shape")))
         elif name != "lse" and name != "dbias" and tensor.dtype != problem.torch_dtype:
             message = f"{name}: needs dtype {problem.dtype}, got {tensor.dtype}"
-            found.append(Finding("protocol", "wrong_dtype", message, name, Place(pattern="dtype")))
+            found.append(Finding("protocol", "wrong_dtype", message, name, Location(pattern="dtype")))
     return found
 
 
@@ -100,7 +100,7 @@ def plan_findings(target: Target, case: Case, execution: Execution) -> list[Find
     for name in launched:
         if name and name not in planned:
             message = f"launched {name}, none of the {len(planned)} kernels that were compiled for the case"
-            return [Finding("resources", "compiles", message, place=Place(pattern="not planned"))]
+            return [Finding("resources", "compiles", message, place=Location(pattern="not planned"))]
     return []
 
 
@@ -109,5 +109,5 @@ def proof_findings(target: Target, executions: list[Execution]) -> list[Finding]
     for execution in executions:
         if target.proof and not any(name in execution.kernel for name in target.proof):
             message = f"no proof that {target.name} ran: the execution names {execution.kernel or 'nothing'!r}"
-            return [Finding("protocol", "unproven", message, place=Place(pattern="unproven"))]
+            return [Finding("protocol", "unproven", message, place=Location(pattern="unproven"))]
     return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzz.core.verdict import Finding, Place, Verdict
+from fuzz.core.verdict import Finding, Location, Verdict
 from fuzz.process.exits import exit_name, innermost, last_line
 from fuzz.runner.deadline import Died, Grown, Hung, Slow, Trail
 from fuzz.runner.limits import MIB
@@ -74,7 +74,7 @@ def _common(trail: Trail, output: str) -> dict[str, Any]:
 
 def _verdict(case_id: str, outcome: Any, kind: str, message: str, trail: Trail, evidence: dict[str, Any]) -> Verdict:
     numbers = {"elapsed": round(trail.elapsed, 3), "limit": round(trail.limit, 3)}
-    place = Place(pattern=trail.phase)
+    place = Location(pattern=trail.phase)
     finding = Finding(oracle="runner", kind=kind, message=message, place=place, numbers=numbers)
     seconds = trail.seconds | {trail.phase: trail.seconds.get(trail.phase, 0.0) + trail.elapsed}
     reason = slowness(trail.slow)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fuzz.core.verdict import Finding, Place
+from fuzz.core.verdict import Finding, Location
 
 MARK = "========"
 
@@ -142,7 +142,7 @@ def _finding(tool: str, key: tuple[str, ...], members: list[_Entry]) -> Finding:
     said += [f"by {thread[0][3:]}"] if thread is not None else []
     said += [line for line in first.details if line.startswith(("and ", "Address", "Access", "Barrier is"))]
     message = ", ".join(said) + (f" (and {len(members) - 1} more like it)" if len(members) > 1 else "")
-    return Finding(f"sanitizer.{tool}", kind, message, place=Place(pattern=_short(what)), numbers=numbers)
+    return Finding(f"sanitizer.{tool}", kind, message, place=Location(pattern=_short(what)), numbers=numbers)
 
 
 def _place(entry: _Entry) -> tuple[str, str]:

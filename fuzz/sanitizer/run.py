@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from fuzz.core.case import Case, to_json
-from fuzz.core.verdict import Finding, Outcome, Place, Verdict
+from fuzz.core.verdict import Finding, Location, Outcome, Verdict
 from fuzz.process.exits import exit_name
 from fuzz.process.tool import find
 from fuzz.sanitizer.report import Report, read
@@ -127,15 +127,15 @@ def _more(
     """What the run itself says beside the sanitizer's entries."""
     oracle = f"sanitizer.{tool}"
     if ended is None:
-        return [Finding(oracle, "hang", f"not done after {limit:g} s under {PROGRAM}", place=Place(pattern="run"))]
+        return [Finding(oracle, "hang", f"not done after {limit:g} s under {PROGRAM}", place=Location(pattern="run"))]
     if report.findings:
         return []
     if report.errors and not report.trouble:  # else what is counted may be the tool's own
         message = f"{report.errors} errors are counted, of which none could be read; the log is in the evidence"
-        return [Finding(oracle, "unread", message, place=Place(pattern="run"))]
+        return [Finding(oracle, "unread", message, place=Location(pattern="run"))]
     if "raised" in out:
-        return [Finding(oracle, "raised", f"the target raised {out['raised']}", place=Place(pattern="run"))]
+        return [Finding(oracle, "raised", f"the target raised {out['raised']}", place=Location(pattern="run"))]
     if report.errors is not None and not out:
         last = (output.strip().splitlines() or [""])[-1]
-        return [Finding(oracle, "crash", f"the run died ({exit_name(ended)}): {last}", place=Place(pattern="run"))]
+        return [Finding(oracle, "crash", f"the run died ({exit_name(ended)}): {last}", place=Location(pattern="run"))]
     return []

@@ -25,10 +25,10 @@ from fuzz.judging.execution import INPUTS_LIMIT, Enter, deadline
 from fuzz.tensors.arena import Arena, build
 from fuzz.tensors.guard_bands import Guarded
 from fuzz.tensors.values import random_bits
-from oracles.other_projects import PEERS as RULES
+from oracles.other_projects import CRITERIA as RULES
 from oracles.other_projects import SMALL, Question
 
-PEERS = "peers"  # in the evidence: {rule: whether their test fails}
+CRITERIA = "peers"  # in the evidence: {rule: whether their test fails}
 ENDED = ("hang", "crash")
 
 
@@ -40,14 +40,14 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
     if verdict.outcome == "reject" or target.ctas_of(case):
         return verdict
     failed = _everybody() if _ended(verdict) else _fails(case, target, first, enter)
-    return replace_struct(verdict, evidence=verdict.evidence | {PEERS: failed})
+    return replace_struct(verdict, evidence=verdict.evidence | {CRITERIA: failed})
 
 
 def fails_of(verdict: Verdict) -> dict[str, bool]:
     """Which peers' tests fail; a run that did not come to its end fails them all."""
     if verdict.outcome == "reject":
         return {}
-    return verdict.evidence.get(PEERS, _everybody() if _ended(verdict) else {})
+    return verdict.evidence.get(CRITERIA, _everybody() if _ended(verdict) else {})
 
 
 def _everybody() -> dict[str, bool]:
@@ -66,8 +66,8 @@ def _recording(target: Target, first: list[Execution]) -> Any:
     def run(case: Case, tensors: Tensors) -> Execution:
         found = type(target).run(recorded, case, tensors)
         if not first:
-            answers = {n: x.detach().cpu().clone() for n, x in found.answers.items() if isinstance(x, torch.Tensor)}
-            first.append(replace(found, answers=replace(found.answers, **answers)))
+            outputs = {n: x.detach().cpu().clone() for n, x in found.outputs.items() if isinstance(x, torch.Tensor)}
+            first.append(replace(found, outputs=replace(found.outputs, **outputs)))
         return found
 
     recorded.run = run  # type: ignore[method-assign]
@@ -88,7 +88,7 @@ def _fails(case: Case, target: Target, first: list[Execution], enter: Enter) -> 
             enter("judge", INPUTS_LIMIT)
         given = arena.tensors()
         question = Question(case.problem, given.q, given.k, given.v, given.bias, given.do)
-        found[name] = not rule.passes(question, executions[0].answers)
+        found[name] = not rule.passes(question, executions[0].outputs)
     return found
 
 
@@ -96,8 +96,8 @@ def _blind_run(case: Case, target: Target, arena: Arena) -> Execution:
     """A run of which only the answers are looked at, as on a GPU; guard bands keep what it breaks from us."""
     with _blindly(target), Guarded():
         found = target.run(case, arena.copy().to(_device(target)).tensors())
-    answers = {name: x.detach().cpu() for name, x in found.answers.items() if isinstance(x, torch.Tensor)}
-    return replace(found, answers=replace(found.answers, **answers))
+    outputs = {name: x.detach().cpu() for name, x in found.outputs.items() if isinstance(x, torch.Tensor)}
+    return replace(found, outputs=replace(found.outputs, **outputs))
 
 
 @contextmanager

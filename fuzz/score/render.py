@@ -8,7 +8,7 @@ from rich.table import Table
 
 from fuzz.score.scoreboard import RULES, Board, Bug
 from fuzz.score.trial import OURS
-from oracles.other_projects import PEERS
+from oracles.other_projects import CRITERIA
 
 
 def show(of: Board, console: Console) -> None:
@@ -33,7 +33,7 @@ def show(of: Board, console: Console) -> None:
 
 def _others(of: Board) -> dict[str, tuple[str, str]]:
     """Generator and rule of those columns in which there is anything, by heading."""
-    known = {"uniform": ("uniform", OURS)} | {rule: ("ours", rule) for rule in PEERS}
+    known = {"uniform": ("uniform", OURS)} | {rule: ("ours", rule) for rule in CRITERIA}
     there = {(seen.generator, seen.rule) for bug in of.bugs for seen in bug.seen}
     return {name: pair for name, pair in known.items() if pair in there}
 

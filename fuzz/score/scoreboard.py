@@ -17,9 +17,9 @@ import msgspec
 from fuzz.score.settings import Generator, Settings
 from fuzz.score.trial import OURS, Ended, Smallest
 from fuzz.session.records import machine
-from oracles.other_projects import PEERS
+from oracles.other_projects import CRITERIA
 
-RULES = (OURS, *PEERS)
+RULES = (OURS, *CRITERIA)
 GENERATORS: tuple[Generator, ...] = ("ours", "uniform")
 
 
@@ -160,7 +160,7 @@ def _counts(bugs: Sequence[Bug], generator: str, rule: str) -> dict[str, int]:
 def _alarms(ended: Sequence[Ended]) -> dict[str, tuple[int, int]]:
     ours = sum(len(one.alarms) for one in ended), sum(one.found.get(OURS, one.run) for one in ended)
     found = {OURS: ours}
-    for rule in PEERS:
+    for rule in CRITERIA:
         found[rule] = sum(one.theirs.get(rule, 0) for one in ended), sum(one.asked.get(rule, 0) for one in ended)
     return found
 

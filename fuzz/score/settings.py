@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-Place: TypeAlias = Literal["host", "cuda"]
+Location: TypeAlias = Literal["host", "cuda"]
 Generator: TypeAlias = Literal["ours", "uniform"]
 
 
@@ -34,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True):
     keys: int = 48
     minimize_runs: int = 40
     minimize_seconds: float = 60.0
-    device: Place = "host"
+    device: Location = "host"
     limits: dict[str, int] = {}
     starts: dict[str, int] = {}
     first: tuple[str, ...] = ()

@@ -126,7 +126,7 @@ class _Looked:
     """What was seen so far."""
 
     def __init__(self, trial: Trial) -> None:
-        from oracles.other_projects import PEERS
+        from oracles.other_projects import CRITERIA
 
         self.trial = trial
         self.run = 0
@@ -137,7 +137,7 @@ class _Looked:
         self.theirs: dict[str, int] = {}
         self.asked: dict[str, int] = {}
         self.seconds = self.compiling = 0.0
-        self._rules = frozenset(PEERS)
+        self._rules = frozenset(CRITERIA)
 
     @property
     def done(self) -> bool:

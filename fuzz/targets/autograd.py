@@ -12,7 +12,7 @@ from torch import Tensor
 from fuzz.core.case import Case
 from fuzz.core.target import Device, Execution, Target, Tensors
 from oracles.masks import Causal, Full
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, dense_mask
 
 
@@ -42,19 +42,19 @@ class AutogradTarget(Target):
         """Forward and, when asked for, backward; on a GPU they are queued, and the judge waits for them."""
         leaves = _leaves(tensors, case.problem)
         o, lse = self.forward(case, leaves)
-        answers = Answers(o.detach(), None if lse is None else lse.detach())
+        outputs = Outputs(o.detach(), None if lse is None else lse.detach())
         if case.problem.backward:
-            answers = _with_gradients(answers, o, leaves)
-        return Execution(answers, self.executed(case, o))
+            outputs = _with_gradients(outputs, o, leaves)
+        return Execution(outputs, self.executed(case, o))
 
     def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
         """As `run` on `tensors`, with a forward of `others` in between, whose gradients are taken last."""
         leaves, more = _leaves(tensors, case.problem), _leaves(others, case.problem)
         o, lse = self.forward(case, leaves)
         later, _ = self.forward(case, more)
-        answers = _with_gradients(Answers(o.detach(), None if lse is None else lse.detach()), o, leaves)
-        _with_gradients(Answers(later.detach()), later, more)
-        return Execution(answers, self.executed(case, o))
+        outputs = _with_gradients(Outputs(o.detach(), None if lse is None else lse.detach()), o, leaves)
+        _with_gradients(Outputs(later.detach()), later, more)
+        return Execution(outputs, self.executed(case, o))
 
 
 def dense_arguments(problem: Problem, bias: Tensor | None, device: torch.device) -> tuple[Tensor | None, bool]:
@@ -118,7 +118,7 @@ def _leaves(tensors: Tensors, problem: Problem) -> Tensors:
     return Tensors(q, k, v, tensors.do, leaf(tensors.bias, bias_wanted))
 
 
-def _with_gradients(answers: Answers, o: Tensor, leaves: Tensors) -> Answers:
+def _with_gradients(outputs: Outputs, o: Tensor, leaves: Tensors) -> Outputs:
     asked = [x for x in (leaves.q, leaves.k, leaves.v, leaves.bias) if x is not None and x.requires_grad]
     dq, dk, dv, *dbias = torch.autograd.grad(o, asked, leaves.do, materialize_grads=True)
-    return Answers(answers.o, answers.lse, dq, dk, dv, dbias[0] if dbias else None)
+    return Outputs(outputs.o, outputs.lse, dq, dk, dv, dbias[0] if dbias else None)

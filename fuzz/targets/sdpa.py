@@ -19,12 +19,12 @@ from fuzz.core.target import Device, Tensors
 from fuzz.targets import triton_interpreter
 from fuzz.targets.autograd import AutogradTarget, cuda_present, dense_arguments
 from kernels.mutants.names import SDPA as MUTANTS
-from oracles.metamorphic.relations import Demand
+from oracles.metamorphic.relations import Equality
 from oracles.numerics import FUSED
 
 _ROOT = Path(__file__).resolve().parents[2]
 # One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly.
-_RELATIONS: dict[str, Demand] = dict.fromkeys(
+_RELATIONS: dict[str, Equality] = dict.fromkeys(
     ("permuted_sequences", "permuted_heads", "repeated_kv", "scaled_q", "doubled_v"), "bitwise"
 )
 _SUPPORT = Support(bias=True, bias_grad=True, lse=True, max_pairs=1 << 24)

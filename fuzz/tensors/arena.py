@@ -17,7 +17,7 @@ from torch import Tensor
 from fuzz.core.case import Case, Storage
 from fuzz.core.target import Tensors
 from fuzz.tensors.values import make_values
-from oracles.finding import Finding, Place
+from oracles.finding import Finding, Location
 
 GUARD_BYTES = 8192
 ALIGNMENT = 256
@@ -145,15 +145,15 @@ def _explain(arena: Arena, pristine: Arena, where: Tensor) -> Finding:
             message = (
                 f"the kernel changed its input {slot.name} ({count} bytes, the first at byte {first - slot.start})"
             )
-            return Finding("memory", "changed_input", message, slot.name, Place(pattern="input"), {"bytes": count})
+            return Finding("memory", "changed_input", message, slot.name, Location(pattern="input"), {"bytes": count})
         message = f"the kernel wrote into the gaps between the rows of {slot.name} ({count} bytes)"
-        return Finding("memory", "wrote_outside", message, slot.name, Place(pattern="gap"), {"bytes": count})
+        return Finding("memory", "wrote_outside", message, slot.name, Location(pattern="gap"), {"bytes": count})
     near = min(arena.slots, key=lambda slot: min(abs(first - slot.start), abs(first - slot.stop)))
     before = first < near.start
     distance = near.start - first if before else first - near.stop
     side = "before" if before else "after"
     message = f"the kernel wrote outside its tensors: {count} bytes, the first {distance} bytes {side} {near.name}"
-    return Finding("memory", "wrote_outside", message, near.name, Place(pattern=side), {"bytes": count})
+    return Finding("memory", "wrote_outside", message, near.name, Location(pattern=side), {"bytes": count})
 
 
 def _bits(tensor: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oracles.finding import Finding, Place
+from oracles.finding import Finding, Location
 
 GUARD_BYTES = 8192
 POISON = 0xFF
@@ -184,4 +184,4 @@ def _explain(buffer: Tensor, start: int, stop: int, window: Tensor) -> Finding:
         f"the kernel wrote outside an output of shape {list(window.shape)} ({window.dtype}): "
         f"{outside.numel()} bytes, the first {distance} bytes {side} it"
     )
-    return Finding("memory", "wrote_outside", message, "output", Place(pattern=side), {"bytes": outside.numel()})
+    return Finding("memory", "wrote_outside", message, "output", Location(pattern=side), {"bytes": outside.numel()})

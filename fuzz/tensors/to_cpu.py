@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class _Piece:
     bytes: Tensor
 
 
-def to_cpu(runs: Sequence[Answers], flags: Tensor) -> tuple[list[Answers], Tensor]:
+def to_cpu(runs: Sequence[Outputs], flags: Tensor) -> tuple[list[Outputs], Tensor]:
     """`runs` with every tensor on the CPU, and `flags` (bool, any shape, on the device), with one synchronisation.
 
     What is no tensor on the device of `flags` is passed on as it is: a target may return anything, and a later check
     says so. Strides are kept where the elements fill their memory without gaps.
     """
-    pieces = [piece for at, answers in enumerate(runs) for piece in _pieces(at, answers, flags.device)]
+    pieces = [piece for at, outputs in enumerate(runs) for piece in _pieces(at, outputs, flags.device)]
     pieces.sort(key=lambda piece: -piece.dtype.itemsize)  # so that each one lies at a multiple of its element size
     whole = torch.cat([*(piece.bytes for piece in pieces), flags.flatten().view(torch.uint8)]).cpu()
     found, start = list(runs), 0
@@ -46,10 +46,10 @@ def to_cpu(runs: Sequence[Answers], flags: Tensor) -> tuple[list[Answers], Tenso
     return found, whole[start:].view(torch.bool).view(flags.shape)
 
 
-def _pieces(run: int, answers: Answers, device: torch.device) -> list[_Piece]:
+def _pieces(run: int, outputs: Outputs, device: torch.device) -> list[_Piece]:
     found = []
-    for name in (field.name for field in fields(answers)):
-        x = getattr(answers, name)
+    for name in (field.name for field in fields(outputs)):
+        x = getattr(outputs, name)
         if not isinstance(x, Tensor) or x.device != device:
             continue
         x = x.detach()

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oracles.error_budget.same_precision import Same, stored_as
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem
+from oracles.reference.backend import uses_numba
 from oracles.reference.chunks import rows_there
-from oracles.reference.loop_choice import looped
 
 ELEMENT = 10.0  # limit of |z| of one element
 # Where all roundings of a row fall on ties, one element takes their whole error and its neighbours none: an element may
@@ -75,7 +75,7 @@ class Budget:
     both: Tensor
 
     @staticmethod
-    def of(problem: Problem, reference: Answers, same: Same, *, padding: bool = False) -> Budget:
+    def of(problem: Problem, reference: Outputs, same: Same, *, padding: bool = False) -> Budget:
         """`reference` of reference.reference, `same` of same_precision.same_precision with the target's numerics."""
         shapes = {name: tuple(x.shape) for name, x in reference.items()}
         slots = _slots(problem, shapes)
@@ -98,16 +98,16 @@ class Budget:
         return Budget(problem, padding, shapes, slots, want, low, sigma, demanded, reaches, both)
 
     @property
-    def reference(self) -> Answers:
+    def reference(self) -> Outputs:
         """The true answers, as views of `want`."""
         empty = {name: self.want.new_zeros(shape) for name, shape in self.shapes.items()}
-        return Answers(**(empty | {s.name: self.want[s.start : s.stop].view(s.shape) for s in self.slots}))
+        return Outputs(**(empty | {s.name: self.want[s.start : s.stop].view(s.shape) for s in self.slots}))
 
     def sealed(self) -> Tensor:
         """Bitwise sums of what is compared with; stays on the device."""
         return torch.stack([x.view(_word(x)).sum(dtype=torch.int64) for x in (self.want, self.both)])
 
-    def z(self, got: Answers) -> tuple[Budget, Tensor, Tensor]:
+    def z(self, got: Outputs) -> tuple[Budget, Tensor, Tensor]:
         """The budget of what is in `got`; `got` as it lies in there, flat; its error in units of sigma, fp32, 0 where
         it is exactly right or anything goes.
 
@@ -132,7 +132,7 @@ class Budget:
         z.view(torch.int32).bitwise_and_(wrong.int().neg_())  # no product: what is right may be 0 / 0 here
         return budget, flat, z
 
-    def stored(self, got: Answers) -> list[tuple[Slot, NDArray[np.float32]]] | None:
+    def stored(self, got: Outputs) -> list[tuple[Slot, NDArray[np.float32]]] | None:
         """What is in `got`, flat and as fp32, with its slot; on a CPU. None where it has not the dtypes asked for."""
         there = self._there(got)
         given = [getattr(got, s.name) for s in there]
@@ -140,7 +140,7 @@ class Budget:
             return None
         return [(s, x.detach().float().contiguous().flatten().numpy()) for s, x in zip(there, given, strict=True)]
 
-    def _there(self, got: Answers) -> tuple[Slot, ...]:
+    def _there(self, got: Outputs) -> tuple[Slot, ...]:
         for name, x in got.items():
             wanted = self.shapes.get(name)
             if tuple(x.shape) != wanted:
@@ -194,14 +194,14 @@ def _slots(problem: Problem, shapes: dict[str, tuple[int, ...]]) -> tuple[Slot, 
     return tuple(slots)
 
 
-def _flat(slots: tuple[Slot, ...], answers: Answers) -> Tensor:
-    return torch.cat([getattr(answers, s.name).flatten() for s in slots])
+def _flat(slots: tuple[Slot, ...], outputs: Outputs) -> Tensor:
+    return torch.cat([getattr(outputs, s.name).flatten() for s in slots])
 
 
 def _sigma(problem: Problem, slot: Slot, want: Tensor, runs: Tensor, first: int, noise: Tensor) -> Tensor:
     """Of neighbours of slot's kind: want and noise (elements,); runs (RUNS, more), from `first` on."""
     lse = slot.name == "lse"
-    if looped(want) and want.dtype == torch.float64:
+    if uses_numba(want) and want.dtype == torch.float64:
         from oracles.reference import numba_loops
 
         found = torch.empty(want.shape)

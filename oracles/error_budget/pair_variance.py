@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oracles.error_budget.rounding_units import BASE, share
-from oracles.reference.loop_choice import looped
+from oracles.reference.backend import uses_numba
 
 LEAST = 2.0**-30  # of P: smaller ones count as this much, since their squares leave fp32
 DEEPEST = -100.0  # of a score below its row's largest: P is 0 there
@@ -146,9 +146,9 @@ class Scores:
 
     def variances(self) -> OfScores:
         """By the loop where there is one."""
-        return self._looped() if looped(self.raw) else self._defined()
+        return self._by_numba() if uses_numba(self.raw) else self._by_torch()
 
-    def _defined(self) -> OfScores:
+    def _by_torch(self) -> OfScores:
         units, raw2, whole = self.units, self.raw * self.raw, self.squares.tensor(self.group)
         least = self.p.clamp_min(LEAST)
         p2 = (least if self.keep is None else torch.where(self.keep, least, 0.0)) ** 2
@@ -164,7 +164,7 @@ class Scores:
         rounded = p2 + (p2 > 0) * units.step if units.step else p2
         return OfScores(p2, rel2, wide, wide.sum(-1), rounded, alike2)
 
-    def _looped(self) -> OfScores:
+    def _by_numba(self) -> OfScores:
         from oracles.reference import numba_loops
 
         units, squares, p = self.units, self.squares, self.p
@@ -209,9 +209,9 @@ class Gradients:
 
     def variances(self) -> OfGradients:
         """By the loop where there is one."""
-        return self._looped() if looped(self.p) else self._defined()
+        return self._by_numba() if uses_numba(self.p) else self._by_torch()
 
-    def _defined(self) -> OfGradients:
+    def _by_torch(self) -> OfGradients:
         units, scores, p = self.units, self.scores, self.p
         ds2, dp2, whole = (self.ds / units.both) ** 2, (self.dp / units.both) ** 2, self.squares.tensor(self.group)
         of_dp2 = (dp2 + whole) * units.summed
@@ -237,7 +237,7 @@ class Gradients:
         to_bias = own + ds2 * units.into_bias + seen if units.biased else None
         return OfGradients(to_q, to_k, to_v, p2, pulled, together, to_bias)
 
-    def _looped(self) -> OfGradients:
+    def _by_numba(self) -> OfGradients:
         from oracles.reference import numba_loops
 
         units, scores, squares, p = self.units, self.scores, self.squares, self.p

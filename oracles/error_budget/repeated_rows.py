@@ -17,13 +17,13 @@ _SEED = 20  # of the numbers that a row's bits are multiplied by
 
 
 @dataclass(frozen=True)
-class Twins:
+class RepeatedRows:
     """`first`: int64 (sets * rows,): where the first twin of each row lies; a row without twins is its own."""
 
     first: Tensor
 
     @staticmethod
-    def of(*tensors: Tensor) -> Twins | None:
+    def of(*tensors: Tensor) -> RepeatedRows | None:
         """Of the rows of fp32 tensors (…, rows, dim), all of one shape but for `dim`; only rows of one set (…) can be
         twins. None where no row has one. Synchronises with the device."""
         rows = tensors[0].shape[-2]
@@ -36,7 +36,7 @@ class Twins:
         places = torch.arange(rows, device=key.device).expand_as(order)
         begin = torch.where(begins, places, 0).cummax(-1).values
         first = torch.empty_like(order).scatter_(-1, order, order.gather(-1, begin))
-        return Twins((first + torch.arange(len(first), device=first.device)[:, None] * rows).flatten())
+        return RepeatedRows((first + torch.arange(len(first), device=first.device)[:, None] * rows).flatten())
 
     def merged(self, variance: Tensor) -> Tensor:
         """Variances (…, rows, keys), with those of twins merged: the first has (sum of standard deviations)^2, the rest

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from oracles.numerics import Numerics
 from oracles.problem import Problem
-from oracles.reference.loop_choice import looped
+from oracles.reference.backend import uses_numba
 
 BASE = 2.0**24
 ROUND2 = 1 / 3  # variance of a rounding error that is uniform in [-u, u]
@@ -89,7 +89,7 @@ def _unit(x: Tensor) -> Tensor | float:
     """The power of two just above the largest finite |x|, 1 where there is none; no synchronisation."""
     if not x.numel():
         return 1.0
-    if looped(x):
+    if uses_numba(x):
         from oracles.reference import numba_loops
 
         most = numba_loops.largest(x.float().contiguous().flatten().numpy())

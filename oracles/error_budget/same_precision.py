@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from oracles.error_budget.pair_variance import Gradients, GradientUnits, Scores, ScoreUnits, Squares
-from oracles.error_budget.repeated_rows import Twins
+from oracles.error_budget.repeated_rows import RepeatedRows
 from oracles.error_budget.rounding_units import BASE, ROUND2, Units, equal_terms
 from oracles.numerics import FUSED, Numerics
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, shapes
 from oracles.reference.attention import no_tf32
-from oracles.reference.chunks import Part, parts
-from oracles.reference.loop_choice import looped
+from oracles.reference.backend import uses_numba
+from oracles.reference.chunks import Chunk, split
 
 RUNS = 2
 PAIR_BYTES = 4 * 24
@@ -39,8 +39,8 @@ CHUNK_BYTES = 256 << 20
 class Same:
     """`runs`: tensors (RUNS, *shape), fp32. `noise`: tensors of the problem's shapes, fp32, one standard deviation."""
 
-    runs: Answers
-    noise: Answers
+    runs: Outputs
+    noise: Outputs
 
 
 def same_precision(
@@ -58,27 +58,27 @@ def same_precision(
     Padding and rows without keys have the reference's values in `runs` (0 and -inf) and no noise. Memory is bounded as
     the reference's is: large problems are cut into parts.
     """
-    pieces = list(parts(problem, PAIR_BYTES, CHUNK_BYTES))
+    chunks = list(split(problem, PAIR_BYTES, CHUNK_BYTES))
     tensors = {"q": q, "k": k, "v": v, "do": do, "bias": bias}
     with torch.no_grad(), no_tf32():
         units = Units.make(problem, numerics, tensors)
-        if len(pieces) == 1 and pieces[0].whole:
-            runs, variance = _part(pieces[0], numerics, units, tensors)
-            runs = {n: torch.stack([pieces[0].shaped(n, run) for run in x]) for n, x in runs.items()}
-            variance = {n: pieces[0].shaped(n, x) for n, x in variance.items()}
+        if len(chunks) == 1 and chunks[0].whole:
+            runs, variance = _of_chunk(chunks[0], numerics, units, tensors)
+            runs = {n: torch.stack([chunks[0].shaped(n, run) for run in x]) for n, x in runs.items()}
+            variance = {n: chunks[0].shaped(n, x) for n, x in variance.items()}
         else:
             runs, variance = (
                 _blank(problem, q.device, RUNS, do is not None),
                 _blank(problem, q.device, 0, do is not None),
             )
-            for piece in pieces:
-                part_runs, part_variance = _part(piece, numerics, units, tensors)
-                for name, x in part_variance.items():
-                    _add(piece, name, variance[name], x)
-                    for run, values in zip(runs[name], part_runs[name], strict=True):
-                        _add(piece, name, run, values)
+            for chunk in chunks:
+                chunk_runs, chunk_variance = _of_chunk(chunk, numerics, units, tensors)
+                for name, x in chunk_variance.items():
+                    _add(chunk, name, variance[name], x)
+                    for run, values in zip(runs[name], chunk_runs[name], strict=True):
+                        _add(chunk, name, run, values)
         noise = _noise(problem, numerics, units, runs, variance)
-        return Same(Answers(**{n: _stored(problem, n, x) for n, x in runs.items()}), Answers(**noise))
+        return Same(Outputs(**{n: _stored(problem, n, x) for n, x in runs.items()}), Outputs(**noise))
 
 
 def _noise(
@@ -110,7 +110,7 @@ def _noise(
 def _deviation(variance: Tensor, run: Tensor, unit: Tensor | float, last: float, least: float, lse: bool) -> Tensor:
     """One tensor's standard deviation: its variance is in units of `unit` squared; a result of 1 is rounded with a
     standard deviation of `last`, one that is not 0 by `least` at least; an LSE of -inf has none."""
-    if looped(run):
+    if uses_numba(run):
         from oracles.reference import numba_loops
 
         found = torch.empty(run.shape)
@@ -131,11 +131,11 @@ def _deviation(variance: Tensor, run: Tensor, unit: Tensor | float, last: float,
     return whole + torch.where(rounding == 0, 0.0, least)
 
 
-def _part(
-    piece: Part, numerics: Numerics, units: Units, tensors: dict[str, Tensor | None]
+def _of_chunk(
+    chunk: Chunk, numerics: Numerics, units: Units, tensors: dict[str, Tensor | None]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Runs (RUNS, …) before the results are rounded, and variances without that last rounding, in the part's shapes."""
-    forward = _Forward(piece, numerics, units, tensors)
+    forward = _Forward(chunk, numerics, units, tensors)
     runs, variance = {"o": forward.o, "lse": forward.lse.expand(RUNS, *forward.lse.shape)}, forward.variance()
     if tensors["do"] is not None:
         backward = _Backward(forward, tensors["do"])
@@ -147,11 +147,11 @@ def _part(
 class _Forward:
     """Scores, probabilities, O and LSE of a part. Shapes (sequences, heads_q, rows, len_k) unless said otherwise."""
 
-    def __init__(self, piece: Part, numerics: Numerics, units: Units, tensors: dict[str, Tensor | None]) -> None:
-        p = self.problem = piece.problem
-        self.piece, self.numerics, self.units = piece, numerics, units
+    def __init__(self, chunk: Chunk, numerics: Numerics, units: Units, tensors: dict[str, Tensor | None]) -> None:
+        p = self.problem = chunk.problem
+        self.chunk, self.numerics, self.units = chunk, numerics, units
         self.q, self.k, self.v = (
-            piece.take(n, x, torch.float32) for n, x in tensors.items() if n in ("q", "k", "v") and x is not None
+            chunk.take(n, x, torch.float32) for n, x in tensors.items() if n in ("q", "k", "v") and x is not None
         )
         bias = tensors["bias"]
         self.scale = p.scale_value
@@ -170,8 +170,8 @@ class _Forward:
             self.chain = 1 - bent * bent
             scores = self.round(bent * p.softcap, numerics.scores == "input")
         if bias is not None:
-            scores = self.round(scores + piece.bias(bias), numerics.scores == "input")
-        keep = piece.keep(self.q.device)
+            scores = self.round(scores + chunk.bias(bias), numerics.scores == "input")
+        keep = chunk.keep(self.q.device)
         if keep is not None:
             scores = torch.where(keep, scores, -math.inf)
         self.top = scores.amax(-1, keepdim=True).nan_to_num(neginf=0.0)
@@ -257,7 +257,7 @@ class _Backward:
 
     def __init__(self, forward: _Forward, do: Tensor) -> None:
         f = self.f = forward
-        self.do = f.piece.take("do", do, torch.float32)
+        self.do = f.chunk.take("do", do, torch.float32)
         self.dp = f.by_query(self.do, f.v)
         if f.numerics.delta == "input":
             delta = (f.round(f.o, True) * self.do).sum(-1, keepdim=True)
@@ -325,8 +325,8 @@ class _Backward:
         squares = f.products2(do1, f.v / units.of["v"])
         to = Gradients(f.p, f.of, f.chain, self.ds[0], self.dp, *rows, squares, p.group, single).variances()
         pulled2 = f.by_key(to.pulled, k1) ** 2
-        twins = Twins.of(f.fold(q1), f.fold(do1)) if f.fine else None
-        to_k, to_v = (to.to_k, to.to_v) if twins is None else (twins.merged(to.to_k), twins.merged(to.to_v))
+        repeated = RepeatedRows.of(f.fold(q1), f.fold(do1)) if f.fine else None
+        to_k, to_v = (to.to_k, to.to_v) if repeated is None else (repeated.merged(to.to_k), repeated.merged(to.to_v))
         dq, dk, dv = f.by_key(to.to_q, k2), f.to_key(to_k, q2), f.to_key(to_v, do2)
         if f.fine:
             assert to.together is not None
@@ -335,14 +335,14 @@ class _Backward:
             value2, p4 = f.to_key(f.p, do1) ** 2, f.of.p2 * f.of.p2
             sum_alike2 = units.alike(value2, f.to_key(f.of.p2, do2), f.to_key(p4, do2 * do2))
             dv = dv + f.to_key(to.together, do1) ** 2 + sum_alike2 + value2 * units.summed(len_q)
-            if twins is not None:
+            if repeated is not None:
                 ds, one = self.draw[0] / both, torch.ones_like(do1[..., :1])
-                dv = dv + value2 * f.to_key(twins.counted(f.p), one) * units.equal(1)
-                dk = dk + f.to_key(ds, q1) ** 2 * f.to_key(twins.counted(ds.abs()), one) * units.equal(1)
+                dv = dv + value2 * f.to_key(repeated.counted(f.p), one) * units.equal(1)
+                dk = dk + f.to_key(ds, q1) ** 2 * f.to_key(repeated.counted(ds.abs()), one) * units.equal(1)
         found = {"dq": dq + delta2 * pulled2, "dk": dk, "dv": dv}
         if to.to_bias is not None:
             assert p.bias is not None
-            merged = self._merging_rows(twins)
+            merged = self._merging_rows(repeated)
             if p.bias.cols:
                 found["dbias"] = _sum_bias(p, merged(to.to_bias + f.of.p2 * delta2))
             else:
@@ -350,16 +350,16 @@ class _Backward:
                 found["dbias"] = _sum_bias(p, merged(to.to_bias)) + _sum_bias(p, of_delta)
         return found
 
-    def _merging_rows(self, twins: Twins | None) -> Callable[[Tensor], Tensor]:
+    def _merging_rows(self, repeated: RepeatedRows | None) -> Callable[[Tensor], Tensor]:
         """What is done to variances of dS before a dBias sums their rows, and with `heads` unset also heads: merges
         twins. twins: those of a KV head's whole group."""
         bias = self.f.problem.bias
         assert bias is not None
         if not self.f.fine or bias.rows:
-            twins = None
+            repeated = None
         elif bias.heads and self.f.problem.group > 1:
-            twins = Twins.of(self.f.q, self.do)
-        return (lambda variance: variance) if twins is None else twins.merged
+            repeated = RepeatedRows.of(self.f.q, self.do)
+        return (lambda variance: variance) if repeated is None else repeated.merged
 
 
 def _norm2(x: Tensor) -> Tensor:
@@ -398,13 +398,13 @@ def _stored(problem: Problem, name: str, x: Tensor) -> Tensor:
     return torch.where(stored.isinf(), x, stored) if dtype == torch.float16 else stored
 
 
-def _add(piece: Part, name: str, whole: Tensor, values: Tensor) -> None:
+def _add(chunk: Chunk, name: str, whole: Tensor, values: Tensor) -> None:
     if name == "dbias":
-        piece.bias(whole).add_(values)
+        chunk.bias(whole).add_(values)
     elif name == "lse":
-        piece.put(name, whole, values)
+        chunk.put(name, whole, values)
     else:
-        piece.add(name, whole, values)
+        chunk.add(name, whole, values)
 
 
 def _blank(problem: Problem, device: torch.device, runs: int, backward: bool) -> dict[str, Tensor]:

@@ -11,13 +11,13 @@ from torch import Tensor
 from oracles.problem import Problem, mask_tile, sequence_view, shapes
 
 
-def unseen(p: Problem, device: torch.device) -> dict[str, Tensor]:
+def fully_masked(p: Problem, device: torch.device) -> dict[str, Tensor]:
     """bool masks for q, k, v, do without their last axis: True where no pair is kept, padding included."""
     return _hidden(p, [(0, n) for n in p.lengths_q], device, rows_hidden=False)
 
 
-def later(p: Problem, cuts: Sequence[int], device: torch.device) -> dict[str, Tensor]:
-    """As `unseen`, for what the rows before cuts[b] of sequence b do not see: later rows, and keys that only they see.
+def hidden_from_earlier_rows(p: Problem, cuts: Sequence[int], device: torch.device) -> dict[str, Tensor]:
+    """bool masks as `fully_masked`: True for rows from cuts[b] of sequence b on, and for keys that only those rows see.
 
     Padding is not part of it.
     """

@@ -14,7 +14,7 @@ from msgspec import structs
 from torch import Tensor
 
 from oracles.masks import Mask, PerBatch, PerHead
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, sequence_view, shapes
 
 Tensors: TypeAlias = dict[str, Tensor]  # by the names of `shapes`: q, k, v and, where there are, do and bias
@@ -55,13 +55,13 @@ def take_sequences(
     return other, made
 
 
-def answers_of_sequences(other: Problem, theirs: Answers, p: Problem, first: Answers, where: dict[int, int]) -> Answers:
+def outputs_of_sequences(other: Problem, theirs: Outputs, p: Problem, first: Outputs, where: dict[int, int]) -> Outputs:
     """`first` with sequence `where[at]` replaced by sequence `at` of `theirs`, an answer of `other`.
 
     dbias of a bias that all sequences share is theirs as it is, cut to the first's shape.
     """
     found = {}
-    for name in (f.name for f in fields(Answers)):
+    for name in (f.name for f in fields(Outputs)):
         one, other_x = getattr(first, name), getattr(theirs, name)
         if one is None or other_x is None:
             found[name] = one
@@ -77,7 +77,7 @@ def answers_of_sequences(other: Problem, theirs: Answers, p: Problem, first: Ans
             for at, b in where.items():
                 sequence_view(p, name, made, b).copy_(sequence_view(other, name, other_x, at))
         found[name] = made
-    return Answers(**found)
+    return Outputs(**found)
 
 
 def take_heads(p: Problem, given: Tensors, order: Sequence[int], kv: Sequence[int]) -> tuple[Problem, Tensors]:
@@ -92,7 +92,7 @@ def take_heads(p: Problem, given: Tensors, order: Sequence[int], kv: Sequence[in
     return other, made
 
 
-def answers_of_heads(p: Problem, theirs: Answers, order: Sequence[int], kv: Sequence[int]) -> Answers:
+def outputs_of_heads(p: Problem, theirs: Outputs, order: Sequence[int], kv: Sequence[int]) -> Outputs:
     """Answers with query heads `order` and KV heads `kv` of `theirs`; p is the problem that they then belong to."""
     found = {}
     for name, x in theirs.items():
@@ -102,7 +102,7 @@ def answers_of_heads(p: Problem, theirs: Answers, order: Sequence[int], kv: Sequ
             found[name] = x[list(order)]
         else:
             found[name] = x[:, list(kv if name in ("dk", "dv") else order)]
-    return Answers(**found)
+    return Outputs(**found)
 
 
 def _common(one: Tensor, other: Tensor) -> tuple[slice, ...]:

@@ -1,10 +1,11 @@
 """Metamorphic relations: the same question asked otherwise must have the same answer, whatever the right answer is.
 
-A relation turns a problem and its tensors into a variation, and the variation's answers back into answers of the first
-problem. What is demanded is data: 'bitwise' (bits equal, but for the sign of zero) or 'budget' (right within the error
-budget of the first problem, since all that a variation changes is exact). A target declares what it owes where that is
-not the default. Relations that change how a run is made and not what is asked (poison, strides, order of calls, the
-target's own options) say so in fields of Variation, and the judge carries them out.
+A relation turns a problem and its tensors into a variation, and the variation's outputs back into outputs of the first
+problem. The required equality is data: 'bitwise' (bits equal, but for the sign of zero) or 'within_budget' (right
+within the error budget of the first problem, since all that a variation changes is exact). A target declares the
+equality that it keeps where that is not the default. Relations that change how a run is made and not what is asked
+(poison, strides, order of calls, the target's own options) say so in fields of Variation, and the judge carries them
+out.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from torch import Tensor
 
 from oracles import accuracy
 from oracles.error_budget.budget import Budget
-from oracles.finding import Finding, Place
+from oracles.finding import Finding, Location
 from oracles.masks import And, Blocks, Causal, Full, Mask, Not, Or, PerBatch, PerHead, Prefix, Window
-from oracles.metamorphic.fully_masked import later, unseen
-from oracles.metamorphic.permutations import Tensors, answers_of_heads, answers_of_sequences, take_heads, take_sequences
+from oracles.metamorphic.fully_masked import fully_masked, hidden_from_earlier_rows
+from oracles.metamorphic.permutations import Tensors, outputs_of_heads, outputs_of_sequences, take_heads, take_sequences
 from oracles.numerics import Numerics
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, sequence_view
 
-Demand: TypeAlias = Literal["bitwise", "budget", "off"]
+Equality: TypeAlias = Literal["bitwise", "within_budget", "off"]
 Order: TypeAlias = Literal["bhsd", "bshd", "sbhd", "bhds"]
 Draw: TypeAlias = random.Random
 BITS = "bits"  # the place of a finding that no budget was asked about
@@ -51,12 +52,12 @@ class Variation:
     poison     the byte that unwritten memory holds; None: as always
     order      the axes of q, k, v and do in memory, slowest first; None: as they are
     interleaved  the forward of another problem runs between its forward and its backward
-    options    the target's options: 'same bits' (others that owe the same bits), 'any' (others), '' (the same)
+    options    the target's options: 'same bits' (others that must give the same bits), 'any' (others), '' (the same)
     """
 
     problem: Problem
     tensors: Tensors | None = None
-    back: Callable[[Answers, Answers], Answers] = lambda theirs, first: theirs
+    back: Callable[[Outputs, Outputs], Outputs] = lambda theirs, first: theirs
     loose: frozenset[str] = frozenset()
     numerics: Callable[[Numerics], Numerics] = lambda numerics: numerics
     poison: int | None = None
@@ -77,18 +78,18 @@ class Relation:
 
     name: str
     meaning: str
-    default: Demand
+    default: Equality
     applies: Callable[[Problem], bool]
     vary: Callable[[Problem, Tensors, Draw], Iterator[Variation]]
 
 
 def compare(
     relation: Relation,
-    demand: Demand,
+    equality: Equality,
     variation: Variation,
     problem: Problem,
-    first: Answers,
-    theirs: Answers,
+    first: Outputs,
+    theirs: Outputs,
     budget: Callable[[], Budget],
     loose: frozenset[str] = frozenset(),
 ) -> list[Finding]:
@@ -100,10 +101,10 @@ def compare(
     """
     found = variation.back(theirs, first)
     told = [name for name, x in first.items() if getattr(found, name) is not None and getattr(found, name) is not x]
-    exact = [name for name in told if demand == "bitwise" and name not in variation.loose | loose]
+    exact = [name for name in told if equality == "bitwise" and name not in variation.loose | loose]
     changed = [name for name in exact if _changed_values(first, found, name)]
     if changed and variation.plain and variation.problem == problem:
-        judged = accuracy.judge_with(budget(), Answers(**({"o": first.o} | {n: getattr(found, n) for n in changed})))
+        judged = accuracy.judge_with(budget(), Outputs(**({"o": first.o} | {n: getattr(found, n) for n in changed})))
         if judged.findings:  # wrong numbers for other inputs, which is no matter of bits
             return [_said(relation, finding) for finding in judged.findings]
     if changed:
@@ -112,11 +113,11 @@ def compare(
     rest = {name: getattr(found, name) for name in told if name not in exact and _changed_values(first, found, name)}
     if not rest:
         return []
-    judged = accuracy.judge_with(budget(), Answers(**({"o": first.o} | rest)))
+    judged = accuracy.judge_with(budget(), Outputs(**({"o": first.o} | rest)))
     return [_outside(relation, finding) for finding in judged.findings]
 
 
-def _changed_values(first: Answers, found: Answers, name: str) -> bool:
+def _changed_values(first: Outputs, found: Outputs, name: str) -> bool:
     """Whether values differ anywhere; quick where none does."""
     one, other = getattr(first, name), getattr(found, name)
     if one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other):
@@ -124,14 +125,14 @@ def _changed_values(first: Answers, found: Answers, name: str) -> bool:
     return bool(_differ(first, found, name).any())
 
 
-def _differ(first: Answers, found: Answers, name: str) -> Tensor:
+def _differ(first: Outputs, found: Outputs, name: str) -> Tensor:
     """Where values differ. Below the normal numbers of fp32 a product may be flushed to zero or not."""
     one, other = getattr(first, name), getattr(found, name)
     tiny = (one.abs() < TINY) & (other.abs() < TINY)
     return (one != other) & ~(one.isnan() & other.isnan()) & ~tiny
 
 
-def _bits_differ(relation: Relation, first: Answers, found: Answers, name: str) -> Finding:
+def _bits_differ(relation: Relation, first: Outputs, found: Outputs, name: str) -> Finding:
     one, other, differs = getattr(first, name), getattr(found, name), _differ(first, found, name)
     flat = int(differs.flatten().int().argmax())
     index = [int(at) for at in torch.unravel_index(torch.tensor(flat), one.shape)]
@@ -142,9 +143,9 @@ def _bits_differ(relation: Relation, first: Answers, found: Answers, name: str) 
         f"{name}: asked with {relation.meaning}, {int(numbers['elements'])} of {one.numel()} elements differ, by at "
         f"most {largest:.3g}; first at {index}"
     )
-    place = Place(pattern=BITS)
+    place = Location(pattern=BITS)
     if len(index) == 4 or (len(index) == 3 and name == "lse"):
-        place = Place(index[0], index[1], (index[2], index[2] + 1), pattern=BITS)
+        place = Location(index[0], index[1], (index[2], index[2] + 1), pattern=BITS)
     return Finding("metamorphic", relation.name, message, name, place, numbers)
 
 
@@ -179,8 +180,8 @@ def _permuted_sequences(p: Problem, given: Tensors, draw: Draw) -> Iterator[Vari
     order = _shuffled(draw, p.batch)
     other, tensors = take_sequences(p, given, order)
 
-    def back(theirs: Answers, first: Answers) -> Answers:
-        return answers_of_sequences(other, theirs, p, first, dict(enumerate(order)))
+    def back(theirs: Outputs, first: Outputs) -> Outputs:
+        return outputs_of_sequences(other, theirs, p, first, dict(enumerate(order)))
 
     yield Variation(other, tensors, back, _loose_sums(p, batch=True))
 
@@ -189,8 +190,8 @@ def _sequence_alone(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variatio
     at = draw.randrange(p.batch)
     other, tensors = take_sequences(p, given, [at])
 
-    def back(theirs: Answers, first: Answers) -> Answers:
-        found = answers_of_sequences(other, theirs, p, first, {0: at})
+    def back(theirs: Outputs, first: Outputs) -> Outputs:
+        found = outputs_of_sequences(other, theirs, p, first, {0: at})
         return found if p.bias is None or p.bias.batch else replace(found, dbias=first.dbias)
 
     yield Variation(other, tensors, back)
@@ -202,8 +203,8 @@ def _sequence_appended(p: Problem, given: Tensors, draw: Draw) -> Iterator[Varia
     longer = (p.len_q + more, p.len_k + more)
     other, tensors = take_sequences(p, given, [*range(p.batch), p.batch - 1], last=longer)
 
-    def back(theirs: Answers, first: Answers) -> Answers:
-        found = answers_of_sequences(other, theirs, p, first, {b: b for b in range(p.batch)})
+    def back(theirs: Outputs, first: Outputs) -> Outputs:
+        found = outputs_of_sequences(other, theirs, p, first, {b: b for b in range(p.batch)})
         return found if p.bias is None or p.bias.batch else replace(found, dbias=first.dbias)
 
     yield Variation(other, tensors, back)
@@ -220,8 +221,8 @@ def _permuted_heads(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variatio
         kv = kv[::-1]
     other, tensors = take_heads(p, given, order, kv)
 
-    def back(theirs: Answers, first: Answers) -> Answers:
-        return answers_of_heads(p, theirs, _inverse(order), _inverse(kv))
+    def back(theirs: Outputs, first: Outputs) -> Outputs:
+        return outputs_of_heads(p, theirs, _inverse(order), _inverse(kv))
 
     yield Variation(other, tensors, back, _loose_sums(p, heads=True, group=p.group > 1))
 
@@ -231,7 +232,7 @@ def _repeated_kv(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
     other = structs.replace(p, heads_kv=p.heads_q)
     tensors = given | {name: given[name].repeat_interleave(p.group, axis) for name in ("k", "v")}
 
-    def back(theirs: Answers, first: Answers) -> Answers:
+    def back(theirs: Outputs, first: Outputs) -> Outputs:
         def of(x: Tensor | None) -> Tensor | None:
             return None if x is None else x.unflatten(axis, (p.heads_kv, p.group)).double().sum(axis + 1).to(x.dtype)
 
@@ -246,7 +247,7 @@ def _scaled_q(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
         return
     other = structs.replace(p, scale=p.scale_value / FACTOR)
 
-    def back(theirs: Answers, first: Answers) -> Answers:
+    def back(theirs: Outputs, first: Outputs) -> Outputs:
         return replace(theirs, dq=None if theirs.dq is None else theirs.dq * FACTOR)
 
     yield Variation(other, given | {"q": q}, back, _below_normal(p, "dq"))
@@ -257,11 +258,11 @@ def _doubled_v(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
     if not bool(v.isfinite().all()):
         return
 
-    def back(theirs: Answers, first: Answers) -> Answers:
+    def back(theirs: Outputs, first: Outputs) -> Outputs:
         def half(x: Tensor | None) -> Tensor | None:
             return None if x is None else x / 2
 
-        return Answers(theirs.o / 2, theirs.lse, half(theirs.dq), half(theirs.dk), theirs.dv, half(theirs.dbias))
+        return Outputs(theirs.o / 2, theirs.lse, half(theirs.dq), half(theirs.dk), theirs.dv, half(theirs.dbias))
 
     yield Variation(p, given | {"v": v}, back, _below_normal(p, "o", "dq", "dk", "dbias"))
 
@@ -290,7 +291,7 @@ def _respelled(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
 
 def _unseen_changed(p: Problem, given: Tensors, draw: Draw, value: float | None = None) -> Iterator[Variation]:
     """Keys that no row sees and rows that see no key, padding too: other numbers, or `value`."""
-    hidden = unseen(p, given["q"].device)
+    hidden = fully_masked(p, given["q"].device)
     if not any(bool(where.any()) for where in hidden.values()):
         return
     yield Variation(p, given | {n: _changed(given[n], hidden[n], value) for n in hidden if n in given})
@@ -303,10 +304,10 @@ def _unseen_nan(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
 def _future(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
     """Queries from a row on, and the keys that no earlier row sees, are others: earlier rows must not change."""
     cuts = [draw.randint(1, n - 1) if n > 1 else n for n in p.lengths_q]
-    hidden = later(p, cuts, given["q"].device)
+    hidden = hidden_from_earlier_rows(p, cuts, given["q"].device)
     tensors = given | {n: _changed(given[n], hidden[n], None) for n in hidden if n in given}
 
-    def back(theirs: Answers, first: Answers) -> Answers:
+    def back(theirs: Outputs, first: Outputs) -> Outputs:
         found = {}
         for name in ("o", "lse", "dq"):
             x, y = getattr(first, name), getattr(theirs, name)
@@ -332,7 +333,7 @@ def _strides(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
 
 
 def _no_grad(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
-    def back(theirs: Answers, first: Answers) -> Answers:
+    def back(theirs: Outputs, first: Outputs) -> Outputs:
         return replace(first, o=theirs.o, lse=first.lse if theirs.lse is None else theirs.lse)
 
     yield Variation(structs.replace(p, backward=False), back=back)
@@ -372,22 +373,24 @@ def _several_sequences(p: Problem) -> bool:
 
 
 TABLE: tuple[Relation, ...] = (
-    Relation("permuted_sequences", "its sequences permuted", "budget", _several_sequences, _permuted_sequences),
-    Relation("sequence_alone", "one sequence alone", "budget", _several_sequences, _sequence_alone),
-    Relation("sequence_appended", "a longer sequence appended", "budget", _always, _sequence_appended),
-    Relation("permuted_heads", "its heads permuted", "budget", lambda p: p.heads_q > 1, _permuted_heads),
-    Relation("repeated_kv", "K and V repeated for every query head", "budget", lambda p: p.group > 1, _repeated_kv),
-    Relation("scaled_q", f"Q times {FACTOR:g} and the scale by as much less", "budget", _always, _scaled_q),
-    Relation("doubled_v", "V doubled", "budget", _always, _doubled_v),
-    Relation("respelled_mask", "its mask in other words", "budget", _always, _respelled),
+    Relation("permuted_sequences", "its sequences permuted", "within_budget", _several_sequences, _permuted_sequences),
+    Relation("sequence_alone", "one sequence alone", "within_budget", _several_sequences, _sequence_alone),
+    Relation("sequence_appended", "a longer sequence appended", "within_budget", _always, _sequence_appended),
+    Relation("permuted_heads", "its heads permuted", "within_budget", lambda p: p.heads_q > 1, _permuted_heads),
+    Relation(
+        "repeated_kv", "K and V repeated for every query head", "within_budget", lambda p: p.group > 1, _repeated_kv
+    ),
+    Relation("scaled_q", f"Q times {FACTOR:g} and the scale by as much less", "within_budget", _always, _scaled_q),
+    Relation("doubled_v", "V doubled", "within_budget", _always, _doubled_v),
+    Relation("respelled_mask", "its mask in other words", "within_budget", _always, _respelled),
     Relation("unseen_changed", "other numbers where the mask hides them", "bitwise", _hides, _unseen_changed),
     Relation("unseen_nan", "NaN where the mask hides them", "off", _hides, _unseen_nan),
     Relation("future_changed", "later queries and their keys changed", "bitwise", _several_rows, _future),
-    Relation("strides", "its tensors transposed in memory", "budget", lambda p: p.layout == "padded", _strides),
+    Relation("strides", "its tensors transposed in memory", "within_budget", lambda p: p.layout == "padded", _strides),
     Relation("no_grad", "no gradients", "bitwise", lambda p: p.backward, _no_grad),
     Relation("two_forwards", "another forward before its backward", "bitwise", lambda p: p.backward, _two_forwards),
     Relation("poison", "other contents in unwritten memory", "bitwise", _always, _poison),
-    Relation("options", "other options of the target", "budget", _always, _options),
+    Relation("options", "other options of the target", "within_budget", _always, _options),
     Relation("same_bits_options", "other options that owe the same bits", "bitwise", _always, _same_options),
 )
 RELATIONS: dict[str, Relation] = {relation.name: relation for relation in TABLE}

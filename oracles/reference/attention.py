@@ -15,9 +15,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, shapes
-from oracles.reference.chunks import Part, parts
+from oracles.reference.chunks import Chunk, split
 
 CHUNK_BYTES = {"cpu": 64 << 20}  # what a CPU's caches like; elsewhere fewer, larger parts
 CHUNK_BYTES_ELSEWHERE = 512 << 20
@@ -34,7 +34,7 @@ def reference(
     do: Tensor | None = None,
     precision: torch.dtype = torch.float64,
     chunk_bytes: int | None = None,
-) -> Answers:
+) -> Outputs:
     """O, LSE and, given `do`, dQ, dK, dV, dBias of `problem`.
 
     q, k, v, bias, do  in the layout of `shapes(problem)`, any float dtype, any strides; padding may hold anything, NaN
@@ -47,21 +47,21 @@ def reference(
     """
     _check(problem, q=q, k=k, v=v, bias=bias, do=do)
     room = chunk_bytes or CHUNK_BYTES.get(q.device.type, CHUNK_BYTES_ELSEWHERE)
-    pieces = list(parts(problem, PAIR_TENSORS * precision.itemsize, room))
+    chunks = list(split(problem, PAIR_TENSORS * precision.itemsize, room))
     with torch.enable_grad(), no_tf32():
-        if len(pieces) == 1 and pieces[0].whole:
-            found = _answers(pieces[0], q, k, v, bias, do, precision)
-            return Answers(**{name: pieces[0].shaped(name, x).contiguous() for name, x in found.items()})
+        if len(chunks) == 1 and chunks[0].whole:
+            found = _answers(chunks[0], q, k, v, bias, do, precision)
+            return Outputs(**{name: chunks[0].shaped(name, x).contiguous() for name, x in found.items()})
         whole = _blank(problem, q.device, precision, backward=do is not None)
-        for piece in pieces:
-            for name, values in _answers(piece, q, k, v, bias, do, precision).items():
+        for chunk in chunks:
+            for name, values in _answers(chunk, q, k, v, bias, do, precision).items():
                 if name == "dbias":
-                    piece.bias(whole[name]).add_(values)
+                    chunk.bias(whole[name]).add_(values)
                 elif name == "lse":
-                    piece.put(name, whole[name], values)
+                    chunk.put(name, whole[name], values)
                 else:
-                    piece.add(name, whole[name], values)
-    return Answers(**whole)
+                    chunk.add(name, whole[name], values)
+    return Outputs(**whole)
 
 
 def attention(
@@ -145,18 +145,18 @@ def no_tf32() -> Iterator[None]:
 
 
 def _answers(
-    piece: Part, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, do: Tensor | None, precision: torch.dtype
+    chunk: Chunk, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, do: Tensor | None, precision: torch.dtype
 ) -> dict[str, Tensor]:
     """A part's answers in the part's shapes."""
-    problem = piece.problem
-    inputs = {name: piece.take(name, x.detach(), precision) for name, x in (("q", q), ("k", k), ("v", v))}
+    problem = chunk.problem
+    inputs = {name: chunk.take(name, x.detach(), precision) for name, x in (("q", q), ("k", k), ("v", v))}
     if bias is not None:
-        inputs["bias"] = piece.bias(bias.detach()).to(precision)
+        inputs["bias"] = chunk.bias(bias.detach()).to(precision)
     wanted = [name for name in inputs if name != "bias" or (problem.bias is not None and problem.bias.grad)]
     if do is not None:
         for name in wanted:
             inputs[name].requires_grad_()
-    keep = piece.keep(q.device)
+    keep = chunk.keep(q.device)
     o, lse = attention(
         inputs["q"],
         inputs["k"],
@@ -168,7 +168,7 @@ def _answers(
     )
     found = {"o": o.detach(), "lse": lse}
     if do is not None:
-        grads = torch.autograd.grad(o, [inputs[name] for name in wanted], piece.take("do", do, precision))
+        grads = torch.autograd.grad(o, [inputs[name] for name in wanted], chunk.take("do", do, precision))
         found |= {f"d{name}": grad for name, grad in zip(wanted, grads, strict=True)}
     return found
 

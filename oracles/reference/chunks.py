@@ -21,7 +21,7 @@ ON_KEYS = frozenset({"k", "v", "dk", "dv"})
 
 
 @dataclass(frozen=True)
-class Part:
+class Chunk:
     """`batch` None: every sequence, head and row. Otherwise KV heads [heads) and query rows [rows) of one sequence.
 
     Tensors are (sequences, heads, rows, dim), or without dim for lse; bias keeps its broadcast axes of size 1.
@@ -97,7 +97,7 @@ class Part:
         return view[slice(*self._query_heads), slice(*self.rows)]
 
 
-def parts(problem: Problem, pair_bytes: int, chunk_bytes: int) -> Iterator[Part]:
+def split(problem: Problem, pair_bytes: int, chunk_bytes: int) -> Iterator[Chunk]:
     """Cuts a problem so that no part needs much more than `chunk_bytes` at `pair_bytes` per (query, key) pair.
 
     At least one row of one KV head's group is taken at a time. Sequences without queries or keys give no part.
@@ -108,7 +108,7 @@ def parts(problem: Problem, pair_bytes: int, chunk_bytes: int) -> Iterator[Part]
     if dense == 0 and p.pairs == 0:
         return
     if dense <= most and dense <= max(4 * p.pairs, 1 << 20):
-        yield Part(p, None, (0, p.heads_kv), (0, p.len_q))
+        yield Chunk(p, None, (0, p.heads_kv), (0, p.len_q))
         return
     for b, (len_q, len_k) in enumerate(zip(p.lengths_q, p.lengths_k, strict=True)):
         if not len_q * len_k:
@@ -117,7 +117,7 @@ def parts(problem: Problem, pair_bytes: int, chunk_bytes: int) -> Iterator[Part]
         rows = min(max(most // (p.group * heads * len_k), 1), len_q)
         for head in range(0, p.heads_kv, heads):
             for row in range(0, len_q, rows):
-                yield Part(p, b, (head, min(head + heads, p.heads_kv)), (row, min(row + rows, len_q)))
+                yield Chunk(p, b, (head, min(head + heads, p.heads_kv)), (row, min(row + rows, len_q)))
 
 
 def rows_there(problem: Problem, name: str, device: torch.device) -> Tensor | None:

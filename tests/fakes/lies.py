@@ -12,7 +12,7 @@ from fuzz.core.case import Case
 from fuzz.targets import Execution, Support, Tensors
 from fuzz.targets.autograd import AutogradTarget
 from oracles.numerics import EXACT
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import dense_mask
 from oracles.reference.attention import reference
 
@@ -86,8 +86,8 @@ class WrongShape(AutogradTarget):
     def run(self, case: Case, tensors: Tensors) -> Execution:
         """Honest but for O's shape."""
         execution = super().run(case, tensors)
-        answers = execution.answers
-        return replace(execution, answers=replace(answers, o=answers.o.transpose(1, 2)))
+        outputs = execution.outputs
+        return replace(execution, outputs=replace(outputs, o=outputs.o.transpose(1, 2)))
 
 
 class DropsAGradient(WrongShape):
@@ -99,7 +99,7 @@ class DropsAGradient(WrongShape):
     def run(self, case: Case, tensors: Tensors) -> Execution:
         """Honest but for dK."""
         execution = AutogradTarget.run(self, case, tensors)
-        return replace(execution, answers=replace(execution.answers, dk=None))
+        return replace(execution, outputs=replace(execution.outputs, dk=None))
 
 
 class CopiesTheReference(AutogradTarget):
@@ -117,7 +117,7 @@ class CopiesTheReference(AutogradTarget):
         right = reference(p, t.q, t.k, t.v, bias=t.bias, do=t.do)
         dtypes = {"lse": torch.float32, "dbias": t.bias.dtype if t.bias is not None else None}
         rounded = {name: x.to(dtypes.get(name, p.torch_dtype)) for name, x in right.items()}
-        return Execution(Answers(**rounded), "")
+        return Execution(Outputs(**rounded), "")
 
 
 TARGETS = [WrongShape(), DropsAGradient(), CopiesTheReference()]

@@ -12,7 +12,7 @@ from flash_in_torch import flash
 from oracles.accuracy import EXACT, FUSED, Budget, Judgement, judge, same_precision
 from oracles.masks import Causal, Mask, Not, PerHead, Prefix, Tokens, Window
 from oracles.numerics import Numerics
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Bias, Dtype, Problem, shapes
 from oracles.reference.attention import reference
 
@@ -29,15 +29,15 @@ def make(dtype: Dtype = "bfloat16", seed: int = 0, **options) -> tuple[Problem, 
     return problem, {n: torch.randn(shapes(problem)[n], generator=generator).to(problem.torch_dtype) for n in names}
 
 
-def judged(problem: Problem, t: Tensors, got: Answers, numerics: Numerics = FUSED, **options) -> Judgement:
+def judged(problem: Problem, t: Tensors, got: Outputs, numerics: Numerics = FUSED, **options) -> Judgement:
     """The judgement of `got` for these inputs."""
     return judge(problem, got, reference(problem, **t), same_precision(problem, **t, numerics=numerics), **options)
 
 
-def rounded(problem: Problem, answers: Answers) -> Answers:
+def rounded(problem: Problem, outputs: Outputs) -> Outputs:
     """The reference's answers as a perfect kernel would store them."""
     wide = {"lse"} | ({"dbias"} if problem.bias and problem.bias.dtype == "float32" else set())
-    return Answers(**{n: x.to(torch.float32 if n in wide else problem.torch_dtype) for n, x in answers.items()})
+    return Outputs(**{n: x.to(torch.float32 if n in wide else problem.torch_dtype) for n, x in outputs.items()})
 
 
 # ---------------------------------------------------------------------------------------------------- good kernels
@@ -166,7 +166,7 @@ def test_roundings_that_all_fall_on_ties_do_not_alarm() -> None:
     t["do"][0, 0, 0, :2] = 1
     t["k"][0, 0, :, 5] = signs[1]
     right, same = reference(problem, **t), same_precision(problem, **t)
-    got = Answers(**{n: x[0].to(torch.float32 if n == "lse" else torch.bfloat16) for n, x in same.runs.items()})
+    got = Outputs(**{n: x[0].to(torch.float32 if n == "lse" else torch.bfloat16) for n, x in same.runs.items()})
     assert right.dq[0, 0, 0, 5] == 1 and got.dq[0, 0, 0, 5] == 0.5
     assert not judge(problem, got, right, same).findings
     got.dq[0, 0, 0, 5] = 0.1
@@ -184,15 +184,15 @@ def test_the_perfect_answer_is_near_zero() -> None:
 # ---------------------------------------------------------------------------------------------------- gross faults
 
 
-def _permuted(p: Problem, t: Tensors) -> Answers:
+def _permuted(p: Problem, t: Tensors) -> Outputs:
     return flash(p, **(t | {"k": t["k"].roll(1, 2)}))
 
 
-def _heads_swapped(p: Problem, t: Tensors) -> Answers:
+def _heads_swapped(p: Problem, t: Tensors) -> Outputs:
     return flash(p, **(t | {"q": t["q"].flip(1)}))
 
 
-def _other_mask(mask: Mask) -> Callable[[Problem, Tensors], Answers]:
+def _other_mask(mask: Mask) -> Callable[[Problem, Tensors], Outputs]:
     return lambda p, t: flash(_with(p, mask=mask), **t)
 
 
@@ -200,18 +200,18 @@ def _with(p: Problem, **changes) -> Problem:
     return Problem(**({name: getattr(p, name) for name in p.__struct_fields__} | changes))
 
 
-def _twice(p: Problem, t: Tensors) -> Answers:
+def _twice(p: Problem, t: Tensors) -> Outputs:
     got = flash(p, **t)
     assert got.dq is not None
     return replace(got, dq=got.dq * 2)
 
 
-def _last_tile_dropped(p: Problem, t: Tensors) -> Answers:
+def _last_tile_dropped(p: Problem, t: Tensors) -> Outputs:
     rows = ("1" * (p.len_k - 64) + "0" * 64,) * p.len_q
     return flash(_with(p, mask=Tokens(rows)), **t)
 
 
-FAULTS: dict[str, tuple[Mask, Callable[[Problem, Tensors], Answers]]] = {
+FAULTS: dict[str, tuple[Mask, Callable[[Problem, Tensors], Outputs]]] = {
     "scale dropped": (Causal(), lambda p, t: flash(p, **t, scale=1.0)),
     "K permuted": (Causal(), _permuted),
     "Q's heads swapped": (Causal(), _heads_swapped),
@@ -304,9 +304,9 @@ def test_fp16_overflow_is_right_where_the_true_value_does_not_fit() -> None:
 def test_tensors_not_offered_are_not_judged_and_wrong_shapes_are_named() -> None:
     problem, t = make()
     got = rounded(problem, reference(problem, **t))
-    assert set(judged(problem, t, Answers(got.o)).worst) == {"o"}
+    assert set(judged(problem, t, Outputs(got.o)).worst) == {"o"}
     with pytest.raises(ValueError, match="o: needs shape"):
-        judged(problem, t, Answers(got.o[:1]))
+        judged(problem, t, Outputs(got.o[:1]))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

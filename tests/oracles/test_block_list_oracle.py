@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from oracles.block_lists import List, Metadata, check, tiles
+from oracles.block_lists import BlockList, CheckedLists, check, tiles
 from oracles.masks import Blocks, Documents, PerHead, Window
 from oracles.problem import Problem, mask_tile
 
@@ -23,7 +23,7 @@ def of_rows(rows, kind):
     lists = [[col for col, cell in enumerate(row) if cell == kind] for row in rows]
     count = torch.tensor([len(row) for row in lists], dtype=torch.int32).view(1, 1, -1)
     index = torch.tensor([col for row in lists for col in row] or [0], dtype=torch.int32)
-    return List(count, index, (count.cumsum(-1) - count).to(torch.int64))
+    return BlockList(count, index, (count.cumsum(-1) - count).to(torch.int64))
 
 
 def turned(rows):
@@ -45,7 +45,7 @@ def published():
     ranks = []
     for kind in "MF":
         ranks.append([sum(c != "." for c in ROWS[m][:n]) for n in range(8) for m in range(8) if ROWS[m][n] == kind])
-    return Metadata(
+    return CheckedLists(
         128,
         128,
         forward,
@@ -135,7 +135,7 @@ def test_a_planted_fault_is_found(fault):
     plant, expected = FAULTS[fault]
     found = check(PUBLISHED, plant(published()))
     assert {(finding.kind, finding.tensor) for finding in found} == expected
-    assert all(finding.oracle == "metadata" and finding.message for finding in found)
+    assert all(finding.oracle == "block_lists" and finding.message for finding in found)
 
 
 def test_a_full_block_that_is_masked_is_found():
@@ -151,7 +151,7 @@ def test_intervals_and_bands_are_evaluated():
     asked = problem(Window(left=30, right=10), (100,), (100,))
     rows = ["MM", "MM"]
     band = (30, 10, torch.zeros(1, dtype=torch.int32))
-    metadata = Metadata(64, 64, (of_rows(rows, "M"), of_rows(rows, "F")), band=band)
+    metadata = CheckedLists(64, 64, (of_rows(rows, "M"), of_rows(rows, "F")), band=band)
     assert check(asked, metadata) == []
     assert [finding.kind for finding in check(asked, replace(metadata, band=(31, 10, band[2])))] == ["wrong"]
     q = torch.arange(100)
@@ -169,10 +169,10 @@ def test_heads_and_sequences_are_told_apart():
     count[1, :, 1] = 0
     index = torch.cat([one.index for one in lists])
     begin = torch.tensor([[[0, 1], [2, 3]]] * 2)
-    nothing = List(count * 0, index, begin)
-    assert check(asked, Metadata(64, 64, (nothing, List(count, index, begin)))) == []
-    for_all = List(count[:1, :1], index, begin[:1, :1])
-    found = check(asked, Metadata(64, 64, (nothing, for_all)))
+    nothing = BlockList(count * 0, index, begin)
+    assert check(asked, CheckedLists(64, 64, (nothing, BlockList(count, index, begin)))) == []
+    for_all = BlockList(count[:1, :1], index, begin[:1, :1])
+    found = check(asked, CheckedLists(64, 64, (nothing, for_all)))
     assert {finding.kind for finding in found} == {"missing", "wrong", "malformed"}
 
 
@@ -180,7 +180,7 @@ def test_full_forward_and_partial_backward_is_right_where_the_mask_keeps_all():
     asked = problem(Window(left=127, right=127), (128,), (128,))
     bounds = torch.full((1, 1, 1, 128), 128, dtype=torch.int32)
     full, partial = ((of_rows([cell * 2] * 2, "M"), of_rows([cell * 2] * 2, "F")) for cell in "FM")
-    assert check(asked, Metadata(64, 64, full, partial, bounds=bounds)) == []
-    (found,) = check(asked, Metadata(64, 64, partial, full, bounds=bounds))
+    assert check(asked, CheckedLists(64, 64, full, partial, bounds=bounds)) == []
+    (found,) = check(asked, CheckedLists(64, 64, partial, full, bounds=bounds))
     assert (found.kind, found.tensor) == ("mismatched", "backward")
     assert found.message.startswith("full backward alone")

@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from oracles.determinism import compare
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 
 
-def runs(count: int = 4, dtype: torch.dtype = torch.bfloat16) -> list[Answers]:
+def runs(count: int = 4, dtype: torch.dtype = torch.bfloat16) -> list[Outputs]:
     """Equal answers, each in memory of its own: o with a NaN, dq strided."""
     generator = torch.Generator().manual_seed(0)
     o, dq = (torch.randn(2, 3, 8, 4, generator=generator).to(dtype) for _ in range(2))
     o[0, 0, 0, 0] = torch.nan
     lse = torch.randn(2, 3, 8, generator=generator)
     return [
-        Answers(o.clone(), lse.clone(), dq.clone().transpose(2, 3).contiguous().transpose(2, 3)) for _ in range(count)
+        Outputs(o.clone(), lse.clone(), dq.clone().transpose(2, 3).contiguous().transpose(2, 3)) for _ in range(count)
     ]
 
 
@@ -61,15 +61,15 @@ def test_a_nan_that_comes_and_goes_is_found() -> None:
 
 
 def test_packed_places() -> None:
-    a = Answers(torch.zeros(9, 2, 4), torch.zeros(2, 9))
-    b = Answers(torch.zeros(9, 2, 4), torch.zeros(2, 9))
+    a = Outputs(torch.zeros(9, 2, 4), torch.zeros(2, 9))
+    b = Outputs(torch.zeros(9, 2, 4), torch.zeros(2, 9))
     b.o[7, 1, 0] = b.lse[1, 6] = 1.0
     o, lse = compare([a, b])
     assert (o.place.head, o.place.rows) == (1, (7, 8)) and (lse.place.head, lse.place.rows) == (1, (6, 7))
 
 
 def test_empty_tensors_and_runs_that_hold_different_tensors() -> None:
-    empty = Answers(torch.zeros(1, 2, 0, 4))
+    empty = Outputs(torch.zeros(1, 2, 0, 4))
     assert compare([empty, empty]) == []
     with pytest.raises(ValueError, match="runs: the first one holds"):
-        compare([empty, Answers(torch.zeros(1, 2, 0, 4), torch.zeros(1, 2, 0))])
+        compare([empty, Outputs(torch.zeros(1, 2, 0, 4), torch.zeros(1, 2, 0))])

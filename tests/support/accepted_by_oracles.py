@@ -1,7 +1,7 @@
 """Block lists in the eyes of the oracles, which share no code with the kernels' builders."""
 
 from kernels.blocksparse.lists.types import Band, Bits, Intervals
-from oracles.block_lists import List, Metadata, check
+from oracles.block_lists import BlockList, CheckedLists, check
 from oracles.semaphore_order import predict, visits
 
 
@@ -10,9 +10,9 @@ def as_metadata(blocks):
     mask, lists = blocks.mask, {}
     for direction in ("forward", "backward"):
         both = getattr(blocks, direction)
-        lists[direction] = tuple(List(one.count, one.index, one.begin) for one in (both.partial, both.full))
+        lists[direction] = tuple(BlockList(one.count, one.index, one.begin) for one in (both.partial, both.full))
     bits = isinstance(mask, Bits)
-    return Metadata(
+    return CheckedLists(
         blocks.tile_m,
         blocks.tile_n,
         **lists,

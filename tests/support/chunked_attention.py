@@ -8,20 +8,20 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, dense_mask
 
 CHUNK = 512
 Fault = Callable[[Tensor], Tensor]  # what the kernel makes of the token mask (rows, keys)
 
 
-def attention(p: Problem, q: Tensor, k: Tensor, v: Tensor, do: Tensor, fault: Fault, backward: Fault) -> Answers:
+def attention(p: Problem, q: Tensor, k: Tensor, v: Tensor, do: Tensor, fault: Fault, backward: Fault) -> Outputs:
     """One sequence, as many KV heads as query heads. `fault` is in the forward pass, `backward` in the other."""
     kept = dense_mask(p)[0, 0]
     o, lse = _forward(p, q, k, v, fault(kept.clone()))
     o = o.to(q.dtype)
     dq, dk, dv = _backward(p, q, k, v, o, lse, do, backward(kept.clone()))
-    return Answers(o, lse, *(x.to(q.dtype) for x in (dq, dk, dv)))
+    return Outputs(o, lse, *(x.to(q.dtype) for x in (dq, dk, dv)))
 
 
 def _forward(p: Problem, q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, dense_mask
 
 
 def flash(
     problem: Problem, q: Tensor, k: Tensor, v: Tensor, do: Tensor, *, tile: int = 32, scale: float = 0.0
-) -> Answers:
+) -> Outputs:
     """All answers of a padded problem without bias and softcap. A `scale` replaces the problem's (a fault)."""
     p, dtype = problem, problem.torch_dtype
     scale = scale or p.scale_value
@@ -45,4 +45,4 @@ def flash(
         dk[:, :, at] = ds.mT @ fq * scale
         dq += ds @ wide_k[:, :, at] * scale
     dk, dv = (x.unflatten(1, (p.heads_kv, p.group)).sum(2) for x in (dk, dv))
-    return Answers(o, lse, *(x.to(dtype) for x in (dq, dk, dv)))
+    return Outputs(o, lse, *(x.to(dtype) for x in (dq, dk, dv)))

@@ -33,7 +33,7 @@ from fuzz.score.ptx_mutants.sampling import mutated, text_of
 from fuzz.targets.blocksparse.devices import connect, emulated
 from fuzz.targets.blocksparse.target import BundledBlockSparse
 from fuzz.tensors.arena import build as build_inputs
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 
 CASES = 20  # on the list that has to find a bug
 WIDE = 20  # on the one that shows what a missed bug does; it begins with the list
@@ -219,7 +219,7 @@ def _answers(clean: Clean) -> dict[str, bytes] | None:
     device.budget = SLOWER * clean.longest + MORE
     try:
         target.prepare(case, arena.tensors())
-        answers: Answers = target.run(case, arena.tensors()).answers
+        outputs: Outputs = target.run(case, arena.tensors()).outputs
     except DeviceError:
         return None
     finally:
@@ -227,7 +227,7 @@ def _answers(clean: Clean) -> dict[str, bytes] | None:
     may_differ = target.may_differ(case)
     return {
         name: bytes(tensor.contiguous().view(torch.uint8).numpy())
-        for name, tensor in answers.items()
+        for name, tensor in outputs.items()
         if name not in may_differ
     }
 

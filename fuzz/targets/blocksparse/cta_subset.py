@@ -22,7 +22,7 @@ from fuzz.targets.blocksparse.variants import kernels_for
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.seams import SeamSet
 from oracles.masks import Window
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Dtype, Problem
 
 MOST = 64  # CTAs of a case
@@ -91,7 +91,7 @@ def _bands(problem: Problem) -> list[dict[str, Any]]:
     return [one for one in kernels_for(problem) if one["mask"] == "band"]
 
 
-def run(case: Case, tensors: Tensors, into: Answers, repeat: int, blocks: BlockSparse, seams: SeamSet) -> str:
+def run(case: Case, tensors: Tensors, into: Outputs, repeat: int, blocks: BlockSparse, seams: SeamSet) -> str:
     """Launches the CTAs that the case names; the names of what was launched."""
     from kernels.blocksparse.launch import forward as launch
 

@@ -26,14 +26,14 @@ def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bo
     return q, BlockSparse(none, none, mask, int(options["tile_m"]), int(options["tile_n"]), ASCENDING), options
 
 
-def as_metadata(blocks: BlockSparse) -> block_lists.Metadata:
+def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:
     from kernels.blocksparse.lists.types import Band, Bits, Intervals
 
-    def lists(of) -> tuple[block_lists.List, block_lists.List]:
-        return tuple(block_lists.List(one.count, one.index, one.begin) for one in (of.partial, of.full))  # type: ignore
+    def lists(of) -> tuple[block_lists.BlockList, block_lists.BlockList]:
+        return tuple(block_lists.BlockList(one.count, one.index, one.begin) for one in (of.partial, of.full))  # type: ignore
 
     mask, order, backward = blocks.mask, blocks.order, blocks.backward
-    return block_lists.Metadata(
+    return block_lists.CheckedLists(
         blocks.tile_m,
         blocks.tile_n,
         lists(blocks.forward),

@@ -57,9 +57,9 @@ from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.variant import PRODUCTS, Seams, Variant, arch_for_products
 from kernels.mutants.names import BLOCKSPARSE as MUTANTS  # made by python -m kernels.mutants
 from oracles import block_lists, semaphore_order
-from oracles.metamorphic.relations import Demand
+from oracles.metamorphic.relations import Equality
 from oracles.numerics import FUSED
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Dtype, Problem
 
 _SUPPORT = Support(
@@ -111,7 +111,7 @@ class BundledBlockSparse(AutogradTarget, Compiled):
         self.rules = (*_RULES, *cta_subset.rules(device == "emulator"), too_large)
         self.variants = (default_variant(),)
         # A row's rescaling waits for its warp's other rows, whose keys may be later ones: same value, other rounding.
-        self.relations: dict[str, Demand] = {"future_changed": "budget"}
+        self.relations: dict[str, Equality] = {"future_changed": "within_budget"}
         self.clears_padding = True
         self.pairs_per_second = 1e9 if device == "cuda" else 2e4
         self._visited: semaphore_order.Visits | None = None  # of the case at hand
@@ -283,7 +283,7 @@ class BundledBlockSparse(AutogradTarget, Compiled):
             obtain(build)
         self._part = cta_subset.prepare(case, self._changed)
 
-    def run_cta_subset(self, case: Case, tensors: Tensors, into: Answers, repeat: int) -> Execution:
+    def run_cta_subset(self, case: Case, tensors: Tensors, into: Outputs, repeat: int) -> Execution:
         """See Target."""
         from kernels.blocksparse.spec.seams import find_seams
 

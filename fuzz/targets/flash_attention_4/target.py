@@ -36,7 +36,7 @@ from fuzz.targets.flash_attention_4.unsupported import OPTIONS, blocks_for, opti
 from fuzz.tensors.arena import build
 from oracles.masks import Causal, Mask, PerBatch, PerHead, Prefix, Window, varies_by_batch, varies_by_head
 from oracles.numerics import FUSED
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, shapes
 
 RECIPE = "fuzz.targets.flash_attention_4.recipe:kernel"
@@ -144,14 +144,14 @@ class FlashAttention4(AutogradTarget, Compiled):
         LAUNCHES.clear()
         with refusing():
             found = super().run(case, tensors)
-        return replace(found, answers=_padded(case.problem, found.answers))
+        return replace(found, outputs=_padded(case.problem, found.outputs))
 
     def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
         """See AutogradTarget."""
         LAUNCHES.clear()
         with refusing():
             found = super().run_around(case, tensors, others)
-        return replace(found, answers=_padded(case.problem, found.answers))
+        return replace(found, outputs=_padded(case.problem, found.outputs))
 
     def executed(self, case: Case, o: Tensor) -> str:
         """The kernels that were launched."""
@@ -250,10 +250,10 @@ def _plainest(mask: Mask, options: bool) -> Mask:
     return PerBatch((found,)) if varies_by_batch(mask) else found
 
 
-def _padded(problem: Problem, answers: Answers) -> Answers:
+def _padded(problem: Problem, outputs: Outputs) -> Outputs:
     """FlashAttention-4 leaves rows past a sequence's used length unwritten; here they hold what is asked for there."""
     if problem.layout == "packed" or not problem.ragged:
-        return answers
+        return outputs
 
     def filled(name: str, x: Tensor | None) -> Tensor | None:
         if x is None:
@@ -263,8 +263,8 @@ def _padded(problem: Problem, answers: Answers) -> Answers:
         past = past[:, None] if name == "lse" else past[:, None, :, None]
         return x.masked_fill(past, float("-inf") if name == "lse" else 0.0)
 
-    there: Any = {name: filled(name, x) for name, x in answers.items()}
-    return replace(answers, **there)
+    there: Any = {name: filled(name, x) for name, x in outputs.items()}
+    return replace(outputs, **there)
 
 
 def _text(problem: Problem, options: dict[str, Any], said: dict[str, Any]) -> Text:

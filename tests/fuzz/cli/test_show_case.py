@@ -13,7 +13,7 @@ from rich.console import Console
 from fuzz.cli.show_case import picture
 from fuzz.cli.show_case import show as show_case
 from fuzz.core.case import Case
-from fuzz.core.verdict import Finding, Place, Verdict, Worst
+from fuzz.core.verdict import Finding, Location, Verdict, Worst
 from fuzz.session.records import Record
 from fuzz.session.report import Tally, coverage, findings, show
 from oracles.masks import Blocks, Causal, PerHead, Prefix
@@ -58,7 +58,7 @@ def test_wrong_rows_are_marked() -> None:
 
 
 def test_a_failing_case_shows_numbers_place_and_evidence() -> None:
-    finding = Finding("accuracy", "wrong", "o: 9 times its budget", "o", Place(0, 1, (3, 4), pattern="one row"))
+    finding = Finding("accuracy", "wrong", "o: 9 times its budget", "o", Location(0, 1, (3, 4), pattern="one row"))
     verdict = Verdict("x", "fail", (finding,), worst=(Worst("o", 9.0, "row", 0, 1, 3),), evidence={"exit": "SIGSEGV"})
     text = _printed(
         lambda console: show_case(Case("t", problem(PerHead((Causal(), Prefix(2))), 8, 8)), verdict, console)

@@ -5,7 +5,7 @@ import pytest
 
 from fuzz.core.case import Case
 from fuzz.core.signature import Signature, explains, look_alike, same_failure, signature, tensors
-from fuzz.core.verdict import Finding, Place, Verdict
+from fuzz.core.verdict import Finding, Location, Verdict
 from oracles.masks import Causal, Full, Not, Window
 from oracles.problem import Problem
 
@@ -24,7 +24,7 @@ def make(**problem):
 
 
 def wrong(*names, kind="wrong", oracle="accuracy", place=""):
-    return tuple(Finding(oracle, kind, "m", tensor=name, place=Place(pattern=place)) for name in names)
+    return tuple(Finding(oracle, kind, "m", tensor=name, place=Location(pattern=place)) for name in names)
 
 
 def fail(*findings, outcome="fail"):

@@ -230,8 +230,8 @@ def test_a_failure_of_another_type_is_not_the_known_one():
 
 def test_a_flaky_entry_gets_more_runs_before_it_counts_as_passing():
     flaky = msgspec.structs.replace(EXPLAINED, found=Found(failed=4, probed=12))
-    answers = iter([PASSED] * 5 + [WRONG])
-    assert replay(flaky, lambda case: next(answers)).status == "known"
+    outputs = iter([PASSED] * 5 + [WRONG])
+    assert replay(flaky, lambda case: next(outputs)).status == "known"
     never = replay(flaky, answer(PASSED))
     assert (never.status, never.runs) == ("unexpected_pass", 10)
 

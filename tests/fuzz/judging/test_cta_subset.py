@@ -62,7 +62,7 @@ def test_neighbouring_tiles_are_told_apart(ctas) -> None:
 def test_other_projects_rules_are_not_asked_of_named_ctas() -> None:
     case = Case("blocksparse!key_offset_wraps", PROBLEM, Inputs(), KERNEL | {"ctas": "7,9"})
     verdict = peer_judge.execute(case, load(case.target), lambda phase, limit: None)
-    assert verdict.kernel and peer_judge.PEERS not in verdict.evidence and peer_judge.fails_of(verdict) == {}
+    assert verdict.kernel and peer_judge.CRITERIA not in verdict.evidence and peer_judge.fails_of(verdict) == {}
 
 
 @needs_emulator

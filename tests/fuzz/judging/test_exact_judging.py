@@ -17,7 +17,7 @@ from oracles import accuracy, exact
 from oracles.error_budget.same_precision import same_precision
 from oracles.masks import Causal, Documents, Full, Mask, PerHead, Window
 from oracles.numerics import FLASH_2, FUSED
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem, dense_mask
 from oracles.reference.attention import reference
 
@@ -159,14 +159,14 @@ def test_the_judge_asks_for_exactness():
     assert any(f.oracle == "exact" and "a leak" in f.message for f in found.findings)
 
 
-def of_splits(p: Problem, x, size: int) -> Answers:
+def of_splits(p: Problem, x, size: int) -> Outputs:
     """O as flash decoding has it: of parts of the keys, put together by their LSEs in fp32."""
     q, k, v = (t.float() for t in (x.q, x.k, x.v))
     scores = (q @ k.mT * p.scale_value).masked_fill(~dense_mask(p), -torch.inf).split(size, -1)
     lse = torch.stack([part.logsumexp(-1) for part in scores])
     parts = torch.stack([part.softmax(-1) @ of for part, of in zip(scores, v.split(size, -2), strict=True)])
     whole = (lse - lse.logsumexp(0)).exp()[..., None] * parts
-    return Answers(whole.sum(0).to(x.v.dtype))
+    return Outputs(whole.sum(0).to(x.v.dtype))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -181,7 +181,7 @@ def test_keys_split_between_ctas_are_not_asked_for_what_logarithms_cannot_give(d
         alarms += len(exact.judge(p, x.q, x.k, x.v, got, numerics=FUSED))
         assert exact.certify(p, x.q, x.k, x.v, numerics=FLASH_2).share["o"] > 0.9
         wrong = attention(p, x.q, x.k, x.v, x.do, last_key_of_the_block_missing, nothing)
-        assert exact.judge(p, x.q, x.k, x.v, Answers(wrong.o), numerics=FLASH_2)
+        assert exact.judge(p, x.q, x.k, x.v, Outputs(wrong.o), numerics=FLASH_2)
     assert alarms
 
 
@@ -195,7 +195,7 @@ def test_gradients_rounded_for_each_query_head_are_not_asked_to_be_exact_sums(se
     k, v = (t.expand(1, 4, -1, -1) for t in (x.k, x.v))
     by_head = reference(alone, x.q, k, v, do=x.do)
     dk, dv = (t.bfloat16().sum(1, keepdim=True) for t in (by_head.dk, by_head.dv))
-    got = Answers(right.o.bfloat16(), dq=right.dq.bfloat16(), dk=dk, dv=dv)
+    got = Outputs(right.o.bfloat16(), dq=right.dq.bfloat16(), dk=dk, dv=dv)
     assert exact.judge(p, x.q, x.k, x.v, got, do=x.do, numerics=FLASH_2) == []
     assert [f.tensor for f in exact.judge(p, x.q, x.k, x.v, got, do=x.do, numerics=FUSED)]
 
@@ -204,7 +204,7 @@ def test_a_wrong_answer_without_any_key_is_found_and_not_explained():
     p = Problem((3,), (0,), 2, 1, 16, 16, "float16", scale=1.0)
     x = build(Case("any", p, Inputs(2, "one_hot")), "cpu").tensors()
     right = reference(p, x.q, x.k, x.v, do=x.do)
-    got = Answers(torch.full_like(right.o, torch.nan), dq=right.dq, dk=right.dk, dv=right.dv)
+    got = Outputs(torch.full_like(right.o, torch.nan), dq=right.dq, dk=right.dk, dv=right.dv)
     (found,) = exact.judge(p, x.q, x.k, x.v, got, do=x.do, numerics=FUSED)
     assert found.tensor == "o" and found.message.endswith("must be 0")
 
@@ -215,7 +215,7 @@ def test_what_stands_in_padding_is_not_asked_to_be_exact():
     right = reference(p, x.q, x.k, x.v, do=x.do)
     o = right.o.clone()
     o[1, :, 1:] = torch.nan
-    assert exact.judge(p, x.q, x.k, x.v, Answers(o), do=x.do, numerics=FUSED) == []
+    assert exact.judge(p, x.q, x.k, x.v, Outputs(o), do=x.do, numerics=FUSED) == []
     o[1, 0, 0] = torch.nan
-    (found,) = exact.judge(p, x.q, x.k, x.v, Answers(o), do=x.do, numerics=FUSED)
+    (found,) = exact.judge(p, x.q, x.k, x.v, Outputs(o), do=x.do, numerics=FUSED)
     assert found.message.startswith("o: 16 elements are not exact; first at batch 1, head 0, row 0")

@@ -49,12 +49,12 @@ def test_waits_until_others_let_go_but_not_for_ever(monkeypatch):
     assert memory.emptied == 3
 
 
-def asked(monkeypatch, *answers):
+def asked(monkeypatch, *outputs):
     """What execute says where the runs end like this, and how many runs there were."""
     Memory(monkeypatch, 50)
     monkeypatch.setattr(judge.disturb, "ready", lambda where: None)
     monkeypatch.setattr(judge, "rehearse", lambda where: None)
-    left = list(answers)
+    left = list(outputs)
 
     def run(*_):
         answer = left.pop(0)
@@ -65,11 +65,11 @@ def asked(monkeypatch, *answers):
     monkeypatch.setattr(judge, "_execute", run)
     case = Case("fake.honest", Problem((4,), (4,), 1, 1, 8, 8, "float32"))
     try:
-        return judge.execute(case, load("fake.honest", FAKES), lambda phase, limit: None, CARD), len(answers) - len(
+        return judge.execute(case, load("fake.honest", FAKES), lambda phase, limit: None, CARD), len(outputs) - len(
             left
         )
     except torch.OutOfMemoryError:
-        return None, len(answers) - len(left)
+        return None, len(outputs) - len(left)
 
 
 def test_a_case_that_ran_out_of_memory_is_asked_once_more(monkeypatch):

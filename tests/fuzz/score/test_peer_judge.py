@@ -8,8 +8,8 @@ import torch
 from oracles.error_budget.same_precision import same_precision
 from oracles.masks import Causal, Full
 from oracles.numerics import EAGER
-from oracles.other_projects import PEERS, Question
-from oracles.outputs import Answers
+from oracles.other_projects import CRITERIA, Question
+from oracles.outputs import Outputs
 from oracles.problem import Bias, Problem, shapes
 
 
@@ -24,10 +24,10 @@ def question(seed: int = 0, gain: float = 1.0, **changes) -> Question:
     return Question(p, **made)
 
 
-def answers(of: Question) -> Answers:
+def outputs(of: Question) -> Outputs:
     """As a good kernel gives them: a run in the problem's precision."""
     same = same_precision(of.problem, of.q, of.k, of.v, bias=of.bias, do=of.do, numerics=EAGER)
-    return Answers(**{n: x[0].to(of.problem.torch_dtype) for n, x in same.runs.items()})
+    return Outputs(**{n: x[0].to(of.problem.torch_dtype) for n, x in same.runs.items()})
 
 
 PROBLEMS = {
@@ -41,41 +41,41 @@ PROBLEMS = {
 }
 
 
-@pytest.mark.parametrize("rule", [name for name in PEERS if name != "flag-gems"])
+@pytest.mark.parametrize("rule", [name for name in CRITERIA if name != "flag-gems"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_right_answers_are_taken(rule, name):
     of = question(**PROBLEMS[name])
-    assert PEERS[rule].passes(of, answers(of))
+    assert CRITERIA[rule].passes(of, outputs(of))
 
 
 def test_flag_gems_takes_right_answers_on_its_small_inputs():
     of = question(gain=0.03, dtype="float16")
-    assert PEERS["flag-gems"].passes(of, answers(of))
+    assert CRITERIA["flag-gems"].passes(of, outputs(of))
 
 
-@pytest.mark.parametrize("rule", PEERS)
+@pytest.mark.parametrize("rule", CRITERIA)
 def test_gross_errors_and_missing_gradients_are_refused(rule):
     of = question()
-    good = answers(of)
-    assert not PEERS[rule].passes(of, Answers(**dict(good.items()) | {"o": good.o + 1}))
-    assert not PEERS[rule].passes(of, Answers(**dict(good.items()) | {"dk": -good.dk}))
-    assert not PEERS[rule].passes(of, Answers(good.o, good.lse))
+    good = outputs(of)
+    assert not CRITERIA[rule].passes(of, Outputs(**dict(good.items()) | {"o": good.o + 1}))
+    assert not CRITERIA[rule].passes(of, Outputs(**dict(good.items()) | {"dk": -good.dk}))
+    assert not CRITERIA[rule].passes(of, Outputs(good.o, good.lse))
 
 
-@pytest.mark.parametrize("rule", PEERS)
+@pytest.mark.parametrize("rule", CRITERIA)
 def test_no_rule_compares_lse(rule):
     of = question(gain=0.05 if rule == "flag-gems" else 1.0, dtype="float16")
-    good = answers(of)
-    assert PEERS[rule].passes(of, Answers(**dict(good.items()) | {"lse": good.lse + 7}))
+    good = outputs(of)
+    assert CRITERIA[rule].passes(of, Outputs(**dict(good.items()) | {"lse": good.lse + 7}))
 
 
 def test_nan_is_refused_but_by_the_rule_that_makes_it_zero():
     of = question()
-    good = answers(of)
+    good = outputs(of)
     o = good.o.clone()
     o[0, 0, 0] = float("nan")
-    with_nan = Answers(**dict(good.items()) | {"o": o})
-    passed = {name for name, rule in PEERS.items() if rule.inputs == "case" and rule.passes(of, with_nan)}
+    with_nan = Outputs(**dict(good.items()) | {"o": o})
+    passed = {name for name, rule in CRITERIA.items() if rule.inputs == "case" and rule.passes(of, with_nan)}
     assert passed == {"flash-dmattn"}
 
 
@@ -83,12 +83,12 @@ def test_a_global_maximum_does_not_see_a_small_row():
     """Of FlashAttention's rule: a row of small values may be wrong by as much as the largest error elsewhere."""
     of = question()
     of.v[:, :, :, :] *= 1.0
-    good = answers(of)
+    good = outputs(of)
     room = (good.o.float() - of.right.o.float()).abs().max()
     o = good.o.clone()
     row = o[0, 0, 64]
     o[0, 0, 64] = row + (room if room > 0 else 1e-3)
-    assert PEERS["flash-attention"].passes(of, Answers(**dict(good.items()) | {"o": o}))
+    assert CRITERIA["flash-attention"].passes(of, Outputs(**dict(good.items()) | {"o": o}))
     assert (o[0, 0, 64].float() - of.right.o[0, 0, 64].float()).abs().mean() > 0.5 * room
 
 
@@ -100,8 +100,8 @@ def test_a_plain_run_has_zeros_where_a_row_has_no_keys():
 
 def test_padding_is_not_compared():
     of = question(lengths_q=(3, 65))
-    good = answers(of)
+    good = outputs(of)
     o = good.o.clone()
     o[0, :, 3:] = 99.0
-    changed = Answers(**dict(good.items()) | {"o": o})
-    assert all(rule.passes(of, changed) for rule in PEERS.values() if rule.inputs == "case")
+    changed = Outputs(**dict(good.items()) | {"o": o})
+    assert all(rule.passes(of, changed) for rule in CRITERIA.values() if rule.inputs == "case")

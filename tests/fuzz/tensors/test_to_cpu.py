@@ -8,13 +8,13 @@ import torch
 from fuzz.core.case import Case
 from fuzz.judging.judge import WORK_ON_CPU, oracle_device
 from fuzz.tensors.to_cpu import to_cpu
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
 
 
-def answers(device: str, seed: int) -> Answers:
+def outputs(device: str, seed: int) -> Outputs:
     """Odd sizes, three dtypes, a transposed tensor, one with gaps, an empty one."""
     torch.manual_seed(seed)
     made = {
@@ -24,12 +24,12 @@ def answers(device: str, seed: int) -> Answers:
         "dk": torch.randn(2, 0, 5, 7),
         "dv": torch.randn(1, 1, 3, 1).expand(2, 1, 3, 4),
     }
-    return Answers(**{name: x.to(device) for name, x in made.items()})
+    return Outputs(**{name: x.to(device) for name, x in made.items()})
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_answers_arrive_as_they_were(device):
-    runs = [answers(device, seed) for seed in range(3)]
+    runs = [outputs(device, seed) for seed in range(3)]
     flags = torch.tensor([True, False, True], device=device)
     home, seen = to_cpu(runs, flags)
     assert seen.tolist() == [True, False, True]
@@ -43,12 +43,12 @@ def test_answers_arrive_as_they_were(device):
 
 def test_nan_keeps_its_bits():
     bits = torch.tensor([0x7FC12345, -1, 0x7F800001], dtype=torch.int32)
-    (home,), _ = to_cpu([Answers(bits.view(torch.float32))], torch.zeros(1, dtype=torch.bool))
+    (home,), _ = to_cpu([Outputs(bits.view(torch.float32))], torch.zeros(1, dtype=torch.bool))
     assert torch.equal(home.o.view(torch.int32), bits)
 
 
 def test_what_is_no_tensor_is_passed_on():
-    (home,), _ = to_cpu([Answers("nothing", dq=[1, 2])], torch.zeros(2, dtype=torch.bool))  # type: ignore[arg-type]
+    (home,), _ = to_cpu([Outputs("nothing", dq=[1, 2])], torch.zeros(2, dtype=torch.bool))  # type: ignore[arg-type]
     assert home.o == "nothing" and home.dq == [1, 2]
 
 

@@ -24,9 +24,9 @@ from oracles.error_budget.budget import Budget
 from oracles.error_budget.pair_variance import Gradients, Scores
 from oracles.error_budget.same_precision import Same, same_precision
 from oracles.numerics import CPU_FLASH, CUDNN, EAGER, EFFICIENT, EXACT, FLEX_EAGER, FUSED, Numerics
-from oracles.outputs import Answers
+from oracles.outputs import Outputs
 from oracles.problem import Problem
-from oracles.reference import loop_choice, numba_loops
+from oracles.reference import backend, numba_loops
 from oracles.reference.attention import reference
 
 T = TypeVar("T")
@@ -46,11 +46,11 @@ MANY = settings(max_examples=80, deadline=None, database=None, derandomize=True)
 @contextmanager
 def definition() -> Iterator[None]:
     """PyTorch's expressions inside, which are otherwise for other devices."""
-    loop_choice._loops = False
+    backend._enabled = False
     try:
         yield
     finally:
-        loop_choice._loops = True
+        backend._enabled = True
 
 
 def both(work: Callable[[], T]) -> tuple[T, T]:
@@ -71,7 +71,7 @@ def compared(kind: type, apart: list[str]) -> Callable[[Any], Any]:
     """`variances` of Scores or Gradients, which names in `apart` where loop and definition differ for a pair."""
 
     def variances(self: Any) -> Any:
-        mine, theirs = self._looped(), self._defined()
+        mine, theirs = self._by_numba(), self._by_torch()
         for name in (field.name for field in fields(theirs)):
             if not close(getattr(mine, name), getattr(theirs, name)):
                 apart.append(f"{kind.__name__}: {name}")
@@ -80,7 +80,7 @@ def compared(kind: type, apart: list[str]) -> Callable[[Any], Any]:
     return variances
 
 
-def asked(case: Case, numerics: Numerics) -> tuple[Problem, Answers, Callable[[], Same]]:
+def asked(case: Case, numerics: Numerics) -> tuple[Problem, Outputs, Callable[[], Same]]:
     """A case's problem, its reference and its same-precision run."""
     given_ = build(case, "cpu").tensors()
     more = {"bias": given_.bias, "do": given_.do}
@@ -140,7 +140,7 @@ def test_the_judgement_is_the_definitions(case: Case, name: str) -> None:
     same = run()
     budget = Budget.of(problem, right, same)
     for times in (1.0, 2.0, 40.0):
-        got = Answers(**{n: _stray(x, getattr(same.noise, n) * times).to(_dtype(problem, n)) for n, x in right.items()})
+        got = Outputs(**{n: _stray(x, getattr(same.noise, n) * times).to(_dtype(problem, n)) for n, x in right.items()})
         mine, theirs = both(lambda got=got: accuracy.judge_with(budget, got))
         assert [f.tensor for f in mine.findings] == [f.tensor for f in theirs.findings]
         assert mine.worst.keys() == theirs.worst.keys()
@@ -158,9 +158,9 @@ def test_what_is_not_finite_never_passes(value: float, tensor: str) -> None:
     budget = Budget.of(problem, right, run())
     got = {n: x.to(_dtype(problem, n)) for n, x in right.items()}
     got[tensor].view(-1)[37] = value
-    assert accuracy._passed(budget, Answers(**got)) is None
+    assert accuracy._passed(budget, Outputs(**got)) is None
     got[tensor].view(-1)[37] = getattr(right, tensor).view(-1)[37].to(got[tensor].dtype)
-    assert accuracy._passed(budget, Answers(**got)) is not None
+    assert accuracy._passed(budget, Outputs(**got)) is not None
 
 
 def test_the_largest_is_finite() -> None:

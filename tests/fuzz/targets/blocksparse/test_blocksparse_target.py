@@ -180,16 +180,16 @@ def test_correct_metadata_has_no_findings() -> None:
 
 def test_the_seed_s_deadlock_is_foretold() -> None:
     (finding,) = load("blocksparse!lock_is_n_block").inspect(case(VARLEN_FULL_1K, "lock_is_n_block"))
-    assert (finding.oracle, finding.kind) == ("protocol", "hang")
+    assert (finding.oracle, finding.kind) == ("semaphore_order", "hang")
     assert load("blocksparse").inspect(case(VARLEN_FULL_1K)) == []
 
 
 def test_a_direction_mismatch_is_foretold_with_few_resident_ctas() -> None:
     target = BundledBlockSparse("host", "rank_direction")
     found = target.inspect(case(VARLEN_FULL_1K, "rank_direction"))
-    assert {f.oracle for f in found} == {"metadata"} and {f.kind for f in found} == {"order"}
+    assert {f.oracle for f in found} == {"block_lists"} and {f.kind for f in found} == {"order"}
     (finding,) = BundledBlockSparse("emulator", "rank_direction").inspect(case(VARLEN_FULL_1K, "rank_direction"))
-    assert (finding.oracle, finding.kind) == ("protocol", "hang") and "with 1 resident" in finding.message
+    assert (finding.oracle, finding.kind) == ("semaphore_order", "hang") and "with 1 resident" in finding.message
 
 
 @pytest.mark.parametrize("mutant", ["head_ignored", "last_partial_block_lost", "rank_per_list"])
@@ -198,7 +198,7 @@ def test_planted_metadata_is_found_where_nothing_can_run(mutant: str) -> None:
     verdict = execute(
         case(problem, mutant, tile_m=64, tile_n=64), BundledBlockSparse("host", mutant), lambda phase, limit: None
     )
-    assert verdict.outcome == "fail" and {f.oracle for f in verdict.findings} == {"metadata"}
+    assert verdict.outcome == "fail" and {f.oracle for f in verdict.findings} == {"block_lists"}
 
 
 def test_where_nothing_can_run_a_case_is_compiled_and_inspected() -> None:
