@@ -53,7 +53,7 @@ bench: $(STAMP)  ## the figures of README.md; results go to ci/results/
 	$(BIN)/python ci/benchmarks/emulator_speed.py
 
 score: $(STAMP)  ## what the committed scoreboard of planted bugs found has to be found again; 8 minutes
-	$(BIN)/attnfuzz score --quick $(ARGS)
+	$(BIN)/attnfuzz mutation-score --check $(ARGS)
 
 conformance: $(STAMP)  ## the matrix of published configurations for one target (TARGET=torch.sdpa.math)
 	$(BIN)/attnfuzz conformance $(or $(TARGET),torch.sdpa.math) $(ARGS)

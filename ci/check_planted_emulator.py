@@ -1,6 +1,6 @@
 """Nine planted bugs of the block-sparse kernels on the emulated GPU: python ci/check_planted_emulator.py --json FILE.
 
-Each is fuzzed as `attnfuzz run --target blocksparse!BUG --device host --seed SEED --workers 1` does, from the first
+Each is fuzzed as `attnfuzz run --target blocksparse!BUG --device host --seed SEED --jobs 1` does, from the first
 case on, until a case is bad; that case is minimised. Told are the check that named the bug, the cases and the seconds
 until then (compiling included), and the minimised case. Exits with 1 where a bug is not found and minimised within
 --limit seconds (five minutes), or not by the check that should see it.

@@ -1,8 +1,8 @@
 """`pytest corpus`: every saved case is a test of its own, named by its file.
 
-A case of corpus/must_pass has no target of its own and is a test per target that runs here (or per --target). One
-Runner per worker process runs them, so that a hang or a crash costs one test. What a target cannot take is skipped with
-the reason, and so are big cases on a CPU, unless --all is given.
+A case of corpus/must_pass has no target of its own and is a test per target that runs here (or per --corpus-target).
+One Runner per worker process runs them, so that a hang or a crash costs one test. What a target cannot take is skipped
+with the reason, and so are big cases on a CPU, unless --corpus-all is given.
 """
 
 from __future__ import annotations
@@ -31,16 +31,20 @@ _RUNNER: pytest.StashKey[Runner] = pytest.StashKey()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of `pytest corpus`."""
     group = parser.getgroup("attnfuzz corpus", "attnfuzz corpus (pytest corpus)")
-    group.addoption("--all", action="store_true", help="also the big cases, which take minutes each on a CPU")
+    group.addoption("--corpus-all", action="store_true", help="also the big cases, which take minutes each on a CPU")
     group.addoption(
-        "--target",
+        "--corpus-target",
         action="append",
         default=[],
         metavar="NAME",
         help="run must-pass cases on this target (may be given again; default: every one that runs here)",
     )
     group.addoption(
-        "--target-file", action="append", default=[], metavar="FILE", help="a Python file with targets of your own"
+        "--corpus-target-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file with targets of your own",
     )
 
 
@@ -93,7 +97,7 @@ class CorpusItem(pytest.Item):
             pytest.skip(str(error))
         if (why := target.missing()) is not None:
             pytest.skip(f"{case.target} cannot run here: {why}")
-        if (skip := skipped(target, case, config.getoption("--all") or device == "cuda")) is not None:
+        if (skip := skipped(target, case, config.getoption("--corpus-all") or device == "cuda")) is not None:
             pytest.skip(f"{skip[0]}: {skip[1]}")
         found = self.entry.found
         if self.entry.expect != "pass" and found is not None and found.device not in ("", device):
@@ -127,13 +131,13 @@ class _Failed(Exception):
 
 
 def _files(config: pytest.Config) -> tuple[str, ...]:
-    return tuple(str(Path(file).resolve()) for file in config.getoption("--target-file"))
+    return tuple(str(Path(file).resolve()) for file in config.getoption("--corpus-target-file"))
 
 
 def _targets(config: pytest.Config) -> list[str]:
     """The targets of the must-pass list: those asked for, else those that run here."""
     listed = targets(_files(config), default_device())
-    return config.getoption("--target") or [name for name, target in listed.items() if target.missing() is None]
+    return config.getoption("--corpus-target") or [name for name, target in listed.items() if target.missing() is None]
 
 
 def _runner(config: pytest.Config) -> Runner:

@@ -1,8 +1,8 @@
 """The acceptance rules of other projects' tests, as data: what they would say of the answers that our oracles judge.
 
-They are here to be compared with (`attnfuzz score`), never to decide a verdict. Each is written from the project's
-tests, which the rule names; where theirs leave something open, the choice made here is the stricter one, so that they
-are not shown as blinder than they are. None compares LSE, looks at guard bands, or runs anything twice.
+They are here to be compared with (`attnfuzz mutation-score`), never to decide a verdict. Each is written from the
+project's tests, which the rule names; where theirs leave something open, the choice made here is the stricter one,
+so that they are not shown as blinder than they are. None compares LSE, looks at guard bands, or runs anything twice.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fuzz.cli.main import _parser
+from fuzz.cli.parsers import parser
 from fuzz.core.case import Case, from_json
 from fuzz.judging.judge import execute
 from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
@@ -101,7 +101,7 @@ COMMANDS = [line.split("#")[0].strip() for block in blocks("sh") for line in blo
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("attnfuzz")])
 def test_commands_of_the_readme_parse(command):
-    parsed = _parser().parse_args(shlex.split(command)[1:])
+    parsed = parser().parse_args(shlex.split(command)[1:])
     assert callable(parsed.command)
 
 

@@ -1,4 +1,4 @@
-"""What each command of `attnfuzz` does with its options; how they are given stands in fuzz/cli/main.py.
+"""What each command of `attnfuzz` does with its options; how they are given stands in parsers.py.
 
 Every function takes the parsed options and returns an exit code. A user's mistake is raised as one of the errors that
 `cli.main` shows in one line.
@@ -9,33 +9,25 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-OK, FINDINGS, USAGE = 0, 1, 2
+from fuzz.cli.exit_codes import FINDINGS, HARNESS, INTERRUPTED, OK
 
 
 def run(options: argparse.Namespace) -> int:
     from fuzz.session.pool import run_session
-    from fuzz.session.settings import Settings
+    from fuzz.session.settings import from_options
 
-    wanted = Settings(
-        targets=tuple(options.target),
-        device=_device(options),
-        cases=options.cases,
-        seed=options.seed,
-        size=options.size,
-        repeats=options.repeats,
-        repeats_deterministic=options.repeats_deterministic,
-        files=_files(options),
-        corpus=options.corpus,
-        folder=options.folder,
-        minimize_runs=0 if options.no_minimize else 60,
-        seconds=options.seconds,
-    )
-    new = run_session(wanted, options.workers, _console())
-    return FINDINGS if new else OK
+    ended = run_session(from_options(_getter(options)), options.jobs, _console())
+    if ended.interrupted:
+        return INTERRUPTED
+    if ended.new:
+        return FINDINGS
+    return HARNESS if ended.problems else OK
 
 
 def repro(options: argparse.Namespace) -> int:
@@ -52,20 +44,20 @@ def repro(options: argparse.Namespace) -> int:
         raise _usage(f"{case.target} cannot run here: {why}")
     if options.script:
         _check_place("--script", Path(options.script))
-    if options.sanitizer and (options.times > 1 or options.trace):
-        raise _usage("--sanitizer runs a case once, and leaves no trace: give it without --times and --trace")
+    if options.sanitizer and (options.runs > 1 or options.trace):
+        raise _usage("--sanitizer runs a case once, and leaves no trace: give it without --runs and --trace")
     if options.sanitizer:
         verdicts = [_sanitized(case, target, options)]
     else:
         trace = place(target, options.trace)
         with Runner(_runner_device(options), files=_files(options)) as runner:
-            verdicts = [runner.run(case, trace) for _ in range(options.times)]
+            verdicts = [runner.run(case, trace) for _ in range(options.runs)]
     verdict = next((v for v in verdicts if v.bad), verdicts[0])
     if options.json:
         print(to_json(verdict), end="")
     else:
         show(case, verdict, console)
-        if options.times > 1:
+        if options.runs > 1:
             console.print(rate(verdicts))
     if options.script:
         from fuzz.script import write_script
@@ -114,7 +106,7 @@ def minimize(options: argparse.Namespace) -> int:
             case,
             runner.run,
             max_runs=options.max_runs,
-            max_seconds=options.max_seconds,
+            max_seconds=options.max_time,
             allowed=lambda candidate: refusal(target, candidate) is None,
             progress=accepted,
         )
@@ -154,33 +146,26 @@ def compile_ahead(options: argparse.Namespace) -> int:
     from fuzz.compiling import Build, Cache, Pool
     from fuzz.session.build_plan import plan
     from fuzz.session.compile_progress import compile_all
-    from fuzz.session.settings import Settings
+    from fuzz.session.settings import from_options
 
-    wanted = Settings(
-        targets=tuple(options.target),
-        device=options.device,
-        cases=options.cases,
-        seed=options.seed,
-        size=options.size,
-        files=_files(options),
-    )
+    settings = from_options(_getter(options))
     cache, console = Cache(options.cache), _console()
     builds: list[Build] = []
     for arch in dict.fromkeys(options.arch or ["sm_100a"]):
-        planned = plan(wanted, arch)
+        planned = plan(settings, arch)
         drawn = ", ".join(f"{count} of {name}" for name, count in planned.cases.items()) or "none that compile ahead"
         console.print(
-            f"{arch}: {len(planned.builds)} keys for the cases of seed {wanted.seed}: {drawn}", highlight=False
+            f"{arch}: {len(planned.builds)} keys for the cases of seed {settings.seed}: {drawn}", highlight=False
         )
         builds += planned.builds
     for name, why in planned.left_out.items():
         console.print(f"{name} is left out: {why}", highlight=False)
-    with Pool(cache, options.jobs, options.limit) as pool:
+    with Pool(cache, options.jobs, options.kernel_timeout) as pool:
         ended = compile_all(pool, builds, console)
     return FINDINGS if any(one.status == "failed" for one in ended) else OK
 
 
-def score(options: argparse.Namespace) -> int:
+def mutation_score(options: argparse.Namespace) -> int:
     from fuzz.score.command import score
 
     try:
@@ -221,6 +206,11 @@ def schema(options: argparse.Namespace) -> int:
 
     print(json.dumps(schema(), indent=2))
     return OK
+
+
+def _getter(options: argparse.Namespace) -> Callable[[str], Any]:
+    """The value of an option by its name, None where the command has no such option."""
+    return lambda name: getattr(options, name.replace("-", "_"), None)
 
 
 def _console() -> Console:

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -30,6 +31,7 @@ from fuzz.compiling.compile_child import ENVIRONMENT
 LIMIT = 120.0  # seconds that one build may take
 MAX_JOBS = 16
 REAP = 10.0
+TICK = 0.2  # seconds until `stop` is heard
 LEAVE = 1.0  # seconds for a server that said goodbye to end by itself, and for killed builds to let go of their locks
 
 
@@ -63,6 +65,7 @@ class Pool:
         self.cache, self.jobs, self.limit = cache, jobs, limit
         self._server: _Server | None = None
         self._doing: dict[int, Build] = {}
+        self._stop = threading.Event()
 
     def __enter__(self) -> Self:
         return self
@@ -76,6 +79,15 @@ class Pool:
     def pid(self) -> int | None:
         """The server's process id, while there is one."""
         return self._server.popen.pid if self._server is not None else None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stop.is_set()
+
+    def stop(self) -> None:
+        """Ends `build` in another thread, soon: what is being compiled is killed. The pool compiles nothing more."""
+        self._stop.set()
 
     def build(self, builds: Iterable[Build]) -> Iterator[Ended]:
         """Yields each distinct key once, as it ends. Left early, it closes the pool."""
@@ -93,14 +105,14 @@ class Pool:
 
     def _built(self, todo: deque[Build]) -> Iterator[Ended]:
         doing, sent = self._doing, 0
-        while todo or doing:
+        while (todo or doing) and not self.stopped:
             server = self._ready()
             try:
                 while todo and len(doing) < self.jobs:
                     server.send(self._request(sent, todo[0]))
                     doing[sent] = todo.popleft()
                     sent += 1
-                for message in server.receive():
+                for message in server.receive(TICK):
                     build = doing.pop(message.pop("id"))
                     yield Ended(build, **message)
             except OSError:
@@ -183,9 +195,10 @@ class _Server:
         """Raises OSError when it is gone."""
         self._sock.sendall(json.dumps(request).encode() + b"\n")
 
-    def receive(self) -> list[dict]:
-        """Waits for what comes next. Raises OSError when it is gone."""
-        select.select([self._sock], [], [])
+    def receive(self, seconds: float) -> list[dict]:
+        """Waits for what comes next, at most so many seconds. Raises OSError when it is gone."""
+        if not select.select([self._sock], [], [], seconds)[0]:
+            return []
         data = self._sock.recv(1 << 16)
         if not data:
             raise OSError("closed")

@@ -32,6 +32,7 @@ class ProgressLine:
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._printed = self._began
+        self._first: int | None = None  # what was done before this command, where it resumes an earlier one
         self._live = _live(console) if console.is_terminal else None
         self._task = self._live.add_task(name, text="", total=None) if self._live is not None else None
 
@@ -49,8 +50,9 @@ class ProgressLine:
 
     def show(self, done: int, total: int | None, note: str = "") -> None:
         """Says that `done` of `total` units are done; None: the total is not known yet. note: more for the line."""
-        text = _text(done, total, self._unit, time.monotonic() - self._began, note)
         with self._lock:
+            self._first = done if self._first is None else self._first
+            text = _text(done, total, self._unit, done - self._first, time.monotonic() - self._began, note)
             if self._live is not None and self._task is not None:
                 self._live.update(self._task, completed=done, total=total, text=text)
             elif time.monotonic() - self._printed >= self._period:
@@ -81,14 +83,14 @@ def _live(console: Console) -> Progress:
     )
 
 
-def _text(done: int, total: int | None, unit: str, seconds: float, note: str) -> str:
-    """'34/300 cases · 3.4/s · <note> · 1:18 left'; the rate and the time left once something is done."""
+def _text(done: int, total: int | None, unit: str, now: int, seconds: float, note: str) -> str:
+    """'34/300 cases · 3.4/s · <note> · 1:18 left'; `now` of them were done in these `seconds`."""
     parts = [f"{done}/{total} {unit}" if total is not None else f"{done} {unit}"]
-    rate = done / seconds if seconds > 0 else 0.0
-    if done:
+    rate = now / seconds if seconds > 0 else 0.0
+    if now:
         parts.append(f"{rate:.1f}/s" if rate >= 0.95 else f"{60 * rate:.1f}/min")
     if note:
         parts.append(note)
-    if done and total is not None and done < total:
+    if now and total is not None and done < total:
         parts.append(f"{duration((total - done) / rate)} left")
     return " · ".join(parts)

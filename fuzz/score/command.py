@@ -1,18 +1,16 @@
-"""`attnfuzz score`: its options, and what it does with them."""
+"""`attnfuzz mutation-score`: its options, and what it does with them."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.console import Console
 
+from fuzz.process.progress import ProgressLine
 from fuzz.score.settings import Settings
 
 if TYPE_CHECKING:
@@ -23,13 +21,13 @@ SUMMARY = "how many planted bugs are found, after how many cases; beside other p
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `attnfuzz score`."""
+    """Adds the options of `attnfuzz mutation-score`, but for `--jobs`."""
     plain = Settings()
     add = parser.add_argument
-    add("--quick", action="store_true", help="what the committed scoreboard found has to be found again (minutes)")
-    add("--rotate", type=int, metavar="N", help="of --quick: which quarter of the bugs comes first, 0 the cheapest, in "
+    add("--check", action="store_true", help="what the committed scoreboard found has to be found again (minutes)")
+    add("--rotate", type=int, metavar="N", help="of --check: which quarter of the bugs comes first, 0 the cheapest, in "
         "case there is no time for all (the day's)")  # fmt: skip
-    add("--target-pattern", default="*", metavar="GLOB", help="only these bugs, such as 'blocksparse!*'")
+    add("--filter", default="*", metavar="GLOB", help="only these bugs, such as 'blocksparse!*'")
     add("--seeds", type=int, default=plain.seeds, help=f"trials of each bug ({plain.seeds})")
     add("--cases", type=int, default=plain.cases, help=f"the most cases of a trial ({plain.cases})")
     add("--repeats", type=int, default=plain.repeats, help=f"runs that must agree bit for bit ({plain.repeats})")
@@ -38,20 +36,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--peer-cases", type=int, default=plain.peer_cases, metavar="N", help=f"cases of those ({plain.peer_cases})")
     add("--keys", type=int, default=plain.keys, help=f"kernels of each target that may be compiled ({plain.keys})")
     add("--no-minimize", action="store_true", help="leave what is found as large as it was")
-    add("--machine", type=int, default=0, metavar="N", help="so many machine-made bugs too (0)")
-    add("--seconds", type=float, default=0.0, help="begin no case after so many seconds (no limit)")
-    add("--jobs", default="auto", metavar="N", help="worker processes (auto: one per core, at most 16)")
+    add("--ptx-mutants", type=int, default=0, metavar="N", help="so many bugs made by machine in PTX too (0)")
+    add("--max-time", type=float, default=0.0, metavar="SECONDS", help="begin no case after so many seconds (no limit)")
     add("--seed", type=int, default=0, help="the first seed (0)")
     add("--device", choices=("host", "cuda"), default="host", help="where the kernels run (host)")
-    add("--folder", default="", metavar="DIR", help="where trials are written down (.attnfuzz/scores/<time>)")
-    add("--resume", action="store_true", help="go on with the last folder, or with --folder")
+    add("--output-dir", default="", metavar="DIR", help="where trials are written down (.attnfuzz/scores/<time>)")
+    add("--resume", action="store_true", help="go on with the last folder, or with --output-dir")
     add("--out", metavar="FILE.json", help="write the scoreboard")
-    add("--picture", metavar="FILE.svg", help="draw the survival curve (needs matplotlib)")
+    add("--plot", metavar="FILE.svg", help="draw the survival curve (needs matplotlib)")
 
 
 def score(options: argparse.Namespace, console: Console) -> int:
     """Runs the command; returns the exit code. Raises ValueError for options that make no sense."""
-    from fuzz.compiling.pool import auto_jobs
     from fuzz.core.case import to_json
     from fuzz.score import regression_check
     from fuzz.score.render import show
@@ -61,25 +57,24 @@ def score(options: argparse.Namespace, console: Console) -> int:
 
     wanted = settings_of(options)
     known: dict[str, regression_check.Known] = {}
-    seconds = options.seconds
-    if options.quick:
+    seconds = options.max_time
+    if options.check:
         there, keys = regression_check.before()
         known = {name: bug for name, bug in there.items() if name in bugs(wanted)}
         if not known:
-            raise ValueError(f"--quick: needs a scoreboard to compare with in {regression_check.SCOREBOARD}")
+            raise ValueError(f"--check: needs a scoreboard to compare with in {regression_check.SCOREBOARD}")
         turn = regression_check.turn_of_today() if options.rotate is None else options.rotate
         wanted = regression_check.quick(wanted, known, keys, turn)
         seconds = seconds or regression_check.SECONDS
     if not bugs(wanted):
-        raise ValueError(f"--target-pattern: no planted bug that can run here is called {options.target_pattern!r}")
-    if options.picture and Path(options.picture).suffix not in (".svg", ".png", ".pdf"):
-        raise ValueError(f"--picture: needs a name that ends in .svg, .png or .pdf, got {options.picture!r}")
+        raise ValueError(f"--filter: no planted bug that can run here is called {options.filter!r}")
+    if options.plot and Path(options.plot).suffix not in (".svg", ".png", ".pdf"):
+        raise ValueError(f"--plot: needs a name that ends in .svg, .png or .pdf, got {options.plot!r}")
     folder = _folder(options)
-    jobs = auto_jobs() if options.jobs == "auto" else int(options.jobs)
     stopped = False
     try:
-        with _progress() as line:
-            run(wanted, folder, jobs, seconds, line)
+        with ProgressLine("attnfuzz mutation-score", "trials", Console(stderr=True)) as line:
+            run(wanted, folder, options.jobs, seconds, line.show)
     except KeyboardInterrupt:
         stopped = True
         console.print("interrupted; go on with --resume", style="yellow", markup=False)
@@ -87,17 +82,17 @@ def score(options: argparse.Namespace, console: Console) -> int:
     if stopped and not found:
         return INTERRUPTED
     made = board(wanted, found)
-    if options.machine:
-        made = msgspec.structs.replace(made, machine_made=_machine_made(options, jobs, folder))
+    if options.ptx_mutants:
+        made = msgspec.structs.replace(made, machine_made=_machine_made(options, folder))
     show(made, console)
     console.print(f"trials: {folder}", highlight=False)
     if options.out:
         Path(options.out).write_text(to_json(made))
-    if options.picture:
+    if options.plot:
         from fuzz.score.score_plot import draw
 
-        draw(made, Path(options.picture))
-    if options.quick:
+        draw(made, Path(options.plot))
+    if options.check:
         lost = regression_check.lost(made, known)
         why = "interrupted" if stopped else f"no time within {seconds:g} s"
         _show_lost(lost, wanted, len(known), f"{why}, --rotate {turn % regression_check.QUARTERS}", console)
@@ -119,7 +114,7 @@ def _show_lost(lost: Lost, wanted: Settings, known: int, why_late: str, console:
 def settings_of(options: argparse.Namespace) -> Settings:
     """The settings that the options ask for. Raises ValueError."""
     return Settings(
-        pattern=options.target_pattern,
+        pattern=options.filter,
         seeds=options.seeds,
         cases=options.cases,
         seed=options.seed,
@@ -133,8 +128,8 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 
 def _folder(options: argparse.Namespace) -> Path:
-    if options.folder:
-        return Path(options.folder)
+    if options.output_dir:
+        return Path(options.output_dir)
     scores = Path(".attnfuzz") / "scores"
     if options.resume:
         there = sorted(scores.glob("*")) if scores.is_dir() else []
@@ -144,37 +139,15 @@ def _folder(options: argparse.Namespace) -> Path:
     return scores / datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
 
 
-class _progress:
-    """A line on a terminal, kept up to date; elsewhere a line of its own every so often."""
-
-    PERIOD = 15.0
-
-    def __enter__(self) -> Callable[[str], None]:
-        self._last = time.monotonic()
-        return self._show
-
-    def __exit__(self, *_: object) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write("\r\x1b[2K")
-
-    def _show(self, text: str) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[2K{text}")
-            sys.stderr.flush()
-        elif time.monotonic() - self._last >= self.PERIOD:
-            self._last = time.monotonic()
-            print(text, file=sys.stderr, flush=True)
-
-
-def _machine_made(options: argparse.Namespace, jobs: int, folder: Path) -> dict[str, Any]:
+def _machine_made(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The score of machine-made bugs, with its table as 'table'; its results lie beside the trials."""
     from fuzz.score.ptx_mutants import run
     from fuzz.score.ptx_mutants.render import table
 
     place = folder / "machine"
     place.mkdir(parents=True, exist_ok=True)
-    with _progress() as line:
-        found = run(options.machine, options.seed, jobs, options.seconds, line, place)
+    with ProgressLine("attnfuzz mutation-score", "PTX mutants", Console(stderr=True)) as line:
+        found = run(options.ptx_mutants, options.seed, options.jobs, options.max_time, line.show, place)
     return msgspec.to_builtins(found) | {"table": table(found)}
 
 

@@ -31,7 +31,11 @@ TICK = 0.5
 
 
 def run(
-    wanted: Settings, folder: Path, jobs: int, seconds: float = 0.0, progress: Callable[[str], None] | None = None
+    wanted: Settings,
+    folder: Path,
+    jobs: int,
+    seconds: float = 0.0,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> list[Ended]:
     """Runs what the folder has not yet, in `jobs` processes; returns everything that ended, in the folder at last.
 
@@ -48,7 +52,6 @@ def run(
     todo = [trial for trial in planned if trial.name not in there]
     if not todo:
         return ended(folder)
-    began = time.monotonic()
     context = multiprocessing.get_context("spawn")
     waiting = context.Queue()
     for trial in todo:
@@ -67,8 +70,8 @@ def run(
             for hand in hands:
                 hand.join(TICK / len(hands))
             if progress is not None:
-                spent = time.monotonic() - began
-                progress(_line(ended(folder), len(planned), len(there), spent, seconds - spent if seconds else None))
+                done = ended(folder)
+                progress(len(done), len(planned), _note(done))
     except KeyboardInterrupt:
         end(hands)
         raise
@@ -131,16 +134,8 @@ def _work(wanted: Settings, path: Path, waiting: multiprocessing.Queue[Trial], e
         sys.exit(0)
 
 
-def _line(done: Sequence[Ended], planned: int, before: int, spent: float, most: float | None) -> str:
-    """done, bugs found, time left: as long as the others took, `most` seconds at most."""
+def _note(done: Sequence[Ended]) -> str:
+    """Bugs found and cases run so far."""
     ours = [one for one in done if one.trial.generator == "ours" and not (one.error or one.cut)]
     seen, known = {one.trial.bug for one in ours}, {one.trial.bug for one in ours if "ours" in one.found}
-    now = len(done) - before
-    guesses = [(planned - len(done)) * spent / now] if now > 0 else []
-    guesses += [most] if most is not None else []
-    left = f" · {max(int(min(guesses)), 0) // 60}:{max(int(min(guesses)), 0) % 60:02d} left" if guesses else ""
-    bar = "█" * (20 * len(done) // max(planned, 1))
-    return (
-        f"attnfuzz score [{bar:<20}] {len(done)}/{planned} trials · {len(known)} of {len(seen)} bugs found · "
-        f"{sum(one.run for one in done)} cases{left}"
-    )
+    return f"{len(known)} of {len(seen)} bugs found · {sum(one.run for one in done)} cases"

@@ -23,7 +23,7 @@ def draw(of: Board, path: Path) -> None:
     """Writes the picture (SVG, PNG or PDF by the name's end). Raises ModuleNotFoundError without matplotlib, ValueError
     for another ending."""
     if path.suffix not in (".svg", ".png", ".pdf"):
-        raise ValueError(f"--picture: needs a name that ends in .svg, .png or .pdf, got {str(path)!r}")
+        raise ValueError(f"--plot: needs a name that ends in .svg, .png or .pdf, got {str(path)!r}")
     import matplotlib
 
     matplotlib.use("Agg")

@@ -7,8 +7,6 @@ runs, and a key that only such a case needs is compiled when it comes (service.p
 
 from __future__ import annotations
 
-import math
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -19,6 +17,7 @@ from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Target
 from fuzz.session.draw import cases_of, explore, standing
+from fuzz.session.plan import Shard, compiled
 from fuzz.session.plan import plan as shards_of
 from fuzz.session.settings import Settings
 from fuzz.targets.registry import TargetError, load, targets
@@ -35,11 +34,8 @@ class Plan:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-def plan(settings: Settings, arch: str, only: tuple[str, ...] = (), seconds: float = math.inf) -> Plan:
+def plan(settings: Settings, arch: str) -> Plan:
     """The plan of a session for `arch`.
-
-    only     compile for these targets (all that compile ahead); the session is `settings` either way
-    seconds  no further shard is looked at after so many
 
     Raises TargetError for a target that is unknown, or named and cannot be compiled here, ValueError for a bad arch.
     """
@@ -49,7 +45,7 @@ def plan(settings: Settings, arch: str, only: tuple[str, ...] = (), seconds: flo
     )
     left_out = {name: why for name, target in offered.items() if (why := _uncompilable(target)) is not None}
     for name in named:
-        if name in left_out and (not only or name in only):
+        if name in left_out:
             raise TargetError(f"{name} cannot be compiled here: {left_out[name]}")
     if not named:
         # Which targets the other machine can run is not known here: all of its device share the cases, but for those
@@ -57,22 +53,28 @@ def plan(settings: Settings, arch: str, only: tuple[str, ...] = (), seconds: flo
         settings = msgspec.structs.replace(settings, targets=tuple(name for name in offered if name not in left_out))
     uses: Counter[Build] = Counter()
     drawn: Counter[str] = Counter()
-    until = time.monotonic() + seconds
     for shard in shards_of(settings):
-        if time.monotonic() > until:
-            break
-        target = load(shard.target, settings.files, settings.device)
-        if not isinstance(target, Compiled) or (only and shard.target not in only):
-            continue
-
-        def count(case: Case, target=target) -> None:
-            drawn[case.target] += 1
-            if refusal(target, case) is None:
-                uses.update(target.builds(case, arch))
-
-        explore(shard, cases_of(target, settings), count, standing(shard, target))
+        if compiled(shard.target, settings) is not None:
+            drawn[shard.target] += shard.cases
+            uses.update(builds_of(shard, settings, arch))
     builds = tuple(build for build, _ in uses.most_common())
     return Plan(builds, {build.key: uses[build] for build in builds}, dict(drawn), left_out)
+
+
+def builds_of(shard: Shard, settings: Settings, arch: str) -> Counter[Build]:
+    """What the cases of one shard need that its target takes, each with the number of cases that need it. Empty for a
+    target that is not compiled ahead."""
+    uses: Counter[Build] = Counter()
+    target = compiled(shard.target, settings)
+    if target is None:
+        return uses
+
+    def count(case: Case) -> None:
+        if refusal(target, case) is None:
+            uses.update(target.builds(case, arch))
+
+    explore(shard, cases_of(target, settings), count, standing(shard, target))
+    return uses
 
 
 def _uncompilable(target: Target) -> str | None:

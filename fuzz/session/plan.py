@@ -6,6 +6,7 @@ import zlib
 
 import msgspec
 
+from fuzz.compiling.build_key import Compiled
 from fuzz.core.target import Device, Target
 from fuzz.session.settings import Settings
 from fuzz.targets.registry import TargetError, load, targets
@@ -45,8 +46,10 @@ def runnable_here(settings: Settings) -> None:
 
 
 def plan(settings: Settings) -> list[Shard]:
-    """The shards of a session: the cases are shared equally among the targets. Raises TargetError for an unknown
-    target."""
+    """The shards of a session, in the order in which they are to be run: first those whose target needs no compiling,
+    last those of the emulated GPU, which compiles itself when it is first used.
+
+    The cases are shared equally among the targets. Raises TargetError for an unknown target."""
     if settings.targets:
         names = [load(name, settings.files, settings.device).name for name in settings.targets]
     else:
@@ -59,7 +62,18 @@ def plan(settings: Settings) -> list[Shard]:
             count = min(left, max(SHARD_CASES, min(settings.cases // SHARDS, MOST_SHARD_CASES)))
             shards.append(Shard(name, index, count, _seed(settings.seed, name, index)))
             left, index = left - count, index + 1
-    return sorted(shards, key=lambda shard: (shard.index, shard.target))
+    return sorted(shards, key=lambda shard: (_waits(shard.target, settings), shard.index, shard.target))
+
+
+def compiled(name: str, settings: Settings) -> Compiled | None:
+    """The target `name` of a session where its kernels are compiled ahead, else None."""
+    target = load(name, settings.files, settings.device)
+    return target if isinstance(target, Compiled) else None
+
+
+def _waits(name: str, settings: Settings) -> tuple[bool, bool]:
+    device = load(name, settings.files, settings.device).device
+    return compiled(name, settings) is not None, device == "emulator"
 
 
 def _seed(session: int, name: str, index: int) -> int:

@@ -5,31 +5,41 @@ from __future__ import annotations
 import datetime
 import multiprocessing
 import os
-import queue
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
+from fuzz.compiling.pool import auto_jobs
 from fuzz.process.signals import end, held, ready
+from fuzz.session.follow import Follower
 from fuzz.session.plan import Shard, plan, runnable_here
-from fuzz.session.precompile import compile_ahead
+from fuzz.session.precompile import BackgroundCompile
 from fuzz.session.records import Record, write_session
-from fuzz.session.report import Progress, show
+from fuzz.session.report import show
 from fuzz.session.settings import Settings
 from fuzz.session.worker import Worker
 
-MAX_WORKERS = 16
+
+@dataclass(frozen=True)
+class SessionEnd:
+    """How a session ended: the records of its new findings, what went wrong in the harness itself, one line each, and
+    whether Ctrl-C ended it."""
+
+    new: tuple[Record, ...]
+    problems: tuple[str, ...]
+    interrupted: bool
 
 
-def run_session(settings: Settings, workers: int | None, console: Console) -> list[Record]:
-    """Runs a whole session and shows it; returns the records of the new findings.
+def run_session(settings: Settings, jobs: int | None, console: Console) -> SessionEnd:
+    """Runs a whole session in `jobs` processes (one per core), and shows it.
 
     Ctrl-C ends it early: the table shows what was run. A worker that dies is named, and its unfinished shards are lost.
-    Raises TargetError for a target that is unknown, or cannot run on this machine, and where none can.
+    Raises TargetError for a target that is unknown, or cannot run on this machine, and where none can; CacheError.
     """
     if not settings.folder:
         settings = msgspec.structs.replace(settings, folder=new_folder())
@@ -37,35 +47,57 @@ def run_session(settings: Settings, workers: int | None, console: Console) -> li
     shards = plan(settings)
     folder = Path(settings.folder)
     write_session(folder, settings)
-    compile_ahead(settings, Console(stderr=True))
-    count = min(workers or min(len(os.sched_getaffinity(0)), MAX_WORKERS), len(shards))
+    count = min(jobs or auto_jobs(), len(shards))
     began = time.monotonic()
     context = multiprocessing.get_context("spawn")
-    todo = context.Queue()
-    for shard in shards:
+    todo: multiprocessing.Queue[Shard | None] = context.Queue()
+    workers = [context.Process(target=_work, args=(settings, f"w{i}", todo), name=f"w{i}") for i in range(count)]
+    left = Countdown(len(shards))
+
+    def hand_out(shard: Shard) -> None:
+        """Gives a shard to the workers; after the last one each of them is told that there is no more."""
         todo.put(shard)
-    hands = [context.Process(target=_work, args=(settings, f"w{i}", todo), name=f"w{i}") for i in range(count)]
-    problems: list[str] = []
-    with Progress(folder, settings.cases, sys.stderr) as progress:
+        if left.count_down():
+            for _ in workers:
+                todo.put(None)
+
+    interrupted = False
+    compiling = BackgroundCompile(settings, shards, hand_out)
+    with Follower(folder, settings.cases, Console(stderr=True), compiling.progress) as follower, compiling:
+        compiling.say = follower.line.print
         try:
+            compiling.start()
             with held():
-                for hand in hands:
-                    hand.start()
-            for hand in hands:
-                hand.join()
+                for worker in workers:
+                    worker.start()
+            for worker in workers:
+                worker.join()
         except KeyboardInterrupt:
-            problems.append("interrupted: the table shows what was run")
-            end(hands)
-    problems += [f"worker {hand.name} ended with exit code {hand.exitcode}" for hand in hands if hand.exitcode]
-    records = progress.tally.records
-    show(records, time.monotonic() - began, console, settings.files)
-    for problem in problems:
-        console.print(problem, style="bold red")
+            interrupted = True
+            compiling.stop()
+            end(workers)
+        finally:
+            todo.cancel_join_thread()
+    problems = tuple(f"worker {worker.name} ended with exit code {worker.exitcode}" for worker in workers
+                     if worker.exitcode and not interrupted)  # fmt: skip
+    show(follower.records, time.monotonic() - began, console, settings.files)
+    for line in ("interrupted: the table shows what was run",) * interrupted + problems:
+        console.print(line, style="bold red")
     console.print(f"records: {folder}", highlight=False)
-    new = [record for record in records if record.status == "new"]
-    if problems and not new:
-        raise SystemExit(1)
-    return new
+    return SessionEnd(tuple(record for record in follower.records if record.status == "new"), problems, interrupted)
+
+
+class Countdown:
+    """Counts shards down from several threads."""
+
+    def __init__(self, count: int) -> None:
+        self._left, self._lock = count, threading.Lock()
+
+    def count_down(self) -> bool:
+        """Whether this was the last one."""
+        with self._lock:
+            self._left -= 1
+            return self._left == 0
 
 
 def new_folder() -> str:
@@ -74,16 +106,12 @@ def new_folder() -> str:
     return str(Path(".attnfuzz") / "sessions" / f"{now}-{os.getpid()}")
 
 
-def _work(settings: Settings, name: str, todo: multiprocessing.Queue[Shard]) -> None:
+def _work(settings: Settings, name: str, todo: multiprocessing.Queue[Shard | None]) -> None:
     leave_with_parent()
     try:
         ready()
         with Worker(settings, name) as worker:
-            while True:
-                try:
-                    shard = todo.get(timeout=0.2)
-                except queue.Empty:
-                    return
+            while (shard := todo.get()) is not None:
                 worker.run_shard(shard)
     except KeyboardInterrupt:
         sys.exit(0)
@@ -91,7 +119,7 @@ def _work(settings: Settings, name: str, todo: multiprocessing.Queue[Shard]) -> 
 
 def leave_with_parent() -> None:
     """A worker process does not outlive who started it, however that ends; its child goes with it
-    (runner/lifeline.py)."""
+    (process/parent_death.py)."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

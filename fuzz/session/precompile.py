@@ -1,15 +1,19 @@
-"""Before a first case: what the kernels of a session, or of a list of cases, need is compiled, with every core and a
-progress bar.
+"""Compiles what the shards of a session need beside the session: shards that need nothing run at once, and every other
+one as soon as its kernels are there.
 
-What is not foreseen here (long shards climb, see plan.py; planning stops after PLANNING seconds) is compiled by the
-worker that meets it. So is what fails, which then says why for every case that needs it.
+What is not foreseen here (long shards climb, see build_plan.py; planning stops after PLANNING seconds) is compiled by
+the worker that meets it. So is what fails, which then says why for every case that needs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+from hypothesis.errors import HypothesisWarning
 from rich.console import Console
 
 from fuzz.compiling.build_key import Build, Compiled
@@ -18,35 +22,170 @@ from fuzz.compiling.pool import Ended, Pool, auto_jobs
 from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Target
-from fuzz.session.build_plan import plan
-from fuzz.session.compile_progress import compile_all
-from fuzz.session.plan import runnable
+from fuzz.session.build_plan import builds_of
+from fuzz.session.compile_progress import compile_all, summary
+from fuzz.session.plan import Shard, compiled, plan, runnable
 from fuzz.session.settings import Settings
-from fuzz.targets.registry import load
 
 PLANNING = 20.0  # seconds; a case is drawn in about a millisecond
 
 
+class BackgroundCompile:
+    """Compiles in a thread, in the order of `shards`.
+
+    ready   called once with each shard as soon as it can be run: from `start` for the shards that need no compiling,
+            else from the thread
+    say     called with each line of the summary at the end
+
+    Raises CacheError from `start` for a bad setting of the cache. Leaving the `with` block, also by Ctrl-C, ends the
+    compiling; what is compiled by then is in the cache.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        shards: Sequence[Shard],
+        ready: Callable[[Shard], None],
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._settings, self._ready, self.say = settings, ready, say
+        self._waiting = {shard.name: shard for shard in shards}
+        self._pool: Pool | None = None
+        self._thread: threading.Thread | None = None
+        self._timer: threading.Timer | None = None
+        self._planning, self._total, self._done, self._failed = False, 0, 0, 0
+
+    def __enter__(self) -> BackgroundCompile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self, plan_first: bool = False) -> None:
+        """Lets the shards go that need nothing, and begins to compile for the others.
+
+        plan_first  draws the cases before it returns, for a process that draws cases in its main thread too
+        """
+        names = {shard.target for shard in self._waiting.values()}
+        archs = {name: target.arch() for name in names if (target := compiled(name, self._settings)) is not None}
+        for shard in [shard for shard in self._waiting.values() if shard.target not in archs]:
+            self._release(shard)
+        if not self._waiting:
+            return
+        self._pool, self._planning = Pool(Cache(), auto_jobs()), True
+        missing = self._missing(archs) if plan_first else None
+        if self._settings.seconds:  # nothing is run after that
+            self._timer = threading.Timer(self._settings.seconds, self.stop)
+            self._timer.daemon = True
+            self._timer.start()
+        self._thread = threading.Thread(target=self._run, args=(archs, missing), name="compile", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the compiling soon, and does not wait for it."""
+        if self._pool is not None:
+            self._pool.stop()
+
+    def close(self) -> None:
+        """Ends the compiling, and waits until its processes have ended."""
+        self.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._thread is not None:
+            self._thread.join()
+
+    def progress(self) -> str:
+        """What it does at this moment, in words; '' once it is done."""
+        if self._planning:
+            return "planning what to compile"
+        if self._done == self._total:
+            return ""
+        failed = f", {self._failed} failed" if self._failed else ""
+        return f"compiling {self._total} kernels, {self._done} done{failed}"
+
+    def _run(self, archs: dict[str, str], missing: dict[str, set[Build]] | None) -> None:
+        assert self._pool is not None
+        try:
+            missing = self._missing(archs) if missing is None else missing
+            self._compile(missing)
+        except Exception as error:  # the worker that needs the kernel meets the error again, and says it in full
+            self.say(f"attnfuzz: nothing more is compiled ahead: {type(error).__name__}: {error}")
+        finally:
+            self._planning, self._total = False, self._done
+            self._pool.close()
+            for shard in list(self._waiting.values()):
+                self._release(shard)
+
+    def _missing(self, archs: dict[str, str]) -> dict[str, set[Build]]:
+        """What the cache lacks, by the name of the shard; shards that lack nothing are let go."""
+        assert self._pool is not None
+        until = time.monotonic() + PLANNING
+        missing: dict[str, set[Build]] = {}
+        there: dict[Build, bool] = {}
+        for shard in list(self._waiting.values()):
+            if time.monotonic() > until or self._pool.stopped:
+                break
+            with warnings.catch_warnings():  # pytest's session has not begun yet: cases are drawn all the same
+                warnings.simplefilter("ignore", HypothesisWarning)
+                builds = builds_of(shard, self._settings, archs[shard.target])
+            for build in builds:
+                if build not in there:
+                    there[build] = self._pool.cache.load(build) is not None
+            lacking = {build for build in builds if not there[build]}
+            if lacking:
+                missing[shard.name] = lacking
+                self._total = len(set().union(*missing.values()))
+            else:
+                self._release(shard)
+        for shard in [shard for shard in self._waiting.values() if shard.name not in missing]:
+            self._release(shard)  # not planned for: the worker compiles what it needs
+        return missing
+
+    def _compile(self, missing: dict[str, set[Build]]) -> None:
+        assert self._pool is not None
+        self._planning = False
+        todo = dict.fromkeys(build for name in missing for build in sorted(missing[name], key=lambda build: build.key))
+        ended: list[Ended] = []
+        began = time.monotonic()
+        for one in self._pool.build(todo):
+            ended.append(one)
+            self._done = len(ended)
+            self._failed += one.status == "failed"
+            for name, builds in missing.items():
+                builds.discard(one.build)
+                if not builds and name in self._waiting:
+                    self._release(self._waiting[name])
+        if ended:
+            for line in summary(ended, time.monotonic() - began, self._pool):
+                self.say(line)
+
+    def _release(self, shard: Shard) -> None:
+        del self._waiting[shard.name]
+        self._ready(shard)
+
+
 def compile_ahead(settings: Settings, console: Console) -> list[Ended]:
-    """Compiles what the cache lacks for the session `settings`, each target for its own device; returns how each ended.
+    """Compiles what the cache lacks for a whole session, before it begins; returns how each build ended.
 
     Says nothing where there is nothing to compile. Raises TargetError for an unknown target.
     """
-    settings = msgspec.structs.replace(
-        settings, targets=settings.targets or tuple(runnable(settings.device, settings.files))
-    )
-    return _compile(_needed(settings), console)
+    names = settings.targets or tuple(runnable(settings.device, settings.files))
+    settings = msgspec.structs.replace(settings, targets=names)
+    archs = {name: target.arch() for name in names if (target := compiled(name, settings)) is not None}
+    shards = [shard for shard in plan(settings) if shard.target in archs]
+    builds = [build for shard in shards for build in builds_of(shard, settings, archs[shard.target])]
+    return _compile_now(builds, console)
 
 
 def compile_for(target: Target, cases: Iterable[Case], console: Console) -> list[Ended]:
-    """The same for `cases` of one target, those that it takes; nothing for a target that does not compile ahead."""
+    """Compiles what those of `cases` need that the target takes; nothing for a target that is not compiled ahead."""
     if not isinstance(target, Compiled):
         return []
     taken = [case for case in cases if refusal(target, case) is None]
-    return _compile([build for case in taken for build in target.builds(case, target.arch())], console)
+    return _compile_now([build for case in taken for build in target.builds(case, target.arch())], console)
 
 
-def _compile(builds: list[Build], console: Console) -> list[Ended]:
+def _compile_now(builds: list[Build], console: Console) -> list[Ended]:
     if not builds:
         return []
     cache = Cache()
@@ -55,15 +194,3 @@ def _compile(builds: list[Build], console: Console) -> list[Ended]:
         return []
     with Pool(cache, auto_jobs()) as pool:
         return compile_all(pool, missing, console)
-
-
-def _needed(settings: Settings) -> list[Build]:
-    names: dict[str, list[str]] = {}
-    for name in settings.targets:
-        target = load(name, settings.files, settings.device)
-        if isinstance(target, Compiled):
-            names.setdefault(target.arch(), []).append(name)
-    found: list[Build] = []
-    for arch, only in names.items():
-        found += plan(settings, arch, tuple(only), seconds=PLANNING).builds
-    return found

@@ -1,92 +1,22 @@
-"""What people see of a session: the live progress line, the table by target, the findings, the coverage."""
+"""What users see at the end of a session: the table by target, the findings, the coverage."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
 
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
 from fuzz.core.features import FEATURES, feature_pairs
-from fuzz.session.records import Reader, Record
+from fuzz.process.progress import duration
+from fuzz.session.records import Record
 
 OUTCOMES = ("pass", "fail", "flake", "hang", "crash", "reject")
-PERIOD = 0.5
-PERIOD_OF_LINES = 10.0  # where the output is no terminal: a line of its own every so often
-
-
-class Tally:
-    """Running counts of a session, fed with records."""
-
-    def __init__(self, planned: int) -> None:
-        self.planned = planned
-        self.records: list[Record] = []
-        self.began = time.monotonic()
-
-    def add(self, records: Sequence[Record]) -> None:
-        """Counts more records."""
-        self.records += records
-
-    def line(self) -> str:
-        """done, cases/s, findings, hangs, time left."""
-        done, spent = len(self.records), time.monotonic() - self.began
-        rate = done / spent if spent > 0 else 0.0
-        left = f"{_time((self.planned - done) / rate)} left" if rate > 0 else "no case has ended yet"
-        new = sum(record.status == "new" for record in self.records)
-        hangs = sum(record.outcome == "hang" for record in self.records)
-        bar = "█" * (20 * done // max(self.planned, 1))
-        cases = f"attnfuzz [{bar:<20}] {done}/{self.planned} cases"
-        return f"{cases} · {rate:.1f}/s · {new} new findings · {hangs} hangs · {left}"
-
-
-class Progress:
-    """Follows a session's folder from a thread and keeps one line on a terminal up to date."""
-
-    def __init__(
-        self, folder: Path, planned: int, stream: TextIO, *, write: Callable[[str], None] | None = None
-    ) -> None:
-        self.tally = Tally(planned)
-        self._reader = Reader(folder)
-        self._stream = stream
-        self._write = write or self._to_stream
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._lines = not stream.isatty()
-
-    def __enter__(self) -> Progress:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self.tally.add(list(self._reader.new()))
-        if not self._lines:
-            self._write("\r\x1b[2K")
-        if self._reader.unreadable:
-            self._write(f"{self._reader.unreadable} unreadable lines in {self._reader.folder}/records-*.jsonl\n")
-
-    def _follow(self) -> None:
-        last = time.monotonic()
-        while not self._stop.wait(PERIOD):
-            self.tally.add(list(self._reader.new()))
-            if not self._lines:
-                self._write(f"\r\x1b[2K{self.tally.line()}")
-            elif time.monotonic() - last >= PERIOD_OF_LINES:
-                last = time.monotonic()
-                self._write(self.tally.line() + "\n")
-
-    def _to_stream(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
 
 
 def frame(records: Sequence[Record]) -> pd.DataFrame:
@@ -159,7 +89,7 @@ def show(records: Sequence[Record], seconds: float, console: Console, files: Seq
         return
     console.print(table(records))
     console.print(
-        f"{len(records)} cases in {_time(seconds)}: {len(records) / max(seconds, 1e-9):.1f} cases/s in all",
+        f"{len(records)} cases in {duration(seconds)}: {len(records) / max(seconds, 1e-9):.1f} cases/s in all",
         highlight=False,
     )
     console.print(coverage(records), highlight=False)
@@ -172,8 +102,3 @@ def _count(number: int, outcome: str) -> str:
         return "·"
     colour = {"pass": "green", "reject": "yellow"}.get(outcome, "red")
     return f"[{colour}]{number}[/]"
-
-
-def _time(seconds: float) -> str:
-    whole = round(seconds)
-    return f"{whole // 60}:{whole % 60:02d}" if whole >= 60 else f"{seconds:.1f} s"

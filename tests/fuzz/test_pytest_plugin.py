@@ -16,12 +16,22 @@ ROOT = Path(__file__).parents[2]
 def session(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess:
     (tmp_path / "corpus").mkdir(exist_ok=True)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "fuzz", "--fuzz-size", "small"]
-    command += ["--fuzz-folder", str(tmp_path / "session"), "--fuzz-corpus", str(tmp_path / "corpus"), *arguments]
+    command += ["--fuzz-output-dir", str(tmp_path / "session"), "--fuzz-corpus", str(tmp_path / "corpus"), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
 
 
 def test_a_clean_session_over_two_workers_ends_with_the_table(tmp_path: Path) -> None:
-    done = session(tmp_path, "-n", "2", "--fuzz-cases", "8", "--fuzz-targets", "torch.sdpa.math,torch.sdpa.flash")
+    done = session(
+        tmp_path,
+        "-n",
+        "2",
+        "--fuzz-cases",
+        "8",
+        "--fuzz-target",
+        "torch.sdpa.math",
+        "--fuzz-target",
+        "torch.sdpa.flash",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Cases by target" in done.stdout and "Features covered" in done.stdout and "no new finding" in done.stdout
     assert len(list((tmp_path / "session").glob("records-*.jsonl"))) == 2
@@ -29,7 +39,7 @@ def test_a_clean_session_over_two_workers_ends_with_the_table(tmp_path: Path) ->
 
 def test_a_finding_fails_the_session_and_names_the_command(tmp_path: Path) -> None:
     files = [part for file in FAKES for part in ("--fuzz-target-file", file)]
-    done = session(tmp_path, "--fuzz-cases", "6", "--fuzz-targets", "fake.wrong_dtype", *files)
+    done = session(tmp_path, "--fuzz-cases", "6", "--fuzz-target", "fake.wrong_dtype", *files)
     assert done.returncode == 1, done.stdout + done.stderr
     saved = list((tmp_path / "corpus").glob("*.json"))
     assert saved and all(f"attnfuzz repro {path}" in done.stdout for path in saved)
@@ -37,7 +47,7 @@ def test_a_finding_fails_the_session_and_names_the_command(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without a GPU")
-@pytest.mark.parametrize("more", [(), ("--fuzz-targets", "torch.sdpa.math")])
+@pytest.mark.parametrize("more", [(), ("--fuzz-target", "torch.sdpa.math")])
 def test_a_device_that_is_not_there_is_usage_and_not_a_skip(tmp_path: Path, more: tuple[str, ...]) -> None:
     done = session(tmp_path, "--fuzz-cases", "4", "--fuzz-device", "cuda", *more)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
@@ -53,6 +63,6 @@ def test_other_pytest_runs_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_an_unknown_target_is_usage_and_not_an_error_of_pytest(tmp_path: Path) -> None:
-    done = session(tmp_path, "--fuzz-targets", "nope")
+    done = session(tmp_path, "--fuzz-target", "nope")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "ERROR: target 'nope' is not known" in done.stderr and "INTERNALERROR" not in done.stdout + done.stderr

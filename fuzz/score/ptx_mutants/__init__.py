@@ -12,7 +12,7 @@ pool.py       worker processes
 arguments.py  which of the missed ones are equivalent, and why
 values.py     Bug, Result, MachineScore
 
-For `attnfuzz score --machine`: call `run` as above; `show.table(score)` is its table as text (Markdown).
+For `attnfuzz mutation-score --ptx-mutants`: call `run` as above; `show.table(score)` is its table as text (Markdown).
 """
 
 from __future__ import annotations

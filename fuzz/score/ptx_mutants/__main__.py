@@ -43,8 +43,8 @@ def main() -> None:
         given.json.write_bytes(msgspec.json.format(msgspec.json.encode(body), indent=1) + b"\n")
 
 
-def _told(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _told(done: int, total: int, note: str) -> None:
+    print(f"{done}/{total} PTX mutants: {note}", file=sys.stderr, flush=True)
 
 
 def _commit() -> str:

@@ -22,14 +22,14 @@ def run(
     seed: int = 1,
     jobs: int = 1,
     seconds: float = 0.0,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
     folder: Path | None = None,
 ) -> MachineScore:
     """The score of the first `count` machine-made bugs of `seed`, on the emulated GPU: all are tried, then those that
     were missed are looked at more closely.
 
     seconds   nothing is begun after so many (0: no limit); the score is of those that ended
-    progress  is told a line after each bug
+    progress  is told after each bug: how many are done, of how many, and what came out so far
     folder    where results are kept, one JSON line each, the last of a bug counts: what is there of the same seed is
               not run again
     Raises ValueError where the folder holds another seed's, CompileError, WorkerError.
@@ -47,7 +47,7 @@ def run(
                 with (folder / RESULTS).open("ab") as file:
                     file.write(msgspec.json.encode(result) + b"\n")
             if progress is not None:
-                progress(_line(list(found.values()), len(bugs), time.monotonic() - began))
+                progress(len(found), len(bugs), _note(list(found.values())))
 
     work([bug for bug in bugs if bug.id not in found])
     work([one for bug in bugs if (one := found.get(bug.id)) and one.status != "found" and not one.looked])
@@ -73,7 +73,6 @@ def _kept(folder: Path | None, seed: int) -> list[Result]:
     return found
 
 
-def _line(found: list[Result], count: int, seconds: float) -> str:
+def _note(found: list[Result]) -> str:
     statuses = [judged(one).status for one in found]
-    parts = [f"{statuses.count(name)} {name}" for name in ("found", "equivalent", "missed", "not_reached")]
-    return f"{len(found)}/{count} machine-made bugs: {', '.join(parts)}; {seconds:.0f} s"
+    return ", ".join(f"{statuses.count(name)} {name}" for name in ("found", "equivalent", "missed", "not_reached"))

@@ -56,7 +56,7 @@ def test_a_missing_file_an_unknown_target_and_a_bad_target_file_are_usage(tmp_pa
     assert attnfuzz("repro", str(tmp_path / "none.json")) == 2
     assert attnfuzz("repro", saved(tmp_path, "nope")) == 2
     assert attnfuzz("conformance", "nope") == 2
-    assert attnfuzz("run", "--target", "nope", "--folder", str(tmp_path / "s")) == 2
+    assert attnfuzz("run", "--target", "nope", "--output-dir", str(tmp_path / "s")) == 2
     assert attnfuzz("targets", "--target-file", str(tmp_path / "none.py")) == 2
     assert capsys.readouterr().err.count("\n") == 5
 
@@ -64,7 +64,7 @@ def test_a_missing_file_an_unknown_target_and_a_bad_target_file_are_usage(tmp_pa
 @pytest.mark.parametrize(
     "arguments",
     [[], ["fly"], ["run", "--cases", "0"], ["run", "--size", "huge"], ["repro"]]
-    + [["minimize", "case.json", "--max-seconds", seconds] for seconds in ("0", "-1", "nan")],
+    + [["minimize", "case.json", "--max-time", seconds] for seconds in ("0", "-1", "nan")],
 )
 def test_bad_options_are_usage(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -76,14 +76,14 @@ def test_a_session_of_a_target_that_cannot_run_here_is_usage_and_says_why(
     tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(autograd, "cuda_present", lambda: False)
-    arguments = ["--device", "cuda", "--target", "torch.sdpa.math", "--cases", "4", "--folder", str(tmp_path)]
+    arguments = ["--device", "cuda", "--target", "torch.sdpa.math", "--cases", "4", "--output-dir", str(tmp_path)]
     assert main(["run", *arguments]) == 2
     assert capsys.readouterr().err == "attnfuzz: torch.sdpa.math cannot run here: needs a CUDA device\n"
 
 
 def test_a_session_without_any_target_is_no_success(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autograd, "cuda_present", lambda: False)
-    assert main(["run", "--device", "cuda", "--cases", "4", "--folder", str(tmp_path)]) == 2
+    assert main(["run", "--device", "cuda", "--cases", "4", "--output-dir", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("attnfuzz: no target runs on cuda here")
 
 
@@ -101,7 +101,7 @@ def test_repro_of_a_passing_case_exits_0_and_speaks_json(tmp_path: Path, capsys)
 
 
 def test_repro_several_times_reports_k_of_n(tmp_path: Path, capsys) -> None:
-    assert attnfuzz("repro", saved(tmp_path, "fake.ignores_scale"), "--times", "3", files=True) == 1
+    assert attnfuzz("repro", saved(tmp_path, "fake.ignores_scale"), "--runs", "3", files=True) == 1
     assert "failed 3 of 3 times" in capsys.readouterr().out
 
 
@@ -180,7 +180,7 @@ def test_a_session_from_the_command_line(tmp_path: Path) -> None:
         "--size",
         "small",
     ]
-    command += ["--workers", "2", "--folder", str(tmp_path / "s"), "--corpus", str(tmp_path)]
+    command += ["--jobs", "2", "--output-dir", str(tmp_path / "s"), "--corpus", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert "torch.sdpa.math" in done.stdout and "no new finding" in done.stdout

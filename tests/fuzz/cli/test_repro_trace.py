@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.cli.commands import FINDINGS, OK, USAGE
+from fuzz.cli.exit_codes import FINDINGS, OK, USAGE
 from fuzz.cli.main import main
 from fuzz.core.case import Case, Inputs, to_json
 from fuzz.targets.blocksparse.devices import emulator_there

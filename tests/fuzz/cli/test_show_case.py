@@ -14,8 +14,9 @@ from fuzz.cli.show_case import picture
 from fuzz.cli.show_case import show as show_case
 from fuzz.core.case import Case
 from fuzz.core.verdict import Finding, Location, Verdict, Worst
+from fuzz.session.follow import note
 from fuzz.session.records import Record
-from fuzz.session.report import Tally, coverage, findings, show
+from fuzz.session.report import coverage, findings, show
 from oracles.masks import Blocks, Causal, PerHead, Prefix
 from oracles.problem import Problem
 
@@ -67,12 +68,10 @@ def test_a_failing_case_shows_numbers_place_and_evidence() -> None:
         assert part in text
 
 
-def test_the_progress_line_counts() -> None:
-    tally = Tally(4)
-    assert "0/4 cases" in tally.line() and "left" not in tally.line()  # nothing is known of the rate yet
-    tally.add([_record("pass"), _record("hang", "new")])
-    line = tally.line()
-    assert "2/4 cases" in line and "1 new findings" in line and "1 hangs" in line and "left" in line
+def test_the_progress_line_says_what_is_compiled_and_what_was_found() -> None:
+    assert note([], "compiling 81 kernels, 34 done") == "compiling 81 kernels, 34 done"
+    records = [_record("pass"), _record("hang", "new")]
+    assert note(records, "") == "1 new findings · 1 hangs"
 
 
 def test_a_report_names_each_new_finding_once_with_its_command() -> None:

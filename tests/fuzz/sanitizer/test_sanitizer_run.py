@@ -149,7 +149,7 @@ def test_on_the_host_there_is_nothing_to_look_at(tmp_path: Path, capsys: pytest.
     assert "looks at GPU kernels" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("more", [["--times", "3"], ["--trace", "trace.json"]])
+@pytest.mark.parametrize("more", [["--runs", "3"], ["--trace", "trace.json"]])
 def test_what_the_sanitizer_would_leave_out_is_refused(tmp_path: Path, capsys, more: list[str]) -> None:
     file = tmp_path / "case.json"
     file.write_text(to_json(case("honest")))

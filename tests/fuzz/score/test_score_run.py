@@ -61,13 +61,13 @@ def test_a_folder_of_another_score_is_refused(folder):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--target-pattern", "nothing!*"], "no planted bug"),
-        (["--picture", "a.jpeg", "--target-pattern", "sdpa!lse_in_log2"], ".svg"),
+        (["--filter", "nothing!*"], "no planted bug"),
+        (["--plot", "a.jpeg", "--filter", "sdpa!lse_in_log2"], ".svg"),
         (["--seeds", "0"], "seeds"),
     ],
 )
 def test_a_users_mistake_is_one_line(options, says, capsys):
-    assert main(["score", *options]) == 2
+    assert main(["mutation-score", *options]) == 2
     said = capsys.readouterr().err
     assert says in said and said.count("\n") == 1
 
@@ -81,13 +81,13 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize(
-    "command", ["score --seeds 1 --target-pattern sdpa!*", "run --cases 50 --target torch.sdpa.math"]
+    "command", ["mutation-score --seeds 1 --filter sdpa!*", "run --cases 50 --target torch.sdpa.math"]
 )
 @pytest.mark.parametrize("at", ["modules are imported", "workers start"])
 def test_ctrl_c_in_the_first_seconds_is_one_line(tmp_path, command, at):
     """A terminal sends it to every process, also to those that still import their modules."""
-    options = [*command.split(), "--folder", str(tmp_path / "made")]
-    options += ["--jobs" if command.startswith("score") else "--workers", "2"]
+    options = [*command.split(), "--output-dir", str(tmp_path / "made")]
+    options += ["--jobs", "2"]
     process = subprocess.Popen(
         [sys.executable, "-c", COMMAND, *options],
         stdout=subprocess.PIPE,
@@ -97,7 +97,7 @@ def test_ctrl_c_in_the_first_seconds_is_one_line(tmp_path, command, at):
     )
     try:
         if at == "workers start":
-            written = "settings.json" if command.startswith("score") else "session.json"
+            written = "settings.json" if command.startswith("mutation-score") else "session.json"
             _wait_until(lambda: (tmp_path / "made" / written).exists() and _several_processes(process.pid))
         time.sleep(0.7)
         os.killpg(process.pid, signal.SIGINT)

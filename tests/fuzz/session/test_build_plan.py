@@ -12,7 +12,7 @@ from fuzz.cli.main import main
 from fuzz.compiling import Cache, Ended, Pool
 from fuzz.compiling.cache import Failure
 from fuzz.session.build_plan import plan
-from fuzz.session.compile_progress import report
+from fuzz.session.compile_progress import summary
 from fuzz.session.plan import plan as shards_of
 from fuzz.session.precompile import compile_ahead
 from fuzz.session.settings import Settings
@@ -75,7 +75,9 @@ def test_compile_prepares_a_session_that_then_compiles_nothing(
     assert " 0 compiled" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("wrong", ["--arch sm_75", "--jobs 0", "--jobs many", "--limit 0", "--limit x"])
+@pytest.mark.parametrize(
+    "wrong", ["--arch sm_75", "--jobs 0", "--jobs many", "--kernel-timeout 0", "--kernel-timeout x"]
+)
 def test_bad_options_are_usage(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["compile", *wrong.split()])
@@ -94,13 +96,12 @@ def test_a_bad_size_of_the_cache_is_usage_before_anything_is_compiled(
 
 def test_what_is_shown_of_a_failure_is_there(tmp_path: Path, toy) -> None:
     cache = Cache(tmp_path / "a[/b]c")
-    shown = io.StringIO()
+    ended = [Ended(toy("raises"), "failed", why="OSError: a full disk"), Ended(toy("add"), "built")]
     with Pool(cache, jobs=9) as pool:
         cache.failed(toy("raises"), Failure("another time", ""))
-        report([Ended(toy("raises"), "failed", why="OSError: a full disk"), Ended(toy("add"), "built")], 60.0, pool,
-               Console(file=shown, width=200))  # fmt: skip
-    assert shown.getvalue().splitlines() == [
-        "2 keys in 60.0 s: 0 cached, 1 compiled, 1 failed, 1 a minute with 2 workers",
+        shown = summary(ended, 60.0, pool)
+    assert shown == [
+        "2 kernels in 60.0 s: 0 cached, 1 compiled, 1 failed, 1 a minute with 2 workers",
         "FAILED sm_100a: OSError: a full disk",
         f"cache: {cache.folder}",
     ]
@@ -117,7 +118,7 @@ def test_a_session_compiles_ahead_what_the_cache_lacks(tmp_path: Path, monkeypat
     wanted = settings(cases=12, size="small")
     ended = compile_ahead(wanted, Console(file=shown))
     assert {one.build.key for one in ended} == {build.key for build in plan(wanted, "sm_100a").builds}
-    assert f"{len(ended)} keys" in shown.getvalue()
+    assert f"{len(ended)} kernels" in shown.getvalue()
     built = {one.build.key for one in ended if one.status == "built"}
     again = compile_ahead(wanted, Console(file=io.StringIO()))
     assert built and built.isdisjoint(one.build.key for one in again)

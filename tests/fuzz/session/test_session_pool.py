@@ -14,8 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[3]
 
 
-SESSION = ["run", "--target", "torch.sdpa.math", "--workers", "2", "--cases", "5000", "--corpus", ""]
-SCORE = ["score", "--target-pattern", "sdpa!*", "--jobs", "2"]
+SESSION = ["run", "--target", "torch.sdpa.math", "--jobs", "2", "--cases", "5000", "--corpus", ""]
+SCORE = ["mutation-score", "--filter", "sdpa!*", "--jobs", "2"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -23,7 +23,16 @@ SCORE = ["score", "--target-pattern", "sdpa!*", "--jobs", "2"]
 def test_no_process_outlives_a_command_that_is_killed(tmp_path: Path, command: list[str], number: int) -> None:
     with (tmp_path / "log").open("w") as log:
         killed = subprocess.Popen(
-            [sys.executable, "-m", "fuzz.cli.main", *command, "--device", "host", "--folder", str(tmp_path / "folder")],
+            [
+                sys.executable,
+                "-m",
+                "fuzz.cli.main",
+                *command,
+                "--device",
+                "host",
+                "--output-dir",
+                str(tmp_path / "folder"),
+            ],
             cwd=ROOT,
             stdout=log,
             stderr=log,
