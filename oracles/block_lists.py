@@ -11,14 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from oracles.finding import Finding, Location
+from oracles.masks import varies_by_batch, varies_by_head
 from oracles.problem import Problem, mask_tile
 
+Mask2d: TypeAlias = NDArray[np.bool_]
 Tile: TypeAlias = tuple[int, int, int, int]  # sequence, query head, m_block, n_block
 MOST = 8  # tiles named in a message
+KEPT_PAIRS = 1 << 28  # of the predicate, that are held at once
 
 
 @dataclass(frozen=True)
@@ -62,16 +67,17 @@ def check(problem: Problem, of: CheckedLists) -> list[Finding]:
     against forward: listed one way only, or full backward alone; full forward and partial backward, with a mask that
     keeps all, is right), order (ranks, or a schedule that is no permutation).
     """
-    truth = tiles(problem, of.tile_m, of.tile_n)
+    predicate = _Predicate(problem, of.tile_m, of.tile_n)
+    truth, same = predicate.tiles(), dict[tuple[int, ...], bool]()
     forward, found = _entries(problem, of, of.forward, backward=False)
     found += _against_truth(forward, truth, "forward")
-    found += _masks(problem, of, forward, of.slot, "forward")
+    found += _masks(predicate, of, forward, of.slot, "forward", same)
     if of.backward is None:
         return found
     backward, more = _entries(problem, of, of.backward, backward=True)
     found += more
     found += _against_truth(backward, truth, "backward")
-    found += _masks(problem, of, backward, of.slot_backward, "backward")
+    found += _masks(predicate, of, backward, of.slot_backward, "backward", same)
     sides = [{e.tile for e in entries} for entries in (forward, backward)]
     found += _finding("mismatched", "backward", sorted(sides[0] ^ sides[1]), "listed one way only")
     fulls = [{e.tile for e in entries if e.full} for entries in (forward, backward)]
@@ -81,20 +87,59 @@ def check(problem: Problem, of: CheckedLists) -> list[Finding]:
     return found
 
 
-def tiles(problem: Problem, tile_m: int, tile_n: int) -> dict[Tile, bool]:
-    """Tiles with at least one kept pair, and whether every pair of theirs (inside the lengths) is kept."""
-    found: dict[Tile, bool] = {}
-    for b in range(problem.batch):
-        len_q, len_k = problem.lengths_q[b], problem.lengths_k[b]
-        for head in range(problem.heads_q):
-            for m in range(-(-len_q // tile_m)):
-                rows = (m * tile_m, min((m + 1) * tile_m, len_q))
-                strip = mask_tile(problem, b, head, rows, (0, len_k), "cpu").expand(rows[1] - rows[0], len_k)
-                for n in range(-(-len_k // tile_n)):
-                    part = strip[:, n * tile_n : (n + 1) * tile_n]
-                    if bool(part.any()):
-                        found[b, head, m, n] = bool(part.all())
-    return found
+class _Predicate:
+    """The token predicate of a problem in strips of tile_m rows: computed once for all heads and sequences that share
+    it."""
+
+    def __init__(self, problem: Problem, tile_m: int, tile_n: int) -> None:
+        self.problem, self.tile_m, self.tile_n = problem, tile_m, tile_n
+        self.batch = problem.batch if problem.ragged or varies_by_batch(problem.mask) else 1
+        self.heads = problem.heads_q if varies_by_head(problem.mask) else 1
+        self._strips: dict[tuple[int, int, int], Mask2d] = {}
+
+    def rows(self, b: int, m: int) -> tuple[int, int]:
+        """First row of an m block, and the one after its last."""
+        return m * self.tile_m, min((m + 1) * self.tile_m, self.problem.lengths_q[b])
+
+    def cols(self, b: int, n: int) -> tuple[int, int]:
+        """First key of an n block, and the one after its last."""
+        return n * self.tile_n, min((n + 1) * self.tile_n, self.problem.lengths_k[b])
+
+    def tile(self, b: int, head: int, m: int, n: int) -> Mask2d:
+        """bool (rows, keys) of one tile."""
+        return self._strip(b, head, m)[:, slice(*self.cols(b, n))]
+
+    def tiles(self) -> dict[Tile, bool]:
+        """Tiles with at least one kept pair, and whether every pair of theirs (inside the lengths) is kept."""
+        p, found = self.problem, dict[Tile, bool]()
+        own = {(b, head): self._of_head(b, head) for b in range(self.batch) for head in range(self.heads)}
+        for b in range(p.batch):
+            for head in range(p.heads_q):
+                for (m, n), full in own[b % self.batch, head % self.heads].items():
+                    found[b, head, m, n] = full
+        return found
+
+    def _of_head(self, b: int, head: int) -> dict[tuple[int, int], bool]:
+        """`tiles` of one head, by m block and n block."""
+        found = {}
+        starts = np.arange(0, self.problem.lengths_k[b], self.tile_n)
+        for m in range(-(-self.problem.lengths_q[b] // self.tile_m) if len(starts) else 0):
+            strip = self._strip(b, head, m)
+            some = np.logical_or.reduceat(strip.any(0), starts).tolist()
+            every = np.logical_and.reduceat(strip.all(0), starts).tolist()
+            found |= {(m, n): every[n] for n, there in enumerate(some) if there}
+        return found
+
+    def _strip(self, b: int, head: int, m: int) -> Mask2d:
+        """bool (rows, len_k) of one m block."""
+        key = (b % self.batch, head % self.heads, m)
+        if key not in self._strips:
+            rows, len_k = self.rows(b, m), self.problem.lengths_k[b]
+            kept = mask_tile(self.problem, b, head, rows, (0, len_k), "cpu").expand(rows[1] - rows[0], len_k).numpy()
+            if len(self._strips) * self.tile_m * len_k > KEPT_PAIRS:
+                self._strips.clear()
+            self._strips[key] = kept
+        return self._strips[key]
 
 
 @dataclass(frozen=True)
@@ -146,30 +191,46 @@ def _against_truth(entries: list[_Entry], truth: dict[Tile, bool], name: str) ->
     )
 
 
-def _masks(problem: Problem, of: CheckedLists, entries: list[_Entry], slot: Tensor | None, name: str) -> list[Finding]:
-    """Partial tiles whose mask is not the predicate."""
+def _masks(
+    predicate: _Predicate,
+    of: CheckedLists,
+    entries: list[_Entry],
+    slot: Tensor | None,
+    name: str,
+    same: dict[tuple[int, ...], bool],
+) -> list[Finding]:
+    """Partial tiles whose mask is not the predicate.
+
+    same  whether it is, by all that decides it, for the entries that were looked at; filled in
+    """
+    batch, heads = predicate.batch, predicate.heads
+    if of.bounds is not None:
+        batch, heads = max(batch, of.bounds.shape[0]), max(heads, of.bounds.shape[1])
+    if of.band is not None:
+        batch = max(batch, len(of.band[2]))
+    slots = None if slot is None else slot.tolist()
     wrong = []
     for e in entries:
         if e.full:
             continue
         b, head, m, n = e.tile
-        rows = (m * of.tile_m, min((m + 1) * of.tile_m, problem.lengths_q[b]))
-        cols = (n * of.tile_n, min((n + 1) * of.tile_n, problem.lengths_k[b]))
-        kept = _mask_of(of, e, slot, rows, cols)
-        if kept is None or not torch.equal(kept, mask_tile(problem, b, head, rows, cols, "cpu").expand(kept.shape)):
+        at = -1 if slots is None or of.words is None else slots[e.place]
+        key = (b % batch, head % heads, m, n, at)
+        if key not in same:
+            kept = _mask_of(of, b, head, predicate.rows(b, m), predicate.cols(b, n), at)
+            same[key] = kept is not None and np.array_equal(kept.numpy(), predicate.tile(b, head, m, n))
+        if not same[key]:
             wrong.append(e.tile)
     return _finding("wrong", name, wrong, "its mask is not the predicate")
 
 
 def _mask_of(
-    of: CheckedLists, entry: _Entry, slot: Tensor | None, rows: tuple[int, int], cols: tuple[int, int]
+    of: CheckedLists, b: int, head: int, rows: tuple[int, int], cols: tuple[int, int], at: int
 ) -> Tensor | None:
-    """What the metadata keep of a partial tile: bool (rows, cols); None where its slot is out of range."""
-    b, head, _, _ = entry.tile
+    """Pairs that the metadata keep in a partial tile whose slot is `at`: bool (rows, cols); None where that slot is out
+    of range."""
     q, k = torch.arange(*rows)[:, None], torch.arange(*cols)[None, :]
     if of.words is not None:
-        assert slot is not None
-        at = int(slot[entry.place])
         if not 0 <= at < len(of.words):
             return None
         words = of.words[at].cpu()[q - rows[0], (k - cols[0]) // 32].to(torch.int64)
