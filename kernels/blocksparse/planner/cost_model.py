@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heapify, heapreplace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -77,9 +78,26 @@ class Share:
     held: int = 1 << 30
 
 
-def best(segments: Segments, share: Share, costs: Costs, in_order: bool = False) -> tuple[str, dict[str, Run]]:
+Passes = dict[str, "Pass"]  # by policy
+
+
+def best(
+    segments: Segments, share: Share, costs: Costs, in_order: bool = False, known: dict[Any, Passes] | None = None
+) -> tuple[str, dict[str, Run]]:
     """The policy with the least makespan (of equal ones the first, the simplest), and the runs of all. in_order: rows
-    are visited merged, and in no other order."""
+    are visited merged, and in no other order. known: passes of calls before with the same segments, which is added to:
+    they do not depend on the cache's share, nor on slots that are more than the CTAs."""
+    slots = max(min(share.slots, len(segments)), 1)
+    key = (slots, costs, in_order, tuple(tuple(part.tobytes() for part in parts) for parts in segments))
+    known = {} if known is None else known
+    if key not in known:
+        known[key] = _passes(segments, slots, costs, in_order)
+    found = {policy: one.run(share, costs) for policy, one in known[key].items()}
+    return min(found, key=lambda policy: round(found[policy].makespan, 6)), found
+
+
+def _passes(segments: Segments, slots: int, costs: Costs, in_order: bool) -> Passes:
+    """Every policy's pass; those that launch and visit alike share one."""
     work = np.array([sum(len(part) for part in parts) for parts in segments])
     ladder = np.arange(len(segments))
     launches: dict[str, np.ndarray] = {
@@ -91,20 +109,71 @@ def best(segments: Segments, share: Share, costs: Costs, in_order: bool = False)
     visiting = {"": as_listed, ", rows reversed": reversed_rows, ", rows by release": by_release, WARM: warm_first}
     if in_order:
         visiting = {"": merged}
-    found: dict[str, Run] = {}
+    single = all(len(part) <= 1 for parts in segments for part in parts)  # then there is one way to visit a row
+    made: dict[tuple[tuple[int, ...], Order], Pass] = {}
+
+    def passed(order: list[int], visit: Order) -> Pass:
+        key = (tuple(order), as_listed if single and not in_order else visit)
+        if key not in made:
+            made[key] = _pass_of(segments, order, slots, costs, key[1])
+        return made[key]
+
+    found: Passes = {}
     for launch, order in launches.items():
         for suffix, visit in visiting.items():
-            found[launch + suffix] = run(segments, order.tolist(), share, costs, visit)
+            found[launch + suffix] = passed(order.tolist(), visit)
     for name, sign in (("greedy, longest", -1), ("greedy, shortest", 1)):
-        visit = merged if in_order else by_release
-        found[name] = run(segments, greedy(segments, sign * work, share.slots, costs, visit), share, costs, visit)
-    return min(found, key=lambda policy: round(found[policy].makespan, 6)), found
+        visit = merged if in_order else as_listed if single else by_release
+        found[name] = passed(greedy(segments, sign * work, slots, costs, visit), visit)
+    return found
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One launch order played through: when it ends, what CTAs spent waiting, and the tiles in the order in which they
+    were visited by all."""
+
+    end: float
+    waiting: float
+    order: list[int]
+    visits: dict[int, list[np.ndarray]]
+    tiles: list[int]
+
+    def run(self, share: Share, costs: Costs) -> Run:
+        """With the memory's time (NOTE [memory])."""
+        memory = costs.miss * self._missed(share.held) / share.slots
+        makespan = (self.end**3 + memory**3) ** (1 / 3)
+        return Run(makespan, self.waiting, memory, self.order, self.visits)
+
+    def _missed(self, held: int) -> int:
+        """Visits whose m block is not among the `held` last ones."""
+        if held >= self._distinct:
+            return self._distinct
+        cache: OrderedDict[int, None] = OrderedDict()
+        missed = 0
+        for tile in self.tiles:
+            if tile in cache:
+                cache.move_to_end(tile)
+                continue
+            missed += 1
+            cache[tile] = None
+            if len(cache) > held:
+                cache.popitem(last=False)
+        return missed
+
+    @cached_property
+    def _distinct(self) -> int:
+        return len(set(self.tiles))
 
 
 def run(segments: Segments, order: list[int], share: Share, costs: Costs, visit: Order) -> Run:
     """NOTE [model] and NOTE [memory] for one launch order. O(entries log entries)."""
+    return _pass_of(segments, order, share.slots, costs, visit).run(share, costs)
+
+
+def _pass_of(segments: Segments, order: list[int], slots: int, costs: Costs, visit: Order) -> Pass:
     release = np.zeros(_tiles(segments))
-    free = [0.0] * share.slots
+    free = [0.0] * slots
     heapify(free)
     waiting, end, visits, seen = 0.0, 0.0, {}, []
     for n in order:
@@ -113,26 +182,11 @@ def run(segments: Segments, order: list[int], share: Share, costs: Costs, visit:
         waiting += finish - free[0] - costs.start - _work(segments[n], costs)
         end = max(end, finish)
         heapreplace(free, finish)
-    memory = costs.miss * _missed(seen, share.held) / share.slots
-    return Run((end**3 + memory**3) ** (1 / 3), waiting, memory, order, visits)
-
-
-def _missed(seen: list[tuple[np.ndarray, np.ndarray]], held: int) -> int:
-    """Visits whose m block is not among the `held` last ones; seen: (times, tiles) of CTAs."""
-    if not seen:
-        return 0
-    times, tiles = (np.concatenate(part) for part in zip(*seen, strict=True))
-    cache: OrderedDict[int, None] = OrderedDict()
-    missed = 0
-    for tile in tiles[np.argsort(times, kind="stable")].tolist():
-        if tile in cache:
-            cache.move_to_end(tile)
-            continue
-        missed += 1
-        cache[tile] = None
-        if len(cache) > held:
-            cache.popitem(last=False)
-    return missed
+    tiles = list[int]()
+    if seen:
+        times, visited_tiles = (np.concatenate(part) for part in zip(*seen, strict=True))
+        tiles = visited_tiles[np.argsort(times, kind="stable")].tolist()
+    return Pass(end, waiting, order, visits, tiles)
 
 
 def bound(segments: Segments, slots: int, costs: Costs) -> float:
@@ -154,10 +208,10 @@ def greedy(segments: Segments, preference: np.ndarray, slots: int, costs: Costs,
         few = CANDIDATES // 3
         choice = dict.fromkeys(left[:few] + by_number[:few] + by_number[-few:])
         keyed = []
-        for n in choice:
+        for n in choice if len(choice) > 1 else ():
             finish, *_ = _visit(segments[n], free[0], release.copy(), costs, visit)
             keyed.append((round(finish - free[0] - _work(segments[n], costs), 6), preference[n], n))
-        n = min(keyed)[2]
+        n = min(keyed)[2] if keyed else left[0]
         finish, *_ = _visit(segments[n], free[0], release, costs, visit)
         heapreplace(free, finish)
         left.remove(n)

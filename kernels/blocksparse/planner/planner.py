@@ -9,6 +9,7 @@ once for a mask; meant for lists of up to a few thousand n blocks.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,18 @@ from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, 
 from kernels.blocksparse.lists.transpose import in_one_list
 from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockLists, BlockSparse, Intervals
 from kernels.blocksparse.lists.write_order import with_order
-from kernels.blocksparse.planner.cost_model import Costs, Run, Segments, Share, as_listed, best, bound, merged, run
+from kernels.blocksparse.planner.cost_model import (
+    Costs,
+    Passes,
+    Run,
+    Segments,
+    Share,
+    as_listed,
+    best,
+    bound,
+    merged,
+    run,
+)
 from kernels.blocksparse.planner.group_split import L2_BYTES, PAIRS, SLOTS, ordered_side_by_side, parts_of, unit_bytes
 
 IN_ONE, PARTIAL_FIRST = ", in one list", ", partial first"
@@ -77,11 +89,11 @@ def least_blocking(
         raise ValueError(f"pairs: needs None or a positive number, got {pairs}")
     costs = (Costs() if dim > 64 else Costs(miss=1.6, sums=0.0065)) if costs is None else costs
     usual = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
-    plans = []
+    plans, known = list[Plan](), dict[Any, Passes]()
     for sizes in (usual, *_fewer(blocks, usual, costs)):
         most = ordered_side_by_side(sizes.units, sizes.bytes_of(blocks.m_blocks * blocks.tile_m))
         choice = (pairs,) if pairs else dict.fromkeys((PAIRS, PAIRS // 2, most, (most + 1) // 2))
-        plans += [_with_pairs(blocks, sizes, number, costs) for number in choice]
+        plans += [_with_pairs(blocks, sizes, number, costs, known) for number in choice]
     return min(plans, key=lambda plan: round(plan.total, 6))
 
 
@@ -162,21 +174,21 @@ class _Sizes:
         return Share(max(1, self.slots // pairs), max(1, L2_BYTES // (pairs * unit_bytes(blocks.tile_m, 1, self.dim))))
 
 
-def _with_pairs(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs) -> Plan:
+def _with_pairs(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs, known: dict[Any, Passes]) -> Plan:
     """The best plan for so many pairs side by side."""
     ways = {"": blocks}
     if blocks.merged:
         ways[PARTIAL_FIRST] = replace(blocks, merged=False)
     if isinstance(blocks.mask, Intervals | Band):
         ways[IN_ONE] = replace(in_one_list(blocks), merged=False)
-    plans = {way: _planned(lists, sizes, pairs, costs) for way, lists in ways.items()}
+    plans = {way: _planned(lists, sizes, pairs, costs, known) for way, lists in ways.items()}
     way = min(plans, key=lambda way: round(plans[way].makespan, 6))
     estimates = {name + way: time for way, plan in plans.items() for name, time in plan.estimates.items()}
     chosen = tuple(name + way for name in plans[way].chosen)
     return replace(plans[way], bound=plans[""].bound, estimates=estimates, chosen=chosen)
 
 
-def _planned(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs) -> Plan:
+def _planned(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs, known: dict[Any, Passes]) -> Plan:
     """The best plan for lists as they are."""
     assert blocks.backward is not None
     lists = (blocks.backward.partial, blocks.backward.full)
@@ -191,7 +203,7 @@ def _planned(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs) -> Pl
             first = 0 if heads == 1 else head * sizes.heads_of_cta
             heads_of_cta = [first + g * (lists[0].heads > 1) for g in range(sizes.heads_of_cta)]
             segments = _segments(rows, b, heads_of_cta, blocks.m_blocks)
-            name, found = best(segments, share, costs, blocks.merged)
+            name, found = best(segments, share, costs, blocks.merged, known)
             chosen.append(name)
             least += bound(segments, share.slots, costs)
             makespan += found[name].makespan
