@@ -7,10 +7,12 @@ no entry uses is filled with numbers that a kernel which reads them cannot survi
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from msgspec.structs import replace as with_fields
 from torch import Tensor
 
 from fuzz.core.case import Case
@@ -28,6 +30,7 @@ FASTEST = "fastest"  # products of the forward kernel: what the arch has best
 SCHEDULES = ("ascending", "descending", "shuffled", "planned")
 TILES = (64, 128)
 UNUSED = 0x3FFFFFF  # a block number, slot or rank that nothing has
+Options: TypeAlias = tuple[tuple[str, str | int | bool], ...]
 _ROWS = frozenset({"full", "causal", "window", "prefix", "documents", "intervals", "per_head", "per_batch"})
 
 
@@ -66,32 +69,49 @@ def expressible(problem: Problem, mask: str) -> bool:
     return mask == "bits" or kinds(problem.mask) <= _ROWS
 
 
-def blocks_of(case: Case, device: torch.device | str = "cpu") -> BlockSparse:
-    """Block lists of a case on `device`, both directions, with the ranks of its schedule."""
-    p, options = case.problem, options_of(case)
-    tile_m, tile_n = int(options["tile_m"]), int(options["tile_n"])
+def blocks_of(case: Case) -> BlockSparse:
+    """Block lists of a case on the CPU, both directions, with the ranks of its schedule; made once for all who ask
+    for them, and not to be changed in place."""
+    return _made(*_key(case))
+
+
+def blocks_on(case: Case, device: torch.device) -> BlockSparse:
+    """The same on `device`, and one object for all runs of a case, so that their contents are checked once."""
+    return _moved(*_key(case), device)
+
+
+def _key(case: Case) -> tuple[Problem, Options, int]:
+    """What decides the lists of a case: a follow-up case that only changes numbers has those of its source."""
+    options = options_of(case)
+    p = with_fields(case.problem, dim=8, dim_v=8, dtype="float16", layout="padded", scale=None, softcap=0.0, bias=None)
+    named = tuple((name, options[name]) for name in ("tile_m", "tile_n", "mask", "lists", "schedule"))
+    return p, named, case.inputs.seed if options["schedule"] == "shuffled" else 0
+
+
+@functools.lru_cache(maxsize=8)
+def _made(p: Problem, named: Options, seed: int) -> BlockSparse:
+    options = dict(named)
     tiles: dict[str, Any] = {
-        "tile_m": tile_m,
-        "tile_n": tile_n,
-        "schedule": schedule_of(case, device),
+        "tile_m": int(options["tile_m"]),
+        "tile_n": int(options["tile_n"]),
+        "schedule": _schedule(p, options, seed),
         "backward": p.backward,
     }
     if options["mask"] == "band":
         left, right, align = _band(p)
-        made = bands.band(p.lengths_q, p.lengths_k, left=left, right=right, align=align, device=device, **tiles)
+        made = bands.band(p.lengths_q, p.lengths_k, left=left, right=right, align=align, device="cpu", **tiles)
     elif options["mask"] == "intervals":
-        made = intervals.intervals(runs(dense_mask(p, device)), p.lengths_q, p.lengths_k, **tiles)
+        made = intervals.intervals(runs(dense_mask(p)), p.lengths_q, p.lengths_k, **tiles)
     else:
-        made = from_mask.from_mask(dense_mask(p, device), p.lengths_q, p.lengths_k, **tiles)
+        made = from_mask.from_mask(dense_mask(p), p.lengths_q, p.lengths_k, **tiles)
     if options["schedule"] == "planned" and p.backward:
         made = least_blocking(made, heads_q=p.heads_q, heads_kv=p.heads_kv, batch=p.batch).blocks
     return laid_out(made, str(options["lists"]))
 
 
-@functools.lru_cache(maxsize=1)
-def blocks_on(case: Case, device: torch.device) -> BlockSparse:
-    """The same for all repeats of a case, so that their contents are checked once."""
-    return blocks_of(case).to(device)
+@functools.lru_cache(maxsize=4)
+def _moved(p: Problem, named: Options, seed: int, device: torch.device) -> BlockSparse:
+    return _made(p, named, seed).to(device)
 
 
 @functools.lru_cache(maxsize=1)
@@ -105,20 +125,23 @@ def lengths_on(p: Problem, device: torch.device) -> dict[str, Tensor]:
     return {name: torch.tensor(x, dtype=torch.int32, device=device) for name, x in given.items()}
 
 
-def schedule_of(case: Case, device: torch.device | str = "cpu") -> Schedule:
+def schedule_of(case: Case) -> Schedule:
     """The variant's schedule; 'shuffled' is a permutation from the inputs' seed, per sequence and KV head where those
     have lists of their own, and not its own inverse where there are three blocks or more, so that who mistakes one for
     the other shows; 'planned' is ascending until `least_blocking` has computed one from the lists."""
-    p, options = case.problem, options_of(case)
+    return _schedule(case.problem, options_of(case), case.inputs.seed)
+
+
+def _schedule(p: Problem, options: Mapping[str, str | int | bool], seed: int) -> Schedule:
     if options["schedule"] != "shuffled":
         return DESCENDING if options["schedule"] == "descending" else ASCENDING
     n_blocks = -(-p.len_k // int(options["tile_n"]))
-    draw = torch.Generator().manual_seed(case.inputs.seed)
+    draw = torch.Generator().manual_seed(seed)
     # An order has an axis only where the lists have it.
     batch = p.batch if p.ragged or varies_by_batch(p.mask) else 1
     heads = p.heads_kv if varies_by_head(p.mask) else 1
     orders = [_one_way(n_blocks, draw) for _ in range(batch * heads)]
-    return permutation(torch.stack(orders).view(batch, heads, n_blocks).to(device, torch.int32))
+    return permutation(torch.stack(orders).view(batch, heads, n_blocks).to(torch.int32))
 
 
 def _one_way(n_blocks: int, draw: torch.Generator) -> Tensor:
