@@ -1,67 +1,44 @@
-"""Does a deterministic backward pass end? Predicted from its metadata alone, and if not: who waits for whom, and why.
+"""Semaphore order: whether a deterministic backward pass ends, predicted from its block lists and ranks alone, and if
+it does not, which CTA waits for which semaphore, and why.
 
-NOTE [the protocol] CTAs start in ticket order, at most `slots` of them at once; a CTA visits dQ tiles in the order of
-its lists. At each visit it waits until the tile's semaphore equals its rank, adds, and releases: adds to the semaphore.
+NOTE [semaphore order] CTAs start in launch order, at most `resident_ctas` of them at once; a CTA visits dQ tiles in the
+order of its lists. At each visit it waits until the tile's semaphore equals its rank (acquire), adds to dQ, and
+increments the semaphore (release).
 
-Where no two CTAs wait for the same value of one semaphore, at most one CTA can move it at any time, and what it enables
-stays enabled until it is used: how far everyone gets does not depend on timing, so one run of the worklist below is the
-answer for every run, in O(entries). Where two do (a duplicate), or something releases without waiting, the value may be
-overtaken while its waiter looks elsewhere. Then the answer is "never" if even waiting for "at least the rank" would not
-end, which every real run can do at best; else "depends".
+Where no two CTAs wait for the same value of one semaphore, at most one CTA can increment it at any time, and the CTA
+that this enables stays enabled. How far the CTAs get does not depend on timing then, so one run of the worklist below
+holds for every run, in O(entries). Where two CTAs wait for one value (a duplicate entry), or a CTA releases without
+waiting, a semaphore may pass a value before its waiter reads it. Then the launch ends "never" if it would not end even
+when a CTA waited for "at least its rank", which is the best that a real run can do; otherwise it "depends" on timing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Literal, TypeAlias
 
-from torch import Tensor
-
+from oracles.dq_visits import FREE, Visits
 from oracles.finding import Finding, Location
 
-FREE = -(2**31)  # as a rank: does not wait, only releases
+MOST = 8  # semaphores, and CTAs of each, that a text names
 Ends: TypeAlias = Literal["always", "never", "depends"]
-Cause: TypeAlias = Literal["gap", "past", "not_launched", "circle"]
-
-
-@dataclass(frozen=True)
-class Visits:
-    """All visits of all CTAs, by ticket. Visits begin[c] … begin[c + 1] - 1 are CTA c's, in its order.
-
-    tile     dQ tile (batch * heads_q + head) * m_blocks + m_block of each visit
-    rank     the value of the semaphore that it waits for; FREE waits for none
-    release  what it adds to the semaphore afterwards; not negative
-    owner    (batch, head_kv, n_block) of each CTA
-    """
-
-    begin: Sequence[int]
-    tile: Sequence[int]
-    rank: Sequence[int]
-    release: Sequence[int]
-    owner: Sequence[tuple[int, int, int]]
-    heads_q: int
-    m_blocks: int
-    tiles: int
-
-    @property
-    def ctas(self) -> int:
-        """CTAs of the launch."""
-        return len(self.begin) - 1
-
-    def place(self, tile: int) -> tuple[int, int, int]:
-        """(batch, head_q, m_block)."""
-        row, m_block = divmod(tile, self.m_blocks)
-        return (*divmod(row, self.heads_q), m_block)
+Cause: TypeAlias = Literal["no_rank", "passed", "not_resident", "cycle"]
 
 
 @dataclass(frozen=True)
 class Wait:
-    """A resident CTA that waits for ever. `cause` and `root` (a tile) are of the place where its chain of waits
-    ends."""
+    """A resident CTA that waits forever.
 
-    ticket: int
+    cta          its position in the launch
+    tile, rank   the dQ tile whose semaphore it waits for, and the value that it waits for
+    value        the semaphore's last value
+    cause, root  why its chain of waits ends, and at which tile: no remaining CTA has the semaphore's value as its rank
+                 ("no_rank"), the semaphore has passed the rank ("passed"), the CTA with that rank does not become
+                 resident ("not_resident"), or the chain closes ("cycle")
+    """
+
+    cta: int
     batch: int
     head_kv: int
     n_block: int
@@ -73,254 +50,164 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """A dQ tile that does not get all its adds: its semaphore's last value, and how many of its visits are still to
-    come."""
+class IncompleteTile:
+    """A dQ tile that does not get all its adds: its semaphore's last value, and the number of visits that remain."""
 
     tile: tuple[int, int, int]
     value: int
-    left: int
+    remaining: int
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """ends: "always", "never", or "depends": on timing, or on more than is looked at (of small random ones of this kind
-    half end in some runs, the others in all or in none). visits: how many are done. waits, standing: empty where it
-    ends; of one possible run where it depends. semaphores: the last value of each tile."""
+    """Prediction for one launch.
+
+    ends        "always", "never", or "depends": on timing, or on more than this analysis looks at
+    visits      number of visits that are done
+    waits, incomplete   empty where the launch ends; those of one possible run where it depends
+    semaphores  the last value of each tile
+    text        the prediction in one line, and a further line for each semaphore that CTAs wait for, up to MOST
+    """
 
     ends: Ends
     visits: int
     waits: tuple[Wait, ...]
-    standing: tuple[Standing, ...]
+    incomplete: tuple[IncompleteTile, ...]
     semaphores: tuple[int, ...]
     text: str
 
 
-def visits(
-    partial: tuple[Tensor, Tensor, Tensor],
-    full: tuple[Tensor, Tensor, Tensor],
-    ranks: tuple[Tensor, Tensor],
-    launch_order: Tensor,
-    *,
-    batch: int,
-    heads_q: int,
-    heads_kv: int,
-    m_blocks: int,
-    pairs: int | None = None,
-    parts: int = 1,
-    keys: Sequence[int] | None = None,
-    tile_n: int = 1,
-    releases: tuple[Tensor, Tensor] | None = None,
-    merged: bool = False,
-) -> Visits:
-    """The visits of a launch from its metadata.
+def predict(visits: Visits, resident_ctas: int) -> Outcome:
+    """Predicts whether the launch ends with so many resident CTAs, whatever the timing; if not, where CTAs wait.
 
-    partial, full  backward lists as (count, index, begin): count, begin (batch|1, heads_q|1, n_blocks), index flat
-    ranks          parallel to the two index tensors: the values that are waited for
-    launch_order   (batch|1, heads_kv|1, n_blocks): n block of each position
-    pairs          (sequence, unit) pairs launched side by side: tickets run over `pairs` pairs, within these over the
-                   positions, and within a position over the pairs; None: all of them
-    parts          units of each KV head, which share its query heads evenly: each has a CTA for each n block
-    keys           lengths of the key sequences: tiles of `tile_n` keys past the end are not visited; None: all are
-    releases       parallel to the index tensors; None: 1 each
-    merged         whether partial and full entries of a row are visited in ascending order; else partial ones first
-    A CTA takes the query heads of its unit one after another, and of each row the entries as listed, or `merged`.
-    An m block out of range is the tile of another head, as it is for a kernel. Raises ValueError for rows outside of an
-    index tensor.
+    Raises ValueError for resident_ctas below 1, negative releases, or a tile out of range.
     """
-    lists = [[x.tolist() for x in one] for one in (partial, full)]
-    rank_of = [one.tolist() for one in ranks]
-    release_of = None if releases is None else [one.tolist() for one in releases]
-    order = launch_order.tolist()
-    n_blocks, share = launch_order.shape[2], heads_q // (heads_kv * parts)
-    begin, tile, rank, release, owner = [0], [], [], [], []
-    for b, unit, position in tickets(batch, heads_kv * parts, n_blocks, pairs):
-        head_kv = unit // parts
-        n_block = order[b % len(order)][head_kv % len(order[0])][position]
-        owner.append((b, head_kv, n_block))
-        there = keys is None or n_block * tile_n < keys[b]
-        for head in range(unit * share, (unit + 1) * share if there else unit * share):
-            rows = [_row(kind, one, b, head, n_block) for kind, one in enumerate(lists)]
-            for kind, place in _merged(rows, lists) if merged else [visit for row in rows for visit in row]:
-                tile.append((b * heads_q + head) * m_blocks + lists[kind][1][place])
-                rank.append(rank_of[kind][place])
-                release.append(1 if release_of is None else release_of[kind][place])
-        begin.append(len(tile))
-    return Visits(begin, tile, rank, release, owner, heads_q, m_blocks, batch * heads_q * m_blocks)
-
-
-_Row: TypeAlias = list[tuple[int, int]]  # (kind, place in its index) of each entry
-
-
-def _row(kind: int, one: list, b: int, head: int, n_block: int) -> _Row:
-    """The entries of one row of a list."""
-    count, index, start = one
-    at_b, at_h = b % len(count), head % len(count[0])
-    first, number = start[at_b][at_h][n_block], count[at_b][at_h][n_block]
-    if number > 0 and not 0 <= first <= first + number <= len(index):
-        name = ("partial", "full")[kind]
-        raise ValueError(f"{name}: needs rows within its {len(index)} elements, got {first} and {number}")
-    return [(kind, place) for place in range(first, first + number)]
-
-
-def _merged(rows: list[_Row], lists: list) -> _Row:
-    """The entries of a row in the order in which a kernel that bisects its two lists visits them. Where these ascend
-    that is ascending order; where they do not, as a bug may have it, what bisection finds."""
-
-    def block(at: tuple[int, int]) -> int:
-        return lists[at[0]][1][at[1]]
-
-    partial, full = rows
-    found = []
-    for number in range(len(partial) + len(full)):
-        least, most = max(number - len(full), 0), min(number, len(partial))
-        while least < most:
-            middle = (least + most) // 2
-            if block(partial[middle]) < block(full[number - middle - 1]):
-                least = middle + 1
-            else:
-                most = middle
-        left = number - least
-        first = least < len(partial) and (left >= len(full) or block(partial[least]) < block(full[left]))
-        found.append(partial[least] if first else full[left])
-    return found
-
-
-def tickets(batch: int, units: int, n_blocks: int, pairs: int | None = None):
-    """(sequence, unit, launch position) of each ticket, in order."""
-    every = batch * units
-    pairs = every if pairs is None else max(pairs, 1)
-    for first in range(0, every, pairs):
-        for position in range(n_blocks):
-            for pair in range(first, min(first + pairs, every)):
-                yield (*divmod(pair, units), position)
-
-
-def predict(of: Visits, slots: int) -> Outcome:
-    """Whether the launch ends with `slots` resident CTAs, for any timing, and who stands where if not.
-
-    Raises ValueError for slots below 1, negative releases, or a tile out of range.
-    """
-    if slots < 1:
-        raise ValueError(f"slots: needs at least 1, got {slots}")
-    if any(not 0 <= tile < of.tiles for tile in of.tile):
-        raise ValueError(f"tile: needs 0 … {of.tiles - 1}, got {[t for t in of.tile if not 0 <= t < of.tiles][:8]}")
-    if any(added < 0 for added in of.release):
+    if resident_ctas < 1:
+        raise ValueError(f"resident_ctas: needs at least 1, got {resident_ctas}")
+    if any(not 0 <= tile < visits.tiles for tile in visits.tile):
+        wrong = [tile for tile in visits.tile if not 0 <= tile < visits.tiles]
+        raise ValueError(f"tile: needs 0 … {visits.tiles - 1}, got {wrong[:8]}")
+    if any(added < 0 for added in visits.release):
         raise ValueError("release: needs no negative value")
-    at, value, launched = _run(of, slots)
-    done = sum(now - start for now, start in zip(at, of.begin, strict=False))
-    over = done == len(of.tile)
-    sure = not _timing_matters(of)
+    at, value, launched = _run(visits, resident_ctas)
+    done = sum(now - start for now, start in zip(at, visits.begin, strict=False))
+    over = done == len(visits.tile)
+    sure = not _timing_matters(visits)
     ends: Ends = ("always" if over else "never") if sure else "depends"
-    if not sure and not _ends_at_best(of, slots):
+    if not sure and not _ends_at_best(visits, resident_ctas):
         ends = "never"
-    waits = () if over else _waits(of, at, value, launched)
-    standing = () if over else _standing(of, at, value)
-    return Outcome(ends, done, waits, standing, tuple(value), _text(ends, over, waits, standing, slots, of))
+    waits = () if over else _waits(visits, at, value, launched)
+    incomplete = () if over else _incomplete(visits, at, value)
+    lines = [_headline(ends, over, len(incomplete), resident_ctas, visits), *_lines(visits, at, value, waits)]
+    return Outcome(ends, done, waits, incomplete, tuple(value), "\n".join(lines))
 
 
 def findings(outcome: Outcome) -> list[Finding]:
-    """The outcome as a protocol oracle's complaint; none where the launch always ends."""
+    """One finding where the launch never ends (kind 'hang') or may not end ('nondeterministic'), else none."""
     if outcome.ends == "always":
         return []
     kind = "hang" if outcome.ends == "never" else "nondeterministic"
-    first = outcome.standing[0].tile if outcome.standing else (None, None, None)
-    numbers = {"tiles": float(len(outcome.standing)), "waiting": float(len(outcome.waits))}
+    first = outcome.incomplete[0].tile if outcome.incomplete else (None, None, None)
+    numbers = {"tiles": float(len(outcome.incomplete)), "waiting": float(len(outcome.waits))}
     place = Location(batch=first[0], head=first[1], tile=None if first[2] is None else (first[2], first[2] + 1))
-    return [Finding("semaphore_order", kind, outcome.text, "dq", place, numbers)]
+    headline, *lines = outcome.text.splitlines()
+    more = f"; CTAs wait for {len(lines) - 1} further semaphores" if len(lines) > 1 else ""
+    message = f"{headline}; {lines[0]}{more}" if lines else headline
+    return [Finding("semaphore_order", kind, message, "dq", place, numbers)]
 
 
-def _run(of: Visits, slots: int) -> tuple[list[int], list[int], int]:
-    """Runs every CTA as far as it gets: next visit of each, semaphores, how many CTAs started. O(entries)."""
-    at, value = list(of.begin[:-1]), [0] * of.tiles
+def _run(visits: Visits, resident_ctas: int) -> tuple[list[int], list[int], int]:
+    """Next visit of each CTA when all have run as far as they get, the semaphores, and the number of CTAs that started.
+    O(entries)."""
+    at, value = list(visits.begin[:-1]), [0] * visits.tiles
     asleep: dict[tuple[int, int], list[int]] = {}
-    launched = min(slots, of.ctas)
+    launched = min(resident_ctas, visits.ctas)
     ready = list(range(launched - 1, -1, -1))
     while ready:
         cta = ready.pop()
-        end = of.begin[cta + 1]
+        end = visits.begin[cta + 1]
         here = at[cta]
         while here < end:
-            tile, rank = of.tile[here], of.rank[here]
+            tile, rank = visits.tile[here], visits.rank[here]
             if rank != value[tile] and rank != FREE:
                 asleep.setdefault((tile, rank), []).append(cta)
                 break
-            if of.release[here]:
-                value[tile] += of.release[here]
+            if visits.release[here]:
+                value[tile] += visits.release[here]
                 ready += asleep.pop((tile, value[tile]), ())
             here += 1
         at[cta] = here
-        if here == end and launched < of.ctas:
+        if here == end and launched < visits.ctas:
             ready.append(launched)
             launched += 1
     return at, value, launched
 
 
-def _timing_matters(of: Visits) -> bool:
-    """Whether two CTAs wait for one value of a tile, or one releases a tile that another waits for without waiting."""
+def _timing_matters(visits: Visits) -> bool:
+    """True where two CTAs wait for one value of a tile, or one frees, without a wait, a tile that another waits for."""
     waiter: dict[tuple[int, int], int] = {}
     free: dict[int, set[int]] = {}
-    for cta in range(of.ctas):
-        for here in range(of.begin[cta], of.begin[cta + 1]):
-            tile, rank = of.tile[here], of.rank[here]
+    for cta in range(visits.ctas):
+        for here in range(visits.begin[cta], visits.begin[cta + 1]):
+            tile, rank = visits.tile[here], visits.rank[here]
             if rank == FREE:
-                if of.release[here]:
+                if visits.release[here]:
                     free.setdefault(tile, set()).add(cta)
             elif waiter.setdefault((tile, rank), cta) != cta:
                 return True
     return any(free.get(tile, {cta}) != {cta} for (tile, _), cta in waiter.items())
 
 
-def _ends_at_best(of: Visits, slots: int) -> bool:
-    """Whether it would end if a CTA waited for "at least its rank". Every real run is a run of that too."""
-    at, value = list(of.begin[:-1]), [0] * of.tiles
-    asleep: list[list[tuple[int, int]]] = [[] for _ in range(of.tiles)]
-    launched = min(slots, of.ctas)
+def _ends_at_best(visits: Visits, resident_ctas: int) -> bool:
+    """True where the launch would end if a CTA waited for "at least its rank", of which every real run is a run too."""
+    at, value = list(visits.begin[:-1]), [0] * visits.tiles
+    asleep: list[list[tuple[int, int]]] = [[] for _ in range(visits.tiles)]
+    launched = min(resident_ctas, visits.ctas)
     ready = list(range(launched))
     finished = 0
     while ready:
         cta = ready.pop()
-        while at[cta] < of.begin[cta + 1]:
-            tile, rank = of.tile[at[cta]], of.rank[at[cta]]
+        while at[cta] < visits.begin[cta + 1]:
+            tile, rank = visits.tile[at[cta]], visits.rank[at[cta]]
             if rank > value[tile]:
                 heappush(asleep[tile], (rank, cta))
                 break
-            value[tile] += of.release[at[cta]]
+            value[tile] += visits.release[at[cta]]
             while asleep[tile] and asleep[tile][0][0] <= value[tile]:
                 ready.append(heappop(asleep[tile])[1])
             at[cta] += 1
         else:
             finished += 1
-            if launched < of.ctas:
+            if launched < visits.ctas:
                 ready.append(launched)
                 launched += 1
-    return finished == of.ctas and all(rank >= 0 or rank == FREE for rank in of.rank)
+    return finished == visits.ctas and all(rank >= 0 or rank == FREE for rank in visits.rank)
 
 
-def _waits(of: Visits, at: list[int], value: list[int], launched: int) -> tuple[Wait, ...]:
-    """Every CTA that stands, and where its chain of waits ends."""
-    movers: dict[int, int] = {}  # tile -> the CTA whose coming visit would move it on
-    for cta in range(of.ctas):
-        for here in range(at[cta], of.begin[cta + 1]):
-            if of.rank[here] in (value[of.tile[here]], FREE) and of.release[here]:
-                movers.setdefault(of.tile[here], cta)
-    standing = [cta for cta in range(launched) if at[cta] < of.begin[cta + 1]]
+def _waits(visits: Visits, at: list[int], value: list[int], launched: int) -> tuple[Wait, ...]:
+    """Every CTA that waits, and where its chain of waits ends."""
+    movers: dict[int, int] = {}  # tile -> the CTA whose remaining visit would increment its semaphore
+    for cta in range(visits.ctas):
+        for here in range(at[cta], visits.begin[cta + 1]):
+            if visits.rank[here] in (value[visits.tile[here]], FREE) and visits.release[here]:
+                movers.setdefault(visits.tile[here], cta)
+    waiting = [cta for cta in range(launched) if at[cta] < visits.begin[cta + 1]]
     ends: dict[int, tuple[Cause, int]] = {}
-    for first in standing:
+    for first in waiting:
         path: dict[int, None] = {}
         cta = first
         while cta not in ends:
-            tile, rank = of.tile[at[cta]], of.rank[at[cta]]
+            tile, rank = visits.tile[at[cta]], visits.rank[at[cta]]
             path[cta] = None
             mover = movers.get(tile)
             if rank < value[tile]:
-                ends[cta] = ("past", tile)
+                ends[cta] = ("passed", tile)
             elif mover is None:
-                ends[cta] = ("gap", tile)
+                ends[cta] = ("no_rank", tile)
             elif mover >= launched:
-                ends[cta] = ("not_launched", tile)
+                ends[cta] = ("not_resident", tile)
             elif mover in path:
-                ends[cta] = ("circle", tile)
+                ends[cta] = ("cycle", tile)
             else:
                 cta = mover
         for on in path:
@@ -328,51 +215,82 @@ def _waits(of: Visits, at: list[int], value: list[int], launched: int) -> tuple[
     return tuple(
         Wait(
             cta,
-            *of.owner[cta],
-            of.place(of.tile[at[cta]]),
-            of.rank[at[cta]],
-            value[of.tile[at[cta]]],
+            *visits.owner[cta],
+            visits.coordinates(visits.tile[at[cta]]),
+            visits.rank[at[cta]],
+            value[visits.tile[at[cta]]],
             ends[cta][0],
-            of.place(ends[cta][1]),
+            visits.coordinates(ends[cta][1]),
         )
-        for cta in standing
+        for cta in waiting
     )
 
 
-def _standing(of: Visits, at: list[int], value: list[int]) -> tuple[Standing, ...]:
+def _incomplete(visits: Visits, at: list[int], value: list[int]) -> tuple[IncompleteTile, ...]:
     left: dict[int, int] = {}
-    for cta in range(of.ctas):
-        for here in range(at[cta], of.begin[cta + 1]):
-            left[of.tile[here]] = left.get(of.tile[here], 0) + 1
-    return tuple(Standing(of.place(tile), value[tile], left[tile]) for tile in sorted(left))
+    for cta in range(visits.ctas):
+        for here in range(at[cta], visits.begin[cta + 1]):
+            left[visits.tile[here]] = left.get(visits.tile[here], 0) + 1
+    return tuple(IncompleteTile(visits.coordinates(tile), value[tile], left[tile]) for tile in sorted(left))
 
 
-def _text(
-    ends: Ends, over: bool, waits: tuple[Wait, ...], standing: tuple[Standing, ...], slots: int, of: Visits
-) -> str:
+def _headline(ends: Ends, over: bool, incomplete: int, resident_ctas: int, visits: Visits) -> str:
+    resident = f"{resident_ctas} resident CTA" + "s" * (resident_ctas != 1)
     if ends == "always":
-        return f"ends: all {len(of.tile)} adds of {of.ctas} CTAs, with {slots} resident"
+        return f"ends: all {len(visits.tile)} adds of {visits.ctas} CTAs, with {resident}"
     if over:
-        return "may hang: two CTAs wait for one value of a semaphore, or one is released without a wait"
-    head = "never ends" if ends == "never" else "may hang"
-    used = len(set(of.tile))
-    lines = [f"{head}: {len(standing)} of {used} dQ tiles do not get all their adds, with {slots} resident CTAs"]
-    places: dict[tuple[int, int, int], list[Wait]] = {}
+        return (
+            f"possible deadlock with {resident}, depending on timing: two CTAs wait for one value of a semaphore, or "
+            "one increments a semaphore without waiting for it"
+        )
+    verb = "deadlock" if ends == "never" else "possible deadlock, depending on timing,"
+    return f"{verb} with {resident}: {incomplete} of {len(set(visits.tile))} dQ tiles lack some of their adds"
+
+
+def _lines(visits: Visits, at: list[int], value: list[int], waits: tuple[Wait, ...]) -> list[str]:
+    """One line for each semaphore that CTAs wait for: its value, the values that are waited for, and the reason."""
+    remaining = {
+        (visits.tile[here], visits.rank[here])
+        for cta in range(visits.ctas)
+        for here in range(at[cta], visits.begin[cta + 1])
+    }
+    by_tile: dict[tuple[int, int, int], list[Wait]] = {}
     for wait in waits:
-        places.setdefault(wait.tile, []).append(wait)
-    for (b, h, m), here in sorted(places.items())[:8]:
-        who = ", ".join(f"{wait.n_block} for {wait.rank}" for wait in here[:8]) + (" …" if len(here) > 8 else "")
-        stands = f"(batch {b}, head {h}, m_block {m}) stands at {here[0].value}"
-        lines.append(f"{stands}; n_blocks wait there: {who}; {_why(here[0])}")
-    return "\n".join(lines)
+        by_tile.setdefault(wait.tile, []).append(wait)
+    lines = []
+    for tile, here in sorted(by_tile.items())[:MOST]:
+        here.sort(key=lambda wait: (wait.rank, wait.n_block))
+        blocks, ranks = ([getattr(wait, name) for wait in here[:MOST]] for name in ("n_block", "rank"))
+        more = f" and {len(here) - MOST} more" if len(here) > MOST else ""
+        waiting = f"the CTAs of n_block {_run_of(blocks)}{more} wait for {_run_of(ranks)}"
+        if len(here) == 1:
+            waiting = f"the CTA of n_block {blocks[0]} waits for {ranks[0]}"
+        root = visits.index(here[0].root)
+        reason = _reason(here[0], value[root], (root, value[root]) in remaining)
+        lines.append(f"{_semaphore(tile)} is {here[0].value}; {waiting}, {reason}")
+    return lines
 
 
-def _why(wait: Wait) -> str:
-    b, h, m = wait.root
-    where = "it" if wait.root == wait.tile else f"(batch {b}, head {h}, m_block {m})"
-    return {
-        "gap": f"no coming visit has the value at which {where} stands as its rank and releases it, so it never moves",
-        "past": f"the value waited for at {where} is past",
-        "not_launched": f"the CTA that would move {where} has not started, and no resident one ends",
-        "circle": f"the CTA that would move {where} waits, in the end, for itself",
+def _reason(wait: Wait, value: int, known: bool) -> str:
+    """Why nothing more happens at the end of a chain of waits, whose semaphore has `value`; known: whether a remaining
+    visit has that value as its rank."""
+    direct, root = wait.root == wait.tile, _semaphore(wait.root)
+    if wait.cause == "passed":
+        return "which it has passed" if direct else f"behind a CTA that waits for a value that {root} has passed"
+    reason = {
+        "no_rank": f"no remaining CTA {f'with rank {value} increments it' if known else f'has rank {value}'}",
+        "not_resident": f"the CTA with rank {value} is not resident, and no resident CTA ends",
+        "cycle": f"the CTA with rank {value} waits, directly or through others, for itself",
     }[wait.cause]
+    return f"and {reason}" if direct else f"behind CTAs that wait for {root}: it is {value}, and {reason}"
+
+
+def _semaphore(tile: tuple[int, int, int]) -> str:
+    return "semaphore dq[b {}, h {}, m {}]".format(*tile)
+
+
+def _run_of(numbers: list[int]) -> str:
+    """'2…6' for at least three consecutive numbers, else '2, 4, 5'."""
+    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+        return f"{numbers[0]}…{numbers[-1]}"
+    return ", ".join(map(str, numbers))

@@ -1,8 +1,8 @@
-"""Why a deterministic backward pass hangs: the semaphores read out of it, against what its metadata foretells.
+"""Deadlock report: why a deterministic backward pass hangs, from its semaphores and from its block lists.
 
-The protocol oracle says where every semaphore ends up for a number of resident CTAs. Which number a GPU holds is found
-by trying: the one whose foretold semaphores are those that were seen. Then both say the same, and each confirms the
-other; where none does, what was seen is told as it is, and that the metadata does not explain it.
+The oracle of the semaphore order predicts the last value of every semaphore for a number of resident CTAs. The number
+that a GPU holds is found by trying: it is the one whose predicted semaphores are those that were read. Prediction and
+observation confirm each other then; where none agrees, the observed values are reported beside the prediction.
 """
 
 from __future__ import annotations
@@ -10,38 +10,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oracles.semaphore_order import FREE, Outcome, Visits, predict
+from oracles.dq_visits import FREE, Visits
+from oracles.semaphore_order import Outcome, predict
 
-MOST = 12  # places that are told
+MOST = 12  # semaphores that are named
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """slots: resident CTAs with which the metadata foretells just what was seen; None: with no number of those tried.
-    line: in one line; text: the whole of it."""
+    """resident_ctas: number of resident CTAs for which the prediction agrees with the observation; None: no tried
+    number. line: in one line; text: in full."""
 
-    slots: int | None
+    resident_ctas: int | None
     line: str
     text: str
 
 
-def explain(of: Visits, seen: Sequence[int], resident: int) -> Explanation:
-    """Explains semaphores `seen` (flat, one per dQ tile) that stand still.
+def explain(visits: Visits, seen: Sequence[int], resident: int) -> Explanation:
+    """Explains the values `seen` (flat, one per dQ tile) of semaphores that no longer change.
 
-    resident  CTAs that the device holds at least at once (its multiprocessors); multiples of it are tried too
+    resident  number of CTAs that the device holds at least at once (its multiprocessors); multiples are tried too
     """
-    tried = sorted({min(of.ctas, resident * times) for times in range(1, 9)} | {of.ctas})
-    tried = [slots for slots in tried if slots]
-    outcomes = {slots: predict(of, slots) for slots in tried}
-    for slots, outcome in outcomes.items():
+    tried = sorted({min(visits.ctas, resident * times) for times in range(1, 9)} | {visits.ctas})
+    tried = [resident_ctas for resident_ctas in tried if resident_ctas]
+    outcomes = {resident_ctas: predict(visits, resident_ctas) for resident_ctas in tried}
+    for resident_ctas, outcome in outcomes.items():
         if outcome.ends != "always" and list(outcome.semaphores) == list(seen):
-            return Explanation(slots, _line(outcome), f"as the metadata foretells with {slots} CTAs: {outcome.text}")
-    places = _places(of, seen)
-    line = f"{len(places)} of {len(set(of.tile))} dQ tiles do not get all their adds: {places[0]}" if places else ""
-    foretold = outcomes[tried[-1]].text.partition("\n")[0] if tried else "nothing is launched"
-    text = "\n".join([*places[:MOST], *(["…"] if len(places) > MOST else [])])
-    line = line or "every semaphore stands at its last value, and yet CTAs wait: some did not begin at 0"
-    return Explanation(None, line, f"{text}\nits metadata foretells: {foretold}".lstrip())
+            text = f"as predicted from the block lists: {outcome.text}"
+            return Explanation(resident_ctas, _line(outcome), text)
+    lines = _incomplete(visits, seen)
+    line = f"{len(lines)} of {len(set(visits.tile))} dQ tiles lack some of their adds: {lines[0]}" if lines else ""
+    predicted = outcomes[tried[-1]].text.partition("\n")[0] if tried else "nothing is launched"
+    text = "\n".join([*lines[:MOST], *(["…"] if len(lines) > MOST else [])])
+    line = line or "every semaphore has its last value, and yet CTAs wait: some semaphores did not begin at 0"
+    return Explanation(None, line, f"{text}\nprediction from the block lists: {predicted}".lstrip())
 
 
 def _line(outcome: Outcome) -> str:
@@ -49,23 +51,22 @@ def _line(outcome: Outcome) -> str:
     return f"{lines[0]}; {lines[1]}" if len(lines) > 1 else lines[0]
 
 
-def _places(of: Visits, seen: Sequence[int]) -> list[str]:
-    """For each tile whose semaphore stands below its last value: who has still to add there, by rank."""
-    visits: dict[int, list[tuple[int, int, int]]] = {}
-    for cta in range(of.ctas):
-        for at in range(of.begin[cta], of.begin[cta + 1]):
-            visits.setdefault(of.tile[at], []).append((of.rank[at], of.owner[cta][2], of.release[at]))
-    told = []
-    for tile, here in sorted(visits.items()):
+def _incomplete(visits: Visits, seen: Sequence[int]) -> list[str]:
+    """One line for each semaphore below its last value: the CTAs that have still to add to its tile, by rank."""
+    by_tile: dict[int, list[tuple[int, int, int]]] = {}
+    for cta in range(visits.ctas):
+        for at in range(visits.begin[cta], visits.begin[cta + 1]):
+            by_tile.setdefault(visits.tile[at], []).append((visits.rank[at], visits.owner[cta][2], visits.release[at]))
+    lines = []
+    for tile, here in sorted(by_tile.items()):
         value, last = seen[tile], sum(release for _, _, release in here)
         if value == last:
             continue
-        b, h, m = of.place(tile)
-        left = sorted((rank, n) for rank, n, _ in here if rank >= value and rank != FREE)
-        who = ", ".join(f"n_block {n} for {rank}" for rank, n in left[:6]) + (" …" if len(left) > 6 else "")
-        turn = [n for rank, n in left if rank == value]
-        whose = f"it is n_block {turn[0]}'s turn" if turn else f"no n_block has rank {value}"
-        told.append(
-            f"(batch {b}, head {h}, m_block {m}) stands at {value} of {last}; still to come: {who or 'nobody'}; {whose}"
-        )
-    return told
+        remaining = sorted((rank, n) for rank, n, _ in here if rank >= value and rank != FREE)
+        ctas = ", ".join(f"n_block {n} with rank {rank}" for rank, n in remaining[:6])
+        ctas = ctas + (" …" if len(remaining) > 6 else "") if remaining else "no CTA"
+        runnable = [n for rank, n in remaining if rank == value]
+        next_one = f"the CTA of n_block {runnable[0]} could run" if runnable else f"no remaining CTA has rank {value}"
+        semaphore = "semaphore dq[b {}, h {}, m {}]".format(*visits.coordinates(tile))
+        lines.append(f"{semaphore} is {value} of {last}; still to add: {ctas}; {next_one}")
+    return lines

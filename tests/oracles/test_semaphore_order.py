@@ -1,4 +1,4 @@
-"""The protocol oracle against a simulator that tries every timing, and on the published deadlock."""
+"""The oracle of the semaphore order against a simulator that tries every timing, and on the published deadlock."""
 
 import random
 
@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oracles.semaphore_order import FREE, Visits, findings, predict, visits
+from oracles.dq_visits import FREE, Visits, launch_visits
+from oracles.semaphore_order import findings, predict
 
 
 def table(rows, tiles):
@@ -62,7 +63,7 @@ def test_any_table_against_every_timing(rows, slots):
     if outcome.ends == "depends":
         pairs = [(tile, rank) for row in rows for tile, rank in {(t, r) for t, r, _ in row}]
         assert len(set(pairs)) < len(pairs) or any(rank == FREE for _, rank in pairs)
-        assert outcome.text.startswith("may hang")
+        assert outcome.text.startswith("possible deadlock")
     else:
         assert truth == {outcome.ends == "always"}
 
@@ -96,8 +97,8 @@ def test_distinct_ranks_have_one_answer_whatever_the_timing(case, slots):
     outcome = predict(table(rows, tiles), slots)
     assert outcome.ends in ("always", "never")
     assert every_timing(rows, tiles, slots) == {outcome.ends == "always"}
-    assert (outcome.ends == "never") == bool(outcome.standing) == bool(outcome.waits)
-    assert outcome.visits + sum(tile.left for tile in outcome.standing) == sum(map(len, rows))
+    assert (outcome.ends == "never") == bool(outcome.incomplete) == bool(outcome.waits)
+    assert outcome.visits + sum(tile.remaining for tile in outcome.incomplete) == sum(map(len, rows))
     assert len(findings(outcome)) == (outcome.ends == "never")
 
 
@@ -137,7 +138,7 @@ def published(ranks, order, batch=1, heads_q=1, heads_kv=1, **options):
     tensors = tuple(torch.tensor([r for row in rows for r in row], dtype=torch.int32) for rows in ranks)
     launch = torch.tensor(list(order), dtype=torch.int32).view(1, 1, -1)
     shape = {"batch": batch, "heads_q": heads_q, "heads_kv": heads_kv, "m_blocks": 8}
-    return visits(csr(PARTIAL), csr(FULL), tensors, launch, **shape, **options)
+    return launch_visits(csr(PARTIAL), csr(FULL), tensors, launch, **shape, **options)
 
 
 @pytest.mark.parametrize("ranks, order", [(UP, range(8)), (DOWN, range(7, -1, -1))])
@@ -159,13 +160,16 @@ def test_n_block_as_lock_deadlocks_five_of_eight_tiles_with_any_slots_and_order(
         for slots in range(1, 9):
             outcome = predict(published(N_BLOCK, order), slots)
             assert outcome.ends == "never"
-            assert {tile.tile[2] for tile in outcome.standing} >= {3, 4, 5, 6, 7}
+            assert {tile.tile[2] for tile in outcome.incomplete} >= {3, 4, 5, 6, 7}
     outcome = predict(published(N_BLOCK, range(8)), 8)
-    assert [tile.tile for tile in outcome.standing] == [(0, 0, m) for m in (3, 4, 5, 6, 7)]
-    assert [tile.value for tile in outcome.standing] == [0] * 5
+    assert [tile.tile for tile in outcome.incomplete] == [(0, 0, m) for m in (3, 4, 5, 6, 7)]
+    assert [tile.value for tile in outcome.incomplete] == [0] * 5
     at_three = [wait for wait in outcome.waits if wait.tile == (0, 0, 3)]
-    assert [(wait.n_block, wait.rank, wait.cause) for wait in at_three] == [(n, n, "gap") for n in (2, 3, 4, 5, 6)]
-    assert "(batch 0, head 0, m_block 3) stands at 0; n_blocks wait there: 2 for 2, 3 for 3" in outcome.text
+    assert [(wait.n_block, wait.rank, wait.cause) for wait in at_three] == [(n, n, "no_rank") for n in (2, 3, 4, 5, 6)]
+    assert (
+        "semaphore dq[b 0, h 0, m 3] is 0; the CTAs of n_block 2…6 wait for 2…6, and no remaining CTA has rank 0"
+        in (outcome.text)
+    )
     assert findings(outcome)[0].kind == "hang"
     assert findings(outcome)[0].numbers == {"tiles": 5.0, "waiting": 6.0}
 
@@ -173,32 +177,32 @@ def test_n_block_as_lock_deadlocks_five_of_eight_tiles_with_any_slots_and_order(
 def test_a_hang_for_want_of_slots_names_the_cta_that_has_not_started():
     outcome = predict(published(UP, range(7, -1, -1)), 1)
     (wait,) = outcome.waits
-    assert (wait.n_block, wait.tile, wait.rank, wait.cause) == (7, (0, 0, 6), 4, "not_launched")
+    assert (wait.n_block, wait.tile, wait.rank, wait.cause) == (7, (0, 0, 6), 4, "not_resident")
 
 
 def test_a_value_that_is_past_is_named():
     outcome = predict(table([[(0, 0, 1), (0, 0, 1)]], 1), 1)
     assert outcome.ends == "never"
-    assert outcome.waits[0].cause == "past"
+    assert outcome.waits[0].cause == "passed"
 
 
 def test_a_circle_of_waits_is_named():
     rows = [[(0, 1, 1), (1, 0, 1)], [(1, 1, 1), (0, 0, 1)]]
     outcome = predict(table(rows, 2), 2)
-    assert [wait.cause for wait in outcome.waits] == ["circle", "circle"]
+    assert [wait.cause for wait in outcome.waits] == ["cycle", "cycle"]
 
 
 def test_who_waits_for_a_circle_is_not_said_to_be_in_it():
     rows = [[(0, 1, 1), (1, 0, 1)], [(1, 1, 1), (0, 0, 1)], [(0, 2, 1)]]
     outcome = predict(table(rows, 2), 3)
-    assert [wait.cause for wait in outcome.waits] == ["circle"] * 3
-    assert "the CTA that would move it waits, in the end, for itself" in outcome.text
+    assert [wait.cause for wait in outcome.waits] == ["cycle"] * 3
+    assert "waits, directly or through others, for itself" in outcome.text
 
 
 def test_a_tile_that_a_coming_visit_releases_without_waiting_is_no_gap():
     rows = [[(0, 1, 1)], [(1, 5, 1), (0, FREE, 1)]]
     outcome = predict(table(rows, 2), 2)
-    assert [(wait.ticket, wait.cause, wait.root[2]) for wait in outcome.waits] == [(0, "gap", 1), (1, "gap", 1)]
+    assert [(wait.cta, wait.cause, wait.root[2]) for wait in outcome.waits] == [(0, "no_rank", 1), (1, "no_rank", 1)]
 
 
 def test_every_query_head_of_a_group_has_its_own_semaphores():
@@ -208,13 +212,13 @@ def test_every_query_head_of_a_group_has_its_own_semaphores():
     assert outcome.ends == "always"
     assert outcome.semaphores == (3, 3, 4, 5, 4, 4, 5, 2) * 8
     assert of.owner[:5] == [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0), (0, 0, 1)]
-    side_by_side = published(UP, range(8), batch=2, heads_q=4, heads_kv=2, pairs=3)
+    side_by_side = published(UP, range(8), batch=2, heads_q=4, heads_kv=2, concurrent_pairs=3)
     assert side_by_side.owner[:4] == [(0, 0, 0), (0, 1, 0), (1, 0, 0), (0, 0, 1)]
     assert side_by_side.owner[24:26] == [(1, 1, 0), (1, 1, 1)]
 
 
 def test_a_group_in_two_parts_has_a_cta_for_each():
-    whole, parts = (published(UP, range(8), heads_q=4, heads_kv=1, parts=parts) for parts in (1, 2))
+    whole, parts = (published(UP, range(8), heads_q=4, heads_kv=1, group_split=parts) for parts in (1, 2))
     assert parts.ctas == 2 * whole.ctas and sorted(parts.tile) == sorted(whole.tile)
     assert parts.owner[:3] == [(0, 0, 0), (0, 0, 0), (0, 0, 1)]
     heads = [{tile // 8 for tile in parts.tile[parts.begin[c] : parts.begin[c + 1]]} for c in range(4)]
@@ -247,11 +251,11 @@ def test_a_missing_release_is_a_hang_behind_it():
     releases[0][5] = 0  # nor m_block 3, where it is the first
     outcome = predict(published(UP, range(8), releases=releases), 8)
     assert outcome.ends == "never"
-    assert outcome.standing[0].tile == (0, 0, 3)
+    assert outcome.incomplete[0].tile == (0, 0, 3)
 
 
 def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="slots"):
+    with pytest.raises(ValueError, match="resident_ctas"):
         predict(table([[]], 1), 0)
     with pytest.raises(ValueError, match="release"):
         predict(table([[(0, 0, -1)]], 1), 1)
@@ -262,4 +266,4 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="partial: needs rows within its 22"):
         ranks = (index, nothing[1])
         shape = {"batch": 1, "heads_q": 1, "heads_kv": 1, "m_blocks": 8}
-        visits((count + 1, index, begin), nothing, ranks, torch.arange(8).view(1, 1, 8), **shape)
+        launch_visits((count + 1, index, begin), nothing, ranks, torch.arange(8).view(1, 1, 8), **shape)

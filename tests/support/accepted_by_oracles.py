@@ -2,7 +2,8 @@
 
 from kernels.blocksparse.lists.types import Band, Bits, Intervals
 from oracles.block_lists import BlockList, CheckedLists, check
-from oracles.semaphore_order import predict, visits
+from oracles.dq_visits import launch_visits
+from oracles.semaphore_order import predict
 
 
 def as_metadata(blocks):
@@ -29,7 +30,7 @@ def as_metadata(blocks):
 def as_visits(blocks, problem, pairs=None):
     """BlockSparse as the protocol oracle takes it."""
     lists = [(one.count, one.index, one.begin) for one in (blocks.backward.partial, blocks.backward.full)]
-    return visits(
+    return launch_visits(
         *lists,
         (blocks.order.partial, blocks.order.full),
         blocks.schedule.launch_order(blocks.backward.rows, "cpu"),
@@ -37,7 +38,7 @@ def as_visits(blocks, problem, pairs=None):
         heads_q=problem.heads_q,
         heads_kv=problem.heads_kv,
         m_blocks=blocks.m_blocks,
-        pairs=pairs,
+        concurrent_pairs=pairs,
         keys=problem.lengths_k,
         tile_n=blocks.tile_n,
         merged=blocks.merged,

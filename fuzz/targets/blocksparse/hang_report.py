@@ -9,10 +9,10 @@ import msgspec
 import torch
 
 from fuzz.core.target import DeviceError
-from oracles import semaphore_order
+from oracles import dq_visits, semaphore_order
 
 
-def hanging_on_gpu(visits: semaphore_order.Visits | None) -> dict[str, Any]:
+def hanging_on_gpu(visits: dq_visits.Visits | None) -> dict[str, Any]:
     """Evidence of the kernel that hangs on the GPU, its semaphores read while it does. visits: those of the case, or of
     its lists where a planted bug makes something else of them that cannot be foretold."""
     from fuzz.devices import cuda
@@ -30,7 +30,7 @@ def hanging_on_gpu(visits: semaphore_order.Visits | None) -> dict[str, Any]:
 
 
 def semaphores_explained(
-    kernel: str, seen: Sequence[int], visits: semaphore_order.Visits | None, resident: int
+    kernel: str, seen: Sequence[int], visits: dq_visits.Visits | None, resident: int
 ) -> dict[str, Any]:
     """What semaphores that stand say, beside what is foretold. seen: flat; resident: CTAs that the device holds at
     least."""
@@ -41,10 +41,10 @@ def semaphores_explained(
     if visits.tiles != len(seen):
         return {"explained": f"{kernel} does not end; it has {len(seen)} semaphores for {visits.tiles} dQ tiles"}
     why = explain(visits, seen, resident)
-    return {"explained": f"{why.line}\n{why.text}", "resident_ctas": why.slots or 0}
+    return {"explained": f"{why.line}\n{why.text}", "resident_ctas": why.resident_ctas or 0}
 
 
-def hanging_emulated(error: DeviceError, visits: semaphore_order.Visits | None, slots: int) -> DeviceError:
+def hanging_emulated(error: DeviceError, visits: dq_visits.Visits | None, slots: int) -> DeviceError:
     """What the emulated GPU says of a deadlock, beside what was foretold for so many resident CTAs."""
     if error.outcome != "hang" or visits is None:
         return error

@@ -10,7 +10,7 @@ from torch import Tensor
 from fuzz.core.case import Case
 from fuzz.targets.blocksparse.block_lists import options_of
 from kernels.blocksparse.lists.types import BlockSparse
-from oracles import block_lists, semaphore_order
+from oracles import block_lists, dq_visits
 from oracles.problem import Problem
 
 
@@ -48,7 +48,7 @@ def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:
     )
 
 
-def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> semaphore_order.Visits | None:
+def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits | None:
     """What the kernel does with the semaphores, from lists on the CPU."""
     from kernels.blocksparse.launch.backward import side_by_side
     from kernels.blocksparse.planner.group_split import parts_under
@@ -73,7 +73,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> semaphore_order.V
     parts = parts_under(schedule, p.batch, p.heads_q, p.heads_kv, blocks.m_blocks, lists.rows, True)
     q, k = (_rows_of(p, heads) for heads in (p.heads_q, p.heads_kv))
     partial, full = lists.partial, lists.full
-    return semaphore_order.visits(
+    return dq_visits.launch_visits(
         (partial.count, partial.index, partial.begin),
         (full.count, full.index, full.begin),
         (order.partial, order.full),
@@ -82,8 +82,8 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> semaphore_order.V
         heads_q=p.heads_q,
         heads_kv=p.heads_kv,
         m_blocks=blocks.m_blocks,
-        pairs=side_by_side(q, k, launched, True, parts),
-        parts=parts,
+        concurrent_pairs=side_by_side(q, k, launched, True, parts),
+        group_split=parts,
         keys=p.lengths_k,
         tile_n=blocks.tile_n,
         releases=releases,

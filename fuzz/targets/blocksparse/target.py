@@ -56,7 +56,7 @@ from fuzz.targets.blocksparse.variants import native_masks, variants_for
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.variant import PRODUCTS, Seams, Variant, arch_for_products
 from kernels.mutants.names import BLOCKSPARSE as MUTANTS  # made by python -m kernels.mutants
-from oracles import block_lists, semaphore_order
+from oracles import block_lists, dq_visits, semaphore_order
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import FUSED
 from oracles.outputs import Outputs
@@ -114,7 +114,7 @@ class BundledBlockSparse(AutogradTarget, Compiled):
         self.relations: dict[str, Equality] = {"future_changed": "within_budget"}
         self.clears_padding = True
         self.pairs_per_second = 1e9 if device == "cuda" else 2e4
-        self._visited: semaphore_order.Visits | None = None  # of the case at hand
+        self._visited: dq_visits.Visits | None = None  # of the case at hand
         self._repeat = 0
         if device == "emulator":
             self.session_size = EMULATED_SIZE
@@ -340,7 +340,7 @@ class BundledBlockSparse(AutogradTarget, Compiled):
         """Of the case at hand, made once for all its repeats, so that their contents are checked once."""
         return blocks_on(case, device)
 
-    def _visits(self, case: Case, blocks: BlockSparse, mutant: str) -> semaphore_order.Visits | None:
+    def _visits(self, case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits | None:
         """The ordered adds of the case; None where there are none, or nothing is known of them. mutant: "" for those
         that the lists say."""
         p = case.problem

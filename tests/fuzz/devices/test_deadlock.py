@@ -1,4 +1,4 @@
-"""Semaphores that stand, explained: with what the metadata foretells, or as they are."""
+"""Reports of deadlocks: semaphores explained by the prediction from the block lists, or as they were read."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from fuzz.devices.deadlock import explain
 from fuzz.targets.blocksparse.block_lists import blocks_of
 from fuzz.targets.blocksparse.hang_report import semaphores_explained
 from kernels.mutants.blocksparse.table import effective
+from oracles.dq_visits import Visits, launch_visits
 from oracles.masks import Documents
 from oracles.problem import Problem
-from oracles.semaphore_order import Visits, predict, visits
+from oracles.semaphore_order import predict
 
 # Seed: ten packed segments of 1,024 tokens, tiles of 128, the lock of a KV tile its own number.
 SEGMENTS = (366, 391, 471, 835, 984, 1005, 1017, 1020, 1023)
@@ -21,11 +22,11 @@ CASE = Case(
 )
 
 
-def protocol_of(case: Case, mutant: str) -> Visits:
+def visits_of(case: Case, mutant: str) -> Visits:
     blocks = blocks_of(case)
     order, releases = effective(mutant, blocks)
     partial, full = blocks.backward.partial, blocks.backward.full
-    return visits(
+    return launch_visits(
         (partial.count, partial.index, partial.begin),
         (full.count, full.index, full.begin),
         (order.partial, order.full),
@@ -35,35 +36,39 @@ def protocol_of(case: Case, mutant: str) -> Visits:
 
 
 def test_the_correct_order_ends_with_one_resident_cta() -> None:
-    assert predict(protocol_of(CASE, ""), 1).ends == "always"
+    assert predict(visits_of(CASE, ""), 1).ends == "always"
 
 
-def test_locks_by_n_block_are_explained_with_five_of_eight_tiles_waiting() -> None:
-    of = protocol_of(CASE, "lock_is_n_block")
-    foretold = predict(of, 8)
-    assert foretold.ends == "never" and len({standing.tile for standing in foretold.standing}) == 5
-    found = explain(of, foretold.semaphores, resident=132)
-    assert found.slots == 8
-    assert found.line.startswith("never ends: 5 of 8 dQ tiles do not get all their adds, with 8 resident CTAs; ")
-    assert "m_block 3) stands at 0; n_blocks wait there: 2 for 2" in found.text
+def test_ranks_by_n_block_deadlock_with_five_of_eight_tiles_incomplete() -> None:
+    of = visits_of(CASE, "lock_is_n_block")
+    predicted = predict(of, 8)
+    assert predicted.ends == "never" and len({tile.tile for tile in predicted.incomplete}) == 5
+    found = explain(of, predicted.semaphores, resident=132)
+    assert found.resident_ctas == 8
+    assert found.line.startswith("deadlock with 8 resident CTAs: 5 of 8 dQ tiles lack some of their adds; ")
+    assert "m 3] is 0; the CTAs of n_block 2…6 wait for 2…6, and no remaining CTA has rank 0" in found.text
 
 
-def test_semaphores_that_the_metadata_does_not_foretell_are_told_as_they_are() -> None:
-    of = protocol_of(CASE, "")
+def test_semaphores_that_differ_from_the_prediction_are_reported_as_they_are() -> None:
+    of = visits_of(CASE, "")
     seen = [0] * of.tiles
     found = explain(of, seen, resident=132)
-    assert found.slots is None
+    assert found.resident_ctas is None
     assert (
-        "(batch 0, head 0, m_block 2) stands at 0 of 4; still to come: n_block 0 for 0, n_block 1 for 1" in found.text
+        "semaphore dq[b 0, h 0, m 2] is 0 of 4; still to add: n_block 0 with rank 0, n_block 1 with rank 1"
+        in found.text
     )
-    assert "it is n_block 0's turn" in found.text and "foretells: ends: all 30 adds" in found.text
+    assert (
+        "the CTA of n_block 0 could run" in found.text
+        and "prediction from the block lists: ends: all 30 adds" in found.text
+    )
 
 
 def test_a_lost_release_is_told_apart_from_a_wrong_rank() -> None:
-    of = protocol_of(CASE, "release_missing")
-    foretold = predict(of, 8)
-    found = explain(of, foretold.semaphores, resident=132)
-    assert found.slots == 8 and foretold.semaphores == (0,) * 8
+    of = visits_of(CASE, "release_missing")
+    predicted = predict(of, 8)
+    found = explain(of, predicted.semaphores, resident=132)
+    assert found.resident_ctas == 8 and predicted.semaphores == (0,) * 8
 
 
 def test_ranks_per_entry_of_a_list_are_its_n_blocks() -> None:
@@ -75,15 +80,15 @@ def test_ranks_per_entry_of_a_list_are_its_n_blocks() -> None:
         assert torch.all(order.partial[start : start + int(one.count[0, 0, n])] == n)
 
 
-def test_semaphores_that_did_not_begin_at_0_stand_at_their_last_values() -> None:
-    of = protocol_of(CASE, "")
+def test_semaphores_that_did_not_begin_at_0_have_their_last_values() -> None:
+    of = visits_of(CASE, "")
     found = semaphores_explained("backward", predict(of, 8).semaphores, of, 132)
-    assert found["explained"].startswith("every semaphore stands at its last value, and yet CTAs wait")
-    assert "\nits metadata foretells: ends: all 30 adds" in found["explained"]
+    assert found["explained"].startswith("every semaphore has its last value, and yet CTAs wait")
+    assert "\nprediction from the block lists: ends: all 30 adds" in found["explained"]
 
 
-def test_semaphores_of_another_number_than_the_tiles_are_told() -> None:
-    of = protocol_of(CASE, "")
+def test_semaphores_of_another_number_than_the_tiles_are_reported() -> None:
+    of = visits_of(CASE, "")
     found = semaphores_explained("backward", [0] * 4, of, 132)
     assert found["explained"] == "backward does not end; it has 4 semaphores for 8 dQ tiles"
 

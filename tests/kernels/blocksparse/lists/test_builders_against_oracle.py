@@ -12,9 +12,10 @@ from kernels.blocksparse.lists.from_mask import from_predicate
 from kernels.blocksparse.lists.intervals import documents
 from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, permutation
 from kernels.blocksparse.lists.write_order import with_order
+from oracles.dq_visits import launch_visits
 from oracles.masks import And, Blocks, Causal, Documents, Full, Not, PerBatch, PerHead, Prefix, Window, keep
 from oracles.problem import Problem
-from oracles.semaphore_order import predict, visits
+from oracles.semaphore_order import predict
 
 LENGTH = st.one_of(st.sampled_from([0, 1, 64, 65, 128, 200]), st.integers(0, 300))
 LEAF = st.one_of(
@@ -88,7 +89,7 @@ def test_the_published_deadlock_is_predicted_from_our_own_metadata(schedule):
     for lists in (blocks.backward.partial, blocks.backward.full):
         locks.append(torch.arange(8, dtype=torch.int32).repeat_interleave(lists.count.flatten().long()))
     of = as_visits(blocks, problem)
-    bad = visits(
+    bad = launch_visits(
         *((one.count, one.index, one.begin) for one in (blocks.backward.partial, blocks.backward.full)),
         tuple(locks),
         schedule.launch_order(8, "cpu"),
@@ -102,4 +103,4 @@ def test_the_published_deadlock_is_predicted_from_our_own_metadata(schedule):
     for slots in (1, 4, 8):
         outcome = predict(bad, slots)
         assert outcome.ends == "never"
-        assert {tile.tile[2] for tile in outcome.standing if tile.tile[1] == 7} >= {3, 4, 5, 6, 7}
+        assert {tile.tile[2] for tile in outcome.incomplete if tile.tile[1] == 7} >= {3, 4, 5, 6, 7}

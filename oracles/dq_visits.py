@@ -1,0 +1,151 @@
+"""Visits: the dQ tiles that each CTA of a backward launch adds to, and the semaphore values that it waits for.
+
+Made from block lists, ranks and launch order alone; semaphore_order.py predicts from them whether the launch ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor
+
+FREE = -(2**31)  # as a rank: does not wait, only releases
+
+
+@dataclass(frozen=True)
+class Visits:
+    """All visits of all CTAs, in launch order. Visits begin[c] … begin[c + 1] - 1 are CTA c's, in its order.
+
+    tile     dQ tile (batch * heads_q + head) * m_blocks + m_block of each visit
+    rank     the value of the semaphore that it waits for; FREE waits for none
+    release  what it adds to the semaphore afterwards; not negative
+    owner    (batch, head_kv, n_block) of each CTA
+    """
+
+    begin: Sequence[int]
+    tile: Sequence[int]
+    rank: Sequence[int]
+    release: Sequence[int]
+    owner: Sequence[tuple[int, int, int]]
+    heads_q: int
+    m_blocks: int
+    tiles: int
+
+    @property
+    def ctas(self) -> int:
+        """CTAs of the launch."""
+        return len(self.begin) - 1
+
+    def coordinates(self, tile: int) -> tuple[int, int, int]:
+        """(batch, head_q, m_block) of a dQ tile."""
+        row, m_block = divmod(tile, self.m_blocks)
+        return (*divmod(row, self.heads_q), m_block)
+
+    def index(self, coordinates: tuple[int, int, int]) -> int:
+        """The dQ tile at (batch, head_q, m_block)."""
+        batch, head, m_block = coordinates
+        return (batch * self.heads_q + head) * self.m_blocks + m_block
+
+
+def launch_visits(
+    partial: tuple[Tensor, Tensor, Tensor],
+    full: tuple[Tensor, Tensor, Tensor],
+    ranks: tuple[Tensor, Tensor],
+    launch_order: Tensor,
+    *,
+    batch: int,
+    heads_q: int,
+    heads_kv: int,
+    m_blocks: int,
+    concurrent_pairs: int | None = None,
+    group_split: int = 1,
+    keys: Sequence[int] | None = None,
+    tile_n: int = 1,
+    releases: tuple[Tensor, Tensor] | None = None,
+    merged: bool = False,
+) -> Visits:
+    """Visits of a launch, from its block lists, ranks and launch order.
+
+    partial, full  backward lists as (count, index, begin): count, begin (batch|1, heads_q|1, n_blocks), index flat
+    ranks          parallel to the two index tensors: the values that are waited for
+    launch_order   (batch|1, heads_kv|1, n_blocks): n block of each position
+    concurrent_pairs   (sequence, unit) pairs that are launched concurrently: the launch order runs over groups of so
+                   many pairs, within a group over the positions, and within a position over the pairs; None: all
+    group_split    units of each KV head, which share its query heads evenly: each has a CTA for each n block
+    keys           lengths of the key sequences: tiles of `tile_n` keys past the end are not visited; None: all are
+    releases       parallel to the index tensors; None: 1 each
+    merged         whether partial and full entries of a row are visited in ascending order; else partial ones first
+    A CTA takes the query heads of its unit one after another, and of each row the entries as listed, or `merged`.
+    An m block out of range is the tile of another head, as it is for a kernel. Raises ValueError for rows outside of an
+    index tensor.
+    """
+    lists = [[x.tolist() for x in one] for one in (partial, full)]
+    rank_of = [one.tolist() for one in ranks]
+    release_of = None if releases is None else [one.tolist() for one in releases]
+    order = launch_order.tolist()
+    n_blocks, share = launch_order.shape[2], heads_q // (heads_kv * group_split)
+    begin, tile, rank, release, owner = [0], [], [], [], []
+    for b, unit, position in launch_sequence(batch, heads_kv * group_split, n_blocks, concurrent_pairs):
+        head_kv = unit // group_split
+        n_block = order[b % len(order)][head_kv % len(order[0])][position]
+        owner.append((b, head_kv, n_block))
+        there = keys is None or n_block * tile_n < keys[b]
+        for head in range(unit * share, (unit + 1) * share if there else unit * share):
+            rows = [_row(kind, one, b, head, n_block) for kind, one in enumerate(lists)]
+            for kind, place in _merged(rows, lists) if merged else [visit for row in rows for visit in row]:
+                tile.append((b * heads_q + head) * m_blocks + lists[kind][1][place])
+                rank.append(rank_of[kind][place])
+                release.append(1 if release_of is None else release_of[kind][place])
+        begin.append(len(tile))
+    return Visits(begin, tile, rank, release, owner, heads_q, m_blocks, batch * heads_q * m_blocks)
+
+
+_Row: TypeAlias = list[tuple[int, int]]  # (kind, place in its index) of each entry
+
+
+def _row(kind: int, one: list, b: int, head: int, n_block: int) -> _Row:
+    """The entries of one row of a list."""
+    count, index, start = one
+    at_b, at_h = b % len(count), head % len(count[0])
+    first, number = start[at_b][at_h][n_block], count[at_b][at_h][n_block]
+    if number > 0 and not 0 <= first <= first + number <= len(index):
+        name = ("partial", "full")[kind]
+        raise ValueError(f"{name}: needs rows within its {len(index)} elements, got {first} and {number}")
+    return [(kind, place) for place in range(first, first + number)]
+
+
+def _merged(rows: list[_Row], lists: list) -> _Row:
+    """The entries of a row in the order in which a kernel that bisects its two lists visits them. Where these ascend
+    that is ascending order; where they do not, as a bug may have it, what bisection finds."""
+
+    def block(at: tuple[int, int]) -> int:
+        return lists[at[0]][1][at[1]]
+
+    partial, full = rows
+    found = []
+    for number in range(len(partial) + len(full)):
+        least, most = max(number - len(full), 0), min(number, len(partial))
+        while least < most:
+            middle = (least + most) // 2
+            if block(partial[middle]) < block(full[number - middle - 1]):
+                least = middle + 1
+            else:
+                most = middle
+        left = number - least
+        first = least < len(partial) and (left >= len(full) or block(partial[least]) < block(full[left]))
+        found.append(partial[least] if first else full[left])
+    return found
+
+
+def launch_sequence(
+    batch: int, units: int, n_blocks: int, concurrent_pairs: int | None = None
+) -> Iterator[tuple[int, int, int]]:
+    """(sequence, unit, launch position) of each CTA, in launch order."""
+    every = batch * units
+    step = every if concurrent_pairs is None else max(concurrent_pairs, 1)
+    for first in range(0, every, step):
+        for position in range(n_blocks):
+            for pair in range(first, min(first + step, every)):
+                yield (*divmod(pair, units), position)
