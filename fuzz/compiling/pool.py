@@ -54,15 +54,17 @@ def auto_jobs() -> int:
 class Pool:
     """At most `jobs` builds at once, each within `limit` seconds. Owns one server process, started when first needed.
 
+    nice  lowers the priority of the builds, so that they take what other processes leave of the CPU: 0 to 19
+
     Raises ValueError on a bad number.
     """
 
-    def __init__(self, cache: Cache, jobs: int = 1, limit: float = LIMIT) -> None:
+    def __init__(self, cache: Cache, jobs: int = 1, limit: float = LIMIT, nice: int = 0) -> None:
         if jobs < 1:
             raise ValueError(f"jobs: must be at least 1, got {jobs}")
         if not limit > 0:
             raise ValueError(f"limit: must be a positive number of seconds, got {limit}")
-        self.cache, self.jobs, self.limit = cache, jobs, limit
+        self.cache, self.jobs, self.limit, self.nice = cache, jobs, limit, nice
         self._server: _Server | None = None
         self._doing: dict[int, Build] = {}
         self._stop = threading.Event()
@@ -132,7 +134,7 @@ class Pool:
 
     def _ready(self) -> _Server:
         if self._server is None:
-            self._server = _Server()
+            self._server = _Server(self.nice)
         return self._server
 
     def _lost(self) -> int:
@@ -170,7 +172,7 @@ class Pool:
 class _Server:
     """The server process from outside."""
 
-    def __init__(self) -> None:
+    def __init__(self, nice: int) -> None:
         self._sock, theirs = socket.socketpair()
         reading, writing = os.pipe()
         self._life: IO[bytes] = open(writing, "wb", buffering=0)  # noqa: SIM115 (closed by kill)
@@ -179,7 +181,7 @@ class _Server:
         path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
         try:
             self.popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", "fuzz.compiling.server", *map(str, given)],
+                [sys.executable, "-P", "-m", "fuzz.compiling.server", *map(str, (*given, nice))],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=None,
@@ -207,7 +209,7 @@ class _Server:
 
     def kill(self, patience: float = 0.0) -> int:
         """SIGKILL to the server, where it has not ended by itself in `patience` seconds; its builds die with it
-        (lifeline.py). Returns its exit code."""
+        (parent_death.py). Returns its exit code."""
         self._sock.close()
         if patience:
             with contextlib.suppress(subprocess.TimeoutExpired):

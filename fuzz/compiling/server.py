@@ -1,4 +1,4 @@
-"""The process that builds are forked from: `python -m fuzz.compiling.server SOCKET LIFELINE`.
+"""The process that builds are forked from: `python -m fuzz.compiling.server SOCKET PARENT_PIPE NICE`.
 
 Started fresh and without a GPU, it imports the compiler and the recipes' modules once and forks a child for each build:
 a fork costs milliseconds, the imports half a second and more. The child has a time limit, a log, and a process group of
@@ -41,7 +41,8 @@ GRACE = 0.3  # seconds between the request for stacks and SIGKILL
 
 def main(arguments: list[str]) -> None:
     """Serves one client until it is gone."""
-    sock_fd, life_fd = map(int, arguments)
+    sock_fd, life_fd, nice = map(int, arguments)
+    os.nice(nice)
     parent_death.tie(life_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -115,19 +116,19 @@ class _Server:
         finally:
             faulthandler.cancel_dump_traceback_later()
         reading, writing = os.pipe()
-        life, lifeline_end = os.pipe()
+        life, parent_pipe = os.pipe()
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
         pid = os.fork()
         if pid == 0:
             self._sock.close()
             for other in self._children.values():
                 other.life.close()
-            os.close(lifeline_end)
+            os.close(parent_pipe)
             _work(build, Path(request["cache"]), writing, life, log)
         os.close(writing)
         os.close(life)
-        pipe, lifeline_there = os.fdopen(reading, "rb", 0), os.fdopen(lifeline_end, "wb", 0)
-        self._children[reading] = _Child(request, build, pid, pipe, lifeline_there, log)
+        pipe, parent_pipe_file = os.fdopen(reading, "rb", 0), os.fdopen(parent_pipe, "wb", 0)
+        self._children[reading] = _Child(request, build, pid, pipe, parent_pipe_file, log)
 
     def _hear(self, child: _Child) -> None:
         data = os.read(child.pipe.fileno(), 4096)

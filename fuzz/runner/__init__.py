@@ -3,10 +3,10 @@
     with Runner("host") as runner:
         verdict = runner.run(case)
 
-client.py is what the harness calls. stem.py runs in a process that has imported everything and touches no device;
-worker.py in the one forked from it that may die; process.py owns both from outside. watch.py follows one case by the
-clock; evidence.py, gpu.py and memory.py look at a child from outside; verdicts.py says what was seen; hang.md says
-why it is done so. Linux only.
+client.py is what the harness calls. zygote.py runs in a process that has imported everything and touches no device;
+worker.py in the one forked from it that may die; process.py owns both from outside. deadline.py follows one case by the
+clock; stack_dump.py, gpu.py and proc_stats.py look at a child from outside; lost_case.py makes the verdict. hang.md has
+the reasons. Linux only.
 """
 
 from fuzz.runner.client import Runner

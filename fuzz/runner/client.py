@@ -18,10 +18,10 @@ from fuzz.core.verdict import Verdict
 from fuzz.process.exits import exit_name, innermost, last_line
 from fuzz.process.tool import Tool
 from fuzz.runner import gpu, lost_case, proc_stats
-from fuzz.runner.deadline import BEGIN, LOAD, Died, Ended, Grown, Hung, Replied, Slow, Watch
+from fuzz.runner.deadline import BEGIN, LOAD, Deadline, Died, Ended, Grown, Hung, Replied, Slow
 from fuzz.runner.errors import HarnessError, RunnerError
 from fuzz.runner.limits import Limits, for_device
-from fuzz.runner.process import Child, Stem
+from fuzz.runner.process import Child, Zygote
 from fuzz.runner.wire import Answer, Failed, Gone, Open, Opened, Refused, Run, Start
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _STRETCH = 8.0  # a session's correction of expected times goes no further
 
 
 @dataclass
-class _Flight:
+class _Pending:
     """A case that the child has; `note`: what is to be said of the child before."""
 
     case: Case
@@ -72,13 +72,13 @@ class Runner:
         self._start = Start(device, threads, tuple(files), execute, load)
         self._keep = keep
         self._core_dump = core_dump and device != "host"
-        self._stem: Stem | None = None
-        self._spare: Stem | None = None
+        self._zygote: Zygote | None = None
+        self._spare: Zygote | None = None
         self._child: Child | None = None
         self._loaded: set[str] = set()
         self._stretch: dict[tuple[str, str], float] = {}
         self._before = ""
-        self._flight: _Flight | None = None
+        self._pending: _Pending | None = None
         self._busy = threading.Lock()
         self._gpu: Tool | None = None
         self._cap = proc_stats.cap(self._limits.memory)
@@ -99,8 +99,8 @@ class Runner:
 
     @property
     def forks(self) -> bool | None:
-        """Whether a lost child costs a fork only; False where the stem has threads or a device, None before a start."""
-        return None if self._child is None else self._child.pid != self._child.stem.pid
+        """True where a lost child costs a fork only; False where the zygote has threads or a device; None before."""
+        return None if self._child is None else self._child.pid != self._child.zygote.pid
 
     def start(self) -> None:
         """Starts the child and proves its device, which `run` does too when it is due. Raises RunnerError."""
@@ -122,19 +122,19 @@ class Runner:
         message = Run(msgspec.msgpack.encode(case), "" if trace is None else str(trace.resolve()))
         if not self._busy.acquire(blocking=False):
             raise RuntimeError("a Runner runs one case at a time; make one Runner per thread")
-        self._flight = _Flight(case, message, monotonic())
+        self._pending = _Pending(case, message, monotonic())
         with self._ending():
-            self._send(self._flight)
+            self._send(self._pending)
 
     def collect(self) -> Verdict:
         """Waits for the case that was submitted. Raises as `run` does."""
-        flight = self._flight
-        if flight is None:
+        pending = self._pending
+        if pending is None:
             raise RuntimeError("no case was submitted")
         with self._ending():
-            verdict = self._landed(flight)
-        self._land()
-        spent = monotonic() - flight.began
+            verdict = self._collected(pending)
+        self._free()
+        spent = monotonic() - pending.began
         seconds = verdict.seconds | {"overhead": max(0.0, spent - sum(verdict.seconds.values()))}
         return msgspec.structs.replace(verdict, seconds=seconds)
 
@@ -144,55 +144,55 @@ class Runner:
         try:
             yield
         except RunnerError:
-            self._land()
+            self._free()
             raise
         except BaseException:
             self.close()
             raise
 
-    def _land(self) -> None:
-        if self._flight is not None:
-            self._flight = None
+    def _free(self) -> None:
+        if self._pending is not None:
+            self._pending = None
             self._busy.release()
 
     def close(self) -> None:
         """Kills the children. The Runner can be used again: the next case starts a fresh one."""
-        self._land()
-        owned, self._child, self._spare, self._stem = (self._child, self._spare, self._stem), None, None, None
+        self._free()
+        owned, self._child, self._spare, self._zygote = (self._child, self._spare, self._zygote), None, None, None
         for process in owned:
             if process is not None:
                 process.close()
 
-    def _send(self, flight: _Flight) -> None:
+    def _send(self, pending: _Pending) -> None:
         """Gives the case to a child that is fit for it."""
         child = self._ready()
         if proc_stats.resident(child.pid) - child.resident > self._cap // 2:
             # Whose leak it is cannot be told from the next case, so that one does not pay for it.
             grown = proc_stats.resident(child.pid) >> 20
-            flight.note = f"the child had grown to {grown} MiB and was replaced; {self._before}"
+            pending.note = f"the child had grown to {grown} MiB and was replaced; {self._before}"
             self._replace()
             child = self._ready()
-        child.stem.forget_output()
+        child.zygote.forget_output()
         with contextlib.suppress(Gone):  # the watch finds it dead
-            child.connection.send(flight.message)
+            child.connection.send(pending.message)
 
-    def _landed(self, flight: _Flight) -> Verdict:
-        ended = self._follow(flight.case)
+    def _collected(self, pending: _Pending) -> Verdict:
+        ended = self._follow(pending.case)
         if isinstance(ended, Died) and ended.trail.phase == BEGIN:
             assert self._child is not None
             self._child.wait(1.0)
             # It died between two cases: this one has not begun, so it is not lost, but neither is the death forgotten.
-            flight.note = f"the child ended between cases, {exit_name(self._drop())}; {self._before}"
-            self._send(flight)
-            ended = self._follow(flight.case)
-        self._before = f"its last case was {flight.case.id}"
-        verdict = self._judged(flight.case, ended)
-        return _noted(verdict, {"between_cases": flight.note}) if flight.note else verdict
+            pending.note = f"the child ended between cases, {exit_name(self._drop())}; {self._before}"
+            self._send(pending)
+            ended = self._follow(pending.case)
+        self._before = f"its last case was {pending.case.id}"
+        verdict = self._judged(pending.case, ended)
+        return _noted(verdict, {"between_cases": pending.note}) if pending.note else verdict
 
     def _follow(self, case: Case) -> Ended:
         assert self._child is not None
         allowed = self._allowance(case.target)
-        return Watch(self._child, self._limits, self._cap, allowed, self._prepare_spare, self._ask_gpu).follow()
+        return Deadline(self._child, self._limits, self._cap, allowed, self._prepare_spare, self._ask_gpu).follow()
 
     def _judged(self, case: Case, ended: Ended) -> Verdict:
         """Verdict of how a case ended; takes the last evidence and replaces the child where it is lost."""
@@ -201,18 +201,18 @@ class Runner:
         assert self._child is not None
         if isinstance(ended, Hung):
             more = self._device_evidence(self._child, case)
-            output = self._child.stem.output()
+            output = self._child.zygote.output()
             self._replace()
             if ended.trail.phase == LOAD:
                 where = innermost(ended.later.text)
                 raise RunnerError(f"{case.target}: not loaded after {ended.trail.elapsed:.0f} s, in {where}")
             return lost_case.hung(case.id, ended, output, more)
         if isinstance(ended, Grown):
-            output = self._child.stem.output()
+            output = self._child.zygote.output()
             self._replace()
             return lost_case.grown(case.id, ended, output)
         alive = not self._child.wait(1.0)
-        output = self._child.stem.output()
+        output = self._child.zygote.output()
         starved = proc_stats.oom_kills() > self._oom_kills
         code = self._replace()
         if ended.trail.phase == LOAD:
@@ -272,7 +272,7 @@ class Runner:
         if self._child is not None:
             return self._child
         try:
-            child = self._child = self._sprout().fork(self._loaded)
+            child = self._child = self._next_zygote().fork(self._loaded)
             self._open(child)
         except RunnerError as error:
             self.close()
@@ -299,27 +299,27 @@ class Runner:
                     raise RunnerError(f"not done {doing} after {limit:g} s, in {where}")
         except Gone:
             child.wait(1.0)
-            line = last_line(child.stem.output())
+            line = last_line(child.zygote.output())
             raise RunnerError(f"the child died while {doing}, {exit_name(child.kill())}: {line}") from None
         if isinstance(message, Refused):
             raise RunnerError(f"failed {doing}: {message.line}\n{message.trace}")
         assert isinstance(message, Opened)
 
-    def _sprout(self) -> Stem:
-        """The stem that the next child comes from: the one that is there, its replacement, or a new one."""
-        if self._stem is None or not self._stem.alive():
-            old, self._stem, self._spare = self._stem, self._spare or self._launch(), None
+    def _next_zygote(self) -> Zygote:
+        """The zygote that the next child comes from: the one that is there, its replacement, or a new one."""
+        if self._zygote is None or not self._zygote.alive():
+            old, self._zygote, self._spare = self._zygote, self._spare or self._launch(), None
             if old is not None:
                 old.close()
-        return self._stem
+        return self._zygote
 
-    def _launch(self) -> Stem:
+    def _launch(self) -> Zygote:
         env = os.environ | self._env | {"OMP_NUM_THREADS": "1"}  # no thread may start before the fork
-        return Stem(self._start, env, self._limits)
+        return Zygote(self._start, env, self._limits)
 
     def _prepare_spare(self) -> None:
-        """Where the stem is spent: starts its replacement, so that the imports overlap with whatever is still to do."""
-        if self._spare is None and not (self._stem is not None and self._stem.alive()):
+        """Starts the replacement of a spent zygote, so that its imports overlap with what is still to do."""
+        if self._spare is None and not (self._zygote is not None and self._zygote.alive()):
             self._spare = self._launch()
 
     def _replace(self) -> int:

@@ -1,4 +1,4 @@
-"""Watch: follows one case by the clock, from outside, until the child answers, dies, outgrows its memory or hangs.
+"""Deadline: follows one case by the clock, from outside, until the child answers, dies, outgrows its memory or hangs.
 
 Suspicion and confirmation are told apart (see hang.md): at a phase's limit the case is only suspected; stacks are taken
 without pausing the child, and it is left running. It is called hung at `confirm` times the limit; what ends in between
@@ -71,7 +71,7 @@ class Grown:
 @dataclass(frozen=True)
 class Hung:
     """Confirmed. `cpu_share`: CPU seconds per second between suspicion and confirmation (0 asleep, 1 spinning).
-    `seen`: what the child itself saw of its device (lookout.py)."""
+    `seen`: what the child itself saw of its device (device_probe.py)."""
 
     trail: Trail
     stacks: Stacks
@@ -91,7 +91,7 @@ class _Suspicion:
     sampler: Sampler
 
 
-class Watch:
+class Deadline:
     """One case in one child.
 
     cap         resident bytes that the child may hold
@@ -153,7 +153,7 @@ class Watch:
         resident = proc_stats.resident(self._child.pid)
         if resident > self._cap:
             return Grown(self._trail(), resident, self._cap)
-        self._child.stem.forget_output(self._limits.spill)
+        self._child.zygote.forget_output(self._limits.spill)
         if self._suspicion is None and self._spent() > self._limit:
             self._suspect()
         elif self._suspicion is not None and self._spent() > self._limit * self._limits.confirm:

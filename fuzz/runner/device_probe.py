@@ -18,7 +18,7 @@ PHASE = "run"
 AGAIN = 0.4  # of the limit: from one look to the next; the client calls a hang one at twice the limit
 
 
-class Lookout:
+class DeviceProbe:
     """One per child. `tell` is given what was seen, as JSON values."""
 
     def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
@@ -35,7 +35,7 @@ class Lookout:
             self._target = target if target.looks else None
             self._due = None
         if self._target is not None and self._thread is None:
-            self._thread = threading.Thread(target=self._watch, name="lookout", daemon=True)
+            self._thread = threading.Thread(target=self._watch, name="device probe", daemon=True)
             self._thread.start()
 
     def entered(self, phase: str, limit: float) -> None:

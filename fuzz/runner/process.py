@@ -1,4 +1,4 @@
-"""Stem and Child, the runner's two processes from outside: start, fork, output, end. They own their descriptors."""
+"""Zygote and Child, the runner's two processes from outside: start, fork, output, end. They own their descriptors."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fuzz.process.exits import exit_name, innermost, last_line
 from fuzz.runner.errors import RunnerError
 from fuzz.runner.gpu import CoreDump
 from fuzz.runner.limits import Limits
-from fuzz.runner.wire import Connection, Ended, Forked, FromStem, FromWorker, Gone, Ready, Refused, Start
+from fuzz.runner.wire import Connection, Ended, Forked, FromWorker, FromZygote, Gone, Ready, Refused, Start
 
-_owned: weakref.WeakSet[Stem | Child] = weakref.WeakSet()
+_owned: weakref.WeakSet[Zygote | Child] = weakref.WeakSet()
 
 
-class Stem:
+class Zygote:
     """A running `python -m fuzz.runner.zygote`, in a session and process group of its own. `spent`: it became a worker.
 
     Its output and its workers' goes into memory (a memfd), not a pipe: nobody has to read it, it cannot block, and
@@ -41,7 +41,7 @@ class Stem:
         self._ended: dict[int, int] = {}
         control, control_there = socket.socketpair()
         self._requests, requests_there = socket.socketpair()
-        life, self._lifeline = _pipe()
+        life, self._parent_pipe = _pipe()
         self._log, self._stacks = _memory_file("attnfuzz-output"), _memory_file("attnfuzz-stacks")
         given = (control_there.fileno(), requests_there.fileno(), life.fileno(), self._stacks.fileno())
         try:
@@ -59,7 +59,7 @@ class Stem:
         finally:
             for there in (control_there, requests_there, life):
                 there.close()
-        self._control = Connection(control, FromStem)
+        self._control = Connection(control, FromZygote)
         _owned.add(self)
         with contextlib.suppress(Gone):  # whoever waits for Ready finds out
             self._control.send(start)
@@ -83,7 +83,7 @@ class Stem:
             self._await(Ready, "starting")
             self._ready = True
         ours, theirs = socket.socketpair()
-        life, lifeline = _pipe()
+        life, parent_pipe = _pipe()
         try:
             request = json.dumps(sorted(targets)).encode()
             socket.send_fds(self._requests, [request], [theirs.fileno(), life.fileno()])
@@ -95,10 +95,10 @@ class Stem:
             life.close()
         self.spent = pid == self.pid
         ours.settimeout(self.limits.reap)
-        return Child(self, pid, ours, lifeline)
+        return Child(self, pid, ours, parent_pipe)
 
     def ended(self, pid: int) -> int | None:
-        """Exit code of a worker, or None while it runs; that of a worker whose stem died first is SIGKILL's."""
+        """Exit code of a worker, or None while it runs; that of a worker whose zygote died first is SIGKILL's."""
         if pid == self.pid:
             return _peek(pid) if self.popen.returncode is None else self.popen.returncode
         with contextlib.suppress(Gone):
@@ -124,8 +124,8 @@ class Stem:
             _owned.discard(self)
 
     def release(self) -> None:
-        """Closes connections and lifeline, which alone kills the process."""
-        self._lifeline.close()
+        """Closes connections and parent_pipe, which alone kills the process."""
+        self._parent_pipe.close()
         self._control.close()
         self._requests.close()
 
@@ -179,18 +179,18 @@ class Stem:
 
 
 class Child:
-    """A worker: the process that runs cases. Leads a process group; reaped by its stem."""
+    """A worker: the process that runs cases. Leads a process group; reaped by its zygote."""
 
-    def __init__(self, stem: Stem, pid: int, sock: socket.socket, lifeline: IO[bytes]) -> None:
-        self.stem, self.pid, self._lifeline = stem, pid, lifeline
+    def __init__(self, zygote: Zygote, pid: int, sock: socket.socket, parent_pipe: IO[bytes]) -> None:
+        self.zygote, self.pid, self._parent_pipe = zygote, pid, parent_pipe
         self.connection = Connection(sock, FromWorker)
         self.core: CoreDump | None = None
         self.resident = 0  # bytes when it was opened; the client's note
         _owned.add(self)
 
     def exited(self) -> bool:
-        """Whether it has ended. Its pid stays its own until the stem forks again."""
-        return self.stem.ended(self.pid) is not None
+        """Whether it has ended. Its pid stays its own until the zygote forks again."""
+        return self.zygote.ended(self.pid) is not None
 
     def wait(self, seconds: float) -> bool:
         """Whether it ends by itself within `seconds`."""
@@ -206,13 +206,13 @@ class Child:
     def kill(self) -> int:
         """SIGKILL to it, its group and its descendants. Returns its exit code (negative: a signal), also when it had
         ended before. Raises RunnerError where the kernel does not let go of it."""
-        if self.stem.exited() and self.pid != self.stem.pid:
-            self.release()  # the pid may be another's by now; the lifeline knows its group all the same
+        if self.zygote.exited() and self.pid != self.zygote.pid:
+            self.release()  # the pid may be another's by now; the parent_pipe knows its group all the same
         else:
             kill_group(self.pid)
-        if not self.wait(self.stem.limits.reap):
-            raise RunnerError(f"process {self.pid} did not end within {self.stem.limits.reap:g} s of SIGKILL")
-        code = self.stem.ended(self.pid)
+        if not self.wait(self.zygote.limits.reap):
+            raise RunnerError(f"process {self.pid} did not end within {self.zygote.limits.reap:g} s of SIGKILL")
+        code = self.zygote.ended(self.pid)
         assert code is not None
         return code
 
@@ -227,13 +227,13 @@ class Child:
             _owned.discard(self)
 
     def release(self) -> None:
-        """Closes connection and lifeline, which alone kills it."""
-        self._lifeline.close()
+        """Closes connection and parent_pipe, which alone kills it."""
+        self._parent_pipe.close()
         self.connection.close()
 
     def dump_by_signal(self) -> str:
-        """See Stem."""
-        return self.stem.dump_by_signal(self.pid)
+        """See Zygote."""
+        return self.zygote.dump_by_signal(self.pid)
 
 
 def kill_group(pid: int) -> None:

@@ -1,6 +1,6 @@
 """What client and child say to each other: length-prefixed MessagePack over a socket. Values only, no torch in here.
 
-with the stem: Start → (imports) → Ready;  a request for a worker → Forked … Ended
+with the zygote: Start → (imports) → Ready;  a request for a worker → Forked … Ended
 with a worker: Open → (device) → Opened;  Run → Entered … Entered → Answer
 Refused instead of Ready, Forked, Opened or Answer: imports, target or device do not work; Failed: the judge raised
 """
@@ -51,7 +51,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
 
 
 class Forked(msgspec.Struct, frozen=True, tag=True):
-    """Here is a worker; where it is the stem itself, the stem is spent."""
+    """Here is a worker; where it is the zygote itself, the zygote is spent."""
 
     pid: int
 
@@ -100,7 +100,7 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 ToWorker: TypeAlias = Open | Run
-FromStem: TypeAlias = Ready | Forked | Ended | Refused
+FromZygote: TypeAlias = Ready | Forked | Ended | Refused
 FromWorker: TypeAlias = Opened | Entered | Observed | Answer | Refused | Failed
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from fuzz.runner.device_probe import Lookout
+from fuzz.runner.device_probe import DeviceProbe
 from fuzz.runner.wire import (
     Answer,
     Connection,
@@ -30,7 +30,7 @@ from fuzz.runner.wire import (
 
 
 class Workshop:
-    """What needs no device and is imported once, in the stem: the judge, the registry, the targets loaded so far."""
+    """What needs no device and is imported once, in the zygote: the judge, the registry, the targets loaded so far."""
 
     def __init__(self, start: Start) -> None:
         import msgspec
@@ -53,14 +53,14 @@ class Workshop:
 
 def serve(workshop: Workshop, connection: Connection) -> None:
     """Answers the client's messages until it is gone (raises Gone)."""
-    lookout = Lookout(partial(_tell, connection))
+    probe = DeviceProbe(partial(_tell, connection))
     while True:
         message = connection.receive()
         if isinstance(message, Open):
             connection.send(_open(workshop, message))
         else:
             assert isinstance(message, Run)
-            connection.send(_run(workshop, connection, lookout, message))
+            connection.send(_run(workshop, connection, probe, message))
 
 
 def refused(error: BaseException) -> Refused:
@@ -87,11 +87,11 @@ def _tell(connection: Connection, seen: dict[str, Any]) -> None:
         connection.send(Observed(seen))
 
 
-def _run(workshop: Workshop, connection: Connection, lookout: Lookout, message: Run) -> Answer | Refused | Failed:
+def _run(workshop: Workshop, connection: Connection, probe: DeviceProbe, message: Run) -> Answer | Refused | Failed:
     """Judges one case. Only what is no fault of the target is Refused or Failed."""
 
     def enter(phase: str, limit: float) -> None:
-        lookout.entered(phase, limit)  # first: what it tells is of the phase that was announced last
+        probe.entered(phase, limit)  # first: what it tells is of the phase that was announced last
         connection.send(Entered(phase, limit))
 
     case = workshop.decode(message.case)
@@ -102,7 +102,7 @@ def _run(workshop: Workshop, connection: Connection, lookout: Lookout, message: 
         except BaseException as error:
             return refused(error)
     target = workshop.targets[case.target]
-    lookout.begin(target)
+    probe.begin(target)
     traced = target if message.trace and target.traces else None
     if traced is not None:
         traced.trace_to(message.trace)
@@ -113,7 +113,7 @@ def _run(workshop: Workshop, connection: Connection, lookout: Lookout, message: 
     except BaseException as error:
         return Answer(_left(case.id, error))
     finally:
-        lookout.end()
+        probe.end()
         if traced is not None:
             traced.trace_to("")
 

@@ -1,9 +1,9 @@
-"""The process that workers are forked from: `python -m fuzz.runner.zygote CONTROL REQUESTS LIFELINE STACKS`.
+"""The process that workers are forked from: `python -m fuzz.runner.zygote CONTROL REQUESTS PARENT_PIPE STACKS`.
 
 Started fresh and alone (the arguments are descriptors), it imports torch, the judge and the targets once, touches no
 device, runs no case, and forks a worker whenever the last one is lost: 10 ms instead of the seconds of the imports.
 A fork is safe only while the process has a single thread and no device open. Where an import has changed that (a
-user's file that starts CUDA, say), it does not fork: it becomes the worker, and the client starts a fresh stem.
+user's file that starts CUDA, say), it does not fork: it becomes the worker, and the client starts a fresh zygote.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def main(arguments: list[str]) -> None:
     control.set_inheritable(False)
     requests.set_inheritable(False)
     with contextlib.suppress(Gone):
-        _Stem(Connection(control, Start), requests, life_fd).run()
+        _Zygote(Connection(control, Start), requests, life_fd).run()
     os._exit(0)
 
 
-class _Stem:
+class _Zygote:
     def __init__(self, control: Connection, requests: socket.socket, life_fd: int) -> None:
         self._control, self._requests, self._life_fd = control, requests, life_fd
         self._worker: int | None = None

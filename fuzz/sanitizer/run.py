@@ -26,11 +26,11 @@ _OPTIONS = {
     "memcheck": ("--report-api-errors", "no"),  # torch probes the driver with calls that fail
     "racecheck": ("--racecheck-report", "analysis"),
 }
-# What lifeline.py asks of the kernel holds for as long as somebody has that end open: the program inherits it.
+# What parent_death.py asks of the kernel holds for as long as somebody has that end open: the program inherits it.
 _TIED = """import os, sys
-from fuzz.runner import lifeline
+from fuzz.process import parent_death
 end = int(sys.argv[1])
-lifeline.tie(end)
+parent_death.tie(end)
 os.set_inheritable(end, True)
 os.execv(sys.argv[2], sys.argv[2:])
 """
@@ -78,7 +78,7 @@ def _follow(command: list[str], limit: float) -> tuple[int | None, str]:
     the GPU."""
     env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # so that every tensor is an allocation of its own
     env["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-    life, lifeline_end = os.pipe()
+    life, parent_pipe = os.pipe()
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _TIED, str(life), *command],
         stdin=subprocess.DEVNULL,
@@ -101,7 +101,7 @@ def _follow(command: list[str], limit: float) -> tuple[int | None, str]:
         process.wait()
         raise
     finally:
-        os.close(lifeline_end)
+        os.close(parent_pipe)
 
 
 def _verdict(

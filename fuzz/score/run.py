@@ -58,26 +58,26 @@ def run(
         waiting.put(trial)
     ends = time.time() + seconds if seconds else None
     first = len(list(folder.glob("ended-*.jsonl")))
-    hands = [
+    workers = [
         context.Process(target=_work, args=(wanted, folder / f"ended-{first + i}.jsonl", waiting, ends))
         for i in range(min(jobs, len(todo)))
     ]
     try:
         with held():
-            for hand in hands:
-                hand.start()
-        while any(hand.is_alive() for hand in hands):
-            for hand in hands:
-                hand.join(TICK / len(hands))
+            for worker in workers:
+                worker.start()
+        while any(worker.is_alive() for worker in workers):
+            for worker in workers:
+                worker.join(TICK / len(workers))
             if progress is not None:
                 done = ended(folder)
                 progress(len(done), len(planned), _note(done))
     except KeyboardInterrupt:
-        end(hands)
+        end(workers)
         raise
     finally:
         waiting.cancel_join_thread()
-    lost = [str(hand.exitcode) for hand in hands if hand.exitcode]
+    lost = [str(worker.exitcode) for worker in workers if worker.exitcode]
     if lost:
         print(f"attnfuzz: workers ended with exit code {', '.join(lost)}; go on with --resume", file=sys.stderr)
     return ended(folder)

@@ -27,6 +27,7 @@ from fuzz.session.compile_progress import compile_all, summary
 from fuzz.session.plan import Shard, compiled, plan, runnable
 from fuzz.session.settings import Settings
 
+NICE = 5  # of the compiling: the cases that can be run come first
 PLANNING = 20.0  # seconds; a case is drawn in about a millisecond
 
 
@@ -72,7 +73,7 @@ class BackgroundCompile:
             self._release(shard)
         if not self._waiting:
             return
-        self._pool, self._planning = Pool(Cache(), auto_jobs()), True
+        self._pool, self._planning = Pool(Cache(), auto_jobs(), nice=NICE), True
         missing = self._missing(archs) if plan_first else None
         if self._settings.seconds:  # nothing is run after that
             self._timer = threading.Timer(self._settings.seconds, self.stop)

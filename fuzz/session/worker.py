@@ -36,7 +36,7 @@ from fuzz.targets.registry import load
 
 
 @dataclass
-class _Flight:
+class _Pending:
     """A case that the child has, or whose verdict is known without it.
 
     seconds  draw: from the verdict before until the child had this case; the child was idle. total: from there to its
@@ -61,8 +61,8 @@ class Worker:
         self._corpus = [entry for entry in kept if entry.found is None or entry.found.device == settings.device]
         self._runner: Runner | None = None
         self._interrupted = False  # while minimising: the best so far is saved, then the session ends
-        self._flight: _Flight | None = None
-        self._landed_at = time.perf_counter()  # the last case
+        self._pending: _Pending | None = None
+        self._ended_at = time.perf_counter()  # the last case
         self._ends = time.monotonic() + settings.seconds if settings.seconds else None
 
     def __enter__(self) -> Worker:
@@ -106,7 +106,7 @@ class Worker:
                 if record.outcome == "pass":  # failures that are known would hold Hypothesis where they are
                     target(record.ratio, label=f"error / budget of {shard.target}")
 
-        self._landed_at = time.perf_counter()
+        self._ended_at = time.perf_counter()
         explore(shard, cases_of(under_test, self.settings), loop, standing(shard, under_test))
         loop(None)
         if broken:
@@ -126,36 +126,36 @@ class Worker:
     def _turn(self, under_test: Target, shard: Shard, case: Case | None) -> list[Record]:
         """The records of the case that the child had; it has `case` from now on, which it judges while this process
         draws. A case that failed is looked into first, for which the child is needed."""
-        flight, self._flight = self._flight, None
+        pending, self._pending = self._pending, None
         verdict, records = None, list[Record]()
-        if flight is not None:
-            verdict = self._child().collect() if flight.verdict is None else flight.verdict
-            flight.seconds["total"] = time.perf_counter() - flight.began
-            self._landed_at = time.perf_counter()
+        if pending is not None:
+            verdict = self._child().collect() if pending.verdict is None else pending.verdict
+            pending.seconds["total"] = time.perf_counter() - pending.began
+            self._ended_at = time.perf_counter()
             if verdict.bad:
-                records.append(self._record(shard, under_test, flight, verdict))
-                self._landed_at = time.perf_counter()
+                records.append(self._record(shard, under_test, pending, verdict))
+                self._ended_at = time.perf_counter()
         if case is not None:
-            self._flight = self._take_off(under_test, case)
-        if flight is not None and verdict is not None and not verdict.bad:
-            records.append(self._record(shard, under_test, flight, verdict))
+            self._pending = self._submit(under_test, case)
+        if pending is not None and verdict is not None and not verdict.bad:
+            records.append(self._record(shard, under_test, pending, verdict))
         if self._interrupted:
             raise KeyboardInterrupt
         return records
 
-    def _take_off(self, under_test: Target, case: Case) -> _Flight:
+    def _submit(self, under_test: Target, case: Case) -> _Pending:
         began = time.perf_counter()
-        flight = _Flight(case, began, {"draw": began - self._landed_at})
+        pending = _Pending(case, began, {"draw": began - self._ended_at})
         refused = refusal(under_test, case)
         if refused is not None and refused.kind == "cannot":
-            flight.verdict = Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
+            pending.verdict = Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
         else:
             self._child().submit(case)
-        return flight
+        return pending
 
-    def _record(self, shard: Shard, under_test: Target, flight: _Flight, verdict: Verdict) -> Record:
+    def _record(self, shard: Shard, under_test: Target, pending: _Pending, verdict: Verdict) -> Record:
         """Recorded; what failed is reported first, as its plainer case where there is one."""
-        case = flight.case
+        case = pending.case
         if verdict.bad:
             case, verdict = self._plainer(under_test, case, verdict)
         record = Record(
@@ -164,7 +164,7 @@ class Worker:
             target=case.target,
             case_id=case.id,
             outcome=verdict.outcome,
-            seconds=verdict.seconds | {name: round(spent, 6) for name, spent in flight.seconds.items()},
+            seconds=verdict.seconds | {name: round(spent, 6) for name, spent in pending.seconds.items()},
             features=_features(case),
             ratio=verdict.ratio,
             reason=verdict.reason,

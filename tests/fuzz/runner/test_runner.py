@@ -151,7 +151,7 @@ def test_megabytes_of_output_do_not_block(shared):
 
 def test_grandchildren_that_hold_the_connection_are_killed_with_the_child(shared):
     assert shared.run(case("leaves_a_grandchild")).outcome == "pass"
-    grandchild = int(shared._child.stem.output().split("grandchild")[1])
+    grandchild = int(shared._child.zygote.output().split("grandchild")[1])
     assert not gone(grandchild, 0.1)
     assert shared.run(case("honest")).outcome == "pass"
     shared.close()

@@ -131,12 +131,12 @@ def test_the_child_outlives_the_thread_that_started_it_and_is_no_fork_s():
         time.sleep(0.1)
         assert found.run(case("honest")).outcome == "pass"
         assert found.pid == pid
-        # A fork of the client must not keep the child alive: only one process holds its lifeline.
+        # A fork of the client must not keep the child alive: only one process holds its parent_pipe.
         fork = os.fork()
         if fork == 0:
             time.sleep(5)
             os._exit(0)
-        found._child._lifeline.close()
+        found._child._parent_pipe.close()
         assert gone(pid, 1.0)
         os.kill(fork, signal.SIGKILL)
         os.waitpid(fork, 0)
@@ -252,7 +252,7 @@ def test_triton_imported_before_the_bundled_kernel_still_interprets(tmp_path):
 
 def test_a_stem_that_is_killed_is_replaced(shared):
     shared.run(case("honest"))
-    os.kill(shared._stem.pid, signal.SIGKILL)
+    os.kill(shared._zygote.pid, signal.SIGKILL)
     assert shared.run(case("honest")).outcome == "pass"
     assert kind(shared.run(case("exits")))
     assert shared.run(case("honest")).outcome == "pass"

@@ -40,7 +40,7 @@ def test_no_process_outlives_a_command_that_is_killed(tmp_path: Path, command: l
     family: dict[int, psutil.Process] = {}
     try:
         until = time.monotonic() + 120
-        while len(family) < 6 and time.monotonic() < until:  # a worker, a stem and a child each
+        while len(family) < 6 and time.monotonic() < until:  # a worker, a zygote and a child each
             family = {process.pid: process for process in psutil.Process(killed.pid).children(recursive=True)}
             time.sleep(0.1)
         assert len(family) >= 6, (tmp_path / "log").read_text()
