@@ -49,7 +49,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SIZE = Size(1 << 14, 4, 320, 1 << 16)
 CASE_LIMIT = 60.0  # seconds after which a worker counts as stuck
 START_LIMIT = 120.0  # of its first case, which imports and loads
-WARM = "from fuzz.devices.emulator import micro_kernels as m; m.emulate(next(m.form_kernels()))"
+WARM = "from fuzz.devices.emulator.conformance import suite as s; s.emulate(next(s.all_kernels()))"
 
 
 class Enough(Exception):

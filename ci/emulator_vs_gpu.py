@@ -27,8 +27,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from fuzz.devices.emulator.conformance import agreement as micro_agreement
-from fuzz.devices.emulator.conformance import micro_kernels
+from fuzz.devices.emulator.conformance import agreement, suite
+from fuzz.devices.emulator.conformance.kernel import THREADS, MicroKernel
 
 RESULTS = Path(__file__).parent / "results"
 KEPT = 256  # threads of an exact form whose answers are kept word for word; the rest is in the fingerprint
@@ -66,7 +66,7 @@ class Gpu:
         self.call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(max(size, 16)))
         return at
 
-    def run(self, kernel: micro_kernels.MicroKernel) -> np.ndarray:
+    def run(self, kernel: MicroKernel) -> np.ndarray:
         """The kernel's answer: uint32 (threads, words). Raises RuntimeError with the driver's message."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         log = ctypes.create_string_buffer(2000)
@@ -84,7 +84,7 @@ class Gpu:
             given = np.ascontiguousarray(x)
             self.call("cuMemcpyHtoD_v2", places[-1], given.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(x.nbytes))
         args = (ctypes.c_void_p * len(places))(*[ctypes.addressof(p) for p in places])
-        block = min(kernel.threads, micro_kernels.THREADS)
+        block = min(kernel.threads, THREADS)
         self.call("cuLaunchKernel", function, kernel.threads // block, 1, 1, block, 1, 1, 0, None, args, None)
         self.call("cuCtxSynchronize")
         self.call("cuMemcpyDtoH_v2", out.ctypes.data_as(ctypes.c_void_p), places[-1], ctypes.c_size_t(out.nbytes))
@@ -94,12 +94,12 @@ class Gpu:
         return out
 
 
-def fingerprint(kernel: micro_kernels.MicroKernel) -> str:
+def fingerprint(kernel: MicroKernel) -> str:
     """Of the kernel's text and inputs: an answer counts only for the kernel that gave it."""
     return f"{zlib.crc32(b''.join([kernel.text.encode(), *(x.tobytes() for x in kernel.inputs)])):08x}"
 
 
-def too_new(kernel: micro_kernels.MicroKernel, arch: str) -> str | None:
+def too_new(kernel: MicroKernel, arch: str) -> str | None:
     """The architecture that the kernel asks for, if it is beyond `arch`."""
     target = re.search(r"^\.target (sm_(\d+))", kernel.text, re.MULTILINE)
     assert target
@@ -124,7 +124,7 @@ def record(gpu: Gpu, path: Path, missing: bool) -> None:
     """Asks the GPU and writes its answers; with `missing` only for what has none."""
     start = time.time()
     gpus, forms, kept, kernels = before(path) if missing else ([], {}, {}, {})
-    wanted = {k.form: k for k in micro_kernels.all_kernels()}
+    wanted = {k.form: k for k in suite.all_kernels()}
     forms, kept = ({f: v for f, v in d.items() if f in wanted} for d in (forms, kept))  # type: ignore[assignment]
     kernels = {f: v for f, v in kernels.items() if f in wanted}
     about: dict[str, Any] = {
@@ -152,7 +152,7 @@ def record(gpu: Gpu, path: Path, missing: bool) -> None:
                 write(path, about, kept)
                 raise
             continue
-        forms[form] = micro_kernels.digest(answer)
+        forms[form] = suite.digest(answer)
         kept[form] = answer[: KEPT if kernel.words <= 16 else FEW] if kernel.exact else answer
         if time.time() - last > 5:
             write(path, about, kept)
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     if options.agreement:
-        result = {path.stem: micro_agreement.measure(path) for path in sorted(options.out.glob("ptx_sm_*.npz"))}
+        result = {path.stem: agreement.measure(path) for path in sorted(options.out.glob("ptx_sm_*.npz"))}
         options.agreement.write_text(json.dumps(result, indent=1) + "\n")
         for arch, found in result.items():
             print(f"{arch}: {found['bitwise']} forms bit for bit, {len(found['approximate'])} approximate, "

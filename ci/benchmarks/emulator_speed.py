@@ -44,7 +44,7 @@ import sys, time
 start = time.time()
 import torch
 from fuzz.devices.emulator import Emulator
-kernel = Emulator(slots=1).load(sys.argv[1])
+kernel = Emulator(resident_ctas=1).load(sys.argv[1])
 kernel(*torch.load(sys.argv[2]))
 print(time.time() - start)
 """
@@ -144,8 +144,8 @@ def small_case() -> dict[str, float]:
     runtime.launch_elsewhere(call)
     blocks = dense(256, 256, tile_m=64, tile_n=64)
     result = {}
-    for schedule in ("in_order", "random", "starve_oldest"):
-        options.update(slots=4, schedule=schedule)
+    for schedule in ("in_order", "random", "oldest_last"):
+        options.update(resident_ctas=4, warp_schedule=schedule)
         q, k, v = (torch.randn(1, 2, 256, 64, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
         spent[0], start = 0.0, time.process_time()
         out, _ = block_sparse_attention(q, k, v, blocks, deterministic=True)
@@ -162,7 +162,7 @@ def main() -> None:
     torch.set_num_threads(1)
     variant, values, pairs = problem(1024, 2)
     compiled = build(variant, "sm_80")
-    kernel = Emulator(slots=4).load(compiled)
+    kernel = Emulator(resident_ctas=4).load(compiled)
     kernel(*values)
     result: dict[str, Any] = {
         "machine": platform.processor() or platform.machine(),
@@ -177,7 +177,7 @@ def main() -> None:
         ("wrapped", frozenset({"wrapped"})),
         ("all", frozenset({"races", "uninitialised", "wrapped"})),
     ):
-        seconds, executed = fastest(kernel, values, Emulator(slots=4, checks=checks))
+        seconds, executed = fastest(kernel, values, Emulator(resident_ctas=4, checks=checks))
         took[name] = seconds
         result[f"tile_pairs_per_second_{name}"] = round(pairs / seconds)
         if name == "off":
@@ -186,7 +186,7 @@ def main() -> None:
     costs, points = [], []
     for length in (256, 512, 1024, 2048):
         _, many, _ = problem(length)
-        seconds, executed = fastest(kernel, many, Emulator(slots=4, checks=OFF))
+        seconds, executed = fastest(kernel, many, Emulator(resident_ctas=4, checks=OFF))
         points.append((executed, seconds))
         costs.append(
             {"tokens": length, "micro_operations": executed, "nanoseconds_each": round(1e9 * seconds / executed, 1)}

@@ -19,7 +19,7 @@ from fuzz.core.verdict import Finding, Location, Outcome
 from fuzz.devices.cuda import build_of
 from fuzz.devices.emulator import Emulator, LoadedKernel, PtxModule, Report
 from fuzz.devices.emulator.decode.decoder import Unimplemented
-from fuzz.devices.emulator.report import timeline
+from fuzz.devices.emulator.report.save import save
 from fuzz.devices.unwritten import Unwritten
 from kernels.blocksparse.spec.variant import Seams, Variant, arch_for_products
 
@@ -74,7 +74,7 @@ class EmulatedDevice:
     def _keep_trace(self, name: str, report: Report) -> None:
         self._timelines += [replace(line, kernel=name) for line in report.timelines]
         if self._trace and (self._runs == 1 or not report.ok):
-            timeline.save(self._timelines, Path(self._trace))
+            save(self._timelines, Path(self._trace))
 
     def __call__(self, variant: Variant, values: Sequence[Tensor | int | float], seams: Seams) -> None:
         """One launch. Raises DeviceError for whatever the emulator finds."""

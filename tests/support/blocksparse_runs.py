@@ -25,7 +25,7 @@ def gradients(
     problem: Problem, emulator: Emulator | None = None, arch: str = "sm_80", seams: Seams = NO_SEAMS
 ) -> tuple[dict[str, torch.Tensor], list[Report]]:
     """The three kernels' results; `reports` of those that ran, up to the first that did not finish."""
-    emulator = replace(emulator or Emulator(slots=4), strict=False)
+    emulator = replace(emulator or Emulator(resident_ctas=4), strict=False)
     reports: list[Report] = []
 
     def launch(variant: Variant, values: list[Any]) -> None:
@@ -50,7 +50,7 @@ def run_forward(p, seams=NO_SEAMS):
         return
     key = p.variant, seams
     if key not in _loaded:
-        _loaded[key] = Emulator(slots=2).load(built(p.variant, "sm_80", seams))
+        _loaded[key] = Emulator(resident_ctas=2).load(built(p.variant, "sm_80", seams))
     values = p.values()
     if values:
         _loaded[key](*values)

@@ -7,59 +7,22 @@ import shutil
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fuzz.devices.emulator import ptx
+from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.decode.decoder import Program, decode
-from fuzz.devices.emulator.execute.launch import CHECKS, SCHEDULES, execute
+from fuzz.devices.emulator.execute.launch import execute
 from fuzz.devices.emulator.host.cuda_runtime import Argument, HostObject, Launch, export
 from fuzz.devices.emulator.report.report import EmulationError, Report
 from fuzz.devices.emulator.state.global_memory import Memory, Written
 
-ALL_CHECKS = frozenset(CHECKS)
-DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds"}  # few kernels promise an order
 
-
-@dataclass(frozen=True)
-class Emulator:
-    """A GPU to run kernels on.
-
-    slots       CTAs resident at once
-    schedule    'in_order', 'random', 'starve_oldest' or 'one_first': which warp goes on next
-    seed        of the random schedule, and of a permuted dispatch
-    dispatch    'in_order', 'reversed' or 'permuted': the order in which CTAs get slots
-    strict      raise EmulationError when a run finds something; else the report says so
-    checks      what is looked for: 'races', 'uninitialised', 'wrapped' (32-bit arithmetic that wrapped in an address);
-                bounds, alignment, barriers and deadlocks always are; 'unordered_adds' (beside 'races', and only when
-                asked for): atomic sums of floats whose order nothing fixes, for kernels that promise the same bits;
-                'warpgroups': registers of wgmma used before wait_group or without wgmma.fence, and warps of a
-                warpgroup that do not issue the same
-    trace       keep a timeline of every launch in the report, see trace.py
-    budget      micro-operations of a warp, summed over a launch, after which it counts as endless
-    """
-
-    slots: int = 4
-    schedule: str = "in_order"
-    seed: int = 1
-    dispatch: str = "in_order"
-    strict: bool = True
-    budget: int = 1 << 40
-    checks: frozenset[str] = DEFAULT_CHECKS
-    trace: bool = False
-
-    def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise ValueError(f"slots must be at least 1, not {self.slots}")
-        if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, not {self.schedule!r}")
-        if self.dispatch not in ("in_order", "reversed", "permuted"):
-            raise ValueError(f"dispatch must be 'in_order', 'reversed' or 'permuted', not {self.dispatch!r}")
-        if not frozenset(self.checks) <= ALL_CHECKS:
-            raise ValueError(f"checks must be among {', '.join(sorted(ALL_CHECKS))}, not {sorted(self.checks)}")
+class Emulator(LaunchConfig):
+    """A GPU to run kernels on: the settings of a launch (LaunchConfig), and what loads kernels to be run with them."""
 
     def load(self, compiled: Any) -> LoadedKernel:
         """A callable for a compiled CuTe function, or for a folder with its exported .o, .h and .ptx files."""
@@ -98,7 +61,7 @@ class LoadedKernel:
     """A host function and its kernels. Call it with what the CuTe function takes: torch CPU tensors for pointers and
     tensors, numbers for scalars; the stream may be left out."""
 
-    def __init__(self, emulator: Emulator, folder: Path, text: str) -> None:
+    def __init__(self, emulator: LaunchConfig, folder: Path, text: str) -> None:
         self.emulator = emulator
         self.programs = _Programs(text)
         self.host = HostObject(folder, self.params_of)
@@ -109,7 +72,7 @@ class LoadedKernel:
             raise ValueError(f"the host function launches {name!r}, which the PTX does not have")
         return [(p.offset, p.size) for p in kernel.params]
 
-    def __call__(self, *args: Any, emulator: Emulator | None = None, only: Sequence[int] | None = None,
+    def __call__(self, *args: Any, emulator: LaunchConfig | None = None, only: Sequence[int] | None = None,
                  uninitialised: Sequence[str] = (),
                  written: Callable[[torch.Tensor], Written | None] | None = None,
                  instead: PtxModule | None = None) -> Report:  # fmt: skip
@@ -151,12 +114,12 @@ class LoadedKernel:
 class PtxModule:
     """The kernels of a PTX text."""
 
-    def __init__(self, emulator: Emulator, text: str) -> None:
+    def __init__(self, emulator: LaunchConfig, text: str) -> None:
         self.emulator = emulator
         self.programs = _Programs(text)
 
     def launch(self, name: str | None, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *,
-               shared: int = 0, emulator: Emulator | None = None,
+               shared: int = 0, emulator: LaunchConfig | None = None,
                only: Sequence[int] | None = None) -> Report:  # fmt: skip
         """Launches kernel `name` (None: the only one). args: tensors for pointers, ints and floats
         for scalars, bytes for structs."""
@@ -211,16 +174,16 @@ def _value(a: Argument, x: Any, memory: Memory, written: Written | bool) -> Any:
 
 
 def _run(
-    emulator: Emulator, programs: _Programs, launches: list[Launch], memory: Memory, only: Sequence[int] | None
+    config: LaunchConfig, programs: _Programs, launches: list[Launch], memory: Memory, only: Sequence[int] | None
 ) -> Report:
     report = Report()
     start = time.perf_counter()
     for launch in launches:
-        execute(emulator, programs.get(launch.kernel), launch, memory, report, only)
+        execute(config, programs.get(launch.kernel), launch, memory, report, only)
         report.launches += 1
         if report.status != "finished":
             break
     report.seconds = time.perf_counter() - start
-    if emulator.strict and not report.ok:
+    if config.strict and not report.ok:
         raise EmulationError(report)
     return report

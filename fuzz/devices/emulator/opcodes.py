@@ -1,8 +1,8 @@
 """Numbers of the micro-operations that the interpreter runs itself (memory, control flow, everything across lanes), and
-the layout of their words. Those below 1 << 20 belong to the form table (`dispatch.py`).
+the layout of their words. Those below 1 << 20 belong to the form table (`isa/straight_line.py`).
 
 A micro-operation is 16 int32: number, guard, then the words named here. Word values that are operands are byte offsets,
-see `dispatch.py`. The constants are plain ints because numba freezes them into the compiled interpreter.
+see `isa/straight_line.py`. The constants are plain ints because numba freezes them into the compiled interpreter.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ CLOCK = BASE + 19  # 2 destination, 3 wide, 4 high half
 TRAP = BASE + 20
 MATCH = BASE + 21  # 2 mode (0 any, 1 all), 3 destination, 4 predicate or -, 5 value, 6 wide, 7 mask operand
 NOTHING = BASE + 22
-PRODUCT = BASE + 23  # wgmma: 2 table of D's and A's registers, 3 n, 4 flags, 5 scale-d, 6 and 7 descriptors of A and B,
+WGMMA = BASE + 23  # wgmma: 2 table of D's and A's registers, 3 n, 4 flags, 5 scale-d, 6 and 7 descriptors of A and B,
 # 8 table of tracked registers or -, 9 how many
-PRODUCT_FENCE = BASE + 24
-PRODUCT_COMMIT = BASE + 25
-PRODUCT_WAIT = BASE + 26  # 2 groups that may stay pending
+WGMMA_FENCE = BASE + 24
+WGMMA_COMMIT = BASE + 25
+WGMMA_WAIT = BASE + 26  # 2 groups that may stay pending
 PROXY_FENCE = BASE + 27  # generic accesses before it are seen by asynchronous ones after it
-TOUCH = BASE + 28  # 2 sources, if a move, 3… numbers of tracked registers, -1 at the end, see product_registers.py
+REGISTER_USE = BASE + 28  # 2 sources, if a move, 3… numbers of tracked registers, -1 at the end
 
 ABSENT = -(1 << 31)  # an operand that is not there
 
@@ -56,7 +56,7 @@ HALF = 26  # 16-bit registers (kept zero-extended)
 MBARRIER = BASE + 29  # 2 kind and flags, 3 address, 4 immediate, 5 destination or -, 6 count, bytes, parity, state or -
 (MB_INIT, MB_ARRIVE, MB_DROP, MB_EXPECT, MB_ARRIVE_EXPECT, MB_TEST_PARITY, MB_TEST_STATE, MB_INVALIDATE) = range(8)
 # flags of a product
-PRODUCT_KIND = 0  # bits 0-1: bf16, f16, f16 with sums in f16
+WGMMA_KIND = 0  # bits 0-1: bf16, f16, f16 with sums in f16
 A_REGISTERS, A_TRANSPOSED, B_TRANSPOSED, A_NEGATED, B_NEGATED = (1 << i for i in range(2, 7))
 
 GLOBAL, SHARED, LOCAL, PARAM, GENERIC, CONST = range(6)

@@ -1,8 +1,8 @@
 """Reads PTX text into plain data: kernels with their parameters, registers, labels and instructions.
 
-Only syntax; what an instruction means is decided in `decode.py`, which refuses what it does not know. Covers what NVVM
-writes: entries and functions, nested scopes with registers of their own (inline assembly), vector and address operands,
-predicates, module and function variables, and directives that change nothing here.
+Only syntax; what an instruction means is decided in `decode/decoder.py`, which refuses what it does not know. Covers
+what NVVM writes: entries and functions, nested scopes with registers of their own (inline assembly), vector and address
+operands, predicates, module and function variables, and directives that change nothing here.
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ from fuzz.targets.blocksparse.block_lists import default_variant
 # What is compiled where there is no GPU, to be emulated or only to be compiled; $ATTNFUZZ_ARCH for another.
 ARCHS: dict[Device, str] = {"emulator": "sm_100a", "host": "sm_100a"}
 SLOTS = 4  # resident CTAs of the emulated GPU, where the variant does not say
+# The values of the option `warps`, as stored cases have them, and the emulator's names for these schedules. Its option
+# `resident_ctas` is `slots` there.
+WARP_SCHEDULES = {"in_order": "in_order", "random": "random", "starve_oldest": "oldest_last", "one_first": "greedy"}
 
 
 def arch_without_gpu(device: Device) -> str:
@@ -90,11 +93,11 @@ def emulator_of(options: dict[str, Any], repeat: int = 0):
     """The emulated GPU of a variant; from the second repeat on with its warps, and the CTAs' dispatch, at random. Where
     the same bits are promised, the order of every add has to be fixed."""
     from fuzz.devices.emulator import Emulator
-    from fuzz.devices.emulator.api import ALL_CHECKS, DEFAULT_CHECKS
+    from fuzz.devices.emulator.config import ALL_CHECKS, DEFAULT_CHECKS
 
     checks = ALL_CHECKS if options.get("deterministic") else DEFAULT_CHECKS
 
-    schedule, seed = str(options.get("warps", "in_order")), int(options.get("seed", 1))
-    slots = int(options.get("slots", SLOTS))
-    made = Emulator(slots=slots, schedule=schedule, seed=seed, strict=False, checks=checks)
-    return replace(made, schedule="random", seed=seed + repeat, dispatch="permuted") if repeat else made
+    schedule, seed = WARP_SCHEDULES[str(options.get("warps", "in_order"))], int(options.get("seed", 1))
+    resident = int(options.get("slots", SLOTS))
+    made = Emulator(resident_ctas=resident, warp_schedule=schedule, seed=seed, strict=False, checks=checks)
+    return replace(made, warp_schedule="random", seed=seed + repeat, dispatch="permuted") if repeat else made

@@ -30,7 +30,7 @@ built = lru_cache(maxsize=None)(build)
 @pytest.fixture(autouse=True)
 def _emulated(monkeypatch):
     """Launches run on an emulated GPU with room for three CTAs, and must end."""
-    emulator = Emulator(slots=3)
+    emulator = Emulator(resident_ctas=3)
 
     def run(variant, device, values, seams=NO_SEAMS):
         report = emulator.load(built(variant, "sm_80", seams))(*values)

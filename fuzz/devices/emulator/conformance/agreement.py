@@ -1,4 +1,4 @@
-"""How far the emulator is from what a GPU answered to the micro-kernels (ci/emulator_vs_gpu.py records the answers).
+"""Distance between the emulator and a GPU on the micro-kernels (ci/emulator_vs_gpu.py records the GPU's answers).
 
 Exact forms must agree bit for bit over all their threads (by fingerprint). For the approximate ones, and for sums of
 random products in matrix instructions, the distance is measured on the threads whose answers were kept.
@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.devices.emulator.conformance import micro_kernels
-from fuzz.devices.emulator.conformance.micro_kernels import MicroKernel
+from fuzz.devices.emulator.conformance import suite
+from fuzz.devices.emulator.conformance.kernel import MicroKernel
 
 TURN = np.pi  # sin and cos are held to the argument range that PTX states an error for
 
 
 def sums_in_f16(form: str) -> bool:
-    """Does a matrix product add up in f16?"""
+    """True for a matrix product whose sums are f16."""
     return form.startswith(("mma", "wgmma")) and ".f16.f16.f16" in form
 
 
@@ -77,16 +77,16 @@ def measure(path: Path) -> dict[str, Any]:
         "gpu": about["gpu"], "bitwise": 0, "without_answer": 0, "without": {}, "approximate": {}, "differ": {},
     }  # fmt: skip
     with np.load(path.with_suffix(".npz")) as kept:
-        for kernel in micro_kernels.all_kernels():
+        for kernel in suite.all_kernels():
             answer = recorded.get(kernel.form)
             if not isinstance(answer, str):
                 result["without_answer"] += 1
                 why = next(iter(answer.items())) if answer else ("not asked", "yet")
                 result["without"].setdefault(" ".join(why)[:200], []).append(kernel.form)
                 continue
-            ours = micro_kernels.emulate(kernel)
+            ours = suite.emulate(kernel)
             theirs = kept[kernel.form]
-            if micro_kernels.digest(ours) == answer:
+            if suite.digest(ours) == answer:
                 result["bitwise"] += 1
             elif kernel.exact:
                 result["differ"][kernel.form] = example(kernel, ours, theirs)

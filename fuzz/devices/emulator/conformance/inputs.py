@@ -1,4 +1,4 @@
-"""What the micro-kernels of the form table are run on: edge values and random ones, NaNs of every kind, numbers whose
+"""Inputs of the micro-kernels of the form table: edge values and random ones, NaNs of every kind, numbers whose
 product is next to the least normal one. All of it follows from seeds, so that a GPU and the emulator see the same.
 """
 

@@ -1,62 +1,19 @@
-"""Small PTX kernels that cover every instruction form, each with its inputs: the same text runs here and on a GPU.
-
-A kernel gets the addresses of its inputs (arrays of equal length, one element per thread) and of its output, and a
-thread writes `words` 32-bit words. ci/emulator_vs_gpu.py records what a GPU answers; the tests hold the emulator to it.
-"""
+"""Micro-kernels of every instruction form but wgmma's: arithmetic, matrices, exchanges between lanes, memory."""
 
 from __future__ import annotations
 
-import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from fuzz.devices.emulator.conformance.inputs import CASES, WIDTHS, nan_patterns, tiny_products, values
+from fuzz.devices.emulator.conformance.kernel import MicroKernel, entry
 from fuzz.devices.emulator.isa.all_forms import FORMS, Form
 
-THREADS = 128  # of a CTA
 BYTES = ("cvt.rn.bf16.s8", "cvt.rn.bf16.u8")  # ptxas wants registers of 8 bits for these, unlike for cvt.rn.f16.s8
 INTERNAL = ("low.", "high.", "join.", "carry.", "max3", "min3")  # names of the table that are not PTX's
 STORE = {"b16": "u16", "f16": "b16", "bf16": "b16", "b32": "b32", "f32": "b32", "b64": "b64", "f64": "b64", "p": "b32"}
-
-
-@dataclass(frozen=True)
-class MicroKernel:
-    """form: what it covers; version and target: what its PTX asks for; inputs: arrays of `threads` rows."""
-
-    form: str
-    text: str
-    inputs: tuple[np.ndarray, ...]
-    threads: int
-    words: int
-    exact: bool = True
-
-
-def entry(body: str, inputs: int, registers: str, target: str = "sm_80", version: str = "8.0", shared: int = 0,
-          align: int = 128) -> str:  # fmt: skip
-    """A kernel named k: pointers to inputs and output in %in0 … and %out, its thread and index, and `body`."""
-    pointers = ", ".join([*(f".param .u64 in{i}" for i in range(inputs)), ".param .u64 out"])
-    loads = "".join(f"ld.param.u64 %in{i}, [in{i}];\n" for i in range(inputs))
-    block = f".shared .align {align} .b8 s[{shared}];\n" if shared else ""
-    return f""".version {version}
-.target {target}
-.address_size 64
-.visible .entry k({pointers})
-{{
-.reg .b32 %thread, %block, %index, %sa;
-.reg .b64 %in<{max(inputs, 1)}>;
-.reg .b64 %out, %at;
-{registers}
-{block}{loads}ld.param.u64 %out, [out];
-mov.u32 %thread, %tid.x;
-mov.u32 %block, %ctaid.x;
-mad.lo.s32 %index, %block, {THREADS}, %thread;
-{body}
-ret;
-}}
-"""
 
 
 def _form_kernel(form: Form, mark: str = "", inputs: tuple[np.ndarray, ...] | None = None) -> MicroKernel:
@@ -321,37 +278,3 @@ atom.global.cas.{kind} %z, [%o], {compare}, %y; st.global.b{width} [%o+{width //
             yield warp_kernel(
                 f"atom.global.cas.{kind} {hit}", body, f".reg .b{width} %x, %y, %z;", width // 16, width // 16
             )
-
-
-def all_kernels() -> Iterator[MicroKernel]:
-    """The whole set, in a fixed order."""
-    from fuzz.devices.emulator.conformance.wgmma import product_kernels
-
-    yield from form_kernels()
-    yield from nan_kernels()
-    yield from tiny_kernels()
-    yield from matrix_kernels()
-    yield from exchange_kernels()
-    yield from memory_kernels()
-    yield from product_kernels()
-
-
-def emulate(kernel: MicroKernel) -> np.ndarray:
-    """What the emulator answers: uint32 (threads, words)."""
-    import torch
-
-    from fuzz.devices.emulator.api import Emulator
-
-    out = torch.zeros(kernel.threads * kernel.words, dtype=torch.int32)
-    tensors = [
-        torch.from_numpy(x.reshape(-1).view({2: np.int16, 4: np.int32, 8: np.int64}[x.itemsize])) for x in kernel.inputs
-    ]
-    block = min(kernel.threads, THREADS)
-    emulator = Emulator(checks=frozenset({"races", "uninitialised"}))
-    emulator.load_ptx(kernel.text).launch("k", (kernel.threads // block,), (block,), [*tensors, out])
-    return out.numpy().view(np.uint32).reshape(kernel.threads, kernel.words)
-
-
-def digest(answer: np.ndarray) -> str:
-    """A short fingerprint of an answer."""
-    return struct.pack(">I", zlib.crc32(np.ascontiguousarray(answer).tobytes())).hex()

@@ -1,10 +1,11 @@
-"""How an H100's tensor cores add: a model of mma m16n8k16 and wgmma with sums in f32 that its answers fit bit for bit.
+"""Model of how an H100's tensor cores add: mma m16n8k16 and wgmma with sums in f32 that its answers fit bit for bit.
 
 The sixteen products of a row and a column, exact, and C are aligned to the largest exponent among them (a product's is
 the sum of its factors' exponents, whether or not its significand reaches 2), cut off towards zero 25 bits below that
 exponent's unit, added exactly, and the sum is cut off towards zero to f32. NaN and infinities follow IEEE 754. The
-emulator itself rounds term by term (`mma.py`), which is much cheaper: this says how far that is from the hardware, and
-what an exact emulation would have to do. What it rests on: tests/fuzz/devices/emulator/conformance/test_tensor_sums.py.
+emulator itself rounds term by term (`isa/mma.py`), which is much cheaper: this says how far that is from the hardware,
+and what an exact emulation would have to do. What it rests on:
+tests/fuzz/devices/emulator/conformance/test_tensor_sums.py.
 """
 
 from __future__ import annotations

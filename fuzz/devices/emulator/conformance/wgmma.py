@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fuzz.devices.emulator.conformance.micro_kernels import MicroKernel, entry
+from fuzz.devices.emulator.conformance.kernel import MicroKernel, entry
 
 WARPGROUP = 128
 NONE, SWIZZLE_128, SWIZZLE_64, SWIZZLE_32 = range(4)  # bits 62 and 63 of a descriptor
@@ -59,7 +59,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Product:
+class Wgmma:
     """One wgmma.m64nNk16. a: a Matrix, or None for registers. accumulates: scale-d; negates: imm-scale-a, -b; data:
     'small' integers, 'random' numbers, 'wide' ones over many powers of two, 'special' ones (NaN, infinities, tiny)."""
 
@@ -81,7 +81,7 @@ class Product:
         return f"wgmma.mma_async.sync.aligned.m64n{self.n}k16.{self.sums}.{self.kind}.{self.kind}"
 
 
-def kernel(form: str, p: Product) -> MicroKernel:
+def kernel(form: str, p: Wgmma) -> MicroKernel:
     """A warpgroup's inputs are, per thread: its share of the image of shared memory, A's registers, C's registers."""
     a_bytes = p.a.size(64) if p.a else 0
     image = (a_bytes + p.b.size(p.n)) // WARPGROUP // 4
@@ -122,7 +122,7 @@ def _halves(x: np.ndarray, kind: str) -> np.ndarray:
     return pairs[:, :, 0] | pairs[:, :, 1] << 16
 
 
-def _inputs(p: Product, n_ab: int, n_d: int) -> np.ndarray:
+def _inputs(p: Wgmma, n_ab: int, n_d: int) -> np.ndarray:
     """uint32 (128, n_ab + n_d): words of A and B, then of C."""
     rng = np.random.default_rng([p.n, len(p.kind), len(p.data)])
     if p.data == "small":
@@ -145,13 +145,13 @@ def _inputs(p: Product, n_ab: int, n_d: int) -> np.ndarray:
     return np.ascontiguousarray(np.concatenate([_halves(ab, p.kind), last], 1))
 
 
-def cases() -> Iterator[tuple[str, Product]]:
+def cases() -> Iterator[tuple[str, Wgmma]]:
     """(what is special about it, the product)."""
     for n in range(8, 257, 8):
-        yield "", Product(n)
+        yield "", Wgmma(n)
     types = (("bf16", "f32"), ("f16", "f32"), ("f16", "f16"))
     for kind, sums in types:
-        p = Product(64, kind, sums)
+        p = Wgmma(64, kind, sums)
         yield "registers", replace(p, a=None)
         yield "n 256", replace(p, n=256, a=None)
         yield "no C", replace(p, accumulates=False)
@@ -162,27 +162,27 @@ def cases() -> Iterator[tuple[str, Product]]:
             yield data, replace(p, data=data)
         yield "registers random", replace(p, data="random", a=None)
         yield "no C random", replace(p, data="random", accumulates=False)
-    p = Product(64)
+    p = Wgmma(64)
     for swizzle in range(4):
         for transposed in (False, True):
             m = Matrix(swizzle, transposed)
             for n in (8, 24, 64, 128):
-                yield f"{m.swizzle} {'mn' if transposed else 'k'}", Product(n, a=m, b=m)
+                yield f"{m.swizzle} {'mn' if transposed else 'k'}", Wgmma(n, a=m, b=m)
             yield f"A {m.swizzle} {'mn' if transposed else 'k'}", replace(p, a=m)
             yield f"B {m.swizzle} {'mn' if transposed else 'k'}", replace(p, a=None, b=m)
             for start in (32, 64, 1024):  # the next steps of K in a row of the pattern; another pattern
                 moved = replace(m, start=start)
                 yield f"start {start} {m.swizzle} {'mn' if transposed else 'k'}", replace(p, a=moved, b=moved)
             wide = replace(m, leading=2048, stride=256)  # fields that the layout does not use must not matter
-            yield f"offsets {m.swizzle} {'mn' if transposed else 'k'}", Product(16, a=wide, b=wide)
+            yield f"offsets {m.swizzle} {'mn' if transposed else 'k'}", Wgmma(16, a=wide, b=wide)
     for swizzle in (SWIZZLE_128, SWIZZLE_64, SWIZZLE_32):
         for start in (128, 256, 384):  # a pattern that does not begin where the swizzle's period does
             for base in (0, start >> 7):
                 m = Matrix(swizzle, start=start, base=base)
-                yield f"pattern {swizzle} at {start} base {base}", Product(16, a=m, b=m)
+                yield f"pattern {swizzle} at {start} base {base}", Wgmma(16, a=m, b=m)
 
 
-def product_kernels() -> Iterator[MicroKernel]:
+def wgmma_kernels() -> Iterator[MicroKernel]:
     """The whole set, in a fixed order."""
     for mark, p in cases():
         yield kernel(f"{p.name} {mark}".strip(), p)

@@ -13,8 +13,8 @@ import numpy as np
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.decode.memory import MemoryFamilies
 from fuzz.devices.emulator.decode.operands import Program, Unimplemented
-from fuzz.devices.emulator.decode.warp import ExchangeFamilies
-from fuzz.devices.emulator.decode.wgmma import ProductFamilies
+from fuzz.devices.emulator.decode.warp import WarpFamilies
+from fuzz.devices.emulator.decode.wgmma import WgmmaFamilies
 from fuzz.devices.emulator.decode.wgmma_hazards import uses
 from fuzz.devices.emulator.isa.all_forms import FORMS
 from fuzz.devices.emulator.isa.mma import MATRIX
@@ -24,7 +24,7 @@ from fuzz.devices.emulator.ptx import Instruction, Kernel, Module
 __all__ = ["Program", "Unimplemented", "decode"]
 
 
-class Decoder(MemoryFamilies, ExchangeFamilies, ProductFamilies):
+class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies):
     """Decodes one kernel; the methods named `op_…` handle one family each."""
 
     def program(self) -> Program:
@@ -34,7 +34,7 @@ class Decoder(MemoryFamilies, ExchangeFamilies, ProductFamilies):
             self.now = i
             starts.append(len(self.words))
             if self.use.numbers:
-                self.touches(index)
+                self.register_uses(index)
             self.one(i)
         self.now = Instruction("ret", (), None, False, self.now.line if self.kernel.instructions else 0, "(end)")
         starts.append(len(self.words))
@@ -52,7 +52,7 @@ class Decoder(MemoryFamilies, ExchangeFamilies, ProductFamilies):
         return Program(
             self.kernel, code, constants, self.size, self.specials, self.places, self.source,
             self.shared, self.dynamic, self.local, params, self.granule, self.smallest, self.globals,
-            bool((code[:, 0] == op.PRODUCT).any()), len(self.use.numbers),
+            bool((code[:, 0] == op.WGMMA).any()), len(self.use.numbers),
         )  # fmt: skip
 
     def one(self, i: Instruction) -> None:

@@ -1,6 +1,6 @@
 """Operands of PTX instructions as places: registers, immediates, addresses of variables and parameters.
 
-The ground under `decode.py`: `Operands` collects the micro-operations that its subclasses emit.
+`Operands`, the base class of the decoder, collects the micro-operations that its subclasses emit.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.decode.special_registers import SPECIAL_REGISTERS
 from fuzz.devices.emulator.isa.all_forms import FORMS
 from fuzz.devices.emulator.isa.straight_line import NUMBERS, WIDTH
 from fuzz.devices.emulator.ptx import Address, Instruction, Kernel, Module, Variable
@@ -33,7 +34,7 @@ class Program:
     granule    bytes of the smallest access to shared memory, at most 4
     smallest   the same for global memory
     asynchronous  has instructions that read shared memory through the async proxy
-    tracked    registers that some instruction might use while a wgmma does, see product_registers.py
+    tracked    registers that some instruction might use while a wgmma does, see wgmma_hazards.py
     """
 
     kernel: Kernel
@@ -54,12 +55,6 @@ class Program:
     tracked: int = 0
 
 
-SPECIALS = re.compile(
-    r"%(tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyzw]$|%(laneid|warpid|nwarpid|smid|nsmid"
-    r"|gridid|lanemask_(eq|le|lt|ge|gt)|dynamic_smem_size|total_smem_size|aggr_smem_size|cluster_ctarank"
-    r"|cluster_nctarank)$"
-)
-WIDE_SPECIALS = ("%gridid",)
 BITS = {"b8": 8, "u8": 8, "s8": 8, "b16": 16, "u16": 16, "s16": 16, "f16": 16, "bf16": 16, "b32": 32, "u32": 32,
         "s32": 32, "f32": 32, "b64": 64, "u64": 64, "s64": 64, "f64": 64, "f16x2": 32, "bf16x2": 32}  # fmt: skip
 SPACES = {"global": op.GLOBAL, "shared": op.SHARED, "shared::cta": op.SHARED, "local": op.LOCAL, "param": op.PARAM,
@@ -110,7 +105,7 @@ class Operands:
         self.param_places = {p.name: p for p in self.kernel.params}
 
     def table(self, values: list[int]) -> int:
-        """Where int32 values lie among the constants, as bytes from their start."""
+        """Adds int32 values to the constants; returns their offset in bytes."""
         at = len(self.constant_data)
         data = b"".join(v.to_bytes(4, "little", signed=True) for v in values)
         self.constant_data += data.ljust(-(-len(data) // 128) * 128, b"\0")
@@ -131,8 +126,8 @@ class Operands:
     def width_of(self, name: str) -> int:
         kind = self.kernel.registers.get(name)
         if kind is None:
-            if SPECIALS.match(name):
-                return 64 if name in WIDE_SPECIALS else 32
+            if name in SPECIAL_REGISTERS:
+                return SPECIAL_REGISTERS[name].bits
             raise self.fail(f"names an unknown operand {name!r}")
         if kind == "pred":
             return 1

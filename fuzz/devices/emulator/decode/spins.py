@@ -1,4 +1,4 @@
-"""What a spin waits for: the value that it compares what it reads with, found in the code of the loop.
+"""Finds the value that a spin waits for: the one that it compares with what it reads, in the code of the loop.
 
 A spin is a backward branch. The first load behind its target reads what is waited for; a `setp` of what was loaded
 guards the branch, so that it is taken until the two are equal. That gives the register or constant whose place is told

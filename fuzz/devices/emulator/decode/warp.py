@@ -9,7 +9,7 @@ from fuzz.devices.emulator.decode.operands import Operands
 from fuzz.devices.emulator.ptx import Address, Instruction
 
 
-class ExchangeFamilies(Operands):
+class WarpFamilies(Operands):
     """The methods named `op_…` handle one family each."""
 
     def op_bar(self, i: Instruction) -> None:
@@ -104,7 +104,7 @@ class ExchangeFamilies(Operands):
                          self.value(x[1], 32) if len(x) > 1 else op.ABSENT)  # fmt: skip
 
     def op_setmaxnreg(self, i: Instruction) -> None:
-        """How many registers a warp may use changes no result."""
+        """Does nothing: the number of registers that a warp may use changes no result."""
         self.emit(op.NOTHING)
 
     def op_activemask(self, i: Instruction) -> None:

@@ -11,10 +11,10 @@ from fuzz.devices.emulator.ptx import Instruction
 
 FORM = re.compile(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k16\.(f32|f16)\.(bf16|f16)\.(bf16|f16)")
 KINDS = {("bf16", "f32"): 0, ("f16", "f32"): 1, ("f16", "f16"): 2}
-TOUCHED = 13  # registers that fit into one micro-operation
+REGISTERS_AT_ONCE = 13  # registers that fit into one micro-operation
 
 
-class ProductFamilies(Operands):
+class WgmmaFamilies(Operands):
     """`op_wgmma`, and the micro-operations beside ordinary instructions that use a product's registers."""
 
     use: Use
@@ -23,11 +23,11 @@ class ProductFamilies(Operands):
         if i.guard:
             raise self.fail("has a guard")
         if i.name == "wgmma.fence.sync.aligned":
-            return self.emit(op.PRODUCT_FENCE)
+            return self.emit(op.WGMMA_FENCE)
         if i.name == "wgmma.commit_group.sync.aligned":
-            return self.emit(op.PRODUCT_COMMIT)
+            return self.emit(op.WGMMA_COMMIT)
         if i.name == "wgmma.wait_group.sync.aligned":
-            return self.emit(op.PRODUCT_WAIT, int(i.operands[0]))  # type: ignore[call-overload]
+            return self.emit(op.WGMMA_WAIT, int(i.operands[0]))  # type: ignore[call-overload]
         m = FORM.fullmatch(i.name)
         if not m or m.group(3) != m.group(4) or (m.group(3), m.group(2)) not in KINDS:
             raise self.fail()
@@ -40,7 +40,7 @@ class ProductFamilies(Operands):
             raise self.fail("has another number of accumulators than its shape")
         if len(rest) != wanted or not all(isinstance(x, int) for x in rest) or (in_registers and len(own) != 4):
             raise self.fail("has operands of another form")
-        flags = KINDS[m.group(3), m.group(2)] << op.PRODUCT_KIND
+        flags = KINDS[m.group(3), m.group(2)] << op.WGMMA_KIND
         for bit, value in ((op.A_NEGATED, rest[0]), (op.B_NEGATED, rest[1])):
             if value not in (1, -1):
                 raise self.fail("negates by another number than 1 and -1")
@@ -54,18 +54,18 @@ class ProductFamilies(Operands):
         tracked = [self.use.numbers[str(x)] for x in registers if str(x) in self.use.numbers]
         self.granule = min(self.granule, 4)
         return self.emit(
-            op.PRODUCT, table, n, flags, self.register(str(scale), 1),
+            op.WGMMA, table, n, flags, self.register(str(scale), 1),
             op.ABSENT if in_registers else self.value(a, 64), self.value(b, 64),
             self.table(tracked) if tracked else op.ABSENT, len(tracked),
         )  # fmt: skip
 
-    def touches(self, index: int) -> None:
-        """What must be noted before instruction `index` uses registers of products."""
+    def register_uses(self, index: int) -> None:
+        """Emits the notes that instruction `index` uses registers of wgmma, ahead of it."""
         move = self.use.moves.get(index)
         if move:
             both = [*move[0], *move[1]]
-            self.emit(op.TOUCH, len(move[0]), *both, *[-1] * (TOUCHED - len(both)))
-        numbers = self.use.touches.get(index, ())
-        for at in range(0, len(numbers), TOUCHED):
-            some = list(numbers[at : at + TOUCHED])
-            self.emit(op.TOUCH, 0, *some, *[-1] * (TOUCHED - len(some)))
+            self.emit(op.REGISTER_USE, len(move[0]), *both, *[-1] * (REGISTERS_AT_ONCE - len(both)))
+        numbers = self.use.register_uses.get(index, ())
+        for at in range(0, len(numbers), REGISTERS_AT_ONCE):
+            some = list(numbers[at : at + REGISTERS_AT_ONCE])
+            self.emit(op.REGISTER_USE, 0, *some, *[-1] * (REGISTERS_AT_ONCE - len(some)))

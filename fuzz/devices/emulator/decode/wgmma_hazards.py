@@ -1,11 +1,11 @@
-"""Which instructions might use registers of a wgmma while it is in flight, or without the fence that it wants.
+"""Finds instructions that might use registers of a wgmma in flight, or without the fence that it needs.
 
 From wgmma.mma_async until a wait_group that covers it, its accumulators and its registers of A are not to be used; and
 registers that were used want a wgmma.fence before the next wgmma has them (PTX, "wgmma.fence"). Both are questions
 about the order of instructions, so the control flow answers them: a good kernel has no such instruction on any path,
-and costs nothing when it runs. Those that are found here are looked at when they run (`products.touch`), so a path that
-is never taken is no finding. A move of a register in flight, whole or in parts, is allowed, because compilers write
-them where loops meet, and to unpack pairs: its destination is in flight from then on.
+and costs nothing when it runs. Those that are found here are looked at when they run (`execute/wgmma.py`,
+note_register_use), so a path that is never taken is no finding. A move of a register in flight, whole or in parts, is
+allowed, because compilers write them where loops meet, and to unpack pairs: its destination is in flight from then on.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ MOVE = re.compile(r"mov\.[bfus](16|32|64)")
 
 @dataclass(frozen=True)
 class Use:
-    """numbers: of the registers that are followed, by name, empty where there is nothing to look for; touches: by index
-    of an instruction, the registers that it uses; moves: (sources, destinations) of moves of registers that may be in
-    flight."""
+    """Registers that are followed, and where they are used.
+
+    numbers        number of each followed register, by name; empty where there is nothing to look for
+    register_uses  by index of an instruction: the registers that it uses
+    moves          by index of an instruction: (sources, destinations) of a move of registers that may be in flight
+    """
 
     numbers: dict[str, int] = field(default_factory=dict)
-    touches: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    register_uses: dict[int, tuple[int, ...]] = field(default_factory=dict)
     moves: dict[int, Move] = field(default_factory=dict)
 
 
@@ -89,7 +92,7 @@ class _Flow:
 
     @staticmethod
     def flies(move: Move, flying: int) -> bool:
-        """Is a source of the move in flight?"""
+        """True when a source of the move is in flight."""
         return any(flying >> bit & 1 for bit in move[0])
 
     def blocks(self) -> dict[int, int]:
@@ -100,7 +103,7 @@ class _Flow:
         return dict(zip(order, [*order[1:], len(self.code)], strict=True))
 
     def after(self, at: int) -> list[int]:
-        """Where the instructions after the one at `at` lie."""
+        """Indices of the instructions that can follow the one at `at`."""
         i = self.code[at]
         following = [at + 1] if i.guard or not i.name.startswith(("bra", "ret", "exit", "trap")) else []
         if i.name.startswith("bra") and str(i.operands[0]) in self.labels:
@@ -163,7 +166,7 @@ def is_product(i: Instruction) -> bool:
 
 
 def uses(kernel: Kernel) -> Use:
-    """What to look at when `kernel` runs."""
+    """Finds the instructions to look at when `kernel` runs."""
     if not any(is_product(i) for i in kernel.instructions):
         return Use()
     flow = _Flow(kernel)
@@ -180,9 +183,9 @@ def uses(kernel: Kernel) -> Use:
                 moved[at] = move
             else:
                 early.add(at)
-    touches = {at: mask for at, mask in enumerate(flow.masks)
+    register_uses = {at: mask for at, mask in enumerate(flow.masks)
                if at in early or (mask & unfenced and not is_product(flow.code[at]) and at not in moved)}  # fmt: skip
-    if not touches:
+    if not register_uses:
         return Use()  # moves alone need no looking at
-    numbers = {at: tuple(b for b in range(mask.bit_length()) if mask >> b & 1) for at, mask in touches.items()}
+    numbers = {at: tuple(b for b in range(mask.bit_length()) if mask >> b & 1) for at, mask in register_uses.items()}
     return Use(flow.bits, numbers, moved)

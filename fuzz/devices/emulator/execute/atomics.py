@@ -8,7 +8,7 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.sanitize.vector_clocks import strong_read, strong_write, tick
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.addressing import address, operand, place, remember_read, wake
+from fuzz.devices.emulator.state.addressing import address, host_address, operand, remember_read, wake
 from fuzz.devices.emulator.state.intrinsics import (
     bits_f32,
     bits_f64,
@@ -101,13 +101,13 @@ def atomic(m, w, pc, wb, cb, c, act):
     third = s32(c + 28)
     what = s32(c + 32)
     operation, kind = what >> 8, what & 255
-    watching = m.spin[w, 2] >= 0
+    watching = m.spin[w, st.SPIN_PC] >= 0
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
     for lane in range(32):
         if not act >> lane & 1:
             continue
         a = address(base, a64, lane, immediate)
-        h = place(m, w, pc, lane, space, a, size)
+        h = host_address(m, w, pc, lane, space, a, size)
         if h == 0:
             continue
         if watching:

@@ -8,7 +8,7 @@ from numba import njit
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.addressing import address, finding, operand, place, wake
+from fuzz.devices.emulator.state.addressing import address, finding, host_address, operand, wake
 from fuzz.devices.emulator.state.intrinsics import copy16, i64, s32, u8, u32, w8
 
 
@@ -28,7 +28,7 @@ def copy_async(m, w, pc, wb, cb, c, act):
         if not act >> lane & 1:
             continue
         a = address(to, a64, lane, to_immediate)
-        h = place(m, w, pc, lane, op.SHARED, a, size)
+        h = host_address(m, w, pc, lane, op.SHARED, a, size)
         s = i64(source + 8 * lane) + source_immediate
         n = size
         if limit != op.ABSENT:
@@ -40,7 +40,11 @@ def copy_async(m, w, pc, wb, cb, c, act):
         if n > 0:
             if s & (size - 1):
                 finding(m, st.F_ALIGN, pc, w, lane, s, size, op.GLOBAL)
-            g = place(m, w, pc, lane, op.GLOBAL, s, n) if n & (n - 1) == 0 else place(m, w, pc, lane, op.GLOBAL, s, 1)
+            g = (
+                host_address(m, w, pc, lane, op.GLOBAL, s, n)
+                if n & (n - 1) == 0
+                else host_address(m, w, pc, lane, op.GLOBAL, s, 1)
+            )
             if g == 0:
                 continue
         if h == 0:
@@ -54,14 +58,14 @@ def copy_async(m, w, pc, wb, cb, c, act):
             finding(m, st.F_COPIES, pc, w, lane, a, size, i)
             continue
         m.pending[w] = i + 1
-        m.copies[w, i, 0] = lane
-        m.copies[w, i, 1] = m.groups[w, lane]
-        m.copies[w, i, 2] = h
-        m.copies[w, i, 3] = g
-        m.copies[w, i, 4] = size
-        m.copies[w, i, 5] = n
-        m.copies[w, i, 6] = a
-        m.copies[w, i, 7] = pc
+        m.copies[w, i, st.COPY_LANE] = lane
+        m.copies[w, i, st.COPY_GROUP] = m.groups[w, lane]
+        m.copies[w, i, st.COPY_TO] = h
+        m.copies[w, i, st.COPY_FROM] = g
+        m.copies[w, i, st.COPY_BYTES] = size
+        m.copies[w, i, st.COPY_HAVE] = n
+        m.copies[w, i, st.COPY_ADDRESS] = a
+        m.copies[w, i, st.COPY_PC] = pc
 
 
 @njit
@@ -77,7 +81,7 @@ def complete(m, w, act, keep):
     n = m.pending[w]
     left = 0
     for i in range(n):
-        lane, group = m.copies[w, i, 0], m.copies[w, i, 1]
+        lane, group = m.copies[w, i, st.COPY_LANE], m.copies[w, i, st.COPY_GROUP]
         due = act >> lane & 1 and (keep < 0 or group < m.groups[w, lane] - keep)
         if not due:
             if left != i:
@@ -85,14 +89,21 @@ def complete(m, w, act, keep):
                     m.copies[w, left, j] = m.copies[w, i, j]
             left += 1
             continue
-        to, source, size, have = m.copies[w, i, 2], m.copies[w, i, 3], m.copies[w, i, 4], m.copies[w, i, 5]
+        to, source, size, have = (
+            m.copies[w, i, st.COPY_TO],
+            m.copies[w, i, st.COPY_FROM],
+            m.copies[w, i, st.COPY_BYTES],
+            m.copies[w, i, st.COPY_HAVE],
+        )
         if have == 16:
             copy16(to, source)
         else:
             for j in range(size):
                 w8(to + j, u8(source + j) if j < have else 0)
         if m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED):
-            note(m, w, m.copies[w, i, 7], lane, op.SHARED, m.copies[w, i, 6], size, 1, 0)  # … or as late as this
+            note(
+                m, w, m.copies[w, i, st.COPY_PC], lane, op.SHARED, m.copies[w, i, st.COPY_ADDRESS], size, 1, 0
+            )  # … or as late as this
         if m.k[st.K_SLEEPERS]:
             wake(m, to, size)
     m.pending[w] = left

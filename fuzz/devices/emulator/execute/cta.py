@@ -12,26 +12,25 @@ from fuzz.devices.emulator.execute.warp_ops import check_barrier
 from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.sanitize.taint import taints_of
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.intrinsics import w32, w64
-
-EVERY = 0xFFFFFFFF
+from fuzz.devices.emulator.state.intrinsics import i64, w32, w64
 
 
 @njit
 def start(m, slot, position):
-    """Puts the CTA at `position` of the order of dispatch into a free slot."""
+    """Puts the CTA at `position` of the order of dispatch into a free row of `cta`."""
     k = m.k
     linear = m.order[position]
-    m.cta[slot, 0] = linear
-    m.cta[slot, 6] = position
+    m.cta[slot, st.CTA_INDEX] = linear
+    m.cta[slot, st.CTA_POSITION] = position
+    m.cta[slot, st.CTA_SLOT] = slot
     x = linear % k[st.K_GRID_X]
     y = linear // k[st.K_GRID_X] % k[st.K_GRID_Y]
     z = linear // (k[st.K_GRID_X] * k[st.K_GRID_Y])
-    m.cta[slot, 1], m.cta[slot, 2], m.cta[slot, 3] = x, y, z
+    m.cta[slot, st.CTA_X], m.cta[slot, st.CTA_Y], m.cta[slot, st.CTA_Z] = x, y, z
     warps = k[st.K_WARPS]
-    m.cta[slot, 4] = warps
+    m.cta[slot, st.CTA_WARPS] = warps
     k[st.K_AGE] += 1
-    m.cta[slot, 5] = k[st.K_AGE]
+    m.cta[slot, st.CTA_AGE] = k[st.K_AGE]
     if k[st.K_CHECKS]:
         vector_clocks.begin(m, slot, position)
     shared = k[st.K_SHARED] + slot * k[st.K_SHARED_STRIDE]
@@ -51,7 +50,7 @@ def start(m, slot, position):
         m.asleep[w] = 0
         m.status[w] = st.RUNNING
         m.wrote[w] = 1
-        m.spin[w, 2] = -1
+        m.spin[w, st.SPIN_PC] = -1
         m.pending[w] = 0
         wgmma.begin(m, w)
         base = k[st.K_REGISTERS] + w * k[st.K_STRIDE]
@@ -65,52 +64,22 @@ def start(m, slot, position):
         for lane in range(32):
             m.lane_pc[w, lane] = 0
             m.groups[w, lane] = 0
-            t = 32 * i + lane
-            for s in range(k[st.K_SPECIALS]):
-                what = m.special[s, 1]
-                v = 0
-                if what == 0:
-                    v = t % k[st.K_BLOCK_X]
-                elif what == 1:
-                    v = t // k[st.K_BLOCK_X] % k[st.K_BLOCK_Y]
-                elif what == 2:
-                    v = t // (k[st.K_BLOCK_X] * k[st.K_BLOCK_Y])
-                elif what < 6:
-                    v = k[st.K_BLOCK_X + (what - 3)]
-                elif what < 9:
-                    v = m.cta[slot, 1 + what - 6]
-                elif what < 12:
-                    v = k[st.K_GRID_X + what - 9]
-                elif what == 12:
-                    v = lane
-                elif what == 13:
-                    v = i
-                elif what == 14:
-                    v = warps
-                elif what == 15:
-                    v = slot
-                elif what == 16:
-                    v = k[st.K_SLOTS]
-                elif what == 17:
-                    v = k[st.K_DYNAMIC]
-                elif what == 18:
-                    v = k[st.K_SHARED_SIZE]
-                elif what == 19:
-                    v = 1
-                elif what == 20:
-                    v = 1 << lane
-                elif what == 21:
-                    v = (1 << lane + 1) - 1
-                elif what == 22:
-                    v = (1 << lane) - 1
-                elif what == 23:
-                    v = EVERY & ~((1 << lane) - 1)
-                elif what == 24:
-                    v = EVERY & ~((1 << lane + 1) - 1)
-                if m.special[s, 2]:
-                    w64(base + m.special[s, 0] + 8 * lane, v)
-                else:
-                    w32(base + m.special[s, 0] + 4 * lane, v)
+        fill_special_registers(m, slot, i, base)
+
+
+@njit
+def fill_special_registers(m, slot, warp, base):
+    """Writes what the kernel reads of special registers into the registers of a warp, which begin at `base`."""
+    k = m.k
+    for s in range(k[st.K_SPECIALS]):
+        column = m.special[s, st.SR_CTA_COLUMN]
+        values = k[st.K_SPECIAL_VALUES] + 256 * (s * k[st.K_WARPS] + warp)
+        for lane in range(32):
+            v = m.cta[slot, column] if column >= 0 else i64(values + 8 * lane)
+            if m.special[s, st.SR_WIDE]:
+                w64(base + m.special[s, st.SR_REGISTER] + 8 * lane, v)
+            else:
+                w32(base + m.special[s, st.SR_REGISTER] + 4 * lane, v)
 
 
 @njit
@@ -122,13 +91,13 @@ def leave(m, w, lanes):
         return
     m.status[w] = st.DONE
     slot = w // m.k[st.K_WARPS]
-    m.cta[slot, 4] -= 1
-    if m.cta[slot, 4] == 0:
+    m.cta[slot, st.CTA_WARPS] -= 1
+    if m.cta[slot, st.CTA_WARPS] == 0:
         m.k[st.K_FINISHED] += 1
         if m.k[st.K_CHECKS]:
             vector_clocks.end(m, slot)
         wgmma.end(m, slot)
-        m.cta[slot, 0] = -1
+        m.cta[slot, st.CTA_INDEX] = -1
         for i in range(m.k[st.K_WARPS]):
             m.status[slot * m.k[st.K_WARPS] + i] = st.EMPTY
     else:

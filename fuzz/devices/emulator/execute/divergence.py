@@ -1,4 +1,4 @@
-"""Which lanes of a warp run: divergence, waiting for each other, and sleeping in a spin. Compiled by numba.
+"""Chooses the lanes of a warp that run: divergence, waits for each other, sleep in a spin. Compiled by numba.
 
 Lanes at different places run lowest place first. Lanes at a .sync instruction whose members are not all there are
 parked. Lanes that come round a loop with the same registers, having written nothing, sleep.
@@ -16,7 +16,7 @@ FAR = 1 << 30  # a place after every micro-operation
 
 
 @njit
-def reselect(m, w):
+def select_lanes(m, w):
     """Chooses the lanes that run: the lowest place among those that can. False when none can."""
     ready = m.alive[w] & ~m.parked[w] & ~m.asleep[w]
     if ready == 0:
@@ -40,15 +40,15 @@ def reselect(m, w):
 
 
 @njit
-def put_down(m, w, lanes, pc):
-    """Notes that `lanes` stand at pc, for `reselect`."""
+def set_pc(m, w, lanes, pc):
+    """Notes that `lanes` stand at pc, for `select_lanes`."""
     for lane in range(32):
         if lanes >> lane & 1:
             m.lane_pc[w, lane] = pc
 
 
 @njit
-def gather(m, w, pc, act, members):
+def converge(m, w, pc, act, members):
     """The lanes of `members` that are at a .sync instruction, or 0 when the others can still come: then `act` is
     parked.
     """
@@ -58,7 +58,7 @@ def gather(m, w, pc, act, members):
             have |= 1 << lane
     missing = members & m.alive[w] & ~have
     if missing:
-        put_down(m, w, act, pc)
+        set_pc(m, w, act, pc)
         m.parked[w] |= act
         if missing & ~m.parked[w] & ~m.asleep[w]:
             return 0
@@ -78,38 +78,38 @@ def spins(m, w, pc, target):
     """
     if m.wrote[w]:
         m.wrote[w] = 0
-        m.spin[w, 0] = 0
-        m.spin[w, 1] = 8
-        m.spin[w, 2] = -1
+        m.spin[w, st.SPIN_BRANCHES] = 0
+        m.spin[w, st.SPIN_COPY_AT] = 8
+        m.spin[w, st.SPIN_PC] = -1
         return False
-    m.spin[w, 0] += 1
+    m.spin[w, st.SPIN_BRANCHES] += 1
     size = m.k[st.K_STRIDE]
     registers = m.k[st.K_REGISTERS] + w * size
     snapshot = m.k[st.K_SNAPSHOTS] + w * size
-    if m.spin[w, 2] == pc and m.spin[w, 3] == m.mask[w] and m.watched[w] >= 0:
+    if m.spin[w, st.SPIN_PC] == pc and m.spin[w, st.SPIN_MASK] == m.mask[w] and m.watched[w] >= 0:
         same = True
         for i in range(0, size, 8):
             if i64(registers + i) != i64(snapshot + i):
                 same = False
                 break
         if same and m.watched[w] > 0 and unchanged(m, w):
-            put_down(m, w, m.mask[w], target)
+            set_pc(m, w, m.mask[w], target)
             m.asleep[w] |= m.mask[w]
             m.k[st.K_SLEEPERS] += 1
-            m.spin[w, 2] = -1
+            m.spin[w, st.SPIN_PC] = -1
             return True
-    if m.spin[w, 0] >= m.spin[w, 1]:
-        m.spin[w, 1] = 2 * m.spin[w, 0]
+    if m.spin[w, st.SPIN_BRANCHES] >= m.spin[w, st.SPIN_COPY_AT]:
+        m.spin[w, st.SPIN_COPY_AT] = 2 * m.spin[w, st.SPIN_BRANCHES]
         for i in range(0, size, 16):
             copy16(snapshot + i, registers + i)
-        m.spin[w, 2] = pc
-        m.spin[w, 3] = m.mask[w]
+        m.spin[w, st.SPIN_PC] = pc
+        m.spin[w, st.SPIN_MASK] = m.mask[w]
         m.watched[w] = 0
     return False
 
 
 @njit
-def reselect_group(m, w, pc, act):
+def select_group(m, w, pc, act):
     """`act` runs at pc although others may be behind or before it."""
     second = FAR
     ready = m.alive[w] & ~m.parked[w] & ~m.asleep[w] & ~act
@@ -121,9 +121,9 @@ def reselect_group(m, w, pc, act):
 
 
 @njit
-def unpark(m, w):
-    """No lane of the warp can run but parked ones, and they wait for each other: the lowest goes on without the
-    rest.
+def wake_parked(m, w):
+    """Lets the lowest parked lanes go on without the rest, where only parked lanes are left and wait for each
+    other.
     """
     best = FAR
     for lane in range(32):
@@ -132,4 +132,4 @@ def unpark(m, w):
     for lane in range(32):
         if m.parked[w] >> lane & 1 and m.lane_pc[w, lane] == best:
             m.parked[w] &= ~(1 << lane)
-    reselect(m, w)
+    select_lanes(m, w)

@@ -1,7 +1,7 @@
 """The heart of the emulator, compiled by numba: runs warps until the launch finishes, deadlocks or exceeds its budget.
 
-A spin is put to sleep until one of the addresses that it reads is written (`lanes.spins`), so it costs nothing and a
-deadlock is a state in which no warp can run.
+A spin is put to sleep until one of the addresses that it reads is written (`divergence.spins`), so it costs nothing and
+a deadlock is a state in which no warp can run.
 """
 
 from __future__ import annotations
@@ -17,16 +17,24 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute.atomics import atomic
 from fuzz.devices.emulator.execute.cp_async import commit, complete, copy_async
 from fuzz.devices.emulator.execute.cta import leave, start
-from fuzz.devices.emulator.execute.divergence import FAR, gather, put_down, reselect, reselect_group, spins, unpark
+from fuzz.devices.emulator.execute.divergence import (
+    FAR,
+    converge,
+    select_group,
+    select_lanes,
+    set_pc,
+    spins,
+    wake_parked,
+)
 from fuzz.devices.emulator.execute.load_store import load, load_matrix, store, store_matrix
 from fuzz.devices.emulator.execute.mbarrier import mbarrier
 from fuzz.devices.emulator.execute.warp_ops import barrier, elect, match, redux, shuffle, vote
-from fuzz.devices.emulator.execute.wgmma import finish, product, touch
+from fuzz.devices.emulator.execute.wgmma import issue, note_register_use, wait_group
 from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.sanitize.taint import taint, taints_of
-from fuzz.devices.emulator.state import intrinsics
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding, operand
+from fuzz.devices.emulator.state.code_cache import cache_folder
 from fuzz.devices.emulator.state.intrinsics import ctz, s32, straight_line, straight_line_tainted, u32, w32, w64
 
 EVERY = 0xFFFFFFFF
@@ -59,8 +67,8 @@ def run_warp(m, w, quantum):
         pc = n
         if pc >= stop:
             m.reached[pc] -= 1
-            put_down(m, w, mask, pc)
-            reselect(m, w)
+            set_pc(m, w, mask, pc)
+            select_lanes(m, w)
             continue
         m.reached[pc + 1] -= 1  # the one that is for us counts too
         c = code + 64 * pc
@@ -77,25 +85,25 @@ def run_warp(m, w, quantum):
                 m.pc[w] = target
                 if target <= pc:
                     if spins(m, w, pc, target):
-                        if not reselect(m, w):
+                        if not select_lanes(m, w):
                             m.status[w] = st.ASLEEP
                             return executed
                         continue
                     if executed >= quantum:
                         return executed
                 elif stop != FAR:
-                    put_down(m, w, mask, target)
-                    reselect(m, w)
+                    set_pc(m, w, mask, target)
+                    select_lanes(m, w)
             elif act == 0:
                 m.pc[w] = pc + 1
             else:
-                put_down(m, w, act, target)
-                put_down(m, w, mask & ~act, pc + 1)
+                set_pc(m, w, act, target)
+                set_pc(m, w, mask & ~act, pc + 1)
                 if target <= pc:  # the lanes that go round may be spinning
                     m.pc[w], m.mask[w] = target, act
                     if spins(m, w, pc, target):
                         pass
-                if not reselect(m, w):
+                if not select_lanes(m, w):
                     m.status[w] = st.ASLEEP
                     return executed
                 if executed >= quantum:
@@ -105,15 +113,15 @@ def run_warp(m, w, quantum):
             if act == 0:
                 m.pc[w] = pc + 1
                 continue
-            put_down(m, w, mask & ~act, pc + 1)
+            set_pc(m, w, mask & ~act, pc + 1)
             leave(m, w, act)
             if m.status[w] >= st.DONE:
                 return executed
-            if not reselect(m, w):
+            if not select_lanes(m, w):
                 if m.asleep[w]:
                     m.status[w] = st.ASLEEP
                     return executed
-                unpark(m, w)
+                wake_parked(m, w)
             continue
         if act == 0:
             m.pc[w] = pc + 1
@@ -144,8 +152,8 @@ def run_warp(m, w, quantum):
                 vector_clocks.proxy_fence(m, w)
         elif number == op.MBARRIER:
             mbarrier(m, w, pc, wb, cb, c, act)
-        elif number == op.TOUCH:
-            touch(m, w, pc, c, act)
+        elif number == op.REGISTER_USE:
+            note_register_use(m, w, pc, c, act)
         elif number == op.SLEEP:
             m.pc[w] = pc + 1
             if executed >= quantum >> 3:
@@ -183,19 +191,19 @@ def run_warp(m, w, quantum):
             elif number == op.WARP_BARRIER:
                 members = lanes_named(wb, cb, s32(c + 8), act)
             if members & m.alive[w] & ~act or m.parked[w]:
-                put_down(m, w, mask & ~act, pc + 1)
-                have = gather(m, w, pc, act, members)
+                set_pc(m, w, mask & ~act, pc + 1)
+                have = converge(m, w, pc, act, members)
                 if have == 0:
-                    if not reselect(m, w):
+                    if not select_lanes(m, w):
                         if m.asleep[w]:
                             m.status[w] = st.ASLEEP
                             return executed
-                        unpark(m, w)
+                        wake_parked(m, w)
                     continue
                 act = have
                 # the gathered lanes run on together; who else is at pc + 1 joins at the next choice
-                put_down(m, w, act, pc)
-                reselect_group(m, w, pc, act)
+                set_pc(m, w, act, pc)
+                select_group(m, w, pc, act)
             if number < op.BASE:
                 straight_line(code, pc, pc + 1, wb, cb, -1)
             elif number == op.LDMATRIX:
@@ -210,14 +218,14 @@ def run_warp(m, w, quantum):
                 redux(wb, cb, c, act)
             elif number == op.MATCH:
                 match(m, wb, cb, c, act)
-            elif number == op.PRODUCT:
-                product(m, w, pc, wb, cb, c)
-            elif number == op.PRODUCT_FENCE:
+            elif number == op.WGMMA:
+                issue(m, w, pc, wb, cb, c)
+            elif number == op.WGMMA_FENCE:
                 m.group[w, st.G_FENCES] += 1
-            elif number == op.PRODUCT_COMMIT:
+            elif number == op.WGMMA_COMMIT:
                 m.group[w, st.G_COMMITTED] += 1
-            elif number == op.PRODUCT_WAIT:
-                finish(m, w, s32(c + 8))
+            elif number == op.WGMMA_WAIT:
+                wait_group(m, w, s32(c + 8))
             elif number == op.ELECT:
                 elect(wb, c, act, members & m.alive[w])
             elif number == op.BARRIER:
@@ -238,22 +246,24 @@ def record(m, w, ran):
     k = m.k
     n = k[st.K_TRACE]
     k[st.K_TRACE] = n + 1
-    m.trace[n, 0] = k[st.K_EXECUTED]
-    m.trace[n, 1] = ran
-    m.trace[n, 2] = m.cta[w // k[st.K_WARPS], 6]
-    m.trace[n, 3] = w % k[st.K_WARPS]
-    m.trace[n, 4] = m.status[w]
+    m.trace[n, st.T_START] = k[st.K_EXECUTED]
+    m.trace[n, st.T_LENGTH] = ran
+    m.trace[n, st.T_POSITION] = m.cta[w // k[st.K_WARPS], 6]
+    m.trace[n, st.T_WARP] = w % k[st.K_WARPS]
+    m.trace[n, st.T_STATUS] = m.status[w]
     if m.status[w] == st.AT_BARRIER:
-        m.trace[n, 5] = m.barrier_at[w, 0]
+        m.trace[n, st.T_AWAITED] = m.barrier_at[w, st.AT_NUMBER]
     elif m.status[w] == st.ASLEEP:
-        m.trace[n, 5] = m.watch_virtual[w, 0]
-        m.trace[n, 6] = s32(m.watch[w, 0])
+        m.trace[n, st.T_AWAITED] = m.watch_virtual[w, 0]
+        m.trace[n, st.T_VALUE] = s32(m.watch[w, 0])
         lane = ctz(m.asleep[w])
         place = m.wanted[m.lane_pc[w, lane]]
         if place != op.ABSENT:
-            m.trace[n, 8] = 1
-            m.trace[n, 9] = s32(operand(k[st.K_REGISTERS] + w * k[st.K_STRIDE], k[st.K_CONSTANTS], place) + 4 * lane)
-    m.trace[n, 7] = k[st.K_MEMORY]
+            m.trace[n, st.T_KNOWN] = 1
+            m.trace[n, st.T_WANTED] = s32(
+                operand(k[st.K_REGISTERS] + w * k[st.K_STRIDE], k[st.K_CONSTANTS], place) + 4 * lane
+            )
+    m.trace[n, st.T_MEMORY] = k[st.K_MEMORY]
     k[st.K_MEMORY] = 0
 
 
@@ -272,9 +282,9 @@ def chance(m):
 def choose(m):
     """The warp that goes on next, by the launch's policy; -1 when none can."""
     k = m.k
-    total = k[st.K_SLOTS] * k[st.K_WARPS]
+    total = k[st.K_RESIDENT_CTAS] * k[st.K_WARPS]
     policy = k[st.K_POLICY]
-    if policy == st.STARVE_OLDEST:
+    if policy == st.OLDEST_LAST:
         best, age = -1, -1
         first = k[st.K_LAST] + 1
         for j in range(total):
@@ -283,7 +293,7 @@ def choose(m):
                 best, age = w, m.cta[w // k[st.K_WARPS], 5]
         return best
     first = k[st.K_LAST] + 1
-    if policy == st.ONE_FIRST:
+    if policy == st.GREEDY:
         first = k[st.K_LAST] if k[st.K_LAST] >= 0 else 0
     elif policy == st.RANDOM:
         first = chance(m) % total
@@ -296,12 +306,12 @@ def choose(m):
 
 @njit
 def explore(m):
-    """After a deadlock: runs CTAs that never got a slot in one of their own, each as far as it goes, to see whose
+    """After a deadlock: runs CTAs that never became resident beside the others, each as far as it goes, to see whose
     writes the sleeping warps wait for. Memory is not what it was after this."""
     k = m.k
     k[st.K_CHECKS] = 0
-    slot = k[st.K_SLOTS]
-    k[st.K_SLOTS] = slot + 1
+    slot = k[st.K_RESIDENT_CTAS]
+    k[st.K_RESIDENT_CTAS] = slot + 1
     warps = k[st.K_WARPS]
     for position in range(k[st.K_NEXT], min(k[st.K_CTAS], k[st.K_NEXT] + k[st.K_EXPLORE])):
         k[st.K_WRITER] = position + 1
@@ -317,7 +327,7 @@ def explore(m):
         for w in range(slot * warps, slot * warps + warps):
             m.asleep[w] = 0
             m.status[w] = st.EMPTY
-    k[st.K_SLOTS] = slot
+    k[st.K_RESIDENT_CTAS] = slot
 
 
 def run(address):
@@ -331,8 +341,8 @@ def run(address):
     total = k[st.K_CTAS]
     while True:
         if k[st.K_NEXT] < total:
-            for slot in range(k[st.K_SLOTS]):
-                if m.cta[slot, 0] < 0 and k[st.K_NEXT] < total:
+            for slot in range(k[st.K_RESIDENT_CTAS]):
+                if m.cta[slot, st.CTA_INDEX] < 0 and k[st.K_NEXT] < total:
                     start(m, slot, k[st.K_NEXT])
                     k[st.K_NEXT] += 1
         if k[st.K_FINISHED] >= total:
@@ -344,7 +354,7 @@ def run(address):
         quantum = k[st.K_QUANTUM]
         if k[st.K_POLICY] == st.RANDOM:
             quantum = 1 << chance(m) % 12
-        elif k[st.K_POLICY] == st.ONE_FIRST:
+        elif k[st.K_POLICY] == st.GREEDY:
             quantum = FAR
         quantum = min(quantum, k[st.K_BUDGET] - k[st.K_EXECUTED] + 1)
         ran = run_warp(m, w, quantum)
@@ -369,5 +379,5 @@ def _cache_in(folder: str) -> Iterator[None]:
         config.CACHE_DIR = before
 
 
-with _cache_in(str(intrinsics.FOLDER)):
+with _cache_in(str(cache_folder("execute.interpreter"))):
     run = njit(cache=True, nogil=True)(run)

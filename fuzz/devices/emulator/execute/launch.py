@@ -6,47 +6,34 @@ import ctypes
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.decode.decoder import Program
+from fuzz.devices.emulator.decode.special_registers import SPECIAL_REGISTERS, Geometry, values
 from fuzz.devices.emulator.decode.spins import wanted_by
 from fuzz.devices.emulator.execute import interpreter
-from fuzz.devices.emulator.execute.mbarrier import describe
 from fuzz.devices.emulator.host.cuda_runtime import Launch
 from fuzz.devices.emulator.report.report import KIND_NAMES, Deadlock, Finding, Report, Waiting
 from fuzz.devices.emulator.report.timeline import timeline
 from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.global_memory import Memory, Pieces
+from fuzz.devices.emulator.state.global_memory import MappedArrays, Memory
 from fuzz.devices.emulator.state.machine import Machine
+from fuzz.devices.emulator.state.mbarrier_word import describe
 
-if TYPE_CHECKING:
-    from fuzz.devices.emulator.api import Emulator
-
-SCHEDULES = ("in_order", "random", "starve_oldest", "one_first")
-SPECIAL_NUMBERS = {
-    **{f"%tid.{x}": i for i, x in enumerate("xyz")}, **{f"%ntid.{x}": 3 + i for i, x in enumerate("xyz")},
-    **{f"%ctaid.{x}": 6 + i for i, x in enumerate("xyz")}, **{f"%nctaid.{x}": 9 + i for i, x in enumerate("xyz")},
-    **{f"%clusterid.{x}": 6 + i for i, x in enumerate("xyz")},
-    **{f"%nclusterid.{x}": 9 + i for i, x in enumerate("xyz")},
-    "%laneid": 12, "%warpid": 13, "%nwarpid": 14, "%smid": 15, "%nsmid": 16, "%dynamic_smem_size": 17,
-    "%total_smem_size": 18, "%aggr_smem_size": 18, "%cluster_nctarank": 19,
-    **{f"%cluster_nctaid.{x}": 19 for x in "xyz"}, "%lanemask_eq": 20, "%lanemask_le": 21, "%lanemask_lt": 22,
-    "%lanemask_ge": 23, "%lanemask_gt": 24,
-}  # fmt: skip
+POLICIES = {"in_order": st.IN_ORDER, "random": st.RANDOM, "oldest_last": st.OLDEST_LAST, "greedy": st.GREEDY}
 CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wrapped": st.CHECK_WRAPPED,
           "unordered_adds": st.CHECK_ORDER, "warpgroups": st.CHECK_WARPGROUP}  # fmt: skip
 EXPLORED = 64  # CTAs without a slot that are asked, after a deadlock, what they would write
 TRACED = 1 << 18  # slices of a timeline
 LOOP = 6  # micro-operations in which a loop that waits for an mbarrier has the question
-ZERO = 99  # %gridid, %cluster_ctaid, %cluster_ctarank, the w components
 
 
-def dispatch_order(emulator: Emulator, total: int, only: Sequence[int] | None) -> np.ndarray:
-    """Linear indices of the CTAs in the order in which they get slots."""
+def dispatch_order(config: LaunchConfig, total: int, only: Sequence[int] | None) -> np.ndarray:
+    """Linear indices of the CTAs in the order in which they become resident."""
     if only is not None:
         for i in only:
             if not 0 <= i < total:
@@ -54,16 +41,16 @@ def dispatch_order(emulator: Emulator, total: int, only: Sequence[int] | None) -
         order = list(only)
     else:
         order = range(total)  # type: ignore[assignment]
-    if emulator.dispatch == "reversed":
+    if config.dispatch == "reversed":
         order = list(reversed(order))
-    elif emulator.dispatch == "permuted":
+    elif config.dispatch == "permuted":
         order = list(order)
-        random.Random(emulator.seed).shuffle(order)
+        random.Random(config.seed).shuffle(order)
     return np.array(order, dtype=np.int64)
 
 
 def execute(
-    emulator: Emulator, program: Program, launch: Launch, memory: Memory, report: Report, only: Sequence[int] | None
+    config: LaunchConfig, program: Program, launch: Launch, memory: Memory, report: Report, only: Sequence[int] | None
 ) -> None:
     """Runs one launch and adds its outcome to `report`."""
     threads = launch.block[0] * launch.block[1] * launch.block[2]
@@ -71,61 +58,66 @@ def execute(
     if not 0 < threads <= 1024:
         raise ValueError(f"block: {threads} threads; a CTA has 1 to 1024")
     memory.add_variables(program.globals)
-    checks = sum(CHECKS[c] for c in emulator.checks)
+    checks = sum(CHECKS[c] for c in config.checks)
     memory.launches += 1
     segments = memory.table(bool(checks & 3), program.smallest)
     warps = -(-threads // 32)
-    order = dispatch_order(emulator, total, only)
-    slots = max(1, min(emulator.slots, len(order)))
-    n = (slots + 1) * warps  # one slot more than the launch has, for `interpreter.explore`
+    order = dispatch_order(config, total, only)
+    resident = max(1, min(config.resident_ctas, len(order)))
+    n = (resident + 1) * warps  # one CTA more than the launch has, for `interpreter.explore`
     shared_size = program.dynamic + launch.shared
     stride = -(-max(shared_size, 8) // 128) * 128
-    pieces = Pieces(
-        registers=n * program.registers, snapshots=n * program.registers, shared=(slots + 1) * stride,
+    mapped = MappedArrays(
+        registers=n * program.registers, snapshots=n * program.registers, shared=(resident + 1) * stride,
         local=n * 32 * max(program.local, 8), constants=len(program.constants), code=program.code.nbytes,
         params=max(program.params, 8) + 8, scratch=4096, taints=n * (program.registers >> 5) + 128,
         tracked=16 * n * program.tracked,
-        **(_shadows(program, slots, warps, len(order), shared_size) if checks else {}),
+        special_values=len(program.specials) * warps * 256,
+        **(_shadows(program, resident, warps, len(order), shared_size) if checks else {}),
     )  # fmt: skip
-    pieces.array("constants")[:] = program.constants
-    pieces.array("code", np.int32)[:] = program.code.reshape(-1)
-    pieces.array("params")[: len(launch.params)] = np.frombuffer(launch.params, dtype=np.uint8)
-    specials = [(place, SPECIAL_NUMBERS.get(s, ZERO), int(s == "%gridid")) for s, place in program.specials.items()]
+    mapped.array("constants")[:] = program.constants
+    mapped.array("code", np.int32)[:] = program.code.reshape(-1)
+    mapped.array("params")[: len(launch.params)] = np.frombuffer(launch.params, dtype=np.uint8)
+    geometry = Geometry(launch.grid, launch.block, resident, launch.shared, shared_size)
+    special_values = mapped.array("special_values", np.int64).reshape(-1, warps, 32)
+    for row, name in zip(special_values, program.specials, strict=True):
+        row[:] = values(name, geometry)
+    specials = [_special(name, place) for name, place in program.specials.items()]
     rows = dict.fromkeys(st.TABLES, n) | {
-        "k": st.K_SIZE, "segments": len(segments), "arrived": slots + 1, "expected": slots + 1, "gathered": slots + 1,
-        "cta": slots + 1,
+        "k": st.K_SIZE, "segments": len(segments),
+        **dict.fromkeys(("arrived", "expected", "gathered", "cta"), resident + 1),
         "findings": st.FINDINGS, "seen": len(program.code), "wanted": len(program.code),
         "reached": len(program.code) + 1,
         "order": len(order), "special": len(specials),
-        "trace": TRACED if emulator.trace else 1,
+        "trace": TRACED if config.trace else 1,
     }  # fmt: skip
     machine = Machine(**rows)
     k = machine.k
     for name, value in {
-        "STRIDE": program.registers, "WARPS": warps, "SLOTS": slots,
+        "STRIDE": program.registers, "WARPS": warps, "RESIDENT_CTAS": resident,
         "SHARED_SIZE": shared_size, "SHARED_STRIDE": stride, "PARAMS_SIZE": program.params,
         "LOCAL_SIZE": program.local, "THREADS": threads, "CTAS": len(order),
         "GRID_X": launch.grid[0], "GRID_Y": launch.grid[1], "GRID_Z": launch.grid[2], "BLOCK_X": launch.block[0],
-        "BLOCK_Y": launch.block[1], "BLOCK_Z": launch.block[2], "POLICY": SCHEDULES.index(emulator.schedule),
-        "SEED": emulator.seed * 0x9E3779B97F4A7C15 % (1 << 63) | 1, "QUANTUM": 4096, "BUDGET": emulator.budget,
+        "BLOCK_Y": launch.block[1], "BLOCK_Z": launch.block[2], "POLICY": POLICIES[config.warp_schedule],
+        "SEED": config.seed * 0x9E3779B97F4A7C15 % (1 << 63) | 1, "QUANTUM": 4096, "BUDGET": config.budget,
         "DYNAMIC": launch.shared, "CODE_SIZE": len(program.code), "SEGMENTS": len(segments), "LAST": -1,
         "SPECIALS": len(specials), "TRACKED_REGISTERS": program.tracked,
-        **{name.upper(): address for name, address in pieces.at.items()},
+        **{name.upper(): address for name, address in mapped.at.items()},
     }.items():  # fmt: skip
         k[getattr(st, f"K_{name}")] = value
     if checks:
         k[st.K_ROW_SIZE], k[st.K_SHARED_CELLS] = _row_size(len(order), warps), _cells(program, shared_size)
-        k[st.K_PROXY] = _row_count(slots, warps) * k[st.K_ROW_SIZE] if program.asynchronous else 0
+        k[st.K_PROXY] = _row_count(resident, warps) * k[st.K_ROW_SIZE] if program.asynchronous else 0
         k[st.K_SHARED_GRANULE] = program.granule.bit_length() - 1
     k[st.K_CHECKS] = checks
     k[st.K_LAUNCH] = 1 + memory.launches % 126
-    k[st.K_TRACE_SIZE] = TRACED if emulator.trace else 0
+    k[st.K_TRACE_SIZE] = TRACED if config.trace else 0
     machine.segments[:] = segments
     machine.order[:] = order
     machine.wanted[:] = wanted_by(program)
     machine.special[:] = np.array(specials, dtype=np.int64).reshape(-1, 3)
     machine.status[:] = st.EMPTY
-    machine.cta[:, 0] = -1
+    machine.cta[:, st.CTA_INDEX] = -1
     result = interpreter.run(machine.address)
     if k[st.K_DROPPED]:
         report.notes.append("too many synchronising locations: races were not looked for to the end")
@@ -133,13 +125,19 @@ def execute(
     report.status = ("finished", "deadlock", "budget", "stopped")[result]
     report.findings += [_finding(machine, program, launch, memory, i) for i in range(int(k[st.K_FINDINGS]))]
     report.executions.append((program.source, np.cumsum(machine.reached[:-1])))
-    if emulator.trace:
+    if config.trace:
         report.timelines.append(timeline(machine, program, launch, memory))
     if result == st.DEADLOCK:
         waiting = _waiting(machine, program, launch, memory)
         k[st.K_EXPLORE] = EXPLORED
         interpreter.run(machine.address)
         report.deadlock = _deadlock(machine, launch, waiting)
+
+
+def _special(name: str, place: int) -> tuple[int, int, bool]:
+    """The row of table `special` for a special register whose value goes to `place`."""
+    row = SPECIAL_REGISTERS[name]
+    return place, getattr(st, f"CTA_{row.of_cta}") if row.of_cta else -1, row.bits == 64
 
 
 def _cells(program: Program, shared: int) -> int:
@@ -152,15 +150,15 @@ def _row_size(ctas: int, warps: int) -> int:
     return 8 * (2 + ctas * warps)
 
 
-def _row_count(slots: int, warps: int) -> int:
+def _row_count(resident: int, warps: int) -> int:
     """Vector clocks of a launch."""
-    return slots * (3 * warps + 16) + vector_clocks.LOCATIONS
+    return resident * (3 * warps + 16) + vector_clocks.LOCATIONS
 
 
-def _shadows(program: Program, slots: int, warps: int, ctas: int, shared: int) -> dict[str, int]:
+def _shadows(program: Program, resident: int, warps: int, ctas: int, shared: int) -> dict[str, int]:
     """Bytes of the clocks and of shared memory's cells, by the names of `k`."""
-    cells = _cells(program, shared) * slots
-    rows = _row_count(slots, warps) * (1 + program.asynchronous)
+    cells = _cells(program, shared) * resident
+    rows = _row_count(resident, warps) * (1 + program.asynchronous)
     return {
         "rows": rows * _row_size(ctas, warps), "keys": 8 * vector_clocks.LOCATIONS, "shared_writes": 8 * cells,
         "shared_reads": 4 * cells * warps,
@@ -219,8 +217,8 @@ def _waiting(m: Machine, program: Program, launch: Launch, memory: Memory) -> di
         lane = int(m.asleep[w]).bit_length() - 1
         pc = int(m.pc[w]) - 1 if m.status[w] == st.AT_BARRIER else int(m.lane_pc[w, max(lane, 0)])
         if m.status[w] == st.AT_BARRIER:
-            number = int(m.barrier_at[w, 0])
-            expected = int(m.expected[slot, number]) or 32 * int(m.cta[slot, 4])
+            number = int(m.barrier_at[w, st.AT_NUMBER])
+            expected = int(m.expected[slot, number]) or 32 * int(m.cta[slot, st.CTA_WARPS])
             what = f"at barrier {number}: {int(m.arrived[slot, number])} of {expected} threads are there"
         else:
             parts = []
@@ -238,7 +236,7 @@ def _waiting(m: Machine, program: Program, launch: Launch, memory: Memory) -> di
                 parts[0] += f" to {_register(m, w, lane, place)}"
             what = "for a change of " + ", ".join(parts)
         source = program.source[pc]
-        waiting[w] = Waiting(_place(launch, int(m.cta[slot, 0])), w % warps, source.line, source.text, what)
+        waiting[w] = Waiting(_place(launch, int(m.cta[slot, st.CTA_INDEX])), w % warps, source.line, source.text, what)
     return waiting
 
 
@@ -261,7 +259,11 @@ def _deadlock(m: Machine, launch: Launch, waiting: dict[int, Waiting]) -> Deadlo
             some = "none of those" if asked <= EXPLORED else f"none of the next {EXPLORED} of those"
             one = replace(one, what=f"{one.what}; {some} without a slot would write it before waiting itself")
         rows.append(one)
-    resident = int((m.cta[:-1, 0] >= 0).sum())
+    resident = int((m.cta[:-1, st.CTA_INDEX] >= 0).sum())
     return Deadlock(
-        tuple(rows), resident, int(m.k[st.K_FINISHED]), int(m.k[st.K_CTAS] - m.k[st.K_NEXT]), int(m.k[st.K_SLOTS])
+        tuple(rows),
+        resident,
+        int(m.k[st.K_FINISHED]),
+        int(m.k[st.K_CTAS] - m.k[st.K_NEXT]),
+        int(m.k[st.K_RESIDENT_CTAS]),
     )

@@ -11,7 +11,7 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.sanitize.vector_clocks import strong_read, strong_write, tick
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.addressing import address, operand, place, remember_read, wake
+from fuzz.devices.emulator.state.addressing import address, host_address, operand, remember_read, wake
 from fuzz.devices.emulator.state.intrinsics import (
     copy16,
     i64,
@@ -41,14 +41,14 @@ def load(m, w, pc, wb, cb, c, act):
     a64 = flags >> op.ADDRESS64 & 1
     base = operand(wb, cb, s32(c + 12))
     immediate = s32(c + 16)
-    watching = m.spin[w, 2] >= 0 and (space != op.PARAM)
+    watching = m.spin[w, st.SPIN_PC] >= 0 and (space != op.PARAM)
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
     strong = flags >> op.STRONG & 1
     for lane in range(32):
         if not act >> lane & 1:
             continue
         a = address(base, a64, lane, immediate)
-        h = place(m, w, pc, lane, space, a, count * size)
+        h = host_address(m, w, pc, lane, space, a, count * size)
         if h == 0:
             continue
         if watching:
@@ -95,7 +95,7 @@ def store(m, w, pc, wb, cb, c, act):
         if not act >> lane & 1:
             continue
         a = address(base, a64, lane, immediate)
-        h = place(m, w, pc, lane, space, a, count * size)
+        h = host_address(m, w, pc, lane, space, a, count * size)
         if h == 0:
             continue
         if checking:
@@ -128,13 +128,13 @@ def load_matrix(m, w, pc, wb, cb, c):
     immediate = s32(c + 16)
     count, transposed = s32(c + 36), s32(c + 40)
     scratch = m.k[st.K_SCRATCH]
-    watching = m.spin[w, 2] >= 0
+    watching = m.spin[w, st.SPIN_PC] >= 0
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
     for i in range(count):  # into scratch first: the address register may be a destination
         for r in range(8):
             lane = 8 * i + r
             a = address(base, a64, lane, immediate)
-            h = place(m, w, pc, lane, op.SHARED, a, 16)
+            h = host_address(m, w, pc, lane, op.SHARED, a, 16)
             if h:
                 copy16(scratch + 128 * i + 16 * r, h)
                 if checking:
@@ -170,7 +170,7 @@ def store_matrix(m, w, pc, wb, cb, c):
         for r in range(8):
             lane = 8 * i + r
             a = address(base, a64, lane, immediate)
-            h = place(m, w, pc, lane, op.SHARED, a, 16)
+            h = host_address(m, w, pc, lane, op.SHARED, a, 16)
             if h:
                 copy16(h, scratch + 16 * r)
                 if checking:

@@ -1,9 +1,8 @@
 """mbarrier objects in shared memory: init, arrive, expect_tx, test_wait and try_wait. Compiled by numba.
 
-PTX leaves their 64 bits opaque. Here: arrivals that a phase wants (17 bits), those that are missing (17), bytes that
-are missing (21, biased), the phase's parity (1), a mark (8) that memory which is no mbarrier does not have. An arrival
-releases and a wait that succeeds acquires, phase by phase: `clocks` keeps what arrives under the object's address, and
-what the last completed phase brought under the one four bytes further. try_wait never blocks: a spin sleeps anyway.
+An arrival releases and a wait that succeeds acquires, phase by phase: `vector_clocks` keeps what arrives under the
+object's address, and what the last completed phase brought under the one four bytes further. try_wait never blocks: a
+spin sleeps anyway.
 """
 
 from __future__ import annotations
@@ -14,18 +13,9 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.addressing import address, finding, operand, place, remember_read, wake
+from fuzz.devices.emulator.state.addressing import address, finding, host_address, operand, remember_read, wake
 from fuzz.devices.emulator.state.intrinsics import i64, s32, u32, w32, w64
-
-MOST = (1 << 17) - 1
-BIAS = 1 << 20
-MARK = 0x5B
-PENDING, BYTES, PHASE, MARKED = 17, 34, 55, 56
-
-
-@njit
-def packed(wanted, missing, bytes_, phase):
-    return MARK << MARKED | phase << PHASE | (bytes_ + BIAS) << BYTES | missing << PENDING | wanted
+from fuzz.devices.emulator.state.mbarrier_word import BIAS, BYTES, MARK, MARKED, MOST, PENDING, PHASE, packed
 
 
 @njit
@@ -44,7 +34,7 @@ def mbarrier(m, w, pc, wb, cb, c, act):
         if not act >> lane & 1:
             continue
         a = address(base, a64, lane, immediate)
-        h = place(m, w, pc, lane, space, a, 8)
+        h = host_address(m, w, pc, lane, space, a, 8)
         if h == 0:
             continue
         given = 1
@@ -74,7 +64,7 @@ def mbarrier(m, w, pc, wb, cb, c, act):
         if kind == op.MB_TEST_PARITY or kind == op.MB_TEST_STATE:
             if checking:
                 note(m, w, pc, lane, space, a, 8, 0, 1)
-            if m.spin[w, 2] >= 0:
+            if m.spin[w, st.SPIN_PC] >= 0:
                 remember_read(m, w, h, a)
             asked = given & 1 if kind == op.MB_TEST_PARITY else given >> PHASE & 1
             if phase != asked:
@@ -114,13 +104,3 @@ def mbarrier(m, w, pc, wb, cb, c, act):
         w32(wb + d, (u32(wb + d) & ~act) | done)
     elif checking and kind != op.MB_INIT:
         vector_clocks.tick(m, w)
-
-
-def describe(value: int) -> str:
-    """What an mbarrier waits for, for reports."""
-    if value >> MARKED != MARK:
-        return "no mbarrier"
-    missing, wanted = value >> PENDING & MOST, value & MOST
-    bytes_ = (value >> BYTES & 2 * BIAS - 1) - BIAS
-    return (f"mbarrier with {wanted - missing} of {wanted} arrivals{f' and {bytes_} bytes to come' * bool(bytes_)}, "
-            f"phase {value >> PHASE & 1}")  # fmt: skip

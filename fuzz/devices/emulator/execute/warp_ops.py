@@ -166,16 +166,16 @@ def barrier(m, w, pc, wb, cb, c, act):
     if m.arrived[slot, number] and m.expected[slot, number] != count:
         finding(m, st.F_BARRIER_COUNT, pc, w, first, number, m.expected[slot, number], count)
     if m.arrived[slot, number] == 0:
-        m.gathered[slot, number, 0] = 1
-        m.gathered[slot, number, 1] = 0
-        m.gathered[slot, number, 2] = 0
+        m.gathered[slot, number, st.RED_ALL] = 1
+        m.gathered[slot, number, st.RED_ANY] = 0
+        m.gathered[slot, number, st.RED_COUNT] = 0
     if m.k[st.K_CHECKS]:
         vector_clocks.arrive(m, w, number)
     m.arrived[slot, number] += 32
     m.expected[slot, number] = count
-    m.barrier_at[w, 0] = number
-    m.barrier_at[w, 1] = op.ABSENT
-    m.barrier_at[w, 2] = kind
+    m.barrier_at[w, st.AT_NUMBER] = number
+    m.barrier_at[w, st.AT_DESTINATION] = op.ABSENT
+    m.barrier_at[w, st.AT_KIND] = kind
     m.wrote[w] = 1
     if kind >= op.RED_AND:
         p = u32(wb + s32(c + 20))
@@ -183,11 +183,11 @@ def barrier(m, w, pc, wb, cb, c, act):
             p = ~p & 0xFFFFFFFF
         p &= act
         if p != act:
-            m.gathered[slot, number, 0] = 0
+            m.gathered[slot, number, st.RED_ALL] = 0
         if p:
-            m.gathered[slot, number, 1] = 1
-        m.gathered[slot, number, 2] += popc(p)
-        m.barrier_at[w, 1] = s32(c + 28)
+            m.gathered[slot, number, st.RED_ANY] = 1
+        m.gathered[slot, number, st.RED_COUNT] += popc(p)
+        m.barrier_at[w, st.AT_DESTINATION] = s32(c + 28)
     if kind != op.ARRIVE:
         m.status[w] = st.AT_BARRIER
     check_barrier(m, slot, number)
@@ -200,17 +200,17 @@ def check_barrier(m, slot, number):
     warps = m.k[st.K_WARPS]
     count = m.expected[slot, number]
     if count == 0:
-        count = 32 * m.cta[slot, 4]
+        count = 32 * m.cta[slot, st.CTA_WARPS]
     if m.arrived[slot, number] == 0 or m.arrived[slot, number] < count:
         return
     m.arrived[slot, number] = 0
     m.expected[slot, number] = 0
     for w in range(slot * warps, slot * warps + warps):
-        if m.status[w] == st.AT_BARRIER and m.barrier_at[w, 0] == number:
+        if m.status[w] == st.AT_BARRIER and m.barrier_at[w, st.AT_NUMBER] == number:
             m.status[w] = st.RUNNING
             if m.k[st.K_CHECKS]:
                 vector_clocks.depart(m, w, number)
-            d, kind = m.barrier_at[w, 1], m.barrier_at[w, 2]
+            d, kind = m.barrier_at[w, st.AT_DESTINATION], m.barrier_at[w, st.AT_KIND]
             if d == op.ABSENT:
                 continue
             at = m.k[st.K_REGISTERS] + w * m.k[st.K_STRIDE] + d

@@ -1,9 +1,10 @@
 """Hopper's products of a warpgroup, wgmma: D = A B + C with B, and mostly A, in shared memory. Compiled by numba.
 
 A warp's share is 16 rows: its accumulators and registers of A are laid out as in mma.sync m16n8k16, block after block
-of eight columns, so a product is one such step per block (`mma.py`). It is carried out when it is issued. Shared memory
-counts as read by the warp, through the async proxy, from then until wait_group: the warp's own rows of A (what other
-warps need not have written), and all of B. For what its registers may be used in between, see `product_registers.py`.
+of eight columns, so a product is one such step per block (`isa/mma.py`). It is carried out when it is issued. Shared
+memory counts as read by the warp, through the async proxy, from then until wait_group: the warp's own rows of A (what
+other warps need not have written), and all of B. For what its registers may be used in between, see
+`decode/wgmma_hazards.py`.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from numba import njit
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.sanitize import shadow, vector_clocks
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.addressing import finding, operand, place
+from fuzz.devices.emulator.state.addressing import finding, host_address, operand
 from fuzz.devices.emulator.state.intrinsics import (
     copy16,
     ctz,
     i64,
-    product_bf16,
-    product_f16,
-    product_f16_f16,
+    mma_bf16,
+    mma_f16,
+    mma_f16_f16,
     s32,
     transpose16,
     u32,
@@ -35,12 +36,12 @@ TURNED, BLOCKS_A, BLOCKS_B, ZEROS, OPERANDS = 1024, 1152, 1664, 1920, 2432
 
 
 @njit
-def gather(m, w, pc, descriptor, transposed, negated, group, half, to):
+def read_block(m, w, pc, descriptor, transposed, negated, group, half, to):
     """Copies an 8 x 8 block to `to`, row by row of M or N."""
     scratch = m.k[st.K_SCRATCH] + TURNED
     into = scratch if transposed else to
     for row in range(8):
-        h = place(m, w, pc, row, op.SHARED, row_of(descriptor, transposed, group, half, row), 16)
+        h = host_address(m, w, pc, row, op.SHARED, row_of(descriptor, transposed, group, half, row), 16)
         if h:
             copy16(into + 16 * row, h)
         else:
@@ -54,7 +55,7 @@ def gather(m, w, pc, descriptor, transposed, negated, group, half, to):
 
 
 @njit
-def common(m, w, pc, at):
+def uniform_descriptor(m, w, pc, at):
     """A descriptor, which all lanes must give alike."""
     first = i64(at)
     for lane in range(1, 32):
@@ -64,7 +65,7 @@ def common(m, w, pc, at):
 
 
 @njit
-def read(m, w, pc, descriptor, transposed, first, last):
+def note_read(m, w, pc, descriptor, transposed, first, last):
     """Notes that the warp reads groups first … last - 1 of a matrix through the async proxy."""
     size = m.k[st.K_SHARED_SIZE]
     for group in range(first, last):
@@ -76,17 +77,17 @@ def read(m, w, pc, descriptor, transposed, first, last):
 
 
 @njit
-def read_both(m, w, i):
+def note_reads(m, w, i):
     """Notes the reads of the product that is entry `i` of the warp's."""
-    pc, flags, n = m.products[w, i, 1], m.products[w, i, 4], m.products[w, i, 5]
+    pc, flags, n = m.wgmmas[w, i, st.W_PC], m.wgmmas[w, i, st.W_FLAGS], m.wgmmas[w, i, st.W_N]
     if not flags & op.A_REGISTERS:
         own = w % m.k[st.K_WARPS] % 4 * 2
-        read(m, w, pc, m.products[w, i, 2], flags & op.A_TRANSPOSED, own, own + 2)
-    read(m, w, pc, m.products[w, i, 3], flags & op.B_TRANSPOSED, 0, n >> 3)
+        note_read(m, w, pc, m.wgmmas[w, i, st.W_A], flags & op.A_TRANSPOSED, own, own + 2)
+    note_read(m, w, pc, m.wgmmas[w, i, st.W_B], flags & op.B_TRANSPOSED, 0, n >> 3)
 
 
 @njit
-def agree(m, w, pc, a, b):
+def compare_warps(m, w, pc, a, b):
     """The four warps of a warpgroup must issue the same products in the same order, with the same descriptors."""
     i = m.group[w, st.G_ISSUED]
     m.group[w, st.G_ISSUED] = i + 1
@@ -95,16 +96,16 @@ def agree(m, w, pc, a, b):
         return
     first = w - w % m.k[st.K_WARPS] % 4
     j = i % st.ISSUES
-    if m.issues[first, j, 0] == i + 1:
-        if m.issues[first, j, 1] != pc or m.issues[first, j, 2] != a or m.issues[first, j, 3] != b:
-            finding(m, st.F_WARPGROUP, pc, w, 0, 0, 0, m.issues[first, j, 1])
-    elif m.issues[first, j, 0] <= i:
-        m.issues[first, j, 0], m.issues[first, j, 1] = i + 1, pc
-        m.issues[first, j, 2], m.issues[first, j, 3] = a, b
+    if m.issues[first, j, st.I_NUMBER] == i + 1:
+        if m.issues[first, j, st.I_PC] != pc or m.issues[first, j, st.I_A] != a or m.issues[first, j, st.I_B] != b:
+            finding(m, st.F_WARPGROUP, pc, w, 0, 0, 0, m.issues[first, j, st.I_PC])
+    elif m.issues[first, j, st.I_NUMBER] <= i:
+        m.issues[first, j, st.I_NUMBER], m.issues[first, j, st.I_PC] = i + 1, pc
+        m.issues[first, j, st.I_A], m.issues[first, j, st.I_B] = a, b
 
 
 @njit
-def product(m, w, pc, wb, cb, c):
+def issue(m, w, pc, wb, cb, c):
     """wgmma.mma_async by one warp."""
     k = m.k
     table, n, flags = cb + s32(c + 8), s32(c + 12), s32(c + 16)
@@ -115,37 +116,37 @@ def product(m, w, pc, wb, cb, c):
         finding(m, st.F_DESCRIPTOR, pc, w, 0, 0, 0, scale)
     a = 0
     if not flags & op.A_REGISTERS:
-        a = common(m, w, pc, operand(wb, cb, s32(c + 24)))
-    b = common(m, w, pc, operand(wb, cb, s32(c + 28)))
+        a = uniform_descriptor(m, w, pc, operand(wb, cb, s32(c + 24)))
+    b = uniform_descriptor(m, w, pc, operand(wb, cb, s32(c + 28)))
     m.wrote[w] = 1
-    agree(m, w, pc, a, b)
-    registers(m, w, pc, cb, c)
+    compare_warps(m, w, pc, a, b)
+    mark_registers(m, w, pc, cb, c)
     i = m.group[w, st.G_PENDING]
     if k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED):
-        if i == st.PRODUCTS:
+        if i == st.WGMMAS:
             finding(m, st.F_COPIES, pc, w, 0, 0, 0, i)
             i -= 1
         m.group[w, st.G_PENDING] = i + 1
-        m.products[w, i, 0] = m.group[w, st.G_COMMITTED]
-        m.products[w, i, 1], m.products[w, i, 2], m.products[w, i, 3] = pc, a, b
-        m.products[w, i, 4], m.products[w, i, 5] = flags, n
-        m.products[w, i, 6] = vector_clocks.own(m, w)
+        m.wgmmas[w, i, st.W_GROUP] = m.group[w, st.G_COMMITTED]
+        m.wgmmas[w, i, st.W_PC], m.wgmmas[w, i, st.W_A], m.wgmmas[w, i, st.W_B] = pc, a, b
+        m.wgmmas[w, i, st.W_FLAGS], m.wgmmas[w, i, st.W_N] = flags, n
+        m.wgmmas[w, i, st.W_CLOCK] = vector_clocks.own(m, w)
         own = w % k[st.K_WARPS] % 4 * 2
-        m.products[w, i, 8], m.products[w, i, 9] = 0, 0
+        m.wgmmas[w, i, st.W_A_LOW], m.wgmmas[w, i, st.W_A_HIGH] = 0, 0
         if not flags & op.A_REGISTERS:
-            m.products[w, i, 8], m.products[w, i, 9] = bounds(a, flags & op.A_TRANSPOSED, own, own + 2)
-        m.products[w, i, 10], m.products[w, i, 11] = bounds(b, flags & op.B_TRANSPOSED, 0, n >> 3)
-        read_both(m, w, i)
+            m.wgmmas[w, i, st.W_A_LOW], m.wgmmas[w, i, st.W_A_HIGH] = bounds(a, flags & op.A_TRANSPOSED, own, own + 2)
+        m.wgmmas[w, i, st.W_B_LOW], m.wgmmas[w, i, st.W_B_HIGH] = bounds(b, flags & op.B_TRANSPOSED, 0, n >> 3)
+        note_reads(m, w, i)
     # ---- the product itself, eight columns at a time
     scratch = k[st.K_SCRATCH]
     places = scratch + OPERANDS
-    per = 2 if flags >> op.PRODUCT_KIND & 3 == 2 else 4  # registers of D to a block
+    per = 2 if flags >> op.WGMMA_KIND & 3 == 2 else 4  # registers of D to a block
     blocks_a = table + 4 * per * (n >> 3)
     for j in range(4):  # rows 0 and columns 0 of A, rows 8, columns 8, both
         at = scratch + BLOCKS_A + 128 * j
         if not flags & op.A_REGISTERS:
             group = w % k[st.K_WARPS] % 4 * 2 + (j & 1)
-            gather(m, w, pc, a, flags & op.A_TRANSPOSED, flags & op.A_NEGATED, group, j >> 1, at)
+            read_block(m, w, pc, a, flags & op.A_TRANSPOSED, flags & op.A_NEGATED, group, j >> 1, at)
         elif flags & op.A_NEGATED:
             source = wb + s32(blocks_a + 4 * j)
             for r in range(0, 128, 8):
@@ -158,23 +159,23 @@ def product(m, w, pc, wb, cb, c):
     for block in range(n >> 3):
         for j in range(2):
             at = scratch + BLOCKS_B + 128 * j
-            gather(m, w, pc, b, flags & op.B_TRANSPOSED, flags & op.B_NEGATED, block, j, at)
+            read_block(m, w, pc, b, flags & op.B_TRANSPOSED, flags & op.B_NEGATED, block, j, at)
         for j in range(per):
             d = wb + s32(table + 4 * (per * block + j))
             w64(places + 8 * j, d)
             w64(places + 8 * (per + 6 + j), d if scale else scratch + ZEROS + 128 * j)
-        if flags >> op.PRODUCT_KIND & 3 == 0:
-            product_bf16(places)
-        elif flags >> op.PRODUCT_KIND & 3 == 1:
-            product_f16(places)
+        if flags >> op.WGMMA_KIND & 3 == 0:
+            mma_bf16(places)
+        elif flags >> op.WGMMA_KIND & 3 == 1:
+            mma_f16(places)
         else:
-            product_f16_f16(places)
+            mma_f16_f16(places)
 
 
 @njit
-def registers(m, w, pc, cb, c):
-    """Where some instruction might use this product's registers too early: they are in flight from now on, and none may
-    have been used since the last wgmma.fence."""
+def mark_registers(m, w, pc, cb, c):
+    """Marks the registers of a wgmma that some instruction might use too early: they are in flight from now on, and
+    none may have been used since the last wgmma.fence."""
     if not m.k[st.K_CHECKS] & st.CHECK_WARPGROUP:
         return
     if m.group[w, st.G_FENCES] == 0:
@@ -191,7 +192,7 @@ def registers(m, w, pc, cb, c):
 
 
 @njit
-def touch(m, w, pc, c, act):
+def note_register_use(m, w, pc, c, act):
     """An instruction that uses registers of products: 2 how many of them are sources, if it is a move of some that may
     be in flight, 3 … their numbers, -1 at the end."""
     if not m.k[st.K_CHECKS] & st.CHECK_WARPGROUP:
@@ -219,20 +220,20 @@ def touch(m, w, pc, c, act):
 
 
 @njit
-def finish(m, w, keep):
+def wait_group(m, w, keep):
     """wgmma.wait_group: all but the last `keep` committed groups are done. What they read, they may have read just now;
     that is noted where the warp has let others go on since they were issued."""
     committed = m.group[w, st.G_COMMITTED]
     m.group[w, st.G_DONE] = max(m.group[w, st.G_DONE], committed - keep)
     left = 0
     for i in range(m.group[w, st.G_PENDING]):
-        if m.products[w, i, 0] < committed - keep:
-            if m.products[w, i, 6] != vector_clocks.own(m, w):
-                read_both(m, w, i)
+        if m.wgmmas[w, i, st.W_GROUP] < committed - keep:
+            if m.wgmmas[w, i, st.W_CLOCK] != vector_clocks.own(m, w):
+                note_reads(m, w, i)
             continue
         if left != i:
             for j in range(12):
-                m.products[w, left, j] = m.products[w, i, j]
+                m.wgmmas[w, left, j] = m.wgmmas[w, i, j]
         left += 1
     m.group[w, st.G_PENDING] = left
 
@@ -243,7 +244,7 @@ def begin(m, w):
     for i in range(8):
         m.group[w, i] = 0
     for i in range(st.ISSUES):
-        m.issues[w, i, 0] = 0
+        m.issues[w, i, st.I_NUMBER] = 0
     states = m.k[st.K_TRACKED] + 16 * w * m.k[st.K_TRACKED_REGISTERS]
     for i in range(2 * m.k[st.K_TRACKED_REGISTERS]):
         w64(states + 8 * i, 0)

@@ -47,7 +47,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Interface:
-    """What the exported header says: the prefix of the symbols, the host function's symbol and its arguments."""
+    """Content of the exported header: the prefix of the symbols, the host function's symbol and its arguments."""
 
     prefix: str
     function: str

@@ -21,8 +21,8 @@ from fuzz.devices.emulator.isa.vectors import DOUBLE, FLOAT, I1, I16, I32, I64, 
 
 WIDTH = 16  # int32 words of a micro-operation
 NUMBERS = {name: i for i, name in enumerate([*FORMS, *MATRIX])}
-PRODUCTS = {  # what a warpgroup's product is made of, see products.py
-    f"product_{name}": f"mma.sync.aligned.m16n8k16.row.col.{sums}.{kind}.{kind}.{sums}"
+WARPGROUP_MMA = {  # what wgmma is made of, see execute/wgmma.py
+    f"mma_{name}": f"mma.sync.aligned.m16n8k16.row.col.{sums}.{kind}.{kind}.{sums}"
     for name, kind, sums in (("bf16", "bf16", "f32"), ("f16", "f16", "f32"), ("f16_f16", "f16", "f16"))
 }
 STRAIGHT = len(NUMBERS)  # numbers from here on belong to the interpreter
@@ -76,7 +76,7 @@ class _Loop:
         return self.b.load(self.b.gep(self.at, [ir.Constant(I64, index)]), align=4)
 
     def address(self, index: int) -> Value:
-        """Where operand `index` of the micro-operation lies."""
+        """Address of operand `index` of the micro-operation."""
         b = self.b
         offset = self.word(2 + index)
         outside = b.icmp_signed("<", offset, ir.Constant(I32, 0))
@@ -242,18 +242,18 @@ def build() -> ir.Module:
     module = ir.Module("straight_line")
     for tainted in (False, True):
         _Loop(module, tainted).build()
-    for name in PRODUCTS:
-        _product(module, name)
+    for name in WARPGROUP_MMA:
+        _mma_function(module, name)
     return module
 
 
-def _product(module: ir.Module, name: str) -> None:
-    """void product_KIND(int64 operands): one mma m16n8k16 on the registers whose addresses lie there, D, A, B and C."""
+def _mma_function(module: ir.Module, name: str) -> None:
+    """void mma_KIND(int64 operands): one mma m16n8k16 on the registers whose addresses lie there, D, A, B and C."""
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64]), name)
     entry, body = function.append_basic_block("entry"), function.append_basic_block("body")
     b = ir.IRBuilder(entry)
     b.branch(body)
     b.position_at_end(body)
     base = b.inttoptr(function.args[0], I64.as_pointer())
-    write_mma(b, PRODUCTS[name], lambda i: b.load(b.gep(base, [ir.Constant(I64, i)]), align=8))
+    write_mma(b, WARPGROUP_MMA[name], lambda i: b.load(b.gep(base, [ir.Constant(I64, i)]), align=8))
     b.ret_void()

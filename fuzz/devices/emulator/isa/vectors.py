@@ -1,5 +1,5 @@
 """LLVM building blocks for 32 lanes at once: types, constants, rounding, NaN rules. `forms.py` writes PTX semantics
-with them and `dispatch.py` compiles the whole table into one switch.
+with them and `straight_line.py` compiles the whole table into one switch.
 
 A register is 32 lanes side by side: 32-bit and narrower values take 128 bytes (16-bit ones zero-extended), 64-bit ones
 256 bytes, a predicate is one 32-bit mask, bit i for lane i.

@@ -1,5 +1,5 @@
 """Timelines of a run: who ran when, and who waited for what. As Chrome's trace format (chrome://tracing, Perfetto);
-picture.py draws them.
+`timeline_svg.py` draws them, `save.py` writes both.
 
 The unit of time is one micro-operation, shown as a microsecond: the emulated GPU runs one warp at a time, so a timeline
 shows the order of events and not how long they would take on hardware.
@@ -7,10 +7,8 @@ shows the order of events and not how long they would take on hardware.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fuzz.devices.emulator import opcodes as op
@@ -118,14 +116,6 @@ def chrome(timelines: Sequence[Timeline]) -> dict[str, Any]:
                 own = [s for s in line.slices if s.cta == cta and s.warp == warp]
                 events += [_event(launch, first + 1 + warp, s) for s in own]
     return {"traceEvents": events, "displayTimeUnit": "ns"}
-
-
-def save(timelines: Sequence[Timeline], path: Path) -> None:
-    """Writes the trace to `path`, and a picture beside it with the ending .svg."""
-    from fuzz.devices.emulator.report.timeline_svg import svg
-
-    path.write_text(json.dumps(chrome(timelines)))
-    path.with_suffix(".svg").write_text(svg(timelines))
 
 
 def _name(what: str, launch: int, track: int, text: str) -> dict[str, Any]:

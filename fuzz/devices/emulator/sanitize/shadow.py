@@ -1,10 +1,10 @@
-"""Which warp touched which memory last: finds races and reads of memory that nothing wrote. Compiled by numba.
+"""Shadow memory: who touched what last. Finds races and reads of memory that nothing wrote. Compiled by numba.
 
 Every granule (2 or 4 bytes, the smallest access) of shared memory and of every tensor has a cell: who wrote it last, at
 which clock (`vector_clocks.py`). Reads are kept per warp in shared memory, and as the last two concurrent readers in
 global memory, so a write after three or more unordered readers may be judged by two of them.
 
-Which memory was never written is kept apart (memory.Written), because it outlives a launch.
+The map of what was ever written is kept apart (global_memory.Written), because it outlives a launch.
 
 A global cell is launch (8 bits, 0: not written by one) | strong (1) | entity (23) | clock (32); a shared one is the
 CTA's age (24) | strong (1) | warp (7) | clock (32).
@@ -29,8 +29,11 @@ STRONG_SHARED = 1 << 39
 
 @njit
 def note(m, w, pc, lane, space, a, size, write, strong):
-    """An access of `size` bytes at the kernel's address `a`, found good by `place`. write: 0 read, 1 write, 2 both;
-    strong: 0 weak, 1 strong, 2 strong and of an operation whose result depends on the order (a sum of floats)."""
+    """An access of `size` bytes at the kernel's address `a`, which is inside its memory.
+
+    write   0 read, 1 write, 2 both
+    strong  0 weak, 1 strong, 2 strong and of an operation whose result depends on the order (a sum of floats)
+    """
     if space == op.GENERIC:
         window = a >> op.SHIFT
         if window == 1:
@@ -49,9 +52,9 @@ def note_shared(m, w, pc, lane, a, size, write, strong):
     k = m.k
     warps = k[st.K_WARPS]
     slot, mine = w // warps, w % warps
-    block = vector_clocks.warp_row(m, w) + 16 + 8 * m.cta[slot, 6] * warps
+    block = vector_clocks.warp_row(m, w) + 16 + 8 * m.cta[slot, st.CTA_POSITION] * warps
     now = i64(block + 8 * mine)
-    age = m.cta[slot, 5]
+    age = m.cta[slot, st.CTA_AGE]
     lg = k[st.K_SHARED_GRANULE]
     writes = k[st.K_SHARED_WRITES] + slot * k[st.K_SHARED_CELLS] * 8
     reads = k[st.K_SHARED_READS] + slot * k[st.K_SHARED_CELLS] * warps * 4
@@ -65,14 +68,16 @@ def note_shared(m, w, pc, lane, a, size, write, strong):
             x = cell >> 32 & 127
             if x != mine and i64(block + 8 * x) < (cell & LOW32):
                 kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
-                finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, 6] * warps + x)
+                finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, st.CTA_POSITION] * warps + x)
         if write:
             if races:
                 if m.group[w, st.G_PENDING]:
                     overwritten(m, w, pc, lane, g << lg, 1 << lg)
                 for x in range(warps):
                     if x != mine and u32(reads + (g * warps + x) * 4) > i64(block + 8 * x):
-                        finding(m, st.F_RACE_RW, pc, w, lane, g << lg, size, 0, m.cta[slot, 6] * warps + x)
+                        finding(
+                            m, st.F_RACE_RW, pc, w, lane, g << lg, size, 0, m.cta[slot, st.CTA_POSITION] * warps + x
+                        )
             w64(writes + 8 * g, age << 40 | (STRONG_SHARED if strong else 0) | mine << 32 | now)
         elif not strong:
             w32(reads + (g * warps + mine) * 4, now)
@@ -84,12 +89,12 @@ def overwritten(m, w, pc, lane, a, size):
     k = m.k
     group = w % k[st.K_WARPS] % 4 * 2
     for i in range(m.group[w, st.G_PENDING]):
-        flags = m.products[w, i, 4]
+        flags = m.wgmmas[w, i, st.W_FLAGS]
         for j in range(2):
-            if m.products[w, i, 8 + 2 * j] < a + size and a < m.products[w, i, 9 + 2 * j]:
-                first, last = (group, group + 2) if j == 0 else (0, m.products[w, i, 5] >> 3)
+            if m.wgmmas[w, i, 8 + 2 * j] < a + size and a < m.wgmmas[w, i, 9 + 2 * j]:
+                first, last = (group, group + 2) if j == 0 else (0, m.wgmmas[w, i, st.W_N] >> 3)
                 transposed = flags & (op.A_TRANSPOSED if j == 0 else op.B_TRANSPOSED)
-                if holds(m.products[w, i, 2 + j], transposed, first, last, a, a + size):
+                if holds(m.wgmmas[w, i, 2 + j], transposed, first, last, a, a + size):
                     finding(m, st.F_RACE_RW, pc, w, lane, a, size, 0, m.cta[w // k[st.K_WARPS], 6] * k[st.K_WARPS]
                             + w % k[st.K_WARPS])  # fmt: skip
                     return
@@ -102,11 +107,11 @@ def note_async_read(m, w, pc, lane, a, size):
     k = m.k
     warps = k[st.K_WARPS]
     slot, mine = w // warps, w % warps
-    first = 16 + 8 * m.cta[slot, 6] * warps
+    first = 16 + 8 * m.cta[slot, st.CTA_POSITION] * warps
     known = vector_clocks.warp_row(m, w) + first
     proxied = known + k[st.K_PROXY]
     now = i64(known + 8 * mine)
-    age = m.cta[slot, 5]
+    age = m.cta[slot, st.CTA_AGE]
     lg = k[st.K_SHARED_GRANULE]
     writes = k[st.K_SHARED_WRITES] + slot * k[st.K_SHARED_CELLS] * 8
     reads = k[st.K_SHARED_READS] + slot * k[st.K_SHARED_CELLS] * warps * 4
@@ -121,7 +126,7 @@ def note_async_read(m, w, pc, lane, a, size):
             if i64(proxied + 8 * x) < (cell & LOW32):
                 ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
                 kind = st.F_PROXY if ordered else st.F_RACE_WR
-                finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, 6] * warps + x)
+                finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, st.CTA_POSITION] * warps + x)
         w32(reads + (g * warps + mine) * 4, now)
 
 

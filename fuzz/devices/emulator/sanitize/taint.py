@@ -1,6 +1,7 @@
 """Follows 32-bit arithmetic that wrapped until it becomes an address. Compiled by numba.
 
-The straight-line part (`dispatch.py`) sets and passes on the taints of registers; here they meet memory and exchanges.
+The straight-line part (`isa/straight_line.py`) sets and passes on the taints of registers; here they meet memory and
+exchanges.
 """
 
 from __future__ import annotations

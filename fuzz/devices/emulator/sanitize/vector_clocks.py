@@ -1,4 +1,4 @@
-"""Who is ordered after whom: vector clocks of the running warps, compiled by numba.
+"""Vector clocks of the running warps: which accesses are ordered after which. Compiled by numba.
 
 Every warp of the grid is one entity with a clock of its own; a warp's row holds, for each entity, how far it is ordered
 after it. Barriers, fences with strong accesses, and release and acquire operations join rows, as the PTX memory model
@@ -34,17 +34,17 @@ def warp_row(m, w):
 
 @njit
 def fence_row(m, w):
-    return row(m, m.k[st.K_SLOTS] * m.k[st.K_WARPS] + w)
+    return row(m, m.k[st.K_RESIDENT_CTAS] * m.k[st.K_WARPS] + w)
 
 
 @njit
 def pending_row(m, w):
-    return row(m, 2 * m.k[st.K_SLOTS] * m.k[st.K_WARPS] + w)
+    return row(m, 2 * m.k[st.K_RESIDENT_CTAS] * m.k[st.K_WARPS] + w)
 
 
 @njit
 def barrier_row(m, slot, number):
-    return row(m, 3 * m.k[st.K_SLOTS] * m.k[st.K_WARPS] + 16 * slot + number)
+    return row(m, 3 * m.k[st.K_RESIDENT_CTAS] * m.k[st.K_WARPS] + 16 * slot + number)
 
 
 @njit
@@ -59,7 +59,7 @@ def location_row(m, host, add):
             w64(m.k[st.K_KEYS] + 8 * h, host)
             key = host
         if key == host:
-            return row(m, m.k[st.K_SLOTS] * (3 * m.k[st.K_WARPS] + 16) + h)
+            return row(m, m.k[st.K_RESIDENT_CTAS] * (3 * m.k[st.K_WARPS] + 16) + h)
         h = (h + 1) & (LOCATIONS - 1)
     if add:
         m.k[st.K_CHECKS] &= ~st.CHECK_RACES  # the order through this location would be lost: no false alarms instead
@@ -114,7 +114,7 @@ def entity(m, w):
 
 @njit
 def tick(m, w):
-    """What the warp does from now on is not part of what it has released."""
+    """Advances the warp's own clock: what follows is not part of what it has released."""
     at = warp_row(m, w) + 16 + 8 * entity(m, w)
     w64(at, i64(at) + 1)
 
@@ -127,7 +127,7 @@ def own(m, w):
 
 @njit
 def proxy_fence(m, w):
-    """All that the warp is ordered after, it is now in the asynchronous proxy as well."""
+    """Orders the asynchronous proxy after everything that the warp is ordered after."""
     if m.k[st.K_PROXY]:
         join_one(warp_row(m, w) + m.k[st.K_PROXY], warp_row(m, w))
         tick(m, w)
@@ -135,9 +135,9 @@ def proxy_fence(m, w):
 
 @njit
 def begin(m, slot, position):
-    """A CTA starts: its warps know nothing of others. Their clocks go on from those of the slot's last CTA."""
+    """A CTA starts: its warps know nothing of others. Their clocks go on from those of the last CTA in this row."""
     warps = m.k[st.K_WARPS]
-    base = m.cta[slot, 7] + 1
+    base = m.cta[slot, st.CTA_CLOCK] + 1
     first = position * warps
     for w in range(slot * warps, slot * warps + warps):
         for r in (warp_row(m, w), fence_row(m, w), pending_row(m, w)):
@@ -159,7 +159,7 @@ def end(m, slot):
     """A CTA has finished: remembers how far its clocks went."""
     warps = m.k[st.K_WARPS]
     for w in range(slot * warps, slot * warps + warps):
-        m.cta[slot, 7] = max(m.cta[slot, 7], i64(warp_row(m, w) + 16 + 8 * entity(m, w)))
+        m.cta[slot, st.CTA_CLOCK] = max(m.cta[slot, st.CTA_CLOCK], i64(warp_row(m, w) + 16 + 8 * entity(m, w)))
 
 
 @njit
@@ -175,7 +175,7 @@ def depart(m, w, number):
 
 @njit
 def fence(m, w):
-    """What was read strongly before is ordered now, and strong writes that follow carry everything up to here."""
+    """Orders what was read strongly before; strong writes that follow carry everything up to here."""
     join(m, warp_row(m, w), pending_row(m, w))
     clear(m, pending_row(m, w))
     clear(m, fence_row(m, w))
@@ -201,7 +201,7 @@ def arrive_at(m, w, host):
 
 @njit
 def hand_over(m, host, to):
-    """What one location carries goes to another; it is empty then."""
+    """Moves the order that one location carries to another."""
     r, s = location_row(m, host, True), location_row(m, to, True)
     if r and s:
         join(m, s, r)

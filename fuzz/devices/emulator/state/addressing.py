@@ -1,7 +1,7 @@
-"""Where the kernel's addresses lie in this process; findings; sleeping warps and what they wait for.
+"""Addresses of the kernel as addresses of this process; findings; sleeping warps and what they wait for.
 
-Every access goes through `place`, so a kernel's stray access never touches anything that is not its own. Compiled by
-numba.
+Every access goes through `host_address`, so a kernel's stray access never touches anything that is not its own.
+Compiled by numba.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fuzz.devices.emulator.state.intrinsics import i64, u32
 
 @njit(inline="always")
 def operand(wb, cb, offset):
-    """Where an operand lies."""
+    """Address of an operand."""
     return wb + offset if offset >= 0 else cb + ~offset
 
 
@@ -38,7 +38,7 @@ def finding(m, kind, pc, w, lane, where, size, value, other=-1):
     warps = m.k[st.K_WARPS]
     m.findings[n, st.C_KIND] = kind
     m.findings[n, st.C_PC] = pc
-    m.findings[n, st.C_CTA] = m.cta[w // warps, 0]
+    m.findings[n, st.C_CTA] = m.cta[w // warps, st.CTA_INDEX]
     m.findings[n, st.C_WARP] = w % warps
     m.findings[n, st.C_LANE] = lane
     m.findings[n, st.C_ADDRESS] = where
@@ -50,7 +50,7 @@ def finding(m, kind, pc, w, lane, where, size, value, other=-1):
 
 
 @njit
-def place(m, w, pc, lane, space, a, size):
+def host_address(m, w, pc, lane, space, a, size):
     """The host address of the kernel's address `a`, or 0 after recording why there is none."""
     if space == op.GENERIC:
         window = a >> op.SHIFT
@@ -97,7 +97,7 @@ def place(m, w, pc, lane, space, a, size):
 @njit
 def wake(m, host, size):
     """Wakes the warps that spin on memory in [host, host + size)."""
-    for w in range(m.k[st.K_SLOTS] * m.k[st.K_WARPS]):
+    for w in range(m.k[st.K_RESIDENT_CTAS] * m.k[st.K_WARPS]):
         if m.asleep[w]:
             for i in range(m.watched[w]):
                 a = m.watch[w, i]
@@ -107,9 +107,9 @@ def wake(m, host, size):
                             m.writer[w] = m.k[st.K_WRITER]
                         break
                     m.asleep[w] = 0
-                    m.spin[w, 0] = 0
-                    m.spin[w, 1] = 8
-                    m.spin[w, 2] = -1
+                    m.spin[w, st.SPIN_BRANCHES] = 0
+                    m.spin[w, st.SPIN_COPY_AT] = 8
+                    m.spin[w, st.SPIN_PC] = -1
                     m.k[st.K_SLEEPERS] -= 1
                     if m.status[w] == st.ASLEEP:
                         m.status[w] = st.RUNNING
@@ -118,13 +118,13 @@ def wake(m, host, size):
 
 @njit
 def value_at(host):
-    """What is watched at a host address: the 8 or 4 bytes there, whichever it is a multiple of."""
+    """Value that is watched at a host address: the 8 or 4 bytes there, whichever it is a multiple of."""
     return i64(host) if host & 7 == 0 else u32(host & ~3)
 
 
 @njit
 def unchanged(m, w):
-    """Does what the warp has read since its spin is watched still hold? Another may have written since it was read."""
+    """True while all that the warp has read since its spin is watched still holds: another warp may have written it."""
     for i in range(m.watched[w]):  # noqa: SIM110 - numba wants a loop
         if value_at(m.watch[w, i]) != m.watch_value[w, i]:
             return False

@@ -22,12 +22,12 @@ ALIGNMENT = 128
 
 @dataclass(frozen=True)
 class Shade:
-    """A segment's cells (shadow.py): addresses of those of its writes and its reads, and the bytes that one is for."""
+    """Shadow cells of a segment (sanitize/shadow.py): addresses of those for writes and for reads; bytes per cell."""
 
     writes: int
     reads: int
     granule: int
-    owner: Pieces
+    owner: MappedArrays
 
 
 @dataclass
@@ -51,7 +51,7 @@ def reserve(size: int) -> tuple[Any, int]:
     return owner, np.frombuffer(owner, dtype=np.uint8).ctypes.data
 
 
-class Pieces:
+class MappedArrays:
     """Zeroed memory in pieces with names, each at a multiple of 128 bytes, all in one mapping; it lives as long as this
     or an array of it. numpy.zeros would do, were it not that a session has malloc fill what it hands out
     (fuzz.tensors.guard_bands), so that every byte would be written, then zeroed, for each launch.
@@ -76,7 +76,7 @@ class Pieces:
 
 
 class Written:
-    """Which bytes of this process's memory from `low` on have been written: a byte for each, 0 or 1. Committed where
+    """Map of the bytes of this process's memory from `low` on that have been written: 0 or 1 each. Committed where
     it is touched."""
 
     def __init__(self, low: int, size: int) -> None:
@@ -154,7 +154,7 @@ class Memory:
                 cells = (s.high - s.low) // granule + 1
                 sizes |= {f"writes {number}": 8 * cells, f"reads {number}": 16 * cells}
         if new:
-            pieces = Pieces(**sizes)
+            pieces = MappedArrays(**sizes)
             for number, granule in new.items():
                 at = pieces.at
                 self.segments[number].shade = Shade(at[f"writes {number}"], at[f"reads {number}"], granule, pieces)

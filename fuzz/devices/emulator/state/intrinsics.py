@@ -1,53 +1,27 @@
 """Raw memory and bit operations for the compiled interpreter: addresses are plain int64, nothing is checked here.
 
-Also the way to `straight_line` (`dispatch.py`): it is compiled once, kept as an object file in the cache folder, and
-linked into what numba compiles by its symbol.
+Also the way to `straight_line` (`isa/straight_line.py`): it is compiled once, kept as an object file in the cache
+folder, and linked into what numba compiles by its symbol.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import sys
 import tempfile
-from pathlib import Path
 from typing import Any
 
-import llvmlite
 import llvmlite.binding as llvm
-import numba
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic as _intrinsic
+
+from fuzz.devices.emulator.state.code_cache import cache_folder
 
 intrinsic: Any = _intrinsic  # numba's own types describe what it sees, not what a caller passes
 I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 
-PRODUCTS = ("product_bf16", "product_f16", "product_f16_f16")
-STRAIGHT_SOURCES = (
-    "isa/vectors", "isa/approximate", "isa/conversions", "isa/table", "isa/integers", "isa/moves", "isa/floats",
-    "isa/all_forms", "isa/mma", "isa/straight_line",
-)  # fmt: skip
-COMPILED_SOURCES = (
-    "opcodes", "state/tables", "state/intrinsics", "sanitize/vector_clocks", "sanitize/shadow", "state/addressing",
-    "execute/load_store", "execute/atomics", "execute/cp_async", "execute/warp_ops", "execute/divergence",
-    "sanitize/taint", "state/wgmma_descriptor", "execute/wgmma", "execute/mbarrier", "execute/cta",
-    "execute/interpreter",
-)  # fmt: skip
-
-
-def cache_folder(sources: tuple[str, ...]) -> Path:
-    """Where code compiled from `sources` is kept: a folder per version of them, of the tools and of the processor."""
-    digest = hashlib.sha256()
-    for name in sources:
-        digest.update(name.encode() + (Path(__file__).parents[1] / f"{name}.py").read_bytes())
-    cpu = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
-    digest.update(f"{sys.version} {llvmlite.__version__} {numba.__version__} {cpu}".encode())
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = Path(root) / "attnfuzz" / "emulator" / digest.hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+WARPGROUP_MMA = ("mma_bf16", "mma_f16", "mma_f16_f16")
 
 
 def target_machine(codemodel: str = "jitdefault") -> llvm.TargetMachine:
@@ -63,7 +37,7 @@ def target_machine(codemodel: str = "jitdefault") -> llvm.TargetMachine:
 
 
 def _compiled() -> bytes:
-    folder = cache_folder(STRAIGHT_SOURCES)
+    folder = cache_folder("isa.straight_line")
     path = folder / "straight_line.o"
     if not path.exists():
         from fuzz.devices.emulator.isa import straight_line
@@ -81,15 +55,14 @@ def _link() -> Any:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(_compiled()))
     engine.finalize_object()
-    for name in ("straight_line", "straight_line_tainted", *PRODUCTS):
+    for name in ("straight_line", "straight_line_tainted", *WARPGROUP_MMA):
         llvm.add_symbol(f"attnfuzz_{name}", engine.get_function_address(name))
     return engine
 
 
-FOLDER = cache_folder(STRAIGHT_SOURCES + COMPILED_SOURCES)  # numba's
 _engine = _link()  # owns the machine code
-product_bf16, product_f16, product_f16_f16 = (
-    types.ExternalFunction(f"attnfuzz_{name}", types.void(types.int64)) for name in PRODUCTS
+mma_bf16, mma_f16, mma_f16_f16 = (
+    types.ExternalFunction(f"attnfuzz_{name}", types.void(types.int64)) for name in WARPGROUP_MMA
 )
 _words = (types.int64,) * 5
 straight_line: Any = types.ExternalFunction("attnfuzz_straight_line", types.int64(*_words, types.int32))

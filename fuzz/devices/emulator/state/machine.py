@@ -1,4 +1,4 @@
-"""The tables of `state.py` as Python sees them: numpy arrays over the memory that compiled code reads and writes."""
+"""The tables of `tables.py` as Python sees them: numpy arrays over the memory that compiled code reads and writes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fuzz.devices.emulator.state.global_memory import Pieces
+from fuzz.devices.emulator.state.global_memory import MappedArrays
 from fuzz.devices.emulator.state.tables import TABLES
 
 
@@ -16,7 +16,7 @@ class Machine:
 
     def __init__(self, **rows: int) -> None:
         shapes = {name: (rows[name], *inner) for name, inner in TABLES.items()}
-        pieces = Pieces(list=8 * len(TABLES), **{name: 8 * math.prod(shape) for name, shape in shapes.items()})
+        pieces = MappedArrays(list=8 * len(TABLES), **{name: 8 * math.prod(shape) for name, shape in shapes.items()})
         self.arrays = {name: pieces.array(name, np.int64).reshape(shape) for name, shape in shapes.items()}
         pieces.array("list", np.int64)[:] = [pieces.at[name] for name in TABLES]
         self.address = pieces.at["list"]

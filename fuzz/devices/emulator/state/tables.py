@@ -2,7 +2,7 @@
 
 Compiled code gets one address, that of a list of the tables' addresses, and reads them as `m.pc[w]`, `m.lane_pc[w,
 lane]`: two loads, no array objects and no reference counts. Python sees them as numpy arrays (machine.py). A warp's
-index is slot * warps per CTA + warp. Scalars of the launch live in `k`.
+index is row of `cta` * warps per CTA + warp. Scalars of the launch live in `k`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ intrinsic: Any = _intrinsic
 WATCHED = 256  # addresses that a spinning warp is watched for
 COPIES = 4096  # asynchronous copies in flight, per warp
 FINDINGS = 256
-PRODUCTS = 256  # wgmma in flight, per warp
+WGMMAS = 256  # wgmma in flight, per warp
 ISSUES = 64  # wgmma of a warpgroup that are remembered for its slower warps
 
-# name → inner dimensions; the outermost one is free: W resident warps, S slots, n micro-operations
+# name → inner dimensions; the outermost one is free: W resident warps, S resident CTAs, n micro-operations
 TABLES: dict[str, tuple[int, ...]] = {
     "k": (),  # launch constants and counters, see below
     "segments": (8,),  # by number of the segment
@@ -34,56 +34,86 @@ TABLES: dict[str, tuple[int, ...]] = {
     "asleep": (),  # (W) lanes that spin on unchanged memory
     "status": (),  # (W)
     "lane_pc": (32,),  # (W)
-    "barrier_at": (3,),  # (W) the barrier that the warp waits at; a reduction's destination and kind
+    "barrier_at": (3,),  # (W) what the warp waits for at a barrier, columns AT_…
     "arrived": (16,),  # (S) threads at each barrier
     "expected": (16,),  # (S) threads; 0: all that live
-    "gathered": (16, 3),  # (S) and, or, popc of a barrier's reduction
-    "cta": (8,),  # (S) linear index or -1, x, y, z, warps alive, age, position in the order of dispatch, clock
+    "gathered": (16, 3),  # (S) a barrier's reductions so far, columns RED_…
+    "cta": (9,),  # (S) the resident CTA, columns CTA_…
     "wrote": (),  # (W) has it written since its spin began to be counted
-    "spin": (4,),  # (W) backward branches, when to copy the registers, the copy's pc (-1: none), its mask
+    "spin": (4,),  # (W) columns SPIN_…
     "watch": (WATCHED,),  # (W) host addresses read since the copy
-    "watch_value": (WATCHED,),  # (W) what was read there, see places.value_at
+    "watch_value": (WATCHED,),  # (W) what was read there, see addressing.value_at
     "watch_virtual": (WATCHED,),  # (W) the same as the kernel knows them
     "watched": (),  # (W) how many, -1: too many
     "writer": (),  # (W) 1 + the position of a CTA that would end the warp's wait, see interpreter.explore
     "groups": (32,),  # (W) cp.async groups that each lane has committed
-    "copies": (COPIES, 8),  # (W) pending: lane, group, to, from (host), bytes, source bytes, shared address, pc
+    "copies": (COPIES, 8),  # (W) pending cp.async, columns COPY_…
     "pending": (),  # (W) how many
-    "group": (8,),  # (W) of wgmma, see below
-    # (W) in flight: group, pc, descriptors of A and B, flags, n, clock when issued, -, low and high of A, of B
-    "products": (PRODUCTS, 12),
-    "issues": (ISSUES, 4),  # (W, of a warpgroup's first) 1 + the issue's number, pc, descriptors
-    "findings": (12,),  # (FINDINGS)
+    "group": (8,),  # (W) groups of wgmma, columns G_…
+    "wgmmas": (WGMMAS, 12),  # (W) in flight, columns W_…
+    "issues": (ISSUES, 4),  # (first warp of a warpgroup) the last wgmma issued, columns I_…
+    "findings": (12,),  # (FINDINGS) columns C_…
     "seen": (32,),  # (n) findings made already, by kind
     "reached": (),  # (n + 1) how often a warp came here, as differences: a stretch of micro-operations is two additions
     "order": (),  # linear indices of the CTAs in the order of dispatch
-    "special": (3,),  # place, what, wide
-    "wanted": (),  # (n) place of what a spin compares with what it reads, see waits.py
-    # (K_TRACE_SIZE) slices: start, length, position, warp, status after, what it waits for, value, memory, does it wait
-    # for a value that is known, and for which
-    "trace": (10,),
+    "special": (3,),  # a special register that the kernel reads, columns SR_…
+    "wanted": (),  # (n) place of what a spin compares with what it reads, see decode/spins.py
+    "trace": (10,),  # (K_TRACE_SIZE) slices of the timeline, columns T_…
 }
+
+# columns of `cta`: linear index in the grid or -1 where none is resident; its place in the grid; warps that have not
+# exited; age; position in the order of dispatch; the clock that the last CTA here came to; the row's own number
+(CTA_INDEX, CTA_X, CTA_Y, CTA_Z, CTA_WARPS, CTA_AGE, CTA_POSITION, CTA_CLOCK, CTA_SLOT) = range(9)
+
+# columns of `trace`: when it began and how long it ran, in micro-operations; the CTA's position in the order of
+# dispatch; warp; its status afterwards, the barrier or address that it waits for, the value there; accesses to memory;
+# is the value known that would end the wait, and which it is
+(T_START, T_LENGTH, T_POSITION, T_WARP, T_STATUS, T_AWAITED, T_VALUE, T_MEMORY, T_KNOWN, T_WANTED) = range(10)
+
+# columns of `spin`: backward branches so far; how many of them until the registers are copied; the branch that they
+# were copied at (-1: not copied), the lanes that took it
+SPIN_BRANCHES, SPIN_COPY_AT, SPIN_PC, SPIN_MASK = range(4)
+
+# columns of `barrier_at`: the barrier's number; where a reduction's result goes; kind, see opcodes.py
+AT_NUMBER, AT_DESTINATION, AT_KIND = range(3)
+
+RED_ALL, RED_ANY, RED_COUNT = range(3)  # columns of `gathered`: and, or, popc
+
+# columns of `special`: the register's place in a warp's registers; the column of `cta` that it shows, -1: a value that
+# is the same for all CTAs; 64 bits
+SR_REGISTER, SR_CTA_COLUMN, SR_WIDE = range(3)
+
+# columns of `copies`: lane; its group; host addresses; bytes; bytes that the source has; address in shared memory; pc
+COPY_LANE, COPY_GROUP, COPY_TO, COPY_FROM, COPY_BYTES, COPY_HAVE, COPY_ADDRESS, COPY_PC = range(8)
+
+# columns of `wgmmas`: group; pc; descriptors of A and B; flags; n; the warp's clock when it was issued; the bytes of
+# shared memory that it reads of A and of B
+(W_GROUP, W_PC, W_A, W_B, W_FLAGS, W_N, W_CLOCK, W_SPARE, W_A_LOW, W_A_HIGH, W_B_LOW, W_B_HIGH) = range(12)
+
+I_NUMBER, I_PC, I_A, I_B = range(4)  # columns of `issues`: 1 + the wgmma's number, pc, descriptors
 
 # columns of `group`: wgmma in flight; groups committed, known to be done; wgmma issued, the last one's pc; fences
 G_PENDING, G_COMMITTED, G_DONE, G_ISSUED, G_PC, G_FENCES = range(6)
 
 # entries of `k`
-(K_CODE, K_CONSTANTS, K_REGISTERS, K_STRIDE, K_WARPS, K_SLOTS, K_SHARED, K_SHARED_SIZE, K_SHARED_STRIDE, K_PARAMS,
- K_PARAMS_SIZE, K_LOCAL, K_LOCAL_SIZE, K_THREADS, K_GRID_X, K_GRID_Y, K_GRID_Z, K_BLOCK_X, K_BLOCK_Y, K_BLOCK_Z, K_CTAS,
+(K_CODE, K_CONSTANTS, K_REGISTERS, K_STRIDE, K_WARPS, K_RESIDENT_CTAS, K_SHARED, K_SHARED_SIZE, K_SHARED_STRIDE,
+ K_PARAMS, K_PARAMS_SIZE, K_LOCAL, K_LOCAL_SIZE, K_THREADS, K_GRID_X, K_GRID_Y, K_GRID_Z, K_BLOCK_X, K_BLOCK_Y,
+ K_BLOCK_Z, K_CTAS,
  K_NEXT, K_FINISHED, K_SLEEPERS, K_FINDINGS, K_POLICY, K_SEED, K_QUANTUM, K_BUDGET, K_EXECUTED, K_CHECKS, K_DYNAMIC,
  K_SNAPSHOTS, K_LAST, K_CODE_SIZE, K_AGE, K_SEGMENTS, K_TRACE, K_SCRATCH, K_SPECIALS, K_ROWS, K_ROW_SIZE, K_KEYS,
  K_DROPPED, K_SHARED_GRANULE, K_SHARED_WRITES, K_SHARED_READS, K_SHARED_CELLS, K_LAUNCH, K_TAINTS, K_TRACE_SIZE,
- K_MEMORY, K_EXPLORE, K_WRITER, K_PROXY, K_TRACKED, K_TRACKED_REGISTERS, K_SIZE) = range(58)  # fmt: skip
+ K_MEMORY, K_EXPLORE, K_WRITER, K_PROXY, K_TRACKED, K_TRACKED_REGISTERS, K_SPECIAL_VALUES,
+ K_SIZE) = range(59)  # fmt: skip
 
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY = range(5)
 
 # bits of K_CHECKS; bounds, alignment, barriers and deadlocks are always seen
 CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED, CHECK_ORDER, CHECK_WARPGROUP = 1, 2, 4, 8, 16
 
-# columns of `segments`; S_WRITTEN: a byte for each of its bytes (memory.Written), 0 where all count as written
+# columns of `segments`; S_WRITTEN: a byte for each of its bytes (global_memory.Written), 0 where all count as written
 S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
 
-# what a finding is; the names that people read are in `report.py`
+# what a finding is; users read report/kinds.py
 (F_BOUNDS, F_ALIGN, F_UNMAPPED, F_SHARED_BOUNDS, F_BARRIER_DIVERGED, F_BARRIER_COUNT, F_SYNC_MISSING, F_TRAP, F_COPIES,
  F_UNINITIALISED, F_RACE_WW, F_RACE_WR, F_RACE_RW, F_WRAPPED, F_PARAM, F_UNCONVERGED,
  F_BARRIER_ID, F_UNORDERED, F_PROXY, F_IN_FLIGHT, F_NO_FENCE, F_WARPGROUP, F_DESCRIPTOR,
@@ -95,7 +125,7 @@ S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
 # results of `run`
 FINISHED, DEADLOCK, OUT_OF_BUDGET, TOO_MANY = range(4)
 
-IN_ORDER, RANDOM, STARVE_OLDEST, ONE_FIRST = range(4)
+IN_ORDER, RANDOM, OLDEST_LAST, GREEDY = range(4)
 
 
 # ---- how compiled code sees the tables ----------------------------------------------------------------------

@@ -53,7 +53,7 @@ def bounds(descriptor, transposed, first, last):
 
 @njit
 def holds(descriptor, transposed, first, last, low, high):
-    """Is a byte from `low` to before `high` part of those blocks?"""
+    """True when a byte from `low` to before `high` is part of those blocks."""
     for group in range(first, last):
         for half in range(2):
             for row in range(8):

@@ -33,7 +33,7 @@ def check(spec: Spec, **options: Any) -> None:
     assert max(found.values()) <= 1, found
 
 
-@pytest.mark.parametrize("order", ["in_order", "random", "starve_oldest", "one_first"])
+@pytest.mark.parametrize("order", ["in_order", "random", "oldest_last", "greedy"])
 @pytest.mark.parametrize("slots", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("mask", ["causal", "window", "random"])
 def test_a_planned_schedule_ends_with_any_number_of_resident_ctas(mask, slots, order):
@@ -42,7 +42,9 @@ def test_a_planned_schedule_ends_with_any_number_of_resident_ctas(mask, slots, o
     planned = least_blocking(problem.blocks, heads_q=2, heads_kv=1, slots=12)
     assert len(planned.estimates) > 2
     problem = replace(problem, blocks=planned.blocks)
-    out, reports = gradients(problem, Emulator(slots=slots, schedule=order, seed=slots, dispatch="permuted"))
+    out, reports = gradients(
+        problem, Emulator(resident_ctas=slots, warp_schedule=order, seed=slots, dispatch="permuted")
+    )
     assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3
     found = errors(problem, out)
     assert max(found.values()) <= 1, found
@@ -75,7 +77,7 @@ def test_groups_that_are_split_into_units(parts, packed, deterministic):
 
 def test_a_group_that_is_split_has_the_same_bits_however_the_ctas_run():
     problem = make(Spec((200,), (330,), 4, 1, dim=32, mask="causal", parts=4, deterministic=True))
-    ways = (Emulator(slots=1), Emulator(slots=5, schedule="random", seed=1, dispatch="permuted"))
+    ways = (Emulator(resident_ctas=1), Emulator(resident_ctas=5, warp_schedule="random", seed=1, dispatch="permuted"))
     first, second = (gradients(problem, emulator)[0] for emulator in ways)
     assert all(torch.equal(first[name], second[name]) for name in ("dq", "dk", "dv"))
 
@@ -118,19 +120,21 @@ def test_products_of_warpgroups_have_the_same_bits_however_the_ctas_run():
     problem = make(
         Spec((200,), (520,), 2, 1, dim=64, tile_m=128, tile_n=128, mask="causal", deterministic=True, products="wgmma")
     )
-    ways = (Emulator(slots=1), Emulator(slots=5, schedule="random", seed=1, dispatch="permuted"))
+    ways = (Emulator(resident_ctas=1), Emulator(resident_ctas=5, warp_schedule="random", seed=1, dispatch="permuted"))
     first, second = (gradients(problem, emulator, "sm_90a")[0] for emulator in ways)
     assert all(torch.equal(first[name], second[name]) for name in ("dq", "dk", "dv"))
 
 
-@pytest.mark.parametrize("order", ["in_order", "random", "starve_oldest", "one_first"])
+@pytest.mark.parametrize("order", ["in_order", "random", "oldest_last", "greedy"])
 @pytest.mark.parametrize(("tile_m", "slots", "releaser"), [(64, 5, 0), (128, 3, 0), (64, 1, 1), (128, 3, 1)])
 def test_the_lookout_meets_the_warpgroups_at_every_block(tile_m, slots, releaser, order):
     """Rows of up to seven blocks of one or two steps: none of its barriers is ever a round ahead of the others; nor of
     the releaser's, beside it."""
     shape = {"dim": 64, "tile_m": tile_m, "tile_n": 128, "mask": "causal", "deterministic": True, "products": "wgmma"}
     problem = make(Spec((440,), (400,), 2, 1, tuning=(("releaser", releaser),), **shape))
-    out, reports = gradients(problem, Emulator(slots=slots, schedule=order, seed=slots, dispatch="permuted"), "sm_90a")
+    out, reports = gradients(
+        problem, Emulator(resident_ctas=slots, warp_schedule=order, seed=slots, dispatch="permuted"), "sm_90a"
+    )
     assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3
     assert max(errors(problem, out).values()) <= 1
 
@@ -152,7 +156,7 @@ def test_a_lookout_that_waits_for_ever_is_named(dim, there):
 def test_dq_of_a_whole_block_at_once(dim, slots, deterministic):
     """Two steps of 64 queries, the last block's second one without rows; K is read once for both."""
     problem = make(Spec((300, 130), (260, 140), 2, 1, dim=dim, tile_m=128, tile_n=128, deterministic=deterministic))
-    out, reports = gradients(problem, Emulator(slots=slots, schedule="random", seed=dim), "sm_90a")
+    out, reports = gradients(problem, Emulator(resident_ctas=slots, warp_schedule="random", seed=dim), "sm_90a")
     assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3
     assert max(errors(problem, out).values()) <= 1
 
@@ -213,10 +217,10 @@ def test_more_blocks_than_the_ring_holds():
 def test_ordered_adds_have_the_same_bits_however_the_ctas_run(mask, schedule):
     spec = Spec((200, 130), (330, 200), 4, 2, dim=32, mask=mask, schedule=schedule, deterministic=True)
     ways = [
-        (Emulator(slots=1), 1),
-        (Emulator(slots=3, schedule="random", seed=1, dispatch="reversed"), 1),
-        (Emulator(slots=7, schedule="random", seed=2, dispatch="permuted"), 3),
-        (Emulator(slots=100, schedule="starve_oldest", seed=3), 16),
+        (Emulator(resident_ctas=1), 1),
+        (Emulator(resident_ctas=3, warp_schedule="random", seed=1, dispatch="reversed"), 1),
+        (Emulator(resident_ctas=7, warp_schedule="random", seed=2, dispatch="permuted"), 3),
+        (Emulator(resident_ctas=100, warp_schedule="oldest_last", seed=3), 16),
     ]
     results = []
     for emulator, pairs in ways:
@@ -234,7 +238,7 @@ def test_atomic_adds_have_other_bits_when_the_ctas_run_in_another_order():
     spec = Spec((64,), (64 * 8,), 1, 1, dim=32)
     results = []
     for dispatch in ("in_order", "reversed"):
-        emulator = Emulator(slots=1, dispatch=dispatch)
+        emulator = Emulator(resident_ctas=1, dispatch=dispatch)
         _, workspace = run(make(spec), lambda v, values, e=emulator: e.load(built(v, "sm_80"))(*values))
         results.append(workspace.dq_sum)
     assert not torch.equal(*results)
@@ -260,7 +264,7 @@ def no_tail(keys_left: Int32) -> Uint32:
 )
 def test_broken_protocols_hang(seam, bug):
     problem = make(Spec((200,), (200,), 1, 1, dim=32, mask="window", deterministic=True))
-    _, reports = gradients(problem, Emulator(slots=2), seams=Seams(f"broken_{seam}", {seam: bug}))
+    _, reports = gradients(problem, Emulator(resident_ctas=2), seams=Seams(f"broken_{seam}", {seam: bug}))
     assert reports[-1].status == "deadlock"
 
 

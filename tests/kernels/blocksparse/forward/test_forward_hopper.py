@@ -112,7 +112,7 @@ def run(p, seams=NO_SEAMS, resident=None):
     elif values:
         from fuzz.devices.emulator import Emulator
 
-        Emulator(slots=2).load(build(p.variant, "sm_90a", seams))(*values)
+        Emulator(resident_ctas=2).load(build(p.variant, "sm_90a", seams))(*values)
     return 0 if ticket is None else int(ticket)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fuzz.devices.emulator.conformance import agreement, micro_kernels
+from fuzz.devices.emulator.conformance import agreement, micro_kernels, suite
 
 RESULTS = sorted(Path(__file__).parents[5].joinpath("ci", "results").glob("ptx_sm_*.json"))
 # the errors that the PTX manual documents for both sides together: relative, absolute
@@ -24,7 +24,7 @@ BOUNDS = {
     "wgmma": (2**-19, 2**-16),
 }
 AGREEMENT = Path(__file__).parents[5] / "ci" / "results" / "ptx_agreement.json"
-FORMS = [k.form for k in micro_kernels.all_kernels()]
+FORMS = [k.form for k in suite.all_kernels()]
 
 
 def near(form, ours, theirs):
@@ -44,7 +44,7 @@ def near(form, ours, theirs):
 
 @pytest.fixture(scope="module")
 def kernels():
-    return {k.form: k for k in micro_kernels.all_kernels()}
+    return {k.form: k for k in suite.all_kernels()}
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_approximate_forms_are_as_near_as_ptx_documents(kernels):
             # of sums of numbers of many sizes, what is left may be as small as the error of the largest
             if kernel.exact or not isinstance(recorded.get(form), str) or form.endswith((" nan", " wide")):
                 continue
-            ours, theirs = micro_kernels.emulate(kernel)[: len(kept[form])], kept[form]
+            ours, theirs = suite.emulate(kernel)[: len(kept[form])], kept[form]
             if form.split(".")[0] in ("sin", "cos"):
                 usual = np.abs(kernel.inputs[0].view(np.float32)[: len(theirs)]) <= np.pi
                 got, want = (v[:, 0].view(np.float32)[usual] for v in (ours, theirs))
@@ -99,7 +99,7 @@ def test_the_set_covers_every_form_that_the_table_has():
 
 def operands(form):
     kernel = next(k for k in micro_kernels.form_kernels() if k.form == form)
-    return kernel.inputs, micro_kernels.emulate(kernel)
+    return kernel.inputs, suite.emulate(kernel)
 
 
 def floats(x):
@@ -178,7 +178,7 @@ def test_integers_agree_with_numpy(form, expected):
 def test_results_are_flushed_that_are_below_the_normal_numbers_when_rounded_without_an_end_of_exponents():
     kernel = next(k for k in micro_kernels.tiny_kernels() if k.form == "mul.rn.ftz.f32 tiny")
     a, b = (x.view(np.float32).astype(np.float64) for x in kernel.inputs)
-    out = micro_kernels.emulate(kernel)[:, 0].view(np.float32)
+    out = suite.emulate(kernel)[:, 0].view(np.float32)
     exact = a * b
     rounded = (exact * 2.0**64).astype(np.float32).astype(np.float64) / 2.0**64  # 24 bits wherever it lies
     tiny = np.abs(rounded) < 2.0**-126
@@ -194,7 +194,7 @@ def test_small_matrix_products_are_exact(kind):
         for k in micro_kernels.matrix_kernels()
         if k.form == f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 small"
     )
-    out = micro_kernels.emulate(kernel).view(np.float32)
+    out = suite.emulate(kernel).view(np.float32)
     words = kernel.inputs[0]
 
     def numbers(w):

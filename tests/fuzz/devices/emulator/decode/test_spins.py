@@ -18,6 +18,6 @@ st.release.gpu.global.b32 [%p0+128], %r0; setp.lt.s32 %q2, %r0, {ROUNDS}; @%q2 b
 @pytest.mark.parametrize("seed", range(1, 11))
 def test_a_write_between_the_last_look_and_falling_asleep_is_not_missed(seed):
     memory = torch.zeros(64, dtype=torch.int32)
-    report = run(TURNS, memory, grid=2, block=1, slots=2, schedule="random", seed=seed)
+    report = run(TURNS, memory, grid=2, block=1, resident_ctas=2, warp_schedule="random", seed=seed)
     assert report.ok, str(report)
     assert memory[0] == memory[32] == ROUNDS

@@ -24,7 +24,7 @@ EARLY, UNFENCED = "register_of_a_wgmma_used_before_wait_group", "register_of_a_w
 
 @pytest.fixture(scope="module")
 def device():
-    made = EmulatedDevice("sm_90a", Emulator(slots=2, strict=False))
+    made = EmulatedDevice("sm_90a", Emulator(resident_ctas=2, strict=False))
     before = runtime._elsewhere
     runtime.launch_elsewhere(made)
     yield made
@@ -33,7 +33,7 @@ def device():
 
 def run(device, change=None, **options):
     """Kinds of what is seen in a run of CASE, its PTX changed by a function; and how far its results are off."""
-    device.begin(Emulator(**{"slots": 2, "strict": False, **options}))
+    device.begin(Emulator(**{"resident_ctas": 2, "strict": False, **options}))
     device.instead.clear()
     one = problem(CASE)
     if change:
@@ -60,9 +60,9 @@ def without(pattern, which=None):
     return change
 
 
-@pytest.mark.parametrize("schedule", ["in_order", "random", "starve_oldest", "one_first"])
+@pytest.mark.parametrize("schedule", ["in_order", "random", "oldest_last", "greedy"])
 def test_it_is_right_and_nothing_is_seen(device, schedule):
-    seen, off = run(device, schedule=schedule)
+    seen, off = run(device, warp_schedule=schedule)
     assert not seen and off <= 1
 
 
@@ -83,7 +83,7 @@ def test_without_the_fences_of_registers(device):
 def test_each_wait_for_products_is_missed(device, which):
     seen = set()
     for schedule in ("in_order", "random"):
-        seen |= run(device, without(r"wgmma\.wait_group", which), schedule=schedule)[0]
+        seen |= run(device, without(r"wgmma\.wait_group", which), warp_schedule=schedule)[0]
     assert seen & ({EARLY} | RACES)
 
 
@@ -98,7 +98,7 @@ def test_a_wait_that_leaves_a_group_too_many(device):
 def test_copies_that_are_not_waited_for(device, which):
     seen = set()
     for schedule in ("in_order", "random"):
-        seen |= run(device, without(r"cp\.async\.wait_group", which), schedule=schedule)[0]
+        seen |= run(device, without(r"cp\.async\.wait_group", which), warp_schedule=schedule)[0]
     assert seen & (RACES | {"read_of_uninitialised_memory"})
 
 
@@ -117,6 +117,6 @@ def test_buffers_that_are_refilled_at_once(device):
         return text
 
     seen = set()
-    for schedule in ("in_order", "random", "starve_oldest"):
-        seen |= run(device, hasty, schedule=schedule)[0]
+    for schedule in ("in_order", "random", "oldest_last"):
+        seen |= run(device, hasty, warp_schedule=schedule)[0]
     assert seen & {*RACES, "hang"}

@@ -21,24 +21,24 @@ def words(n):
     return torch.zeros(n, dtype=torch.int32)
 
 
-@pytest.mark.parametrize("schedule", ["in_order", "random", "starve_oldest", "one_first"])
+@pytest.mark.parametrize("schedule", ["in_order", "random", "oldest_last", "greedy"])
 def test_what_was_written_before_an_arrival_is_there_after_the_wait(schedule):
     out = words(128)
-    report = run(HAND_OVER, out, block=128, shared=64, schedule=schedule)
+    report = run(HAND_OVER, out, block=128, shared=64, warp_schedule=schedule)
     assert report.ok, str(report)
     assert out[32:].eq(7).all()
 
 
 def test_without_the_wait_it_is_a_race():
     hasty = HAND_OVER.replace(WAIT.format(n=0, parity=0), "")
-    found = [kinds(run(hasty, words(128), block=128, shared=64, schedule=s)) for s in ("in_order", "starve_oldest")]
+    found = [kinds(run(hasty, words(128), block=128, shared=64, warp_schedule=s)) for s in ("in_order", "oldest_last")]
     assert {"race: read of an unordered write", "race: write over an unordered read",
             "read of uninitialised memory"} & set().union(*found)  # fmt: skip
 
 
 def test_an_arrival_before_the_write_orders_nothing():
     early = HAND_OVER.replace(f"st.shared.b32 [s+16], 7; {ARRIVE}", f"{ARRIVE} st.shared.b32 [s+16], 7;")
-    found = [kinds(run(early, words(128), block=128, shared=64, schedule=s)) for s in ("in_order", "one_first")]
+    found = [kinds(run(early, words(128), block=128, shared=64, warp_schedule=s)) for s in ("in_order", "greedy")]
     assert {"race: read of an unordered write", "race: write over an unordered read",
             "read of uninitialised memory"} & set().union(*found)  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_wrong_uses_are_findings(body, detail):
 
 def test_an_object_that_is_used_while_another_warp_makes_it():
     hasty = HAND_OVER.replace("bar.sync 0;", "", 1)
-    found = [kinds(run(hasty, words(128), block=128, shared=64, schedule=s)) for s in ("in_order", "starve_oldest")]
+    found = [kinds(run(hasty, words(128), block=128, shared=64, warp_schedule=s)) for s in ("in_order", "oldest_last")]
     assert set().union(*found) & {"race: read of an unordered write", "read of uninitialised memory", MISUSED}
 
 
@@ -121,4 +121,4 @@ setp.gt.u32 %q2, %t, 31; @%q2 bra READ;
 setp.eq.b32 %q0, %t, 0; @!%q0 bra END;
 {ARRIVE} {ARRIVE} st.shared.b32 [s+16], 7; {ARRIVE} bra END;
 READ: nanosleep.u32 1000; {WAIT.format(n=0, parity=0)} ld.shared.b32 %r0, [s+16]; END:"""
-    assert "race: read of an unordered write" in kinds(run(body, words(1), block=64, shared=64, schedule="one_first"))
+    assert "race: read of an unordered write" in kinds(run(body, words(1), block=64, shared=64, warp_schedule="greedy"))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from ptx_tools import Emulator, kernel, kinds, run
 
-from fuzz.devices.emulator.api import ALL_CHECKS, DEFAULT_CHECKS
+from fuzz.devices.emulator.config import ALL_CHECKS, DEFAULT_CHECKS
 
 UNORDERED = {"floating-point adds in no fixed order"}
 ADD = "mov.b32 %r1, 0f3F800000; red.relaxed.gpu.global.add.f32 [%p0], %r1;"
@@ -18,12 +18,12 @@ red.{release}.gpu.global.add.s32 [%p0+4], 1;
 def sums(body, grid=3, **options):
     """Each CTA's one thread adds 1.0 to the first word; the second is a semaphore."""
     memory = torch.zeros(2)
-    report = run(body, memory, grid=grid, block=1, slots=grid, **options)
+    report = run(body, memory, grid=grid, block=1, resident_ctas=grid, **options)
     assert memory[0] == grid
     return report
 
 
-@pytest.mark.parametrize("schedule", ["in_order", "random", "starve_oldest"])
+@pytest.mark.parametrize("schedule", ["in_order", "random", "oldest_last"])
 @pytest.mark.parametrize(
     ("acquire", "release", "expected"),
     [
@@ -34,7 +34,7 @@ def sums(body, grid=3, **options):
 )
 def test_adds_by_turns_need_release_and_acquire(acquire, release, expected, schedule):
     body = TURNS.format(acquire=acquire, release=release)
-    assert kinds(sums(body, checks=ALL_CHECKS, schedule=schedule)) == expected
+    assert kinds(sums(body, checks=ALL_CHECKS, warp_schedule=schedule)) == expected
 
 
 def test_adds_without_turns_are_found_where_an_order_is_promised_only():
@@ -47,7 +47,7 @@ def test_adds_without_turns_are_found_where_an_order_is_promised_only():
 def test_integers_may_be_added_in_any_order():
     ticket = "mov.b32 %r1, 1; red.relaxed.gpu.global.add.s32 [%p0], %r1;"
     memory = torch.zeros(1, dtype=torch.int32)
-    assert run(ticket, memory, grid=3, block=1, slots=3, checks=ALL_CHECKS).ok
+    assert run(ticket, memory, grid=3, block=1, resident_ctas=3, checks=ALL_CHECKS).ok
     assert memory.item() == 3
 
 
@@ -72,9 +72,9 @@ def test_how_often_a_loop_was_run_is_counted():
     assert [int(n) for i, n in zip(source, counts, strict=False) if i.name == "add.s32"] == [10]
 
 
-@pytest.mark.parametrize("schedule", ["in_order", "random", "starve_oldest", "one_first"])
+@pytest.mark.parametrize("schedule", ["in_order", "random", "oldest_last", "greedy"])
 def test_an_endless_loop_ends_with_the_budget(schedule):
     body = "$again: add.s32 %r0, %r0, 1; bra $again;"
-    report = run(body, torch.zeros(1), schedule=schedule, budget=10_000)
+    report = run(body, torch.zeros(1), warp_schedule=schedule, budget=10_000)
     assert report.status == "budget"
     assert report.executed < 100_000

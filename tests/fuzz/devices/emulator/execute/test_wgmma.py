@@ -8,8 +8,8 @@ import torch
 from ptx_tools import kinds
 
 from fuzz.devices.emulator import Emulator
-from fuzz.devices.emulator.api import DEFAULT_CHECKS
-from fuzz.devices.emulator.conformance import wgmma as micro_products
+from fuzz.devices.emulator.config import DEFAULT_CHECKS
+from fuzz.devices.emulator.conformance import wgmma as micro_wgmma
 
 PROXY = "shared memory read by wgmma without fence.proxy.async"
 EARLY = "register of a wgmma used before wait_group"
@@ -18,7 +18,7 @@ TOGETHER = "warps of a warpgroup at different wgmma"
 LANES = "operand of a wgmma differs between lanes"
 FENCE, COMMIT, WAIT = (f"wgmma.{what};" for what in ("fence.sync.aligned", "commit_group.sync.aligned",
                                                      "wait_group.sync.aligned 0"))  # fmt: skip
-PRODUCT = micro_products.kernel("product", micro_products.Product(16))
+PRODUCT = micro_wgmma.kernel("product", micro_wgmma.Wgmma(16))
 BEGIN = "setp.ne.b32 %q, %x, 0;"  # what comes right before the fence
 
 
@@ -42,10 +42,10 @@ def test_a_product_that_keeps_the_rules_is_no_finding():
     assert run().ok
 
 
-@pytest.mark.parametrize("schedule", ["in_order", "random", "one_first"])
+@pytest.mark.parametrize("schedule", ["in_order", "random", "greedy"])
 def test_shared_memory_written_without_a_proxy_fence(schedule):
     gone = ("fence.proxy.async;", "")
-    assert found(gone, schedule=schedule) == {PROXY}
+    assert found(gone, warp_schedule=schedule) == {PROXY}
     assert run(gone, checks=DEFAULT_CHECKS - {"races"}).ok
 
 
@@ -61,10 +61,10 @@ def test_a_proxy_fence_of_global_memory_is_none_of_shared():
     assert found(("fence.proxy.async;", "fence.proxy.async.global;")) == {PROXY}
 
 
-@pytest.mark.parametrize("schedule", ["in_order", "random", "starve_oldest"])
+@pytest.mark.parametrize("schedule", ["in_order", "random", "oldest_last"])
 def test_shared_memory_written_without_a_barrier(schedule):
-    assert "race: read of an unordered write" in found(("bar.sync 0;", ""), schedule=schedule) | found(
-        ("bar.sync 0;", ""), schedule="one_first"
+    assert "race: read of an unordered write" in found(("bar.sync 0;", ""), warp_schedule=schedule) | found(
+        ("bar.sync 0;", ""), warp_schedule="greedy"
     )
 
 
@@ -90,7 +90,7 @@ def test_an_asynchronous_copy_into_what_a_product_reads():
 
 
 def test_shared_memory_that_nothing_has_written():
-    one = micro_products.kernel("moved", micro_products.Product(16, b=micro_products.Matrix(start=1024)))
+    one = micro_wgmma.kernel("moved", micro_wgmma.Wgmma(16, b=micro_wgmma.Matrix(start=1024)))
     first = one.text.index("st.shared.b32")
     text = one.text[first : one.text.index(";", first) + 1]
     assert "read of uninitialised memory" in found((text, ""), kernel=one)
@@ -110,7 +110,7 @@ def test_accumulators_used_before_the_wait():
 
 
 def test_registers_of_a_used_before_the_wait():
-    one = micro_products.kernel("registers", micro_products.Product(8, a=None))
+    one = micro_wgmma.kernel("registers", micro_wgmma.Wgmma(8, a=None))
     a = "%r4"  # after the four accumulators
     assert found((WAIT, f"mov.b32 {a}, 0; {WAIT}"), kernel=one) == {EARLY}
     assert run((WAIT, f"{WAIT} mov.b32 {a}, 0;"), kernel=one).ok
@@ -160,10 +160,10 @@ def test_products_of_one_shape_into_the_same_accumulators_want_no_fence_in_betwe
     assert run((COMMIT, f"{again} {COMMIT}")).ok
 
 
-@pytest.mark.parametrize("schedule", ["in_order", "starve_oldest"])
+@pytest.mark.parametrize("schedule", ["in_order", "oldest_last"])
 def test_a_warp_that_leaves_a_product_out(schedule):
     skip = (FENCE, f"setp.gt.u32 %q, %thread, 95; @%q ret; {BEGIN} {FENCE}")
-    seen = run(skip, schedule=schedule).findings
+    seen = run(skip, warp_schedule=schedule).findings
     assert {f.kind for f in seen} == {TOGETHER} and "warp 3 has not issued it" in seen[0].detail
     assert run(skip, checks=DEFAULT_CHECKS - {"warpgroups"}).ok
 

@@ -114,8 +114,8 @@ def test_wrong_arguments_are_refused_by_name(compiled):
         kernel(torch.zeros(1), torch.zeros(1), 1, 1.0, uninitialised=("z",))
     with pytest.raises(ValueError, match="CTA 9 is not in the grid of 1"):
         kernel(torch.zeros(1), torch.zeros(1), 1, 1.0, only=[9])
-    with pytest.raises(ValueError, match="slots"):
-        Emulator(slots=0)
+    with pytest.raises(ValueError, match="resident_ctas"):
+        Emulator(resident_ctas=0)
 
 
 def test_registers_of_an_inner_scope_are_its_own():

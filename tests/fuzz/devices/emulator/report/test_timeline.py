@@ -8,6 +8,7 @@ import torch
 from ptx_tools import run
 
 from fuzz.devices.emulator.report import timeline
+from fuzz.devices.emulator.report.save import save
 from fuzz.devices.emulator.report.timeline_svg import svg
 
 TURNS = """
@@ -27,7 +28,7 @@ def waits(line):
 
 
 def test_a_wait_ends_when_its_turn_comes():
-    report = run(BACKWARDS, torch.zeros(1, dtype=torch.int32), grid=4, block=1, slots=4, trace=True)
+    report = run(BACKWARDS, torch.zeros(1, dtype=torch.int32), grid=4, block=1, resident_ctas=4, trace=True)
     (line,) = report.timelines
     assert report.ok and line.complete and line.ctas() == [(i, 0, 0) for i in range(4)]
     found = waits(line)
@@ -36,14 +37,14 @@ def test_a_wait_ends_when_its_turn_comes():
 
 
 def test_a_deadlock_stays_open():
-    report = run(BACKWARDS, torch.zeros(1, dtype=torch.int32), grid=4, block=1, slots=2, trace=True)
+    report = run(BACKWARDS, torch.zeros(1, dtype=torch.int32), grid=4, block=1, resident_ctas=2, trace=True)
     assert report.status == "deadlock"
     assert [(s.cta[0], s.open) for s in waits(report.timelines[0])] == [(0, True), (1, True)]
 
 
 def test_what_is_written_can_be_read(tmp_path):
-    report = run(BACKWARDS, torch.zeros(1, dtype=torch.int32), grid=3, block=1, slots=2, trace=True)
-    timeline.save(report.timelines, tmp_path / "t.json")
+    report = run(BACKWARDS, torch.zeros(1, dtype=torch.int32), grid=3, block=1, resident_ctas=2, trace=True)
+    save(report.timelines, tmp_path / "t.json")
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     complete = [e for e in events if e["ph"] == "X"]
     assert {"load", "wait"} <= {e["cat"] for e in complete} and all(e["dur"] > 0 for e in complete)
@@ -64,7 +65,9 @@ def test_barriers_are_waits_of_their_own():
 
 def test_a_cta_as_a_whole_does_one_thing_after_another():
     body = "setp.lt.s32 %q0, %t, 32; @!%q0 bra $on; nanosleep.u32 1; $on: bar.sync 0;"
-    (line,) = run(body, torch.zeros(1, dtype=torch.int32), grid=3, block=96, trace=True, schedule="random").timelines
+    (line,) = run(
+        body, torch.zeros(1, dtype=torch.int32), grid=3, block=96, trace=True, warp_schedule="random"
+    ).timelines
     for cta in line.ctas():
         track = line.track(cta)
         assert all(a.end <= b.start for a, b in pairwise(track))
@@ -73,5 +76,5 @@ def test_a_cta_as_a_whole_does_one_thing_after_another():
 
 
 def test_what_never_started_is_told():
-    report = run(BACKWARDS, torch.zeros(1, dtype=torch.int32), grid=5, block=1, slots=2, trace=True)
+    report = run(BACKWARDS, torch.zeros(1, dtype=torch.int32), grid=5, block=1, resident_ctas=2, trace=True)
     assert report.timelines[0].never_started == 3 and "3 CTAs never started" in svg(report.timelines)

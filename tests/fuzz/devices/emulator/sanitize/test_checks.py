@@ -66,12 +66,12 @@ ZERO_THEN_READ = SHARED_WORD + (
 )
 
 
-@pytest.mark.parametrize("schedule", ["in_order", "random", "starve_oldest", "one_first"])
+@pytest.mark.parametrize("schedule", ["in_order", "random", "oldest_last", "greedy"])
 def test_a_missing_barrier_is_a_race(schedule):
     out = words(64)
-    report = run(ZERO_THEN_READ.format(barrier=""), out, block=64, shared=256, schedule=schedule)
+    report = run(ZERO_THEN_READ.format(barrier=""), out, block=64, shared=256, warp_schedule=schedule)
     assert kinds(report) & {"race: read of an unordered write", "read of uninitialised memory"}
-    right = run(ZERO_THEN_READ.format(barrier="bar.sync 0;"), out, block=64, shared=256, schedule=schedule)
+    right = run(ZERO_THEN_READ.format(barrier="bar.sync 0;"), out, block=64, shared=256, warp_schedule=schedule)
     assert right.ok and out.tolist() == [*range(32, 64), *range(32)]
 
 
@@ -130,7 +130,7 @@ RELAXED = "mov.b32 %r9, 1; st.relaxed.gpu.global.b32 [%p0+4], %r9;"
 def test_a_handover_needs_release_and_acquire(release, acquire, fence, right, slots, dispatch):
     memory = words(4)
     body = HANDOVER.format(release=release, acquire=acquire, fence=fence)
-    report = run(body, memory, grid=2, block=1, slots=slots, dispatch=dispatch)
+    report = run(body, memory, grid=2, block=1, resident_ctas=slots, dispatch=dispatch)
     assert report.status == "finished" and memory[2] == 42
     assert kinds(report) == (set() if right else {"race: read of an unordered write"})
 
@@ -167,7 +167,7 @@ $end:
 
 def test_a_spin_that_nobody_ends_is_a_deadlock_with_its_graph():
     body = "$spin: ld.acquire.gpu.global.b32 %r0, [%p0]; setp.eq.s32 %q0, %r0, 0; @%q0 bra $spin;"
-    report = run(body, words(4), grid=3, block=32, slots=2)
+    report = run(body, words(4), grid=3, block=32, resident_ctas=2)
     assert report.status == "deadlock" and report.deadlock is not None
     assert (report.deadlock.resident, report.deadlock.not_started, report.deadlock.finished) == (2, 1, 0)
     assert len(report.deadlock.waiting) == 2
@@ -191,15 +191,15 @@ red.release.gpu.global.add.u32 [%p0], %r2;
 
 def test_a_wrong_order_deadlocks_only_when_ctas_outnumber_slots():
     backwards = ORDERED.format(turn="sub.s32 %r1, %n, %c; sub.s32 %r1, %r1, 1;")
-    assert run(backwards, words(1), words(8), grid=8, block=1, slots=8).ok
-    stuck = run(backwards, words(1), words(8), grid=8, block=1, slots=4)
+    assert run(backwards, words(1), words(8), grid=8, block=1, resident_ctas=8).ok
+    stuck = run(backwards, words(1), words(8), grid=8, block=1, resident_ctas=4)
     assert stuck.status == "deadlock"
     assert {w.writer for w in stuck.deadlock.waiting} == {(7, 0, 0)}
     assert "CTA (7, 0, 0), which has no slot yet, would write it" in str(stuck.deadlock)
-    assert run(backwards, words(1), words(8), grid=8, block=1, slots=1, dispatch="reversed").ok
+    assert run(backwards, words(1), words(8), grid=8, block=1, resident_ctas=1, dispatch="reversed").ok
     forwards = ORDERED.format(turn="mov.b32 %r1, %c;")
-    for schedule in ("in_order", "random", "starve_oldest", "one_first"):
-        assert run(forwards, words(1), words(8), grid=8, block=1, slots=2, schedule=schedule).ok
+    for schedule in ("in_order", "random", "oldest_last", "greedy"):
+        assert run(forwards, words(1), words(8), grid=8, block=1, resident_ctas=2, warp_schedule=schedule).ok
 
 
 def test_a_wait_with_nanosleep_in_it_is_a_spin_too():

@@ -6,14 +6,14 @@ import gc
 import numpy as np
 
 from fuzz.devices.emulator.state import tables as state
-from fuzz.devices.emulator.state.global_memory import Pieces
+from fuzz.devices.emulator.state.global_memory import MappedArrays
 from fuzz.devices.emulator.state.machine import Machine
 from fuzz.tensors.guard_bands import poison_malloc
 
 
 def test_pieces_are_zeroed_aligned_and_apart():
     poison_malloc()  # memory of malloc's would not be zero
-    pieces = Pieces(a=1, b=1000, c=0, d=8)
+    pieces = MappedArrays(a=1, b=1000, c=0, d=8)
     assert all(address % 128 == 0 for address in pieces.at.values())
     for name in ("a", "b", "d"):
         assert not pieces.array(name).any()
@@ -24,7 +24,7 @@ def test_pieces_are_zeroed_aligned_and_apart():
 
 
 def test_an_array_keeps_its_memory_when_the_pieces_are_gone():
-    array = Pieces(a=1 << 20).array("a", np.int64)
+    array = MappedArrays(a=1 << 20).array("a", np.int64)
     gc.collect()
     array[:] = 7
     assert (array == 7).all()

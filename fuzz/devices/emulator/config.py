@@ -1,0 +1,49 @@
+"""Settings of a launch on the emulated GPU, as a plain value: what runs, in which order, and what is looked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WARP_SCHEDULES = ("in_order", "random", "oldest_last", "greedy")
+DISPATCHES = ("in_order", "reversed", "permuted")
+ALL_CHECKS = frozenset({"races", "uninitialised", "wrapped", "unordered_adds", "warpgroups"})
+DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds"}  # few kernels promise an order
+
+
+@dataclass(frozen=True)
+class LaunchConfig:
+    """An emulated GPU, and what to look for while kernels run on it. Raises ValueError for a setting out of range.
+
+    resident_ctas  CTAs resident at once
+    warp_schedule  which warp goes on next: 'in_order' (round robin), 'random', 'oldest_last' (a warp of the CTA that
+                   started last, so that the oldest CTA starves) or 'greedy' (the same warp until it waits)
+    seed           of the random schedule, and of a permuted dispatch
+    dispatch       'in_order', 'reversed' or 'permuted': the order in which CTAs of the grid become resident
+    strict         raise EmulationError when a run finds something; else the report says so
+    budget         micro-operations of a warp, summed over a launch, after which it counts as endless
+    checks         what is looked for: 'races', 'uninitialised', 'wrapped' (32-bit arithmetic that wrapped in an
+                   address); 'warpgroups' (registers of wgmma used before wait_group or without wgmma.fence, and warps
+                   of a warpgroup that do not issue the same); 'unordered_adds' (beside 'races', and only when asked
+                   for): atomic sums of floats whose order nothing fixes, for kernels that promise the same bits.
+                   Bounds, alignment, barriers and deadlocks are always looked at
+    trace          keep a timeline of every launch in the report, see report/timeline.py
+    """
+
+    resident_ctas: int = 4
+    warp_schedule: str = "in_order"
+    seed: int = 1
+    dispatch: str = "in_order"
+    strict: bool = True
+    budget: int = 1 << 40
+    checks: frozenset[str] = DEFAULT_CHECKS
+    trace: bool = False
+
+    def __post_init__(self) -> None:
+        if self.resident_ctas < 1:
+            raise ValueError(f"resident_ctas must be at least 1, not {self.resident_ctas}")
+        if self.warp_schedule not in WARP_SCHEDULES:
+            raise ValueError(f"warp_schedule must be one of {', '.join(WARP_SCHEDULES)}, not {self.warp_schedule!r}")
+        if self.dispatch not in DISPATCHES:
+            raise ValueError(f"dispatch must be one of {', '.join(DISPATCHES)}, not {self.dispatch!r}")
+        if not frozenset(self.checks) <= ALL_CHECKS:
+            raise ValueError(f"checks must be among {', '.join(sorted(ALL_CHECKS))}, not {sorted(self.checks)}")

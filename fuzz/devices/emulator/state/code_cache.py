@@ -1,0 +1,58 @@
+"""Folders for compiled code, one per version of the sources that it was compiled from.
+
+The sources are found by following the imports inside this package, so a new file cannot be forgotten, and a file that
+compiled code does not import (reports, the host side) costs no compilation when it changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding as llvm
+import numba
+
+PACKAGE = "fuzz.devices.emulator"
+ROOT = Path(__file__).parents[1]
+IMPORT = re.compile(
+    rf"^[ \t]*(?:from|import) {re.escape(PACKAGE)}\.?([\w.]*)(?: import (?:\(([^)]*)\)|([^\n#]*)))?", re.M
+)
+
+
+def sources(*modules: str) -> list[Path]:
+    """The files of `modules` (dotted, relative to the package) and of all that they import from it, sorted."""
+    found: set[Path] = set()
+    todo = [path for name in modules for path in _files(name)]
+    while todo:
+        path = todo.pop()
+        if path in found:
+            continue
+        found.add(path)
+        for m in IMPORT.finditer(path.read_text()):
+            todo += _files(m.group(1))
+            names = re.findall(r"\w+", m.group(2) or m.group(3) or "")
+            todo += [file for name in names for file in _files(f"{m.group(1)}.{name}".lstrip("."))]
+    return sorted(found)
+
+
+def _files(module: str) -> list[Path]:
+    """The file of a module, where it is one: packages only hold a docstring."""
+    path = ROOT.joinpath(*module.split(".")).with_suffix(".py") if module else ROOT / "__init__.py"
+    return [path] if path.is_file() and module else []
+
+
+def cache_folder(*modules: str) -> Path:
+    """Folder of the code compiled from `modules`: one per version of their sources, the tools and the processor."""
+    digest = hashlib.sha256()
+    for path in sources(*modules):
+        digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    cpu = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+    digest.update(f"{sys.version} {llvmlite.__version__} {numba.__version__} {cpu}".encode())
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = Path(root) / "attnfuzz" / "emulator" / digest.hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
