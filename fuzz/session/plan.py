@@ -46,8 +46,8 @@ def runnable_here(settings: Settings) -> None:
 
 
 def plan(settings: Settings) -> list[Shard]:
-    """The shards of a session, in the order in which they are to be run: first those whose target needs no compiling,
-    last those of the emulated GPU, which compiles itself when it is first used.
+    """The shards of a session, in the order in which they are to be run: first those whose target needs no compiling
+    and is quick, last those of the emulated GPU, which compiles itself when it is first used.
 
     The cases are shared equally among the targets. Raises TargetError for an unknown target."""
     if settings.targets:
@@ -62,7 +62,7 @@ def plan(settings: Settings) -> list[Shard]:
             count = min(left, max(SHARD_CASES, min(settings.cases // SHARDS, MOST_SHARD_CASES)))
             shards.append(Shard(name, index, count, _seed(settings.seed, name, index)))
             left, index = left - count, index + 1
-    return sorted(shards, key=lambda shard: (_waits(shard.target, settings), shard.index, shard.target))
+    return sorted(shards, key=lambda shard: (_start(shard.target, settings), shard.index, shard.target))
 
 
 def compiled(name: str, settings: Settings) -> Compiled | None:
@@ -71,9 +71,10 @@ def compiled(name: str, settings: Settings) -> Compiled | None:
     return target if isinstance(target, Compiled) else None
 
 
-def _waits(name: str, settings: Settings) -> tuple[bool, bool]:
-    device = load(name, settings.files, settings.device).device
-    return compiled(name, settings) is not None, device == "emulator"
+def _start(name: str, settings: Settings) -> tuple[bool, bool, bool]:
+    """Sorts targets by what stands before their first verdict: compiled kernels, the emulator, slow cases."""
+    target = load(name, settings.files, settings.device)
+    return compiled(name, settings) is not None, target.device == "emulator", target.session_size is not None
 
 
 def _seed(session: int, name: str, index: int) -> int:
