@@ -11,7 +11,7 @@ ARCHS ?= sm_80 sm_90a sm_100a sm_103a sm_120a
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install fuzz test compile corpus lint format bench score conformance nightly doctor clean
+.PHONY: help install fuzz test compile corpus lint format bench score conformance nightly docs doctor clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@ 2>/dev/null || grep '##' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) is too old; Python 3.11 or newer is needed (make PYTHON=/path/to/python3.11)"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "make: $(PYTHON) cannot make virtual environments; run: sudo apt-get install python3-venv"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -c constraints.txt -e '.[dev,docs]'
 	@touch $@
 
 fuzz: $(STAMP)  ## a session: about 300 cases over every target that runs here (ARGS="--fuzz-cases 2000 --fuzz-seed 7")
@@ -62,6 +62,10 @@ nightly: $(STAMP)  ## everything, slow tests too, and a long session with a seed
 	$(BIN)/python -m pytest -n auto tests
 	$(BIN)/python -m pytest -n auto corpus
 	$(BIN)/python -m pytest -n auto fuzz --fuzz-cases $(or $(CASES),20000) --fuzz-seed $(or $(SEED),$(shell date -u +%Y%m%d)) $(ARGS)
+
+docs: $(STAMP)  ## the manual in site/, built by MkDocs; site/index.html opens without a server
+	$(BIN)/python -m docs.generate --check README.md
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 doctor: $(STAMP)  ## what this machine lacks, and the command that mends it
 	$(BIN)/attnfuzz doctor

@@ -5,8 +5,8 @@
 
 client.py is what the harness calls. zygote.py runs in a process that has imported everything and touches no device;
 worker.py in the one forked from it that may die; process.py owns both from outside. deadline.py follows one case by the
-clock; stack_dump.py, gpu.py and proc_stats.py look at a child from outside; lost_case.py makes the verdict. hang.md has
-the reasons. Linux only.
+clock; stack_dump.py, gpu.py and proc_stats.py look at a child from outside; lost_case.py makes the verdict.
+docs/explanation/hangs.md has the reasons. Linux only.
 """
 
 from fuzz.runner.client import Runner

@@ -1,8 +1,9 @@
 """Deadline: follows one case by the clock, from outside, until the child answers, dies, outgrows its memory or hangs.
 
-Suspicion and confirmation are told apart (see hang.md): at a phase's limit the case is only suspected; stacks are taken
-without pausing the child, and it is left running. It is called hung at `confirm` times the limit; what ends in between
-was slow. Time in which the machine gave the child no CPU does not count: a loaded machine must not invent hangs.
+Suspicion and confirmation are told apart: at a phase's limit the case is only suspected; stacks are taken without
+pausing the child, and it is left running. It is called hung at `confirm` times the limit; what ends in between was
+slow. Time in which the machine gave the child no CPU does not count: a loaded machine must not invent hangs
+(docs/explanation/hangs.md).
 """
 
 from __future__ import annotations

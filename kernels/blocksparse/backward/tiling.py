@@ -53,7 +53,8 @@ class Tiling:
     wide_stores  results go to shared memory by stmatrix, where the arch has it
     wgmma        two warpgroups multiply (warpgroups.py); else warps, by mma.sync
     lookout      a warp of a third warpgroup looks for the turns of ordered adds (lookout.py)
-    releaser     another one releases blocks as soon as they are added: NOTE [releaser]; it pays at dim 64 (speed.md)
+    releaser     another one releases blocks as soon as they are added: NOTE [releaser]; it pays at dim 64
+                 (docs/performance/log.md)
     """
 
     tile_m: int

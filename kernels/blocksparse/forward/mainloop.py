@@ -149,7 +149,8 @@ def load(w: Work, operand, stage: Int32, first_key: Int32) -> None:
 @cute.jit
 def keys_after(w: Work, first_key: Int32, more: Boolean) -> Int32:
     """Rows to copy for the next step, none where there is none: zeros are copied then, by no branch. So addresses are
-    computed among the products rather than before them, some 3 % of the time at head dim 64 (speed.md)."""
+    computed among the products rather than before them, some 3 % of the time at head dim 64
+    (docs/performance/log.md)."""
     left = w.keys_left(w.length_k, first_key)
     return left if more else Int32(0)
 

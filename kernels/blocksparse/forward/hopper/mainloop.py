@@ -5,7 +5,7 @@
 The scores of step s and the product of step s - 1 with V are issued together; the second runs while the first are
 masked and their maxima found. The assembler moves the wait for it before the exponentials, during which the other
 warpgroup's products run: so the two take turns. Products of its own during a warpgroup's exponentials were slower, and
-so was the same wait written there (speed.md).
+so was the same wait written there (docs/performance/log.md).
 """
 
 import cutlass

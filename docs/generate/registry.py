@@ -1,0 +1,25 @@
+"""Names of the generated tables, and their place in a page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from docs.generate import case_format, command_line, docstrings, measurements
+
+GENERATORS: dict[str, Callable[[], str]] = {
+    "headlines": measurements.headlines,
+    "measurements": measurements.page,
+    "speed": measurements.speed,
+    "command-line": command_line.commands,
+    "pytest-options": command_line.pytest_options,
+    "case-format": case_format.fields,
+    "targets": docstrings.targets,
+    "oracles": docstrings.oracles,
+}
+_PLACE = re.compile(r"(<!-- generate: ([a-z-]+) -->\n).*?(<!-- end -->)", re.S)
+
+
+def fill(text: str) -> str:
+    """`text` with every marked place filled by its generator. Raises KeyError on a name that has none."""
+    return _PLACE.sub(lambda found: f"{found[1]}\n{GENERATORS[found[2]]()}\n\n{found[3]}", text)
