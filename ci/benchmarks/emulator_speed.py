@@ -36,6 +36,7 @@ from kernels.blocksparse.compile import runtime
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.launch.forward import Sequences, forward_values, forward_variant
 from kernels.blocksparse.lists.builder import dense
+from kernels.blocksparse.spec.signature import ordered
 
 ROOT = Path(__file__).parents[2]
 OFF: frozenset[str] = frozenset()
@@ -57,7 +58,7 @@ def problem(length: int, heads: int = 1) -> tuple[Any, list[Any], int]:
     zero, full = torch.zeros(1, dtype=torch.int32), torch.full((1,), length, dtype=torch.int32)
     o, lse = torch.empty_like(q), torch.empty(1, heads, length)
     values = forward_values(q, k, v, o, lse, Sequences(zero, full, zero, full), blocks, scale=0.125)
-    return forward_variant(q, blocks), values, heads * (length // 64) ** 2
+    return forward_variant(q, blocks), list(ordered("forward", values)), heads * (length // 64) ** 2
 
 
 def fastest(kernel: Any, values: list[Any], emulator: Emulator, repeats: int = 5) -> tuple[float, int]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.launch.backward import Workspace, backward_launches, make_workspace
-from kernels.blocksparse.launch.forward import Sequences
+from kernels.blocksparse.launch.forward import Sequences, Values
 from kernels.blocksparse.lists.bands import band
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.from_mask import from_mask
@@ -131,7 +131,7 @@ def make(spec: Spec, device: str = "cpu") -> Problem:
     return Problem(spec, operands, lse, sequences, blocks, right, sizes, scale)
 
 
-Run = Callable[[Variant, list[Any]], None]
+Run = Callable[[Variant, Values], None]
 
 
 def run(problem: Problem, launch: Run, poison: float = float("nan")) -> tuple[dict[str, Tensor], Workspace]:

@@ -13,6 +13,8 @@ from backward_problems import Problem
 from fuzz.devices.emulator import Emulator, Report
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.launch.backward import seams_of
+from kernels.blocksparse.launch.forward import Values
+from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -28,10 +30,10 @@ def gradients(
     emulator = replace(emulator or Emulator(resident_ctas=4), strict=False)
     reports: list[Report] = []
 
-    def launch(variant: Variant, values: list[Any]) -> None:
+    def launch(variant: Variant, values: Values) -> None:
         if not reports or reports[-1].status == "finished":
             kernel = emulator.load(built(variant, arch, seams_of(seams, variant.kind)))
-            reports.append(kernel(*values))
+            reports.append(kernel(*ordered(variant.kind, values)))
 
     out, _ = backward_problems.run(problem, launch)
     return out, reports
@@ -53,4 +55,4 @@ def run_forward(p, seams=NO_SEAMS):
         _loaded[key] = Emulator(resident_ctas=2).load(built(p.variant, "sm_80", seams))
     values = p.values()
     if values:
-        _loaded[key](*values)
+        _loaded[key](*ordered(p.variant.kind, values))

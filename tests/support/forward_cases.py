@@ -78,7 +78,7 @@ class Problem:
     def variant(self) -> Variant:
         return forward.forward_variant(self.q, self.blocks, self.case.softcap, self.case.tuning, self.case.products)
 
-    def values(self, **staying: Any) -> list[forward.Value]:
+    def values(self, **staying: Any) -> forward.Values:
         return forward.forward_values(
             self.q,
             self.k,

@@ -62,7 +62,7 @@ NUMBERS = ("slope_of", "start_of", "dk_factor", "row_of_step", "entries", "semap
 
 
 class BackwardKernel:
-    """The kernel of one variant on one arch; `Backward` in launch.py gives it its flat signature."""
+    """The kernel of one variant on one arch; `Backward` in entry.py gives it its signature."""
 
     SEAMS = ("lock_of", "wait", "release", "tail_mask", "before_reuse", *NUMBERS)
 

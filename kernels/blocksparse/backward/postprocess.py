@@ -15,6 +15,7 @@ from kernels.blocksparse.backward.dq_accumulator import Tiles, dq_product, read_
 from kernels.blocksparse.backward.gemms import share
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.tiling import THREADS, choose_tiling
+from kernels.blocksparse.common.arguments import PostprocessArguments, operand
 from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.list_reader import Operand, sequence
 from kernels.blocksparse.common.tile_loads import TileCopy
@@ -35,64 +36,29 @@ class Postprocess:
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
 
     @cute.jit
-    def __call__(
-        self,
-        dq: cute.Pointer,
-        dk: cute.Pointer,
-        dv: cute.Pointer,
-        dq_sum: cute.Pointer,
-        dkv_sum: cute.Pointer,
-        q_begin: cute.Pointer,
-        q_length: cute.Pointer,
-        k_begin: cute.Pointer,
-        k_length: cute.Pointer,
-        dq_stride_batch: Int64,
-        dq_stride_row: Int64,
-        dq_stride_head: Int64,
-        dk_stride_batch: Int64,
-        dk_stride_row: Int64,
-        dk_stride_head: Int64,
-        dv_stride_batch: Int64,
-        dv_stride_row: Int64,
-        dv_stride_head: Int64,
-        batch: Int32,
-        heads_q: Int32,
-        heads_kv: Int32,
-        m_blocks: Int32,
-        n_blocks: Int32,
-        dim: Int32,
-        parts: Int32,
-        tiles_stride_batch: Int32,
-        tiles_total: Int32,
-        key_tiles_stride_batch: Int32,
-        key_tiles_total: Int32,
-        scale: Float32,
-        stream: driver.CUstream,
-    ) -> None:
+    def __call__(self, arguments: PostprocessArguments, stream: driver.CUstream) -> None:
         """Launch over batch x heads_q x m_blocks CTAs, at least one, and, where parts is more than 1, batch x heads_kv
         x n_blocks more.
 
         dq, dk, dv   outputs: (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
         dq_sum, dkv_sum  fp32, 16-byte aligned; dk, dv and dkv_sum are used where parts is more than 1
         """
-        of_queries = batch * heads_q * m_blocks
-        of_keys = batch * heads_kv * n_blocks if parts > 1 else Int32(0)
+        a = arguments
+        of_queries = a.batch * a.heads_q * a.m_blocks
+        of_keys = a.batch * a.heads_kv * a.n_blocks if a.parts > 1 else Int32(0)
         self.kernel(
-            Operand(dq, dq_stride_batch, dq_stride_row, dq_stride_head),
-            (
-                Operand(dk, dk_stride_batch, dk_stride_row, dk_stride_head),
-                Operand(dv, dv_stride_batch, dv_stride_row, dv_stride_head),
-            ),
-            dq_sum.align(16),
-            dkv_sum.align(16),
-            (q_begin, q_length),
-            (k_begin, k_length),
-            (heads_q, m_blocks, Tiles(tiles_stride_batch, tiles_total)),
-            (heads_kv, n_blocks, Tiles(key_tiles_stride_batch, key_tiles_total)),
+            operand(a, "dq"),
+            (operand(a, "dk"), operand(a, "dv")),
+            a.dq_sum.align(16),
+            a.dkv_sum.align(16),
+            (a.q_begin, a.q_length),
+            (a.k_begin, a.k_length),
+            (a.heads_q, a.m_blocks, Tiles(a.tiles_stride_batch, a.tiles_total)),
+            (a.heads_kv, a.n_blocks, Tiles(a.key_tiles_stride_batch, a.key_tiles_total)),
             of_queries,
-            parts,
-            dim,
-            scale,
+            a.parts,
+            a.dim,
+            a.scale,
         ).launch(grid=[of_queries + of_keys, 1, 1], block=[THREADS, 1, 1], stream=stream)
 
     @cute.kernel

@@ -14,6 +14,7 @@ from cuda.bindings import driver
 from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import dq_accumulator
+from kernels.blocksparse.common.arguments import PreprocessArguments, operand
 from kernels.blocksparse.common.list_reader import Operand, Sequence, read, sequence
 from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant
 
@@ -37,34 +38,7 @@ class Preprocess:
         self.per_row = 1 << (variant.dim_padded // 8 - 1).bit_length()
 
     @cute.jit
-    def __call__(
-        self,
-        o: cute.Pointer,
-        do: cute.Pointer,
-        lse: cute.Pointer,
-        lse2: cute.Pointer,
-        delta: cute.Pointer,
-        dq_sum: cute.Pointer,
-        q_begin: cute.Pointer,
-        q_length: cute.Pointer,
-        ticket: cute.Pointer,
-        semaphores: cute.Pointer,
-        o_stride_batch: Int64,
-        o_stride_row: Int64,
-        o_stride_head: Int64,
-        do_stride_batch: Int64,
-        do_stride_row: Int64,
-        do_stride_head: Int64,
-        lse_stride_batch: Int64,
-        lse_stride_head: Int64,
-        batch: Int32,
-        heads_q: Int32,
-        m_blocks: Int32,
-        dim: Int32,
-        tiles_stride_batch: Int32,
-        tiles_total: Int32,
-        stream: driver.CUstream,
-    ) -> None:
+    def __call__(self, arguments: PreprocessArguments, stream: driver.CUstream) -> None:
         """Launch over batch x heads_q x m_blocks CTAs, at least one.
 
         o, do          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
@@ -73,20 +47,21 @@ class Preprocess:
         dq_sum         fp32 (heads_q, tiles, tile_m · dim_padded), 16-byte aligned: zeroed
         ticket, semaphores   int32 (1,) and (batch, heads_q, m_blocks): zeroed
         """
+        a = arguments
         self.kernel(
-            Operand(o, o_stride_batch, o_stride_row, o_stride_head),
-            Operand(do, do_stride_batch, do_stride_row, do_stride_head),
-            (lse, lse_stride_batch, lse_stride_head),
-            (lse2, delta),
-            dq_sum.align(16),
-            (q_begin, q_length),
-            ticket,
-            semaphores,
-            heads_q,
-            m_blocks,
-            dim,
-            dq_accumulator.Tiles(tiles_stride_batch, tiles_total),
-        ).launch(grid=[batch * heads_q * m_blocks, 1, 1], block=[THREADS, 1, 1], stream=stream)
+            operand(a, "o"),
+            operand(a, "do"),
+            (a.lse, a.lse_stride_batch, a.lse_stride_head),
+            (a.lse2, a.delta),
+            a.dq_sum.align(16),
+            (a.q_begin, a.q_length),
+            a.ticket,
+            a.semaphores,
+            a.heads_q,
+            a.m_blocks,
+            a.dim,
+            dq_accumulator.Tiles(a.tiles_stride_batch, a.tiles_total),
+        ).launch(grid=[a.batch * a.heads_q * a.m_blocks, 1, 1], block=[THREADS, 1, 1], stream=stream)
 
     @cute.kernel
     def kernel(

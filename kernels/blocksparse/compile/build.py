@@ -1,7 +1,7 @@
 """Building a variant for an architecture, on any machine: no GPU is needed, nor looked for.
 
-The compiled function takes flat arguments: raw addresses, integers and floats, and a stream (arguments.py lists them,
-launch.py fills them from tensors).
+The compiled function takes flat arguments: raw addresses, integers and floats, and a stream. spec/signature.py lists
+them, launch/ fills them from tensors.
 """
 
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from cutlass import cute
 from cutlass.cute.runtime import make_fake_stream, make_ptr
 from cutlass.cutlass_dsl import CuTeDSL
 
+from kernels.blocksparse.common.arguments import ARGUMENT_TYPES
 from kernels.blocksparse.spec.signature import ARGUMENTS, DATA
 from kernels.blocksparse.spec.variant import ARCHES, NO_SEAMS, Seams, Variant, build_name
 
@@ -33,7 +34,7 @@ def build(variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> Any:
     # the compiler leaves PTX and cubin in a folder under one name for all variants: give every build its own
     with TemporaryDirectory() as folder, _compiling_for(arch):
         options = f"--keep-ptx --keep-cubin --dump-dir={folder}"
-        return cute.compile(kernel, *fake_arguments(variant), make_fake_stream(), options=options)
+        return cute.compile(kernel, fake_arguments(variant), make_fake_stream(), options=options)
 
 
 @contextmanager
@@ -48,7 +49,7 @@ def _compiling_for(arch: str) -> Iterator[None]:
 
 
 def export(variant: Variant, arch: str, folder: str | Path, seams: Seams = NO_SEAMS) -> Path:
-    """Build and write `folder`/NAME.o (and .h) with NAME = build_name(…), which launcher.artifact_source loads."""
+    """Build and write `folder`/NAME.o (and .h) with NAME = build_name(…), which runtime.artifact_source loads."""
     name = build_name(variant, arch, seams)
     Path(folder).mkdir(parents=True, exist_ok=True)
     build(variant, arch, seams).export_to_c(str(folder), name, name)
@@ -79,9 +80,10 @@ def _kernel(variant: Variant, arch: str, seams: Seams) -> Any:
     return Postprocess(variant, arch, seams)
 
 
-def fake_arguments(variant: Variant) -> list[Any]:
-    """Null pointers and zeros of the kernel's signature, in its order, without the stream."""
-    return [argument(kind, 0, variant) for _, kind in ARGUMENTS[variant.kind]]
+def fake_arguments(variant: Variant) -> Any:
+    """The entry function's arguments: null pointers and zeros."""
+    zeros = (argument(kind, 0, variant) for _, kind in ARGUMENTS[variant.kind])
+    return ARGUMENT_TYPES[variant.kind](*zeros)
 
 
 def argument(kind: str, value: int | float, variant: Variant) -> Any:

@@ -1,8 +1,8 @@
 """Compiled functions, one per process, variant, arch and set of seams, and calling them with little overhead.
 
-A compiled function is a C function of one array of addresses, one per argument in the order of arguments.py, then the
-stream, then its int32 result. Packing the values into one buffer per thread makes a call cost microseconds on the host.
-Where functions come from can be replaced (`use_source`), for example by artifacts that were compiled elsewhere.
+A compiled function is a C function of one array of addresses, one per argument in the order of spec/signature.py, then
+the stream, then its int32 result. Packing the values into one buffer per thread makes a call cost microseconds on the
+host. Where functions come from can be replaced (`use_source`), for example by artifacts that were compiled elsewhere.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from kernels.blocksparse.spec.signature import ARGUMENTS
+from kernels.blocksparse.spec.signature import ARGUMENTS, ordered
 from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant, build_name
 
 Source = Callable[[Variant, str, Seams], Any]
@@ -144,19 +144,22 @@ def arch_for(major: int, minor: int) -> str:
 
 
 def launch(
-    variant: Variant, device: torch.device, values: Sequence[torch.Tensor | int | float], seams: Seams = NO_SEAMS
+    variant: Variant, device: torch.device, values: Mapping[str, torch.Tensor | int | float], seams: Seams = NO_SEAMS
 ) -> None:
-    """Call a variant's function on `device` and its current stream; tensors stand for their addresses.
+    """Call a variant's function on `device` and its current stream. values: by the names of its signature; tensors
+    stand for their addresses.
 
-    Raises ValueError for tensors that are not on a CUDA device, unless `launch_elsewhere` said who takes them.
+    Raises ValueError for values that are missing or unknown, and for tensors that are not on a CUDA device, unless
+    `launch_elsewhere` said who takes them.
     """
+    in_order = ordered(variant.kind, values)
     if device.type != "cuda":
         if _elsewhere is None:
             raise ValueError(f"q: needs a CUDA device, got one on {device}")
-        _elsewhere(variant, values, seams)
+        _elsewhere(variant, in_order, seams)
         return
     # isinstance of Tensor is slow
-    numbers = [value if type(value) in _NUMBERS else value.data_ptr() for value in values]  # type: ignore[union-attr]
+    numbers = [value if type(value) in _NUMBERS else value.data_ptr() for value in in_order]  # type: ignore[union-attr]
     index = device.index if device.index is not None else torch.cuda.current_device()
     stream = torch.cuda.current_stream(index).cuda_stream
     if index == torch.cuda.current_device():

@@ -13,6 +13,7 @@ from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.common import layouts, mma
+from kernels.blocksparse.common.arguments import ForwardArguments, block_list, mask_of, operand
 from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequence, read, sequence, walk_of
 from kernels.blocksparse.common.mask_words import Mask, MaskRows
 from kernels.blocksparse.common.tile_loads import TileCopy
@@ -47,68 +48,7 @@ class Forward:
         self.lse_of = seams.pick("lse_of", lse_of)
 
     @cute.jit
-    def __call__(
-        self,
-        q: cute.Pointer,
-        k: cute.Pointer,
-        v: cute.Pointer,
-        o: cute.Pointer,
-        lse: cute.Pointer,
-        q_begin: cute.Pointer,
-        q_length: cute.Pointer,
-        k_begin: cute.Pointer,
-        k_length: cute.Pointer,
-        partial_count: cute.Pointer,
-        partial_begin: cute.Pointer,
-        partial_index: cute.Pointer,
-        full_count: cute.Pointer,
-        full_begin: cute.Pointer,
-        full_index: cute.Pointer,
-        mask_words: cute.Pointer,
-        mask_slot: cute.Pointer,
-        mask_bounds: cute.Pointer,
-        band_offset: cute.Pointer,
-        positions: cute.Pointer,
-        ticket: cute.Pointer,
-        q_stride_batch: Int64,
-        q_stride_row: Int64,
-        q_stride_head: Int64,
-        k_stride_batch: Int64,
-        k_stride_row: Int64,
-        k_stride_head: Int64,
-        v_stride_batch: Int64,
-        v_stride_row: Int64,
-        v_stride_head: Int64,
-        o_stride_batch: Int64,
-        o_stride_row: Int64,
-        o_stride_head: Int64,
-        lse_stride_batch: Int64,
-        lse_stride_head: Int64,
-        partial_stride_batch: Int64,
-        partial_stride_head: Int64,
-        full_stride_batch: Int64,
-        full_stride_head: Int64,
-        bounds_stride_batch: Int64,
-        bounds_stride_head: Int64,
-        bounds_stride_func: Int64,
-        positions_stride_batch: Int64,
-        positions_stride_head: Int64,
-        n_func: Int32,
-        band_stride: Int32,
-        band_left: Int32,
-        band_right: Int32,
-        batch: Int32,
-        heads_q: Int32,
-        heads_kv: Int32,
-        m_blocks: Int32,
-        dim: Int32,
-        schedule: Int32,
-        section: Int32,
-        resident: Int32,
-        scale: Float32,
-        cap: Float32,
-        stream: driver.CUstream,
-    ) -> None:
+    def __call__(self, arguments: ForwardArguments, stream: driver.CUstream) -> None:
         """Launch over batch × heads_q × m_blocks CTAs, one for each tile; those that stay (Hopper's) over `resident`.
 
         q … o          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
@@ -123,46 +63,30 @@ class Forward:
                        launch, not read where each tile has a CTA
         scale, cap     positive
         """
-        lists = (
-            BlockList(partial_count, partial_begin, partial_index, partial_stride_batch, partial_stride_head),
-            BlockList(full_count, full_begin, full_index, full_stride_batch, full_stride_head),
-        )
-        mask = Mask(
-            mask_words,
-            mask_slot,
-            mask_bounds,
-            bounds_stride_batch,
-            bounds_stride_head,
-            bounds_stride_func,
-            n_func,
-            band_offset,
-            band_stride,
-            band_left,
-            band_right,
-        )
+        a = arguments
         if cutlass.const_expr(self.variant.softcap):
-            to_tanh, to_log2 = scale / cap, cap * LOG2_E
+            to_tanh, to_log2 = a.scale / a.cap, a.cap * LOG2_E
         else:
-            to_tanh, to_log2 = Float32(1.0), scale * LOG2_E
+            to_tanh, to_log2 = Float32(1.0), a.scale * LOG2_E
         self.kernel(
-            Operand(q, q_stride_batch, q_stride_row, q_stride_head),
-            Operand(k, k_stride_batch, k_stride_row, k_stride_head),
-            Operand(v, v_stride_batch, v_stride_row, v_stride_head),
-            Operand(o, o_stride_batch, o_stride_row, o_stride_head),
-            lse,
-            (lse_stride_batch, lse_stride_head),
-            (q_begin, q_length),
-            (k_begin, k_length),
-            lists,
-            mask,
-            (batch, heads_q, heads_kv, m_blocks),
-            dim,
-            (schedule, section, positions, positions_stride_batch, positions_stride_head),
-            (resident, ticket),
+            operand(a, "q"),
+            operand(a, "k"),
+            operand(a, "v"),
+            operand(a, "o"),
+            a.lse,
+            (a.lse_stride_batch, a.lse_stride_head),
+            (a.q_begin, a.q_length),
+            (a.k_begin, a.k_length),
+            (block_list(a, "partial"), block_list(a, "full")),
+            mask_of(a),
+            (a.batch, a.heads_q, a.heads_kv, a.m_blocks),
+            a.dim,
+            (a.schedule, a.section, a.positions, a.positions_stride_batch, a.positions_stride_head),
+            (a.resident, a.ticket),
             to_tanh,
             to_log2,
         ).launch(
-            grid=[resident if self.STAYS else batch * heads_q * m_blocks, 1, 1],
+            grid=[a.resident if self.STAYS else a.batch * a.heads_q * a.m_blocks, 1, 1],
             block=[self.threads, 1, 1],
             stream=stream,
             min_blocks_per_mp=self.tuning.ctas,

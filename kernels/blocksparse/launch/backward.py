@@ -1,4 +1,4 @@
-"""Launching the backward pass on torch tensors: preprocess, the kernel, postprocess. launch.py's counterpart.
+"""Launching the backward pass on torch tensors: preprocess, the kernel, postprocess.
 
 The PyTorch op (ops.py) validates, allocates gradients and makes operands fit; nothing here looks at values on the
 device or synchronises. `backward_launches` is apart from launching so that an emulated GPU gets the same numbers.
@@ -17,13 +17,14 @@ from kernels.blocksparse.compile.runtime import arch_of, launch
 from kernels.blocksparse.launch.forward import (
     INT32_MAX,
     Sequences,
-    Value,
-    broadcast_strides,
+    Values,
     fits,
     list_values,
+    lse_values,
     mask_kind,
     mask_values,
-    operand_strides,
+    operand_values,
+    position_values,
     sequence_values,
 )
 from kernels.blocksparse.lists.lpt import even_share
@@ -66,6 +67,29 @@ class Workspace:
     tiles: tuple[int, int]
     key_tiles: tuple[int, int]
     parts: int
+
+    @property
+    def statistics(self) -> Values:
+        """Arguments: the statistics of each query."""
+        return {"lse2": self.lse2, "delta": self.delta}
+
+    @property
+    def dq(self) -> Values:
+        """Arguments: the sums of dQ, and where each sequence's tiles of queries lie."""
+        stride, total = self.tiles
+        return {"dq_sum": self.dq_sum, "tiles_stride_batch": stride, "tiles_total": total}
+
+    @property
+    def dkv(self) -> Values:
+        """Arguments: the sums of dK and dV, and where each sequence's tiles of keys lie."""
+        stride, total = self.key_tiles
+        dkv_sum = 0 if self.dkv_sum is None else self.dkv_sum
+        return {"dkv_sum": dkv_sum, "key_tiles_stride_batch": stride, "key_tiles_total": total}
+
+    @property
+    def counters(self) -> Values:
+        """Arguments: what CTAs count with, in global memory."""
+        return {"ticket": self.ticket, "semaphores": self.semaphores}
 
 
 def backward(
@@ -115,7 +139,7 @@ def backward(
         products=products,
     )  # fmt: skip
     for variant, values in launches:
-        launch(host.kernel(variant, values), q.device, host.of(variant, values), seams_of(seams, variant.kind))
+        launch(host.kernel(variant, values), q.device, host.changed(variant, values), seams_of(seams, variant.kind))
 
 
 def seams_of(seams: Seams, kind: str) -> Seams:
@@ -248,8 +272,8 @@ def backward_launches(
     pairs: int | None = None,
     tuning: tuple[tuple[str, int], ...] = (),
     products: str | None = None,
-) -> list[tuple[Variant, list[Value]]]:
-    """The kernels to launch, in order, each with the values of its signature; without those that have nothing to do."""
+) -> list[tuple[Variant, Values]]:
+    """The kernels to launch, in order, each with its values by name; without those that have nothing to do."""
     operands = {"q": q, "k": k, "v": v, "o": o, "do": do, "dq": dq, "dk": dk, "dv": dv}
     for name, x in operands.items():
         if not fits(x):
@@ -270,61 +294,57 @@ def backward_launches(
         if ctas > INT32_MAX:
             raise ValueError(f"{name}: {ctas} tiles (batch × heads × blocks) are too many for one launch")
 
-    queries = sequence_values(sequences)[:2]
-    lse_strides = (lse.stride(0) if lse.dim() == 3 else 0, lse.stride(-2))
-    partial, full = lists.partial, lists.full
-    dkv_sum: Value = 0 if workspace.dkv_sum is None else workspace.dkv_sum
-    mask_tensors, bounds_strides, n_func, band = mask_values(blocks.mask, backward=True)
     ranks = (0, 0) if order is None else (order.partial, order.full)
     kind, positions = blocks.schedule.kind, blocks.schedule.positions
     if not deterministic and positions is None and blocks.longest is not None and blocks.longest.columns is not None:
         kind, positions = "permutation", blocks.longest.columns
-    launches: list[tuple[Variant, list[Value]]] = []
+    rows_of = sequence_values(sequences)
+    sizes: Values = {"batch": batch, "heads_q": heads_q, "m_blocks": m_blocks, "dim": dim}
+    sizes_of_keys: Values = {"heads_kv": heads_kv, "n_blocks": n_blocks, "parts": parts}
+    launches: list[tuple[Variant, Values]] = []
     if batch * heads_q * m_blocks:
-        before: list[Value] = [
-            *(o, do, lse, workspace.lse2, workspace.delta),
-            *(workspace.dq_sum, *queries),
-            *(workspace.ticket, workspace.semaphores),
-            *(*operand_strides(o), *operand_strides(do), *lse_strides),
-            *(batch, heads_q, m_blocks, dim, *workspace.tiles),
-        ]
+        before = {
+            **operand_values(o=o, do=do),
+            **lse_values(lse),
+            **workspace.statistics,
+            **workspace.dq,
+            **workspace.counters,
+            "q_begin": sequences.q_begin,
+            "q_length": sequences.q_length,
+            **sizes,
+        }
         launches.append((pre, before))
     if batch * heads_kv * n_blocks:
-        between: list[Value] = [
-            *(q, k, v, do, dk, dv),
-            *(workspace.dq_sum, dkv_sum, workspace.lse2, workspace.delta),
-            *sequence_values(sequences),
-            *list_values(partial),
-            *list_values(full),
-            *ranks,
-            *mask_tensors,
-            *(0 if positions is None else positions, workspace.ticket, workspace.semaphores),
-            *(stride for x in (q, k, v, do, dk, dv) for stride in operand_strides(x)),
-            *broadcast_strides(partial.count),
-            *broadcast_strides(full.count),
-            *bounds_strides,
-            *((0, 0) if positions is None else broadcast_strides(positions)),
-            n_func,
-            *band,
-            *(batch, heads_q, heads_kv, m_blocks, n_blocks, dim),
-            int(blocks.merged),
-            SCHEDULES[kind],
-            pairs or side_by_side(q, k, blocks, deterministic, parts),
-            parts,
-            *(*workspace.tiles, *workspace.key_tiles),
-            scale,
-            0.0 if softcap is None else softcap,
-        ]
+        between = {
+            **operand_values(q=q, k=k, v=v, do=do, dk=dk, dv=dv),
+            **workspace.statistics,
+            **workspace.dq,
+            **workspace.dkv,
+            **workspace.counters,
+            **rows_of,
+            **list_values(lists.partial, lists.full),
+            "partial_rank": ranks[0],
+            "full_rank": ranks[1],
+            **mask_values(blocks.mask, backward=True),
+            **position_values(positions),
+            **sizes,
+            **sizes_of_keys,
+            "merged": int(blocks.merged),
+            "schedule": SCHEDULES[kind],
+            "pairs": pairs or side_by_side(q, k, blocks, deterministic, parts),
+            "scale": scale,
+            "cap": 0.0 if softcap is None else softcap,
+        }
         launches.append((main, between))
     if batch * heads_q * m_blocks:
-        finishing: list[Value] = [
-            *(dq, dk, dv),
-            *(workspace.dq_sum, dkv_sum),
-            *sequence_values(sequences),
-            *(stride for x in (dq, dk, dv) for stride in operand_strides(x)),
-            *(batch, heads_q, heads_kv, m_blocks, n_blocks, dim, parts),
-            *(*workspace.tiles, *workspace.key_tiles),
-            scale,
-        ]
+        finishing = {
+            **operand_values(dq=dq, dk=dk, dv=dv),
+            **workspace.dq,
+            **workspace.dkv,
+            **rows_of,
+            **sizes,
+            **sizes_of_keys,
+            "scale": scale,
+        }
         launches.append((post, finishing))
     return launches

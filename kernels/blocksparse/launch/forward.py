@@ -1,4 +1,5 @@
-"""Launching the kernels on torch tensors: addresses, strides and scalars of tensors, in the order of arguments.py.
+"""Launching the forward kernel on torch tensors: addresses, strides and scalars of tensors, by the names of
+spec/signature.py.
 
 The PyTorch op (ops.py) validates, allocates outputs and makes operands fit (`fits`); nothing here looks at values on
 the device or synchronises, and all that is allocated is a ticket for CTAs that stay. Values are made apart from the
@@ -18,6 +19,7 @@ from kernels.blocksparse.compile.runtime import arch_of, launch
 from kernels.blocksparse.lists.lpt import even_share
 from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
 from kernels.blocksparse.spec.seams import NO_HOST, Host
+from kernels.blocksparse.spec.signature import OPERAND_STRIDES
 from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant, forward_products, padded_dim
 
 INT32_MAX = 2**31 - 1
@@ -26,6 +28,7 @@ L2_BYTES = 32 << 20  # of K and V that tiles launched together should not exceed
 EMULATED = 3  # CTAs that stay on an emulated GPU: few, so that those of small problems take further tiles too
 
 Value = Tensor | int | float  # of one argument; a tensor stands for its address, 0 for no tensor
+Values = dict[str, Value]  # of one launch, by the names of spec/signature.py
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +91,7 @@ def forward(
         q, k, v, o, lse, sequences, blocks, scale=scale, softcap=softcap, resident=resident, ticket=ticket
     )
     if values:
-        launch(host.kernel(variant, values), q.device, host.of(variant, values), seams)
+        launch(host.kernel(variant, values), q.device, host.changed(variant, values), seams)
 
 
 def resident_ctas(variant: Variant, q: Tensor) -> int | None:
@@ -157,8 +160,8 @@ def forward_values(
     softcap: float | None = None,
     resident: int | None = None,
     ticket: Tensor | None = None,
-) -> list[Value]:
-    """The values of arguments.FORWARD; none where there is nothing to launch.
+) -> Values:
+    """The values of signature.FORWARD; none where there is nothing to launch.
 
     resident, ticket   CTAs to launch of a kernel whose CTAs stay, and an int32 that is 0; None: a CTA for each tile
     """
@@ -173,53 +176,60 @@ def forward_values(
     if ctas > INT32_MAX:
         raise ValueError(f"q: {ctas} tiles (batch × heads × m_blocks) are too many for one launch")
     if ctas == 0:
-        return []
-    partial, full = blocks.forward.partial, blocks.forward.full
-    mask_tensors, bounds_strides, n_func, band = mask_values(blocks.mask)
+        return {}
     by_direction = blocks.longest is None or isinstance(blocks.mask, Band)  # a band's long rows are at one end
     rows = None if by_direction else blocks.longest.rows  # type: ignore[union-attr]
-    return [
-        *(q, k, v, o, lse),
-        *sequence_values(sequences),
-        *list_values(partial),
-        *list_values(full),
-        *mask_tensors,
-        0 if rows is None else rows,
-        0 if ticket is None else ticket,
-        *operand_strides(q),
-        *operand_strides(k),
-        *operand_strides(v),
-        *operand_strides(o),
-        lse.stride(0) if lse.dim() == 3 else 0,
-        lse.stride(-2),
-        *broadcast_strides(partial.count),
-        *broadcast_strides(full.count),
-        *bounds_strides,
-        *((0, 0) if rows is None else broadcast_strides(rows)),
-        n_func,
-        *band,
-        batch,
-        heads_q,
-        heads_kv,
-        m_blocks,
-        q.shape[-1],
-        int(long_rows_last(blocks.mask)) if rows is None else 2,
-        even_share(batch * heads_kv, section(k, batch)) * (heads_q // heads_kv),
-        ctas if ticket is None or resident is None else min(resident, ctas),
-        scale,
-        0.0 if softcap is None else softcap,
-    ]
+    return {
+        **operand_values(q=q, k=k, v=v, o=o),
+        **lse_values(lse),
+        **sequence_values(sequences),
+        **list_values(blocks.forward.partial, blocks.forward.full),
+        **mask_values(blocks.mask),
+        **position_values(rows),
+        "ticket": 0 if ticket is None else ticket,
+        "batch": batch,
+        "heads_q": heads_q,
+        "heads_kv": heads_kv,
+        "m_blocks": m_blocks,
+        "dim": q.shape[-1],
+        "schedule": int(long_rows_last(blocks.mask)) if rows is None else 2,
+        "section": even_share(batch * heads_kv, section(k, batch)) * (heads_q // heads_kv),
+        "resident": ctas if ticket is None or resident is None else min(resident, ctas),
+        "scale": scale,
+        "cap": 0.0 if softcap is None else softcap,
+    }
 
 
-def sequence_values(sequences: Sequences) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """q_begin, q_length, k_begin, k_length."""
-    return sequences.q_begin, sequences.q_length, sequences.k_begin, sequences.k_length
+def sequence_values(sequences: Sequences) -> Values:
+    """Where the sequences of queries and of keys are."""
+    return {
+        "q_begin": sequences.q_begin,
+        "q_length": sequences.q_length,
+        "k_begin": sequences.k_begin,
+        "k_length": sequences.k_length,
+    }
 
 
-def operand_strides(x: Tensor) -> tuple[int, int, int]:
-    """Elements between batches, rows and heads of (batch, rows, heads, dim) or of packed (rows, heads, dim)."""
-    *batch, row, head, _ = x.stride()
-    return (batch[0] if batch else 0, row, head)
+def operand_values(**operands: Tensor) -> Values:
+    """Addresses of (batch, rows, heads, dim) or of packed (rows, heads, dim), and their strides in elements."""
+    values: Values = {}
+    for name, x in operands.items():
+        stride_batch, stride_row, stride_head = OPERAND_STRIDES[name]
+        *batch, row, head, _ = x.stride()
+        values[name] = x
+        values[stride_batch] = batch[0] if batch else 0
+        values[stride_row] = row
+        values[stride_head] = head
+    return values
+
+
+def lse_values(lse: Tensor) -> Values:
+    """LSE (batch, heads, rows) or packed (heads, rows)."""
+    return {
+        "lse": lse,
+        "lse_stride_batch": lse.stride(0) if lse.dim() == 3 else 0,
+        "lse_stride_head": lse.stride(-2),
+    }
 
 
 def broadcast_strides(x: Tensor) -> tuple[int, int]:
@@ -228,9 +238,32 @@ def broadcast_strides(x: Tensor) -> tuple[int, int]:
     return (0 if batch == 1 else strides[0], 0 if heads == 1 else strides[1])
 
 
-def list_values(blocks: BlockList) -> tuple[Tensor, Tensor, Tensor]:
-    """count, begin, index."""
-    return blocks.count, blocks.begin, blocks.index
+def list_values(partial: BlockList, full: BlockList) -> Values:
+    """The lists of partial and of full blocks."""
+    partial_batch, partial_head = broadcast_strides(partial.count)
+    full_batch, full_head = broadcast_strides(full.count)
+    return {
+        "partial_count": partial.count,
+        "partial_begin": partial.begin,
+        "partial_index": partial.index,
+        "partial_stride_batch": partial_batch,
+        "partial_stride_head": partial_head,
+        "full_count": full.count,
+        "full_begin": full.begin,
+        "full_index": full.index,
+        "full_stride_batch": full_batch,
+        "full_stride_head": full_head,
+    }
+
+
+def position_values(positions: Tensor | None) -> Values:
+    """The block at each launch position, (batch|1, heads|1, blocks), where the schedule has such a permutation."""
+    batch, head = (0, 0) if positions is None else broadcast_strides(positions)
+    return {
+        "positions": 0 if positions is None else positions,
+        "positions_stride_batch": batch,
+        "positions_stride_head": head,
+    }
 
 
 def mask_kind(mask: BlockMask) -> str:
@@ -238,22 +271,42 @@ def mask_kind(mask: BlockMask) -> str:
     return _KINDS[type(mask)]
 
 
-def mask_values(
-    mask: BlockMask, backward: bool = False
-) -> tuple[tuple[Value, Value, Value, Value], tuple[int, int, int], int, tuple[int, int, int]]:
-    """(words, slot, bounds, band offset; 0 for none), strides of bounds, n_func, (band's stride, left, right)."""
+NO_MASK: Values = dict.fromkeys(
+    (
+        *("mask_words", "mask_slot", "mask_bounds", "band_offset"),
+        *("bounds_stride_batch", "bounds_stride_head", "bounds_stride_func", "n_func"),
+        *("band_stride", "band_left", "band_right"),
+    ),
+    0,
+)
+
+
+def mask_values(mask: BlockMask, backward: bool = False) -> Values:
+    """What a kernel needs of the mask of partial blocks; 0 for what belongs to other kinds of masks."""
     if isinstance(mask, Bits):
         slot = mask.slot_backward if backward else mask.slot
         assert slot is not None
-        return (mask.words, slot, 0, 0), (0, 0, 0), 0, (0, 0, 0)
+        return {**NO_MASK, "mask_words": mask.words, "mask_slot": slot}
     if isinstance(mask, Intervals):
         bounds = mask.bounds
-        strides = (*broadcast_strides(bounds), bounds.stride(2))
-        return (0, 0, bounds, 0), strides, bounds.shape[2], (0, 0, 0)
+        batch, head = broadcast_strides(bounds)
+        return {
+            **NO_MASK,
+            "mask_bounds": bounds,
+            "bounds_stride_batch": batch,
+            "bounds_stride_head": head,
+            "bounds_stride_func": bounds.stride(2),
+            "n_func": bounds.shape[2],
+        }
     if isinstance(mask, Band):
-        stride = 0 if mask.offset.numel() == 1 else 1
-        return (0, 0, 0, mask.offset), (0, 0, 0), 0, (stride, mask.left, mask.right)
-    return (0, 0, 0, 0), (0, 0, 0), 0, (0, 0, 0)
+        return {
+            **NO_MASK,
+            "band_offset": mask.offset,
+            "band_stride": 0 if mask.offset.numel() == 1 else 1,
+            "band_left": mask.left,
+            "band_right": mask.right,
+        }
+    return NO_MASK
 
 
 def long_rows_last(mask: BlockMask) -> bool:

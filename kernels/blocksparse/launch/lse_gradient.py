@@ -57,7 +57,7 @@ def backward_pass(
         *tensors, workspace, scale=scale, softcap=softcap, deterministic=deterministic, products=products
     )
     for variant, values in launches:
-        launch(host.kernel(variant, values), q.device, host.of(variant, values), seams_of(seams, variant.kind))
+        launch(host.kernel(variant, values), q.device, host.changed(variant, values), seams_of(seams, variant.kind))
         if variant.kind == "preprocess":
             subtract(grad_lse, workspace, sequences, blocks, q.shape[-2])
 

@@ -3,16 +3,15 @@ carry only the name; "" is correct."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from torch import Tensor
 
-from kernels.blocksparse.spec.signature import ARGUMENTS
 from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant
 
-Named: TypeAlias = dict[str, Tensor | int | float]  # the values of a launch, by the names of arguments.py
+Named: TypeAlias = dict[str, Tensor | int | float]  # the values of a launch, by the names of signature.py
 
 
 @dataclass(frozen=True)
@@ -28,20 +27,13 @@ class Host:
     variant: Callable[[Variant, Named], Variant] | None = None
     clears_padding: bool = True
 
-    def of(self, variant: Variant, values: Sequence[Tensor | int | float]) -> Sequence[Tensor | int | float]:
-        """The values to launch with, in the order of arguments.py."""
-        if self.values is None:
-            return values
-        changed = self.values(variant, _named(variant, values))
-        return [changed[name] for name, _ in ARGUMENTS[variant.kind]]
+    def changed(self, variant: Variant, values: Named) -> Named:
+        """The values to launch with."""
+        return values if self.values is None else self.values(variant, values)
 
-    def kernel(self, variant: Variant, values: Sequence[Tensor | int | float]) -> Variant:
+    def kernel(self, variant: Variant, values: Named) -> Variant:
         """The variant to launch."""
-        return variant if self.variant is None else self.variant(variant, _named(variant, values))
-
-
-def _named(variant: Variant, values: Sequence[Tensor | int | float]) -> Named:
-    return dict(zip((name for name, _ in ARGUMENTS[variant.kind]), values, strict=True))
+        return variant if self.variant is None else self.variant(variant, values)
 
 
 NO_HOST = Host()

@@ -1,8 +1,17 @@
 """The flat signatures of the compiled functions: names and types in order, for building, launching and emulating alike.
 
+This is the one place that knows the order. Host code makes the values of a launch by name, and `ordered` orders them;
+a kernel's entry function takes its arguments by name (common/arguments.py).
+
 A type is "int32", "int64", "float32", a pointer to one of them ("*int32"), or DATA: a 16-byte aligned pointer to
 elements of the variant's dtype. The stream comes last and is not listed.
 """
+
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 DATA = "*data"
 
@@ -27,9 +36,13 @@ def _lists() -> Signature:
 _MASK = _named("*int32", "mask_words mask_slot mask_bounds band_offset")
 
 
-def strides(operands: str) -> Signature:
-    """Strides in elements of each operand: between batches, rows and heads."""
-    return _named("int64", " ".join(f"{x}_stride_batch {x}_stride_row {x}_stride_head" for x in operands.split()))
+OPERANDS = ("q", "k", "v", "o", "do", "dq", "dk", "dv")
+# The names of each operand's strides in elements: between batches, rows and heads
+OPERAND_STRIDES = {x: (f"{x}_stride_batch", f"{x}_stride_row", f"{x}_stride_head") for x in OPERANDS}
+
+
+def _strides(operands: str) -> Signature:
+    return tuple((name, "int64") for x in operands.split() for name in OPERAND_STRIDES[x])
 
 
 FORWARD: Signature = (
@@ -39,7 +52,7 @@ FORWARD: Signature = (
     *_lists(),
     *_MASK,
     *_named("*int32", "positions ticket"),
-    *strides("q k v o"),
+    *_strides("q k v o"),
     *_named("int64", "lse_stride_batch lse_stride_head"),
     *_named("int64", "partial_stride_batch partial_stride_head full_stride_batch full_stride_head"),
     *_named("int64", "bounds_stride_batch bounds_stride_head bounds_stride_func"),
@@ -56,7 +69,7 @@ PREPROCESS: Signature = (
     *_named("*float32", "lse lse2 delta dq_sum"),
     *_ROWS,
     *_named("*int32", "ticket semaphores"),
-    *strides("o do"),
+    *_strides("o do"),
     *_named("int64", "lse_stride_batch lse_stride_head"),
     *_named("int32", "batch heads_q m_blocks dim tiles_stride_batch tiles_total"),
 )
@@ -69,7 +82,7 @@ BACKWARD: Signature = (
     *_named("*int32", "partial_rank full_rank"),
     *_MASK,
     *_named("*int32", "positions ticket semaphores"),
-    *strides("q k v do dk dv"),
+    *_strides("q k v do dk dv"),
     *_named("int64", "partial_stride_batch partial_stride_head full_stride_batch full_stride_head"),
     *_named("int64", "bounds_stride_batch bounds_stride_head bounds_stride_func"),
     *_named("int64", "positions_stride_batch positions_stride_head"),
@@ -83,7 +96,7 @@ POSTPROCESS: Signature = (
     *_named(DATA, "dq dk dv"),
     *_named("*float32", "dq_sum dkv_sum"),
     *_SEQUENCES,
-    *strides("dq dk dv"),
+    *_strides("dq dk dv"),
     *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim parts"),
     *_named("int32", "tiles_stride_batch tiles_total key_tiles_stride_batch key_tiles_total"),
     ("scale", "float32"),
@@ -95,3 +108,22 @@ ARGUMENTS: dict[str, Signature] = {
     "backward": BACKWARD,
     "postprocess": POSTPROCESS,
 }
+
+_NAMES = {kind: tuple(name for name, _ in signature) for kind, signature in ARGUMENTS.items()}
+_ORDERED: dict[str, Any] = {kind: itemgetter(*names) for kind, names in _NAMES.items()}
+
+
+def ordered(kind: str, values: Mapping[str, T]) -> tuple[T, ...]:
+    """The values of a launch in the order of the signature of `kind`, in about a microsecond.
+
+    Raises ValueError that names the arguments without a value, and the values that are no arguments.
+    """
+    names = _NAMES[kind]
+    if len(values) == len(names):
+        try:
+            found: tuple[T, ...] = _ORDERED[kind](values)
+            return found
+        except KeyError:
+            pass
+    missing, unknown = [name for name in names if name not in values], sorted(set(values) - set(names))
+    raise ValueError(f"values of the {kind} kernel: missing {missing}, unknown {unknown}")

@@ -22,6 +22,7 @@ from kernels.blocksparse.lists.transpose import in_one_list
 from kernels.blocksparse.lists.types import Band, BlockList, BlockLists
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.planner import least_blocking
+from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import NO_SEAMS
 
 built = lru_cache(maxsize=None)(build)
@@ -33,7 +34,7 @@ def _emulated(monkeypatch):
     emulator = Emulator(resident_ctas=3)
 
     def run(variant, device, values, seams=NO_SEAMS):
-        report = emulator.load(built(variant, "sm_80", seams))(*values)
+        report = emulator.load(built(variant, "sm_80", seams))(*ordered(variant.kind, values))
         assert report.status == "finished" and not report.findings, report
 
     for module in (forward, launch_backward, lse_gradient):

@@ -16,6 +16,7 @@ from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.forward import kernel as forward
 from kernels.blocksparse.forward import mainloop
 from kernels.blocksparse.forward.kernel import Forward
+from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import MASKS, NO_SEAMS, Seams, Variant, build_name, forward_products
 
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -112,7 +113,7 @@ def run(p, seams=NO_SEAMS, resident=None):
     elif values:
         from fuzz.devices.emulator import Emulator
 
-        Emulator(resident_ctas=2).load(build(p.variant, "sm_90a", seams))(*values)
+        Emulator(resident_ctas=2).load(build(p.variant, "sm_90a", seams))(*ordered("forward", values))
     return 0 if ticket is None else int(ticket)
 
 

@@ -1,0 +1,68 @@
+"""The arguments of the kernels are ordered by name, in one place; a name that is missing or unknown is an error."""
+
+import ast
+import inspect
+from textwrap import dedent
+
+import pytest
+
+from kernels.blocksparse.backward import Backward
+from kernels.blocksparse.backward.postprocess import Postprocess
+from kernels.blocksparse.backward.preprocess import Preprocess
+from kernels.blocksparse.common import arguments
+from kernels.blocksparse.forward.kernel import Forward
+from kernels.blocksparse.spec.signature import ARGUMENTS, ordered
+
+KERNELS = {"forward": Forward, "preprocess": Preprocess, "backward": Backward, "postprocess": Postprocess}
+
+
+def named(kind):
+    """A value for each argument, its position in the signature; in alphabetical order."""
+    names = [name for name, _ in ARGUMENTS[kind]]
+    return dict(sorted(zip(names, range(len(names)), strict=True)))
+
+
+@pytest.mark.parametrize("kind", sorted(ARGUMENTS))
+def test_values_are_ordered_by_name(kind):
+    assert ordered(kind, named(kind)) == tuple(range(len(ARGUMENTS[kind])))
+
+
+@pytest.mark.parametrize("kind", sorted(ARGUMENTS))
+def test_a_missing_and_an_unknown_value_are_named(kind):
+    values = named(kind)
+    del values["dim"]
+    with pytest.raises(ValueError, match=rf"the {kind} kernel: missing \['dim'\], unknown \[\]"):
+        ordered(kind, values)
+    with pytest.raises(ValueError, match=r"missing \['dim'\], unknown \['dimension'\]"):
+        ordered(kind, values | {"dimension": 64})
+    with pytest.raises(ValueError, match=r"missing \[\], unknown \['dimension'\]"):
+        ordered(kind, named(kind) | {"dimension": 64})
+
+
+@pytest.mark.parametrize("kind", sorted(ARGUMENTS))
+def test_every_argument_has_a_name_of_its_own(kind):
+    names = [name for name, _ in ARGUMENTS[kind]]
+    assert len(set(names)) == len(names)
+    assert arguments.ARGUMENT_TYPES[kind]._fields == tuple(names)
+
+
+@pytest.mark.parametrize("kind", sorted(KERNELS))
+def test_the_entry_function_reads_every_argument(kind):
+    """By attribute, or as a tensor, a block list or the mask, which have helpers of their own."""
+    kernel = KERNELS[kind].__call__
+    tree = ast.parse(dedent(inspect.getsource(inspect.unwrap(kernel))))
+    read = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and _is(node.value, "a")}
+
+    class Recorder:
+        def __getattr__(self, name):
+            read.add(name)
+            return name
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args and _is(node.args[0], "a"):
+            getattr(arguments, node.func.id)(Recorder(), *(ast.literal_eval(one) for one in node.args[1:]))
+    assert read == {name for name, _ in ARGUMENTS[kind]}
+
+
+def _is(node, name):
+    return isinstance(node, ast.Name) and node.id == name
