@@ -8,14 +8,15 @@ from kernels.blocksparse.backward.dq_accumulator import Tiles
 from kernels.blocksparse.backward.kernel import BackwardKernel, Gradients
 from kernels.blocksparse.backward.softmax_gradient import LOG2_E, Factors
 from kernels.blocksparse.backward.tile_iterator import Counts, Lists, Order
-from kernels.blocksparse.common.arguments import BackwardArguments, block_list, mask_of, operand
+from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand
 
 
 class Backward(BackwardKernel):
     """The backward kernel of one variant on one arch; calling it (under cute.compile) launches it."""
 
+    @entry("backward")
     @cute.jit
-    def __call__(self, arguments: BackwardArguments, stream: driver.CUstream) -> None:
+    def __call__(self, arguments, stream: driver.CUstream) -> None:
         """Launch over batch x heads_kv x parts x n_blocks CTAs, at least one.
 
         q … dv         (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8

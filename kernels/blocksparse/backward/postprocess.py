@@ -15,7 +15,7 @@ from kernels.blocksparse.backward.dq_accumulator import Tiles, dq_product, read_
 from kernels.blocksparse.backward.gemms import share
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.tiling import THREADS, choose_tiling
-from kernels.blocksparse.common.arguments import PostprocessArguments, operand
+from kernels.blocksparse.common.arguments import entry, operand
 from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.list_reader import Operand, sequence
 from kernels.blocksparse.common.tile_loads import TileCopy
@@ -35,8 +35,9 @@ class Postprocess:
         self.tiling = choose_tiling(variant, arch)
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
 
+    @entry("postprocess")
     @cute.jit
-    def __call__(self, arguments: PostprocessArguments, stream: driver.CUstream) -> None:
+    def __call__(self, arguments, stream: driver.CUstream) -> None:
         """Launch over batch x heads_q x m_blocks CTAs, at least one, and, where parts is more than 1, batch x heads_kv
         x n_blocks more.
 

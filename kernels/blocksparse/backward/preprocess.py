@@ -14,7 +14,7 @@ from cuda.bindings import driver
 from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import dq_accumulator
-from kernels.blocksparse.common.arguments import PreprocessArguments, operand
+from kernels.blocksparse.common.arguments import entry, operand
 from kernels.blocksparse.common.list_reader import Operand, Sequence, read, sequence
 from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant
 
@@ -37,8 +37,9 @@ class Preprocess:
         # threads that share a row, sixteen bytes each: a power of two, for the shuffles
         self.per_row = 1 << (variant.dim_padded // 8 - 1).bit_length()
 
+    @entry("preprocess")
     @cute.jit
-    def __call__(self, arguments: PreprocessArguments, stream: driver.CUstream) -> None:
+    def __call__(self, arguments, stream: driver.CUstream) -> None:
         """Launch over batch x heads_q x m_blocks CTAs, at least one.
 
         o, do          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8

@@ -2,12 +2,15 @@
 # mypy: ignore-errors
 """The arguments of a compiled function by name: one NamedTuple for each kind of kernel, made from its signature.
 
-A kernel's entry function takes this NamedTuple and the stream. CuTe DSL flattens it into the fields in their order, so
-the compiled function has the flat arguments of spec/signature.py, and no list of them is written twice.
+A compiled function has flat arguments, as it is called and exported from C. `entry` makes the flat parameters from
+spec/signature.py, so that no list of them is written twice.
 """
 
-from typing import Any, NamedTuple
+import inspect
+from collections import namedtuple
+from collections.abc import Callable
 
+from cuda.bindings import driver
 from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.common.list_reader import BlockList, Operand
@@ -17,37 +20,40 @@ from kernels.blocksparse.spec.signature import ARGUMENTS
 _SCALARS = {"int32": Int32, "int64": Int64, "float32": Float32}
 
 
-def _named_tuple(kind: str) -> Any:
-    fields = [(name, _SCALARS.get(type_, cute.Pointer)) for name, type_ in ARGUMENTS[kind]]
-    return NamedTuple(f"{kind.title()}Arguments", fields)
+def entry(kind: str) -> Callable:
+    """Decorator above `@cute.jit` of a kernel's `__call__(self, arguments, stream)`, which gets the arguments of `kind`
+    by name: under cute.compile it takes them one by one, in the order of the signature, and then the stream."""
+    names = [name for name, _ in ARGUMENTS[kind]]
+    arguments_type = namedtuple(f"{kind.title()}Arguments", names)
+    types = {name: _SCALARS.get(type_, cute.Pointer) for name, type_ in ARGUMENTS[kind]}
+    types["stream"] = driver.CUstream
+    both = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, both, annotation=type_) for name, type_ in types.items()]
+
+    def decorate(function: Callable) -> Callable:
+        def flat(self, *values) -> None:
+            function(self, arguments_type(*values[:-1]), values[-1])
+
+        flat.__name__, flat.__qualname__, flat.__doc__ = function.__name__, function.__qualname__, function.__doc__
+        flat.__signature__ = inspect.Signature([inspect.Parameter("self", both), *parameters], return_annotation=None)
+        return cute.jit(preprocess=False)(flat)  # no control flow to rewrite; that of `function` is
+
+    return decorate
 
 
-ForwardArguments = _named_tuple("forward")
-PreprocessArguments = _named_tuple("preprocess")
-BackwardArguments = _named_tuple("backward")
-PostprocessArguments = _named_tuple("postprocess")
-
-ARGUMENT_TYPES = {
-    "forward": ForwardArguments,
-    "preprocess": PreprocessArguments,
-    "backward": BackwardArguments,
-    "postprocess": PostprocessArguments,
-}
-
-
-def operand(arguments: Any, name: str) -> Operand:
+def operand(arguments, name: str) -> Operand:
     """The tensor of that name: its address, and its strides between batches, rows and heads."""
     strides = (getattr(arguments, f"{name}_stride_{of}") for of in ("batch", "row", "head"))
     return Operand(getattr(arguments, name), *strides)
 
 
-def block_list(arguments: Any, name: str) -> BlockList:
+def block_list(arguments, name: str) -> BlockList:
     """The partial or the full block list."""
     parts = ("count", "begin", "index", "stride_batch", "stride_head")
     return BlockList(*(getattr(arguments, f"{name}_{part}") for part in parts))
 
 
-def mask_of(arguments: Any) -> Mask:
+def mask_of(arguments) -> Mask:
     """The parameters of every kind of mask."""
     return Mask(
         words=arguments.mask_words,

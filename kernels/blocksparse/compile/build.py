@@ -15,7 +15,6 @@ from cutlass import cute
 from cutlass.cute.runtime import make_fake_stream, make_ptr
 from cutlass.cutlass_dsl import CuTeDSL
 
-from kernels.blocksparse.common.arguments import ARGUMENT_TYPES
 from kernels.blocksparse.spec.signature import ARGUMENTS, DATA
 from kernels.blocksparse.spec.variant import ARCHES, NO_SEAMS, Seams, Variant, build_name
 
@@ -34,7 +33,7 @@ def build(variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> Any:
     # the compiler leaves PTX and cubin in a folder under one name for all variants: give every build its own
     with TemporaryDirectory() as folder, _compiling_for(arch):
         options = f"--keep-ptx --keep-cubin --dump-dir={folder}"
-        return cute.compile(kernel, fake_arguments(variant), make_fake_stream(), options=options)
+        return cute.compile(kernel, *fake_arguments(variant), make_fake_stream(), options=options)
 
 
 @contextmanager
@@ -80,10 +79,9 @@ def _kernel(variant: Variant, arch: str, seams: Seams) -> Any:
     return Postprocess(variant, arch, seams)
 
 
-def fake_arguments(variant: Variant) -> Any:
-    """The entry function's arguments: null pointers and zeros."""
-    zeros = (argument(kind, 0, variant) for _, kind in ARGUMENTS[variant.kind])
-    return ARGUMENT_TYPES[variant.kind](*zeros)
+def fake_arguments(variant: Variant) -> list[Any]:
+    """Null pointers and zeros of the kernel's signature, in its order, without the stream."""
+    return [argument(kind, 0, variant) for _, kind in ARGUMENTS[variant.kind]]
 
 
 def argument(kind: str, value: int | float, variant: Variant) -> Any:

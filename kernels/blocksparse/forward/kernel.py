@@ -13,7 +13,7 @@ from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.common import layouts, mma
-from kernels.blocksparse.common.arguments import ForwardArguments, block_list, mask_of, operand
+from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand
 from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequence, read, sequence, walk_of
 from kernels.blocksparse.common.mask_words import Mask, MaskRows
 from kernels.blocksparse.common.tile_loads import TileCopy
@@ -47,8 +47,9 @@ class Forward:
         self.inverse_of = seams.pick("inverse_of", inverse_of)
         self.lse_of = seams.pick("lse_of", lse_of)
 
+    @entry("forward")
     @cute.jit
-    def __call__(self, arguments: ForwardArguments, stream: driver.CUstream) -> None:
+    def __call__(self, arguments, stream: driver.CUstream) -> None:
         """Launch over batch × heads_q × m_blocks CTAs, one for each tile; those that stay (Hopper's) over `resident`.
 
         q … o          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
