@@ -26,7 +26,7 @@ from kernels.blocksparse.spec.variant import Seams, Variant, arch_for_products
 if TYPE_CHECKING:
     from fuzz.devices.emulator.report.timeline import Timeline
 
-MOST = 8  # findings of one kind that are told
+AXES = {"semaphores": ("b", "h", "m")}  # names of dimensions in reports
 
 
 class EmulatedDevice:
@@ -84,7 +84,9 @@ class EmulatedDevice:
         emulator = replace(self.emulator, budget=self.budget) if self.budget else self.emulator
         instead = self.instead.get(build.key)
         try:
-            report = kernel(*values, emulator=emulator, written=self._unwritten, only=self._only, instead=instead)
+            report = kernel(
+                *values, emulator=emulator, written=self._unwritten, only=self._only, instead=instead, axes=AXES
+            )
         except Unimplemented as error:
             raise DeviceError("reject", (), {"emulator": f"the emulator does not know it yet: {error}"}) from error
         if self.watch is not None:

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fuzz.devices.emulator.api import Emulator, LoadedKernel, PtxModule
     from fuzz.devices.emulator.decode.decoder import Unimplemented
-    from fuzz.devices.emulator.report.report import Deadlock, EmulationError, Finding, Report
+    from fuzz.devices.emulator.report.deadlock import Deadlock
+    from fuzz.devices.emulator.report.report import EmulationError, Finding, Report
 
 _HOME = {
     "Emulator": "api",
     "LoadedKernel": "api",
     "PtxModule": "api",
     "Unimplemented": "decode.decoder",
-    "Deadlock": "report.report",
+    "Deadlock": "report.deadlock",
     "EmulationError": "report.report",
     "Finding": "report.report",
     "Report": "report.report",

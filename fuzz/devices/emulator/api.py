@@ -6,7 +6,7 @@ import ctypes
 import shutil
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,17 +75,19 @@ class LoadedKernel:
     def __call__(self, *args: Any, emulator: LaunchConfig | None = None, only: Sequence[int] | None = None,
                  uninitialised: Sequence[str] = (),
                  written: Callable[[torch.Tensor], Written | None] | None = None,
-                 instead: PtxModule | None = None) -> Report:  # fmt: skip
+                 instead: PtxModule | None = None,
+                 axes: Mapping[str, Sequence[str]] | None = None) -> Report:  # fmt: skip
         """Runs the host function and everything that it launches.
 
         emulator       another one than it was loaded with
         only           linear indices of the CTAs to run of each launch (default: all)
         uninitialised  names of tensor arguments whose contents count as never written
-        written        what has been written of the memory that a tensor lies in; None: all of it
-        instead        whose kernels run in place of this one's: changed PTX, with the same names and parameters
+        written        tells of a tensor what has been written of the memory that it lies in; None: all of it
+        instead        a module whose kernels run in place of this one's: changed PTX, same names and parameters
+        axes           names of the dimensions of tensor arguments, for reports: {"semaphores": ("b", "h", "m")}
         """
         emulator = emulator or self.emulator
-        memory = Memory()
+        memory = Memory(axes)
         wanted = [a for a in self.host.interface.arguments if a.kind != "stream"]
         if len(args) == len(wanted) + 1 and len(self.host.interface.arguments) == len(args):
             args = tuple(x for x, a in zip(args, self.host.interface.arguments, strict=True) if a.kind != "stream")

@@ -38,10 +38,10 @@ def test_a_deadlock_s_picture_says_who_waits_for_what(tmp_path: Path, capsys: py
     events = json.loads(trace.read_text())["traceEvents"]
     kernels = [e["args"]["name"] for e in events if e["name"] == "process_name"]
     assert [name.partition("_")[0] for name in kernels] == ["forward", "preprocess", "backward"]
-    stuck = {e["name"] for e in events if "for ever" in e["name"] and e["cat"] == "wait"}
+    stuck = {e["name"] for e in events if "forever" in e["name"] and e["cat"] == "wait"}
     # n_block 2 should come first to m_block 2, and has no slot; what n_block 1 added to m_block 1 is released
-    first = "wait on semaphores[0, 0, 2] at 0 until it is 1, for ever"
-    assert stuck == {first, "wait on semaphores[0, 0, 2] at 0 until it is 2, for ever"}
+    first = "waits for semaphores[b 0, h 0, m 2] = 0 to become 1, forever"
+    assert stuck == {first, "waits for semaphores[b 0, h 0, m 2] = 0 to become 2, forever"}
     picture = trace.with_suffix(".svg").read_text()
     assert first in picture and "3 CTAs never started" in picture
 
@@ -52,7 +52,7 @@ def test_of_a_case_that_passes_the_first_run_is_kept(tmp_path: Path) -> None:
     events = json.loads(trace.read_text())["traceEvents"]
     kernels = [e["args"]["name"].partition("_")[0] for e in events if e["name"] == "process_name"]
     assert code == OK and kernels == ["forward", "preprocess", "backward", "postprocess"]
-    assert not any("for ever" in e["name"] for e in events)
+    assert not any("forever" in e["name"] for e in events)
 
 
 @pytest.mark.parametrize(("target", "why"), [("sdpa", "sdpa runs on host"), ("torch.sdpa.math", "runs on host")])

@@ -1,4 +1,4 @@
-"""What a run on the emulator found, as data and as text for people."""
+"""The outcome of a run on the emulator, as data and as text."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ if TYPE_CHECKING:
     import numpy as np
 
     from fuzz.devices.emulator.ptx import Instruction
+    from fuzz.devices.emulator.report.deadlock import Deadlock
     from fuzz.devices.emulator.report.timeline import Timeline
 
-KIND_NAMES = (
-    "out of bounds", "misaligned access", "address of no tensor", "out of bounds of shared memory",
-    "barrier in a divergent branch", "barrier with a wrong count", "lanes missing at a .sync instruction", "trap",
-    "too many copies in flight", "read of uninitialised memory", "race: two writes", "race: read of an unordered write",
-    "race: write over an unordered read", "32-bit arithmetic wrapped in an address", "out of bounds of the parameters",
-    "matrix instruction without all lanes", "barrier id above 15", "floating-point adds in no fixed order",
-    "shared memory read by wgmma without fence.proxy.async", "register of a wgmma used before wait_group",
-    "register of a wgmma used without wgmma.fence", "warps of a warpgroup at different wgmma",
-    "operand of a wgmma differs between lanes", "mbarrier misused",
-    "copy of more bytes than its size",
-)  # fmt: skip
+LONGEST_NAME = 60  # characters of a kernel's name, which compilers make of all its parameters
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong, at its place. `other` says who else took part (a race), `tensor` whose memory it is."""
+    """One thing that is wrong, where it is, and what was expected.
+
+    kind         its name, one of kinds.KIND_NAMES
+    instruction  the PTX instruction at `line`; cta, warp, lane: who runs it
+    address      the kernel's address, and `size` bytes from it; tensor: that memory by name and index
+    detail       what is wrong, in a sentence whose subject is the lane
+    """
 
     kind: str
     kernel: str
@@ -41,52 +38,9 @@ class Finding:
     detail: str = ""
 
     def __str__(self) -> str:
-        x, y, z = self.cta
-        where = f"CTA ({x}, {y}, {z}) warp {self.warp} lane {self.lane}"
-        return f"{self.kind}: {self.detail or self.tensor}; {where}, PTX line {self.line}: {self.instruction}"
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """One warp in a deadlock and what it waits for; `writer`: a CTA without a slot that would end the wait."""
-
-    cta: tuple[int, int, int]
-    warp: int
-    line: int
-    instruction: str
-    what: str
-    writer: tuple[int, int, int] | None = None
-
-
-@dataclass(frozen=True)
-class Deadlock:
-    """No resident warp can ever run again."""
-
-    waiting: tuple[Waiting, ...]
-    resident: int
-    finished: int
-    not_started: int
-    slots: int
-
-    def __str__(self) -> str:
-        head = (
-            f"deadlock: {self.resident} CTAs resident in {self.slots} slots, {self.finished} finished, "
-            f"{self.not_started} not yet dispatched"
-        )
-        alike: dict[tuple[tuple[int, int, int], str, int, str], list[int]] = {}
-        for w in self.waiting:
-            alike.setdefault((w.cta, w.what, w.line, w.instruction), []).append(w.warp)
-        rows = [
-            f"  CTA {cta} {_warps(warps)} {what} (PTX line {line}: {instruction})"
-            for (cta, what, line, instruction), warps in alike.items()
-        ]
-        return "\n".join([head, *rows])
-
-
-def _warps(numbers: list[int]) -> str:
-    if len(numbers) == 1:
-        return f"warp {numbers[0]} waits"
-    return f"warps {', '.join(map(str, sorted(numbers)))} wait"
+        who = f"CTA {self.cta} warp {self.warp} lane {self.lane}"
+        name = self.kernel if len(self.kernel) <= LONGEST_NAME else f"{self.kernel[:LONGEST_NAME]}…"
+        return f"{self.kind}: {who} {self.detail} (kernel {name}, PTX line {self.line}: {self.instruction})"
 
 
 @dataclass

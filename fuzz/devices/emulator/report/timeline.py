@@ -28,7 +28,7 @@ Cta: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Slice:
-    """A warp from `start` for `length` micro-operations: running (load or compute), or waiting. `open`: for ever."""
+    """A warp from `start` for `length` micro-operations: running (load or compute), or waiting. `open`: forever."""
 
     cta: Cta
     warp: int
@@ -58,7 +58,7 @@ class Timeline:
         return list(dict.fromkeys(s.cta for s in self.slices))
 
     def track(self, cta: Cta) -> list[Slice]:
-        """What the CTA as a whole did, one thing after another: it runs while one of its warps does, else it waits for
+        """Slices of the CTA as a whole, one after another: it runs while one of its warps does, else it waits for
         memory where one of them does, else at a barrier."""
         mine = [s for s in self.slices if s.cta == cta]
         runs = [s for s in mine if s.kind in (LOAD, COMPUTE)]
@@ -87,8 +87,9 @@ def timeline(m: Machine, program: Program, launch: Launch, memory: Memory) -> Ti
         if status == st.AT_BARRIER:
             waiting[position, warp] = (start + length, BARRIER, f"barrier {what}")
         elif status == st.ASLEEP:
-            name = memory.describe(what) if what >> op.SHIFT >= op.FIRST_SEGMENT else f"shared memory byte {what}"
-            label = f"wait on {name} at {value}" + (f" until it is {wanted}" if known else "")
+            there = what >> op.SHIFT >= op.FIRST_SEGMENT
+            name = memory.describe(what, axes=True) if there else f"shared memory byte {what}"
+            label = f"waits for {name} = {value} to {f'become {wanted}' if known else 'change'}"
             waiting[position, warp] = (start + length, WAIT, label)
     last = max(end // 40, 1)  # a wait without end is drawn on a little, so that it can be seen
     for (position, warp), (since, kind, label) in waiting.items():
@@ -123,7 +124,7 @@ def _name(what: str, launch: int, track: int, text: str) -> dict[str, Any]:
 
 
 def _event(launch: int, track: int, s: Slice) -> dict[str, Any]:
-    name = s.label + (", for ever" if s.open else "")
+    name = s.label + (", forever" if s.open else "")
     return {"ph": "X", "pid": launch, "tid": track, "ts": s.start, "dur": s.length, "name": name, "cat": s.kind}
 
 

@@ -7,6 +7,7 @@ it came from even when it strays far, and memory of this process outside the ten
 from __future__ import annotations
 
 import mmap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,9 +90,10 @@ class Written:
 
 
 class Memory:
-    """The segments of one call."""
+    """The segments of one call. axes: names of a tensor's dimensions, by its name, for reports."""
 
-    def __init__(self) -> None:
+    def __init__(self, axes: Mapping[str, Sequence[str]] | None = None) -> None:
+        self.axes = dict(axes or {})
         self.segments: dict[int, Segment] = {}
         self.next = op.FIRST_SEGMENT + GLOBALS
         self.launches = 0
@@ -159,8 +161,14 @@ class Memory:
                 at = pieces.at
                 self.segments[number].shade = Shade(at[f"writes {number}"], at[f"reads {number}"], granule, pieces)
 
-    def describe(self, address: int) -> str:
-        """Whose memory an address is, and where in it: 'k[1, 2, 0, 5] + 0 bytes' or 'k, 64 bytes past its end'."""
+    def shape(self, address: int) -> str:
+        """The shape of the tensor that an address belongs to, as text; "" where it belongs to none."""
+        segment = self.segments.get(address >> op.SHIFT)
+        return "" if segment is None else str(tuple(segment.tensor.shape))
+
+    def describe(self, address: int, axes: bool = False) -> str:
+        """The tensor that an address belongs to, and where in it: 'k[1, 2, 0, 5]' or 'k, 64 bytes past its end (…)'.
+        axes: with the names of its dimensions where they are known: 'semaphores[b 0, h 0, m 3]'."""
         segment = self.segments.get(address >> op.SHIFT)
         if segment is None:
             return f"address {address:#x} of no tensor"
@@ -180,4 +188,7 @@ class Memory:
                 found[i] = rest // stride
                 rest -= found[i] * stride
         index = [str(found[i]) for i in sorted(found)]
+        names = self.axes.get(segment.name, ())
+        if axes and len(names) == len(index):
+            index = [f"{name} {i}" for name, i in zip(names, index, strict=True)]
         return f"{segment.name}[{', '.join(index)}]"

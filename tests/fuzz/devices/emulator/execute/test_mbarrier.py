@@ -1,4 +1,4 @@
-"""mbarriers: phases and arrivals, what they order, and what is said of those that are used wrongly."""
+"""mbarriers: phases and arrivals, what they order, and what is found where they are used wrongly."""
 
 import pytest
 import torch
@@ -98,9 +98,9 @@ def test_who_drops_out_is_not_waited_for_again():
     "body,detail",
     [
         ("mbarrier.arrive.shared.b64 _, [s];", "is none"),
-        (INIT.format(count=1) + "@%q0 mbarrier.arrive.shared.b64 _, [s], 2;", "has room for 1 arrivals"),
+        (INIT.format(count=1) + "@%q0 mbarrier.arrive.shared.b64 _, [s], 2;", "1 arrivals are left"),
         (INIT.format(count=1) + "@%q0 mbarrier.inval.shared.b64 [s]; mbarrier.arrive.shared.b64 _, [s];", "is none"),
-        (INIT.format(count=0), "has room for 0 arrivals"),
+        (INIT.format(count=0), "for 0 arrivals; it needs 1 to 131071"),
     ],
 )
 def test_wrong_uses_are_findings(body, detail):

@@ -33,7 +33,7 @@ def test_a_wait_ends_when_its_turn_comes():
     assert report.ok and line.complete and line.ctas() == [(i, 0, 0) for i in range(4)]
     found = waits(line)
     assert {s.cta[0] for s in found} == {0, 1, 2} and not any(s.open for s in found)
-    assert found[0].label == "wait on argument 0[0] at 0 until it is 3"
+    assert found[0].label == "waits for argument 0[0] = 0 to become 3"
 
 
 def test_a_deadlock_stays_open():
@@ -42,19 +42,19 @@ def test_a_deadlock_stays_open():
     assert [(s.cta[0], s.open) for s in waits(report.timelines[0])] == [(0, True), (1, True)]
 
 
-def test_what_is_written_can_be_read(tmp_path):
+def test_a_saved_timeline_can_be_read(tmp_path):
     report = run(BACKWARDS, torch.zeros(1, dtype=torch.int32), grid=3, block=1, resident_ctas=2, trace=True)
     save(report.timelines, tmp_path / "t.json")
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     complete = [e for e in events if e["ph"] == "X"]
     assert {"load", "wait"} <= {e["cat"] for e in complete} and all(e["dur"] > 0 for e in complete)
-    assert any("for ever" in e["name"] for e in complete)
+    assert any("forever" in e["name"] for e in complete)
     names = {e["tid"]: e["args"]["name"] for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"]
              if e["name"] == "thread_name"}  # fmt: skip
     assert list(names.values()) == [f"CTA {c}{w}" for c in (0, 1) for w in ("", ", warp 0")]
     picture = (tmp_path / "t.svg").read_text()
     ET.fromstring(picture)
-    assert "wait on argument 0[0] at 0" in picture
+    assert "waits for argument 0[0] = 0 to become 1" in picture
 
 
 def test_barriers_are_waits_of_their_own():
@@ -75,6 +75,6 @@ def test_a_cta_as_a_whole_does_one_thing_after_another():
         assert sum(s.length for s in track if s.kind in (timeline.LOAD, timeline.COMPUTE)) == sum(s.length for s in ran)
 
 
-def test_what_never_started_is_told():
+def test_ctas_that_never_started_are_counted():
     report = run(BACKWARDS, torch.zeros(1, dtype=torch.int32), grid=5, block=1, resident_ctas=2, trace=True)
     assert report.timelines[0].never_started == 3 and "3 CTAs never started" in svg(report.timelines)

@@ -126,11 +126,11 @@ RELAXED = "mov.b32 %r9, 1; st.relaxed.gpu.global.b32 [%p0+4], %r9;"
         (RELEASE, "ld.relaxed.gpu.global.b32", "", False),
     ],
 )
-@pytest.mark.parametrize("slots,dispatch", [(2, "in_order"), (2, "reversed"), (1, "in_order")])
-def test_a_handover_needs_release_and_acquire(release, acquire, fence, right, slots, dispatch):
+@pytest.mark.parametrize("resident_ctas,dispatch", [(2, "in_order"), (2, "reversed"), (1, "in_order")])
+def test_a_handover_needs_release_and_acquire(release, acquire, fence, right, resident_ctas, dispatch):
     memory = words(4)
     body = HANDOVER.format(release=release, acquire=acquire, fence=fence)
-    report = run(body, memory, grid=2, block=1, resident_ctas=slots, dispatch=dispatch)
+    report = run(body, memory, grid=2, block=1, resident_ctas=resident_ctas, dispatch=dispatch)
     assert report.status == "finished" and memory[2] == 42
     assert kinds(report) == (set() if right else {"race: read of an unordered write"})
 
@@ -171,7 +171,12 @@ def test_a_spin_that_nobody_ends_is_a_deadlock_with_its_graph():
     assert report.status == "deadlock" and report.deadlock is not None
     assert (report.deadlock.resident, report.deadlock.not_started, report.deadlock.finished) == (2, 1, 0)
     assert len(report.deadlock.waiting) == 2
-    assert "argument 0[0] = 0" in report.deadlock.waiting[0].what
+    assert report.deadlock.waiting[0].what == "for argument 0[0] = 0 to change"
+    assert str(report.deadlock).startswith(
+        "deadlock: argument 0[0] is 0; CTAs (0, 0, 0) and (1, 0, 0) wait for another value; "
+        "none of the 1 CTAs that have not started would write it before waiting itself\n"
+        "  2 CTAs are resident (at most 2 at once) and none can go on; 0 have finished, 1 have not started\n"
+    )
     with pytest.raises(EmulationError, match="deadlock"):
         Emulator().load_ptx(kernel(body)).launch(None, (1,), (32,), [words(4)])
 
@@ -189,13 +194,19 @@ red.release.gpu.global.add.u32 [%p0], %r2;
 """
 
 
-def test_a_wrong_order_deadlocks_only_when_ctas_outnumber_slots():
+def test_a_wrong_order_deadlocks_only_when_not_all_ctas_are_resident():
     backwards = ORDERED.format(turn="sub.s32 %r1, %n, %c; sub.s32 %r1, %r1, 1;")
     assert run(backwards, words(1), words(8), grid=8, block=1, resident_ctas=8).ok
     stuck = run(backwards, words(1), words(8), grid=8, block=1, resident_ctas=4)
     assert stuck.status == "deadlock"
     assert {w.writer for w in stuck.deadlock.waiting} == {(7, 0, 0)}
-    assert "CTA (7, 0, 0), which has no slot yet, would write it" in str(stuck.deadlock)
+    assert stuck.deadlock.cause == (
+        "argument 0[0] is 0; CTA (0, 0, 0) waits for 7, CTA (1, 0, 0) waits for 6, CTA (2, 0, 0) waits for 5, "
+        "CTA (3, 0, 0) waits for 4; CTA (7, 0, 0) would write it, but it cannot start while 4 CTAs are resident"
+    )
+    assert {(w.location, w.value, w.wanted) for w in stuck.deadlock.waiting} == {
+        ("argument 0[0]", 0, wanted) for wanted in (4, 5, 6, 7)
+    }
     assert run(backwards, words(1), words(8), grid=8, block=1, resident_ctas=1, dispatch="reversed").ok
     forwards = ORDERED.format(turn="mov.b32 %r1, %c;")
     for schedule in ("in_order", "random", "oldest_last", "greedy"):
@@ -229,8 +240,8 @@ def test_a_barrier_that_one_warp_skips_is_a_deadlock():
     report = run(body, words(1), block=64)
     assert report.status == "deadlock"
     assert {w.what for w in report.deadlock.waiting} == {
-        "at barrier 0: 32 of 64 threads are there",
-        "at barrier 1: 32 of 64 threads are there",
+        "at barrier 0, where 32 of 64 threads have arrived",
+        "at barrier 1, where 32 of 64 threads have arrived",
     }
 
 
@@ -272,7 +283,7 @@ def test_a_copy_of_more_bytes_than_its_size_is_undefined():
     assert run(body.format(have=16), words(8, 9), out, block=1).ok and out[0] == 9
     (found,) = run(body.format(have=17), words(8, 9), out, block=1).findings
     assert found.kind == "copy of more bytes than its size"
-    assert found.detail.startswith("17 bytes of argument 0") and found.detail.endswith("for 16")
+    assert found.detail == "copies 17 bytes of argument 0[0] with a copy of 16 bytes"
 
 
 def test_an_unknown_instruction_is_an_error_with_its_place():

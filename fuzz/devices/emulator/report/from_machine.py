@@ -1,0 +1,117 @@
+"""Reads findings and the graph of a deadlock out of a machine that has stopped."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, replace
+
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.decode.decoder import Program
+from fuzz.devices.emulator.host.cuda_runtime import Launch
+from fuzz.devices.emulator.report.deadlock import Cta, Deadlock, Waiting
+from fuzz.devices.emulator.report.kinds import KIND_NAMES, Seen, sentence
+from fuzz.devices.emulator.report.report import Finding
+from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state.global_memory import Memory
+from fuzz.devices.emulator.state.machine import Machine
+from fuzz.devices.emulator.state.mbarrier_word import describe
+
+LOOP = 6  # micro-operations in which a loop that waits for an mbarrier has the question
+WATCHED = 4  # addresses of a spin that a report names
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A launch that has stopped: its machine, and what its numbers mean."""
+
+    m: Machine
+    program: Program
+    launch: Launch
+    memory: Memory
+
+    def findings(self) -> list[Finding]:
+        """All findings, in the order in which they were made."""
+        return [self._finding(i) for i in range(int(self.m.k[st.K_FINDINGS]))]
+
+    def waiting(self) -> dict[int, Waiting]:
+        """The warps that wait, by their index, with the values that memory holds now."""
+        asleep = (st.AT_BARRIER, st.ASLEEP)
+        return {w: self._waiting(w) for w in range(len(self.m.status)) if self.m.status[w] in asleep}
+
+    def deadlock(self, waiting: dict[int, Waiting], explored: int) -> Deadlock:
+        """The graph, after CTAs that had not started were run to see what they would write."""
+        k = self.m.k
+        rows = []
+        for w, waits in waiting.items():
+            number = int(self.m.writer[w])
+            rows.append(replace(waits, writer=self._cta(int(self.m.order[number - 1])) if number else None))
+        resident = int((self.m.cta[:-1, st.CTA_INDEX] >= 0).sum())
+        left = int(k[st.K_CTAS] - k[st.K_NEXT])
+        return Deadlock(tuple(rows), resident, int(k[st.K_FINISHED]), left, int(k[st.K_RESIDENT_CTAS]), explored)
+
+    def _cta(self, linear: int) -> Cta:
+        x, y, _ = self.launch.grid
+        return linear % x, linear // x % y, linear // (x * y)
+
+    def _place(self, address: int, axes: bool = True) -> str:
+        if address >> op.SHIFT >= op.FIRST_SEGMENT:
+            return self.memory.describe(address, axes)
+        return f"shared memory byte {address}"
+
+    def _finding(self, index: int) -> Finding:
+        row = [int(v) for v in self.m.findings[index]]
+        kind, address, size, value = row[st.C_KIND], row[st.C_ADDRESS], row[st.C_SIZE], row[st.C_VALUE]
+        source = self.program.source[row[st.C_PC]]
+        cta, warp = self._cta(row[st.C_CTA]), row[st.C_WARP]
+        other, own = "", False
+        if row[st.C_OTHER_CTA] >= 0:
+            its = self._cta(row[st.C_OTHER_CTA])
+            other, own = f"CTA {its} warp {row[st.C_OTHER_WARP]}", (its, row[st.C_OTHER_WARP]) == (cta, warp)
+        seen = Seen(
+            kind, source.text, self._place(address), address, size, value, row[st.C_LANE], self.memory.shape(address),
+            other, own, int(self.m.k[st.K_THREADS]),
+            self.program.source[value].text if kind == st.F_WARPGROUP and value >= 0 else "",
+        )  # fmt: skip
+        return Finding(
+            KIND_NAMES[kind], self.program.kernel.name, source.text, source.line, cta, warp, row[st.C_LANE], address,
+            size, self._place(address, axes=False), sentence(seen),
+        )  # fmt: skip
+
+    def _waiting(self, w: int) -> Waiting:
+        m, warps = self.m, int(self.m.k[st.K_WARPS])
+        slot = w // warps
+        cta = self._cta(int(m.cta[slot, st.CTA_INDEX]))
+        if m.status[w] == st.AT_BARRIER:
+            source = self.program.source[int(m.pc[w]) - 1]
+            number = int(m.barrier_at[w, st.AT_NUMBER])
+            expected = int(m.expected[slot, number]) or 32 * int(m.cta[slot, st.CTA_WARPS])
+            what = f"at barrier {number}, where {int(m.arrived[slot, number])} of {expected} threads have arrived"
+            return Waiting(cta, w % warps, source.line, source.text, what)
+        lane = max(int(m.asleep[w]).bit_length() - 1, 0)
+        pc = int(m.lane_pc[w, lane])
+        source = self.program.source[pc]
+        watched = [self._watched(w, i, pc) for i in range(min(int(m.watched[w]), WATCHED))]
+        if len(watched) != 1:
+            what = f"for a change of {', '.join(text for text, _, _ in watched)}"
+            return Waiting(cta, w % warps, source.line, source.text, what)
+        ((text, location, value),) = watched
+        place = int(m.wanted[pc])
+        wanted = None if place == op.ABSENT else self._register(w, lane, place)
+        what = f"for {text} to {'change' if wanted is None else f'become {wanted}'}"
+        return Waiting(cta, w % warps, source.line, source.text, what, location, value, wanted)
+
+    def _watched(self, w: int, i: int, pc: int) -> tuple[str, str, int | None]:
+        """(with its value in words, location, value) of an address that a spin reads."""
+        address, host = int(self.m.watch_virtual[w, i]), int(self.m.watch[w, i])
+        name = self._place(address)
+        loop = self.program.code[pc : pc + LOOP, 0]
+        if address >> op.SHIFT < op.FIRST_SEGMENT and (loop == op.MBARRIER).any():
+            return f"{name} ({describe(ctypes.c_int64.from_address(host).value)})", "", None
+        value = ctypes.c_int32.from_address(host).value
+        return f"{name} = {value}", name, value
+
+    def _register(self, w: int, lane: int, place: int) -> int:
+        """What the operand at `place` holds for a lane, as 32 bits with a sign."""
+        k = self.m.k
+        base = int(k[st.K_REGISTERS] + w * k[st.K_STRIDE]) + place if place >= 0 else int(k[st.K_CONSTANTS]) + ~place
+        return ctypes.c_int32.from_address(base + 4 * lane).value

@@ -1,0 +1,188 @@
+"""Kinds of findings: the name of each, which signatures and the corpus keep, and the sentence that tells one.
+
+A sentence continues "CTA (…) warp … lane …": what that lane does, where, by how much it is off, and what was expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fuzz.devices.emulator.state import tables as st
+
+KIND_NAMES = (
+    "out of bounds", "misaligned access", "address of no tensor", "out of bounds of shared memory",
+    "barrier in a divergent branch", "barrier with a wrong count", "lanes missing at a .sync instruction", "trap",
+    "too many copies in flight", "read of uninitialised memory", "race: two writes", "race: read of an unordered write",
+    "race: write over an unordered read", "32-bit arithmetic wrapped in an address", "out of bounds of the parameters",
+    "matrix instruction without all lanes", "barrier id above 15", "floating-point adds in no fixed order",
+    "shared memory read by wgmma without fence.proxy.async", "register of a wgmma used before wait_group",
+    "register of a wgmma used without wgmma.fence", "warps of a warpgroup at different wgmma",
+    "operand of a wgmma differs between lanes", "mbarrier misused",
+    "copy of more bytes than its size",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A finding's facts, from which its sentence is made.
+
+    kind         one of st.F_…
+    instruction  the PTX instruction, as text
+    place        the memory in words: 'k[0, 3, 5]', 'k, 64 bytes past its end', 'shared memory byte 12'
+    address      the kernel's address, or what else the kind puts there (a barrier's number, a mask of lanes, …)
+    size, value  bytes of the access, and what else the kind tells, see `tables.py`
+    lane         the lane that was seen first
+    memory       shape of the tensor: '(2, 64)'; "" where there is no tensor
+    other        who else took part: 'CTA (0, 0, 0) warp 3'; "" where nobody did. own: it is the same warp
+    threads      of a CTA
+    rival        the instruction that another warp issued instead, as text
+    """
+
+    kind: int
+    instruction: str
+    place: str
+    address: int
+    size: int
+    value: int
+    lane: int = 0
+    memory: str = ""
+    other: str = ""
+    own: bool = False
+    threads: int = 0
+    rival: str = ""
+
+    @property
+    def name(self) -> str:
+        """The instruction without its guard and operands: 'ld.global.b32'."""
+        return next((word for word in self.instruction.split() if not word.startswith("@")), "")
+
+    @property
+    def verb(self) -> str:
+        """The access that the instruction makes."""
+        name = self.name
+        if name.startswith(("st.", "stmatrix")):
+            return "writes"
+        if name.startswith(("atom", "red", "mbarrier")):
+            return "updates"
+        return "reads" if name.startswith(("ld", "cp.async", "wgmma")) else "accesses"
+
+
+def lanes(mask: int) -> str:
+    """A mask of lanes as their numbers: 'lanes 0-6, 9', or 'no lane'."""
+    runs, lane = [], 0
+    while lane < 32:
+        if mask >> lane & 1:
+            first = lane
+            while lane < 31 and mask >> lane + 1 & 1:
+                lane += 1
+            runs.append(str(first) if first == lane else f"{first}-{lane}")
+        lane += 1
+    if not runs:
+        return "no lane"
+    return f"{'lane' if runs[0].isdigit() and len(runs) == 1 else 'lanes'} {', '.join(runs)}"
+
+
+def _out_of_bounds(s: Seen) -> str:
+    return f"{s.verb} {s.size} bytes at {s.place}{f'; its shape is {s.memory}' if s.memory else ''}"
+
+
+def _misaligned(s: Seen) -> str:
+    off = s.address % s.size if s.size else 0
+    return f"{s.verb} {s.size} bytes at {s.place}, whose address is {off} bytes past a multiple of {s.size}"
+
+
+def _barrier_count(s: Seen) -> str:
+    count = f"{s.value} threads" if s.value else "all threads of the CTA"
+    if s.size:
+        return f"calls barrier {s.address} for {count}, but warps that arrived before expect {s.size}"
+    if s.value and (s.value % 32 or s.value > s.threads):
+        return f"calls barrier {s.address} for {count}; it needs a multiple of 32 up to the CTA's {s.threads}"
+    return f"calls barrier {s.address} for {count}, but warps that arrived before expect all threads of the CTA"
+
+
+def _race(what: str, before: str) -> Callable[[Seen], str]:
+    def tell(s: Seen) -> str:
+        if s.own:
+            return f"{what} {s.place}, which a wgmma of the same warp may still be reading; wgmma.wait_group is missing"
+        return (
+            f"{what} {s.place}, which {s.other} {before}; no barrier, fence or release with acquire orders the two "
+            "accesses"
+        )
+
+    return tell
+
+
+def _no_fence(s: Seen) -> str:
+    return "issues a wgmma on registers that were used since the last wgmma.fence; it needs a wgmma.fence before it"
+
+
+def _warpgroup(s: Seen) -> str:
+    if s.value < 0:
+        return f"issues a wgmma that warp {s.address} of its warpgroup never issues; all four warps must issue the same"
+    if s.rival == s.instruction:
+        return "issues a wgmma with other descriptors than another warp of its warpgroup; all four must give the same"
+    return f"issues this wgmma where another warp of its warpgroup issues {s.rival}; all four must issue the same"
+
+
+def _descriptor(s: Seen) -> str:
+    if s.lane == 0:
+        return f"issues a wgmma whose predicate scale-d is true in {lanes(s.value)} only; all lanes must agree"
+    return f"gives the wgmma descriptor {s.value:#x}, but lane 0 gives {s.address:#x}; all lanes must agree"
+
+
+def _mbarrier(s: Seen) -> str:
+    if s.name.startswith("mbarrier.init"):
+        return f"initialises the mbarrier at {s.place} for {s.value} arrivals; it needs 1 to {(1 << 17) - 1}"
+    if s.value < 0:
+        return f"uses the memory at {s.place} as an mbarrier, but it is none: nothing has initialised it"
+    return f"arrives at the mbarrier at {s.place} more often than its phase expects: {s.value} arrivals are left"
+
+
+_SENTENCES: dict[int, Callable[[Seen], str]] = {
+    st.F_BOUNDS: _out_of_bounds,
+    st.F_ALIGN: _misaligned,
+    st.F_UNMAPPED: lambda s: f"{s.verb} {s.size} bytes at {s.place}: no tensor of the launch lies there",
+    st.F_SHARED_BOUNDS: lambda s: (
+        f"{s.verb} {s.size} bytes at byte {s.address} of shared memory, of which the CTA has {s.value} bytes"
+    ),
+    st.F_BARRIER_DIVERGED: lambda s: (
+        f"is elsewhere while its warp is at the barrier; there: {lanes(s.address)}, expected: {lanes(s.value)}"
+    ),
+    st.F_BARRIER_COUNT: _barrier_count,
+    st.F_SYNC_MISSING: lambda s: (
+        f"never reaches the instruction, whose mask names it; missing: {lanes(s.address)}, there: {lanes(s.value)}"
+    ),
+    st.F_TRAP: lambda s: "executes a trap",
+    st.F_COPIES: lambda s: f"has {s.value} asynchronous operations in flight, more than the emulator can follow",
+    st.F_UNINITIALISED: lambda s: f"{s.verb} {s.place}, which nothing has written",
+    st.F_RACE_WW: _race("writes", "also writes"),
+    st.F_RACE_WR: _race("reads", "writes"),
+    st.F_RACE_RW: _race("writes", "reads"),
+    st.F_WRAPPED: lambda s: (
+        f"accesses {s.place} by an index that overflowed 32 bits and wrapped around; it needs 64-bit arithmetic"
+    ),
+    st.F_PARAM: lambda s: (
+        f"reads {s.size} bytes at byte {s.address} of the kernel's parameters, of which there are {s.value} bytes"
+    ),
+    st.F_UNCONVERGED: lambda s: "runs an instruction that needs all lanes of its warp",
+    st.F_BARRIER_ID: lambda s: f"calls barrier {s.address}; a CTA has barriers 0 to 15",
+    st.F_UNORDERED: lambda s: (
+        f"adds to {s.place}, to which {s.other} also adds; nothing fixes the order of these floating-point adds, so "
+        "the sum can differ from run to run"
+    ),
+    st.F_PROXY: lambda s: (
+        f"issues a wgmma that reads {s.place}, which {s.other} writes without a fence.proxy.async between the two"
+    ),
+    st.F_IN_FLIGHT: lambda s: "uses a register of a wgmma that is in flight; it needs wgmma.wait_group before it",
+    st.F_NO_FENCE: _no_fence,
+    st.F_WARPGROUP: _warpgroup,
+    st.F_DESCRIPTOR: _descriptor,
+    st.F_MBARRIER: _mbarrier,
+    st.F_COPY_SIZE: lambda s: f"copies {s.value} bytes of {s.place} with a copy of {s.size} bytes",
+}
+
+
+def sentence(seen: Seen) -> str:
+    """What is wrong, without its subject."""
+    return _SENTENCES[seen.kind](seen)
