@@ -37,7 +37,7 @@ from fuzz.core.verdict import Verdict, summary  # noqa: E402
 from fuzz.minimize import minimize  # noqa: E402
 from fuzz.runner import Runner  # noqa: E402
 from fuzz.session.records import machine  # noqa: E402
-from fuzz.targets.blocksparse.target import MUTANTS  # noqa: E402
+from fuzz.targets.blocksparse.catalog import MUTANTS  # noqa: E402
 from fuzz.targets.registry import load  # noqa: E402
 from oracles.masks import Causal, Documents, PerHead, Window  # noqa: E402
 from oracles.problem import Problem  # noqa: E402

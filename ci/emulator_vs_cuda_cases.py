@@ -42,7 +42,9 @@ from fuzz.core.case import Case, from_json, to_json
 from fuzz.core.case_limits import Size
 from fuzz.core.refusal import refusal
 from fuzz.generate.cases import cases
-from fuzz.targets.blocksparse.target import BundledBlockSparse
+from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
+from fuzz.targets.blocksparse.gpu import GpuBlockSparse
+from fuzz.targets.blocksparse.target import BlockSparseTarget
 from oracles.outputs import Outputs
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,7 +60,7 @@ class Enough(Exception):
 
 def drawn(count: int, start: int, most_builds: int, arch: str) -> tuple[list[Case], dict[str, Build]]:
     """Distinct cases, `count` of them with a backward pass, that need at most so many kernels; and the kernels."""
-    target = BundledBlockSparse("emulator")
+    target = EmulatedBlockSparse()
     found: dict[str, Case] = {}
     builds: dict[str, Build] = {}
 
@@ -87,7 +89,7 @@ def drawn(count: int, start: int, most_builds: int, arch: str) -> tuple[list[Cas
 # ------------------------------------------------------------------------------------------------------------ a worker
 
 
-def judged(case: Case, target: BundledBlockSparse) -> tuple[str, list[str], Outputs | None, Outputs | None]:
+def judged(case: Case, target: BlockSparseTarget) -> tuple[str, list[str], Outputs | None, Outputs | None]:
     """(outcome, what was found, the first and the second run's answers on the CPU).
 
     No more is kept: what grows with every run is what the judge calls a leak.
@@ -95,7 +97,7 @@ def judged(case: Case, target: BundledBlockSparse) -> tuple[str, list[str], Outp
     from fuzz.judging.judge import execute
 
     kept: list[Outputs] = []
-    run = BundledBlockSparse.run
+    run = type(target).run
 
     def keep(case: Case, tensors: Any) -> Any:
         execution = run(target, case, tensors)
@@ -132,10 +134,10 @@ def distances(case: Case, ours: Outputs, theirs: Outputs) -> dict[str, dict[str,
 
 
 def work(pipe: Connection, with_cuda: bool) -> None:
-    """Answers cases (JSON) with results until the pipe closes."""
+    """Outputs cases (JSON) with results until the pipe closes."""
     torch.set_num_threads(1)
-    emulated = BundledBlockSparse("emulator")
-    real = BundledBlockSparse("cuda") if with_cuda else None
+    emulated = EmulatedBlockSparse()
+    real = GpuBlockSparse() if with_cuda else None
     while True:
         try:
             case = from_json(pipe.recv())

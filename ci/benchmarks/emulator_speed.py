@@ -91,9 +91,9 @@ def session(count: int = 20) -> dict[str, Any]:
 
     from fuzz.generate.cases import MEDIUM, cases
     from fuzz.judging.judge import execute
-    from fuzz.targets.blocksparse.target import BundledBlockSparse
+    from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 
-    target = BundledBlockSparse("emulator")
+    target = EmulatedBlockSparse()
     found: list[Any] = []
 
     @seed(1)

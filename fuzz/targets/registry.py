@@ -17,7 +17,7 @@ from pathlib import Path
 from fuzz.core.target import Device, Target
 from fuzz.targets import function as decorator
 from fuzz.targets import sdpa, torch_flex, torch_sdpa
-from fuzz.targets.blocksparse import target as bundled_blocksparse
+from fuzz.targets.blocksparse import catalog as blocksparse
 from fuzz.targets.flash_attention_4 import target as flash_attention_4
 
 GROUP = "attnfuzz.targets"
@@ -38,11 +38,11 @@ def load(name: str, files: tuple[str, ...] = (), device: Device = "host") -> Tar
 def targets(files: tuple[str, ...] = (), device: Device = "host", *, planted: bool = False) -> dict[str, Target]:
     """All targets of `device` by name, in a fixed order; planted bugs only when asked for."""
     listed: list[Target] = [*torch_sdpa.targets(), *torch_flex.targets(), *sdpa.targets()]
-    listed += [*bundled_blocksparse.targets(), *flash_attention_4.targets(), *_installed()]
+    listed += [*blocksparse.targets(), *flash_attention_4.targets(), *_installed()]
     for file in files:
         listed += _from_file(os.path.abspath(file))
     if planted:
-        listed += [*sdpa.mutants(), *bundled_blocksparse.mutants()]
+        listed += [*sdpa.mutants(), *blocksparse.mutants()]
     return {target.name: target for target in listed if _runs_on(target, device)}
 
 

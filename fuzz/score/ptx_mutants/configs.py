@@ -22,7 +22,7 @@ from fuzz.session.draw import explore
 from fuzz.session.plan import SHARD_CASES, Shard
 from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
 from fuzz.targets.blocksparse.devices import arch_without_gpu
-from fuzz.targets.blocksparse.target import BundledBlockSparse
+from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from kernels.blocksparse.planner.group_split import parts_of
 from oracles.problem import Dtype, Problem
 
@@ -69,16 +69,16 @@ def config(name: str) -> Config:
     return found
 
 
-class _Narrowed(BundledBlockSparse):
+class _Narrowed(EmulatedBlockSparse):
     """The emulated target, for the cases of one configuration only."""
 
     def __init__(self, of: Config) -> None:
-        super().__init__("emulator")
+        super().__init__()
         self._of = of
         self.session_size = _SIZE
         self.support = replace(self.support, dtypes=(of.dtype,), dim=(*of.dims, 8), softcap=of.softcap)
 
-    def draw_part(self, draw: random.Random, repeats: int) -> None:
+    def draw_cta_subset(self, draw: random.Random, repeats: int) -> None:
         """None: their kernels are not the configuration's."""
 
     def variants_for(self, problem: Problem) -> tuple[dict[str, Any], ...]:
@@ -145,5 +145,5 @@ def builds_of(of: Config) -> dict[str, Build]:
         softcap=30.0 if of.softcap else 0.0,
     )  # fmt: skip
     case = Case("blocksparse", problem, variant=of.options)
-    builds = BundledBlockSparse("emulator").builds(case, arch_without_gpu("emulator"))
+    builds = EmulatedBlockSparse().builds(case, arch_without_gpu("emulator"))
     return {str(json.loads(build.options)["kind"]): build for build in builds}

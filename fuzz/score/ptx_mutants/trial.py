@@ -31,7 +31,7 @@ from fuzz.score.ptx_mutants.operators import NOTHING, changed
 from fuzz.score.ptx_mutants.results import Bug, Result
 from fuzz.score.ptx_mutants.sampling import mutated, text_of
 from fuzz.targets.blocksparse.devices import connect, emulated
-from fuzz.targets.blocksparse.target import BundledBlockSparse
+from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.tensors.arena import build as build_inputs
 from oracles.outputs import Outputs
 
@@ -233,9 +233,9 @@ def _answers(clean: Clean) -> dict[str, bytes] | None:
 
 
 @lru_cache
-def _target() -> BundledBlockSparse:
+def _target() -> EmulatedBlockSparse:
     connect("emulator")
-    return BundledBlockSparse("emulator")
+    return EmulatedBlockSparse()
 
 
 def _enter(phase: str, limit: float) -> None:

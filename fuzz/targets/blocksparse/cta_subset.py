@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,8 +15,8 @@ import torch
 from fuzz.core.case import Case, Inputs, Order, Storage
 from fuzz.core.support import Rule
 from fuzz.core.target import Tensors
-from fuzz.targets.blocksparse.block_lists import blocks_of, options_of, products_of
-from fuzz.targets.blocksparse.devices import connect, emulated, emulator_of
+from fuzz.targets.blocksparse.block_lists import options_of, products_of
+from fuzz.targets.blocksparse.devices import emulated, emulator_of
 from fuzz.targets.blocksparse.variants import kernels_for
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.seams import SeamSet
@@ -110,12 +109,6 @@ def run(case: Case, tensors: Tensors, into: Outputs, repeat: int, blocks: BlockS
         resident=launch.INT32_MAX,  # a CTA's tile is that of its number, and no other
     )  # fmt: skip
     return ", ".join(device.launched)
-
-
-def prepare(case: Case, changed: Callable[[BlockSparse], BlockSparse]) -> BlockSparse:
-    """Connects the device; the block lists of the whole problem."""
-    connect("emulator")
-    return changed(blocks_of(case))
 
 
 def _cannot(case: Case, emulated_here: bool) -> bool:

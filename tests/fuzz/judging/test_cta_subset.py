@@ -19,7 +19,7 @@ from fuzz.session.draw import cases_of, explore, standing
 from fuzz.session.plan import Shard
 from fuzz.session.settings import Settings
 from fuzz.targets.blocksparse.devices import emulator_there
-from fuzz.targets.blocksparse.target import BundledBlockSparse
+from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.targets.registry import load
 from oracles.masks import Causal, Window
 from oracles.problem import Problem
@@ -35,9 +35,9 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNFUZZ_CACHE", str(CACHE))
 
 
-def emulated() -> BundledBlockSparse:
+def emulated() -> EmulatedBlockSparse:
     target = load("blocksparse")
-    assert isinstance(target, BundledBlockSparse)
+    assert isinstance(target, EmulatedBlockSparse)
     return target
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("numba")
 from blocksparse_shown import HOST, KERNELS, LISTS
 
 from fuzz.judging.judge import execute
-from fuzz.targets.blocksparse.target import BundledBlockSparse
+from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.targets.registry import load
 
 CACHE = Path(__file__).parents[3] / ".attnfuzz" / "test-cache"  # compiles cost seconds; keys know their sources
@@ -26,7 +26,7 @@ def _cache(monkeypatch):
 
 def verdict(name, case):
     target = load("blocksparse" + f"!{name}" * bool(name))
-    assert isinstance(target, BundledBlockSparse) and target.device == "emulator"
+    assert isinstance(target, EmulatedBlockSparse)
     return execute(replace(case, target=target.name), target, lambda phase, limit: None)
 
 

@@ -6,7 +6,7 @@ pytest.importorskip("triton")
 pytest.importorskip("cutlass")
 
 from fuzz.targets import sdpa
-from fuzz.targets.blocksparse import target as bundled_blocksparse
+from fuzz.targets.blocksparse import catalog as blocksparse
 from kernels.mutants import names
 from kernels.mutants.__main__ import main, planted
 
@@ -22,5 +22,5 @@ def test_every_bug_says_what_it_breaks_where_and_whence():
 
 
 def test_every_bug_is_a_target():
-    for module, known in ((sdpa, names.SDPA), (bundled_blocksparse, names.BLOCKSPARSE)):
+    for module, known in ((sdpa, names.SDPA), (blocksparse, names.BLOCKSPARSE)):
         assert {target.mutant for target in module.mutants()} == set(known)

@@ -12,8 +12,9 @@ from fuzz.core.case import Case
 from fuzz.judging.judge import execute
 from fuzz.script import ScriptError, write_script
 from fuzz.targets.blocksparse.devices import connect, emulator_there
+from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
+from fuzz.targets.blocksparse.gpu import GpuBlockSparse
 from fuzz.targets.blocksparse.script import blocksparse_text
-from fuzz.targets.blocksparse.target import BundledBlockSparse
 from fuzz.tensors.arena import build
 from oracles.masks import Causal, Documents, Window
 from oracles.problem import Problem, dense_mask
@@ -36,9 +37,9 @@ def test_the_text_does_what_the_adapter_does(name: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("ATTNFUZZ_CACHE", str(CACHE))
     problem, variant = CASES[name]
     case = Case("blocksparse", problem, variant=TILES | variant, repeats=1)
-    assert execute(case, BundledBlockSparse("emulator"), lambda phase, limit: None).outcome == "pass"
+    assert execute(case, EmulatedBlockSparse(), lambda phase, limit: None).outcome == "pass"
     tensors = build(case, "cpu").tensors()
-    right, _ = BundledBlockSparse("emulator").forward(case, tensors)
+    right, _ = EmulatedBlockSparse().forward(case, tensors)
     connect("emulator")
     text = blocksparse_text(case, "")
     scope = {"torch": torch, "q": tensors.q, "k": tensors.k, "v": tensors.v, "keep": dense_mask(problem)}
@@ -50,9 +51,9 @@ def test_a_script_is_for_a_gpu_and_parses() -> None:
     planned = Problem((70,), (90,), 2, 1, 64, 64, "float16", mask=Causal()), {"schedule": "planned", "mask": "band"}
     for problem, variant in (*CASES.values(), planned):
         case = Case("blocksparse!lock_is_n_block", problem, variant=TILES | variant)
-        script = write_script(case, BundledBlockSparse("cuda", "lock_is_n_block"), None)
+        script = write_script(case, GpuBlockSparse("lock_is_n_block"), None)
         ast.parse(script)
         assert ("least_blocking(blocks, heads_q=2" in script) == ("planned" in variant.values())
         assert 'MUTANTS["lock_is_n_block"]' in script and "import fuzz" not in script and "from fuzz" not in script
     with pytest.raises(ScriptError, match="--device cuda"):
-        write_script(case, BundledBlockSparse("emulator"), None)
+        write_script(case, EmulatedBlockSparse(), None)

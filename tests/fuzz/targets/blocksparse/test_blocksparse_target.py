@@ -17,8 +17,11 @@ from fuzz.session.build_plan import plan
 from fuzz.session.draw import cases_of, explore
 from fuzz.session.plan import plan as shards
 from fuzz.session.settings import Settings
+from fuzz.targets.blocksparse.catalog import CLASSES, MUTANTS
 from fuzz.targets.blocksparse.devices import emulator_there
-from fuzz.targets.blocksparse.target import MUTANTS, BundledBlockSparse
+from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
+from fuzz.targets.blocksparse.gpu import GpuBlockSparse
+from fuzz.targets.blocksparse.target import BlockSparseTarget
 from fuzz.targets.blocksparse.variants import kernels_for
 from fuzz.targets.registry import load, targets
 from kernels.blocksparse.spec.variant import Variant
@@ -107,7 +110,7 @@ def test_half_of_the_ordered_adds_of_several_tiles_are_shuffled() -> None:
 def test_what_is_planned_for_a_case_is_what_it_builds(
     monkeypatch: pytest.MonkeyPatch, device: Device, variant: dict
 ) -> None:
-    target, of = BundledBlockSparse(device), case(**variant)
+    target, of = CLASSES[device](), case(**variant)
     monkeypatch.setattr(target, "arch", lambda: "sm_90a")
     built = set()
     for build in target.builds(of, "sm_90a"):
@@ -124,7 +127,7 @@ def usual(one: Case) -> bool:
 
 def test_builds_name_the_planted_seams_only_where_they_are() -> None:
     target = load("blocksparse!lock_is_n_block")
-    assert isinstance(target, BundledBlockSparse)
+    assert isinstance(target, BlockSparseTarget)
     planted = {json.loads(b.options)["kind"]: json.loads(b.options)["planted"] for b in target.builds(case(), "sm_80")}
     assert planted == {
         "forward": "",
@@ -159,7 +162,7 @@ def test_what_it_does_not_take_is_declared(problem: Problem, variant: dict, kind
 def test_tiles_that_an_arch_has_no_shared_memory_for_are_not_asked_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     of = case(Problem((70,), (150,), 2, 1, 96, 96, "float16", mask=Causal()), tile_m=128, tile_n=128)
     target = load("blocksparse")
-    assert isinstance(target, BundledBlockSparse)
+    assert isinstance(target, BlockSparseTarget)
     assert refusal(target, of) is None and target.builds(of, "sm_100a") and not target.builds(of, "sm_120a")
     monkeypatch.setenv("ATTNFUZZ_ARCH", "sm_120a")
     refused = refusal(target, of)
@@ -185,25 +188,23 @@ def test_the_seed_s_deadlock_is_foretold() -> None:
 
 
 def test_a_direction_mismatch_is_foretold_with_few_resident_ctas() -> None:
-    target = BundledBlockSparse("host", "rank_direction")
+    target = BlockSparseTarget("rank_direction")
     found = target.inspect(case(VARLEN_FULL_1K, "rank_direction"))
     assert {f.oracle for f in found} == {"block_lists"} and {f.kind for f in found} == {"order"}
-    (finding,) = BundledBlockSparse("emulator", "rank_direction").inspect(case(VARLEN_FULL_1K, "rank_direction"))
+    (finding,) = EmulatedBlockSparse("rank_direction").inspect(case(VARLEN_FULL_1K, "rank_direction"))
     assert (finding.oracle, finding.kind) == ("semaphore_order", "hang") and "with 1 resident" in finding.message
 
 
 @pytest.mark.parametrize("mutant", ["head_ignored", "last_partial_block_lost", "rank_per_list"])
 def test_planted_metadata_is_found_where_nothing_can_run(mutant: str) -> None:
     problem = Problem((300,), (300,), 2, 1, 64, 64, "float16", mask=PerHead((Causal(), Window(64, 0))))
-    verdict = execute(
-        case(problem, mutant, tile_m=64, tile_n=64), BundledBlockSparse("host", mutant), lambda phase, limit: None
-    )
+    verdict = execute(case(problem, mutant, tile_m=64, tile_n=64), BlockSparseTarget(mutant), lambda phase, limit: None)
     assert verdict.outcome == "fail" and {f.oracle for f in verdict.findings} == {"block_lists"}
 
 
 def test_where_nothing_can_run_a_case_is_compiled_and_inspected() -> None:
     of = case(Problem((70,), (70,), 1, 1, 64, 64, "float16", mask=Causal(), backward=False), tile_m=64, tile_n=64)
-    verdict = execute(of, BundledBlockSparse("host"), lambda phase, limit: None)
+    verdict = execute(of, BlockSparseTarget(), lambda phase, limit: None)
     assert verdict.outcome == "pass" and "not run" in verdict.reason
 
 
@@ -263,7 +264,7 @@ def test_hopper_s_forward_kernel_is_right_there_and_said_to_have_run(problem: Pr
 
 
 def test_products_that_an_arch_lacks_are_not_asked_of_it() -> None:
-    emulated, on_gpu = load("blocksparse"), BundledBlockSparse("cuda")
+    emulated, on_gpu = load("blocksparse"), GpuBlockSparse()
     of = case(products="wgmma")
     assert [one.arch for one in emulated.builds(of, "sm_100a")][:2] == ["sm_90a", "sm_100a"]  # type: ignore[attr-defined]
     assert on_gpu.builds(of, "sm_90a") and not on_gpu.builds(of, "sm_100a")
