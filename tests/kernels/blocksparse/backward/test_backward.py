@@ -147,8 +147,8 @@ def test_a_lookout_that_waits_for_ever_is_named(dim, there):
     _, reports = gradients(make(Spec((300,), (400,), 2, 1, **shape)), arch="sm_90a", seams=seams)
     assert [r.status for r in reports] == ["finished", "deadlock"]
     said = str(reports[-1])
-    assert re.search(r"warp 8 waits for a change of semaphores\[0, [01], 3\] = 2 to 3", said), said
-    assert f"warps 0, 1, 2, 3 wait at barrier 12: {there} threads are there" in said, said
+    assert re.search(r"warp 8 waits for semaphores\[0, [01], 3\] = 2 to become 3", said), said
+    assert f"warps 0, 1, 2, 3 wait at barrier 12, where {there} threads have arrived" in said, said
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
