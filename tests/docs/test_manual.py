@@ -16,12 +16,14 @@ from fuzz.cli.parsers import parser
 from fuzz.core.case import Case, from_json
 from fuzz.judging.judge import execute
 from fuzz.targets.registry import load
+from oracles.masks import Full, Mask, Tokens
 from oracles.numerics import EAGER
 from oracles.problem import Problem
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+FULL = Full()
 TUTORIAL = {"mine": "pytorch", "fixed": "pytorch", "half": "pytorch", "triton": "triton", "cute": "cute_dsl"}
 
 
@@ -55,17 +57,24 @@ def tutorial(name: str, folder: Path) -> Path:
     return file
 
 
-def outcome(name: str, folder: Path, lengths: tuple[int, int], backward: bool = True) -> str:
-    """The verdict's outcome for an unmasked case with two heads."""
+def outcome(name: str, folder: Path, lengths: tuple[int, int], backward: bool = True, mask: Mask = FULL) -> str:
+    """The verdict's outcome for a case with two heads."""
     target = load(name, (str(tutorial(name, folder)),))
     dtype = "bfloat16" if name == "half" else "float32"
-    problem = Problem((lengths[0],), (lengths[1],), 2, 2, 16, 16, dtype, backward=backward)
+    problem = Problem((lengths[0],), (lengths[1],), 2, 2, 16, 16, dtype, mask=mask, backward=backward)
     return execute(Case(name, problem, repeats=1), target, lambda phase, seconds: None).outcome
 
 
 @pytest.mark.parametrize("name", ["mine", "fixed", "half"])
 def test_functions_of_the_tutorial_are_right_where_rows_have_keys(name, tmp_path):
     assert outcome(name, tmp_path, (5, 9)) == "pass"
+
+
+def test_the_function_that_the_tutorial_corrects_is_wrong_where_rows_have_no_key(tmp_path):
+    assert outcome("mine", tmp_path, (5, 0)) == "pass"  # a softmax over nothing: the rows below are what is wrong
+    masked = Tokens(("110", "000", "011"))
+    assert outcome("mine", tmp_path, (3, 3), mask=masked) == "fail"
+    assert outcome("fixed", tmp_path, (3, 3), mask=masked) == "pass"
 
 
 def test_the_tutorials_half_precision_function_declares_how_it_rounds(tmp_path):
