@@ -3,6 +3,8 @@ fuzz/pytest_plugin.py."""
 
 from pathlib import Path
 
+import pytest
+
 from fuzz.session.plan import Shard
 from fuzz.session.ready import ReadyShards
 from fuzz.session.report import reproduce
@@ -14,4 +16,6 @@ def test_shard(attnfuzz_shard: Shard, attnfuzz_worker: Worker) -> None:
     ReadyShards(Path(attnfuzz_worker.settings.folder)).wait(attnfuzz_shard)
     new = attnfuzz_worker.run_shard(attnfuzz_shard)
     files = attnfuzz_worker.settings.files
-    assert not new, "\n".join(f"{record.message}\n    {reproduce(record.finding, files)}" for record in new)
+    if new:
+        found = [f"{record.message}\n    {reproduce(record.finding, files)}" for record in new]
+        pytest.fail("\n".join(found), pytrace=False)

@@ -14,19 +14,18 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import IO, Literal, Self
+from typing import Literal, Self
 
 from fuzz.compiling.build_key import Build
 from fuzz.compiling.cache import Cache, Failure
 from fuzz.compiling.compile_child import ENVIRONMENT
+from fuzz.process import fork_server
 
 LIMIT = 120.0  # seconds that one build may take
 MAX_JOBS = 16
@@ -174,24 +173,14 @@ class _Server:
 
     def __init__(self, nice: int) -> None:
         self._sock, theirs = socket.socketpair()
-        reading, writing = os.pipe()
-        self._life: IO[bytes] = open(writing, "wb", buffering=0)  # noqa: SIM115 (closed by kill)
         self._bytes = b""
-        given = (theirs.fileno(), reading)
-        path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
         try:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", "fuzz.compiling.server", *map(str, (*given, nice))],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=None,
-                pass_fds=given,
-                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
-                start_new_session=True,
+            server = fork_server.start(
+                "fuzz.compiling.server", [theirs.fileno()], {**os.environ, **ENVIRONMENT}, numbers=[nice]
             )
         finally:
             theirs.close()
-            os.close(reading)
+        self.popen, self._parent_pipe = server.popen, server.parent_pipe
 
     def send(self, request: dict[str, object]) -> None:
         """Raises OSError when it is gone."""
@@ -214,7 +203,7 @@ class _Server:
         if patience:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.popen.wait(patience)
-        self._life.close()
+        self._parent_pipe.close()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.popen.pid, signal.SIGKILL)
         return self.popen.wait(REAP)

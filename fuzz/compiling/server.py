@@ -1,4 +1,4 @@
-"""The process that builds are forked from: `python -m fuzz.compiling.server SOCKET PARENT_PIPE NICE`.
+"""The process that builds are forked from: `python -m fuzz.compiling.server PARENT_PIPE SOCKET NICE`.
 
 Started fresh and without a GPU, it imports the compiler and the recipes' modules once and forks a child for each build:
 a fork costs milliseconds, the imports half a second and more. The child has a time limit, a log, and a process group of
@@ -30,7 +30,8 @@ from typing import IO, Any, NoReturn
 from fuzz.compiling import compile_child
 from fuzz.compiling.build_key import Build
 from fuzz.compiling.cache import Cache, Failure
-from fuzz.process import parent_death
+from fuzz.process import fork_server
+from fuzz.process.exits import exit_name
 
 LOG = 1 << 15  # bytes of a log that are kept
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -41,9 +42,8 @@ GRACE = 0.3  # seconds between the request for stacks and SIGKILL
 
 def main(arguments: list[str]) -> None:
     """Serves one client until it is gone."""
-    sock_fd, life_fd, nice = map(int, arguments)
+    _, sock_fd, nice = fork_server.begin(arguments)
     os.nice(nice)
-    parent_death.tie(life_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     sock = socket.socket(fileno=sock_fd)
@@ -57,7 +57,7 @@ class _Child:
     build: Build
     pid: int
     pipe: IO[bytes]  # one line: 'began', then the result; its end is the child's end
-    life: IO[bytes]
+    parent_pipe: IO[bytes]
     log: IO[bytes]
     began: float = field(default_factory=time.monotonic)
     until: float | None = None  # None while it waits for another process that builds the same key
@@ -116,17 +116,17 @@ class _Server:
         finally:
             faulthandler.cancel_dump_traceback_later()
         reading, writing = os.pipe()
-        life, parent_pipe = os.pipe()
+        child_end, parent_pipe = os.pipe()
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
         pid = os.fork()
         if pid == 0:
             self._sock.close()
             for other in self._children.values():
-                other.life.close()
+                other.parent_pipe.close()
             os.close(parent_pipe)
-            _work(build, Path(request["cache"]), writing, life, log)
+            _work(build, Path(request["cache"]), writing, child_end, log)
         os.close(writing)
-        os.close(life)
+        os.close(child_end)
         pipe, parent_pipe_file = os.fdopen(reading, "rb", 0), os.fdopen(parent_pipe, "wb", 0)
         self._children[reading] = _Child(request, build, pid, pipe, parent_pipe_file, log)
 
@@ -154,9 +154,9 @@ class _Server:
         with contextlib.suppress(ProcessLookupError):  # what the child left behind
             os.killpg(child.pid, signal.SIGKILL)
         del self._children[number]
-        log = _tail(child.log)
+        log = fork_server.tail(child.log, LOG)
         child.pipe.close()
-        child.life.close()
+        child.parent_pipe.close()
         child.log.close()
         seconds = time.monotonic() - child.began
         result = child.said.rpartition(b"\n")[2]  # it may have failed before it began
@@ -169,7 +169,7 @@ class _Server:
         elif child.killed:
             why = f"not done after {child.request['limit']:g} s, killed"
         else:
-            why = f"the compiler died: {_exit_name(os.waitstatus_to_exitcode(status))}"
+            why = f"the compiler died: {exit_name(os.waitstatus_to_exitcode(status))}"
         self._answer(child.request, child.build, Failure(why, log, round(seconds, 3)))
 
     def _answer(self, request: dict[str, Any], build: Build, failure: Failure) -> None:
@@ -193,10 +193,9 @@ class _Server:
         os._exit(0)
 
 
-def _work(build: Build, folder: Path, writing: int, life: int, log: IO[bytes]) -> NoReturn:
+def _work(build: Build, folder: Path, writing: int, child_end: int, log: IO[bytes]) -> NoReturn:
     """The child: waits for the key's lock, builds, says how it ended."""
-    os.setsid()
-    parent_death.tie(life)
+    fork_server.begin_child(child_end)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)
     faulthandler.enable()
@@ -225,19 +224,6 @@ def _line(text: str) -> str:
     """What an exception says, in one line: the compiler's messages come in colours and over many lines."""
     lines = [line.strip() for line in _COLOURS.sub("", text).splitlines() if line.strip()]
     return " ".join(lines[:4])[:300]
-
-
-def _tail(file: IO[bytes]) -> str:
-    size = file.seek(0, os.SEEK_END)
-    file.seek(max(0, size - LOG))
-    return ("… " if size > LOG else "") + file.read().decode(errors="replace")
-
-
-def _exit_name(code: int) -> str:
-    try:
-        return f"{signal.Signals(-code).name} (signal {-code})" if code < 0 else f"exit code {code}"
-    except ValueError:
-        return f"signal {-code}"
 
 
 if __name__ == "__main__":

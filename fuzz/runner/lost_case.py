@@ -9,12 +9,26 @@ from fuzz.process.exits import exit_name, innermost, last_line
 from fuzz.runner.deadline import Died, Grown, Hung, Slow, Trail
 from fuzz.runner.limits import MIB
 
+PHASES = {  # as the judge announces them, in words
+    "begin": "the start of the case",
+    "load": "the import of the target",
+    "inputs": "the making of the inputs",
+    "reference": "the reference's computation",
+    "prepare": "the compilation of the kernel",
+    "run": "the kernel's run",
+    "judge": "the comparison with the reference",
+    "inspect": "the check of the metadata",
+    "leaks": "the check for leaked resources",
+}
+
 
 def hung(case_id: str, ended: Hung, output: str, more: dict[str, Any]) -> Verdict:
     """A confirmed hang."""
     trail = ended.trail
     where = innermost(ended.later.text) or innermost(ended.stacks.text)
-    message = f"{trail.phase} had not ended after {trail.elapsed:.1f} s (limit {trail.limit:.3g} s)"
+    message = f"{_phase(trail)} did not end within {trail.elapsed:.1f} s, its limit is {trail.limit:.3g} s"
+    message += f"; the process {_activity(ended.cpu_share)}" + (f", in {where}" if where else "")
+    message += _gpu_state(more)
     evidence = _common(trail, output) | {
         "python_stack": ended.stacks.text,
         "python_stack_later": ended.later.text,
@@ -25,7 +39,6 @@ def hung(case_id: str, ended: Hung, output: str, more: dict[str, Any]) -> Verdic
     trouble = ended.later.trouble or ended.stacks.trouble
     if trouble:
         evidence["stack_trouble"] = trouble
-    message += f", in {where}" if where else ""
     explained = str(ended.seen.get("explained", "")).partition("\n")[0]
     message += f": {explained}" if explained else ""
     return _verdict(case_id, "hang", "hang", message, trail, evidence | ended.seen | more)
@@ -35,22 +48,28 @@ def died(case_id: str, ended: Died, code: int, output: str, *, starved: bool, al
     """The child ended in the case. `starved`: the kernel killed for want of memory meanwhile; `alive`: the process was
     still there and only its connection was gone."""
     evidence = _common(ended.trail, output) | {"exit": "connection lost" if alive else exit_name(code)}
-    phase = ended.trail.phase
+    when = f"in {_phase(ended.trail)}, {ended.trail.elapsed:.1f} s after it began"
     if alive:
-        kind, message = "crash", f"lost the connection in {phase}: {ended.trouble}"
+        kind, message = "crash", f"the process closed its connection to the harness {when}: {ended.trouble}"
     elif code == -9 and starved:
-        kind, message = "out_of_memory", f"killed in {phase} by the kernel, which was out of memory"
+        kind, message = (
+            "out_of_memory",
+            f"the operating system killed the process {when}: the machine had no memory left",
+        )
     elif code == -9:
-        kind, message = "killed", f"killed in {phase} from outside: {exit_name(code)}"
+        kind, message = "killed", f"somebody killed the process {when}: {exit_name(code)}; the harness did not"
     else:
         where = innermost(output)
-        kind, message = "crash", f"died in {phase}: {exit_name(code)}" + (f", in {where}" if where else "")
+        kind, message = "crash", f"the process died {when}: {exit_name(code)}" + (f", in {where}" if where else "")
     return _verdict(case_id, "crash", kind, message, ended.trail, evidence)
 
 
 def grown(case_id: str, ended: Grown, output: str) -> Verdict:
     """Killed by the client at the memory cap."""
-    message = f"{ended.resident // MIB} MiB of memory in {ended.trail.phase}, {ended.cap // MIB} MiB are allowed"
+    message = (
+        f"the process held {ended.resident // MIB} MiB of host memory in {_phase(ended.trail)}, "
+        f"{ended.trail.elapsed:.1f} s after it began; the limit is {ended.cap // MIB} MiB"
+    )
     evidence = _common(ended.trail, output) | {"exit": "killed at the memory cap", "resident_bytes": ended.resident}
     return _verdict(case_id, "crash", "out_of_memory", message, ended.trail, evidence)
 
@@ -58,7 +77,27 @@ def grown(case_id: str, ended: Grown, output: str) -> Verdict:
 def slowness(slow: tuple[Slow, ...]) -> str:
     """What a Verdict's reason says about phases that were suspected and ended."""
     worst = {s.phase: s for s in sorted(slow, key=lambda s: s.seconds)}
-    return "; ".join(f"{s.phase} took {s.seconds:.2f} s, over its limit of {s.limit:.2g} s" for s in worst.values())
+    return "; ".join(
+        f"slow: {PHASES.get(s.phase, s.phase)} took {s.seconds:.2f} s, its limit is {s.limit:.2g} s"
+        for s in worst.values()
+    )
+
+
+def _phase(trail: Trail) -> str:
+    return PHASES.get(trail.phase, f"phase {trail.phase!r}")
+
+
+def _activity(cpu_share: float) -> str:
+    """What a process did between two looks, from its CPU seconds per second."""
+    if cpu_share < 0.05:
+        return "waits without using the CPU"
+    return "computes on the CPU" if cpu_share > 0.8 else f"uses {100 * cpu_share:.0f} % of a CPU"
+
+
+def _gpu_state(evidence: dict[str, Any]) -> str:
+    """What nvidia-smi showed of the GPU at that moment, or ''."""
+    busy = evidence.get("gpu", {}).get("utilization.gpu")
+    return f"; nvidia-smi shows the GPU {busy:.0f} % busy" if isinstance(busy, float) else ""
 
 
 def _common(trail: Trail, output: str) -> dict[str, Any]:

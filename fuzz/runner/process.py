@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import psutil
 
+from fuzz.process import fork_server
 from fuzz.process.exits import exit_name, innermost, last_line
 from fuzz.runner.errors import RunnerError
 from fuzz.runner.gpu import CoreDump
@@ -41,24 +42,16 @@ class Zygote:
         self._ended: dict[int, int] = {}
         control, control_there = socket.socketpair()
         self._requests, requests_there = socket.socketpair()
-        life, self._parent_pipe = _pipe()
         self._log, self._stacks = _memory_file("attnfuzz-output"), _memory_file("attnfuzz-stacks")
-        given = (control_there.fileno(), requests_there.fileno(), life.fileno(), self._stacks.fileno())
         try:
-            self.popen = subprocess.Popen(
-                [sys.executable, "-P", "-u", "-m", "fuzz.runner.zygote", *map(str, given)],
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                pass_fds=given,
-                env={**env, "PYTHONPATH": _search_path()},
-                start_new_session=True,
-            )
+            given = [there.fileno() for there in (control_there, requests_there, self._stacks)]
+            server = fork_server.start("fuzz.runner.zygote", given, env, stdout=self._log, stderr=self._log)
+            self.popen, self._parent_pipe = server.popen, server.parent_pipe
         except OSError as error:
             raise RunnerError(f"cannot start {sys.executable}: {error}") from error
         finally:
-            for there in (control_there, requests_there, life):
-                there.close()
+            control_there.close()
+            requests_there.close()
         self._control = Connection(control, FromZygote)
         _owned.add(self)
         with contextlib.suppress(Gone):  # whoever waits for Ready finds out
@@ -83,16 +76,16 @@ class Zygote:
             self._await(Ready, "starting")
             self._ready = True
         ours, theirs = socket.socketpair()
-        life, parent_pipe = _pipe()
+        child_end, parent_pipe = fork_server.pipe()
         try:
             request = json.dumps(sorted(targets)).encode()
-            socket.send_fds(self._requests, [request], [theirs.fileno(), life.fileno()])
+            socket.send_fds(self._requests, [request], [theirs.fileno(), child_end.fileno()])
             pid = self._await(Forked, "forking a worker").pid
         except OSError:
             raise RunnerError(self._obituary("forking a worker")) from None
         finally:
             theirs.close()
-            life.close()
+            child_end.close()
         self.spent = pid == self.pid
         ours.settimeout(self.limits.reap)
         return Child(self, pid, ours, parent_pipe)
@@ -136,7 +129,7 @@ class Zygote:
 
     def output(self) -> str:
         """The tail of stdout and stderr together."""
-        return _tail(self._log.fileno(), self.limits.log)
+        return fork_server.tail(self._log, self.limits.log)
 
     def dump_by_signal(self, pid: int) -> str:
         """All threads' Python stacks from faulthandler's handler, or ''. Works while native code holds the GIL."""
@@ -147,7 +140,7 @@ class Zygote:
         seen = ""
         while monotonic() < until:
             sleep(0.005)
-            now = _tail(self._stacks.fileno(), 1 << 16)
+            now = fork_server.tail(self._stacks, 1 << 16)
             if now and now == seen:
                 break
             seen = now
@@ -263,26 +256,10 @@ def _peek(pid: int) -> int | None:
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
-def _pipe() -> tuple[IO[bytes], IO[bytes]]:
-    reading, writing = os.pipe()
-    return open(reading, "rb", buffering=0), open(writing, "wb", buffering=0)
-
-
 def _memory_file(name: str) -> IO[bytes]:
     number = os.memfd_create(name, os.MFD_CLOEXEC)
     fcntl.fcntl(number, fcntl.F_SETFL, fcntl.fcntl(number, fcntl.F_GETFL) | os.O_APPEND)
     return open(number, "rb+", buffering=0)
-
-
-def _tail(number: int, size: int) -> str:
-    whole = os.fstat(number).st_size
-    data = os.pread(number, size, max(0, whole - size))
-    return ("… " if whole > size else "") + data.decode(errors="replace")
-
-
-def _search_path() -> str:
-    """The parent's sys.path, so that the child imports the same code whatever way the parent found it."""
-    return os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
 
 
 def _after_fork() -> None:

@@ -1,4 +1,4 @@
-"""The process that workers are forked from: `python -m fuzz.runner.zygote CONTROL REQUESTS PARENT_PIPE STACKS`.
+"""The process that workers are forked from: `python -m fuzz.runner.zygote PARENT_PIPE CONTROL REQUESTS STACKS`.
 
 Started fresh and alone (the arguments are descriptors), it imports torch, the judge and the targets once, touches no
 device, runs no case, and forks a worker whenever the last one is lost: 10 ms instead of the seconds of the imports.
@@ -18,7 +18,7 @@ import socket
 import sys
 from typing import NoReturn
 
-from fuzz.process import parent_death
+from fuzz.process import fork_server, parent_death
 from fuzz.runner.wire import Connection, Ended, Forked, Gone, Ready, Start, ToWorker
 from fuzz.runner.worker import Workshop, refused, serve
 
@@ -27,8 +27,7 @@ _MOST = 1 << 16  # bytes of a request: the names of the targets to load first
 
 def main(arguments: list[str]) -> None:
     """Serves one client until it is gone."""
-    control_fd, requests_fd, life_fd, stacks_fd = map(int, arguments)
-    parent_death.tie(life_fd)
+    parent_pipe, control_fd, requests_fd, stacks_fd = fork_server.begin(arguments)
     parent_death.allow_tracing()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # never swallowed as a KeyboardInterrupt by a target
     faulthandler.enable()
@@ -38,13 +37,13 @@ def main(arguments: list[str]) -> None:
     control.set_inheritable(False)
     requests.set_inheritable(False)
     with contextlib.suppress(Gone):
-        _Zygote(Connection(control, Start), requests, life_fd).run()
+        _Zygote(Connection(control, Start), requests, parent_pipe).run()
     os._exit(0)
 
 
 class _Zygote:
-    def __init__(self, control: Connection, requests: socket.socket, life_fd: int) -> None:
-        self._control, self._requests, self._life_fd = control, requests, life_fd
+    def __init__(self, control: Connection, requests: socket.socket, parent_pipe: int) -> None:
+        self._control, self._requests, self._parent_pipe = control, requests, parent_pipe
         self._worker: int | None = None
         self._bell, ringer = socket.socketpair()
         ringer.setblocking(False)
@@ -100,23 +99,23 @@ class _Zygote:
             self._worker = None
         if not _may_fork():
             self._control.send(Forked(os.getpid()))
-            self._work(workshop, *given)
+            parent_death.tie(given[1])
+            self._work(workshop, given[0])
         pid = os.fork()
         if pid == 0:
-            os.setsid()
-            os.close(self._life_fd)
+            fork_server.begin_child(given[1])
+            os.close(self._parent_pipe)
             self._control.close()
-            self._work(workshop, *given)
+            self._work(workshop, given[0])
         self._worker = pid
         for number in given:
             os.close(number)
         self._control.send(Forked(pid))
 
-    def _work(self, workshop: Workshop, connection_fd: int, life_fd: int) -> NoReturn:
-        """Is the worker from here on; leads a process group of its own."""
+    def _work(self, workshop: Workshop, connection_fd: int) -> NoReturn:
+        """Is the worker from here on; it leads a process group, and is tied to its parent-death pipe."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        parent_death.tie(life_fd)
         parent_death.allow_tracing()
         for mine in (self._bell, self._ringer, self._requests):
             mine.close()

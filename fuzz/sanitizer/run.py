@@ -14,6 +14,7 @@ from pathlib import Path
 from fuzz.core.case import Case, to_json
 from fuzz.core.verdict import Finding, Location, Outcome, Verdict
 from fuzz.process.exits import exit_name
+from fuzz.process.fork_server import search_path
 from fuzz.process.tool import find
 from fuzz.sanitizer.report import Report, read
 
@@ -77,18 +78,18 @@ def _follow(command: list[str], limit: float) -> tuple[int | None, str]:
     """Exit code (None: killed at the limit) and output. The processes die with this one: a kernel that hangs would keep
     the GPU."""
     env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # so that every tensor is an allocation of its own
-    env["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
-    life, parent_pipe = os.pipe()
+    env["PYTHONPATH"] = search_path()
+    child_end, parent_pipe = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", _TIED, str(life), *command],
+        [sys.executable, "-P", "-c", _TIED, str(child_end), *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=env,
         start_new_session=True,
-        pass_fds=(life,),
+        pass_fds=(child_end,),
     )
-    os.close(life)
+    os.close(child_end)
     try:
         output, _ = process.communicate(timeout=limit)
         return process.returncode, output.decode(errors="replace")

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fuzz.process.progress import ProgressLine
+from fuzz.process.signals import held
 from fuzz.session.records import Reader, Record
 
 PERIOD = 0.5  # seconds between two looks at the records
@@ -31,7 +32,8 @@ class Follower:
 
     def __enter__(self) -> Follower:
         self.line.__enter__()
-        self._thread.start()
+        with held():  # Ctrl-C is the main thread's
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,8 +56,12 @@ class Follower:
 
 
 def note(records: list[Record], compiling: str) -> str:
-    """'compiling 81 kernels, 34 done · 2 new findings · 1 hangs', as far as there is something to say."""
+    """'compiling 81 kernels, 34 done · 2 new findings · 1 hang', as far as there is something to say."""
     new = sum(record.status == "new" for record in records)
     hangs = sum(record.outcome == "hang" for record in records)
-    parts = [compiling, f"{new} new findings" if records else "", f"{hangs} hangs" if hangs else ""]
+    parts = [compiling, _count(new, "new finding") if records else "", _count(hangs, "hang") if hangs else ""]
     return " · ".join(part for part in parts if part)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

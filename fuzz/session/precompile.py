@@ -22,6 +22,7 @@ from fuzz.compiling.pool import Ended, Pool, auto_jobs
 from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Target
+from fuzz.process.signals import held
 from fuzz.session.build_plan import builds_of
 from fuzz.session.compile_progress import compile_all, summary
 from fuzz.session.plan import Shard, compiled, plan, runnable
@@ -80,7 +81,8 @@ class BackgroundCompile:
             self._timer.daemon = True
             self._timer.start()
         self._thread = threading.Thread(target=self._run, args=(archs, missing), name="compile", daemon=True)
-        self._thread.start()
+        with held():  # Ctrl-C is the main thread's
+            self._thread.start()
 
     def stop(self) -> None:
         """Ends the compiling soon, and does not wait for it."""

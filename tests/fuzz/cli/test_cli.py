@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 from judge_tools import FAKES
 
+from fuzz.cli.exit_codes import SUMMARY
 from fuzz.cli.main import main
+from fuzz.cli.parsers import parser
 from fuzz.core.case import Case, to_json
 from fuzz.runner import HarnessError, Runner
 from fuzz.targets import autograd
@@ -129,7 +132,7 @@ def test_what_ends_a_minimisation_leaves_the_best_so_far(tmp_path: Path, capsys,
 
     monkeypatch.setattr(Runner, "run", fails_later)
     out = tmp_path / "small.json"
-    assert attnfuzz("minimize", saved(tmp_path, "fake.ignores_scale"), "--out", str(out), files=True) == 2
+    assert attnfuzz("minimize", saved(tmp_path, "fake.ignores_scale"), "--out", str(out), files=True) == 3
     small = json.loads(out.read_text())["problem"]
     assert max(small["lengths_q"]) < 40 or small["heads_q"] == 1
     assert "KeyError: 'no such oracle'" in capsys.readouterr().err
@@ -185,3 +188,37 @@ def test_a_session_from_the_command_line(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "torch.sdpa.math" in done.stdout and "no new finding" in done.stdout
     assert json.loads((tmp_path / "s" / "session.json").read_text())["settings"]["cases"] == 6
+
+
+def test_the_harness_s_own_fault_has_an_exit_code_of_its_own(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise KeyError("no such oracle")
+
+    monkeypatch.setattr("fuzz.core.import_check.check_packages", broken)
+    assert main(["schema"]) == 3
+    said = capsys.readouterr().err
+    assert "KeyError: 'no such oracle'" in said and said.endswith("please report the traceback above\n")
+
+
+def test_the_version_and_the_completion_of_a_shell(capsys) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert left.value.code == 0 and capsys.readouterr().out.startswith("attnfuzz ")
+    assert main(["completion", "bash"]) == 0
+    assert "mutation-score" in capsys.readouterr().out
+
+
+def test_every_command_has_a_summary_an_example_that_parses_and_the_exit_codes() -> None:
+    commands = next(action.choices for action in parser()._actions if isinstance(action.choices, dict))
+    for name, command in commands.items():
+        text = command.format_help()
+        examples = [line.strip() for line in text.splitlines() if line.strip().startswith(f"attnfuzz {name}")]
+        assert examples and SUMMARY in text and command.description
+        for example in examples:
+            parser().parse_args(shlex.split(example.split(">")[0])[1:])
+
+
+def test_an_option_has_no_second_spelling() -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["run", "--case", "4"])
+    assert left.value.code == 2

@@ -71,7 +71,7 @@ def test_a_failing_case_shows_numbers_place_and_evidence() -> None:
 def test_the_progress_line_says_what_is_compiled_and_what_was_found() -> None:
     assert note([], "compiling 81 kernels, 34 done") == "compiling 81 kernels, 34 done"
     records = [_record("pass"), _record("hang", "new")]
-    assert note(records, "") == "1 new findings · 1 hangs"
+    assert note(records, "") == "1 new finding · 1 hang"
 
 
 def test_a_report_names_each_new_finding_once_with_its_command() -> None:

@@ -77,7 +77,7 @@ def test_a_hang_of_some_sizes_only_is_a_hang_of_those(shared):
 def test_a_slow_run_is_not_a_hang_and_is_expected_the_next_time(shared):
     first, second = shared.run(case("slow")), shared.run(case("slow"))
     assert first.outcome == second.outcome == "pass"
-    assert re.fullmatch(r"run took \d\.\d\d s, over its limit of 0\.5 s", first.reason)
+    assert re.fullmatch(r"slow: the kernel's run took \d\.\d\d s, its limit is 0\.5 s", first.reason)
     assert second.reason == ""
 
 
@@ -92,7 +92,7 @@ def test_a_run_that_ends_while_its_hang_is_looked_at_was_slow(monkeypatch):
     with runner(execute="runner_judge:goes_on") as found:
         verdict = found.run(case("honest"))
     assert verdict.outcome == "pass"
-    assert re.fullmatch(r"run took 2\.\d\d s, over its limit of 0\.5 s", verdict.reason)
+    assert re.fullmatch(r"slow: the kernel's run took 2\.\d\d s, its limit is 0\.5 s", verdict.reason)
 
 
 CRASHES = {
