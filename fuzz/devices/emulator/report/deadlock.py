@@ -74,7 +74,10 @@ class Deadlock:
             ctas = for_what.setdefault("another value" if w.wanted is None else str(w.wanted), [])
             if w.cta not in ctas:
                 ctas.append(w.cta)
-        waits = [f"{_ctas(ctas)} for {value}" for value, ctas in for_what.items()]
+        waits = []
+        for wanted, ctas in for_what.items():
+            verb = "" if waits else " wait" if len(ctas) > 1 else " waits"
+            waits.append(f"{_ctas(ctas)}{verb} for {wanted}")
         more = len({w.location for w in spins}) - 1
         also = f" (and so with {more} more location{'s' * (more > 1)})" if more else ""
         return f"{first.location} is {first.value}; {', '.join(waits)}; {self._outlook(here)}{also}"
@@ -99,9 +102,9 @@ def _warps(numbers: list[int]) -> str:
 
 
 def _ctas(ctas: list[Cta]) -> str:
-    """'CTA (4, 0, 0) waits', 'CTAs (4, 0, 0) and (5, 0, 0) wait', 'CTAs (4, 0, 0), … 7 in all wait'."""
+    """'CTA (4, 0, 0)', 'CTAs (4, 0, 0) and (5, 0, 0)', '7 CTAs from (4, 0, 0) to (10, 0, 0)'."""
     if len(ctas) == 1:
-        return f"CTA {ctas[0]} waits"
+        return f"CTA {ctas[0]}"
     if len(ctas) <= 3:
-        return f"CTAs {', '.join(map(str, ctas[:-1]))} and {ctas[-1]} wait"
-    return f"{len(ctas)} CTAs from {ctas[0]} to {ctas[-1]} wait"
+        return f"CTAs {', '.join(map(str, ctas[:-1]))} and {ctas[-1]}"
+    return f"{len(ctas)} CTAs from {ctas[0]} to {ctas[-1]}"

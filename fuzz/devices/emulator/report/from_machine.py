@@ -45,6 +45,7 @@ class Stopped:
         for w, waits in waiting.items():
             number = int(self.m.writer[w])
             rows.append(replace(waits, writer=self._cta(int(self.m.order[number - 1])) if number else None))
+        rows.sort(key=lambda one: (one.cta[::-1], not one.location, one.warp))
         resident = int((self.m.cta[:-1, st.CTA_INDEX] >= 0).sum())
         left = int(k[st.K_CTAS] - k[st.K_NEXT])
         return Deadlock(tuple(rows), resident, int(k[st.K_FINISHED]), left, int(k[st.K_RESIDENT_CTAS]), explored)

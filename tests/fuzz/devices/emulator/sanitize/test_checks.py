@@ -201,8 +201,8 @@ def test_a_wrong_order_deadlocks_only_when_not_all_ctas_are_resident():
     assert stuck.status == "deadlock"
     assert {w.writer for w in stuck.deadlock.waiting} == {(7, 0, 0)}
     assert stuck.deadlock.cause == (
-        "argument 0[0] is 0; CTA (0, 0, 0) waits for 7, CTA (1, 0, 0) waits for 6, CTA (2, 0, 0) waits for 5, "
-        "CTA (3, 0, 0) waits for 4; CTA (7, 0, 0) would write it, but it cannot start while 4 CTAs are resident"
+        "argument 0[0] is 0; CTA (0, 0, 0) waits for 7, CTA (1, 0, 0) for 6, CTA (2, 0, 0) for 5, "
+        "CTA (3, 0, 0) for 4; CTA (7, 0, 0) would write it, but it cannot start while 4 CTAs are resident"
     )
     assert {(w.location, w.value, w.wanted) for w in stuck.deadlock.waiting} == {
         ("argument 0[0]", 0, wanted) for wanted in (4, 5, 6, 7)
