@@ -48,7 +48,7 @@ def run(entry: Entry, lock: Path, emit: Emit) -> None:
         from fuzz.compiling import obtain
         from fuzz.devices.cuda import build_of, load
 
-        with runtime.use_source(lambda variant, arch, seams: load(obtain(build_of(variant, arch, seams)))):
+        with runtime.use_source(lambda variant, arch, injection: load(obtain(build_of(variant, arch, injection)))):
             KINDS[entry.kind](entry, lock, emit)
     else:
         from fuzz.targets.blocksparse.devices import connect, emulated

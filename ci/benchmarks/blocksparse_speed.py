@@ -183,10 +183,10 @@ def build_ahead(entries: list[Entry], jobs: int) -> threading.Thread:
     from fuzz.compiling import Cache, Pool
     from fuzz.devices.cuda import build_of
     from kernels.blocksparse.compile.runtime import arch_of
-    from kernels.blocksparse.spec.variant import NO_SEAMS
+    from kernels.blocksparse.spec.variant import NO_INJECTION
 
     arch = arch_of(torch.device("cuda", 0))
-    builds = [build_of(variant, arch, NO_SEAMS) for variant in variants(entries, arch)]
+    builds = [build_of(variant, arch, NO_INJECTION) for variant in variants(entries, arch)]
 
     def build() -> None:
         with Pool(Cache(), jobs=jobs) as pool:

@@ -135,10 +135,10 @@ def small_case() -> dict[str, float]:
     options: dict[str, Any] = {}
     spent = [0.0]
 
-    def call(variant: Any, values: Any, seams: Any) -> None:
+    def call(variant: Any, values: Any, injection: Any) -> None:
         if variant not in loaded:
             start = time.process_time()
-            loaded[variant] = Emulator().load(build(variant, "sm_80", seams))
+            loaded[variant] = Emulator().load(build(variant, "sm_80", injection))
             spent[0] += time.process_time() - start
         loaded[variant](*values, emulator=Emulator(**options))
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fuzz.compiling import Artifact, Build, obtain
 from kernels.blocksparse.spec.signature import ARGUMENTS
-from kernels.blocksparse.spec.variant import Seams, Variant
+from kernels.blocksparse.spec.variant import Injection, Variant
 
 RECIPE = "fuzz.compiling.recipes:blocksparse"
 KEPT = 4096  # launches that are remembered: more than the repeats of a case make
@@ -76,17 +76,17 @@ class _Launches:
 LAUNCHES = _Launches()
 
 
-def build_of(variant: Variant, arch: str, seams: Seams) -> Build:
+def build_of(variant: Variant, arch: str, injection: Injection) -> Build:
     """The Build of a block-sparse kernel, planted or not."""
-    options = {**asdict(variant), "planted": seams.name}
-    planted = sorted({replaced.__module__ for replaced in seams.replacements.values()})
+    options = {**asdict(variant), "planted": injection.name}
+    planted = sorted({replaced.__module__ for replaced in injection.replacements.values()})
     return Build.of(RECIPE, options, arch, ("kernels.blocksparse", *planted))
 
 
-def source(variant: Variant, arch: str, seams: Seams) -> Any:
+def source(variant: Variant, arch: str, injection: Injection) -> Any:
     """A compiled function from the artifact cache, for `kernels.blocksparse.compile.runtime.use_source`; compiled now
     where the cache has none. Raises CompileError."""
-    artifact = obtain(build_of(variant, arch, seams))
+    artifact = obtain(build_of(variant, arch, injection))
     return Loaded(artifact, variant)
 
 

@@ -21,7 +21,7 @@ from fuzz.devices.emulator import Emulator, LoadedKernel, PtxModule, Report
 from fuzz.devices.emulator.decode.decoder import Unimplemented
 from fuzz.devices.emulator.report.save import save
 from fuzz.devices.unwritten import Unwritten
-from kernels.blocksparse.spec.variant import Seams, Variant, arch_for_products
+from kernels.blocksparse.spec.variant import Injection, Variant, arch_for_products
 
 if TYPE_CHECKING:
     from fuzz.devices.emulator.report.timeline import Timeline
@@ -76,10 +76,10 @@ class EmulatedDevice:
         if self._trace and (self._runs == 1 or not report.ok):
             save(self._timelines, Path(self._trace))
 
-    def __call__(self, variant: Variant, values: Sequence[Tensor | int | float], seams: Seams) -> None:
+    def __call__(self, variant: Variant, values: Sequence[Tensor | int | float], injection: Injection) -> None:
         """One launch. Raises DeviceError for whatever the emulator finds."""
         arch = arch_for_products(variant.products, self.arch)
-        build = build_of(variant, arch, seams)
+        build = build_of(variant, arch, injection)
         kernel = self.load(build)
         emulator = replace(self.emulator, budget=self.budget) if self.budget else self.emulator
         instead = self.instead.get(build.key)

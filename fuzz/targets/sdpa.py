@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -69,6 +70,11 @@ class BundledSdpa(AutogradTarget):
         if self.device == "cuda":
             from kernels.sdpa import prepare
 
+            if self.mutant:
+                from kernels.mutants.sdpa import planting
+
+                prepare = partial(planting.prepare, f"sdpa!{self.mutant}")
+
             mask, causal = dense_arguments(p, _leaf(tensors.bias, p.bias is not None and p.bias.grad), tensors.q.device)
             prepare(
                 tensors.q,
@@ -80,7 +86,6 @@ class BundledSdpa(AutogradTarget):
                 enable_gqa=p.group > 1,
                 backward=p.backward,
                 grad_out=tensors.do,
-                seams=f"sdpa!{self.mutant}" if self.mutant else "",
             )
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:

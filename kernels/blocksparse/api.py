@@ -35,7 +35,6 @@ def block_sparse_attention(
     lengths_q: Tensor | None = None,
     lengths_k: Tensor | None = None,
     products: str | None = None,
-    seams: str = "",
 ) -> tuple[Tensor, Tensor]:
     """softmax over the listed blocks of softcap(scale · Q K^T), times V; differentiable in q, k and v.
 
@@ -56,7 +55,6 @@ def block_sparse_attention(
     lengths_*      int32 (batch,): lengths of padded sequences; what lies beyond is read as padding
     products       "mma", on every arch; "wgmma", on Hopper: by the forward kernel, and by the backward ones for tiles
                    of 128 keys at dims that are padded to 64 and 128; None for the fastest on q's device
-    seams          name of a seam set, see kernels.blocksparse.spec.seams; "" is the correct one
     returns        out like q, contiguous; lse float32 (batch, heads_q, len_q) or (heads_q, total_q), natural logarithm.
                    A row without keys, or of padding, has out 0, lse -inf and gradients 0
 
@@ -65,6 +63,33 @@ def block_sparse_attention(
     made in inference mode, which counts no changes); they must not be changed in place afterwards. They are not checked
     under torch.compile or CUDA-graph capture: call once before, or `validate.check_contents`.
     """
+    arguments = operator_arguments(
+        q, k, v, blocks,
+        scale=scale, softcap=softcap, deterministic=deterministic, schedule=schedule,
+        cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, lengths_q=lengths_q, lengths_k=lengths_k,
+        products=products,
+    )  # fmt: skip
+    return block_sparse_forward(*arguments, "", products or "")
+
+
+def operator_arguments(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    blocks: BlockSparse,
+    *,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    deterministic: bool = False,
+    schedule: Schedule | str | Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    lengths_q: Tensor | None = None,
+    lengths_k: Tensor | None = None,
+    products: str | None = None,
+) -> tuple[Any, ...]:
+    """The operator's arguments for a call of `block_sparse_attention`, checked; without its last two, the injection and
+    the products. Raises what it raises."""
     lengths = _check_tensors(q, k, v, cu_seqlens_q, cu_seqlens_k, lengths_q, lengths_k)
     if scale is None:
         scale = q.shape[-1] ** -0.5
@@ -86,9 +111,7 @@ def block_sparse_attention(
             f"fit into registers; got {blocks.tile_n} with dim {q.shape[-1]}"
         )
     lists, numbers = flatten(rescheduled)
-    return block_sparse_forward(
-        q, k, v, lengths, lists, numbers, float(scale), float(softcap), bool(deterministic), seams, products or ""
-    )
+    return q, k, v, lengths, lists, numbers, float(scale), float(softcap), bool(deterministic)
 
 
 def _check_tensors(

@@ -25,7 +25,7 @@ from kernels.blocksparse.lists.types import (
     LongestFirst,
     WriteOrder,
 )
-from kernels.blocksparse.spec.seams import find_seams
+from kernels.blocksparse.spec.injection import find_injections
 
 DENSE, PACKED, RAGGED = range(3)  # what `lengths` holds: nothing, cu_seqlens of q and k, lengths of q and k
 _MASKS = ("none", "bits", "intervals", "band")
@@ -43,13 +43,13 @@ def block_sparse_forward(
     scale: float,
     softcap: float,
     deterministic: bool,
-    seams: str,
+    injection: str,
     products: str,
 ) -> tuple[Tensor, Tensor]:
     """(out, lse): see `kernels.blocksparse.api.block_sparse_attention`. lengths: none, or two int32 tensors, cu_seqlens
     (batch + 1,) for packed q (3-D), lengths (batch,) for padded ones (4-D). lists, numbers: `flatten`. products: "" for
     the fastest on q's device."""
-    planted = find_seams(seams)
+    planted = find_injections(injection)
     out, lse = _empty_outputs(q, v, lengths, planted.host.clears_padding)
     launch.forward(
         _rows(q),
@@ -61,7 +61,7 @@ def block_sparse_forward(
         unflatten(lists, numbers),
         scale=scale,
         softcap=softcap or None,
-        seams=planted.forward,
+        injection=planted.forward,
         host=planted.host,
         products=products or None,
     )
@@ -69,7 +69,7 @@ def block_sparse_forward(
 
 
 @block_sparse_forward.register_fake
-def _(q, k, v, lengths, lists, numbers, scale, softcap, deterministic, seams, products):
+def _(q, k, v, lengths, lists, numbers, scale, softcap, deterministic, injection, products):
     return _empty_outputs(q, v, lengths)
 
 
@@ -88,7 +88,7 @@ def block_sparse_backward(
     scale: float,
     softcap: float,
     deterministic: bool,
-    seams: str,
+    injection: str,
     products: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(dQ, dK, dV), contiguous, of q's dtype. grad_lse: the gradient of lse, None for none. products: as forward."""
@@ -109,8 +109,8 @@ def block_sparse_backward(
         scale=scale,
         softcap=softcap or None,
         deterministic=deterministic,
-        seams=find_seams(seams).backward,
-        host=find_seams(seams).host,
+        injection=find_injections(injection).backward,
+        host=find_injections(injection).host,
         products=products or None,
     )
     return grads
@@ -118,7 +118,7 @@ def block_sparse_backward(
 
 @block_sparse_backward.register_fake
 def _(
-    grad_out, grad_lse, q, k, v, out, lse, lengths, lists, numbers, scale, softcap, deterministic, seams, products
+    grad_out, grad_lse, q, k, v, out, lse, lengths, lists, numbers, scale, softcap, deterministic, injection, products
 ):  # fmt: skip
     return _empty_gradients(q, k, v, lengths)
 

@@ -1,4 +1,4 @@
-"""Planted bugs: bundled kernels with one seam replaced, for the harness to find, minimise and name.
+"""Planted bugs: bundled kernels with one injection point replaced, for the harness to find, minimise and name.
 
 Each module holds the mutants of one kernel as MUTANTS, a dict by name. No planted bug is in a kernel's normal path.
 """

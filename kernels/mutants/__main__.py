@@ -11,7 +11,7 @@ from kernels.mutants.mutant import Mutant
 HERE = Path(__file__).parent
 _HEAD = """# Planted bugs
 
-Each is a few lines in place of one seam of a kernel, or of what its host side prepares; none is in a kernel's normal
+Each is a few lines at one injection point of a kernel, or of what its host side prepares; none is in a kernel's normal
 path. `attnfuzz run --target 'sdpa!kv_head_modulo'` looks for one. The files are `sdpa*.py` and `blocksparse*.py`; this
 table is made from them by `python -m kernels.mutants`.
 
@@ -31,9 +31,9 @@ def table(bugs: dict[str, dict[str, Mutant]]) -> str:
     lines = [_HEAD + f"{sum(map(len, bugs.values()))} bugs."]
     for kernel, mutants in bugs.items():
         lines += ["", f"## kernels.{kernel}: {len(mutants)}", ""]
-        lines += ["| target | what is broken | seam | source of the idea |", "| --- | --- | --- | --- |"]
+        lines += ["| target | what is broken | injection point | source of the idea |", "| --- | --- | --- | --- |"]
         for mutant in mutants.values():
-            cells = (f"`{kernel}!{mutant.name}`", mutant.summary, f"`{mutant.seam}`", mutant.source)
+            cells = (f"`{kernel}!{mutant.name}`", mutant.summary, f"`{mutant.point}`", mutant.source)
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 

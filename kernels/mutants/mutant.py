@@ -12,14 +12,14 @@ class Mutant:
     name      unique among one kernel's mutants
     summary   what is wrong, and what shows it, in one sentence
     source    where the bug was seen for real, or "invented"
-    seam      the field of the kernel's `Seams` that is replaced, or several, joined by commas
+    point     the kernel's injection point that is replaced, or several, joined by commas
     call      the public function of the kernel, with the bug in it
     """
 
     name: str
     summary: str
     source: str
-    seam: str
+    point: str
     call: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -2,7 +2,7 @@
 
 api what users call · checks what is refused · ops the custom operators · plans from tensors to launches · launch one
 kernel launch as a value · layout descriptors or pointers · config the tile table · forward, row_state, backward,
-bias_gradient the kernels · tiles, scores their device helpers · seams what a planted bug may replace.
+bias_gradient the kernels · tiles, scores their device helpers · injection what a mutant replaces.
 """
 
 from kernels.sdpa.api import plan, prepare, scaled_dot_product_attention

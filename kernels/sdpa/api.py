@@ -1,8 +1,10 @@
 """What users call: attention with the arguments of torch.nn.functional.scaled_dot_product_attention, and LSE."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
-from kernels.sdpa.checks import check_call
+from kernels.sdpa.checks import Call, check_call
 from kernels.sdpa.launch import Launch
 from kernels.sdpa.ops import empty_bias_gradient, empty_gradients, empty_outputs, sdpa_forward
 from kernels.sdpa.plans import INTERPRETED, Attention, backward_launches, bias_gradient_launches, forward_launches
@@ -19,7 +21,6 @@ def scaled_dot_product_attention(
     enable_gqa: bool = False,
     *,
     return_lse: bool = False,
-    seams: str = "",
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(query @ key^T * scale + mask) @ value, differentiable in all its tensors.
 
@@ -33,7 +34,6 @@ def scaled_dot_product_attention(
     scale       any finite number, 1 / sqrt(dim) by default
     enable_gqa  lets heads_q be a multiple of heads_kv; consecutive query heads share a KV head
     return_lse  also return LSE, the natural logarithm of the sum of exponentials of each row's scores
-    seams       name of a seam set, see `kernels.sdpa.seams`; "" is the correct one
     returns     out (..., heads_q, len_q, dim_v) of query's dtype, contiguous; with return_lse (out, lse), lse
                 (..., heads_q, len_q) float32, differentiable too
 
@@ -43,8 +43,15 @@ def scaled_dot_product_attention(
     TRITON_INTERPRET=1. FlashAttention-2's algorithm (Dao, arXiv:2307.08691).
     """
     call = check_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    out, lse = sdpa_forward(call.query, call.key, call.value, call.attn_mask, call.is_causal, call.scale, seams)
-    heads = query.shape[-3:-2]
+    return attention(call, query.shape[-3:-2], return_lse)
+
+
+def attention(
+    call: Call, heads: Sequence[int], return_lse: bool, injection: str = ""
+) -> Tensor | tuple[Tensor, Tensor]:
+    """A checked call's outputs. heads: of its query, or nothing where query has two dimensions; injection: a name known
+    to kernels.sdpa.injection, a mutant's."""
+    out, lse = sdpa_forward(call.query, call.key, call.value, call.attn_mask, call.is_causal, call.scale, injection)
     out = out.reshape(*call.leading, *heads, *out.shape[2:])
     if not return_lse:
         return out
@@ -64,14 +71,20 @@ def plan(
     backward: bool = True,
     grad_out: Tensor | None = None,
     grad_lse: Tensor | None = None,
-    seams: str = "",
 ) -> list[Launch]:
     """Every launch that the call (and its backward pass, given the gradients of its outputs) consists of.
 
     grad_out is taken to be contiguous where it is None: another layout may need another compilation.
     """
     call = check_call(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-    attention = Attention(call.query, call.key, call.value, call.attn_mask, call.is_causal, call.scale, seams)
+    return launches_of(call, backward, grad_out, grad_lse)
+
+
+def launches_of(
+    call: Call, backward: bool, grad_out: Tensor | None, grad_lse: Tensor | None, injection: str = ""
+) -> list[Launch]:
+    """`plan` of a checked call. injection: a name known to kernels.sdpa.injection, a mutant's."""
+    attention = Attention(call.query, call.key, call.value, call.attn_mask, call.is_causal, call.scale, injection)
     out, lse = empty_outputs(call.query, call.value)
     launches = forward_launches(attention, out, lse)
     if not backward:
@@ -90,7 +103,11 @@ def prepare(*args, **kwargs) -> int:
 
     returns     how many launches there are. Does nothing under Triton's interpreter, which compiles nothing.
     """
-    launches = plan(*args, **kwargs)
+    return compile_launches(plan(*args, **kwargs))
+
+
+def compile_launches(launches: list[Launch]) -> int:
+    """Compiles and loads the kernels of launches; how many launches there are."""
     if not INTERPRETED:
         for launch in launches:
             launch.compile()

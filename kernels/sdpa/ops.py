@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernels.sdpa.injection import find_injection
 from kernels.sdpa.plans import (
     Attention,
     backward_launches,
@@ -16,7 +17,6 @@ from kernels.sdpa.plans import (
     empty_row_state,
     forward_launches,
 )
-from kernels.sdpa.seams import find_seams
 
 
 @torch.library.custom_op("attnfuzz::sdpa_forward", mutates_args=())
@@ -27,10 +27,10 @@ def sdpa_forward(
     attn_mask: Tensor | None,
     is_causal: bool,
     scale: float,
-    seams: str,
+    injection: str,
 ) -> tuple[Tensor, Tensor]:
     """(out, lse): see `kernels.sdpa.api.scaled_dot_product_attention`; attn_mask is 4-D, each size 1 or full."""
-    attention = Attention(query, key, value, attn_mask, is_causal, scale, seams)
+    attention = Attention(query, key, value, attn_mask, is_causal, scale, injection)
     out, lse = empty_outputs(query, value)
     for launch in forward_launches(attention, out, lse):
         launch.run()
@@ -38,7 +38,7 @@ def sdpa_forward(
 
 
 @sdpa_forward.register_fake
-def _(query, key, value, attn_mask, is_causal, scale, seams):
+def _(query, key, value, attn_mask, is_causal, scale, injection):
     return empty_outputs(query, value)
 
 
@@ -60,10 +60,10 @@ def sdpa_backward(
     lse: Tensor,
     is_causal: bool,
     scale: float,
-    seams: str,
+    injection: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(dQ, dK, dV, state); state, see NOTE [row state] in row_state.py, is what `sdpa_bias_gradient` goes on from."""
-    attention = Attention(query, key, value, attn_mask, is_causal, scale, seams)
+    attention = Attention(query, key, value, attn_mask, is_causal, scale, injection)
     *grads, state = empty_gradients(query, key, value)
     for launch in backward_launches(attention, grad_out, grad_lse, out, lse, state, grads):
         launch.run()
@@ -71,7 +71,7 @@ def sdpa_backward(
 
 
 @sdpa_backward.register_fake
-def _(grad_out, grad_lse, query, key, value, attn_mask, out, lse, is_causal, scale, seams):
+def _(grad_out, grad_lse, query, key, value, attn_mask, out, lse, is_causal, scale, injection):
     return empty_gradients(query, key, value)
 
 
@@ -90,10 +90,10 @@ def sdpa_bias_gradient(
     bias: Tensor,
     state: Tensor,
     scale: float,
-    seams: str,
+    injection: str,
 ) -> Tensor:
     """The gradient of a float attn_mask, in its own shape and dtype."""
-    attention = Attention(query, key, value, bias, False, scale, seams)
+    attention = Attention(query, key, value, bias, False, scale, injection)
     grad_bias = empty_bias_gradient(bias)
     for launch in bias_gradient_launches(attention, grad_out, state, grad_bias):
         launch.run()
@@ -101,7 +101,7 @@ def sdpa_bias_gradient(
 
 
 @sdpa_bias_gradient.register_fake
-def _(grad_out, query, key, value, bias, state, scale, seams):
+def _(grad_out, query, key, value, bias, state, scale, injection):
     return empty_bias_gradient(bias)
 
 
@@ -111,23 +111,23 @@ def empty_bias_gradient(bias: Tensor) -> Tensor:
 
 
 def _save_for_backward(ctx: Any, inputs: tuple, output: tuple[Tensor, Tensor]) -> None:
-    query, key, value, attn_mask, ctx.is_causal, ctx.scale, ctx.seams = inputs
+    query, key, value, attn_mask, ctx.is_causal, ctx.scale, ctx.injection = inputs
     ctx.save_for_backward(query, key, value, attn_mask, *output)
-    find_seams(ctx.seams).lse_made(output[1])
+    find_injection(ctx.injection).lse_made(output[1])
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple:
     query, key, value, attn_mask, out, lse = ctx.saved_tensors
-    lse = find_seams(ctx.seams).lse_kept(lse)
+    lse = find_injection(ctx.injection).lse_kept(lse)
     if grad_out is None:
         grad_out = torch.zeros_like(out)
     dq, dk, dv, state = sdpa_backward(
-        grad_out, grad_lse, query, key, value, attn_mask, out, lse, ctx.is_causal, ctx.scale, ctx.seams
+        grad_out, grad_lse, query, key, value, attn_mask, out, lse, ctx.is_causal, ctx.scale, ctx.injection
     )
     grad_mask = None
     if ctx.needs_input_grad[3]:
-        grad_mask = sdpa_bias_gradient(grad_out, query, key, value, attn_mask, state, ctx.scale, ctx.seams)
+        grad_mask = sdpa_bias_gradient(grad_out, query, key, value, attn_mask, state, ctx.scale, ctx.injection)
     return dq, dk, dv, grad_mask, None, None, None
 
 

@@ -14,10 +14,10 @@ from kernels.sdpa.backward import dkdv_kernel, dq_kernel
 from kernels.sdpa.bias_gradient import dbias_kernel
 from kernels.sdpa.config import Config, Tiles, find_config
 from kernels.sdpa.forward import forward_kernel
+from kernels.sdpa.injection import InjectionPoints, find_injection
 from kernels.sdpa.launch import Launch
 from kernels.sdpa.layout import fits_descriptors, mask_operands, operands, state_operand
 from kernels.sdpa.row_state import ROW_TILE, row_state_kernel
-from kernels.sdpa.seams import Seams, find_seams
 
 INTERPRETED = isinstance(forward_kernel, InterpretedFunction)
 
@@ -26,7 +26,8 @@ _TRITON_DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.
 
 @dataclass(frozen=True)
 class Attention:
-    """The operands of forward and backward alike: 4-D tensors, a mask with each size 1 or full, a seam set."""
+    """The operands of forward and backward alike: 4-D tensors, a mask with each size 1 or full, a mutant's name
+    or ""."""
 
     query: Tensor
     key: Tensor
@@ -34,7 +35,7 @@ class Attention:
     mask: Tensor | None
     is_causal: bool
     scale: float
-    seams: str
+    injection: str
 
     def __post_init__(self) -> None:
         if self.query.device.type == "cpu" and not INTERPRETED:
@@ -44,8 +45,8 @@ class Attention:
             )
 
     @property
-    def steps(self) -> Seams:
-        return find_seams(self.seams)
+    def steps(self) -> InjectionPoints:
+        return find_injection(self.injection)
 
     @property
     def block(self) -> int:

@@ -68,7 +68,7 @@ def sequences_of(x, sequences, b):
 
 
 def forward(
-    q, k, v, o, lse, sequences, blocks, *, scale, softcap=None, seams=None, host=None, tuning=(), products=None
+    q, k, v, o, lse, sequences, blocks, *, scale, softcap=None, injection=None, host=None, tuning=(), products=None
 ):  # fmt: skip
     """launch.forward."""
     for b in range(sequences.batch):
@@ -85,8 +85,8 @@ def forward(
 
 
 def backward_pass(
-    dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, *, grad_lse, scale, softcap, deterministic, seams, host=None,
-    products=None,
+    dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, *, grad_lse, scale, softcap, deterministic, injection,
+    host=None, products=None,
 ):  # fmt: skip
     """lse_gradient.backward_pass."""
     assert blocks.backward is not None

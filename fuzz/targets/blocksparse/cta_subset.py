@@ -19,7 +19,7 @@ from fuzz.targets.blocksparse.block_lists import options_of, products_of
 from fuzz.targets.blocksparse.devices import emulated, emulator_of
 from fuzz.targets.blocksparse.variants import kernels_for
 from kernels.blocksparse.lists.types import BlockSparse
-from kernels.blocksparse.spec.seams import SeamSet
+from kernels.blocksparse.spec.injection import Injections
 from oracles.masks import Window
 from oracles.outputs import Outputs
 from oracles.problem import Dtype, Problem
@@ -90,7 +90,7 @@ def _bands(problem: Problem) -> list[dict[str, Any]]:
     return [one for one in kernels_for(problem) if one["mask"] == "band"]
 
 
-def run(case: Case, tensors: Tensors, into: Outputs, repeat: int, blocks: BlockSparse, seams: SeamSet) -> str:
+def run(case: Case, tensors: Tensors, into: Outputs, repeat: int, blocks: BlockSparse, injection: Injections) -> str:
     """Launches the CTAs that the case names; the names of what was launched."""
     from kernels.blocksparse.launch import forward as launch
 
@@ -105,7 +105,7 @@ def run(case: Case, tensors: Tensors, into: Outputs, repeat: int, blocks: BlockS
     products = products_of(case, device.arch)
     launch.forward(
         q, k, v, o, into.lse, sequences, blocks,
-        scale=scale, softcap=p.softcap or None, seams=seams.forward, host=seams.host, products=products,
+        scale=scale, softcap=p.softcap or None, injection=injection.forward, host=injection.host, products=products,
         resident=launch.INT32_MAX,  # a CTA's tile is that of its number, and no other
     )  # fmt: skip
     return ", ".join(device.launched)

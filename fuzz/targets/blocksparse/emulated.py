@@ -82,10 +82,10 @@ class EmulatedBlockSparse(BlockSparseTarget):
 
     def run_cta_subset(self, case: Case, tensors: Tensors, into: Outputs, repeat: int) -> Execution:
         """See Target."""
-        from kernels.blocksparse.spec.seams import find_seams
+        from kernels.blocksparse.spec.injection import find_injections
 
         launched = case_blocks(case, self.mutant).launched
-        return Execution(into, cta_subset.run(case, tensors, into, repeat, launched, find_seams(self.seams)))
+        return Execution(into, cta_subset.run(case, tensors, into, repeat, launched, find_injections(self.injection)))
 
     def seed_cases(self) -> tuple[Case, ...]:
         """See Target."""

@@ -38,7 +38,7 @@ from fuzz.targets.blocksparse.case_blocks import case_blocks
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
 from fuzz.targets.blocksparse.static_checks import as_metadata, shapes_of
 from fuzz.targets.blocksparse.variants import native_masks, variants_for
-from kernels.blocksparse.spec.variant import PRODUCTS, Seams, Variant
+from kernels.blocksparse.spec.variant import PRODUCTS, Injection, Variant
 from oracles import block_lists, semaphore_order
 from oracles.metamorphic.relations import Equality
 from oracles.problem import Dtype, Problem
@@ -137,20 +137,20 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         arch = self.arch()
         return all(fits(variant, self.arch_of(variant, arch)) for variant, _ in self.kernels(case, arch))
 
-    def kernels(self, case: Case, arch: str) -> list[tuple[Variant, Seams]]:
+    def kernels(self, case: Case, arch: str) -> list[tuple[Variant, Injection]]:
         """The kernels that a case launches, each with the replaced parts of a planted bug."""
-        from kernels.blocksparse.launch.backward import backward_variants, seams_of
+        from kernels.blocksparse.launch.backward import backward_variants, injection_of
         from kernels.blocksparse.launch.forward import forward_variant
-        from kernels.blocksparse.spec.seams import find_seams
+        from kernels.blocksparse.spec.injection import find_injections
 
         q, blocks, options = shapes_of(case)
         softcap = case.problem.softcap or None
-        seams = find_seams(self.seams)
-        found = [(forward_variant(q, blocks, softcap, products=products_of(case, arch)), seams.forward)]
+        injection = find_injections(self.injection)
+        found = [(forward_variant(q, blocks, softcap, products=products_of(case, arch)), injection.forward)]
         if case.problem.backward:
             products = products_of(case, arch)
             kernels = backward_variants(q, blocks, softcap, bool(options["deterministic"]), products=products)
-            found += [(variant, seams_of(seams.backward, variant.kind)) for variant in kernels]
+            found += [(variant, injection_of(injection.backward, variant.kind)) for variant in kernels]
         return found
 
     def planned(self, case: Case) -> frozenset[str]:
@@ -224,13 +224,13 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         return None
 
     @property
-    def seams(self) -> str:
-        """Name of its seam set; a bug in the metadata has none."""
+    def injection(self) -> str:
+        """Name of its injections; a bug in the metadata has none."""
         if not self.mutant:
             return ""
-        from kernels.mutants.blocksparse.table import SEAMS
+        from kernels.mutants.blocksparse.table import INJECTIONS
 
-        return self.name if self.name in SEAMS else ""
+        return self.name if self.name in INJECTIONS else ""
 
 
 @functools.cache

@@ -42,7 +42,7 @@ from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.list_reader import Operand, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
-from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant
+from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
 
 class Gradients(NamedTuple):
@@ -57,31 +57,31 @@ class Gradients(NamedTuple):
     tiles: dq_accumulator.Tiles
 
 
-# Seams of what is multiplied with what, of whose rows they are, and of which blocks
+# Injection points of what is multiplied with what, of whose rows they are, and of which blocks
 NUMBERS = ("slope_of", "start_of", "dk_factor", "row_of_step", "entries", "semaphore")
 
 
 class BackwardKernel:
     """The kernel of one variant on one arch; `Backward` in entry.py gives it its signature."""
 
-    SEAMS = ("lock_of", "wait", "release", "tail_mask", "before_reuse", *NUMBERS)
+    INJECTION_POINTS = ("lock_of", "wait", "release", "tail_mask", "before_reuse", *NUMBERS)
 
-    def __init__(self, variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> None:
-        seams.check(self.SEAMS, "the backward kernel")
+    def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
+        injection.check(self.INJECTION_POINTS, "the backward kernel")
         self.variant = variant
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
         self.tiling = choose_tiling(variant, arch)
-        self.lock_of = seams.pick("lock_of", dq_accumulator.lock_of)
-        self.wait = seams.pick("wait", dq_accumulator.wait)
-        self.release = seams.pick("release", dq_accumulator.release)
-        self.tail_mask = seams.pick("tail_mask", masking.tail_mask)
-        self.before_reuse = seams.pick("before_reuse", before_reuse)
-        self.slope_of = seams.pick("slope_of", softmax_gradient.slope_of)
-        self.start_of = seams.pick("start_of", softmax_gradient.start_of)
-        self.dk_factor = seams.pick("dk_factor", softmax_gradient.dk_factor)
-        self.row_of_step = seams.pick("row_of_step", masking.row_of_step)
-        self.entries = seams.pick("entries", entries)
-        self.semaphore = seams.pick("semaphore", semaphore)
+        self.lock_of = injection.pick("lock_of", dq_accumulator.lock_of)
+        self.wait = injection.pick("wait", dq_accumulator.wait)
+        self.release = injection.pick("release", dq_accumulator.release)
+        self.tail_mask = injection.pick("tail_mask", masking.tail_mask)
+        self.before_reuse = injection.pick("before_reuse", before_reuse)
+        self.slope_of = injection.pick("slope_of", softmax_gradient.slope_of)
+        self.start_of = injection.pick("start_of", softmax_gradient.start_of)
+        self.dk_factor = injection.pick("dk_factor", softmax_gradient.dk_factor)
+        self.row_of_step = injection.pick("row_of_step", masking.row_of_step)
+        self.entries = injection.pick("entries", entries)
+        self.semaphore = injection.pick("semaphore", semaphore)
 
     @cute.kernel
     def kernel(

@@ -19,7 +19,7 @@ from kernels.blocksparse.common.arguments import entry, operand
 from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.list_reader import Operand, sequence
 from kernels.blocksparse.common.tile_loads import TileCopy
-from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant
+from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
 
 class Postprocess:
@@ -28,10 +28,10 @@ class Postprocess:
     The variant has the dtype, dim_padded, tiles and tuning of the backward variant whose sums it reads.
     """
 
-    SEAMS = ()
+    INJECTION_POINTS = ()
 
-    def __init__(self, variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> None:
-        seams.check(self.SEAMS, "the postprocessing kernel")
+    def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
+        injection.check(self.INJECTION_POINTS, "the postprocessing kernel")
         self.tiling = choose_tiling(variant, arch)
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
 

@@ -16,7 +16,7 @@ from cutlass import Float32, Int32, Int64, cute
 from kernels.blocksparse.backward import dq_accumulator
 from kernels.blocksparse.common.arguments import entry, operand
 from kernels.blocksparse.common.list_reader import Operand, Sequence, read, sequence
-from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant
+from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
 THREADS = 256
 LOG2_E = math.log2(math.e)
@@ -26,14 +26,14 @@ class Preprocess:
     """The preprocessing kernel of one variant (dtype, dim_padded, tile_m); calling it (under cute.compile) launches
     it."""
 
-    SEAMS = ("clear", "zero")
+    INJECTION_POINTS = ("clear", "zero")
 
-    def __init__(self, variant: Variant, seams: Seams = NO_SEAMS) -> None:
-        seams.check(self.SEAMS, "the preprocessing kernel")
+    def __init__(self, variant: Variant, injection: Injection = NO_INJECTION) -> None:
+        injection.check(self.INJECTION_POINTS, "the preprocessing kernel")
         self.variant = variant
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
-        self.clear = seams.pick("clear", dq_accumulator.clear)
-        self.zero = seams.pick("zero", zero)
+        self.clear = injection.pick("clear", dq_accumulator.clear)
+        self.zero = injection.pick("zero", zero)
         # threads that share a row, sixteen bytes each: a power of two, for the shuffles
         self.per_row = 1 << (variant.dim_padded // 8 - 1).bit_length()
 

@@ -16,20 +16,21 @@ from cutlass.cute.runtime import make_fake_stream, make_ptr
 from cutlass.cutlass_dsl import CuTeDSL
 
 from kernels.blocksparse.spec.signature import ARGUMENTS, DATA
-from kernels.blocksparse.spec.variant import ARCHES, NO_SEAMS, Seams, Variant, build_name
+from kernels.blocksparse.spec.variant import ARCHES, NO_INJECTION, Injection, Variant, build_name
 
 _SCALARS = {"int32": cutlass.Int32, "int64": cutlass.Int64, "float32": cutlass.Float32}
 DTYPES = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16, **_SCALARS}
 
 
-def build(variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> Any:
+def build(variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> Any:
     """Compile `variant` for `arch` and return cute.compile's function; `.artifacts.PTX` is its PTX.
 
-    Raises ValueError for an unknown arch, a seam that the kernel does not have, or a tuning that cannot work.
+    Raises ValueError for an unknown arch, an injection point that the kernel does not have, or a tuning that cannot
+    work.
     """
     if arch not in ARCHES:
         raise ValueError(f"arch is {arch!r}; it must be one of {ARCHES}")
-    kernel = _kernel(variant, arch, seams)
+    kernel = _kernel(variant, arch, injection)
     # the compiler leaves PTX and cubin in a folder under one name for all variants: give every build its own
     with TemporaryDirectory() as folder, _compiling_for(arch):
         options = f"--keep-ptx --keep-cubin --dump-dir={folder}"
@@ -47,36 +48,36 @@ def _compiling_for(arch: str) -> Iterator[None]:
         del environment.arch
 
 
-def export(variant: Variant, arch: str, folder: str | Path, seams: Seams = NO_SEAMS) -> Path:
+def export(variant: Variant, arch: str, folder: str | Path, injection: Injection = NO_INJECTION) -> Path:
     """Build and write `folder`/NAME.o (and .h) with NAME = build_name(…), which runtime.artifact_source loads."""
-    name = build_name(variant, arch, seams)
+    name = build_name(variant, arch, injection)
     Path(folder).mkdir(parents=True, exist_ok=True)
-    build(variant, arch, seams).export_to_c(str(folder), name, name)
+    build(variant, arch, injection).export_to_c(str(folder), name, name)
     return Path(folder) / f"{name}.o"
 
 
-def _kernel(variant: Variant, arch: str, seams: Seams) -> Any:
+def _kernel(variant: Variant, arch: str, injection: Injection) -> Any:
     if variant.products == "wgmma" and arch != "sm_90a":
         raise ValueError(f"variant.products is 'wgmma', which only sm_90a has, not {arch}")
     if variant.products == "wgmma" and variant.kind == "forward":
         from kernels.blocksparse.forward.hopper.kernel import HopperForward
 
-        return HopperForward(variant, seams)
+        return HopperForward(variant, injection)
     if variant.kind == "forward":
         from kernels.blocksparse.forward.kernel import Forward
 
-        return Forward(variant, seams)
+        return Forward(variant, injection)
     if variant.kind == "preprocess":
         from kernels.blocksparse.backward.preprocess import Preprocess
 
-        return Preprocess(variant, seams)
+        return Preprocess(variant, injection)
     if variant.kind == "backward":
         from kernels.blocksparse.backward import Backward
 
-        return Backward(variant, arch, seams)
+        return Backward(variant, arch, injection)
     from kernels.blocksparse.backward.postprocess import Postprocess
 
-    return Postprocess(variant, arch, seams)
+    return Postprocess(variant, arch, injection)
 
 
 def fake_arguments(variant: Variant) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Compiled functions, one per process, variant, arch and set of seams, and calling them with little overhead.
+"""Compiled functions, one per process, variant, arch and injection, and calling them with little overhead.
 
 A compiled function is a C function of one array of addresses, one per argument in the order of spec/signature.py, then
 the stream, then its int32 result. Packing the values into one buffer per thread makes a call cost microseconds on the
@@ -19,30 +19,30 @@ from typing import Any
 import torch
 
 from kernels.blocksparse.spec.signature import ARGUMENTS, ordered
-from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant, build_name
+from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant, build_name
 
-Source = Callable[[Variant, str, Seams], Any]
-# Launches on tensors that are not on a CUDA device: (variant, values of its signature, seams).
-Elsewhere = Callable[[Variant, Sequence["torch.Tensor | int | float"], Seams], None]
+Source = Callable[[Variant, str, Injection], Any]
+# Launches on tensors that are not on a CUDA device: (variant, values of its signature, injection).
+Elsewhere = Callable[[Variant, Sequence["torch.Tensor | int | float"], Injection], None]
 
 _NUMBERS = (int, float)
 _FORMATS = {"int32": "i4x", "int64": "q", "float32": "f4x"}
 
 
-def compile_source(variant: Variant, arch: str, seams: Seams) -> Any:
+def compile_source(variant: Variant, arch: str, injection: Injection) -> Any:
     """The default source: compile here and now."""
     from kernels.blocksparse.compile.build import build
 
-    return build(variant, arch, seams)
+    return build(variant, arch, injection)
 
 
 def artifact_source(folder: str | Path) -> Source:
     """Loads what `compile.export` wrote into `folder`; FileNotFoundError for a build that is not there."""
 
-    def load(variant: Variant, arch: str, seams: Seams) -> Any:
+    def load(variant: Variant, arch: str, injection: Injection) -> Any:
         from cutlass import cute
 
-        name = build_name(variant, arch, seams)
+        name = build_name(variant, arch, injection)
         path = Path(folder) / f"{name}.o"
         if not path.is_file():
             raise FileNotFoundError(f"{path}: no such build; export it with kernels.blocksparse.compile.build.export")
@@ -53,7 +53,7 @@ def artifact_source(folder: str | Path) -> Source:
 
 _source: Source = compile_source
 _elsewhere: Elsewhere | None = None
-_functions: dict[tuple[Variant, str, Seams], Function] = {}
+_functions: dict[tuple[Variant, str, Injection], Function] = {}
 _lock = threading.Lock()
 
 
@@ -80,15 +80,15 @@ def use_source(source: Source) -> Iterator[None]:
             _functions.update(kept)
 
 
-def function(variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> Function:
+def function(variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> Function:
     """The compiled function of a variant, built or loaded once per process."""
-    key = (variant, arch, seams)
+    key = (variant, arch, injection)
     found = _functions.get(key)
     if found is None:
         with _lock:
             found = _functions.get(key)
             if found is None:
-                found = _functions[key] = Function(_source(variant, arch, seams), variant)
+                found = _functions[key] = Function(_source(variant, arch, injection), variant)
     return found
 
 
@@ -144,7 +144,10 @@ def arch_for(major: int, minor: int) -> str:
 
 
 def launch(
-    variant: Variant, device: torch.device, values: Mapping[str, torch.Tensor | int | float], seams: Seams = NO_SEAMS
+    variant: Variant,
+    device: torch.device,
+    values: Mapping[str, torch.Tensor | int | float],
+    injection: Injection = NO_INJECTION,
 ) -> None:
     """Call a variant's function on `device` and its current stream. values: by the names of its signature; tensors
     stand for their addresses.
@@ -156,14 +159,14 @@ def launch(
     if device.type != "cuda":
         if _elsewhere is None:
             raise ValueError(f"q: needs a CUDA device, got one on {device}")
-        _elsewhere(variant, in_order, seams)
+        _elsewhere(variant, in_order, injection)
         return
     # isinstance of Tensor is slow
     numbers = [value if type(value) in _NUMBERS else value.data_ptr() for value in in_order]  # type: ignore[union-attr]
     index = device.index if device.index is not None else torch.cuda.current_device()
     stream = torch.cuda.current_stream(index).cuda_stream
     if index == torch.cuda.current_device():
-        function(variant, arch_of(torch.device("cuda", index)), seams)(*numbers, stream)  # type: ignore[arg-type]
+        function(variant, arch_of(torch.device("cuda", index)), injection)(*numbers, stream)  # type: ignore[arg-type]
     else:
         with torch.cuda.device(index):
-            function(variant, arch_of(torch.device("cuda", index)), seams)(*numbers, stream)  # type: ignore[arg-type]
+            function(variant, arch_of(torch.device("cuda", index)), injection)(*numbers, stream)  # type: ignore[arg-type]

@@ -20,32 +20,32 @@ from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.forward import mainloop as steps
 from kernels.blocksparse.forward.mainloop import LN_2, LOG2_E, Work
 from kernels.blocksparse.forward.tuning import forward_tuning
-from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant
+from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
-# Seams of what a row's numbers become, and of whose they are
+# Injection points of what a row's numbers become, and of whose they are
 NUMBERS = ("finite", "allow_all", "kv_head_of", "inverse_of", "lse_of")
 
 
 class Forward:
     """The forward kernel of one variant; calling it (under cute.compile) launches it."""
 
-    SEAMS = ("keep_keys", "correction", "key_offset", "keys_left", *NUMBERS)
+    INJECTION_POINTS = ("keep_keys", "correction", "key_offset", "keys_left", *NUMBERS)
     STAYS = False  # do CTAs go on to further tiles?
 
-    def __init__(self, variant: Variant, seams: Seams = NO_SEAMS) -> None:
-        seams.check(self.SEAMS, "the forward kernel")
+    def __init__(self, variant: Variant, injection: Injection = NO_INJECTION) -> None:
+        injection.check(self.INJECTION_POINTS, "the forward kernel")
         self.variant, self.tuning = variant, forward_tuning(variant)
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
         self.threads = self.tuning.threads(variant)
-        self.keep_keys = seams.pick("keep_keys", steps.keep_keys)
-        self.correction = seams.pick("correction", steps.correction)
-        self.key_offset = seams.pick("key_offset", steps.key_offset)
-        self.keys_left = seams.pick("keys_left", steps.keys_left)
-        self.finite = seams.pick("finite", steps.finite)
-        self.allow_all = seams.pick("allow_all", steps.allow_all)
-        self.kv_head_of = seams.pick("kv_head_of", kv_head_of)
-        self.inverse_of = seams.pick("inverse_of", inverse_of)
-        self.lse_of = seams.pick("lse_of", lse_of)
+        self.keep_keys = injection.pick("keep_keys", steps.keep_keys)
+        self.correction = injection.pick("correction", steps.correction)
+        self.key_offset = injection.pick("key_offset", steps.key_offset)
+        self.keys_left = injection.pick("keys_left", steps.keys_left)
+        self.finite = injection.pick("finite", steps.finite)
+        self.allow_all = injection.pick("allow_all", steps.allow_all)
+        self.kv_head_of = injection.pick("kv_head_of", kv_head_of)
+        self.inverse_of = injection.pick("inverse_of", inverse_of)
+        self.lse_of = injection.pick("lse_of", lse_of)
 
     @entry("forward")
     @cute.jit

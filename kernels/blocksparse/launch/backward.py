@@ -38,11 +38,11 @@ from kernels.blocksparse.planner.group_split import (
     parts_under,
     unit_bytes,
 )
-from kernels.blocksparse.spec.seams import NO_HOST, Host
-from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant, backward_products, padded_dim
+from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
+from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant, backward_products, padded_dim
 
 SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
-BEFORE = ("clear", "zero")  # seams of the preprocessing kernel
+BEFORE = ("clear", "zero")  # injection points of the preprocessing kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +109,8 @@ def backward(
     softcap: float | None = None,
     deterministic: bool = False,
     pairs: int | None = None,
-    seams: Seams = NO_SEAMS,
-    host: Host = NO_HOST,
+    injection: Injection = NO_INJECTION,
+    host: HostInjection = NO_HOST_INJECTION,
     tuning: tuple[tuple[str, int], ...] = (),
     products: str | None = None,
     workspace: Workspace | None = None,
@@ -139,13 +139,14 @@ def backward(
         products=products,
     )  # fmt: skip
     for variant, values in launches:
-        launch(host.kernel(variant, values), q.device, host.changed(variant, values), seams_of(seams, variant.kind))
+        injected = injection_of(injection, variant.kind)
+        launch(host.kernel(variant, values), q.device, host.changed(variant, values), injected)
 
 
-def seams_of(seams: Seams, kind: str) -> Seams:
-    """The part of a planted bug that one of the three kernels has a seam for."""
-    here = {name: bug for name, bug in seams.replacements.items() if (name in BEFORE) == (kind == "preprocess")}
-    return Seams(seams.name, here) if here and kind != "postprocess" else NO_SEAMS
+def injection_of(injection: Injection, kind: str) -> Injection:
+    """The part of a mutant that is injected into one of the three kernels."""
+    here = {name: bug for name, bug in injection.replacements.items() if (name in BEFORE) == (kind == "preprocess")}
+    return Injection(injection.name, here) if here and kind != "postprocess" else NO_INJECTION
 
 
 def backward_variants(

@@ -18,9 +18,9 @@ from torch import Tensor
 from kernels.blocksparse.compile.runtime import arch_of, launch
 from kernels.blocksparse.lists.lpt import even_share
 from kernels.blocksparse.lists.types import Band, Bits, BlockList, BlockMask, BlockSparse, Intervals
-from kernels.blocksparse.spec.seams import NO_HOST, Host
+from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
 from kernels.blocksparse.spec.signature import OPERAND_STRIDES
-from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant, forward_products, padded_dim
+from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant, forward_products, padded_dim
 
 INT32_MAX = 2**31 - 1
 _KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"}
@@ -66,8 +66,8 @@ def forward(
     *,
     scale: float,
     softcap: float | None = None,
-    seams: Seams = NO_SEAMS,
-    host: Host = NO_HOST,
+    injection: Injection = NO_INJECTION,
+    host: HostInjection = NO_HOST_INJECTION,
     tuning: tuple[tuple[str, int], ...] = (),
     products: str | None = None,
     resident: int | None = None,
@@ -91,7 +91,7 @@ def forward(
         q, k, v, o, lse, sequences, blocks, scale=scale, softcap=softcap, resident=resident, ticket=ticket
     )
     if values:
-        launch(host.kernel(variant, values), q.device, host.changed(variant, values), seams)
+        launch(host.kernel(variant, values), q.device, host.changed(variant, values), injection)
 
 
 def resident_ctas(variant: Variant, q: Tensor) -> int | None:

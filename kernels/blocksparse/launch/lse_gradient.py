@@ -11,11 +11,11 @@ from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import launch
 from kernels.blocksparse.launch import backward as launch_backward
-from kernels.blocksparse.launch.backward import Workspace, backward_launches, make_workspace, seams_of
+from kernels.blocksparse.launch.backward import Workspace, backward_launches, injection_of, make_workspace
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.types import BlockSparse
-from kernels.blocksparse.spec.seams import NO_HOST, Host
-from kernels.blocksparse.spec.variant import Seams
+from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
+from kernels.blocksparse.spec.variant import Injection
 
 
 def backward_pass(
@@ -35,8 +35,8 @@ def backward_pass(
     scale: float,
     softcap: float | None,
     deterministic: bool,
-    seams: Seams,
-    host: Host = NO_HOST,
+    injection: Injection,
+    host: HostInjection = NO_HOST_INJECTION,
     products: str | None = None,
 ) -> None:
     """`launch_backward.backward`, and grad_lse: the gradient of lse, float32 and of its shape, any strides, or None."""
@@ -47,7 +47,7 @@ def backward_pass(
             scale=scale,
             softcap=softcap,
             deterministic=deterministic,
-            seams=seams,
+            injection=injection,
             host=host,
             products=products,
         )
@@ -57,7 +57,8 @@ def backward_pass(
         *tensors, workspace, scale=scale, softcap=softcap, deterministic=deterministic, products=products
     )
     for variant, values in launches:
-        launch(host.kernel(variant, values), q.device, host.changed(variant, values), seams_of(seams, variant.kind))
+        injected = injection_of(injection, variant.kind)
+        launch(host.kernel(variant, values), q.device, host.changed(variant, values), injected)
         if variant.kind == "preprocess":
             subtract(grad_lse, workspace, sequences, blocks, q.shape[-2])
 

@@ -1,1 +1,1 @@
-"""What a kernel is compiled for (variant.py), its arguments (signature.py), where faults can be injected (seams.py)."""
+"""What a kernel is compiled for (variant.py), its arguments (signature.py), and what mutants inject (injection.py)."""

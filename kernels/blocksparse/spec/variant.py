@@ -1,4 +1,4 @@
-"""What one compiled kernel is: its Variant, the Seams that planted bugs replace, and the name that both build under.
+"""What one compiled kernel is: its Variant, the Injection of a mutant, and the name that both build under.
 
 Everything that the compiler must know is a field here; everything else (lengths, heads, strides, the true head dim,
 scale, cap, list layout, broadcast or not, packed or padded) is an argument at run time, so that a thousand random cases
@@ -7,11 +7,8 @@ Nothing here imports cutlass: planning a session's builds must be cheap.
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 KINDS = ("forward", "preprocess", "backward", "postprocess")
@@ -111,12 +108,12 @@ def padded_dim(dim: int) -> int:
 
 
 @dataclass(frozen=True)
-class Seams:
-    """Places where a planted bug replaces one small helper of a kernel; the default replaces nothing.
+class Injection:
+    """What a mutant replaces at the injection points of a kernel, each one small helper; the default replaces nothing.
 
-    name          of the planted bug, "" for none; a part of the build's name
-    replacements  seam → callable with the helper's own signature. Each kernel class lists its seams in `SEAMS`;
-                  building raises ValueError for a seam that the kernel does not have
+    name          of the mutant, "" for none; a part of the build's name
+    replacements  injection point → callable with the helper's own signature. Each kernel class lists its points in
+                  `INJECTION_POINTS`; building raises ValueError for one that the kernel does not have
     """
 
     name: str = ""
@@ -124,38 +121,28 @@ class Seams:
 
     def __post_init__(self) -> None:
         if bool(self.name) != bool(self.replacements):
-            raise ValueError("seams need a name exactly when they replace something")
+            raise ValueError("an injection needs a name exactly when it replaces something")
 
-    def pick(self, seam: str, default: Callable[..., Any]) -> Callable[..., Any]:
-        """The helper to use at `seam`."""
-        return self.replacements.get(seam, default)
+    def pick(self, point: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        """The helper to use at an injection point."""
+        return self.replacements.get(point, default)
 
     def check(self, known: tuple[str, ...], kernel: str) -> None:
-        """Raise ValueError for a replacement that the kernel has no seam for."""
+        """Raise ValueError for a replacement that the kernel has no injection point for."""
         unknown = sorted(set(self.replacements) - set(known))
         if unknown:
-            raise ValueError(f"{kernel} has no seam {unknown}; its seams are {sorted(known)}")
+            raise ValueError(f"{kernel} has no injection point {unknown}; its injection points are {sorted(known)}")
 
     def __hash__(self) -> int:
         return hash((self.name, tuple(sorted(self.replacements))))
 
 
-NO_SEAMS = Seams()
+NO_INJECTION = Injection()
 
 
-def build_name(variant: Variant, arch: str, seams: Seams = NO_SEAMS) -> str:
+def build_name(variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> str:
     """The name under which a build is stored and its functions are exported: a C identifier."""
     if arch not in ARCHES:
         raise ValueError(f"arch is {arch!r}; it must be one of {ARCHES}")
-    planted = "".join(c if c.isalnum() else "_" for c in seams.name)
+    planted = "".join(c if c.isalnum() else "_" for c in injection.name)
     return f"{variant.name}_{arch}" + (f"__{planted}" if planted else "")
-
-
-@lru_cache
-def source_fingerprint() -> str:
-    """Hash of the sources that kernels are built from; artifacts of another fingerprint are stale."""
-    here = Path(__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(here.rglob("*.py")):
-        digest.update(path.relative_to(here).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from kernels.blocksparse.forward.tuning import forward_tuning
 from kernels.blocksparse.lists.types import OPEN
-from kernels.blocksparse.spec.seams import Host, Named
+from kernels.blocksparse.spec.injection import HostInjection, Named
 from kernels.blocksparse.spec.variant import Variant
 from kernels.mutants.blocksparse.planting import plant
 
 
 def _values(name: str, summary: str, source: str, change: Callable[[Variant, Any], Named]) -> None:
     """`change` gets a launch's values by name, and returns those that are other than they should be."""
-    plant(name, summary, source, host=Host(values=lambda variant, given: given | change(variant, given)))
+    plant(name, summary, source, host=HostInjection(values=lambda variant, given: given | change(variant, given)))
 
 
 # Where things are
@@ -117,7 +117,7 @@ plant(
     "padding_not_cleared",
     "O and LSE of padded rows are whatever the memory held.",
     "FlashAttention issue 2324 and pull request 2167: rows past the used length are left unwritten",
-    host=Host(clears_padding=False),
+    host=HostInjection(clears_padding=False),
 )
 
 # Broadcast axes
@@ -195,7 +195,7 @@ plant(
     "length_in_the_key",
     "The length of K is a part of what a forward kernel is known by: each new length compiles the same kernel again.",
     "FlashAttention-4 2ee80234, 1cc7ff67: max_seqlen in the compile key, a compile in every step of training",
-    host=Host(variant=_by_length),
+    host=HostInjection(variant=_by_length),
 )
 
 # Order

@@ -1,8 +1,8 @@
-"""How a bug is planted in `kernels.blocksparse`: a seam of a kernel each, or block lists as somebody once made them.
+"""How a bug is planted in `kernels.blocksparse`: injections into a kernel, or block lists as somebody once made them.
 
-A bug in the kernels is a seam set of its own. A bug in the metadata changes the block lists behind the checks of
+A bug in the kernels has injections of its own. A bug in the metadata changes the block lists behind the checks of
 `block_sparse_attention`, which refuse them: the kernels trust their metadata. The bugs themselves are in blocksparse.py
-and in the files beside it whose names begin so; each adds its own to MUTANTS and SEAMS when it is imported.
+and in the files beside it whose names begin so; each adds its own to MUTANTS and INJECTIONS when it is imported.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
-from kernels.blocksparse.api import block_sparse_attention
+from kernels.blocksparse.api import operator_arguments
 from kernels.blocksparse.lists.types import BlockSparse, WriteOrder
 from kernels.blocksparse.ops import block_sparse_forward, flatten
-from kernels.blocksparse.spec.seams import NO_HOST, Host, SeamSet, register_seams
-from kernels.blocksparse.spec.variant import Seams
+from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection, Injections, register_injections
+from kernels.blocksparse.spec.variant import Injection
 from kernels.mutants.mutant import Mutant
 
-CORRECT = SeamSet()
+CORRECT = Injections()
 # The ranks that the kernel waits for, and what it adds to the semaphore at each entry (None: 1).
 Protocol: TypeAlias = tuple[WriteOrder, tuple[Tensor, Tensor] | None]
 
@@ -30,18 +30,18 @@ Protocol: TypeAlias = tuple[WriteOrder, tuple[Tensor, Tensor] | None]
 class BlockSparseMutant(Mutant):
     """A planted bug of the block-sparse kernels.
 
-    seams     what is replaced in them
+    injection what is injected into them
     blocks    what becomes of the block lists; the lists unchanged where the bug is in a kernel
     protocol  what the ordered adds do, from the lists that the kernels get; None: as the lists say, or nothing is known
     """
 
-    seams: SeamSet = CORRECT
+    injection: Injections = CORRECT
     blocks: Callable[[BlockSparse], BlockSparse] = lambda blocks: blocks
     protocol: Callable[[BlockSparse], Protocol] | None = None
 
 
 MUTANTS: dict[str, BlockSparseMutant] = {}
-SEAMS: dict[str, SeamSet] = {}  # by name, for building
+INJECTIONS: dict[str, Injections] = {}  # by name, for building
 
 
 def plant(
@@ -51,19 +51,27 @@ def plant(
     *,
     forward: dict[str, Callable] | None = None,
     backward: dict[str, Callable] | None = None,
-    host: Host = NO_HOST,
+    host: HostInjection = NO_HOST_INJECTION,
     protocol: Callable[[BlockSparse], Protocol] | None = None,
 ) -> None:
     """A bug in the kernels, or in what the host launches them with."""
     known = f"blocksparse!{name}"
-    replaced = [Seams(known, steps) if steps else Seams() for steps in (forward, backward)]
-    seams = SeamSet(replaced[0], replaced[1], host)
-    register_seams(known, seams)
-    SEAMS[known] = seams
-    changed = [f"host.{field.name}" for field in fields(Host) if getattr(host, field.name) != field.default]
+    replaced = [Injection(known, steps) if steps else Injection() for steps in (forward, backward)]
+    injection = Injections(replaced[0], replaced[1], host)
+    register_injections(known, injection)
+    INJECTIONS[known] = injection
+    changed = [f"host.{field.name}" for field in fields(HostInjection) if getattr(host, field.name) != field.default]
     steps = ", ".join([*(forward or {}), *(backward or {}), *changed])
-    call = partial(block_sparse_attention, seams=known)
-    MUTANTS[name] = BlockSparseMutant(name, summary, source, steps, call, seams=seams, protocol=protocol)
+    call = partial(_injected, known)
+    MUTANTS[name] = BlockSparseMutant(name, summary, source, steps, call, injection=injection, protocol=protocol)
+
+
+def _injected(
+    known: str, q: Tensor, k: Tensor, v: Tensor, blocks: BlockSparse, *, products: str | None = None, **options: Any
+) -> tuple[Tensor, Tensor]:
+    """`block_sparse_attention` with a mutant's injections."""
+    arguments = operator_arguments(q, k, v, blocks, products=products, **options)
+    return block_sparse_forward(*arguments, known, products or "")
 
 
 def plant_lists(name: str, summary: str, source: str, change: Callable[[BlockSparse], BlockSparse]) -> None:

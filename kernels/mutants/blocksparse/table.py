@@ -21,9 +21,9 @@ from kernels.blocksparse.backward.dq_accumulator import wait
 from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.types import BlockList, BlockLists, BlockSparse, WriteOrder, entries
 from kernels.blocksparse.lists.write_order import write_order
-from kernels.mutants.blocksparse.planting import MUTANTS, SEAMS, BlockSparseMutant, Protocol, plant, plant_lists
+from kernels.mutants.blocksparse.planting import INJECTIONS, MUTANTS, BlockSparseMutant, Protocol, plant, plant_lists
 
-__all__ = ["MUTANTS", "SEAMS", "BlockSparseMutant", "effective", "seams_for"]
+__all__ = ["INJECTIONS", "MUTANTS", "BlockSparseMutant", "effective", "injections_for"]
 
 
 def _listed(blocks: BlockSparse) -> BlockLists:
@@ -248,7 +248,7 @@ for _module in sorted(m.name for m in pkgutil.iter_modules(kernels.mutants.block
     importlib.import_module(f"kernels.mutants.blocksparse.{_module}")
 
 
-# Seams of the backward kernels that the ordered adds depend on
+# Injection points of the backward kernels that the ordered adds depend on
 PROTOCOL = ("clear", "wait", "release", "lock_of", "semaphore", "entries")
 
 
@@ -261,15 +261,15 @@ def effective(name: str, blocks: BlockSparse) -> Protocol | None:
     changed = mutant.blocks(blocks)
     if mutant.protocol is not None:
         return mutant.protocol(changed)
-    if mutant.seams.host.values is not None:  # of which some say what is launched, and when
+    if mutant.injection.host.values is not None:  # of which some say what is launched, and when
         return None
-    if any(step in mutant.seams.backward.replacements for step in PROTOCOL):
+    if any(step in mutant.injection.backward.replacements for step in PROTOCOL):
         return None
     return _order(changed), None
 
 
-def seams_for(known: str) -> Any:
-    """The seam set of 'blocksparse!NAME', for building. Raises ValueError where there is none."""
-    if known not in SEAMS:
-        raise ValueError(f"seams: needs one of {sorted(SEAMS)}, got {known!r}")
-    return SEAMS[known]
+def injections_for(known: str) -> Any:
+    """The injections of 'blocksparse!NAME', for building. Raises ValueError where there is none."""
+    if known not in INJECTIONS:
+        raise ValueError(f"injection: needs one of {sorted(INJECTIONS)}, got {known!r}")
+    return INJECTIONS[known]

@@ -9,8 +9,8 @@ from torch import Tensor
 from kernels.mutants.mutant import Mutant
 from kernels.mutants.sdpa.planting import MUTANTS, plant
 from kernels.sdpa.config import block_d
+from kernels.sdpa.injection import InjectionPoints, register_injection
 from kernels.sdpa.plans import Attention
-from kernels.sdpa.seams import Seams, register_seams
 
 plant(
     "mask_strides_kept",
@@ -131,7 +131,7 @@ def _in_torch(
     return (out.to(query.dtype), lse) if return_lse else out.to(query.dtype)
 
 
-register_seams("sdpa!falls_back", replace(Seams()))  # what a GPU target prepares
+register_injection("sdpa!falls_back", replace(InjectionPoints()))  # what a GPU target prepares
 MUTANTS["falls_back"] = Mutant(
     "falls_back",
     "The call is answered in plain PyTorch, without a kernel: right, and not what was to be tested.",

@@ -1,4 +1,4 @@
-"""Planted bugs of `kernels.sdpa`: each is one seam, written as somebody once wrote it, or as one might.
+"""Planted bugs of `kernels.sdpa`: each replaces one step, written as somebody once wrote it, or as one might.
 
 Importing this file plants those of its neighbours, `sdpa_*.py`, too.
 """

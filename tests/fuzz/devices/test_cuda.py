@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fuzz.compiling import Build
 from fuzz.devices.cuda import RECIPE, Launch, _Launches, build_of, unpacked
 from kernels.blocksparse.spec.signature import ARGUMENTS
-from kernels.blocksparse.spec.variant import Seams, Variant
+from kernels.blocksparse.spec.variant import Injection, Variant
 
 BACKWARD = Variant("backward", "float16", 64, 64, 64, "bits", deterministic=True)
 _TYPES = {"int32": ctypes.c_int32, "int64": ctypes.c_int64, "float32": ctypes.c_float}
@@ -60,9 +60,9 @@ def test_the_first_launch_that_has_not_ended_is_the_one_that_hangs() -> None:
     assert [one.values["n_blocks"] for one in launches.since_mark()] == [9]
 
 
-def test_a_build_holds_the_whole_variant_and_the_planted_seams() -> None:
-    plain = build_of(BACKWARD, "sm_90a", Seams())
-    planted = build_of(BACKWARD, "sm_90a", Seams("blocksparse!x", {"wait": json.dumps}))
+def test_a_build_holds_the_whole_variant_and_the_injection() -> None:
+    plain = build_of(BACKWARD, "sm_90a", Injection())
+    planted = build_of(BACKWARD, "sm_90a", Injection("blocksparse!x", {"wait": json.dumps}))
     assert isinstance(plain, Build) and plain.recipe == RECIPE
     assert '"deterministic":true' in plain.options and '"planted":"blocksparse!x"' in planted.options
     assert plain.sources == ("kernels.blocksparse",) and planted.sources == ("kernels.blocksparse", "json")

@@ -247,7 +247,6 @@ WRONG = {
     "lengths_q: needs an int32 tensor, got list": lambda: good() | {"lengths_q": [50, 100]},
     "lengths_q: needs lengths from 0 to 100": lambda: good() | {"lengths_q": starts(50, 101)},
     r"lengths_k: needs shape \(2,\)": lambda: good() | {"lengths_k": starts(50)},
-    "seams: needs one of": lambda: good() | {"seams": "nothing"},
 }  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from kernels.blocksparse.lists.types import Band, BlockList, BlockLists
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.planner import least_blocking
 from kernels.blocksparse.spec.signature import ordered
-from kernels.blocksparse.spec.variant import NO_SEAMS
+from kernels.blocksparse.spec.variant import NO_INJECTION
 
 built = lru_cache(maxsize=None)(build)
 
@@ -33,8 +33,8 @@ def _emulated(monkeypatch):
     """Launches run on an emulated GPU with room for three CTAs, and must end."""
     emulator = Emulator(resident_ctas=3)
 
-    def run(variant, device, values, seams=NO_SEAMS):
-        report = emulator.load(built(variant, "sm_80", seams))(*ordered(variant.kind, values))
+    def run(variant, device, values, injection=NO_INJECTION):
+        report = emulator.load(built(variant, "sm_80", injection))(*ordered(variant.kind, values))
         assert report.status == "finished" and not report.findings, report
 
     for module in (forward, launch_backward, lse_gradient):

@@ -18,7 +18,7 @@ def test_files_are_up_to_date():
 def test_every_bug_says_what_it_breaks_where_and_whence():
     for mutants in planted().values():
         for name, mutant in mutants.items():
-            assert mutant.name == name and mutant.summary.endswith(".") and mutant.source and mutant.seam, name
+            assert mutant.name == name and mutant.summary.endswith(".") and mutant.source and mutant.point, name
 
 
 def test_every_bug_is_a_target():

@@ -65,7 +65,6 @@ REFUSED = {
     "attn_mask: got torch.int64": lambda q, k, v: ((q, k, v, torch.ones(5, 5, dtype=torch.int64, device=DEVICE)), {}),
     "attn_mask: got shape (5, 4)": lambda q, k, v: ((q, k, v, random(5, 4)), {}),
     "attn_mask: got shape (1, 1, 1, 5, 5)": lambda q, k, v: ((q, k, v, random(1, 1, 1, 5, 5)), {}),
-    "seams: got 'unknown'": lambda q, k, v: ((q, k, v), {"seams": "unknown"}),
 }
 
 

@@ -7,7 +7,7 @@ from sdpa_cases import assert_right, complaints, qkv, run
 
 from kernels.mutants.sdpa.table import MUTANTS
 from kernels.sdpa import scaled_dot_product_attention
-from kernels.sdpa.seams import Seams
+from kernels.sdpa.injection import InjectionPoints
 
 # Where each shows: sizes of qkv, options, and the results that are wrong; everything else is right.
 SHOWN = {
@@ -56,4 +56,4 @@ def test_unmasked_row_statistics_write_beyond_the_buffer(guarded):
 def test_each_mutant_says_what_it_replaces():
     for name, mutant in MUTANTS.items():
         assert mutant.name == name and mutant.summary and mutant.source
-        assert set(mutant.seam.split(", ")) <= {*Seams.__dataclass_fields__, "scaled_dot_product_attention"}
+        assert set(mutant.point.split(", ")) <= {*InjectionPoints.__dataclass_fields__, "scaled_dot_product_attention"}

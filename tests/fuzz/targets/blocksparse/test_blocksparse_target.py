@@ -125,7 +125,7 @@ def usual(one: Case) -> bool:
     return one.problem.scale is None or one.problem.scale > 0
 
 
-def test_builds_name_the_planted_seams_only_where_they_are() -> None:
+def test_builds_name_the_injection_only_where_they_are() -> None:
     target = load("blocksparse!lock_is_n_block")
     assert isinstance(target, BlockSparseTarget)
     planted = {json.loads(b.options)["kind"]: json.loads(b.options)["planted"] for b in target.builds(case(), "sm_80")}

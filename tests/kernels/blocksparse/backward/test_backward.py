@@ -20,7 +20,7 @@ from cutlass import Int32, Uint32, cute
 
 from fuzz.devices.emulator import Emulator
 from kernels.blocksparse.planner.planner import least_blocking
-from kernels.blocksparse.spec.variant import Seams
+from kernels.blocksparse.spec.variant import Injection
 
 
 def check(spec: Spec, **options: Any) -> None:
@@ -143,8 +143,8 @@ def test_the_lookout_meets_the_warpgroups_at_every_block(tile_m, slots, releaser
 def test_a_lookout_that_waits_for_ever_is_named(dim, there):
     """At dim 64 a releaser is beside it, which has nothing against the turn."""
     shape = {"dim": dim, "tile_m": 64, "tile_n": 128, "mask": "random", "deterministic": True, "products": "wgmma"}
-    seams = Seams("lock is n block", {"lock_of": lock_is_n_block})
-    _, reports = gradients(make(Spec((300,), (400,), 2, 1, **shape)), arch="sm_90a", seams=seams)
+    injection = Injection("lock is n block", {"lock_of": lock_is_n_block})
+    _, reports = gradients(make(Spec((300,), (400,), 2, 1, **shape)), arch="sm_90a", injection=injection)
     assert [r.status for r in reports] == ["finished", "deadlock"]
     said = str(reports[-1])
     assert re.search(r"warp 8 waits for semaphores\[0, [01], 3\] = 2 to become 3", said), said
@@ -260,11 +260,11 @@ def no_tail(keys_left: Int32) -> Uint32:
 
 
 @pytest.mark.parametrize(
-    ("seam", "bug"), [("lock_of", lock_is_n_block), ("release", never_release), ("clear", never_release)]
+    ("point", "bug"), [("lock_of", lock_is_n_block), ("release", never_release), ("clear", never_release)]
 )
-def test_broken_protocols_hang(seam, bug):
+def test_broken_protocols_hang(point, bug):
     problem = make(Spec((200,), (200,), 1, 1, dim=32, mask="window", deterministic=True))
-    _, reports = gradients(problem, Emulator(resident_ctas=2), seams=Seams(f"broken_{seam}", {seam: bug}))
+    _, reports = gradients(problem, Emulator(resident_ctas=2), injection=Injection(f"broken_{point}", {point: bug}))
     assert reports[-1].status == "deadlock"
 
 
@@ -275,7 +275,7 @@ def test_keys_past_the_end_are_masked_even_where_every_score_is_very_low():
     x["k"].fill_(6)
     x["o"].copy_(x["v"].float().mean(1, keepdim=True))
     problem.lse.fill_(score + math.log(40))  # exp(0 - lse), as for a key of zeros, is beyond float32
-    without, _ = gradients(problem, seams=Seams("no_tail", {"tail_mask": no_tail}))
+    without, _ = gradients(problem, injection=Injection("no_tail", {"tail_mask": no_tail}))
     right, _ = gradients(problem)
     assert not without["dq"].isfinite().all()
     assert right["dq"].isfinite().all() and float(right["dq"].abs().max()) < 1

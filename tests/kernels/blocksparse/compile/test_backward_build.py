@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kernels.blocksparse.spec.variant import ARCHES, PADDED_DIMS, Seams, Variant
+from kernels.blocksparse.spec.variant import ARCHES, PADDED_DIMS, Injection, Variant
 
 pytest.importorskip("cutlass")
 
@@ -145,8 +145,8 @@ def test_a_tuning_that_cannot_work_is_refused(values):
         build(SMALL.with_tuning(**values), "sm_80")
 
 
-def test_unknown_seams_are_refused():
-    with pytest.raises(ValueError, match=r"no seam \['correction'\]"):
-        build(SMALL, "sm_80", Seams("planted", {"correction": max}))
-    with pytest.raises(ValueError, match=r"no seam \['release'\]"):
-        build(Variant("preprocess", "bfloat16", 32, 64), "sm_80", Seams("planted", {"release": max}))
+def test_unknown_injection_points_are_refused():
+    with pytest.raises(ValueError, match=r"no injection point \['correction'\]"):
+        build(SMALL, "sm_80", Injection("planted", {"correction": max}))
+    with pytest.raises(ValueError, match=r"no injection point \['release'\]"):
+        build(Variant("preprocess", "bfloat16", 32, 64), "sm_80", Injection("planted", {"release": max}))

@@ -3,7 +3,7 @@
 import pytest
 
 from kernels.blocksparse.spec import variant as variants
-from kernels.blocksparse.spec.variant import ARCHES, NO_SEAMS, Seams, Variant, build_name, padded_dim
+from kernels.blocksparse.spec.variant import ARCHES, NO_INJECTION, Injection, Variant, build_name, padded_dim
 
 pytest.importorskip("cutlass")
 
@@ -49,7 +49,7 @@ def test_names_tell_variants_apart():
         Variant("backward", "bfloat16", 32, 64, 64, deterministic=True),
     ]
     names = [build_name(v, "sm_80") for v in some] + [build_name(SMALL, "sm_90a")]
-    names += [build_name(SMALL, "sm_80", Seams("planted", {"correction": max}))]
+    names += [build_name(SMALL, "sm_80", Injection("planted", {"correction": max}))]
     assert len(set(names)) == len(names)
     assert all(name.isidentifier() for name in names)
 
@@ -78,14 +78,14 @@ def test_a_tuning_that_cannot_work_is_refused(values):
         build(SMALL.with_tuning(**values), "sm_80")
 
 
-def test_unknown_archs_and_seams_are_refused():
+def test_unknown_archs_and_injection_points_are_refused():
     with pytest.raises(ValueError, match="sm_75"):
         build(SMALL, "sm_75")
-    with pytest.raises(ValueError, match=r"no seam \['lock_of'\]"):
-        build(SMALL, "sm_80", Seams("planted", {"lock_of": max}))
+    with pytest.raises(ValueError, match=r"no injection point \['lock_of'\]"):
+        build(SMALL, "sm_80", Injection("planted", {"lock_of": max}))
     with pytest.raises(ValueError, match="name"):
-        Seams("", {"correction": max})
-    assert NO_SEAMS.pick("correction", max) is max
+        Injection("", {"correction": max})
+    assert NO_INJECTION.pick("correction", max) is max
 
 
 @pytest.mark.parametrize(("dim", "padded"), [(8, 32), (32, 32), (40, 64), (72, 96), (96, 96), (104, 128), (128, 128)])

@@ -8,7 +8,7 @@ import torch
 
 from kernels.blocksparse.compile import runtime
 from kernels.blocksparse.spec.signature import ARGUMENTS, DATA
-from kernels.blocksparse.spec.variant import NO_SEAMS, Seams, Variant
+from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
 FORWARD = Variant("forward", "bfloat16", 64)
 
@@ -66,17 +66,17 @@ def test_a_wrong_number_of_values_is_refused():
     assert not compiled.calls
 
 
-def test_a_function_is_made_once_for_each_variant_arch_and_seams():
+def test_a_function_is_made_once_for_each_variant_arch_and_injection():
     made = []
 
-    def source(variant, arch, seams):
-        made.append((variant, arch, seams))
+    def source(variant, arch, injection):
+        made.append((variant, arch, injection))
         return Compiled([])
 
-    planted = Seams("one", {"correction": max})
+    planted = Injection("one", {"correction": max})
     with runtime.use_source(source):
-        keys = [(FORWARD, "sm_80", NO_SEAMS), (FORWARD, "sm_90a", NO_SEAMS), (FORWARD, "sm_80", planted)]
-        keys.append((FORWARD.with_tuning(stages=1), "sm_80", NO_SEAMS))
+        keys = [(FORWARD, "sm_80", NO_INJECTION), (FORWARD, "sm_90a", NO_INJECTION), (FORWARD, "sm_80", planted)]
+        keys.append((FORWARD.with_tuning(stages=1), "sm_80", NO_INJECTION))
         found = [runtime.function(*key) for key in keys for _ in range(2)]
         assert made == keys
         assert len(set(map(id, found))) == len(keys)
@@ -85,7 +85,7 @@ def test_a_function_is_made_once_for_each_variant_arch_and_seams():
 def test_threads_that_ask_at_once_wait_for_one_build():
     made, start = [], threading.Barrier(4)
 
-    def source(variant, arch, seams):
+    def source(variant, arch, injection):
         made.append(variant)
         return Compiled([])
 

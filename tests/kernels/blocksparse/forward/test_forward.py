@@ -12,7 +12,7 @@ pytest.importorskip("cutlass")
 
 from kernels.blocksparse.launch import forward as launch
 from kernels.blocksparse.lists.types import BlockList, BlockLists, Intervals, replaced
-from kernels.blocksparse.spec.variant import Seams
+from kernels.blocksparse.spec.variant import Injection
 
 BF16, FP16 = torch.bfloat16, torch.float16
 
@@ -151,8 +151,8 @@ def test_a_partial_block_whose_mask_allows_all_is_a_full_one():
     assert max(errors(p)) <= 1
 
 
-@pytest.mark.parametrize("seam", ["keep_keys", "correction"])
-def test_a_planted_bug_is_seen(seam):
+@pytest.mark.parametrize("point", ["keep_keys", "correction"])
+def test_a_planted_bug_is_seen(point):
     from cutlass import Float32, cute
 
     @cute.jit
@@ -164,7 +164,7 @@ def test_a_planted_bug_is_seen(seam):
         return Float32(1.0)
 
     p = problem(Case((64,), (150,), 1, 1, dim=32, spread=2.0), DEVICE)
-    run(p, Seams(f"no {seam}", {seam: {"keep_keys": nothing, "correction": one}[seam]}))
+    run(p, Injection(f"no {point}", {point: {"keep_keys": nothing, "correction": one}[point]}))
     assert max(errors(p)) > 1
 
 

@@ -17,7 +17,7 @@ from kernels.blocksparse.forward import kernel as forward
 from kernels.blocksparse.forward import mainloop
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.spec.signature import ordered
-from kernels.blocksparse.spec.variant import MASKS, NO_SEAMS, Seams, Variant, build_name, forward_products
+from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, Injection, Variant, build_name, forward_products
 
 BF16, FP16 = torch.bfloat16, torch.float16
 ON_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
@@ -103,17 +103,17 @@ def drawn(seed):
     )
 
 
-def run(p, seams=NO_SEAMS, resident=None):
+def run(p, injection=NO_INJECTION, resident=None):
     """On the emulated GPU anything that its checks find fails. resident: CTAs that stay; returns the tickets taken."""
     ticket = None if resident is None else torch.zeros(1, dtype=torch.int32, device=p.q.device)
     values = p.values(resident=resident, ticket=ticket)
     if ON_HOPPER:
-        runtime.launch(p.variant, p.q.device, values, seams)
+        runtime.launch(p.variant, p.q.device, values, injection)
         torch.cuda.synchronize()
     elif values:
         from fuzz.devices.emulator import Emulator
 
-        Emulator(resident_ctas=2).load(build(p.variant, "sm_90a", seams))(*ordered("forward", values))
+        Emulator(resident_ctas=2).load(build(p.variant, "sm_90a", injection))(*ordered("forward", values))
     return 0 if ticket is None else int(ticket)
 
 
@@ -147,29 +147,29 @@ def test_a_sequence_that_ends_early_leaves_tiles_that_are_skipped():
     assert max(errors(p)) <= 1, errors(p)
 
 
-@pytest.mark.parametrize("seam", Forward.SEAMS)
-def test_the_portable_kernels_seams_are_there(seam):
+@pytest.mark.parametrize("point", Forward.INJECTION_POINTS)
+def test_the_portable_kernels_injection_points_are_there(point):
     called = []
-    default = getattr(mainloop, seam, None) or getattr(forward, seam)
+    default = getattr(mainloop, point, None) or getattr(forward, point)
 
     def replacement(*arguments):
-        called.append(seam)
+        called.append(point)
         return default(*arguments)
 
-    build(variant(mask="band", tile_m=64, tile_n=64), "sm_90a", Seams("planted", {seam: replacement}))
+    build(variant(mask="band", tile_m=64, tile_n=64), "sm_90a", Injection("planted", {point: replacement}))
     assert called
 
 
 @pytest.mark.parametrize(
-    ("seam", "replacement", "spread"),
+    ("point", "replacement", "spread"),
     [
         ("keep_keys", lambda rows, keys_left: None, 0.5),
         ("correction", lambda old, new: 1.0, 4.0),
         ("kv_head_of", lambda head, heads_q, heads_kv: head % heads_kv, 1.0),
     ],
 )
-def test_a_planted_bug_shows(seam, replacement, spread):
+def test_a_planted_bug_shows(point, replacement, spread):
     case = Case((100,), (140,), heads_q=4, heads_kv=2, spread=spread, tile_m=128, tile_n=64, products="wgmma")
     p = problem(case, "cuda" if ON_HOPPER else "cpu")
-    run(p, Seams(f"planted_{seam}", {seam: replacement}))
+    run(p, Injection(f"planted_{point}", {point: replacement}))
     assert max(errors(p)) > 1

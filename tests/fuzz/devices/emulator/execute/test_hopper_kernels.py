@@ -14,7 +14,7 @@ from fuzz.devices.cuda import build_of
 from fuzz.devices.emulated import EmulatedDevice
 from fuzz.devices.emulator import Emulator
 from kernels.blocksparse.compile import runtime
-from kernels.blocksparse.spec.variant import NO_SEAMS
+from kernels.blocksparse.spec.variant import NO_INJECTION
 
 CASE = Case((150,), (400,), heads_q=1, heads_kv=1, dim=64, mask="dense", tile_m=128, tile_n=64, products="wgmma")
 PROXY = "shared_memory_read_by_wgmma_without_fence.proxy.async"
@@ -37,7 +37,7 @@ def run(device, change=None, **options):
     device.instead.clear()
     one = problem(CASE)
     if change:
-        build = build_of(one.variant, "sm_90a", NO_SEAMS)
+        build = build_of(one.variant, "sm_90a", NO_INJECTION)
         (text,) = (path.read_text() for path in obtain(build).folder.glob("*.ptx"))
         device.instead[build.key] = device.emulator.load_ptx(change(text))
     try:

@@ -1,6 +1,6 @@
-"""Seams: the steps of the kernels that a planted bug may replace, and the registry of seam sets by name.
+"""Injection points: the steps of the kernels that a mutant replaces, and what mutants replace them with, by name.
 
-The kernels take each step as a constexpr function, so a planted bug is another seam set and never a branch in the
+The kernels take each step as a constexpr function, so a mutant is another set of steps and never a branch in the
 normal path; steps of the host, which prepare launches, are plain functions. The custom ops carry only the set's name,
 as a string; "" names the correct set.
 """
@@ -85,7 +85,7 @@ def lse_kept(lse: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Seams:
+class InjectionPoints:
     """One function for each replaceable step: those of the kernels, then those of the host. Defaults are correct."""
 
     store_row_statistics: Any = store_row_statistics
@@ -120,18 +120,18 @@ class Seams:
     lse_kept: Callable[[Tensor], Tensor] = lse_kept
 
 
-_REGISTRY: dict[str, Seams] = {"": Seams()}
+_REGISTRY: dict[str, InjectionPoints] = {"": InjectionPoints()}
 
 
-def register_seams(name: str, seams: Seams) -> None:
-    """Makes a seam set known to the custom ops. Raises ValueError where another set has that name."""
-    if _REGISTRY.setdefault(name, seams) is not seams:
-        raise ValueError(f"seams: the name {name!r} is taken; choose another")
+def register_injection(name: str, injection: InjectionPoints) -> None:
+    """Makes a mutant's steps known to the custom ops. Raises ValueError where others have that name."""
+    if _REGISTRY.setdefault(name, injection) is not injection:
+        raise ValueError(f"injection: the name {name!r} is taken; choose another")
 
 
-def find_seams(name: str) -> Seams:
-    """The seam set of that name. Raises ValueError where there is none."""
+def find_injection(name: str) -> InjectionPoints:
+    """The steps of that name. Raises ValueError where there are none."""
     try:
         return _REGISTRY[name]
     except KeyError:
-        raise ValueError(f"seams: got {name!r}, need one of {sorted(_REGISTRY)} (import kernels.mutants)") from None
+        raise ValueError(f"injection: got {name!r}, need one of {sorted(_REGISTRY)} (import kernels.mutants)") from None
