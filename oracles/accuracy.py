@@ -28,7 +28,7 @@ from oracles.error_budget.same_precision import Same, same_precision
 from oracles.finding import Finding
 from oracles.location import TILE, locate
 from oracles.numerics import CPU_FLASH, CUDNN, EAGER, EFFICIENT, EXACT, FLEX_EAGER, FUSED, Numerics
-from oracles.outputs import Outputs
+from oracles.outputs import TITLES, Outputs
 from oracles.problem import Problem
 from oracles.reference.backend import uses_numba
 from oracles.reference.chunks import ON_KEYS, padded_rows, rows_there
@@ -54,6 +54,7 @@ PLACE = 0.6  # of an element's limit: rows beyond it are shown as wrong
 NORMAL = 2 / math.pi  # (mean |z|)^2 over mean z^2, of normal errors
 HUGE = 1e30  # z2 of NaN and of an inexact exact value
 GRAINS = ("element", "row", "tile", "tensor")
+_GRAIN = {"row": "a row", "tile": f"a tile of {TILE} rows", "tensor": "the whole tensor"}
 Rows = NDArray[np.float64]
 
 
@@ -299,7 +300,7 @@ def _tile_rows(count: int) -> Rows:
 
 
 def _finding(budget: Budget, got: Tensor, z2: Tensor, slot: Slot, worst: Worst) -> Finding:
-    """The complaint, with its place: may synchronise as it likes."""
+    """The finding about one tensor, with its location; synchronises with the device."""
 
     def in_rows(x: Tensor) -> Tensor:
         """Flat numbers as (batch, heads, rows, dim)."""
@@ -329,8 +330,15 @@ def _finding(budget: Budget, got: Tensor, z2: Tensor, slot: Slot, worst: Worst) 
     numbers = {"ratio": worst.ratio, "got": found, "want": right, "error": abs(found - right), "budget": unit * ELEMENT}
     numbers |= {"bad_rows": share, "not_finite": float(not_finite)}
     kind = "nan" if not_finite else "wrong"
-    message = (
-        f"{slot.name}: {worst.ratio:.3g} times its budget by {grain}; worst at batch {b}, head {h}, row {r}, "
-        f"column {column}: got {found:.6g}, want {right:.6g}, {share:.0%} of the rows ({place.pattern})"
-    )
+    where = f"at batch {b}, head {h}, row {r}" + (f", column {column}" if slot.name != "lse" else "")
+    rows = f"{share:.0%} of the rows are affected: {place.pattern}"
+    title = TITLES[slot.name]
+    if grain == "element" or worst.ratios["element"] > 1:
+        explained = f"rounding explains an error of at most {unit * ELEMENT:.2g}"
+        message = f"{title} is wrong: {where} it is {found:.6g}, expected {right:.6g} ({explained}; {rows})"
+    else:
+        message = (
+            f"{title} is inaccurate: the rms error of {_GRAIN[grain]} is {worst.ratio:.3g} times what rounding "
+            f"explains; the largest error is {where}, where it is {found:.6g}, expected {right:.6g} ({rows})"
+        )
     return Finding("accuracy", kind, message, slot.name, place, numbers)

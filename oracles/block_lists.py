@@ -79,9 +79,16 @@ def check(problem: Problem, of: CheckedLists) -> list[Finding]:
     found += _against_truth(backward, truth, "backward")
     found += _masks(predicate, of, backward, of.slot_backward, "backward", same)
     sides = [{e.tile for e in entries} for entries in (forward, backward)]
-    found += _finding("mismatched", "backward", sorted(sides[0] ^ sides[1]), "listed one way only")
+    found += _finding(
+        "mismatched", "backward", sorted(sides[0] ^ sides[1]), "tiles that only one of forward and backward lists"
+    )
     fulls = [{e.tile for e in entries if e.full} for entries in (forward, backward)]
-    found += _finding("mismatched", "backward", sorted((fulls[1] - fulls[0]) & sides[0]), "full backward alone")
+    found += _finding(
+        "mismatched",
+        "backward",
+        sorted((fulls[1] - fulls[0]) & sides[0]),
+        "tiles that are full here and partial forward",
+    )
     if of.ranks is not None and of.launch_order is not None:
         found += _order(problem, of, backward)
     return found
@@ -178,16 +185,26 @@ def _entries(
                             twice.append(tile)
                         seen.add(tile)
                         entries.append(_Entry(tile, bool(full), place))
-    found = _finding("malformed", name, malformed, "outside of the index or of the sequence")
-    return entries, found + _finding("duplicate", name, twice, "listed more than once")
+    found = _finding("malformed", name, malformed, "rows or tiles outside of the index tensor or of the sequence")
+    return entries, found + _finding("duplicate", name, twice, "tiles that are listed more than once")
 
 
 def _against_truth(entries: list[_Entry], truth: dict[Tile, bool], name: str) -> list[Finding]:
     listed = {e.tile for e in entries}
-    found = _finding("missing", name, [tile for tile in truth if tile not in listed], "has kept pairs, not listed")
-    found += _finding("wrong", name, [e.tile for e in entries if e.tile not in truth], "listed, has no kept pair")
+    found = _finding(
+        "missing", name, [tile for tile in truth if tile not in listed], "tiles with unmasked pairs that are not listed"
+    )
+    found += _finding(
+        "wrong",
+        name,
+        [e.tile for e in entries if e.tile not in truth],
+        "tiles without an unmasked pair that are listed",
+    )
     return found + _finding(
-        "wrong", name, [e.tile for e in entries if e.full and not truth.get(e.tile, True)], "listed as full, is masked"
+        "wrong",
+        name,
+        [e.tile for e in entries if e.full and not truth.get(e.tile, True)],
+        "tiles with masked pairs that are listed as full",
     )
 
 
@@ -221,7 +238,7 @@ def _masks(
             same[key] = kept is not None and np.array_equal(kept.numpy(), predicate.tile(b, head, m, n))
         if not same[key]:
             wrong.append(e.tile)
-    return _finding("wrong", name, wrong, "its mask is not the predicate")
+    return _finding("wrong", name, wrong, "partial tiles whose mask differs from the token predicate")
 
 
 def _mask_of(
@@ -257,7 +274,9 @@ def _order(problem: Problem, of: CheckedLists, entries: list[_Entry]) -> list[Fi
         for head, launched in enumerate(batch):
             if sorted(launched) != list(range(len(launched))):
                 tensor = "launch_order"
-                message = f"sequence {b}, KV head {head}: not every n_block once: {launched[:16]}"
+                message = (
+                    f"launch_order of batch {b}, KV head {head} is not a permutation of the n_blocks: {launched[:16]}"
+                )
                 found.append(Finding("block_lists", "order", message, tensor, Location(batch=b, head=head)))
     if found:
         return found
@@ -270,7 +289,7 @@ def _order(problem: Problem, of: CheckedLists, entries: list[_Entry]) -> list[Fi
     for (b, head, m), here in adders.items():
         if [rank for _, rank in sorted(here)] != list(range(len(here))):
             wrong.append((b, head, m, -1))
-    return _finding("order", "ranks", wrong, "its ranks are not 0, 1, … in launch order")
+    return _finding("order", "ranks", wrong, "dQ tiles whose ranks are not 0, 1, 2, … in launch order")
 
 
 def _finding(kind: str, tensor: str, wrong: list[Tile], what: str) -> list[Finding]:
@@ -281,7 +300,8 @@ def _finding(kind: str, tensor: str, wrong: list[Tile], what: str) -> list[Findi
     )
     more = f" and {len(wrong) - MOST} more" if len(wrong) > MOST else ""
     b, head, m, _ = wrong[0]
-    message = f"{what}: {places}{more}"
+    name = "write order" if tensor == "ranks" else f"{tensor} block lists"
+    message = f"{name}: {what}: {places}{more}"
     return [
         Finding(
             "block_lists",

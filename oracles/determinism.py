@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from oracles.finding import Finding, Location
-from oracles.outputs import Outputs
+from oracles.location import position
+from oracles.outputs import TITLES, Outputs
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -72,8 +73,8 @@ def _finding(runs: Sequence[Outputs], name: str, elements: list[int]) -> Finding
         "largest": largest,
     }
     message = (
-        f"{name}: {count} of {len(elements)} repeats differ from the first run, in up to {elements[most]} of "
-        f"{one.numel()} elements, by at most {largest:.3g}; first at {list(index)}"
+        f"{TITLES[name]} is not deterministic: {count} of {len(elements)} repeats differ from the first run in up to "
+        f"{elements[most]} of {one.numel()} elements, by at most {largest:.3g}; first at {position(name, index)}"
     )
     return Finding("determinism", "nondeterministic", message, name, _place(name, index), numbers)
 

@@ -20,7 +20,7 @@ from oracles.finding import Finding
 from oracles.location import locate
 from oracles.masks import Full
 from oracles.numerics import Numerics
-from oracles.outputs import Outputs
+from oracles.outputs import TITLES, Outputs
 from oracles.problem import Problem, bias_view, mask_tile, sequence_view, shapes
 from oracles.reference.chunks import rows_there
 
@@ -250,9 +250,10 @@ def _finding(
         float(bad.sum()),
         float((got.double() - certified.want[name]).abs()[bad].nan_to_num(nan=1e30).max()),
     )
+    value = float(sequence_view(p, name, got, b)[h, r, column])
     message = (
-        f"{name}: {int(share)} elements are not exact; first at batch {b}, head {h}, row {r}, column {column}: got "
-        f"{float(one[column]):.9g}, must be {float(want[column]):.9g}"
+        f"{TITLES[name]} is wrong: {int(share)} elements differ from a value that is exact in any order of summation; "
+        f"first at batch {b}, head {h}, row {r}, column {column}: it is {value:.9g}, expected {float(want[column]):.9g}"
     )
     message += _explained(p, given, name, b, h, r, one, want)
     numbers = {"elements": share, "total": float(got.numel()), "largest": largest}
@@ -282,18 +283,20 @@ def _explained(
             best = (float(cosines[at]), at, what)
     cosine, at, what = best
     if name == "o" and _ends_beyond(got, want) and abs(cosine) < 1:
-        return "; as where a key of value 0 has a share, such as one beyond the end"
+        return "; the row is too small by one factor, as if a key with V = 0, such as one past the end, had a share"
     if abs(cosine) < ALIKE:
         return ""
     query, key = (r, at) if name in ("o", "dq") else (at, r)
     head = h if name in ("o", "dq") else int(what.split()[3].rstrip(","))
     kept = bool(mask_tile(p, b, head, (query, query + 1), (key, key + 1), got.device).all())
     if not kept:
-        return f"; {what} {at} explains it, which the mask hides from it: a leak"
+        return f"; {what} {at} accounts for the difference, although it is masked: a leak"
     if name == "o" and cosine > 0:
-        return f"; {what} {at} stands in for what the row should see: a key is missing"
+        return f"; {what} {at} is used in place of a key that the row should see, which is missing"
     verb = "is missing" if (cosine < 0) == (name in ("o", "dv")) else "counts too much or with a wrong weight"
-    return f"; {what} {at} explains it: it {verb}" + (f" (key head {key_head})" if p.heads_kv > 1 else "")
+    return f"; {what} {at} accounts for the difference: it {verb}" + (
+        f" (KV head {key_head})" if p.heads_kv > 1 else ""
+    )
 
 
 def _ends_beyond(got: Tensor, want: Tensor) -> bool:

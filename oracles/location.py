@@ -1,10 +1,12 @@
-"""Place: where a tensor is wrong, in numbers for people and as a normalised pattern for the signature.
+"""Location: where a tensor is wrong, in numbers for readers and as a normalised pattern for the signature.
 
 The pattern uses few words, so that two cases of one bug get the same ones whatever their sizes. It is read from the
 rows that are wrong, in this order: which heads, which sequences, which rows, and which part of the head dim.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +15,19 @@ from oracles.finding import Location
 
 TILE = 64
 MOST = 0.6  # of the rows: 'all'
+
+
+def position(name: str, index: Sequence[int]) -> str:
+    """'batch 0, head 1, row 5, column 3' for an index into an output in the problem's layout; LSE has no column.
+
+    Padded tensors are (batch, head, row, column) and (batch, head, row) for lse, packed ones (row, head, column) and
+    (head, row) for lse.
+    """
+    if name == "lse":
+        axes = ("batch", "head", "row")[-len(index) :]
+    else:
+        axes = ("batch", "head", "row", "column") if len(index) == 4 else ("row", "head", "column")
+    return ", ".join(f"{axis} {at}" for axis, at in zip(axes, index, strict=True))
 
 
 def locate(bad: Tensor, valid: Tensor, worst: tuple[int, int, int], *, cols: Tensor | None = None) -> Location:
@@ -34,7 +49,7 @@ def locate(bad: Tensor, valid: Tensor, worst: tuple[int, int, int], *, cols: Ten
 
 
 def pattern(bad: Tensor, valid: Tensor, cols: Tensor | None = None) -> str:
-    """The normalised place, one of: 'first head', 'later heads', 'some heads', 'first sequence', 'later sequences',
+    """The normalised location, one of: 'first head', 'later heads', 'some heads', 'first sequence', 'later sequences',
     'some sequences', 'one row', 'first rows', 'last tile', 'last row', 'row tail', 'all', 'scattered'; with ', dim
     tail' where only the end of the rows' elements is wrong. Arguments as for `locate`, on the CPU."""
     end = ", dim tail" if cols is not None and _is_tail(cols) else ""

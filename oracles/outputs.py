@@ -1,4 +1,4 @@
-"""Answers: the tensors that attention gives back, from the reference or from a target, in the problem's own layout."""
+"""Outputs: the tensors that attention returns, from the reference or from a target, in the problem's own layout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-NAMES = ("o", "lse", "dq", "dk", "dv", "dbias")
+TITLES = {"o": "O", "lse": "LSE", "dq": "dQ", "dk": "dK", "dv": "dV", "dbias": "dBias"}  # as texts name them
+NAMES = tuple(TITLES)
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def leaks(usages: Sequence[Usage]) -> list[Finding]:
     found = []
     for name in sorted(always):
         total = getattr(usages[-1], name) - getattr(usages[1], name)
-        message = f"each run leaks: {total / len(later):g} {_WHAT[name]} in each of {len(later)} runs, none given back"
+        message = f"leak: each of {len(later)} runs leaves {total / len(later):g} more {_WHAT[name]} behind"
         found.append(
             Finding("resources", "leak", message, place=Location(pattern=name), numbers={"each": total / len(later)})
         )
@@ -74,20 +74,20 @@ def growth(peaks: Mapping[int, int], most: float = MOST_EXPONENT) -> list[Findin
     if exponent <= most:
         return []
     message = (
-        f"memory grows with length ** {exponent:.2f}: {peaks[short] >> 10} KiB at {short}, {peaks[long] >> 10} KiB at "
-        f"{long}; promised to be linear"
+        f"peak memory grows with length ** {exponent:.2f}, expected linear growth: {peaks[short] >> 10} KiB at length "
+        f"{short}, {peaks[long] >> 10} KiB at length {long}"
     )
     numbers = {"exponent": exponent, "short": float(peaks[short]), "long": float(peaks[long])}
     return [Finding("resources", "memory_growth", message, place=Location(pattern="quadratic"), numbers=numbers)]
 
 
-def compiles(before: int, after: int, asked: int, variants: int) -> list[Finding]:
-    """A finding where problems of `asked` shapes compiled more kernels than there are variants among them.
+def compiles(before: int, after: int, shapes: int, variants: int) -> list[Finding]:
+    """A finding where problems of `shapes` shapes compiled more kernels than there are variants among them.
 
     before, after  kernels that the target has compiled, before and after
     """
     if after - before <= variants:
         return []
-    message = f"{after - before} compiles for {asked} shapes of {variants} variants; one per variant was promised"
+    message = f"{after - before} kernels were compiled for {shapes} shapes, expected one per variant ({variants})"
     numbers = {"compiles": float(after - before), "variants": float(variants)}
     return [Finding("resources", "compiles", message, place=Location(pattern="shapes"), numbers=numbers)]

@@ -205,7 +205,7 @@ def _run_related(of: Asked, target: Target, runs: Runs, clock: Clock, before: fl
         with _poisoned(runs.device, of.poison), Guarded(of.poison) as guard:
             execution = call(lambda: of.run(target, arena.tensors(), None if others is None else others.tensors()))
     except Raised as raised:
-        raised.asked = of.relation.meaning
+        raised.asked = of.relation.title
         raise
     runs.executions.append(execution)
     runs.guards.append(guard)

@@ -21,7 +21,8 @@ from fuzz.core.refusal import refusal
 from fuzz.core.relations import required_equality
 from fuzz.core.target import Execution, Target, Tensors
 from fuzz.core.verdict import Verdict
-from fuzz.tensors.arena import POISON, Arena, build
+from fuzz.tensors.arena import Arena, build
+from fuzz.tensors.guard_bands import POISON
 from oracles.error_budget.budget import Budget
 from oracles.finding import Finding
 from oracles.metamorphic.relations import RELATIONS, Equality, Relation, Variation, compare

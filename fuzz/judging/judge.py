@@ -136,7 +136,7 @@ def _judge(case: Case, target: Target, pristine: Arena, where: torch.device, clo
     findings += shape_findings(problem, executions[0].outputs)
     for of, execution in zip(variations, related, strict=True):
         wrong = shape_findings(of.case.problem, execution.outputs)
-        findings += [replace(f, message=f"asked with {of.relation.meaning}: {f.message}") for f in wrong]
+        findings += [replace(f, message=f"{of.relation.title}: {f.message}") for f in wrong]
     findings += proof_findings(target, runs.executions)
     findings += plan_findings(target, case, executions[0])
     for of, execution in zip(variations, related, strict=True):
@@ -278,7 +278,7 @@ def _raised(case: Case, error: BaseException, clock: Clock, warned: Sequence[str
         finding = Finding("runner", "out_of_memory", f"{name}: {text}")
         return conclude(case, [finding], clock, [], outcome="crash", evidence=evidence)
     kind = "refused" if isinstance(error, (ValueError, NotImplementedError)) else "raised"
-    said = f"asked with {asked}: raised {name}: {text}" if asked else f"raised {name}: {text}"
+    said = f"{asked}: raised {name}: {text}" if asked else f"raised {name}: {text}"
     finding = Finding("protocol", kind, said, place=Location(pattern=name))
     return conclude(case, [finding], clock, [], evidence=evidence)
 

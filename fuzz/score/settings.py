@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-Location: TypeAlias = Literal["host", "cuda"]
+Device: TypeAlias = Literal["host", "cuda"]
 Generator: TypeAlias = Literal["ours", "uniform"]
 
 
@@ -34,7 +34,7 @@ class Settings(msgspec.Struct, frozen=True):
     keys: int = 48
     minimize_runs: int = 40
     minimize_seconds: float = 60.0
-    device: Location = "host"
+    device: Device = "host"
     limits: dict[str, int] = {}
     starts: dict[str, int] = {}
     first: tuple[str, ...] = ()

@@ -16,12 +16,11 @@ from torch import Tensor
 
 from fuzz.core.case import Case, Storage
 from fuzz.core.target import Tensors
+from fuzz.tensors.guard_bands import GUARD_BYTES, POISON
 from fuzz.tensors.values import make_values
 from oracles.finding import Finding, Location
 
-GUARD_BYTES = 8192
 ALIGNMENT = 256
-POISON = 0xFF
 _PLAIN = Storage()
 
 

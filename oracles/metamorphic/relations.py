@@ -22,11 +22,12 @@ from torch import Tensor
 from oracles import accuracy
 from oracles.error_budget.budget import Budget
 from oracles.finding import Finding, Location
+from oracles.location import position
 from oracles.masks import And, Blocks, Causal, Full, Mask, Not, Or, PerBatch, PerHead, Prefix, Window
 from oracles.metamorphic.fully_masked import fully_masked, hidden_from_earlier_rows
 from oracles.metamorphic.permutations import Tensors, outputs_of_heads, outputs_of_sequences, take_heads, take_sequences
 from oracles.numerics import Numerics
-from oracles.outputs import Outputs
+from oracles.outputs import TITLES, Outputs
 from oracles.problem import Problem, sequence_view
 
 Equality: TypeAlias = Literal["bitwise", "within_budget", "off"]
@@ -73,14 +74,23 @@ class Variation:
 
 @dataclass(frozen=True)
 class Relation:
-    """One row of the table: `meaning` completes 'asked with …'; `applies` is cheap and touches no tensor; `vary` yields
-    variations in the order in which they are to be tried, since a target may not take the first."""
+    """One row of the table.
+
+    meaning  completes 'follow-up case with …'
+    applies  is cheap and touches no tensor
+    vary     yields variations in the order in which they are to be tried, since a target may not take the first
+    """
 
     name: str
     meaning: str
     default: Equality
     applies: Callable[[Problem], bool]
     vary: Callable[[Problem, Tensors, Draw], Iterator[Variation]]
+
+    @property
+    def title(self) -> str:
+        """The follow-up case's name, as findings begin with it."""
+        return f"follow-up case with {self.meaning}"
 
 
 def compare(
@@ -140,8 +150,9 @@ def _bits_differ(relation: Relation, first: Outputs, found: Outputs, name: str) 
     largest = float(gap.nan_to_num(nan=torch.inf).max())
     numbers = {"elements": float(differs.sum()), "total": float(one.numel()), "largest": largest}
     message = (
-        f"{name}: asked with {relation.meaning}, {int(numbers['elements'])} of {one.numel()} elements differ, by at "
-        f"most {largest:.3g}; first at {index}"
+        f"{relation.title}: {TITLES[name]} must be bitwise equal to the source case's, but "
+        f"{int(numbers['elements'])} of {one.numel()} elements differ, by at most {largest:.3g}; first at "
+        f"{position(name, index)}"
     )
     place = Location(pattern=BITS)
     if len(index) == 4 or (len(index) == 3 and name == "lse"):
@@ -154,7 +165,7 @@ def _outside(relation: Relation, finding: Finding) -> Finding:
 
 
 def _said(relation: Relation, finding: Finding) -> Finding:
-    return structs.replace(finding, message=f"asked with {relation.meaning}: {finding.message}")
+    return structs.replace(finding, message=f"{relation.title}: {finding.message}")
 
 
 def _loose_sums(problem: Problem, *, batch: bool = False, heads: bool = False, group: bool = False) -> frozenset[str]:
@@ -391,6 +402,6 @@ TABLE: tuple[Relation, ...] = (
     Relation("two_forwards", "another forward before its backward", "bitwise", lambda p: p.backward, _two_forwards),
     Relation("poison", "other contents in unwritten memory", "bitwise", _always, _poison),
     Relation("options", "other options of the target", "within_budget", _always, _options),
-    Relation("same_bits_options", "other options that owe the same bits", "bitwise", _always, _same_options),
+    Relation("same_bits_options", "other options that must give the same bits", "bitwise", _always, _same_options),
 )
 RELATIONS: dict[str, Relation] = {relation.name: relation for relation in TABLE}

@@ -95,7 +95,7 @@ def test_repro_shows_the_mask_the_worst_places_and_exits_1(tmp_path: Path, capsy
     shown = capsys.readouterr().out
     assert "█" in shown and "◀ wrong" in shown
     assert "Worst place of each tensor" in shown and "dq" in shown
-    assert "times its budget" in shown
+    assert "is wrong: at batch" in shown
 
 
 def test_repro_of_a_passing_case_exits_0_and_speaks_json(tmp_path: Path, capsys) -> None:

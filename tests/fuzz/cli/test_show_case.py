@@ -59,12 +59,12 @@ def test_wrong_rows_are_marked() -> None:
 
 
 def test_a_failing_case_shows_numbers_place_and_evidence() -> None:
-    finding = Finding("accuracy", "wrong", "o: 9 times its budget", "o", Location(0, 1, (3, 4), pattern="one row"))
+    finding = Finding("accuracy", "wrong", "O is wrong: at batch 0", "o", Location(0, 1, (3, 4), pattern="one row"))
     verdict = Verdict("x", "fail", (finding,), worst=(Worst("o", 9.0, "row", 0, 1, 3),), evidence={"exit": "SIGSEGV"})
     text = _printed(
         lambda console: show_case(Case("t", problem(PerHead((Causal(), Prefix(2))), 8, 8)), verdict, console)
     )
-    for part in ("o: 9 times its budget", "query head 1", "◀ wrong", "SIGSEGV", "9"):
+    for part in ("O is wrong: at batch 0", "query head 1", "◀ wrong", "SIGSEGV", "9"):
         assert part in text
 
 

@@ -80,7 +80,7 @@ def test_one_key_too_few_of_16384_is_found_where_the_budget_sees_nothing(fault):
     key = 8191 if fault is middle_key_missing else LONG - 1
     assert all(f.tensor == "lse" for f in budget)  # log(16384) tells it apart, for a target that gives LSE
     message = next(f.message for f in found if f.tensor == "o")
-    assert f"key {key} explains it: it is missing" in message
+    assert f"key {key} accounts for the difference: it is missing" in message
 
 
 def test_one_key_too_few_in_the_backward_alone_names_the_key():
@@ -206,7 +206,7 @@ def test_a_wrong_answer_without_any_key_is_found_and_not_explained():
     right = reference(p, x.q, x.k, x.v, do=x.do)
     got = Outputs(torch.full_like(right.o, torch.nan), dq=right.dq, dk=right.dk, dv=right.dv)
     (found,) = exact.judge(p, x.q, x.k, x.v, got, do=x.do, numerics=FUSED)
-    assert found.tensor == "o" and found.message.endswith("must be 0")
+    assert found.tensor == "o" and found.message.endswith("it is nan, expected 0")
 
 
 def test_what_stands_in_padding_is_not_asked_to_be_exact():
@@ -218,4 +218,4 @@ def test_what_stands_in_padding_is_not_asked_to_be_exact():
     assert exact.judge(p, x.q, x.k, x.v, Outputs(o), do=x.do, numerics=FUSED) == []
     o[1, 0, 0] = torch.nan
     (found,) = exact.judge(p, x.q, x.k, x.v, Outputs(o), do=x.do, numerics=FUSED)
-    assert found.message.startswith("o: 16 elements are not exact; first at batch 1, head 0, row 0")
+    assert found.message.startswith("O is wrong: 16 elements differ")

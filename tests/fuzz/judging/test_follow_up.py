@@ -199,7 +199,7 @@ def test_what_raises_only_when_asked_otherwise_says_so():
     target.run = run
     found = verdict(target, PLAIN, "strides")
     assert found.findings[0].kind == "raised"
-    assert found.findings[0].message.startswith("asked with its tensors transposed in memory: raised RuntimeError")
+    assert found.findings[0].message.startswith("follow-up case with its tensors transposed in memory: raised")
 
 
 def test_a_write_out_of_bounds_is_seen_in_a_variation_too():
@@ -273,4 +273,4 @@ def test_numbers_that_are_wrong_for_other_inputs_are_wrong_numbers():
 
     found = verdict(broken(garbage), PLAIN, "future_changed")
     assert {(f.oracle, f.kind) for f in found.findings} == {("accuracy", "nan")}
-    assert found.findings[0].message.startswith("asked with later queries and their keys changed: o:")
+    assert found.findings[0].message.startswith("follow-up case with later queries and their keys changed: O is")
