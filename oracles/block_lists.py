@@ -94,6 +94,11 @@ def check(problem: Problem, of: CheckedLists) -> list[Finding]:
     return found
 
 
+def tiles(problem: Problem, tile_m: int, tile_n: int) -> dict[Tile, bool]:
+    """Tiles with at least one unmasked pair; True where every pair of a tile (inside the lengths) is unmasked."""
+    return _Predicate(problem, tile_m, tile_n).tiles()
+
+
 class _Predicate:
     """The token predicate of a problem in strips of tile_m rows: computed once for all heads and sequences that share
     it."""
