@@ -1,4 +1,4 @@
-"""The emulated GPU: runs compiled CuTe DSL kernels (their host function and their PTX) on a CPU. See README.md.
+"""The emulated GPU: runs compiled GPU kernels (their host function and their PTX) on a CPU. Begin with README.md.
 
 Names are loaded when they are first used: numba and llvmlite cost a second that a process without a kernel need not
 pay.

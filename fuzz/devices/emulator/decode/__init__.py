@@ -1,1 +1,6 @@
-"""From parsed PTX to the micro-operations that the interpreter runs. Begin with decoder.py."""
+"""From parsed PTX to micro-operations: sixteen integers each, see `opcodes.py`.
+
+Begin with `decoder.py`, which picks the family of an instruction; `memory`, `warp` and `wgmma` decode one family each.
+`operands.py` gives registers and constants their places. `special_registers.py` is the table of %tid and the like,
+`spins.py` finds what a spin waits for, `wgmma_hazards.py` which instructions might use a wgmma's registers too early.
+"""

@@ -1,1 +1,6 @@
-"""Running a launch: launch.py dispatches CTAs, interpreter.py runs a warp, one file for each family of instructions."""
+"""Runs launches. Begin with `launch.py` (one launch from set-up to report), then `interpreter.py` (one warp).
+
+`cta.py` starts and ends CTAs, `divergence.py` chooses the lanes that run and puts spins to sleep. One file for each
+family of instructions: `load_store`, `atomics`, `cp_async`, `warp_ops` (shuffles, votes, barriers), `mbarrier`,
+`wgmma`. All but `launch.py` is compiled by numba.
+"""

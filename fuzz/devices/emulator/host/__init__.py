@@ -1,1 +1,3 @@
-"""The host's side: the CUDA runtime functions that a compiled kernel's host function calls."""
+"""The host's side of a launch: `cuda_runtime.py` runs a compiled object's host function on stand-ins for the CUDA
+runtime, and hears which kernels it launches with which grid and arguments.
+"""

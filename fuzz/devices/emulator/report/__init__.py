@@ -1,1 +1,6 @@
-"""What came of a launch: the report of a deadlock, a race or a bad access, and the timeline of CTAs and warps."""
+"""The outcome of a run: findings, deadlocks and timelines, as data and as text.
+
+Begin with `report.py` (Report, Finding). `kinds.py` has the sentence for each kind of finding, `deadlock.py` the graph
+of waits; `from_machine.py` reads both out of a machine that has stopped. `timeline.py` says who ran when,
+`timeline_svg.py` draws it, `save.py` writes it to files.
+"""

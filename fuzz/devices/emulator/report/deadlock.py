@@ -74,7 +74,7 @@ class Deadlock:
             ctas = for_what.setdefault("another value" if w.wanted is None else str(w.wanted), [])
             if w.cta not in ctas:
                 ctas.append(w.cta)
-        waits = []
+        waits: list[str] = []
         for wanted, ctas in for_what.items():
             verb = "" if waits else " wait" if len(ctas) > 1 else " waits"
             waits.append(f"{_ctas(ctas)}{verb} for {wanted}")

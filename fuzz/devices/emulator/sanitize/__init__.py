@@ -1,1 +1,6 @@
-"""What the emulated GPU sees while it runs: races (vector_clocks, shadow) and wrapped indices (taint)."""
+"""The checks that every access goes through.
+
+`shadow.py` finds races and reads of memory that nothing wrote: it keeps who touched what last. `vector_clocks.py` says
+which accesses are ordered, by barriers, fences and release with acquire. `taint.py` follows 32-bit arithmetic that
+wrapped until it becomes an address.
+"""
