@@ -29,8 +29,8 @@ $(STAMP): pyproject.toml constraints.txt
 fuzz: $(STAMP)  ## a session: about 300 cases over every target that runs here (ARGS="--fuzz-cases 2000 --fuzz-seed 7")
 	$(BIN)/python -m pytest -n auto fuzz $(ARGS)
 
-test: $(STAMP)  ## the project's own tests, without the slow ones
-	$(BIN)/python -m pytest -n auto -m "not slow" tests $(ARGS)
+test: $(STAMP)  ## the project's own tests, without the nightly ones
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not nightly" tests $(ARGS)
 
 compile: $(STAMP)  ## the bundled CuTe DSL kernels of eight cases for every architecture, without a GPU
 	$(BIN)/attnfuzz compile --target blocksparse --device host --cases 8 $(foreach arch,$(ARCHS),--arch $(arch)) $(ARGS)
@@ -59,7 +59,7 @@ conformance: $(STAMP)  ## the matrix of published configurations for one target 
 	$(BIN)/attnfuzz conformance $(or $(TARGET),torch.sdpa.math) $(ARGS)
 
 nightly: $(STAMP)  ## everything, slow tests too, and a long session with a seed of the day (CASES=20000)
-	$(BIN)/python -m pytest -n auto tests
+	$(BIN)/python -m pytest -n auto --dist worksteal tests
 	$(BIN)/python -m pytest -n auto corpus
 	$(BIN)/python -m pytest -n auto fuzz --fuzz-cases $(or $(CASES),20000) --fuzz-seed $(or $(SEED),$(shell date -u +%Y%m%d)) $(ARGS)
 

@@ -62,7 +62,7 @@ def test_the_kernel_of_the_readme_is_wrong_where_it_says(mine):
     assert verdict.outcome == "fail" and any(finding.tensor == "o" for finding in verdict.findings)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not (toolchain_there() and emulator_there()), reason="needs the toolchain and the emulator")
 def test_block_sparse_attention_by_itself_runs_as_the_readme_has_it(tmp_path):
     """On the emulated GPU, and smaller."""

@@ -47,7 +47,7 @@ def test_a_finding_fails_the_session_and_names_the_command(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without a GPU")
-@pytest.mark.parametrize("more", [(), ("--fuzz-target", "torch.sdpa.math")])
+@pytest.mark.parametrize("more", [pytest.param((), marks=pytest.mark.nightly), ("--fuzz-target", "torch.sdpa.math")])
 def test_a_device_that_is_not_there_is_usage_and_not_a_skip(tmp_path: Path, more: tuple[str, ...]) -> None:
     done = session(tmp_path, "--fuzz-cases", "4", "--fuzz-device", "cuda", *more)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import backward_problems
 import torch
 from backward_problems import Problem
 
+from fuzz.compiling import obtain
+from fuzz.devices.cuda import build_of
 from fuzz.devices.emulator import Emulator, Report
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.launch.backward import injection_of
@@ -17,10 +20,25 @@ from kernels.blocksparse.launch.forward import Values
 from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+HOPPER = CUDA and torch.cuda.get_device_capability()[0] == 9
 
-built = lru_cache(maxsize=None)(build)
-_loaded: dict[tuple[Variant, Injection], Any] = {}
+
+def ptx_of(variant: Variant, arch: str) -> str:
+    """PTX of a kernel, compiled unless the artifact cache has it."""
+    return obtain(build_of(variant, arch, NO_INJECTION)).ptx.read_text()
+
+
+@cache
+def loaded(variant: Variant, arch: str = "sm_80", injection: Injection = NO_INJECTION) -> Any:
+    """A kernel on the emulated GPU. The artifact cache, which processes share, has those without injected faults."""
+    compiled: Path | Any
+    if injection.replacements:
+        compiled = build(variant, arch, injection)
+    else:
+        compiled = obtain(build_of(variant, arch, NO_INJECTION)).folder
+    return Emulator(resident_ctas=2).load(compiled)
 
 
 def gradients(
@@ -32,27 +50,27 @@ def gradients(
 
     def launch(variant: Variant, values: Values) -> None:
         if not reports or reports[-1].status == "finished":
-            kernel = emulator.load(built(variant, arch, injection_of(injection, variant.kind)))
-            reports.append(kernel(*ordered(variant.kind, values)))
+            kernel = loaded(variant, arch, injection_of(injection, variant.kind))
+            reports.append(kernel(*ordered(variant.kind, values), emulator=emulator))
 
     out, _ = backward_problems.run(problem, launch)
     return out, reports
 
 
-def run_forward(p, injection=NO_INJECTION):
-    """Launch the problem's kernel; on the emulated GPU anything that its checks find fails."""
-    if DEVICE == "cuda":
-        if injection is NO_INJECTION:
+def run_forward(p, injection=NO_INJECTION, arch="sm_80", **persistent):
+    """Launch the problem's kernel; on the emulated GPU, which is then of `arch`, anything that its checks find fails.
+
+    persistent   resident and tile counter of CTAs that take several tiles, as `Problem.values` takes them
+    """
+    if CUDA:
+        if injection is NO_INJECTION and not persistent:
             p.run()
         else:
             from kernels.blocksparse.compile import runtime
 
-            runtime.launch(p.variant, p.q.device, p.values(), injection)
+            runtime.launch(p.variant, p.q.device, p.values(**persistent), injection)
         torch.cuda.synchronize()
         return
-    key = p.variant, injection
-    if key not in _loaded:
-        _loaded[key] = Emulator(resident_ctas=2).load(built(p.variant, "sm_80", injection))
-    values = p.values()
+    values = p.values(**persistent)
     if values:
-        _loaded[key](*ordered(p.variant.kind, values))
+        loaded(p.variant, arch, seams)(*ordered(p.variant.kind, values))

@@ -14,14 +14,8 @@ from fuzz.targets.blocksparse.devices import emulator_there
 from oracles.masks import Causal
 from oracles.problem import Problem
 
-CACHE = Path(__file__).parents[3] / ".attnfuzz" / "test-cache"
 PROBLEM = Problem((260,), (260,), 1, 1, 64, 64, "float16", mask=Causal())
 needs_emulator = pytest.mark.skipif(not emulator_there(), reason="needs the emulated GPU")
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNFUZZ_CACHE", str(CACHE))
 
 
 def repro(folder: Path, target: str, *more: str, **variant) -> tuple[int, Path]:

@@ -249,7 +249,7 @@ def test_a_very_long_limit_is_one(cache: Cache, toy, limit: float) -> None:
         assert [ended.status for ended in pool.build([toy("add", value=1)])] == ["built"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_recipe_whose_import_hangs_is_a_failed_build(cache: Cache, toy, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "hanging_recipe.py").write_text("import time\ntime.sleep(3600)\n")
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -24,15 +23,9 @@ from fuzz.targets.registry import load
 from oracles.masks import Causal, Window
 from oracles.problem import Problem
 
-CACHE = Path(__file__).parents[3] / ".attnfuzz" / "test-cache"
 PROBLEM = Problem((5000,), (5000,), 4, 2, 64, 64, "float16", mask=Window(70, 5), backward=False)
 KERNEL = {"tile_m": 64, "tile_n": 128, "mask": "band"}
 needs_emulator = pytest.mark.skipif(not emulator_there(), reason="needs the emulated GPU")
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNFUZZ_CACHE", str(CACHE))
 
 
 def emulated() -> EmulatedBlockSparse:

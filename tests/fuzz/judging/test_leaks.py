@@ -87,7 +87,7 @@ from oracles.masks import Window
 from oracles.problem import Problem
 problem = Problem((64,), (64,), 1, 1, 64, 64, "bfloat16", mask=Window(64, 0), backward=False)
 case = Case(sys.argv[1], problem, Inputs(), {"tile_m": 128, "tile_n": 64, "deterministic": False})
-print(len(resources.memory_growth(load(sys.argv[1]), case, (256, 4096, 8192))))
+print(len(resources.memory_growth(load(sys.argv[1]), case, (256, 2048, 4096))))
 """
 
 

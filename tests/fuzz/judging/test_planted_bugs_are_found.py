@@ -39,7 +39,7 @@ def test_the_unmasked_row_statistics_store_is_found_and_minimised(tmp_path: Path
     assert p.batch == 1 and p.heads_q <= 2 and p.len_q <= 128 and p.len_k <= 128
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name",
     [

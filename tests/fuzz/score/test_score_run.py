@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from covering import covering
 
 from fuzz.cli.main import main
 from fuzz.score.run import ended, run
@@ -80,10 +81,10 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize(
-    "command", ["mutation-score --seeds 1 --filter sdpa!*", "run --cases 50 --target torch.sdpa.math"]
-)
-@pytest.mark.parametrize("at", ["modules are imported", "workers start"])
+COMMANDS = ["mutation-score --seeds 1 --filter sdpa!*", "run --cases 50 --target torch.sdpa.math"]
+
+
+@pytest.mark.parametrize(("command", "at"), covering(COMMANDS, ["modules are imported", "workers start"], strength=1))
 def test_ctrl_c_in_the_first_seconds_is_one_line(tmp_path, command, at):
     """A terminal sends it to every process, also to those that still import their modules."""
     options = [*command.split(), "--output-dir", str(tmp_path / "made")]

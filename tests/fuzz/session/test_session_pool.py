@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from covering import covering
 
 ROOT = Path(__file__).parents[3]
 
@@ -18,8 +19,9 @@ SESSION = ["run", "--target", "torch.sdpa.math", "--jobs", "2", "--cases", "5000
 SCORE = ["mutation-score", "--filter", "sdpa!*", "--jobs", "2"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("command", [SESSION, SCORE], ids=["session", "score"])
+@pytest.mark.parametrize(
+    ("command", "number"), covering([SESSION, SCORE], [signal.SIGTERM, signal.SIGKILL], strength=1)
+)
 def test_no_process_outlives_a_command_that_is_killed(tmp_path: Path, command: list[str], number: int) -> None:
     with (tmp_path / "log").open("w") as log:
         killed = subprocess.Popen(

@@ -2,17 +2,16 @@
 also of LSE, under computed schedules, against dense attention in float64."""
 
 from dataclasses import replace
-from functools import lru_cache
 
 import pytest
 import torch
+from blocksparse_runs import loaded
 
 pytest.importorskip("cutlass")
 pytest.importorskip("llvmlite")
 
 from fuzz.devices.emulator import Emulator
 from kernels.blocksparse.api import block_sparse_attention
-from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.launch import backward as launch_backward
 from kernels.blocksparse.launch import forward, lse_gradient
 from kernels.blocksparse.lists.bands import causal, window
@@ -25,8 +24,6 @@ from kernels.blocksparse.planner.planner import least_blocking
 from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import NO_INJECTION
 
-built = lru_cache(maxsize=None)(build)
-
 
 @pytest.fixture(autouse=True)
 def _emulated(monkeypatch):
@@ -34,7 +31,7 @@ def _emulated(monkeypatch):
     emulator = Emulator(resident_ctas=3)
 
     def run(variant, device, values, injection=NO_INJECTION):
-        report = emulator.load(built(variant, "sm_80", injection))(*ordered(variant.kind, values))
+        report = loaded(variant, "sm_80", injection)(*ordered(variant.kind, values), emulator=emulator)
         assert report.status == "finished" and not report.findings, report
 
     for module in (forward, launch_backward, lse_gradient):

@@ -2,7 +2,6 @@
 kernels pass. Bugs in the kernels are compiled, for seconds each: most of those run nightly."""
 
 from functools import cache
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -15,13 +14,6 @@ from blocksparse_shown import HOST, KERNELS, LISTS
 from fuzz.judging.judge import execute
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.targets.registry import load
-
-CACHE = Path(__file__).parents[3] / ".attnfuzz" / "test-cache"  # compiles cost seconds; keys know their sources
-
-
-@pytest.fixture(autouse=True)
-def _cache(monkeypatch):
-    monkeypatch.setenv("ATTNFUZZ_CACHE", str(CACHE))
 
 
 def verdict(name, case):
@@ -58,7 +50,7 @@ def test_a_wrong_launch_fails_where_the_correct_one_passes(name):
 
 
 DAILY = ("kv_head_modulo", "delta_added")  # one of each pass
-NIGHTLY = [pytest.param(name, marks=[] if name in DAILY else pytest.mark.slow) for name in KERNELS]
+NIGHTLY = [pytest.param(name, marks=[] if name in DAILY else pytest.mark.nightly) for name in KERNELS]
 
 
 @pytest.mark.parametrize("name", NIGHTLY)

@@ -52,7 +52,7 @@ def make(seed: int = 0, **options) -> tuple[Problem, dict[str, torch.Tensor]]:
     return problem, {n: torch.randn(shapes(problem)[n], generator=generator, dtype=torch.float64) for n in names}
 
 
-@pytest.mark.parametrize("chunk_bytes", [None, 1], ids=["whole", "cut"])
+@pytest.mark.parametrize("chunk_bytes", [None, pytest.param(1, marks=pytest.mark.nightly)], ids=["whole", "cut"])
 @pytest.mark.parametrize("name", SMALL)
 def test_gradcheck(name: str, chunk_bytes: int | None) -> None:
     problem, t = make(**SMALL[name])
@@ -150,37 +150,42 @@ def test_lengths_of_zero() -> None:
 
 
 PRECISION = """
-import torch
+import os, sys, torch
 from oracles.reference.attention import no_tf32
-SWITCH
 def state():
     try:
         old = torch.get_float32_matmul_precision()
     except RuntimeError:
         old = "mixed"
     return old, torch.backends.cuda.matmul.fp32_precision, torch.backends.mkldnn.matmul.fp32_precision
-before, a, b = state(), torch.randn(64, 64), torch.randn(64, 64)
-with no_tf32():
-    assert state()[0] == "highest" and set(state()[1:]) <= {"ieee", "none"}, state()
-    assert (a @ b - (a.double() @ b.double())).abs().max() < 1e-4
-assert state() == before, (before, state())
+def check(switch):
+    exec(switch)
+    before, a, b = state(), torch.randn(64, 64), torch.randn(64, 64)
+    with no_tf32():
+        assert state()[0] == "highest" and set(state()[1:]) <= {"ieee", "none"}, state()
+        assert (a @ b - (a.double() @ b.double())).abs().max() < 1e-4
+    assert state() == before, (before, state())
+torch.set_num_threads(1)
+for switch in sys.argv[1:]:  # each in a process of its own, which need not import torch again
+    child = os.fork()
+    if child == 0:
+        check(switch)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, switch
 """
+SWITCHES = [
+    "",
+    "torch.set_float32_matmul_precision('medium')",
+    "torch.backends.cuda.matmul.allow_tf32 = True",
+    "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
+    "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'",
+]
 
 
-@pytest.mark.parametrize(
-    "switch",
-    [
-        "",
-        "torch.set_float32_matmul_precision('medium')",
-        "torch.backends.cuda.matmul.allow_tf32 = True",
-        "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
-        "torch.backends.mkldnn.matmul.fp32_precision = 'bf16'",
-    ],
-)
-def test_fp32_ignores_and_keeps_the_programs_precision(switch: str) -> None:
+def test_fp32_ignores_and_keeps_the_programs_precision() -> None:
     root = Path(__file__).resolve().parents[3]
-    script = PRECISION.replace("SWITCH", switch)
-    run = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", PRECISION, *SWITCHES]
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
 
 
@@ -237,7 +242,7 @@ def test_memory_of_8192_tokens_is_far_below_its_scores() -> None:
     )  # the scores alone take 512 MiB in fp64, the run 7 times that
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_memory_of_65536_tokens_stays_under_2_gib() -> None:
     assert _peak_above_inputs_and_outputs(65536) < 2 << 30

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numba
-from numba import njit
+from numba import njit, types
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute.atomics import atomic
@@ -379,5 +380,13 @@ def _cache_in(folder: str) -> Iterator[None]:
         config.CACHE_DIR = before
 
 
-with _cache_in(str(cache_folder("execute.interpreter"))):
+FOLDER = cache_folder("execute.interpreter")
+with _cache_in(str(FOLDER)):
     run = njit(cache=True, nogil=True)(run)
+
+
+@lru_cache
+def ready() -> None:
+    """Compiles `run`, which takes about a minute, or loads it from the cache folder."""
+    with intrinsics.one_process(FOLDER):
+        run.compile((types.int64,))

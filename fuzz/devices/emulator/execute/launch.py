@@ -114,6 +114,7 @@ def execute(
     machine.special[:] = np.array(specials, dtype=np.int64).reshape(-1, 3)
     machine.status[:] = st.EMPTY
     machine.cta[:, st.CTA_INDEX] = -1
+    interpreter.ready()
     result = interpreter.run(machine.address)
     if k[st.K_DROPPED]:
         report.notes.append("too many synchronising locations: races were not looked for to the end")

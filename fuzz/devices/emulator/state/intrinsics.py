@@ -6,8 +6,12 @@ folder, and linked into what numba compiles by its symbol.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -22,6 +26,15 @@ I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 
 WARPGROUP_MMA = ("mma_bf16", "mma_f16", "mma_f16_f16")
+
+
+@contextmanager
+def one_process(folder: Path) -> Iterator[None]:
+    """Waits until no other process is in here with the same folder: of those that start together, one compiles and
+    the others load what it left."""
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def target_machine(codemodel: str = "jitdefault") -> llvm.TargetMachine:
@@ -39,15 +52,18 @@ def target_machine(codemodel: str = "jitdefault") -> llvm.TargetMachine:
 def _compiled() -> bytes:
     folder = cache_folder("isa.straight_line")
     path = folder / "straight_line.o"
-    if not path.exists():
-        from fuzz.devices.emulator.isa import straight_line
+    if path.exists():
+        return path.read_bytes()
+    with one_process(folder):
+        if not path.exists():
+            from fuzz.devices.emulator.isa import straight_line
 
-        module = llvm.parse_assembly(str(straight_line.build()))
-        module.verify()
-        code = target_machine().emit_object(module)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as f:
-            f.write(code)
-        os.replace(f.name, path)
+            module = llvm.parse_assembly(str(straight_line.build()))
+            module.verify()
+            code = target_machine().emit_object(module)
+            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as f:
+                f.write(code)
+            os.replace(f.name, path)
     return path.read_bytes()
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from itertools import product
-from pathlib import Path
 
 import pytest
+from covering import covering
 
 from fuzz.core.case import Case, Inputs
 from fuzz.core.refusal import refusal
@@ -28,16 +28,10 @@ from kernels.blocksparse.spec.variant import Variant
 from oracles.masks import Causal, Documents, Full, Intervals, PerHead, Tokens, Window
 from oracles.problem import Problem
 
-CACHE = Path(__file__).parents[4] / ".attnfuzz" / "test-cache"  # compiles cost seconds; keys know their sources
 SEGMENTS = (366, 391, 471, 835, 984, 1005, 1017, 1020, 1023)
 VARLEN_FULL_1K = Problem((1024,), (1024,), 1, 1, 128, 128, "bfloat16", mask=Documents(SEGMENTS))
 TWO_RUNS = Intervals((((3, 9), (20, 30)),) * 50)
 SMALL = Problem((70,), (150,), 2, 1, 64, 64, "float16", mask=Causal())
-
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNFUZZ_CACHE", str(CACHE))
 
 
 def case(problem: Problem = SMALL, mutant: str = "", repeats: int = 2, **variant) -> Case:
@@ -274,8 +268,7 @@ def test_products_that_an_arch_lacks_are_not_asked_of_it() -> None:
 
 
 @needs_emulator
-@pytest.mark.parametrize("dim", [136, 192, 256])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(("dim", "dtype"), covering([136, 192, 256], ["bfloat16", "float16"], strength=1))
 def test_head_dims_above_128_are_right_on_the_emulated_gpu(dim: int, dtype: str) -> None:
     problem = Problem((70,), (100,), 2, 1, dim, dim, dtype, mask=Causal("bottom_right"))  # type: ignore[arg-type]
     (kernel,) = kernels_for(problem)

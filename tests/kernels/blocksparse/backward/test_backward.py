@@ -15,7 +15,8 @@ pytest.importorskip("cutlass")
 pytest.importorskip("llvmlite")
 
 from backward_problems import Spec, errors, make, run
-from blocksparse_runs import built, gradients
+from blocksparse_runs import gradients, loaded
+from covering import covering
 from cutlass import Int32, Uint32, cute
 
 from fuzz.devices.emulator import Emulator
@@ -33,9 +34,10 @@ def check(spec: Spec, **options: Any) -> None:
     assert max(found.values()) <= 1, found
 
 
-@pytest.mark.parametrize("order", ["in_order", "random", "oldest_last", "greedy"])
-@pytest.mark.parametrize("slots", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("mask", ["causal", "window", "random"])
+ORDERS = ["in_order", "random", "oldest_last", "greedy"]
+
+
+@pytest.mark.parametrize(("mask", "slots", "order"), covering(["causal", "window", "random"], [1, 2, 3, 5, 8], ORDERS))
 def test_a_planned_schedule_ends_with_any_number_of_resident_ctas(mask, slots, order):
     """Planned for twelve resident CTAs, run with fewer, dispatched in another order too: tickets give the places."""
     problem = make(Spec((330,), (450,), 2, 1, dim=32, mask=mask, deterministic=True))
@@ -65,9 +67,7 @@ def test_gradients_of_packed_sequences_with_grouped_heads(mask, deterministic):
     check(Spec((0, 129, 31, 64), (100, 129, 0, 63), 4, 2, mask=mask, deterministic=deterministic, packed=True))
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("parts", [1, 2, 4])
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("packed", "parts", "deterministic"), covering([False, True], [1, 2, 4], [False, True]))
 def test_groups_that_are_split_into_units(parts, packed, deterministic):
     lengths = (130, 0, 65), (100, 40, 200)
     check(
@@ -82,9 +82,9 @@ def test_a_group_that_is_split_has_the_same_bits_however_the_ctas_run():
     assert all(torch.equal(first[name], second[name]) for name in ("dq", "dk", "dv"))
 
 
-@pytest.mark.parametrize(("tile_m", "tile_n"), [(64, 128), (128, 64), (128, 128)])
-@pytest.mark.parametrize("dim", [64, 96, 128])
-def test_split_groups_of_other_tiles(tile_m, tile_n, dim):
+@pytest.mark.parametrize(("tiles", "dim"), covering([(64, 128), (128, 64), (128, 128)], [64, 96, 128], strength=1))
+def test_split_groups_of_other_tiles(tiles, dim):
+    tile_m, tile_n = tiles
     check(Spec((200,), (260,), 4, 1, dim=dim, tile_m=tile_m, tile_n=tile_n, mask="causal", parts=2), arch="sm_90a")
 
 
@@ -125,11 +125,13 @@ def test_products_of_warpgroups_have_the_same_bits_however_the_ctas_run():
     assert all(torch.equal(first[name], second[name]) for name in ("dq", "dk", "dv"))
 
 
-@pytest.mark.parametrize("order", ["in_order", "random", "oldest_last", "greedy"])
-@pytest.mark.parametrize(("tile_m", "slots", "releaser"), [(64, 5, 0), (128, 3, 0), (64, 1, 1), (128, 3, 1)])
-def test_the_lookout_meets_the_warpgroups_at_every_block(tile_m, slots, releaser, order):
+@pytest.mark.parametrize(
+    ("kernel", "order"), covering([(64, 5, 0), (128, 3, 0), (64, 1, 1), (128, 3, 1)], ORDERS, strength=1)
+)
+def test_the_lookout_meets_the_warpgroups_at_every_block(kernel, order):
     """Rows of up to seven blocks of one or two steps: none of its barriers is ever a round ahead of the others; nor of
     the releaser's, beside it."""
+    tile_m, slots, releaser = kernel
     shape = {"dim": 64, "tile_m": tile_m, "tile_n": 128, "mask": "causal", "deterministic": True, "products": "wgmma"}
     problem = make(Spec((440,), (400,), 2, 1, tuning=(("releaser", releaser),), **shape))
     out, reports = gradients(
@@ -166,16 +168,20 @@ def test_head_dims_between_the_padded_ones(dim):
     check(Spec((90,), (70,), 2, 1, dim=dim, mask="random", deterministic=True))
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize(("dim", "tile_m"), [(136, 64), (160, 128), (192, 64), (200, 128), (256, 64), (256, 128)])
-def test_head_dims_above_128(dim, tile_m, arch):
+LARGE = [(136, 64), (160, 128), (192, 64), (200, 128), (256, 64), (256, 128)]
+
+
+@pytest.mark.parametrize(("dim_and_tile_m", "arch"), covering(LARGE, ["sm_80", "sm_90a"], strength=1))
+def test_head_dims_above_128(dim_and_tile_m, arch):
+    dim, tile_m = dim_and_tile_m
     check(Spec((150,), (70,), 2, 1, dim=dim, tile_m=tile_m, mask="causal", deterministic=True), arch=arch)
 
 
-@pytest.mark.parametrize(("tile_m", "tile_n"), [(64, 128), (128, 64), (128, 128)])
-@pytest.mark.parametrize("dim", [64, 128])
-@pytest.mark.parametrize("mask", ["causal", "random"])
-def test_tiles_that_take_one_or_several_steps(tile_m, tile_n, dim, mask):
+@pytest.mark.parametrize(
+    ("tiles", "dim", "mask"), covering([(64, 128), (128, 64), (128, 128)], [64, 128], ["causal", "random"])
+)
+def test_tiles_that_take_one_or_several_steps(tiles, dim, mask):
+    tile_m, tile_n = tiles
     check(Spec((200,), (260,), 2, 2, dim=dim, tile_m=tile_m, tile_n=tile_n, mask=mask, deterministic=True))
 
 
@@ -194,8 +200,7 @@ def test_a_soft_cap(deterministic):
     check(Spec((130,), (150,), 2, 1, softcap=1.5, mask="documents", deterministic=deterministic))
 
 
-@pytest.mark.parametrize("arch", ["sm_90a", "sm_120a"])
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize(("arch", "dim"), covering(["sm_90a", "sm_120a"], [64, 128], strength=1))
 def test_other_archs_add_four_floats_at_once_and_have_other_tilings(arch, dim):
     check(Spec((130,), (150,), 2, 2, dim=dim, tile_m=128, tile_n=128, mask="random", deterministic=True), arch=arch)
 
@@ -212,8 +217,9 @@ def test_more_blocks_than_the_ring_holds():
     check(Spec((64 * 5 + 1,), (70,), 24, 1, dim=32, deterministic=True))
 
 
-@pytest.mark.parametrize("schedule", ["ascending", "descending", "permutation"])
-@pytest.mark.parametrize("mask", ["causal", "random"])
+@pytest.mark.parametrize(
+    ("mask", "schedule"), covering(["causal", "random"], ["ascending", "descending", "permutation"], strength=1)
+)
 def test_ordered_adds_have_the_same_bits_however_the_ctas_run(mask, schedule):
     spec = Spec((200, 130), (330, 200), 4, 2, dim=32, mask=mask, schedule=schedule, deterministic=True)
     ways = [
@@ -239,7 +245,7 @@ def test_atomic_adds_have_other_bits_when_the_ctas_run_in_another_order():
     results = []
     for dispatch in ("in_order", "reversed"):
         emulator = Emulator(resident_ctas=1, dispatch=dispatch)
-        _, workspace = run(make(spec), lambda v, values, e=emulator: e.load(built(v, "sm_80"))(*values))
+        _, workspace = run(make(spec), lambda v, values, e=emulator: loaded(v)(*values, emulator=e))
         results.append(workspace.dq_sum)
     assert not torch.equal(*results)
 

@@ -1,21 +1,23 @@
 """Forward kernels build for every arch without a GPU, from portable instructions, with everything in registers."""
 
 import pytest
+from covering import covering
 
 from kernels.blocksparse.spec import variant as variants
 from kernels.blocksparse.spec.variant import ARCHES, NO_INJECTION, Injection, Variant, build_name, padded_dim
 
 pytest.importorskip("cutlass")
 
+from blocksparse_runs import ptx_of
+
 from kernels.blocksparse.compile.build import build, export
 
 SMALL = Variant("forward", "bfloat16", 32, 64, 64)
 
 
-@pytest.mark.parametrize("arch", ARCHES)
-@pytest.mark.parametrize("mask", ["bits", "intervals"])
+@pytest.mark.parametrize(("arch", "mask"), covering(ARCHES, ["bits", "intervals"], strength=1))
 def test_builds_for_every_arch_from_portable_instructions(arch, mask):
-    ptx = build(Variant("forward", "float16", 64, 128, 64, mask, softcap=True), arch).artifacts.PTX
+    ptx = ptx_of(Variant("forward", "float16", 64, 128, 64, mask, softcap=True), arch)
     assert f".target {arch}" in ptx
     for form in ("mma.sync.aligned.m16n8k16", "ldmatrix.sync", "cp.async.cg.shared.global"):
         assert form in ptx
@@ -23,10 +25,9 @@ def test_builds_for_every_arch_from_portable_instructions(arch, mask):
         assert form not in ptx
 
 
-@pytest.mark.parametrize("mask", variants.MASKS)
-@pytest.mark.parametrize("dim", [32, 128])
+@pytest.mark.parametrize(("mask", "dim"), covering(variants.MASKS, [32, 128], strength=1))
 def test_arrays_of_a_thread_stay_in_registers(dim, mask):
-    assert ".local" not in build(Variant("forward", "bfloat16", dim, 128, 64, mask), "sm_90a").artifacts.PTX
+    assert ".local" not in ptx_of(Variant("forward", "bfloat16", dim, 128, 64, mask), "sm_90a")
 
 
 def test_exporting_writes_an_object_of_the_builds_name(tmp_path):

@@ -7,20 +7,19 @@ import subprocess
 
 import pytest
 import torch
+from blocksparse_runs import DEVICE, HOPPER, ptx_of, run_forward
+from covering import covering, daily
 from forward_cases import Case, errors, problem
 
 pytest.importorskip("cutlass")
 
-from kernels.blocksparse.compile import runtime
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.forward import kernel as forward
 from kernels.blocksparse.forward import mainloop
 from kernels.blocksparse.forward.kernel import Forward
-from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, Injection, Variant, build_name, forward_products
 
 BF16, FP16 = torch.bfloat16, torch.float16
-ON_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 
 
 def variant(dim=64, tile_m=128, tile_n=128, mask="none", **options):
@@ -29,7 +28,7 @@ def variant(dim=64, tile_m=128, tile_n=128, mask="none", **options):
 
 @pytest.mark.parametrize("dim", [32, 96, 128])
 def test_products_are_of_warpgroups_and_loads_portable(dim):
-    ptx = build(variant(dim, tile_n=64), "sm_90a").artifacts.PTX
+    ptx = ptx_of(variant(dim, tile_n=64), "sm_90a")
     assert f"wgmma.mma_async.sync.aligned.m64n{dim}k16.f32.bf16.bf16" in ptx
     for form in ("cp.async.cg.shared.global", "mbarrier.try_wait.parity", "fence.proxy.async"):
         assert form in ptx
@@ -37,16 +36,16 @@ def test_products_are_of_warpgroups_and_loads_portable(dim):
         assert form not in ptx
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", daily(MASKS, ["intervals", "band"]))
 def test_arrays_of_a_thread_stay_in_registers(mask):
-    assert ".local" not in build(variant(128, mask=mask), "sm_90a").artifacts.PTX
+    assert ".local" not in ptx_of(variant(128, mask=mask), "sm_90a")
 
 
 @pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs ptxas")
-@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("dim", daily([64, 128, 256], [128]))
 def test_nothing_is_spilled(dim, tmp_path):
     path = tmp_path / "kernel.ptx"
-    path.write_text(build(variant(dim, tile_n=64, mask="bits"), "sm_90a").artifacts.PTX)
+    path.write_text(ptx_of(variant(dim, tile_n=64, mask="bits"), "sm_90a"))
     command = ["ptxas", "-v", "-arch=sm_90a", str(path), "-o", str(tmp_path / "kernel.cubin")]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     if "Unsupported .version" in said.stderr:
@@ -106,30 +105,22 @@ def drawn(seed):
 def run(p, injection=NO_INJECTION, resident=None):
     """On the emulated GPU anything that its checks find fails. resident: CTAs that stay; returns the tickets taken."""
     ticket = None if resident is None else torch.zeros(1, dtype=torch.int32, device=p.q.device)
-    values = p.values(resident=resident, ticket=ticket)
-    if ON_HOPPER:
-        runtime.launch(p.variant, p.q.device, values, injection)
-        torch.cuda.synchronize()
-    elif values:
-        from fuzz.devices.emulator import Emulator
-
-        Emulator(resident_ctas=2).load(build(p.variant, "sm_90a", injection))(*ordered("forward", values))
+    run_forward(p, injection, "sm_90a", resident=resident, ticket=ticket)
     return 0 if ticket is None else int(ticket)
 
 
-@pytest.mark.parametrize("seed", range(24 if ON_HOPPER else 8))
+@pytest.mark.parametrize("seed", range(24 if HOPPER else 8))
 def test_random_problems_are_right(seed):
-    p = problem(drawn(seed), "cuda" if ON_HOPPER else "cpu")
+    p = problem(drawn(seed), DEVICE)
     run(p)
     assert max(errors(p)) <= 1, (errors(p), p.case)
 
 
-@pytest.mark.parametrize("resident", [1, 2, 3])
-@pytest.mark.parametrize("seed", range(24 if ON_HOPPER else 4))
+@pytest.mark.parametrize(("seed", "resident"), covering(range(24 if HOPPER else 4), [1, 2, 3], strength=1))
 def test_ctas_that_stay_take_every_tile_once(seed, resident):
     """Bit for bit what a CTA for each tile computes, with tickets for all tiles but the first ones and an end for
     each CTA."""
-    p = problem(drawn(seed), "cuda" if ON_HOPPER else "cpu")
+    p = problem(drawn(seed), DEVICE)
     run(p)
     tiles, alone = p.sequences.batch * p.case.heads_q * p.blocks.m_blocks, (p.o.clone(), p.lse.clone())
     p.o.fill_(torch.nan)
@@ -142,22 +133,26 @@ def test_ctas_that_stay_take_every_tile_once(seed, resident):
 
 def test_a_sequence_that_ends_early_leaves_tiles_that_are_skipped():
     case = Case((300, 1, 130, 0), (90, 200, 0, 64), heads_q=2, heads_kv=1, tile_m=128, tile_n=64, products="wgmma")
-    p = problem(case, "cuda" if ON_HOPPER else "cpu")
+    p = problem(case, DEVICE)
     assert run(p, resident=2) == 4 * 2 * 3
     assert max(errors(p)) <= 1, errors(p)
 
 
-@pytest.mark.parametrize("point", Forward.INJECTION_POINTS)
-def test_the_portable_kernels_injection_points_are_there(point):
-    called = []
-    default = getattr(mainloop, point, None) or getattr(forward, point)
+def test_the_portable_kernels_injection_points_are_there():
+    called = set()
 
-    def replacement(*arguments):
-        called.append(point)
-        return default(*arguments)
+    def noted(point):
+        default = getattr(mainloop, point, None) or getattr(forward, point)
 
-    build(variant(mask="band", tile_m=64, tile_n=64), "sm_90a", Injection("planted", {point: replacement}))
-    assert called
+        def replacement(*arguments):
+            called.add(point)
+            return default(*arguments)
+
+        return replacement
+
+    injection = Injection("planted", {point: noted(point) for point in Forward.INJECTION_POINTS})
+    build(variant(mask="band", tile_m=64, tile_n=64), "sm_90a", injection)
+    assert called == set(Forward.INJECTION_POINTS)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +165,6 @@ def test_the_portable_kernels_injection_points_are_there(point):
 )
 def test_a_planted_bug_shows(point, replacement, spread):
     case = Case((100,), (140,), heads_q=4, heads_kv=2, spread=spread, tile_m=128, tile_n=64, products="wgmma")
-    p = problem(case, "cuda" if ON_HOPPER else "cpu")
+    p = problem(case, DEVICE)
     run(p, Injection(f"planted_{point}", {point: replacement}))
     assert max(errors(p)) > 1
