@@ -15,12 +15,6 @@ from oracles.masks import Causal
 from oracles.problem import Problem
 
 FAKES = tuple(str(path) for path in sorted((Path(__file__).parents[1] / "fakes").glob("*.py")))
-HANG_SECONDS = 4.0  # what a hang may cost, the fresh child included, on two cores that have nothing else to do
-
-
-def busy() -> float:
-    """How much longer things may take now than on a machine with nothing else to do."""
-    return 1.25 + os.getloadavg()[0] / len(os.sched_getaffinity(0))
 
 
 def case(name: str, len_k: int = 12) -> Case:

@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from runner_tools import HANG_SECONDS, busy, case, gone, kind, runner
+from runner_tools import case, gone, kind, runner
 
 from fuzz.runner import Limits, deadline
 
@@ -38,6 +38,7 @@ def test_a_case_that_nobody_fetches_does_not_keep_the_runner():
         assert found.run(case("honest")).outcome == "pass"
 
 
+HANG_SECONDS = 60.0  # what a hang may cost: seconds on a quiet machine, and never the hour that the fakes sleep
 HANGS = {  # innermost frame, whether it burns CPU
     "sleeps": ("sleeps", False),
     "spins_in_python": ("spins_in_python", True),
@@ -59,7 +60,7 @@ def test_a_hang_is_confirmed_explained_and_costs_one_case(shared, name, record_p
     frame, spins = HANGS[name]
     assert kind(verdict) == "hang: hang"
     assert (after.outcome, after.evidence) == ("pass", {})
-    assert cost <= HANG_SECONDS * busy()
+    assert cost < HANG_SECONDS
     seen = verdict.evidence
     assert frame in verdict.findings[0].message
     assert frame in seen["python_stack"]

@@ -39,5 +39,5 @@ def test_a_session_has_the_outcomes_that_it_had_when_the_list_was_made(tmp_path)
     assert run(settings, plan(settings), "w0") == []
     outcomes: dict[str, list[str]] = {}
     for record in Reader(tmp_path).new():
-        outcomes.setdefault(record.lane, []).append(f"{record.case_id} {record.outcome}")
+        outcomes.setdefault(record.shard, []).append(f"{record.case_id} {record.outcome}")
     assert outcomes == COMMITTED["shards"]
