@@ -6,10 +6,13 @@ compiled code does not import (reports, the host side) costs no compilation when
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import llvmlite
@@ -56,3 +59,12 @@ def cache_folder(*modules: str) -> Path:
     folder = Path(root) / "attnfuzz" / "emulator" / digest.hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+@contextmanager
+def one_process(folder: Path) -> Iterator[None]:
+    """Waits until no other process is in here with the same folder: of those that start together, one compiles and
+    the others load what it left."""
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

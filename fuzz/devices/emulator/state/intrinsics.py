@@ -6,12 +6,8 @@ folder, and linked into what numba compiles by its symbol.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -19,22 +15,13 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic as _intrinsic
 
-from fuzz.devices.emulator.state.code_cache import cache_folder
+from fuzz.devices.emulator.state.code_cache import cache_folder, one_process
 
 intrinsic: Any = _intrinsic  # numba's own types describe what it sees, not what a caller passes
 I8, I16, I32, I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 
 WARPGROUP_MMA = ("mma_bf16", "mma_f16", "mma_f16_f16")
-
-
-@contextmanager
-def one_process(folder: Path) -> Iterator[None]:
-    """Waits until no other process is in here with the same folder: of those that start together, one compiles and
-    the others load what it left."""
-    with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def target_machine(codemodel: str = "jitdefault") -> llvm.TargetMachine:
