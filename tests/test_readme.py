@@ -113,7 +113,7 @@ def test_commands_of_the_readme_parse(command):
     assert callable(parsed.command)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith(("attnfuzz", "pytest"))])
 def test_commands_of_the_readme_run(command, tmp_path):

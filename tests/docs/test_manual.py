@@ -82,7 +82,7 @@ def test_the_tutorials_half_precision_function_declares_how_it_rounds(tmp_path):
     assert load("half", (str(tutorial("half", tmp_path)),)).numerics == EAGER
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["triton", "cute"])
 def test_kernels_of_the_tutorial_are_right_but_without_keys(name, tmp_path, monkeypatch):
     """In Triton's interpreter and on the emulated GPU, as on a machine without a GPU."""
@@ -113,7 +113,7 @@ def test_files_that_the_manual_names_exist():
             assert (ROOT / name).exists() or "FILE" in name, f"{page.relative_to(ROOT)} names {name}"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_manual_builds_without_a_warning(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]

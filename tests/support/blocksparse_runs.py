@@ -73,4 +73,4 @@ def run_forward(p, injection=NO_INJECTION, arch="sm_80", **persistent):
         return
     values = p.values(**persistent)
     if values:
-        loaded(p.variant, arch, seams)(*ordered(p.variant.kind, values))
+        loaded(p.variant, arch, injection)(*ordered(p.variant.kind, values))
