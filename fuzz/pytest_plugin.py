@@ -27,16 +27,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Chooses the session's folder in the controller; workers are told."""
+    """Chooses the session's folder in the controller; a worker is told, and does not outlive the controller."""
     if not _collects_a_session(config):
+        return
+    if hasattr(config, "workerinput"):
+        from fuzz.process.parent_death import leave_with_parent
+
+        leave_with_parent()
         return
     from fuzz.session.pool import new_folder
 
     folder = config.getoption(f"--{PREFIX}output-dir") or new_folder()
-    if not hasattr(config, "workerinput"):
-        config.stash[_FOLDER] = folder
-        config.pluginmanager.register(_Controller(config, Path(folder)), "attnfuzz-controller")
-    if config.pluginmanager.hasplugin("xdist") and not hasattr(config, "workerinput"):
+    config.stash[_FOLDER] = folder
+    config.pluginmanager.register(_Controller(config, Path(folder)), "attnfuzz-controller")
+    if config.pluginmanager.hasplugin("xdist"):
         config.pluginmanager.register(_Handover(folder), "attnfuzz-handover")
 
 

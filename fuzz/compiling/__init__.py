@@ -1,12 +1,11 @@
-"""Compiling kernels ahead of a session and beside it: plan, workers, cache.
+"""Compiling kernels ahead of a session and beside it: workers, cache. fuzz/session plans what to compile.
 
-    builds = plan(wanted, "sm_100a").builds          # plan.py: the keys that a seeded session needs, before it starts
-    with Pool(cache, jobs=2) as pool:                # pool.py: workers without a GPU, each build in a child of its own
+    with Pool(cache, jobs=2) as pool:      # pool.py: builds without a GPU, each in a child of its own
         for ended in pool.build(builds): ...
-    artifact = obtain(build)                         # service.py: from the cache, or built now; what targets call
+    artifact = obtain(build)               # obtain.py: from the cache, or built now; what targets call
 
-build.py says what a key is made of, cache.py how artifacts lie on disk, server.py is the process that has the toolchain
-imported and forks a child per build, toolchain.py what it does there.
+build_key.py says what a key is made of, cache.py how artifacts lie on disk, server.py is the process that has the
+toolchain imported and forks a child per build, compile_child.py what it does there.
 """
 
 from fuzz.compiling.build_key import Build, Compiled

@@ -1,7 +1,8 @@
-"""A session: plan, draw, run, record, report. Begin with plan.py, then worker.py.
+"""A session: plan, draw, compile, run, record, report. Begin with settings.py and plan.py, then worker.py.
 
-plan.py        the settings; the shares of a session, each with a seed of its own
-draw.py        the cases of a share; worker.py runs them and reports every bug once; pool.py starts the workers
-build_plan.py  the kernels that a session needs; precompile.py and compile_progress.py compile them first
-records.py     what workers write; report.py is what a user sees
+settings.py    what a session does, and the options that set it, for the command line and for pytest
+plan.py        the shards of a session, each with a seed of its own, in the order in which they are run
+draw.py        the cases of a shard; worker.py runs them and reports every bug once; pool.py starts the workers
+build_plan.py  the kernels that a session needs; precompile.py compiles them beside it, ready.py tells who may start
+records.py     what workers write; follow.py shows it while the session runs, report.py at its end
 """

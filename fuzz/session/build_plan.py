@@ -2,7 +2,7 @@
 
 Draws every case of the session without running it (about a millisecond each) and asks its target what it compiles.
 Exact for shards below `session.CLIMBING_CASES` cases; in longer ones Hypothesis also climbs on what it sees of the
-runs, and a key that only such a case needs is compiled when it comes (service.py).
+runs, and a key that only such a case needs is compiled when it comes (fuzz/compiling/obtain.py).
 """
 
 from __future__ import annotations
