@@ -1,4 +1,4 @@
-"""Micro-kernels of Hopper's products of a warpgroup (wgmma): one small kernel per shape, type, layout and option.
+"""Micro-kernels of Hopper's warpgroup MMA (wgmma): one small kernel per shape, type, layout and option.
 
 Each copies its words into shared memory as they are, runs one wgmma on them by descriptor, and stores the accumulators.
 The matrices are whatever the descriptors make of those words: small numbers whose sums are exact in any order, so that
@@ -146,7 +146,7 @@ def _inputs(p: Wgmma, n_ab: int, n_d: int) -> np.ndarray:
 
 
 def cases() -> Iterator[tuple[str, Wgmma]]:
-    """(what is special about it, the product)."""
+    """(a mark for its name, the wgmma)."""
     for n in range(8, 257, 8):
         yield "", Wgmma(n)
     types = (("bf16", "f32"), ("f16", "f32"), ("f16", "f16"))

@@ -1,4 +1,4 @@
-"""Decoding of loads, stores, atomics, matrix loads, asynchronous copies and fences."""
+"""Decodes loads, stores, atomics, matrix loads, asynchronous copies and fences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding of barriers and of instructions that carry values between lanes."""
+"""Decodes barriers and of instructions that carry values between lanes."""
 
 from __future__ import annotations
 

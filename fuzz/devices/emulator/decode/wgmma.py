@@ -1,4 +1,4 @@
-"""Decoding of Hopper's products of a warpgroup (wgmma.*)."""
+"""Decodes Hopper's warpgroup MMA (wgmma.*)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REGISTERS_AT_ONCE = 13  # registers that fit into one micro-operation
 
 
 class WgmmaFamilies(Operands):
-    """`op_wgmma`, and the micro-operations beside ordinary instructions that use a product's registers."""
+    """`op_wgmma`, and the micro-operations beside ordinary instructions that use a wgmma's registers."""
 
     use: Use
 

@@ -192,22 +192,22 @@ def test_a_product_by_some_lanes_is_a_finding():
 
 @pytest.fixture(scope="module")
 def multiply(tmp_path_factory):
-    """Compiles a product, runs it on small integers, and returns (report, result, what it should be)."""
+    """Compiles a matrix product, runs it on small integers, and returns (report, result, what it should be)."""
     pytest.importorskip("cutlass")
     from cutlass import Float32, cute
     from cutlass.cute.runtime import make_fake_stream, make_ptr
-    from warpgroup_product import Product
+    from wgmma_gemm import Gemm
 
     from kernels.blocksparse.compile.build import _compiling_for as compiling_for
 
     folder = tmp_path_factory.mktemp("products")  # the compiler leaves its PTX there
 
     def run_one(dtype, m, n, k, **options):
-        product = Product(dtype, m, n, k, **options)
+        gemm = Gemm(dtype, m, n, k, **options)
         pointers = [make_ptr(t, 0, cute.AddressSpace.gmem, assumed_align=16)
-                    for t in (product.dtype, product.dtype, Float32)]  # fmt: skip
+                    for t in (gemm.dtype, gemm.dtype, Float32)]  # fmt: skip
         with compiling_for("sm_90a"):
-            compiled = cute.compile(product, *pointers, make_fake_stream(), options=f"--keep-ptx --dump-dir={folder}")
+            compiled = cute.compile(gemm, *pointers, make_fake_stream(), options=f"--keep-ptx --dump-dir={folder}")
         generator = torch.Generator().manual_seed(1)
         a, b = (torch.randint(-5, 6, (rows, k), generator=generator).to(dtype) for rows in (m, n))
         out = torch.full((m, n), float("nan"))

@@ -1,7 +1,7 @@
 """A small Hopper kernel to try wgmma with: C = A B for one CTA, written in CuTe DSL and compiled without a GPU.
 
-Both operands are copied into shared memory element by element, in the layout that the product asks for; so what is
-tried is the product itself: its descriptors, layouts, majors and waiting.
+Both operands are copied into shared memory element by element, in the layout that wgmma asks for; so the test is of
+wgmma itself: its descriptors, layouts, majors and waiting.
 """
 
 import cuda.bindings.driver as cuda
@@ -15,7 +15,7 @@ MAJORS = {"k": OperandMajorMode.K, "mn": OperandMajorMode.MN}
 SWIZZLES = ("INTER", "SW32", "SW64", "SW128")
 
 
-class Product:
+class Gemm:
     """mC (m, n) f32 = mA (m, k) mB (n, k)^T, m = 64 per warpgroup; k a multiple of 16.
 
     a_major, b_major  "k" or "mn"; a_swizzle, b_swizzle as in SWIZZLES; a_registers: A goes through registers
@@ -43,15 +43,15 @@ class Product:
         atom = warpgroup.MmaF16BF16Op(
             self.dtype, self.sums, (64, self.instruction_n, 16), source, MAJORS[self.a_major], MAJORS[self.b_major]
         )
-        product = cute.make_tiled_mma(cute.make_mma_atom(atom), (self.m // 64, 1, 1))
+        tiled_mma = cute.make_tiled_mma(cute.make_mma_atom(atom), (self.m // 64, 1, 1))
         s_a_layout = self.layout(self.m, self.a_major, self.a_swizzle)
         s_b_layout = self.layout(self.n, self.b_major, self.b_swizzle)
-        self.kernel(m_a, m_b, m_c, product, s_a_layout, s_b_layout).launch(
+        self.kernel(m_a, m_b, m_c, tiled_mma, s_a_layout, s_b_layout).launch(
             grid=(1, 1, 1), block=(2 * self.m, 1, 1), stream=stream
         )
 
     @cute.kernel
-    def kernel(self, mA: cute.Tensor, mB: cute.Tensor, mC: cute.Tensor, product: cute.TiledMma,
+    def kernel(self, mA: cute.Tensor, mB: cute.Tensor, mC: cute.Tensor, tiled_mma: cute.TiledMma,
                s_a_layout: cute.ComposedLayout, s_b_layout: cute.ComposedLayout):  # fmt: skip
         thread, _, _ = cute.arch.thread_idx()
         shared = SmemAllocator()
@@ -63,21 +63,21 @@ class Product:
             sB[i // self.k, i % self.k] = mB[i // self.k, i % self.k]
         cute.arch.fence_proxy("async.shared", space="cta")
         cute.arch.barrier()
-        mine = product.get_slice(thread)
+        mine = tiled_mma.get_slice(thread)
         tCsA, tCsB = mine.partition_A(sA), mine.partition_B(sB)
         tCgC = mine.partition_C(mC)
         rC = cute.make_rmem_tensor(tCgC.shape, self.sums)
-        rB = product.make_fragment_B(tCsB)
+        rB = tiled_mma.make_fragment_B(tCsB)
         if const_expr(self.a_registers):
-            rA = product.make_fragment_A(mine.partition_A(sA).shape)
+            rA = tiled_mma.make_fragment_A(mine.partition_A(sA).shape)
             cute.autovec_copy(tCsA, rA)
         else:
-            rA = product.make_fragment_A(tCsA)
-        product.set(warpgroup.Field.ACCUMULATE, False)
+            rA = tiled_mma.make_fragment_A(tCsA)
+        tiled_mma.set(warpgroup.Field.ACCUMULATE, False)
         warpgroup.fence()
         for step in range(self.k // 16, unroll_full=True):
-            cute.gemm(product, rC, rA[None, None, step], rB[None, None, step], rC)
-            product.set(warpgroup.Field.ACCUMULATE, True)
+            cute.gemm(tiled_mma, rC, rA[None, None, step], rB[None, None, step], rC)
+            tiled_mma.set(warpgroup.Field.ACCUMULATE, True)
         warpgroup.commit_group()
         warpgroup.wait_group(0)
         for i in range(cute.size(rC), unroll_full=True):
