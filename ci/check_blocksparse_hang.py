@@ -7,7 +7,7 @@ Two problems: the one in which such a deadlock was met for real (ten packed segm
 and one with more CTAs than fit at once. The most telling steps come first, until the time is spent; what was left out
 is listed. The correct kernels; the bug that was met for real, `lock_is_n_block`, and its minimisation; the other bugs
 that hang, those that must be found, all others. Of each: the verdict, the seconds until it was there, what the metadata
-foretells and what the semaphores said; for those that hang by intention, whether the next case on that device passes.
+predicts and what the semaphores said; for those that hang by intention, whether the next case on that device passes.
 
 Several children take turns on the GPU, so that one compiles while another hangs; hangs of one do not keep the others
 from the device, only make them slower. One of them is asked for GPU core dumps, which take 4 s each. Results are
@@ -74,7 +74,7 @@ def told(verdict: Verdict) -> dict[str, Any]:
     """What is kept of a verdict."""
     kept = (
         "explained",
-        "foretold",
+        "predicted",
         "python_stack",
         "resident_ctas",
         "kernel",
@@ -156,14 +156,14 @@ class Check:
             self.wrong.append(f"{title}: {mutant} was not found")
         if mutant in HANGS and verdict.bad and title == "large" and verdict.outcome != "hang":
             self.wrong.append(f"{title}: {mutant} should hang: {entry['summary']}")
-        told_by = "explained" if self.device == "cuda" else "foretold"
+        told_by = "explained" if self.device == "cuda" else "predicted"
         if mutant == HANGS[0] and verdict.outcome == "hang" and told_by not in entry:
             self.wrong.append(f"{title}: {mutant} hangs, and nothing explains it")
         if mutant in HANGS and verdict.outcome == "hang" and self.device == "cuda" and "kernel" not in entry:
             self.wrong.append(f"{title}: {mutant} took too long, but no kernel hangs: {entry['summary']}")
         line = entry["summary"][:100]
         print(f"{called(title, mutant):58} {entry['outcome']:6} {entry['wall_seconds']:5.1f} s  {line}", flush=True)
-        for kept in ("explained", "foretold"):
+        for kept in ("explained", "predicted"):
             if mutant == HANGS[0] and kept in entry:
                 print(f"    {kept}: {entry[kept][:600]}", flush=True)
 

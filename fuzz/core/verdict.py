@@ -1,4 +1,4 @@
-"""What came of a Case: the result lattice, Verdict, Signature. Values only; making them is judge.py's work."""
+"""Verdict and Signature: the result of a Case. Values only; fuzz/judging makes them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from fuzz.core.case import Case
 from oracles.finding import Finding, Location
 
-__all__ = ["BAD", "Finding", "Location", "Outcome", "Signature", "Verdict", "Worst", "summary"]
+__all__ = ["BAD", "Finding", "FollowUpFailure", "Location", "Outcome", "Signature", "Verdict", "Worst", "summary"]
 
 Outcome: TypeAlias = Literal["pass", "fail", "hang", "crash", "flake", "reject", "missing", "unexpected_pass"]
 BAD: frozenset[str] = frozenset({"fail", "hang", "crash", "flake", "missing", "unexpected_pass"})
@@ -42,6 +43,14 @@ class Worst(msgspec.Struct, frozen=True, omit_defaults=True):
     row: int
 
 
+class FollowUpFailure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A follow-up case (of a metamorphic relation) whose outputs are wrong by themselves, and what is wrong with them
+    when they are judged as those of a case of its own."""
+
+    case: Case
+    findings: tuple[Finding, ...]
+
+
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of run_case.
 
@@ -51,6 +60,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     evidence  of a hang or crash: {"python_stack": …, "exit": …, "stderr": …, "gpu": …}
     kernel    what the execution proved to have run
     failed, runs   for a flake: k of n runs failed
+    follow_ups     where a relation is broken: the follow-up cases that are wrong by themselves
     """
 
     case_id: str
@@ -64,6 +74,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     kernel: str = ""
     failed: int = 0
     runs: int = 0
+    follow_ups: tuple[FollowUpFailure, ...] = ()
 
     @property
     def bad(self) -> bool:

@@ -1,6 +1,6 @@
 """Judging some CTAs of a launch, on tensors that may be far larger than the machine's memory.
 
-A case that names CTAs (`Target.ctas_of`) is asked as follows. Its tensors are reserved, not filled: memory is
+A CTA-subset case (`Target.ctas_of`) is judged as follows. Its tensors are reserved, not filled: memory is
 committed where it is touched. A first run, on zeros, shows which rows each CTA writes; every access is looked at there
 already. Then those rows of Q, and the rows of K and V that they see, get values; the CTAs run again, `repeats` times;
 and their rows are judged against the reference as a small problem of their own. So nothing here knows how a kernel
@@ -54,8 +54,8 @@ class Rows:
         return f"rows {self.first} … {self.stop - 1} of batch {self.batch}, head {self.head}"
 
 
-def judge_part(case: Case, target: Target, clock: Clock) -> Verdict:
-    """The verdict of a case that names CTAs. What the target raises leaves as execution.Raised."""
+def judge_cta_subset(case: Case, target: Target, clock: Clock) -> Verdict:
+    """The verdict of a CTA-subset case. What the target raises leaves as execution.Raised."""
     problem, ctas = case.problem, target.ctas_of(case)
     clock.start("prepare", PREPARE_LIMIT)
     call(partial(target.prepare_cta_subset, case))
@@ -64,7 +64,10 @@ def judge_part(case: Case, target: Target, clock: Clock) -> Verdict:
     execution = call(lambda: target.run_cta_subset(case, given, _outputs(problem), 0))
     found = _rows_written(problem, execution.outputs, target.tile_rows(case))
     if len(found) != len(ctas):
-        message = f"{len(ctas)} CTAs wrote rows of {len(found)} tiles: {', '.join(map(str, found)) or 'none'}"
+        written = ", ".join(map(str, found)) or "none"
+        message = (
+            f"{len(ctas)} CTAs ran, but rows of {len(found)} tiles were written, not one tile for each CTA: {written}"
+        )
         finding = Finding("memory", "missing_rows", message, "lse", Location(pattern="rows"))
         return conclude(case, [finding], clock, [execution])
     for rows in found:

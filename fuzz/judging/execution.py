@@ -20,8 +20,8 @@ from torch import Tensor
 from fuzz.core.case import Case
 from fuzz.core.target import Execution, Target
 from fuzz.core.verdict import Finding
-from fuzz.judging.follow_up import Asked
-from fuzz.judging.perturb import disturbed
+from fuzz.judging.follow_up import FollowUp
+from fuzz.judging.perturb import perturbed
 from fuzz.tensors.arena import Arena
 from fuzz.tensors.guard_bands import POISON, Guarded, poison_cuda, poisoned_malloc
 from fuzz.tensors.to_cpu import to_cpu
@@ -75,7 +75,7 @@ class Raised(Exception):
         super().__init__(str(error))
         self.error = error
         self.warned = warned
-        self.asked = ""  # with what the case was asked otherwise, where that run raised
+        self.subject = ""  # the title of the follow-up case whose run raised; "": a run of the case itself
 
 
 def deadline(target: Target, case: Case, runs: int = 1) -> float:
@@ -153,9 +153,10 @@ def rehearse(device: torch.device) -> None:
 
 
 def run_all(
-    case: Case, target: Target, pristine: Arena, home: torch.device, clock: Clock, variations: Sequence[Asked]
+    case: Case, target: Target, pristine: Arena, home: torch.device, clock: Clock, follow_ups: Sequence[FollowUp]
 ) -> Runs:
-    """Prepares once and runs `repeats` times, each time at other addresses and under another load; then each variation.
+    """Prepares once and runs `repeats` times, each time at other addresses and under another load; then the follow-up
+    cases.
 
     On a GPU all runs are queued one after the other and waited for once, within the deadline of all of them: with
     many processes on one device every wait costs a time slice. The answers come back on `home`.
@@ -174,7 +175,7 @@ def run_all(
             if queued:
                 poison_cuda(_output_sizes(case.problem), device)
             given = arena.tensors()
-            with disturbed(repeat, device), Guarded() as guard:
+            with perturbed(repeat, device), Guarded() as guard:
                 if not queued:
                     clock.start("run", each)
                 execution = call(partial(target.run, case, given))
@@ -182,30 +183,33 @@ def run_all(
                     clock.start("judge", INPUTS_LIMIT)
             runs.executions.append(execution)
             runs.guards.append(guard)
-    for of in variations:
-        limit += _run_related(of, target, runs, clock, limit if queued else 0.0)
+    for follow_up in follow_ups:
+        limit += _run_follow_up(follow_up, target, runs, clock, limit if queued else 0.0)
     call(partial(runs.collect, home))
     if queued and home == device:
         call(partial(torch.cuda.synchronize, device))
     return runs
 
 
-def _run_related(of: Asked, target: Target, runs: Runs, clock: Clock, before: float) -> float:
-    """Adds one variation to the runs; the seconds that it may take, on a GPU on top of what was queued `before` it."""
-    arena = runs.fresh(of.pristine.to(runs.device))
-    others = runs.fresh(of.others.to(runs.device)) if of.others is not None else None
-    limit = deadline(target, of.case, 1 if others is None else 2)
+def _run_follow_up(follow_up: FollowUp, target: Target, runs: Runs, clock: Clock, before: float) -> float:
+    """Adds one follow-up case to the runs; returns the seconds that it may take. before: those of what is queued on a
+    GPU."""
+    arena = runs.fresh(follow_up.pristine.to(runs.device))
+    others = runs.fresh(follow_up.others.to(runs.device)) if follow_up.others is not None else None
+    limit = deadline(target, follow_up.case, 1 if others is None else 2)
     clock.start("prepare", PREPARE_LIMIT)
     try:
         with _poisoned(runs.device):
-            call(lambda: target.prepare(of.case, arena.tensors()))
+            call(lambda: target.prepare(follow_up.case, arena.tensors()))
         if runs.device.type == "cuda":
-            poison_cuda(_output_sizes(of.case.problem), runs.device, of.poison)
+            poison_cuda(_output_sizes(follow_up.case.problem), runs.device, follow_up.poison)
         clock.start("run", before + limit)
-        with _poisoned(runs.device, of.poison), Guarded(of.poison) as guard:
-            execution = call(lambda: of.run(target, arena.tensors(), None if others is None else others.tensors()))
+        with _poisoned(runs.device, follow_up.poison), Guarded(follow_up.poison) as guard:
+            execution = call(
+                lambda: follow_up.run(target, arena.tensors(), None if others is None else others.tensors())
+            )
     except Raised as raised:
-        raised.asked = of.relation.title
+        raised.subject = follow_up.title
         raise
     runs.executions.append(execution)
     runs.guards.append(guard)

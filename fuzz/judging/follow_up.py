@@ -1,8 +1,8 @@
-"""A case asked otherwise: its metamorphic relations (oracles/metamorphic/relations.py) as further runs, and what comes
-of them.
+"""Follow-up cases of metamorphic relations (oracles/metamorphic/relations.py): a source case, changed in a way that has
+a known effect on its outputs.
 
-The runs are made right after the repeats, on the same device, and judged with them. A relation that does not apply, or
-whose every variation the target cannot express, asks nothing.
+They are run right after the repeats of their source, on the same device, and judged with them. A relation that does not
+apply, or of which the target can express no variation, has no follow-up case.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from fuzz.core.case import Case, Storage
 from fuzz.core.refusal import refusal
 from fuzz.core.relations import required_equality
 from fuzz.core.target import Execution, Target, Tensors
-from fuzz.core.verdict import Verdict
+from fuzz.core.verdict import FollowUpFailure, Verdict
 from fuzz.tensors.arena import Arena, build
 from fuzz.tensors.guard_bands import POISON
 from oracles.error_budget.budget import Budget
@@ -30,13 +29,12 @@ from oracles.numerics import Numerics
 from oracles.outputs import Outputs
 
 _TENSORS = ("q", "k", "v", "do")
-ALONE = "asked otherwise, wrong by itself"  # in a verdict's evidence
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A variation as a case of its own, with its inputs where the oracles are; `others` run between its forward and
-    its backward."""
+class FollowUp:
+    """A follow-up case, with its inputs where the oracles are; `others` are the inputs of another forward that runs
+    between its forward and its backward."""
 
     relation: Relation
     equality: Equality
@@ -47,72 +45,76 @@ class Asked:
 
     @property
     def poison(self) -> int:
-        """What unwritten memory holds."""
+        """The byte that unwritten memory holds."""
         return POISON if self.variation.poison is None else self.variation.poison
 
+    @property
+    def title(self) -> str:
+        """The words by which findings name it."""
+        return self.relation.title
+
     def run(self, target: Target, given: Tensors, others: Tensors | None) -> Execution:
-        """On tensors of the case's device; raises whatever the target raises."""
+        """A run on tensors of the case's device. Raises whatever the target raises."""
         if others is None:
             return target.run(self.case, given)
         return target.run_around(self.case, given, others)
 
 
-def asked(case: Case, target: Target, pristine: Arena) -> list[Asked]:
-    """The variations of `case` that its relations ask for and `target` takes."""
+def follow_ups_of(case: Case, target: Target, pristine: Arena) -> list[FollowUp]:
+    """One follow-up case for each relation of `case`, where there is one that the target takes."""
     return [found for name in case.relations if (found := _first(case, target, pristine, RELATIONS[name])) is not None]
 
 
-def as_plain(case: Case, target: Target) -> list[Case]:
-    """The questions that the relations of `case` lead to, as cases of their own with the recipe's numbers: where one of
-    them fails by itself, the relation only found the way to it."""
-    plain = replace(case, relations=())
-    found = [of.case for of in asked(case, target, build(case, "cpu"))]
-    return [other for other in dict.fromkeys(found) if other != plain]
+def stand_alone_cases(case: Case, target: Target) -> list[Case]:
+    """The follow-up cases of `case` as cases of their own, with the recipe's numbers: where one of them fails by
+    itself, the relation only found the way to it."""
+    source = replace(case, relations=())
+    found = [follow_up.case for follow_up in follow_ups_of(case, target, build(case, "cpu"))]
+    return [other for other in dict.fromkeys(found) if other != source]
 
 
-def judge(
-    of: Asked,
+def compare_outputs(
+    follow_up: FollowUp,
     target: Target,
-    case: Case,
-    first: Outputs,
-    theirs: Outputs,
+    source: Case,
+    source_outputs: Outputs,
+    outputs: Outputs,
     budget: Callable[[Callable[[Numerics], Numerics]], Budget],
 ) -> list[Finding]:
-    """Findings of one variation; `budget` gives the budget of the first problem under changed numerics."""
-    loose = frozenset[str]()
-    for one in (case, of.case):
-        loose |= target.may_differ(one)
-    under = of.variation.numerics
-    return compare(of.relation, of.equality, of.variation, case.problem, first, theirs, lambda: budget(under), loose)
+    """Findings where the outputs of a follow-up case are not what its source's outputs require. `budget` gives the
+    budget of the source's problem under changed numerics."""
+    loose = target.may_differ(source) | target.may_differ(follow_up.case)
+    relation, variation = follow_up.relation, follow_up.variation
+    return compare(
+        relation,
+        follow_up.equality,
+        variation,
+        source.problem,
+        source_outputs,
+        outputs,
+        lambda: budget(variation.numerics),
+        loose,
+    )
 
 
-def tell(alone: Sequence[tuple[Asked, Sequence[Finding]]]) -> dict[str, Any]:
-    """The evidence of variations that are wrong as questions of their own, as JSON values; `alone_of` reads it.
-
-    What is read of unwritten memory is NaN in a case of its own, so numbers that are wrong under another poison count
-    as NaN.
-    """
-    if not alone:
-        return {}
-    told = []
-    for of, wrong in alone:
-        other = of.variation.poison is not None
-        findings = [replace(f, kind="nan") if other and f.kind == "wrong" else f for f in wrong]
-        told.append({"case": msgspec.to_builtins(of.case), "findings": msgspec.to_builtins(findings)})
-    return {ALONE: told}
+def failure_of(follow_up: FollowUp, wrong: Sequence[Finding]) -> FollowUpFailure:
+    """A follow-up case that is wrong by itself. What is read of unwritten memory is NaN in a case of its own, so
+    numbers that are wrong under another poison count as NaN."""
+    poisoned = follow_up.variation.poison is not None
+    findings = tuple(replace(f, kind="nan") if poisoned and f.kind == "wrong" else f for f in wrong)
+    return FollowUpFailure(follow_up.case, findings)
 
 
-def alone_of(verdict: Verdict) -> list[tuple[Case, Verdict]]:
-    """The variations of a failed case that are wrong as questions of their own, each with the verdict that it would
-    have as a case: of the same run, so that what shows now and then only is seen."""
-    found = []
-    for one in verdict.evidence.get(ALONE, ()):
-        case, findings = msgspec.convert(one["case"], Case), msgspec.convert(one["findings"], tuple[Finding, ...])
-        found.append((case, Verdict(case.id, "fail", findings, seconds=verdict.seconds, kernel=verdict.kernel)))
-    return found
+def failed_alone(verdict: Verdict) -> list[tuple[Case, Verdict]]:
+    """The follow-up cases of a failed case that are wrong by themselves, each with the verdict that it would have as a
+    case: of the same run, so that a failure that shows now and then only is seen."""
+    return [
+        (one.case, Verdict(one.case.id, "fail", one.findings, seconds=verdict.seconds, kernel=verdict.kernel))
+        for one in verdict.follow_ups
+    ]
 
 
-def _first(case: Case, target: Target, pristine: Arena, relation: Relation) -> Asked | None:
+def _first(case: Case, target: Target, pristine: Arena, relation: Relation) -> FollowUp | None:
     equality = required_equality(target, relation.name)
     if equality == "off" or not relation.applies(case.problem):
         return None
@@ -121,12 +123,12 @@ def _first(case: Case, target: Target, pristine: Arena, relation: Relation) -> A
     for variation in relation.vary(case.problem, given, draw):
         for other in _cases(case, target, variation, draw):
             if refusal(target, other) is None:
-                return _asked(case, relation, equality, variation, other, pristine)
+                return _follow_up(case, relation, equality, variation, other, pristine)
     return None
 
 
 def _cases(case: Case, target: Target, variation: Variation, draw: random.Random) -> Iterator[Case]:
-    """The variation as a case, in the order in which they are to be tried."""
+    """A variation as cases, in the order in which they are to be tried."""
     inputs = case.inputs
     if variation.order:
         inputs = replace(inputs, **{name: Storage(variation.order) for name in _TENSORS})
@@ -154,18 +156,18 @@ def _variants(case: Case, target: Target, same_bits: bool, draw: random.Random) 
     return [dict(variant) for variant in offered if dict(variant) != case.variant]
 
 
-def _asked(
+def _follow_up(
     case: Case, relation: Relation, equality: Equality, variation: Variation, other: Case, pristine: Arena
-) -> Asked:
+) -> FollowUp:
     device = pristine.buffer.device
     if variation.interleaved:
         more = replace(case.inputs, seed=(case.inputs.seed + 1) % (1 << 31))
-        return Asked(relation, equality, variation, other, pristine, build(replace(case, inputs=more), device))
+        return FollowUp(relation, equality, variation, other, pristine, build(replace(case, inputs=more), device))
     if variation.options:
-        return Asked(relation, equality, variation, other, pristine)
+        return FollowUp(relation, equality, variation, other, pristine)
     names = [slot.name for slot in pristine.slots]
     values = {n: x for n in names if (x := (variation.tensors or {}).get(n, pristine.tensor(n))) is not None}
     if not other.problem.backward:
         values.pop("do", None)
     poison = POISON if variation.poison is None else variation.poison
-    return Asked(relation, equality, variation, other, build(other, device, values, poison))
+    return FollowUp(relation, equality, variation, other, build(other, device, values, poison))

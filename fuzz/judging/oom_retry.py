@@ -15,7 +15,7 @@ import torch
 from fuzz.core.verdict import Verdict
 
 SCARCE = 0.25  # of the card's memory, that should be free
-ASKED_AGAIN = "asked once more, as the GPU's memory had run out"
+RETRIED = "run once more: the GPU's memory had run out"
 PATIENCE = 15.0  # seconds to wait for that before a case is asked once more
 
 

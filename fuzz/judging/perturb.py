@@ -1,7 +1,7 @@
 """Varies what a deterministic kernel must not depend on: addresses and the machine's load.
 
-Run r of a case gets other addresses (a spacer of another size is held while it runs) and, every second time, company:
-on a GPU a matrix product on another stream, on a CPU a thread that keeps a core busy without holding the GIL.
+Run r of a case gets other addresses (a spacer of another size is held while it runs) and, every second time, background
+load: on a GPU a matrix product on another stream, on a CPU a thread that keeps a core busy without holding the GIL.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _SPACERS = (0, 3_329, 70_001, 1_100_017)
 
 
 @contextmanager
-def disturbed(repeat: int, device: torch.device) -> Iterator[None]:
-    """Context of the `repeat`-th run: 0 is undisturbed."""
+def perturbed(repeat: int, device: torch.device) -> Iterator[None]:
+    """Context of the `repeat`-th run: 0 is not perturbed."""
     spacer = torch.empty(_SPACERS[repeat % len(_SPACERS)], dtype=torch.uint8, device=device)
     load = _load(device) if repeat % 2 else None
     try:
@@ -33,10 +33,10 @@ def _load(device: torch.device):
     """Starts background work; returns the function that ends it."""
     if device.type == "cuda":
         return _cuda_load(device)
-    return _company().burn()
+    return _background_load().burn()
 
 
-class _Company:
+class _BackgroundLoad:
     """A thread that keeps a core busy now and then. It is started once and waits in between: to start one for a run
     and to wait for its end would take as long as a small case's kernel does."""
 
@@ -57,15 +57,15 @@ class _Company:
 
 
 @functools.cache
-def _company() -> _Company:
-    return _Company()
+def _background_load() -> _BackgroundLoad:
+    return _BackgroundLoad()
 
 
 def ready(device: torch.device) -> None:
-    """Starts what `disturbed` needs, so that it is there before a case's resources and time are counted: on a GPU the
+    """Starts what `perturbed` needs, so that it is there before a case's resources and time are counted: on a GPU the
     first stream of a process can take seconds, as some versions of PyTorch import much for it."""
     if device.type == "cpu":
-        _company()
+        _background_load()
     else:
         _stream(device)
 

@@ -1,7 +1,9 @@
-"""From what was found to a Verdict, and what an execution's answers say before any number in them is looked at."""
+"""Findings to a Verdict; and the findings of a target's contract: outputs that are missing or misshapen, kernels that
+were not planned, an execution without proof."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.core.target import Execution, Target
-from fuzz.core.verdict import Finding, Location, Outcome, Verdict, Worst
+from fuzz.core.verdict import Finding, FollowUpFailure, Location, Outcome, Verdict, Worst
 from fuzz.judging.execution import Clock
 from oracles import accuracy
 from oracles.outputs import Outputs
@@ -30,6 +32,7 @@ def conclude(
     judgement: accuracy.Judgement | None = None,
     flaky: tuple[int, int] = (0, 0),
     evidence: dict[str, Any] | None = None,
+    follow_ups: Sequence[FollowUpFailure] = (),
 ) -> Verdict:
     """The verdict: as `outcome` says, else by what was found. Stops the clock.
 
@@ -52,6 +55,7 @@ def conclude(
         kernel=executions[0].kernel if executions else "",
         failed=failed,
         runs=runs,
+        follow_ups=tuple(follow_ups),
     )
 
 
@@ -77,37 +81,44 @@ def shape_findings(problem: Problem, outputs: Outputs) -> list[Finding]:
         wanted.add("dbias")
     got = dict(outputs.items())
     for name in sorted(wanted - set(got)):
-        message = f"{name} is missing: the target returned None"
+        message = f"{name} is missing: the target returned None where a tensor of shape {list(expected[name])} is due"
         found.append(Finding("protocol", "missing_tensor", message, name, Location(pattern="missing")))
     for name, tensor in got.items():
         if not isinstance(tensor, Tensor) or tuple(tensor.shape) != expected[name]:
             shape = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-            message = f"{name}: needs shape {list(expected[name])}, got {shape}"
+            message = f"{name} has shape {shape}; the problem needs {list(expected[name])}"
             found.append(Finding("protocol", "wrong_shape", message, name, Location(pattern="shape")))
         elif name != "lse" and name != "dbias" and tensor.dtype != problem.torch_dtype:
-            message = f"{name}: needs dtype {problem.dtype}, got {tensor.dtype}"
+            got_dtype = str(tensor.dtype).removeprefix("torch.")
+            message = f"{name} has dtype {got_dtype}; the problem needs {problem.dtype}, the dtype of its inputs"
             found.append(Finding("protocol", "wrong_dtype", message, name, Location(pattern="dtype")))
     return found
 
 
 def plan_findings(target: Target, case: Case, execution: Execution) -> list[Finding]:
-    """A kernel that was launched and that `prepare` had not compiled for this case: it was compiled while the case ran,
-    by a key that depends on what the kernel does not, as a length."""
+    """Finding of a kernel that was launched, but that `prepare` had not compiled for this case."""
     planned = target.planned(case)
     if planned is None:
         return []
     launched = execution.kernel.rpartition("; ")[2].split(", ")  # what comes before says why nothing had to run
     for name in launched:
         if name and name not in planned:
-            message = f"launched {name}, none of the {len(planned)} kernels that were compiled for the case"
+            message = (
+                f"kernel {name} was launched, but `prepare` compiled {len(planned)} others for this case: it is "
+                "compiled in the run, by a key that depends on more than the kernel does, such as a length"
+            )
             return [Finding("resources", "compiles", message, place=Location(pattern="not planned"))]
     return []
 
 
 def proof_findings(target: Target, executions: list[Execution]) -> list[Finding]:
-    """A run that does not name the kernel that it should have run: a silent fall-back."""
+    """Finding of a run that does not name the kernel that it should have run: a silent fall-back."""
     for execution in executions:
         if target.proof and not any(name in execution.kernel for name in target.proof):
-            message = f"no proof that {target.name} ran: the execution names {execution.kernel or 'nothing'!r}"
+            expected = " or ".join(map(repr, target.proof))
+            message = (
+                f"no proof that {target.name} ran: the execution must name {expected}, but names "
+                f"{execution.kernel or 'nothing'!r}; another implementation may have answered"
+            )
             return [Finding("protocol", "unproven", message, place=Location(pattern="unproven"))]
     return []

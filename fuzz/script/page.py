@@ -80,7 +80,7 @@ def write_script(case: Case, target: Target, verdict: Verdict | None) -> str:
     """
     first = root(verdict) if verdict is not None else None
     if first is not None and first.oracle == "metamorphic":
-        raise ScriptError(f"case {case.id} fails only when it is asked otherwise: {first.message}")
+        raise ScriptError(f"case {case.id} fails only in a follow-up case of a metamorphic relation: {first.message}")
     return _Page(case, target, target.script_call(case), verdict).text()
 
 

@@ -25,7 +25,7 @@ from fuzz.core.verdict import Signature, Verdict, summary
 from fuzz.corpus.entry import Entry
 from fuzz.corpus.replay import known
 from fuzz.corpus.store import load_all, save
-from fuzz.judging.follow_up import alone_of, as_plain
+from fuzz.judging.follow_up import failed_alone, stand_alone_cases
 from fuzz.minimize import minimize
 from fuzz.runner import Runner
 from fuzz.session.draw import CLIMBING_CASES, cases_of, explore, standing
@@ -175,15 +175,14 @@ class Worker:
         return record
 
     def _plainer(self, under_test: Target, case: Case, verdict: Verdict) -> tuple[Case, Verdict]:
-        """The case and its verdict. Where it fails only when it is asked otherwise, and that question fails by itself,
-        then it is that plainer case which is reported: as it failed in the same run where that is known, else as it
-        fails again."""
-        for plainer, found in alone_of(verdict):
+        """The case and its verdict. Where only a follow-up case fails, and fails by itself too, it is that plainer
+        case which is reported: as it failed in the same run where that is known, else as it fails again."""
+        for plainer, found in failed_alone(verdict):
             if known(signature(plainer, found), self._corpus) is not None:
                 return plainer, found
         first = root(verdict)
         if first is not None and first.oracle == "metamorphic":
-            for plainer in as_plain(case, under_test):
+            for plainer in stand_alone_cases(case, under_test):
                 found = self.run_case(plainer)
                 if found.bad:
                     return plainer, found

@@ -41,7 +41,7 @@ class Ctas:
 
 
 def ctas_of(case: Case) -> tuple[int, ...]:
-    """The CTAs that the case names; none: all of them run."""
+    """The CTAs that the case runs; (): all of them."""
     text = str(case.variant.get("ctas", ""))
     return tuple(dict.fromkeys(int(number) for number in text.split(","))) if text else ()
 
@@ -91,7 +91,7 @@ def _bands(problem: Problem) -> list[dict[str, Any]]:
 
 
 def run(case: Case, tensors: Tensors, into: Outputs, repeat: int, blocks: BlockSparse, injection: Injections) -> str:
-    """Launches the CTAs that the case names; the names of what was launched."""
+    """Launches the CTAs of the case; returns the names of what was launched."""
     from kernels.blocksparse.launch import forward as launch
 
     device, p = emulated(), case.problem
@@ -136,7 +136,7 @@ def _cannot(case: Case, emulated_here: bool) -> bool:
 
 
 def rules(emulated_here: bool) -> tuple[Rule, ...]:
-    """What a case that names CTAs has to be."""
+    """Rules for CTA-subset cases."""
     why = (
         "ctas: on the emulated GPU only, of a forward pass over padded sequences of one length, with a window as mask, "
         f"mask='band', lists='csr', 16-byte aligned rows and no relations; at most {MOST}, inside the grid"

@@ -1,4 +1,4 @@
-"""Why a backward pass of blocksparse hangs: what its semaphores say, beside what its metadata foretell."""
+"""Report of a backward pass of blocksparse that hangs: its semaphores, beside the prediction from its block lists."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from oracles import dq_visits, semaphore_order
 
 def hanging_on_gpu(visits: dq_visits.Visits | None) -> dict[str, Any]:
     """Evidence of the kernel that hangs on the GPU, its semaphores read while it does. visits: those of the case, or of
-    its lists where a planted bug makes something else of them that cannot be foretold."""
+    the correct kernels where a planted bug makes something else of them that cannot be predicted."""
     from fuzz.devices import cuda
 
     stuck = cuda.LAUNCHES.hanging()
     if stuck is None:
-        return {"explained": "every kernel that was launched has ended"}
+        return {"explained": "every kernel that was launched has ended; the wait is not for one of them"}
     found: dict[str, Any] = {"kernel": stuck.variant.name, "arch": stuck.arch}
     if stuck.semaphores is None:
-        return found | {"explained": f"{stuck.variant.name} does not end; it waits on no semaphore"}
+        return found | {"explained": f"kernel {stuck.variant.name} does not end; it has no semaphore to wait on"}
     seen = cuda.semaphores(stuck)
     found |= {"semaphores": seen.flatten().tolist()[:4096], "shape": list(seen.shape)}
     resident = torch.cuda.get_device_properties(0).multi_processor_count
@@ -32,25 +32,27 @@ def hanging_on_gpu(visits: dq_visits.Visits | None) -> dict[str, Any]:
 def semaphores_explained(
     kernel: str, seen: Sequence[int], visits: dq_visits.Visits | None, resident: int
 ) -> dict[str, Any]:
-    """What semaphores that stand say, beside what is foretold. seen: flat; resident: CTAs that the device holds at
-    least."""
+    """Explanation of semaphores that no longer change, beside the prediction. seen: flat; resident: CTAs that the
+    device holds at least."""
     from fuzz.devices.deadlock import explain
 
     if visits is None:
-        return {"explained": f"{kernel} does not end; its semaphores are in the evidence"}
+        why = "its semaphores are in the evidence, and nothing is predicted for them"
+        return {"explained": f"{kernel} does not end; {why}"}
     if visits.tiles != len(seen):
-        return {"explained": f"{kernel} does not end; it has {len(seen)} semaphores for {visits.tiles} dQ tiles"}
-    why = explain(visits, seen, resident)
-    return {"explained": f"{why.line}\n{why.text}", "resident_ctas": why.resident_ctas or 0}
+        why = f"its launch has {len(seen)} semaphores, its block lists {visits.tiles} dQ tiles"
+        return {"explained": f"{kernel} does not end; {why}"}
+    found = explain(visits, seen, resident)
+    return {"explained": f"{found.line}\n{found.text}", "resident_ctas": found.resident_ctas or 0}
 
 
 def hanging_emulated(error: DeviceError, visits: dq_visits.Visits | None, slots: int) -> DeviceError:
-    """What the emulated GPU says of a deadlock, beside what was foretold for so many resident CTAs."""
+    """A deadlock on the emulated GPU, beside the prediction for so many resident CTAs."""
     if error.outcome != "hang" or visits is None:
         return error
-    foretold = semaphore_order.predict(visits, slots)
+    predicted = semaphore_order.predict(visits, slots)
     first, *more = error.findings
-    if foretold.ends != "always":
-        lines = " ".join(foretold.text.splitlines()[:2])
-        first = msgspec.structs.replace(first, message=f"{first.message}; as foretold, {lines}")
-    return DeviceError(error.outcome, (first, *more), error.evidence | {"foretold": foretold.text})
+    if predicted.ends != "always":
+        lines = " ".join(predicted.text.splitlines()[:2])
+        first = msgspec.structs.replace(first, message=f"{first.message}; as predicted from the block lists: {lines}")
+    return DeviceError(error.outcome, (first, *more), error.evidence | {"predicted": predicted.text})

@@ -90,9 +90,11 @@ def test_semaphores_that_did_not_begin_at_0_have_their_last_values() -> None:
 def test_semaphores_of_another_number_than_the_tiles_are_reported() -> None:
     of = visits_of(CASE, "")
     found = semaphores_explained("backward", [0] * 4, of, 132)
-    assert found["explained"] == "backward does not end; it has 4 semaphores for 8 dQ tiles"
+    assert found["explained"] == "backward does not end; its launch has 4 semaphores, its block lists 8 dQ tiles"
 
 
 def test_without_ordered_adds_in_the_lists_semaphores_are_left_as_evidence() -> None:
     found = semaphores_explained("backward", [0] * 4, None, 132)
-    assert found == {"explained": "backward does not end; its semaphores are in the evidence"}
+    assert found == {
+        "explained": "backward does not end; its semaphores are in the evidence, and nothing is predicted for them"
+    }

@@ -16,7 +16,7 @@ from fuzz.core.case import Case, CaseError, Inputs, Storage, from_json, to_json
 from fuzz.core.relations import relations_for, required_equality
 from fuzz.core.target import Execution
 from fuzz.core.verdict import Verdict
-from fuzz.judging.follow_up import alone_of, as_plain, asked
+from fuzz.judging.follow_up import failed_alone, follow_ups_of, stand_alone_cases
 from fuzz.judging.judge import execute
 from fuzz.minimize import minimize
 from fuzz.targets.registry import load
@@ -75,7 +75,7 @@ def test_every_relation_asks_something_of_some_case():
     target.same_options = frozenset({"tile"})
     target.relations = {"unseen_nan": "bitwise"}
     case = Case(target.name, replace(RAGGED, mask=Causal()), relations=tuple(RELATIONS))
-    assert {of.relation.name for of in asked(case, target, build(case, "cpu"))} == set(RELATIONS)
+    assert {of.relation.name for of in follow_ups_of(case, target, build(case, "cpu"))} == set(RELATIONS)
 
 
 def test_sequences_of_packed_problems_are_taken_apart_and_put_together():
@@ -130,7 +130,7 @@ def test_a_fault_that_needs_another_question_is_found_by_asking_it():
     assert verdict(wrong_scale, PLAIN).outcome == "pass"
     found = verdict(wrong_scale, PLAIN, "scaled_q", "poison")
     assert {f.kind for f in found.findings} == {"scaled_q"}
-    (plain,) = as_plain(Case(wrong_scale.name, PLAIN, relations=("scaled_q",)), wrong_scale)
+    (plain,) = stand_alone_cases(Case(wrong_scale.name, PLAIN, relations=("scaled_q",)), wrong_scale)
     assert plain.problem.scale == PLAIN.scale_value / 4 and not plain.relations
     assert verdict(wrong_scale, plain.problem).outcome == "fail"
 
@@ -144,7 +144,7 @@ def test_what_is_wrong_with_a_variation_as_a_question_of_its_own_is_told_with_it
 
     found = verdict(broken(change), PLAIN, "scaled_q")
     assert [f.kind for f in found.findings] == ["scaled_q"]
-    ((case, alone),) = alone_of(msgspec.json.decode(msgspec.json.encode(found), type=Verdict))
+    ((case, alone),) = failed_alone(msgspec.json.decode(msgspec.json.encode(found), type=Verdict))
     assert case.problem.scale == PLAIN.scale_value / 4 and not case.relations
     assert alone.case_id == case.id and alone.bad
     assert [(f.oracle, f.kind, f.tensor) for f in alone.findings] == [("accuracy", "nan", "o")]
@@ -154,13 +154,13 @@ def test_under_another_poison_wrong_numbers_count_as_the_nan_of_a_case_alone():
     runs = [1.0, 3.0]
     target = broken(lambda case, tensors, execution: with_o(execution, execution.outputs.o * runs.pop(0)))
     found = verdict(target, PLAIN, "poison")
-    ((_, alone),) = alone_of(found)
+    ((_, alone),) = failed_alone(found)
     assert {f.kind for f in found.findings} == {"poison"} and {f.kind for f in alone.findings} == {"nan"}
 
 
 def test_a_change_within_the_budget_is_of_no_question_alone():
     found = verdict(broken(looks_ahead), PLAIN, "future_changed")
-    assert found.bad and alone_of(found) == []
+    assert found.bad and failed_alone(found) == []
 
 
 def test_a_float16_gradient_that_overflows_only_where_v_is_doubled_is_no_finding():
@@ -168,7 +168,7 @@ def test_a_float16_gradient_that_overflows_only_where_v_is_doubled_is_no_finding
     inputs = Inputs(seed=138, distribution="index_values", do=Storage("expanded"))
     target = load("torch.sdpa.math")
     case = Case(target.name, problem, inputs, relations=("doubled_v",))
-    (of,) = asked(case, target, build(case, "cpu"))
+    (of,) = follow_ups_of(case, target, build(case, "cpu"))
     runs = [target.run(case, build(case, "cpu").tensors()), of.run(target, of.pristine.tensors(), None)]
     assert [bool(run.outputs.dk.isfinite().all()) for run in runs] == [True, False]
     assert verdict(target, problem, "doubled_v", inputs=inputs).outcome == "pass"
@@ -199,7 +199,9 @@ def test_what_raises_only_when_asked_otherwise_says_so():
     target.run = run
     found = verdict(target, PLAIN, "strides")
     assert found.findings[0].kind == "raised"
-    assert found.findings[0].message.startswith("follow-up case with its tensors transposed in memory: raised")
+    assert found.findings[0].message.startswith(
+        "follow-up case with its tensors transposed in memory: the target raised RuntimeError"
+    )
 
 
 def test_a_write_out_of_bounds_is_seen_in_a_variation_too():

@@ -52,7 +52,7 @@ def test_waits_until_others_let_go_but_not_for_ever(monkeypatch):
 def asked(monkeypatch, *outputs):
     """What execute says where the runs end like this, and how many runs there were."""
     Memory(monkeypatch, 50)
-    monkeypatch.setattr(judge.disturb, "ready", lambda where: None)
+    monkeypatch.setattr(judge.perturb, "ready", lambda where: None)
     monkeypatch.setattr(judge, "rehearse", lambda where: None)
     left = list(outputs)
 
@@ -62,7 +62,7 @@ def asked(monkeypatch, *outputs):
             raise answer
         return answer
 
-    monkeypatch.setattr(judge, "_execute", run)
+    monkeypatch.setattr(judge, "_attempt", run)
     case = Case("fake.honest", Problem((4,), (4,), 1, 1, 8, 8, "float32"))
     try:
         return judge.execute(case, load("fake.honest", FAKES), lambda phase, limit: None, CARD), len(outputs) - len(
@@ -76,7 +76,7 @@ def test_a_case_that_ran_out_of_memory_is_asked_once_more(monkeypatch):
     passed = Verdict("x", "pass")
     starved = Verdict("x", "crash", (Finding("runner", "out_of_memory", "OutOfMemoryError: CUDA out of memory"),))
     ours = torch.OutOfMemoryError("CUDA out of memory")
-    said = {"reason": "asked once more, as the GPU's memory had run out"}
+    said = {"reason": "run once more: the GPU's memory had run out"}
     assert asked(monkeypatch, passed) == (passed, 1)
     assert asked(monkeypatch, starved, passed) == (replace(passed, **said), 2)
     assert asked(monkeypatch, ours, passed) == (replace(passed, **said), 2)

@@ -1,4 +1,4 @@
-"""The target `blocksparse`: what it compiles, what it foretells without running, its kernels on the emulated GPU."""
+"""The target `blocksparse`: what it compiles, what it predicts without a run, its kernels on the emulated GPU."""
 
 from __future__ import annotations
 
@@ -175,13 +175,13 @@ def test_correct_metadata_has_no_findings() -> None:
             assert target.inspect(case(problem, tile_m=64, tile_n=64, schedule=schedule, lists="compact")) == []
 
 
-def test_the_seed_s_deadlock_is_foretold() -> None:
+def test_the_seed_s_deadlock_is_predicted() -> None:
     (finding,) = load("blocksparse!lock_is_n_block").inspect(case(VARLEN_FULL_1K, "lock_is_n_block"))
     assert (finding.oracle, finding.kind) == ("semaphore_order", "hang")
     assert load("blocksparse").inspect(case(VARLEN_FULL_1K)) == []
 
 
-def test_a_direction_mismatch_is_foretold_with_few_resident_ctas() -> None:
+def test_a_direction_mismatch_is_predicted_with_few_resident_ctas() -> None:
     target = BlockSparseTarget("rank_direction")
     found = target.inspect(case(VARLEN_FULL_1K, "rank_direction"))
     assert {f.oracle for f in found} == {"block_lists"} and {f.kind for f in found} == {"order"}
@@ -324,7 +324,7 @@ SHOWN = {
     "tail_keys_read": "out_of_bounds",
     "dq_not_zeroed": "read_of_uninitialised_memory",
 }
-FORETOLD = ("lock_is_n_block", "release_missing", "release_twice", "rank_direction", "rank_per_list")
+PREDICTED = ("lock_is_n_block", "release_missing", "release_twice", "rank_direction", "rank_per_list")
 
 
 @needs_emulator
@@ -333,8 +333,8 @@ def test_a_planted_bug_is_found_on_the_emulated_gpu_where_the_correct_kernels_pa
     verdict = run(case(PLANTED, mutant, tile_m=64, tile_n=64, slots=2))
     found = {f.kind if f.oracle == "emulator" else f"{f.tensor} {f.kind}" for f in verdict.findings}
     assert SHOWN[mutant] in found, verdict
-    if mutant in FORETOLD:
-        assert "as foretold" in verdict.findings[0].message and "foretold" in verdict.evidence
+    if mutant in PREDICTED:
+        assert "as predicted" in verdict.findings[0].message and "predicted" in verdict.evidence
 
 
 @needs_emulator
