@@ -58,7 +58,7 @@ score: $(STAMP)  ## what the committed scoreboard of planted bugs found has to b
 conformance: $(STAMP)  ## the matrix of published configurations for one target (TARGET=torch.sdpa.math)
 	$(BIN)/attnfuzz conformance $(or $(TARGET),torch.sdpa.math) $(ARGS)
 
-nightly: $(STAMP)  ## everything, slow tests too, and a long session with a seed of the day (CASES=20000)
+nightly: $(STAMP)  ## every test, nightly ones too, and a long session with a seed of the day (CASES=20000)
 	$(BIN)/python -m pytest -n auto --dist worksteal tests
 	$(BIN)/python -m pytest -n auto corpus
 	$(BIN)/python -m pytest -n auto fuzz --fuzz-cases $(or $(CASES),20000) --fuzz-seed $(or $(SEED),$(shell date -u +%Y%m%d)) $(ARGS)
