@@ -124,15 +124,15 @@ def record(gpu: Gpu, path: Path, missing: bool) -> None:
     """Asks the GPU and writes its answers; with `missing` only for what has none."""
     start = time.time()
     gpus, forms, kept, kernels = before(path) if missing else ([], {}, {}, {})
-    wanted = {k.form: k for k in suite.all_kernels()}
-    forms, kept = ({f: v for f, v in d.items() if f in wanted} for d in (forms, kept))  # type: ignore[assignment]
-    kernels = {f: v for f, v in kernels.items() if f in wanted}
+    current = {k.form: k for k in suite.all_kernels()}
+    forms, kept = ({f: v for f, v in d.items() if f in current} for d in (forms, kept))  # type: ignore[assignment]
+    kernels = {f: v for f, v in kernels.items() if f in current}
     about: dict[str, Any] = {
         "gpu": ", ".join(dict.fromkeys([*gpus, gpu.name])), "arch": gpu.arch, "forms": forms, "kernels": kernels,
         "command": "python ci/emulator_vs_gpu.py" + " --missing" * missing,
     }  # fmt: skip
     asked, last = 0, time.time()
-    for form, kernel in wanted.items():
+    for form, kernel in current.items():
         same = kernels.get(form, fingerprint(kernel)) == fingerprint(kernel)
         if isinstance(forms.get(form), str) and same and (kernel.exact or len(kept[form]) == kernel.threads):
             kernels[form] = fingerprint(kernel)

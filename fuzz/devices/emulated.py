@@ -37,7 +37,7 @@ class EmulatedDevice:
     blind     a launch that ends counts as a good one, whatever was seen: what a GPU would give back
     instead   by the key of a build: PTX that runs in place of what was compiled (fuzz/score/machine)
     budget    the most micro-operations of a launch, where there is such a limit
-    watch     is told every report
+    watch     is called with every report
     """
 
     def __init__(self, arch: str, emulator: Emulator) -> None:

@@ -77,7 +77,7 @@ class LoadedKernel:
                  written: Callable[[torch.Tensor], Written | None] | None = None,
                  instead: PtxModule | None = None,
                  axes: Mapping[str, Sequence[str]] | None = None) -> Report:  # fmt: skip
-        """Runs the host function and everything that it launches.
+        """Runs the host function and everything that it launches; returns what was found, or raises EmulationError.
 
         emulator       another one than it was loaded with
         only           linear indices of the CTAs to run of each launch (default: all)
@@ -88,13 +88,13 @@ class LoadedKernel:
         """
         emulator = emulator or self.emulator
         memory = Memory(axes)
-        wanted = [a for a in self.host.interface.arguments if a.kind != "stream"]
-        if len(args) == len(wanted) + 1 and len(self.host.interface.arguments) == len(args):
+        parameters = [a for a in self.host.interface.arguments if a.kind != "stream"]
+        if len(args) == len(parameters) + 1 and len(self.host.interface.arguments) == len(args):
             args = tuple(x for x, a in zip(args, self.host.interface.arguments, strict=True) if a.kind != "stream")
-        if len(args) != len(wanted):
-            names = ", ".join(a.name for a in wanted)
-            raise ValueError(f"the kernel takes {len(wanted)} arguments ({names}), got {len(args)}")
-        known = {a.name for a in wanted}
+        if len(args) != len(parameters):
+            names = ", ".join(a.name for a in parameters)
+            raise ValueError(f"the kernel takes {len(parameters)} arguments ({names}), got {len(args)}")
+        known = {a.name for a in parameters}
         for name in uninitialised:
             if name not in known:
                 raise ValueError(f"uninitialised: no argument is called {name!r}")

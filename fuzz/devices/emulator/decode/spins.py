@@ -1,8 +1,8 @@
 """Finds the value that a spin waits for: the one that it compares with what it reads, in the code of the loop.
 
 A spin is a backward branch. The first load behind its target reads what is waited for; a `setp` of what was loaded
-guards the branch, so that it is taken until the two are equal. That gives the register or constant whose place is told
-here, for reports and timelines: nothing that is executed depends on it.
+guards the branch, so that it is taken until the two are equal. That gives the place of the register or constant
+that is returned here, for reports and timelines: nothing that is executed depends on it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from operator import or_
 
 from fuzz.devices.emulator.ptx import Instruction, Kernel
 
-AGES = 9  # committed groups that are told apart; older ones count as one
+AGES = 9  # committed groups that are distinguished; older ones count as one
 MOVE = re.compile(r"mov\.[bfus](16|32|64)")
 
 

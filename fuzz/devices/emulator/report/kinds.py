@@ -1,4 +1,4 @@
-"""Kinds of findings: the name of each, which signatures and the corpus keep, and the sentence that tells one.
+"""Kinds of findings: the name of each, which signatures and the corpus keep, and the sentence for each.
 
 A sentence continues "CTA (…) warp … lane …": what that lane does, where, by how much it is off, and what was expected.
 """
@@ -31,7 +31,7 @@ class Seen:
     instruction  the PTX instruction, as text
     place        the memory in words: 'k[0, 3, 5]', 'k, 64 bytes past its end', 'shared memory byte 12'
     address      the kernel's address, or what else the kind puts there (a barrier's number, a mask of lanes, …)
-    size, value  bytes of the access, and what else the kind tells, see `tables.py`
+    size, value  bytes of the access, and a number that depends on the kind
     lane         the lane that was seen first
     memory       shape of the tensor: '(2, 64)'; "" where there is no tensor
     other        who else took part: 'CTA (0, 0, 0) warp 3'; "" where nobody did. own: it is the same warp
