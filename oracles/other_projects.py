@@ -1,8 +1,8 @@
-"""The acceptance rules of other projects' tests, as data: what they would say of the answers that our oracles judge.
+"""Acceptance criteria of other projects' tests, as data, applied to the outputs that our oracles judge.
 
-They are here to be compared with (`attnfuzz mutation-score`), never to decide a verdict. Each is written from the
-project's tests, which the rule names; where theirs leave something open, the choice made here is the stricter one,
-so that they are not shown as blinder than they are. None compares LSE, looks at guard bands, or runs anything twice.
+They serve comparison (`attnfuzz mutation-score`) and never decide a verdict. Each is written from the project's tests,
+which its `source` names; where these leave something open, the stricter choice is made here, so that no criterion is
+shown as weaker than it is. None compares LSE, looks at guard bands, or runs anything twice.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class Question:
 
     @cached_property
     def right(self) -> Outputs:
-        """By our reference, rounded to the problem's dtype as the peers' references are."""
+        """Outputs of our reference, rounded to the problem's dtype as the references of those tests are."""
         found = reference(self.problem, self.q, self.k, self.v, bias=self.bias, do=self.do)
         return Outputs(**{name: x.to(self.problem.torch_dtype) for name, x in found.items()})
 
     @cached_property
-    def plain(self) -> Outputs:
-        """By a plain run in the problem's own dtype, every intermediate rounded to it."""
-        return plain_attention(self)
+    def unfused(self) -> Outputs:
+        """Outputs of an unfused run in the problem's own dtype, every intermediate rounded to it."""
+        return unfused_attention(self)
 
     def live(self, name: str, tensor: Tensor) -> Tensor:
         """The elements of a tensor that belong to a sequence, without padding: fp32, one axis."""
@@ -54,7 +54,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Criterion:
-    """One project's rule.
+    """One project's criterion.
 
     inputs   'case': judged on the case's own numbers; 'small': on inputs from [-SMALL, SMALL], as their tests draw them
     accepts  (question, name of the tensor, the answer) -> whether their test would pass on that tensor
@@ -75,31 +75,33 @@ class Criterion:
         return all(self.accepts(question, name, got[name]) for name in wanted)
 
 
-def plain_attention(of: Question) -> Outputs:
+def unfused_attention(question: Question) -> Outputs:
     """O and, given do, dQ, dK, dV of scores = q (k * scale)^T, softmax, product, each rounded to the inputs' dtype.
 
     As FlashAttention's `attention_ref(upcast=False, reorder_ops=True)`, but with zeros, not NaN, where a row has no
     keys.
     """
-    p = of.problem
-    q, k, v = (x.detach().clone().requires_grad_(of.do is not None) for x in (of.q, of.k, of.v))
-    o = torch.zeros_like(of.right.o)
+    p = question.problem
+    q, k, v = (x.detach().clone().requires_grad_(question.do is not None) for x in (question.q, question.k, question.v))
+    o = torch.zeros_like(question.right.o)
     with torch.enable_grad(), no_tf32():
         for b in range(p.batch):
             if p.lengths_q[b] and p.lengths_k[b]:
                 one, two, three = (sequence_view(p, name, x, b) for name, x in (("q", q), ("k", k), ("v", v)))
-                bias = None if of.bias is None else bias_view(p, of.bias, b)
-                sequence_view(p, "o", o, b).copy_(_plain_sequence(p, b, one, two, three, bias))
-        if of.do is None or not o.requires_grad:
+                bias = None if question.bias is None else bias_view(p, question.bias, b)
+                sequence_view(p, "o", o, b).copy_(_unfused_sequence(p, b, one, two, three, bias))
+        if question.do is None or not o.requires_grad:
             zeros = (
-                {} if of.do is None else {f"d{n}": torch.zeros_like(x) for n, x in zip("qkv", (q, k, v), strict=True)}
+                {}
+                if question.do is None
+                else {f"d{n}": torch.zeros_like(x) for n, x in zip("qkv", (q, k, v), strict=True)}
             )
             return Outputs(o.detach(), **zeros)
-        dq, dk, dv = torch.autograd.grad(o, (q, k, v), of.do.to(o.dtype), materialize_grads=True)
+        dq, dk, dv = torch.autograd.grad(o, (q, k, v), question.do.to(o.dtype), materialize_grads=True)
     return Outputs(o.detach(), None, dq, dk, dv)
 
 
-def _plain_sequence(p: Problem, batch: int, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+def _unfused_sequence(p: Problem, batch: int, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     n_q, n_k = q.shape[1], k.shape[1]
     k, v = (x.repeat_interleave(p.group, 0) for x in (k, v))
     scores = q @ (k * p.scale_value).transpose(-1, -2)
@@ -114,28 +116,31 @@ def _plain_sequence(p: Problem, batch: int, q: Tensor, k: Tensor, v: Tensor, bia
     return probs.to(v.dtype) @ v
 
 
-def _flash_attention(of: Question, name: str, got: Tensor) -> bool:
-    right, plain = of.live(name, getattr(of.right, name)), of.live(name, getattr(of.plain, name))
+def _flash_attention(question: Question, name: str, got: Tensor) -> bool:
+    right, unfused = (
+        question.live(name, getattr(question.right, name)),
+        question.live(name, getattr(question.unfused, name)),
+    )
     if not right.numel():
         return True
-    low = getattr(of.right, name)
-    atol = 2 * of.live(name, low + 0.3 - 0.3 - low).abs().max()
-    if name != "o" and of.problem.softcap:
+    low = getattr(question.right, name)
+    atol = 2 * question.live(name, low + 0.3 - 0.3 - low).abs().max()
+    if name != "o" and question.problem.softcap:
         atol = atol + 3e-4
-    rtol = 3 if of.problem.softcap else 2
-    return bool((of.live(name, got) - right).abs().max() <= rtol * (plain - right).abs().max() + atol)
+    rtol = 3 if question.problem.softcap else 2
+    return bool((question.live(name, got) - right).abs().max() <= rtol * (unfused - right).abs().max() + atol)
 
 
 _FLAG_GEMS_RTOL = {"float16": 1e-3, "bfloat16": 0.016, "float32": 1.3e-6}
 
 
-def _flag_gems(of: Question, name: str, got: Tensor) -> bool:
-    found, right = of.live(name, got), of.live(name, getattr(of.right, name))
-    return torch.allclose(found, right, rtol=_FLAG_GEMS_RTOL[of.problem.dtype], atol=1e-4)
+def _flag_gems(question: Question, name: str, got: Tensor) -> bool:
+    found, right = question.live(name, got), question.live(name, getattr(question.right, name))
+    return torch.allclose(found, right, rtol=_FLAG_GEMS_RTOL[question.problem.dtype], atol=1e-4)
 
 
-def _nsa(of: Question, name: str, got: Tensor) -> bool:
-    error = (of.live(name, got) - of.live(name, getattr(of.right, name))).abs()
+def _nsa(question: Question, name: str, got: Tensor) -> bool:
+    error = (question.live(name, got) - question.live(name, getattr(question.right, name))).abs()
     most, mean = (0.1, 0.01) if name == "o" else (0.5, 0.05)
     return not error.numel() or bool(error.max() < most and error.mean() < mean)
 
@@ -144,12 +149,12 @@ _DMATTN = {"o": {"bfloat16": 0.01, "float16": 5e-3, "float32": 1e-3}}
 _DMATTN_GRADIENTS = {"bfloat16": 0.1, "float16": 0.05, "float32": 1e-3}
 
 
-def _dmattn(of: Question, name: str, got: Tensor) -> bool:
-    found, right = of.live(name, got), of.live(name, getattr(of.right, name))
+def _dmattn(question: Question, name: str, got: Tensor) -> bool:
+    found, right = question.live(name, got), question.live(name, getattr(question.right, name))
     if not right.numel():
         return True
     found = found.nan_to_num(0.0, 1e6, -1e6)
-    tolerance = _DMATTN.get(name, _DMATTN_GRADIENTS)[of.problem.dtype]
+    tolerance = _DMATTN.get(name, _DMATTN_GRADIENTS)[question.problem.dtype]
     return bool(torch.isclose(found, right, rtol=tolerance, atol=tolerance).float().mean() >= 0.95)
 
 

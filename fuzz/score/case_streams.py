@@ -31,7 +31,7 @@ UNIFORM_DIMS = (32, 64, 128)
 MOST_DRAWN = 200  # for each case that is taken; beyond it the target takes nothing
 
 
-def draw(trial: Trial, target: Target, wanted: Settings) -> Iterator[Case]:
+def case_stream(trial: Trial, target: Target, wanted: Settings) -> Iterator[Case]:
     """The cases of a trial; the same for the same trial and settings. Raises ValueError where the target takes none."""
     clean = good(target, wanted.device)
     allowed = kernels(clean.name, wanted.device, wanted.keys, wanted.repeats, wanted.seed)

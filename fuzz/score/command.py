@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fuzz.score.regression_check import Lost
 
 INTERRUPTED = 130  # what a shell makes of Ctrl-C
-SUMMARY = "how many planted bugs are found, after how many cases; beside other projects' acceptance rules"
+SUMMARY = "how many mutants are found, after how many cases; beside other projects' acceptance rules"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--peer-cases", type=int, default=plain.peer_cases, metavar="N", help=f"cases of those ({plain.peer_cases})")
     add("--keys", type=int, default=plain.keys, help=f"kernels of each target that may be compiled ({plain.keys})")
     add("--no-minimize", action="store_true", help="leave what is found as large as it was")
-    add("--ptx-mutants", type=int, default=0, metavar="N", help="so many bugs made by machine in PTX too (0)")
+    add("--ptx-mutants", type=int, default=0, metavar="N", help="number of PTX mutants to run too (0)")
     add("--max-time", type=float, default=0.0, metavar="SECONDS", help="begin no case after so many seconds (no limit)")
     add("--seed", type=int, default=0, help="the first seed (0)")
     add("--device", choices=("host", "cuda"), default="host", help="where the kernels run (host)")
@@ -50,9 +50,9 @@ def score(options: argparse.Namespace, console: Console) -> int:
     """Runs the command; returns the exit code. Raises ValueError for options that make no sense."""
     from fuzz.core.case import to_json
     from fuzz.score import regression_check
-    from fuzz.score.render import show
+    from fuzz.score.render import print_scoreboard
     from fuzz.score.run import ended, run
-    from fuzz.score.scoreboard import board
+    from fuzz.score.scoreboard import make_scoreboard
     from fuzz.score.trial_plan import bugs
 
     wanted = settings_of(options)
@@ -64,10 +64,10 @@ def score(options: argparse.Namespace, console: Console) -> int:
         if not known:
             raise ValueError(f"--check: needs a scoreboard to compare with in {regression_check.SCOREBOARD}")
         turn = regression_check.turn_of_today() if options.rotate is None else options.rotate
-        wanted = regression_check.quick(wanted, known, keys, turn)
+        wanted = regression_check.short_settings(wanted, known, keys, turn)
         seconds = seconds or regression_check.SECONDS
     if not bugs(wanted):
-        raise ValueError(f"--filter: no planted bug that can run here is called {options.filter!r}")
+        raise ValueError(f"--filter: no mutant that can run here is called {options.filter!r}")
     if options.plot and Path(options.plot).suffix not in (".svg", ".png", ".pdf"):
         raise ValueError(f"--plot: needs a name that ends in .svg, .png or .pdf, got {options.plot!r}")
     folder = _folder(options)
@@ -81,17 +81,17 @@ def score(options: argparse.Namespace, console: Console) -> int:
     found = ended(folder)
     if stopped and not found:
         return INTERRUPTED
-    made = board(wanted, found)
+    made = make_scoreboard(wanted, found)
     if options.ptx_mutants:
         made = msgspec.structs.replace(made, machine_made=_machine_made(options, folder))
-    show(made, console)
+    print_scoreboard(made, console)
     console.print(f"trials: {folder}", highlight=False)
     if options.out:
         Path(options.out).write_text(to_json(made))
     if options.plot:
-        from fuzz.score.score_plot import draw
+        from fuzz.score.score_plot import plot
 
-        draw(made, Path(options.plot))
+        plot(made, Path(options.plot))
     if options.check:
         lost = regression_check.lost(made, known)
         why = "interrupted" if stopped else f"no time within {seconds:g} s"
@@ -140,7 +140,7 @@ def _folder(options: argparse.Namespace) -> Path:
 
 
 def _machine_made(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The score of machine-made bugs, with its table as 'table'; its results lie beside the trials."""
+    """The score of PTX mutants, with its table as 'table'; its results lie beside the trials."""
     from fuzz.score.ptx_mutants import run
     from fuzz.score.ptx_mutants.render import table
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from fuzz.score.scoreboard import Board
+from fuzz.score.scoreboard import Scoreboard
 from fuzz.score.settings import Settings
 from fuzz.score.trial import OURS
 
@@ -100,7 +100,7 @@ def rotated(known: dict[str, Known], turn: int) -> tuple[str, ...]:
     return (*order[start:], *order[:start])
 
 
-def quick(wanted: Settings, known: dict[str, Known], keys: int, turn: int = 0) -> Settings:
+def short_settings(wanted: Settings, known: dict[str, Known], keys: int, turn: int = 0) -> Settings:
     """The settings of the short form."""
     return msgspec.structs.replace(
         wanted,
@@ -135,7 +135,7 @@ class Lost(msgspec.Struct, frozen=True):
         return bool(self.missed or self.failed)
 
 
-def lost(of: Board, known: Iterable[str]) -> Lost:
+def lost(of: Scoreboard, known: Iterable[str]) -> Lost:
     """What became of the bugs that were found."""
     now = {bug.name: bug for bug in of.bugs}
     failed = {name: now[name].errors[0] for name in known if name in now and now[name].errors}

@@ -6,50 +6,49 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fuzz.score.scoreboard import RULES, Board, Bug
+from fuzz.score.scoreboard import RULES, Bug, Scoreboard
 from fuzz.score.trial import OURS
 from oracles.other_projects import CRITERIA
 
 
-def show(of: Board, console: Console) -> None:
+def print_scoreboard(scores: Scoreboard, console: Console) -> None:
     """Prints a board; of others who look only where one of them looked on."""
-    console.print(_bugs(of))
-    if _others(of):
-        console.print(_who(of))
+    console.print(_bugs(scores))
+    if _others(scores):
+        console.print(_who(scores))
     console.print(
-        f"{of.found} of {of.planted} planted bugs found; median of the medians {of.median:g} cases, worst {of.worst}",
+        f"{scores.found} of {scores.planted} mutants found; "
+        f"median of the medians {scores.median:g} cases, worst {scores.worst}",
         highlight=False,
     )
-    for bug in of.bugs:
+    for bug in scores.bugs:
         if bug.trials and not bug.found:
             console.print(f"missed: {bug.name}", style="bold red", highlight=False, markup=False)
         for error in bug.errors:
             console.print(f"error: {bug.name}: {error}", style="red", highlight=False, markup=False)
-    alarms, asked = of.alarms[OURS]
+    alarms, asked = scores.alarms[OURS]
     console.print(f"failed without a bug: {alarms} of {asked} cases", highlight=False)
-    if of.machine_made:
-        console.print(of.machine_made["table"], highlight=False, markup=False)
+    if scores.machine_made:
+        console.print(scores.machine_made["table"], highlight=False, markup=False)
 
 
-def _others(of: Board) -> dict[str, tuple[str, str]]:
+def _others(scores: Scoreboard) -> dict[str, tuple[str, str]]:
     """Generator and rule of those columns in which there is anything, by heading."""
     known = {"uniform": ("uniform", OURS)} | {rule: ("ours", rule) for rule in CRITERIA}
-    there = {(seen.generator, seen.rule) for bug in of.bugs for seen in bug.seen}
+    there = {(seen.generator, seen.rule) for bug in scores.bugs for seen in bug.seen}
     return {name: pair for name, pair in known.items() if pair in there}
 
 
-def _bugs(of: Board) -> Table:
-    made = Table(
-        title="Cases until a planted bug is found", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    others, smaller = _others(of), any(bug.smallest for bug in of.bugs)
+def _bugs(scores: Scoreboard) -> Table:
+    made = Table(title="Cases until a mutant is found", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    others, smaller = _others(scores), any(bug.smallest for bug in scores.bugs)
     made.add_column("bug", no_wrap=True)
     for name in ("found", "median", "worst", "s"):
         made.add_column(name, justify="right", no_wrap=True)
     made.add_column("by", overflow="fold")
     for name in ["tokens"] * smaller + [_short(name) for name in others]:
         made.add_column(name, justify="right", no_wrap=True)
-    looked = [bug for bug in of.bugs if bug.seen]  # the time may have been up before
+    looked = [bug for bug in scores.bugs if bug.seen]  # the time may have been up before
     for bug in sorted(looked, key=lambda bug: (bug.median, bug.worst, bug.name)):
         tokens = [str(bug.smallest.tokens) if bug.smallest else "·"] * smaller
         made.add_row(*_row(bug), *tokens, *(_rate(bug, *pair) for pair in others.values()))
@@ -78,14 +77,14 @@ def _rate(bug: Bug, generator: str, rule: str) -> str:
     return f"{seen.found}/{len(seen.cases)}" if seen else "·"
 
 
-def _who(of: Board) -> Table:
+def _who(scores: Scoreboard) -> Table:
     made = Table(title="Who finds how many", title_justify="left")
     made.add_column("rule")
     for name in ("on our cases", "on uniform cases", "failed without a bug"):
         made.add_column(name, justify="right")
     for rule in RULES:
-        cells = [of.by[f"{generator}/{rule}"] for generator in ("ours", "uniform")]
-        alarms, asked = of.alarms[rule]
+        cells = [scores.by[f"{generator}/{rule}"] for generator in ("ours", "uniform")]
+        alarms, asked = scores.alarms[rule]
         rate = f"{alarms} of {asked} cases" if asked else "·"
         made.add_row(rule, *(f"{n['found']} of {n['looked_for']}" if n["looked_for"] else "·" for n in cells), rate)
     return made

@@ -26,7 +26,7 @@ from fuzz.score.trial import Ended, search
 from fuzz.score.trial_plan import bugs, trials
 from fuzz.session.pool import leave_with_parent
 
-JUDGE = "fuzz.score.peer_judge:execute"
+JUDGE = "fuzz.score.criteria_judge:execute"
 TICK = 0.5
 
 

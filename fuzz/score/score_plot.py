@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuzz.score.scoreboard import Board, survival
+from fuzz.score.scoreboard import Scoreboard, survival
 from fuzz.score.trial import OURS
 
 # (generator, rule, label, colour, dashes): colours that the colour-blind can tell apart
@@ -19,7 +19,7 @@ LINES: tuple[tuple[str, str, str, str, tuple[int, ...]], ...] = (
 )
 
 
-def draw(of: Board, path: Path) -> None:
+def plot(scores: Scoreboard, path: Path) -> None:
     """Writes the picture (SVG, PNG or PDF by the name's end). Raises ModuleNotFoundError without matplotlib, ValueError
     for another ending."""
     if path.suffix not in (".svg", ".png", ".pdf"):
@@ -32,7 +32,7 @@ def draw(of: Board, path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(8, 4.8), layout="constrained")
     for generator, rule, label, colour, dashes in LINES:
-        x, y = survival(of, generator, rule)
+        x, y = survival(scores, generator, rule)
         if not x:
             continue
         percent = [100 * share for share in y]
@@ -44,12 +44,12 @@ def draw(of: Board, path: Path) -> None:
     axes.set_xscale("log")
     axes.set_xlim(0.8, None)
     axes.set_ylim(0, 101)
-    ticks = [n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500) if n <= of.settings.cases]
+    ticks = [n for n in (1, 2, 5, 10, 20, 50, 100, 200, 500) if n <= scores.settings.cases]
     axes.set_xticks(ticks, [str(n) for n in ticks])
     axes.set_xticks([], minor=True)
     axes.set_xlabel("cases run")
-    axes.set_ylabel("planted bugs not yet found, %")
-    axes.set_title(_title(of), loc="left", fontsize=11)
+    axes.set_ylabel("mutants not yet found, %")
+    axes.set_title(_title(scores), loc="left", fontsize=11)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False, loc="upper right")
@@ -57,10 +57,12 @@ def draw(of: Board, path: Path) -> None:
     pyplot.close(figure)
 
 
-def _title(of: Board) -> str:
+def _title(scores: Scoreboard) -> str:
     """How many bugs, and from how many seeds: those that were tried, which a score that was cut short has fewer of."""
-    trials = [bug.trials for bug in of.bugs if bug.trials] or [0]
+    trials = [bug.trials for bug in scores.bugs if bug.trials] or [0]
     seeds = f"{min(trials)}" if min(trials) == max(trials) else f"{min(trials)} to {max(trials)}"
-    title = f"{of.planted} planted bugs, {seeds} seed{'s' * (max(trials) != 1)} each"
-    others = {len(seen.cases) for bug in of.bugs for seen in bug.seen if (seen.generator, seen.rule) != ("ours", OURS)}
+    title = f"{scores.planted} mutants, {seeds} seed{'s' * (max(trials) != 1)} each"
+    others = {
+        len(seen.cases) for bug in scores.bugs for seen in bug.seen if (seen.generator, seen.rule) != ("ours", OURS)
+    }
     return title + (f"; other lines: {max(others)}" if others else "")

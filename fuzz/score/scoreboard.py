@@ -1,7 +1,7 @@
-"""What comes of a score's trials: by bug and by who looks for it, how often it was found and after how many cases.
+"""Scoreboard: how often each mutant was found and after how many cases, for each pair of a generator and a criterion.
 
-Whoever looks is a pair of a generator and a rule: ours with our oracles, ours with a peer's rule, uniform with either.
-A trial that did not find the bug counts as one case more than it had, so that medians stay honest.
+The generators are ours and a uniform one, the criteria our oracles and those of other projects' tests. A trial that did
+not find the mutant counts as one case more than it had, so that medians are not too small.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Bug(msgspec.Struct, frozen=True, omit_defaults=True):
     errors: tuple[str, ...] = ()
 
 
-class Board(msgspec.Struct, frozen=True):
+class Scoreboard(msgspec.Struct, frozen=True):
     """A scoreboard. `alarms`: of each rule, cases that it failed without a bug, and cases in which it was asked;
     `planted` counts bugs that have a trial of ours, `missed` names those that no trial of ours found."""
 
@@ -80,7 +80,7 @@ class Board(msgspec.Struct, frozen=True):
     machine_made: dict[str, Any] | None = None
 
 
-def board(wanted: Settings, ended: Iterable[Ended]) -> Board:
+def make_scoreboard(wanted: Settings, ended: Iterable[Ended]) -> Scoreboard:
     """The board of everything that ended. Raises ValueError where nothing has."""
     by_bug: dict[str, list[Ended]] = defaultdict(list)
     everything = sorted(ended, key=lambda one: (one.trial.bug, one.trial.generator, one.trial.seed))
@@ -90,7 +90,7 @@ def board(wanted: Settings, ended: Iterable[Ended]) -> Board:
     if not bugs:
         raise ValueError("no trial has ended: nothing to show")
     ours = [bug for bug in bugs if bug.trials] or bugs  # a score that was cut short may have uniform trials alone
-    return Board(
+    return Scoreboard(
         machine=_machine(),
         settings=wanted,
         planted=len(ours),
@@ -165,7 +165,7 @@ def _alarms(ended: Sequence[Ended]) -> dict[str, tuple[int, int]]:
     return found
 
 
-def survival(of: Board, generator: str, rule: str) -> tuple[list[int], list[float]]:
+def survival(of: Scoreboard, generator: str, rule: str) -> tuple[list[int], list[float]]:
     """Steps of the share of bugs not yet found: after x[i] cases it is y[i]. Each bug counts by the share of its trials
     that have not found it; the last step is at the fewest cases that any trial was limited to."""
     seen = [s for bug in of.bugs for s in bug.seen if (s.generator, s.rule) == (generator, rule)]

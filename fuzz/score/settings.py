@@ -13,7 +13,7 @@ Generator: TypeAlias = Literal["ours", "uniform"]
 class Settings(msgspec.Struct, frozen=True):
     """What a score does.
 
-    pattern     of the planted bugs' names, as in a shell: 'blocksparse!*'
+    pattern     of the mutants' names, as in a shell: 'blocksparse!*'
     seeds       trials of each bug; cases: the most of a trial
     peer_seeds, peer_cases  so many of the trials, the last ones, go on after the bug was found, until every peer's
                 rule and ours has seen it or so many cases are done; as many trials draw uniformly
@@ -53,7 +53,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     seed       of its cases
     cases      ends it
-    peers      until how many cases the peers' rules are asked too (0: only while we look)
+    peers      until how many cases the other projects' criteria are asked too (0: only while we look)
     minimize   whether what is found is made smaller
     """
 

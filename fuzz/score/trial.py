@@ -1,8 +1,9 @@
-"""One trial: a bug, a seed, a generator; cases are run until the harness has found it, and the peers' rules too.
+"""One trial: a mutant, a seed, a generator; cases are run until our oracles and other projects' criteria have found it.
 
-A finding counts where the kernel without the bug passes the same case, for us as for the peers' rules: what fails
-without the bug too is a false alarm, and counted as one. The peers' rules are asked on every case that is run; once we
-have found the bug, its cases are run once each, without repeats and relations, which only we have.
+A finding counts where the kernel without the mutation passes the same case, for our oracles as for other projects'
+criteria: what fails without it too is a false alarm, and counted as one. Other projects' criteria judge every case that
+is run; once our oracles have found the mutant, cases are run once each, without repeats and relations, which only our
+oracles look at.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from fuzz.core.signature import root
 from fuzz.core.target import Target
 from fuzz.core.verdict import Verdict, summary
 from fuzz.minimize import minimize
-from fuzz.score.case_streams import draw
-from fuzz.score.peer_judge import fails_of
+from fuzz.score.case_streams import case_stream
+from fuzz.score.criteria_judge import fails_of
 from fuzz.score.settings import Settings, Trial
 from fuzz.score.trial_plan import good, kernels, within
 
@@ -45,8 +46,8 @@ class Smallest(msgspec.Struct, frozen=True, omit_defaults=True):
 class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
     """What came of a trial.
 
-    run       cases that were run; those of the peers' rules among them: at most trial.peers
-    found     by whom (OURS, or a peer's rule), and at which case; who is missing has not found it
+    run       cases that were run; those of the other projects' criteria among them: at most trial.peers
+    found     by whom (OURS, or a other project's criterion), and at which case; who is missing has not found it
     seconds   until we found it, or all in vain, without compiling; compiling: seconds of that
     oracle    'oracle:kind' of the finding
     alarms    cases that failed without the bug too: false alarms, or bugs that nobody planted; said: what was said of
@@ -83,11 +84,11 @@ def search(
     watched: Callable[[Case], Verdict],
     late: Callable[[], bool] = lambda: False,
 ) -> Ended:
-    """Runs a trial. `run` is a Runner's; `watched` asks the peers' rules too (judging.py), which takes
+    """Runs a trial. `run` is a Runner's; `watched` asks the other projects' criteria too (judging.py), which takes
     about twice as long; no case begins once `late` says so. Raises what they raise."""
     clean = good(target, wanted.device)
     looked = _Looked(trial)
-    for case in draw(trial, target, wanted):
+    for case in case_stream(trial, target, wanted):
         if looked.done or late():
             break
         now = watched if looked.run < trial.peers else run

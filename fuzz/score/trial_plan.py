@@ -28,7 +28,7 @@ SAMPLED = 300  # cases from which the kernels of a score are chosen
 
 
 def bugs(wanted: Settings) -> dict[str, Target]:
-    """The planted bugs that can run here, by name."""
+    """The mutants that can run here, by name."""
     known = targets((), wanted.device, planted=True)
     return {n: t for n, t in known.items() if "!" in n and fnmatch(n, wanted.pattern) and t.missing() is None}
 

@@ -1,18 +1,17 @@
-"""Machine-made bugs: how many small changes of the bundled kernels' PTX does the harness find on the emulated GPU?
+"""PTX mutants: how many small changes of the bundled kernels' PTX does the harness find on the emulated GPU?
 
     from fuzz.score.ptx_mutants import run
-    score = run(300, seed=1, jobs=1, seconds=0.0, progress=print, folder=Path("…"))   # values.MachineScore
+    score = run(300, seed=1, jobs=1, seconds=0.0, progress=print, folder=Path("…"))   # results.MachineScore
     python -m fuzz.score.ptx_mutants --count 300 --json ci/results/machine_made_host.json
 
-operators.py  what may be changed
-configs.py    which kernels, and the cases
-draw.py       which bugs, by a seed
-trial.py      one bug: runs the cases that come to it until one finds it; what a missed one did
-pool.py       worker processes
-arguments.py  which of the missed ones are equivalent, and why
-values.py     Bug, Result, MachineScore
-
-For `attnfuzz mutation-score --ptx-mutants`: call `run` as above; `show.table(score)` is its table as text (Markdown).
+operators.py    the changes
+configs.py      the kernels, and the cases
+sampling.py     the mutants that a seed draws
+trial.py        one mutant: runs the cases that reach it until one finds it; what a missed one did
+pool.py         worker processes
+equivalence.py  which of the missed mutants are equivalent, and why
+results.py      Bug, Result, MachineScore
+render.py       `table(score)`: a score as Markdown
 """
 
 from __future__ import annotations

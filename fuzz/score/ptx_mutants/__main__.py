@@ -1,4 +1,4 @@
-"""python -m fuzz.score.ptx_mutants: machine-made bugs, without the rest of the scoreboard."""
+"""python -m fuzz.score.ptx_mutants: PTX mutants, without the rest of the scoreboard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels: a machine-made bug, what became of it, and the score of many."""
+"""What travels: a PTX mutant, what became of it, and the score of many."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import msgspec
 from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.pool import Task, results
 from fuzz.score.ptx_mutants.results import MachineScore, Result, score
-from fuzz.score.ptx_mutants.sampling import draw
+from fuzz.score.ptx_mutants.sampling import sample
 
 RESULTS, SETTINGS = "machine.jsonl", "machine.json"
 
@@ -25,7 +25,7 @@ def run(
     progress: Callable[[int, int, str], None] | None = None,
     folder: Path | None = None,
 ) -> MachineScore:
-    """The score of the first `count` machine-made bugs of `seed`, on the emulated GPU: all are tried, then those that
+    """The score of the first `count` PTX mutants of `seed`, on the emulated GPU: all are tried, then those that
     were missed are looked at more closely.
 
     seconds   nothing is begun after so many (0: no limit); the score is of those that ended
@@ -35,7 +35,7 @@ def run(
     Raises ValueError where the folder holds another seed's, CompileError, WorkerError.
     """
     began = time.monotonic()
-    bugs = draw(count, seed)
+    bugs = sample(count, seed)
     wanted = {bug.id for bug in bugs}
     found = {one.id: one for one in _kept(folder, seed) if one.id in wanted}
     ends = began + seconds if seconds else None

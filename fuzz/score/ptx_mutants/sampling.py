@@ -29,7 +29,7 @@ def _lines(of: Config, kind: str) -> list[Line]:
     return lines(text_of(of, kind))
 
 
-def draw(count: int, seed: int) -> list[Bug]:
+def sample(count: int, seed: int) -> list[Bug]:
     """The first `count` bugs of a seed; fewer where all operators have run out of places. A larger count begins with
     the same bugs."""
     choose = random.Random(seed)

@@ -13,7 +13,7 @@ from fuzz.core.refusal import refusal
 from fuzz.core.verdict import Verdict
 from fuzz.judging.cta_subset import reserved, seen
 from fuzz.judging.judge import execute
-from fuzz.score import peer_judge
+from fuzz.score import criteria_judge
 from fuzz.session.draw import cases_of, explore, standing
 from fuzz.session.plan import Shard
 from fuzz.session.settings import Settings
@@ -54,8 +54,8 @@ def test_neighbouring_tiles_are_told_apart(ctas) -> None:
 @needs_emulator
 def test_other_projects_rules_are_not_asked_of_named_ctas() -> None:
     case = Case("blocksparse!key_offset_wraps", PROBLEM, Inputs(), KERNEL | {"ctas": "7,9"})
-    verdict = peer_judge.execute(case, load(case.target), lambda phase, limit: None)
-    assert verdict.kernel and peer_judge.CRITERIA not in verdict.evidence and peer_judge.fails_of(verdict) == {}
+    verdict = criteria_judge.execute(case, load(case.target), lambda phase, limit: None)
+    assert verdict.kernel and criteria_judge.EVIDENCE not in verdict.evidence and criteria_judge.fails_of(verdict) == {}
 
 
 @needs_emulator

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fuzz.compiling.build_key import Compiled
 from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
-from fuzz.score.case_streams import draw
+from fuzz.score.case_streams import case_stream
 from fuzz.score.settings import Settings, Trial
 from fuzz.score.trial_plan import bugs, good, kernels, size_of, trials, within
 from fuzz.targets.registry import targets
@@ -44,10 +44,10 @@ def test_a_trials_cases_are_its_own_and_fit_target_and_kernels(name, generator):
     target = bugs(WANTED)[name]
     clean = good(target)
     trial = Trial(name, generator, 3, 50)
-    found = list(islice(draw(trial, target, WANTED), 40))
+    found = list(islice(case_stream(trial, target, WANTED), 40))
     allowed = kernels(clean.name, "host", WANTED.keys, WANTED.repeats, WANTED.seed)
-    assert found == list(islice(draw(trial, target, WANTED), 40))
-    assert found != list(islice(draw(replace(trial, seed=4), target, WANTED), 40))
+    assert found == list(islice(case_stream(trial, target, WANTED), 40))
+    assert found != list(islice(case_stream(replace(trial, seed=4), target, WANTED), 40))
     assert len({case.id for case in found}) > 30
     for case in found:
         assert refusal(target, case) is None and within(replace(case, target=clean.name), clean, allowed)
@@ -71,7 +71,7 @@ def test_a_scores_kernels_meet_ordered_adds_of_several_tiles_as_often_as_a_sessi
     target, trial = bugs(replace(WANTED, pattern=name))[name], Trial(name, "ours", 5, 400)
     shares = []
     for keys in (24, 1000):
-        found = list(islice(draw(trial, target, replace(WANTED, keys=keys)), 400))
+        found = list(islice(case_stream(trial, target, replace(WANTED, keys=keys)), 400))
         shares.append(sum(map(_ordered_adds, found)) / len(found))
     assert 0.6 * shares[1] < shares[0] < 1.6 * shares[1] and shares[1] > 0.1, shares
 
@@ -85,7 +85,7 @@ def _ordered_adds(case: Case) -> bool:
 
 def test_uniform_cases_are_plain():
     target = bugs(WANTED)["sdpa!tail_keys_not_masked"]
-    for case in islice(draw(Trial(target.name, "uniform", 0, 50), target, WANTED), 60):
+    for case in islice(case_stream(Trial(target.name, "uniform", 0, 50), target, WANTED), 60):
         p = case.problem
         assert not p.ragged and p.bias is None and p.scale is None and not p.softcap and p.backward
         assert min(*p.lengths_q, *p.lengths_k) > 0 and p.dim in (32, 64, 128)

@@ -62,7 +62,7 @@ def test_a_folder_of_another_score_is_refused(folder):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--filter", "nothing!*"], "no planted bug"),
+        (["--filter", "nothing!*"], "no mutant"),
         (["--plot", "a.jpeg", "--filter", "sdpa!lse_in_log2"], ".svg"),
         (["--seeds", "0"], "seeds"),
     ],

@@ -9,9 +9,9 @@ from rich.console import Console
 from fuzz.core.case import to_json
 from fuzz.core.verdict import Verdict
 from fuzz.score import regression_check
-from fuzz.score.render import show
-from fuzz.score.score_plot import draw
-from fuzz.score.scoreboard import board, survival
+from fuzz.score.render import print_scoreboard
+from fuzz.score.score_plot import plot
+from fuzz.score.scoreboard import make_scoreboard, survival
 from fuzz.score.settings import Settings, Trial
 from fuzz.score.trial import OURS, Ended, search
 from fuzz.score.trial_plan import bugs, trials
@@ -42,7 +42,7 @@ ENDED = [
 
 
 def test_medians_count_what_was_not_found():
-    made = board(WANTED, ENDED)
+    made = make_scoreboard(WANTED, ENDED)
     a, b, _ = made.bugs
     assert (a.found, a.trials, a.median, a.worst) == (3, 3, 5, 9)
     assert (b.found, b.trials, b.median, b.worst) == (1, 3, 101, 101)
@@ -51,7 +51,7 @@ def test_medians_count_what_was_not_found():
 
 
 def test_rules_are_counted_only_where_they_looked_on():
-    made = board(WANTED, ENDED)
+    made = make_scoreboard(WANTED, ENDED)
     assert made.by["ours/ours"] == {"looked_for": 3, "found": 2}
     assert made.by["ours/flash-attention"] == {"looked_for": 3, "found": 1}
     assert made.by["uniform/ours"] == {"looked_for": 1, "found": 1}
@@ -60,52 +60,52 @@ def test_rules_are_counted_only_where_they_looked_on():
 
 
 def test_the_curve_falls_as_trials_find_their_bugs():
-    x, y = survival(board(WANTED, ENDED[:3]), "ours", OURS)
+    x, y = survival(make_scoreboard(WANTED, ENDED[:3]), "ours", OURS)
     assert list(zip(x, y, strict=True)) == [(0, 1.0), (3, 2 / 3), (5, 1 / 3), (9, 0.0), (100, 0.0)]
-    assert survival(board(WANTED, ENDED[:3]), "uniform", OURS) == ([], [])
+    assert survival(make_scoreboard(WANTED, ENDED[:3]), "uniform", OURS) == ([], [])
 
 
 def test_a_trial_that_could_not_run_is_an_error_and_no_miss():
     broken = Ended(Trial("sdpa!a", "ours", 0, 100), 0, {}, 0.0, 0.0, error="RunnerError: no child")
-    made = board(WANTED, [broken, *ENDED[1:3]])
+    made = make_scoreboard(WANTED, [broken, *ENDED[1:3]])
     assert made.bugs[0].trials == 2 and made.bugs[0].errors == ("RunnerError: no child",)
 
 
 def test_nothing_to_show_is_said():
     with pytest.raises(ValueError, match="no trial has ended"):
-        board(WANTED, [])
+        make_scoreboard(WANTED, [])
 
 
 def test_the_table_names_what_is_missed(capsys):
-    show(board(WANTED, ENDED), Console(width=200))
+    print_scoreboard(make_scoreboard(WANTED, ENDED), Console(width=200))
     text = capsys.readouterr().out
-    assert "missed: sdpa!c" in text and "2 of 3 planted bugs found" in text and "flash-attention" in text
+    assert "missed: sdpa!c" in text and "2 of 3 mutants found" in text and "flash-attention" in text
 
 
 @pytest.mark.parametrize("ending", [".svg", ".png"])
 def test_the_picture_is_drawn_and_is_the_same_again(tmp_path, ending):
     pytest.importorskip("matplotlib")
-    made = board(WANTED, ENDED)
+    made = make_scoreboard(WANTED, ENDED)
     first, second = tmp_path / f"a{ending}", tmp_path / f"b{ending}"
-    draw(made, first)
-    draw(made, second)
+    plot(made, first)
+    plot(made, second)
     assert first.read_bytes() == second.read_bytes() and first.stat().st_size > 5000
 
 
 def test_the_picture_says_how_many_seeds_were_tried(tmp_path):
     pytest.importorskip("matplotlib")
     for ended, says in (
-        (ENDED, "3 planted bugs, 1 to 3 seeds each; other lines: 2"),
-        (ENDED[2:3], "1 planted bugs, 1 seed each"),
+        (ENDED, "3 mutants, 1 to 3 seeds each; other lines: 2"),
+        (ENDED[2:3], "1 mutants, 1 seed each"),
     ):
-        draw(board(WANTED, ended), tmp_path / "a.svg")
+        plot(make_scoreboard(WANTED, ended), tmp_path / "a.svg")
         assert f"<!-- {says} -->" in (tmp_path / "a.svg").read_text()
 
 
 def test_the_picture_says_after_how_many_cases_something_is_left(tmp_path):
     pytest.importorskip("matplotlib")
-    made = board(WANTED, ENDED)
-    draw(made, tmp_path / "a.svg")
+    made = make_scoreboard(WANTED, ENDED)
+    plot(made, tmp_path / "a.svg")
     drawn = (tmp_path / "a.svg").read_text()
     for label, generator, rule in (("attnfuzz", "ours", OURS), ("NSA's rule, our cases", "ours", "nsa")):
         x, y = survival(made, generator, rule)
@@ -114,19 +114,19 @@ def test_the_picture_says_after_how_many_cases_something_is_left(tmp_path):
 
 def test_a_picture_of_an_unknown_kind_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"\.svg"):
-        draw(board(WANTED, ENDED), tmp_path / "a.jpeg")
+        plot(make_scoreboard(WANTED, ENDED), tmp_path / "a.jpeg")
 
 
 def test_the_short_form_asks_for_what_the_committed_board_found(tmp_path):
     path = tmp_path / "score.json"
-    path.write_text(to_json(board(WANTED, ENDED)))
+    path.write_text(to_json(make_scoreboard(WANTED, ENDED)))
     known, keys = regression_check.before(path)
     a, b = (
         regression_check.Known(9, seed=0, trials=3, seconds=6.6),
         regression_check.Known(101, seed=1, trials=3, seconds=79.6),
     )
     assert known == {"sdpa!a": a, "sdpa!b": b}  # as long as its cases, and compiling, take in all trials
-    wanted = regression_check.quick(WANTED, known, keys)
+    wanted = regression_check.short_settings(WANTED, known, keys)
     assert wanted.limits == {"sdpa!a": regression_check.LEAST, "sdpa!b": regression_check.MOST}
     assert wanted.seeds == 1 and not wanted.peer_seeds
     assert wanted.starts == {"sdpa!a": 0, "sdpa!b": 1}  # which took fewest cases
@@ -138,7 +138,7 @@ def test_the_short_form_asks_for_what_the_committed_board_found(tmp_path):
 def test_the_short_form_begins_with_what_takes_least_time():
     seconds = {"sdpa!lse_in_log2": 4.0, "sdpa!tail_keys_not_masked": 3.0, "sdpa!falls_back": 9.0}
     known = {name: regression_check.Known(1, seed=7, trials=1, seconds=n) for name, n in seconds.items()}
-    wanted = regression_check.quick(Settings(pattern="sdpa!*"), known, 8)
+    wanted = regression_check.short_settings(Settings(pattern="sdpa!*"), known, 8)
     planned = trials(wanted)
     assert [one.bug for one in planned[:3]] == ["sdpa!tail_keys_not_masked", "sdpa!lse_in_log2", "sdpa!falls_back"]
     assert {one.seed for one in planned[:3]} == {7} and {one.seed for one in planned[3:]} == {0}
@@ -155,10 +155,10 @@ def test_where_time_is_short_the_short_form_begins_with_another_quarter_in_turn(
 
 
 def test_only_who_looked_on_has_a_column(capsys):
-    show(board(WANTED, [one("sdpa!a", 0, 3, peers=0)]), Console(width=80))
+    print_scoreboard(make_scoreboard(WANTED, [one("sdpa!a", 0, 3, peers=0)]), Console(width=80))
     text = capsys.readouterr().out
     assert "accuracy:wrong" in text and "dmatt" not in text and "Who finds" not in text
-    show(board(WANTED, [*ENDED, one("sdpa!d", 0, None, generator="uniform")]), Console(width=200))
+    print_scoreboard(make_scoreboard(WANTED, [*ENDED, one("sdpa!d", 0, None, generator="uniform")]), Console(width=200))
     text = capsys.readouterr().out
     assert "dmatt" in text and "Who finds" in text and "missed: sdpa!d" not in text
 
@@ -167,20 +167,20 @@ def test_what_is_not_found_again_or_fails_is_lost_and_what_had_no_time_is_told_a
     broken = Ended(Trial("sdpa!e", "ours", 0, 100), 0, {}, 0.0, 0.0, error="HarnessError: no")
     cut = replace(one("sdpa!d", 0, None), cut=True)
     lost = regression_check.lost(
-        board(WANTED, [*ENDED, broken, cut]), ["sdpa!a", "sdpa!c", "sdpa!d", "sdpa!e", "sdpa!f"]
+        make_scoreboard(WANTED, [*ENDED, broken, cut]), ["sdpa!a", "sdpa!c", "sdpa!d", "sdpa!e", "sdpa!f"]
     )
     assert lost == regression_check.Lost(("sdpa!c",), {"sdpa!e": "HarnessError: no"}, ("sdpa!d", "sdpa!f")) and lost.bad
-    assert regression_check.lost(board(WANTED, [*ENDED, cut]), ["sdpa!a", "sdpa!d"]) == regression_check.Lost(
+    assert regression_check.lost(make_scoreboard(WANTED, [*ENDED, cut]), ["sdpa!a", "sdpa!d"]) == regression_check.Lost(
         (), {}, ("sdpa!d",)
     )
-    assert not regression_check.lost(board(WANTED, [*ENDED, cut]), ["sdpa!a", "sdpa!d"]).bad
+    assert not regression_check.lost(make_scoreboard(WANTED, [*ENDED, cut]), ["sdpa!a", "sdpa!d"]).bad
 
 
 def test_a_trial_that_was_cut_counts_only_where_it_found_its_bug(capsys):
     cut = [replace(one("sdpa!d", 0, None), cut=True), replace(one("sdpa!a", 3, 4), cut=True)]
-    made = board(WANTED, [*ENDED, *cut])
+    made = make_scoreboard(WANTED, [*ENDED, *cut])
     assert made.planted == 3 and made.missed == ("sdpa!c",) and made.bugs[0].trials == 4
-    show(made, Console(width=200))
+    print_scoreboard(made, Console(width=200))
     assert "sdpa!d" not in capsys.readouterr().out
 
 
@@ -207,4 +207,4 @@ def test_a_damaged_scoreboard_is_named(tmp_path):
 
 def test_false_alarms_of_a_rule_are_rates():
     noisy = replace(ENDED[1], theirs={"nsa": 2})
-    assert board(WANTED, [noisy]).alarms["nsa"] == (2, 9)
+    assert make_scoreboard(WANTED, [noisy]).alarms["nsa"] == (2, 9)

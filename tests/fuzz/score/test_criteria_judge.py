@@ -94,8 +94,8 @@ def test_a_global_maximum_does_not_see_a_small_row():
 
 def test_a_plain_run_has_zeros_where_a_row_has_no_keys():
     of = question(lengths_k=(0, 70), mask=Full())
-    assert not of.plain.o[0].any() and not of.plain.dq[0].any()
-    assert all(torch.isfinite(x).all() for name, x in of.plain.items())
+    assert not of.unfused.o[0].any() and not of.unfused.dq[0].any()
+    assert all(torch.isfinite(x).all() for name, x in of.unfused.items())
 
 
 def test_padding_is_not_compared():

@@ -1,8 +1,7 @@
-"""The judge of a session, and beside its verdict what the peers' rules say of the same answers
-(oracles/other_projects.py).
+"""Criteria judge: a session's judge that also applies other projects' acceptance criteria (oracles/other_projects.py).
 
-Runs in the child process: `Runner(execute="fuzz.score.peer_judge:execute")`. Whose tests would fail stands in the
-verdict's evidence under PEERS. What ends a run (a hang, a crash, an exception) fails anybody's tests.
+Runs in the child process: `Runner(execute="fuzz.score.criteria_judge:execute")`. The criteria that fail are in the
+verdict's evidence under EVIDENCE. A hang, a crash or an exception fails all of them.
 """
 
 from __future__ import annotations
@@ -25,33 +24,32 @@ from fuzz.judging.execution import INPUTS_LIMIT, Enter, deadline
 from fuzz.tensors.arena import Arena, build
 from fuzz.tensors.guard_bands import Guarded
 from fuzz.tensors.values import random_bits
-from oracles.other_projects import CRITERIA as RULES
-from oracles.other_projects import SMALL, Question
+from oracles.other_projects import CRITERIA, SMALL, Question
 
-CRITERIA = "peers"  # in the evidence: {rule: whether their test fails}
+EVIDENCE = "peers"  # {criterion: True where it fails}
 ENDED = ("hang", "crash")
 
 
 def execute(case: Case, target: Target, enter: Enter, device: torch.device | str | None = None) -> Verdict:
-    """`judge.execute`, with the peers' verdicts in the evidence. A rejected case has none, nor has one that names CTAs:
-    their rules look at whole tensors, for which there may be no memory."""
+    """`judge.execute`, with the criteria's verdicts in the evidence. A rejected case has none, nor has a CTA-subset
+    case: the criteria need whole tensors, for which there may be no memory."""
     first: list[Execution] = []
     verdict = judge.execute(case, _recording(target, first), enter, device)
     if verdict.outcome == "reject" or target.ctas_of(case):
         return verdict
-    failed = _everybody() if _ended(verdict) else _fails(case, target, first, enter)
-    return replace_struct(verdict, evidence=verdict.evidence | {CRITERIA: failed})
+    failed = _all_failed() if _ended(verdict) else _fails(case, target, first, enter)
+    return replace_struct(verdict, evidence=verdict.evidence | {EVIDENCE: failed})
 
 
 def fails_of(verdict: Verdict) -> dict[str, bool]:
-    """Which peers' tests fail; a run that did not come to its end fails them all."""
+    """The criteria that fail; a run that did not end fails them all."""
     if verdict.outcome == "reject":
         return {}
-    return verdict.evidence.get(CRITERIA, _everybody() if _ended(verdict) else {})
+    return verdict.evidence.get(EVIDENCE, _all_failed() if _ended(verdict) else {})
 
 
-def _everybody() -> dict[str, bool]:
-    return dict.fromkeys(RULES, True)
+def _all_failed() -> dict[str, bool]:
+    return dict.fromkeys(CRITERIA, True)
 
 
 def _ended(verdict: Verdict) -> bool:
@@ -77,14 +75,14 @@ def _recording(target: Target, first: list[Execution]) -> Any:
 def _fails(case: Case, target: Target, first: list[Execution], enter: Enter) -> dict[str, bool]:
     found = {}
     small: list[Execution] = []
-    for name, rule in RULES.items():
+    for name, rule in CRITERIA.items():
         executions, arena = (small, _small(case)) if rule.inputs == "small" else (first, build(case, "cpu"))
         if not executions:  # nothing came back: the emulated GPU saw something, which a GPU would not have told
             enter("run", deadline(target, case))
             try:
                 executions.append(_blind_run(case, target, arena))
             except Exception:  # it hangs or raises on these inputs
-                return _everybody()
+                return _all_failed()
             enter("judge", INPUTS_LIMIT)
         given = arena.tensors()
         question = Question(case.problem, given.q, given.k, given.v, given.bias, given.do)
