@@ -103,7 +103,7 @@ def explains(known: Signature, found: Signature) -> bool:
 def look_alike(one: Signature, other: Signature) -> bool:
     """Whether two minimised failures are one bug seen from two sides: what they need is equal, and so is the pass
     that goes wrong. Where O happens to be right, as for constant values, the same bug shows in LSE alone; and which
-    lengths a reduction ends at is partly chance. A second bug with the same needs is reported once the first is mended.
+    lengths a reduction ends at is partly chance. A second bug with the same needs is reported once the first is fixed.
     """
     same_pass = _is_forward(one) == _is_forward(other) or _blind_forward(one) or _blind_forward(other)
     return same_pass and (one.target, one.kind, one.oracle, _needs(one)) == (

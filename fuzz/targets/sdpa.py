@@ -148,7 +148,7 @@ def _leaf(bias: Tensor | None, grad: bool) -> Tensor | None:
 def _kernel(mutant: str, device: Device) -> Callable:
     if device == "host":
         os.environ["TRITON_INTERPRET"] = "1"
-        triton_interpreter.mend()
+        triton_interpreter.patch_interpreter()
     if mutant:
         from kernels.mutants.sdpa.table import MUTANTS as planted
 

@@ -13,7 +13,7 @@ from typing import Any
 
 
 @functools.cache
-def mend() -> bool:
+def patch_interpreter() -> bool:
     """Once in a process, before a kernel is interpreted; whether this Triton is known."""
     from triton.runtime import interpreter
 
@@ -45,4 +45,4 @@ def mend() -> bool:
     return True
 
 
-__all__ = ["mend"]
+__all__ = ["patch_interpreter"]

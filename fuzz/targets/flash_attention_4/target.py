@@ -228,14 +228,14 @@ def _representative(case: Case) -> Case:
         lengths_k=(len_k, *(len_k - p.ragged,) * (batch - 1)),
         heads_q=min(p.heads_kv, 2) * p.group,
         heads_kv=min(p.heads_kv, 2),
-        mask=_plainest(p.mask, options_of(case)["mask"] == "options"),
+        mask=_simplest(p.mask, options_of(case)["mask"] == "options"),
         scale=None,
     )
     inputs = Inputs(do=given.do if given.do.order == "expanded" else Inputs().do)
     return replace_struct(case, inputs=inputs, problem=problem, repeats=1, relations=())
 
 
-def _plainest(mask: Mask, options: bool) -> Mask:
+def _simplest(mask: Mask, options: bool) -> Mask:
     """With the same options of flash_attn_func; or, where it is a tensor, with the same axes."""
     if options:
         match mask:

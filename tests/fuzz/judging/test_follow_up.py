@@ -189,7 +189,7 @@ def test_state_that_a_second_forward_overwrites_is_found():
     assert [(f.kind, f.tensor) for f in found.findings] == [("two_forwards", "dq")]
 
 
-def test_what_raises_only_when_asked_otherwise_says_so():
+def test_a_follow_up_case_that_raises_is_named():
     def run(case, tensors):
         if tensors.q.stride() != torch.empty(tensors.q.shape).stride():
             raise RuntimeError("strides!")

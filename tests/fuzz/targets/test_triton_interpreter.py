@@ -14,7 +14,7 @@ import os
 os.environ["TRITON_INTERPRET"] = "1"
 import torch
 from triton.runtime import interpreter
-from fuzz.targets.triton_interpreter import mend
+from fuzz.targets.triton_interpreter import patch_interpreter
 from kernels.sdpa import scaled_dot_product_attention
 looked = []
 plain = interpreter._patch_lang
@@ -22,7 +22,7 @@ def counting(fn):
     looked.append(fn)
     return plain(fn)
 interpreter._patch_lang = counting
-assert mend() and mend()
+assert patch_interpreter() and patch_interpreter()
 q = torch.randn(1, 2, 70, 32, generator=torch.Generator().manual_seed(1))
 found = [scaled_dot_product_attention(q, q, q, is_causal=True) for _ in range(3)]
 want = torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
