@@ -68,7 +68,7 @@ _idle: dict[torch.device, int] = {}  # bytes in use after the last case, without
 
 def usage(device: torch.device, host_bytes: int | None = None) -> Usage:
     """Of this process now, host_bytes where they are known. Counts that the system does not tell are 0."""
-    gpu = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+    gpu = _allocated(device) if device.type == "cuda" else 0
     tasks = _entries("/proc/self/task")
     return Usage(
         len(_entries("/proc/self/fd")),
@@ -125,6 +125,11 @@ def _resident(name: str) -> int:
         if line.startswith(name):
             return int(line.split()[1]) << 10
     return 0
+
+
+def _allocated(device: torch.device) -> int:
+    """torch.cuda.memory_allocated without the hundred other figures that it collects and sorts (0.5 ms)."""
+    return int(torch.cuda.memory_stats_as_nested_dict(device)["allocated_bytes"]["all"]["current"])
 
 
 def _entries(folder: str) -> list[str]:

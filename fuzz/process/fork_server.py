@@ -11,19 +11,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from fuzz.process import parent_death
+from fuzz.process.forked import ForkedProcess
 
 
 @dataclass(frozen=True)
 class ForkServer:
     """A running server. It dies, with its children, as soon as `parent_pipe` is closed in every process that has it."""
 
-    popen: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes] | ForkedProcess
     parent_pipe: IO[bytes]
 
 
@@ -59,6 +60,25 @@ def start(
     finally:
         reading.close()
     return ForkServer(popen, writing)
+
+
+def start_as_fork(
+    main: Callable[[list[str]], object], descriptors: Sequence[int], environment: Mapping[str, str], output: IO[bytes]
+) -> ForkServer:
+    """`start`, of a module whose `main` is this one, as a fork of this process: it has imported all that the server
+    imports, and must have a single thread (forked.may_fork). Raises OSError where no process can be started."""
+    reading, writing = pipe()
+    given = (reading.fileno(), *descriptors)
+    environment = {**environment, "PYTHONPATH": search_path()}
+    try:
+        arguments = list(map(str, given))
+        process = ForkedProcess(lambda: main(arguments), keep=given, output=output.fileno(), env=environment)
+    except BaseException:
+        writing.close()
+        raise
+    finally:
+        reading.close()
+    return ForkServer(process, writing)
 
 
 def begin(arguments: Sequence[str]) -> list[int]:

@@ -16,6 +16,7 @@ import msgspec
 
 from fuzz.core.verdict import Verdict
 from fuzz.process.exits import exit_name, innermost, last_line
+from fuzz.process.forked import ONE_THREAD, may_fork
 from fuzz.process.tool import Tool
 from fuzz.runner import gpu, lost_case, proc_stats
 from fuzz.runner.deadline import BEGIN, LOAD, Deadline, Died, Ended, Grown, Hung, Replied, Slow
@@ -105,6 +106,12 @@ class Runner:
     def start(self) -> None:
         """Starts the child and proves its device, which `run` does too when it is due. Raises RunnerError."""
         self._ready()
+
+    def fork_zygote(self) -> None:
+        """Makes the first zygote a fork of this process, which must have imported what a zygote needs and started no
+        thread yet: where it has one, the zygote is a process that imports for itself."""
+        if may_fork():
+            self._zygote = self._launch(fork=True)
 
     def run(self, case: Case, trace: Path | None = None) -> Verdict:
         """Judges one case. A hang or a crash is a Verdict; the next case finds a fresh child.
@@ -313,9 +320,9 @@ class Runner:
                 old.close()
         return self._zygote
 
-    def _launch(self) -> Zygote:
-        env = os.environ | self._env | {"OMP_NUM_THREADS": "1"}  # no thread may start before the fork
-        return Zygote(self._start, env, self._limits)
+    def _launch(self, *, fork: bool = False) -> Zygote:
+        env = os.environ | self._env | ONE_THREAD  # no thread may start before the fork
+        return Zygote(self._start, env, self._limits, fork=fork)
 
     def _prepare_spare(self) -> None:
         """Starts the replacement of a spent zygote, so that its imports overlap with what is still to do."""

@@ -35,7 +35,8 @@ class Zygote:
     grandchildren that hold it open keep nobody waiting. A second one takes faulthandler's stacks.
     """
 
-    def __init__(self, start: Start, env: dict[str, str], limits: Limits) -> None:
+    def __init__(self, start: Start, env: dict[str, str], limits: Limits, *, fork: bool = False) -> None:
+        """fork: as a fork of this process, which has imported what a zygote needs and has a single thread."""
         self.limits = limits
         self.spent = False
         self._ready = False
@@ -45,7 +46,12 @@ class Zygote:
         self._log, self._stacks = _memory_file("attnfuzz-output"), _memory_file("attnfuzz-stacks")
         try:
             given = [there.fileno() for there in (control_there, requests_there, self._stacks)]
-            server = fork_server.start("fuzz.runner.zygote", given, env, stdout=self._log, stderr=self._log)
+            if fork:
+                from fuzz.runner import zygote
+
+                server = fork_server.start_as_fork(zygote.main, given, env, self._log)
+            else:
+                server = fork_server.start("fuzz.runner.zygote", given, env, stdout=self._log, stderr=self._log)
             self.popen, self._parent_pipe = server.popen, server.parent_pipe
         except OSError as error:
             raise RunnerError(f"cannot start {sys.executable}: {error}") from error

@@ -5,6 +5,7 @@ It holds no state worth saving, so it never has to end in good order. Standard o
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import traceback
@@ -27,6 +28,8 @@ from fuzz.runner.wire import (
     Run,
     Start,
 )
+
+_BLOCKING_SYNC = 4  # CU_CTX_SCHED_BLOCKING_SYNC
 
 
 class Workshop:
@@ -76,6 +79,7 @@ def _open(workshop: Workshop, message: Open) -> Opened | Refused:
     torch.set_num_threads(workshop.start.threads)
     try:
         if workshop.start.device != "host":
+            _sleep_in_waits()
             _prove_cuda()
     except Exception as error:
         return refused(error)
@@ -126,6 +130,16 @@ def _left(case_id: str, error: BaseException) -> Any:
     trace = "".join(traceback.format_exception(error))
     finding = Finding(oracle="runner", kind="crash", message=message)
     return Verdict(case_id, "crash", (finding,), evidence={"python_stack": trace, "exit": type(error).__name__})
+
+
+def _sleep_in_waits() -> None:
+    """Has CUDA wait for the device asleep: where more processes than cores wait for one GPU, one that spins takes a core
+    from another's oracles. To be called before CUDA starts; where the driver does not take it, waits spin."""
+    with suppress(OSError, AttributeError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        device = ctypes.c_int(0)
+        if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
+            driver.cuDevicePrimaryCtxSetFlags_v2(device, _BLOCKING_SYNC)
 
 
 def _prove_cuda() -> None:

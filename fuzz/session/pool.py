@@ -8,13 +8,17 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
 from fuzz.compiling.pool import auto_jobs
+from fuzz.process.forked import ONE_THREAD
 from fuzz.process.signals import end, held, ready
 from fuzz.session.follow import Follower
 from fuzz.session.plan import Shard, plan, runnable_here
@@ -49,7 +53,10 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
     write_session(folder, settings)
     count = min(jobs or auto_jobs(), len(shards))
     began = time.monotonic()
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    with held(), one_thread():
+        context.set_forkserver_preload(["fuzz.session.preload"])
+        forkserver.ensure_running()  # imports while the session is planned
     todo: multiprocessing.Queue[Shard | None] = context.Queue()
     workers = [context.Process(target=_work, args=(settings, f"w{i}", todo), name=f"w{i}") for i in range(count)]
     left = Countdown(len(shards))
@@ -67,7 +74,7 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
         compiling.say = follower.line.print
         try:
             compiling.start()
-            with held():
+            with held(), one_thread():
                 for worker in workers:
                     worker.start()
             for worker in workers:
@@ -85,6 +92,18 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
         console.print(line, style="bold red")
     console.print(f"records: {folder}", highlight=False)
     return SessionEnd(tuple(record for record in follower.records if record.status == "new"), problems, interrupted)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Gives processes that are started inside one thread for each library of theirs."""
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 class Countdown:
@@ -107,10 +126,11 @@ def new_folder() -> str:
 
 
 def _work(settings: Settings, name: str, todo: multiprocessing.Queue[Shard | None]) -> None:
-    leave_with_parent()
     try:
-        ready()
         with Worker(settings, name) as worker:
+            worker.fork_zygote()  # before this process has a second thread
+            leave_with_parent()
+            ready()
             while (shard := todo.get()) is not None:
                 worker.run_shard(shard)
     except KeyboardInterrupt:

@@ -78,6 +78,10 @@ class Worker:
             self._runner = None
         self._recorder.close()
 
+    def fork_zygote(self) -> None:
+        """See Runner.fork_zygote."""
+        self._new_runner().fork_zygote()
+
     def run_shard(self, shard: Shard) -> list[Record]:
         """Runs a shard to its end; returns the records of the new findings."""
         under_test = load(shard.target, self.settings.files, self.settings.device)
@@ -118,9 +122,11 @@ class Worker:
         return self._child().run(case)
 
     def _child(self) -> Runner:
-        if self._runner is None:
-            device = "cuda:0" if self.settings.device == "cuda" else "host"
-            self._runner = Runner(device, files=self.settings.files)
+        return self._new_runner() if self._runner is None else self._runner
+
+    def _new_runner(self) -> Runner:
+        device = "cuda:0" if self.settings.device == "cuda" else "host"
+        self._runner = Runner(device, files=self.settings.files)
         return self._runner
 
     def _turn(self, under_test: Target, shard: Shard, case: Case | None) -> list[Record]:
