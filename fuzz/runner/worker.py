@@ -133,8 +133,8 @@ def _left(case_id: str, error: BaseException) -> Any:
 
 
 def _sleep_in_waits() -> None:
-    """Has CUDA wait for the device asleep: where more processes than cores wait for one GPU, one that spins takes a core
-    from another's oracles. To be called before CUDA starts; where the driver does not take it, waits spin."""
+    """Has CUDA wait for the device asleep: where many processes share one GPU, one that spins takes a core from the
+    oracles of another. To be called before CUDA starts; where the driver does not take it, waits spin."""
     with suppress(OSError, AttributeError):
         driver = ctypes.CDLL("libcuda.so.1")
         device = ctypes.c_int(0)
