@@ -24,8 +24,8 @@ import torch
 
 from kernels.blocksparse.backward.tiling import WARPS, choose_tiling
 from kernels.blocksparse.compile.runtime import arch_of
+from kernels.blocksparse.compile.supported import forward_tuning
 from kernels.blocksparse.forward.hopper.tuning import HopperTuning
-from kernels.blocksparse.forward.tuning import forward_tuning
 from kernels.blocksparse.launch.forward import mask_kind
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.variant import Variant, backward_products, forward_products, padded_dim

@@ -61,7 +61,7 @@ def block_sparse_attention(
     Raises ValueError for whatever is outside of the above. The contents of `blocks` are checked, which asks the device,
     at the first call with each BlockSparse and each set of lengths (at every call where lengths or a permutation were
     made in inference mode, which counts no changes); they must not be changed in place afterwards. They are not checked
-    under torch.compile or CUDA-graph capture: call once before, or `validate.check_contents`.
+    under torch.compile or CUDA-graph capture: call once before, or `lists.validate.contents.check_contents`.
     """
     arguments = operator_arguments(
         q, k, v, blocks,

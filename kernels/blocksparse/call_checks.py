@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.lists.types import AT_ONCE, BlockSparse
-from kernels.blocksparse.lists.validate import Sizes, check_contents, check_shapes, check_types
+from kernels.blocksparse.lists.validate.contents import check_contents
+from kernels.blocksparse.lists.validate.shapes import Sizes, check_shapes, check_types
 
 KEPT = 8  # of what was found right, for each BlockSparse
 

@@ -11,9 +11,9 @@ from typing import Any
 import cutlass
 from cutlass import Int32, Int64, cute
 
-from kernels.blocksparse.backward.hopper.wgmma import GroupProduct
 from kernels.blocksparse.backward.mma import Product
 from kernels.blocksparse.backward.tiling import THREADS, Tiling
+from kernels.blocksparse.backward.wgmma import GroupProduct
 
 VECTOR = 4
 

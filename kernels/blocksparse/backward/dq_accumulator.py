@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import cutlass
 from cutlass import Int32, Int64, cute
 
-from kernels.blocksparse.backward.hopper.wgmma import GroupProduct
 from kernels.blocksparse.backward.intrinsics import add_four, add_one
 from kernels.blocksparse.backward.mma import Product
 from kernels.blocksparse.backward.tiling import THREADS, Tiling
+from kernels.blocksparse.backward.wgmma import GroupProduct
 
 
 class Tiles(NamedTuple):

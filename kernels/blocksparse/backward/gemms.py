@@ -1,4 +1,4 @@
-"""The five products of the backward kernel as a thread sees them: of warps (mma.py) or warpgroups (warpgroups.py)."""
+"""The five products of the backward kernel as a thread sees them: of warps (mma.py) or warpgroups (wgmma.py)."""
 
 from typing import Any
 
@@ -8,7 +8,9 @@ from cutlass.cute.nvgpu import warp
 
 from kernels.blocksparse.backward.dkv_partials import keys_product
 from kernels.blocksparse.backward.dq_accumulator import dq_product
-from kernels.blocksparse.backward.hopper.wgmma import (
+from kernels.blocksparse.backward.mma import Product, ThreadProduct, turned
+from kernels.blocksparse.backward.tiling import Tiling
+from kernels.blocksparse.backward.wgmma import (
     GroupProduct,
     GroupThread,
     as_issued,
@@ -16,8 +18,6 @@ from kernels.blocksparse.backward.hopper.wgmma import (
     operand,
     turned_operand,
 )
-from kernels.blocksparse.backward.mma import Product, ThreadProduct, turned
-from kernels.blocksparse.backward.tiling import Tiling
 
 
 def thread_products(tiling: Tiling, dtype: type, storage: Any, thread: Any) -> tuple[Any, Any, Any, Any, Any]:

@@ -9,7 +9,7 @@
         dQ += dS K                             added in memory: NOTE [deterministic adds], or atomically
     store dK, dV; or where a group has several units, their sums: NOTE [units] of split.py
 
-All five products are mma.sync from shared memory, or on Hopper wgmma (warpgroups.py). NOTE [statistics] says what
+All five products are mma.sync from shared memory, or on Hopper wgmma (wgmma.py). NOTE [statistics] says what
 preprocess made of LSE and delta; postprocess finishes dQ, and dK and dV of several units.
 """
 

@@ -13,7 +13,6 @@ import cutlass
 from cutlass import cute
 from cutlass.cute.nvgpu import warp
 
-from kernels.blocksparse.backward.hopper.wgmma import GroupThread, by_atoms
 from kernels.blocksparse.common.layouts import tile_layout
 
 
@@ -72,17 +71,21 @@ class ThreadProduct:
         self.rA_like = self.thread.partition_A(sA[None, None, 0] if self.staged_a else sA)
         self.rB_like = self.thread.partition_B(sB[None, None, 0] if self.staged_b else sB)
 
+    def by_atoms(self, sums: cute.Tensor) -> cute.Tensor:
+        """This thread's part of a result as ((2, 2), m, n / 8): so it lies already."""
+        return sums
 
-def accumulator(product: ThreadProduct | GroupThread) -> cute.Tensor:
+
+def accumulator(product) -> cute.Tensor:
     """Registers for this thread's share of D, not initialised: ((2, 2), m, n)."""
     rD = cute.make_rmem_tensor(product.thread.partition_shape_C(product.product.shape[:2]), cutlass.Float32)
-    return by_atoms(rD) if isinstance(product, GroupThread) else rD
+    return product.by_atoms(rD)
 
 
-def coordinates(product: ThreadProduct | GroupThread) -> cute.Tensor:
+def coordinates(product) -> cute.Tensor:
     """(row, column) of each of this thread's elements of D."""
     found = product.thread.partition_C(cute.make_identity_tensor(product.product.shape[:2]))
-    return by_atoms(found) if isinstance(product, GroupThread) else found
+    return product.by_atoms(found)
 
 
 @cute.jit

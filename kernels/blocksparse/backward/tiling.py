@@ -51,7 +51,7 @@ class Tiling:
     warps_dq  (m, dim) warps over dQ (step_m x dim)
     vector    floats of one thread that are adjacent in the dQ accumulator: 4 where the arch adds four at once
     wide_stores  results go to shared memory by stmatrix, where the arch has it
-    wgmma        two warpgroups multiply (warpgroups.py); else warps, by mma.sync
+    wgmma        two warpgroups multiply (wgmma.py); else warps, by mma.sync
     lookout      a warp of a third warpgroup looks for the turns of ordered adds (lookout.py)
     releaser     another one releases blocks as soon as they are added: NOTE [releaser]; it pays at dim 64
                  (docs/performance/log.md)

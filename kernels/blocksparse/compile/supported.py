@@ -1,4 +1,4 @@
-"""Which kernels an arch has the shared memory for: known before anything is compiled.
+"""How a variant is laid out, and which kernels an arch has the shared memory for: known before anything is compiled.
 
 A forward pass fits everywhere (tuning.py), but wgmma is sm_90a's alone; of the backward kernels the largest tiles do
 not fit the 99 KiB of sm_120.
@@ -7,6 +7,8 @@ not fit the 99 KiB of sm_120.
 from __future__ import annotations
 
 from kernels.blocksparse.backward.tiling import choose_tiling
+from kernels.blocksparse.forward.hopper.tuning import HopperTuning, hopper_tuning
+from kernels.blocksparse.forward.tuning import ForwardTuning, portable_tuning
 from kernels.blocksparse.spec.variant import Variant
 
 
@@ -21,3 +23,8 @@ def fits(variant: Variant, arch: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def forward_tuning(variant: Variant) -> ForwardTuning | HopperTuning:
+    """The layout that a forward kernel is built with. Raises ValueError for overrides that cannot work."""
+    return hopper_tuning(variant) if variant.products == "wgmma" else portable_tuning(variant)

@@ -19,7 +19,7 @@ from kernels.blocksparse.common.mask_words import Mask, MaskRows
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.forward import mainloop as steps
 from kernels.blocksparse.forward.mainloop import LN_2, LOG2_E, Work
-from kernels.blocksparse.forward.tuning import forward_tuning
+from kernels.blocksparse.forward.tuning import portable_tuning
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
 # Injection points of what a row's numbers become, and of whose they are
@@ -31,10 +31,11 @@ class Forward:
 
     INJECTION_POINTS = ("keep_keys", "correction", "key_offset", "keys_left", *NUMBERS)
     STAYS = False  # do CTAs go on to further tiles?
+    tune = staticmethod(portable_tuning)
 
     def __init__(self, variant: Variant, injection: Injection = NO_INJECTION) -> None:
         injection.check(self.INJECTION_POINTS, "the forward kernel")
-        self.variant, self.tuning = variant, forward_tuning(variant)
+        self.variant, self.tuning = variant, self.tune(variant)
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
         self.threads = self.tuning.threads(variant)
         self.keep_keys = injection.pick("keep_keys", steps.keep_keys)

@@ -5,7 +5,6 @@ A table, so that another architecture or a faster shape is one more row; `Varian
 
 from dataclasses import dataclass, fields
 
-from kernels.blocksparse.forward.hopper.tuning import HopperTuning, hopper_tuning
 from kernels.blocksparse.spec.variant import Variant
 
 
@@ -61,10 +60,8 @@ _FORWARD = {
 _COMPUTED = {(128, 128): (4, 32, 2, 0)}
 
 
-def forward_tuning(variant: Variant) -> ForwardTuning | HopperTuning:
+def portable_tuning(variant: Variant) -> ForwardTuning:
     """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
-    if variant.products == "wgmma":
-        return hopper_tuning(variant)
     names = [field.name for field in fields(ForwardTuning)]
     shape = variant.dim_padded, variant.tile_m
     row = _COMPUTED.get(shape, _FORWARD[shape]) if variant.mask in ("band", "intervals") else _FORWARD[shape]

@@ -286,7 +286,7 @@ def replaced(blocks: BlockSparse, **changes: Any) -> BlockSparse:
 
 
 def _int32(given: Tensor, name: str) -> Tensor:
-    """What an int32 cannot hold stays out of range, and is refused with it (validate.py)."""
+    """What an int32 cannot hold stays out of range, and is refused with it (validate/)."""
     if given.is_floating_point() or given.is_complex():
         raise ValueError(f"{name}: needs integers, got {given.dtype}")
     return given.to(torch.int32) if given.dtype != torch.int64 else given.clamp(-1, INT32_MAX).to(torch.int32)

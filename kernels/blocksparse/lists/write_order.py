@@ -25,7 +25,7 @@ from kernels.blocksparse.lists.types import BlockList, BlockLists, BlockSparse, 
 def write_order(backward: BlockLists, schedule: Schedule, m_blocks: int) -> WriteOrder:
     """Rank of each (n, m) entry among all the n blocks that add to the same dQ tile, in launch order.
 
-    backward  rows are n blocks; valid lists (validate.py), of equal shapes. What is out of range, here or in the
+    backward  rows are n blocks; valid lists (validate/), of equal shapes. What is out of range, here or in the
               schedule, has ranks that mean nothing, and is refused by `validate.check_contents`
     schedule  its permutation, if any, has one order per sequence and KV head, or fewer; never more than the lists have
     m_blocks  tiles of the longest query sequence

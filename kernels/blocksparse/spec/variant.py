@@ -36,7 +36,8 @@ class Variant:
     softcap         scores are cap · tanh(score / cap)
     products        mma: mma.sync of a warp, on every arch; wgmma: of a warpgroup, on sm_90a (forward; backward and its
                     postprocess, where `backward_products` says so)
-    tuning          overrides of the defaults of `kernels.blocksparse.forward.tuning`, as sorted (name, value) pairs
+    tuning          overrides of the defaults of forward/tuning.py, forward/hopper/tuning.py and backward/tiling.py, as
+                    sorted (name, value) pairs
 
     Fields that a kind does not read must keep their defaults, so that equal kernels have equal variants.
     """

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.blocksparse.forward.tuning import forward_tuning
+from kernels.blocksparse.compile.supported import forward_tuning
 from kernels.blocksparse.lists.types import OPEN
 from kernels.blocksparse.spec.injection import HostInjection, Named
 from kernels.blocksparse.spec.variant import Variant

@@ -20,10 +20,10 @@ never a round ahead either. A release waits for no turn, which is why it takes a
 import cutlass
 from cutlass import Int32, cute
 
-from kernels.blocksparse.backward.hopper.wgmma import WARPGROUP
 from kernels.blocksparse.backward.mainloop_mma import ADDED, release, wait
 from kernels.blocksparse.backward.tile_iterator import block_at
 from kernels.blocksparse.backward.tiling import THREADS
+from kernels.blocksparse.backward.wgmma import WARPGROUP
 
 WARP = 32
 GROUPS = THREADS // WARPGROUP

@@ -21,7 +21,7 @@ from kernels.blocksparse.forward.hopper import wgmma as products
 from kernels.blocksparse.forward.hopper.mainloop import multiply_steps
 from kernels.blocksparse.forward.hopper.pipeline import Buffers
 from kernels.blocksparse.forward.hopper.tile_scheduler import Tile
-from kernels.blocksparse.forward.hopper.tuning import LOADING, ROWS, WARPGROUP
+from kernels.blocksparse.forward.hopper.tuning import LOADING, ROWS, WARPGROUP, hopper_tuning
 from kernels.blocksparse.forward.kernel import Forward
 from kernels.blocksparse.forward.mainloop import Work
 
@@ -30,6 +30,7 @@ class HopperForward(Forward):
     """The forward kernel of one variant with products "wgmma"."""
 
     STAYS = True
+    tune = staticmethod(hopper_tuning)
 
     def shared_memory(self) -> tuple[cute.Pointer, ...]:
         """The tiles of Q, later O; the stages of K; the stages of V; the barriers; places of K; announced tiles."""

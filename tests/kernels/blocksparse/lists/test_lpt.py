@@ -17,7 +17,8 @@ from kernels.blocksparse.lists.intervals import documents
 from kernels.blocksparse.lists.lpt import even_share
 from kernels.blocksparse.lists.schedule import ASCENDING
 from kernels.blocksparse.lists.types import LongestFirst
-from kernels.blocksparse.lists.validate import Sizes, check_contents, check_shapes
+from kernels.blocksparse.lists.validate.contents import check_contents
+from kernels.blocksparse.lists.validate.shapes import Sizes, check_shapes
 from kernels.blocksparse.ops import flatten, unflatten
 from kernels.blocksparse.planner.group_split import PAIRS
 from kernels.blocksparse.planner.planner import estimate

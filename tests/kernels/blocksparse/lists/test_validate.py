@@ -11,7 +11,8 @@ from kernels.blocksparse.lists.intervals import documents
 from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.transpose import with_backward
 from kernels.blocksparse.lists.types import OPEN, Band, Bits, Intervals, WriteOrder
-from kernels.blocksparse.lists.validate import Sizes, check_contents, check_shapes
+from kernels.blocksparse.lists.validate.contents import check_contents
+from kernels.blocksparse.lists.validate.shapes import Sizes, check_shapes
 from kernels.blocksparse.lists.write_order import with_order
 
 SIZES = Sizes(batch=2, heads_q=4, heads_kv=2, longest_q=300, longest_k=400)

@@ -20,7 +20,8 @@ from kernels.blocksparse.lists.intervals import documents
 from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING
 from kernels.blocksparse.lists.transpose import in_one_list
 from kernels.blocksparse.lists.types import BlockLists
-from kernels.blocksparse.lists.validate import Sizes, check_contents, check_shapes
+from kernels.blocksparse.lists.validate.contents import check_contents
+from kernels.blocksparse.lists.validate.shapes import Sizes, check_shapes
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.cost_model import Costs, Share, as_listed, by_release, reversed_rows, run, warm_first
 from kernels.blocksparse.planner.group_split import PAIRS, parts_of

@@ -61,6 +61,15 @@ class GroupThread:
         self.a = own.make_fragment_A(own.partition_A(sA))
         self.b = own.make_fragment_B(own.partition_B(sB))
 
+    def by_atoms(self, sums: cute.Tensor) -> cute.Tensor:
+        """View of this thread's part of a result, ((2, 2, n / 8), m, 1), as that of mma.sync's: ((2, 2), m, n / 8)."""
+        (column, row, atoms), m, _ = sums.layout.shape
+        (column_stride, row_stride, atom_stride), m_stride, _ = sums.layout.stride
+        layout = cute.make_layout(
+            ((column, row), m, atoms), stride=((column_stride, row_stride), m_stride, atom_stride)
+        )
+        return cute.make_tensor(sums.iterator, layout)
+
 
 def operand(sX: cute.Tensor, rows: int, columns: int, stages: int = 1) -> cute.Tensor:
     """(rows, columns, stages) of what `tile_layout` and `staged_layout` laid out: its swizzle moves to the pointer, as
@@ -81,16 +90,8 @@ def is_of_groups(mma: cute.TiledMma) -> bool:
     return isinstance(mma.op, warpgroup.MmaF16BF16Op)
 
 
-def by_atoms(sums: cute.Tensor) -> cute.Tensor:
-    """View of a thread's part of a result, ((2, 2, n / 8), m, 1), as that of mma.sync's: ((2, 2), m, n / 8)."""
-    (column, row, atoms), m, _ = sums.layout.shape
-    (column_stride, row_stride, atom_stride), m_stride, _ = sums.layout.stride
-    layout = cute.make_layout(((column, row), m, atoms), stride=((column_stride, row_stride), m_stride, atom_stride))
-    return cute.make_tensor(sums.iterator, layout)
-
-
 def as_issued(sums: cute.Tensor) -> cute.Tensor:
-    """The reverse of `by_atoms`; what is as a product takes it already stays."""
+    """The reverse of `GroupThread.by_atoms`; what is as a product takes it already stays."""
     if len(sums.layout.shape[0]) == 3:
         return sums
     (column, row), m, atoms = sums.layout.shape
