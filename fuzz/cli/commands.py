@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
 def repro(options: argparse.Namespace) -> int:
     from fuzz.cli.show_case import rate, show
-    from fuzz.cli.timeline import place, told
+    from fuzz.cli.timeline import place, written
     from fuzz.core.case import to_json
     from fuzz.corpus.store import load_case
     from fuzz.runner import Runner
@@ -65,7 +65,7 @@ def repro(options: argparse.Namespace) -> int:
         Path(options.script).write_text(write_script(case, target, verdict))
         print(f"script: {options.script}", file=sys.stderr)
     if options.trace:
-        print(told(Path(options.trace)), file=sys.stderr)
+        print(written(Path(options.trace)), file=sys.stderr)
     return FINDINGS if verdict.bad else OK
 
 

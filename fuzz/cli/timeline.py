@@ -1,4 +1,4 @@
-"""`attnfuzz repro --trace`: where the timeline of an emulated run goes, and what is said of it."""
+"""`attnfuzz repro --trace`: where the timeline of an emulated run goes, and what was written."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from fuzz.core.target import Target
 from fuzz.targets.registry import TargetError
 
 
-def place(target: Target, wanted: str | None) -> Path | None:
-    """Where the timeline goes, with what an earlier run left there removed; None where none is wanted.
+def place(target: Target, name: str | None) -> Path | None:
+    """Where the timeline goes, with what an earlier run left there removed; None where none is asked for.
 
     Raises TargetError for a target that keeps none, and for a name that cannot be.
     """
-    if not wanted:
+    if not name:
         return None
     if target.device != "emulator" or not target.traces:
         raise TargetError(f"--trace follows the emulated GPU: {target.name} runs on {target.device}")
-    path = Path(wanted)
+    path = Path(name)
     if path.suffix == ".svg":
         raise TargetError("--trace: needs a name that does not end in .svg, which is the picture's beside it")
     if not path.resolve().parent.is_dir():
@@ -27,7 +27,7 @@ def place(target: Target, wanted: str | None) -> Path | None:
     return path
 
 
-def told(path: Path) -> str:
+def written(path: Path) -> str:
     """One line: what was written, or that nothing was."""
     if path.is_file():
         return f"trace: {path} (for https://ui.perfetto.dev), {path.with_suffix('.svg')}"
