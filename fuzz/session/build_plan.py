@@ -65,13 +65,14 @@ def builds_of(shard: Shard, settings: Settings, arch: str) -> Counter[Build]:
     """What the cases of one shard need that its target takes, each with the number of cases that need it. Empty for a
     target that is not compiled ahead."""
     uses: Counter[Build] = Counter()
-    target = compiled(shard.target, settings)
-    if target is None:
+    target = load(shard.target, settings.files, settings.device)
+    if not isinstance(target, Compiled):
         return uses
+    builds = target.builds
 
     def count(case: Case) -> None:
         if refusal(target, case) is None:
-            uses.update(target.builds(case, arch))
+            uses.update(builds(case, arch))
 
     explore(shard, cases_of(target, settings), count, standing(shard, target))
     return uses
