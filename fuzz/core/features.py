@@ -66,7 +66,7 @@ def facts(case: Case) -> frozenset[str]:
 
 
 def traits(case: Case) -> frozenset[str]:
-    """Properties that an explanation written by hand may rest on; as a reduction may bring them about, no signature does."""
+    """Properties that only an explanation written by hand may rest on, since a reduction may bring them about."""
     return frozenset({PADS_APART}) & {f.name for f in _DIMS if f.holds(_view(case))}
 
 
