@@ -130,10 +130,10 @@ def test_a_probe_traps_where_values_differ(before, after, probe):
 
 def test_bugs_are_drawn_by_turns_of_operators_and_the_same_for_a_seed(monkeypatch):
     monkeypatch.setattr(sampling, "CONFIGS", (OF,))
-    bugs = sampling.sample(90, 5)
+    bugs = sampling.sample(240, 5)
     assert bugs[:60] == sampling.sample(60, 5)
     assert bugs[:60] != sampling.sample(60, 6)
-    assert len({b.id for b in bugs}) == 90
+    assert len({b.id for b in bugs}) == 240
     assert len({b.operator for b in bugs[:60]}) > 25
     assert {b.kind for b in bugs} == {"forward", "backward", "preprocess", "postprocess"}
 

@@ -18,7 +18,7 @@ from kernels.blocksparse.spec.variant import Injection
 BF16, FP16 = torch.bfloat16, torch.float16
 
 
-def right(case, **changes):
+def check(case, **changes):
     p = dataclasses.replace(problem(case, DEVICE), **changes)
     run(p)
     assert max(errors(p)) <= 1, errors(p)
@@ -26,12 +26,12 @@ def right(case, **changes):
 
 @pytest.mark.parametrize("length", [1, 17, 63, 64, 65, 128, 200])
 def test_dense_lengths_around_the_tiles(length):
-    right(Case((length,), (length,), dim=32))
+    check(Case((length,), (length,), dim=32))
 
 
 @pytest.mark.parametrize("dim", range(32, 136, 8))
 def test_every_head_dim(dim):
-    right(Case((70,), (90,), dim=dim, heads_q=1, heads_kv=1, dtype=FP16 if dim % 16 else BF16, mask="blocks"))
+    check(Case((70,), (90,), dim=dim, heads_q=1, heads_kv=1, dtype=FP16 if dim % 16 else BF16, mask="blocks"))
 
 
 LARGE = [(136, 64), (160, 128), (168, 128), (192, 64), (200, 64), (256, 128)]
@@ -39,45 +39,45 @@ LARGE = [(136, 64), (160, 128), (168, 128), (192, 64), (200, 64), (256, 128)]
 
 @pytest.mark.parametrize(("dim", "tile_m"), [nightly_unless(case[0] in (136, 168, 256), *case) for case in LARGE])
 def test_head_dims_above_128(dim, tile_m):
-    right(Case((130,), (90,), dim=dim, heads_q=2, heads_kv=1, mask="tokens", tile_m=tile_m, tile_n=64))
-    right(Case((70, 20), (150, 9), dim=dim, mask="band", tile_m=tile_m, tile_n=128, packed=True))
+    check(Case((130,), (90,), dim=dim, heads_q=2, heads_kv=1, mask="tokens", tile_m=tile_m, tile_n=64))
+    check(Case((70, 20), (150, 9), dim=dim, mask="band", tile_m=tile_m, tile_n=128, packed=True))
 
 
 @pytest.mark.parametrize(("mask", "tile_m", "tile_n"), covering(["tokens", "intervals", "band"], [64, 128], [64, 128]))
 def test_masks_in_every_tile(mask, tile_m, tile_n):
-    right(Case((150,), (170,), dim=64, mask=mask, tile_m=tile_m, tile_n=tile_n, left=40, right=9, align="bottom_right"))
+    check(Case((150,), (170,), dim=64, mask=mask, tile_m=tile_m, tile_n=tile_n, left=40, right=9, align="bottom_right"))
 
 
 @pytest.mark.parametrize("left,right_,align", [(None, 0, "top_left"), (None, 0, "bottom_right"), (0, 0, "top_left")])
 @pytest.mark.parametrize("lengths", [(60, 130), (130, 60)])
 def test_bands_where_queries_and_keys_differ_in_number(lengths, left, right_, align):
-    right(Case(lengths[:1], lengths[1:], dim=32, mask="band", left=left, right=right_, align=align))
+    check(Case(lengths[:1], lengths[1:], dim=32, mask="band", left=left, right=right_, align=align))
 
 
 @pytest.mark.parametrize("n_func", [1, 3, 7])
 def test_intervals_of_any_number_per_row(n_func):
-    right(Case((100,), (140,), dim=32, mask="intervals", n_func=n_func))
+    check(Case((100,), (140,), dim=32, mask="intervals", n_func=n_func))
 
 
 @pytest.mark.parametrize("heads_q,heads_kv", [(4, 1), (6, 2), (3, 3)])
 def test_query_heads_share_key_heads(heads_q, heads_kv):
-    right(Case((70,), (70,), heads_q, heads_kv, dim=32, mask="tokens"))
+    check(Case((70,), (70,), heads_q, heads_kv, dim=32, mask="tokens"))
 
 
 @pytest.mark.parametrize("mask", ["dense", "tokens", "intervals", "band"])
 @pytest.mark.parametrize("packed", [True, False])
 def test_sequences_of_many_lengths(packed, mask):
-    right(Case((65, 0, 1, 100), (30, 40, 0, 130), dim=32, mask=mask, packed=packed))
+    check(Case((65, 0, 1, 100), (30, 40, 0, 130), dim=32, mask=mask, packed=packed))
 
 
 @pytest.mark.parametrize("mask", ["tokens", "blocks"])
 def test_rows_and_heads_without_keys_are_zero(mask):
-    right(Case((130,), (130,), 3, 3, dim=32, mask=mask, empty=True))
+    check(Case((130,), (130,), 3, 3, dim=32, mask=mask, empty=True))
 
 
 def test_one_mask_serves_all_sequences_and_heads():
-    right(Case((70, 70), (70, 70), 4, 2, dim=32, mask="tokens", varied=False))
-    right(Case((70, 70), (70, 70), 4, 2, dim=32, mask="intervals", varied=False))
+    check(Case((70, 70), (70, 70), 4, 2, dim=32, mask="tokens", varied=False))
+    check(Case((70, 70), (70, 70), 4, 2, dim=32, mask="intervals", varied=False))
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3])
@@ -85,22 +85,22 @@ def test_heads_in_sections_of_the_cache_are_all_computed(monkeypatch, heads):
     # five KV heads of 130 keys, 32 wide, of which `heads` fit: the last section is smaller for 2 and 3
     monkeypatch.setattr(launch, "L2_BYTES", heads * 2 * 130 * 32 * 2)
     for mask in ("tokens", "band"):
-        right(Case((130,), (130,), 10, 5, dim=32, mask=mask))
+        check(Case((130,), (130,), 10, 5, dim=32, mask=mask))
 
 
 def test_operands_may_be_slices():
-    right(Case((70,), (80,), 2, 1, dim=40, mask="tokens", view=True))
-    right(Case((70, 9), (80, 70), 2, 1, dim=40, view=True, packed=True))
+    check(Case((70,), (80,), 2, 1, dim=40, mask="tokens", view=True))
+    check(Case((70, 9), (80, 70), 2, 1, dim=40, view=True, packed=True))
 
 
 @pytest.mark.parametrize("softcap", [0.5, 30.0])
 def test_scores_are_capped_before_the_mask(softcap):
-    right(Case((70,), (130,), dim=64, mask="tokens", softcap=softcap, spread=3.0))
+    check(Case((70,), (130,), dim=64, mask="tokens", softcap=softcap, spread=3.0))
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 3.0])
 def test_scores_of_any_size(scale):
-    right(Case((64,), (130,), dim=64, mask="tokens", scale=scale, spread=2.0))
+    check(Case((64,), (130,), dim=64, mask="tokens", scale=scale, spread=2.0))
 
 
 TUNINGS = [
@@ -123,7 +123,7 @@ TUNED = [
 
 @pytest.mark.parametrize(("values", "case"), covering(TUNINGS, TUNED, strength=1))
 def test_every_tuning_computes_the_same(values, case):
-    right(dataclasses.replace(case, tuning=tuple(sorted(values.items()))))
+    check(dataclasses.replace(case, tuning=tuple(sorted(values.items()))))
 
 
 def test_entries_may_come_in_any_order_and_start_anywhere():
