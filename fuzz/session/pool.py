@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from pathlib import Path
 
 import msgspec
@@ -53,10 +52,7 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
     write_session(folder, settings)
     count = min(jobs or auto_jobs(), len(shards))
     began = time.monotonic()
-    context = multiprocessing.get_context("forkserver")
-    with held(), one_thread():
-        context.set_forkserver_preload(["fuzz.session.preload"])
-        forkserver.ensure_running()  # imports while the session is planned
+    context = multiprocessing.get_context("spawn")
     todo: multiprocessing.Queue[Shard | None] = context.Queue()
     workers = [context.Process(target=_work, args=(settings, f"w{i}", todo), name=f"w{i}") for i in range(count)]
     left = Countdown(len(shards))
