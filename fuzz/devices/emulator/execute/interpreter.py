@@ -389,4 +389,5 @@ with _cache_in(str(FOLDER)):
 def ready() -> None:
     """Compiles `run`, which takes about a minute, or loads it from the cache folder."""
     with one_process(FOLDER):
-        run.compile((types.int64,))
+        dispatcher: Any = run
+        dispatcher.compile((types.int64,))
