@@ -133,7 +133,7 @@ class _Predicate:
 
     def _of_head(self, b: int, head: int) -> dict[tuple[int, int], bool]:
         """`tiles` of one head, by m block and n block."""
-        found = {}
+        found = dict[tuple[int, int], bool]()
         starts = np.arange(0, self.problem.lengths_k[b], self.tile_n)
         for m in range(-(-self.problem.lengths_q[b] // self.tile_m) if len(starts) else 0):
             strip = self._strip(b, head, m)

@@ -15,13 +15,13 @@ import cProfile
 import json
 import pstats
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 
 import msgspec
 import torch
 
 from fuzz.core.case import Case
-from fuzz.core.target import Target
+from fuzz.core.target import Device, Target
 from fuzz.core.verdict import Verdict
 from fuzz.judging import execution
 from fuzz.judging.judge import execute
@@ -47,8 +47,8 @@ class PhaseTimes:
     """CPU seconds by phase of the judge, by what it announces and books. On the host those of the judge's own thread: a
     thread beside it only keeps a core busy (fuzz/judging/perturb.py)."""
 
-    def __init__(self, device: str) -> None:
-        self.seconds: Counter[str] = Counter()
+    def __init__(self, device: Device) -> None:
+        self.seconds = defaultdict[str, float](float)
         self._device, self._clock = device, time.thread_time if device == "host" else time.process_time
         self._targets: dict[str, Target] = {}
 
@@ -63,7 +63,8 @@ class PhaseTimes:
         finally:
             execution.time.perf_counter = before
         self.seconds["all"] += self._clock() - began
-        self.seconds.update(verdict.seconds)
+        for phase, spent in verdict.seconds.items():
+            self.seconds[phase] += spent
         return verdict
 
 
@@ -93,7 +94,8 @@ def main() -> None:
     outcomes = Counter(verdict.outcome for verdict in verdicts)
     profile.disable()
     count = len(cases)
-    each = {name: round(1e3 * spent / count, 2) for name, spent in times.seconds.most_common()}
+    most = sorted(times.seconds.items(), key=lambda entry: -entry[1])
+    each = {name: round(1e3 * spent / count, 2) for name, spent in most}
     each = {"all": each.pop("all"), "draw": round(1e3 * drawing / count, 2)} | each
     result = {"targets": targets, "device": options.device, "cases": count, "outcomes": outcomes, "cpu_ms": each}
     print(json.dumps(result))
