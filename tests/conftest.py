@@ -1,13 +1,56 @@
-"""Settings of every test: one thread for each process, and compiled kernels that all workers and all runs share.
+"""Settings of every test: one thread for each process, shared compiled kernels, and an order that avoids waiting.
 
 Compiling a kernel costs seconds. The artifact cache builds each key once however many workers ask for it, and its keys
-know their sources, so the folder is kept from one run to the next.
+know their sources, so the folder is kept from one run to the next. Compiling the emulated GPU's own code costs one core
+about 100 seconds after a change of its sources: one process does that beside the first tests, and the tests that run
+kernels on it come last.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["ATTNFUZZ_CACHE"] = str(Path(__file__).resolve().parents[1] / ".attnfuzz" / "test-cache")
+
+EMULATED = (
+    "tests/fuzz/cli/test_repro_trace",
+    "tests/fuzz/devices/emulator",
+    "tests/fuzz/judging/test_cta_subset",
+    "tests/fuzz/judging/test_planted",
+    "tests/fuzz/score",
+    "tests/fuzz/session",
+    "tests/fuzz/targets/blocksparse",
+    "tests/kernels/blocksparse",
+    "tests/kernels/mutants",
+)
+COMPILES = "from fuzz.devices.emulator.execute.interpreter import ready; ready()"
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """The controller of several workers has the emulator's code compiled, unless it is there."""
+    workers = getattr(session.config.option, "tx", None)
+    if hasattr(session.config, "workerinput") or not workers or session.config.option.collectonly:
+        return
+    if find_spec("numba") and find_spec("llvmlite"):
+        root = Path(__file__).resolve().parents[1]
+        quiet = subprocess.DEVNULL
+        subprocess.Popen([sys.executable, "-c", COMPILES], cwd=root, stdin=quiet, stdout=quiet, stderr=quiet)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Each worker's share begins with tests that need no emulated GPU: xdist deals out consecutive tests at first."""
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    late = [item for item in items if item.nodeid.startswith(EMULATED)]
+    early = [item for item in items if not item.nodeid.startswith(EMULATED)]
+    items[:] = [item for i in range(workers) for part in (early, late) for item in _share(part, i, workers)]
+
+
+def _share(items: list[pytest.Item], index: int, count: int) -> list[pytest.Item]:
+    return items[len(items) * index // count : len(items) * (index + 1) // count]

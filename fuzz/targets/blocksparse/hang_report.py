@@ -14,7 +14,7 @@ from oracles import dq_visits, semaphore_order
 
 def hanging_on_gpu(visits: dq_visits.Visits | None) -> dict[str, Any]:
     """Evidence of the kernel that hangs on the GPU, its semaphores read while it does. visits: those of the case, or of
-    the correct kernels where a planted bug makes something else of them that cannot be predicted."""
+    the correct kernels where a mutant makes something else of them that cannot be predicted."""
     from fuzz.devices import cuda
 
     stuck = cuda.LAUNCHES.hanging()
@@ -53,6 +53,6 @@ def hanging_emulated(error: DeviceError, visits: dq_visits.Visits | None, slots:
     predicted = semaphore_order.predict(visits, slots)
     first, *more = error.findings
     if predicted.ends != "always":
-        lines = " ".join(predicted.text.splitlines()[:2])
+        lines = "; ".join(predicted.text.splitlines()[:2])
         first = msgspec.structs.replace(first, message=f"{first.message}; as predicted from the block lists: {lines}")
     return DeviceError(error.outcome, (first, *more), error.evidence | {"predicted": predicted.text})
