@@ -70,7 +70,7 @@ def large(device: str) -> Problem:
     return Problem((500,), (2040,), 16, 8, 64, 64, "float16", mask=mask)
 
 
-def told(verdict: Verdict) -> dict[str, Any]:
+def verdict_row(verdict: Verdict) -> dict[str, Any]:
     """What is kept of a verdict."""
     kept = (
         "explained",
@@ -131,7 +131,7 @@ class Check:
         problem, chosen = self.problems[title]
         name, began = "blocksparse" + f"!{mutant}" * bool(mutant), time.monotonic()
         verdict = runner.run(Case(name, problem, variant=chosen, repeats=3))
-        return {**told(verdict), "wall_seconds": round(time.monotonic() - began, 2)}, verdict
+        return {**verdict_row(verdict), "wall_seconds": round(time.monotonic() - began, 2)}, verdict
 
     def bug(self, runner: Runner, title: str, mutant: str) -> Verdict:
         """One planted bug, or "" for the correct kernels; after a hang or a crash the correct kernels."""
@@ -182,7 +182,7 @@ class Check:
         self.found["minimised"] = {
             "case": msgspec.to_builtins(smallest.case),
             "summary": summary(smallest.verdict),
-            "evidence": told(smallest.verdict),
+            "evidence": verdict_row(smallest.verdict),
             "seconds": round(time.monotonic() - began, 1),
             "report": smallest.report(),
         }

@@ -157,14 +157,14 @@ def timed(name: str, work: Callable[[], Any]) -> dict[str, Any]:
     return {"seconds": round(spent, 3)}
 
 
-def step(found: Runner, name: str, wanted: str) -> dict[str, Any]:
+def step(found: Runner, name: str, expected: str) -> dict[str, Any]:
     """One case and an honest one after it: outcome, what both cost, and the evidence."""
     began = time.monotonic()
     verdict = found.run(case(name))
     middle = time.monotonic()
     after = found.run(case("gpu.honest"))
     end = time.monotonic()
-    good = verdict.outcome == wanted and after.outcome == "pass"
+    good = verdict.outcome == expected and after.outcome == "pass"
     message = verdict.findings[0].message if verdict.findings else verdict.reason
     times = f"{middle - began:7.2f} s, next case {end - middle:6.2f} s ({after.outcome})"
     print(f"{name:24} {times}  {verdict.outcome}: {message}", flush=True)

@@ -94,11 +94,11 @@ def main() -> int:
 
 def one(bug: str, seed: int, limit: float) -> Row:
     """A session with one bug, up to its first bad case."""
-    wanted = Settings(targets=(f"blocksparse!{bug}",), cases=CASES, seed=seed)
-    target = load(wanted.targets[0])
+    settings = Settings(targets=(f"blocksparse!{bug}",), cases=CASES, seed=seed)
+    target = load(settings.targets[0])
     began = time.monotonic()
     with Runner() as runner:
-        case, verdict, count, compiling = first_bad(runner, target, wanted, began + limit)
+        case, verdict, count, compiling = first_bad(runner, target, settings, began + limit)
         seconds = time.monotonic() - began
         if case is None or verdict is None:
             return Row(bug, False, [], [], count, round(seconds, 1), round(compiling, 1), 0.0, 0, [], "not found", {})
@@ -106,8 +106,8 @@ def one(bug: str, seed: int, limit: float) -> Row:
             case,
             runner.run,
             verdict=verdict,
-            max_runs=wanted.minimize_runs,
-            max_seconds=wanted.minimize_seconds,
+            max_runs=settings.minimize_runs,
+            max_seconds=settings.minimize_seconds,
             allowed=lambda candidate: refusal(target, candidate) is None,
         )
     checks, still = checks_of(verdict), checks_of(smallest.verdict)
@@ -133,7 +133,7 @@ def checks_of(verdict: Verdict) -> list[str]:
 
 
 def first_bad(
-    runner: Runner, target: Target, wanted: Settings, until: float
+    runner: Runner, target: Target, settings: Settings, until: float
 ) -> tuple[Case | None, Verdict | None, int, float]:
     """(the case, its verdict, its number in the session, seconds of compiling until then)."""
     found: list[tuple[Case, Verdict]] = []
@@ -151,9 +151,9 @@ def first_bad(
         if verdict.bad:
             found.append((case, verdict))
 
-    for shard in plan(wanted):
+    for shard in plan(settings):
         if not found and time.monotonic() < until:
-            explore(shard, cases_of(target, wanted), each, standing(shard, target))
+            explore(shard, cases_of(target, settings), each, standing(shard, target))
     return *(found[0] if found else (None, None)), count, compiling
 
 

@@ -65,13 +65,15 @@ def two_passes(checkout: Path, workers: int) -> dict[str, Any]:
 def drawn(args: argparse.Namespace) -> list[Case]:
     """The first cases of a session that its target takes."""
     target = load(args.target, args.files, args.device)
-    wanted = Settings(
+    settings = Settings(
         targets=(args.target,), device=args.device, cases=args.of, seed=args.seed, size=args.size, files=args.files
     )
     found: list[Case] = []
-    for shard in plan(wanted):
+    for shard in plan(settings):
         explore(
-            shard, cases_of(target, wanted), lambda case: found.append(case) if refusal(target, case) is None else None
+            shard,
+            cases_of(target, settings),
+            lambda case: found.append(case) if refusal(target, case) is None else None,
         )
         if len(found) >= args.cases:
             break

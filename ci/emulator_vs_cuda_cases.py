@@ -197,7 +197,7 @@ class Worker:
         self.pipe.close()
 
 
-def summary(rows: list[dict[str, Any]], of: int) -> dict[str, Any]:
+def summary(rows: list[dict[str, Any]], drawn: int) -> dict[str, Any]:
     """What the rows say together."""
     other = "again" if any("again" in r for r in rows) else "cuda"
     whole = [r for r in rows if "emulator" in r and other in r]
@@ -211,7 +211,7 @@ def summary(rows: list[dict[str, Any]], of: int) -> dict[str, Any]:
             t["largest_ratio"] = max(t["largest_ratio"], x["ratio"])
     outcomes = Counter(f"{r['emulator']['outcome']} / {r[other]['outcome']}" for r in whole)
     return {
-        "drawn": of, "compared": len(whole), "with_backward": sum(r["backward"] for r in whole),
+        "drawn": drawn, "compared": len(whole), "with_backward": sum(r["backward"] for r in whole),
         "same_verdict": sum(r["emulator"]["outcome"] == r[other]["outcome"] for r in whole),
         "outcomes_emulator_and_other": dict(outcomes),
         "all_tensors_within_budget": sum(all(x["ratio"] <= 1 for x in r.get("tensors", {}).values()) for r in whole),

@@ -92,23 +92,23 @@ def ctas(case: Case) -> int:
     return p.batch * p.heads_kv * n_blocks * parts_of(p.batch, p.heads_q, p.heads_kv, m_blocks, n_blocks, True)
 
 
-def drawn(wanted: Settings) -> list[Case]:
+def drawn(settings: Settings) -> list[Case]:
     """The cases of a session, once more. Raises ValueError where its shards climb."""
-    shards = plan(wanted)
+    shards = plan(settings)
     if max(shard.cases for shard in shards) >= CLIMBING_CASES:
         raise ValueError("cases: so many in one session cannot be drawn again; its shards climb")
     found: list[Case] = []
     for shard in shards:
-        target = load(shard.target, wanted.files, wanted.device)
-        explore(shard, cases_of(target, wanted), found.append, standing(shard, target))
+        target = load(shard.target, settings.files, settings.device)
+        explore(shard, cases_of(target, settings), found.append, standing(shard, target))
     return found
 
 
-def crowds(wanted: Settings, records: list[Record], arch: str, processors: int) -> dict[str, Any]:
+def oversubscribed_cases(settings: Settings, records: list[Record], arch: str, processors: int) -> dict[str, Any]:
     """How many of the cases that were run had more CTAs of the ordered backward pass than the GPU holds."""
     ran = {record.case_id: record for record in records if record.outcome != "reject"}
-    cases = [case for case in drawn(wanted) if case.id in ran]
-    target, cache = load("blocksparse", wanted.files, wanted.device), Cache()
+    cases = [case for case in drawn(settings) if case.id in ran]
+    target, cache = load("blocksparse", settings.files, settings.device), Cache()
     slots: dict[str, int] = {}
     waves: Counter[str] = Counter()
     repeats, unknown, outcomes = Counter[int](), 0, Counter[str]()
@@ -148,12 +148,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     session = json.loads((options.folder / "session.json").read_text())
-    wanted = msgspec.convert(session["settings"], Settings)
+    settings = msgspec.convert(session["settings"], Settings)
     records = list(Reader(options.folder).new())
     ran = [record for record in records if record.outcome != "reject"]
     result: dict[str, Any] = {"machine": session["machine"], "settings": session["settings"]}
     result["sessions"] = [summary(options.folder)]
-    result["crowds"] = crowds(wanted, records, options.arch, options.multiprocessors)
+    result["crowds"] = oversubscribed_cases(settings, records, options.arch, options.multiprocessors)
     result["features"] = len({name for record in ran for name in record.features})
     result["largest_ratio"] = max((r.ratio for r in ran if r.outcome == "pass"), default=0.0)
     result["mean_ms"] = {

@@ -1,2 +1,2 @@
-"""What is right: the question (Problem, Mask), the reference answer and the judges. Imports nothing of fuzz/ or
-kernels/."""
+"""Definition of a right answer: the question (Problem, Mask), the reference answer and the judges. Imports nothing of
+fuzz/ or kernels/."""

@@ -81,7 +81,7 @@ class Judgement:
 
 
 def limit(rows: Rows | float) -> Rows | float:
-    """How far the rms of z over that many rows may go: rows of one case err together, so it falls slowly to 2."""
+    """Limit of the rms of z over that many rows: rows of one case err together, so it falls slowly to 2."""
     return 2.0 + 4.0 * rows**-0.5
 
 
@@ -157,7 +157,7 @@ _EVERYWHERE = np.zeros((0, 0))
 
 @dataclass(frozen=True)
 class _Rows:
-    """What is left of one tensor's z when its rows are summed up, fp64 (batch, heads, rows).
+    """Summary of one tensor's z over its rows, fp64 (batch, heads, rows).
 
     most, at  the largest z squared, and its row; NaN and infinity count as HUGE in it
     mean      the mean of z squared
@@ -196,7 +196,8 @@ class _Rows:
         return np.maximum(_tiles(self.there), 1.0), max(rows, 1.0)
 
     def _together(self, total: float) -> float:
-        """How far the rows of a head err together, from 0 (each by itself) to 1 (all alike, as for constant inputs).
+        """Degree to which the rows of a head err together, from 0 (each by itself) to 1 (all alike, as for constant
+        inputs).
 
         Rows that err alike are one draw of the noise, not many: averaging over them proves no more than one row does.
         """

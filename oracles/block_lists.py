@@ -37,7 +37,7 @@ class BlockList:
 
 @dataclass(frozen=True)
 class CheckedLists:
-    """What is checked; each of partial and full lists comes first to last as (partial, full).
+    """Block lists to check; each of partial and full lists comes first to last as (partial, full).
 
     words, slot, slot_backward   packed masks, (slots, tile_m, tile_n / 32), and slots parallel to the partial indices
     bounds                       or row intervals, (batch|1, heads_q|1, n_func, rows)
@@ -59,7 +59,7 @@ class CheckedLists:
     launch_order: Tensor | None = None
 
 
-def check(problem: Problem, of: CheckedLists) -> list[Finding]:
+def check(problem: Problem, lists: CheckedLists) -> list[Finding]:
     """Findings of oracle "block_lists", one for each kind of fault and direction; none where all is right.
 
     Kinds: malformed (rows outside of the index, blocks out of range), duplicate (listed twice, or partial and full),
@@ -67,17 +67,17 @@ def check(problem: Problem, of: CheckedLists) -> list[Finding]:
     against forward: listed one way only, or full backward alone; full forward and partial backward, with a mask that
     keeps all, is right), order (ranks, or a schedule that is no permutation).
     """
-    predicate = _Predicate(problem, of.tile_m, of.tile_n)
+    predicate = _Predicate(problem, lists.tile_m, lists.tile_n)
     truth, same = predicate.tiles(), dict[tuple[int, ...], bool]()
-    forward, found = _entries(problem, of, of.forward, backward=False)
+    forward, found = _entries(problem, lists, lists.forward, backward=False)
     found += _against_truth(forward, truth, "forward")
-    found += _masks(predicate, of, forward, of.slot, "forward", same)
-    if of.backward is None:
+    found += _masks(predicate, lists, forward, lists.slot, "forward", same)
+    if lists.backward is None:
         return found
-    backward, more = _entries(problem, of, of.backward, backward=True)
+    backward, more = _entries(problem, lists, lists.backward, backward=True)
     found += more
     found += _against_truth(backward, truth, "backward")
-    found += _masks(predicate, of, backward, of.slot_backward, "backward", same)
+    found += _masks(predicate, lists, backward, lists.slot_backward, "backward", same)
     sides = [{e.tile for e in entries} for entries in (forward, backward)]
     found += _finding(
         "mismatched", "backward", sorted(sides[0] ^ sides[1]), "tiles that only one of forward and backward lists"
@@ -89,8 +89,8 @@ def check(problem: Problem, of: CheckedLists) -> list[Finding]:
         sorted((fulls[1] - fulls[0]) & sides[0]),
         "tiles that are full here and partial forward",
     )
-    if of.ranks is not None and of.launch_order is not None:
-        found += _order(problem, of, backward)
+    if lists.ranks is not None and lists.launch_order is not None:
+        found += _order(problem, lists, backward)
     return found
 
 
@@ -162,16 +162,16 @@ class _Entry:
 
 
 def _entries(
-    problem: Problem, of: CheckedLists, lists: tuple[BlockList, BlockList], backward: bool
+    problem: Problem, lists: CheckedLists, sides: tuple[BlockList, BlockList], backward: bool
 ) -> tuple[list[_Entry], list[Finding]]:
-    """Every entry for every sequence and head, and what is malformed or twice among them."""
+    """Entries of every sequence and head, and findings for malformed and duplicate ones."""
     name = "backward" if backward else "forward"
     entries, malformed, twice = [], [], []
     seen: set[Tile] = set()
-    for full, one in enumerate(lists):
+    for full, one in enumerate(sides):
         count, begin, index = one.count.tolist(), one.begin.tolist(), one.index.tolist()
         for b in range(problem.batch):
-            sizes = (-(-problem.lengths_q[b] // of.tile_m), -(-problem.lengths_k[b] // of.tile_n))
+            sizes = (-(-problem.lengths_q[b] // lists.tile_m), -(-problem.lengths_k[b] // lists.tile_n))
             rows, cols = sizes[::-1] if backward else sizes
             for head in range(problem.heads_q):
                 counts = count[b % len(count)][head % len(count[0])]
@@ -215,7 +215,7 @@ def _against_truth(entries: list[_Entry], truth: dict[Tile, bool], name: str) ->
 
 def _masks(
     predicate: _Predicate,
-    of: CheckedLists,
+    lists: CheckedLists,
     entries: list[_Entry],
     slot: Tensor | None,
     name: str,
@@ -226,20 +226,20 @@ def _masks(
     same  whether it is, by all that decides it, for the entries that were looked at; filled in
     """
     batch, heads = predicate.batch, predicate.heads
-    if of.bounds is not None:
-        batch, heads = max(batch, of.bounds.shape[0]), max(heads, of.bounds.shape[1])
-    if of.band is not None:
-        batch = max(batch, len(of.band[2]))
+    if lists.bounds is not None:
+        batch, heads = max(batch, lists.bounds.shape[0]), max(heads, lists.bounds.shape[1])
+    if lists.band is not None:
+        batch = max(batch, len(lists.band[2]))
     slots = None if slot is None else slot.tolist()
     wrong = []
     for e in entries:
         if e.full:
             continue
         b, head, m, n = e.tile
-        at = -1 if slots is None or of.words is None else slots[e.place]
+        at = -1 if slots is None or lists.words is None else slots[e.place]
         key = (b % batch, head % heads, m, n, at)
         if key not in same:
-            kept = _mask_of(of, b, head, predicate.rows(b, m), predicate.cols(b, n), at)
+            kept = _mask_of(lists, b, head, predicate.rows(b, m), predicate.cols(b, n), at)
             same[key] = kept is not None and np.array_equal(kept.numpy(), predicate.tile(b, head, m, n))
         if not same[key]:
             wrong.append(e.tile)
@@ -247,32 +247,32 @@ def _masks(
 
 
 def _mask_of(
-    of: CheckedLists, b: int, head: int, rows: tuple[int, int], cols: tuple[int, int], at: int
+    lists: CheckedLists, b: int, head: int, rows: tuple[int, int], cols: tuple[int, int], at: int
 ) -> Tensor | None:
     """Pairs that the metadata keep in a partial tile whose slot is `at`: bool (rows, cols); None where that slot is out
     of range."""
     q, k = torch.arange(*rows)[:, None], torch.arange(*cols)[None, :]
-    if of.words is not None:
-        if not 0 <= at < len(of.words):
+    if lists.words is not None:
+        if not 0 <= at < len(lists.words):
             return None
-        words = of.words[at].cpu()[q - rows[0], (k - cols[0]) // 32].to(torch.int64)
+        words = lists.words[at].cpu()[q - rows[0], (k - cols[0]) // 32].to(torch.int64)
         return (words >> ((k - cols[0]) % 32)) & 1 == 1
-    if of.bounds is not None:
-        bounds = of.bounds[b % of.bounds.shape[0], head % of.bounds.shape[1]].cpu()[:, rows[0] : rows[1], None]
+    if lists.bounds is not None:
+        bounds = lists.bounds[b % lists.bounds.shape[0], head % lists.bounds.shape[1]].cpu()[:, rows[0] : rows[1], None]
         kept = k < bounds[0]
         for start, stop in zip(bounds[1::2], bounds[2::2], strict=True):
             kept = kept | ((start <= k) & (k < stop))
         return kept
-    if of.band is not None:
-        left, right, offset = of.band
+    if lists.band is not None:
+        left, right, offset = lists.band
         diagonal = q + int(offset[b % len(offset)])
         return (diagonal - left <= k) & (k <= diagonal + right)
     return torch.ones(q.shape[0], k.shape[1], dtype=torch.bool)
 
 
-def _order(problem: Problem, of: CheckedLists, entries: list[_Entry]) -> list[Finding]:
-    assert of.launch_order is not None and of.ranks is not None
-    order, ranks = of.launch_order.tolist(), [one.tolist() for one in of.ranks]
+def _order(problem: Problem, lists: CheckedLists, entries: list[_Entry]) -> list[Finding]:
+    assert lists.launch_order is not None and lists.ranks is not None
+    order, ranks = lists.launch_order.tolist(), [one.tolist() for one in lists.ranks]
     found, wrong = [], []
     positions = [[{n: p for p, n in enumerate(head)} for head in batch] for batch in order]
     for b, batch in enumerate(order):

@@ -39,7 +39,7 @@ def compare(runs: Sequence[Outputs]) -> list[Finding]:
 
 
 def _same_bits(first: Outputs, run: Outputs) -> bool:
-    """Whether they certainly are the same: not looked at where it would mean waiting for a device."""
+    """True if they certainly are the same: not compared where it would mean waiting for a device."""
     for (_, one), (_, other) in zip(first.items(), run.items(), strict=True):
         if one.is_cuda or one.dtype != other.dtype or one.shape != other.shape:
             return False

@@ -35,8 +35,8 @@ ALIKE = 0.995  # cosine from which on a difference is that of one key
 
 @dataclass(frozen=True)
 class Certified:
-    """What must be right to the bit: the values in fp64, and where (bool), both in the problem's layout, by name; and
-    how far off it may be all the same, where a target's Numerics split the keys (fp64; else 0)."""
+    """Values that must be right to the bit: the values in fp64, and where (bool), both in the problem's layout, by
+    name; and how far off it may be all the same, where a target's Numerics split the keys (fp64; else 0)."""
 
     want: dict[str, Tensor]
     where: dict[str, Tensor]
@@ -113,7 +113,8 @@ def certify(
 
 
 def _room(p: Problem, n: Numerics, name: str) -> float:
-    """How many times its unit a sum may be, to be exact where it is kept: in fp32, or in the inputs' dtype."""
+    """Largest multiple of its unit that a sum may be, to be exact where it is kept: in fp32, or in the inputs'
+    dtype."""
     by_head = n.heads == "input" and p.group > 1 and name in ("dk", "dv")
     return 2.0 ** SIGNIFICAND[p.dtype] if name != "o" and (n.sums == "input" or by_head) else FP32
 
@@ -211,8 +212,8 @@ class _Piece:
         sums["dv"].add(keys, dv, _sum_rows(self.weights, self.do.abs()), by_key, spoilt.expand_as(dv))
 
     def _split(self, o: Tensor, size: Tensor) -> Tensor:
-        """Where O may not be exact because parts of it were put together by their LSEs: in sums of several keys that
-        rounding to the dtype does not bring back, above all where they cancel."""
+        """Rows of O that may not be exact because parts of it were put together by their LSEs: in sums of several keys
+        that rounding to the dtype does not bring back, above all where they cancel."""
         if not self.n.splits:
             return torch.zeros_like(o, dtype=torch.bool)
         hidden = 2.0 ** -(SIGNIFICAND[self.p.dtype] + 1)  # relative to O, errors that its last rounding removes
@@ -263,7 +264,7 @@ def _finding(
 def _explained(
     p: Problem, given: dict[str, Tensor | None], name: str, b: int, h: int, r: int, got: Tensor, want: Tensor
 ) -> str:
-    """Which one key (for dK and dV: which query) accounts for the difference in a row; '' where none does."""
+    """The one key (for dK and dV: query) that accounts for the difference in a row; '' where none does."""
     of = {"o": "v", "dq": "k", "dk": "q", "dv": "do"}[name]
     source = given[of]
     assert source is not None
@@ -300,14 +301,14 @@ def _explained(
 
 
 def _ends_beyond(got: Tensor, want: Tensor) -> bool:
-    """Whether `got` is `want` times a factor below 1: a share went to zeros."""
+    """True if `got` is `want` times a factor below 1: a share went to zeros."""
     size = float((want * want).sum())
     times = float((got * want).sum()) / size if size else 1.0
     return 0 < times < 1 and bool(((got - times * want).abs() <= 0.01 * (1 - times) * want.abs().max()).all())
 
 
 def _exact_scores(n: Numerics, scale: float) -> bool:
-    """Whether integer products are exact scores, wherever the scale goes: a library may well put it on a factor."""
+    """True if integer products are exact scores, wherever the scale goes: a library may well put it on a factor."""
     return _power_of_two(math.sqrt(abs(scale)) if n.scaled == "both" else scale)
 
 

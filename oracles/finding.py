@@ -7,7 +7,7 @@ import msgspec
 
 
 class Location(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a tensor is wrong. Half-open ranges; None where it does not apply."""
+    """Place where a tensor is wrong. Half-open ranges; None where it does not apply."""
 
     batch: int | None = None
     head: int | None = None

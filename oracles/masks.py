@@ -231,12 +231,12 @@ def tag(mask: Mask) -> str:
 
 
 def varies_by_head(mask: Mask) -> bool:
-    """Whether query heads may see different keys."""
+    """True if query heads may see different keys."""
     return "per_head" in kinds(mask)
 
 
 def varies_by_batch(mask: Mask) -> bool:
-    """Whether sequences of equal lengths may see different keys."""
+    """True if sequences of equal lengths may see different keys."""
     return "per_batch" in kinds(mask)
 
 
@@ -314,6 +314,6 @@ def _ascending(bounds: tuple[int, ...], name: str) -> None:
         raise ValueError(f"{name}: must ascend, got {list(bounds)}")
 
 
-def _not_empty(of: tuple[Mask, ...]) -> None:
-    if not of:
+def _not_empty(masks: tuple[Mask, ...]) -> None:
+    if not masks:
         raise ValueError("of: must name at least one mask")

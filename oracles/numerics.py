@@ -14,7 +14,7 @@ Kept: TypeAlias = Literal["float32", "input"]
 
 @dataclass(frozen=True)
 class Numerics:
-    """How an implementation rounds; 'input' is the dtype of q, k, v. Products always accumulate in fp32 or better.
+    """Rounding of an implementation; 'input' is the dtype of q, k, v. Products always accumulate in fp32 or better.
 
     scores       Q K^T, and what is done to it before the softmax: kept in fp32, or rounded to the input dtype
     scaled       where the scale goes: on the fp32 scores, on q (rounded to the input dtype) before the product, or its

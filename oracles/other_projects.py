@@ -67,12 +67,12 @@ class Criterion:
     accepts: Callable[[Question, str, Tensor], bool]
 
     def passes(self, question: Question, outputs: Outputs) -> bool:
-        """Whether their tests would take these answers: O and, with backward, dQ, dK, dV."""
-        wanted = OUTPUTS + GRADIENTS * (question.do is not None)
+        """True if their tests would take these answers: O and, with backward, dQ, dK, dV."""
+        names = OUTPUTS + GRADIENTS * (question.do is not None)
         got = dict(outputs.items())
-        if not all(isinstance(got.get(n), Tensor) and got[n].shape == getattr(question.right, n).shape for n in wanted):
+        if not all(isinstance(got.get(n), Tensor) and got[n].shape == getattr(question.right, n).shape for n in names):
             return False
-        return all(self.accepts(question, name, got[name]) for name in wanted)
+        return all(self.accepts(question, name, got[name]) for name in names)
 
 
 def unfused_attention(question: Question) -> Outputs:
@@ -159,8 +159,8 @@ def _dmattn(question: Question, name: str, got: Tensor) -> bool:
 
 
 CRITERIA = {
-    peer.name: peer
-    for peer in (
+    criterion.name: criterion
+    for criterion in (
         Criterion(
             "flash-attention",
             "FlashAttention-4, tests/cute/test_flash_attn.py at 0251105a",

@@ -110,7 +110,7 @@ class Problem(
 
     @property
     def ragged(self) -> bool:
-        """Whether sequences differ in length, so that a padded layout holds padding."""
+        """True if sequences differ in length, so that a padded layout holds padding."""
         return len(set(self.lengths_q)) > 1 or len(set(self.lengths_k)) > 1
 
     @property

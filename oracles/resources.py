@@ -26,7 +26,7 @@ _WHAT = {
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process holds: counts, and bytes in use (not those that an allocator keeps for later)."""
+    """Resources that a process holds: counts, and bytes in use (not those that an allocator keeps for later)."""
 
     files: int = 0
     processes: int = 0

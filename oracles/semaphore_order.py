@@ -185,7 +185,7 @@ def _ends_at_best(visits: Visits, resident_ctas: int) -> bool:
 
 
 def _waits(visits: Visits, at: list[int], value: list[int], launched: int) -> tuple[Wait, ...]:
-    """Every CTA that waits, and where its chain of waits ends."""
+    """CTAs that wait, and where their chain of waits ends."""
     movers: dict[int, int] = {}  # tile -> the CTA whose remaining visit would increment its semaphore
     for cta in range(visits.ctas):
         for here in range(at[cta], visits.begin[cta + 1]):

@@ -68,7 +68,7 @@ def measured(entry: Entry, all_ways: list[Way]) -> dict[str, Any]:
     blocks, scale = blocks_of(entry), entry.dim**-0.5
     o, lse = torch.empty_like(q), torch.empty(1, entry.heads_q, entry.tokens, device=q.device)
     launch.forward(q, k, v, o, lse, sequences, blocks, scale=scale, products="mma")
-    ms, wrong, wanted = {}, [], None
+    ms, wrong, expected = {}, [], None
     for name, ordered, parts, options in all_ways:
         here = planned(blocks, entry) if name == "planned" else blocks
         gradients = [torch.empty_like(x) for x in (q, k, v)]
@@ -79,8 +79,8 @@ def measured(entry: Entry, all_ways: list[Way]) -> dict[str, Any]:
         )  # fmt: skip
         call()
         first = [x.clone() for x in gradients]
-        wanted = wanted or first
-        off = max(difference(x, y) for x, y in zip(first, wanted, strict=True))
+        expected = expected or first
+        off = max(difference(x, y) for x, y in zip(first, expected, strict=True))
         if not off < DISAGREE:
             wrong.append(f"{name}: gradients differ by {off:.3f}")
         if ordered and not all(same_again(call, first, gradients) for _ in range(3)):

@@ -247,7 +247,7 @@ def tune(entry: Entry, lock: Path, emit: Emit) -> None:
     o, lse = torch.empty_like(q), torch.empty(1, entry.heads_q, entry.tokens, device=q.device)
     dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
     scale = entry.dim**-0.5
-    wanted: dict[str, list[Tensor]] = {}
+    expected: dict[str, list[Tensor]] = {}
     for direction, tiles, tuning in ALTERNATIVES[entry.dim]:
         blocks = blocks_of(entry, *tiles)
         options = tuple(sorted((name, value) for name, value in tuning.items() if name != "pairs"))
@@ -272,16 +272,16 @@ def tune(entry: Entry, lock: Path, emit: Emit) -> None:
             for x in results:
                 x.fill_(float("nan"))
             call()
-            if direction not in wanted:
-                wanted[direction] = [x.clone() for x in results]
-            off = max(difference(x, y) for x, y in zip(results, wanted[direction], strict=True))
+            if direction not in expected:
+                expected[direction] = [x.clone() for x in results]
+            off = max(difference(x, y) for x, y in zip(results, expected[direction], strict=True))
             with alone(lock):
                 at = milliseconds(call, cuda)
         except Exception as error:  # one alternative that does not build costs itself only
             emit(found | {"error": f"{type(error).__name__}: {error}"[:300]})
             continue
         if not off < 0.02:  # restored, so that a wrong forward does not spoil the backward passes after it
-            for x, y in zip(results, wanted[direction], strict=True):
+            for x, y in zip(results, expected[direction], strict=True):
                 x.copy_(y)
         emit(found | {"ms": round(at, 4), "difference": off})
 

@@ -208,10 +208,10 @@ def variants(entries: list[Entry], arch: str) -> list[Any]:
     for entry in entries:
         dim, mask = padded_dim(entry.dim), kinds.get(entry.mask, "none")
         directions = DIRECTIONS[:1] if entry.kind == "forward" else DIRECTIONS
-        wanted: list[tuple[str, tuple[int, int], dict[str, int]]] = [(d, (TILE, TILE), {}) for d in directions]
+        layouts: list[tuple[str, tuple[int, int], dict[str, int]]] = [(d, (TILE, TILE), {}) for d in directions]
         if entry.kind == "tune":
-            wanted = ALTERNATIVES[entry.dim]
-        for direction, tiles, tuning in wanted:
+            layouts = ALTERNATIVES[entry.dim]
+        for direction, tiles, tuning in layouts:
             options = tuple(sorted((name, value) for name, value in tuning.items() if name != "pairs"))
             ordered = (True, False) if direction == "backward" and entry.kind != "tune" else (False,)
             if direction == "forward":

@@ -34,12 +34,12 @@ from fuzz.targets.registry import load
 WARM_UP = 20  # cases that are run first and not counted: they load what is loaded once
 
 
-def drawn(wanted: Settings) -> tuple[list[Case], float]:
+def drawn(settings: Settings) -> tuple[list[Case], float]:
     """The cases of a session, and the CPU seconds that drawing them took."""
     cases = list[Case]()
     began = time.process_time()
-    for lane in plan(wanted):
-        explore(lane, cases_of(load(lane.target, (), wanted.device), wanted), cases.append)
+    for shard in plan(settings):
+        explore(shard, cases_of(load(shard.target, (), settings.device), settings), cases.append)
     return cases, time.process_time() - began
 
 
@@ -83,8 +83,10 @@ def main() -> None:
     torch.set_num_threads(1)
     targets = tuple(options.target or ["torch.sdpa.math"])
     Workshop(Start(options.device, 1, (), "fuzz.judging.judge:execute", "fuzz.targets.registry:load"))
-    wanted = Settings(targets=targets, device=options.device, cases=options.cases, size=options.size, seed=options.seed)
-    cases, drawing = drawn(wanted)
+    settings = Settings(
+        targets=targets, device=options.device, cases=options.cases, size=options.size, seed=options.seed
+    )
+    cases, drawing = drawn(settings)
     for case in cases[:: max(len(cases) // WARM_UP, 1)]:
         PhaseTimes(options.device).run(case)
     profile, times = cProfile.Profile(), PhaseTimes(options.device)

@@ -99,11 +99,11 @@ def session(device: str, cases: int, workers: int, cache: str) -> dict[str, Any]
     """
     os.environ["ATTNFUZZ_CACHE"] = cache
     with tempfile.TemporaryDirectory() as folder:
-        wanted = Settings(targets=(TARGET,), device=device, cases=cases, corpus="", folder=folder, minimize_runs=0)
+        settings = Settings(targets=(TARGET,), device=device, cases=cases, corpus="", folder=folder, minimize_runs=0)
         began = time.perf_counter()
-        ended = compile_ahead(wanted, QUIET)
+        ended = compile_ahead(settings, QUIET)
         ahead = time.perf_counter() - began
-        run_session(wanted, workers, QUIET)
+        run_session(settings, workers, QUIET)
         wall = time.perf_counter() - began
         records = list(Reader(Path(folder)).new())
     waited = sum(record.seconds.get("prepare", 0.0) for record in records)

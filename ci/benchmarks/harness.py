@@ -51,10 +51,10 @@ def without_budget(record: Record) -> float:
 def session(device: str, targets: tuple[str, ...], cases: int, workers: int, size: str) -> dict:
     """One session in a fresh folder; its figures."""
     with tempfile.TemporaryDirectory() as folder:
-        wanted = Settings(targets=targets, device=device, cases=cases, size=size, seed=1, folder=folder, corpus="")
-        wanted = msgspec.structs.replace(wanted, minimize_runs=10)
+        settings = Settings(targets=targets, device=device, cases=cases, size=size, seed=1, folder=folder, corpus="")
+        settings = msgspec.structs.replace(settings, minimize_runs=10)
         began = time.monotonic()
-        run_session(wanted, workers, Console(file=sys.stderr))
+        run_session(settings, workers, Console(file=sys.stderr))
         wall = time.monotonic() - began
         records = list(Reader(Path(folder)).new())
     phases: dict[str, dict[str, float]] = {"median": {}, "mean": {}}

@@ -75,7 +75,7 @@ class Build:
 
     @property
     def name(self) -> str:
-        """For people: the options' values and the arch."""
+        """Name for users: the options' values and the arch."""
         values = json.loads(self.options)
         return " ".join([*(f"{k}={v}" for k, v in values.items() if v not in ("", False, None, [])), self.arch])
 
@@ -89,11 +89,11 @@ class Compiled(ABC):
 
     @abstractmethod
     def builds(self, case: Case, arch: str) -> tuple[Build, ...]:
-        """What `case` needs, compiled for `arch`; found from the case alone, without tensors or a device."""
+        """Builds that `case` needs, compiled for `arch`; found from the case alone, without tensors or a device."""
 
     @abstractmethod
     def arch(self) -> str:
-        """What its kernels are compiled for on this machine."""
+        """Architecture that its kernels are compiled for on this machine."""
 
     def uncompilable(self) -> str | None:
         """Why its kernels cannot be compiled on this machine, as for lack of a package, or None; a GPU is not asked

@@ -39,7 +39,7 @@ class CacheError(ValueError):
 
 
 def prefix(key: str) -> str:
-    """Of the functions in the object file: unique, because several objects are loaded into one process."""
+    """Prefix of the functions in the object file: unique, because several objects are loaded into one process."""
     return f"attnfuzz_{key}"
 
 
@@ -229,7 +229,7 @@ class Cache:
         return Artifact(place, header)
 
     def failed(self, build: Build, failure: Failure) -> None:
-        """Keeps why `build` failed, for people and for `failure`."""
+        """Keeps why `build` failed, for users and for `failure`."""
         text = json.dumps({"name": build.name, "recipe": build.recipe, **failure.__dict__}, indent=2)
         place = self.folder / "failures" / f"{build.key}.json"
         beside = place.with_suffix(f".{os.getpid()}")

@@ -1,4 +1,4 @@
-"""What a build does in its own process: calls the recipe, takes object and PTX out of what it returns.
+"""Child process of a build: calls the recipe, takes object and PTX out of what it returns.
 
 Everything here runs in a child that may hang, crash or be killed at any line; nothing of it is relied on elsewhere.
 """

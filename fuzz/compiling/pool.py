@@ -36,7 +36,7 @@ LEAVE = 1.0  # seconds for a server that said goodbye to end by itself, and for 
 
 @dataclass(frozen=True)
 class Ended:
-    """How one build ended. `cached`: it was there before. `why` and `log` are empty unless it failed."""
+    """Result of one build. `cached`: it was there before. `why` and `log` are empty unless it failed."""
 
     build: Build
     status: Literal["cached", "built", "failed"]
@@ -83,7 +83,7 @@ class Pool:
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """True once `stop` was called."""
         return self._stop.is_set()
 
     def stop(self) -> None:

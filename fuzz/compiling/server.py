@@ -221,7 +221,7 @@ def _work(build: Build, folder: Path, writing: int, child_end: int, log: IO[byte
 
 
 def _line(text: str) -> str:
-    """What an exception says, in one line: the compiler's messages come in colours and over many lines."""
+    """Message of an exception, in one line: the compiler's messages come in colours and over many lines."""
     lines = [line.strip() for line in _COLOURS.sub("", text).splitlines() if line.strip()]
     return " ".join(lines[:4])[:300]
 

@@ -32,7 +32,7 @@ from fuzz.core.relations import relations_for
 from fuzz.core.support import Support
 from fuzz.core.target import Target
 from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, one_in
-from fuzz.generate.oversubscribed import draw_crowd
+from fuzz.generate.oversubscribed import draw_oversubscribed
 from oracles.problem import Bias, Problem
 
 LONG = (384, 509, 511, 512, 513, 521, 1021, 1023, 1024, 1025, 2048, 2049, 4096, 4099, 8192)
@@ -61,7 +61,7 @@ NEAR = (-65, -64, -17, -1, 1, 17, 64, 65)
 FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 2), (2, 2), (1, 4))  # KV heads, query heads for each
 TWO_TILES = 90  # tokens on both sides; heads that leave pairs for fewer come less often
 PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
-CROWDED = 8  # one case in so many, where the target has crowds at all
+OVERSUBSCRIBED_SHARE = 8  # one case in so many has an oversubscribed grid, where the target knows them
 
 
 SMALL = Size(1 << 15, 8, elements=1 << 19)
@@ -85,7 +85,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     support = target.support
     layout = draw.choice(support.layouts)
     focus = _focus(draw, support)
-    tiles = target.oversubscribed if target.oversubscribed and one_in(draw, CROWDED) else 0
+    tiles = target.oversubscribed if target.oversubscribed and one_in(draw, OVERSUBSCRIBED_SHARE) else 0
     long = draw.choice((True, False))  # NOTE [budget]
     ragged = "ragged" in focus or (layout == "packed" and draw.choice((True, False)))
     several = ragged or ("bias" in focus and draw.choice((True, False)))  # NOTE [several]
@@ -97,8 +97,8 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     longest = min(size.length, max(size.elements // (batch * heads_q * max(dim, dim_v)), 1))
     lengths_q, lengths_k = _lengths(draw, support, layout, ragged, batch, size.pairs // heads_q, longest)
     if tiles:
-        crowd = draw_crowd(draw, tiles, gqa=support.gqa, ragged=ragged)
-        heads_q, heads_kv, lengths_q, lengths_k = crowd.heads_q, crowd.heads_kv, crowd.lengths_q, crowd.lengths_k
+        grid = draw_oversubscribed(draw, tiles, gqa=support.gqa, ragged=ragged)
+        heads_q, heads_kv, lengths_q, lengths_k = grid.heads_q, grid.heads_kv, grid.lengths_q, grid.lengths_k
     sizes = Sizes(lengths_q, lengths_k, heads_q)
     dtype = draw.choice(support.dtypes)
     native = target.native_masks(dtype, dim) or NATIVE

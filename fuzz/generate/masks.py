@@ -63,7 +63,7 @@ def _material(draw: Draw, count: int) -> bytes:
 
 
 class Sizes:
-    """What masks are drawn for: the lengths of all sequences, and the query heads."""
+    """Sizes that masks are drawn for: the lengths of all sequences, and the query heads."""
 
     def __init__(self, lengths_q: Sequence[int], lengths_k: Sequence[int], heads: int) -> None:
         self.len_q, self.len_k = max(lengths_q), max(lengths_k)

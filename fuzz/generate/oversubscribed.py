@@ -1,7 +1,7 @@
-"""Crowds: cases with more CTAs than a device holds at once, for kernels whose CTAs wait for one another.
+"""Oversubscribed grids: cases with more CTAs than a device holds at once, for kernels whose CTAs wait for one another.
 
-Such kernels can only deadlock, or add in another order, where not all CTAs are resident. So a crowd takes sequences and
-heads enough, many keys and few queries; its pairs are beyond the budget of other cases, its elements may be too.
+Such kernels can only deadlock, or add in another order, where not all CTAs are resident. So such a grid takes sequences
+and heads enough, many keys and few queries; its pairs are beyond the budget of other cases, its elements may be too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SHAPES = ((16, 1, 1), (8, 4, 1), (2, 8, 2), (1, 32, 1), (4, 4, 4), (32, 1, 2))  
 
 
 @dataclass(frozen=True)
-class Crowd:
+class OversubscribedGrid:
     """heads_q and heads_kv; a length of queries and of keys for each sequence."""
 
     heads_q: int
@@ -25,8 +25,8 @@ class Crowd:
     lengths_k: tuple[int, ...]
 
 
-def draw_crowd(draw: random.Random, tiles: int, *, gqa: bool, ragged: bool) -> Crowd:
-    """A crowd of at least `tiles` tiles of 128 keys, over all sequences and KV heads."""
+def draw_oversubscribed(draw: random.Random, tiles: int, *, gqa: bool, ragged: bool) -> OversubscribedGrid:
+    """A grid of at least `tiles` tiles of 128 keys, over all sequences and KV heads."""
     batch, heads_kv, group = draw.choice([shape for shape in SHAPES if gqa or shape[2] == 1])
     each = -(-tiles // (batch * heads_kv))
     most = PAIRS // (batch * heads_kv * group * each * TILE)
@@ -34,4 +34,4 @@ def draw_crowd(draw: random.Random, tiles: int, *, gqa: bool, ragged: bool) -> C
     lengths_q = [draw.choice([n for n in LENGTHS if n <= most]) for _ in range(drawn)]
     lengths_k = [TILE * each - draw.choice((0, 1, 63, 127)) for _ in range(drawn)]
     times = batch // drawn
-    return Crowd(heads_kv * group, heads_kv, tuple(lengths_q * times), tuple(lengths_k * times))
+    return OversubscribedGrid(heads_kv * group, heads_kv, tuple(lengths_q * times), tuple(lengths_k * times))

@@ -19,7 +19,7 @@ _SIZE = 4096
 
 @contextmanager
 def steady_draws() -> Iterator[None]:
-    """No constants of local modules are drawn in this context; nothing to do for a Hypothesis that never draws any."""
+    """Context in which no constants of local modules are drawn; nothing to do for a Hypothesis that never draws any."""
     found = getattr(providers, "_get_local_constants", None)
     if found is None:
         yield
@@ -36,6 +36,6 @@ def steady_draws() -> Iterator[None]:
 
 @cache
 def _permitted() -> Any:
-    """Which of Hypothesis's own constants are within limits, by limits: kept for all lanes, since to find out takes
+    """Constants of Hypothesis that are within limits, by limits: kept for all shards, since to find out takes
     as long as to draw some cases."""
     return type(providers.CONSTANTS_CACHE)(_SIZE)

@@ -1,8 +1,8 @@
-"""What a pass is.
+"""Kinds of passes.
 
 A pass is a plain function. One that yields Options is started again from every accepted candidate, until it has none
-that is accepted; one that yields Attempts is told after each (`accepted = yield candidate`) and goes on by itself. A
-candidate may be None (nothing to try) or equal to the case. Passes know nothing of probes, budgets or kernels.
+that is accepted; one that yields Attempts gets the result of each (`accepted = yield candidate`) and goes on by itself.
+A candidate may be None (nothing to try) or equal to the case. Passes know nothing of probes, budgets or kernels.
 """
 
 from __future__ import annotations

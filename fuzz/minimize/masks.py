@@ -19,7 +19,8 @@ LEAVES = 6  # how many parts of a composite are tried alone
 
 
 def canonical(case: Case) -> Options:
-    """No mask, then each leaf of a composite alone, then one full block or one document bound instead of many."""
+    """Yields no mask, then each leaf of a composite alone, then one full block or one document bound instead of
+    many."""
     mask = case.problem.mask
     if mask != Full():
         yield edit(case, mask=Full())
@@ -81,8 +82,8 @@ def bounds(case: Case) -> Attempts:
             width = max(len(q_bounds), len(k_bounds or ()))
 
             def documents(kept: list[int]) -> Case | None:
-                def take(of):
-                    return None if of is None else tuple(of[i] for i in kept if i < len(of))
+                def take(bounds):
+                    return None if bounds is None else tuple(bounds[i] for i in kept if i < len(bounds))
 
                 return edit(case, mask=Documents(take(q_bounds) or (), take(k_bounds)))
 
@@ -146,7 +147,7 @@ def _uniform(mask: Mask) -> Iterator[Mask]:
 
 
 def _steps(mask: Mask) -> Iterator[Mask]:
-    """Every mask that is one step plainer, the largest steps first."""
+    """Masks that are one step plainer, the largest steps first."""
     yield from parts(mask)
     if isinstance(mask, And | Or) and len(mask.of) > 2:
         yield from (replace(mask, of=mask.of[:i] + mask.of[i + 1 :]) for i in range(len(mask.of)))

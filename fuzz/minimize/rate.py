@@ -1,4 +1,4 @@
-"""How often a failure shows: the interval of a rate, and how many tries a candidate needs."""
+"""Rate at which a failure shows: its interval, and the tries that a candidate needs."""
 
 from __future__ import annotations
 

@@ -76,12 +76,12 @@ class Minimized:
 
     @property
     def flaky(self) -> bool:
-        """Whether the failure does not show every time, between probes or between the repeats of one."""
+        """True if the failure does not show every time, between probes or between the repeats of one."""
         return self.failed < self.probed or self.verdict.outcome == "flake"
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the rate of failing probes lies, with 95 % confidence."""
+        """Interval of the rate of failing probes, with 95 % confidence."""
         return wilson(self.failed, self.probed)
 
     @property
@@ -93,7 +93,7 @@ class Minimized:
         return signature(self.case, self.verdict, self.needs | facts(self.case) if nan else self.needs)
 
     def report(self) -> str:
-        """One line for people: how it ended, what it cost, how often the result fails."""
+        """One line for users: how it ended, what it cost, how often the result fails."""
         low, high = self.interval
         rate = f"fails in {self.failed} of {self.probed} probes" if self.flaky else "fails every time"
         sure = f" ({low:.0%}–{high:.0%})" if self.flaky else f" ({self.probed} of {self.probed})"
@@ -210,7 +210,7 @@ class _Search:
             again |= self.case != before
 
     def turns_out_flaky(self) -> bool:
-        """Whether the smallest case fails only now and then, unnoticed so far; then no rejection counts any more."""
+        """True if the smallest case fails only now and then, unnoticed so far; then no rejection counts any more."""
         assert self.verdict is not None
         if self._tries > 1 or self._patient or self.verdict.outcome == "hang":
             return False
@@ -362,10 +362,10 @@ class _Search:
         other = {"float16": "bfloat16", "bfloat16": "float16"}.get(self.case.problem.dtype)
         if other is None or self.stopped == "interrupted":
             return found
-        twin = replace(self.case, problem=replace(self.case.problem, dtype=other))
-        if self._allowed is not None and not self._allowed(twin):
+        converted = replace(self.case, problem=replace(self.case.problem, dtype=other))
+        if self._allowed is not None and not self._allowed(converted):
             return found - {self.case.problem.dtype}
-        failed = self._counts.get(twin.id, (0, 0))[0] or any(self._see(twin) for _ in range(self._tries))
+        failed = self._counts.get(converted.id, (0, 0))[0] or any(self._see(converted) for _ in range(self._tries))
         return found - {self.case.problem.dtype} if failed else found
 
     def _rate(self) -> float:

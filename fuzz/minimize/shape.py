@@ -25,7 +25,7 @@ def one_sequence(case: Case) -> Options:
 
 
 def sequences(case: Case) -> Attempts:
-    """Every sequence, one by one or several at once, deleted."""
+    """Sequences, one by one or several at once, deleted."""
     if case.problem.batch > 1:
         yield from delete(list(range(case.problem.batch)), lambda kept: keep_sequences(case, kept))
 

@@ -63,7 +63,7 @@ _CONTINUED = re.compile(
 
 @dataclass(frozen=True)
 class Report:
-    """What a run under the sanitizer gave.
+    """Result of a run under the sanitizer.
 
     findings   one for each place and kind
     errors     what the summary counts; None where there is no summary, so that nothing can be said
@@ -76,7 +76,7 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Whether the tool came to its end and complained of nothing, not of itself either."""
+        """True if the tool came to its end and complained of nothing, not of itself either."""
         return self.errors == 0 and not self.findings and not self.trouble
 
 

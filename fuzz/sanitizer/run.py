@@ -38,7 +38,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class SanitizerError(ValueError):
-    """The sanitizer cannot be used here; one line with what mends it."""
+    """The sanitizer cannot be used here; one line with what helps."""
 
 
 def sanitize(
@@ -125,7 +125,7 @@ def _verdict(
 def _more(
     report: Report, tool: str, ended: int | None, output: str, out: dict[str, str], limit: float
 ) -> list[Finding]:
-    """What the run itself says beside the sanitizer's entries."""
+    """Output of the run itself beside the sanitizer's entries."""
     oracle = f"sanitizer.{tool}"
     if ended is None:
         return [Finding(oracle, "hang", f"not done after {limit:g} s under {PROGRAM}", place=Location(pattern="run"))]

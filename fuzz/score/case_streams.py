@@ -31,12 +31,12 @@ UNIFORM_DIMS = (32, 64, 128)
 MOST_DRAWN = 200  # for each case that is taken; beyond it the target takes nothing
 
 
-def case_stream(trial: Trial, target: Target, wanted: Settings) -> Iterator[Case]:
+def case_stream(trial: Trial, target: Target, settings: Settings) -> Iterator[Case]:
     """The cases of a trial; the same for the same trial and settings. Raises ValueError where the target takes none."""
-    clean = good(target, wanted.device)
-    allowed = kernels(clean.name, wanted.device, wanted.keys, wanted.repeats, wanted.seed)
+    clean = good(target, settings.device)
+    allowed = kernels(clean.name, settings.device, settings.keys, settings.repeats, settings.seed)
     refused = 0
-    for case in _all(trial.generator, trial.seed, target, wanted.repeats):
+    for case in _all(trial.generator, trial.seed, target, settings.repeats):
         refused += 1
         if refused > MOST_DRAWN:
             raise ValueError(f"{target.name}: takes none of {MOST_DRAWN} cases")

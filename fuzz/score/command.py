@@ -55,18 +55,18 @@ def score(options: argparse.Namespace, console: Console) -> int:
     from fuzz.score.scoreboard import make_scoreboard
     from fuzz.score.trial_plan import bugs
 
-    wanted = settings_of(options)
+    settings = settings_of(options)
     known: dict[str, regression_check.Known] = {}
     seconds = options.max_time
     if options.check:
         there, keys = regression_check.before()
-        known = {name: bug for name, bug in there.items() if name in bugs(wanted)}
+        known = {name: bug for name, bug in there.items() if name in bugs(settings)}
         if not known:
             raise ValueError(f"--check: needs a scoreboard to compare with in {regression_check.SCOREBOARD}")
         turn = regression_check.turn_of_today() if options.rotate is None else options.rotate
-        wanted = regression_check.short_settings(wanted, known, keys, turn)
+        settings = regression_check.short_settings(settings, known, keys, turn)
         seconds = seconds or regression_check.SECONDS
-    if not bugs(wanted):
+    if not bugs(settings):
         raise ValueError(f"--filter: no mutant that can run here is called {options.filter!r}")
     if options.plot and Path(options.plot).suffix not in (".svg", ".png", ".pdf"):
         raise ValueError(f"--plot: needs a name that ends in .svg, .png or .pdf, got {options.plot!r}")
@@ -74,14 +74,14 @@ def score(options: argparse.Namespace, console: Console) -> int:
     stopped = False
     try:
         with ProgressLine("attnfuzz mutation-score", "trials", Console(stderr=True)) as line:
-            run(wanted, folder, options.jobs, seconds, line.show)
+            run(settings, folder, options.jobs, seconds, line.show)
     except KeyboardInterrupt:
         stopped = True
         console.print("interrupted; go on with --resume", style="yellow", markup=False)
     found = ended(folder)
     if stopped and not found:
         return INTERRUPTED
-    made = make_scoreboard(wanted, found)
+    made = make_scoreboard(settings, found)
     if options.ptx_mutants:
         made = msgspec.structs.replace(made, machine_made=_machine_made(options, folder))
     print_scoreboard(made, console)
@@ -95,14 +95,14 @@ def score(options: argparse.Namespace, console: Console) -> int:
     if options.check:
         lost = regression_check.lost(made, known)
         why = "interrupted" if stopped else f"no time within {seconds:g} s"
-        _show_lost(lost, wanted, len(known), f"{why}, --rotate {turn % regression_check.QUARTERS}", console)
+        _show_lost(lost, settings, len(known), f"{why}, --rotate {turn % regression_check.QUARTERS}", console)
         return INTERRUPTED if stopped else int(lost.bad)
     return INTERRUPTED if stopped else int(bool(made.missed))
 
 
-def _show_lost(lost: Lost, wanted: Settings, known: int, why_late: str, console: Console) -> None:
+def _show_lost(lost: Lost, settings: Settings, known: int, why_late: str, console: Console) -> None:
     for name in lost.missed:
-        text = f"not found any more: {name} (within {wanted.limits[name]} cases, from seed {wanted.starts[name]})"
+        text = f"not found any more: {name} (within {settings.limits[name]} cases, from seed {settings.starts[name]})"
         console.print(text, style="bold red", markup=False, soft_wrap=True)
     for name, why in lost.failed.items():
         console.print(f"could not be looked for: {name}: {why}", style="bold red", markup=False, soft_wrap=True)

@@ -53,7 +53,7 @@ def _all_failed() -> dict[str, bool]:
 
 
 def _ended(verdict: Verdict) -> bool:
-    """Whether the run did not come to its end: it hung, crashed or raised."""
+    """True if the run did not come to its end: it hung, crashed or raised."""
     return verdict.outcome in ENDED or any(f.kind in ("raised", "refused") for f in verdict.findings)
 
 
@@ -77,7 +77,7 @@ def _fails(case: Case, target: Target, first: list[Execution], enter: Enter) -> 
     small: list[Execution] = []
     for name, rule in CRITERIA.items():
         executions, arena = (small, _small(case)) if rule.inputs == "small" else (first, build(case, "cpu"))
-        if not executions:  # nothing came back: the emulated GPU saw something, which a GPU would not have told
+        if not executions:  # nothing came back: the emulated GPU reported something that a GPU does not detect
             enter("run", deadline(target, case))
             try:
                 executions.append(_blind_run(case, target, arena))

@@ -2,10 +2,10 @@
 
 Each bug gets one trial, from the seed that took fewest cases, with the kernels of the committed scoreboard: while the
 generator stays as it is, that many cases find it again, mostly one to five. They come from the cheapest to the dearest,
-by what that trial took, until SECONDS have gone by; what had no time is told, and is no failure. Where time is short
-the dearest would never have any, so they begin at another quarter each day and go round. A trial may have as many cases
-as FACTOR times the bug's worst so far, at least LEAST, and MOST where fewer than ENOUGH trials tell: a generator or an
-oracle that got worse shows, one that only draws other cases takes longer.
+by what that trial took, until SECONDS have gone by; what had no time is reported, and is no failure. Where time is
+short the dearest would never have any, so they begin at another quarter each day and go round. A trial may have as many
+cases as FACTOR times the bug's worst so far, at least LEAST, and MOST where fewer than ENOUGH trials tell: a generator
+or an oracle that got worse shows, one that only draws other cases takes longer.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Known(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Before(msgspec.Struct):
-    """What is read of a committed scoreboard."""
+class CommittedScoreboard(msgspec.Struct):
+    """Fields that are read of a committed scoreboard."""
 
-    class Asked(msgspec.Struct):
-        """Of its settings."""
+    class ScoreSettings(msgspec.Struct):
+        """Fields that are read of its settings."""
 
         keys: int
 
@@ -65,7 +65,7 @@ class Before(msgspec.Struct):
 
         @property
         def known(self) -> Known:
-            """What is kept of it."""
+            """Summary that the short form needs."""
             ours = next(one for one in self.seen if (one.generator, one.rule) == ("ours", OURS))
             took = {seed: n for seed, n in zip(ours.seeds, ours.cases, strict=True) if n is not None}
             seed = min(took, key=lambda seed: took[seed])
@@ -73,7 +73,7 @@ class Before(msgspec.Struct):
             return Known(self.worst, seed, len(ours.cases), round(seconds, 2))
 
     bugs: list[Bug]
-    settings: Asked
+    settings: ScoreSettings
 
 
 def before(path: Path = SCOREBOARD) -> tuple[dict[str, Known], int]:
@@ -82,7 +82,7 @@ def before(path: Path = SCOREBOARD) -> tuple[dict[str, Known], int]:
     if not path.exists():
         return {}, Settings().keys
     try:
-        known = msgspec.json.decode(path.read_bytes(), type=Before)
+        known = msgspec.json.decode(path.read_bytes(), type=CommittedScoreboard)
     except msgspec.DecodeError as error:
         raise ValueError(f"{path}: is no scoreboard: {error}") from None
     return {bug.name: bug.known for bug in known.bugs if bug.found}, known.settings.keys
@@ -94,16 +94,16 @@ def turn_of_today() -> int:
 
 
 def rotated(known: dict[str, Known], turn: int) -> tuple[str, ...]:
-    """Every bug, from the cheapest to the dearest, begun at the quarter that it is the turn of."""
+    """Mutants, from the cheapest to the dearest, begun at the quarter that it is the turn of."""
     order = sorted(known, key=lambda name: (known[name].seconds, name))
     start = turn % QUARTERS * len(order) // QUARTERS
     return (*order[start:], *order[:start])
 
 
-def short_settings(wanted: Settings, known: dict[str, Known], keys: int, turn: int = 0) -> Settings:
+def short_settings(settings: Settings, known: dict[str, Known], keys: int, turn: int = 0) -> Settings:
     """The settings of the short form."""
     return msgspec.structs.replace(
-        wanted,
+        settings,
         seeds=1,
         cases=LEAST,
         peer_seeds=0,
@@ -122,7 +122,7 @@ def limit_of(bug: Known) -> int:
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Of the bugs that were found: `missed` are not found any more, `failed` could not be looked for (by bug, why),
+    """Mutants that were found before: `missed` are not found any more, `failed` could not be looked for (by bug, why),
     `late` had no time; only the last ones are no failure."""
 
     missed: tuple[str, ...]
@@ -131,17 +131,17 @@ class Lost(msgspec.Struct, frozen=True):
 
     @property
     def bad(self) -> bool:
-        """Whether a change must not pass."""
+        """True if a change must not pass."""
         return bool(self.missed or self.failed)
 
 
-def lost(of: Scoreboard, known: Iterable[str]) -> Lost:
-    """What became of the bugs that were found."""
-    now = {bug.name: bug for bug in of.bugs}
+def lost(scoreboard: Scoreboard, known: Iterable[str]) -> Lost:
+    """Compares a scoreboard with the mutants that were found before."""
+    now = {bug.name: bug for bug in scoreboard.bugs}
     failed = {name: now[name].errors[0] for name in known if name in now and now[name].errors}
-    looked = {name for name, bug in now.items() if bug.trials and name not in failed}
+    tried = {name for name, bug in now.items() if bug.trials and name not in failed}
     return Lost(
-        missed=tuple(name for name in known if name in looked and not now[name].found),
+        missed=tuple(name for name in known if name in tried and not now[name].found),
         failed=failed,
-        late=tuple(name for name in known if name not in looked and name not in failed),
+        late=tuple(name for name in known if name not in tried and name not in failed),
     )

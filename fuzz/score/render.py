@@ -1,4 +1,4 @@
-"""The scoreboard for people: a line for each bug, then who finds how many of them."""
+"""The scoreboard for users: a line for each bug, then who finds how many of them."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ TICK = 0.5
 
 
 def run(
-    wanted: Settings,
+    settings: Settings,
     folder: Path,
     jobs: int,
     seconds: float = 0.0,
@@ -43,8 +43,8 @@ def run(
     Ctrl-C leaves as KeyboardInterrupt, the trials that had ended in the folder; those under way are lost. Raises
     ValueError where the folder holds a score of other settings.
     """
-    _claim(folder, wanted)
-    planned = trials(wanted)
+    _claim(folder, settings)
+    planned = trials(settings)
     names = {trial.name: trial for trial in planned}
     there = {
         one.trial.name for one in ended(folder) if names.get(one.trial.name) == one.trial and not (one.error or one.cut)
@@ -59,7 +59,7 @@ def run(
     ends = time.time() + seconds if seconds else None
     first = len(list(folder.glob("ended-*.jsonl")))
     workers = [
-        context.Process(target=_work, args=(wanted, folder / f"ended-{first + i}.jsonl", waiting, ends))
+        context.Process(target=_work, args=(settings, folder / f"ended-{first + i}.jsonl", waiting, ends))
         for i in range(min(jobs, len(todo)))
     ]
     try:
@@ -94,23 +94,23 @@ def ended(folder: Path) -> list[Ended]:
     return list(found.values())
 
 
-def _claim(folder: Path, wanted: Settings) -> None:
+def _claim(folder: Path, settings: Settings) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    path, text = folder / "settings.json", to_json(wanted)
+    path, text = folder / "settings.json", to_json(settings)
     if path.exists() and path.read_text() != text:
         raise ValueError(f"folder: {folder} holds a score of other settings; give another folder, or the same settings")
     path.write_text(text)
 
 
-def _work(wanted: Settings, path: Path, waiting: multiprocessing.Queue[Trial], ends: float | None) -> None:
+def _work(settings: Settings, path: Path, waiting: multiprocessing.Queue[Trial], ends: float | None) -> None:
     def late() -> bool:
         return ends is not None and time.time() >= ends
 
-    device = "cuda:0" if wanted.device == "cuda" else "host"
+    device = "cuda:0" if settings.device == "cuda" else "host"
     leave_with_parent()
     try:
         ready()
-        known, met = bugs(wanted), set[str]()
+        known, met = bugs(settings), set[str]()
         with Runner(device) as plain, Runner(device, execute=JUDGE) as watched, open(path, "ab", buffering=0) as file:
             while not late():
                 try:
@@ -124,7 +124,7 @@ def _work(wanted: Settings, path: Path, waiting: multiprocessing.Queue[Trial], e
                     met.clear()
                 met.add(trial.bug)
                 try:
-                    found = search(trial, known[trial.bug], wanted, plain.run, watched.run, late)
+                    found = search(trial, known[trial.bug], settings, plain.run, watched.run, late)
                 except (RunnerError, HarnessError, ValueError) as error:
                     lines = str(error).strip().splitlines()
                     found = Ended(trial, 0, {}, 0.0, 0.0, error=f"{type(error).__name__}: {lines[-1] if lines else ''}")

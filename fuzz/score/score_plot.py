@@ -58,7 +58,8 @@ def plot(scores: Scoreboard, path: Path) -> None:
 
 
 def _title(scores: Scoreboard) -> str:
-    """How many bugs, and from how many seeds: those that were tried, which a score that was cut short has fewer of."""
+    """Number of mutants, and from how many seeds: those that were tried, which a score that was cut short has fewer
+    of."""
     trials = [bug.trials for bug in scores.bugs if bug.trials] or [0]
     seeds = f"{min(trials)}" if min(trials) == max(trials) else f"{min(trials)} to {max(trials)}"
     title = f"{scores.planted} mutants, {seeds} seed{'s' * (max(trials) != 1)} each"

@@ -35,7 +35,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     @property
     def found(self) -> int:
-        """In so many trials."""
+        """Number of trials that found it."""
         return sum(n is not None for n in self.cases)
 
     @property
@@ -80,7 +80,7 @@ class Scoreboard(msgspec.Struct, frozen=True):
     machine_made: dict[str, Any] | None = None
 
 
-def make_scoreboard(wanted: Settings, ended: Iterable[Ended]) -> Scoreboard:
+def make_scoreboard(settings: Settings, ended: Iterable[Ended]) -> Scoreboard:
     """The board of everything that ended. Raises ValueError where nothing has."""
     by_bug: dict[str, list[Ended]] = defaultdict(list)
     everything = sorted(ended, key=lambda one: (one.trial.bug, one.trial.generator, one.trial.seed))
@@ -92,7 +92,7 @@ def make_scoreboard(wanted: Settings, ended: Iterable[Ended]) -> Scoreboard:
     ours = [bug for bug in bugs if bug.trials] or bugs  # a score that was cut short may have uniform trials alone
     return Scoreboard(
         machine=_machine(),
-        settings=wanted,
+        settings=settings,
         planted=len(ours),
         found=sum(bug.found > 0 for bug in ours),
         median=median(bug.median for bug in ours),
@@ -136,7 +136,7 @@ def _bug(name: str, ones: Sequence[Ended]) -> Bug:
 
 
 def _whole(one: Ended) -> bool:
-    """Whether a trial says something of its bug: it ended by itself, or found the bug before its time was up."""
+    """True if a trial counts for its mutant: it ended by itself, or found the bug before its time was up."""
     return not one.error and (not one.cut or OURS in one.found)
 
 
@@ -152,7 +152,7 @@ def _seen(ones: Sequence[Ended]) -> Iterable[Seen]:
 
 
 def _counts(bugs: Sequence[Bug], generator: str, rule: str) -> dict[str, int]:
-    """Of one pair: bugs looked for, bugs found by any of its trials."""
+    """Counts of one pair: bugs looked for, bugs found by any of its trials."""
     seen = [seen for bug in bugs for seen in bug.seen if (seen.generator, seen.rule) == (generator, rule)]
     return {"looked_for": len(seen), "found": sum(one.found > 0 for one in seen)}
 
@@ -165,10 +165,10 @@ def _alarms(ended: Sequence[Ended]) -> dict[str, tuple[int, int]]:
     return found
 
 
-def survival(of: Scoreboard, generator: str, rule: str) -> tuple[list[int], list[float]]:
+def survival(scoreboard: Scoreboard, generator: str, rule: str) -> tuple[list[int], list[float]]:
     """Steps of the share of bugs not yet found: after x[i] cases it is y[i]. Each bug counts by the share of its trials
     that have not found it; the last step is at the fewest cases that any trial was limited to."""
-    seen = [s for bug in of.bugs for s in bug.seen if (s.generator, s.rule) == (generator, rule)]
+    seen = [s for bug in scoreboard.bugs for s in bug.seen if (s.generator, s.rule) == (generator, rule)]
     if not seen:
         return [], []
     end = min(limit for one in seen for limit in one.limits)

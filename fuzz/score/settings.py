@@ -11,11 +11,12 @@ Generator: TypeAlias = Literal["ours", "uniform"]
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What a score does.
+    """Settings of a score.
 
     pattern     of the mutants' names, as in a shell: 'blocksparse!*'
     seeds       trials of each bug; cases: the most of a trial
-    peer_seeds, peer_cases  so many of the trials, the last ones, go on after the bug was found, until every peer's
+    peer_seeds, peer_cases  so many of the trials, the last ones, go on after the bug was found, until every other
+                            project's
                 rule and ours has seen it or so many cases are done; as many trials draw uniformly
     keys        kernels of each target that a score may compile (each takes seconds): cases that need others are drawn
                 again
@@ -66,5 +67,5 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """What it is known by in the records."""
+        """Name of it in the records."""
         return f"{self.generator} {self.bug} {self.seed}"

@@ -31,7 +31,7 @@ PHASES_BEFORE = ("prepare", "overhead")  # compiling and starting a process are 
 
 
 class Smallest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a finding was reduced to: query and key tokens over all sequences, heads, head dim, features in use."""
+    """Size that a finding was reduced to: query and key tokens over all sequences, heads, head dim, features in use."""
 
     tokens: int
     heads: int
@@ -44,14 +44,14 @@ class Smallest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of a trial.
+    """Result of a trial.
 
     run       cases that were run; those of the other projects' criteria among them: at most trial.peers
-    found     by whom (OURS, or a other project's criterion), and at which case; who is missing has not found it
+    found     by rule (OURS, or another project's criterion), at which case; a rule that is missing has not found it
     seconds   until we found it, or all in vain, without compiling; compiling: seconds of that
     oracle    'oracle:kind' of the finding
-    alarms    cases that failed without the bug too: false alarms, or bugs that nobody planted; said: what was said of
-              them without the bug
+    alarms    cases that failed without the bug too: false alarms, or bugs of the kernel itself; said: their summaries
+              without the mutation
     theirs    by rule: in how many of the cases it failed a kernel without the bug, of those in which it was asked
     asked     of a rule: in how many cases it was asked, until it found the bug
     error     why the trial could not be ended
@@ -79,41 +79,41 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
 def search(
     trial: Trial,
     target: Target,
-    wanted: Settings,
+    settings: Settings,
     run: Callable[[Case], Verdict],
     watched: Callable[[Case], Verdict],
     late: Callable[[], bool] = lambda: False,
 ) -> Ended:
-    """Runs a trial. `run` is a Runner's; `watched` asks the other projects' criteria too (judging.py), which takes
-    about twice as long; no case begins once `late` says so. Raises what they raise."""
-    clean = good(target, wanted.device)
-    looked = _Looked(trial)
-    for case in case_stream(trial, target, wanted):
-        if looked.done or late():
+    """Runs a trial. `run` is a Runner's; `watched` asks the other projects' criteria too (criteria_judge.py), which
+    takes about twice as long; no case begins once `late` says so. Raises what they raise."""
+    clean = good(target, settings.device)
+    progress = _Progress(trial)
+    for case in case_stream(trial, target, settings):
+        if progress.done or late():
             break
-        now = watched if looked.run < trial.peers else run
-        verdict = now(case if looked.hit is None else replace(case, repeats=1, relations=()))
-        looked.add(case, verdict, partial(_without, now, clean.name))
+        now = watched if progress.run < trial.peers else run
+        verdict = now(case if progress.hit is None else replace(case, repeats=1, relations=()))
+        progress.add(case, verdict, partial(_without, now, clean.name))
     smallest = None
-    if trial.minimize and looked.hit is not None:
-        smallest = _smallest(*looked.hit, target, clean, wanted, run)
-    first = root(looked.hit[1]) if looked.hit else None
+    if trial.minimize and progress.hit is not None:
+        smallest = _smallest(*progress.hit, target, clean, settings, run)
+    first = root(progress.hit[1]) if progress.hit else None
     return Ended(
         trial=trial,
-        run=looked.run,
-        found=looked.found,
-        seconds=round(looked.seconds, 3),
-        compiling=round(looked.compiling, 3),
-        outcome=looked.hit[1].outcome if looked.hit else "",
-        oracle=f"{first.oracle}:{first.kind}" if first else looked.hit[1].outcome if looked.hit else "",
-        message=summary(looked.hit[1])[:300] if looked.hit else "",
-        case=looked.hit[0] if looked.hit else None,
+        run=progress.run,
+        found=progress.found,
+        seconds=round(progress.seconds, 3),
+        compiling=round(progress.compiling, 3),
+        outcome=progress.hit[1].outcome if progress.hit else "",
+        oracle=f"{first.oracle}:{first.kind}" if first else progress.hit[1].outcome if progress.hit else "",
+        message=summary(progress.hit[1])[:300] if progress.hit else "",
+        case=progress.hit[0] if progress.hit else None,
         smallest=smallest,
-        alarms=tuple(looked.alarms),
-        said=tuple(looked.said),
-        theirs=looked.theirs,
-        asked=looked.asked,
-        cut=not looked.done,
+        alarms=tuple(progress.alarms),
+        said=tuple(progress.said),
+        theirs=progress.theirs,
+        asked=progress.asked,
+        cut=not progress.done,
     )
 
 
@@ -123,8 +123,8 @@ def _without(run: Callable[[Case], Verdict], clean: str, case: Case, fully: bool
     return run(case if fully else replace(case, repeats=1, relations=()))
 
 
-class _Looked:
-    """What was seen so far."""
+class _Progress:
+    """Counts of a trial under way."""
 
     def __init__(self, trial: Trial) -> None:
         from oracles.other_projects import CRITERIA
@@ -177,9 +177,9 @@ class _Looked:
 
 
 def _smallest(
-    case: Case, verdict: Verdict, target: Target, clean: Target, wanted: Settings, run: Callable[[Case], Verdict]
+    case: Case, verdict: Verdict, target: Target, clean: Target, settings: Settings, run: Callable[[Case], Verdict]
 ) -> Smallest:
-    allowed = kernels(clean.name, wanted.device, wanted.keys, wanted.repeats, wanted.seed)
+    allowed = kernels(clean.name, settings.device, settings.keys, settings.repeats, settings.seed)
 
     def taken(candidate: Case) -> bool:
         return refusal(target, candidate) is None and within(replace(candidate, target=clean.name), clean, allowed)
@@ -189,8 +189,8 @@ def _smallest(
         run,
         verdict=verdict,
         allowed=taken,
-        max_runs=wanted.minimize_runs,
-        max_seconds=wanted.minimize_seconds,
+        max_runs=settings.minimize_runs,
+        max_seconds=settings.minimize_seconds,
     )
     p = found.case.problem
     return Smallest(

@@ -1,4 +1,4 @@
-"""Which trials a score is made of, and which kernels they may compile."""
+"""Trials that a score is made of, and kernels that they may compile."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ MANY = 3  # tiles of keys: as good as more
 SAMPLED = 300  # cases from which the kernels of a score are chosen
 
 
-def bugs(wanted: Settings) -> dict[str, Target]:
+def bugs(settings: Settings) -> dict[str, Target]:
     """The mutants that can run here, by name."""
-    known = targets((), wanted.device, planted=True)
-    return {n: t for n, t in known.items() if "!" in n and fnmatch(n, wanted.pattern) and t.missing() is None}
+    known = targets((), settings.device, planted=True)
+    return {n: t for n, t in known.items() if "!" in n and fnmatch(n, settings.pattern) and t.missing() is None}
 
 
-def trials(wanted: Settings) -> list[Trial]:
+def trials(settings: Settings) -> list[Trial]:
     """All trials of a score: one seed of every bug after the other, so that a score that is cut short says most. The
-    seeds that peers look on at, and minimising, come last: such a trial takes several times as long."""
+    seeds that other criteria judge too, and minimising, come last: such a trial takes several times as long."""
     found = []
-    order = {bug: at for at, bug in enumerate(wanted.first)}
-    names = sorted(bugs(wanted), key=lambda bug: order.get(bug, len(order)))
-    for index in range(wanted.seeds):
-        last = index == wanted.seeds - 1
+    order = {bug: at for at, bug in enumerate(settings.first)}
+    names = sorted(bugs(settings), key=lambda bug: order.get(bug, len(order)))
+    for index in range(settings.seeds):
+        last = index == settings.seeds - 1
         for bug in names:
-            seed = wanted.starts.get(bug, wanted.seed) + index
-            cases = wanted.limits.get(bug, wanted.cases)
-            peers = min(wanted.peer_cases, cases) if index >= wanted.seeds - wanted.peer_seeds else 0
-            found.append(Trial(bug, "ours", seed, cases, peers, minimize=last and wanted.minimize_runs > 0))
+            seed = settings.starts.get(bug, settings.seed) + index
+            cases = settings.limits.get(bug, settings.cases)
+            peers = min(settings.peer_cases, cases) if index >= settings.seeds - settings.peer_seeds else 0
+            found.append(Trial(bug, "ours", seed, cases, peers, minimize=last and settings.minimize_runs > 0))
             if peers:
                 found.append(Trial(bug, "uniform", seed, peers, peers))
     return found
 
 
 def good(bug: Target, device: Device = "host") -> Target:
-    """The target that a bug is planted in."""
+    """The target that a mutant is derived from."""
     return targets((), device)[bug.name.partition("!")[0]]
 
 
@@ -62,7 +62,7 @@ def size_of(target: Target) -> Size:
 
 
 def within(case: Case, target: Target, allowed: frozenset[str] | None) -> bool:
-    """Whether a case needs no kernel but the allowed ones."""
+    """True if a case needs no kernel but the allowed ones."""
     return allowed is None or {build.key for build in _builds(case, target)} <= allowed
 
 
@@ -81,7 +81,7 @@ def kernels(name: str, device: Device, count: int, repeats: int, seed: int) -> f
             sample.append((builds, _values(case, target, builds)))
 
     explore(Shard(name, 0, SAMPLED, seed), cases(target, size_of(target), repeats), look)
-    wanted = _shares(values for _, values in sample)
+    expected = _shares(values for _, values in sample)
     chosen: frozenset[Build] = frozenset()
     while True:
         able = [one for one, _ in sample if not one <= chosen and len(chosen | one) <= count]
@@ -90,12 +90,12 @@ def kernels(name: str, device: Device, count: int, repeats: int, seed: int) -> f
         far = []
         for one in dict.fromkeys(able):
             shares = _shares(values for needs, values in sample if needs <= chosen | one)
-            far.append((_distance(shares, wanted), sorted(build.key for build in one), one))
+            far.append((_distance(shares, expected), sorted(build.key for build in one), one))
         chosen |= min(far)[2]
 
 
 def _shares(sample: Iterable[Values]) -> dict[tuple[str, str], float]:
-    """Of each value, in how large a part of the cases it is."""
+    """Share of the cases that have each value."""
     counts: Counter[tuple[str, str]] = Counter()
     total = 0
     for values in sample:
@@ -104,9 +104,9 @@ def _shares(sample: Iterable[Values]) -> dict[tuple[str, str], float]:
     return {value: n / total for value, n in counts.items()}
 
 
-def _distance(some: Mapping[tuple[str, str], float], wanted: Mapping[tuple[str, str], float]) -> float:
-    """How far some shares are from the wanted ones, as chi-squared is."""
-    return sum((share - some.get(value, 0.0)) ** 2 / share for value, share in wanted.items())
+def _distance(some: Mapping[tuple[str, str], float], expected: Mapping[tuple[str, str], float]) -> float:
+    """Chi-squared distance of some shares from the expected ones."""
+    return sum((share - some.get(value, 0.0)) ** 2 / share for value, share in expected.items())
 
 
 def _builds(case: Case, target: Target) -> tuple[Build, ...]:

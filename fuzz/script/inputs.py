@@ -80,7 +80,7 @@ def lines(case: Case, guard: bool) -> list[str]:
 
 
 def reads_mask(case: Case) -> bool:
-    """Whether the inputs depend on the mask."""
+    """True if the inputs depend on the mask."""
     return case.inputs.distribution == "adversarial"
 
 

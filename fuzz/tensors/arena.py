@@ -26,7 +26,7 @@ _PLAIN = Storage()
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one tensor lies: byte offset of element 0, shape, strides in elements, bytes spanned."""
+    """Place of one tensor: byte offset of element 0, shape, strides in elements, bytes spanned."""
 
     name: str
     start: int
@@ -65,11 +65,11 @@ class Arena:
         return Arena(self.buffer.clone(), self.slots)
 
     def to(self, device: torch.device) -> Arena:
-        """The same bytes on `device`; this one, where they are there already."""
+        """Copies the bytes to `device`; this one, where they are there already."""
         return Arena(self.buffer.to(device), self.slots)
 
     def same(self, pristine: Arena) -> bool:
-        """Whether every byte is as in `pristine`; waits for a device."""
+        """True if every byte is as in `pristine`; waits for a device."""
         return torch.equal(self.words(), pristine.words())
 
     def words(self) -> Tensor:

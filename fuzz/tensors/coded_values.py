@@ -28,13 +28,13 @@ GAIN = 64.0  # times 2 is the distance of two scores, more than exact.GAP
 LARGE = {"bfloat16": 256.0, "float16": 1.0, "float32": 1.0}  # + 1 is not in the dtype; float16: dS would overflow
 DIGITS = 251  # a prime; half of it fits every format
 COARSE = 64.0  # so that a query's last two numbers stay in float16's range
-_ROWS = 1 << 21  # pairs looked at at once
+_ROWS = 1 << 21  # pairs compared at once
 ACTIVE = 48  # rows per sequence and head whose gradients are not zero
 Bits = Callable[[int, str, int, torch.device | str], Tensor]
 
 
 def fits(p: Problem) -> bool:
-    """Whether keys can spell their index in `p`, and scores are what the products make them."""
+    """True if keys can spell their index in `p`, and scores are what the products make them."""
     bits = _bits(p)
     if p.softcap or not p.scale_value or bits > MOST_BITS or p.dim < bits + 2:
         return False
@@ -183,7 +183,7 @@ def _signs(index: Tensor, place: Tensor) -> Tensor:
 
 
 def _pieces(p: Problem, b: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """(query head, rows) in pieces."""
+    """(query head, rows) in chunks."""
     step = max(_ROWS // max(p.lengths_k[b], 1), 1)
     for head in range(p.heads_q):
         for start in range(0, p.lengths_q[b], step):

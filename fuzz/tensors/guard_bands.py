@@ -67,11 +67,11 @@ class Guarded:
             setattr(owner, name, original)
 
     def allocated(self) -> list[tuple[Tensor, int]]:
-        """What was allocated so far, and the byte that every tensor of it was filled with."""
+        """Memory allocated so far, and the byte that every tensor of it was filled with."""
         return [(window, self.poison) for *_, window in self._held]
 
     def touched(self, device: torch.device) -> Tensor:
-        """Whether any guard band was written to: a bool scalar on `device`, without synchronising."""
+        """True if any guard band was written to: a bool scalar on `device`, without synchronising."""
         bands = [(_band(b, start, stop) != POISON).any().to(device) for b, start, stop, _ in self._held]
         return torch.stack(bands).any() if bands else torch.zeros((), dtype=torch.bool, device=device)
 
@@ -85,7 +85,7 @@ class Guarded:
         return [_explain(*entry) for entry in held if bool((_band(*entry[:3]) != POISON).any())]
 
     def guard(self, made: Tensor) -> Tensor:
-        """What takes the place of a fresh allocation."""
+        """Tensor between guard bands, in place of a fresh allocation."""
         if torch.compiler.is_compiling() or type(made) is not Tensor or made.layout is not torch.strided:
             return made
         return self._guard(made) if made.device.type in ("cpu", "cuda") else made
@@ -144,7 +144,7 @@ def poisoned_malloc(poison: int = POISON) -> Iterator[None]:
 
 @functools.cache
 def keep_pages() -> None:
-    """What malloc was given by the system it keeps, up to some size: handing pages back and faulting them in again
+    """Makes malloc keep memory that the system gave it, up to some size: handing pages back and faulting them in again
     would cost a small case a tenth of its time."""
     mallopt = _mallopt()
     if mallopt is not None:

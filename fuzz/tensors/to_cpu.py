@@ -60,7 +60,7 @@ def _pieces(run: int, outputs: Outputs, device: torch.device) -> list[_Piece]:
 
 
 def _dense(x: Tensor) -> bool:
-    """Whether the elements fill their memory without gaps or overlaps, in whatever order of the axes."""
+    """True if the elements fill their memory without gaps or overlaps, in whatever order of the axes."""
     expected = 1
     for size, stride in sorted(
         ((n, s) for n, s in zip(x.shape, x.stride(), strict=True) if n != 1), key=lambda p: p[1]

@@ -1,1 +1,2 @@
-"""How wrong rounding alone may make an answer. Begin with budget.py; its terms are measured by same_precision.py."""
+"""Bounds of the error that rounding alone may cause. Begin with budget.py; its terms are measured by
+same_precision.py."""

@@ -31,7 +31,7 @@ ORDER = ("o", "dv", "dq", "dk", "dbias", "lse")
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a tensor lies in the row of numbers; `dim` is its last axis, 1 for lse."""
+    """Position of a tensor in the row of numbers; `dim` is its last axis, 1 for lse."""
 
     name: str
     shape: tuple[int, ...]
@@ -133,7 +133,7 @@ class Budget:
         return budget, flat, z
 
     def stored(self, got: Outputs) -> list[tuple[Slot, NDArray[np.float32]]] | None:
-        """What is in `got`, flat and as fp32, with its slot; on a CPU. None where it has not the dtypes asked for."""
+        """Contents of `got`, flat and as fp32, with its slot; on a CPU. None where it has not the dtypes asked for."""
         there = self._there(got)
         given = [getattr(got, s.name) for s in there]
         if any(x.dtype != s.dtype for x, s in zip(given, there, strict=True)):
@@ -142,25 +142,25 @@ class Budget:
 
     def _there(self, got: Outputs) -> tuple[Slot, ...]:
         for name, x in got.items():
-            wanted = self.shapes.get(name)
-            if tuple(x.shape) != wanted:
-                raise ValueError(f"{name}: needs shape {wanted}, got {tuple(x.shape)}")
+            expected = self.shapes.get(name)
+            if tuple(x.shape) != expected:
+                raise ValueError(f"{name}: needs shape {expected}, got {tuple(x.shape)}")
         return tuple(s for s in self.slots if getattr(got, s.name) is not None)
 
-    def _part(self, wanted: tuple[Slot, ...]) -> Budget:
-        """Of some slots only; views where they are neighbours, as all but LSE are."""
+    def _part(self, selected: tuple[Slot, ...]) -> Budget:
+        """Budget of some slots only; views where they are neighbours, as all but LSE are."""
         slots, start = [], 0
-        for s in wanted:
+        for s in selected:
             slots.append(Slot(s.name, s.shape, s.dtype, start, start + s.stop - s.start))
             start = slots[-1].stop
-        neighbours = all(a.stop == b.start for a, b in pairwise(wanted))
+        neighbours = all(a.stop == b.start for a, b in pairwise(selected))
 
         def take(x: Tensor | None) -> Tensor | None:
             if x is None:
                 return None
             if neighbours:
-                return x[wanted[0].start : wanted[-1].stop] if wanted else x[:0]
-            return torch.cat([x[s.start : s.stop] for s in wanted])
+                return x[selected[0].start : selected[-1].stop] if selected else x[:0]
+            return torch.cat([x[s.start : s.stop] for s in selected])
 
         want, low, sigma, demanded, reaches = map(take, (self.want, self.low, self.sigma, self.demanded, self.reaches))
         assert want is not None and low is not None and sigma is not None
@@ -199,7 +199,7 @@ def _flat(slots: tuple[Slot, ...], outputs: Outputs) -> Tensor:
 
 
 def _sigma(problem: Problem, slot: Slot, want: Tensor, runs: Tensor, first: int, noise: Tensor) -> Tensor:
-    """Of neighbours of slot's kind: want and noise (elements,); runs (RUNS, more), from `first` on."""
+    """Sigma of neighbours of slot's kind: want and noise (elements,); runs (RUNS, more), from `first` on."""
     lse = slot.name == "lse"
     if uses_numba(want) and want.dtype == torch.float64:
         from oracles.reference import numba_loops
@@ -233,7 +233,7 @@ def _without_padding(problem: Problem, slots: tuple[Slot, ...], demanded: Tensor
 
 
 def _reaches(slots: tuple[Slot, ...], want: Tensor, sigma: Tensor) -> Tensor | None:
-    """Where rounding may take a value out of float16."""
+    """True where rounding may take a value out of float16."""
     narrow, most = [s for s in slots if s.dtype == torch.float16], torch.finfo(torch.float16).max
     if not narrow:
         return None
@@ -246,7 +246,7 @@ def _reaches(slots: tuple[Slot, ...], want: Tensor, sigma: Tensor) -> Tensor | N
 
 
 def _all(holds: Tensor) -> bool:
-    """Whether a bool scalar is certainly True; a device is not waited for."""
+    """True if a bool scalar is certainly True; a device is not waited for."""
     return not holds.is_cuda and bool(holds)
 
 

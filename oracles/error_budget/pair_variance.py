@@ -1,4 +1,4 @@
-"""What rounding does to every (query, key) pair: variances of scores, of P and of dS, on the way to those of answers.
+"""Rounding errors of every (query, key) pair: variances of scores, of P and of dS, on the way to those of answers.
 
 The expressions here are what the budgets of same_precision.py are made of; each has a loop beside it (numba_loops.py)
 that does the same in one pass and is what runs on a CPU. All tensors are fp32, (sequences, heads_q, rows, len_k)
@@ -65,7 +65,7 @@ class ScoreUnits:
 
 @dataclass(frozen=True)
 class OfScores:
-    """What comes of the forward pass.
+    """Variances of the forward pass.
 
     p2       P squared, where a key is seen never less than LEAST squared
     rel2     of a score, which is P's relative variance; alike2 is its part that comes of equal terms
@@ -110,7 +110,7 @@ class GradientUnits:
 
 @dataclass(frozen=True)
 class OfGradients:
-    """What comes of the backward pass: variances of dS as it goes into dQ and dK, with delta's in to_k, and of P as it
+    """Variances of the backward pass: those of dS as it goes into dQ and dK, with delta's in to_k, and of P as it
     goes into dV; p2 and P through the softcap; `together`: errors of P that equal terms share; to_bias: of dS without
     delta's."""
 

@@ -1,8 +1,10 @@
-"""Twins: rows that are equal in Q and in dO, whose rounding errors are equal too and add up instead of cancelling.
+"""Repeated rows: rows that are equal in Q and in dO, whose rounding errors are equal too and add up instead of
+cancelling.
 
-A kernel does the same to equal rows, so dS and P err in all of them by the same amount. Their sum over n twins errs n
-times as far as one row, where n independent ones would err sqrt(n) times as far. Inputs with few different queries have
-many twins: constant ones, one-hot ones (a "needle" for each query), and those of one or two integers.
+A kernel does the same to equal rows, so dS and P err in all of them by the same amount. Their sum over n repeated rows
+errs n times as far as one row, where n independent ones would err sqrt(n) times as far. Inputs with few different
+queries have many repeated rows: constant ones, one-hot ones (a "needle" for each query), and those of one or two
+integers.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ _SEED = 20  # of the numbers that a row's bits are multiplied by
 
 @dataclass(frozen=True)
 class RepeatedRows:
-    """`first`: int64 (sets * rows,): where the first twin of each row lies; a row without twins is its own."""
+    """`first`: int64 (sets * rows,): the index of the first row equal to each row, which is its own where none comes
+    before."""
 
     first: Tensor
 
     @staticmethod
-    def of(*tensors: Tensor) -> RepeatedRows | None:
-        """Of the rows of fp32 tensors (…, rows, dim), all of one shape but for `dim`; only rows of one set (…) can be
-        twins. None where no row has one. Synchronises with the device."""
+    def find(*tensors: Tensor) -> RepeatedRows | None:
+        """Finds them in fp32 tensors (…, rows, dim), all of one shape but for `dim`; only rows of one set (…) are
+        compared. None where no row is repeated. Synchronises with the device."""
         rows = tensors[0].shape[-2]
         key = torch.stack([_hashed(x.reshape(-1, rows, x.shape[-1])) for x in tensors]).sum(0)
         ordered, order = key.sort(dim=-1, stable=True)
@@ -39,14 +42,15 @@ class RepeatedRows:
         return RepeatedRows((first + torch.arange(len(first), device=first.device)[:, None] * rows).flatten())
 
     def merged(self, variance: Tensor) -> Tensor:
-        """Variances (…, rows, keys), with those of twins merged: the first has (sum of standard deviations)^2, the rest
-        have 0. Leading axes may be split otherwise than in `of`, as long as sets and rows lie in the same order."""
+        """Variances (…, rows, keys), with those of repeated rows merged: the first has (sum of standard
+        deviations)^2, the rest have 0. Leading axes may be split otherwise than in `find`, as long as sets and rows lie
+        in the same order."""
         return self._summed(variance.sqrt()).square_()
 
     def counted(self, terms: Tensor) -> Tensor:
-        """Of the magnitudes of terms (…, rows, keys) that are summed over rows: the squared number of twins whose terms
-        are not too small to be rounded at all, at the first of them, else 0. A term that is added to a longer sum is
-        rounded by what its own last bits say, so equal ones err alike, whatever comes between them."""
+        """Squared number of repeated rows whose terms are not too small to be rounded at all, from the magnitudes of
+        terms (…, rows, keys) that are summed over rows: at the first of them, else 0. A term that is added to a longer
+        sum is rounded by what its own last bits say, so equal ones err alike, whatever comes between them."""
         largest = terms.amax(-2, keepdim=True)
         return self._summed((terms > largest * _SMALL).to(terms.dtype)).square_()
 

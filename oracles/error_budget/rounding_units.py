@@ -59,7 +59,7 @@ class Units:
         return value2 * self.equal(count)
 
     def tiny(self, where: str) -> float:
-        """What rounding a P near the smallest subnormal adds to P squared, in units of the relative roundoff."""
+        """Amount that rounding a P near the smallest subnormal adds to P squared, in units of the relative roundoff."""
         return (self.step / 2 / self.u) ** 2 if where == "input" else 0.0
 
 
@@ -70,7 +70,7 @@ def share(value2: Tensor, squares: Tensor) -> Tensor:
 
 
 def equal_terms(value2: Tensor, squares: Tensor, fourths: Tensor) -> Tensor:
-    """How many equal terms a sum has, where the rest of them are 0; 0 where terms differ in size or in sign. value2:
+    """Number of equal terms of a sum, where the rest of them are 0; 0 where terms differ in size or in sign. value2:
     the sum squared; squares, fourths: sums of the terms' squares and fourth powers. Of n equal terms, and zeros,
     value2 / squares and squares^2 / fourths are both n; terms of both signs lower the first, others the second."""
     count = value2 / squares.clamp_min(1e-30)

@@ -1,4 +1,4 @@
-"""The same-precision run: what rounding alone does to a case's answers, as a kernel of the declared numerics rounds.
+"""Same-precision run: what rounding alone does to a case's answers, as a kernel of the declared numerics rounds.
 
 Two things come out of it, and the budget is made of both (see accuracy.py):
     runs   PyTorch runs in the problem's precision that round where the Numerics say. Two of them, with P normalised
@@ -185,10 +185,10 @@ class _Forward:
         unnormalised = self.by_key(self.round(weights, rounded), self.v) / safe
         self.o = torch.stack([unnormalised, self.by_key(self.round(self.p, rounded), self.v)])
 
-    def round(self, x: Tensor, wanted: bool) -> Tensor:
+    def round(self, x: Tensor, enabled: bool) -> Tensor:
         """x as it comes back from the input dtype, where wanted."""
         dtype = self.problem.torch_dtype
-        return x.to(dtype).float() if wanted and dtype != torch.float32 else x
+        return x.to(dtype).float() if enabled and dtype != torch.float32 else x
 
     def by_query(self, x: Tensor, y: Tensor) -> Tensor:
         """(…, heads_q, rows, d) times (…, heads_kv, len_k, d) transposed: (…, heads_q, rows, len_k)."""
@@ -218,7 +218,7 @@ class _Forward:
         return x if group == 1 else x.reshape(*x.shape[:-3], heads // group, group * rows, x.shape[-1])
 
     def variance(self) -> dict[str, Tensor]:
-        """Of O (in units of V's largest, squared) and of LSE."""
+        """Variances of O (in units of V's largest, squared) and of LSE."""
         n, units, p = self.numerics, self.units, self.problem
         v1 = self.v / units.of["v"]
         v2 = v1 * v1
@@ -286,7 +286,7 @@ class _Backward:
         return found
 
     def variance(self, o2: Tensor, lse2: Tensor) -> dict[str, Tensor]:
-        """In units of V, dO and K or Q, squared."""
+        """Variances in units of V, dO and K or Q, squared."""
         f, n, units, p = self.f, self.f.numerics, self.f.units, self.f.problem
         k1, q1, do1 = f.k / units.of["k"], f.q / units.of["q"], self.do / units.of["do"]
         k2, q2, do2 = k1 * k1, q1 * q1, do1 * do1
@@ -325,7 +325,7 @@ class _Backward:
         squares = f.products2(do1, f.v / units.of["v"])
         to = Gradients(f.p, f.of, f.chain, self.ds[0], self.dp, *rows, squares, p.group, single).variances()
         pulled2 = f.by_key(to.pulled, k1) ** 2
-        repeated = RepeatedRows.of(f.fold(q1), f.fold(do1)) if f.fine else None
+        repeated = RepeatedRows.find(f.fold(q1), f.fold(do1)) if f.fine else None
         to_k, to_v = (to.to_k, to.to_v) if repeated is None else (repeated.merged(to.to_k), repeated.merged(to.to_v))
         dq, dk, dv = f.by_key(to.to_q, k2), f.to_key(to_k, q2), f.to_key(to_v, do2)
         if f.fine:
@@ -351,14 +351,14 @@ class _Backward:
         return found
 
     def _merging_rows(self, repeated: RepeatedRows | None) -> Callable[[Tensor], Tensor]:
-        """What is done to variances of dS before a dBias sums their rows, and with `heads` unset also heads: merges
-        twins. twins: those of a KV head's whole group."""
+        """Function that merges variances of dS in repeated rows, before a dBias sums rows, and with `heads` unset also
+        heads. repeated: the repeated rows of a KV head's whole group."""
         bias = self.f.problem.bias
         assert bias is not None
         if not self.f.fine or bias.rows:
             repeated = None
         elif bias.heads and self.f.problem.group > 1:
-            repeated = RepeatedRows.of(self.f.q, self.do)
+            repeated = RepeatedRows.find(self.f.q, self.do)
         return (lambda variance: variance) if repeated is None else repeated.merged
 
 
@@ -367,7 +367,7 @@ def _norm2(x: Tensor) -> Tensor:
 
 
 def _tiles(length: int, numerics: Numerics) -> float:
-    """How many tiles add to one result."""
+    """Number of tiles that add to one result."""
     return math.ceil(length / numerics.tile) if numerics.sums == "input" else 0.0
 
 
@@ -392,7 +392,8 @@ def stored_as(problem: Problem, name: str) -> torch.dtype:
 
 
 def _stored(problem: Problem, name: str, x: Tensor) -> Tensor:
-    """As stored; what only the dtype's range turns into an infinity stays a number, so that its error is one too."""
+    """Values as stored; what only the dtype's range turns into an infinity stays a number, so that its error is one
+    too."""
     dtype = stored_as(problem, name)
     stored = x.to(dtype).float()
     return torch.where(stored.isinf(), x, stored) if dtype == torch.float16 else stored

@@ -1,5 +1,5 @@
-"""What the mask hides from everybody: keys that no row sees, rows that see no key, padding; and what only later rows
-see. From the token predicate alone; for problems small enough to hold it."""
+"""Tokens that the mask hides from every row: keys that no row sees, rows that see no key, padding; and what only later
+rows see. From the token predicate alone; for problems small enough to hold it."""
 
 from __future__ import annotations
 

@@ -124,9 +124,9 @@ def of_heads(mask: Mask, order: Sequence[int]) -> Mask:
     return _rebuilt(mask, lambda part: of_heads(part, order))
 
 
-def _rebuilt(mask: Mask, of) -> Mask:
+def _rebuilt(mask: Mask, rebuild) -> Mask:
     inner = getattr(mask, "of", None)
     if inner is None:
         return mask
-    made = tuple(of(part) for part in inner) if isinstance(inner, tuple) else of(inner)
-    return structs.replace(mask, of=made)
+    made = tuple(rebuild(part) for part in inner) if isinstance(inner, tuple) else rebuild(inner)
+    return structs.replace(mask, rebuild=made)

@@ -1,9 +1,9 @@
-"""Metamorphic relations: the same question asked otherwise must have the same answer, whatever the right answer is.
+"""Metamorphic relations: a follow-up case must have the answer of its source case, whatever the right answer is.
 
 A relation turns a problem and its tensors into a variation, and the variation's outputs back into outputs of the first
 problem. The required equality is data: 'bitwise' (bits equal, but for the sign of zero) or 'within_budget' (right
 within the error budget of the first problem, since all that a variation changes is exact). A target declares the
-equality that it keeps where that is not the default. Relations that change how a run is made and not what is asked
+equality that it keeps where that is not the default. Relations that change how a run is made and not its inputs
 (poison, strides, order of calls, the target's own options) say so in fields of Variation, and the judge carries them
 out.
 """
@@ -44,11 +44,12 @@ _KEYS = frozenset({"dk", "dv"})
 
 @dataclass(frozen=True)
 class Variation:
-    """The question asked otherwise.
+    """A follow-up case.
 
-    problem, tensors   what to ask; tensors None: the same ones
+    problem, tensors   its problem and inputs; tensors None: those of the source case
     back       (its answers, the first one's) -> answers of the first problem; what cannot be compared is the first's
-    loose      the tensors whose bits may differ even where bits are demanded, as where a sum has another order
+    loose      the tensors whose bits may differ even where bitwise equality is required, as where a sum has another
+               order
     numerics   how the target's numerics change with it
     poison     the byte that unwritten memory holds; None: as always
     order      the axes of q, k, v and do in memory, slowest first; None: as they are
@@ -68,7 +69,7 @@ class Variation:
 
     @property
     def plain(self) -> bool:
-        """Whether it differs in what is asked, and not in how."""
+        """True if it has other inputs and runs the target as usual."""
         return self.tensors is not None and self.order is None
 
 
@@ -110,8 +111,8 @@ def compare(
     loose          further tensors whose bits may differ, such as those of a kernel that adds in any order
     """
     found = variation.back(theirs, first)
-    told = [name for name, x in first.items() if getattr(found, name) is not None and getattr(found, name) is not x]
-    exact = [name for name in told if equality == "bitwise" and name not in variation.loose | loose]
+    compared = [name for name, x in first.items() if getattr(found, name) is not None and getattr(found, name) is not x]
+    exact = [name for name in compared if equality == "bitwise" and name not in variation.loose | loose]
     changed = [name for name in exact if _changed_values(first, found, name)]
     if changed and variation.plain and variation.problem == problem:
         judged = accuracy.judge_with(budget(), Outputs(**({"o": first.o} | {n: getattr(found, n) for n in changed})))
@@ -120,7 +121,9 @@ def compare(
     if changed:
         return [_bits_differ(relation, first, found, name) for name in changed]
     # What has the first's values is as right as they are, and those were judged before.
-    rest = {name: getattr(found, name) for name in told if name not in exact and _changed_values(first, found, name)}
+    rest = {
+        name: getattr(found, name) for name in compared if name not in exact and _changed_values(first, found, name)
+    }
     if not rest:
         return []
     judged = accuracy.judge_with(budget(), Outputs(**({"o": first.o} | rest)))
@@ -128,7 +131,7 @@ def compare(
 
 
 def _changed_values(first: Outputs, found: Outputs, name: str) -> bool:
-    """Whether values differ anywhere; quick where none does."""
+    """True if values differ anywhere; quick where none does."""
     one, other = getattr(first, name), getattr(found, name)
     if one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other):
         return False
@@ -136,7 +139,7 @@ def _changed_values(first: Outputs, found: Outputs, name: str) -> bool:
 
 
 def _differ(first: Outputs, found: Outputs, name: str) -> Tensor:
-    """Where values differ. Below the normal numbers of fp32 a product may be flushed to zero or not."""
+    """True where values differ. Below the normal numbers of fp32 a product may be flushed to zero or not."""
     one, other = getattr(first, name), getattr(found, name)
     tiny = (one.abs() < TINY) & (other.abs() < TINY)
     return (one != other) & ~(one.isnan() & other.isnan()) & ~tiny
@@ -371,7 +374,7 @@ def _always(p: Problem) -> bool:
 
 
 def _hides(p: Problem) -> bool:
-    """Whether some key may be hidden from every row; and small enough to look."""
+    """True if some key may be hidden from every row, and the problem is small enough to find out."""
     return p.pairs <= MOST_PAIRS and (p.mask != Full() or (p.ragged and p.layout == "padded"))
 
 

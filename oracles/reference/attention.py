@@ -152,9 +152,9 @@ def _answers(
     inputs = {name: chunk.take(name, x.detach(), precision) for name, x in (("q", q), ("k", k), ("v", v))}
     if bias is not None:
         inputs["bias"] = chunk.bias(bias.detach()).to(precision)
-    wanted = [name for name in inputs if name != "bias" or (problem.bias is not None and problem.bias.grad)]
+    names = [name for name in inputs if name != "bias" or (problem.bias is not None and problem.bias.grad)]
     if do is not None:
-        for name in wanted:
+        for name in names:
             inputs[name].requires_grad_()
     keep = chunk.keep(q.device)
     o, lse = attention(
@@ -168,8 +168,8 @@ def _answers(
     )
     found = {"o": o.detach(), "lse": lse}
     if do is not None:
-        grads = torch.autograd.grad(o, [inputs[name] for name in wanted], chunk.take("do", do, precision))
-        found |= {f"d{name}": grad for name, grad in zip(wanted, grads, strict=True)}
+        grads = torch.autograd.grad(o, [inputs[name] for name in names], chunk.take("do", do, precision))
+        found |= {f"d{name}": grad for name, grad in zip(names, grads, strict=True)}
     return found
 
 

@@ -1,4 +1,4 @@
-"""Part: a piece of a problem that is computed in one go, as dense tensors without padding's numbers.
+"""Chunk: the part of a problem that is computed in one go, as dense tensors without padding's numbers.
 
 A small problem is one part, batch and heads together, so that an oracle costs a handful of torch calls. A large one is
 cut into sequences, KV heads and query rows. Padding never enters a part: its numbers are replaced by zeros, since they
@@ -34,7 +34,7 @@ class Chunk:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the whole problem."""
+        """True if it is the whole problem."""
         return self.batch is None
 
     def take(self, name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which kernels are changed, and the cases that look for what is wrong with them.
+"""Kernels that are mutated, and the cases that look for what is wrong with them.
 
 A configuration is a choice of dtype, head dims, softcap, tiles, mask and determinism that gives one forward,
 preprocess, backward and postprocess kernel each. Its cases are drawn as a session draws them (fuzz/generate/cases.py),
@@ -29,7 +29,7 @@ from oracles.problem import Dtype, Problem
 REPEATS = 2  # of every case: once as its variant says, once with warps and dispatch at random
 _SIZE = Size(1 << 15, 8, 4096, 1 << 18)  # three tiles of 64 on a side, or very many queries of a few keys
 _SHARDS = 15  # of SHARD_CASES cases, to choose among
-_LONG = 35  # entries of a list of blocks that the kernels' rings do not hold at once
+_LONG = 35  # entries of a list of blocks that the kernels' pipelines do not hold at once
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Config:
 
     @property
     def options(self) -> dict[str, str | int | bool]:
-        """As they stand in a case's variant."""
+        """Options as a case's variant has them."""
         names = ("tile_m", "tile_n", "mask", "deterministic")
         return {name: getattr(self, name) for name in names}
 
@@ -72,11 +72,11 @@ def config(name: str) -> Config:
 class _Narrowed(EmulatedBlockSparse):
     """The emulated target, for the cases of one configuration only."""
 
-    def __init__(self, of: Config) -> None:
+    def __init__(self, chosen: Config) -> None:
         super().__init__()
-        self._of = of
+        self._config = chosen
         self.session_size = _SIZE
-        self.support = replace(self.support, dtypes=(of.dtype,), dim=(*of.dims, 8), softcap=of.softcap)
+        self.support = replace(self.support, dtypes=(chosen.dtype,), dim=(*chosen.dims, 8), softcap=chosen.softcap)
 
     def draw_cta_subset(self, draw: random.Random, repeats: int) -> None:
         """None: their kernels are not the configuration's."""
@@ -85,7 +85,7 @@ class _Narrowed(EmulatedBlockSparse):
         """The configuration's kernels, with everything that costs no compile."""
         orders = ("in_order", "random", "starve_oldest", "one_first")
         return tuple(
-            self._of.options
+            self._config.options
             | {
                 "lists": lists,
                 "schedule": schedule,
@@ -98,52 +98,52 @@ class _Narrowed(EmulatedBlockSparse):
         )
 
 
-def cases_of(of: Config, count: int, seed: int) -> list[Case]:
+def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
     """`count` different cases of the configuration, by turns of one tile, of two or three, of more, with long lists of
     tiles, and with groups of query heads that are split, as far as there are some among what a session of that seed
     draws. Fewer begin with the same cases."""
-    target = _Narrowed(of)
-    wanted = {build.key for build in builds_of(of).values()}
+    target = _Narrowed(chosen)
+    keys = {build.key for build in builds_of(chosen).values()}
     found: dict[str, Case] = {}
 
     def keep(case: Case) -> None:
-        if refusal(target, case) is None and bool(case.problem.softcap) == of.softcap:
-            assert all(build.key in wanted for build in target.builds(case, arch_without_gpu("emulator")))
+        if refusal(target, case) is None and bool(case.problem.softcap) == chosen.softcap:
+            assert all(build.key in keys for build in target.builds(case, arch_without_gpu("emulator")))
             found.setdefault(case.id, case)
 
     drawn = strategies.cases(target, strategies.SMALL, REPEATS)
     for shard in range(_SHARDS):
-        explore(Shard(of.name, shard, SHARD_CASES, 1000 * seed + shard), drawn, keep)
+        explore(Shard(chosen.name, shard, SHARD_CASES, 1000 * seed + shard), drawn, keep)
     by_size: list[list[Case]] = [[], [], [], [], []]
     for case in found.values():
-        by_size[size(of, case.problem)].append(case)
+        by_size[size(chosen, case.problem)].append(case)
     turns = (case for turn in zip_longest(*by_size) for case in turn if case is not None)
     return list(islice(turns, count))
 
 
-def size(of: Config, problem: Problem) -> int:
+def size(chosen: Config, problem: Problem) -> int:
     """0: at most one tile in every sequence, 1: two or three, 2: more, 3: a block of keys with a long list of tiles,
-    4: a shorter one, in units that share a KV head (NOTE [units] of split.py)."""
+    4: a shorter one, in parts that share a KV head (NOTE [units] of group_split.py)."""
     found = 0
     for len_q, len_k in zip(problem.lengths_q, problem.lengths_k, strict=True):
-        rows, columns = -(-len_q // of.tile_m), -(-len_k // of.tile_n)
+        rows, columns = -(-len_q // chosen.tile_m), -(-len_k // chosen.tile_n)
         many = sum(rows * columns >= least for least in (2, 4))
         found = max(found, 3 if columns and problem.group * rows >= _LONG else many)
-    return 4 if found < 3 and _parts(of, problem) > 1 else found
+    return 4 if found < 3 and _parts(chosen, problem) > 1 else found
 
 
-def _parts(of: Config, problem: Problem) -> int:
-    blocks = (-(-problem.len_q // of.tile_m), -(-problem.len_k // of.tile_n))
-    return parts_of(problem.batch, problem.heads_q, problem.heads_kv, *blocks, of.deterministic)
+def _parts(chosen: Config, problem: Problem) -> int:
+    blocks = (-(-problem.len_q // chosen.tile_m), -(-problem.len_k // chosen.tile_n))
+    return parts_of(problem.batch, problem.heads_q, problem.heads_kv, *blocks, chosen.deterministic)
 
 
-def builds_of(of: Config) -> dict[str, Build]:
+def builds_of(chosen: Config) -> dict[str, Build]:
     """The kernels of a configuration by kind."""
-    low, _ = of.dims
+    low, _ = chosen.dims
     problem = Problem(
-        lengths_q=(1,), lengths_k=(1,), heads_q=1, heads_kv=1, dim=low, dim_v=low, dtype=of.dtype,
-        softcap=30.0 if of.softcap else 0.0,
+        lengths_q=(1,), lengths_k=(1,), heads_q=1, heads_kv=1, dim=low, dim_v=low, dtype=chosen.dtype,
+        softcap=30.0 if chosen.softcap else 0.0,
     )  # fmt: skip
-    case = Case("blocksparse", problem, variant=of.options)
+    case = Case("blocksparse", problem, variant=chosen.options)
     builds = EmulatedBlockSparse().builds(case, arch_without_gpu("emulator"))
     return {str(json.loads(build.options)["kind"]): build for build in builds}

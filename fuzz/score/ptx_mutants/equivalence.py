@@ -36,7 +36,7 @@ class Argument:
     near: str = ""
 
     def fits(self, result: Result) -> bool:
-        """Whether it says that this bug is none."""
+        """True if it says that this mutant is equivalent."""
         bug = result.bug
         return (
             result.looked

@@ -32,11 +32,11 @@ class Line:
 
     @property
     def text(self) -> str:
-        """As PTX, without the indentation."""
+        """PTX text, without the indentation."""
         return self.made()
 
     def made(self, *, name: str | None = None, guard: str | None = None, at: int = -1, operand: str = "") -> str:
-        """The same with another name or guard, or with another operand `at` its place."""
+        """Copy with another name or guard, or with another operand `at` its place."""
         operands = [operand if i == at else x for i, x in enumerate(self.operands)]
         start = self.guard if guard is None else guard
         return f"{start + ' ' if start else ''}{name or self.name} {', '.join(operands)}".strip() + ";"
@@ -160,7 +160,7 @@ def offset_shifted(x: Line) -> Iterator[str]:
 
 
 def transposed(x: Line) -> Iterator[str]:
-    """A matrix is loaded or stored transposed, or no longer."""
+    """A matrix is loaded or stored transposed, or not transposed."""
     if x.parts[0] in ("ldmatrix", "stmatrix"):
         parts = [part for part in x.parts if part != "trans"]
         if len(parts) == len(x.parts):
@@ -178,19 +178,19 @@ def parameter_wrong(x: Line) -> Iterator[str]:
 
 # ---- guards and comparisons -----------------------------------------------------------------------------------------
 def guard_dropped(x: Line) -> Iterator[str]:
-    """What depends on a predicate happens always."""
+    """A predicated instruction is always executed."""
     if x.guard:
         yield x.made(guard="")
 
 
 def guarded_dropped(x: Line) -> Iterator[str]:
-    """What depends on a predicate never happens."""
+    """A predicated instruction is never executed."""
     if x.guard:
         yield NOTHING
 
 
 def guard_negated(x: Line) -> Iterator[str]:
-    """What depends on a predicate happens where it must not."""
+    """A predicated instruction is executed where it must not be."""
     if x.guard:
         yield x.made(guard="@" + x.guard[2:] if x.guard.startswith("@!") else "@!" + x.guard[1:])
 
@@ -206,7 +206,7 @@ def compare_flipped(x: Line) -> Iterator[str]:
 
 
 def compare_shifted(x: Line) -> Iterator[str]:
-    """A comparison takes in the equal, or no longer."""
+    """A comparison takes in the equal, or leaves it out."""
     if x.parts[0] == "setp" and x.parts[1] in _SHIFTED:
         yield x.made(name=".".join(["setp", _SHIFTED[x.parts[1]], *x.parts[2:]]))
 

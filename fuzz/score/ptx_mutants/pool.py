@@ -90,7 +90,7 @@ def results(tasks: list[Task], seed: int, jobs: int, ends: float | None = None) 
 
 
 def _outcome(worker: _Worker, ready: bool) -> Result | None:
-    """What came of the worker's task, None when it is still at it."""
+    """Result of the worker's task, None while it runs."""
     assert worker.task is not None
     bug = bug_of(worker.task)
     if ready:

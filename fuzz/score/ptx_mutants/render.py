@@ -1,4 +1,4 @@
-"""A MachineScore for people: tables in Markdown."""
+"""A MachineScore for users: tables in Markdown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fuzz.score.ptx_mutants.results import MachineScore, Share
 
 
 def table(score: MachineScore) -> str:
-    """By operator, by kernel, by what found them, and a line of the whole."""
+    """Tables by operator, by kernel, by what found them, and a line of the whole."""
     rows = ["| operator | bugs | found | equivalent | missed | not reached |", "| --- | --- | --- | --- | --- | --- |"]
     rows += [_row(share) for share in score.operators]
     rows += ["", rows[0].replace("operator", "kernel"), rows[1], *(_row(share) for share in score.kinds)]

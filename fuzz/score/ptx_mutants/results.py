@@ -1,4 +1,4 @@
-"""What travels: a PTX mutant, what became of it, and the score of many."""
+"""Values between processes: a PTX mutant, its result, and the score of many."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Bug(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of a bug.
+    """Result of a mutant.
 
     status    found: by one of the listed cases; missed: by none of them; equivalent: missed, and it is argued why
               nothing could find it; not_reached: no case came to the instruction

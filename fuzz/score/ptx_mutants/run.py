@@ -29,15 +29,15 @@ def run(
     were missed are looked at more closely.
 
     seconds   nothing is begun after so many (0: no limit); the score is of those that ended
-    progress  is told after each bug: how many are done, of how many, and what came out so far
+    progress  is called after each mutant: how many are done, of how many, and what came out so far
     folder    where results are kept, one JSON line each, the last of a bug counts: what is there of the same seed is
               not run again
     Raises ValueError where the folder holds another seed's, CompileError, WorkerError.
     """
     began = time.monotonic()
     bugs = sample(count, seed)
-    wanted = {bug.id for bug in bugs}
-    found = {one.id: one for one in _kept(folder, seed) if one.id in wanted}
+    ids = {bug.id for bug in bugs}
+    found = {one.id: one for one in _kept(folder, seed) if one.id in ids}
     ends = began + seconds if seconds else None
 
     def work(tasks: Sequence[Task]) -> None:
@@ -55,7 +55,7 @@ def run(
 
 
 def _kept(folder: Path | None, seed: int) -> list[Result]:
-    """What the folder holds; a line that a kill cut off is left out."""
+    """Results that the folder holds; a line that a kill cut off is left out."""
     if folder is None:
         return []
     folder.mkdir(parents=True, exist_ok=True)

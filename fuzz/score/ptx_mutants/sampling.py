@@ -1,4 +1,4 @@
-"""Which bugs: drawn with a seed over operators and kernels, by turns, so that rare operators are among them."""
+"""Sample of mutants: drawn with a seed over operators and kernels, by turns, so that rare operators are among them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TURNS = ("forward", "backward", "forward", "backward", "preprocess", "backward",
 
 
 @lru_cache
-def text_of(of: Config, kind: str) -> str:
+def text_of(chosen: Config, kind: str) -> str:
     """The PTX of a clean kernel, compiled now where the cache has none. Raises CompileError."""
-    return obtain(builds_of(of)[kind]).ptx.read_text()
+    return obtain(builds_of(chosen)[kind]).ptx.read_text()
 
 
 @lru_cache
-def _lines(of: Config, kind: str) -> list[Line]:
-    return lines(text_of(of, kind))
+def _lines(chosen: Config, kind: str) -> list[Line]:
+    return lines(text_of(chosen, kind))
 
 
 def sample(count: int, seed: int) -> list[Bug]:
@@ -49,19 +49,19 @@ def sample(count: int, seed: int) -> list[Bug]:
     return list(found.values())
 
 
-def mutated(bug: Bug, of: Config) -> str:
+def mutated(bug: Bug, chosen: Config) -> str:
     """The PTX with the bug in it."""
-    return changed(text_of(of, bug.kind), bug.line, bug.span, bug.after)
+    return changed(text_of(chosen, bug.kind), bug.line, bug.span, bug.after)
 
 
 def _queue(operator: str, choose: random.Random) -> Iterator[Bug]:
-    """Every bug that an operator can make, kinds of kernels by turns, in an order drawn once for all."""
+    """Mutants that an operator can make, kinds of kernels by turns, in an order drawn once for all."""
     by_kind: dict[str, list[_Site]] = {}
-    for of in CONFIGS:
-        for kind in builds_of(of):
+    for chosen in CONFIGS:
+        for kind in builds_of(chosen):
             sites = by_kind.setdefault(kind, [])
-            for line in _lines(of, kind):
-                sites += [(of, kind, operator, line, after) for after in OPERATORS[operator](line)]
+            for line in _lines(chosen, kind):
+                sites += [(chosen, kind, operator, line, after) for after in OPERATORS[operator](line)]
     for sites in by_kind.values():
         choose.shuffle(sites)
     return _by_turns(by_kind)
@@ -72,9 +72,9 @@ def _by_turns(by_kind: dict[str, list[_Site]]) -> Iterator[Bug]:
         for kind in TURNS:
             sites = by_kind.get(kind, [])
             while sites:
-                of, _, operator, line, after = sites.pop()
-                bug = Bug(of.name, kind, operator, line.number, line.text, after, line.span)
-                if _decodes(mutated(bug, of)):
+                chosen, _, operator, line, after = sites.pop()
+                bug = Bug(chosen.name, kind, operator, line.number, line.text, after, line.span)
+                if _decodes(mutated(bug, chosen)):
                     yield bug
                     break
 

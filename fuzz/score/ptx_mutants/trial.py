@@ -53,30 +53,30 @@ class Clean:
 
 
 class CleanFails(AssertionError):
-    """The unchanged kernels fail one of the cases: there is nothing to score until that is mended."""
+    """The unchanged kernels fail one of the cases: there is nothing to score until that is fixed."""
 
 
 @lru_cache
-def clean_cases(of: Config, seed: int) -> tuple[Clean, ...]:
+def clean_cases(chosen: Config, seed: int) -> tuple[Clean, ...]:
     """The CASES listed cases of a configuration with what the unchanged kernels do. Raises CleanFails."""
-    return tuple(_clean(case) for case in cases_of(of, CASES, seed))
+    return tuple(_clean(case) for case in cases_of(chosen, CASES, seed))
 
 
 @lru_cache
-def more_cases(of: Config, seed: int, first: int, last: int) -> tuple[Clean, ...]:
+def more_cases(chosen: Config, seed: int, first: int, last: int) -> tuple[Clean, ...]:
     """Those of the list of MOST after `first` and up to `last`. Raises CleanFails."""
-    return tuple(_clean(case) for case in cases_of(of, MOST, seed)[first:last])
+    return tuple(_clean(case) for case in cases_of(chosen, MOST, seed)[first:last])
 
 
 def try_bug(bug: Bug, seed: int) -> Result:
     """Runs the listed cases until one finds the bug."""
     began = time.perf_counter()
-    of = config(bug.config)
-    listed = clean_cases(of, seed)
-    key = builds_of(of)[bug.kind].key
+    chosen = config(bug.config)
+    listed = clean_cases(chosen, seed)
+    key = builds_of(chosen)[bug.kind].key
     reaching = [position for position, clean in enumerate(listed, 1) if bug.line in clean.reached.get(key, ())]
     result = Result(bug.id, bug, "missed" if reaching else "not_reached", reaching=len(reaching))
-    with _changed(key, mutated(bug, of)):
+    with _changed(key, mutated(bug, chosen)):
         for runs, position in enumerate(reaching, 1):
             verdict = _judged(listed[position - 1])
             if verdict.bad:
@@ -86,20 +86,20 @@ def try_bug(bug: Bug, seed: int) -> Result:
 
 
 def look_closer(result: Result, seed: int) -> Result:
-    """What a bug that the list missed does over the wider list: whether its instruction ever gives another value, and
-    whether any answer changes by a bit. Where nothing says that it is none, more cases look for it."""
+    """Behaviour of a mutant that the list missed over the wider list: whether its instruction ever gives another value,
+    and whether any answer changes by a bit. Where nothing says that it is none, more cases look for it."""
     bug = result.bug
     result = replace(result, looked=True)
-    of = config(bug.config)
-    key = builds_of(of)[bug.kind].key
-    beyond = more_cases(of, seed, CASES, WIDE)
-    wide = clean_cases(of, seed) + beyond
+    chosen = config(bug.config)
+    key = builds_of(chosen)[bug.kind].key
+    beyond = more_cases(chosen, seed, CASES, WIDE)
+    wide = clean_cases(chosen, seed) + beyond
     reaching = [clean for clean in wide if bug.line in clean.reached.get(key, ())]
     probe = probed(bug)
     if reaching and probe is not None:
-        with _changed(key, changed(text_of(of, bug.kind), bug.line, bug.span, probe)):
+        with _changed(key, changed(text_of(chosen, bug.kind), bug.line, bug.span, probe)):
             result = replace(result, same_values=not any(_traps(clean) for clean in reaching))
-    with _changed(key, mutated(bug, of)):
+    with _changed(key, mutated(bug, chosen)):
         if reaching and result.same_values is not True:
             same = all(_answers(clean) == _clean_answers(clean.case) for clean in reaching)
             result = replace(result, same_bits=same)
@@ -107,8 +107,8 @@ def look_closer(result: Result, seed: int) -> Result:
             result = replace(result, same_bits=True)
     if judged(result).status == "equivalent":
         return result
-    beyond += more_cases(of, seed, WIDE, MOST)  # with the unchanged kernels, so before the change
-    with _changed(key, mutated(bug, of)):
+    beyond += more_cases(chosen, seed, WIDE, MOST)  # with the unchanged kernels, so before the change
+    with _changed(key, mutated(bug, chosen)):
         late = (
             n
             for n, clean in enumerate(beyond, CASES + 1)
@@ -192,7 +192,7 @@ def _found(result: Result, verdict: Verdict, position: int, runs: int) -> Result
 
 
 def _traps(clean: Clean) -> bool:
-    """Whether a trap is met."""
+    """True if a trap is met."""
     met = False
 
     def watch(build: Build, report: Report) -> None:

@@ -64,7 +64,7 @@ def test_many_equal_queries_do_not_alarm(monkeypatch: pytest.MonkeyPatch) -> Non
         got = _cpu_flash(problem, t)
         known = _ratio(problem, t, got)
         with monkeypatch.context() as patch:
-            patch.setattr(RepeatedRows, "of", staticmethod(lambda *_: None))
+            patch.setattr(RepeatedRows, "find", staticmethod(lambda *_: None))
             ratios.append((known, _ratio(problem, t, got)))
     assert max(known for known, _ in ratios) < 0.5
     assert max(unknown for _, unknown in ratios) > 1
@@ -77,7 +77,7 @@ def test_rows_that_differ_have_no_twins(gradient: float | None, monkeypatch: pyt
     )
     t = _inputs(problem, 0, gradient)
     with_twins = same_precision(problem, **t).noise
-    monkeypatch.setattr(RepeatedRows, "of", staticmethod(lambda *_: None))
+    monkeypatch.setattr(RepeatedRows, "find", staticmethod(lambda *_: None))
     without = same_precision(problem, **t).noise
     for (name, x), (_, y) in zip(with_twins.items(), without.items(), strict=True):
         assert torch.equal(x, y), name
@@ -89,7 +89,7 @@ def test_rows_equal_in_one_of_the_two_are_no_twins(names: tuple[str, ...]) -> No
     t = _inputs(problem, 0)
     for name in names:
         t[name][:] = t[name][:, :, :1]
-    assert RepeatedRows.of(t["q"], t["do"]) is None
+    assert RepeatedRows.find(t["q"], t["do"]) is None
 
 
 def test_noise_of_eight_twins_is_that_of_one_row_eight_times() -> None:
@@ -109,7 +109,7 @@ def test_noise_of_eight_twins_is_that_of_one_row_eight_times() -> None:
 
 def test_variances_are_merged_within_their_set_and_nothing_else_is() -> None:
     q = torch.tensor([[[1.0, 2.0], [0.0, 5.0], [1.0, 2.0]], [[1.0, 2.0], [-0.0, 5.0], [0.0, 5.0]]])
-    repeated = RepeatedRows.of(q, torch.ones(2, 3, 1))
+    repeated = RepeatedRows.find(q, torch.ones(2, 3, 1))
     assert repeated is not None
     found = repeated.merged(torch.tensor([[[4.0], [1.0], [9.0]], [[1.0], [16.0], [4.0]]]))
     assert found.flatten().tolist() == [25.0, 1.0, 0.0, 1.0, 36.0, 0.0]
@@ -118,7 +118,7 @@ def test_variances_are_merged_within_their_set_and_nothing_else_is() -> None:
 def test_twins_of_query_heads_are_found_across_the_group() -> None:
     q = torch.arange(6.0).view(1, 3, 2)
     again = torch.cat([q, q], 1)
-    repeated = RepeatedRows.of(again, torch.ones(1, 6, 4))
+    repeated = RepeatedRows.find(again, torch.ones(1, 6, 4))
     assert repeated is not None
     merged = repeated.merged(torch.ones(1, 2, 3, 5))  # heads and rows apart
     assert merged[0, 0].eq(4).all() and merged[0, 1].eq(0).all()
@@ -152,7 +152,7 @@ def test_sums_of_few_different_terms_err_by_what_each_of_them_is_rounded_by(
 
 def test_terms_are_counted_where_they_are_not_too_small() -> None:
     q = torch.tensor([[[1.0], [2.0], [1.0], [1.0]]])
-    repeated = RepeatedRows.of(q, torch.ones(1, 4, 1))
+    repeated = RepeatedRows.find(q, torch.ones(1, 4, 1))
     assert repeated is not None
     found = repeated.counted(torch.tensor([[[1.0, 1e-9], [0.5, 3.0], [1.0, 1e-9], [1.0, 1e-9]]]))
     assert found[0].tolist() == [[9.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
