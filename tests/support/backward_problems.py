@@ -142,7 +142,7 @@ def run(problem: Problem, launch: Run, poison: float = float("nan")) -> tuple[di
     for floats in (workspace.dq_sum, workspace.dkv_sum, workspace.lse2, workspace.delta):
         if floats is not None:
             floats.fill_(poison)
-    for ints in (workspace.ticket, workspace.semaphores):
+    for ints in (workspace.tile_counter, workspace.semaphores):
         ints.fill_(-7)
     launches = backward_launches(
         out["dq"], out["dk"], out["dv"], x["q"], x["k"], x["v"], x["o"], problem.lse, x["do"],

@@ -78,7 +78,7 @@ class Problem:
     def variant(self) -> Variant:
         return forward.forward_variant(self.q, self.blocks, self.case.softcap, self.case.tuning, self.case.products)
 
-    def values(self, **staying: Any) -> forward.Values:
+    def values(self, **persistent: Any) -> forward.Values:
         return forward.forward_values(
             self.q,
             self.k,
@@ -89,7 +89,7 @@ class Problem:
             self.blocks,
             scale=self.scale,
             softcap=self.case.softcap,
-            **staying,
+            **persistent,
         )
 
     def run(self) -> None:

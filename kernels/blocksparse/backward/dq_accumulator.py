@@ -7,9 +7,9 @@ order, with the same `Product`.
 
 NOTE [deterministic adds] One int32 semaphore per (batch, head_q, m_block), zero before the launch. The CTA that adds
 block (n, m) waits until it equals the block's lock, adds, and releases it by adding one. Locks are ranks in launch
-order (`WriteOrder`), and CTAs take their places in launch order from a ticket, so the oldest resident CTA never waits:
-it ends with any number of resident CTAs. A wrong lock, a missed release or a semaphore that is not zero hangs the
-kernel, or lets two adds of one tile race.
+order (`WriteOrder`), and CTAs take their places in launch order from a tile counter, so the oldest resident CTA never
+waits: it ends with any number of resident CTAs. A wrong lock, a missed release or a semaphore that is not zero hangs
+the kernel, or lets two adds of one tile race.
 """
 
 from typing import Any, NamedTuple
@@ -44,7 +44,7 @@ def dq_product(tiling: Tiling, dtype: type) -> Any:
     """dQ (step_m, dim) += dS (step_m, tile_n) K (tile_n, dim), whose accumulator is NOTE [dQ accumulator]'s
     fragment: a Product, or GroupProduct."""
     kind: Any = GroupProduct if tiling.wgmma else Product
-    return kind(dtype, (tiling.step_m, tiling.dim, tiling.tile_n), tiling.warps_dq, turn_b=True)
+    return kind(dtype, (tiling.step_m, tiling.dim, tiling.tile_n), tiling.warps_dq, transpose_b=True)
 
 
 @cute.jit
@@ -55,7 +55,7 @@ def lock_of(rank: Int32, n_block: Int32) -> Int32:
 
 @cute.jit
 def wait(semaphore: cute.Pointer, lock: Int32):
-    """One thread: until the semaphore equals the lock. What was released before is visible afterwards."""
+    """Waits, in one thread, until the semaphore equals the lock. Writes released before are visible afterwards."""
     value = cute.arch.load(semaphore, Int32, sem="acquire", scope="gpu")
     while value != lock:
         value = cute.arch.load(semaphore, Int32, sem="acquire", scope="gpu")
@@ -63,14 +63,14 @@ def wait(semaphore: cute.Pointer, lock: Int32):
 
 @cute.jit
 def release(semaphore: cute.Pointer):
-    """One thread, after a barrier that follows the CTA's adds: lets the next block add. The release covers the other
+    """Lets the next block add: one thread, after a barrier that follows the CTA's adds. The release covers the other
     threads' adds too, which the barrier ordered before it."""
     cute.arch.red(semaphore, Int32(1), op="add", dtype="s32", sem="release", scope="gpu")
 
 
 @cute.jit
 def clear(semaphore: cute.Pointer):
-    """One thread, before the launch: the first block's turn."""
+    """Sets, in one thread before the launch, the value that lets the first block add."""
     cute.make_tensor(semaphore, cute.make_layout(1))[0] = Int32(0)
 
 

@@ -28,7 +28,8 @@ class Backward(BackwardKernel):
         partial, full  the backward block lists, common/lists.py; *_rank: their write order, read by deterministic
                        variants; merged: walk.py's Lists
         mask_*, band_* common/masks.py; mask_slot is parallel to partial_index
-        positions, schedule, pairs, ticket, semaphores   walk.py's Order; ticket and semaphores are read by
+        positions, schedule, pairs, tile_counter, semaphores   tile_iterator.py's Order; tile_counter and semaphores are
+                                                               read by
                                                          deterministic variants
         tiles_*        dq.py's Tiles, of queries; key_tiles_*: those of keys
         scale, cap     positive
@@ -42,7 +43,13 @@ class Backward(BackwardKernel):
             block_list(a, "partial"), block_list(a, "full"), a.merged, a.partial_rank, a.full_rank, a.mask_slot
         )
         order = Order(
-            a.schedule, a.positions, a.positions_stride_batch, a.positions_stride_head, a.pairs, a.ticket, a.semaphores
+            a.schedule,
+            a.positions,
+            a.positions_stride_batch,
+            a.positions_stride_head,
+            a.pairs,
+            a.tile_counter,
+            a.semaphores,
         )
         key_tiles = Tiles(a.key_tiles_stride_batch, a.key_tiles_total)
         self.kernel(

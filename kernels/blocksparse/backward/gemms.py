@@ -8,7 +8,7 @@ from cutlass.cute.nvgpu import warp
 
 from kernels.blocksparse.backward.dkv_partials import keys_product
 from kernels.blocksparse.backward.dq_accumulator import dq_product
-from kernels.blocksparse.backward.mma import Product, ThreadProduct, turned
+from kernels.blocksparse.backward.mma import Product, ThreadProduct, transposed
 from kernels.blocksparse.backward.tiling import Tiling
 from kernels.blocksparse.backward.wgmma import (
     GroupProduct,
@@ -16,7 +16,7 @@ from kernels.blocksparse.backward.wgmma import (
     as_issued,
     is_of_groups,
     operand,
-    turned_operand,
+    transposed_operand,
 )
 
 
@@ -29,9 +29,9 @@ def thread_products(tiling: Tiling, dtype: type, storage: Any, thread: Any) -> t
         return (
             ThreadProduct(by_scores, thread, s.sQ, s.sK),
             ThreadProduct(by_scores, thread, s.sdO, s.sV),
-            ThreadProduct(by_keys, thread, turned(s.sP), turned(s.sdO)),
-            ThreadProduct(by_keys, thread, turned(s.sdS), turned(s.sQ)),
-            ThreadProduct(to_dq, thread, s.sdS, turned(s.sK)),
+            ThreadProduct(by_keys, thread, transposed(s.sP), transposed(s.sdO)),
+            ThreadProduct(by_keys, thread, transposed(s.sdS), transposed(s.sQ)),
+            ThreadProduct(to_dq, thread, s.sdS, transposed(s.sK)),
         )
     of_queries, of_keys = (step_m, dim, tiling.stages), (tile_n, dim)
     of_scores, of_ds = (step_m, tile_n), (step_m, tile_n, tiling.stages_ds)
@@ -39,9 +39,9 @@ def thread_products(tiling: Tiling, dtype: type, storage: Any, thread: Any) -> t
     return (
         GroupThread(of_groups, thread, operand(s.sQ, *of_queries), operand(s.sK, *of_keys)),
         GroupThread(of_groups, thread, operand(s.sdO, *of_queries), operand(s.sV, *of_keys)),
-        GroupThread(by_keys, thread, turned_operand(s.sP, *of_scores), turned_operand(s.sdO, *of_queries)),
-        GroupThread(by_keys, thread, turned_operand(s.sdS, *of_ds), turned_operand(s.sQ, *of_queries)),
-        GroupThread(to_dq, thread, operand(s.sdS, *of_ds), turned_operand(s.sK, *of_keys)),
+        GroupThread(by_keys, thread, transposed_operand(s.sP, *of_scores), transposed_operand(s.sdO, *of_queries)),
+        GroupThread(by_keys, thread, transposed_operand(s.sdS, *of_ds), transposed_operand(s.sQ, *of_queries)),
+        GroupThread(to_dq, thread, operand(s.sdS, *of_ds), transposed_operand(s.sK, *of_keys)),
     )
 
 

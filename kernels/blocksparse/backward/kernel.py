@@ -22,10 +22,10 @@ from cutlass.memory import SmemAllocator
 from kernels.blocksparse.backward import dq_accumulator, masking, softmax_gradient
 from kernels.blocksparse.backward.dkv_partials import sums_of, write_sums
 from kernels.blocksparse.backward.gemms import share, thread_products
-from kernels.blocksparse.backward.hopper.mainloop_wgmma import steps_of_groups
-from kernels.blocksparse.backward.hopper.semaphore_warps import WARP, look_out, release_blocks
+from kernels.blocksparse.backward.hopper.mainloop_wgmma import mainloop_wgmma
+from kernels.blocksparse.backward.hopper.semaphore_warps import WARP, release_blocks, wait_for_blocks
 from kernels.blocksparse.backward.load import StepLoads, load_rows, load_step, store_rows
-from kernels.blocksparse.backward.mainloop_mma import Work, steps_of_warps, sync_multiplying
+from kernels.blocksparse.backward.mainloop_mma import Work, mainloop_mma, sync_multiplying
 from kernels.blocksparse.backward.mma import accumulator, staged_layout
 from kernels.blocksparse.backward.tile_iterator import (
     Counts,
@@ -37,7 +37,7 @@ from kernels.blocksparse.backward.tile_iterator import (
     semaphore,
     take_place,
 )
-from kernels.blocksparse.backward.tiling import LOOKING, MULTIPLYING, RING, THREADS, choose_tiling
+from kernels.blocksparse.backward.tiling import MMA_REGISTERS, RING, SEMAPHORE_REGISTERS, THREADS, choose_tiling
 from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.list_reader import Operand, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
@@ -104,7 +104,7 @@ class BackwardKernel:
     ) -> None:
         thread, _, _ = cute.arch.thread_idx()
         storage = self.shared_memory()
-        batch, unit, n_block = take_place(self.variant.deterministic, order, counts, storage.sTicket, thread)
+        batch, unit, n_block = take_place(self.variant.deterministic, order, counts, storage.sTileNumber, thread)
         seq_q = sequence(queries[0], queries[1], batch)
         seq_k = sequence(keys[0], keys[1], batch)
         first_key = n_block * self.variant.tile_n
@@ -163,7 +163,7 @@ class BackwardKernel:
             sLSE=tensor(values, Float32),
             sDelta=tensor(values, Float32),
             sRing=tensor(cute.make_layout((4, RING)), Int32),
-            sTicket=tensor(cute.make_layout(1), Int32),
+            sTileNumber=tensor(cute.make_layout(1), Int32),
         )
 
     @cute.jit
@@ -227,15 +227,15 @@ class BackwardKernel:
             counts=counts,
             factors=factors,
         )
-        if cutlass.const_expr(tiling.lookout):
+        if cutlass.const_expr(tiling.wait_warp):
             if thread < THREADS:
-                cute.arch.setmaxregister_increase(MULTIPLYING)
+                cute.arch.setmaxregister_increase(MMA_REGISTERS)
                 self.multiply_row(w, dk, dv, mSums, sums)
             else:
-                cute.arch.setmaxregister_decrease(LOOKING)
+                cute.arch.setmaxregister_decrease(SEMAPHORE_REGISTERS)
                 if thread < THREADS + WARP:
-                    look_out(w)
-                elif cutlass.const_expr(tiling.releaser) and thread < THREADS + 2 * WARP:
+                    wait_for_blocks(w)
+                elif cutlass.const_expr(tiling.release_warp) and thread < THREADS + 2 * WARP:
                     release_blocks(w)
         else:
             self.multiply_row(w, dk, dv, mSums, sums)
@@ -254,9 +254,9 @@ class BackwardKernel:
         w.rdK.fill(Float32(0.0))
         w.rdV.fill(Float32(0.0))
         if cutlass.const_expr(tiling.wgmma):
-            steps_of_groups(w)
+            mainloop_wgmma(w)
         else:
-            steps_of_warps(w)
+            mainloop_mma(w)
         w.rdK.store(w.rdK.load() * self.dk_factor(w.factors.scale))
         if w.counts.parts > 1:
             write_sums(w.rdK, sums_of(mSums, sums, 0, tiling), thread)
@@ -281,7 +281,7 @@ class Storage(NamedTuple):
     sLSE: cute.Tensor
     sDelta: cute.Tensor
     sRing: cute.Tensor
-    sTicket: cute.Tensor
+    sTileNumber: cute.Tensor
 
 
 @cute.jit

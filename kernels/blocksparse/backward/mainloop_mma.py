@@ -6,11 +6,11 @@ exponentials while another multiplies. Only dQ needs all of dS; it is computed o
 where shared memory holds dS of a whole block and of one more step, for all steps of a block at once: K, which they
 share, is then read once, and what products read from shared memory is what bounds these kernels.
 
-NOTE [who waits] A block's turn is awaited by one thread of warp 1 while all compute, before the barrier that lets all
-threads add: of its first step, or where all steps are added at once, of its last one. Its last step's adds are issued
-early in the next block's first step: there all warps but warp 0 arrive at a barrier of their own and go on, and warp 0,
-which waits for them, releases the block. So a release waits for no turn: where it did, a CTA that waited kept others
-waiting for what it had long added.
+NOTE [acquire and release] A block's semaphore is acquired by one thread of warp 1 while all compute, before the barrier
+that lets all threads add: of its first step, or where all steps are added at once, of its last one. Its last step's
+adds are issued early in the next block's first step: there all warps but warp 0 arrive at a barrier of their own and go
+on, and warp 0, which waits for them, releases the semaphore. So a release waits for no acquire: otherwise a CTA that
+waits would keep others waiting for adds that it has long issued.
 """
 
 from types import SimpleNamespace
@@ -23,12 +23,10 @@ from kernels.blocksparse.backward import dq_accumulator, masking, softmax_gradie
 from kernels.blocksparse.backward.gemms import share
 from kernels.blocksparse.backward.load import load_step
 from kernels.blocksparse.backward.mma import accumulator, begin, multiply, multiply_each
+from kernels.blocksparse.backward.named_barriers import NamedBarrier
 from kernels.blocksparse.backward.tile_iterator import Block, block_at, fill_ring
 from kernels.blocksparse.backward.tiling import HALF, THREADS
 from kernels.blocksparse.common.layouts import rows_columns
-
-# Barriers: 0 is the CTA's, 1 to 8 those of groups, 12 to 14 the lookout's
-ADDED = 15  # that of NOTE [who waits], or the releaser's
 
 
 class Work(SimpleNamespace):
@@ -37,7 +35,7 @@ class Work(SimpleNamespace):
 
 
 @cute.jit
-def steps_of_warps(w) -> None:
+def mainloop_mma(w) -> None:
     """All steps of the row: rdK and rdV, whose products are added to them, and dQ in memory. The first step's loads
     have been started."""
     tiling, storage, thread = w.tiling, w.storage, w.thread
@@ -59,7 +57,7 @@ def steps_of_warps(w) -> None:
         following = block_at(storage.sRing, cutlass.min((iteration + 1) // steps, w.total - 1))
         if iteration > 0 and iteration % at_once == 0:
             add_dq(w, rK, iteration - at_once, target)
-            have_added(w, entry, step)
+            notify_added(w, entry, step)
             if cutlass.const_expr(stages_ds == 1):
                 cute.arch.sync_threads()
         rWords = words_of(w, block, step)
@@ -89,9 +87,9 @@ def steps_of_warps(w) -> None:
 
         multiply(w.to_dv, w.rdV, 0, stage)
         if step == at_once - 1:
-            take_turn(w, block)
+            acquire(w, block)
         multiply(w.to_dk, w.rdK, stage_ds, stage)
-        pass_on(w, entry, step)
+        release_previous(w, entry, step)
         target = target_of(w, block, step // at_once * at_once)
 
         if cutlass.const_expr(stages == 1):
@@ -117,8 +115,8 @@ def refill(w, entry: Int32, step: Int32) -> None:
 def load_following(w, following: Block, iteration: Int32, stage: Int32) -> None:
     """Starts loading the next step, if there is one."""
     steps = w.tiling.steps
-    wanted = iteration + 1 < w.total * steps
-    load_step(w.loads, w.place[0], w.seq_q, following, (iteration + 1) % steps, w.targets, stage, wanted)
+    more = iteration + 1 < w.total * steps
+    load_step(w.loads, w.place[0], w.seq_q, following, (iteration + 1) % steps, w.targets, stage, more)
     cute.arch.cp_async_commit_group()
 
 
@@ -141,7 +139,7 @@ def words_of(w, block: Block, step: Int32) -> cute.Tensor:
 
 
 def is_masked(w, block: Block) -> cutlass.Boolean:
-    """Whether the mask or the end of the keys forbids anything in a block."""
+    """True where the mask or the end of the keys forbids anything in a block."""
     masked = w.keys_left < w.tiling.tile_n
     return masked if w.variant.mask == "none" else masked | (block.partial != 0)
 
@@ -154,7 +152,7 @@ def probabilities(w, rP: cute.Tensor, rSlope: Any, lse2: Any) -> None:
 
 @cute.jit
 def target_of(w, block: Block, step: Int32) -> Int64:
-    """Where a step's dQ is added."""
+    """The offset in the dQ accumulator at which a step's dQ is added."""
     tiling = w.tiling
     tile = (
         dq_accumulator.tile_number(w.loads.tiles, w.place[0], block.head, w.seq_q.begin, tiling.tile_m) + block.m_block
@@ -165,7 +163,7 @@ def target_of(w, block: Block, step: Int32) -> Int64:
 @cute.jit
 def sync_multiplying() -> None:
     """A barrier of all threads that multiply."""
-    cute.arch.barrier(barrier_id=0, number_of_threads=THREADS)
+    cute.arch.barrier(barrier_id=int(NamedBarrier.MAIN), number_of_threads=THREADS)
 
 
 @cute.jit
@@ -178,7 +176,7 @@ def sync_group(w) -> None:
         cute.arch.sync_warp()
     else:
         size = THREADS // groups
-        cute.arch.barrier(barrier_id=1 + w.thread // size, number_of_threads=size)
+        cute.arch.barrier(barrier_id=int(NamedBarrier.GROUP) + w.thread // size, number_of_threads=size)
 
 
 @cute.jit
@@ -202,8 +200,8 @@ def add_fragment(w, rdQ: cute.Tensor, target: Int64) -> None:
 
 
 @cute.jit
-def take_turn(w, block: Block) -> None:
-    """Ordered adds: one thread, until it is this block's turn to be added to its dQ tile."""
+def acquire(w, block: Block) -> None:
+    """Acquires, for ordered adds and in one thread, the semaphore of the dQ tile that a block is added to."""
     if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
         if w.thread == 32:
             wait(w, block)
@@ -211,48 +209,49 @@ def take_turn(w, block: Block) -> None:
 
 @cute.jit
 def wait(w, block: Block) -> None:
-    """Until it is this block's turn."""
+    """Waits until a block's semaphore equals its lock."""
     w.kernel.wait(semaphore_of(w, block), w.kernel.lock_of(block.rank, w.place[2]))
 
 
 def semaphore_of(w, block: Block) -> cute.Pointer:
-    """That of the dQ tile that a block is added to."""
+    """The semaphore of the dQ tile that a block is added to."""
     return w.kernel.semaphore(w.order, w.counts, w.place[0], block)
 
 
 @cute.jit
-def have_added(w, entry: Int32, step: Int32) -> None:
-    """Ordered adds, in a block's first step, after the adds of the block before: says so, without waiting."""
+def notify_added(w, entry: Int32, step: Int32) -> None:
+    """Arrives at the ADDED barrier, for ordered adds: in a block's first step, after the adds of the block before."""
     if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
         if entry > 0 and step == 0 and w.thread >= 32:
-            cute.arch.barrier_arrive(barrier_id=ADDED, number_of_threads=THREADS)
+            cute.arch.barrier_arrive(barrier_id=int(NamedBarrier.ADDED), number_of_threads=THREADS)
 
 
 @cute.jit
-def pass_on(w, entry: Int32, step: Int32) -> None:
-    """Ordered adds, in a block's first step: when all threads have added the block before, warp 0 releases it."""
+def release_previous(w, entry: Int32, step: Int32) -> None:
+    """Releases, for ordered adds and in warp 0, the block before, once all threads have added it: in a block's first
+    step."""
     if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
         if entry > 0 and step == 0 and w.thread < 32:
-            cute.arch.barrier(barrier_id=ADDED, number_of_threads=THREADS)
-            let_go(w, block_at(w.storage.sRing, entry - 1))
+            cute.arch.barrier(barrier_id=int(NamedBarrier.ADDED), number_of_threads=THREADS)
+            release_by_one_thread(w, block_at(w.storage.sRing, entry - 1))
 
 
 @cute.jit
 def end(w) -> None:
-    """After the last adds: nobody reads K any more, and the last block's turn is over."""
+    """Ends the row after the last adds: no thread reads K any more, and the last block is released."""
     w.kernel.before_reuse(w.thread)
     if cutlass.const_expr(w.variant.deterministic):
-        let_go(w, block_at(w.storage.sRing, w.total - 1))
+        release_by_one_thread(w, block_at(w.storage.sRing, w.total - 1))
 
 
 @cute.jit
-def let_go(w, block: Block) -> None:
-    """One thread, after a barrier that follows all threads' adds of this block: the next block's turn."""
+def release_by_one_thread(w, block: Block) -> None:
+    """Releases a block's semaphore in one thread, after a barrier that follows all threads' adds of the block."""
     if w.thread == 0:
         release(w, block)
 
 
 @cute.jit
 def release(w, block: Block) -> None:
-    """The next block's turn."""
+    """Releases a block's semaphore, which the next block waits for."""
     w.kernel.release(semaphore_of(w, block))

@@ -2,7 +2,8 @@
 ldmatrix.
 
 A `Product` is one of the five matrix products, D (m, n) += A (m, k) B (n, k): who computes what, and how each thread
-reads its operands. Operands lie in shared memory with k contiguous ("straight") or with m or n contiguous ("turned").
+reads its operands. Operands lie in shared memory with k contiguous ("straight") or with m or n contiguous
+("transposed").
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from kernels.blocksparse.common.layouts import tile_layout
 
 @dataclass(frozen=True)
 class Product:
-    """shape is (m, n, k); warps (m, n); turn_a, turn_b: the operand lies with m (n) contiguous in shared memory;
-    rows_together, columns_together: a warp's rows (columns) are adjacent, else interleaved with other warps' in pieces
-    of 16. Warps are numbered down the columns, or where rows are together, along the rows: see NOTE [groups] of
+    """shape is (m, n, k); warps (m, n); transpose_a, transpose_b: the operand lies with m (n) contiguous in shared
+    memory; rows_together, columns_together: a warp's rows (columns) are adjacent, else interleaved with other warps' in
+    pieces of 16. Warps are numbered down the columns, or where rows are together, along the rows: see NOTE [groups] of
     steps.py.
     """
 
     dtype: type
     shape: tuple[int, int, int]
     warps: tuple[int, int]
-    turn_a: bool = False
-    turn_b: bool = False
+    transpose_a: bool = False
+    transpose_b: bool = False
     rows_together: bool = False
     columns_together: bool = False
 
@@ -48,8 +49,8 @@ class Product:
 
     def copies(self, tiled_mma: cute.TiledMma, tidx) -> tuple:
         """This thread's (copy of A, copy of B) from shared memory."""
-        a = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=self.turn_a, num_matrices=4), self.dtype)
-        b = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=self.turn_b, num_matrices=4), self.dtype)
+        a = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=self.transpose_a, num_matrices=4), self.dtype)
+        b = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=self.transpose_b, num_matrices=4), self.dtype)
         return (
             cute.make_tiled_copy_A(a, tiled_mma).get_slice(tidx),
             cute.make_tiled_copy_B(b, tiled_mma).get_slice(tidx),
@@ -135,7 +136,7 @@ def multiply_each(product: ThreadProduct, rDs, stages_a, rB):
                 cute.gemm(product.mma, rDs[i], rA[i][None, None, k], rB[None, None, k], rDs[i])
 
 
-def turned(tensor: cute.Tensor) -> cute.Tensor:
+def transposed(tensor: cute.Tensor) -> cute.Tensor:
     """(rows, columns[, stages]) seen as (columns, rows[, stages])."""
     rows, columns, *stages = (cute.size(tensor, mode=[i]) for i in range(cute.rank(tensor)))
     layout = cute.make_layout((columns, rows, *stages), stride=(rows, 1, *(rows * columns for _ in stages)))

@@ -46,7 +46,7 @@ class Preprocess:
         lse            fp32, as forward writes it
         lse2, delta    outputs: NOTE [statistics]
         dq_sum         fp32 (heads_q, tiles, tile_m · dim_padded), 16-byte aligned: zeroed
-        ticket, semaphores   int32 (1,) and (batch, heads_q, m_blocks): zeroed
+        tile_counter, semaphores   int32 (1,) and (batch, heads_q, m_blocks): zeroed
         """
         a = arguments
         self.kernel(
@@ -56,7 +56,7 @@ class Preprocess:
             (a.lse2, a.delta),
             a.dq_sum.align(16),
             (a.q_begin, a.q_length),
-            a.ticket,
+            a.tile_counter,
             a.semaphores,
             a.heads_q,
             a.m_blocks,
@@ -73,7 +73,7 @@ class Preprocess:
         statistics: tuple[cute.Pointer, cute.Pointer],
         dq_sum: cute.Pointer,
         queries: tuple[cute.Pointer, cute.Pointer],
-        ticket: cute.Pointer,
+        tile_counter: cute.Pointer,
         semaphores: cute.Pointer,
         heads_q: Int32,
         m_blocks: Int32,
@@ -86,7 +86,7 @@ class Preprocess:
         if thread == 0:
             self.clear(semaphores + cta)
             if cta == 0:
-                write(ticket, Int32(0), Int32(0))
+                write(tile_counter, Int32(0), Int32(0))
         seq_q = sequence(queries[0], queries[1], batch)
         first_row = m_block * self.variant.tile_m
         if first_row < seq_q.length:

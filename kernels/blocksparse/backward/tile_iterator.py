@@ -8,7 +8,7 @@ from cutlass import Int32, Int64, cute
 
 from kernels.blocksparse.backward.tiling import RING
 from kernels.blocksparse.common.list_reader import BlockList, read
-from kernels.blocksparse.common.tile_counter import take_ticket
+from kernels.blocksparse.common.tile_counter import take_tile_number
 
 
 class Order(NamedTuple):
@@ -17,7 +17,7 @@ class Order(NamedTuple):
     schedule   0 ascending n blocks, 1 descending, 2 from positions
     positions  int32: n block of each launch position, at [b·stride_batch + h·stride_head + position] with h a KV head
     pairs      (batch, unit) pairs that are launched side by side: their positions are interleaved
-    ticket     int32, zero before the launch; semaphores int32 (batch, heads_q, m_blocks)
+    tile_counter     int32, zero before the launch; semaphores int32 (batch, heads_q, m_blocks)
     """
 
     schedule: Int32
@@ -25,7 +25,7 @@ class Order(NamedTuple):
     stride_batch: Int64
     stride_head: Int64
     pairs: Int32
-    ticket: cute.Pointer
+    tile_counter: cute.Pointer
     semaphores: cute.Pointer
 
 
@@ -84,18 +84,18 @@ class Block(NamedTuple):
 
 
 @cute.jit
-def take_place(by_ticket: cutlass.Constexpr, order: Order, counts: Counts, sTicket: cute.Tensor, thread: Int32):
+def take_place(by_counter: cutlass.Constexpr, order: Order, counts: Counts, sTileNumber: cute.Tensor, thread: Int32):
     """(batch, unit, n_block) of this CTA.
 
-    By ticket, CTAs take their places in the order in which they start, whatever the hardware does. Positions are
-    slowest within `order.pairs` pairs of (batch, unit), so a pair's lower positions always have lower numbers.
+    By the tile counter, CTAs take their places in the order in which they start, whatever the hardware does. Positions
+    are slowest within `order.pairs` pairs of (batch, unit), so a pair's lower positions always have lower numbers.
     """
     number = cute.arch.block_idx()[0]
-    if cutlass.const_expr(by_ticket):
+    if cutlass.const_expr(by_counter):
         if thread == 0:
-            sTicket[0] = take_ticket(order.ticket)
+            sTileNumber[0] = take_tile_number(order.tile_counter)
         cute.arch.sync_threads()
-        number = sTicket[0]
+        number = sTileNumber[0]
     first = number // (counts.n_blocks * order.pairs) * order.pairs
     number = number - first * counts.n_blocks
     units = counts.heads_kv * counts.parts

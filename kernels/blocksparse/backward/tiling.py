@@ -24,7 +24,7 @@ WARPS = THREADS // 32
 # Entries of the block lists in shared memory: a ring, half of which is filled while the other half is worked on.
 RING = 64
 HALF = RING // 2
-MULTIPLYING, LOOKING = 240, 24  # registers of threads that multiply beside a lookout, and of its own; launched with 168
+MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168
 
 # Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
 SHARED_MEMORY = {
@@ -40,7 +40,7 @@ SHARED_MEMORY = {
 
 @dataclass(frozen=True)
 class Tiling:
-    """How one CTA works through (tile_m x tile_n) blocks.
+    """Layout of one CTA's work on (tile_m x tile_n) blocks.
 
     step_m    queries per iteration, a divisor of tile_m
     stages    buffers for Q and dO: 2 loads the next step while this one is computed
@@ -52,9 +52,10 @@ class Tiling:
     vector    floats of one thread that are adjacent in the dQ accumulator: 4 where the arch adds four at once
     wide_stores  results go to shared memory by stmatrix, where the arch has it
     wgmma        two warpgroups multiply (wgmma.py); else warps, by mma.sync
-    lookout      a warp of a third warpgroup looks for the turns of ordered adds (lookout.py)
-    releaser     another one releases blocks as soon as they are added: NOTE [releaser]; it pays at dim 64
-                 (docs/performance/log.md)
+    wait_warp    a warp of a third warpgroup acquires the semaphores of ordered adds: NOTE [semaphore-wait warp] of
+                 hopper/semaphore_warps.py
+    release_warp another one releases blocks as soon as they are added: NOTE [semaphore-release warp]; it pays at dim 64
+                 (docs/performance/log.md). The tuning key is "releaser"
     """
 
     tile_m: int
@@ -69,13 +70,13 @@ class Tiling:
     vector: int
     wide_stores: bool
     wgmma: bool = False
-    lookout: bool = False
-    releaser: bool = False
+    wait_warp: bool = False
+    release_warp: bool = False
 
     @property
     def threads(self) -> int:
-        """Of a CTA: those that multiply, and the lookout's."""
-        return THREADS + 128 * self.lookout
+        """Threads of a CTA: those that multiply, and a warpgroup for the semaphore warps."""
+        return THREADS + 128 * self.wait_warp
 
     @property
     def steps(self) -> int:
@@ -84,8 +85,8 @@ class Tiling:
 
     @property
     def adds_late(self) -> bool:
-        """By warpgroups: dQ is added while dP is multiplied, and not before. Needs registers for the sums of both."""
-        return not self.lookout or self.dim <= 64
+        """True where warpgroups add dQ while dP is multiplied, and not before. Needs registers for the sums of both."""
+        return not self.wait_warp or self.dim <= 64
 
     @property
     def steps_dq(self) -> int:
@@ -99,7 +100,7 @@ class Tiling:
 
     @property
     def groups(self) -> int:
-        """Groups of neighbouring warps that share no keys of P and dS: NOTE [groups] of steps.py."""
+        """Groups of neighbouring warps that share no keys of P and dS: NOTE [groups] of mainloop_mma.py."""
         return min(self.warps_s[1], self.warps_dkv[0])
 
 
@@ -108,17 +109,19 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
     `variant.tuning` may set step_m, stages, stages_ds, wide_stores (0 or 1), for ordered adds by wgmma releaser (0 or
-    1), and the m warps of each product of mma.sync: warps_s, warps_dkv, warps_dq. Raises ValueError for what does not
-    fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and for unknown names.
+    1: a semaphore-release warp), and the m warps of each product of mma.sync: warps_s, warps_dkv, warps_dq. Raises
+    ValueError for what does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and for unknown
+    names.
     """
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     number = int("".join(c for c in arch if c.isdigit()))
     capacity = SHARED_MEMORY.get(number)
     if capacity is None:
         raise ValueError(f"arch: need one of {sorted(SHARED_MEMORY)}, got {arch!r}")
-    wanted = dict(variant.tuning)
+    overrides = dict(variant.tuning)
     if unknown := sorted(
-        set(wanted) - {"step_m", "stages", "stages_ds", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
+        set(overrides)
+        - {"step_m", "stages", "stages_ds", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
@@ -129,16 +132,16 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
         )
     for step_m, stages, stages_ds in [(64, 3, 2)] if wgmma else _preferences(tile_m, tile_n, dim):
         chosen = {"step_m": step_m, "stages": stages, "stages_ds": stages_ds}
-        if any(wanted.get(name, value) != value for name, value in chosen.items()):
+        if any(overrides.get(name, value) != value for name, value in chosen.items()):
             continue
         if _shared_bytes(step_m, tile_n, dim, stages, stages_ds) <= capacity:
             # a warpgroup's four warps share its rows; it has half of the keys, in S and dP as in dK and dV
             splits = ((4, 2), (8, 1), (4, 2) if step_m == 64 else (8, 1))
             if not wgmma:
                 splits = (
-                    _split_warps(step_m, tile_n, wanted.get("warps_s"), by_rows=False),
-                    _split_warps(tile_n, dim, wanted.get("warps_dkv"), by_rows=False),
-                    _split_warps(step_m, dim, wanted.get("warps_dq")),
+                    _split_warps(step_m, tile_n, overrides.get("warps_s"), by_rows=False),
+                    _split_warps(tile_n, dim, overrides.get("warps_dkv"), by_rows=False),
+                    _split_warps(step_m, dim, overrides.get("warps_dq")),
                 )
             return Tiling(
                 tile_m,
@@ -149,10 +152,10 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
                 stages_ds,
                 *splits,
                 vector=4 if number >= 90 else 1,
-                wide_stores=bool(wanted.get("wide_stores", 1)) and number >= 90,
+                wide_stores=bool(overrides.get("wide_stores", 1)) and number >= 90,
                 wgmma=wgmma,
-                lookout=wgmma and variant.deterministic,
-                releaser=wgmma and variant.deterministic and bool(wanted.get("releaser", dim <= 64)),
+                wait_warp=wgmma and variant.deterministic,
+                release_warp=wgmma and variant.deterministic and bool(overrides.get("releaser", dim <= 64)),
             )
     if dim > LARGEST_DIM[tile_n]:
         raise ValueError(
@@ -161,8 +164,8 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
         )
     least = _shared_bytes(32, tile_n, dim, 1, 1)
     raise ValueError(
-        f"tiles {tile_m} x {tile_n} at head dim {dim} with tuning {wanted} do not fit {arch}: it has {capacity} bytes "
-        f"of shared memory for a CTA, and steps of 32 queries in one stage take {least}"
+        f"tiles {tile_m} x {tile_n} at head dim {dim} with tuning {overrides} do not fit {arch}: it has {capacity} "
+        f"bytes of shared memory for a CTA, and steps of 32 queries in one stage take {least}"
     )
 
 

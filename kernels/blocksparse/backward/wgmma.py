@@ -4,8 +4,8 @@
 
 `GroupProduct` and `GroupThread` stand where `Product` and `ThreadProduct` of mma.py do. Tiles lie in shared memory as
 they do there (common/layouts.py), which is the 128-byte swizzle of wgmma's descriptors: "straight" operands are
-K-major, "turned" ones MN-major. Needs columns of tiles in multiples of 64, and tiles at addresses that are multiples
-of 1,024.
+K-major, "transposed" ones MN-major. Needs columns of tiles in multiples of 64, and tiles at addresses that are
+multiples of 1,024.
 
 NOTE [asynchronous products] A product is issued and runs on. Until `finish` says so, nobody touches its sums, nor the
 shared memory that it reads. What threads wrote to shared memory is fenced (`publish`) before the barrier that lets a
@@ -25,14 +25,14 @@ ROWS = 64  # of one instruction
 
 @dataclass(frozen=True)
 class GroupProduct:
-    """shape is (m, n, k); warps (m, n): four for each warpgroup, whose rows and columns are adjacent; turn_a, turn_b:
-    the operand lies with m (n) contiguous in shared memory."""
+    """shape is (m, n, k); warps (m, n): four for each warpgroup, whose rows and columns are adjacent; transpose_a,
+    transpose_b: the operand lies with m (n) contiguous in shared memory."""
 
     dtype: type
     shape: tuple[int, int, int]
     warps: tuple[int, int]
-    turn_a: bool = False
-    turn_b: bool = False
+    transpose_a: bool = False
+    transpose_b: bool = False
 
     def tiled_mma(self) -> cute.TiledMma:
         """The tiled mma of both warpgroups."""
@@ -43,8 +43,8 @@ class GroupProduct:
             Float32,
             (ROWS, self.shape[1] // groups[1], 16),
             warpgroup.OperandSource.SMEM,
-            major[self.turn_a],
-            major[self.turn_b],
+            major[self.transpose_a],
+            major[self.transpose_b],
         )
         return cute.make_tiled_mma(cute.make_mma_atom(operation), (*groups, 1))
 
@@ -53,7 +53,7 @@ class GroupThread:
     """A product seen by one thread: its warpgroup's share of the operands, and where its own results lie."""
 
     def __init__(self, product: GroupProduct, thread, sA: cute.Tensor, sB: cute.Tensor):
-        """sA (m, k, stages) and sB (n, k, stages), as `operand` and `turned_operand` give them."""
+        """sA (m, k, stages) and sB (n, k, stages), as `operand` and `transposed_operand` give them."""
         self.product, self.mma = product, product.tiled_mma()
         self.thread = self.mma.get_slice(thread)
         group = cute.arch.make_warp_uniform(thread // WARPGROUP) * WARPGROUP
@@ -79,7 +79,7 @@ def operand(sX: cute.Tensor, rows: int, columns: int, stages: int = 1) -> cute.T
     return cute.make_tensor(cute.recast_ptr(sX.iterator, layout.inner, sX.element_type), layout.outer)
 
 
-def turned_operand(sX: cute.Tensor, rows: int, columns: int, stages: int = 1) -> cute.Tensor:
+def transposed_operand(sX: cute.Tensor, rows: int, columns: int, stages: int = 1) -> cute.Tensor:
     """The same seen as (columns, rows, stages)."""
     straight = operand(sX, rows, columns, stages)
     return cute.make_tensor(straight.iterator, cute.select(straight.layout, [1, 0, 2]))

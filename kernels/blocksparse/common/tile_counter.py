@@ -6,6 +6,6 @@ from cutlass import Int32, cute
 
 
 @cute.jit
-def take_ticket(counter: cute.Pointer) -> Int32:
+def take_tile_number(counter: cute.Pointer) -> Int32:
     """The next number of a counter in global memory, for one thread."""
     return Int32(cute.arch.atomic_add(counter, Int32(1), sem="relaxed", scope="gpu"))

@@ -30,7 +30,7 @@ class Forward:
     """The forward kernel of one variant; calling it (under cute.compile) launches it."""
 
     INJECTION_POINTS = ("keep_keys", "correction", "key_offset", "keys_left", *NUMBERS)
-    STAYS = False  # do CTAs go on to further tiles?
+    PERSISTENT = False  # CTAs go on to further tiles
     tune = staticmethod(portable_tuning)
 
     def __init__(self, variant: Variant, injection: Injection = NO_INJECTION) -> None:
@@ -51,7 +51,7 @@ class Forward:
     @entry("forward")
     @cute.jit
     def __call__(self, arguments, stream: driver.CUstream) -> None:
-        """Launch over batch × heads_q × m_blocks CTAs, one for each tile; those that stay (Hopper's) over `resident`.
+        """Launch over batch × heads_q × m_blocks CTAs, one for each tile; persistent ones (Hopper's) over `resident`.
 
         q … o          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
         lse            fp32; element (batch, head, row) at batch · stride + head · stride + begin + row
@@ -61,8 +61,8 @@ class Forward:
                        of each launch position, at [b · stride + head · stride + position]
         section        heads (over all of the batch) whose tiles are launched m_block by m_block together: as many as
                        have their K and V in the L2 cache. Long rows first over many heads leave short ones for the end
-        resident, ticket   CTAs that stay, and where they take the numbers of further tiles from: int32, 0 before the
-                       launch, not read where each tile has a CTA
+        resident, tile_counter   persistent CTAs, and where they take the numbers of further tiles from: int32, 0 before
+                       the launch, not read where each tile has a CTA
         scale, cap     positive
         """
         a = arguments
@@ -84,11 +84,11 @@ class Forward:
             (a.batch, a.heads_q, a.heads_kv, a.m_blocks),
             a.dim,
             (a.schedule, a.section, a.positions, a.positions_stride_batch, a.positions_stride_head),
-            (a.resident, a.ticket),
+            (a.resident, a.tile_counter),
             to_tanh,
             to_log2,
         ).launch(
-            grid=[a.resident if self.STAYS else a.batch * a.heads_q * a.m_blocks, 1, 1],
+            grid=[a.resident if self.PERSISTENT else a.batch * a.heads_q * a.m_blocks, 1, 1],
             block=[self.threads, 1, 1],
             stream=stream,
             min_blocks_per_mp=self.tuning.ctas,
@@ -112,7 +112,7 @@ class Forward:
         shape: tuple[Int32, Int32, Int32, Int32],
         dim: Int32,
         order: tuple[Int32, Int32, cute.Pointer, Int64, Int64],
-        staying: tuple[Int32, cute.Pointer],
+        persistent: tuple[Int32, cute.Pointer],
         to_tanh: Float32,
         to_log2: Float32,
     ) -> None:

@@ -52,7 +52,8 @@ class Workspace:
     dq_sum      float32: NOTE [dQ accumulator] of backward/dq.py
     dkv_sum     float32: NOTE [sums of parts] of backward/parts.py; None where parts is 1
     lse2, delta float32: NOTE [statistics] of preprocess.py
-    ticket      int32 (1,); semaphores: int32 (batch, heads_q, m_blocks), readable by another stream while the kernel
+    tile_counter      int32 (1,); semaphores: int32 (batch, heads_q, m_blocks), readable by another stream while the
+                      kernel
                 runs
     tiles       (stride_batch, total): `Tiles` of backward/dq.py; key_tiles: those of keys
     parts       units of each KV head: NOTE [units] of split.py
@@ -62,7 +63,7 @@ class Workspace:
     dkv_sum: Tensor | None
     lse2: Tensor
     delta: Tensor
-    ticket: Tensor
+    tile_counter: Tensor
     semaphores: Tensor
     tiles: tuple[int, int]
     key_tiles: tuple[int, int]
@@ -89,7 +90,7 @@ class Workspace:
     @property
     def counters(self) -> Values:
         """Arguments: what CTAs count with, in global memory."""
-        return {"ticket": self.ticket, "semaphores": self.semaphores}
+        return {"tile_counter": self.tile_counter, "semaphores": self.semaphores}
 
 
 def backward(

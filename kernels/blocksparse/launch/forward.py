@@ -2,8 +2,8 @@
 spec/signature.py.
 
 The PyTorch op (ops.py) validates, allocates outputs and makes operands fit (`fits`); nothing here looks at values on
-the device or synchronises, and all that is allocated is a ticket for CTAs that stay. Values are made apart from the
-launch, with tensors standing for their addresses, so that an emulated GPU gets the same arguments.
+the device or synchronises, and all that is allocated is a tile counter for persistent CTAs. Values are made apart from
+the launch, with tensors standing for their addresses, so that an emulated GPU gets the same arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant, f
 INT32_MAX = 2**31 - 1
 _KINDS = {Bits: "bits", Intervals: "intervals", Band: "band", type(None): "none"}
 L2_BYTES = 32 << 20  # of K and V that tiles launched together should not exceed
-EMULATED = 3  # CTAs that stay on an emulated GPU: few, so that those of small problems take further tiles too
+EMULATED = 3  # persistent CTAs on an emulated GPU: few, so that those of small problems take further tiles too
 
 Value = Tensor | int | float  # of one argument; a tensor stands for its address, 0 for no tensor
 Values = dict[str, Value]  # of one launch, by the names of spec/signature.py
@@ -79,23 +79,23 @@ def forward(
     lse      float32 (batch, heads_q, len_q), or packed (heads_q, total_q), its last dim dense
     scale    positive; softcap: None, or positive
     products of the variant; None: those that `forward_variant` takes for q's device
-    resident CTAs of a kernel whose CTAs stay; None: `resident_ctas`. As many as there are tiles: each has one
+    resident CTAs of a persistent kernel; None: `resident_ctas`. As many as there are tiles: each has one
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
     softcap that is not positive and finite, and for too many tiles for one launch; checks nothing else.
     """
     variant = forward_variant(q, blocks, softcap, tuning, products)
     resident = resident_ctas(variant, q) if resident is None else resident
     few = resident is None or sequences.batch * q.shape[-2] * blocks.m_blocks <= resident
-    ticket = None if few else torch.zeros(1, dtype=torch.int32, device=q.device)
+    tile_counter = None if few else torch.zeros(1, dtype=torch.int32, device=q.device)
     values = forward_values(
-        q, k, v, o, lse, sequences, blocks, scale=scale, softcap=softcap, resident=resident, ticket=ticket
+        q, k, v, o, lse, sequences, blocks, scale=scale, softcap=softcap, resident=resident, tile_counter=tile_counter
     )
     if values:
         launch(host.kernel(variant, values), q.device, host.changed(variant, values), injection)
 
 
 def resident_ctas(variant: Variant, q: Tensor) -> int | None:
-    """How many CTAs that stay to launch: as many as q's device runs at once; None for a kernel whose CTAs do not."""
+    """Number of persistent CTAs to launch: as many as q's device runs at once; None for a kernel without them."""
     if variant.products != "wgmma":
         return None
     if q.device.type != "cuda":
@@ -159,11 +159,11 @@ def forward_values(
     scale: float,
     softcap: float | None = None,
     resident: int | None = None,
-    ticket: Tensor | None = None,
+    tile_counter: Tensor | None = None,
 ) -> Values:
     """The values of signature.FORWARD; none where there is nothing to launch.
 
-    resident, ticket   CTAs to launch of a kernel whose CTAs stay, and an int32 that is 0; None: a CTA for each tile
+    resident, tile_counter   CTAs to launch of a persistent kernel, and an int32 that is 0; None: a CTA for each tile
     """
     for name, x in (("q", q), ("k", k), ("v", v), ("o", o)):
         if not fits(x):
@@ -186,7 +186,7 @@ def forward_values(
         **list_values(blocks.forward.partial, blocks.forward.full),
         **mask_values(blocks.mask),
         **position_values(rows),
-        "ticket": 0 if ticket is None else ticket,
+        "tile_counter": 0 if tile_counter is None else tile_counter,
         "batch": batch,
         "heads_q": heads_q,
         "heads_kv": heads_kv,
@@ -194,7 +194,7 @@ def forward_values(
         "dim": q.shape[-1],
         "schedule": int(long_rows_last(blocks.mask)) if rows is None else 2,
         "section": even_share(batch * heads_kv, section(k, batch)) * (heads_q // heads_kv),
-        "resident": ctas if ticket is None or resident is None else min(resident, ctas),
+        "resident": ctas if tile_counter is None or resident is None else min(resident, ctas),
         "scale": scale,
         "cap": 0.0 if softcap is None else softcap,
     }

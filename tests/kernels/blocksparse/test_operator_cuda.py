@@ -140,7 +140,7 @@ def test_forward_and_backward_in_a_cuda_graph(deterministic):
 
 
 def test_ctas_that_stay_begin_anew_at_every_replay():
-    """More tiles than multiprocessors, so that tickets are taken; a graph zeroes them each time."""
+    """More tiles than multiprocessors, so that the tile counter is read; a graph zeroes them each time."""
     draw = torch.Generator(device="cuda").manual_seed(0)
     q, k, v = (torch.randn(1, 12, 5000, 64, generator=draw, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     blocks = window(5000, 5000, left=700, device="cuda", tile_m=128, tile_n=128)

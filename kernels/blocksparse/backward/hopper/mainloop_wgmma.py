@@ -1,11 +1,12 @@
-"""The loop of a CTA over the steps of its row of blocks, by warpgroups (wgmma): Hopper's counterpart of steps.py.
+"""The loop of a CTA over the steps of its row of blocks, by warpgroups (wgmma): Hopper's counterpart of
+mainloop_mma.py.
 
 While a step goes through its exponentials, the products dV and dK of the step before and its own dP run:
 
-    ordered adds: release the block before the last step's (or a releaser does, once its last adds are issued)
+    ordered adds: release the block before the last step's (or the semaphore-release warp does)
     S of this step, dQ, dV, dK of the last one      issued together, once all of the last one's P and dS are there
     start loading the next step; look up its mask
-    ordered adds: wait for the turn of the last step's block, while S and dQ run
+    ordered adds: await the semaphore of the last step's block, while S and dQ run
     when S and dQ are done: issue dP; add dQ in memory, while dP runs (or before: Tiling.adds_late)
     P                                               in registers, masked
     when dV and dK of the warpgroup are done: P to shared memory, of which they read the last one's
@@ -23,15 +24,15 @@ from cutlass import Float32, Int32, Int64, cute
 
 from kernels.blocksparse.backward import masking, softmax_gradient
 from kernels.blocksparse.backward.gemms import share
-from kernels.blocksparse.backward.hopper.semaphore_warps import announce_block, await_lookout, tell_releaser
+from kernels.blocksparse.backward.hopper.semaphore_warps import announce_block, await_wait_warp, notify_release_warp
 from kernels.blocksparse.backward.mainloop_mma import (
     add_fragment,
     end,
     is_masked,
-    let_go,
     load_following,
     probabilities,
     refill,
+    release_by_one_thread,
     sync_group,
     sync_multiplying,
     target_of,
@@ -44,8 +45,8 @@ from kernels.blocksparse.common.layouts import rows_columns
 
 
 @cute.jit
-def steps_of_groups(w) -> None:
-    """As steps.steps_of_warps."""
+def mainloop_wgmma(w) -> None:
+    """Runs all steps of the row, as mainloop_mma.mainloop_mma does."""
     tiling, storage, thread = w.tiling, w.storage, w.thread
     steps, stages = tiling.steps, tiling.stages
     wide, iterations = tiling.wide_stores, w.total * steps
@@ -71,7 +72,7 @@ def steps_of_groups(w) -> None:
         load_following(w, following, iteration, (iteration + 1) % stages)
         rWords = words_of(w, block, step)
         lse2, delta = (softmax_gradient.of_rows(sX, w.words.row, stage) for sX in (storage.sLSE, storage.sDelta))
-        await_turn(w, iteration - 1)
+        await_acquired(w, iteration - 1)
         announce(w, step)
         finish(2)
         if cutlass.const_expr(not tiling.adds_late):
@@ -104,7 +105,7 @@ def steps_of_groups(w) -> None:
         issue(w.to_dq, rdQ, last_ds, add=False)
         issue(w.to_dv, w.rdV, 0, last)
         issue(w.to_dk, w.rdK, last_ds, last)
-        await_turn(w, iterations - 1)
+        await_acquired(w, iterations - 1)
         finish(2)
         add_fragment(w, rdQ, target)
         finish()
@@ -113,35 +114,35 @@ def steps_of_groups(w) -> None:
 
 @cute.jit
 def add_unless_first(w, rdQ: cute.Tensor, iteration: Int32, target: Int64) -> None:
-    """Adds the last step's dQ in memory, if there was a last step; with a releaser, tells it of a block's last one."""
+    """Adds the last step's dQ in memory, if there was a last step; a block's last one notifies the release warp."""
     if iteration > 0:
         add_fragment(w, rdQ, target)
-    if cutlass.const_expr(w.tiling.releaser):  # noqa: SIM102
+    if cutlass.const_expr(w.tiling.release_warp):  # noqa: SIM102
         if iteration > 0 and iteration % w.tiling.steps == 0:
-            tell_releaser()
+            notify_release_warp()
 
 
 @cute.jit
 def release_last(w, iteration: Int32) -> None:
-    """Ordered adds, before those of `iteration`, if that is a block's first step: releases the block before, whose last
-    adds all threads had issued before the barrier. A releaser has done so."""
-    if cutlass.const_expr(w.variant.deterministic and not w.tiling.releaser):  # noqa: SIM102
+    """Releases, for ordered adds and in a block's first step, the block before, whose last adds all threads had issued
+    before the barrier. A semaphore-release warp does so instead, if there is one."""
+    if cutlass.const_expr(w.variant.deterministic and not w.tiling.release_warp):  # noqa: SIM102
         if iteration > 0 and iteration % w.tiling.steps == 0:
-            let_go(w, block_at(w.storage.sRing, iteration // w.tiling.steps - 1))
+            release_by_one_thread(w, block_at(w.storage.sRing, iteration // w.tiling.steps - 1))
 
 
 @cute.jit
-def await_turn(w, iteration: Int32) -> None:
-    """Ordered adds, before those of `iteration`, if that is a block's first step: until it is the block's turn, for
-    which the lookout looks. Each warpgroup waits by itself, so that the two need not wait for one another."""
+def await_acquired(w, iteration: Int32) -> None:
+    """Waits, for ordered adds and in a block's first step, until the semaphore-wait warp has acquired the block's
+    semaphore. Each warpgroup waits by itself, so that the two need not wait for one another."""
     if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
         if iteration >= 0 and iteration % w.tiling.steps == 0:
-            await_lookout(w)
+            await_wait_warp(w)
 
 
 @cute.jit
 def announce(w, step: Int32) -> None:
-    """Ordered adds, in a block's first step: the lookout may look for its turn, which is awaited in the next step."""
+    """Announces a block in its first step, for ordered adds: its semaphore is awaited in the next step."""
     if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
         if step == 0:
             announce_block(w.thread)
@@ -149,8 +150,8 @@ def announce(w, step: Int32) -> None:
 
 @cute.jit
 def meet() -> None:
-    """All threads have read what they were to read and written what others read; what was being loaded is there, and
-    products may read it all."""
+    """Synchronises the multiplying threads: their reads and writes of shared memory are done, loads have arrived, and
+    wgmma may read all of it."""
     cute.arch.cp_async_wait_group(0)
     publish()
     sync_multiplying()

@@ -29,7 +29,7 @@ from kernels.blocksparse.forward.mainloop import Work
 class HopperForward(Forward):
     """The forward kernel of one variant with products "wgmma"."""
 
-    STAYS = True
+    PERSISTENT = True
     tune = staticmethod(hopper_tuning)
 
     def shared_memory(self) -> tuple[cute.Pointer, ...]:
@@ -64,7 +64,7 @@ class HopperForward(Forward):
         shape: tuple[Int32, Int32, Int32, Int32],
         dim: Int32,
         order: tuple[Int32, Int32, cute.Pointer, Int64, Int64],
-        staying: tuple[Int32, cute.Pointer],
+        persistent: tuple[Int32, cute.Pointer],
         to_tanh: Float32,
         to_log2: Float32,
     ) -> None:
@@ -97,31 +97,31 @@ class HopperForward(Forward):
         if warp_index < 4:
             if cutlass.const_expr(tuning.registers):
                 cute.arch.setmaxregister_decrease(LOADING)
-            self.load_tiles(common, warp_index, thread, (q, k, v), (shape, order, lists, queries, keys), staying)
+            self.load_tiles(common, warp_index, thread, (q, k, v), (shape, order, lists, queries, keys), persistent)
         else:
             if cutlass.const_expr(tuning.registers):
                 cute.arch.setmaxregister_increase(tuning.registers)
             self.multiply_tiles(common, thread - WARPGROUP, o, (lse, lse_strides), (to_tanh, to_log2))
 
     @cute.jit
-    def load_tiles(self, common: Work, warp_index, thread, operands, problem, staying) -> None:
+    def load_tiles(self, common: Work, warp_index, thread, operands, problem, persistent) -> None:
         """The loading warps: even ones K, odd ones V, two for each stage, and Q; the last one announces tiles too."""
         variant, tuning = self.variant, self.tuning
         pieces = variant.tile_n // tuning.step
         stage, announces = warp_index // 2, thread == WARPGROUP - 1
         count, before, more = Int32(0), Int32(0), Boolean(True)
         if announces:
-            tile_scheduler.announce(common.ring, count, cute.arch.block_idx()[0], variant.tile_m, problem, staying)
+            tile_scheduler.announce(common.ring, count, cute.arch.block_idx()[0], variant.tile_m, problem, persistent)
         while more:
             tile = tile_scheduler.take(common.ring, count, common.lists)
             more = tile.batch >= 0
             count += 1
             if more:
                 if announces:
-                    resident, ticket = staying
+                    resident, tile_counter = persistent
                     total = common.shape[0] * common.shape[1] * common.shape[3]
-                    number = tile_scheduler.next_number(resident, ticket, total)
-                    tile_scheduler.announce(common.ring, count, number, variant.tile_m, problem, staying)
+                    number = tile_scheduler.next_number(resident, tile_counter, total)
+                    tile_scheduler.announce(common.ring, count, number, variant.tile_m, problem, persistent)
                 cute.arch.sync_warp()
                 if stage < tuning.stages:
                     self.load_tile(common, warp_index, thread % 32, operands, tile, count - 1, before)

@@ -1,13 +1,14 @@
 # CuTe DSL is traced: shapes and values have no static types
 # mypy: ignore-errors
-"""The query tiles of a CTA that stays, one after the other.
+"""The query tiles of a persistent CTA, one after the other.
 
-NOTE [tiles] A CTA begins with the tile of its own number and then takes numbers from a ticket, until all tiles have
-been taken: the hardware's order of launches, without its start of a CTA for each. One loading warp announces tiles in a
-ring in shared memory, one ahead: it finds out where the next tile lies and which blocks are listed for it while the
-others are still busy, and the loading warps fetch its Q, K and V while the multiplying ones finish the last. Every warp
-takes every announced tile, in order, and says when it has read it; a tile of batch -1 is the end. All that is counted
-over tiles (steps, for the buffers of K and V; tiles, for those of Q and of the ring) every warp counts for itself.
+NOTE [tiles] A CTA begins with the tile of its own number and then takes numbers from the tile counter, until all tiles
+have been taken: the hardware's order of launches, without its start of a CTA for each. One loading warp announces tiles
+in a ring in shared memory, one ahead: it finds out where the next tile lies and which blocks are listed for it while
+the others are still busy, and the loading warps fetch its Q, K and V while the multiplying ones finish the last. Every
+warp takes every announced tile, in order, and says when it has read it; a tile of batch -1 is the end. All that is
+counted over tiles (steps, for the buffers of K and V; tiles, for those of Q and of the ring) every warp counts for
+itself.
 """
 
 from typing import NamedTuple
@@ -16,7 +17,7 @@ import cutlass
 from cutlass import Int32, Int64, cute
 
 from kernels.blocksparse.common.list_reader import BlockList, Sequence, Walk, read, sequence
-from kernels.blocksparse.common.tile_counter import take_ticket
+from kernels.blocksparse.common.tile_counter import take_tile_number
 from kernels.blocksparse.forward.hopper import pipeline
 from kernels.blocksparse.forward.hopper.pipeline import Buffers
 from kernels.blocksparse.forward.kernel import place_of
@@ -54,21 +55,21 @@ def ring(ints: cute.Pointer, longs: cute.Pointer, first: cute.Pointer) -> Ring:
 
 
 @cute.jit
-def announce(ring: Ring, count: Int32, number: Int32, tile_m: cutlass.Constexpr, problem, staying) -> None:
-    """One lane: the tile of this number, or of the first later ticket that has rows, becomes the CTA's `count`-th.
+def announce(ring: Ring, count: Int32, number: Int32, tile_m: cutlass.Constexpr, problem, persistent) -> None:
+    """One lane: the tile of this number, or of the first later number that has rows, becomes the CTA's `count`-th.
 
     problem   shape, order and lists as the kernel has them, then (begin, length) of queries and of keys
-    staying   (CTAs, the ticket's counter)
+    persistent   (CTAs, tile counter)
     """
     shape, order, lists, queries, keys = problem
-    resident, ticket = staying
+    resident, tile_counter = persistent
     tiles = shape[0] * shape[1] * shape[3]
     batch, head, m_block, length = Int32(-1), Int32(0), Int32(0), Int32(0)
     if number < tiles:
         batch, head, m_block = place_of(number, shape, order)
         length = read(queries[1], batch)
     while (number < tiles) & (m_block * tile_m >= length):
-        number, batch = next_number(resident, ticket, tiles), Int32(-1)
+        number, batch = next_number(resident, tile_counter, tiles), Int32(-1)
         if number < tiles:
             batch, head, m_block = place_of(number, shape, order)
             length = read(queries[1], batch)
@@ -89,11 +90,11 @@ def announce(ring: Ring, count: Int32, number: Int32, tile_m: cutlass.Constexpr,
 
 
 @cute.jit
-def next_number(resident: Int32, ticket: cute.Pointer, tiles: Int32) -> Int32:
+def next_number(resident: Int32, tile_counter: cute.Pointer, tiles: Int32) -> Int32:
     """The number of a CTA's next tile; from `tiles` on there is none."""
     number = tiles
     if resident < tiles:
-        number = resident + take_ticket(ticket)
+        number = resident + take_tile_number(tile_counter)
     return number
 
 

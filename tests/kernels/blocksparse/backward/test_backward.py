@@ -40,7 +40,8 @@ ORDERS = ["in_order", "random", "oldest_last", "greedy"]
 
 @pytest.mark.parametrize(("mask", "slots", "order"), covering(["causal", "window", "random"], [1, 2, 3, 5, 8], ORDERS))
 def test_a_planned_schedule_ends_with_any_number_of_resident_ctas(mask, slots, order):
-    """Planned for twelve resident CTAs, run with fewer, dispatched in another order too: tickets give the places."""
+    """Planned for twelve resident CTAs, run with fewer, dispatched in another order too: the tile counter gives the
+    places."""
     problem = make(Spec((330,), (450,), 2, 1, dim=32, mask=mask, deterministic=True))
     planned = least_blocking(problem.blocks, heads_q=2, heads_kv=1, slots=12)
     assert len(planned.estimates) > 2
@@ -129,9 +130,9 @@ def test_products_of_warpgroups_have_the_same_bits_however_the_ctas_run():
 @pytest.mark.parametrize(
     ("kernel", "order"), covering([(64, 5, 0), (128, 3, 0), (64, 1, 1), (128, 3, 1)], ORDERS, strength=1)
 )
-def test_the_lookout_meets_the_warpgroups_at_every_block(kernel, order):
+def test_the_semaphore_wait_warp_meets_the_warpgroups_at_every_block(kernel, order):
     """Rows of up to seven blocks of one or two steps: none of its barriers is ever a round ahead of the others; nor of
-    the releaser's, beside it."""
+    the semaphore-release warp's, beside it."""
     tile_m, slots, releaser = kernel
     shape = {"dim": 64, "tile_m": tile_m, "tile_n": 128, "mask": "causal", "deterministic": True, "products": "wgmma"}
     problem = make(Spec((440,), (400,), 2, 1, tuning=(("releaser", releaser),), **shape))
@@ -143,8 +144,8 @@ def test_the_lookout_meets_the_warpgroups_at_every_block(kernel, order):
 
 
 @pytest.mark.parametrize(("dim", "there"), [(64, "160 of 192"), (128, "128 of 160")])
-def test_a_lookout_that_waits_for_ever_is_named(dim, there):
-    """At dim 64 a releaser is beside it, which has nothing against the turn."""
+def test_a_semaphore_wait_warp_that_waits_forever_is_named(dim, there):
+    """At dim 64 a semaphore-release warp is beside it, which does not wait for the semaphore."""
     shape = {"dim": dim, "tile_m": 64, "tile_n": 128, "mask": "random", "deterministic": True, "products": "wgmma"}
     injection = Injection("lock is n block", {"lock_of": lock_is_n_block})
     _, reports = gradients(make(Spec((300,), (400,), 2, 1, **shape)), arch="sm_90a", injection=injection)

@@ -48,7 +48,7 @@ def test_on_hopper_warpgroups_multiply(dim, tile_m):
 
 
 @pytest.mark.parametrize("dim", [64, 128])
-def test_a_lookout_of_its_own_looks_for_turns_where_warpgroups_multiply(dim):
+def test_a_semaphore_wait_warp_acquires_where_warpgroups_multiply(dim):
     ordered, atomic = (
         Variant("backward", "bfloat16", dim, 128, 128, "none", d, products="wgmma") for d in (True, False)
     )
@@ -132,7 +132,7 @@ def test_every_tile_fits_into_every_arch(arch, dim, tile_m, tile_n):
 
 def test_shared_memory_is_what_the_tiling_says():
     tiling: Tiling = choose_tiling(SMALL, "sm_90a")
-    # K, V, two stages of Q and dO, P and dS, two stages of two floats a row, the ticket
+    # K, V, two stages of Q and dO, P and dS, two stages of two floats a row, the tile number
     assert tiling.shared_bytes >= 2 * (2 * 64 * 32 + 4 * 64 * 32 + 2 * 64 * 64) + 4 * 4 * 64 + 4
 
 

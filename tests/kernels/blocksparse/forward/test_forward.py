@@ -123,7 +123,8 @@ TUNED = [
 
 @pytest.mark.parametrize(("values", "case"), covering(TUNINGS, TUNED, strength=1))
 def test_every_tuning_computes_the_same(values, case):
-    check(dataclasses.replace(case, tuning=tuple(sorted(values.items()))))
+    # the portable kernel's tunings: on sm_90a the default is wgmma, whose kernel has others
+    check(dataclasses.replace(case, tuning=tuple(sorted(values.items())), products="mma"))
 
 
 def test_entries_may_come_in_any_order_and_start_anywhere():

@@ -103,10 +103,11 @@ def drawn(seed):
 
 
 def run(p, injection=NO_INJECTION, resident=None):
-    """On the emulated GPU anything that its checks find fails. resident: CTAs that stay; returns the tickets taken."""
-    ticket = None if resident is None else torch.zeros(1, dtype=torch.int32, device=p.q.device)
-    run_forward(p, injection, "sm_90a", resident=resident, ticket=ticket)
-    return 0 if ticket is None else int(ticket)
+    """On the emulated GPU anything that its checks find fails. resident: persistent CTAs; returns the tile numbers
+    taken."""
+    tile_counter = None if resident is None else torch.zeros(1, dtype=torch.int32, device=p.q.device)
+    run_forward(p, injection, "sm_90a", resident=resident, tile_counter=tile_counter)
+    return 0 if tile_counter is None else int(tile_counter)
 
 
 @pytest.mark.parametrize("seed", range(24 if HOPPER else 8))
@@ -118,7 +119,7 @@ def test_random_problems_are_right(seed):
 
 @pytest.mark.parametrize(("seed", "resident"), covering(range(24 if HOPPER else 4), [1, 2, 3], strength=1))
 def test_ctas_that_stay_take_every_tile_once(seed, resident):
-    """Bit for bit what a CTA for each tile computes, with tickets for all tiles but the first ones and an end for
+    """Bit for bit what a CTA for each tile computes, with tile numbers for all tiles but the first ones and an end for
     each CTA."""
     p = problem(drawn(seed), DEVICE)
     run(p)
