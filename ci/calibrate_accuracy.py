@@ -181,7 +181,7 @@ EVERYTHING = Support(bias=True, bias_grad=True, softcap=True, lse=True, strides=
 
 @dataclass(frozen=True)
 class Faulty:
-    """What stands for a kernel under test: everything is supported, nothing is refused."""
+    """Stand-in for a kernel under test: everything is supported, nothing is refused."""
 
     name: str = "faulty"
     support: Support = EVERYTHING

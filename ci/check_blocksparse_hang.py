@@ -1,4 +1,4 @@
-"""Planted deadlocks of the block-sparse backward pass, found, explained and minimised: on a GPU, or the emulated one.
+"""Deadlocking mutants of the block-sparse backward pass, found, explained and minimised: on a GPU, or the emulated one.
 
     python ci/check_blocksparse_hang.py --device cuda --seconds 90 --out ci/results/blocksparse_hang_h200.json
     python ci/check_blocksparse_hang.py --device host        the same on the emulated GPU, smaller, to try the script
@@ -53,7 +53,7 @@ MINIMISING = 40.0
 FOUND = (*HANGS, "tail_keys_not_masked", "sums_not_rescaled", "head_ignored", "last_partial_block_lost")
 
 
-Step: TypeAlias = tuple[str, str]  # title of the problem, bug ("" for none)
+Step: TypeAlias = tuple[str, str]  # title of the problem, mutant ("" for none)
 Chosen: TypeAlias = tuple[Problem, dict[str, Any]]  # a problem, and the variant
 
 
@@ -71,7 +71,7 @@ def large(device: str) -> Problem:
 
 
 def verdict_row(verdict: Verdict) -> dict[str, Any]:
-    """What is kept of a verdict."""
+    """Row of the results for a verdict."""
     kept = (
         "explained",
         "predicted",
@@ -134,7 +134,7 @@ class Check:
         return {**verdict_row(verdict), "wall_seconds": round(time.monotonic() - began, 2)}, verdict
 
     def bug(self, runner: Runner, title: str, mutant: str) -> Verdict:
-        """One planted bug, or "" for the correct kernels; after a hang or a crash the correct kernels."""
+        """Runs one mutant, or "" for the correct kernels; after a hang or a crash the correct kernels."""
         entry, verdict = self.run(runner, title, mutant)
         with self._lock:
             self._look(title, mutant, entry, verdict)
@@ -149,15 +149,15 @@ class Check:
         return verdict
 
     def _look(self, title: str, mutant: str, entry: dict[str, Any], verdict: Verdict) -> None:
-        """Whether it is as it must be."""
+        """Adds to `wrong` what is not as it must be."""
         if not mutant and verdict.outcome != "pass":
             self.wrong.append(f"{title}: the correct kernels: {entry['summary']}")
         if mutant in FOUND and title == "large" and not verdict.bad:
             self.wrong.append(f"{title}: {mutant} was not found")
         if mutant in HANGS and verdict.bad and title == "large" and verdict.outcome != "hang":
             self.wrong.append(f"{title}: {mutant} should hang: {entry['summary']}")
-        told_by = "explained" if self.device == "cuda" else "predicted"
-        if mutant == HANGS[0] and verdict.outcome == "hang" and told_by not in entry:
+        evidence_key = "explained" if self.device == "cuda" else "predicted"
+        if mutant == HANGS[0] and verdict.outcome == "hang" and evidence_key not in entry:
             self.wrong.append(f"{title}: {mutant} hangs, and nothing explains it")
         if mutant in HANGS and verdict.outcome == "hang" and self.device == "cuda" and "kernel" not in entry:
             self.wrong.append(f"{title}: {mutant} took too long, but no kernel hangs: {entry['summary']}")
@@ -193,7 +193,7 @@ class Check:
             self.write()
 
     def write(self) -> None:
-        """What there is so far."""
+        """Writes the results so far."""
         self.found["wrong"] = self.wrong
         if self.out:
             self.out.write_text(json.dumps(self.found, indent=2) + "\n")
@@ -205,7 +205,7 @@ def called(title: str, mutant: str) -> str:
 
 
 def steps_of(titles: list[str], device: str) -> list[Step]:
-    """Every problem with every bug, the most telling first; the real one is first among `titles`."""
+    """Problems with every mutant, the most telling first; the real one is first among `titles`."""
     real, large = titles[0], titles[-1]
     others = [name for name in MUTANTS if name not in FOUND and not (device == "cuda" and name in AVOIDED)]
     steps = [(real, ""), (real, HANGS[0]), (large, ""), *((large, name) for name in FOUND)]
@@ -216,7 +216,7 @@ def steps_of(titles: list[str], device: str) -> list[Step]:
 
 
 def builds_of(steps: list[Step], problems: dict[str, Chosen], device: str) -> list[Build]:
-    """What the steps compile, in their order."""
+    """Builds that the steps compile, in their order."""
     found: dict[str, Build] = {}
     for title, mutant in steps:
         problem, chosen = problems[title]

@@ -1,4 +1,4 @@
-"""What a hang and a crash on a real GPU cost, and what evidence they leave: python ci/check_gpu_hang.py --out hang.json
+"""Cost and evidence of a hang and a crash on a real GPU: python ci/check_gpu_hang.py --out hang.json
 
 Runs cases through a Runner on cuda:0: an honest kernel, one that spins for ever on a flag in global memory, one that
 writes to an address that nobody owns, one that asks for too much memory; then kills the harness itself while a kernel
@@ -194,7 +194,7 @@ def rate(found: Runner, count: int) -> dict[str, Any]:
 
 
 def beside_a_hang(options: argparse.Namespace) -> dict[str, Any]:
-    """Whether another worker on the same GPU goes on while a kernel of this one spins and is killed."""
+    """Checks whether another worker on the same GPU goes on while a kernel of this one spins and is killed."""
     import threading
 
     hung = []
@@ -241,7 +241,7 @@ def spin_and_wait(device: str) -> int:
 
 
 def running(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
+    """True if the process is there and no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

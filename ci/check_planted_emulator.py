@@ -1,9 +1,9 @@
-"""Nine planted bugs of the block-sparse kernels on the emulated GPU: python ci/check_planted_emulator.py --json FILE.
+"""Nine mutants of the block-sparse kernels on the emulated GPU: python ci/check_planted_emulator.py --json FILE.
 
 Each is fuzzed as `attnfuzz run --target blocksparse!BUG --device host --seed SEED --jobs 1` does, from the first
-case on, until a case is bad; that case is minimised. Told are the check that named the bug, the cases and the seconds
-until then (compiling included), and the minimised case. Exits with 1 where a bug is not found and minimised within
---limit seconds (five minutes), or not by the check that should see it.
+case on, until a case is bad; that case is minimised. Reported are the check that named the mutant, the cases and the
+seconds until then (compiling included), and the minimised case. Exits with 1 where a mutant is not found and minimised
+within --limit seconds (five minutes), or not by the check that should see it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from fuzz.targets.registry import load
 
 CASES = 300  # of a session
 HANG, RACE = ("hang",), ("race_two_writes", "race_read_of_an_unordered_write", "race_write_over_an_unordered_read")
-# The bugs that the emulated GPU is to find, and what the check is called that should see each.
+# The mutants that the emulated GPU is to find, and the names of the checks that should see each.
 BUGS: dict[str, tuple[str, ...]] = {
     "lock_is_n_block": HANG,
-    "rank_direction": (*HANG, "semaphore_order: hang"),  # foretold for one slot, where the case has more
+    "rank_direction": (*HANG, "semaphore_order: hang"),  # predicted for one resident CTA, where the case has more
     "release_missing": HANG,
     "semaphores_not_cleared": ("read_of_uninitialised_memory",),
     "barrier_before_reuse_missing": RACE,
@@ -47,10 +47,10 @@ BUGS: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Row:
-    """What came of one bug: the checks that named the first bad case, and the minimised one.
+    """Result of one mutant: the checks that named the first bad case, and the minimised one.
 
     seconds from the start of its session, `compiling` of them; `minimised` those of minimising alone. The kernels that
-    the bug leaves alone come from the artifact cache where it has them.
+    the mutant leaves alone come from the artifact cache where it has them.
     """
 
     bug: str
@@ -68,11 +68,11 @@ class Row:
 
 
 def main() -> int:
-    """Runs the bugs that are named, or all."""
+    """Runs the mutants that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(BUGS)}; none: all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds of a bug's session (300)")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds of a mutant's session (300)")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows = []
@@ -93,7 +93,7 @@ def main() -> int:
 
 
 def one(bug: str, seed: int, limit: float) -> Row:
-    """A session with one bug, up to its first bad case."""
+    """A session with one mutant, up to its first bad case."""
     settings = Settings(targets=(f"blocksparse!{bug}",), cases=CASES, seed=seed)
     target = load(settings.targets[0])
     began = time.monotonic()
@@ -128,7 +128,7 @@ def one(bug: str, seed: int, limit: float) -> Row:
 
 
 def checks_of(verdict: Verdict) -> list[str]:
-    """What the checks that complained are called; those of the emulated GPU without its name."""
+    """Names of the checks that complained; those of the emulated GPU without its name."""
     return sorted({f.kind if f.oracle == "emulator" else f"{f.oracle}: {f.kind}" for f in verdict.findings})
 
 

@@ -112,7 +112,8 @@ def judged(case: Case, target: BlockSparseTarget) -> tuple[str, list[str], Outpu
 
 
 def distances(case: Case, ours: Outputs, theirs: Outputs) -> dict[str, dict[str, float | bool]]:
-    """By tensor: the largest quotient of their distance and its budget, and whether they are equal to the bit."""
+    """Distances by tensor: the largest quotient of their distance and its budget, and whether they are equal to the
+    bit."""
     from fuzz.tensors.arena import build
     from oracles.accuracy import judge
     from oracles.error_budget.same_precision import same_precision
@@ -197,8 +198,8 @@ class Worker:
         self.pipe.close()
 
 
-def summary(rows: list[dict[str, Any]], drawn: int) -> dict[str, Any]:
-    """What the rows say together."""
+def summary(rows: list[dict[str, Any]], cases_drawn: int) -> dict[str, Any]:
+    """Summary of the rows."""
     other = "again" if any("again" in r for r in rows) else "cuda"
     whole = [r for r in rows if "emulator" in r and other in r]
     tensors: dict[str, dict[str, float]] = {}
@@ -211,7 +212,7 @@ def summary(rows: list[dict[str, Any]], drawn: int) -> dict[str, Any]:
             t["largest_ratio"] = max(t["largest_ratio"], x["ratio"])
     outcomes = Counter(f"{r['emulator']['outcome']} / {r[other]['outcome']}" for r in whole)
     return {
-        "drawn": drawn, "compared": len(whole), "with_backward": sum(r["backward"] for r in whole),
+        "drawn": cases_drawn, "compared": len(whole), "with_backward": sum(r["backward"] for r in whole),
         "same_verdict": sum(r["emulator"]["outcome"] == r[other]["outcome"] for r in whole),
         "outcomes_emulator_and_other": dict(outcomes),
         "all_tensors_within_budget": sum(all(x["ratio"] <= 1 for x in r.get("tensors", {}).values()) for r in whole),

@@ -95,7 +95,7 @@ class Gpu:
 
 
 def fingerprint(kernel: MicroKernel) -> str:
-    """Of the kernel's text and inputs: an answer counts only for the kernel that gave it."""
+    """Fingerprint of the kernel's text and inputs: an answer counts only for the kernel that gave it."""
     return f"{zlib.crc32(b''.join([kernel.text.encode(), *(x.tobytes() for x in kernel.inputs)])):08x}"
 
 

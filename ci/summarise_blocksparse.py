@@ -57,7 +57,7 @@ def registers(data: bytes) -> int:
 
 
 def _counts(cubin: bytes) -> Iterator[int]:
-    """Every EIATTR_REGCOUNT of a cubin."""
+    """Yields every EIATTR_REGCOUNT of a cubin."""
     (offset,) = struct.unpack_from("<Q", cubin, 40)
     size, count, names = struct.unpack_from("<HHH", cubin, 58)
     sections = [struct.unpack_from("<IIQQQQ", cubin, offset + i * size) for i in range(count)]
@@ -105,7 +105,7 @@ def drawn(settings: Settings) -> list[Case]:
 
 
 def oversubscribed_cases(settings: Settings, records: list[Record], arch: str, processors: int) -> dict[str, Any]:
-    """How many of the cases that were run had more CTAs of the ordered backward pass than the GPU holds."""
+    """Counts of the cases that ran more CTAs of the ordered backward pass than the GPU holds."""
     ran = {record.case_id: record for record in records if record.outcome != "reject"}
     cases = [case for case in drawn(settings) if case.id in ran]
     target, cache = load("blocksparse", settings.files, settings.device), Cache()

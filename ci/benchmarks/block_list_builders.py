@@ -103,7 +103,7 @@ def made(name: str, tokens: int, device: torch.device) -> BlockSparse:
 
 
 def for_every_head(blocks: BlockSparse, heads: int) -> BlockSparse:
-    """The same lists, one for each of so many heads."""
+    """Repeats the lists, one for each of so many heads."""
     return replace(blocks, forward=BlockLists(*(spread(one, 1, heads) for one in both(blocks))))
 
 
@@ -142,7 +142,7 @@ def reset_peak(device: torch.device) -> int:
         settle(device)
         torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device)
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed is not there to be used again unseen
+    ctypes.CDLL(None).malloc_trim(0)  # so that freed memory is not used again unnoticed
     Path("/proc/self/clear_refs").write_text("5")
     return status("VmRSS")
 
@@ -162,7 +162,7 @@ def status(field: str) -> int:
 
 @contextmanager
 def no_synchronising(device: torch.device) -> Iterator[None]:
-    """On CUDA, a step inside that asks the device raises RuntimeError."""
+    """Context in which, on CUDA, a step that asks the device raises RuntimeError."""
     if device.type == "cuda":
         torch.cuda.set_sync_debug_mode("error")
     try:

@@ -96,7 +96,7 @@ def planned(blocks: BlockSparse, entry: Entry) -> BlockSparse:
 
 
 def same_again(call: Callable[[], None], first: list[Tensor], gradients: list[Tensor]) -> bool:
-    """Whether another call gives the same bits."""
+    """True if another call gives the same bits."""
     call()
     return all(torch.equal(x, y) for x, y in zip(first, gradients, strict=True))
 
@@ -137,7 +137,7 @@ def builds(entries: list[Entry], hopper: bool) -> list[Variant]:
 
 
 def build(folder: str, arch: str, variant: Variant) -> None:
-    """In a process of its own."""
+    """Compiles in a process of its own."""
     from kernels.blocksparse.compile.build import export
 
     export(variant, arch, folder)

@@ -1,4 +1,4 @@
-"""What bounds the block-sparse kernels, by arithmetic, and the alternative layouts that `--tune` times.
+"""Bounds of the block-sparse kernels, by arithmetic, and the alternative layouts that `--tune` times.
 
 A GPU without performance counters for us still has four rates that no kernel beats. For each, the share of a measured
 time that its work would take alone; the largest is what to look at:

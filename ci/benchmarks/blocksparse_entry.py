@@ -178,13 +178,13 @@ def flash_2(entry: Entry, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tenso
 
 
 def has_wgmma(entry: Entry) -> bool:
-    """Whether the forward pass has two kernels, so that both are timed."""
+    """True if the forward pass has two kernels, so that both are timed."""
     arch = runtime.arch_of(torch.device("cuda", 0)) if entry.device == "cuda" else ""
     return forward_products(arch, entry.tile) == "wgmma"
 
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, *, block_mask: Any, enable_gqa: bool) -> Tensor:
-    """What FlexAttention computes for this BlockMask, where it has no backward pass: on a CPU."""
+    """Results of FlexAttention for this BlockMask, where it has no backward pass: on a CPU."""
     positions = torch.arange(q.shape[2])
     every = [getattr(block_mask, kind) for kind in ("kv_num_blocks", "kv_indices")]
     whole = [getattr(block_mask, "full_" + kind) for kind in ("kv_num_blocks", "kv_indices")]
@@ -203,8 +203,8 @@ def dense_attention(q: Tensor, k: Tensor, v: Tensor, *, block_mask: Any, enable_
 
 
 def row(entry: Entry, direction: str, blocks: BlockSparse, times: dict[str, float]) -> dict[str, Any]:
-    """What was measured, and what follows from it. times: of ours, of "flex", and of "flash_2" where it has the
-    mask."""
+    """Row of the results: measurements, and what follows from them. times: of ours, of "flex", and of "flash_2" where
+    it has the mask."""
     from blocksparse_bounds import bounds
 
     ms = {name: at for name, at in times.items() if name not in ("flex", "flash_2")}
@@ -237,7 +237,7 @@ def row(entry: Entry, direction: str, blocks: BlockSparse, times: dict[str, floa
 
 
 def tune(entry: Entry, lock: Path, emit: Emit) -> None:
-    """Every alternative of the forward and backward kernels' layouts, with the default first and last."""
+    """Times every alternative of the forward and backward kernels' layouts, with the default first and last."""
     from blocksparse_bounds import ALTERNATIVES
 
     cuda = entry.device == "cuda"

@@ -23,7 +23,7 @@ DOCUMENTS = 12
 
 @dataclass(frozen=True)
 class Entry:
-    """What to measure. kind: "pair" (forward and backward beside FlexAttention), "forward" (beside it as well), "tune",
+    """One measurement. kind: "pair" (forward and backward beside FlexAttention), "forward" (beside it as well), "tune",
     "memory" or "once"."""
 
     kind: str
@@ -37,7 +37,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """For the table and the logs."""
+        """Name for the table and the logs."""
         heads = f"{self.heads_q}/{self.heads_kv} heads"
         return f"{self.kind} {self.mask} {self.tokens} tokens, dim {self.dim}, {heads}"
 
@@ -55,7 +55,7 @@ def row_bounds(entry: Entry) -> tuple[Tensor, Tensor]:
 
 
 def cuts(entry: Entry) -> list[int]:
-    """Where documents start: twelve of random lengths."""
+    """Starts of documents: twelve of random lengths."""
     draw = torch.Generator().manual_seed(0)
     return sorted(set(torch.randint(1, entry.tokens, (DOCUMENTS - 1,), generator=draw).tolist()))
 

@@ -81,7 +81,7 @@ class Results:
             self._write()
 
     def note(self, **notes: Any) -> None:
-        """Adds to what stands before the rows."""
+        """Adds to the fields before the rows."""
         with self._lock:
             self.notes |= notes
             self._write()
@@ -144,7 +144,7 @@ class Child:
                 self.results.add(json.loads(line[4:]))
 
     def ended(self, limit: float) -> bool:
-        """Whether it is over; it is ended after `limit` seconds, and what went wrong becomes a row."""
+        """True if it is over; it is ended after `limit` seconds, and what went wrong becomes a row."""
         spent = time.monotonic() - self.began
         if self.process.poll() is None and spent < limit:
             return False
@@ -233,7 +233,7 @@ DIRECTIONS = ("forward", "backward")
 
 
 def counted(entry: Entry, lock: Path) -> dict[str, Any]:
-    """What ncu counts in the kernels of one entry's first calls; without it, that."""
+    """Counts of ncu in the kernels of one entry's first calls; without it, that."""
     ncu = shutil.which("ncu")
     if ncu is None:
         return {"missing": "ncu is not installed here; see bounds in each row"}
@@ -295,7 +295,7 @@ def main() -> int:
 
 
 def disagrees(row: dict[str, Any]) -> bool:
-    """Whether a row's results are not those of FlexAttention, or of the default layout; or nothing was measured."""
+    """True if a row's results are not those of FlexAttention, or of the default layout; or nothing was measured."""
     differences = row.get("difference", {})
     values = differences.values() if isinstance(differences, dict) else [differences]
     return "error" in row or any(not value < DISAGREE for value in values)

@@ -1,4 +1,4 @@
-"""What compiling costs on this machine, printed and written as JSON with the machine's description.
+"""Cost of compiling on this machine, printed and written as JSON with the machine's description.
 
     python ci/benchmarks/compile_rate.py --jobs 1 2 --out ci/results/compile_host.json               a CPU
     python ci/benchmarks/compile_rate.py --jobs 1 2 4 8 16 --device cuda --out ci/results/…          a GPU machine
@@ -40,7 +40,7 @@ QUIET = Console(file=sys.stderr)
 
 
 def keys(device: str, arch: str, seeds: range, cases: int) -> dict[str, Any]:
-    """How many kernels `cases` random cases need, and which kinds."""
+    """Numbers of kernels that `cases` random cases need, by kind."""
     counts, seconds, kinds, union = [], [], Counter[str](), set()
     for seed in seeds:
         began = time.perf_counter()
@@ -59,7 +59,7 @@ def keys(device: str, arch: str, seeds: range, cases: int) -> dict[str, Any]:
 
 
 def mixed(builds: Sequence[Build]) -> list[Build]:
-    """The same builds, any part of which from the first one on has about as many of each kind as the whole."""
+    """Shuffled builds, any part of which from the first one on has about as many of each kind as the whole."""
     kinds = Counter(kind_of(build) for build in builds)
     met: Counter[str] = Counter()
     places = []
@@ -154,7 +154,7 @@ def main() -> None:
 
 
 def write(found: dict[str, Any], out: Path | None) -> None:
-    """What there is so far."""
+    """Writes the results so far."""
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(found, indent=2) + "\n")

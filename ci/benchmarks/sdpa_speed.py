@@ -147,7 +147,7 @@ def check_random_cases(count: int, longest: int, workers: int) -> dict:
 
 
 def count_compilations(count: int, longest: int) -> dict:
-    """How many kernels a number of random calls, forward and backward, would compile."""
+    """Number of kernels that a number of random calls, forward and backward, would compile."""
     rng, generator = random.Random(1), torch.Generator(DEVICE).manual_seed(1)
     keys, after = set(), {}
     for i in range(count):
@@ -179,7 +179,7 @@ def check_compiled() -> list[str]:
 
 
 def check_mutants() -> dict[str, bool]:
-    """Whether each planted bug is wrong on a call that can show it."""
+    """Checks that each mutant is wrong on a call that can show it."""
     caught = {}
     generator = torch.Generator(DEVICE).manual_seed(2)
     case = draw_case(random.Random(0), 64) | {

@@ -49,7 +49,7 @@ TILE = 128
 
 
 def main() -> None:
-    """Every mask, length and number of heads; one JSON."""
+    """Measures every mask, length and number of heads; one JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--lengths", default="8192,32768")
@@ -75,7 +75,7 @@ def main() -> None:
             for heads_q, heads_kv in (map(int, heads.split("/")) for heads in options.heads.split(",")):
                 start = time.perf_counter()
                 sizes = {"heads_q": heads_q, "heads_kv": heads_kv, "dim": options.dim, "slots": slots}
-                plans = {wanted: least_blocking(blocks, **sizes, pairs=number) for wanted, number in pairs.items()}
+                plans = {label: least_blocking(blocks, **sizes, pairs=number) for label, number in pairs.items()}
                 row = of_model(plans, blocks.schedule.kind) | {"seconds to plan": round(time.perf_counter() - start, 2)}
                 if cuda:
                     shape = Shape(length, heads_q, heads_kv, options.dim, options.device)
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def write(options: argparse.Namespace, rows: list[dict[str, Any]], where: str, slots: int) -> None:
-    """What there is so far, so that a kill loses one row."""
+    """Writes the rows so far, so that a kill loses one row."""
     if options.out:
         sizes = {"dim": options.dim, "tile": options.tile, "slots": slots}
         result = {"device": where, "torch": torch.__version__, **sizes, "rows": rows}
@@ -104,21 +104,21 @@ def of_model(plans: dict[str, Plan], default: str) -> dict[str, Any]:
     first, least = next(iter(plans.values())), min(plan.total for plan in plans.values())
     directions = {name: round(first.estimates[name] / first.bound, 3) for name in ("ascending", "descending")}
     planned = {
-        wanted: {
+        label: {
             "pairs": plan.pairs,
             "parts": plan.parts,
             "policy": plan.chosen[0],
             "model": round(plan.makespan / plan.bound, 3),
             "total": round(plan.total / least, 3),
         }
-        for wanted, plan in plans.items()
+        for label, plan in plans.items()
     }
     return {"default": default, "model": directions, "planned": planned}
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the operands of one row: one sequence, bfloat16."""
+    """Shape of the operands of one row: one sequence, bfloat16."""
 
     length: int
     heads_q: int
@@ -143,12 +143,12 @@ def on_gpu(blocks: BlockSparse, plans: dict[str, Plan], shape: Shape, repeats: i
         return median(lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True), repeats)
 
     blocks = blocks.to(shape.device)
-    lists = {wanted: plan.blocks.to(shape.device) for wanted, plan in plans.items()}
+    lists = {label: plan.blocks.to(shape.device) for label, plan in plans.items()}
     times = {
         "atomic": time_of(blocks, False),
         "ascending": time_of(with_order(blocks, ASCENDING), True),
         "descending": time_of(with_order(blocks, DESCENDING), True),
-        **{f"planned, {wanted}": time_of(one, True) for wanted, one in lists.items()},
+        **{f"planned, {label}": time_of(one, True) for label, one in lists.items()},
         "atomic, planned": time_of(next(iter(lists.values())), False),
     }
     return {"ms": {name: round(at, 4) for name, at in times.items()}}

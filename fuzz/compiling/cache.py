@@ -179,7 +179,7 @@ class Cache:
             except BaseException:
                 os.close(number)
                 raise
-            os.close(number)  # `_forget` removed it meanwhile: it keeps nobody out
+            os.close(number)  # `_forget` removed it meanwhile: it locks nothing
 
     @contextlib.contextmanager
     def locked(self, key: str) -> Iterator[None]:

@@ -27,7 +27,7 @@ _OPTIONS = {
     "memcheck": ("--report-api-errors", "no"),  # torch probes the driver with calls that fail
     "racecheck": ("--racecheck-report", "analysis"),
 }
-# What parent_death.py asks of the kernel holds for as long as somebody has that end open: the program inherits it.
+# What parent_death.py asks of the kernel holds for as long as any process has that end open: the program inherits it.
 _TIED = """import os, sys
 from fuzz.process import parent_death
 end = int(sys.argv[1])

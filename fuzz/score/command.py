@@ -25,13 +25,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     plain = Settings()
     add = parser.add_argument
     add("--check", action="store_true", help="what the committed scoreboard found has to be found again (minutes)")
-    add("--rotate", type=int, metavar="N", help="of --check: which quarter of the bugs comes first, 0 the cheapest, in "
+    add("--rotate", type=int, metavar="N",
+        help="of --check: which quarter of the mutants comes first, 0 the cheapest, in "
         "case there is no time for all (the day's)")  # fmt: skip
-    add("--filter", default="*", metavar="GLOB", help="only these bugs, such as 'blocksparse!*'")
-    add("--seeds", type=int, default=plain.seeds, help=f"trials of each bug ({plain.seeds})")
+    add("--filter", default="*", metavar="GLOB", help="only these mutants, such as 'blocksparse!*'")
+    add("--seeds", type=int, default=plain.seeds, help=f"trials of each mutant ({plain.seeds})")
     add("--cases", type=int, default=plain.cases, help=f"the most cases of a trial ({plain.cases})")
     add("--repeats", type=int, default=plain.repeats, help=f"runs that must agree bit for bit ({plain.repeats})")
-    add("--peer-seeds", type=int, default=plain.peer_seeds, metavar="N", help="trials of each bug in which the peers' "
+    add("--peer-seeds", type=int, default=plain.peer_seeds, metavar="N",
+        help="trials of each mutant in which the others' "
         f"rules look on, and as many with uniform cases ({plain.peer_seeds})")  # fmt: skip
     add("--peer-cases", type=int, default=plain.peer_cases, metavar="N", help=f"cases of those ({plain.peer_cases})")
     add("--keys", type=int, default=plain.keys, help=f"kernels of each target that may be compiled ({plain.keys})")

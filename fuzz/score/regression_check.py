@@ -1,11 +1,11 @@
 """The short form, for every change: what the committed scoreboard says was found has to be found again.
 
-Each bug gets one trial, from the seed that took fewest cases, with the kernels of the committed scoreboard: while the
-generator stays as it is, that many cases find it again, mostly one to five. They come from the cheapest to the dearest,
-by what that trial took, until SECONDS have gone by; what had no time is reported, and is no failure. Where time is
-short the dearest would never have any, so they begin at another quarter each day and go round. A trial may have as many
-cases as FACTOR times the bug's worst so far, at least LEAST, and MOST where fewer than ENOUGH trials tell: a generator
-or an oracle that got worse shows, one that only draws other cases takes longer.
+Each mutant gets one trial, from the seed that took fewest cases, with the kernels of the committed scoreboard: while
+the generator stays as it is, that many cases find it again, mostly one to five. They come from the cheapest to the
+dearest, by what that trial took, until SECONDS have gone by; what had no time is reported, and is no failure. Where
+time is short the dearest would never have any, so they begin at another quarter each day and go round. A trial may have
+as many cases as FACTOR times the mutant's worst so far, at least LEAST, and MOST where fewer than ENOUGH trials tell: a
+generator or an oracle that got worse shows, one that only draws other cases takes longer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ SECONDS = 430.0  # then no case begins; one that has begun may take another minu
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A bug that was found: after so many cases at worst, of so many trials; `seed` took fewest, in about `seconds`."""
+    """A mutant that was found: after so many cases at worst, of so many trials; `seed` took fewest, in about
+    `seconds`."""
 
     worst: int
     seed: int
@@ -45,7 +46,7 @@ class CommittedScoreboard(msgspec.Struct):
         keys: int
 
     class Bug(msgspec.Struct):
-        """One bug of it."""
+        """One mutant of it."""
 
         class Seen(msgspec.Struct):
             """Cases of each trial of one generator, judged by one rule."""
@@ -77,8 +78,8 @@ class CommittedScoreboard(msgspec.Struct):
 
 
 def before(path: Path = SCOREBOARD) -> tuple[dict[str, Known], int]:
-    """Bugs that the committed scoreboard found, and how many kernels of a target it might compile; none without a file.
-    Raises ValueError for a damaged one."""
+    """Mutants that the committed scoreboard found, and how many kernels of a target it might compile; none without a
+    file. Raises ValueError for a damaged one."""
     if not path.exists():
         return {}, Settings().keys
     try:
@@ -89,7 +90,7 @@ def before(path: Path = SCOREBOARD) -> tuple[dict[str, Known], int]:
 
 
 def turn_of_today() -> int:
-    """The days since some day: what rotates the bugs where nobody says."""
+    """The days since some day: what rotates the mutants where nobody says."""
     return datetime.datetime.now(datetime.UTC).date().toordinal()
 
 
@@ -117,13 +118,13 @@ def short_settings(settings: Settings, known: dict[str, Known], keys: int, turn:
 
 
 def limit_of(bug: Known) -> int:
-    """Cases of a bug's trial: the most where its worst comes from a few trials only."""
+    """Cases of a mutant's trial: the most where its worst comes from a few trials only."""
     return MOST if bug.trials < ENOUGH else min(MOST, max(LEAST, int(FACTOR * bug.worst)))
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Mutants that were found before: `missed` are not found any more, `failed` could not be looked for (by bug, why),
-    `late` had no time; only the last ones are no failure."""
+    """Mutants that were found before: `missed` are not found any more, `failed` could not be looked for (by mutant,
+    why), `late` had no time; only the last ones are no failure."""
 
     missed: tuple[str, ...]
     failed: dict[str, str]

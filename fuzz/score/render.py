@@ -1,4 +1,4 @@
-"""The scoreboard for users: a line for each bug, then who finds how many of them."""
+"""The scoreboard for users: a line for each mutant, then who finds how many of them."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def _bugs(scores: Scoreboard) -> Table:
     made.add_column("by", overflow="fold")
     for name in ["tokens"] * smaller + [_short(name) for name in others]:
         made.add_column(name, justify="right", no_wrap=True)
-    looked = [bug for bug in scores.bugs if bug.seen]  # the time may have been up before
-    for bug in sorted(looked, key=lambda bug: (bug.median, bug.worst, bug.name)):
+    tried = [bug for bug in scores.bugs if bug.seen]  # the time may have been up before
+    for bug in sorted(tried, key=lambda bug: (bug.median, bug.worst, bug.name)):
         tokens = [str(bug.smallest.tokens) if bug.smallest else "·"] * smaller
         made.add_row(*_row(bug), *tokens, *(_rate(bug, *pair) for pair in others.values()))
     notes = ["s: median of the seconds, without compiling"]

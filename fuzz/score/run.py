@@ -117,7 +117,7 @@ def _work(settings: Settings, path: Path, waiting: multiprocessing.Queue[Trial],
                     trial = waiting.get(timeout=0.5)
                 except queue.Empty:
                     return
-                # what a bug did to its process, as to fill a cache, may hide it from the next seed
+                # what a mutant did to its process, as to fill a cache, may hide it from the next seed
                 if trial.bug in met:
                     plain.close()
                     watched.close()
@@ -135,7 +135,7 @@ def _work(settings: Settings, path: Path, waiting: multiprocessing.Queue[Trial],
 
 
 def _note(done: Sequence[Ended]) -> str:
-    """Bugs found and cases run so far."""
+    """Mutants found and cases run so far."""
     ours = [one for one in done if one.trial.generator == "ours" and not (one.error or one.cut)]
     seen, known = {one.trial.bug for one in ours}, {one.trial.bug for one in ours if "ours" in one.found}
     return f"{len(known)} of {len(seen)} bugs found · {sum(one.run for one in done)} cases"

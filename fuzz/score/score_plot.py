@@ -1,4 +1,4 @@
-"""The scoreboard as a picture: the share of the bugs that is not yet found, against the cases run."""
+"""The scoreboard as a picture: the share of the mutants that is not yet found, against the cases run."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ GENERATORS: tuple[Generator, ...] = ("ours", "uniform")
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """One bug, as one pair of generator and rule sees it. `cases` by seed: None where it was not found within `limits`;
-    `seeds` and `limits` are parallel to it."""
+    """One mutant, as one pair of generator and rule sees it. `cases` by seed: None where it was not found within
+    `limits`; `seeds` and `limits` are parallel to it."""
 
     generator: Generator
     rule: str
@@ -64,8 +64,8 @@ class Bug(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Scoreboard(msgspec.Struct, frozen=True):
-    """A scoreboard. `alarms`: of each rule, cases that it failed without a bug, and cases in which it was asked;
-    `planted` counts bugs that have a trial of ours, `missed` names those that no trial of ours found."""
+    """A scoreboard. `alarms`: of each rule, cases that it failed without the mutation, and cases in which it was asked;
+    `planted` counts mutants that have a trial of ours, `missed` names those that no trial of ours found."""
 
     machine: dict[str, Any]
     settings: Settings
@@ -136,7 +136,7 @@ def _bug(name: str, ones: Sequence[Ended]) -> Bug:
 
 
 def _whole(one: Ended) -> bool:
-    """True if a trial counts for its mutant: it ended by itself, or found the bug before its time was up."""
+    """True if a trial counts for its mutant: it ended by itself, or found the mutant before its time was up."""
     return not one.error and (not one.cut or OURS in one.found)
 
 
@@ -152,7 +152,7 @@ def _seen(ones: Sequence[Ended]) -> Iterable[Seen]:
 
 
 def _counts(bugs: Sequence[Bug], generator: str, rule: str) -> dict[str, int]:
-    """Counts of one pair: bugs looked for, bugs found by any of its trials."""
+    """Counts of one pair: mutants looked for, mutants found by any of its trials."""
     seen = [seen for bug in bugs for seen in bug.seen if (seen.generator, seen.rule) == (generator, rule)]
     return {"looked_for": len(seen), "found": sum(one.found > 0 for one in seen)}
 
@@ -166,8 +166,8 @@ def _alarms(ended: Sequence[Ended]) -> dict[str, tuple[int, int]]:
 
 
 def survival(scoreboard: Scoreboard, generator: str, rule: str) -> tuple[list[int], list[float]]:
-    """Steps of the share of bugs not yet found: after x[i] cases it is y[i]. Each bug counts by the share of its trials
-    that have not found it; the last step is at the fewest cases that any trial was limited to."""
+    """Steps of the share of mutants not yet found: after x[i] cases it is y[i]. Each mutant counts by the share of its
+    trials that have not found it; the last step is at the fewest cases that any trial was limited to."""
     seen = [s for bug in scoreboard.bugs for s in bug.seen if (s.generator, s.rule) == (generator, rule)]
     if not seen:
         return [], []

@@ -14,14 +14,14 @@ class Settings(msgspec.Struct, frozen=True):
     """Settings of a score.
 
     pattern     of the mutants' names, as in a shell: 'blocksparse!*'
-    seeds       trials of each bug; cases: the most of a trial
-    peer_seeds, peer_cases  so many of the trials, the last ones, go on after the bug was found, until every other
+    seeds       trials of each mutant; cases: the most of a trial
+    peer_seeds, peer_cases  so many of the trials, the last ones, go on after the mutant was found, until every other
                             project's
                 rule and ours has seen it or so many cases are done; as many trials draw uniformly
     keys        kernels of each target that a score may compile (each takes seconds): cases that need others are drawn
                 again
-    minimize_runs  of each bug's last trial, if it finds it; 0: none are minimised
-    limits, starts, first  fewer cases, another first seed, for some bugs; in which order they are looked for, before
+    minimize_runs  of each mutant's last trial, if it finds it; 0: none are minimised
+    limits, starts, first  fewer cases, another first seed, for some mutants; in which order they are looked for, before
                 others (the short form)
     """
 
@@ -50,11 +50,11 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """One bug, looked for once.
+    """One mutant, looked for once.
 
     seed       of its cases
     cases      ends it
-    peers      until how many cases the other projects' criteria are asked too (0: only while we look)
+    peers      until how many cases the other projects' criteria are asked too (0: only until ours find it)
     minimize   whether what is found is made smaller
     """
 

@@ -27,7 +27,7 @@ from fuzz.score.settings import Settings, Trial
 from fuzz.score.trial_plan import good, kernels, within
 
 OURS = "ours"  # the harness's own verdict, among the names of the rules
-PHASES_BEFORE = ("prepare", "overhead")  # compiling and starting a process are not looking for a bug
+PHASES_BEFORE = ("prepare", "overhead")  # compiling and starting a process are not looking for a mutant
 
 
 class Smallest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -50,12 +50,12 @@ class Ended(msgspec.Struct, frozen=True, omit_defaults=True):
     found     by rule (OURS, or another project's criterion), at which case; a rule that is missing has not found it
     seconds   until we found it, or all in vain, without compiling; compiling: seconds of that
     oracle    'oracle:kind' of the finding
-    alarms    cases that failed without the bug too: false alarms, or bugs of the kernel itself; said: their summaries
-              without the mutation
-    theirs    by rule: in how many of the cases it failed a kernel without the bug, of those in which it was asked
-    asked     of a rule: in how many cases it was asked, until it found the bug
+    alarms    cases that failed without the mutation too: false alarms, or bugs of the kernel itself; said: their
+              summaries without the mutation
+    theirs    by rule: in how many of the cases it failed a kernel without the mutation, of those in which it was asked
+    asked     of a rule: in how many cases it was asked, until it found the mutant
     error     why the trial could not be ended
-    cut       the time was up before the bug was found, or the cases were spent: it says nothing of the bug
+    cut       the time was up before the mutant was found, or the cases were spent: it proves nothing about the mutant
     """
 
     trial: Trial
@@ -118,7 +118,7 @@ def search(
 
 
 def _without(run: Callable[[Case], Verdict], clean: str, case: Case, fully: bool) -> Verdict:
-    """The verdict of the kernel without the bug; but for `fully`, of one run only."""
+    """The verdict of the kernel without the mutation; but for `fully`, of one run only."""
     case = replace(case, target=clean)
     return run(case if fully else replace(case, repeats=1, relations=()))
 
@@ -148,7 +148,7 @@ class _Progress:
         return not (ours or peers)
 
     def add(self, case: Case, verdict: Verdict, without: Callable[[Case, bool], Verdict]) -> None:
-        """Counts a case, and who found the bug with it; `without` is the kernel without the bug."""
+        """Counts a case, and who found the mutant with it; `without` runs the kernel without the mutation."""
         self.run += 1
         clean: Verdict | None = None
         if self.hit is None:

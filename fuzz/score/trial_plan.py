@@ -34,7 +34,7 @@ def bugs(settings: Settings) -> dict[str, Target]:
 
 
 def trials(settings: Settings) -> list[Trial]:
-    """All trials of a score: one seed of every bug after the other, so that a score that is cut short says most. The
+    """All trials of a score: one seed of every mutant after the other, so that a score that is cut short says most. The
     seeds that other criteria judge too, and minimising, come last: such a trial takes several times as long."""
     found = []
     order = {bug: at for at, bug in enumerate(settings.first)}

@@ -33,7 +33,7 @@ from oracles.problem import Problem, sequence_view
 Equality: TypeAlias = Literal["bitwise", "within_budget", "off"]
 Order: TypeAlias = Literal["bhsd", "bshd", "sbhd", "bhds"]
 Draw: TypeAlias = random.Random
-BITS = "bits"  # the place of a finding that no budget was asked about
+BITS = "bits"  # the place of a finding without a budget
 FACTOR = 4.0  # of Q against the scale: its root is exact too
 POISONS = (0x00, 0x3F)  # zeros; finite numbers near 1 in every format
 ORDERS: tuple[Order, ...] = ("bshd", "sbhd", "bhds", "bhsd")

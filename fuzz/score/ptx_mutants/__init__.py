@@ -1,7 +1,7 @@
 """PTX mutants: how many small changes of the bundled kernels' PTX does the harness find on the emulated GPU?
 
     from fuzz.score.ptx_mutants import run
-    score = run(300, seed=1, jobs=1, seconds=0.0, progress=print, folder=Path("…"))   # results.MachineScore
+    score = run(300, seed=1, jobs=1, seconds=0.0, progress=print, folder=Path("…"))   # results.PtxScore
     python -m fuzz.score.ptx_mutants --count 300 --json ci/results/machine_made_host.json
 
 operators.py    the changes
@@ -10,7 +10,7 @@ sampling.py     the mutants that a seed draws
 trial.py        one mutant: runs the cases that reach it until one finds it; what a missed one did
 pool.py         worker processes
 equivalence.py  which of the missed mutants are equivalent, and why
-results.py      Bug, Result, MachineScore
+results.py      PtxMutant, Result, PtxScore
 render.py       `table(score)`: a score as Markdown
 """
 
@@ -19,10 +19,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fuzz.score.ptx_mutants.results import Bug, MachineScore, Result
+    from fuzz.score.ptx_mutants.results import PtxMutant, PtxScore, Result
     from fuzz.score.ptx_mutants.run import run
 
-__all__ = ["Bug", "MachineScore", "Result", "run"]
+__all__ = ["PtxMutant", "PtxScore", "Result", "run"]
 
 
 def __getattr__(name: str) -> Any:

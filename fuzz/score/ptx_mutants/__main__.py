@@ -13,7 +13,8 @@ import msgspec
 
 
 def main() -> None:
-    """Draws bugs, tries them, prints the tables; with --json writes the score, with --folder goes on where it was."""
+    """Draws mutants, tries them, prints the tables; with --json writes the score, with --folder goes on where it
+    was."""
     from fuzz.compiling.build_key import toolchain
     from fuzz.score.ptx_mutants import run
     from fuzz.score.ptx_mutants.render import table
@@ -23,7 +24,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=0.0, help="begin no bug after so many; 0: no limit")
+    parser.add_argument("--seconds", type=float, default=0.0, help="begin no mutant after so many; 0: no limit")
     parser.add_argument("--folder", type=Path, help="keeps results, to go on after a stop")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Why a bug that is missed is none: arguments, each for one pattern of changes, used only where what was seen fits.
+"""Why a missed mutant is equivalent: arguments, each for one pattern of changes, used only where what was seen fits.
 
 An argument needs evidence from `trial.look_closer`: that the changed instruction gave the same value in every execution
 of the wider list (`same_values`), or that every answer was the same to the bit and nothing was found (`same_bits`). The
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fuzz.score.ptx_mutants.configs import config
-from fuzz.score.ptx_mutants.results import Bug, Result
+from fuzz.score.ptx_mutants.results import PtxMutant, Result
 from fuzz.score.ptx_mutants.sampling import text_of
 
 
 @dataclass(frozen=True)
 class Argument:
-    """Applies to bugs of `operators` whose instruction matches `before` (and whose replacement matches `after`), with
-    the evidence `needs`; `follows`, where it is given, matches somewhere in the rest of the kernel's text, `never` does
-    not, and `near` matches within the 8 lines before and after."""
+    """Applies to mutants of `operators` whose instruction matches `before` (and whose replacement matches `after`),
+    with the evidence `needs`; `follows`, where it is given, matches somewhere in the rest of the kernel's text, `never`
+    does not, and `near` matches within the 8 lines before and after."""
 
     rule: str
     why: str
@@ -386,13 +386,13 @@ REMARKS = (
 )  # fmt: skip
 
 
-def _rows(bug: Bug) -> list[str]:
+def _rows(bug: PtxMutant) -> list[str]:
     return text_of(config(bug.config), bug.kind).splitlines()
 
 
-def _after(bug: Bug) -> str:
+def _after(bug: PtxMutant) -> str:
     return "\n".join(_rows(bug)[bug.line - 1 + bug.span :])
 
 
-def _around(bug: Bug) -> str:
+def _around(bug: PtxMutant) -> str:
     return "\n".join(_rows(bug)[max(0, bug.line - 9) : bug.line + 8])

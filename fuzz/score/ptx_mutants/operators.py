@@ -2,7 +2,8 @@
 
 An operator is a function from a `Line` to the texts that may stand in its place; what is changed keeps its lines, so
 that the line numbers of a changed kernel are those of the clean one. What a change does to the kernel is not asked:
-whether it can be run is found out by decoding it (`sampling.py`), whether it is a bug by running it (`trial.py`).
+whether it can be run is found out by decoding it (`sampling.py`), whether it changes an answer by running it
+(`trial.py`).
 """
 
 from __future__ import annotations

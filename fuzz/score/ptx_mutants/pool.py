@@ -1,7 +1,7 @@
-"""Worker processes that try bugs, or look closer at those that were missed.
+"""Worker processes that try mutants, or look closer at those that were missed.
 
-One that dies, or takes too long over a bug, is a finding and is replaced. Workers are spawned: torch and the emulator
-are loaded in each, and the unchanged kernels' runs are made in each once.
+One that dies, or takes too long over a mutant, is a finding and is replaced. Workers are spawned: torch and the
+emulator are loaded in each, and the unchanged kernels' runs are made in each once.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, TypeAlias
 
 from fuzz.process.signals import held, ready
-from fuzz.score.ptx_mutants.results import Bug, Result
+from fuzz.score.ptx_mutants.results import PtxMutant, Result
 
-Task: TypeAlias = Bug | Result  # to be tried, or to be looked at more closely
-LIMIT = 300.0  # seconds that a bug may take
+Task: TypeAlias = PtxMutant | Result  # to be tried, or to be looked at more closely
+LIMIT = 300.0  # seconds that a mutant may take
 FIRST = 600.0  # and one that a worker begins a configuration with, for the unchanged kernels' runs
 TICK = 1.0
 
 
 class WorkerError(RuntimeError):
-    """A worker failed in a way that is not the bug's: the message is its traceback."""
+    """A worker failed in a way that is not the mutant's: the message is its traceback."""
 
 
 class _Worker:
@@ -54,9 +54,9 @@ class _Worker:
         self.pipe.close()
 
 
-def bug_of(task: Task) -> Bug:
-    """The bug that a task is about."""
-    return task if isinstance(task, Bug) else task.bug
+def mutant_of(task: Task) -> PtxMutant:
+    """The mutant that a task is about."""
+    return task if isinstance(task, PtxMutant) else task.bug
 
 
 def results(tasks: list[Task], seed: int, jobs: int, ends: float | None = None) -> Iterator[Result]:
@@ -92,7 +92,7 @@ def results(tasks: list[Task], seed: int, jobs: int, ends: float | None = None) 
 def _outcome(worker: _Worker, ready: bool) -> Result | None:
     """Result of the worker's task, None while it runs."""
     assert worker.task is not None
-    bug = bug_of(worker.task)
+    bug = mutant_of(worker.task)
     if ready:
         try:
             answer: Any = worker.pipe.recv()
@@ -113,7 +113,7 @@ def _work(pipe: Connection, seed: int) -> None:
 
     import torch
 
-    from fuzz.score.ptx_mutants.trial import look_closer, try_bug
+    from fuzz.score.ptx_mutants.trial import look_closer, try_mutant
 
     torch.set_num_threads(1)
     while True:
@@ -123,8 +123,8 @@ def _work(pipe: Connection, seed: int) -> None:
         except (EOFError, KeyboardInterrupt):
             return
         try:
-            pipe.send(try_bug(task, seed) if isinstance(task, Bug) else look_closer(task, seed))
-        except (KeyboardInterrupt, BrokenPipeError):  # whoever asked is gone
+            pipe.send(try_mutant(task, seed) if isinstance(task, PtxMutant) else look_closer(task, seed))
+        except (KeyboardInterrupt, BrokenPipeError):  # the parent process is gone
             return
         except BaseException:
             pipe.send(traceback.format_exc())

@@ -1,11 +1,11 @@
-"""A MachineScore for users: tables in Markdown."""
+"""A PtxScore for users: tables in Markdown."""
 
 from __future__ import annotations
 
-from fuzz.score.ptx_mutants.results import MachineScore, Share
+from fuzz.score.ptx_mutants.results import PtxScore, Share
 
 
-def table(score: MachineScore) -> str:
+def table(score: PtxScore) -> str:
     """Tables by operator, by kernel, by what found them, and a line of the whole."""
     rows = ["| operator | bugs | found | equivalent | missed | not reached |", "| --- | --- | --- | --- | --- | --- |"]
     rows += [_row(share) for share in score.operators]
@@ -14,7 +14,7 @@ def table(score: MachineScore) -> str:
     return "\n".join([*rows, "", line(score)])
 
 
-def line(score: MachineScore) -> str:
+def line(score: PtxScore) -> str:
     """The whole score in a sentence."""
     real = score.found + score.missed
     return (

@@ -11,7 +11,7 @@ import msgspec
 Status: TypeAlias = Literal["found", "missed", "equivalent", "not_reached"]
 
 
-class Bug(msgspec.Struct, frozen=True, omit_defaults=True):
+class PtxMutant(msgspec.Struct, frozen=True, omit_defaults=True):
     """One changed instruction: of which kernel, what stood there, and what stands there now.
 
     config  of configs.CONFIGS; with `kind` (forward, backward, …) it names the kernel
@@ -41,7 +41,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     cases     how many of the list there were up to the one that found it, with those that never come to the instruction
     runs      how many of these were run, because they come to the instruction
     reaching  cases of the list that come to the instruction
-    looked    whether a bug that the list missed was looked at more closely: the fields that follow
+    looked    whether a mutant that the list missed was looked at more closely: the fields that follow
     late      the position of the case that found what the list had missed, among those that follow it; 0: none
     same_values   over the wider list: the changed instruction gave the same value (took the same branch) each time
     same_bits     over the wider list: all answers were the same to the bit, and nothing was found
@@ -49,7 +49,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     id: str
-    bug: Bug
+    bug: PtxMutant
     status: Status
     by: str = ""
     message: str = ""
@@ -77,14 +77,14 @@ class Share(msgspec.Struct, frozen=True):
     not_reached: int
 
 
-class MachineScore(msgspec.Struct, frozen=True):
-    """The score of `count` bugs drawn with `seed`.
+class PtxScore(msgspec.Struct, frozen=True):
+    """The score of `count` mutants drawn with `seed`.
 
     rate       found / (found + missed): the equivalent ones, and those that no case comes to, are left out
     late       how many of those that the list missed, or never came to, were found by the cases that follow it
     late_rate  the share found by the list or by those, of all but the equivalent and those never reached
-    cases    median and worst number of cases up to the finding, over the bugs found
-    seconds  of all bugs together, and the median of a bug
+    cases    median and worst number of cases up to the finding, over the mutants found
+    seconds  of all mutants together, and the median of a mutant
     """
 
     count: int
@@ -106,7 +106,7 @@ class MachineScore(msgspec.Struct, frozen=True):
     survivors: tuple[Result, ...]
 
 
-def score(results: list[Result], count: int, seed: int) -> MachineScore:
+def score(results: list[Result], count: int, seed: int) -> PtxScore:
     """The score of these results; `count`: how many were asked for."""
     found = [one for one in results if one.status == "found"]
     missed = sum(one.status == "missed" for one in results)
@@ -115,7 +115,7 @@ def score(results: list[Result], count: int, seed: int) -> MachineScore:
     checks: dict[str, int] = {}
     for one in found:
         checks[one.by] = checks.get(one.by, 0) + 1
-    return MachineScore(
+    return PtxScore(
         count,
         seed,
         len(found),

@@ -1,4 +1,4 @@
-"""`run`: draws bugs, tries them, writes down each result, and gives the score."""
+"""`run`: draws mutants, tries them, writes down each result, and gives the score."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.pool import Task, results
-from fuzz.score.ptx_mutants.results import MachineScore, Result, score
+from fuzz.score.ptx_mutants.results import PtxScore, Result, score
 from fuzz.score.ptx_mutants.sampling import sample
 
 RESULTS, SETTINGS = "machine.jsonl", "machine.json"
@@ -24,13 +24,13 @@ def run(
     seconds: float = 0.0,
     progress: Callable[[int, int, str], None] | None = None,
     folder: Path | None = None,
-) -> MachineScore:
+) -> PtxScore:
     """The score of the first `count` PTX mutants of `seed`, on the emulated GPU: all are tried, then those that
     were missed are looked at more closely.
 
     seconds   nothing is begun after so many (0: no limit); the score is of those that ended
     progress  is called after each mutant: how many are done, of how many, and what came out so far
-    folder    where results are kept, one JSON line each, the last of a bug counts: what is there of the same seed is
+    folder    where results are kept, one JSON line each, the last of a mutant counts: what is there of the same seed is
               not run again
     Raises ValueError where the folder holds another seed's, CompileError, WorkerError.
     """

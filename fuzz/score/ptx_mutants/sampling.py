@@ -12,7 +12,7 @@ from fuzz.devices.emulator import ptx
 from fuzz.devices.emulator.decode.decoder import Unimplemented, decode
 from fuzz.score.ptx_mutants.configs import CONFIGS, Config, builds_of
 from fuzz.score.ptx_mutants.operators import OPERATORS, Line, changed, lines
-from fuzz.score.ptx_mutants.results import Bug
+from fuzz.score.ptx_mutants.results import PtxMutant
 
 _Site: TypeAlias = tuple[Config, str, str, Line, str]  # kernel, kind, operator, what stands there, what will
 TURNS = ("forward", "backward", "forward", "backward", "preprocess", "backward", "forward", "postprocess")
@@ -29,12 +29,12 @@ def _lines(chosen: Config, kind: str) -> list[Line]:
     return lines(text_of(chosen, kind))
 
 
-def sample(count: int, seed: int) -> list[Bug]:
-    """The first `count` bugs of a seed; fewer where all operators have run out of places. A larger count begins with
+def sample(count: int, seed: int) -> list[PtxMutant]:
+    """The first `count` mutants of a seed; fewer where all operators have run out of places. A larger count begins with
     the same bugs."""
     choose = random.Random(seed)
     queues = {name: _queue(name, choose) for name in OPERATORS}
-    found: dict[str, Bug] = {}
+    found: dict[str, PtxMutant] = {}
     places: set[tuple[str, str, int, str]] = set()
     while queues and len(found) < count:
         for name in list(queues):
@@ -49,12 +49,12 @@ def sample(count: int, seed: int) -> list[Bug]:
     return list(found.values())
 
 
-def mutated(bug: Bug, chosen: Config) -> str:
-    """The PTX with the bug in it."""
+def mutated(bug: PtxMutant, chosen: Config) -> str:
+    """The mutated PTX of a kernel."""
     return changed(text_of(chosen, bug.kind), bug.line, bug.span, bug.after)
 
 
-def _queue(operator: str, choose: random.Random) -> Iterator[Bug]:
+def _queue(operator: str, choose: random.Random) -> Iterator[PtxMutant]:
     """Mutants that an operator can make, kinds of kernels by turns, in an order drawn once for all."""
     by_kind: dict[str, list[_Site]] = {}
     for chosen in CONFIGS:
@@ -67,13 +67,13 @@ def _queue(operator: str, choose: random.Random) -> Iterator[Bug]:
     return _by_turns(by_kind)
 
 
-def _by_turns(by_kind: dict[str, list[_Site]]) -> Iterator[Bug]:
+def _by_turns(by_kind: dict[str, list[_Site]]) -> Iterator[PtxMutant]:
     while any(by_kind.values()):
         for kind in TURNS:
             sites = by_kind.get(kind, [])
             while sites:
                 chosen, _, operator, line, after = sites.pop()
-                bug = Bug(chosen.name, kind, operator, line.number, line.text, after, line.span)
+                bug = PtxMutant(chosen.name, kind, operator, line.number, line.text, after, line.span)
                 if _decodes(mutated(bug, chosen)):
                     yield bug
                     break

@@ -1,8 +1,8 @@
-"""One bug on trial: its kernel runs changed on the emulated GPU, and the harness judges the cases that come to it.
+"""Trial of one mutant: its kernel runs changed on the emulated GPU, and the harness judges the cases that come to it.
 
 In this process: the emulator bounds every access, and a launch has a budget of micro-operations taken from the clean
 kernel's, so that an endless loop ends. A case that never comes to the changed instruction gives the clean verdict and
-is not run again. What a missed bug did to values and answers is looked at over a wider list of cases.
+is not run again. What a missed mutant did to values and answers is looked at over a wider list of cases.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from fuzz.judging.judge import execute
 from fuzz.score.ptx_mutants.configs import Config, builds_of, cases_of, config
 from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.operators import NOTHING, changed
-from fuzz.score.ptx_mutants.results import Bug, Result
+from fuzz.score.ptx_mutants.results import PtxMutant, Result
 from fuzz.score.ptx_mutants.sampling import mutated, text_of
 from fuzz.targets.blocksparse.devices import connect, emulated
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.tensors.arena import build as build_inputs
 from oracles.outputs import Outputs
 
-CASES = 20  # on the list that has to find a bug
-WIDE = 20  # on the one that shows what a missed bug does; it begins with the list
-MOST = 40  # and on the one that a bug which was missed, and is not argued to be none, is run with at last
+CASES = 20  # on the list that has to find a mutant
+WIDE = 20  # on the one that shows what a missed mutant does; it begins with the list
+MOST = 40  # and on the one that a missed mutant runs with at last, unless it is argued to be equivalent
 SLOWER = 10  # times the clean kernel's micro-operations make an endless loop
 MORE = 1 << 20
 
@@ -68,7 +68,7 @@ def more_cases(chosen: Config, seed: int, first: int, last: int) -> tuple[Clean,
     return tuple(_clean(case) for case in cases_of(chosen, MOST, seed)[first:last])
 
 
-def try_bug(bug: Bug, seed: int) -> Result:
+def try_mutant(bug: PtxMutant, seed: int) -> Result:
     """Runs the listed cases until one finds the bug."""
     began = time.perf_counter()
     chosen = config(bug.config)
@@ -117,7 +117,7 @@ def look_closer(result: Result, seed: int) -> Result:
         return replace(result, late=next(late, 0))
 
 
-def probed(bug: Bug) -> str | None:
+def probed(bug: PtxMutant) -> str | None:
     """PTX that traps where the changed instruction would give another value than the clean one, and then runs the clean
     one; None for changes whose effect is not a value."""
     before, after = bug.before, bug.after

@@ -10,7 +10,7 @@ from fuzz.score.ptx_mutants import pool, sampling, trial
 from fuzz.score.ptx_mutants.configs import CONFIGS, builds_of, cases_of, size
 from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.operators import NOTHING, lines
-from fuzz.score.ptx_mutants.results import Bug, Result
+from fuzz.score.ptx_mutants.results import PtxMutant, Result
 from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
 
 pytestmark = [
@@ -27,11 +27,11 @@ def small(monkeypatch):
     monkeypatch.setattr(trial, "MOST", 8)
 
 
-def bug(kind: str, pattern: str, after: str, operator: str = "test", which: int = 0) -> Bug:
+def bug(kind: str, pattern: str, after: str, operator: str = "test", which: int = 0) -> PtxMutant:
     """The `which`-th instruction of that pattern, changed."""
     found = [x for x in lines(sampling.text_of(OF, kind)) if re.match(pattern, x.text)]
     line = found[which]
-    return Bug(OF.name, kind, operator, line.number, line.text, after.replace("WHOLE", line.text), line.span)
+    return PtxMutant(OF.name, kind, operator, line.number, line.text, after.replace("WHOLE", line.text), line.span)
 
 
 def test_cases_are_the_same_for_the_same_seed_and_of_every_size():
@@ -46,7 +46,7 @@ def test_the_kernels_of_a_configuration_are_one_of_each_kind():
 
 
 def test_a_dropped_barrier_is_a_race():
-    found = trial.try_bug(bug("forward", "bar.sync", NOTHING), 1)
+    found = trial.try_mutant(bug("forward", "bar.sync", NOTHING), 1)
     assert (found.status, found.by) == ("found", "emulator:race_read_of_an_unordered_write")
 
 
@@ -55,7 +55,7 @@ def test_an_order_that_is_relaxed_leaves_adds_without_order(which, place):
     """The release is the one after a CTA's last adds, which every CTA comes to; the others need longer rows."""
     line = bug("backward", which, "WHOLE", which=place)
     after = line.before.replace("release", "relaxed").replace("acquire", "relaxed")
-    found = trial.try_bug(bug("backward", which, after, which=place), 1)
+    found = trial.try_mutant(bug("backward", which, after, which=place), 1)
     assert (found.status, found.by) == ("found", "emulator:floating-point_adds_in_no_fixed_order")
 
 
@@ -64,15 +64,15 @@ def test_a_loop_without_end_is_a_hang():
         x for x in lines(sampling.text_of(OF, "forward"))
         if x.guard and x.name == "bra" and f"{x.operands[0]}:" in _before(sampling.text_of(OF, "forward"), x.number)
     )  # fmt: skip
-    endless = Bug(OF.name, "forward", "guard_dropped", back.number, back.text, f"bra {back.operands[0]};")
-    found = trial.try_bug(endless, 1)
+    endless = PtxMutant(OF.name, "forward", "guard_dropped", back.number, back.text, f"bra {back.operands[0]};")
+    found = trial.try_mutant(endless, 1)
     assert found.status == "found"
 
 
 def test_an_instruction_that_gives_the_same_value_is_seen_and_argued():
     signed = bug("forward", r"mul\.wide\.s32", "WHOLE")
     changed = bug("forward", r"mul\.wide\.s32", signed.before.replace("s32", "u32"), "sign_changed")
-    missed = trial.try_bug(changed, 1)
+    missed = trial.try_mutant(changed, 1)
     assert (missed.status, missed.looked) == ("missed", False)
     seen = trial.look_closer(missed, 1)
     assert (seen.status, seen.same_values, seen.same_bits) == ("missed", True, True)
@@ -106,7 +106,7 @@ def test_an_instruction_that_no_case_comes_to_is_said_so(monkeypatch):
     first = bug("forward", "bar.sync", NOTHING)
     empty = tuple(trial.Clean(clean.case, {}, clean.longest) for clean in trial.clean_cases(OF, 1))
     monkeypatch.setattr(trial, "clean_cases", lambda of, seed: empty)
-    assert trial.try_bug(first, 1).status == "not_reached"
+    assert trial.try_mutant(first, 1).status == "not_reached"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_an_instruction_that_no_case_comes_to_is_said_so(monkeypatch):
     ],
 )  # fmt: skip
 def test_a_probe_traps_where_values_differ(before, after, probe):
-    assert trial.probed(Bug("", "forward", "", 1, before, after)) == probe
+    assert trial.probed(PtxMutant("", "forward", "", 1, before, after)) == probe
 
 
 def test_bugs_are_drawn_by_turns_of_operators_and_the_same_for_a_seed(monkeypatch):
@@ -145,7 +145,7 @@ def _dies(pipe, seed):
 
 def test_a_worker_that_dies_is_a_finding(monkeypatch):
     monkeypatch.setattr(pool, "_work", _dies)
-    (found,) = pool.results([Bug("c", "forward", "", 1, "", "")], 1, 1)
+    (found,) = pool.results([PtxMutant("c", "forward", "", 1, "", "")], 1, 1)
     assert (found.status, found.by) == ("found", "runner:crash")
 
 

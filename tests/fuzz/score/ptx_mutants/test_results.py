@@ -4,12 +4,14 @@ import msgspec
 import pytest
 
 from fuzz.score.ptx_mutants.render import line, table
-from fuzz.score.ptx_mutants.results import Bug, Result, score
+from fuzz.score.ptx_mutants.results import PtxMutant, Result, score
 from fuzz.score.ptx_mutants.run import RESULTS, SETTINGS, _kept
 
 
 def result(number: int, status: str, **more) -> Result:
-    bug = Bug("config", "forward", "barrier_dropped" if number % 2 else "guard_dropped", number, "bar.sync 0;", ";")
+    bug = PtxMutant(
+        "config", "forward", "barrier_dropped" if number % 2 else "guard_dropped", number, "bar.sync 0;", ";"
+    )
     return Result(bug.id, bug, status, **more)
 
 
