@@ -29,7 +29,7 @@ from summarise_sessions import publish, summary  # noqa: E402
 from fuzz.compiling import Cache  # noqa: E402
 from fuzz.core.case import Case  # noqa: E402
 from fuzz.core.refusal import refusal  # noqa: E402
-from fuzz.session.draw import CLIMBING_CASES, cases_of, explore, standing  # noqa: E402
+from fuzz.session.draw import CLIMBING_CASES, cases_of, explore, seed_cases  # noqa: E402
 from fuzz.session.plan import plan  # noqa: E402
 from fuzz.session.records import Reader, Record  # noqa: E402
 from fuzz.session.settings import Settings  # noqa: E402
@@ -100,7 +100,7 @@ def drawn(settings: Settings) -> list[Case]:
     found: list[Case] = []
     for shard in shards:
         target = load(shard.target, settings.files, settings.device)
-        explore(shard, cases_of(target, settings), found.append, standing(shard, target))
+        explore(shard, cases_of(target, settings), found.append, seed_cases(shard, target))
     return found
 
 

@@ -16,7 +16,7 @@ from fuzz.compiling.build_key import Build, Compiled
 from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Target
-from fuzz.session.draw import cases_of, explore, standing
+from fuzz.session.draw import cases_of, explore, seed_cases
 from fuzz.session.plan import Shard, compiled
 from fuzz.session.plan import plan as shards_of
 from fuzz.session.settings import Settings
@@ -74,7 +74,7 @@ def builds_of(shard: Shard, settings: Settings, arch: str) -> Counter[Build]:
         if refusal(target, case) is None:
             uses.update(builds(case, arch))
 
-    explore(shard, cases_of(target, settings), count, standing(shard, target))
+    explore(shard, cases_of(target, settings), count, seed_cases(shard, target))
     return uses
 
 

@@ -34,7 +34,7 @@ def cases_of(under_test: Target, settings: Settings):
     return drawn.map(repeated)
 
 
-def standing(shard: Shard, under_test: Target) -> tuple[Case, ...]:
+def seed_cases(shard: Shard, under_test: Target) -> tuple[Case, ...]:
     """The cases that a session of a target begins with: none in any other shard than its first."""
     return under_test.seed_cases() if shard.index == 0 else ()
 

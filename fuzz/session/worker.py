@@ -28,7 +28,7 @@ from fuzz.corpus.store import load_all, save
 from fuzz.judging.follow_up import failed_alone, stand_alone_cases
 from fuzz.minimize import minimize
 from fuzz.runner import Runner
-from fuzz.session.draw import CLIMBING_CASES, cases_of, explore, standing
+from fuzz.session.draw import CLIMBING_CASES, cases_of, explore, seed_cases
 from fuzz.session.plan import Shard
 from fuzz.session.records import Record, Recorder
 from fuzz.session.settings import Settings
@@ -111,7 +111,7 @@ class Worker:
                     target(record.ratio, label=f"error / budget of {shard.target}")
 
         self._ended_at = time.perf_counter()
-        explore(shard, cases_of(under_test, self.settings), loop, standing(shard, under_test))
+        explore(shard, cases_of(under_test, self.settings), loop, seed_cases(shard, under_test))
         loop(None)
         if broken:
             raise broken[0]

@@ -42,7 +42,7 @@ class _Worker:
     def give(self, task: Task) -> None:
         """Sends a task; the clock starts."""
         self.task = task
-        new = f"{type(task).__name__} {bug_of(task).config}"
+        new = f"{type(task).__name__} {mutant_of(task).config}"
         self.ends = time.monotonic() + (LIMIT if new in self._met else FIRST)
         self._met.add(new)
         self.pipe.send(task)

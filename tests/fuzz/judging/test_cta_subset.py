@@ -14,7 +14,7 @@ from fuzz.core.verdict import Verdict
 from fuzz.judging.cta_subset import reserved, seen
 from fuzz.judging.judge import execute
 from fuzz.score import criteria_judge
-from fuzz.session.draw import cases_of, explore, standing
+from fuzz.session.draw import cases_of, explore, seed_cases
 from fuzz.session.plan import Shard
 from fuzz.session.settings import Settings
 from fuzz.targets.blocksparse.devices import emulator_there
@@ -132,7 +132,7 @@ def test_a_session_begins_with_the_standing_cases() -> None:
     target, wanted = emulated(), Settings(targets=("blocksparse",), size="small")
     for index, expected in ((0, target.seed_cases()), (1, ())):
         shard, seen = Shard("blocksparse", index, 5, 3), list[Case]()
-        explore(shard, cases_of(target, wanted), seen.append, standing(shard, target))
+        explore(shard, cases_of(target, wanted), seen.append, seed_cases(shard, target))
         assert len(seen) == 5 and tuple(seen[: len(expected)]) == expected
         assert not set(target.seed_cases()) & set(seen[len(expected) :])
 
