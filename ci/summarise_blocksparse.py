@@ -36,7 +36,7 @@ from fuzz.session.settings import Settings  # noqa: E402
 from fuzz.targets.blocksparse.block_lists import options_of  # noqa: E402
 from fuzz.targets.registry import load  # noqa: E402
 from kernels.blocksparse.backward.tiling import choose_tiling  # noqa: E402
-from kernels.blocksparse.planner.group_split import parts_of  # noqa: E402
+from kernels.blocksparse.planner.group_split import choose_group_split  # noqa: E402
 from kernels.blocksparse.spec.variant import Variant  # noqa: E402
 
 REGISTERS, SHARED, OWN, MOST_THREADS = 65_536, 228 << 10, 1 << 10, 2_048
@@ -89,7 +89,9 @@ def ctas(case: Case) -> int:
     m_blocks, n_blocks = -(-p.len_q // int(options["tile_m"])), -(-p.len_k // int(options["tile_n"]))
     if not m_blocks:
         return 0
-    return p.batch * p.heads_kv * n_blocks * parts_of(p.batch, p.heads_q, p.heads_kv, m_blocks, n_blocks, True)
+    return (
+        p.batch * p.heads_kv * n_blocks * choose_group_split(p.batch, p.heads_q, p.heads_kv, m_blocks, n_blocks, True)
+    )
 
 
 def drawn(settings: Settings) -> list[Case]:

@@ -5,9 +5,9 @@
     python ci/benchmarks/blocksparse_backward.py --dry        one tiny problem on the emulated GPU, to try the script
 
 What bench_blocksparse.py cannot say, because it takes the defaults and needs seconds of compiling for each of
-FlexAttention's rows: what the choices of split.py and side_by_side cost or gain. Every way's gradients are compared
-with the first one's, ordered ones must be bitwise the same in four calls. Exits with 1 where one is not. The three runs
-in ci/results/blocksparse_backward_h100.json are of earlier forms of this script.
+FlexAttention's rows: what the choices of group_split.py and concurrent_pairs cost or gain. Every way's gradients are
+compared with the first one's, ordered ones must be bitwise the same in four calls. Exits with 1 where one is not. The
+three runs in ci/results/blocksparse_backward_h100.json are of earlier forms of this script.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def measured(entry: Entry, all_ways: list[Way]) -> dict[str, Any]:
             wrong.append(f"{name}: gradients differ by {off:.3f}")
         if ordered and not all(same_again(call, first, gradients) for _ in range(3)):
             wrong.append(f"{name}: other bits in another call")
-        ms[f"{name} ({workspace.parts})"] = round(least(call, cuda), 4)
+        ms[f"{name} ({workspace.group_split})"] = round(least(call, cuda), 4)
     heads = [entry.heads_q, entry.heads_kv]
     return {"mask": entry.mask, "tokens": entry.tokens, "dim": entry.dim, "heads": heads, "ms": ms, "wrong": wrong}
 

@@ -106,7 +106,7 @@ def of_model(plans: dict[str, Plan], default: str) -> dict[str, Any]:
     planned = {
         label: {
             "pairs": plan.pairs,
-            "parts": plan.parts,
+            "parts": plan.group_split,
             "policy": plan.chosen[0],
             "model": round(plan.makespan / plan.bound, 3),
             "total": round(plan.total / least, 3),

@@ -50,7 +50,7 @@ def block_sparse_attention(
                    computed at each call where it is None
     schedule       another order of the KV tiles than blocks.schedule: a Schedule, "ascending", "descending", or the
                    permutation itself; its ranks are computed at each call (`write_order.with_order` does it once).
-                   Atomic gradients follow a permutation alone: else the longest tiles come first (blocks.longest)
+                   Atomic gradients follow a permutation alone: else the order is LPT (blocks.lpt)
     cu_seqlens_*   int32 (batch + 1,): starts of the packed sequences, and their total
     lengths_*      int32 (batch,): lengths of padded sequences; what lies beyond is read as padding
     products       "mma", on every arch; "wgmma", on Hopper: by the forward kernel, and by the backward ones for tiles

@@ -45,7 +45,7 @@ def check_call(
     schedule = rescheduled.schedule
     key = (
         *(q.shape, k.shape, q.device, backward, len(lengths)),
-        *(schedule.kind, schedule.pairs, schedule.parts, rescheduled.order is None),
+        *(schedule.kind, schedule.pairs, schedule.group_split, rescheduled.order is None),
     )
     if known is not None and any(key == before and _same(refs, tensors) for before, refs in known):
         return

@@ -22,7 +22,7 @@ from kernels.blocksparse.lists.types import (
     BlockMask,
     BlockSparse,
     Intervals,
-    LongestFirst,
+    LPTOrder,
     WriteOrder,
 )
 from kernels.blocksparse.spec.injection import find_injections
@@ -166,9 +166,9 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         tensors += [schedule.positions]
     if blocks.order is not None:
         tensors += [blocks.order.partial, blocks.order.full]
-    columns = None if blocks.longest is None else blocks.longest.columns
-    if blocks.longest is not None:
-        tensors += [blocks.longest.rows] + ([] if columns is None else [columns])
+    columns = None if blocks.lpt is None else blocks.lpt.columns
+    if blocks.lpt is not None:
+        tensors += [blocks.lpt.rows] + ([] if columns is None else [columns])
     numbers = [
         int(blocks.backward is not None),
         _MASKS.index(kind),
@@ -179,9 +179,9 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
         blocks.tile_n,
         _SCHEDULES.index(schedule.kind),
         schedule.pairs or 0,
-        schedule.parts or 0,
+        schedule.group_split or 0,
         int(blocks.order is not None),
-        int(blocks.longest is not None) + int(columns is not None),
+        int(blocks.lpt is not None) + int(columns is not None),
         int(blocks.merged),
     ]
     return tensors, numbers
@@ -190,7 +190,7 @@ def flatten(blocks: BlockSparse) -> tuple[list[Tensor], list[int]]:
 def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     """The inverse of `flatten`."""
     has_backward, mask_kind, has_slot_backward, left, right, tile_m, tile_n, *others = numbers
-    schedule_kind, pairs, parts, has_order, longest, merged = others
+    schedule_kind, pairs, group_split, has_order, lpt_orders, merged = others
     rest = iter(tensors)
     forward = _lists(rest)
     backward = _lists(rest) if has_backward else None
@@ -202,9 +202,9 @@ def unflatten(tensors: Sequence[Tensor], numbers: Sequence[int]) -> BlockSparse:
     elif _MASKS[mask_kind] == "band":
         mask = Band(left, right, next(rest))
     kind = _SCHEDULES[schedule_kind]
-    schedule = Schedule(kind, next(rest) if kind == "permutation" else None, pairs or None, parts or None)
+    schedule = Schedule(kind, next(rest) if kind == "permutation" else None, pairs or None, group_split or None)
     order = WriteOrder(next(rest), next(rest)) if has_order else None
-    first = LongestFirst(next(rest), next(rest) if longest == 2 else None) if longest else None
+    first = LPTOrder(next(rest), next(rest) if lpt_orders == 2 else None) if lpt_orders else None
     return BlockSparse(forward, backward, mask, tile_m, tile_n, schedule, order, first, bool(merged))
 
 

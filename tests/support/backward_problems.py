@@ -54,7 +54,7 @@ class Spec:
     deterministic: bool = False
     schedule: str = "ascending"
     pairs: int | None = None
-    parts: int | None = None
+    group_split: int | None = None
     products: str | None = None
     tuning: tuple[tuple[str, int], ...] = ()
     view: bool = False
@@ -138,7 +138,9 @@ def run(problem: Problem, launch: Run, poison: float = float("nan")) -> tuple[di
     """Gradients by the kernels, `launch` running each; outputs and workspace are filled with `poison` before."""
     spec, x = problem.spec, problem.operands
     out = {name: torch.full_like(x[name[1]], poison) for name in ("dq", "dk", "dv")}
-    workspace = make_workspace(x["q"], x["k"], problem.sequences, problem.blocks, spec.deterministic, parts=spec.parts)
+    workspace = make_workspace(
+        x["q"], x["k"], problem.sequences, problem.blocks, spec.deterministic, group_split=spec.group_split
+    )
     for floats in (workspace.dq_sum, workspace.dkv_sum, workspace.lse2, workspace.delta):
         if floats is not None:
             floats.fill_(poison)

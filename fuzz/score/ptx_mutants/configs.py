@@ -23,7 +23,7 @@ from fuzz.session.plan import SHARD_CASES, Shard
 from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
 from fuzz.targets.blocksparse.devices import arch_without_gpu
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
-from kernels.blocksparse.planner.group_split import parts_of
+from kernels.blocksparse.planner.group_split import choose_group_split
 from oracles.problem import Dtype, Problem
 
 REPEATS = 2  # of every case: once as its variant says, once with warps and dispatch at random
@@ -123,7 +123,7 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
 
 def size(chosen: Config, problem: Problem) -> int:
     """0: at most one tile in every sequence, 1: two or three, 2: more, 3: a block of keys with a long list of tiles,
-    4: a shorter one, in parts that share a KV head (NOTE [units] of group_split.py)."""
+    4: a shorter one, in parts that share a KV head (NOTE [group split] of group_split.py)."""
     found = 0
     for len_q, len_k in zip(problem.lengths_q, problem.lengths_k, strict=True):
         rows, columns = -(-len_q // chosen.tile_m), -(-len_k // chosen.tile_n)
@@ -134,7 +134,7 @@ def size(chosen: Config, problem: Problem) -> int:
 
 def _parts(chosen: Config, problem: Problem) -> int:
     blocks = (-(-problem.len_q // chosen.tile_m), -(-problem.len_k // chosen.tile_n))
-    return parts_of(problem.batch, problem.heads_q, problem.heads_kv, *blocks, chosen.deterministic)
+    return choose_group_split(problem.batch, problem.heads_q, problem.heads_kv, *blocks, chosen.deterministic)
 
 
 def builds_of(chosen: Config) -> dict[str, Build]:

@@ -50,8 +50,8 @@ def as_metadata(blocks: BlockSparse) -> block_lists.CheckedLists:
 
 def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits | None:
     """What the kernel does with the semaphores, from lists on the CPU."""
-    from kernels.blocksparse.launch.backward import side_by_side
-    from kernels.blocksparse.planner.group_split import parts_under
+    from kernels.blocksparse.launch.backward import concurrent_pairs
+    from kernels.blocksparse.planner.group_split import group_split_under
 
     p = case.problem
     lists, schedule, merged, launched = blocks.backward, blocks.schedule, blocks.merged, blocks
@@ -70,7 +70,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits 
     else:
         assert blocks.order is not None
         order, releases = blocks.order, None
-    parts = parts_under(schedule, p.batch, p.heads_q, p.heads_kv, blocks.m_blocks, lists.rows, True)
+    group_split = group_split_under(schedule, p.batch, p.heads_q, p.heads_kv, blocks.m_blocks, lists.rows, True)
     q, k = (_rows_of(p, heads) for heads in (p.heads_q, p.heads_kv))
     partial, full = lists.partial, lists.full
     return dq_visits.launch_visits(
@@ -82,8 +82,8 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits 
         heads_q=p.heads_q,
         heads_kv=p.heads_kv,
         m_blocks=blocks.m_blocks,
-        concurrent_pairs=side_by_side(q, k, launched, True, parts),
-        group_split=parts,
+        concurrent_pairs=concurrent_pairs(q, k, launched, True, group_split),
+        group_split=group_split,
         keys=p.lengths_k,
         tile_n=blocks.tile_n,
         releases=releases,

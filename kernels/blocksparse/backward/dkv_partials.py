@@ -1,9 +1,10 @@
 """dK and dV of a tile of keys where several CTAs share a group of query heads.
 
-NOTE [sums of parts] float32, (units, tiles, 2, fragments): unit is head_kv · parts + part, `Tiles` says which tile is
-whose, as for queries in dq.py; dK first, then dV, each in the order in which the backward kernel's threads hold it.
-Value v of thread t is at (v // vector) * THREADS * vector + t * vector + v % vector. Every tile of keys that there is
-gets its sums from every part, zeros where a part lists nothing. Postprocess adds the parts in their order.
+NOTE [dK and dV partials] float32, (units, tiles, 2, fragments): unit is head_kv · group_split + split, `Tiles` says
+which tile is whose, as for queries in dq_accumulator.py; dK first, then dV, each in the order in which the backward
+kernel's threads hold it. Value v of thread t is at (v // vector) * THREADS * vector + t * vector + v % vector. Every
+tile of keys that there is gets its sums from every unit, zeros where a unit lists nothing. Postprocess adds the units
+in their order.
 """
 
 from typing import Any

@@ -17,21 +17,21 @@ class Backward(BackwardKernel):
     @entry("backward")
     @cute.jit
     def __call__(self, arguments, stream: driver.CUstream) -> None:
-        """Launch over batch x heads_kv x parts x n_blocks CTAs, at least one.
+        """Launch over batch x heads_kv x group_split x n_blocks CTAs, at least one.
 
         q … dv         (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
-        dq_sum         fp32, 16-byte aligned: NOTE [dQ accumulator] of dq.py
-        dkv_sum        fp32, 16-byte aligned: NOTE [sums of parts] of parts.py, written instead of dk and dv where parts
-                       is more than 1: a divisor of heads_q / heads_kv
+        dq_sum         fp32, 16-byte aligned: NOTE [dQ accumulator] of dq_accumulator.py
+        dkv_sum        fp32, 16-byte aligned: NOTE [dK and dV partials] of dkv_partials.py, written instead of dk and dv
+                       where group_split is more than 1: a divisor of heads_q / heads_kv
         lse2, delta    fp32, 16-byte aligned: NOTE [statistics] of preprocess.py
         *_begin, *_length   int32 (batch): where a sequence's rows start, counted from the batch's start, and how many
-        partial, full  the backward block lists, common/lists.py; *_rank: their write order, read by deterministic
-                       variants; merged: walk.py's Lists
-        mask_*, band_* common/masks.py; mask_slot is parallel to partial_index
+        partial, full  the backward block lists, common/list_reader.py; *_rank: their write order, read by deterministic
+                       variants; merged: tile_iterator.py's Lists
+        mask_*, band_* common/mask_words.py; mask_slot is parallel to partial_index
         positions, schedule, pairs, tile_counter, semaphores   tile_iterator.py's Order; tile_counter and semaphores are
                                                                read by
                                                          deterministic variants
-        tiles_*        dq.py's Tiles, of queries; key_tiles_*: those of keys
+        tiles_*        dq_accumulator.py's Tiles, of queries; key_tiles_*: those of keys
         scale, cap     positive
         """
         a = arguments
@@ -64,12 +64,12 @@ class Backward(BackwardKernel):
             lists,
             mask_of(a),
             order,
-            Counts(a.batch, a.heads_q, a.heads_kv, a.heads_q // a.heads_kv, a.parts, a.m_blocks, a.n_blocks),
+            Counts(a.batch, a.heads_q, a.heads_kv, a.heads_q // a.heads_kv, a.group_split, a.m_blocks, a.n_blocks),
             Tiles(a.tiles_stride_batch, a.tiles_total),
             a.dim,
             factors,
         ).launch(
-            grid=[a.batch * a.heads_kv * a.parts * a.n_blocks, 1, 1],
+            grid=[a.batch * a.heads_kv * a.group_split * a.n_blocks, 1, 1],
             block=[self.tiling.threads, 1, 1],
             stream=stream,
             min_blocks_per_mp=1,

@@ -7,7 +7,7 @@
         dS = P (dO V^T - delta)
         dV += P^T dO,  dK += dS^T Q            in registers over the whole unit: no adds in memory, deterministic
         dQ += dS K                             added in memory: NOTE [deterministic adds], or atomically
-    store dK, dV; or where a group has several units, their sums: NOTE [units] of split.py
+    store dK, dV; or where a group has several units, their sums: NOTE [group split] of group_split.py
 
 All five products are mma.sync from shared memory, or on Hopper wgmma (wgmma.py). NOTE [statistics] says what
 preprocess made of LSE and delta; postprocess finishes dQ, and dK and dV of several units.
@@ -33,11 +33,11 @@ from kernels.blocksparse.backward.tile_iterator import (
     Order,
     block_at,
     entries,
-    fill_ring,
+    load_entry,
     semaphore,
     take_place,
 )
-from kernels.blocksparse.backward.tiling import MMA_REGISTERS, RING, SEMAPHORE_REGISTERS, THREADS, choose_tiling
+from kernels.blocksparse.backward.tiling import ENTRY_STAGES, MMA_REGISTERS, SEMAPHORE_REGISTERS, THREADS, choose_tiling
 from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.list_reader import Operand, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
@@ -47,7 +47,7 @@ from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
 class Gradients(NamedTuple):
     """What is added up in memory and what is written: dq as NOTE [dQ accumulator] of dq_accumulator.py, zeroed by
-    preprocess; dk and dv; or where a group has several units, sums as NOTE [sums of parts], `tiles` those of the
+    preprocess; dk and dv; or where a group has several units, sums as NOTE [dK and dV partials], `tiles` those of the
     keys."""
 
     dq: cute.Pointer
@@ -109,7 +109,7 @@ class BackwardKernel:
         seq_k = sequence(keys[0], keys[1], batch)
         first_key = n_block * self.variant.tile_n
         if first_key < seq_k.length:
-            row, head_kv = Int64(seq_k.begin) + first_key, unit // counts.parts
+            row, head_kv = Int64(seq_k.begin) + first_key, unit // counts.group_split
             sums = dq_accumulator.tile_number(gradients.tiles, batch, unit, seq_k.begin, self.variant.tile_n) + n_block
             loads = StepLoads(
                 self.tiling,
@@ -162,7 +162,7 @@ class BackwardKernel:
             sdS=tensor(by_score_staged),
             sLSE=tensor(values, Float32),
             sDelta=tensor(values, Float32),
-            sRing=tensor(cute.make_layout((4, RING)), Int32),
+            sEntries=tensor(cute.make_layout((4, ENTRY_STAGES)), Int32),
             sTileNumber=tensor(cute.make_layout(1), Int32),
         )
 
@@ -191,7 +191,7 @@ class BackwardKernel:
         """One tile of keys. k, v, dk, dv: (address of the first row, elements between rows); sums: the number of its
         tile in mSums; place: (batch, unit, n_block)."""
         variant, tiling = self.variant, self.tiling
-        sK, sV, sQ, sdO, _, _, sLSE, sDelta, sRing, _ = storage
+        sK, sV, sQ, sdO, _, _, sLSE, sDelta, sEntries, _ = storage
         targets = (sQ, sdO, sLSE, sDelta)
         batch, unit, n_block = place
 
@@ -203,8 +203,8 @@ class BackwardKernel:
         if total > 0 and thread < THREADS:  # before the first blocks are looked up, which takes as long
             load_rows(loads.copy, k, sK, keys_left)
             load_rows(loads.copy, v, sV, keys_left)
-        if thread < RING:
-            fill_ring(variant, lists, batch, n_block, first_head, total, sRing, thread)
+        if thread < ENTRY_STAGES:
+            load_entry(variant, lists, batch, n_block, first_head, total, sEntries, thread)
         cute.arch.sync_threads()
         w = Work(
             kernel=self,
@@ -245,7 +245,7 @@ class BackwardKernel:
         """All of a row's blocks, by the threads that multiply; then dK and dV. The ring is filled."""
         tiling, storage, thread, copy = self.tiling, w.storage, w.thread, w.loads.copy
         if w.total > 0:
-            first = block_at(storage.sRing, Int32(0))
+            first = block_at(storage.sEntries, Int32(0))
             load_step(w.loads, w.place[0], w.seq_q, first, Int32(0), w.targets, Int32(0), Boolean(True))
         cute.arch.cp_async_commit_group()
         w.to_s, w.to_dp, w.to_dv, w.to_dk, w.to_dq = thread_products(tiling, self.dtype, storage, thread)
@@ -258,7 +258,7 @@ class BackwardKernel:
         else:
             mainloop_mma(w)
         w.rdK.store(w.rdK.load() * self.dk_factor(w.factors.scale))
-        if w.counts.parts > 1:
+        if w.counts.group_split > 1:
             write_sums(w.rdK, sums_of(mSums, sums, 0, tiling), thread)
             write_sums(w.rdV, sums_of(mSums, sums, 1, tiling), thread)
         else:
@@ -280,7 +280,7 @@ class Storage(NamedTuple):
     sdS: cute.Tensor
     sLSE: cute.Tensor
     sDelta: cute.Tensor
-    sRing: cute.Tensor
+    sEntries: cute.Tensor
     sTileNumber: cute.Tensor
 
 

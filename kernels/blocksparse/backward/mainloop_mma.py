@@ -24,7 +24,7 @@ from kernels.blocksparse.backward.gemms import share
 from kernels.blocksparse.backward.load import load_step
 from kernels.blocksparse.backward.mma import accumulator, begin, multiply, multiply_each
 from kernels.blocksparse.backward.named_barriers import NamedBarrier
-from kernels.blocksparse.backward.tile_iterator import Block, block_at, fill_ring
+from kernels.blocksparse.backward.tile_iterator import Block, block_at, load_entry
 from kernels.blocksparse.backward.tiling import HALF, THREADS
 from kernels.blocksparse.common.layouts import rows_columns
 
@@ -53,8 +53,8 @@ def mainloop_mma(w) -> None:
         # this step's tiles and the last one's dS are here, and all threads are done with the last one's tiles
         cute.arch.sync_threads()
         refill(w, entry, step)
-        block = block_at(storage.sRing, entry)
-        following = block_at(storage.sRing, cutlass.min((iteration + 1) // steps, w.total - 1))
+        block = block_at(storage.sEntries, entry)
+        following = block_at(storage.sEntries, cutlass.min((iteration + 1) // steps, w.total - 1))
         if iteration > 0 and iteration % at_once == 0:
             add_dq(w, rK, iteration - at_once, target)
             notify_added(w, entry, step)
@@ -108,7 +108,7 @@ def refill(w, entry: Int32, step: Int32) -> None:
     """Looks up the ring's other half, two entries late: its last entry was still to be released."""
     if entry % HALF == 2 and entry > HALF and step == 0 and w.thread < HALF:
         place = entry - 2 + HALF + w.thread
-        fill_ring(w.variant, w.lists, w.place[0], w.place[2], w.first_head, w.total, w.storage.sRing, place)
+        load_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, w.total, w.storage.sEntries, place)
 
 
 @cute.jit
@@ -233,7 +233,7 @@ def release_previous(w, entry: Int32, step: Int32) -> None:
     if cutlass.const_expr(w.variant.deterministic):  # noqa: SIM102
         if entry > 0 and step == 0 and w.thread < 32:
             cute.arch.barrier(barrier_id=int(NamedBarrier.ADDED), number_of_threads=THREADS)
-            release_by_one_thread(w, block_at(w.storage.sRing, entry - 1))
+            release_by_one_thread(w, block_at(w.storage.sEntries, entry - 1))
 
 
 @cute.jit
@@ -241,7 +241,7 @@ def end(w) -> None:
     """Ends the row after the last adds: no thread reads K any more, and the last block is released."""
     w.kernel.before_reuse(w.thread)
     if cutlass.const_expr(w.variant.deterministic):
-        release_by_one_thread(w, block_at(w.storage.sRing, w.total - 1))
+        release_by_one_thread(w, block_at(w.storage.sEntries, w.total - 1))
 
 
 @cute.jit

@@ -1,7 +1,7 @@
 """Masks of the backward kernel: for each row that a thread holds, a bit per key, whatever the mask comes from.
 
-A warp's columns of the scores are adjacent (`Product.columns_together`), so that one row of a packed mask is one or
-two words, and an interval of keys is a run of bits: a quarter of the words that common/masks.py needs for warps whose
+A warp's columns of the scores are adjacent (`Product.columns_together`), so that one row of a packed mask is one or two
+words, and an interval of keys is a run of bits: a quarter of the words that common/mask_words.py needs for warps whose
 columns interleave.
 """
 

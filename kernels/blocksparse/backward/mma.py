@@ -22,7 +22,7 @@ class Product:
     """shape is (m, n, k); warps (m, n); transpose_a, transpose_b: the operand lies with m (n) contiguous in shared
     memory; rows_together, columns_together: a warp's rows (columns) are adjacent, else interleaved with other warps' in
     pieces of 16. Warps are numbered down the columns, or where rows are together, along the rows: see NOTE [groups] of
-    steps.py.
+    mainloop_mma.py.
     """
 
     dtype: type

@@ -1,8 +1,9 @@
 """After the backward kernel: dQ from its fp32 sums, times the scale of q·k, in the dtype of q; and dK and dV from those
-of several units, where a group was split: NOTE [units] of split.py.
+of several units, where a group was split: NOTE [group split] of group_split.py.
 
-The sums lie in the order in which the backward kernel's threads hold them (NOTE [dQ accumulator] of backward/dq.py,
-NOTE [sums of parts] of backward/parts.py): the same threads read them here and write them out through shared memory.
+The sums lie in the order in which the backward kernel's threads hold them (NOTE [dQ accumulator] of
+backward/dq_accumulator.py, NOTE [dK and dV partials] of backward/dkv_partials.py): the same threads read them here and
+write them out through shared memory.
 """
 
 import cutlass
@@ -38,15 +39,15 @@ class Postprocess:
     @entry("postprocess")
     @cute.jit
     def __call__(self, arguments, stream: driver.CUstream) -> None:
-        """Launch over batch x heads_q x m_blocks CTAs, at least one, and, where parts is more than 1, batch x heads_kv
-        x n_blocks more.
+        """Launch over batch x heads_q x m_blocks CTAs, at least one, and, where group_split is more than 1, batch x
+        heads_kv x n_blocks more.
 
         dq, dk, dv   outputs: (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
-        dq_sum, dkv_sum  fp32, 16-byte aligned; dk, dv and dkv_sum are used where parts is more than 1
+        dq_sum, dkv_sum  fp32, 16-byte aligned; dk, dv and dkv_sum are used where group_split is more than 1
         """
         a = arguments
         of_queries = a.batch * a.heads_q * a.m_blocks
-        of_keys = a.batch * a.heads_kv * a.n_blocks if a.parts > 1 else Int32(0)
+        of_keys = a.batch * a.heads_kv * a.n_blocks if a.group_split > 1 else Int32(0)
         self.kernel(
             operand(a, "dq"),
             (operand(a, "dk"), operand(a, "dv")),
@@ -57,7 +58,7 @@ class Postprocess:
             (a.heads_q, a.m_blocks, Tiles(a.tiles_stride_batch, a.tiles_total)),
             (a.heads_kv, a.n_blocks, Tiles(a.key_tiles_stride_batch, a.key_tiles_total)),
             of_queries,
-            a.parts,
+            a.group_split,
             a.dim,
             a.scale,
         ).launch(grid=[of_queries + of_keys, 1, 1], block=[THREADS, 1, 1], stream=stream)
@@ -74,7 +75,7 @@ class Postprocess:
         sizes_q: tuple[Int32, Int32, Tiles],
         sizes_k: tuple[Int32, Int32, Tiles],
         of_queries: Int32,
-        parts: Int32,
+        group_split: Int32,
         dim: Int32,
         scale: Float32,
     ) -> None:
@@ -90,7 +91,7 @@ class Postprocess:
         if cta < of_queries:
             self.queries(mdQ, dq_sum, queries, sizes_q, cta, copy, sdQ, thread, scale)
         else:
-            self.keys(mdKV, dkv_sum, keys, sizes_k, cta - of_queries, parts, copy, sdKV, thread)
+            self.keys(mdKV, dkv_sum, keys, sizes_k, cta - of_queries, group_split, copy, sdKV, thread)
 
     @cute.jit
     def queries(self, mdQ, dq_sum, queries, sizes, cta, copy, sdQ, thread, scale) -> None:
@@ -115,7 +116,7 @@ class Postprocess:
                     cute.arch.sync_threads()
 
     @cute.jit
-    def keys(self, mdKV, dkv_sum, keys, sizes, cta, parts, copy, sdKV, thread) -> None:
+    def keys(self, mdKV, dkv_sum, keys, sizes, cta, group_split, copy, sdKV, thread) -> None:
         """One tile of dK and dV. sizes: (heads_kv, n_blocks, tiles)."""
         tiling, (heads, n_blocks, tiles) = self.tiling, sizes
         n_block, head, batch = cta % n_blocks, cta // n_blocks % heads, cta // n_blocks // heads
@@ -126,8 +127,8 @@ class Postprocess:
             for which in cutlass.range_constexpr(2):
                 rD, rPart = (_registers(mma, thread, (tiling.tile_n, tiling.dim)) for _ in range(2))
                 rD.fill(Float32(0.0))
-                for part in cutlass.range(parts, unroll=1):
-                    tile = tile_number(tiles, batch, head * parts + part, seq_k.begin, tiling.tile_n) + n_block
+                for part in cutlass.range(group_split, unroll=1):
+                    tile = tile_number(tiles, batch, head * group_split + part, seq_k.begin, tiling.tile_n) + n_block
                     read_sums(rPart, sums_of(dkv_sum, tile, which, tiling), thread)
                     rD.store(rD.load() + rPart.load())
                 share(mma, rD, sdKV, thread, tiling.wide_stores)

@@ -1,9 +1,9 @@
 """Before the backward kernel: what it needs of each query's row, and clean sums to add to.
 
-NOTE [statistics] lse2 and delta are fp32, (heads_q, tiles, tile_m), `Tiles` of backward/dq.py: every tile of queries
-has all its rows, so that the backward kernel loads them without predicates. delta = sum over d of dO·O, the inner
-product that the softmax's gradient subtracts. lse2 = LSE / ln 2, so that P = exp2(score / ln 2 - lse2), and +inf for
-rows without keys and rows past the sequence's end: their probabilities are then exactly 0, whatever their scores.
+NOTE [statistics] lse2 and delta are fp32, (heads_q, tiles, tile_m), `Tiles` of backward/dq_accumulator.py: every tile
+of queries has all its rows, so that the backward kernel loads them without predicates. delta = sum over d of dO·O, the
+inner product that the softmax's gradient subtracts. lse2 = LSE / ln 2, so that P = exp2(score / ln 2 - lse2), and +inf
+for rows without keys and rows past the sequence's end: their probabilities are then exactly 0, whatever their scores.
 """
 
 import math

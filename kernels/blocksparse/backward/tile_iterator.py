@@ -6,7 +6,7 @@ from typing import NamedTuple
 import cutlass
 from cutlass import Int32, Int64, cute
 
-from kernels.blocksparse.backward.tiling import RING
+from kernels.blocksparse.backward.tiling import ENTRY_STAGES
 from kernels.blocksparse.common.list_reader import BlockList, read
 from kernels.blocksparse.common.tile_counter import take_tile_number
 
@@ -30,21 +30,21 @@ class Order(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Sizes of the problem; `group` query heads share a KV head, `parts` units share these evenly: NOTE [units] of
-    split.py; m_blocks and n_blocks of the longest sequence."""
+    """Sizes of the problem; `group` query heads share a KV head, `group_split` units share these evenly: NOTE [group
+    split] of group_split.py; m_blocks and n_blocks of the longest sequence."""
 
     batch: Int32
     heads_q: Int32
     heads_kv: Int32
     group: Int32
-    parts: Int32
+    group_split: Int32
     m_blocks: Int32
     n_blocks: Int32
 
     @property
     def share(self) -> Int32:
         """Query heads of one unit."""
-        return self.group // self.parts
+        return self.group // self.group_split
 
 
 class Lists(NamedTuple):
@@ -98,17 +98,17 @@ def take_place(by_counter: cutlass.Constexpr, order: Order, counts: Counts, sTil
         number = sTileNumber[0]
     first = number // (counts.n_blocks * order.pairs) * order.pairs
     number = number - first * counts.n_blocks
-    units = counts.heads_kv * counts.parts
-    side_by_side = cutlass.min(order.pairs, counts.batch * units - first)
-    position = number // side_by_side
-    pair = first + number - position * side_by_side
+    units = counts.heads_kv * counts.group_split
+    concurrent_pairs = cutlass.min(order.pairs, counts.batch * units - first)
+    position = number // concurrent_pairs
+    pair = first + number - position * concurrent_pairs
     batch = pair // units
     unit = pair - batch * units
     n_block = position
     if order.schedule == 1:
         n_block = counts.n_blocks - 1 - position
     if order.schedule == 2:
-        head_kv = unit // counts.parts
+        head_kv = unit // counts.group_split
         n_block = read(order.positions, batch * order.stride_batch + head_kv * order.stride_head + position)
     return batch, unit, n_block
 
@@ -125,14 +125,14 @@ def entries(lists: Lists, batch: Int32, n_block: Int32, first_head: Int32, share
 
 
 @cute.jit
-def fill_ring(
+def load_entry(
     variant: cutlass.Constexpr,
     lists: Lists,
     batch: Int32,
     n_block: Int32,
     first_head: Int32,
     total: Int32,
-    sRing: cute.Tensor,
+    sEntries: cute.Tensor,
     entry: Int32,
 ) -> None:
     """This thread looks up entry number `entry`, if there are so many, and puts it into the ring.
@@ -168,7 +168,7 @@ def fill_ring(
                 rank = read(lists.full_rank, place)
         rBlock = cute.make_rmem_tensor(4, Int32)
         rBlock[0], rBlock[1], rBlock[2], rBlock[3] = m_block, 2 * head + is_partial, rank, slot
-        cute.autovec_copy(rBlock, sRing[None, entry % RING])
+        cute.autovec_copy(rBlock, sEntries[None, entry % ENTRY_STAGES])
 
 
 @cute.jit
@@ -194,10 +194,10 @@ def merged_place(
 
 
 @cute.jit
-def block_at(sRing: cute.Tensor, entry: Int32) -> Block:
+def block_at(sEntries: cute.Tensor, entry: Int32) -> Block:
     """Entry number `entry`, which must be in the ring."""
     rBlock = cute.make_rmem_tensor(4, Int32)
-    cute.autovec_copy(sRing[None, entry % RING], rBlock)
+    cute.autovec_copy(sEntries[None, entry % ENTRY_STAGES], rBlock)
     return Block(rBlock[0], rBlock[1], rBlock[2], rBlock[3])
 
 

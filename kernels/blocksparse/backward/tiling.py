@@ -22,8 +22,8 @@ from kernels.blocksparse.spec.variant import LARGEST_DIM, Variant, backward_prod
 THREADS = 256
 WARPS = THREADS // 32
 # Entries of the block lists in shared memory: a ring, half of which is filled while the other half is worked on.
-RING = 64
-HALF = RING // 2
+ENTRY_STAGES = 64
+HALF = ENTRY_STAGES // 2
 MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168
 
 # Shared memory that one CTA may have, in bytes (CUDA C++ programming guide, compute capabilities).
@@ -190,7 +190,7 @@ def _preferences(tile_m: int, tile_n: int, dim: int) -> list[tuple[int, int, int
 def _shared_bytes(step_m: int, tile_n: int, dim: int, stages: int, stages_ds: int) -> int:
     elements = 2 * tile_n * dim + 2 * stages * step_m * dim + (1 + stages_ds) * step_m * tile_n
     statistics = 2 * stages * step_m * 4
-    return 2 * elements + statistics + 16 * RING + 16
+    return 2 * elements + statistics + 16 * ENTRY_STAGES + 16
 
 
 def _split_warps(rows: int, columns: int, warps_m: int | None = None, by_rows: bool = True) -> tuple[int, int]:

@@ -57,10 +57,10 @@ def read(pointer: cute.Pointer, at: Int32 | Int64):
     return cute.make_tensor(pointer + at, cute.make_layout(1))[0]
 
 
-class Walk(NamedTuple):
+class TileIterator(NamedTuple):
     """One row of both lists as one sequence of entries: the partial ones, then the full ones.
 
-    partial, full  where entry e of the walk stands in the index of its list, less e
+    partial, full  where entry e of the tile_iterator stands in the index of its list, less e
     first          position of the first partial entry in its index: that of its mask's slot
     """
 
@@ -71,20 +71,22 @@ class Walk(NamedTuple):
     entries: Int32
 
 
-def walk_of(lists: tuple[BlockList, BlockList], place: tuple[Int32, Int32, Int32]) -> Walk:
-    """The walk over row place[2] of (partial, full) for batch place[0] and head place[1]."""
+def tile_iterator_of(lists: tuple[BlockList, BlockList], place: tuple[Int32, Int32, Int32]) -> TileIterator:
+    """The tile_iterator over row place[2] of (partial, full) for batch place[0] and head place[1]."""
     (partial, full), (batch, head, row) = lists, place
     n_partial, first = partial.row(batch, head, row)
     n_full, first_full = full.row(batch, head, row)
-    return Walk(partial.index + first, full.index + (first_full - n_partial), first, n_partial, n_partial + n_full)
+    return TileIterator(
+        partial.index + first, full.index + (first_full - n_partial), first, n_partial, n_partial + n_full
+    )
 
 
 @cute.jit
-def listed(walk: Walk, entry: Int32) -> Int32:
-    """The block of one entry of a walk."""
+def listed(tile_iterator: TileIterator, entry: Int32) -> Int32:
+    """The block of one entry of a tile_iterator."""
     block = Int32(0)
-    if entry < walk.n_partial:
-        block = read(walk.partial, entry)
+    if entry < tile_iterator.n_partial:
+        block = read(tile_iterator.partial, entry)
     else:
-        block = read(walk.full, entry)
+        block = read(tile_iterator.full, entry)
     return block

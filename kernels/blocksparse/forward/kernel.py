@@ -14,7 +14,7 @@ from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.common import layouts, mma
 from kernels.blocksparse.common.arguments import block_list, entry, mask_of, operand
-from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequence, read, sequence, walk_of
+from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequence, read, sequence, tile_iterator_of
 from kernels.blocksparse.common.mask_words import Mask, MaskRows
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.forward import mainloop as steps
@@ -56,10 +56,11 @@ class Forward:
         q … o          (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
         lse            fp32; element (batch, head, row) at batch · stride + head · stride + begin + row
         *_begin, *_length   int32 (batch): where a sequence's rows start, counted from the batch's start, and how many
-        partial, full  the block lists, common/lists.py; mask_*, band_*: common/masks.py
+        partial, full  the block lists, common/list_reader.py; mask_*, band_*: common/mask_words.py
         schedule       0 to launch a head's tiles from the first, 1 from the last, 2 as in positions, int32: the m block
                        of each launch position, at [b · stride + head · stride + position]
-        section        heads (over all of the batch) whose tiles are launched m_block by m_block together: as many as
+        l2_head_section        heads (over all of the batch) whose tiles are launched m_block by m_block together: as
+                               many as
                        have their K and V in the L2 cache. Long rows first over many heads leave short ones for the end
         resident, tile_counter   persistent CTAs, and where they take the numbers of further tiles from: int32, 0 before
                        the launch, not read where each tile has a CTA
@@ -83,7 +84,7 @@ class Forward:
             mask_of(a),
             (a.batch, a.heads_q, a.heads_kv, a.m_blocks),
             a.dim,
-            (a.schedule, a.section, a.positions, a.positions_stride_batch, a.positions_stride_head),
+            (a.schedule, a.l2_head_section, a.positions, a.positions_stride_batch, a.positions_stride_head),
             (a.resident, a.tile_counter),
             to_tanh,
             to_log2,
@@ -119,7 +120,7 @@ class Forward:
         thread, _, _ = cute.arch.thread_idx()
         cta, _, _ = cute.arch.block_idx()
         batch, head, m_block = place_of(cta, shape, order)
-        walk = walk_of(lists, (batch, head, m_block))
+        tile_iterator = tile_iterator_of(lists, (batch, head, m_block))
         seq_q = sequence(queries[0], queries[1], batch)
         seq_k = sequence(keys[0], keys[1], batch)
         first_row = m_block * self.variant.tile_m
@@ -140,7 +141,7 @@ class Forward:
                 (batch, head, m_block),
                 seq_q,
                 seq_k,
-                walk,
+                tile_iterator,
                 mask,
                 to_tanh,
                 to_log2,
@@ -170,7 +171,7 @@ class Forward:
         place,
         seq_q: Sequence,
         seq_k: Sequence,
-        walk,
+        tile_iterator,
         mask,
         to_tanh,
         to_log2,
@@ -213,7 +214,7 @@ class Forward:
             k=(*k, storage[1]),
             v=(*v, storage[2]),
             length_k=seq_k.length,
-            walk=walk,
+            tile_iterator=tile_iterator,
             mask=mask,
             mask_rows=MaskRows(warps, thread, (tile_m, step)),
             place=place,
@@ -267,9 +268,9 @@ class Forward:
 def place_of(number: Int32, shape, order) -> tuple[Int32, Int32, Int32]:
     """(batch, head, m_block) of a tile's number in the order of launches."""
     sequences, heads_q, _, m_blocks = shape
-    schedule, section, positions, stride_batch, stride_head = order
-    heads_before = number // (section * m_blocks) * section
-    heads_here = cutlass.min(section, sequences * heads_q - heads_before)
+    schedule, l2_head_section, positions, stride_batch, stride_head = order
+    heads_before = number // (l2_head_section * m_blocks) * l2_head_section
+    heads_here = cutlass.min(l2_head_section, sequences * heads_q - heads_before)
     place = number - heads_before * m_blocks
     m_block, group_head = place // heads_here, heads_before + place % heads_here
     batch, head = group_head // heads_q, group_head % heads_q

@@ -33,17 +33,17 @@ def one_by_one(w: Work) -> None:
     is on its way during the first product and the next K during the second; two barriers a step, half the memory."""
     step, two = w.tuning.step, w.tuning.stages == 2
     pieces = w.variant.tile_n // step
-    n_steps = w.walk.entries * pieces
+    n_steps = w.tile_iterator.entries * pieces
     key, slot = Int32(0), slot_of(w, Int32(0))
     if n_steps > 0:
-        key = listed(w.walk, Int32(0)) * w.variant.tile_n
+        key = listed(w.tile_iterator, Int32(0)) * w.variant.tile_n
         load(w, w.k, 0, key)
         if cutlass.const_expr(two):
             load(w, w.v, 0, key)
     cute.arch.cp_async_commit_group()
     block_next, slot_next = Int32(0), slot_of(w, Int32(1) // pieces)
     if n_steps > 1:
-        block_next = listed(w.walk, Int32(1) // pieces)
+        block_next = listed(w.tile_iterator, Int32(1) // pieces)
     operand_q = w.operand_q
     if cutlass.const_expr(w.tuning.q_in_registers):
         cute.arch.cp_async_wait_group(0)
@@ -55,7 +55,7 @@ def one_by_one(w: Work) -> None:
         key_next = block_next * w.variant.tile_n + (s + 1) % pieces * step
         # the block after the next, and the mask's words: on their way while this step computes
         if s + 2 < n_steps:
-            block_next = listed(w.walk, (s + 2) // pieces)
+            block_next = listed(w.tile_iterator, (s + 2) // pieces)
         slot_after = slot_of(w, (s + 2) // pieces)
         load_words(w, s // pieces, slot, key, s % pieces * step)
         cute.arch.cp_async_wait_group(0)
@@ -84,11 +84,11 @@ def pipelined(w: Work) -> None:
     """While step s computes, K of s + 2 and V of s + 1 are on their way: two stages, one barrier a step."""
     step = w.tuning.step
     pairs = w.variant.tile_n // step // 2  # of steps, in a block
-    n_pairs = w.walk.entries * pairs
+    n_pairs = w.tile_iterator.entries * pairs
     key, key_next = Int32(0), Int32(0)
     slot, slot_next = slot_of(w, Int32(0)), slot_of(w, Int32(1) // pairs)
     if n_pairs > 0:
-        key = listed(w.walk, Int32(0)) * w.variant.tile_n
+        key = listed(w.tile_iterator, Int32(0)) * w.variant.tile_n
         load(w, w.k, 0, key)
     cute.arch.cp_async_commit_group()
     if n_pairs > 0:
@@ -96,7 +96,7 @@ def pipelined(w: Work) -> None:
         load(w, w.v, 0, key)
     cute.arch.cp_async_commit_group()
     if n_pairs > 1:
-        key_next = listed(w.walk, Int32(1) // pairs) * w.variant.tile_n + Int32(1) % pairs * (2 * step)
+        key_next = listed(w.tile_iterator, Int32(1) // pairs) * w.variant.tile_n + Int32(1) % pairs * (2 * step)
     cute.arch.cp_async_wait_group(1)
     cute.arch.sync_threads()
     operand_q = w.operand_q
@@ -110,7 +110,7 @@ def pipelined(w: Work) -> None:
         entry, first_column = p // pairs, p % pairs * (2 * step)
         key_after = key_next
         if p + 2 < n_pairs:
-            key_after = listed(w.walk, (p + 2) // pairs) * w.variant.tile_n + (p + 2) % pairs * (2 * step)
+            key_after = listed(w.tile_iterator, (p + 2) // pairs) * w.variant.tile_n + (p + 2) % pairs * (2 * step)
         slot_after = slot_of(w, (p + 2) // pairs)
         more = p + 1 < n_pairs
 
@@ -200,8 +200,8 @@ def slot_of(w: Work, entry: Int32) -> Int32:
     """Where the packed words of an entry are, read early; 0 for entries and masks that have none."""
     slot = Int32(0)
     if cutlass.const_expr(w.variant.mask == "bits"):  # noqa: SIM102  (decided when the kernel is built)
-        if entry < w.walk.n_partial:
-            slot = read(w.mask.slot, w.walk.first + entry)
+        if entry < w.tile_iterator.n_partial:
+            slot = read(w.mask.slot, w.tile_iterator.first + entry)
     return slot
 
 
@@ -209,7 +209,7 @@ def slot_of(w: Work, entry: Int32) -> Int32:
 def load_words(w: Work, entry: Int32, slot: Int32, first_key: Int32, first_column: Int32) -> None:
     """The mask's words of a step that needs them: of a partial block, or where the keys end inside."""
     allow_all = w.allow_all
-    if entry < w.walk.n_partial:
+    if entry < w.tile_iterator.n_partial:
         mask_words.load_partial(
             w.variant.mask,
             w.mask_rows,
@@ -241,7 +241,7 @@ def mask_scores(w: Work, acc_s: cute.Tensor, entry: Int32, first_key: Int32) -> 
     if cutlass.const_expr(w.variant.softcap):
         acc_s.store(tanh(acc_s.load() * w.to_tanh))
     acc_s_mn = layouts.rows_columns(acc_s)
-    masked = (entry < w.walk.n_partial) | (first_key + w.tuning.step > w.length_k)
+    masked = (entry < w.tile_iterator.n_partial) | (first_key + w.tuning.step > w.length_k)
     keep = w.keep_keys
     for _ in cutlass.range(mask_words.branch(masked)):
         keep(w.mask_rows, w.length_k - first_key)

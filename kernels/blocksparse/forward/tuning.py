@@ -10,7 +10,7 @@ from kernels.blocksparse.spec.variant import Variant
 
 @dataclass(frozen=True)
 class ForwardTuning:
-    """How the forward kernel uses an SM; NOTE [steps] of forward_steps.py.
+    """How the forward kernel uses an SM; NOTE [steps] of mainloop.py.
 
     warps            over the query tile
     step             keys at a time, a divisor of tile_n

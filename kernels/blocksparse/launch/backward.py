@@ -34,8 +34,8 @@ from kernels.blocksparse.planner.group_split import (
     L2_BYTES,
     PAIRS,
     SLOTS,
-    ordered_side_by_side,
-    parts_under,
+    group_split_under,
+    ordered_concurrent_pairs,
     unit_bytes,
 )
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
@@ -49,14 +49,14 @@ BEFORE = ("clear", "zero")  # injection points of the preprocessing kernel
 class Workspace:
     """Memory that the three kernels share; preprocess fills it.
 
-    dq_sum      float32: NOTE [dQ accumulator] of backward/dq.py
-    dkv_sum     float32: NOTE [sums of parts] of backward/parts.py; None where parts is 1
+    dq_sum      float32: NOTE [dQ accumulator] of backward/dq_accumulator.py
+    dkv_sum     float32: NOTE [dK and dV partials] of backward/dkv_partials.py; None where group_split is 1
     lse2, delta float32: NOTE [statistics] of preprocess.py
     tile_counter      int32 (1,); semaphores: int32 (batch, heads_q, m_blocks), readable by another stream while the
                       kernel
                 runs
-    tiles       (stride_batch, total): `Tiles` of backward/dq.py; key_tiles: those of keys
-    parts       units of each KV head: NOTE [units] of split.py
+    tiles       (stride_batch, total): `Tiles` of backward/dq_accumulator.py; key_tiles: those of keys
+    group_split       units of each KV head: NOTE [group split] of group_split.py
     """
 
     dq_sum: Tensor
@@ -67,7 +67,7 @@ class Workspace:
     semaphores: Tensor
     tiles: tuple[int, int]
     key_tiles: tuple[int, int]
-    parts: int
+    group_split: int
 
     @property
     def statistics(self) -> Values:
@@ -121,9 +121,9 @@ def backward(
     o, lse         what forward computed; do: the gradient of o, of q's dtype
     blocks         with backward lists; deterministic: its order, computed here where it has none
     deterministic  adds to dQ happen in the order of blocks.schedule; else atomically, in any order
-    pairs          (sequence, unit) pairs whose CTAs are launched side by side; None: `side_by_side`
+    pairs          (sequence, unit) pairs whose CTAs are launched side by side; None: `concurrent_pairs`
     products       as for `backward_variants`
-    workspace      None: allocated here, with as many units as `split.parts_under` says
+    workspace      None: allocated here, with as many units as `group_split_under` says
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
     softcap that is not positive and finite, for blocks without backward lists and for too many tiles; checks nothing
     else.
@@ -193,24 +193,24 @@ def _variants(
 
 
 def make_workspace(
-    q: Tensor, k: Tensor, sequences: Sequences, blocks: BlockSparse, deterministic: bool, parts: int | None = None
+    q: Tensor, k: Tensor, sequences: Sequences, blocks: BlockSparse, deterministic: bool, group_split: int | None = None
 ) -> Workspace:
     """Memory for one backward pass, on q's device, not initialised: 4 bytes · dim_padded per query and head, and
-    little more; where groups are split (parts; None: `split.parts_under`), twice that per key and unit."""
+    little more; where groups are split (group_split; None: `group_split_under`), twice that per key and unit."""
     batch, heads_q, heads_kv, m_blocks, tile_m = sequences.batch, *heads_of(q, k), blocks.m_blocks, blocks.tile_m
     n_blocks, tile_n = 0 if blocks.backward is None else blocks.backward.rows, blocks.tile_n
     tiles = (m_blocks, batch * m_blocks) if q.dim() == 4 else (1, q.shape[0] // tile_m + batch)
     key_tiles = (n_blocks, batch * n_blocks) if q.dim() == 4 else (1, k.shape[0] // tile_n + batch)
-    if parts is None:
-        parts = parts_under(blocks.schedule, batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
+    if group_split is None:
+        group_split = group_split_under(blocks.schedule, batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
     rows, dim = heads_q * tiles[1] * tile_m, padded_dim(q.shape[-1])
     floats = torch.empty(rows * (dim + 2), dtype=torch.float32, device=q.device)
     lse2, delta, dq_sum = floats.split([rows, rows, floats.numel() - 2 * rows])
-    size = 2 * heads_kv * parts * key_tiles[1] * tile_n * dim
-    dkv_sum = torch.empty(size, dtype=torch.float32, device=q.device) if parts > 1 else None
+    size = 2 * heads_kv * group_split * key_tiles[1] * tile_n * dim
+    dkv_sum = torch.empty(size, dtype=torch.float32, device=q.device) if group_split > 1 else None
     ints = torch.empty(1 + batch * heads_q * m_blocks, dtype=torch.int32, device=q.device)
     semaphores = ints[1:].view(batch, heads_q, m_blocks)
-    return Workspace(dq_sum, dkv_sum, lse2, delta, ints[:1], semaphores, tiles, key_tiles, parts)
+    return Workspace(dq_sum, dkv_sum, lse2, delta, ints[:1], semaphores, tiles, key_tiles, group_split)
 
 
 def heads_of(q: Tensor, k: Tensor) -> tuple[int, int]:
@@ -218,23 +218,23 @@ def heads_of(q: Tensor, k: Tensor) -> tuple[int, int]:
     return q.shape[-2], k.shape[-2]
 
 
-def side_by_side(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool, parts: int = 1) -> int:
+def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool, group_split: int = 1) -> int:
     """(sequence, unit) pairs whose CTAs are launched side by side.
 
     As many as have the Q, dO and sums of dQ that they look at in the L2 cache, so that the long CTAs of several pairs
     come before the short ones of any, and at least as many as have CTAs for all multiprocessors: a wave and a half, or
     four where masks are intervals, documents for example, whose CTAs are of very unequal length. Ordered adds: what
-    the schedule was computed for, or PAIRS, or of scattered blocks what `ordered_side_by_side` says; but where CTAs
+    the schedule was computed for, or PAIRS, or of scattered blocks what `ordered_concurrent_pairs` says; but where CTAs
     hardly wait for one another (`in_step`) as first said.
     """
     batch, rows = q.shape[:2] if q.dim() == 4 else (blocks.forward.partial.batch, 0)
     rows = rows or -(-q.shape[0] // batch)
-    units, heads, dim = batch * k.shape[-2] * parts, q.shape[-2] // (k.shape[-2] * parts), q.shape[-1]
+    units, heads, dim = batch * k.shape[-2] * group_split, q.shape[-2] // (k.shape[-2] * group_split), q.shape[-1]
     if deterministic and blocks.schedule.pairs is not None:
         return max(1, min(blocks.schedule.pairs, units))
     if deterministic and not in_step(blocks):
         scattered = not isinstance(blocks.mask, Band | Intervals)  # then CTAs may look at any rows
-        return ordered_side_by_side(units, unit_bytes(rows, heads, dim)) if scattered else PAIRS
+        return ordered_concurrent_pairs(units, unit_bytes(rows, heads, dim)) if scattered else PAIRS
     if isinstance(blocks.mask, Band):
         rows = min(rows, live_rows(blocks))
     n_blocks = 1 if blocks.backward is None else max(blocks.backward.rows, 1)
@@ -290,19 +290,19 @@ def backward_launches(
         order = with_order(blocks).order
     pre, main, post = backward_variants(q, blocks, softcap, deterministic, tuning, products)
     batch, heads_q, heads_kv, m_blocks = sequences.batch, *heads_of(q, k), blocks.m_blocks
-    n_blocks, dim, parts = lists.rows, q.shape[-1], workspace.parts
-    after = heads_kv * n_blocks if parts > 1 else 0
-    for name, ctas in (("q", batch * (heads_q * m_blocks + after)), ("k", batch * heads_kv * parts * n_blocks)):
+    n_blocks, dim, group_split = lists.rows, q.shape[-1], workspace.group_split
+    after = heads_kv * n_blocks if group_split > 1 else 0
+    for name, ctas in (("q", batch * (heads_q * m_blocks + after)), ("k", batch * heads_kv * group_split * n_blocks)):
         if ctas > INT32_MAX:
             raise ValueError(f"{name}: {ctas} tiles (batch × heads × blocks) are too many for one launch")
 
     ranks = (0, 0) if order is None else (order.partial, order.full)
     kind, positions = blocks.schedule.kind, blocks.schedule.positions
-    if not deterministic and positions is None and blocks.longest is not None and blocks.longest.columns is not None:
-        kind, positions = "permutation", blocks.longest.columns
+    if not deterministic and positions is None and blocks.lpt is not None and blocks.lpt.columns is not None:
+        kind, positions = "permutation", blocks.lpt.columns
     rows_of = sequence_values(sequences)
     sizes: Values = {"batch": batch, "heads_q": heads_q, "m_blocks": m_blocks, "dim": dim}
-    sizes_of_keys: Values = {"heads_kv": heads_kv, "n_blocks": n_blocks, "parts": parts}
+    sizes_of_keys: Values = {"heads_kv": heads_kv, "n_blocks": n_blocks, "group_split": group_split}
     launches: list[tuple[Variant, Values]] = []
     if batch * heads_q * m_blocks:
         before = {
@@ -333,7 +333,7 @@ def backward_launches(
             **sizes_of_keys,
             "merged": int(blocks.merged),
             "schedule": SCHEDULES[kind],
-            "pairs": pairs or side_by_side(q, k, blocks, deterministic, parts),
+            "pairs": pairs or concurrent_pairs(q, k, blocks, deterministic, group_split),
             "scale": scale,
             "cap": 0.0 if softcap is None else softcap,
         }

@@ -177,8 +177,8 @@ def forward_values(
         raise ValueError(f"q: {ctas} tiles (batch × heads × m_blocks) are too many for one launch")
     if ctas == 0:
         return {}
-    by_direction = blocks.longest is None or isinstance(blocks.mask, Band)  # a band's long rows are at one end
-    rows = None if by_direction else blocks.longest.rows  # type: ignore[union-attr]
+    by_direction = blocks.lpt is None or isinstance(blocks.mask, Band)  # a band's long rows are at one end
+    rows = None if by_direction else blocks.lpt.rows  # type: ignore[union-attr]
     return {
         **operand_values(q=q, k=k, v=v, o=o),
         **lse_values(lse),
@@ -193,7 +193,7 @@ def forward_values(
         "m_blocks": m_blocks,
         "dim": q.shape[-1],
         "schedule": int(long_rows_last(blocks.mask)) if rows is None else 2,
-        "section": even_share(batch * heads_kv, section(k, batch)) * (heads_q // heads_kv),
+        "l2_head_section": even_share(batch * heads_kv, l2_head_section(k, batch)) * (heads_q // heads_kv),
         "resident": ctas if tile_counter is None or resident is None else min(resident, ctas),
         "scale": scale,
         "cap": 0.0 if softcap is None else softcap,
@@ -314,7 +314,7 @@ def long_rows_last(mask: BlockMask) -> bool:
     return not isinstance(mask, Band) or mask.left > mask.right
 
 
-def section(k: Tensor, batch: int) -> int:
+def l2_head_section(k: Tensor, batch: int) -> int:
     """KV heads whose K and V, of an average sequence, fit into the L2 cache together; at least 1."""
     rows = k.shape[1] if k.dim() == 4 else -(-k.shape[0] // batch)
     return max(1, L2_BYTES // max(2 * rows * k.shape[-1] * k.element_size(), 1))

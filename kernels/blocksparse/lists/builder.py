@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kernels.blocksparse.lists.lpt import with_longest_first
+from kernels.blocksparse.lists.lpt import with_lpt_order
 from kernels.blocksparse.lists.schedule import ASCENDING, Schedule, permutation
 from kernels.blocksparse.lists.transpose import with_backward
 from kernels.blocksparse.lists.types import BlockList, BlockLists, BlockMask, BlockSparse, exclusive_sum
@@ -110,11 +110,11 @@ def finished(
     for the longest KV tiles first."""
     blocks = BlockSparse(forward, None, mask, shape.tile_m, shape.tile_n, schedule or ASCENDING)
     if not backward:
-        return with_longest_first(blocks)
-    blocks = with_longest_first(with_backward(blocks, shape.n_blocks))
+        return with_lpt_order(blocks)
+    blocks = with_lpt_order(with_backward(blocks, shape.n_blocks))
     if schedule is None:
-        assert blocks.longest is not None and blocks.longest.columns is not None
-        schedule = permutation(blocks.longest.columns)
+        assert blocks.lpt is not None and blocks.lpt.columns is not None
+        schedule = permutation(blocks.lpt.columns)
     return with_order(blocks, schedule)
 
 

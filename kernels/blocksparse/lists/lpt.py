@@ -14,15 +14,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.blocksparse.lists.types import BlockLists, BlockSparse, LongestFirst
+from kernels.blocksparse.lists.types import BlockLists, BlockSparse, LPTOrder
 
 
-def with_longest_first(blocks: BlockSparse) -> BlockSparse:
-    """The same blocks with the orders of `LongestFirst`. O(rows log rows), without asking the device."""
+def with_lpt_order(blocks: BlockSparse) -> BlockSparse:
+    """The same blocks with the orders of `LPTOrder`. O(rows log rows), without asking the device."""
     last = blocks.m_blocks - 1  # of equal rows the last comes first, as under a causal mask
     rows = last - by_length(lengths(blocks.forward).flip(-1))
     columns = None if blocks.backward is None else by_length(lengths(blocks.backward).sum(1, keepdim=True))
-    return replace(blocks, longest=LongestFirst(rows, columns))
+    return replace(blocks, lpt=LPTOrder(rows, columns))
 
 
 def lengths(lists: BlockLists) -> Tensor:

@@ -23,14 +23,15 @@ class Schedule:
     positions  int32 (batch|1, heads_kv|1, n_blocks), only for a permutation: the n block of each launch position
     pairs      (sequence, unit) pairs whose CTAs are launched side by side where adds are ordered, as a computed order
                was made for; None: as many as the launcher thinks best. Changes times, not results
-    parts      units of each KV head where adds are ordered (NOTE [units] of split.py), as a computed order was made
-               for; None: `split.parts_of`
+    group_split      units of each KV head where adds are ordered (NOTE [group split] of group_split.py), as a computed
+                     order was made
+               for; None: `choose_group_split`
     """
 
     kind: Kind = "ascending"
     positions: Tensor | None = None
     pairs: int | None = None
-    parts: int | None = None
+    group_split: int | None = None
 
     def launch_order(self, n_blocks: int, device: torch.device | str) -> Tensor:
         """The n block of each launch position, int32 (batch|1, heads_kv|1, n_blocks), contiguous."""

@@ -172,8 +172,8 @@ class WriteOrder:
 
 
 @dataclass(frozen=True, eq=False)
-class LongestFirst:
-    """Launch orders by length, see longest.py; they change times, not results.
+class LPTOrder:
+    """Launch orders by LPT (longest processing time first), see lpt.py; they change times, not results.
 
     rows     int32 (batch|1, heads_q|1, m_blocks): the m block of each launch position of the forward pass
     columns  int32 (batch|1, 1, n_blocks): n blocks likewise, of the atomic backward pass; None without backward lists
@@ -192,7 +192,7 @@ class BlockSparse:
     mask      how partial blocks are masked
     schedule  the order in which the backward pass launches n blocks
     order     ranks for the deterministic backward pass under that schedule; None: computed at each call
-    longest   launch orders of the forward and of the atomic backward pass; None: by the mask, and by the schedule
+    lpt       launch orders of the forward and of the atomic backward pass; None: by the mask, and by the schedule
     merged    in what order the backward pass visits a row's blocks: ascending, partial and full ones merged, which
               needs rows of backward lists that ascend; else first the partial ones, then the full ones, as listed
     """
@@ -204,7 +204,7 @@ class BlockSparse:
     tile_n: int
     schedule: Schedule
     order: WriteOrder | None = None
-    longest: LongestFirst | None = None
+    lpt: LPTOrder | None = None
     merged: bool = False
 
     @property

@@ -1,12 +1,12 @@
-"""Into how many units a group of query heads is split: fewer, longer CTAs, or more, shorter ones.
+"""The number of units that a group of query heads is split into: fewer, longer CTAs, or more, shorter ones.
 
-NOTE [units] One CTA of the backward pass works for one tile of keys and one unit of query heads. A unit is a KV head's
-whole group, whose dK and dV then stay in the CTA's registers to the end; or, with `parts` of them, a part of the group:
-each part writes its float32 sums apart (NOTE [sums of parts] of backward/parts.py), and postprocess adds them in the
-order of the parts. So dK and dV have the same bits in every run either way; but another number of parts has others,
-which is why it follows from the shapes and the schedule alone and not from the device. Nothing about dQ changes: a
-query head belongs to one unit, so the CTAs that add to a dQ tile are those of one unit, still in the order of their
-positions.
+NOTE [group split] One CTA of the backward pass works for one tile of keys and one unit of query heads. A unit is a KV
+head's whole group, whose dK and dV then stay in the CTA's registers to the end; or, with a `group_split` above 1, a
+share of the group: each unit writes its float32 sums apart (NOTE [dK and dV partials] of backward/dkv_partials.py), and
+postprocess adds them in the order of the units. So dK and dV have the same bits in every run either way; but another
+group split has others, which is why it follows from the shapes and the schedule alone and not from the device. Nothing
+about dQ changes: a query head belongs to one unit, so the CTAs that add to a dQ tile are those of one unit, still in
+the order of their positions.
 
 What it costs: 8 bytes · dim_padded for each key and each unit, written once and read once; with as many units as query
 heads that is twice the sums of dQ.
@@ -25,7 +25,9 @@ FEW, MANY = 3 * SLOTS, 16 * SLOTS  # CTAs: below the one groups are split, above
 LEAST, MOST = 4, 512  # tiles of queries that a CTA should visit at least and at most, counting those of all its heads
 
 
-def parts_of(batch: int, heads_q: int, heads_kv: int, m_blocks: int, n_blocks: int, deterministic: bool) -> int:
+def choose_group_split(
+    batch: int, heads_q: int, heads_kv: int, m_blocks: int, n_blocks: int, deterministic: bool
+) -> int:
     """Units of each KV head: a divisor of the group, 1 for none.
 
     The fewest that make three waves of CTAs, so that short ones fill what long ones leave, and that let a CTA visit no
@@ -33,24 +35,24 @@ def parts_of(batch: int, heads_q: int, heads_kv: int, m_blocks: int, n_blocks: i
     Ordered adds: also as many units as are launched side by side, so that few of the CTAs in flight share a dQ tile.
     """
     group, ctas = heads_q // max(heads_kv, 1), batch * heads_kv * n_blocks
-    parts = 1
+    group_split = 1
     for more in (p for p in range(2, group + 1) if group % p == 0):
-        long_ctas = group // parts * m_blocks > MOST
-        few_units = deterministic and batch * heads_kv * parts < PAIRS
-        wanted = parts * ctas < FEW or ((long_ctas or few_units) and parts * ctas < MANY)
+        long_ctas = group // group_split * m_blocks > MOST
+        few_units = deterministic and batch * heads_kv * group_split < PAIRS
+        wanted = group_split * ctas < FEW or ((long_ctas or few_units) and group_split * ctas < MANY)
         if not wanted or group // more * m_blocks < LEAST:
             break
-        parts = more
-    return parts
+        group_split = more
+    return group_split
 
 
-def parts_under(
+def group_split_under(
     schedule: Schedule, batch: int, heads_q: int, heads_kv: int, m_blocks: int, n_blocks: int, deterministic: bool
 ) -> int:
-    """`parts_of`, or what a computed schedule was made for where adds are ordered."""
-    if deterministic and schedule.parts is not None:
-        return schedule.parts
-    return parts_of(batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
+    """`choose_group_split`, or what a computed schedule was made for where adds are ordered."""
+    if deterministic and schedule.group_split is not None:
+        return schedule.group_split
+    return choose_group_split(batch, heads_q, heads_kv, m_blocks, n_blocks, deterministic)
 
 
 def unit_bytes(rows: int, heads: int, dim: int) -> int:
@@ -58,7 +60,7 @@ def unit_bytes(rows: int, heads: int, dim: int) -> int:
     return rows * heads * (2 * 2 * dim + 4 * padded_dim(dim))
 
 
-def ordered_side_by_side(units: int, size: int) -> int:
+def ordered_concurrent_pairs(units: int, size: int) -> int:
     """The most (sequence, unit) pairs to launch side by side where adds are ordered; size: `unit_bytes` of each.
 
     PAIRS, so that few of the CTAs in flight wait for one another; fewer where those would exceed the L2 cache four

@@ -31,7 +31,14 @@ from kernels.blocksparse.planner.cost_model import (
     merged,
     run,
 )
-from kernels.blocksparse.planner.group_split import L2_BYTES, PAIRS, SLOTS, ordered_side_by_side, parts_of, unit_bytes
+from kernels.blocksparse.planner.group_split import (
+    L2_BYTES,
+    PAIRS,
+    SLOTS,
+    choose_group_split,
+    ordered_concurrent_pairs,
+    unit_bytes,
+)
 
 IN_ONE, PARTIAL_FIRST = ", in one list", ", partial first"
 LEAST = 4  # units, where there are fewer than the launcher would have
@@ -43,8 +50,8 @@ class Plan:
     """blocks: with the schedule, the rows of the backward lists in the order of their visits (or merged), and ranks.
     estimates: model time of each policy, summed over (sequence, KV head)s; chosen: the policy of each of them;
     makespan: model time of what was chosen; bound: of each, summed, what no order can beat; pairs: (sequence, unit)
-    pairs to launch side by side, and parts: units of each KV head, which the schedule holds too; total: model time of
-    the whole pass, by which these were chosen."""
+    pairs to launch side by side, and group_split: units of each KV head, which the schedule holds too; total: model
+    time of the whole pass, by which these were chosen."""
 
     blocks: BlockSparse
     makespan: float
@@ -52,7 +59,7 @@ class Plan:
     estimates: dict[str, float]
     chosen: tuple[str, ...]
     pairs: int
-    parts: int
+    group_split: int
     total: float
 
 
@@ -74,12 +81,12 @@ def least_blocking(
     dim     head dim, by which memory is counted, and its time
     slots   CTAs that are resident at once
     pairs   (sequence, unit) pairs whose CTAs are launched side by side; None: PAIRS or half of them,
-            `ordered_side_by_side` or half of that, whichever takes the least time
-    Groups are split into units as the launcher does (split.parts_of), or into fewer where those take less time: there
-    is less to start and to sum up then. Where heads have lists of their own, though, one order serves the units of a
-    KV head, and is the best one for a CTA that has them all. Merged rows are tried merged, and with their partial
-    blocks before their full ones, which may then come in any order. Where the mask is computed (Intervals, Band),
-    lists of partial blocks alone are tried too (transpose.in_one_list): a row's blocks then come in any order. Raises
+            `ordered_concurrent_pairs` or half of that, whichever takes the least time
+    Groups are split into units as the launcher does (`choose_group_split`), or into fewer where those take less time:
+    there is less to start and to sum up then. Where heads have lists of their own, though, one order serves the units
+    of a KV head, and is the best one for a CTA that has them all. Merged rows are tried merged, and with their partial
+    blocks before their full ones, which may then come in any order. Where the mask is computed (Intervals, Band), lists
+    of partial blocks alone are tried too (transpose.in_one_list): a row's blocks then come in any order. Raises
     ValueError without backward lists, for heads or sequences that these are not for, where heads_kv does not divide
     heads_q, and for slots or pairs below 1.
     """
@@ -91,7 +98,7 @@ def least_blocking(
     usual = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
     plans, known = list[Plan](), dict[Any, Passes]()
     for sizes in (usual, *_fewer(blocks, usual, costs)):
-        most = ordered_side_by_side(sizes.units, sizes.bytes_of(blocks.m_blocks * blocks.tile_m))
+        most = ordered_concurrent_pairs(sizes.units, sizes.bytes_of(blocks.m_blocks * blocks.tile_m))
         choice = (pairs,) if pairs else dict.fromkeys((PAIRS, PAIRS // 2, most, (most + 1) // 2))
         plans += [_with_pairs(blocks, sizes, number, costs, known) for number in choice]
     return min(plans, key=lambda plan: round(plan.total, 6))
@@ -106,21 +113,23 @@ def _fewer(blocks: BlockSparse, usual: _Sizes, costs: Costs) -> list[_Sizes]:
     heads_q, n_blocks = usual.group * usual.heads_kv, lists[0].rows
     work = usual.batch * heads_q * entries * costs.compute / usual.slots
     needed = usual.fixed(n_blocks, costs)
-    found = [replace(usual, parts=parts) for parts in range(1, usual.parts) if usual.parts % parts == 0]
+    found = [
+        replace(usual, group_split=split) for split in range(1, usual.group_split) if usual.group_split % split == 0
+    ]
     saved = {few: needed - few.fixed(n_blocks, costs) for few in found if few.units >= LEAST}
     return [few for few, time in saved.items() if time > WORTH * (work + needed)]
 
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Of a problem and a GPU, and into how many parts each KV head's group is split."""
+    """Sizes of a problem and of a GPU, and the group split of each KV head."""
 
     heads_kv: int
     group: int
     batch: int
     dim: int
     slots: int
-    parts: int
+    group_split: int
     shared: bool  # lists, by the heads
 
     @classmethod
@@ -136,13 +145,13 @@ class _Sizes:
         if slots < 1:
             raise ValueError(f"slots: needs a positive number, got {slots}")
         batch = max(batch, lists.batch)
-        parts = parts_of(batch, heads_q, heads_kv, blocks.m_blocks, lists.rows, True)
-        return cls(heads_kv, heads_q // heads_kv, batch, dim, slots, parts, lists.heads == 1)
+        group_split = choose_group_split(batch, heads_q, heads_kv, blocks.m_blocks, lists.rows, True)
+        return cls(heads_kv, heads_q // heads_kv, batch, dim, slots, group_split, lists.heads == 1)
 
     @property
     def heads_of_unit(self) -> int:
         """Query heads."""
-        return self.group // self.parts
+        return self.group // self.group_split
 
     @property
     def heads_of_cta(self) -> int:
@@ -152,7 +161,7 @@ class _Sizes:
     @property
     def units(self) -> int:
         """(sequence, unit) pairs."""
-        return self.batch * self.heads_kv * self.parts
+        return self.batch * self.heads_kv * self.group_split
 
     def bytes_of(self, rows: int) -> int:
         """What so many rows of a unit's queries take of the cache."""
@@ -160,13 +169,13 @@ class _Sizes:
 
     def fixed(self, n_blocks: int, costs: Costs) -> float:
         """Time for starting CTAs and for summing up what they leave."""
-        return self.units * n_blocks * (costs.start / self.slots + (costs.sums if self.parts > 1 else 0.0))
+        return self.units * n_blocks * (costs.start / self.slots + (costs.sums if self.group_split > 1 else 0.0))
 
     def total(self, makespan: float, runs: int, pairs: int, n_blocks: int, costs: Costs) -> float:
         """Time of the whole pass. makespan: of so many runs, each of one unit."""
-        side_by_side = max(1, min(pairs, self.units))
-        sums = self.units * n_blocks * costs.sums if self.parts > 1 else 0.0
-        return makespan / max(runs, 1) * self.units / side_by_side + sums
+        concurrent_pairs = max(1, min(pairs, self.units))
+        sums = self.units * n_blocks * costs.sums if self.group_split > 1 else 0.0
+        return makespan / max(runs, 1) * self.units / concurrent_pairs + sums
 
     def share(self, blocks: BlockSparse, pairs: int) -> Share:
         """What each of so many pairs side by side has of the GPU."""
@@ -216,9 +225,11 @@ def _planned(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs, known
     simple = {0: ASCENDING, 1: DESCENDING}
     ladder = np.arange(lists[0].rows)
     alike = next((simple[i] for i, o in enumerate((ladder, ladder[::-1])) if (orders == o).all()), None)
-    schedule = replace(alike or permutation(positions), pairs=pairs, parts=sizes.parts)
+    schedule = replace(alike or permutation(positions), pairs=pairs, group_split=sizes.group_split)
     total = sizes.total(makespan * sizes.heads_of_unit / sizes.heads_of_cta, len(chosen), pairs, lists[0].rows, costs)
-    return Plan(with_order(arranged, schedule), makespan, least, estimates, tuple(chosen), pairs, sizes.parts, total)
+    return Plan(
+        with_order(arranged, schedule), makespan, least, estimates, tuple(chosen), pairs, sizes.group_split, total
+    )
 
 
 def estimate(
@@ -241,7 +252,7 @@ def estimate(
     pairs = pairs or schedule.pairs or PAIRS
     rows = [_rows(one) for one in (blocks.backward.partial, blocks.backward.full)]
     sizes = _Sizes.of(blocks, heads_q, heads_kv, batch, dim, slots)
-    sizes = replace(sizes, parts=schedule.parts or sizes.parts)
+    sizes = replace(sizes, group_split=schedule.group_split or sizes.group_split)
     several = blocks.backward.partial.heads > 1
     segments = _segments(rows, 0, [g * several for g in range(sizes.heads_of_cta)], blocks.m_blocks)
     order = schedule.launch_order(blocks.backward.rows, "cpu")[0, 0].tolist()
@@ -257,12 +268,12 @@ def _rows(blocks: BlockList) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _segments(rows, b: int, heads: list[int], m_blocks: int) -> Segments:
     found: Segments = []
     for n in range(rows[0][0].shape[2]):
-        parts = []
+        rows = []
         for g, head in enumerate(heads):
             for count, begin, index in rows:
                 at = int(begin[b, head, n])
-                parts.append(index[at : at + int(count[b, head, n])] + g * m_blocks)
-        found.append(parts)
+                rows.append(index[at : at + int(count[b, head, n])] + g * m_blocks)
+        found.append(rows)
     return found
 
 

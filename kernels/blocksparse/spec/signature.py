@@ -58,7 +58,7 @@ FORWARD: Signature = (
     *_named("int64", "bounds_stride_batch bounds_stride_head bounds_stride_func"),
     *_named("int64", "positions_stride_batch positions_stride_head"),
     *_named("int32", "n_func band_stride band_left band_right"),
-    *_named("int32", "batch heads_q heads_kv m_blocks dim schedule section resident"),
+    *_named("int32", "batch heads_q heads_kv m_blocks dim schedule l2_head_section resident"),
     *_named("float32", "scale cap"),
 )
 
@@ -87,7 +87,7 @@ BACKWARD: Signature = (
     *_named("int64", "bounds_stride_batch bounds_stride_head bounds_stride_func"),
     *_named("int64", "positions_stride_batch positions_stride_head"),
     *_named("int32", "n_func band_stride band_left band_right"),
-    *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim merged schedule pairs parts"),
+    *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim merged schedule pairs group_split"),
     *_named("int32", "tiles_stride_batch tiles_total key_tiles_stride_batch key_tiles_total"),
     *_named("float32", "scale cap"),
 )
@@ -97,7 +97,7 @@ POSTPROCESS: Signature = (
     *_named("*float32", "dq_sum dkv_sum"),
     *_SEQUENCES,
     *_strides("dq dk dv"),
-    *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim parts"),
+    *_named("int32", "batch heads_q heads_kv m_blocks n_blocks dim group_split"),
     *_named("int32", "tiles_stride_batch tiles_total key_tiles_stride_batch key_tiles_total"),
     ("scale", "float32"),
 )

@@ -314,7 +314,7 @@ def test_a_good_call_vouches_for_no_other_order_or_schedule():
     block_sparse_attention(**call, schedule="descending")  # which is the blocks' own, but its ranks are computed anew
     with pytest.raises(ValueError, match=r"blocks\.order\.partial: needs the descending schedule's ranks"):
         block_sparse_attention(**call, deterministic=True)
-    for wrong in ({"parts": 3}, {"pairs": 0}):
+    for wrong in ({"group_split": 3}, {"pairs": 0}):
         with pytest.raises(ValueError, match=rf"schedule\.{next(iter(wrong))}: needs None or"):
             block_sparse_attention(**call, schedule=Schedule("descending", **wrong))
 

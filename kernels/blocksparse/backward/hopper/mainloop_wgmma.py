@@ -67,8 +67,8 @@ def mainloop_wgmma(w) -> None:
         issue(w.to_dk, w.rdK, 1 - stage_ds, before)
 
         refill(w, entry, step)
-        block = block_at(storage.sRing, entry)
-        following = block_at(storage.sRing, cutlass.min((iteration + 1) // steps, w.total - 1))
+        block = block_at(storage.sEntries, entry)
+        following = block_at(storage.sEntries, cutlass.min((iteration + 1) // steps, w.total - 1))
         load_following(w, following, iteration, (iteration + 1) % stages)
         rWords = words_of(w, block, step)
         lse2, delta = (softmax_gradient.of_rows(sX, w.words.row, stage) for sX in (storage.sLSE, storage.sDelta))
@@ -128,7 +128,7 @@ def release_last(w, iteration: Int32) -> None:
     before the barrier. A semaphore-release warp does so instead, if there is one."""
     if cutlass.const_expr(w.variant.deterministic and not w.tiling.release_warp):  # noqa: SIM102
         if iteration > 0 and iteration % w.tiling.steps == 0:
-            release_by_one_thread(w, block_at(w.storage.sRing, iteration // w.tiling.steps - 1))
+            release_by_one_thread(w, block_at(w.storage.sEntries, iteration // w.tiling.steps - 1))
 
 
 @cute.jit

@@ -38,7 +38,7 @@ def wait_for_blocks(w) -> None:
     for entry in cutlass.range(w.total, unroll=1):
         cute.arch.barrier(barrier_id=int(NamedBarrier.ANNOUNCED), number_of_threads=(GROUPS + 1) * WARP)
         if w.thread == THREADS:
-            wait(w, block_at(w.storage.sRing, entry))
+            wait(w, block_at(w.storage.sEntries, entry))
         cute.arch.sync_warp()
         arrive_at_acquired(w)
 
@@ -51,7 +51,7 @@ def release_blocks(w) -> None:
             cute.arch.barrier(barrier_id=int(NamedBarrier.ADDED), number_of_threads=THREADS + WARP)
         arrive_at_acquired(w)
         if entry > 0 and w.thread == THREADS + WARP:
-            release(w, block_at(w.storage.sRing, entry - 1))
+            release(w, block_at(w.storage.sEntries, entry - 1))
         cute.arch.sync_warp()
 
 

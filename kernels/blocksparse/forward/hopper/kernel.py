@@ -3,7 +3,7 @@
 """The forward kernel for sm_90a: one warpgroup loads, one for each 64 query rows of the tile multiplies.
 
 Signature, order of tiles and epilogue's numbers are Forward's; NOTE [tiles] of tile_scheduler.py says which tiles a
-CTA takes, NOTE [buffers] of pipeline.py how loads and products meet, NOTE [asynchronous products] of products.py what
+CTA takes, NOTE [buffers] of pipeline.py how loads and products meet, NOTE [asynchronous products] of wgmma.py what
 may be touched when.
 """
 
@@ -37,15 +37,15 @@ class HopperForward(Forward):
         memory, tuning, variant = SmemAllocator(), self.tuning, self.variant
         tile = tuning.stages * tuning.step * variant.dim_padded
         size_q = tuning.tiles * variant.tile_m * variant.dim_padded
-        barriers = 4 * tuning.stages + 2 * tuning.tiles * tuning.warpgroups(variant) + 2 * tile_scheduler.SLOTS
+        barriers = 4 * tuning.stages + 2 * tuning.tiles * tuning.warpgroups(variant) + 2 * tile_scheduler.TILE_STAGES
         return (
             memory.allocate_array(self.dtype, size_q, byte_alignment=1024),
             memory.allocate_array(self.dtype, tile, byte_alignment=1024),
             memory.allocate_array(self.dtype, tile, byte_alignment=1024),
             memory.allocate_array(Int64, barriers, byte_alignment=8),
             memory.allocate_array(Int32, 2 * tuning.stages, byte_alignment=4),
-            memory.allocate_array(Int32, tile_scheduler.INTS * tile_scheduler.SLOTS, byte_alignment=4),
-            memory.allocate_array(Int64, tile_scheduler.LONGS * tile_scheduler.SLOTS, byte_alignment=8),
+            memory.allocate_array(Int32, tile_scheduler.INTS * tile_scheduler.TILE_STAGES, byte_alignment=4),
+            memory.allocate_array(Int64, tile_scheduler.LONGS * tile_scheduler.TILE_STAGES, byte_alignment=8),
         )
 
     @cute.kernel
@@ -77,11 +77,11 @@ class HopperForward(Forward):
         if thread == 0:
             pipeline.initialise(barriers, 2, stages, groups * 4)
             pipeline.initialise(of_q, groups, tuning.tiles, 4)
-            pipeline.initialise(of_tiles, 1, tile_scheduler.SLOTS, 4 + groups * 4)
+            pipeline.initialise(of_tiles, 1, tile_scheduler.TILE_STAGES, 4 + groups * 4)
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
         common = Work(
-            ring=tile_scheduler.ring(ints, longs, of_tiles),
+            tile_pipeline=tile_scheduler.tile_pipeline(ints, longs, of_tiles),
             lists=lists,
             shape=shape,
             dim=dim,
@@ -111,9 +111,11 @@ class HopperForward(Forward):
         stage, announces = warp_index // 2, thread == WARPGROUP - 1
         count, before, more = Int32(0), Int32(0), Boolean(True)
         if announces:
-            tile_scheduler.announce(common.ring, count, cute.arch.block_idx()[0], variant.tile_m, problem, persistent)
+            tile_scheduler.announce(
+                common.tile_pipeline, count, cute.arch.block_idx()[0], variant.tile_m, problem, persistent
+            )
         while more:
-            tile = tile_scheduler.take(common.ring, count, common.lists)
+            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists)
             more = tile.batch >= 0
             count += 1
             if more:
@@ -121,11 +123,11 @@ class HopperForward(Forward):
                     resident, tile_counter = persistent
                     total = common.shape[0] * common.shape[1] * common.shape[3]
                     number = tile_scheduler.next_number(resident, tile_counter, total)
-                    tile_scheduler.announce(common.ring, count, number, variant.tile_m, problem, persistent)
+                    tile_scheduler.announce(common.tile_pipeline, count, number, variant.tile_m, problem, persistent)
                 cute.arch.sync_warp()
                 if stage < tuning.stages:
                     self.load_tile(common, warp_index, thread % 32, operands, tile, count - 1, before)
-                before += tile.walk.entries * pieces
+                before += tile.tile_iterator.entries * pieces
 
     @cute.jit
     def load_tile(self, common: Work, warp_index, lane, operands, tile: Tile, count: Int32, before: Int32) -> None:
@@ -140,7 +142,7 @@ class HopperForward(Forward):
             copy=TileCopy(self.dtype, 32, variant.dim_padded, lane, common.dim),
             mask=mask,
             length_k=tile.keys.length,
-            walk=tile.walk,
+            tile_iterator=tile.tile_iterator,
         )
         head_kv = self.kv_head_of(tile.head, common.shape[1], common.shape[2])
         if warp_index % 2 == 0:
@@ -166,7 +168,7 @@ class HopperForward(Forward):
         """The multiplying warpgroups. thread: of those that multiply; lse: (address, strides)."""
         count, before, more = Int32(0), Int32(0), Boolean(True)
         while more:
-            tile = tile_scheduler.take(common.ring, count, common.lists)
+            tile = tile_scheduler.take(common.tile_pipeline, count, common.lists)
             more = tile.batch >= 0
             if more:
                 first_row = tile.m_block * self.variant.tile_m
@@ -175,7 +177,7 @@ class HopperForward(Forward):
                 address, (stride_batch, stride_head) = lse
                 at = tile.batch * stride_batch + tile.head * stride_head + (tile.queries.begin + first_row)
                 self.multiply(common, thread, tile, count, before, rows_o, address + at, factors)
-                before += tile.walk.entries * (self.variant.tile_n // self.tuning.step)
+                before += tile.tile_iterator.entries * (self.variant.tile_n // self.tuning.step)
             count += 1
 
     @cute.jit
@@ -217,7 +219,7 @@ class HopperForward(Forward):
                 finite=self.finite,
                 allow_all=self.allow_all,
                 length_k=tile.keys.length,
-                walk=tile.walk,
+                tile_iterator=tile.tile_iterator,
                 before=before,
                 mask=mask,
                 mask_rows=mask_rows,

@@ -19,10 +19,11 @@ from kernels.blocksparse.forward.mainloop import LAG, exponentiate, load_words, 
 
 @cute.jit
 def multiply_steps(w) -> None:
-    """All steps of the walk: acc_o, row_ref and row_sum from zero to their ends. w.before: steps of earlier tiles."""
+    """All steps of the tile_iterator: acc_o, row_ref and row_sum from zero to their ends. w.before: steps of earlier
+    tiles."""
     step = w.tuning.step
     pieces = w.variant.tile_n // step
-    n_steps = w.walk.entries * pieces
+    n_steps = w.tile_iterator.entries * pieces
     rounded = cute.make_rmem_tensor_like(w.acc_s, w.dtype)
     if n_steps > 0:
         pipeline.wait_full(w.buffers_k, w.before)
@@ -98,7 +99,7 @@ def round_into(rounded: cute.Tensor, values: cute.Tensor) -> None:
 
 @cute.jit
 def advance(w) -> Boolean:
-    """Bring the rows' references and sums up to date with the scores, as forward_steps.rescale does; O, which is being
+    """Bring the rows' references and sums up to date with the scores, as mainloop.rescale does; O, which is being
     added to, follows in `rescale_output`. Returns whether any row of the warp moved."""
     acc_s_mn = layouts.rows_columns(w.acc_s)
     row_ref, row_sum, factors, factor_of, finite_of = w.row_ref, w.row_sum, w.factors, w.correction, w.finite

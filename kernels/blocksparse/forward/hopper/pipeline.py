@@ -61,16 +61,16 @@ def fill(w, buffers: Buffers, operand, sX: cute.Tensor, sPlace: cute.Tensor, sta
     """
     step, stages = w.tuning.step, w.tuning.stages
     pieces = w.variant.tile_n // step
-    n_steps = w.walk.entries * pieces
+    n_steps = w.tile_iterator.entries * pieces
     first = (stage + stages - before % stages) % stages
     block = Int32(0)
     if first < n_steps:
-        block = listed(w.walk, first // pieces)
+        block = listed(w.tile_iterator, first // pieces)
     for i in cutlass.range((n_steps - first + stages - 1) // stages):
         s = first + i * stages
         first_key = block * w.variant.tile_n + s % pieces * step
         if s + stages < n_steps:
-            block = listed(w.walk, (s + stages) // pieces)
+            block = listed(w.tile_iterator, (s + stages) // pieces)
         stage_place = None
         if cutlass.const_expr(sPlace is not None):
             stage_place = sPlace[None, stage]

@@ -4,11 +4,11 @@
 
 NOTE [tiles] A CTA begins with the tile of its own number and then takes numbers from the tile counter, until all tiles
 have been taken: the hardware's order of launches, without its start of a CTA for each. One loading warp announces tiles
-in a ring in shared memory, one ahead: it finds out where the next tile lies and which blocks are listed for it while
-the others are still busy, and the loading warps fetch its Q, K and V while the multiplying ones finish the last. Every
-warp takes every announced tile, in order, and says when it has read it; a tile of batch -1 is the end. All that is
-counted over tiles (steps, for the buffers of K and V; tiles, for those of Q and of the ring) every warp counts for
-itself.
+in pipeline stages in shared memory, one ahead: it finds out where the next tile lies and which blocks are listed for it
+while the others are still busy, and the loading warps fetch its Q, K and V while the multiplying ones finish the last.
+Every warp takes every announced tile, in order, and says when it has read it; a tile of batch -1 is the end. All that
+is counted over tiles (steps, for the buffers of K and V; tiles, for those of Q and of the announced tiles) every warp
+counts for itself.
 """
 
 from typing import NamedTuple
@@ -16,13 +16,13 @@ from typing import NamedTuple
 import cutlass
 from cutlass import Int32, Int64, cute
 
-from kernels.blocksparse.common.list_reader import BlockList, Sequence, Walk, read, sequence
+from kernels.blocksparse.common.list_reader import BlockList, Sequence, TileIterator, read, sequence
 from kernels.blocksparse.common.tile_counter import take_tile_number
 from kernels.blocksparse.forward.hopper import pipeline
 from kernels.blocksparse.forward.hopper.pipeline import Buffers
 from kernels.blocksparse.forward.kernel import place_of
 
-SLOTS = 2  # of the ring
+TILE_STAGES = 2  # of announced tiles
 INTS, LONGS = 9, 2  # of an announced tile
 
 
@@ -34,28 +34,30 @@ class Tile(NamedTuple):
     m_block: Int32
     queries: Sequence
     keys: Sequence
-    walk: Walk
+    tile_iterator: TileIterator
 
 
-class Ring(NamedTuple):
-    """Announced tiles in shared memory: (INTS, SLOTS) int32, (LONGS, SLOTS) int64, and their barriers."""
+class TilePipeline(NamedTuple):
+    """Announced tiles in shared memory: (INTS, TILE_STAGES) int32, (LONGS, TILE_STAGES) int64, and their barriers."""
 
     ints: cute.Tensor
     longs: cute.Tensor
-    slots: Buffers
+    barriers: Buffers
 
 
-def ring(ints: cute.Pointer, longs: cute.Pointer, first: cute.Pointer) -> Ring:
-    """first: of 2 · SLOTS barriers."""
-    return Ring(
-        cute.make_tensor(ints, cute.make_layout((INTS, SLOTS))),
-        cute.make_tensor(longs, cute.make_layout((LONGS, SLOTS))),
-        Buffers(first, SLOTS),
+def tile_pipeline(ints: cute.Pointer, longs: cute.Pointer, first: cute.Pointer) -> TilePipeline:
+    """The stages of announced tiles. first: the first of 2 · TILE_STAGES barriers."""
+    return TilePipeline(
+        cute.make_tensor(ints, cute.make_layout((INTS, TILE_STAGES))),
+        cute.make_tensor(longs, cute.make_layout((LONGS, TILE_STAGES))),
+        Buffers(first, TILE_STAGES),
     )
 
 
 @cute.jit
-def announce(ring: Ring, count: Int32, number: Int32, tile_m: cutlass.Constexpr, problem, persistent) -> None:
+def announce(
+    tile_pipeline: TilePipeline, count: Int32, number: Int32, tile_m: cutlass.Constexpr, problem, persistent
+) -> None:
     """One lane: the tile of this number, or of the first later number that has rows, becomes the CTA's `count`-th.
 
     problem   shape, order and lists as the kernel has them, then (begin, length) of queries and of keys
@@ -73,9 +75,9 @@ def announce(ring: Ring, count: Int32, number: Int32, tile_m: cutlass.Constexpr,
         if number < tiles:
             batch, head, m_block = place_of(number, shape, order)
             length = read(queries[1], batch)
-    slot, ints, longs = count % SLOTS, ring.ints, ring.longs
+    slot, ints, longs = count % TILE_STAGES, tile_pipeline.ints, tile_pipeline.longs
     # a barrier that has not ended a phase says that the one before the first has ended
-    cute.arch.mbarrier_wait(ring.slots.empty + slot, (count // SLOTS + 1) % 2)
+    cute.arch.mbarrier_wait(tile_pipeline.barriers.empty + slot, (count // TILE_STAGES + 1) % 2)
     seq_q, seq_k = Sequence(Int32(0), Int32(0)), Sequence(Int32(0), Int32(0))
     n_partial, n_full, first, first_full = Int32(0), Int32(0), Int64(0), Int64(0)
     if batch >= 0:
@@ -86,7 +88,7 @@ def announce(ring: Ring, count: Int32, number: Int32, tile_m: cutlass.Constexpr,
     for i in cutlass.range_constexpr(INTS):
         ints[i, slot] = values[i]
     longs[0, slot], longs[1, slot] = first, first_full - n_partial
-    cute.arch.mbarrier_arrive(ring.slots.full + slot)
+    cute.arch.mbarrier_arrive(tile_pipeline.barriers.full + slot)
 
 
 @cute.jit
@@ -99,13 +101,13 @@ def next_number(resident: Int32, tile_counter: cute.Pointer, tiles: Int32) -> In
 
 
 @cute.jit
-def take(ring: Ring, count: Int32, lists: tuple[BlockList, BlockList]) -> Tile:
+def take(tile_pipeline: TilePipeline, count: Int32, lists: tuple[BlockList, BlockList]) -> Tile:
     """A warp: the CTA's `count`-th tile, as soon as it has been announced."""
-    pipeline.wait_full(ring.slots, count)
-    slot = count % SLOTS
-    ints = [cute.arch.make_warp_uniform(ring.ints[i, slot]) for i in range(INTS)]
-    first, first_full = Int64(ring.longs[0, slot]), Int64(ring.longs[1, slot])
-    pipeline.release(ring.slots, count)
+    pipeline.wait_full(tile_pipeline.barriers, count)
+    slot = count % TILE_STAGES
+    ints = [cute.arch.make_warp_uniform(tile_pipeline.ints[i, slot]) for i in range(INTS)]
+    first, first_full = Int64(tile_pipeline.longs[0, slot]), Int64(tile_pipeline.longs[1, slot])
+    pipeline.release(tile_pipeline.barriers, count)
     batch, head, m_block, *sequences, n_partial, entries = ints
-    walk = Walk(lists[0].index + first, lists[1].index + first_full, first, n_partial, entries)
-    return Tile(batch, head, m_block, Sequence(*sequences[:2]), Sequence(*sequences[2:]), walk)
+    tile_iterator = TileIterator(lists[0].index + first, lists[1].index + first_full, first, n_partial, entries)
+    return Tile(batch, head, m_block, Sequence(*sequences[:2]), Sequence(*sequences[2:]), tile_iterator)

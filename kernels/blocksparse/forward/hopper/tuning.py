@@ -14,12 +14,12 @@ MOST = 248  # registers of a thread; 255, but in steps of 8
 SHARED = 232448  # bytes of shared memory that a CTA of sm_90 can have
 REGISTERS = 65536  # of a multiprocessor
 LOADING = 56  # registers of a thread that loads, where those that multiply take more than their share
-BARRIERS = 512  # bytes set aside for the barriers of the buffers and the ring of tiles
+BARRIERS = 512  # bytes set aside for the barriers of the buffers and the announced tiles
 
 
 @dataclass(frozen=True)
 class HopperTuning:
-    """How the kernel uses an SM; NOTE [buffers] of hopper/buffers.py.
+    """How the kernel uses an SM; NOTE [buffers] of hopper/pipeline.py.
 
     step        keys at a time, a divisor of tile_n
     stages      tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps

@@ -37,9 +37,9 @@ def check_contents(blocks: BlockSparse, sizes: Sizes) -> None:
     cols = _blocks_of(sizes.lengths_k, sizes.longest_k, blocks.tile_n, sizes, blocks.device)
     forward = _check_entries(blocks.forward, "blocks.forward", rows, cols, "n_block")
     _check_permutation(blocks.schedule.positions, "schedule.positions", "n_block")
-    if blocks.longest is not None:
-        _check_permutation(blocks.longest.rows, "blocks.longest.rows", "m_block")
-        _check_permutation(blocks.longest.columns, "blocks.longest.columns", "n_block")
+    if blocks.lpt is not None:
+        _check_permutation(blocks.lpt.rows, "blocks.lpt.rows", "m_block")
+        _check_permutation(blocks.lpt.columns, "blocks.lpt.columns", "n_block")
     if isinstance(blocks.mask, Intervals):
         bounds = blocks.mask.bounds
         _refuse(bounds < -OPEN, f"blocks.mask.bounds: needs no number below {-OPEN}", bounds)

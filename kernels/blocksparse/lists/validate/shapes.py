@@ -17,7 +17,7 @@ from kernels.blocksparse.lists.types import (
     BlockLists,
     BlockSparse,
     Intervals,
-    LongestFirst,
+    LPTOrder,
     WriteOrder,
 )
 
@@ -91,9 +91,9 @@ def check_types(blocks: BlockSparse) -> None:
     if blocks.order is not None:
         _check_type(blocks.order, WriteOrder, "blocks.order")
         _check_tensors(blocks.order, "blocks.order", "partial", "full")
-    if blocks.longest is not None:
-        _check_type(blocks.longest, LongestFirst, "blocks.longest")
-        _check_tensors(blocks.longest, "blocks.longest", "rows")
+    if blocks.lpt is not None:
+        _check_type(blocks.lpt, LPTOrder, "blocks.lpt")
+        _check_tensors(blocks.lpt, "blocks.lpt", "rows")
 
 
 def _check_lists(
@@ -156,8 +156,8 @@ def _check_schedule(schedule: Schedule, n_blocks: int, first: torch.Size, sizes:
     if schedule.pairs is not None and schedule.pairs < 1:
         raise ValueError(f"schedule.pairs: needs None or a positive number, got {schedule.pairs}")
     group = sizes.heads_q // sizes.heads_kv
-    if schedule.parts is not None and (schedule.parts < 1 or group % schedule.parts):
-        raise ValueError(f"schedule.parts: needs None or a divisor of {group} heads, got {schedule.parts}")
+    if schedule.group_split is not None and (schedule.group_split < 1 or group % schedule.group_split):
+        raise ValueError(f"schedule.group_split: needs None or a divisor of {group} heads, got {schedule.group_split}")
     if (schedule.kind == "permutation") != (schedule.positions is not None):
         raise ValueError("schedule.positions: needs a tensor for a permutation, and None for the other kinds")
     if schedule.positions is None:
@@ -173,19 +173,19 @@ def _check_schedule(schedule: Schedule, n_blocks: int, first: torch.Size, sizes:
 
 
 def _check_longest(blocks: BlockSparse, n_blocks: int, first: torch.Size, device: torch.device) -> None:
-    if blocks.longest is None:
+    if blocks.lpt is None:
         return
     for name, tensor, heads, blocks_there in (
-        ("rows", blocks.longest.rows, first[1], blocks.m_blocks),
-        ("columns", blocks.longest.columns, 1, n_blocks),
+        ("rows", blocks.lpt.rows, first[1], blocks.m_blocks),
+        ("columns", blocks.lpt.columns, 1, n_blocks),
     ):
         if tensor is None:
             continue
         shape = tuple(tensor.shape)
         if not (len(shape) == 3 and _shares(shape[:2], first[0], heads) and shape[2] == blocks_there):
             needs = f"({_either(first[0])}, {_either(heads)}, {blocks_there})"
-            raise ValueError(f"blocks.longest.{name}: needs shape {needs}, no finer than the lists, got {shape}")
-        _check_tensor(tensor, f"blocks.longest.{name}", torch.int32, shape, device)
+            raise ValueError(f"blocks.lpt.{name}: needs shape {needs}, no finer than the lists, got {shape}")
+        _check_tensor(tensor, f"blocks.lpt.{name}", torch.int32, shape, device)
 
 
 def _check_type(value: object, kind: type, name: str) -> None:

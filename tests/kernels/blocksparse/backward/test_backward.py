@@ -69,16 +69,26 @@ def test_gradients_of_packed_sequences_with_grouped_heads(mask, deterministic):
     check(Spec((0, 129, 31, 64), (100, 129, 0, 63), 4, 2, mask=mask, deterministic=deterministic, packed=True))
 
 
-@pytest.mark.parametrize(("packed", "parts", "deterministic"), covering([False, True], [1, 2, 4], [False, True]))
-def test_groups_that_are_split_into_units(parts, packed, deterministic):
+@pytest.mark.parametrize(("packed", "group_split", "deterministic"), covering([False, True], [1, 2, 4], [False, True]))
+def test_groups_that_are_split_into_units(group_split, packed, deterministic):
     lengths = (130, 0, 65), (100, 40, 200)
     check(
-        Spec(*lengths, 8, 2, dim=40, mask="random", packed=packed, deterministic=deterministic, parts=parts, view=True)
+        Spec(
+            *lengths,
+            8,
+            2,
+            dim=40,
+            mask="random",
+            packed=packed,
+            deterministic=deterministic,
+            group_split=group_split,
+            view=True,
+        )
     )
 
 
 def test_a_group_that_is_split_has_the_same_bits_however_the_ctas_run():
-    problem = make(Spec((200,), (330,), 4, 1, dim=32, mask="causal", parts=4, deterministic=True))
+    problem = make(Spec((200,), (330,), 4, 1, dim=32, mask="causal", group_split=4, deterministic=True))
     ways = (Emulator(resident_ctas=1), Emulator(resident_ctas=5, warp_schedule="random", seed=1, dispatch="permuted"))
     first, second = (gradients(problem, emulator)[0] for emulator in ways)
     assert all(torch.equal(first[name], second[name]) for name in ("dq", "dk", "dv"))
@@ -87,7 +97,9 @@ def test_a_group_that_is_split_has_the_same_bits_however_the_ctas_run():
 @pytest.mark.parametrize(("tiles", "dim"), covering([(64, 128), (128, 64), (128, 128)], [64, 96, 128], strength=1))
 def test_split_groups_of_other_tiles(tiles, dim):
     tile_m, tile_n = tiles
-    check(Spec((200,), (260,), 4, 1, dim=dim, tile_m=tile_m, tile_n=tile_n, mask="causal", parts=2), arch="sm_90a")
+    check(
+        Spec((200,), (260,), 4, 1, dim=dim, tile_m=tile_m, tile_n=tile_n, mask="causal", group_split=2), arch="sm_90a"
+    )
 
 
 @pytest.mark.parametrize("merged", [False, True])
@@ -107,10 +119,10 @@ def test_rows_merged_or_partial_blocks_first(mask, merged):
     "spec",
     [
         Spec((150,), (130,), 1, 1, dim=128, tile_m=128, tile_n=128, mask="causal", deterministic=True),
-        Spec((300, 70), (260, 130), 4, 2, dim=64, tile_m=128, tile_n=128, mask="random", softcap=1.5, parts=2),
+        Spec((300, 70), (260, 130), 4, 2, dim=64, tile_m=128, tile_n=128, mask="random", softcap=1.5, group_split=2),
         Spec((200, 0, 130), (260, 5, 70), 2, 2, dim=128, tile_m=64, tile_n=128, mask="window", packed=True),
         Spec((200,), (260,), 2, 1, dim=56, tile_m=128, tile_n=128, mask="documents", dtype=torch.float16, view=True),
-        Spec((64 * 35 + 1,), (130,), 2, 1, dim=64, tile_m=64, tile_n=128, deterministic=True, parts=1),
+        Spec((64 * 35 + 1,), (130,), 2, 1, dim=64, tile_m=64, tile_n=128, deterministic=True, group_split=1),
     ],
     ids=["ordered", "split, a soft cap", "packed", "float16", "more blocks than the ring holds"],
 )

@@ -9,14 +9,14 @@ from blocksparse_runs import DEVICE, gradients
 from blocksparse_runs import run_forward as run
 from forward_cases import Case, problem
 
-from kernels.blocksparse.launch.backward import side_by_side
+from kernels.blocksparse.launch.backward import concurrent_pairs
 from kernels.blocksparse.lists.bands import causal, window
 from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.from_mask import from_grid
 from kernels.blocksparse.lists.intervals import documents
 from kernels.blocksparse.lists.lpt import even_share
 from kernels.blocksparse.lists.schedule import ASCENDING
-from kernels.blocksparse.lists.types import LongestFirst
+from kernels.blocksparse.lists.types import LPTOrder
 from kernels.blocksparse.lists.validate.contents import check_contents
 from kernels.blocksparse.lists.validate.shapes import Sizes, check_shapes
 from kernels.blocksparse.ops import flatten, unflatten
@@ -34,16 +34,16 @@ def test_rows_come_by_length_and_of_equal_ones_the_last_first():
     rows = (blocks.forward.partial.count + blocks.forward.full.count)[0]
     for head in range(2):
         wanted = sorted(range(9), key=lambda m: (-int(rows[head, m]), -m))
-        assert blocks.longest.rows[0, head].tolist() == wanted
+        assert blocks.lpt.rows[0, head].tolist() == wanted
     columns = (blocks.backward.partial.count + blocks.backward.full.count)[0].sum(0)
-    assert blocks.longest.columns[0, 0].tolist() == sorted(range(7), key=lambda n: (-int(columns[n]), n))
-    assert causal(640, 640, tile_m=64, tile_n=64).longest.rows.flatten().tolist() == list(range(9, -1, -1))
-    assert dense(640, 640, backward=False).longest.columns is None
+    assert blocks.lpt.columns[0, 0].tolist() == sorted(range(7), key=lambda n: (-int(columns[n]), n))
+    assert causal(640, 640, tile_m=64, tile_n=64).lpt.rows.flatten().tolist() == list(range(9, -1, -1))
+    assert dense(640, 640, backward=False).lpt.columns is None
 
 
 def test_grids_launch_the_longest_first_by_default_and_their_ranks_follow():
     blocks = random_grid()
-    assert torch.equal(blocks.schedule.positions, blocks.longest.columns)
+    assert torch.equal(blocks.schedule.positions, blocks.lpt.columns)
     check_shapes(blocks, Sizes(1, 2, 2, 9 * 64, 7 * 64))
     check_contents(blocks, Sizes(1, 2, 2, 9 * 64, 7 * 64))
     draw, grid = torch.Generator().manual_seed(1), torch.empty(1, 1, 64, 64)
@@ -56,7 +56,7 @@ def test_grids_launch_the_longest_first_by_default_and_their_ranks_follow():
 
 
 def test_they_travel_with_the_lists():
-    for blocks in (random_grid(), replace(random_grid(), longest=None), dense(300, 300, backward=False)):
+    for blocks in (random_grid(), replace(random_grid(), lpt=None), dense(300, 300, backward=False)):
         tensors, numbers = flatten(blocks)
         again, _ = flatten(unflatten(tensors, numbers))
         assert len(again) == len(tensors) and all(one is other for one, other in zip(again, tensors, strict=True))
@@ -65,37 +65,37 @@ def test_they_travel_with_the_lists():
 @pytest.mark.parametrize(
     ("rows", "columns", "message"),
     [
-        (torch.zeros(1, 2, 9), None, r"blocks\.longest\.rows: needs torch\.int32"),
-        (torch.zeros(1, 2, 8, dtype=torch.int32), None, r"blocks\.longest\.rows: needs shape \(1, 1 or 2, 9\)"),
-        (None, torch.zeros(1, 2, 7, dtype=torch.int32), r"blocks\.longest\.columns: needs shape \(1, 1, 7\)"),
-        (torch.zeros(1, 2, 9, dtype=torch.int32), None, r"blocks\.longest\.rows: needs every m_block once"),
-        (None, torch.zeros(1, 1, 7, dtype=torch.int32), r"blocks\.longest\.columns: needs every n_block once"),
+        (torch.zeros(1, 2, 9), None, r"blocks\.lpt\.rows: needs torch\.int32"),
+        (torch.zeros(1, 2, 8, dtype=torch.int32), None, r"blocks\.lpt\.rows: needs shape \(1, 1 or 2, 9\)"),
+        (None, torch.zeros(1, 2, 7, dtype=torch.int32), r"blocks\.lpt\.columns: needs shape \(1, 1, 7\)"),
+        (torch.zeros(1, 2, 9, dtype=torch.int32), None, r"blocks\.lpt\.rows: needs every m_block once"),
+        (None, torch.zeros(1, 1, 7, dtype=torch.int32), r"blocks\.lpt\.columns: needs every n_block once"),
     ],
 )
 def test_orders_that_would_skip_tiles_are_refused(rows, columns, message):
     blocks, sizes = random_grid(), Sizes(1, 2, 2, 9 * 64, 7 * 64)
-    right = blocks.longest
-    wrong = LongestFirst(right.rows if rows is None else rows, right.columns if columns is None else columns)
+    right = blocks.lpt
+    wrong = LPTOrder(right.rows if rows is None else rows, right.columns if columns is None else columns)
     with pytest.raises(ValueError, match=message):
-        check_shapes(replace(blocks, longest=wrong), sizes)
-        check_contents(replace(blocks, longest=wrong), sizes)
+        check_shapes(replace(blocks, lpt=wrong), sizes)
+        check_contents(replace(blocks, lpt=wrong), sizes)
 
 
 def test_the_forward_pass_is_bitwise_the_same_in_any_order():
     p = problem(Case((330, 70), (260, 130), 4, 2, dim=32, mask="blocks"), DEVICE)
     results = []
-    for longest in (p.blocks.longest, None, LongestFirst(p.blocks.longest.rows.flip(-1).contiguous())):
-        other = replace(p, blocks=replace(p.blocks, longest=longest))
+    for lpt in (p.blocks.lpt, None, LPTOrder(p.blocks.lpt.rows.flip(-1).contiguous())):
+        other = replace(p, blocks=replace(p.blocks, lpt=lpt))
         run(other)
         results.append([x.nan_to_num(nan=9.0) for x in (other.o, other.lse)])  # rows of padding are not written
-    assert p.blocks.longest is not None and all(map(torch.equal, results[0], results[1]))
+    assert p.blocks.lpt is not None and all(map(torch.equal, results[0], results[1]))
     assert all(map(torch.equal, results[0], results[2]))
 
 
 @pytest.mark.parametrize("pairs", [None, 1, 3])
 def test_the_atomic_backward_pass_is_right_in_that_order(pairs):
     spec = make(Spec((200, 90), (330, 150), 4, 2, dim=32, mask="random", deterministic=False, pairs=pairs))
-    assert spec.blocks.longest.columns is not None
+    assert spec.blocks.lpt.columns is not None
     out, reports = gradients(spec)
     assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3
     assert max(errors(spec, out).values()) <= 1
@@ -113,20 +113,20 @@ def test_the_last_group_of_heads_is_as_full_as_can_be():
 def test_as_many_heads_side_by_side_as_the_cache_holds():
     blocks = causal(8192, 8192)
     q = torch.empty(1, 8192, 16, 128, dtype=torch.bfloat16, device="meta")
-    assert side_by_side(q, q, blocks, False) == 4  # 8 MiB each
-    assert side_by_side(q, q[:, :, :2], blocks, False) == 2
-    assert side_by_side(q, q, replace(blocks, merged=False), True) == PAIRS
-    assert side_by_side(q[0], q[0], blocks, False) == 4
+    assert concurrent_pairs(q, q, blocks, False) == 4  # 8 MiB each
+    assert concurrent_pairs(q, q[:, :, :2], blocks, False) == 2
+    assert concurrent_pairs(q, q, replace(blocks, merged=False), True) == PAIRS
+    assert concurrent_pairs(q[0], q[0], blocks, False) == 4
 
 
 def test_masks_of_few_rows_a_cta_take_more_heads_side_by_side():
     """What was faster on an H100: windows by what they look at, documents four waves of CTAs."""
     q = torch.empty(1, 8192, 16, 128, dtype=torch.bfloat16, device="meta")
-    assert side_by_side(q, q, window(8192, 8192, left=2047), False) == 8  # 4 MiB of a head are looked at
-    assert side_by_side(q, q, documents([1000, 4000], 8192, 8192), False) == 8
+    assert concurrent_pairs(q, q, window(8192, 8192, left=2047), False) == 8  # 4 MiB of a head are looked at
+    assert concurrent_pairs(q, q, documents([1000, 4000], 8192, 8192), False) == 8
     q = torch.empty(1, 32768, 16, 128, dtype=torch.bfloat16, device="meta")
-    assert side_by_side(q, q, causal(32768, 32768), False) == 1
-    assert side_by_side(q, q, documents([1000, 20000], 32768, 32768), False) == 2
+    assert concurrent_pairs(q, q, causal(32768, 32768), False) == 1
+    assert concurrent_pairs(q, q, documents([1000, 20000], 32768, 32768), False) == 2
 
 
 def test_ordered_adds_take_what_the_cache_holds_where_no_cta_waits_long():
@@ -138,8 +138,8 @@ def test_ordered_adds_take_what_the_cache_holds_where_no_cta_waits_long():
         (32768, 64, 2, 16),
     ):
         q = torch.empty(1, tokens, 16, dim, dtype=torch.bfloat16, device="meta")
-        assert side_by_side(q, q, causal(tokens, tokens), True) == of_causal
+        assert concurrent_pairs(q, q, causal(tokens, tokens), True) == of_causal
         narrow = window(tokens, tokens, left=2047)
-        assert side_by_side(q, q, narrow, True) == of_window
+        assert concurrent_pairs(q, q, narrow, True) == of_window
         for other in (replace(narrow, schedule=ASCENDING), replace(narrow, merged=False)):
-            assert side_by_side(q, q, other, True) == PAIRS
+            assert concurrent_pairs(q, q, other, True) == PAIRS

@@ -84,7 +84,7 @@ SHAPES = {
     r"blocks\.schedule: needs a Schedule, got str": lambda b: replace(b, schedule="descending"),
     r"schedule\.positions: needs a Tensor, got list": lambda b: replace(b, schedule=permutation([0])),
     r"blocks\.order: needs a WriteOrder, got tuple": lambda b: replace(b, order=(b.order.partial, b.order.full)),
-    r"blocks\.longest: needs a LongestFirst, got Tensor": lambda b: replace(b, longest=b.longest.rows),
+    r"blocks\.lpt: needs a LPTOrder, got Tensor": lambda b: replace(b, lpt=b.lpt.rows),
     r"blocks\.tile_m": lambda b: replace(b, tile_m=96),
     r"blocks\.forward\.partial\.count: needs shape \(1 or 2, 1 or 4, 3\)": lambda b: replace(b, tile_m=128),
     r"blocks\.forward\.partial\.count: needs torch\.int32, got torch\.int64": lambda b: change(

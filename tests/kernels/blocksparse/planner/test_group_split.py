@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from kernels.blocksparse.launch.backward import make_workspace, side_by_side
+from kernels.blocksparse.launch.backward import concurrent_pairs, make_workspace
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.bands import causal
-from kernels.blocksparse.planner.group_split import PAIRS, SLOTS, parts_of
+from kernels.blocksparse.planner.group_split import PAIRS, SLOTS, choose_group_split
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -15,23 +15,23 @@ from kernels.blocksparse.planner.group_split import PAIRS, SLOTS, parts_of
 def test_parts_divide_the_group_and_leave_each_enough_to_do(tokens, heads_kv, deterministic):
     blocks = -(-tokens // 128)
     for group in (1, 2, 3, 6, 8, 16):
-        parts = parts_of(1, heads_kv * group, heads_kv, blocks, blocks, deterministic)
-        assert group % parts == 0
-        assert parts == 1 or group // parts * blocks >= 4
+        group_split = choose_group_split(1, heads_kv * group, heads_kv, blocks, blocks, deterministic)
+        assert group % group_split == 0
+        assert group_split == 1 or group // group_split * blocks >= 4
 
 
 def test_full_grids_are_not_split():
-    assert parts_of(1, 16, 16, 64, 64, True) == 1
-    assert parts_of(2, 128, 16, 256, 256, False) == parts_of(2, 128, 16, 256, 256, True) == 1
-    assert parts_of(1, 16, 2, 1024 * 16, 1024 * 16, True) == 1  # two million tokens
+    assert choose_group_split(1, 16, 16, 64, 64, True) == 1
+    assert choose_group_split(2, 128, 16, 256, 256, False) == choose_group_split(2, 128, 16, 256, 256, True) == 1
+    assert choose_group_split(1, 16, 2, 1024 * 16, 1024 * 16, True) == 1  # two million tokens
 
 
 def test_small_grids_get_three_waves_and_ordered_adds_as_many_units_as_go_side_by_side():
-    atomic, ordered = (parts_of(1, 16, 2, 64, 64, deterministic) for deterministic in (False, True))
+    atomic, ordered = (choose_group_split(1, 16, 2, 64, 64, deterministic) for deterministic in (False, True))
     assert atomic == 4 and 2 * 64 * atomic >= 3 * SLOTS
     assert ordered == 8 and 2 * ordered == PAIRS
-    assert parts_of(1, 16, 2, 256, 256, False) == 4  # 512 CTAs, but of up to 2,048 tiles each
-    assert parts_of(1, 16, 2, 256, 256, True) == 8
+    assert choose_group_split(1, 16, 2, 256, 256, False) == 4  # 512 CTAs, but of up to 2,048 tiles each
+    assert choose_group_split(1, 16, 2, 256, 256, True) == 8
 
 
 def test_the_workspace_has_room_for_each_parts_sums_only_where_there_are_parts():
@@ -39,12 +39,12 @@ def test_the_workspace_has_room_for_each_parts_sums_only_where_there_are_parts()
     lengths = torch.tensor([8192], dtype=torch.int32, device="meta")
     sequences = Sequences(lengths, lengths, lengths, lengths)
     whole = make_workspace(q, q, sequences, blocks, True)
-    assert whole.parts == 1 and whole.dkv_sum is None
+    assert whole.group_split == 1 and whole.dkv_sum is None
     split = make_workspace(q, q[:, :, :2], sequences, blocks, True)
-    assert split.parts == 8 and split.dkv_sum.numel() == 2 * 16 * 8192 * 96 == 2 * split.dq_sum.numel()
+    assert split.group_split == 8 and split.dkv_sum.numel() == 2 * 16 * 8192 * 96 == 2 * split.dq_sum.numel()
 
 
 def test_units_side_by_side_share_the_cache_as_heads_do():
     blocks, q = causal(8192, 8192), torch.empty(1, 8192, 16, 128, dtype=torch.bfloat16, device="meta")
-    assert side_by_side(q, q[:, :, :2], blocks, False, parts=8) == side_by_side(q, q, blocks, False) == 4
-    assert side_by_side(q, q[:, :, :2], blocks, False) == 2  # all that there are
+    assert concurrent_pairs(q, q[:, :, :2], blocks, False, group_split=8) == concurrent_pairs(q, q, blocks, False) == 4
+    assert concurrent_pairs(q, q[:, :, :2], blocks, False) == 2  # all that there are

@@ -11,7 +11,7 @@ from covering import covering
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.blocksparse.launch.backward import make_workspace, side_by_side
+from kernels.blocksparse.launch.backward import concurrent_pairs, make_workspace
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.bands import band, causal, window
 from kernels.blocksparse.lists.builder import dense
@@ -24,7 +24,7 @@ from kernels.blocksparse.lists.validate.contents import check_contents
 from kernels.blocksparse.lists.validate.shapes import Sizes, check_shapes
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.cost_model import Costs, Share, as_listed, by_release, reversed_rows, run, warm_first
-from kernels.blocksparse.planner.group_split import PAIRS, parts_of
+from kernels.blocksparse.planner.group_split import PAIRS, choose_group_split
 from kernels.blocksparse.planner.planner import estimate, least_blocking
 from oracles.masks import Tokens, Window
 from oracles.problem import Problem
@@ -174,25 +174,29 @@ def test_a_window_whose_blocks_are_merged_waits_for_hardly_anybody(tokens, heads
     plan = least_blocking(blocks, **of)
     assert blocks.merged and blocks.schedule is DESCENDING
     times = [estimate(x, DESCENDING, **of).makespan for x in (blocks, replace(blocks, merged=False))]
-    units = parts_of(1, *heads, blocks.m_blocks, blocks.backward.rows, True) / plan.parts  # the plan may have fewer
+    units = (
+        choose_group_split(1, *heads, blocks.m_blocks, blocks.backward.rows, True) / plan.group_split
+    )  # the plan may have fewer
     assert times[0] * units < 1.15 * plan.bound and times[1] > 4 * times[0]
     ascending_partial_first = estimate(replace(blocks, merged=False), ASCENDING, **of).makespan
     assert 1.3 * times[0] < ascending_partial_first
     assert plan.makespan <= times[0] * units
 
 
-@pytest.mark.parametrize("density, tokens, dim, parts", [(0.1, 8192, 128, 4), (0.5, 8192, 128, 8), (0.1, 32768, 64, 2)])
-def test_short_rows_are_planned_for_fewer_units_with_less_to_start_and_to_sum_up(density, tokens, dim, parts):
-    """Measured on an H100, parts 8 and those: 0.61 and 0.59 ms; 1.74 and 1.78 with 4; 4.04 and 3.91."""
+@pytest.mark.parametrize(
+    "density, tokens, dim, group_split", [(0.1, 8192, 128, 4), (0.5, 8192, 128, 8), (0.1, 32768, 64, 2)]
+)
+def test_short_rows_are_planned_for_fewer_units_with_less_to_start_and_to_sum_up(density, tokens, dim, group_split):
+    """Measured on an H100, group_split 8 and those: 0.61 and 0.59 ms; 1.74 and 1.78 with 4; 4.04 and 3.91."""
     n = tokens // 128
     grid = torch.rand(n, n, generator=torch.Generator().manual_seed(3)) < density
     blocks = from_grid((grid | torch.eye(n, dtype=torch.bool))[None, None], tokens, tokens, tile_m=128, tile_n=128)
     plan = least_blocking(blocks, heads_q=16, heads_kv=2, dim=dim, pairs=8)
-    assert plan.parts == plan.blocks.schedule.parts == parts
+    assert plan.group_split == plan.blocks.schedule.group_split == group_split
     q, k = (torch.empty(1, tokens, heads, dim, dtype=torch.bfloat16, device="meta") for heads in (16, 2))
     lengths = Sequences(*(torch.empty(1, dtype=torch.int32, device="meta"),) * 4)
-    assert make_workspace(q, k, lengths, plan.blocks, True).parts == parts
-    assert make_workspace(q, k, lengths, plan.blocks, False).parts == 4
+    assert make_workspace(q, k, lengths, plan.blocks, True).group_split == group_split
+    assert make_workspace(q, k, lengths, plan.blocks, False).group_split == 4
     again = estimate(plan.blocks, plan.blocks.schedule, heads_q=16, heads_kv=2, dim=dim, costs=Costs(miss=2.2))
     assert dim == 64 or again.makespan == pytest.approx(plan.makespan)
 
@@ -283,9 +287,9 @@ def test_the_kernel_launches_as_many_pairs_side_by_side_as_the_plan_was_made_for
     q = torch.empty(1, tokens, 16, dim, dtype=torch.bfloat16, device="meta")
     blocks = from_grid(torch.eye(tokens // 128, dtype=torch.bool)[None, None], tokens, tokens, tile_m=128, tile_n=128)
     plan = least_blocking(blocks, heads_q=16, heads_kv=16, dim=dim)
-    assert plan.pairs == plan.blocks.schedule.pairs == side_by_side(q, q, plan.blocks, True)
+    assert plan.pairs == plan.blocks.schedule.pairs == concurrent_pairs(q, q, plan.blocks, True)
     assert plan.pairs in (PAIRS, most, most // 2)
-    assert side_by_side(q[:, :, :1], q[:, :, :1], plan.blocks, True) == 1  # all that there are
+    assert concurrent_pairs(q[:, :, :1], q[:, :, :1], plan.blocks, True) == 1  # all that there are
 
 
 def test_few_pairs_go_side_by_side_where_all_would_wait_for_memory():
@@ -303,9 +307,11 @@ def test_a_schedule_for_no_pairs_is_refused():
         check_shapes(none, Sizes(1, 1, 1, 300, 300), backward=True, device=blocks.device)
 
 
-@pytest.mark.parametrize("parts", [0, 3, 8])
-def test_a_schedule_for_units_that_a_group_does_not_have_is_refused(parts):
+@pytest.mark.parametrize("group_split", [0, 3, 8])
+def test_a_schedule_for_units_that_a_group_does_not_have_is_refused(group_split):
     blocks = causal(300, 300)
-    with pytest.raises(ValueError, match=rf"schedule\.parts: needs None or a divisor of 4 heads, got {parts}"):
-        split = replace(blocks, schedule=replace(blocks.schedule, parts=parts))
+    with pytest.raises(
+        ValueError, match=rf"schedule\.group_split: needs None or a divisor of 4 heads, got {group_split}"
+    ):
+        split = replace(blocks, schedule=replace(blocks.schedule, group_split=group_split))
         check_shapes(split, Sizes(1, 8, 2, 300, 300), backward=True, device=blocks.device)
