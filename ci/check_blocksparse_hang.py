@@ -258,11 +258,11 @@ def main() -> int:
     enough = threading.Event()
     ahead = threading.Thread(target=compile_all, args=(builds, 1 if host else options.jobs, enough))
     ahead.start()
-    hands = [threading.Thread(target=check.work, args=(todo, i == 1)) for i in range(1 if host else options.workers)]
-    for hand in hands:
-        hand.start()
-    for hand in hands:
-        hand.join()
+    threads = [threading.Thread(target=check.work, args=(todo, i == 1)) for i in range(1 if host else options.workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     enough.set()
     check.write()
     for line in check.wrong:

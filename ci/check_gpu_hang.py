@@ -1,7 +1,7 @@
 """Cost and evidence of a hang and a crash on a real GPU: python ci/check_gpu_hang.py --out hang.json
 
-Runs cases through a Runner on cuda:0: an honest kernel, one that spins for ever on a flag in global memory, one that
-writes to an address that nobody owns, one that asks for too much memory; then kills the harness itself while a kernel
+Runs cases through a Runner on cuda:0: an honest kernel, one that spins forever on a flag in global memory, one that
+writes to an unmapped address, one that asks for too much memory; then kills the harness itself while a kernel
 spins, and compares the rate of small cases with and without GPU core dumps enabled. The children do all of CUDA.
 With --device host the same steps run on CPU stand-ins, to try the script itself.
 """
@@ -71,7 +71,7 @@ def honest(q, k, v, mask, scale):
 
 @target("gpu.spins", device=DEVICES, numerics=EXACT, gqa=False)
 def spins(q, k, v, mask, scale):
-    """Four blocks wait for a flag that nobody sets."""
+    """Four blocks wait for a flag that is never set."""
     if not q.is_cuda:
         time.sleep(3600)
     spin_until_set[(4,)](torch.zeros(1, dtype=torch.int32, device=q.device))
@@ -81,7 +81,7 @@ def spins(q, k, v, mask, scale):
 
 @target("gpu.illegal_access", device=DEVICES, numerics=EXACT, gqa=False)
 def illegal_access(q, k, v, mask, scale):
-    """Writes to an address that nobody owns, which costs the process its CUDA context."""
+    """Writes to an unmapped address, which costs the process its CUDA context."""
     if not q.is_cuda:
         os.abort()
     write_far_away[(1,)](torch.zeros(8, device=q.device), 1 << 30)

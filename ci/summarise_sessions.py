@@ -25,9 +25,9 @@ def summary(folder: Path) -> dict[str, Any]:
     by: dict[str, list[Record]] = {}
     for record in records:
         by.setdefault(record.worker, []).append(record)
-    steady = [record for mine in by.values() for record in mine[1:]]
-    passed = [record for record in steady if record.outcome == "pass"]
-    run = [record for record in steady if record.outcome != "reject"]
+    after_first = [record for mine in by.values() for record in mine[1:]]
+    passed = [record for record in after_first if record.outcome == "pass"]
+    run = [record for record in after_first if record.outcome != "reject"]
     return {
         "targets": sorted({record.target for record in records}),
         "workers": len(by),

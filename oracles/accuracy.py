@@ -131,14 +131,14 @@ def _passed(budget: Budget, got: Outputs) -> Judgement | None:
 
     found, ratios = {}, np.empty(len(GRAINS))
     low, want, sigma = (x.numpy() for x in (budget.low, budget.want, budget.sigma))
-    demanded = None if budget.demanded is None else budget.demanded.numpy()
+    checked = None if budget.checked is None else budget.checked.numpy()
     reaches = None if budget.reaches is None else budget.reaches.numpy()
     for slot, x in given:
         part = slice(slot.start, slot.stop)
         heads, rows = slot.shape[1:3]
         exists = _there(budget, slot)
         at = numba_loops.worst(
-            x, low[part], want[part], sigma[part], _ALL if demanded is None else demanded[part],
+            x, low[part], want[part], sigma[part], _ALL if checked is None else checked[part],
             _NOWHERE if reaches is None else reaches[part], heads, rows, slot.dim, TILE,
             _EVERYWHERE if exists is None else exists.reshape(-1, rows), ELEMENT, NORMAL, HUGE, ratios,
         )  # fmt: skip

@@ -24,7 +24,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     kind     wrong, nan, nondeterministic, wrote_outside, changed_input, unproven, accepted, refused, hang, crash,
              out_of_memory …
     tensor   the tensor that it is about, or ''
-    message  one line for people
+    message  one line for users
     numbers  what was measured, e.g. {"error": 0.1, "budget": 0.001, "ratio": 100.0}
     """
 

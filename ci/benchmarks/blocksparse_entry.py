@@ -2,8 +2,9 @@
 prints rows.
 
 A process for each entry, so that FlexAttention's compilation (20 to 40 s each) runs beside others', and a hang or a
-crash costs one entry. Only measuring is exclusive: whoever holds the lock file measures, and FlexAttention is measured
-before and after the block-sparse kernels, so that disturbance by another process's first call shows as a difference.
+crash costs one entry. Only measuring is exclusive: the process that holds the lock file measures, and FlexAttention is
+measured before and after the block-sparse kernels, so that disturbance by another process's first call shows as a
+difference.
 
 Times are device times: the stream is first kept busy (`torch.cuda._sleep`) until the host has queued all repeats, and
 each repeat stands between two events; the median counts. So neither side pays for its Python. Whatever is compared is
@@ -60,7 +61,7 @@ def run(entry: Entry, lock: Path, emit: Emit) -> None:
 
 @contextmanager
 def alone(lock: Path) -> Iterator[None]:
-    """Nobody else measures meanwhile."""
+    """Lock under which no other process measures."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         try:

@@ -101,7 +101,7 @@ class Pool:
         try:
             yield from self._built(todo)
         finally:
-            if self._doing:  # nobody waits for these any more
+            if self._doing:  # no caller waits for these
                 self.close()
 
     def _built(self, todo: deque[Build]) -> Iterator[Ended]:

@@ -2,7 +2,7 @@
 
 Started fresh and without a GPU, it imports the compiler and the recipes' modules once and forks a child for each build:
 a fork costs milliseconds, the imports half a second and more. The child has a time limit, a log, and a process group of
-its own; it holds the key's lock and dies with this process, as this one dies with whoever started it. Messages are
+its own; it holds the key's lock and dies with this process, as this one dies with its parent. Messages are
 lines of JSON:
     in   {"id", "recipe", "options", "arch", "sources", "key", "cache", "limit"}
     out  {"id", "status": "built" | "cached" | "failed", "seconds", "why", "log"}

@@ -1,8 +1,8 @@
 """Draws that follow from the seed alone, in whatever process.
 
 Hypothesis (6.131 and newer) takes one number in forty from the source of the local modules that the process has
-imported so far: a session's plan, its workers and who draws its cases once more would see other cases, and every change
-of a constant anywhere in the sources would change them all. There is no setting for it.
+imported so far: a session's plan, its workers and a script that draws its cases again would see other cases, and every
+change of a constant anywhere in the sources would change them all. There is no setting for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SIZE = 4096
 
 
 @contextmanager
-def steady_draws() -> Iterator[None]:
+def reproducible_draws() -> Iterator[None]:
     """Context in which no constants of local modules are drawn; nothing to do for a Hypothesis that never draws any."""
     found = getattr(providers, "_get_local_constants", None)
     if found is None:

@@ -83,7 +83,7 @@ def compare_outputs(
 ) -> list[Finding]:
     """Findings where the outputs of a follow-up case are not what its source's outputs require. `budget` gives the
     budget of the source's problem under changed numerics."""
-    loose = target.may_differ(source) | target.may_differ(follow_up.case)
+    not_bitwise = target.may_differ(source) | target.may_differ(follow_up.case)
     relation, variation = follow_up.relation, follow_up.variation
     return compare(
         relation,
@@ -93,7 +93,7 @@ def compare_outputs(
         source_outputs,
         outputs,
         lambda: budget(variation.numerics),
-        loose,
+        not_bitwise,
     )
 
 

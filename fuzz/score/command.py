@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--repeats", type=int, default=plain.repeats, help=f"runs that must agree bit for bit ({plain.repeats})")
     add("--peer-seeds", type=int, default=plain.peer_seeds, metavar="N",
         help="trials of each mutant in which the others' "
-        f"rules look on, and as many with uniform cases ({plain.peer_seeds})")  # fmt: skip
+        f"criteria judge too, and as many with uniform cases ({plain.peer_seeds})")  # fmt: skip
     add("--peer-cases", type=int, default=plain.peer_cases, metavar="N", help=f"cases of those ({plain.peer_cases})")
     add("--keys", type=int, default=plain.keys, help=f"kernels of each target that may be compiled ({plain.keys})")
     add("--no-minimize", action="store_true", help="leave what is found as large as it was")

@@ -90,7 +90,7 @@ def before(path: Path = SCOREBOARD) -> tuple[dict[str, Known], int]:
 
 
 def turn_of_today() -> int:
-    """The days since some day: what rotates the mutants where nobody says."""
+    """The days since some day: the default of `--rotate`."""
     return datetime.datetime.now(datetime.UTC).date().toordinal()
 
 

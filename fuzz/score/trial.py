@@ -142,10 +142,10 @@ class _Progress:
 
     @property
     def done(self) -> bool:
-        """Nobody is left to find it, or its cases are spent."""
+        """True if every rule has found it, or its cases are spent."""
         ours = self.hit is None and self.run < self.trial.cases
-        peers = self.run < self.trial.peers and not self._rules <= set(self.found)
-        return not (ours or peers)
+        others = self.run < self.trial.peers and not self._rules <= set(self.found)
+        return not (ours or others)
 
     def add(self, case: Case, verdict: Verdict, without: Callable[[Case, bool], Verdict]) -> None:
         """Counts a case, and who found the mutant with it; `without` runs the kernel without the mutation."""

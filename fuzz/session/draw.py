@@ -13,7 +13,7 @@ from hypothesis.strategies import SearchStrategy
 from fuzz.core.case import Case
 from fuzz.core.target import Target
 from fuzz.generate import cases as strategies
-from fuzz.generate.reproducible_draws import steady_draws
+from fuzz.generate.reproducible_draws import reproducible_draws
 from fuzz.session.plan import Shard
 from fuzz.session.settings import Settings
 
@@ -65,5 +65,5 @@ def explore(
         if met > left_out:
             each(waiting.pop(0) if waiting else case)
 
-    with steady_draws():
+    with reproducible_draws():
         loop()

@@ -53,8 +53,8 @@ class Budget:
     want      the reference, fp64 or fp32
     low       what the reference is when it is stored in its dtype, fp32
     sigma     the larger of the noise and of the same-precision runs' rms error over the row, fp32
-    demanded  1, or 0 where nothing is demanded, as in padding or where the same-precision run overflowed, fp32; None:
-              all is
+    checked   1, or 0 where an element is not judged, as in padding or where the same-precision run overflowed, fp32;
+              None: all is
     reaches   bool: rounding may take a value out of float16, so that an infinity of its sign is right; None: nowhere
     both      what low and sigma are halves of
     padding   whether what lies past a sequence's end is judged too
@@ -70,7 +70,7 @@ class Budget:
     want: Tensor
     low: Tensor
     sigma: Tensor
-    demanded: Tensor | None
+    checked: Tensor | None
     reaches: Tensor | None
     both: Tensor
 
@@ -91,11 +91,11 @@ class Budget:
             sigmas.append(_sigma(problem, group[0], want[part], runs, part.start, noise[part]))
         both = torch.cat([*lows, *sigmas])
         low, sigma = both.split(len(want))
-        demanded = None if _all(sigma.amax() < torch.inf) else (sigma != torch.inf).float()
+        checked = None if _all(sigma.amax() < torch.inf) else (sigma != torch.inf).float()
         if problem.layout == "padded" and not padding and problem.ragged:
-            demanded = _without_padding(problem, slots, torch.ones_like(sigma) if demanded is None else demanded)
+            checked = _without_padding(problem, slots, torch.ones_like(sigma) if checked is None else checked)
         reaches = _reaches(slots, want, sigma)
-        return Budget(problem, padding, shapes, slots, want, low, sigma, demanded, reaches, both)
+        return Budget(problem, padding, shapes, slots, want, low, sigma, checked, reaches, both)
 
     @property
     def reference(self) -> Outputs:
@@ -124,8 +124,8 @@ class Budget:
         else:  # a dtype that was not asked for
             low, reaches = budget._as_stored(given)
         wrong = torch.ne(flat, low, out=torch.empty_like(budget.sigma))
-        if budget.demanded is not None:
-            wrong.mul_(budget.demanded)
+        if budget.checked is not None:
+            wrong.mul_(budget.checked)
         if reaches is not None:
             wrong.masked_fill_(flat.isinf() & reaches & ((flat > 0) == (budget.want > 0)), 0.0)
         z = (flat - budget.want).float().div_(budget.sigma)
@@ -162,10 +162,10 @@ class Budget:
                 return x[selected[0].start : selected[-1].stop] if selected else x[:0]
             return torch.cat([x[s.start : s.stop] for s in selected])
 
-        want, low, sigma, demanded, reaches = map(take, (self.want, self.low, self.sigma, self.demanded, self.reaches))
+        want, low, sigma, checked, reaches = map(take, (self.want, self.low, self.sigma, self.checked, self.reaches))
         assert want is not None and low is not None and sigma is not None
         return Budget(
-            self.problem, self.padding, self.shapes, tuple(slots), want, low, sigma, demanded, reaches, self.both
+            self.problem, self.padding, self.shapes, tuple(slots), want, low, sigma, checked, reaches, self.both
         )
 
     def _as_stored(self, given: list[Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -222,14 +222,14 @@ def _sigma(problem: Problem, slot: Slot, want: Tensor, runs: Tensor, first: int,
     return sigma.flatten()
 
 
-def _without_padding(problem: Problem, slots: tuple[Slot, ...], demanded: Tensor) -> Tensor:
-    """`demanded`, but nothing of what lies past a sequence's end; padded layout."""
+def _without_padding(problem: Problem, slots: tuple[Slot, ...], checked: Tensor) -> Tensor:
+    """`checked`, but nothing of what lies past a sequence's end; padded layout."""
     for slot in slots:
-        there = rows_there(problem, slot.name, demanded.device)
+        there = rows_there(problem, slot.name, checked.device)
         if there is not None:
             shape = slot.shape if slot.name == "dbias" else (*slot.shape[:3], slot.dim)
-            demanded[slot.start : slot.stop].view(shape).mul_(there if slot.name == "dbias" else there[..., None])
-    return demanded
+            checked[slot.start : slot.stop].view(shape).mul_(there if slot.name == "dbias" else there[..., None])
+    return checked
 
 
 def _reaches(slots: tuple[Slot, ...], want: Tensor, sigma: Tensor) -> Tensor | None:

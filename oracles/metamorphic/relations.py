@@ -48,7 +48,7 @@ class Variation:
 
     problem, tensors   its problem and inputs; tensors None: those of the source case
     back       (its answers, the first one's) -> answers of the first problem; what cannot be compared is the first's
-    loose      the tensors whose bits may differ even where bitwise equality is required, as where a sum has another
+    not_bitwise  the tensors whose bits may differ even where bitwise equality is required, as where a sum has another
                order
     numerics   how the target's numerics change with it
     poison     the byte that unwritten memory holds; None: as always
@@ -60,7 +60,7 @@ class Variation:
     problem: Problem
     tensors: Tensors | None = None
     back: Callable[[Outputs, Outputs], Outputs] = lambda theirs, first: theirs
-    loose: frozenset[str] = frozenset()
+    not_bitwise: frozenset[str] = frozenset()
     numerics: Callable[[Numerics], Numerics] = lambda numerics: numerics
     poison: int | None = None
     order: Order | None = None
@@ -102,25 +102,25 @@ def compare(
     first: Outputs,
     theirs: Outputs,
     budget: Callable[[], Budget],
-    loose: frozenset[str] = frozenset(),
+    not_bitwise: frozenset[str] = frozenset(),
 ) -> list[Finding]:
     """Findings where the variation's answers are not the first's.
 
     first, theirs  answers of the problem and of the variation, each in its own layout, on one device
     budget         of the first problem; asked for only where bits differ
-    loose          further tensors whose bits may differ, such as those of a kernel that adds in any order
+    not_bitwise    further tensors whose bits may differ, such as those of a kernel that adds in any order
     """
     found = variation.back(theirs, first)
     compared = [name for name, x in first.items() if getattr(found, name) is not None and getattr(found, name) is not x]
-    exact = [name for name in compared if equality == "bitwise" and name not in variation.loose | loose]
+    exact = [name for name in compared if equality == "bitwise" and name not in variation.not_bitwise | not_bitwise]
     changed = [name for name in exact if _changed_values(first, found, name)]
     if changed and variation.plain and variation.problem == problem:
         judged = accuracy.judge_with(budget(), Outputs(**({"o": first.o} | {n: getattr(found, n) for n in changed})))
         if judged.findings:  # wrong numbers for other inputs, which is no matter of bits
-            return [_said(relation, finding) for finding in judged.findings]
+            return [_titled(relation, finding) for finding in judged.findings]
     if changed:
         return [_bits_differ(relation, first, found, name) for name in changed]
-    # What has the first's values is as right as they are, and those were judged before.
+    # Values equal to the first's are as right as those, which were judged before.
     rest = {
         name: getattr(found, name) for name in compared if name not in exact and _changed_values(first, found, name)
     }
@@ -164,14 +164,16 @@ def _bits_differ(relation: Relation, first: Outputs, found: Outputs, name: str) 
 
 
 def _outside(relation: Relation, finding: Finding) -> Finding:
-    return structs.replace(_said(relation, finding), oracle="metamorphic", kind=relation.name)
+    return structs.replace(_titled(relation, finding), oracle="metamorphic", kind=relation.name)
 
 
-def _said(relation: Relation, finding: Finding) -> Finding:
+def _titled(relation: Relation, finding: Finding) -> Finding:
     return structs.replace(finding, message=f"{relation.title}: {finding.message}")
 
 
-def _loose_sums(problem: Problem, *, batch: bool = False, heads: bool = False, group: bool = False) -> frozenset[str]:
+def _reordered_sums(
+    problem: Problem, *, batch: bool = False, heads: bool = False, group: bool = False
+) -> frozenset[str]:
     """Sums whose order follows that of the batch, of the heads, or of a group's query heads."""
     bias = problem.bias
     over = bias is not None and ((batch and not bias.batch) or (heads and not bias.heads))
@@ -197,7 +199,7 @@ def _permuted_sequences(p: Problem, given: Tensors, draw: Draw) -> Iterator[Vari
     def back(theirs: Outputs, first: Outputs) -> Outputs:
         return outputs_of_sequences(other, theirs, p, first, dict(enumerate(order)))
 
-    yield Variation(other, tensors, back, _loose_sums(p, batch=True))
+    yield Variation(other, tensors, back, _reordered_sums(p, batch=True))
 
 
 def _sequence_alone(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
@@ -238,7 +240,7 @@ def _permuted_heads(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variatio
     def back(theirs: Outputs, first: Outputs) -> Outputs:
         return outputs_of_heads(p, theirs, _inverse(order), _inverse(kv))
 
-    yield Variation(other, tensors, back, _loose_sums(p, heads=True, group=p.group > 1))
+    yield Variation(other, tensors, back, _reordered_sums(p, heads=True, group=p.group > 1))
 
 
 def _repeated_kv(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
@@ -303,7 +305,7 @@ def _respelled(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
         yield Variation(structs.replace(p, mask=other), given)
 
 
-def _unseen_changed(p: Problem, given: Tensors, draw: Draw, value: float | None = None) -> Iterator[Variation]:
+def _masked_changed(p: Problem, given: Tensors, draw: Draw, value: float | None = None) -> Iterator[Variation]:
     """Keys that no row sees and rows that see no key, padding too: other numbers, or `value`."""
     hidden = fully_masked(p, given["q"].device)
     if not any(bool(where.any()) for where in hidden.values()):
@@ -311,8 +313,8 @@ def _unseen_changed(p: Problem, given: Tensors, draw: Draw, value: float | None 
     yield Variation(p, given | {n: _changed(given[n], hidden[n], value) for n in hidden if n in given})
 
 
-def _unseen_nan(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
-    yield from _unseen_changed(p, given, draw, float("nan"))
+def _masked_nan(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
+    yield from _masked_changed(p, given, draw, float("nan"))
 
 
 def _future(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
@@ -397,8 +399,8 @@ TABLE: tuple[Relation, ...] = (
     Relation("scaled_q", f"Q times {FACTOR:g} and the scale by as much less", "within_budget", _always, _scaled_q),
     Relation("doubled_v", "V doubled", "within_budget", _always, _doubled_v),
     Relation("respelled_mask", "its mask in other words", "within_budget", _always, _respelled),
-    Relation("unseen_changed", "other numbers where the mask hides them", "bitwise", _hides, _unseen_changed),
-    Relation("unseen_nan", "NaN where the mask hides them", "off", _hides, _unseen_nan),
+    Relation("unseen_changed", "other numbers where the mask hides them", "bitwise", _hides, _masked_changed),
+    Relation("unseen_nan", "NaN where the mask hides them", "off", _hides, _masked_nan),
     Relation("future_changed", "later queries and their keys changed", "bitwise", _several_rows, _future),
     Relation("strides", "its tensors transposed in memory", "within_budget", lambda p: p.layout == "padded", _strides),
     Relation("no_grad", "no gradients", "bitwise", lambda p: p.backward, _no_grad),

@@ -226,7 +226,7 @@ def _limit(rows: Any) -> Any:
     "float64[:, ::1]", *["float64"] * 3, "float64[::1]", returns="int64",
 )  # fmt: skip
 def worst(
-    got: Any, low: Any, want: Any, sigma: Any, demanded: Any, reaches: Any, heads: Any, rows: Any, dim: Any, tile: Any,
+    got: Any, low: Any, want: Any, sigma: Any, checked: Any, reaches: Any, heads: Any, rows: Any, dim: Any, tile: Any,
     there: Any, element: Any, normal: Any, huge: Any, ratios: Any,
 ) -> Any:  # fmt: skip
     """`_Rows.worst` of oracles/accuracy.py of one tensor (heads of all sequences, rows, dim): fills the ratios by
@@ -237,7 +237,7 @@ def worst(
     count = len(got) // max(rows * dim, 1)
     means, sums = np.zeros((count, rows)), np.zeros(dim)
     most, at, over, alike, total = -1.0, 0, 0.0, 0.0, 0.0
-    demanding, reaching = len(demanded) > 0, len(reaches) > 0
+    has_checked, reaching = len(checked) > 0, len(reaches) > 0
     for n in range(count):
         sums[:] = 0.0
         for r in range(rows):
@@ -245,7 +245,7 @@ def worst(
             sizes, sum2 = 0.0, 0.0
             for i in range(start, start + dim):
                 value = got[i]
-                if value == low[i] or (demanding and demanded[i] == _ZERO):
+                if value == low[i] or (has_checked and checked[i] == _ZERO):
                     continue
                 if reaching and reaches[i] and np.isinf(value) and (value > _ZERO) == (want[i] > 0):
                     continue

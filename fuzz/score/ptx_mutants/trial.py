@@ -213,7 +213,7 @@ def _clean_answers(case: Case) -> dict[str, bytes] | None:
 
 
 def _answers(clean: Clean) -> dict[str, bytes] | None:
-    """The bits of every answer that owes them, of one run; None where the device ends it."""
+    """The bits of every answer that must be bitwise reproducible, of one run; None where the device ends it."""
     device, target, case = emulated(), _target(), clean.case
     arena = build_inputs(case, "cpu")
     device.budget = SLOWER * clean.longest + MORE
