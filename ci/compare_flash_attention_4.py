@@ -118,22 +118,22 @@ def rule(args: argparse.Namespace) -> dict[str, Any]:
     todo, done = context.Queue(), context.Queue()
     for case in [*cases, *[None] * args.workers]:
         todo.put(case)
-    threads = [
+    processes = [
         context.Process(target=work, args=(args.target, args.files, args.device, todo, done), daemon=True)
         for _ in range(args.workers)
     ]
-    for thread in threads:
-        thread.start()
+    for process in processes:
+        process.start()
     found: list[dict[str, Any]] = []
     until = time.monotonic() + args.seconds
     while len(found) < len(cases) and time.monotonic() < until:
         try:
             found.append(done.get(timeout=1))
         except queue.Empty:
-            if not any(thread.is_alive() for thread in threads):
+            if not any(process.is_alive() for process in processes):
                 break
-    for thread in threads:
-        thread.kill()
+    for process in processes:
+        process.kill()
     seconds = sorted(one["seconds"] for one in found if "seconds" in one)
     return {
         "target": args.target,

@@ -131,7 +131,7 @@ def record(gpu: Gpu, path: Path, missing: bool) -> None:
         "gpu": ", ".join(dict.fromkeys([*gpus, gpu.name])), "arch": gpu.arch, "forms": forms, "kernels": kernels,
         "command": "python ci/emulator_vs_gpu.py" + " --missing" * missing,
     }  # fmt: skip
-    asked, last = 0, time.time()
+    queried, last = 0, time.time()
     for form, kernel in current.items():
         same = kernels.get(form, fingerprint(kernel)) == fingerprint(kernel)
         if isinstance(forms.get(form), str) and same and (kernel.exact or len(kept[form]) == kernel.threads):
@@ -142,7 +142,7 @@ def record(gpu: Gpu, path: Path, missing: bool) -> None:
         if needs:
             forms[form] = {"needs": needs}
             continue
-        asked += 1
+        queried += 1
         kernels[form] = fingerprint(kernel)
         try:
             answer = gpu.run(kernel)
@@ -161,7 +161,7 @@ def record(gpu: Gpu, path: Path, missing: bool) -> None:
     write(path, about, kept)
     refused = sorted(f for f, v in forms.items() if isinstance(v, dict) and "refused" in v)
     newer = sum(isinstance(v, dict) and "needs" in v for v in forms.values())
-    print(f"{gpu.name}: {len(forms)} forms, {asked} asked now, {newer} need a newer GPU, {len(refused)} refused")
+    print(f"{gpu.name}: {len(forms)} forms, {queried} queried now, {newer} need a newer GPU, {len(refused)} refused")
     for form in refused:
         print(f"  {form}: {forms[form]['refused']}")
 

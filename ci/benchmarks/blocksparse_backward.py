@@ -4,7 +4,7 @@
     window,10%]
     python ci/benchmarks/blocksparse_backward.py --dry        one tiny problem on the emulated GPU, to try the script
 
-What bench_blocksparse.py cannot say, because it takes the defaults and needs seconds of compiling for each of
+What blocksparse_speed.py cannot measure, because it takes the defaults and needs seconds of compiling for each of
 FlexAttention's rows: what the choices of group_split.py and concurrent_pairs cost or gain. Every way's gradients are
 compared with the first one's, ordered ones must be bitwise the same in four calls. Exits with 1 where one is not. The
 three runs in ci/results/blocksparse_backward_h100.json are of earlier forms of this script.

@@ -122,8 +122,8 @@ def digest(modules: tuple[str, ...]) -> str:
 def toolchain() -> tuple[str, ...]:
     """The compiler's packages with their versions, what the environment asks of it, and the machine that host code is
     for."""
-    asked = (f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
-    return (*(f"{name} {_version(name)}" for name in TOOLCHAIN), *asked, platform.machine())
+    variables = (f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
+    return (*(f"{name} {_version(name)}" for name in TOOLCHAIN), *variables, platform.machine())
 
 
 def _version(name: str) -> str:

@@ -110,6 +110,6 @@ def _facts(build: Build, ptx: str, seconds: float) -> dict[str, Any]:
 
 
 def _cut_short(ptx: str, entries: int) -> bool:
-    """The compiler says nothing when it could write a part of the file only."""
+    """Checks the file, since the compiler reports no error when it could write a part of it only."""
     opened = ptx.count("{")
     return opened != ptx.count("}") or opened < entries or not ptx.endswith("\n")

@@ -31,7 +31,9 @@ LIMIT = 120.0  # seconds that one build may take
 MAX_JOBS = 16
 REAP = 10.0
 TICK = 0.2  # seconds until `stop` is heard
-LEAVE = 1.0  # seconds for a server that said goodbye to end by itself, and for killed builds to let go of their locks
+LEAVE = (
+    1.0  # seconds for a server that was asked to stop to end by itself, and for killed builds to let go of their locks
+)
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class _Child:
     began: float = field(default_factory=time.monotonic)
     until: float | None = None  # None while it waits for another process that builds the same key
     killed: bool = False
-    said: bytes = b""
+    reply: bytes = b""
 
 
 class _Server:
@@ -94,7 +94,7 @@ class _Server:
         """Takes what has come; False when the client is gone."""
         try:
             data = self._sock.recv(1 << 16)
-        except ConnectionResetError:  # it left without reading all that was said
+        except ConnectionResetError:  # it left without reading the whole reply
             return False
         self._bytes += data
         *lines, self._bytes = self._bytes.split(b"\n")
@@ -132,8 +132,8 @@ class _Server:
 
     def _hear(self, child: _Child) -> None:
         data = os.read(child.pipe.fileno(), 4096)
-        child.said += data
-        if child.until is None and child.said.startswith(b"began\n"):
+        child.reply += data
+        if child.until is None and child.reply.startswith(b"began\n"):
             child.began = time.monotonic()
             child.until = child.began + child.request["limit"]
         if not data:
@@ -159,7 +159,7 @@ class _Server:
         child.parent_pipe.close()
         child.log.close()
         seconds = time.monotonic() - child.began
-        result = child.said.rpartition(b"\n")[2]  # it may have failed before it began
+        result = child.reply.rpartition(b"\n")[2]  # it may have failed before it began
         if result and os.waitstatus_to_exitcode(status) == 0:
             found = json.loads(result)
             if found["status"] != "failed":
@@ -194,7 +194,7 @@ class _Server:
 
 
 def _work(build: Build, folder: Path, writing: int, child_end: int, log: IO[bytes]) -> NoReturn:
-    """The child: waits for the key's lock, builds, says how it ended."""
+    """The child: waits for the key's lock, builds, reports how it ended."""
     fork_server.begin_child(child_end)
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)

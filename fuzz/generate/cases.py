@@ -140,7 +140,7 @@ def _focus(draw: Draw, support: Support) -> frozenset[str]:
 
 
 def _relations(target: Target, case: Case) -> tuple[str, ...]:
-    """One way to ask again, now and then two; on a device that is slow mostly none. They follow from the case: drawn as
+    """One follow-up case, now and then two; on a device that is slow mostly none. They follow from the case: drawn as
     the rest is they would double the choices of an example, and with them the number of its near-copies."""
     draw = random.Random(case.id)
     known = relations_for(target, case)

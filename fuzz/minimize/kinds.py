@@ -23,4 +23,4 @@ class Row(NamedTuple):
     name: str
     run: Pass
     recompiles: bool = False
-    tells: bool = False  # the pass yields Attempts
+    gets_results: bool = False  # the pass yields Attempts

@@ -124,8 +124,8 @@ def minimize(
 ) -> Minimized:
     """Reduces `case` to the smallest found that fails in the same way, in at most `max_runs` calls of `probe`.
 
-    probe        run_case: what comes of a Case; it may return a hang after seconds, or raise KeyboardInterrupt
-    verdict      what `probe` has already said of `case`, where it has; saves the first run
+    probe        run_case: gives the verdict of a Case; it may return a hang after seconds, or raise KeyboardInterrupt
+    verdict      the one that `probe` has already given for `case`, if any; saves the first run
     allowed      which cases the target takes; candidates that it refuses are not probed
     max_seconds  None: no limit, but HANG_SECONDS for a hang. A probe that is under way is not cut short
     progress     called after every accepted step
@@ -199,13 +199,13 @@ class _Search:
     def walk(self, passes: tuple[Row, ...]) -> None:
         """Runs all passes until a whole round accepts nothing.
 
-        Whether the failure is a flake is looked at after the first pass, on a case that is smaller and faster by then.
+        Flakiness is measured after the first pass, on a case that is smaller and faster by then.
         """
         again = True
         while again:
             before, again = self.case, False
             for row in passes:
-                self._told(row) if row.tells else self._restarted(row)
+                self._with_results(row) if row.gets_results else self._restarted(row)
                 again |= self._sight()
             again |= self.case != before
 
@@ -260,7 +260,7 @@ class _Search:
         while again:
             again = any(self._attempt(row.name, candidate) for candidate in row.run(self.case))
 
-    def _told(self, row: Row) -> None:
+    def _with_results(self, row: Row) -> None:
         attempts = row.run(self.case)
         answer: bool | None = None
         while True:

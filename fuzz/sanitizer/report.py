@@ -94,26 +94,26 @@ def read(text: str, tool: str) -> Report:
     errors: int | None = None
     open_entry: _Entry | None = None
     for line in (part for part in text.splitlines() if part.startswith(MARK)):
-        said = line.lstrip("=").strip()
-        if (found := _SUMMARY.search(said)) is not None:
+        content = line.lstrip("=").strip()
+        if (found := _SUMMARY.search(content)) is not None:
             errors = (errors or 0) + _number(found["count"])
-        elif _OTHER_SUMMARY.search(said) is not None:
+        elif _OTHER_SUMMARY.search(content) is not None:
             pass
-        elif not said:
+        elif not content:
             open_entry = None
-        elif open_entry is not None and _CONTINUED.match(said):
-            open_entry.details.append(said)
-        elif (kind := _kind(said)) is not None:
-            open_entry = _Entry(kind, said, [])
+        elif open_entry is not None and _CONTINUED.match(content):
+            open_entry.details.append(content)
+        elif (kind := _kind(content)) is not None:
+            open_entry = _Entry(kind, content, [])
             entries.append(open_entry)
-        elif _TROUBLE.search(said) is not None:
+        elif _TROUBLE.search(content) is not None:
             open_entry = None
-            trouble.append(said)
+            trouble.append(content)
     return Report(tuple(_grouped(entries, tool)), errors, tuple(trouble))
 
 
-def _kind(said: str) -> str | None:
-    return next((head.kind for head in HEADS if head.pattern.match(said)), None)
+def _kind(text: str) -> str | None:
+    return next((head.kind for head in HEADS if head.pattern.match(text)), None)
 
 
 def _grouped(entries: list[_Entry], tool: str) -> list[Finding]:
@@ -137,11 +137,11 @@ def _finding(tool: str, key: tuple[str, ...], members: list[_Entry]) -> Finding:
     if thread is not None:
         names = ("thread_x", "thread_y", "thread_z", "block_x", "block_y", "block_z")
         numbers |= {name: float(number) for name, number in zip(names, thread.groups(), strict=True)}
-    said = [headline if what in headline else f"{headline} in {what}" if what else headline]
-    said += [f"at {where}"] if where and where not in said[0] else []
-    said += [f"by {thread[0][3:]}"] if thread is not None else []
-    said += [line for line in first.details if line.startswith(("and ", "Address", "Access", "Barrier is"))]
-    message = ", ".join(said) + (f" (and {len(members) - 1} more like it)" if len(members) > 1 else "")
+    phrases = [headline if what in headline else f"{headline} in {what}" if what else headline]
+    phrases += [f"at {where}"] if where and where not in phrases[0] else []
+    phrases += [f"by {thread[0][3:]}"] if thread is not None else []
+    phrases += [line for line in first.details if line.startswith(("and ", "Address", "Access", "Barrier is"))]
+    message = ", ".join(phrases) + (f" (and {len(members) - 1} more like it)" if len(members) > 1 else "")
     return Finding(f"sanitizer.{tool}", kind, message, place=Location(pattern=_short(what)), numbers=numbers)
 
 

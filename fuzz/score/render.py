@@ -26,8 +26,8 @@ def print_scoreboard(scores: Scoreboard, console: Console) -> None:
             console.print(f"missed: {bug.name}", style="bold red", highlight=False, markup=False)
         for error in bug.errors:
             console.print(f"error: {bug.name}: {error}", style="red", highlight=False, markup=False)
-    alarms, asked = scores.alarms[OURS]
-    console.print(f"failed without a bug: {alarms} of {asked} cases", highlight=False)
+    alarms, judged = scores.alarms[OURS]
+    console.print(f"failed without a bug: {alarms} of {judged} cases", highlight=False)
     if scores.machine_made:
         console.print(scores.machine_made["table"], highlight=False, markup=False)
 
@@ -84,8 +84,8 @@ def _who(scores: Scoreboard) -> Table:
         made.add_column(name, justify="right")
     for rule in RULES:
         cells = [scores.by[f"{generator}/{rule}"] for generator in ("ours", "uniform")]
-        alarms, asked = scores.alarms[rule]
-        rate = f"{alarms} of {asked} cases" if asked else "·"
+        alarms, judged = scores.alarms[rule]
+        rate = f"{alarms} of {judged} cases" if judged else "·"
         made.add_row(rule, *(f"{n['found']} of {n['looked_for']}" if n["looked_for"] else "·" for n in cells), rate)
     return made
 

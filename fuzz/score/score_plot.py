@@ -36,8 +36,8 @@ def plot(scores: Scoreboard, path: Path) -> None:
         if not x:
             continue
         percent = [100 * share for share in y]
-        says = f"{label}: {percent[-1]:.0f} % left after {x[-1]} cases"  # other rules look at fewer
-        (line,) = axes.step([0.8, *x[1:]], percent, where="post", color=colour, label=says)
+        caption = f"{label}: {percent[-1]:.0f} % left after {x[-1]} cases"  # other rules look at fewer
+        (line,) = axes.step([0.8, *x[1:]], percent, where="post", color=colour, label=caption)
         line.set_linewidth(2.6 if (generator, rule) == ("ours", OURS) else 1.5)
         if dashes:
             line.set_dashes(dashes)

@@ -54,7 +54,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     seed       of its cases
     cases      ends it
-    peers      until how many cases the other projects' criteria are asked too (0: only until ours find it)
+    peers      until how many cases the other projects' criteria judge too (0: only until ours find it)
     minimize   whether what is found is made smaller
     """
 

@@ -201,7 +201,7 @@ _SHIFTED = {"lt": "le", "le": "lt", "gt": "ge", "ge": "gt"}
 
 
 def compare_flipped(x: Line) -> Iterator[str]:
-    """A comparison says the opposite."""
+    """A comparison is negated."""
     if x.parts[0] == "setp" and x.parts[1] in _OPPOSITE:
         yield x.made(name=".".join(["setp", _OPPOSITE[x.parts[1]], *x.parts[2:]]))
 
@@ -219,7 +219,7 @@ def bound_shifted(x: Line) -> Iterator[str]:
 
 
 def sign_changed(x: Line) -> Iterator[str]:
-    """Signed where it was unsigned, or the reverse, in what tells them apart."""
+    """Signed where it was unsigned, or the reverse, where that matters."""
     other = {"s32": "u32", "u32": "s32"}
     signed = x.parts[0] in ("shr", "max", "min", "div") or x.name.startswith(("mul.wide", "setp.l", "setp.g"))
     if signed and x.parts[-1] in other:

@@ -12,7 +12,7 @@ Status: TypeAlias = Literal["found", "missed", "equivalent", "not_reached"]
 
 
 class PtxMutant(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One changed instruction: of which kernel, what stood there, and what stands there now.
+    """One changed instruction: its kernel, the text before and the text after.
 
     config  of configs.CONFIGS; with `kind` (forward, backward, …) it names the kernel
     line    of the PTX, where the instruction begins; it has `span` lines

@@ -14,7 +14,7 @@ from fuzz.score.ptx_mutants.configs import CONFIGS, Config, builds_of
 from fuzz.score.ptx_mutants.operators import OPERATORS, Line, changed, lines
 from fuzz.score.ptx_mutants.results import PtxMutant
 
-_Site: TypeAlias = tuple[Config, str, str, Line, str]  # kernel, kind, operator, what stands there, what will
+_Site: TypeAlias = tuple[Config, str, str, Line, str]  # kernel, kind, operator, text before, text after
 TURNS = ("forward", "backward", "forward", "backward", "preprocess", "backward", "forward", "postprocess")
 
 

@@ -87,7 +87,7 @@ def try_mutant(bug: PtxMutant, seed: int) -> Result:
 
 def look_closer(result: Result, seed: int) -> Result:
     """Behaviour of a mutant that the list missed over the wider list: whether its instruction ever gives another value,
-    and whether any answer changes by a bit. Where nothing says that it is none, more cases look for it."""
+    and whether any answer changes by a bit. Where no argument makes it equivalent, more cases look for it."""
     bug = result.bug
     result = replace(result, looked=True)
     chosen = config(bug.config)
