@@ -1,4 +1,4 @@
-"""What users call: attention over block lists, differentiable, with LSE."""
+"""Public functions: attention over block lists, differentiable, with LSE."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Checks of a call's block lists, once for each BlockSparse, set of lengths and shapes; then they cost microseconds.
 
-What was found right is remembered by identity and version of the tensors, and forgotten with its BlockSparse. Tensors
+Lists that passed are remembered by identity and version of the tensors, and forgotten with its BlockSparse. Tensors
 that were made in inference mode have no version: lengths and permutations made there are checked at every call.
 """
 
@@ -17,7 +17,7 @@ from kernels.blocksparse.lists.types import AT_ONCE, BlockSparse
 from kernels.blocksparse.lists.validate.contents import check_contents
 from kernels.blocksparse.lists.validate.shapes import Sizes, check_shapes, check_types
 
-KEPT = 8  # of what was found right, for each BlockSparse
+KEPT = 8  # remembered checks of each BlockSparse
 
 _Known: TypeAlias = list[tuple[tuple, list[tuple[weakref.ref, int]]]]
 _known: weakref.WeakKeyDictionary[BlockSparse, _Known] = weakref.WeakKeyDictionary()
@@ -97,7 +97,7 @@ def _sizes(q: Tensor, k: Tensor, blocks: BlockSparse, lengths: list[Tensor]) -> 
         n_blocks = blocks.backward.rows
     else:
         n_blocks = 1 if positions is None else positions.shape[2]
-    # The least that lists of so many rows are for; how long the longest is takes a look at the device.
+    # The least that lists of so many rows are for; the longest length would need a look at the device.
     least_q = max((blocks.m_blocks - 1) * blocks.tile_m + 1, 0)
     least_k = max((n_blocks - 1) * blocks.tile_n + 1, 0)
     return Sizes(lengths[0].shape[0] - 1, q.shape[1], k.shape[1], least_q, least_k)

@@ -49,8 +49,8 @@ def block_sparse_forward(
     """(out, lse): see `kernels.blocksparse.api.block_sparse_attention`. lengths: none, or two int32 tensors, cu_seqlens
     (batch + 1,) for packed q (3-D), lengths (batch,) for padded ones (4-D). lists, numbers: `flatten`. products: "" for
     the fastest on q's device."""
-    planted = find_injections(injection)
-    out, lse = _empty_outputs(q, v, lengths, planted.host.clears_padding)
+    injections = find_injections(injection)
+    out, lse = _empty_outputs(q, v, lengths, injections.host.clears_padding)
     launch.forward(
         _rows(q),
         _rows(k),
@@ -61,8 +61,8 @@ def block_sparse_forward(
         unflatten(lists, numbers),
         scale=scale,
         softcap=softcap or None,
-        injection=planted.forward,
-        host=planted.host,
+        injection=injections.forward,
+        host=injections.host,
         products=products or None,
     )
     return out, lse
@@ -217,7 +217,7 @@ def _lists(rest) -> BlockLists:
 
 
 def _sequences(q: Tensor, k: Tensor, lengths: Sequence[Tensor]) -> launch.Sequences:
-    """Where each sequence's rows are; int32 (batch,)."""
+    """Positions of each sequence's rows; int32 (batch,)."""
     if q.dim() == 3:
         cu_q, cu_k = lengths
         return launch.Sequences(*(x for cu in (cu_q, cu_k) for x in (cu[:-1].contiguous(), cu[1:] - cu[:-1])))
@@ -235,7 +235,7 @@ def _rows_view(x: Tensor) -> Tensor:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """The same, copied where a kernel could not read it as it is."""
+    """A tensor, copied where a kernel could not read it as it is."""
     x = _rows_view(x)
     return x if launch.fits(x) else torch.empty(x.shape, dtype=x.dtype, device=x.device).copy_(x)
 

@@ -29,7 +29,7 @@ def keys_product(tiling: Tiling, dtype: type) -> Any:
 
 @cute.jit
 def sums_of(sums: cute.Pointer, tile: Int64, which: cutlass.Constexpr, tiling: cutlass.Constexpr) -> cute.Pointer:
-    """Where the sums of dK (which 0) or dV (1) of a tile start; tile: its number, those of earlier units counted."""
+    """Start of the sums of dK (which 0) or dV (1) of a tile; tile: its number, those of earlier units counted."""
     return sums + cute.assume((2 * tile + which) * (tiling.tile_n * tiling.dim), divby=VECTOR)
 
 

@@ -46,7 +46,7 @@ from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 
 
 class Gradients(NamedTuple):
-    """What is added up in memory and what is written: dq as NOTE [dQ accumulator] of dq_accumulator.py, zeroed by
+    """Outputs, and sums in memory: dq as NOTE [dQ accumulator] of dq_accumulator.py, zeroed by
     preprocess; dk and dv; or where a group has several units, sums as NOTE [dK and dV partials], `tiles` those of the
     keys."""
 
@@ -242,7 +242,7 @@ class BackwardKernel:
 
     @cute.jit
     def multiply_row(self, w, dk, dv, mSums, sums) -> None:
-        """All of a row's blocks, by the threads that multiply; then dK and dV. The ring is filled."""
+        """Computes all of a row's blocks in the multiplying threads; then dK and dV. The entry buffer is filled."""
         tiling, storage, thread, copy = self.tiling, w.storage, w.thread, w.loads.copy
         if w.total > 0:
             first = block_at(storage.sEntries, Int32(0))
@@ -286,5 +286,5 @@ class Storage(NamedTuple):
 
 @cute.jit
 def before_reuse(thread: Int32) -> None:
-    """After the last dQ, before dK and dV take the place of K and V in shared memory."""
+    """Synchronises after the last dQ, before dK and dV take the place of K and V in shared memory."""
     sync_multiplying()

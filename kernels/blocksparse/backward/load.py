@@ -13,7 +13,7 @@ from kernels.blocksparse.common.tile_loads import TileCopy
 
 
 class StepLoads:
-    """What loading steps needs, and does not change. statistics: (lse2, delta), NOTE [statistics] of preprocess.py."""
+    """Constants of loading steps. statistics: (lse2, delta), NOTE [statistics] of preprocess.py."""
 
     def __init__(
         self,
@@ -31,17 +31,17 @@ class StepLoads:
 
 @cute.jit
 def load_step(
-    loads: StepLoads, batch: Int32, seq_q: Sequence, block: Block, step: Int32, targets, stage: Int32, wanted: Boolean
+    loads: StepLoads, batch: Int32, seq_q: Sequence, block: Block, step: Int32, targets, stage: Int32, load: Boolean
 ) -> None:
     """Starts loading a step into a stage of targets: (sQ, sdO, sLSE, sDelta). The caller commits.
 
-    Where it is not wanted, nothing is read, and Q and dO become zeros: so that no branch divides what surrounds the
+    Without `load`, nothing is read, and Q and dO become zeros: so that no branch divides what surrounds the
     call.
     """
     step_m = loads.tiling.step_m
     first = block.m_block * loads.tiling.tile_m + step * step_m
     row = Int64(seq_q.begin) + first
-    rows_left = seq_q.length - first if wanted else Int32(0)
+    rows_left = seq_q.length - first if load else Int32(0)
     for operand, sTile in ((loads.q, targets[0]), (loads.do, targets[1])):
         load_rows(
             loads.copy,
@@ -57,7 +57,7 @@ def load_step(
     # the first threads copy LSE, sixteen bytes each, the ones after them delta
     for i in cutlass.range_constexpr(2):
         four = loads.thread - i * (step_m // 4)
-        if wanted and four >= 0 and four < step_m // 4:
+        if load and four >= 0 and four < step_m // 4:
             source = loads.statistics[i] + cute.assume(at + 4 * four, divby=4)
             target = targets[2 + i].iterator + cute.assume(stage * step_m + 4 * four, divby=4)
             cute.copy(

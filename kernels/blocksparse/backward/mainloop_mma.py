@@ -105,7 +105,7 @@ def mainloop_mma(w) -> None:
 
 @cute.jit
 def refill(w, entry: Int32, step: Int32) -> None:
-    """Looks up the ring's other half, two entries late: its last entry was still to be released."""
+    """Fills the other half of the entry buffer, two entries late: its last entry was still to be released."""
     if entry % HALF == 2 and entry > HALF and step == 0 and w.thread < HALF:
         place = entry - 2 + HALF + w.thread
         load_entry(w.variant, w.lists, w.place[0], w.place[2], w.first_head, w.total, w.storage.sEntries, place)

@@ -30,7 +30,8 @@ def row_of_step(step: Int32, step_m: cutlass.Constexpr) -> Int32:
 
 
 class Words:
-    """Where a thread's bits are: its rows of the scores' tile, its warp's first column, its own first column there."""
+    """Positions of a thread's bits: its rows of the scores' tile, its warp's first column, its own first column
+    there."""
 
     def __init__(self, product: ThreadProduct) -> None:
         (_, tile_n, _), (_, warps_n) = product.product.shape, product.product.warps
@@ -115,7 +116,7 @@ def keep_partial(
 
 @cute.jit
 def keep_bits(variant: cutlass.Constexpr, words: Words, rWords: Any, mask: Mask, slot: Int64, step_row: Int32) -> None:
-    """From packed words; a thread's first key may be the middle of a word, whose other half is then not used."""
+    """Bits from packed words; a thread's first key may be the middle of a word, whose other half is then not used."""
     for i in cutlass.range_constexpr(len(words.row)):
         for w in cutlass.range_constexpr(words.per_row):
             key = words.first + 32 * w
@@ -125,8 +126,8 @@ def keep_bits(variant: cutlass.Constexpr, words: Words, rWords: Any, mask: Mask,
 
 @cute.jit
 def keep_intervals(rWords: Any, mask: Mask, batch: Int32, head: Int32, query: list[Int32], first: Int32) -> None:
-    """From the bounds of each row's query, for the keys of its sequence from `first` on. All rows' bounds are on their
-    way together: one after the other, they were most of what a partial block cost."""
+    """Bits from the bounds of each row's query, for the keys of its sequence from `first` on. All rows' bounds are on
+    their way together: one after the other, they were most of what a partial block cost."""
     start = mask.bounds + (batch * mask.bounds_stride_batch + head * mask.bounds_stride_head)
     row = [Int64(number) for number in query]
     rKept = cute.make_rmem_tensor_like(rWords)
@@ -149,7 +150,7 @@ def keep_intervals(rWords: Any, mask: Mask, batch: Int32, head: Int32, query: li
 
 @cute.jit
 def keep_band(rWords: Any, mask: Mask, query: list[Int32], first: Int32) -> None:
-    """From the band, for the keys from `first` on, less the sequence's offset."""
+    """Bits from the band, for the keys from `first` on, less the sequence's offset."""
     for i in cutlass.range_constexpr(len(query)):
         for w in cutlass.range_constexpr(cute.size(rWords, mode=[1])):
             diagonal = query[i] - (first + 32 * w)

@@ -48,7 +48,7 @@ class Product:
         return cute.make_tiled_mma(op, warps, permutation_mnk=(rows, columns, 16))
 
     def copies(self, tiled_mma: cute.TiledMma, tidx) -> tuple:
-        """This thread's (copy of A, copy of B) from shared memory."""
+        """Copies of A and of B from shared memory, for this thread."""
         a = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=self.transpose_a, num_matrices=4), self.dtype)
         b = cute.make_copy_atom(warp.LdMatrix8x8x16bOp(transpose=self.transpose_b, num_matrices=4), self.dtype)
         return (
@@ -73,7 +73,7 @@ class ThreadProduct:
         self.rB_like = self.thread.partition_B(sB[None, None, 0] if self.staged_b else sB)
 
     def by_atoms(self, sums: cute.Tensor) -> cute.Tensor:
-        """This thread's part of a result as ((2, 2), m, n / 8): so it lies already."""
+        """A thread's part of a result as ((2, 2), m, n / 8): so it lies already."""
         return sums
 
 
@@ -85,8 +85,8 @@ def accumulator(product) -> cute.Tensor:
 
 def coordinates(product) -> cute.Tensor:
     """(row, column) of each of this thread's elements of D."""
-    found = product.thread.partition_C(cute.make_identity_tensor(product.product.shape[:2]))
-    return product.by_atoms(found)
+    coordinates = product.thread.partition_C(cute.make_identity_tensor(product.product.shape[:2]))
+    return product.by_atoms(coordinates)
 
 
 @cute.jit

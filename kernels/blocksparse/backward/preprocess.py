@@ -132,7 +132,7 @@ class Preprocess:
 
     @cute.jit
     def inner_product(self, a: cute.Pointer, b: cute.Pointer) -> Float32:
-        """Of eight elements and eight."""
+        """Inner product of eight elements and eight."""
         rA, rB = cute.make_rmem_tensor(8, self.dtype), cute.make_rmem_tensor(8, self.dtype)
         cute.autovec_copy(cute.make_tensor(a.align(16), cute.make_layout(8)), rA)
         cute.autovec_copy(cute.make_tensor(b.align(16), cute.make_layout(8)), rB)

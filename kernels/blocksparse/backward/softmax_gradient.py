@@ -1,4 +1,4 @@
-"""From S to P to dS, element by element, in a thread's registers."""
+"""S to P to dS, element by element, in a thread's registers."""
 
 import math
 from typing import Any, NamedTuple
@@ -57,7 +57,7 @@ def start_from_delta(start_of: cutlass.Constexpr, rdS: cute.Tensor, delta: Any) 
 
 @cute.jit
 def add_start(start_of: cutlass.Constexpr, rdS: cute.Tensor, delta: Any) -> None:
-    """The same after the product, where its registers cannot be set before it."""
+    """Adds `start_of` after the product, where its registers cannot be set before it."""
     rdS_mn: Any = rows_columns(rdS)
     for i in cutlass.range_constexpr(cute.size(rdS_mn, mode=[0])):
         rdS_mn[i, None] = rdS_mn[i, None].load() + start_of(delta[i])
@@ -70,13 +70,13 @@ def slope_of(capped: Any) -> Any:
 
 @cute.jit
 def start_of(delta: Float32) -> Any:
-    """What dP is added to."""
+    """The value that dP is added to."""
     return -delta
 
 
 @cute.jit
 def dk_factor(scale: Float32) -> Float32:
-    """What dS^T Q becomes dK by: the scale that forward applied to q·k."""
+    """The factor from dS^T Q to dK: the scale that forward applied to q·k."""
     return scale
 
 

@@ -1,4 +1,4 @@
-"""What a CTA of the backward kernel works on: its tile of keys, and the blocks of queries that the lists name for
+"""The work of a CTA of the backward kernel: its tile of keys, and the blocks of queries that the lists name for
 it."""
 
 from typing import NamedTuple
@@ -12,11 +12,11 @@ from kernels.blocksparse.common.tile_counter import take_tile_number
 
 
 class Order(NamedTuple):
-    """Who works on what, when.
+    """Order of the work of all CTAs.
 
     schedule   0 ascending n blocks, 1 descending, 2 from positions
     positions  int32: n block of each launch position, at [b·stride_batch + h·stride_head + position] with h a KV head
-    pairs      (batch, unit) pairs that are launched side by side: their positions are interleaved
+    pairs      concurrent (batch, unit) pairs: their positions are interleaved
     tile_counter     int32, zero before the launch; semaphores int32 (batch, heads_q, m_blocks)
     """
 
@@ -48,9 +48,9 @@ class Counts(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """What the kernel reads of the backward lists.
+    """The parts of the backward lists that the kernel reads.
 
-    merged        whether a row's blocks are visited in ascending order, which needs rows that ascend
+    merged        1 where a row's blocks are visited in ascending order, which needs rows that ascend
     partial_rank, full_rank   their write order, int32, parallel to their index, for deterministic variants
     slot          of packed masks, parallel to partial's index
     """
@@ -135,7 +135,7 @@ def load_entry(
     sEntries: cute.Tensor,
     entry: Int32,
 ) -> None:
-    """This thread looks up entry number `entry`, if there are so many, and puts it into the ring.
+    """Looks up entry number `entry` in this thread, if there are so many, and stores it in the entry buffer.
 
     Head after head; of a row the partial blocks first, then the full ones, both as listed, or merged: a schedule may
     count on it.
@@ -195,7 +195,7 @@ def merged_place(
 
 @cute.jit
 def block_at(sEntries: cute.Tensor, entry: Int32) -> Block:
-    """Entry number `entry`, which must be in the ring."""
+    """Entry number `entry`, which must be in the entry buffer."""
     rBlock = cute.make_rmem_tensor(4, Int32)
     cute.autovec_copy(sEntries[None, entry % ENTRY_STAGES], rBlock)
     return Block(rBlock[0], rBlock[1], rBlock[2], rBlock[3])

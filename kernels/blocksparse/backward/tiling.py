@@ -21,7 +21,7 @@ from kernels.blocksparse.spec.variant import LARGEST_DIM, Variant, backward_prod
 
 THREADS = 256
 WARPS = THREADS // 32
-# Entries of the block lists in shared memory: a ring, half of which is filled while the other half is worked on.
+# Entries of the block lists in a circular buffer in shared memory: half of it is filled while the other is worked on.
 ENTRY_STAGES = 64
 HALF = ENTRY_STAGES // 2
 MMA_REGISTERS, SEMAPHORE_REGISTERS = 240, 24  # of a thread, beside semaphore warps; launched with 168

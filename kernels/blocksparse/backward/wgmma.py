@@ -80,13 +80,13 @@ def operand(sX: cute.Tensor, rows: int, columns: int, stages: int = 1) -> cute.T
 
 
 def transposed_operand(sX: cute.Tensor, rows: int, columns: int, stages: int = 1) -> cute.Tensor:
-    """The same seen as (columns, rows, stages)."""
+    """An operand seen as (columns, rows, stages)."""
     straight = operand(sX, rows, columns, stages)
     return cute.make_tensor(straight.iterator, cute.select(straight.layout, [1, 0, 2]))
 
 
 def is_of_groups(mma: cute.TiledMma) -> bool:
-    """Whether warpgroups multiply."""
+    """True where warpgroups multiply."""
     return isinstance(mma.op, warpgroup.MmaF16BF16Op)
 
 
@@ -119,5 +119,5 @@ def finish(but: int = 0) -> None:
 
 
 def publish() -> None:
-    """What this thread wrote to shared memory may be read by products, after a barrier."""
+    """Makes this thread's writes to shared memory visible to wgmma, after a barrier."""
     cute.arch.fence_view_async_shared()

@@ -60,7 +60,7 @@ def read(pointer: cute.Pointer, at: Int32 | Int64):
 class TileIterator(NamedTuple):
     """One row of both lists as one sequence of entries: the partial ones, then the full ones.
 
-    partial, full  where entry e of the tile_iterator stands in the index of its list, less e
+    partial, full  where entry e stands in the index of its list, less e
     first          position of the first partial entry in its index: that of its mask's slot
     """
 
@@ -72,7 +72,7 @@ class TileIterator(NamedTuple):
 
 
 def tile_iterator_of(lists: tuple[BlockList, BlockList], place: tuple[Int32, Int32, Int32]) -> TileIterator:
-    """The tile_iterator over row place[2] of (partial, full) for batch place[0] and head place[1]."""
+    """The iterator over the tiles of row place[2] of (partial, full) for batch place[0] and head place[1]."""
     (partial, full), (batch, head, row) = lists, place
     n_partial, first = partial.row(batch, head, row)
     n_full, first_full = full.row(batch, head, row)
@@ -83,7 +83,7 @@ def tile_iterator_of(lists: tuple[BlockList, BlockList], place: tuple[Int32, Int
 
 @cute.jit
 def listed(tile_iterator: TileIterator, entry: Int32) -> Int32:
-    """The block of one entry of a tile_iterator."""
+    """The block of one entry."""
     block = Int32(0)
     if entry < tile_iterator.n_partial:
         block = read(tile_iterator.partial, entry)

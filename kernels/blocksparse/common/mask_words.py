@@ -16,7 +16,7 @@ from kernels.blocksparse.common.list_reader import read
 
 
 class Mask(NamedTuple):
-    """Every parameter of every kind of mask; a kernel built for one kind reads only its own.
+    """Parameters of all kinds of masks; a kernel built for one kind reads only its own.
 
     bits       words (slots, tile_m, tile_n / 32), slot parallel to the partial list's index
     intervals  bounds (batch|1, heads|1, n_func, rows), n_func odd: row q keeps key k where k < F0, or
@@ -63,7 +63,7 @@ class MaskRows:
 
 @cute.jit
 def fill_with(rows: MaskRows, word: Uint32) -> None:
-    """The same word everywhere: 0 forbids, 0xFFFFFFFF allows all."""
+    """Fills all words with one: 0 forbids, 0xFFFFFFFF allows all."""
     for i in cutlass.range_constexpr(rows.rows):
         for w in cutlass.range_constexpr(rows.n_words):
             rows.words[i, w] = word

@@ -2,8 +2,8 @@
 # mypy: ignore-errors
 """Warp-level products: m16n8k16 in fp32 from 16-bit operands that ldmatrix reads from swizzled shared memory.
 
-A product walks k in steps of 16 and reads the fragments of step k + 1 while step k multiplies. An operand is an object
-with `load(k)` and `fragment`; one that lives in registers already loads nothing.
+A product iterates over k in steps of 16 and reads the fragments of step k + 1 while step k multiplies. An operand is an
+object with `load(k)` and `fragment`; one that lives in registers already loads nothing.
 """
 
 import cutlass

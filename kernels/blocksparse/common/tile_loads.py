@@ -14,7 +14,7 @@ from kernels.blocksparse.common.layouts import chunk_columns
 
 
 class TileCopy:
-    """How `threads` threads copy (rows, dim_padded) tiles of `dtype` between global and shared memory.
+    """Copies by `threads` threads of (rows, dim_padded) tiles of `dtype` between global and shared memory.
 
     thread   index of this thread
     dim      the true head dim, at run time, a multiple of 8

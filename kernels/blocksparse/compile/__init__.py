@@ -1,1 +1,1 @@
-"""From a Variant to a compiled function: build.py compiles, supported.py says what fits an arch, runtime.py calls."""
+"""Compilation of a Variant to a function: build.py compiles, supported.py says what fits an arch, runtime.py calls."""

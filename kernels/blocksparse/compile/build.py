@@ -39,7 +39,8 @@ def build(variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> A
 
 @contextmanager
 def _compiling_for(arch: str) -> Iterator[None]:
-    """What CUTE_DSL_ARCH does, for one build. Objects of builds with the option --gpu-arch cannot be exported."""
+    """Sets the arch of one build, as CUTE_DSL_ARCH does for all. Objects of builds with the option --gpu-arch cannot be
+    exported."""
     environment = CuTeDSL._get_dsl().envar
     environment.arch = arch
     try:

@@ -83,13 +83,13 @@ def use_source(source: Source) -> Iterator[None]:
 def function(variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> Function:
     """The compiled function of a variant, built or loaded once per process."""
     key = (variant, arch, injection)
-    found = _functions.get(key)
-    if found is None:
+    loaded = _functions.get(key)
+    if loaded is None:
         with _lock:
-            found = _functions.get(key)
-            if found is None:
-                found = _functions[key] = Function(_source(variant, arch, injection), variant)
-    return found
+            loaded = _functions.get(key)
+            if loaded is None:
+                loaded = _functions[key] = Function(_source(variant, arch, injection), variant)
+    return loaded
 
 
 class Function:
@@ -135,12 +135,12 @@ def arch_of(device: torch.device) -> str:
 
 def arch_for(major: int, minor: int) -> str:
     """The arch to build for at a compute capability. Raises ValueError where these kernels have none."""
-    found = {8: "sm_80", 9: "sm_90a", 12: "sm_120a"}.get(major)
+    arch = {8: "sm_80", 9: "sm_90a", 12: "sm_120a"}.get(major)
     if major == 10:
-        found = {0: "sm_100a", 3: "sm_103a"}.get(minor)
-    if found is None:
+        arch = {0: "sm_100a", 3: "sm_103a"}.get(minor)
+    if arch is None:
         raise ValueError(f"compute capability {major}.{minor}: the kernels need 8.x, 9.0, 10.0, 10.3 or 12.x")
-    return found
+    return arch
 
 
 def launch(

@@ -1,4 +1,4 @@
-"""How a variant is laid out, and which kernels an arch has the shared memory for: known before anything is compiled.
+"""Layout of a variant, and the kernels that an arch has the shared memory for: known before anything is compiled.
 
 A forward pass fits everywhere (tuning.py), but wgmma is sm_90a's alone; of the backward kernels the largest tiles do
 not fit the 99 KiB of sm_120.
@@ -13,7 +13,7 @@ from kernels.blocksparse.spec.variant import Variant
 
 
 def fits(variant: Variant, arch: str) -> bool:
-    """Whether `variant` can be built for an arch such as "sm_90a". A postprocess kernel goes with its backward."""
+    """True where `variant` can be built for an arch such as "sm_90a". A postprocess kernel goes with its backward."""
     if variant.products == "wgmma" and arch != "sm_90a":
         return False
     if variant.kind not in ("backward", "postprocess"):

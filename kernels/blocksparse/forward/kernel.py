@@ -2,9 +2,10 @@
 # mypy: ignore-errors
 """The forward kernel: online softmax over the listed key blocks of one query tile.
 
-One CTA per (m_block, query head, batch). It walks the row's partial blocks and then its full ones in steps of `step`
-keys, with K and V of the next step in flight; scores, probabilities and the output stay in registers. Writes O and the
-natural log-sum-exp; rows without any key get O = 0 and -inf. Rows at or past the end of a sequence are not written.
+One CTA per (m_block, query head, batch). It iterates over the row's partial blocks and then its full ones in steps of
+`step` keys, with K and V of the next step in flight; scores, probabilities and the output stay in registers. Writes O
+and the natural log-sum-exp; rows without any key get O = 0 and -inf. Rows at or past the end of a sequence are not
+written.
 """
 
 import cutlass
@@ -289,7 +290,7 @@ def kv_head_of(head: Int32, heads_q: Int32, heads_kv: Int32) -> Int32:
 
 @cute.jit
 def inverse_of(total: Float32) -> Float32:
-    """What O is multiplied with in the end: 0 for a row without keys."""
+    """The final factor of O: 0 for a row without keys."""
     return Float32(0.0) if total == 0.0 else cute.arch.rcp_approx(total)
 
 

@@ -2,10 +2,10 @@
 # mypy: ignore-errors
 """The loops of the forward kernel: over the key steps of one query tile, and what happens in one step.
 
-NOTE [steps] A row of blocks is walked in steps of `step` keys. One by one: a step's scores, softmax and product follow
-one another, and other warps fill the gaps. Pipelined: the product of the next step's scores stands between this step's
-exponentials and its second product, so that one warp keeps the tensor cores busy during its own softmax; steps come in
-pairs, so that what is next in one is current in the other without moving registers.
+NOTE [steps] A row of blocks is computed in steps of `step` keys. One by one: a step's scores, softmax and product
+follow one another, and other warps fill the gaps. Pipelined: the product of the next step's scores stands between this
+step's exponentials and its second product, so that one warp keeps the tensor cores busy during its own softmax; steps
+come in pairs, so that what is next in one is current in the other without moving registers.
 """
 
 import math
@@ -197,7 +197,7 @@ def add_values(w: Work, probabilities: cute.Tensor, stage: Int32) -> None:
 
 @cute.jit
 def slot_of(w: Work, entry: Int32) -> Int32:
-    """Where the packed words of an entry are, read early; 0 for entries and masks that have none."""
+    """The slot of an entry's packed words, read early; 0 for entries and masks that have none."""
     slot = Int32(0)
     if cutlass.const_expr(w.variant.mask == "bits"):  # noqa: SIM102  (decided when the kernel is built)
         if entry < w.tile_iterator.n_partial:
@@ -312,7 +312,7 @@ def finite(reference: Float32) -> Float32:
 
 @cute.jit
 def correction(old: Float32, new: Float32) -> Float32:
-    """What sums relative to the old maximum are multiplied with, maxima in units of log2. 0 for an old one of -inf."""
+    """The factor of sums relative to the old maximum, maxima in units of log2. 0 for an old one of -inf."""
     return cute.math.exp2(old - new, fastmath=True)
 
 

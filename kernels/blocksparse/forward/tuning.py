@@ -1,4 +1,4 @@
-"""How the forward kernel is laid out on an SM: warps, inner steps and stages, by head dim and query tile.
+"""Layout of the forward kernel on an SM: warps, inner steps and stages, by head dim and query tile.
 
 A table, so that another architecture or a faster shape is one more row; `Variant.tuning` overrides single entries.
 """
@@ -10,7 +10,7 @@ from kernels.blocksparse.spec.variant import Variant
 
 @dataclass(frozen=True)
 class ForwardTuning:
-    """How the forward kernel uses an SM; NOTE [steps] of mainloop.py.
+    """Resources of an SM that the forward kernel uses; NOTE [steps] of mainloop.py.
 
     warps            over the query tile
     step             keys at a time, a divisor of tile_n
@@ -29,7 +29,7 @@ class ForwardTuning:
     ctas: int = 1
 
     def threads(self, variant: Variant) -> int:
-        """Of a CTA."""
+        """Threads of a CTA."""
         return 32 * self.warps
 
     def shared_bytes(self, variant: Variant) -> int:

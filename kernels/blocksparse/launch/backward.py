@@ -121,7 +121,7 @@ def backward(
     o, lse         what forward computed; do: the gradient of o, of q's dtype
     blocks         with backward lists; deterministic: its order, computed here where it has none
     deterministic  adds to dQ happen in the order of blocks.schedule; else atomically, in any order
-    pairs          (sequence, unit) pairs whose CTAs are launched side by side; None: `concurrent_pairs`
+    pairs          concurrent (sequence, unit) pairs; None: `concurrent_pairs`
     products       as for `backward_variants`
     workspace      None: allocated here, with as many units as `group_split_under` says
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
@@ -244,7 +244,8 @@ def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: b
 
 
 def in_step(blocks: BlockSparse) -> bool:
-    """Whether each CTA of a unit visits its dQ tiles a step behind the one before: bands under their own schedule."""
+    """True where each CTA of a unit visits its dQ tiles a step behind the one before: bands under their own
+    schedule."""
     return isinstance(blocks.mask, Band) and blocks.merged and blocks.schedule.kind == "descending"
 
 

@@ -33,7 +33,7 @@ Values = dict[str, Value]  # of one launch, by the names of spec/signature.py
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """Where each sequence's rows are: int32 (batch,), on the device.
+    """Positions of each sequence's rows: int32 (batch,), on the device.
 
     q_begin, k_begin    rows before the sequence, from the start of its batch entry: cu_seqlens[:-1] if packed, else 0
     q_length, k_length  its rows
@@ -105,7 +105,7 @@ def resident_ctas(variant: Variant, q: Tensor) -> int | None:
 
 @lru_cache
 def multiprocessors(device: torch.device) -> int:
-    """Of a CUDA device."""
+    """Multiprocessors of a CUDA device."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
@@ -201,7 +201,7 @@ def forward_values(
 
 
 def sequence_values(sequences: Sequences) -> Values:
-    """Where the sequences of queries and of keys are."""
+    """Values that say where the sequences of queries and of keys are."""
     return {
         "q_begin": sequences.q_begin,
         "q_length": sequences.q_length,
@@ -282,7 +282,7 @@ NO_MASK: Values = dict.fromkeys(
 
 
 def mask_values(mask: BlockMask, backward: bool = False) -> Values:
-    """What a kernel needs of the mask of partial blocks; 0 for what belongs to other kinds of masks."""
+    """Values of the mask of partial blocks; 0 for what belongs to other kinds of masks."""
     if isinstance(mask, Bits):
         slot = mask.slot_backward if backward else mask.slot
         assert slot is not None

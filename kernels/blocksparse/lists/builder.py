@@ -1,4 +1,4 @@
-"""What every way of building block lists shares: lengths of the sequences, and lists from ranges of blocks.
+"""Code that all builders of block lists share: lengths of the sequences, and lists from ranges of blocks.
 
 The number of entries depends on the data. Without a `capacity` the builder asks the device for it, once; with one it
 never synchronises, and a capacity that is too small is an asynchronous device assertion, never a list cut short.
@@ -93,7 +93,8 @@ def list_of_ranges(start: Tensor, stop: Tensor, capacity: int | None = None) -> 
 
 
 def list_of_segments(row: Tensor, start: Tensor, length: Tensor, rows: tuple[int, int, int], capacity: int | None):
-    """As `list_of_ranges`, from ranges (any number,) that name their row of (batch, heads, rows) and ascend in it."""
+    """A list, as of `list_of_ranges`, from ranges (any number,) that name their row of (batch, heads, rows) and ascend
+    in it."""
     count = torch.zeros(rows[0] * rows[1] * rows[2], dtype=torch.int64, device=row.device)
     count = count.scatter_add_(0, row, length).view(rows)
     return BlockList(count.to(torch.int32), _expand(start, length, capacity), exclusive_sum(count))
@@ -107,7 +108,7 @@ def finished(
     backward: bool,
 ) -> BlockSparse:
     """Forward lists completed by all that is derived from them: backward lists, ranks and launch orders. schedule: None
-    for the longest KV tiles first."""
+    for LPT: the longest KV tiles first."""
     blocks = BlockSparse(forward, None, mask, shape.tile_m, shape.tile_n, schedule or ASCENDING)
     if not backward:
         return with_lpt_order(blocks)
@@ -128,7 +129,7 @@ def dense(
     backward: bool = True,
     device: torch.device | str | None = None,
 ) -> BlockSparse:
-    """Every query sees every key of its sequence: all blocks are full."""
+    """Lists for queries that see every key of their sequence: all blocks are full."""
     shape = shape_of(lengths_q, lengths_k, tile_m, tile_n, device)
     stop = torch.where(tile_starts(shape) < shape.len_q[:, None], ceil_div(shape.len_k, tile_n)[:, None], 0)
     stop = stop[:, None, :, None]

@@ -30,7 +30,7 @@ def from_block_mask(
     schedule: Schedule = ASCENDING,
     backward: bool = True,
 ) -> BlockSparse:
-    """The same blocks as lists for these kernels, on the BlockMask's device.
+    """Lists of a BlockMask's blocks for these kernels, on the BlockMask's device.
 
     batch, heads    where mask_mod reads its sequence or query head although the BlockMask has one list for all: how
                     many there are, so that each gets its own
@@ -47,9 +47,9 @@ def from_block_mask(
     if mask.full_kv_num_blocks is not None and mask.full_kv_indices is not None:
         lists.append(BlockList.padded(mask.full_kv_num_blocks, mask.full_kv_indices))
     groups = (max(batch, lists[0].batch), max(heads, lists[0].heads))
-    found = [_tiles_of(spread(one, *groups), ratio, shape) for one in lists]
-    partial = found[0]
-    full = found[1] if len(found) > 1 else partial[:0]
+    kinds = [_tiles_of(spread(one, *groups), ratio, shape) for one in lists]
+    partial = kinds[0]
+    full = kinds[1] if len(kinds) > 1 else partial[:0]
     some, every, words = _evaluated(mask.mask_mod, partial, shape)
     full = torch.cat((full, partial[every]))
     masked = some & ~every
@@ -77,15 +77,15 @@ def _tiles_of(blocks: BlockList, ratio: tuple[int, int], shape: Shape) -> Tensor
     m = (m * ratio[0])[:, None, None] + inner[0][:, None]
     n = (n * ratio[1])[:, None, None] + inner[1]
     size = torch.broadcast_shapes(m.shape, n.shape)
-    found = torch.stack([x.expand(size) for x in (b[:, None, None], h[:, None, None], m, n)], -1).reshape(-1, 4)
-    return found[(found[:, 2] < shape.m_blocks) & (found[:, 3] < shape.n_blocks)]
+    tiles = torch.stack([x.expand(size) for x in (b[:, None, None], h[:, None, None], m, n)], -1).reshape(-1, 4)
+    return tiles[(tiles[:, 2] < shape.m_blocks) & (tiles[:, 3] < shape.n_blocks)]
 
 
 def _evaluated(
     mask_mod: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], tiles: Tensor, shape: Shape
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each tile: whether mask_mod keeps some pair of it, whether every pair (inside the lengths), and its packed
-    bits."""
+    """Properties of each tile: whether mask_mod keeps some pair of it, whether every pair (inside the lengths), and its
+    packed bits."""
     mod = mask_mod
     for dims in ((None, None, None, 0), (None, None, 0, None), (0, 0, 0, 0)):
         mod = torch.vmap(mod, in_dims=dims)

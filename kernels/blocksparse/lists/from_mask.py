@@ -27,7 +27,8 @@ def from_mask(
     schedule: Schedule = ASCENDING,
     backward: bool = True,
 ) -> BlockSparse:
-    """From mask bool (batch|1, heads_q|1, len_q, len_k), True = keep; what lies past a sequence's lengths is not read.
+    """Lists from mask bool (batch|1, heads_q|1, len_q, len_k), True = keep; what lies past a sequence's lengths is not
+    read.
 
     lengths  of the sequences where shorter than the mask; None: all as long as it
     A block is full where every query of its sequence sees every key of its sequence in it. Holds the mask a few times.
@@ -62,9 +63,9 @@ def from_predicate(
     backward: bool = True,
     device: torch.device | str | None = None,
 ) -> BlockSparse:
-    """From keep(sequence, head, q, k) -> bool, broadcast of positions q (rows, 1) and k (1, keys), evaluated one row of
-    tiles at a time. heads, batch: how many differ, 1 where all are alike (batch None: as many as there are lengths).
-    Raises ValueError where keep returns anything else."""
+    """Lists from keep(sequence, head, q, k) -> bool, broadcast of positions q (rows, 1) and k (1, keys), evaluated one
+    row of tiles at a time. heads, batch: how many differ, 1 where all are alike (batch None: as many as there are
+    lengths). Raises ValueError where keep returns anything else."""
     shape = shape_of(lengths_q, lengths_k, tile_m, tile_n, device)
     batch = _sequences(1 if batch is None else batch, heads, shape, "batch, heads")
     k = torch.arange(shape.longest_k, device=shape.len_q.device)[None, :]
@@ -87,9 +88,9 @@ def from_grid(
     schedule: Schedule | None = None,
     backward: bool = True,
 ) -> BlockSparse:
-    """From a grid of blocks, each full or not there: bool (batch|1, heads_q|1, m_blocks, n_blocks). Cells past a
-    sequence's end are not read. schedule None: the longest KV tiles first, which on the model takes 0.8 to 1.04 of the
-    time of the other directions on random grids. Raises ValueError for a grid of another dtype or size."""
+    """Lists from a grid of blocks, each full or not there: bool (batch|1, heads_q|1, m_blocks, n_blocks). Cells past a
+    sequence's end are not read. schedule None: LPT (the longest KV tiles first), which on the model takes 0.8 to 1.04
+    of the time of the other directions on random grids. Raises ValueError for a grid of another dtype or size."""
     shape = shape_of(lengths_q, lengths_k, tile_m, tile_n, grid.device)
     if grid.dtype != torch.bool or grid.dim() != 4 or grid.shape[2:] != (shape.m_blocks, shape.n_blocks):
         needs = f"bool (batch|1, heads|1, {shape.m_blocks}, {shape.n_blocks})"
@@ -158,7 +159,7 @@ def list_of_grid(grid: Tensor) -> BlockList:
 
 
 def _sequences(batch: int, heads: int, shape: Shape, name: str) -> int:
-    """How many sequences there are lists for."""
+    """Number of sequences that there are lists for."""
     if batch < 1 or heads < 1:
         raise ValueError(f"{name}: needs one sequence and one head at least, got {batch} and {heads}")
     if batch != shape.batch and 1 not in (batch, shape.batch):

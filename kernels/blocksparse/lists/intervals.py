@@ -148,7 +148,7 @@ def _classified(start: Tensor, stop: Tensor, shape: Shape, capacity: tuple[int, 
 def _blocks_of_rows(
     start: Tensor, stop: Tensor, shape: Shape, distinct: bool
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """What the intervals of each query row are in n blocks, all of shape (intervals, rows of all sequences and heads).
+    """Intervals of each query row in n blocks, all of shape (intervals, rows of all sequences and heads).
 
     returns  (tile_row, weight, (enter, leave, begin, end)): number of the row's tile; how many rows it stands for; the
              blocks that an interval meets, enter … leave - 1, and those of them that it covers, begin … end - 1

@@ -21,7 +21,7 @@ class Schedule:
 
     kind       ascending, descending (last KV tile first, the shortest first under a causal mask), or permutation
     positions  int32 (batch|1, heads_kv|1, n_blocks), only for a permutation: the n block of each launch position
-    pairs      (sequence, unit) pairs whose CTAs are launched side by side where adds are ordered, as a computed order
+    pairs      concurrent (sequence, unit) pairs where adds are ordered, as a computed order
                was made for; None: as many as the launcher thinks best. Changes times, not results
     group_split      units of each KV head where adds are ordered (NOTE [group split] of group_split.py), as a computed
                      order was made
@@ -52,7 +52,7 @@ def permutation(positions: Tensor) -> Schedule:
 
 
 def schedule_of(given: Schedule | str | Tensor) -> Schedule:
-    """What users may give for a schedule: one, "ascending", "descending", or the positions of a permutation."""
+    """A Schedule from a user's argument: one, "ascending", "descending", or the positions of a permutation."""
     if isinstance(given, Schedule):
         return given
     if isinstance(given, Tensor):

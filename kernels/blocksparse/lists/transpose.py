@@ -24,7 +24,7 @@ from kernels.blocksparse.lists.types import (
 
 
 def transpose(blocks: BlockList, rows: int) -> tuple[BlockList, Tensor]:
-    """The same blocks listed the other way, and where each came from.
+    """Blocks listed the other way, and where each came from.
 
     blocks   entries in 0 … rows - 1; others are left out, and refused by `validate.check_contents`
     rows     rows of the result: blocks of the longest sequence in that direction
@@ -49,7 +49,7 @@ def transpose(blocks: BlockList, rows: int) -> tuple[BlockList, Tensor]:
 
 
 def with_backward(blocks: BlockSparse, n_blocks: int) -> BlockSparse:
-    """The same blocks with backward lists (and the slots of a Bits mask) made from the forward ones.
+    """Blocks with backward lists (and the slots of a Bits mask) made from the forward ones.
 
     n_blocks  tiles of the longest key sequence
     """
@@ -62,7 +62,7 @@ def with_backward(blocks: BlockSparse, n_blocks: int) -> BlockSparse:
 
 
 def in_one_list(blocks: BlockSparse) -> BlockSparse:
-    """The same blocks with all backward entries listed as partial, each row ascending.
+    """Blocks with all backward entries listed as partial, each row ascending.
 
     A CTA visits its partial blocks before its full ones, or both in ascending order (BlockSparse.merged); listed as one
     it visits them in any order that the list has, and masks full blocks in vain. For a mask that is computed from
@@ -88,5 +88,5 @@ def in_one_list(blocks: BlockSparse) -> BlockSparse:
 
 
 def narrowed(key: Tensor, largest: int) -> Tensor:
-    """As int32 where that holds every key: half the memory and time of a sort."""
+    """Keys as int32 where that holds every key: half the memory and time of a sort."""
     return key.to(torch.int32) if largest < 2**31 else key

@@ -27,7 +27,7 @@ T = TypeVar("T")
 class BlockList:
     """One kind of block (partial or full) in one direction.
 
-    count  int32 (batch|1, heads_q|1, rows): entries of each row; 1 means the same for every sequence or head
+    count  int32 (batch|1, heads_q|1, rows): entries of each row; 1 means one list for every sequence or head
     index  int32 (entries or more,), at least one element: block numbers, local to the sequence, distinct within a row,
            in any order
     begin  int64, the shape of count: where a row's entries start in `index`. Rows share no element of `index`
@@ -39,7 +39,7 @@ class BlockList:
 
     @classmethod
     def padded(cls, count: Tensor, index: Tensor) -> BlockList:
-        """From index (…, rows, width) with count[…, r] valid entries first in row r; compact is a smaller width.
+        """A list from index (…, rows, width) with count[…, r] valid entries first in row r; compact is a smaller width.
 
         A count above width is a ValueError on the CPU; elsewhere, where nobody waits for it, a device assertion.
         """
@@ -54,7 +54,8 @@ class BlockList:
 
     @classmethod
     def csr(cls, count: Tensor, index: Tensor, offset: Tensor | None = None) -> BlockList:
-        """From rows one after the other. offset: exclusive prefix sum of count, one element longer; None: computed."""
+        """A list from rows one after the other. offset: exclusive prefix sum of count, one element longer; None:
+        computed."""
         count = _int32(count, "count").contiguous()
         if offset is None:
             begin = exclusive_sum(count)
@@ -68,7 +69,7 @@ class BlockList:
 
     @classmethod
     def empty(cls, batch: int, heads: int, rows: int, device: torch.device | str = "cpu") -> BlockList:
-        """No entry in any row."""
+        """A list without entries in any row."""
         count = torch.zeros((batch, heads, rows), dtype=torch.int32, device=device)
         return cls(count, torch.zeros(1, dtype=torch.int32, device=device), count.to(torch.int64))
 
@@ -99,7 +100,7 @@ class BlockList:
         return self.count, torch.where(at < self.count[..., None], self.index[place], fill)
 
     def to_csr(self) -> BlockList:
-        """The same list with rows one after the other and nothing between them; index keeps its capacity."""
+        """A list with the rows of this one, one after the other and nothing between them; index keeps its capacity."""
         e = entries(self)
         begin = exclusive_sum(self.count)
         return BlockList(self.count, torch.where(e.valid, self.index[e.place], 0).to(torch.int32), begin)
@@ -185,10 +186,10 @@ class LPTOrder:
 
 @dataclass(frozen=True, eq=False)
 class BlockSparse:
-    """What `block_sparse_attention` needs to know of the mask.
+    """Block lists and the mask, as `block_sparse_attention` takes them.
 
     forward   rows are m blocks (tile_m queries each), entries n blocks (tile_n keys each)
-    backward  its transpose; None where no backward pass is wanted
+    backward  its transpose; None where there is no backward pass
     mask      how partial blocks are masked
     schedule  the order in which the backward pass launches n blocks
     order     ranks for the deterministic backward pass under that schedule; None: computed at each call
@@ -214,7 +215,7 @@ class BlockSparse:
 
     @property
     def device(self) -> torch.device:
-        """Where the lists are."""
+        """Device of the lists."""
         return self.forward.partial.index.device
 
     def to(self, device: torch.device | str) -> BlockSparse:
@@ -231,23 +232,23 @@ class BlockSparse:
 
     @property
     def elements(self) -> int:
-        """Of all tensors."""
+        """Elements of all tensors."""
         return sum(tensor.numel() for tensor in self._tensors())
 
     def _tensors(self) -> list[Tensor]:
-        found: list[Tensor] = []
+        tensors: list[Tensor] = []
 
         def noted(tensor: Tensor) -> Tensor:
-            found.append(tensor)
+            tensors.append(tensor)
             return tensor
 
         _map(self, noted)
-        return found
+        return tensors
 
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Every entry of a list, in the order of its rows: `capacity` of them, of which `valid` ones come first.
+    """All entries of a list, in the order of its rows: `capacity` of them, of which `valid` ones come first.
 
     row    int64: number of the row, (b * heads + h) * rows + r
     place  int64: where the entry stands in `index`; 0 where not valid
@@ -275,7 +276,7 @@ def entries(blocks: BlockList) -> Entries:
 
 
 def exclusive_sum(count: Tensor) -> Tensor:
-    """Where each row starts when rows follow one another: int64, the shape of count."""
+    """Start of each row when rows follow one another: int64, the shape of count."""
     flat = count.reshape(-1)
     return (flat.cumsum(0, dtype=torch.int64) - flat).view(count.shape)
 
@@ -286,7 +287,7 @@ def replaced(blocks: BlockSparse, **changes: Any) -> BlockSparse:
 
 
 def _int32(given: Tensor, name: str) -> Tensor:
-    """What an int32 cannot hold stays out of range, and is refused with it (validate/)."""
+    """A tensor as int32: what an int32 cannot hold stays out of range, and validate/ refuses it."""
     if given.is_floating_point() or given.is_complex():
         raise ValueError(f"{name}: needs integers, got {given.dtype}")
     return given.to(torch.int32) if given.dtype != torch.int64 else given.clamp(-1, INT32_MAX).to(torch.int32)

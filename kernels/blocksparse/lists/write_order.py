@@ -1,4 +1,4 @@
-"""Ranks for the deterministic backward pass: whose turn it is to add to a dQ tile.
+"""Ranks for the deterministic backward pass: the order of the adds to a dQ tile.
 
 NOTE [write order]
 A CTA owns one n block and adds to the dQ tile of every m block that it lists. It waits until the tile's semaphore
@@ -58,7 +58,7 @@ def write_order(backward: BlockLists, schedule: Schedule, m_blocks: int) -> Writ
 
 
 def with_order(blocks: BlockSparse, schedule: Schedule | None = None) -> BlockSparse:
-    """The same blocks with the ranks of a schedule (None: their own), ready for the deterministic backward pass."""
+    """Blocks with the ranks of a schedule (None: their own), ready for the deterministic backward pass."""
     if blocks.backward is None:
         raise ValueError("backward: got None, need backward lists (see with_backward)")
     schedule = blocks.schedule if schedule is None else schedule

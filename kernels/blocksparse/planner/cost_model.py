@@ -28,7 +28,7 @@ CANDIDATES = 32  # n blocks that the greedy policy compares at each step
 
 
 class Pace(NamedTuple):
-    """Of a CTA that begins a segment: the time, and what each entry takes before its add and during it."""
+    """Pace of a CTA that begins a segment: the time, and what each entry takes before its add and during it."""
 
     now: float
     compute: float
@@ -57,7 +57,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Run:
-    """What the model says: the estimate of the time from start to end; what CTAs spent waiting, and what memory needs;
+    """Result of the model: the estimate of the time from start to end; what CTAs spent waiting, and what memory needs;
     for which launch order, and each n block's entries in the order of their visits (positions in its segments)."""
 
     makespan: float
@@ -72,7 +72,7 @@ Segments = list[list[np.ndarray]]  # for each n block, for each query head: part
 
 @dataclass(frozen=True)
 class Share:
-    """What one (sequence, unit) has of the GPU: CTAs that are resident at once, and m blocks that the cache holds."""
+    """Share of the GPU of one (sequence, unit): CTAs that are resident at once, and m blocks that the cache holds."""
 
     slots: int
     held: int = 1 << 30
@@ -92,12 +92,12 @@ def best(
     known = {} if known is None else known
     if key not in known:
         known[key] = _passes(segments, slots, costs, in_order)
-    found = {policy: one.run(share, costs) for policy, one in known[key].items()}
-    return min(found, key=lambda policy: round(found[policy].makespan, 6)), found
+    results = {policy: one.run(share, costs) for policy, one in known[key].items()}
+    return min(results, key=lambda policy: round(results[policy].makespan, 6)), results
 
 
 def _passes(segments: Segments, slots: int, costs: Costs, in_order: bool) -> Passes:
-    """Every policy's pass; those that launch and visit alike share one."""
+    """Passes of all policies; those that launch and visit alike share one."""
     work = np.array([sum(len(part) for part in parts) for parts in segments])
     ladder = np.arange(len(segments))
     launches: dict[str, np.ndarray] = {
@@ -118,14 +118,14 @@ def _passes(segments: Segments, slots: int, costs: Costs, in_order: bool) -> Pas
             made[key] = _pass_of(segments, order, slots, costs, key[1])
         return made[key]
 
-    found: Passes = {}
+    passes: Passes = {}
     for launch, order in launches.items():
         for suffix, visit in visiting.items():
-            found[launch + suffix] = passed(order.tolist(), visit)
+            passes[launch + suffix] = passed(order.tolist(), visit)
     for name, sign in (("greedy, longest", -1), ("greedy, shortest", 1)):
         visit = merged if in_order else as_listed if single else by_release
-        found[name] = passed(greedy(segments, sign * work, slots, costs, visit), visit)
-    return found
+        passes[name] = passed(greedy(segments, sign * work, slots, costs, visit), visit)
+    return passes
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _pass_of(segments: Segments, order: list[int], slots: int, costs: Costs, vis
 
 
 def bound(segments: Segments, slots: int, costs: Costs) -> float:
-    """What no order can beat: all work shared evenly, or the longest CTA alone."""
+    """Lower bound of all orders: all work shared evenly, or the longest CTA alone."""
     work = [costs.start + _work(parts, costs) for parts in segments]
     return max(sum(work) / slots, max(work, default=0.0))
 
@@ -256,8 +256,8 @@ def merged(tiles: np.ndarray, released: np.ndarray, pace: Pace) -> np.ndarray:
 def _visit(
     parts: list[np.ndarray], start: float, release: np.ndarray, costs: Costs, visit: Order
 ) -> tuple[float, list[np.ndarray], list[tuple[np.ndarray, np.ndarray]]]:
-    """When a CTA that starts now ends, the order of its visits, and (times, tiles) of them; notes what it releases and
-    when."""
+    """Time at which a CTA that starts now ends, the order of its visits, and (times, tiles) of them; notes what it
+    releases and when."""
     now = start + costs.start
     orders: list[np.ndarray] = []
     seen: list[tuple[np.ndarray, np.ndarray]] = []
@@ -287,7 +287,7 @@ def _pass(
     costs: Costs,
     seen: list[tuple[np.ndarray, np.ndarray]],
 ) -> float:
-    """When a CTA that is there now has visited these tiles in this order."""
+    """Time at which a CTA that is there now has visited these tiles in this order."""
     if not len(tiles):
         return now
     ideal = steps.cumsum()

@@ -19,7 +19,7 @@ from kernels.blocksparse.lists.schedule import Schedule
 from kernels.blocksparse.spec.variant import padded_dim
 
 SLOTS = 132  # multiprocessors of an H100 and of an H200, each with one CTA
-PAIRS = 16  # (sequence, unit) pairs that are launched side by side where adds are ordered
+PAIRS = 16  # concurrent (sequence, unit) pairs where adds are ordered
 L2_BYTES = 40 << 20  # of Q, dO and sums of dQ that tiles launched together should not exceed
 FEW, MANY = 3 * SLOTS, 16 * SLOTS  # CTAs: below the one groups are split, above the other they are not
 LEAST, MOST = 4, 512  # tiles of queries that a CTA should visit at least and at most, counting those of all its heads
@@ -32,15 +32,15 @@ def choose_group_split(
 
     The fewest that make three waves of CTAs, so that short ones fill what long ones leave, and that let a CTA visit no
     more tiles than MOST: those in flight, which drift apart over many heads, share less of what the cache holds.
-    Ordered adds: also as many units as are launched side by side, so that few of the CTAs in flight share a dQ tile.
+    Ordered adds: also as many units as are concurrent, so that few of the CTAs in flight share a dQ tile.
     """
     group, ctas = heads_q // max(heads_kv, 1), batch * heads_kv * n_blocks
     group_split = 1
     for more in (p for p in range(2, group + 1) if group % p == 0):
         long_ctas = group // group_split * m_blocks > MOST
         few_units = deterministic and batch * heads_kv * group_split < PAIRS
-        wanted = group_split * ctas < FEW or ((long_ctas or few_units) and group_split * ctas < MANY)
-        if not wanted or group // more * m_blocks < LEAST:
+        split_further = group_split * ctas < FEW or ((long_ctas or few_units) and group_split * ctas < MANY)
+        if not split_further or group // more * m_blocks < LEAST:
             break
         group_split = more
     return group_split
@@ -61,7 +61,7 @@ def unit_bytes(rows: int, heads: int, dim: int) -> int:
 
 
 def ordered_concurrent_pairs(units: int, size: int) -> int:
-    """The most (sequence, unit) pairs to launch side by side where adds are ordered; size: `unit_bytes` of each.
+    """The most concurrent (sequence, unit) pairs where adds are ordered; size: `unit_bytes` of each.
 
     PAIRS, so that few of the CTAs in flight wait for one another; fewer where those would exceed the L2 cache four
     times, as then all would wait for memory."""

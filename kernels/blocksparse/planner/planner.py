@@ -49,8 +49,8 @@ WORTH = 0.04  # of the time, that fewer units should save at least for being loo
 class Plan:
     """blocks: with the schedule, the rows of the backward lists in the order of their visits (or merged), and ranks.
     estimates: model time of each policy, summed over (sequence, KV head)s; chosen: the policy of each of them;
-    makespan: model time of what was chosen; bound: of each, summed, what no order can beat; pairs: (sequence, unit)
-    pairs to launch side by side, and group_split: units of each KV head, which the schedule holds too; total: model
+    makespan: model time of what was chosen; bound: of each, summed, what no order can beat; pairs: concurrent
+    (sequence, unit) pairs, and group_split: units of each KV head, which the schedule holds too; total: model
     time of the whole pass, by which these were chosen."""
 
     blocks: BlockSparse
@@ -80,7 +80,7 @@ def least_blocking(
     batch   sequences; may be left at 1 where the lists have one for each
     dim     head dim, by which memory is counted, and its time
     slots   CTAs that are resident at once
-    pairs   (sequence, unit) pairs whose CTAs are launched side by side; None: PAIRS or half of them,
+    pairs   concurrent (sequence, unit) pairs; None: PAIRS or half of them,
             `ordered_concurrent_pairs` or half of that, whichever takes the least time
     Groups are split into units as the launcher does (`choose_group_split`), or into fewer where those take less time:
     there is less to start and to sum up then. Where heads have lists of their own, though, one order serves the units
@@ -113,10 +113,10 @@ def _fewer(blocks: BlockSparse, usual: _Sizes, costs: Costs) -> list[_Sizes]:
     heads_q, n_blocks = usual.group * usual.heads_kv, lists[0].rows
     work = usual.batch * heads_q * entries * costs.compute / usual.slots
     needed = usual.fixed(n_blocks, costs)
-    found = [
+    splits = [
         replace(usual, group_split=split) for split in range(1, usual.group_split) if usual.group_split % split == 0
     ]
-    saved = {few: needed - few.fixed(n_blocks, costs) for few in found if few.units >= LEAST}
+    saved = {few: needed - few.fixed(n_blocks, costs) for few in splits if few.units >= LEAST}
     return [few for few, time in saved.items() if time > WORTH * (work + needed)]
 
 
@@ -164,7 +164,7 @@ class _Sizes:
         return self.batch * self.heads_kv * self.group_split
 
     def bytes_of(self, rows: int) -> int:
-        """What so many rows of a unit's queries take of the cache."""
+        """Bytes of the cache that so many rows of a unit's queries take."""
         return unit_bytes(rows, self.heads_of_unit, self.dim)
 
     def fixed(self, n_blocks: int, costs: Costs) -> float:
@@ -178,13 +178,13 @@ class _Sizes:
         return makespan / max(runs, 1) * self.units / concurrent_pairs + sums
 
     def share(self, blocks: BlockSparse, pairs: int) -> Share:
-        """What each of so many pairs side by side has of the GPU."""
+        """Share of the GPU of each of so many concurrent pairs."""
         pairs = max(1, min(pairs, self.units))
         return Share(max(1, self.slots // pairs), max(1, L2_BYTES // (pairs * unit_bytes(blocks.tile_m, 1, self.dim))))
 
 
 def _with_pairs(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs, known: dict[Any, Passes]) -> Plan:
-    """The best plan for so many pairs side by side."""
+    """The best plan for so many concurrent pairs."""
     ways = {"": blocks}
     if blocks.merged:
         ways[PARTIAL_FIRST] = replace(blocks, merged=False)
@@ -212,14 +212,14 @@ def _planned(blocks: BlockSparse, sizes: _Sizes, pairs: int, costs: Costs, known
             first = 0 if heads == 1 else head * sizes.heads_of_cta
             heads_of_cta = [first + g * (lists[0].heads > 1) for g in range(sizes.heads_of_cta)]
             segments = _segments(rows, b, heads_of_cta, blocks.m_blocks)
-            name, found = best(segments, share, costs, blocks.merged, known)
+            name, results = best(segments, share, costs, blocks.merged, known)
             chosen.append(name)
             least += bound(segments, share.slots, costs)
-            makespan += found[name].makespan
-            orders[b, head] = found[name].order
-            for policy, result in found.items():
+            makespan += results[name].makespan
+            orders[b, head] = results[name].order
+            for policy, result in results.items():
                 estimates[policy] = estimates.get(policy, 0.0) + result.makespan
-            _arrange(places, rows, b, list(dict.fromkeys(heads_of_cta)), found[name].visits)
+            _arrange(places, rows, b, list(dict.fromkeys(heads_of_cta)), results[name].visits)
     positions = torch.from_numpy(orders).to(blocks.device)
     arranged = _rearranged(blocks, [torch.from_numpy(place).to(blocks.device) for place in places])
     simple = {0: ASCENDING, 1: DESCENDING}
@@ -266,15 +266,15 @@ def _rows(blocks: BlockList) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _segments(rows, b: int, heads: list[int], m_blocks: int) -> Segments:
-    found: Segments = []
+    segments: Segments = []
     for n in range(rows[0][0].shape[2]):
         rows = []
         for g, head in enumerate(heads):
             for count, begin, index in rows:
                 at = int(begin[b, head, n])
                 rows.append(index[at : at + int(count[b, head, n])] + g * m_blocks)
-        found.append(rows)
-    return found
+        segments.append(rows)
+    return segments
 
 
 def _arrange(places: list[np.ndarray], rows, b: int, heads: list[int], visits: dict[int, list[np.ndarray]]) -> None:

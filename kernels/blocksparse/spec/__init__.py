@@ -1,1 +1,1 @@
-"""What a kernel is compiled for (variant.py), its arguments (signature.py), and what mutants inject (injection.py)."""
+"""Variants of kernels (variant.py), their arguments (signature.py), and the injections of mutants (injection.py)."""

@@ -16,7 +16,7 @@ Named: TypeAlias = dict[str, Tensor | int | float]  # the values of a launch, by
 
 @dataclass(frozen=True)
 class HostInjection:
-    """What a mutant replaces before a launch.
+    """Replacements of a mutant before a launch.
 
     values          changes the values that a kernel of this variant is launched with; None: they stay as they are
     variant         the variant that is compiled for a launch, of the one that it needs; None: that one
@@ -41,7 +41,7 @@ NO_HOST_INJECTION = HostInjection()
 
 @dataclass(frozen=True)
 class Injections:
-    """What one mutant injects: into the forward kernel, into the backward pass's kernels together, into the host."""
+    """Injections of one mutant: into the forward kernel, into the backward pass's kernels together, into the host."""
 
     forward: Injection = NO_INJECTION
     backward: Injection = NO_INJECTION

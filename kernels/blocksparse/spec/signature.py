@@ -121,8 +121,8 @@ def ordered(kind: str, values: Mapping[str, T]) -> tuple[T, ...]:
     names = _NAMES[kind]
     if len(values) == len(names):
         try:
-            found: tuple[T, ...] = _ORDERED[kind](values)
-            return found
+            in_order: tuple[T, ...] = _ORDERED[kind](values)
+            return in_order
         except KeyError:
             pass
     missing, unknown = [name for name in names if name not in values], sorted(set(values) - set(names))

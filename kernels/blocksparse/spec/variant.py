@@ -1,4 +1,4 @@
-"""What one compiled kernel is: its Variant, the Injection of a mutant, and the name that both build under.
+"""Identity of one compiled kernel: its Variant, the Injection of a mutant, and the name that both build under.
 
 Everything that the compiler must know is a field here; everything else (lengths, heads, strides, the true head dim,
 scale, cap, list layout, broadcast or not, packed or padded) is an argument at run time, so that a thousand random cases
@@ -82,7 +82,7 @@ class Variant:
         return "_".join(parts)
 
     def with_tuning(self, **values: int) -> "Variant":
-        """This variant with these overrides added to the ones that it has."""
+        """A variant with these overrides added to the ones that it has."""
         return dataclasses.replace(self, tuning=tuple(sorted({**dict(self.tuning), **values}.items())))
 
 
@@ -91,13 +91,13 @@ def forward_products(arch: str, tile_m: int) -> str:
     return "wgmma" if arch == "sm_90a" and tile_m == 128 else "mma"
 
 
-def backward_products(wanted: str, tile_n: int, dim_padded: int) -> str:
-    """The products of the backward kernel where those are wanted: wgmma for tiles of 128 keys at dims 64 and 128."""
-    return wanted if tile_n == 128 and dim_padded in (64, 128) else "mma"
+def backward_products(products: str, tile_n: int, dim_padded: int) -> str:
+    """The products of the backward kernel for those requested: wgmma for tiles of 128 keys at dims 64 and 128."""
+    return products if tile_n == 128 and dim_padded in (64, 128) else "mma"
 
 
 def arch_for_products(products: str, arch: str) -> str:
-    """What a kernel with these products is compiled for where anything can be run, and `arch` is the usual."""
+    """The arch to compile a kernel with these products for, where any can be run and `arch` is the default."""
     return "sm_90a" if products == "wgmma" else arch
 
 
@@ -110,7 +110,8 @@ def padded_dim(dim: int) -> int:
 
 @dataclass(frozen=True)
 class Injection:
-    """What a mutant replaces at the injection points of a kernel, each one small helper; the default replaces nothing.
+    """Replacements of a mutant at the injection points of a kernel, each one small helper; the default replaces
+    nothing.
 
     name          of the mutant, "" for none; a part of the build's name
     replacements  injection point → callable with the helper's own signature. Each kernel class lists its points in
@@ -145,5 +146,5 @@ def build_name(variant: Variant, arch: str, injection: Injection = NO_INJECTION)
     """The name under which a build is stored and its functions are exported: a C identifier."""
     if arch not in ARCHES:
         raise ValueError(f"arch is {arch!r}; it must be one of {ARCHES}")
-    planted = "".join(c if c.isalnum() else "_" for c in injection.name)
-    return f"{variant.name}_{arch}" + (f"__{planted}" if planted else "")
+    mutant = "".join(c if c.isalnum() else "_" for c in injection.name)
+    return f"{variant.name}_{arch}" + (f"__{mutant}" if mutant else "")

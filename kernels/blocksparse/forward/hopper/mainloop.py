@@ -4,7 +4,7 @@
 
 The scores of step s and the product of step s - 1 with V are issued together; the second runs while the first are
 masked and their maxima found. The assembler moves the wait for it before the exponentials, during which the other
-warpgroup's products run: so the two take turns. Products of its own during a warpgroup's exponentials were slower, and
+warpgroup's products run: so the two alternate. Products of its own during a warpgroup's exponentials were slower, and
 so was the same wait written there (docs/performance/log.md).
 """
 
@@ -19,7 +19,7 @@ from kernels.blocksparse.forward.mainloop import LAG, exponentiate, load_words, 
 
 @cute.jit
 def multiply_steps(w) -> None:
-    """All steps of the tile_iterator: acc_o, row_ref and row_sum from zero to their ends. w.before: steps of earlier
+    """Runs all steps of the row: acc_o, row_ref and row_sum from zero to their ends. w.before: steps of earlier
     tiles."""
     step = w.tuning.step
     pieces = w.variant.tile_n // step

@@ -11,7 +11,7 @@ all tiles of the CTA, uses stage s % stages, for the (s // stages)-th time: that
 multiplying warps would have to read from the lists else, and wait for, as it decides what they do.
 
 The rows of Q that a multiplying warpgroup works on have buffers of their own, by tiles for steps, and warps that load V
-fill them before they turn to V: of the next tile, as that is when they have nothing else to do.
+fill them before V: of the next tile, as that is when they have nothing else to do.
 """
 
 import cutlass
@@ -38,13 +38,13 @@ def initialise(first: cute.Pointer, count: cutlass.Constexpr, stages: cutlass.Co
 
 @cute.jit
 def wait_full(buffers: Buffers, step: Int32) -> None:
-    """Until the buffer of this step has been filled for it."""
+    """Waits until the buffer of this step has been filled for it."""
     cute.arch.mbarrier_wait(buffers.full + step % buffers.stages, step // buffers.stages % 2)
 
 
 @cute.jit
 def release(buffers: Buffers, step: Int32) -> None:
-    """This warp has read what it needs of the buffer of this step."""
+    """Releases the buffer of this step for this warp, which has read what it needs of it."""
     cute.arch.sync_warp()
     if cute.arch.lane_idx() == 0:
         cute.arch.mbarrier_arrive(buffers.empty + step % buffers.stages)

@@ -1,4 +1,4 @@
-"""How the Hopper forward kernel is laid out on an SM; `Variant.tuning` overrides single entries."""
+"""Layout of the Hopper forward kernel on an SM; `Variant.tuning` overrides single entries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BARRIERS = 512  # bytes set aside for the barriers of the buffers and the announ
 
 @dataclass(frozen=True)
 class HopperTuning:
-    """How the kernel uses an SM; NOTE [buffers] of hopper/pipeline.py.
+    """Resources of an SM that the kernel uses; NOTE [buffers] of hopper/pipeline.py.
 
     step        keys at a time, a divisor of tile_n
     stages      tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps
@@ -39,7 +39,7 @@ class HopperTuning:
         return variant.tile_m // ROWS
 
     def threads(self, variant: Variant) -> int:
-        """Of a CTA."""
+        """Threads of a CTA."""
         return WARPGROUP * (1 + self.warpgroups(variant))
 
     def shared_bytes(self, variant: Variant) -> int:
@@ -61,7 +61,7 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
     if unknown := sorted(set(overrides) - set(names)):
         raise ValueError(f"variant.tuning has {unknown}; the Hopper forward kernel knows {names}")
     tuning = HopperTuning(**{**values, **overrides})
-    # what a CTA's threads are launched with is all that they can share out: one that asks for more waits for ever
+    # what a CTA's threads are launched with is all that they can share out: one that asks for more waits forever
     groups, threads = tuning.warpgroups(variant), tuning.threads(variant)
     launched = min(REGISTERS // (threads * tuning.ctas) // 8 * 8, MOST)
     most = min(((groups + 1) * launched - LOADING) // groups // 8 * 8, MOST)

@@ -86,12 +86,12 @@ class _Listed:
 
 def _check_entries(lists: BlockLists, name: str, rows: Tensor, cols: Tensor, what: str) -> tuple[_Listed, _Listed]:
     """rows, cols: blocks of each sequence, int64 (batch,)."""
-    found = []
+    checked = []
     for kind in ("partial", "full"):
         one, field = getattr(lists, kind), f"{name}.{kind}"
-        found.append(_check_list(one, field, rows, cols, what))
+        checked.append(_check_list(one, field, rows, cols, what))
     width = int(cols.max()) if cols.numel() else 0
-    keys = [(x.group * lists.rows + x.row) * width + x.col for x in found]
+    keys = [(x.group * lists.rows + x.row) * width + x.col for x in checked]
     both = torch.cat(keys).sort().values
     twice = both[1:][both[1:] == both[:-1]]
     if twice.numel():
@@ -100,7 +100,7 @@ def _check_entries(lists: BlockLists, name: str, rows: Tensor, cols: Tensor, wha
             f"{name}: needs partial and full blocks apart, got {twice.numel()} in both, first {what} {at % width} of "
             f"row {at // width % lists.rows}"
         )
-    return found[0], found[1]
+    return checked[0], checked[1]
 
 
 def _check_list(one: BlockList, field: str, rows: Tensor, cols: Tensor, what: str) -> _Listed:
@@ -198,12 +198,12 @@ def _check_order(blocks: BlockSparse) -> None:
     for kind in ("partial", "full"):
         e = entries(getattr(blocks.backward, kind))
         place = e.place[e.valid]
-        got, wanted = getattr(blocks.order, kind)[place], getattr(truth, kind)[place]
-        wrong = (got != wanted).nonzero().flatten()
+        got, rank = getattr(blocks.order, kind)[place], getattr(truth, kind)[place]
+        wrong = (got != rank).nonzero().flatten()
         if wrong.numel():
             at = int(wrong[0])
             raise ValueError(
-                f"blocks.order.{kind}: needs the {blocks.schedule.kind} schedule's ranks, {int(wanted[at])} at element "
+                f"blocks.order.{kind}: needs the {blocks.schedule.kind} schedule's ranks, {int(rank[at])} at element "
                 f"{int(place[at])}, got {int(got[at])}, and {wrong.numel() - 1} more are wrong"
             )
 

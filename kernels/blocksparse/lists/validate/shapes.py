@@ -24,8 +24,8 @@ from kernels.blocksparse.lists.types import (
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """Of the problem that lists are checked against: longest_q, longest_k on the host; lengths_q, lengths_k (batch,) on
-    the lists' device, None where all sequences have the longest's length."""
+    """Sizes of the problem that lists are checked against: longest_q, longest_k on the host; lengths_q, lengths_k
+    (batch,) on the lists' device, None where all sequences have the longest's length."""
 
     batch: int
     heads_q: int
@@ -66,7 +66,7 @@ def check_shapes(
 
 
 def check_types(blocks: BlockSparse) -> None:
-    """That every part is what its field says, as annotations alone do not. Raises ValueError."""
+    """Checks that every part has the type of its field, which annotations alone do not. Raises ValueError."""
     _check_type(blocks, BlockSparse, "blocks")
     for name, lists in (("blocks.forward", blocks.forward), ("blocks.backward", blocks.backward)):
         if lists is None and name == "blocks.backward":
@@ -211,7 +211,7 @@ def _check_tensor(tensor: Tensor, name: str, dtype: torch.dtype, shape: tuple[in
 
 
 def _shares(shape: tuple[int, ...], *sizes: int) -> bool:
-    """Whether each is 1 or the size; by ==, as tracing finds a number of unknown size in no tuple."""
+    """True where each is 1 or the size; by ==, as tracing finds a number of unknown size in no tuple."""
     return all(one == 1 or one == size for one, size in zip(shape, sizes, strict=True))
 
 
