@@ -1,8 +1,10 @@
 """Compiles what the shards of a session need beside the session: shards that need nothing run at once, and every other
 one as soon as its kernels are there.
 
-What is not foreseen here (long shards climb, see build_plan.py; planning stops after PLANNING seconds) is compiled by
-the worker that meets it. So is what fails, which then says why for every case that needs it.
+What is not foreseen here (long shards climb, see build_plan.py) is compiled by the worker that meets it. So is what
+fails, which then says why for every case that needs it. Planning stops after PLANNING seconds; the shards that it did
+not come to need mostly the same kernels, so they wait until those are there: workers that all compile for themselves
+would take the processor from one another.
 """
 
 from __future__ import annotations
@@ -140,8 +142,6 @@ class BackgroundCompile:
                 self._total = len(set().union(*missing.values()))
             else:
                 self._release(shard)
-        for shard in [shard for shard in self._waiting.values() if shard.name not in missing]:
-            self._release(shard)  # not planned for: the worker compiles what it needs
         return missing
 
     def _compile(self, missing: dict[str, set[Build]]) -> None:
