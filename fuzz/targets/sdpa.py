@@ -1,5 +1,5 @@
-"""sdpa: the bundled dense attention in Triton, in the interpreter on a CPU and natively on a GPU; and its planted
-bugs."""
+"""sdpa: the bundled dense attention in Triton, in the interpreter on a CPU and natively on a GPU; and its
+mutants."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BundledSdpa(AutogradTarget):
         self.name = "sdpa" + f"!{mutant}" * bool(mutant)
         self.device = device
         self.mutant = mutant
-        self.summary = "kernels.sdpa" + (f" with the planted bug {mutant}" if mutant else "")
+        self.summary = "kernels.sdpa" + (f" with the mutant {mutant}" if mutant else "")
         self.support = _SUPPORT
         self.rules = (Rule("a bias of another dtype than the inputs", _other_bias),)
         self.numerics = FUSED
@@ -71,9 +71,9 @@ class BundledSdpa(AutogradTarget):
             from kernels.sdpa import prepare
 
             if self.mutant:
-                from kernels.mutants.sdpa import planting
+                from kernels.mutants.sdpa import registration
 
-                prepare = partial(planting.prepare, f"sdpa!{self.mutant}")
+                prepare = partial(registration.prepare, f"sdpa!{self.mutant}")
 
             mask, causal = dense_arguments(p, _leaf(tensors.bias, p.bias is not None and p.bias.grad), tensors.q.device)
             prepare(
@@ -131,7 +131,7 @@ def targets() -> list[BundledSdpa]:
 
 
 def mutants() -> list[BundledSdpa]:
-    """The planted bugs on both devices: never part of a session unless named."""
+    """The mutants on both devices: never part of a session unless named."""
     return [BundledSdpa(device, name) for device in ("host", "cuda") for name in MUTANTS]
 
 
@@ -150,9 +150,9 @@ def _kernel(mutant: str, device: Device) -> Callable:
         os.environ["TRITON_INTERPRET"] = "1"
         triton_interpreter.patch_interpreter()
     if mutant:
-        from kernels.mutants.sdpa.table import MUTANTS as planted
+        from kernels.mutants.sdpa.table import MUTANTS as mutants
 
-        return planted[mutant]
+        return mutants[mutant]
     from kernels.sdpa import scaled_dot_product_attention
 
     return scaled_dot_product_attention

@@ -1,6 +1,6 @@
-"""Planted bugs: bundled kernels with one injection point replaced, for the harness to find, minimise and name.
+"""Mutants: bundled kernels with one injection point replaced, for the harness to find, minimise and name.
 
-Each module holds the mutants of one kernel as MUTANTS, a dict by name. No planted bug is in a kernel's normal path.
+Each module holds the mutants of one kernel as MUTANTS, a dict by name. No mutant is in a kernel's normal path.
 """
 
 from kernels.mutants.mutant import Mutant

@@ -1,5 +1,5 @@
-"""`python -m kernels.mutants` writes what is made from the planted bugs: README.md, their table, and names.py, which
-targets list them by without importing a kernel. `--check` writes nothing, and fails where a file is not up to date."""
+"""`python -m kernels.mutants` writes what is made from the mutants: README.md, their table, and names.py, by which
+targets list them without importing a kernel. `--check` writes nothing, and fails where a file is not up to date."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 from kernels.mutants.mutant import Mutant
 
 HERE = Path(__file__).parent
-_HEAD = """# Planted bugs
+_HEAD = """# Mutants
 
 Each is a few lines at one injection point of a kernel, or of what its host side prepares; none is in a kernel's normal
-path. `attnfuzz run --target 'sdpa!kv_head_modulo'` looks for one. The files are `sdpa*.py` and `blocksparse*.py`; this
+path. `attnfuzz run --target 'sdpa!kv_head_modulo'` looks for one. The files are in `sdpa/` and `blocksparse/`; this
 table is made from them by `python -m kernels.mutants`.
 
 """
 
 
-def planted() -> dict[str, dict[str, Mutant]]:
-    """Every planted bug, by kernel and name."""
+def all_mutants() -> dict[str, dict[str, Mutant]]:
+    """Mutants of all kernels, by kernel and name."""
     from kernels.mutants.blocksparse import table as blocksparse
     from kernels.mutants.sdpa import table as sdpa
 
@@ -28,7 +28,7 @@ def planted() -> dict[str, dict[str, Mutant]]:
 
 def table(bugs: dict[str, dict[str, Mutant]]) -> str:
     """README.md."""
-    lines = [_HEAD + f"{sum(map(len, bugs.values()))} bugs."]
+    lines = [_HEAD + f"{sum(map(len, bugs.values()))} mutants."]
     for kernel, mutants in bugs.items():
         lines += ["", f"## kernels.{kernel}: {len(mutants)}", ""]
         lines += ["| target | what is broken | injection point | source of the idea |", "| --- | --- | --- | --- |"]
@@ -40,9 +40,7 @@ def table(bugs: dict[str, dict[str, Mutant]]) -> str:
 
 def names(bugs: dict[str, dict[str, Mutant]]) -> str:
     """names.py."""
-    lines = [
-        '"""Names of the planted bugs, for whoever must not import a kernel: made by `python -m kernels.mutants`."""'
-    ]
+    lines = ['"""Names of the mutants, for code that must not import a kernel: made by `python -m kernels.mutants`."""']
     for kernel, mutants in bugs.items():
         lines += ["", f"{kernel.upper()} = (", *(f'    "{name}",' for name in mutants), ")"]
     return "\n".join(lines) + "\n"
@@ -50,7 +48,7 @@ def names(bugs: dict[str, dict[str, Mutant]]) -> str:
 
 def main(arguments: list[str]) -> int:
     """Writes both files, or with --check names those that are not up to date."""
-    bugs, old = planted(), []
+    bugs, old = all_mutants(), []
     for name, text in (("README.md", table(bugs)), ("names.py", names(bugs))):
         path = HERE / name
         if path.is_file() and path.read_text() == text:

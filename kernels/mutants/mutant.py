@@ -1,4 +1,4 @@
-"""Mutant: a planted bug and where it comes from, callable like the kernel that it breaks."""
+"""Mutant: a bug put into a kernel and where it comes from, callable like the kernel that it breaks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Mutant:
-    """A planted bug.
+    """A bug that is put into a kernel.
 
     name      unique among one kernel's mutants
     summary   what is wrong, and what shows it, in one sentence

@@ -1,4 +1,4 @@
-"""Names of the planted bugs, for whoever must not import a kernel: made by `python -m kernels.mutants`."""
+"""Names of the mutants, for code that must not import a kernel: made by `python -m kernels.mutants`."""
 
 SDPA = (
     "unmasked_row_statistics",

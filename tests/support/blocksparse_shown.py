@@ -1,4 +1,4 @@
-"""For each planted bug of kernels.blocksparse a small case that shows it, and what the harness then says. Those of the
+"""For each mutant of kernels.blocksparse a small case that shows it, and what the harness then says. Those of the
 kernels' arithmetic and protocol, and of what only a machine sees, are shown in
 tests/fuzz/targets/blocksparse/test_blocksparse_target.py.
 

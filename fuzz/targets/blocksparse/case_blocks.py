@@ -16,7 +16,7 @@ from oracles.dq_visits import Visits
 
 @dataclass(frozen=True)
 class CaseBlocks:
-    """Block lists of `case`, for the correct kernels or for those with the planted bug `mutant` ("": none)."""
+    """Block lists of `case`, for the correct kernels or for those with the mutant `mutant` ("": none)."""
 
     case: Case
     mutant: str
@@ -31,13 +31,13 @@ class CaseBlocks:
         """What the kernels are launched with, on the CPU: `lists`, as a bug in the metadata changes them."""
         if not self.mutant:
             return self.lists
-        from kernels.mutants.blocksparse.table import MUTANTS as planted
+        from kernels.mutants.blocksparse.table import MUTANTS as mutants
 
-        return planted[self.mutant].blocks(self.lists)
+        return mutants[self.mutant].blocks(self.lists)
 
     @cached_property
     def visits(self) -> Visits | None:
-        """The ordered adds of the backward pass; None where there are none, or nothing is known of a planted bug's."""
+        """The ordered adds of the backward pass; None where there are none, or nothing is known of a mutant's."""
         if not self.case.problem.backward or not options_of(self.case)["deterministic"]:
             return None
         return visits_of(self.case, self.lists, self.mutant)

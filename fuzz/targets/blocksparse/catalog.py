@@ -1,4 +1,4 @@
-"""The targets of blocksparse: the kernel and each planted bug, on every device."""
+"""The targets of blocksparse: the kernel and each mutant, on every device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def targets() -> list[BlockSparseTarget]:
 
 
 def mutants() -> list[BlockSparseTarget]:
-    """The planted bugs on every device: never part of a session unless named."""
+    """The mutants on every device: never part of a session unless named."""
     return [CLASSES[device](name) for device in _devices() for name in MUTANTS]
 
 

@@ -79,8 +79,8 @@ class GpuBlockSparse(BlockSparseTarget):
         from kernels.blocksparse.compile.runtime import function
 
         arch = self.arch()
-        for variant, planted in self.kernels(case, arch):
-            function(variant, arch, planted).load()
+        for variant, injection in self.kernels(case, arch):
+            function(variant, arch, injection).load()
 
 
 def _mark() -> None:

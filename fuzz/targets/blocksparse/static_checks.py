@@ -57,14 +57,14 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits 
     lists, schedule, merged, launched = blocks.backward, blocks.schedule, blocks.merged, blocks
     assert lists is not None
     if mutant:
-        from kernels.mutants.blocksparse.table import MUTANTS as planted
+        from kernels.mutants.blocksparse.table import MUTANTS as mutants
         from kernels.mutants.blocksparse.table import effective
 
         known = effective(mutant, blocks)
         if known is None:
             return None
         order, releases = known
-        changed = planted[mutant].blocks(blocks)
+        changed = mutants[mutant].blocks(blocks)
         assert changed.backward is not None
         lists, schedule, merged, launched = changed.backward, changed.schedule, changed.merged, changed
     else:

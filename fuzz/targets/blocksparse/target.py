@@ -1,4 +1,4 @@
-"""blocksparse: the bundled block-sparse attention in CuTe DSL, and its planted bugs.
+"""blocksparse: the bundled block-sparse attention in CuTe DSL, and its mutants.
 
 Where a case can be said to be wrong without running it, it is: its block lists against the token predicate, and whether
 the ordered adds of its deterministic backward pass end, with one resident CTA as with all. What is common to all
@@ -84,7 +84,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
     def __init__(self, mutant: str = "") -> None:
         self.name = "blocksparse" + f"!{mutant}" * bool(mutant)
         self.mutant = mutant
-        self.summary = "kernels.blocksparse" + (f" with the planted bug {mutant}" if mutant else "")
+        self.summary = "kernels.blocksparse" + (f" with the mutant {mutant}" if mutant else "")
         self.variants = (default_variant(),)
         too_large = Rule(
             "tiles or products that the architecture has no room or no instructions for",
@@ -125,7 +125,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         from fuzz.devices.cuda import build_of
         from kernels.blocksparse.compile.supported import fits
 
-        kernels = [(variant, self.arch_of(variant, arch), planted) for variant, planted in self.kernels(case, arch)]
+        kernels = [(variant, self.arch_of(variant, arch), injection) for variant, injection in self.kernels(case, arch)]
         if not all(fits(variant, at) for variant, at, _ in kernels):
             return ()
         return tuple(build_of(*kernel) for kernel in kernels)
@@ -138,7 +138,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         return all(fits(variant, self.arch_of(variant, arch)) for variant, _ in self.kernels(case, arch))
 
     def kernels(self, case: Case, arch: str) -> list[tuple[Variant, Injection]]:
-        """The kernels that a case launches, each with the replaced parts of a planted bug."""
+        """The kernels that a case launches, each with the replaced parts of a mutant."""
         from kernels.blocksparse.launch.backward import backward_variants, injection_of
         from kernels.blocksparse.launch.forward import forward_variant
         from kernels.blocksparse.spec.injection import find_injections
@@ -236,9 +236,9 @@ class BlockSparseTarget(AutogradTarget, Compiled):
 @functools.cache
 def _kernel(mutant: str) -> Callable[..., tuple[Tensor, Tensor]]:
     if mutant:
-        from kernels.mutants.blocksparse.table import MUTANTS as planted
+        from kernels.mutants.blocksparse.table import MUTANTS as mutants
 
-        return planted[mutant]
+        return mutants[mutant]
     from kernels.blocksparse.api import block_sparse_attention
 
     return block_sparse_attention

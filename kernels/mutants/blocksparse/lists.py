@@ -1,4 +1,4 @@
-"""Planted bugs of the metadata of `kernels.blocksparse`: lists, their transposition, slots, ranks, schedules.
+"""Mutants of the metadata of `kernels.blocksparse`: lists, their transposition, slots, ranks, schedules.
 
 None needs a kernel of its own. Where the lists that a bug acts on are not there (no packed bits, one head), the
 metadata stays right.
@@ -24,7 +24,7 @@ from kernels.blocksparse.lists.types import (
     entries,
 )
 from kernels.blocksparse.lists.write_order import in_launch_order, with_order, write_order
-from kernels.mutants.blocksparse.planting import plant_lists
+from kernels.mutants.blocksparse.registration import register_list_mutant
 
 
 def rows_of(one: BlockList, beside: Tensor | None = None) -> list[list[int]]:
@@ -36,8 +36,8 @@ def rows_of(one: BlockList, beside: Tensor | None = None) -> list[list[int]]:
 
 def flat(rows: list[list[int]], like: BlockList) -> Tensor:
     """Rows one after the other, int32, at least one element."""
-    found = [value for row in rows for value in row]
-    return torch.tensor(found or [0], dtype=torch.int32, device=like.index.device)
+    values = [value for row in rows for value in row]
+    return torch.tensor(values or [0], dtype=torch.int32, device=like.index.device)
 
 
 def list_of(rows: list[list[int]], like: BlockList) -> BlockList:
@@ -76,7 +76,7 @@ def _called_full(blocks: BlockSparse) -> BlockSparse:
     return redone(replace(blocks, forward=BlockLists(list_of([[] for _ in joined], partial), list_of(joined, full))))
 
 
-plant_lists(
+register_list_mutant(
     "partial_called_full",
     "Blocks that the mask meets are called full: what it forbids in them counts.",
     "HSTU block masks: overlap with an interval taken for FULL",
@@ -96,7 +96,7 @@ def _called_partial(blocks: BlockSparse) -> BlockSparse:
     return redone(replace(blocks, forward=forward, mask=replace(mask, slot=flat(slots, partial))))
 
 
-plant_lists(
+register_list_mutant(
     "full_listed_with_stale_slot",
     "Full blocks are listed as partial without bits of their own: they are masked as the first partial block is.",
     "invented, after FlexAttention's relation of full to partial blocks (PyTorch issue 182593)",
@@ -110,7 +110,7 @@ def _listed_twice(blocks: BlockSparse) -> BlockSparse:
     return replace(blocks, forward=BlockLists(blocks.forward.partial, twice))
 
 
-plant_lists(
+register_list_mutant(
     "block_listed_twice",
     "Forward: the last full block of each row is listed twice, and its keys count twice.",
     "NVIDIA cudnn-frontend issue 385: duplicate indices; Meta's NSA expands selected blocks without removing doubles",
@@ -126,7 +126,7 @@ def _longest_row_cut(blocks: BlockSparse) -> BlockSparse:
     return replace(blocks, forward=BlockLists(blocks.forward.partial, cut))
 
 
-plant_lists(
+register_list_mutant(
     "longest_row_cut",
     "Forward: a list's width is one too small, so that its longest rows silently lose their last full block.",
     "HSTU linear block lists: a hint max_combined that is too small truncates",
@@ -144,7 +144,7 @@ def _not_transposed(blocks: BlockSparse) -> BlockSparse:
     return reordered(replace(blocks, mask=mask), blocks.forward)
 
 
-plant_lists(
+register_list_mutant(
     "lists_not_transposed",
     "The backward pass gets the forward lists, where there are as many tiles of queries as of keys: O is right, "
     "gradients are wrong unless the mask is symmetric.",
@@ -163,7 +163,7 @@ def _unused_transposed(blocks: BlockSparse) -> BlockSparse:
     return reordered(blocks, replace(blocks.backward, full=transpose(padded, blocks.backward.rows)[0]))
 
 
-plant_lists(
+register_list_mutant(
     "unused_entries_transposed",
     "Transposing reads rows to their full width: unused entries name block 0, whose dK and dV get too much.",
     "Meta's NSA, transposition for the backward pass: counts ignored, padding reads as block 0",
@@ -184,7 +184,7 @@ def _last_row_lost(blocks: BlockSparse) -> BlockSparse:
     return replace(short, forward=blocks.forward)
 
 
-plant_lists(
+register_list_mutant(
     "last_row_not_transposed",
     "Transposing stops one row early: gradients miss the last tile of queries.",
     "invented, after the loops of Meta's NSA over floor(length / tile) tiles",
@@ -202,7 +202,7 @@ def _slots_as_forward(blocks: BlockSparse) -> BlockSparse:
     return replace(blocks, mask=replace(mask, slot_backward=slots))
 
 
-plant_lists(
+register_list_mutant(
     "slots_not_transposed",
     "Backward entries have their slots in the order of the forward lists: each is masked as some other block.",
     "FlashAttention-4 b3f1b6a5: a wrong index into what runs parallel; invented for slots",
@@ -221,7 +221,7 @@ def _sequence_ignored(blocks: BlockSparse) -> BlockSparse:
     return both_ways(blocks, of)
 
 
-plant_lists(
+register_list_mutant(
     "sequence_ignored",
     "All sequences use the first one's block lists: wrong where sequences differ in length or mask.",
     "MagiAttention's arbitrary mask: broadcast indices taken for 0",
@@ -239,7 +239,7 @@ def _axes_swapped(blocks: BlockSparse) -> BlockSparse:
     return both_ways(blocks, of)
 
 
-plant_lists(
+register_list_mutant(
     "heads_and_sequences_swapped",
     "Lists that are (heads, sequences) are read as (sequences, heads): wrong where both are several and differ.",
     "FlashAttention-4 68649fb7: a head's index in a mask, divided the wrong way",
@@ -260,7 +260,7 @@ def _empty_not_counted(blocks: BlockSparse) -> BlockSparse:
     return both_ways(blocks, of)
 
 
-plant_lists(
+register_list_mutant(
     "empty_sequence_not_counted",
     "A sequence without any block has no place of its own in the lists: those after it use their predecessor's.",
     "FlashAttention issues 443, 1713: sequences of length zero among others",
@@ -286,13 +286,13 @@ def _ranks_by(blocks: BlockSparse, tile_of: Callable[[int, int], int]) -> BlockS
     return replace(blocks, order=WriteOrder(ranks[:split], ranks[split:]))
 
 
-plant_lists(
+register_list_mutant(
     "rank_over_all_heads",
-    "KV tiles are ranked among those of all sequences and heads: later heads wait for turns that never come.",
+    "KV tiles are ranked among those of all sequences and heads: later heads wait for locks that are never reached.",
     "HSTU linear block lists: (batch, head) missing in the key that ranks are grouped by",
     lambda blocks: _ranks_by(blocks, lambda group, m: m),
 )
-plant_lists(
+register_list_mutant(
     "rank_groups_collide",
     "Ranks are grouped by group * n_blocks + m: with more tiles of queries than of keys, groups run into another.",
     "HSTU linear block lists: a segment multiplier from the number of KV tiles alone",
@@ -307,7 +307,7 @@ def _inverted(blocks: BlockSparse) -> BlockSparse:
     return replace(blocks, schedule=permutation(positions.argsort(-1).to(torch.int32).contiguous()))
 
 
-plant_lists(
+register_list_mutant(
     "permutation_inverted",
     "A schedule's permutation is launched as its inverse, while ranks follow the permutation itself.",
     "FlashAttention pull request 2253: launch order and ranks that disagree",
@@ -323,7 +323,7 @@ def _launched_twice(blocks: BlockSparse) -> BlockSparse:
     return replace(blocks, schedule=permutation(order))
 
 
-plant_lists(
+register_list_mutant(
     "tile_launched_twice",
     "The schedule names its first KV tile twice and its last one never: no gradients for that one.",
     "FlashAttention-4 7a08d7a5: a tile is run again after the scheduler's state is rebuilt",

@@ -1,4 +1,4 @@
-"""Planted bugs of `kernels.blocksparse` that only a machine sees: barriers, memory, and the width of an index.
+"""Mutants of `kernels.blocksparse` that only a machine sees: barriers, memory, and the width of an index.
 
 On a GPU most of them give right answers most of the time. The emulated GPU sees each where it happens.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cutlass import Int32, Int64, cute
 
-from kernels.mutants.blocksparse.planting import plant
+from kernels.mutants.blocksparse.registration import register_mutant
 
 
 @cute.jit
@@ -15,7 +15,7 @@ def _no_barrier(thread: Int32):
     pass
 
 
-plant(
+register_mutant(
     "barrier_before_reuse_missing",
     "dK and dV take the place of K and V in shared memory while other warps still read K for the last dQ.",
     "invented, after the barriers that FlashAttention's backward has before its epilogue",
@@ -29,7 +29,7 @@ def _barrier_of_half_the_lanes(thread: Int32):
         cute.arch.sync_threads()
 
 
-plant(
+register_mutant(
     "barrier_diverges",
     "Half of each warp's lanes reach the barrier before dK and dV are shared: undefined, often a hang.",
     "invented, after barriers inside a bounds check",
@@ -42,7 +42,7 @@ def _every_row(length: Int32, first_key: Int32) -> Int32:
     return Int32(1 << 20)
 
 
-plant(
+register_mutant(
     "tail_keys_read",
     "Forward: the rows of K and V beyond the sequence's end are read, past the end of the tensors of the last head.",
     "invented, after the unpredicated loads of a last tile in early flash attention kernels",
@@ -55,7 +55,7 @@ def _not_zeroed(target: cute.Pointer, thread: Int32, size: int):
     pass
 
 
-plant(
+register_mutant(
     "dq_not_zeroed",
     "The dQ accumulator starts with what the memory held: right as long as the allocator hands out zeros.",
     "invented, after accumulators allocated with torch.empty",
@@ -68,7 +68,7 @@ def _offset_of_32_bits(first_key: Int32, stride: Int64) -> Int64:
     return Int64(first_key * Int32(stride))
 
 
-plant(
+register_mutant(
     "key_offset_wraps",
     "Forward: the offset of a tile of keys is computed in 32 bits, and wraps at 2 ** 31 elements.",
     "Meta's NSA at 2,000,000 tokens: row index times stride in int32, cudaErrorIllegalAddress",

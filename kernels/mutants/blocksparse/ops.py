@@ -1,4 +1,4 @@
-"""Planted bugs of what the host launches `kernels.blocksparse` with: one wrong value among a launch's arguments, or
+"""Mutants of what the host launches `kernels.blocksparse` with: one wrong value among a launch's arguments, or
 outputs that start as the memory was. The kernels are the correct ones."""
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from kernels.blocksparse.compile.supported import forward_tuning
 from kernels.blocksparse.lists.types import OPEN
 from kernels.blocksparse.spec.injection import HostInjection, Named
 from kernels.blocksparse.spec.variant import Variant
-from kernels.mutants.blocksparse.planting import plant
+from kernels.mutants.blocksparse.registration import register_mutant
 
 
 def _values(name: str, summary: str, source: str, change: Callable[[Variant, Any], Named]) -> None:
     """`change` gets a launch's values by name, and returns those that are other than they should be."""
-    plant(name, summary, source, host=HostInjection(values=lambda variant, given: given | change(variant, given)))
+    register_mutant(
+        name, summary, source, host=HostInjection(values=lambda variant, given: given | change(variant, given))
+    )
 
 
 # Where things are
@@ -113,7 +115,7 @@ _values(
     ),
 )
 
-plant(
+register_mutant(
     "padding_not_cleared",
     "O and LSE of padded rows are whatever the memory held.",
     "FlashAttention issue 2324 and pull request 2167: rows past the used length are left unwritten",
@@ -191,7 +193,7 @@ def _by_length(variant: Variant, given: Named) -> Variant:
     return variant.with_tuning(**{name: n for i, (name, n) in enumerate(sorted(layout.items())) if which >> i & 1})
 
 
-plant(
+register_mutant(
     "length_in_the_key",
     "The length of K is a part of what a forward kernel is known by: each new length compiles the same kernel again.",
     "FlashAttention-4 2ee80234, 1cc7ff67: max_seqlen in the compile key, a compile in every step of training",

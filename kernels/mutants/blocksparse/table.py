@@ -1,7 +1,7 @@
-"""Planted bugs of `kernels.blocksparse`: its arithmetic, its lists, and the protocol of its ordered adds.
+"""Mutants of `kernels.blocksparse`: its arithmetic, its lists, and the protocol of its ordered adds.
 
-`protocol` says what a bug makes of the ordered adds to dQ (NOTE [write order]), so that an oracle can foretell whether
-the backward pass still ends. Importing this file plants those of its neighbours, `blocksparse_*.py`, too.
+`protocol` says what a bug makes of the ordered adds to dQ (NOTE [write order]), so that an oracle can predict whether
+the backward pass still ends. Importing this file registers those of the files beside it too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from kernels.blocksparse.backward.dq_accumulator import wait
 from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.types import BlockList, BlockLists, BlockSparse, WriteOrder, entries
 from kernels.blocksparse.lists.write_order import write_order
-from kernels.mutants.blocksparse.planting import INJECTIONS, MUTANTS, BlockSparseMutant, Protocol, plant, plant_lists
+from kernels.mutants.blocksparse.registration import (
+    INJECTIONS,
+    MUTANTS,
+    BlockSparseMutant,
+    Protocol,
+    register_list_mutant,
+    register_mutant,
+)
 
 __all__ = ["INJECTIONS", "MUTANTS", "BlockSparseMutant", "effective", "injections_for"]
 
@@ -63,7 +70,7 @@ def _lock_is_n_block(rank: Int32, n_block: Int32) -> Int32:
     return n_block
 
 
-plant(
+register_mutant(
     "lock_is_n_block",
     "A KV tile waits for its own number instead of its rank among those that add to the dQ tile: never ends wherever a "
     "dQ tile is not met by all KV tiles from the first on.",
@@ -78,7 +85,7 @@ def _no_release(semaphore: cute.Pointer):
     pass
 
 
-plant(
+register_mutant(
     "release_missing",
     "No KV tile hands on the semaphore: never ends wherever two of them add to one dQ tile.",
     "invented, after the release that was skipped for tiles out of bounds",
@@ -93,9 +100,9 @@ def _release_two(semaphore: cute.Pointer):
     cute.arch.red(semaphore, Int32(2), op="add", dtype="s32", sem="release", scope="gpu")
 
 
-plant(
+register_mutant(
     "release_twice",
-    "Each KV tile counts as two: every second rank is skipped, and whoever has one waits for ever.",
+    "Each KV tile counts as two: every second rank is skipped, and a CTA that has one waits forever.",
     "invented, after a release for an empty tile too",
     backward={"release": _release_two},
     protocol=_releases(2),
@@ -107,7 +114,7 @@ def _no_clear(semaphore: cute.Pointer):
     pass
 
 
-plant(
+register_mutant(
     "semaphores_not_cleared",
     "Semaphores start with what the memory held: never ends, or adds in any order, unless that was 0.",
     "FlashAttention-4's deterministic backward needs them zeroed for each launch",
@@ -120,7 +127,7 @@ def _no_wait(semaphore: cute.Pointer, lock: Int32):
     pass
 
 
-plant(
+register_mutant(
     "wait_missing",
     "KV tiles add to dQ in any order: repeats differ in their last bits, with more than two tiles adding.",
     "invented",
@@ -134,7 +141,7 @@ def _wait_for_first(semaphore: cute.Pointer, lock: Int32):
         wait(semaphore, lock)
 
 
-plant(
+register_mutant(
     "only_the_first_waits",
     "Only rank 0 waits; the others add when they come: repeats differ in their last bits, under load.",
     "invented",
@@ -147,7 +154,7 @@ def _keep_tail_keys(mask_rows, keys_left: Int32) -> None:
     pass
 
 
-plant(
+register_mutant(
     "tail_keys_not_masked",
     "Forward: keys beyond the sequence's end in its last KV tile count with score 0 where the block is full.",
     "HSTU block masks: a KV tile that is cut off at the end was called full",
@@ -160,7 +167,7 @@ def _no_correction(old: Float32, new: Float32) -> Float32:
     return Float32(1.0)
 
 
-plant(
+register_mutant(
     "sums_not_rescaled",
     "What was summed before a row's maximum grew is not rescaled: wrong with more than one step of keys.",
     "invented",
@@ -177,7 +184,7 @@ def _reversed_direction(blocks: BlockSparse) -> BlockSparse:
     return replace(blocks, order=write_order(_listed(blocks), other, blocks.m_blocks)) if blocks.backward else blocks
 
 
-plant_lists(
+register_list_mutant(
     "rank_direction",
     "Ranks of the reverse of the launch order: ends only while every CTA that adds to a dQ tile is resident.",
     "FlashAttention pull request 2253: ranks ascending, launch descending (spt)",
@@ -197,16 +204,16 @@ def _rank_per_list(blocks: BlockSparse) -> BlockSparse:
     return replace(blocks, order=WriteOrder(*ranks))
 
 
-plant_lists(
+register_list_mutant(
     "rank_per_list",
-    "Partial and full blocks are ranked apart: two KV tiles have one rank, and add at once or wait for ever.",
+    "Partial and full blocks are ranked apart: two KV tiles have one rank, and add at once or wait forever.",
     "HSTU linear block lists, before partial and full ones were merged for ranking",
     _rank_per_list,
 )
 
 
 def _first_head(blocks: BlockSparse) -> BlockSparse:
-    """Every head's rows name the first head's entries."""
+    """Rows of all heads name the first head's entries."""
 
     def of(one: BlockList) -> BlockList:
         count, begin = (x[:, :1].expand(x.shape).contiguous() for x in (one.count, one.begin))
@@ -219,7 +226,7 @@ def _first_head(blocks: BlockSparse) -> BlockSparse:
     return replace(blocks, forward=both(blocks.forward), backward=backward)
 
 
-plant_lists(
+register_list_mutant(
     "head_ignored",
     "All heads use the first head's block lists: wrong where heads have masks of their own.",
     "MagiAttention's arbitrary mask: the head index ignored in the kernel's mask and in the reference alike",
@@ -236,7 +243,7 @@ def _off_by_one_row(blocks: BlockSparse) -> BlockSparse:
     return replace(blocks, forward=BlockLists(of(blocks.forward.partial), blocks.forward.full))
 
 
-plant_lists(
+register_list_mutant(
     "last_partial_block_lost",
     "Forward: the last partial block of each row is not computed, as where a count is taken for an inclusive end.",
     "HSTU linear block lists: offsets inclusive instead of exclusive",
@@ -253,7 +260,7 @@ PROTOCOL = ("clear", "wait", "release", "lock_of", "semaphore", "entries")
 
 
 def effective(name: str, blocks: BlockSparse) -> Protocol | None:
-    """What a planted bug ("" for none) makes of the ordered adds over `blocks`, lists as users made them; None where
+    """Ordered adds over `blocks`, lists as users made them, with a mutant ("" for none); None where
     that cannot be said from the lists."""
     if not name:
         return _order(blocks), None

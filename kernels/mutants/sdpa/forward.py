@@ -1,10 +1,10 @@
-"""Planted bugs of the dense kernel's forward pass: softmax, LSE, tails, rows without keys, causality, a bias, an index
+"""Mutants of the dense kernel's forward pass: softmax, LSE, tails, rows without keys, causality, a bias, an index
 that wraps."""
 
 import triton
 import triton.language as tl
 
-from kernels.mutants.sdpa.planting import plant
+from kernels.mutants.sdpa.registration import register_mutant
 from kernels.sdpa.scores import LOG2E, score_unit
 from kernels.sdpa.tiles import load_tile
 
@@ -18,7 +18,7 @@ def _sums_not_rescaled(rS, rMax, rSum, scale, step, FOLD: tl.constexpr, EMPTY_RO
     return rP, tl.exp2((rMax - rShift) * to_log2), rMaxNew, rSum + tl.sum(rP, 1)
 
 
-plant(
+register_mutant(
     "sums_not_rescaled",
     "O is rescaled where a row's maximum grows, its sum is not: wrong with more than one tile of keys.",
     "invented, after the online softmax's two running values",
@@ -36,7 +36,7 @@ def _scale_compounds(rS, rMax, rSum, scale, step, FOLD: tl.constexpr, EMPTY_ROWS
     return rP, rShrink, rMaxNew, rSum * rShrink + tl.sum(rP, 1)
 
 
-plant(
+register_mutant(
     "scale_compounds",
     "Scores are multiplied by log2(e) once more with each tile of keys: right in the first tile only.",
     "FlagGems 73acbe67: qk_scale *= 1.44269504 inside of the loop over keys",
@@ -53,7 +53,7 @@ def _nothing_seen_yet_is_nan(rS, rMax, rSum, scale, step, FOLD: tl.constexpr, EM
     return rP, rShrink, rMaxNew, rSum * rShrink + tl.sum(rP, 1)
 
 
-plant(
+register_mutant(
     "nothing_seen_yet_is_nan",
     "A row whose first tile of keys is masked whole is NaN: -inf is subtracted from -inf.",
     "NVIDIA cudnn-frontend issue 676: NaN on rows without keys",
@@ -69,7 +69,7 @@ def _lse_in_log2(rMax, rSum, unit):
     return rLSE, tl.where(empty, 0.0, 1.0 / rSafe)
 
 
-plant(
+register_mutant(
     "lse_in_log2",
     "LSE is the logarithm to base 2: O is right, LSE and all gradients are wrong.",
     "FlagGems SDPA keeps M = m + log2(l); invented that another kernel reads it",
@@ -85,9 +85,9 @@ def _empty_rows_plus_infinity(rMax, rSum, unit):
     return rLSE, tl.where(empty, 0.0, 1.0 / rSafe)
 
 
-plant(
+register_mutant(
     "empty_rows_lse_plus_infinity",
-    "LSE of rows without keys is +inf: whoever merges two parts by LSE drops the other one.",
+    "LSE of rows without keys is +inf: a merge of two chunks by LSE drops the other one.",
     "flash-dmattn: rows without keys have lse = +inf, so that P = 0",
     row_statistics=_empty_rows_plus_infinity,
 )
@@ -98,7 +98,7 @@ def _empty_rows_divided_by_zero(rMax, rSum, unit):
     return rMax * unit + tl.log(rSum), 1.0 / rSum
 
 
-plant(
+register_mutant(
     "empty_rows_divided_by_zero",
     "O of rows without keys is 0 / 0; LSE is right.",
     "FlashAttention issue 2324: garbage where rows have no keys of theirs; NVIDIA cudnn-frontend issue 676",
@@ -114,7 +114,7 @@ def _interior_by_queries_alone(m_start, len_k, TILE_N: tl.constexpr, CAUSAL: tl.
     return last // TILE_N * TILE_N
 
 
-plant(
+register_mutant(
     "causal_interior_past_the_keys",
     "Causal with fewer keys than queries: the tiles below the diagonal count as unmasked, also past the last key.",
     "FlashAttention-4 bba578d4: a wrong mask at the boundary tile; unequal lengths",
@@ -127,7 +127,7 @@ def _causal_bottom_right(rS, m, n, len_q, len_k):
     return tl.where(n <= m + len_k - len_q, rS, -float("inf"))
 
 
-plant(
+register_mutant(
     "causal_bottom_right",
     "The mask on the diagonal is aligned at the bottom right, the loops at the top left: wrong where lengths differ.",
     "FlashAttention 2.1 changed the alignment of causal masks; PyTorch kept the top left",
@@ -153,7 +153,7 @@ def _tail_not_cleared(
     return load_tile(mX, tX, batch, head, row, row + TILE, columns, TILE, BLOCK_D, DESCRIPTOR, INTERPRETED)
 
 
-plant(
+register_mutant(
     "value_tail_not_cleared",
     "Values beyond the last key are read, from whatever lies there, and weighted with 0: NaN stays NaN. Only where the "
     "kernel reads by pointer: strides that a descriptor cannot name.",
@@ -167,7 +167,7 @@ def _narrow_offset(batch, head, heads_q, len_q):
     return (batch * heads_q + head) * len_q % 256
 
 
-plant(
+register_mutant(
     "lse_offset_wraps",
     "A head's place in LSE is counted in eight bits, which stand for 32 at sizes that a test can reach: heads beyond "
     "overwrite the first ones' rows.",
@@ -181,7 +181,7 @@ def _bias_scaled(rS, rBias, scale):
     return rS + rBias * scale
 
 
-plant(
+register_mutant(
     "bias_scaled",
     "A float mask is scaled with the scores, in forward and backward alike.",
     "invented, after the order of scale, cap and bias that each kernel has of its own",

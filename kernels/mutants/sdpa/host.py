@@ -1,4 +1,4 @@
-"""Planted bugs of what the dense kernel's host side prepares: strides, sizes, scales, inputs that must stay as they
+"""Mutants of what the dense kernel's host side prepares: strides, sizes, scales, inputs that must stay as they
 are."""
 
 from dataclasses import replace
@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from kernels.mutants.mutant import Mutant
-from kernels.mutants.sdpa.planting import MUTANTS, plant
+from kernels.mutants.sdpa.registration import MUTANTS, register_mutant
 from kernels.sdpa.config import block_d
 from kernels.sdpa.injection import InjectionPoints, register_injection
 from kernels.sdpa.plans import Attention
 
-plant(
+register_mutant(
     "mask_strides_kept",
     "A mask's dimensions of size 1 keep their strides: other sequences, heads or rows read beside it.",
     "FlashAttention-4 04e6ee1f, be76c60f: broadcast dimensions and their stride 0",
@@ -21,7 +21,7 @@ plant(
 
 
 def _contiguous_gradient(name: str, tensor: Tensor) -> Tensor:
-    """The same memory, read as if it were contiguous; where it has gaps or repeats, that cannot be."""
+    """Memory read as if it were contiguous; where it has gaps or repeats, that cannot be."""
     dense = tensor.numel() and 1 + sum(
         (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
     ) == (tensor.numel())
@@ -31,7 +31,7 @@ def _contiguous_gradient(name: str, tensor: Tensor) -> Tensor:
     return tensor.as_strided(tensor.shape, wanted)
 
 
-plant(
+register_mutant(
     "grad_out_taken_for_contiguous",
     "The gradient of O is read as if it were contiguous: wrong where it is a transposed view.",
     "FlagGems SDPA backward: its preprocess assumes contiguous o and do",
@@ -39,7 +39,7 @@ plant(
 )
 
 
-plant(
+register_mutant(
     "block_of_query_dim_alone",
     "Tiles are as wide as a query's head dim needs: columns of values beyond that are lost where dim_v is larger.",
     "flash-dmattn 9181f70, a5b4cb7, ca66b6c: sizes reused from q",
@@ -47,7 +47,7 @@ plant(
 )
 
 
-plant(
+register_mutant(
     "every_scale_folded",
     "Also a scale of 0, or a negative one, is folded into the exponent: NaN, or an overflow where scores are large.",
     "PyTorch 2.11's CPU flash attention: is_causal with a scale that is not positive",
@@ -60,7 +60,7 @@ def _key_scaled(attention: Attention) -> Attention:
     return replace(attention, scale=1.0)
 
 
-plant(
+register_mutant(
     "key_scaled_in_place",
     "The scale is multiplied into K, in the caller's own tensor: O is right, K and the gradients are not.",
     "flash-dmattn 4291d01, c49dead: the scale folded into K, and then applied to dQ again",
@@ -75,7 +75,7 @@ def _scale_of_the_first_call(attention: Attention) -> Attention:
     return replace(attention, scale=_SCALES.setdefault(key, attention.scale))
 
 
-plant(
+register_mutant(
     "scale_of_the_first_call",
     "The scale is part of what is compiled, but not of the key: every later call has the first one's.",
     "FlashAttention-4 be76c60f, e317aa49: options that are missing in the compile key",
@@ -83,7 +83,7 @@ plant(
 )
 
 
-plant(
+register_mutant(
     "no_keys_divide",
     "The number of programs is found by way of a division by the tiles of keys: an error without keys.",
     "FlashAttention-4 03cd0651, 484b9813: a division by zero without keys, or without queries",
@@ -99,7 +99,7 @@ def _with_a_workspace(attention: Attention) -> Attention:
     return attention
 
 
-plant(
+register_mutant(
     "workspace_kept",
     "Each pass keeps 8 MiB of workspace in a cache under a key that never comes again; 256 MiB at most.",
     "invented, after FlashAttention issue 2063: the lifetime of a backward pass's scratch",

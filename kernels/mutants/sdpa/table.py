@@ -1,6 +1,6 @@
-"""Planted bugs of `kernels.sdpa`: each replaces one step, written as somebody once wrote it, or as one might.
+"""Mutants of `kernels.sdpa`: each replaces one step, written as it was written in a project, or as it might be.
 
-Importing this file plants those of its neighbours, `sdpa_*.py`, too.
+Importing this file registers those of the files beside it too.
 """
 
 import importlib
@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 import kernels.mutants.sdpa
-from kernels.mutants.sdpa.planting import MUTANTS, plant
+from kernels.mutants.sdpa.registration import MUTANTS, register_mutant
 
 __all__ = ["MUTANTS"]
 
@@ -20,7 +20,7 @@ def _store_row_statistics_unmasked(mLSE, offset, index_row, rLSE, len_q):
     tl.store(mLSE + offset + index_row, rLSE)
 
 
-plant(
+register_mutant(
     "unmasked_row_statistics",
     "LSE is stored without the row mask: rows beyond len_q of the last tile land in the next head's first rows (or "
     "beyond the buffer), so O is right and the gradients of those rows are wrong, at len_q that fills no whole tile.",
@@ -34,9 +34,9 @@ def _kv_head_modulo(head, heads_q, heads_kv):
     return head % heads_kv
 
 
-plant(
+register_mutant(
     "kv_head_modulo",
-    "Query heads take KV heads in turns instead of in groups: wrong wherever 1 < heads_kv < heads_q.",
+    "Query heads take KV heads round-robin instead of in groups: wrong wherever 1 < heads_kv < heads_q.",
     "FlagGems 33e4cda7: kv_head_id = off_hz % kv_numhead",
     kv_head_of=_kv_head_modulo,
 )
@@ -47,7 +47,7 @@ def _leave_tail_keys(rS, n, len_k):
     return rS
 
 
-plant(
+register_mutant(
     "tail_keys_not_masked",
     "Keys beyond len_k of the last tile count with score 0: wrong where len_k fills no whole tile.",
     "FlagGems SDPA forward: the mask of the keys computed once, outside of the loop",
@@ -60,7 +60,7 @@ def _no_causal_mask(rS, m, n, len_q, len_k):
     return rS
 
 
-plant(
+register_mutant(
     "causal_mask_missing_in_backward",
     "Backward treats the tiles on the diagonal as unmasked: O is right, causal gradients are wrong.",
     "invented",
@@ -73,7 +73,7 @@ def _causal_one_too_many(rS, m, n, len_q, len_k):
     return tl.where(n <= m + 1, rS, -float("inf"))
 
 
-plant(
+register_mutant(
     "causal_off_by_one",
     "Each query sees one key after its own, apart from the last query of a tile.",
     "invented",
@@ -87,7 +87,7 @@ def _scale_dq_twice(rdQ, scale):
     return rdQ * scale * scale
 
 
-plant(
+register_mutant(
     "dq_scaled_twice",
     "dQ is multiplied by the scale twice: wrong unless the scale is 0 or 1.",
     "flash-dmattn 4291d01, c49dead: dQ from a K that is scaled already, and scaled again",

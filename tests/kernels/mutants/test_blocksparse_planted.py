@@ -1,4 +1,4 @@
-"""Planted bugs of kernels.blocksparse fail under the harness, on the emulated GPU, on small cases that the correct
+"""Mutants of kernels.blocksparse fail under the harness, on the emulated GPU, on small cases that the correct
 kernels pass. Bugs in the kernels are compiled, for seconds each: most of those run nightly."""
 
 from functools import cache

@@ -1,4 +1,4 @@
-"""Every planted bug of kernels.sdpa fails under the harness on a small case that the correct kernel passes."""
+"""Each mutant of kernels.sdpa fails under the harness on a small case that the correct kernel passes."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The table of planted bugs, and the names that targets list, are those of the bugs that there are."""
+"""The table of mutants, and the names that targets list, are those of the mutants that there are."""
 
 import pytest
 
@@ -8,7 +8,7 @@ pytest.importorskip("cutlass")
 from fuzz.targets import sdpa
 from fuzz.targets.blocksparse import catalog as blocksparse
 from kernels.mutants import names
-from kernels.mutants.__main__ import main, planted
+from kernels.mutants.__main__ import all_mutants, main
 
 
 def test_files_are_up_to_date():
@@ -16,7 +16,7 @@ def test_files_are_up_to_date():
 
 
 def test_every_bug_says_what_it_breaks_where_and_whence():
-    for mutants in planted().values():
+    for mutants in all_mutants().values():
         for name, mutant in mutants.items():
             assert mutant.name == name and mutant.summary.endswith(".") and mutant.source and mutant.point, name
 

@@ -1,4 +1,4 @@
-"""Planted bugs of kernels.sdpa are wrong in just the results that their summaries name, and hide elsewhere; what the
+"""Mutants of kernels.sdpa are wrong in just the results that their summaries name, and hide elsewhere; what the
 harness says of all of them is tested in mutants/."""
 
 import pytest

@@ -1,8 +1,8 @@
-"""How a bug is planted in `kernels.blocksparse`: injections into a kernel, or block lists as somebody once made them.
+"""Registration of the mutants of `kernels.blocksparse`: injections into a kernel, or wrong block lists.
 
 A bug in the kernels has injections of its own. A bug in the metadata changes the block lists behind the checks of
-`block_sparse_attention`, which refuse them: the kernels trust their metadata. The bugs themselves are in blocksparse.py
-and in the files beside it whose names begin so; each adds its own to MUTANTS and INJECTIONS when it is imported.
+`block_sparse_attention`, which refuse them: the kernels trust their metadata. The files beside this one hold the
+mutants; each adds its own to MUTANTS and INJECTIONS when it is imported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Protocol: TypeAlias = tuple[WriteOrder, tuple[Tensor, Tensor] | None]
 
 @dataclass(frozen=True)
 class BlockSparseMutant(Mutant):
-    """A planted bug of the block-sparse kernels.
+    """A mutant of the block-sparse kernels.
 
     injection what is injected into them
     blocks    what becomes of the block lists; the lists unchanged where the bug is in a kernel
@@ -44,7 +44,7 @@ MUTANTS: dict[str, BlockSparseMutant] = {}
 INJECTIONS: dict[str, Injections] = {}  # by name, for building
 
 
-def plant(
+def register_mutant(
     name: str,
     summary: str,
     source: str,
@@ -54,7 +54,7 @@ def plant(
     host: HostInjection = NO_HOST_INJECTION,
     protocol: Callable[[BlockSparse], Protocol] | None = None,
 ) -> None:
-    """A bug in the kernels, or in what the host launches them with."""
+    """Registers a bug in the kernels, or in what the host launches them with."""
     known = f"blocksparse!{name}"
     replaced = [Injection(known, steps) if steps else Injection() for steps in (forward, backward)]
     injection = Injections(replaced[0], replaced[1], host)
@@ -74,8 +74,8 @@ def _injected(
     return block_sparse_forward(*arguments, known, products or "")
 
 
-def plant_lists(name: str, summary: str, source: str, change: Callable[[BlockSparse], BlockSparse]) -> None:
-    """A bug in the metadata."""
+def register_list_mutant(name: str, summary: str, source: str, change: Callable[[BlockSparse], BlockSparse]) -> None:
+    """Registers a bug in the metadata."""
     call = partial(_unchecked, change)
     MUTANTS[name] = BlockSparseMutant(name, summary, source, "metadata", call, blocks=change)
 

@@ -1,5 +1,5 @@
-"""How a bug is planted in `kernels.sdpa`: steps of its own at injection points, and a name. The files beside this one
-hold the bugs; each adds its own to MUTANTS when it is imported."""
+"""Registration of the mutants of `kernels.sdpa`: steps of their own at injection points, and a name. The files beside
+this one hold the mutants; each adds its own to MUTANTS when it is imported."""
 
 from dataclasses import replace
 from functools import partial
@@ -15,8 +15,8 @@ from kernels.sdpa.injection import InjectionPoints, register_injection
 MUTANTS: dict[str, Mutant] = {}
 
 
-def plant(name: str, summary: str, source: str, **steps: Any) -> None:
-    """A bug: `steps` are fields of `kernels.sdpa.injection.InjectionPoints`."""
+def register_mutant(name: str, summary: str, source: str, **steps: Any) -> None:
+    """Registers a mutant: `steps` are fields of `kernels.sdpa.injection.InjectionPoints`."""
     injection = f"sdpa!{name}"
     register_injection(injection, replace(InjectionPoints(), **steps))
     call = partial(_injected, injection)
