@@ -28,9 +28,8 @@ class Backward(BackwardKernel):
         partial, full  the backward block lists, common/list_reader.py; *_rank: their write order, read by deterministic
                        variants; merged: tile_iterator.py's Lists
         mask_*, band_* common/mask_words.py; mask_slot is parallel to partial_index
-        positions, schedule, pairs, tile_counter, semaphores   tile_iterator.py's Order; tile_counter and semaphores are
-                                                               read by
-                                                         deterministic variants
+        positions, schedule, pairs, tile_counter, semaphores   tile_iterator.py's Order; the last two are read by
+                       deterministic variants
         tiles_*        dq_accumulator.py's Tiles, of queries; key_tiles_*: those of keys
         scale, cap     positive
         """

@@ -1,7 +1,7 @@
 """Tensor-core products of the backward kernel: eight warps, operands from shared memory, portable mma.sync and
 ldmatrix.
 
-A `Product` is one of the five matrix products, D (m, n) += A (m, k) B (n, k): who computes what, and how each thread
+A `Product` is one of the five matrix products, D (m, n) += A (m, k) B (n, k): which thread computes what, and how it
 reads its operands. Operands lie in shared memory with k contiguous ("straight") or with m or n contiguous
 ("transposed").
 """

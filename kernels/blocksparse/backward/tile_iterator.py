@@ -14,10 +14,11 @@ from kernels.blocksparse.common.tile_counter import take_tile_number
 class Order(NamedTuple):
     """Order of the work of all CTAs.
 
-    schedule   0 ascending n blocks, 1 descending, 2 from positions
-    positions  int32: n block of each launch position, at [b·stride_batch + h·stride_head + position] with h a KV head
-    pairs      concurrent (batch, unit) pairs: their positions are interleaved
-    tile_counter     int32, zero before the launch; semaphores int32 (batch, heads_q, m_blocks)
+    schedule      0 ascending n blocks, 1 descending, 2 from positions
+    positions     int32: n block of each launch position, at [b·stride_batch + h·stride_head + position], h a KV head
+    pairs         concurrent (batch, unit) pairs: their positions are interleaved
+    tile_counter  int32, zero before the launch
+    semaphores    int32 (batch, heads_q, m_blocks)
     """
 
     schedule: Int32

@@ -7,7 +7,7 @@ they do there (common/layouts.py), which is the 128-byte swizzle of wgmma's desc
 K-major, "transposed" ones MN-major. Needs columns of tiles in multiples of 64, and tiles at addresses that are
 multiples of 1,024.
 
-NOTE [asynchronous products] A product is issued and runs on. Until `finish` says so, nobody touches its sums, nor the
+NOTE [asynchronous wgmma] A product is issued and runs on. Until `finish` says so, no thread touches its sums, nor the
 shared memory that it reads. What threads wrote to shared memory is fenced (`publish`) before the barrier that lets a
 product read it: products read by another path, the async proxy.
 """

@@ -58,7 +58,7 @@ _lock = threading.Lock()
 
 
 def launch_elsewhere(call: Elsewhere | None) -> None:
-    """Who launches on tensors of other devices than CUDA's, an emulated GPU for example; None: nobody."""
+    """The launcher for tensors of other devices than CUDA's, an emulated GPU for example; None: there is none."""
     global _elsewhere
     _elsewhere = call
 
@@ -153,7 +153,7 @@ def launch(
     stand for their addresses.
 
     Raises ValueError for values that are missing or unknown, and for tensors that are not on a CUDA device, unless
-    `launch_elsewhere` said who takes them.
+    `launch_elsewhere` set a launcher for them.
     """
     in_order = ordered(variant.kind, values)
     if device.type != "cuda":

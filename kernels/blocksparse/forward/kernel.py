@@ -18,7 +18,7 @@ from kernels.blocksparse.common.arguments import block_list, entry, mask_of, ope
 from kernels.blocksparse.common.list_reader import BlockList, Operand, Sequence, read, sequence, tile_iterator_of
 from kernels.blocksparse.common.mask_words import Mask, MaskRows
 from kernels.blocksparse.common.tile_loads import TileCopy
-from kernels.blocksparse.forward import mainloop as steps
+from kernels.blocksparse.forward import mainloop
 from kernels.blocksparse.forward.mainloop import LN_2, LOG2_E, Work
 from kernels.blocksparse.forward.tuning import portable_tuning
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
@@ -39,12 +39,12 @@ class Forward:
         self.variant, self.tuning = variant, self.tune(variant)
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
         self.threads = self.tuning.threads(variant)
-        self.keep_keys = injection.pick("keep_keys", steps.keep_keys)
-        self.correction = injection.pick("correction", steps.correction)
-        self.key_offset = injection.pick("key_offset", steps.key_offset)
-        self.keys_left = injection.pick("keys_left", steps.keys_left)
-        self.finite = injection.pick("finite", steps.finite)
-        self.allow_all = injection.pick("allow_all", steps.allow_all)
+        self.keep_keys = injection.pick("keep_keys", mainloop.keep_keys)
+        self.correction = injection.pick("correction", mainloop.correction)
+        self.key_offset = injection.pick("key_offset", mainloop.key_offset)
+        self.keys_left = injection.pick("keys_left", mainloop.keys_left)
+        self.finite = injection.pick("finite", mainloop.finite)
+        self.allow_all = injection.pick("allow_all", mainloop.allow_all)
         self.kv_head_of = injection.pick("kv_head_of", kv_head_of)
         self.inverse_of = injection.pick("inverse_of", inverse_of)
         self.lse_of = injection.pick("lse_of", lse_of)
@@ -60,8 +60,7 @@ class Forward:
         partial, full  the block lists, common/list_reader.py; mask_*, band_*: common/mask_words.py
         schedule       0 to launch a head's tiles from the first, 1 from the last, 2 as in positions, int32: the m block
                        of each launch position, at [b · stride + head · stride + position]
-        l2_head_section        heads (over all of the batch) whose tiles are launched m_block by m_block together: as
-                               many as
+        l2_head_section   heads (over all of the batch) whose tiles are launched m_block by m_block together: as many as
                        have their K and V in the L2 cache. Long rows first over many heads leave short ones for the end
         resident, tile_counter   persistent CTAs, and where they take the numbers of further tiles from: int32, 0 before
                        the launch, not read where each tile has a CTA
@@ -230,9 +229,9 @@ class Forward:
             to_log2=to_log2,
         )
         if cutlass.const_expr(self.tuning.pipelined):
-            steps.pipelined(work)
+            mainloop.pipelined(work)
         else:
-            steps.one_by_one(work)
+            mainloop.one_by_one(work)
         self.finish(warps, thread, copy, sQ, acc_o, row_ref, row_sum, to_log2, o, lse_row, rows_left)
 
     @cute.jit

@@ -32,8 +32,8 @@ def one_by_one(w: Work) -> None:
     """Two stages: K and V of the next step are on their way while this one computes; one barrier a step. One stage: V
     is on its way during the first product and the next K during the second; two barriers a step, half the memory."""
     step, two = w.tuning.step, w.tuning.stages == 2
-    pieces = w.variant.tile_n // step
-    n_steps = w.tile_iterator.entries * pieces
+    steps_per_block = w.variant.tile_n // step
+    n_steps = w.tile_iterator.entries * steps_per_block
     key, slot = Int32(0), slot_of(w, Int32(0))
     if n_steps > 0:
         key = listed(w.tile_iterator, Int32(0)) * w.variant.tile_n
@@ -41,9 +41,9 @@ def one_by_one(w: Work) -> None:
         if cutlass.const_expr(two):
             load(w, w.v, 0, key)
     cute.arch.cp_async_commit_group()
-    block_next, slot_next = Int32(0), slot_of(w, Int32(1) // pieces)
+    block_next, slot_next = Int32(0), slot_of(w, Int32(1) // steps_per_block)
     if n_steps > 1:
-        block_next = listed(w.tile_iterator, Int32(1) // pieces)
+        block_next = listed(w.tile_iterator, Int32(1) // steps_per_block)
     operand_q = w.operand_q
     if cutlass.const_expr(w.tuning.q_in_registers):
         cute.arch.cp_async_wait_group(0)
@@ -52,12 +52,12 @@ def one_by_one(w: Work) -> None:
 
     for s in cutlass.range(n_steps):
         stage = s % w.tuning.stages
-        key_next = block_next * w.variant.tile_n + (s + 1) % pieces * step
+        key_next = block_next * w.variant.tile_n + (s + 1) % steps_per_block * step
         # the block after the next, and the mask's words: on their way while this step computes
         if s + 2 < n_steps:
-            block_next = listed(w.tile_iterator, (s + 2) // pieces)
-        slot_after = slot_of(w, (s + 2) // pieces)
-        load_words(w, s // pieces, slot, key, s % pieces * step)
+            block_next = listed(w.tile_iterator, (s + 2) // steps_per_block)
+        slot_after = slot_of(w, (s + 2) // steps_per_block)
+        load_words(w, s // steps_per_block, slot, key, s % steps_per_block * step)
         cute.arch.cp_async_wait_group(0)
         cute.arch.sync_threads()
         if cutlass.const_expr(two):
@@ -74,7 +74,7 @@ def one_by_one(w: Work) -> None:
             if s + 1 < n_steps:
                 load(w, w.k, 0, key_next)
             cute.arch.cp_async_commit_group()
-        prepare(w, acc_s, s // pieces, key)
+        prepare(w, acc_s, s // steps_per_block, key)
         add_values(w, exponentials(w, acc_s), stage)
         key, slot, slot_next = key_next, slot_next, slot_after
 

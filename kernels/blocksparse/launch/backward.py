@@ -49,14 +49,13 @@ BEFORE = ("clear", "zero")  # injection points of the preprocessing kernel
 class Workspace:
     """Memory that the three kernels share; preprocess fills it.
 
-    dq_sum      float32: NOTE [dQ accumulator] of backward/dq_accumulator.py
-    dkv_sum     float32: NOTE [dK and dV partials] of backward/dkv_partials.py; None where group_split is 1
-    lse2, delta float32: NOTE [statistics] of preprocess.py
-    tile_counter      int32 (1,); semaphores: int32 (batch, heads_q, m_blocks), readable by another stream while the
-                      kernel
-                runs
-    tiles       (stride_batch, total): `Tiles` of backward/dq_accumulator.py; key_tiles: those of keys
-    group_split       units of each KV head: NOTE [group split] of group_split.py
+    dq_sum        float32: NOTE [dQ accumulator] of backward/dq_accumulator.py
+    dkv_sum       float32: NOTE [dK and dV partials] of backward/dkv_partials.py; None where group_split is 1
+    lse2, delta   float32: NOTE [statistics] of preprocess.py
+    tile_counter  int32 (1,)
+    semaphores    int32 (batch, heads_q, m_blocks), readable by another stream while the kernel runs
+    tiles         (stride_batch, total): `Tiles` of backward/dq_accumulator.py; key_tiles: those of keys
+    group_split   units of each KV head: NOTE [group split] of group_split.py
     """
 
     dq_sum: Tensor
@@ -128,7 +127,7 @@ def backward(
     softcap that is not positive and finite, for blocks without backward lists and for too many tiles; checks nothing
     else.
     """
-    if not sequences.batch * q.shape[-2] * blocks.m_blocks:  # no queries: nobody would clear the workspace either
+    if not sequences.batch * q.shape[-2] * blocks.m_blocks:  # no queries: no CTA would clear the workspace either
         dk.zero_()
         dv.zero_()
         return
@@ -219,7 +218,7 @@ def heads_of(q: Tensor, k: Tensor) -> tuple[int, int]:
 
 
 def concurrent_pairs(q: Tensor, k: Tensor, blocks: BlockSparse, deterministic: bool, group_split: int = 1) -> int:
-    """(sequence, unit) pairs whose CTAs are launched side by side.
+    """Number of concurrent (sequence, unit) pairs.
 
     As many as have the Q, dO and sums of dQ that they look at in the L2 cache, so that the long CTAs of several pairs
     come before the short ones of any, and at least as many as have CTAs for all multiprocessors: a wave and a half, or

@@ -22,7 +22,7 @@ def unpack(words: Tensor) -> Tensor:
 def shared(words: Tensor) -> tuple[Tensor, Tensor]:
     """Distinct blocks and the slot of each: words (slots, …) and slot int32 (blocks,). At least one slot.
 
-    Blocks are told apart by two 64-bit hashes and then compared; should hashes ever collide, by sorting them whole.
+    Blocks are distinguished by two 64-bit hashes and then compared; should hashes ever collide, by sorting them whole.
     Asks the device how many there are.
     """
     if not len(words):

@@ -19,13 +19,12 @@ Kind = Literal["ascending", "descending", "permutation"]
 class Schedule:
     """An order of the n blocks of every (sequence, KV head).
 
-    kind       ascending, descending (last KV tile first, the shortest first under a causal mask), or permutation
-    positions  int32 (batch|1, heads_kv|1, n_blocks), only for a permutation: the n block of each launch position
-    pairs      concurrent (sequence, unit) pairs where adds are ordered, as a computed order
-               was made for; None: as many as the launcher thinks best. Changes times, not results
-    group_split      units of each KV head where adds are ordered (NOTE [group split] of group_split.py), as a computed
-                     order was made
-               for; None: `choose_group_split`
+    kind         ascending, descending (last KV tile first, the shortest first under a causal mask), or permutation
+    positions    int32 (batch|1, heads_kv|1, n_blocks), only for a permutation: the n block of each launch position
+    pairs        concurrent (sequence, unit) pairs where adds are ordered, as a computed order was made for; None: as
+                 many as the launcher chooses. Changes times, not results
+    group_split  units of each KV head where adds are ordered (NOTE [group split] of group_split.py), as a computed
+                 order was made for; None: `choose_group_split`
     """
 
     kind: Kind = "ascending"

@@ -41,7 +41,8 @@ class BlockList:
     def padded(cls, count: Tensor, index: Tensor) -> BlockList:
         """A list from index (…, rows, width) with count[…, r] valid entries first in row r; compact is a smaller width.
 
-        A count above width is a ValueError on the CPU; elsewhere, where nobody waits for it, a device assertion.
+        A count above width is a ValueError on the CPU; elsewhere, where the host does not wait for it, a device
+        assertion.
         """
         *rows, width = index.shape
         if tuple(count.shape) != tuple(rows):

@@ -3,7 +3,7 @@
 """The forward kernel for sm_90a: one warpgroup loads, one for each 64 query rows of the tile multiplies.
 
 Signature, order of tiles and epilogue's numbers are Forward's; NOTE [tiles] of tile_scheduler.py says which tiles a
-CTA takes, NOTE [buffers] of pipeline.py how loads and products meet, NOTE [asynchronous products] of wgmma.py what
+CTA takes, NOTE [buffers] of pipeline.py how loads and products meet, NOTE [asynchronous wgmma] of wgmma.py what
 may be touched when.
 """
 
@@ -107,7 +107,7 @@ class HopperForward(Forward):
     def load_tiles(self, common: Work, warp_index, thread, operands, problem, persistent) -> None:
         """The loading warps: even ones K, odd ones V, two for each stage, and Q; the last one announces tiles too."""
         variant, tuning = self.variant, self.tuning
-        pieces = variant.tile_n // tuning.step
+        steps_per_block = variant.tile_n // tuning.step
         stage, announces = warp_index // 2, thread == WARPGROUP - 1
         count, before, more = Int32(0), Int32(0), Boolean(True)
         if announces:
@@ -127,7 +127,7 @@ class HopperForward(Forward):
                 cute.arch.sync_warp()
                 if stage < tuning.stages:
                     self.load_tile(common, warp_index, thread % 32, operands, tile, count - 1, before)
-                before += tile.tile_iterator.entries * pieces
+                before += tile.tile_iterator.entries * steps_per_block
 
     @cute.jit
     def load_tile(self, common: Work, warp_index, lane, operands, tile: Tile, count: Int32, before: Int32) -> None:

@@ -22,8 +22,8 @@ def multiply_steps(w) -> None:
     """Runs all steps of the row: acc_o, row_ref and row_sum from zero to their ends. w.before: steps of earlier
     tiles."""
     step = w.tuning.step
-    pieces = w.variant.tile_n // step
-    n_steps = w.tile_iterator.entries * pieces
+    steps_per_block = w.variant.tile_n // step
+    n_steps = w.tile_iterator.entries * steps_per_block
     rounded = cute.make_rmem_tensor_like(w.acc_s, w.dtype)
     if n_steps > 0:
         pipeline.wait_full(w.buffers_k, w.before)
@@ -43,10 +43,10 @@ def multiply_steps(w) -> None:
             issue_scores(w, s)
             pipeline.wait_full(w.buffers_v, w.before + s - 1)
             issue_values(w, rounded, s - 1)
-            load_words(w, s // pieces, slot, key, s % pieces * step)
+            load_words(w, s // steps_per_block, slot, key, s % steps_per_block * step)
             warpgroup.wait_group(1)
             pipeline.release(w.buffers_k, w.before + s)
-            mask_scores(w, w.acc_s, s // pieces, key)
+            mask_scores(w, w.acc_s, s // steps_per_block, key)
             moved = advance(w)
             exponentiate(w, w.acc_s)
             warpgroup.wait_group(0)

@@ -60,21 +60,21 @@ def fill(w, buffers: Buffers, operand, sX: cute.Tensor, sPlace: cute.Tensor, sta
     before    steps of earlier tiles
     """
     step, stages = w.tuning.step, w.tuning.stages
-    pieces = w.variant.tile_n // step
-    n_steps = w.tile_iterator.entries * pieces
+    steps_per_block = w.variant.tile_n // step
+    n_steps = w.tile_iterator.entries * steps_per_block
     first = (stage + stages - before % stages) % stages
     block = Int32(0)
     if first < n_steps:
-        block = listed(w.tile_iterator, first // pieces)
+        block = listed(w.tile_iterator, first // steps_per_block)
     for i in cutlass.range((n_steps - first + stages - 1) // stages):
         s = first + i * stages
-        first_key = block * w.variant.tile_n + s % pieces * step
+        first_key = block * w.variant.tile_n + s % steps_per_block * step
         if s + stages < n_steps:
-            block = listed(w.tile_iterator, (s + stages) // pieces)
+            block = listed(w.tile_iterator, (s + stages) // steps_per_block)
         stage_place = None
         if cutlass.const_expr(sPlace is not None):
             stage_place = sPlace[None, stage]
-        place = (first_key, slot_of(w, s // pieces))
+        place = (first_key, slot_of(w, s // steps_per_block))
         fill_one(
             w.copy, buffers, before + s, rows_from(w, operand, first_key), sX[None, None, stage], stage_place, place
         )

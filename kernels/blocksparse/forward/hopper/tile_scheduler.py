@@ -60,8 +60,8 @@ def announce(
 ) -> None:
     """One lane: the tile of this number, or of the first later number that has rows, becomes the CTA's `count`-th.
 
-    problem   shape, order and lists as the kernel has them, then (begin, length) of queries and of keys
-    persistent   (CTAs, tile counter)
+    problem     shape, order and lists as the kernel has them, then (begin, length) of queries and of keys
+    persistent  (CTAs, tile counter)
     """
     shape, order, lists, queries, keys = problem
     resident, tile_counter = persistent

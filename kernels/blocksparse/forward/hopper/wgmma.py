@@ -2,9 +2,9 @@
 # mypy: ignore-errors
 """Products of a warpgroup: m64nNk16 in fp32, B and the first product's A from swizzled shared memory, P from registers.
 
-NOTE [asynchronous products] A product is issued and runs on while the warpgroup does other things; groups of products
-end in the order of their commits. Until `warpgroup.wait_group` says so, nobody touches its accumulator, the registers
-of its A, or the shared memory that it reads. `warpgroup.fence` comes before a product whose registers were written.
+NOTE [asynchronous wgmma] A product is issued and runs on while the warpgroup does other things; groups of products end
+in the order of their commits. Until `warpgroup.wait_group` says so, no thread touches its accumulator, the registers of
+its A, or the shared memory that it reads. `warpgroup.fence` comes before a product whose registers were written.
 
 Relies on rows of shared tiles being swizzled as tile_layout says, at addresses that are multiples of 1,024.
 """
