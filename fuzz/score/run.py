@@ -138,4 +138,4 @@ def _note(done: Sequence[Ended]) -> str:
     """Mutants found and cases run so far."""
     ours = [one for one in done if one.trial.generator == "ours" and not (one.error or one.cut)]
     seen, known = {one.trial.bug for one in ours}, {one.trial.bug for one in ours if "ours" in one.found}
-    return f"{len(known)} of {len(seen)} bugs found · {sum(one.run for one in done)} cases"
+    return f"{len(known)} of {len(seen)} mutants found · {sum(one.run for one in done)} cases"

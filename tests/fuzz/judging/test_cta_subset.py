@@ -78,7 +78,7 @@ def test_a_wrong_answer_says_in_which_rows() -> None:
 @needs_emulator
 def test_drawn_parts_are_taken_and_most_have_offsets_beyond_31_bits() -> None:
     target = emulated()
-    cases = [target.draw_part(random.Random(n), 2) for n in range(40)]
+    cases = [target.draw_cta_subset(random.Random(n), 2) for n in range(40)]
     assert all(case is not None and refusal(target, case) is None for case in cases)
     sizes = [c.problem.len_k * c.problem.heads_kv * c.problem.dim for c in cases if c is not None]
     assert sum(size > 1 << 31 for size in sizes) > 25
@@ -92,7 +92,7 @@ def test_an_index_that_wraps_is_found_at_two_million_tokens_and_the_correct_kern
     assert run(rows_apart).outcome == run(heads_apart).outcome == "pass"
     wrong = run(msgspec.structs.replace(rows_apart, target="blocksparse!key_offset_wraps"))
     wrapped = [f for f in wrong.findings if f.kind == "32-bit_arithmetic_wrapped_in_an_address"]
-    assert wrapped and "the address of k[0, " in wrapped[0].message
+    assert wrapped and "accesses k[0, " in wrapped[0].message
     # And what follows from it, where the address is outside of the tensor.
     others = {f.kind for f in wrong.findings} - {wrapped[0].kind}
     assert others <= {"out_of_bounds", "read_of_uninitialised_memory"}

@@ -100,12 +100,12 @@ def test_one_key_too_many_at_the_masks_edge_is_a_leak_by_name():
 
 def test_one_key_too_few_at_the_masks_edge_is_found():
     found, _ = findings(long_problem(Causal("bottom_right")), "one_hot", one_key_less, one_key_less)
-    assert "a key is missing" in next(f.message for f in found if f.tensor == "o")
+    assert "a key that the row should see, which is missing" in next(f.message for f in found if f.tensor == "o")
 
 
 def test_a_key_beyond_the_end_is_found_and_explained():
     found, _ = findings(long_problem(Full(), LONG - 100), "one_hot", one_beyond_the_end)
-    assert "beyond the end" in next(f.message for f in found if f.tensor == "o")
+    assert "past the end" in next(f.message for f in found if f.tensor == "o")
 
 
 @pytest.mark.parametrize("style", CODED)

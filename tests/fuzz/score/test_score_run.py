@@ -131,9 +131,10 @@ def _wait_until(holds: Callable[[], bool]) -> None:
 def test_when_its_time_is_up_a_score_ends_by_itself_and_a_resume_goes_on(tmp_path):
     wanted = Settings(pattern="sdpa!falls_back", seeds=2, cases=25, peer_seeds=0, peer_cases=0, minimize_runs=0)
     assert run(wanted, tmp_path, 1, seconds=0.001) == []
-    lines: list[str] = []
-    assert [one.found for one in run(wanted, tmp_path, 1, progress=lines.append)] == [{OURS: 1}] * 2
-    assert "2/2 trials · 1 of 1 bugs found · 2 cases" in lines[-1]
+    told: list[tuple[int, int, str]] = []
+    ended = run(wanted, tmp_path, 1, progress=lambda *what: told.append(what))
+    assert [one.found for one in ended] == [{OURS: 1}] * 2
+    assert told[-1] == (2, 2, "1 of 1 mutants found · 2 cases")
 
 
 def test_what_a_bug_did_to_its_process_does_not_hide_it_from_the_next_seed(tmp_path):
