@@ -129,4 +129,4 @@ def _rebuilt(mask: Mask, rebuild) -> Mask:
     if inner is None:
         return mask
     made = tuple(rebuild(part) for part in inner) if isinstance(inner, tuple) else rebuild(inner)
-    return structs.replace(mask, rebuild=made)
+    return structs.replace(mask, of=made)

@@ -268,12 +268,12 @@ def _rows(blocks: BlockList) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _segments(rows, b: int, heads: list[int], m_blocks: int) -> Segments:
     segments: Segments = []
     for n in range(rows[0][0].shape[2]):
-        rows = []
+        parts = []
         for g, head in enumerate(heads):
             for count, begin, index in rows:
                 at = int(begin[b, head, n])
-                rows.append(index[at : at + int(count[b, head, n])] + g * m_blocks)
-        segments.append(rows)
+                parts.append(index[at : at + int(count[b, head, n])] + g * m_blocks)
+        segments.append(parts)
     return segments
 
 
