@@ -3,20 +3,23 @@
 The parent holds the writing end of a pipe on which nothing is ever written; the child asks the kernel to SIGKILL its
 whole process group when something happens on the reading end (O_ASYNC with F_SETSIG and F_SETOWN). The end of the
 parent closes the pipe: half a millisecond later the group is gone. No thread and no handler runs for it in the child,
-so it works while native code holds the GIL, and while the child is stopped. PR_SET_PDEATHSIG would kill the child when
-the *thread* that started it ends, and would spare its grandchildren.
+so it works while native code holds the GIL, and while the child is stopped. PR_SET_PDEATHSIG kills a process when the
+*thread* that started it ends, and spares its group: that is for processes whose parent's main thread starts them and
+whose own children are tied (`die_with_parent`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import multiprocessing
 import os
 import select
 import signal
 import threading
 import time
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_PTRACER = 0x59616D61
 PERIOD = 0.5  # seconds
 
@@ -46,6 +49,16 @@ def leave_with_parent() -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is the main thread's
     threading.Thread(target=look, name="parent death", daemon=True).start()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def die_with_parent() -> None:
+    """In a process of multiprocessing's, first of all: the kernel sends SIGKILL as soon as the thread that started it
+    has ended, which must be its program's main thread, or one that waits for it."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent.pid:  # it died before the kernel was asked
+        os._exit(1)
 
 
 def allow_tracing() -> None:

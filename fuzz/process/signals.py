@@ -29,9 +29,9 @@ def ready() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def end(processes: Sequence[BaseProcess]) -> None:
-    """Waits PATIENCE seconds in all for processes that were interrupted too, then kills what is left."""
-    until = monotonic() + PATIENCE
+def end(processes: Sequence[BaseProcess], patience: float = PATIENCE) -> None:
+    """Waits `patience` seconds in all for processes that were interrupted too, then kills what is left."""
+    until = monotonic() + patience
     for process in processes:
         process.join(max(until - monotonic(), 0.0))
     for process in processes:

@@ -18,13 +18,13 @@ from pathlib import Path
 import msgspec
 
 from fuzz.core.case import to_json
+from fuzz.process.parent_death import die_with_parent
 from fuzz.process.signals import end, held, ready
 from fuzz.runner import Runner, RunnerError
 from fuzz.runner.errors import HarnessError
 from fuzz.score.settings import Settings, Trial
 from fuzz.score.trial import Ended, search
 from fuzz.score.trial_plan import bugs, trials
-from fuzz.session.pool import leave_with_parent
 
 JUDGE = "fuzz.score.criteria_judge:execute"
 TICK = 0.5
@@ -107,7 +107,7 @@ def _work(settings: Settings, path: Path, waiting: multiprocessing.Queue[Trial],
         return ends is not None and time.time() >= ends
 
     device = "cuda:0" if settings.device == "cuda" else "host"
-    leave_with_parent()
+    die_with_parent()
     try:
         ready()
         known, met = bugs(settings), set[str]()

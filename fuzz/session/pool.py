@@ -11,13 +11,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
 from fuzz.compiling.pool import auto_jobs
-from fuzz.process.forked import ONE_THREAD
+from fuzz.process.forked import ONE_THREAD, may_fork
+from fuzz.process.parent_death import die_with_parent
 from fuzz.process.signals import end, held, ready
 from fuzz.session.follow import Follower
 from fuzz.session.plan import Shard, plan, runnable_here
@@ -41,20 +43,23 @@ class SessionEnd:
 def run_session(settings: Settings, jobs: int | None, console: Console) -> SessionEnd:
     """Runs a whole session in `jobs` processes (one per core), and shows it.
 
-    Ctrl-C ends it early: the table shows what was run. A worker that dies is named, and its unfinished shards are lost.
+    The workers are forks of this process where it has a single thread: first its imports are done, then they start, and
+    each opens its device while the session is planned here. Ctrl-C ends it early: the table shows what was run. A
+    worker that dies is named, and its unfinished shards are lost.
     Raises TargetError for a target that is unknown, or cannot run on this machine, and where none can; CacheError.
     """
     if not settings.folder:
         settings = msgspec.structs.replace(settings, folder=new_folder())
-    runnable_here(settings)
-    shards = plan(settings)
+    began = time.monotonic()
+    todo, workers = start_workers(settings, jobs or auto_jobs())
+    try:
+        runnable_here(settings)
+        shards = plan(settings)
+    except BaseException:
+        end(workers, patience=0.0)
+        raise
     folder = Path(settings.folder)
     write_session(folder, settings)
-    count = min(jobs or auto_jobs(), len(shards))
-    began = time.monotonic()
-    context = multiprocessing.get_context("spawn")
-    todo: multiprocessing.Queue[Shard | None] = context.Queue()
-    workers = [context.Process(target=_work, args=(settings, f"w{i}", todo), name=f"w{i}") for i in range(count)]
     left = Countdown(len(shards))
 
     def hand_out(shard: Shard) -> None:
@@ -70,9 +75,6 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
         compiling.say = follower.line.print
         try:
             compiling.start()
-            with held(), one_thread():
-                for worker in workers:
-                    worker.start()
             for worker in workers:
                 worker.join()
         except KeyboardInterrupt:
@@ -88,6 +90,19 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
         console.print(line, style="bold red")
     console.print(f"records: {folder}", highlight=False)
     return SessionEnd(tuple(record for record in follower.records if record.status == "new"), problems, interrupted)
+
+
+def start_workers(settings: Settings, count: int) -> tuple[multiprocessing.Queue[Shard | None], list[BaseProcess]]:
+    """`count` workers, and the queue that they take shards from, each until it meets a None."""
+    from fuzz.session import preload  # noqa: F401
+
+    context = multiprocessing.get_context("fork" if may_fork() else "spawn")
+    todo: multiprocessing.Queue[Shard | None] = context.Queue()
+    workers = [context.Process(target=_work, args=(settings, f"w{i}", todo), name=f"w{i}") for i in range(count)]
+    with held(), one_thread():
+        for worker in workers:
+            worker.start()
+    return todo, list(workers)
 
 
 @contextmanager
@@ -122,25 +137,12 @@ def new_folder() -> str:
 
 
 def _work(settings: Settings, name: str, todo: multiprocessing.Queue[Shard | None]) -> None:
+    die_with_parent()
     try:
         with Worker(settings, name) as worker:
-            worker.fork_zygote()  # before this process has a second thread
-            leave_with_parent()
+            worker.open()
             ready()
             while (shard := todo.get()) is not None:
                 worker.run_shard(shard)
     except KeyboardInterrupt:
         sys.exit(0)
-
-
-def leave_with_parent() -> None:
-    """A worker process does not outlive who started it, however that ends; its child goes with it
-    (process/parent_death.py)."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

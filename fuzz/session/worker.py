@@ -78,9 +78,12 @@ class Worker:
             self._runner = None
         self._recorder.close()
 
-    def fork_zygote(self) -> None:
-        """See Runner.fork_zygote."""
-        self._new_runner().fork_zygote()
+    def open(self) -> None:
+        """Starts the child and has it open its device; as forks of this process where it has a single thread. Raises
+        RunnerError."""
+        runner = self._new_runner()
+        runner.fork_zygote()
+        runner.start()
 
     def run_shard(self, shard: Shard) -> list[Record]:
         """Runs a shard to its end; returns the records of the new findings."""
