@@ -37,7 +37,7 @@ def headlines() -> str:
             "the same in 20 cases of one seed, and by other projects' rules",
             row("score_host", "planted bugs found in 20"),
         ),
-        ("mutants of the kernels' PTX found, without a GPU", row("machine_made_host", "one-line")),
+        ("mutants of the kernels' PTX found, without a GPU", row("ptx_mutants_host", "one-line")),
         ("false alarms since the last one", row("no_false_alarm_host", "false alarms")),
         (
             "emulated GPU and H100: cases with the same verdict; largest error / budget",

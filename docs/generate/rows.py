@@ -117,14 +117,14 @@ def rates(key: str, count: str) -> Callable[[dict[str, Any]], str]:
 
 
 def found_within(bug: dict[str, Any], generator: str, rule: str, cases: int, seed: int) -> bool:
-    """Whether a planted bug was found in the first `cases` cases of a seed."""
+    """Whether a mutant was found in the first `cases` cases of a seed."""
     (seen,) = (row for row in bug["seen"] if (row["generator"], row["rule"]) == (generator, rule))
     found = dict(zip(seen["seeds"], seen["cases"], strict=True)).get(seed)
     return found is not None and found <= cases
 
 
 def by_rule(result: dict[str, Any]) -> str:
-    """Planted bugs found in the same few cases of one seed, by this project's rules and by other projects'."""
+    """Mutants found in the same few cases of one seed, by this project's rules and by other projects'."""
     cases, seed = result["settings"]["peer_cases"], result["settings"]["seeds"] - 1
     bugs = result["bugs"]
     rules = sorted({name.partition("/")[2] for name in result["by"]} - {"ours"})
@@ -136,9 +136,9 @@ def by_rule(result: dict[str, Any]) -> str:
 SECTIONS: dict[str, tuple[Row, ...]] = {
     "Finding bugs": (
         Row(
-            "planted bugs found, ten seeds each; cases until found, median of the bugs' medians, and worst",
+            "mutants found, ten seeds each; cases until found, median of the bugs' medians, and worst",
             lambda r: (
-                f"{r['found']} of {r['planted']}, in all {sum(bug['found'] for bug in r['bugs']):,} of "
+                f"{r['found']} of {r['mutants']}, in all {sum(bug['found'] for bug in r['bugs']):,} of "
                 f"{sum(bug['trials'] for bug in r['bugs']):,} trials; {r['median']:.0f} cases, worst {r['worst']}"
             ),
             "score_host",
@@ -146,7 +146,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             commit="304e384",
         ),
         Row(
-            "planted bugs found in 20 cases of one seed, the same answers judged by other projects' rules too",
+            "mutants found in 20 cases of one seed, the same answers judged by other projects' rules too",
             by_rule,
             "score_host",
             (*ORACLES, "kernels"),
@@ -158,7 +158,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
                 f"{r['found']} of {r['found'] + r['missed']}; "
                 f"median {r['median_cases']} cases, worst {r['worst_cases']}"
             ),
-            "machine_made_host",
+            "ptx_mutants_host",
             (*ORACLES, *EMULATOR, *BLOCKSPARSE),
         ),
         Row(

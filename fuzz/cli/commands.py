@@ -179,7 +179,7 @@ def targets(options: argparse.Namespace) -> int:
     from fuzz.targets.registry import targets
 
     console = _console()
-    for name, target in targets(_files(options), _device(options), planted=True).items():
+    for name, target in targets(_files(options), _device(options), mutants=True).items():
         why = target.missing()
         state = "[green]runs here[/]" if why is None else f"[yellow]cannot run here: {why}[/]"
         console.print(f"[bold]{name}[/] ({target.device}): {target.summary}. {state}", highlight=False)

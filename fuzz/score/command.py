@@ -85,7 +85,7 @@ def score(options: argparse.Namespace, console: Console) -> int:
         return INTERRUPTED
     made = make_scoreboard(settings, found)
     if options.ptx_mutants:
-        made = msgspec.structs.replace(made, machine_made=_machine_made(options, folder))
+        made = msgspec.structs.replace(made, ptx_mutants=_ptx_mutants(options, folder))
     print_scoreboard(made, console)
     console.print(f"trials: {folder}", highlight=False)
     if options.out:
@@ -141,7 +141,7 @@ def _folder(options: argparse.Namespace) -> Path:
     return scores / datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
 
 
-def _machine_made(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def _ptx_mutants(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The score of PTX mutants, with its table as 'table'; its results lie beside the trials."""
     from fuzz.score.ptx_mutants import run
     from fuzz.score.ptx_mutants.render import table

@@ -17,7 +17,7 @@ def print_scoreboard(scores: Scoreboard, console: Console) -> None:
     if _others(scores):
         console.print(_who(scores))
     console.print(
-        f"{scores.found} of {scores.planted} mutants found; "
+        f"{scores.found} of {scores.mutants} mutants found; "
         f"median of the medians {scores.median:g} cases, worst {scores.worst}",
         highlight=False,
     )
@@ -28,8 +28,8 @@ def print_scoreboard(scores: Scoreboard, console: Console) -> None:
             console.print(f"error: {bug.name}: {error}", style="red", highlight=False, markup=False)
     alarms, judged = scores.alarms[OURS]
     console.print(f"failed without a bug: {alarms} of {judged} cases", highlight=False)
-    if scores.machine_made:
-        console.print(scores.machine_made["table"], highlight=False, markup=False)
+    if scores.ptx_mutants:
+        console.print(scores.ptx_mutants["table"], highlight=False, markup=False)
 
 
 def _others(scores: Scoreboard) -> dict[str, tuple[str, str]]:

@@ -62,7 +62,7 @@ def _title(scores: Scoreboard) -> str:
     of."""
     trials = [bug.trials for bug in scores.bugs if bug.trials] or [0]
     seeds = f"{min(trials)}" if min(trials) == max(trials) else f"{min(trials)} to {max(trials)}"
-    title = f"{scores.planted} mutants, {seeds} seed{'s' * (max(trials) != 1)} each"
+    title = f"{scores.mutants} mutants, {seeds} seed{'s' * (max(trials) != 1)} each"
     others = {
         len(seen.cases) for bug in scores.bugs for seen in bug.seen if (seen.generator, seen.rule) != ("ours", OURS)
     }

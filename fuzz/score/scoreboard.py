@@ -65,11 +65,11 @@ class Bug(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Scoreboard(msgspec.Struct, frozen=True):
     """A scoreboard. `alarms`: of each rule, cases that it failed without the mutation, and cases in which it was asked;
-    `planted` counts mutants that have a trial of ours, `missed` names those that no trial of ours found."""
+    `mutants` counts mutants that have a trial of ours, `missed` names those that no trial of ours found."""
 
     machine: dict[str, Any]
     settings: Settings
-    planted: int
+    mutants: int
     found: int
     median: float
     worst: int
@@ -77,7 +77,7 @@ class Scoreboard(msgspec.Struct, frozen=True):
     by: dict[str, dict[str, int]]
     alarms: dict[str, tuple[int, int]]
     bugs: tuple[Bug, ...]
-    machine_made: dict[str, Any] | None = None
+    ptx_mutants: dict[str, Any] | None = None
 
 
 def make_scoreboard(settings: Settings, ended: Iterable[Ended]) -> Scoreboard:
@@ -93,7 +93,7 @@ def make_scoreboard(settings: Settings, ended: Iterable[Ended]) -> Scoreboard:
     return Scoreboard(
         machine=_machine(),
         settings=settings,
-        planted=len(ours),
+        mutants=len(ours),
         found=sum(bug.found > 0 for bug in ours),
         median=median(bug.median for bug in ours),
         worst=max(bug.worst for bug in ours),

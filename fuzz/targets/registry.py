@@ -29,19 +29,19 @@ class TargetError(ValueError):
 
 def load(name: str, files: tuple[str, ...] = (), device: Device = "host") -> Target:
     """The target called `name` on `device`. Raises TargetError with the nearest names."""
-    found = targets(files, device, planted=True)
+    found = targets(files, device, mutants=True)
     if name in found:
         return found[name]
     raise TargetError(f"target {name!r} is not known on {device}; known: {', '.join(targets(files, device))}")
 
 
-def targets(files: tuple[str, ...] = (), device: Device = "host", *, planted: bool = False) -> dict[str, Target]:
-    """All targets of `device` by name, in a fixed order; planted bugs only when asked for."""
+def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bool = False) -> dict[str, Target]:
+    """All targets of `device` by name, in a fixed order; mutants only when asked for."""
     listed: list[Target] = [*torch_sdpa.targets(), *torch_flex.targets(), *sdpa.targets()]
     listed += [*blocksparse.targets(), *flash_attention_4.targets(), *_installed()]
     for file in files:
         listed += _from_file(os.path.abspath(file))
-    if planted:
+    if mutants:
         listed += [*sdpa.mutants(), *blocksparse.mutants()]
     return {target.name: target for target in listed if _runs_on(target, device)}
 

@@ -2,7 +2,7 @@
 
     from fuzz.score.ptx_mutants import run
     score = run(300, seed=1, jobs=1, seconds=0.0, progress=print, folder=Path("…"))   # results.PtxScore
-    python -m fuzz.score.ptx_mutants --count 300 --json ci/results/machine_made_host.json
+    python -m fuzz.score.ptx_mutants --count 300 --json ci/results/ptx_mutants_host.json
 
 operators.py    the changes
 configs.py      the kernels, and the cases

@@ -46,7 +46,7 @@ def test_medians_count_what_was_not_found():
     a, b, _ = made.bugs
     assert (a.found, a.trials, a.median, a.worst) == (3, 3, 5, 9)
     assert (b.found, b.trials, b.median, b.worst) == (1, 3, 101, 101)
-    assert made.missed == ("sdpa!c",) and (made.found, made.planted) == (2, 3)
+    assert made.missed == ("sdpa!c",) and (made.found, made.mutants) == (2, 3)
     assert a.oracles == {"accuracy:wrong": 3} and a.seconds_median == 10.0
 
 
@@ -179,7 +179,7 @@ def test_what_is_not_found_again_or_fails_is_lost_and_what_had_no_time_is_told_a
 def test_a_trial_that_was_cut_counts_only_where_it_found_its_bug(capsys):
     cut = [replace(one("sdpa!d", 0, None), cut=True), replace(one("sdpa!a", 3, 4), cut=True)]
     made = make_scoreboard(WANTED, [*ENDED, *cut])
-    assert made.planted == 3 and made.missed == ("sdpa!c",) and made.bugs[0].trials == 4
+    assert made.mutants == 3 and made.missed == ("sdpa!c",) and made.bugs[0].trials == 4
     print_scoreboard(made, Console(width=200))
     assert "sdpa!d" not in capsys.readouterr().out
 

@@ -207,7 +207,7 @@ def test_it_is_part_of_a_session_on_the_host_and_its_mutants_are_not() -> None:
     assert found["blocksparse"].device == ("emulator" if emulator_there() else "host")
     assert not any(name.startswith("blocksparse!") for name in found)
     planted = {
-        name.partition("!")[2] for name in targets(device="cuda", planted=True) if name.startswith("blocksparse!")
+        name.partition("!")[2] for name in targets(device="cuda", mutants=True) if name.startswith("blocksparse!")
     }
     assert planted == set(MUTANTS)
 
