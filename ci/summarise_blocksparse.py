@@ -75,7 +75,7 @@ def _counts(cubin: bytes) -> Iterator[int]:
 
 def resident(options: dict[str, Any], arch: str, used: int) -> int:
     """CTAs of a backward kernel that one multiprocessor holds, with `used` registers a thread."""
-    fields = {name: value for name, value in options.items() if name != "planted"}
+    fields = {name: value for name, value in options.items() if name != "mutant"}
     tiling = choose_tiling(Variant(**fields | {"tuning": ()}), arch)
     by_registers = REGISTERS // (tiling.threads * -(-used // 8) * 8)
     return min(by_registers, SHARED // (tiling.shared_bytes + OWN), MOST_THREADS // tiling.threads)

@@ -31,14 +31,17 @@ _TARGET = re.compile(r"^\.target\s+(\w+)", re.MULTILINE)
 _ENTRY = re.compile(r"^\s*\.visible\s+\.entry\s+(\w+)", re.MULTILINE)
 
 
-def preload(recipe: str) -> None:
-    """Imports the compiler and the recipe's module; raises whatever they raise."""
+def preload(build: Build) -> None:
+    """Imports the compiler and the recipe's module, and what that names in a function `preload` of its own, which is
+    called with the options; raises whatever they raise."""
     runtime = importlib.import_module("cutlass.cute.runtime")
     for library in runtime.find_runtime_libraries(enable_tvm_ffi=False):
         ctypes.CDLL(
             library, mode=ctypes.RTLD_GLOBAL
         )  # an export for another arch than the default looks for its symbols
-    importlib.import_module(recipe.partition(":")[0])
+    module = importlib.import_module(build.recipe.partition(":")[0])
+    if hasattr(module, "preload"):
+        module.preload(json.loads(build.options))
 
 
 def make(build: Build, cache: Cache) -> float:

@@ -108,7 +108,7 @@ class _Server:
         faulthandler.dump_traceback_later(min(max(request["limit"], IMPORTS), LONGEST), exit=True)
         try:
             compile_child.unchanged(build, request["key"])
-            compile_child.preload(build.recipe)
+            compile_child.preload(build)
         except (Exception, SystemExit) as error:
             why = f"{type(error).__name__}: {error}"
             self._answer(request, build, Failure(_line(why), traceback.format_exc()))

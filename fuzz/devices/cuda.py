@@ -77,10 +77,10 @@ LAUNCHES = _Launches()
 
 
 def build_of(variant: Variant, arch: str, injection: Injection) -> Build:
-    """The Build of a block-sparse kernel, planted or not."""
-    options = {**asdict(variant), "planted": injection.name}
-    planted = sorted({replaced.__module__ for replaced in injection.replacements.values()})
-    return Build.of(RECIPE, options, arch, ("kernels.blocksparse", *planted))
+    """The Build of a block-sparse kernel, or of a mutant of it."""
+    options = {**asdict(variant), "mutant": injection.name}
+    modules = sorted({replaced.__module__ for replaced in injection.replacements.values()})
+    return Build.of(RECIPE, options, arch, ("kernels.blocksparse", *modules))
 
 
 def source(variant: Variant, arch: str, injection: Injection) -> Any:

@@ -15,7 +15,6 @@ from fuzz.compiling import obtain
 from fuzz.devices.cuda import build_of
 from fuzz.devices.emulator import Emulator, Report
 from kernels.blocksparse.compile.build import build
-from kernels.blocksparse.launch.backward import injection_of
 from kernels.blocksparse.launch.forward import Values
 from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
@@ -50,7 +49,7 @@ def gradients(
 
     def launch(variant: Variant, values: Values) -> None:
         if not reports or reports[-1].status == "finished":
-            kernel = loaded(variant, arch, injection_of(injection, variant.kind))
+            kernel = loaded(variant, arch, injection.part(variant.kind))
             reports.append(kernel(*ordered(variant.kind, values), emulator=emulator))
 
     out, _ = backward_problems.run(problem, launch)

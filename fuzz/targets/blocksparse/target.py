@@ -139,7 +139,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
 
     def kernels(self, case: Case, arch: str) -> list[tuple[Variant, Injection]]:
         """The kernels that a case launches, each with the replaced parts of a mutant."""
-        from kernels.blocksparse.launch.backward import backward_variants, injection_of
+        from kernels.blocksparse.launch.backward import backward_variants
         from kernels.blocksparse.launch.forward import forward_variant
         from kernels.blocksparse.spec.injection import find_injections
 
@@ -150,7 +150,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         if case.problem.backward:
             products = products_of(case, arch)
             kernels = backward_variants(q, blocks, softcap, bool(options["deterministic"]), products=products)
-            found += [(variant, injection_of(injection.backward, variant.kind)) for variant in kernels]
+            found += [(variant, injection.backward.part(variant.kind)) for variant in kernels]
         return found
 
     def planned(self, case: Case) -> frozenset[str]:

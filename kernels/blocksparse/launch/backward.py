@@ -42,7 +42,6 @@ from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
 from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant, backward_products, padded_dim
 
 SCHEDULES = {"ascending": 0, "descending": 1, "permutation": 2}
-BEFORE = ("clear", "zero")  # injection points of the preprocessing kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,14 +138,8 @@ def backward(
         products=products,
     )  # fmt: skip
     for variant, values in launches:
-        injected = injection_of(injection, variant.kind)
+        injected = injection.part(variant.kind)
         launch(host.kernel(variant, values), q.device, host.changed(variant, values), injected)
-
-
-def injection_of(injection: Injection, kind: str) -> Injection:
-    """The part of a mutant that is injected into one of the three kernels."""
-    here = {name: bug for name, bug in injection.replacements.items() if (name in BEFORE) == (kind == "preprocess")}
-    return Injection(injection.name, here) if here and kind != "postprocess" else NO_INJECTION
 
 
 def backward_variants(

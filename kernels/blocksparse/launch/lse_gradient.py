@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.blocksparse.compile.runtime import launch
 from kernels.blocksparse.launch import backward as launch_backward
-from kernels.blocksparse.launch.backward import Workspace, backward_launches, injection_of, make_workspace
+from kernels.blocksparse.launch.backward import Workspace, backward_launches, make_workspace
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.injection import NO_HOST_INJECTION, HostInjection
@@ -57,7 +57,7 @@ def backward_pass(
         *tensors, workspace, scale=scale, softcap=softcap, deterministic=deterministic, products=products
     )
     for variant, values in launches:
-        injected = injection_of(injection, variant.kind)
+        injected = injection.part(variant.kind)
         launch(host.kernel(variant, values), q.device, host.changed(variant, values), injected)
         if variant.kind == "preprocess":
             subtract(grad_lse, workspace, sequences, blocks, q.shape[-2])

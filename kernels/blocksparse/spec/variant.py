@@ -19,6 +19,7 @@ TILES = (64, 128)
 LARGEST_DIM = {64: 256, 128: 128}
 MASKS = ("none", "bits", "intervals", "band")
 PRODUCTS = ("mma", "wgmma")
+OF_PREPROCESS = ("clear", "zero")  # injection points of the preprocessing kernel
 ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
 
@@ -128,6 +129,15 @@ class Injection:
     def pick(self, point: str, default: Callable[..., Any]) -> Callable[..., Any]:
         """The helper to use at an injection point."""
         return self.replacements.get(point, default)
+
+    def part(self, kind: str) -> "Injection":
+        """What of a backward mutant is injected into one of its three kernels."""
+        if kind == "postprocess":
+            return NO_INJECTION
+        here = {
+            name: bug for name, bug in self.replacements.items() if (name in OF_PREPROCESS) == (kind == "preprocess")
+        }
+        return Injection(self.name, here) if here else NO_INJECTION
 
     def check(self, known: tuple[str, ...], kernel: str) -> None:
         """Raise ValueError for a replacement that the kernel has no injection point for."""

@@ -64,5 +64,5 @@ def test_a_build_holds_the_whole_variant_and_the_injection() -> None:
     plain = build_of(BACKWARD, "sm_90a", Injection())
     planted = build_of(BACKWARD, "sm_90a", Injection("blocksparse!x", {"wait": json.dumps}))
     assert isinstance(plain, Build) and plain.recipe == RECIPE
-    assert '"deterministic":true' in plain.options and '"planted":"blocksparse!x"' in planted.options
+    assert '"deterministic":true' in plain.options and '"mutant":"blocksparse!x"' in planted.options
     assert plain.sources == ("kernels.blocksparse",) and planted.sources == ("kernels.blocksparse", "json")

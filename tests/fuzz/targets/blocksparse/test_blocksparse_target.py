@@ -109,7 +109,7 @@ def test_what_is_planned_for_a_case_is_what_it_builds(
     built = set()
     for build in target.builds(of, "sm_90a"):
         options = json.loads(build.options)
-        options.pop("planted")
+        options.pop("mutant")
         built.add(f"{Variant(**options | {'tuning': ()}).name} {build.arch}")
     assert target.planned(of) == built and len(built) == 4
 
@@ -122,7 +122,7 @@ def usual(one: Case) -> bool:
 def test_builds_name_the_injection_only_where_they_are() -> None:
     target = load("blocksparse!lock_is_n_block")
     assert isinstance(target, BlockSparseTarget)
-    planted = {json.loads(b.options)["kind"]: json.loads(b.options)["planted"] for b in target.builds(case(), "sm_80")}
+    planted = {json.loads(b.options)["kind"]: json.loads(b.options)["mutant"] for b in target.builds(case(), "sm_80")}
     assert planted == {
         "forward": "",
         "preprocess": "",

@@ -16,7 +16,7 @@ pytest.importorskip("llvmlite")
 
 from backward_problems import Spec, errors, make, run
 from blocksparse_runs import gradients, loaded
-from covering import covering
+from covering import covering, daily, nightly_unless
 from cutlass import Int32, Uint32, cute
 
 from fuzz.devices.emulator import Emulator
@@ -57,14 +57,12 @@ def test_a_planned_schedule_ends_with_any_number_of_resident_ctas(mask, slots, o
 MASKS = ["full", "causal", "window", "documents", "random"]
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("mask", "deterministic"), covering(MASKS, [False, True], strength=1))
 def test_gradients_of_padded_sequences_of_any_length(mask, deterministic):
     check(Spec((70, 0, 130), (130, 40, 65), 2, 2, mask=mask, deterministic=deterministic, schedule="descending"))
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("mask", "deterministic"), covering(MASKS, [True, False], strength=1))
 def test_gradients_of_packed_sequences_with_grouped_heads(mask, deterministic):
     check(Spec((0, 129, 31, 64), (100, 129, 0, 63), 4, 2, mask=mask, deterministic=deterministic, packed=True))
 
@@ -102,8 +100,7 @@ def test_split_groups_of_other_tiles(tiles, dim):
     )
 
 
-@pytest.mark.parametrize("merged", [False, True])
-@pytest.mark.parametrize("mask", ["window", "documents", "random"])
+@pytest.mark.parametrize(("mask", "merged"), covering(["window", "documents", "random"], [False, True], strength=1))
 def test_rows_merged_or_partial_blocks_first(mask, merged):
     spec = Spec((400, 130), (330, 500), 4, 2, dim=32, mask=mask, deterministic=True)
     problem = make(spec)
@@ -167,54 +164,58 @@ def test_a_semaphore_wait_warp_that_waits_forever_is_named(dim, there):
     assert f"warps 0, 1, 2, 3 wait at barrier 12, where {there} threads have arrived" in said, said
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize(("dim", "slots"), [(96, 1), (128, 3)])
-def test_dq_of_a_whole_block_at_once(dim, slots, deterministic):
+@pytest.mark.parametrize(("kernel", "deterministic"), covering([(96, 1), (128, 3)], [False, True], strength=1))
+def test_dq_of_a_whole_block_at_once(kernel, deterministic):
     """Two steps of 64 queries, the last block's second one without rows; K is read once for both."""
+    dim, slots = kernel
     problem = make(Spec((300, 130), (260, 140), 2, 1, dim=dim, tile_m=128, tile_n=128, deterministic=deterministic))
     out, reports = gradients(problem, Emulator(resident_ctas=slots, warp_schedule="random", seed=dim), "sm_90a")
     assert [(r.status, r.findings) for r in reports] == [("finished", [])] * 3
     assert max(errors(problem, out).values()) <= 1
 
 
-@pytest.mark.parametrize("dim", [8, 24, 32, 40, 72, 96, 104, 128])
+@pytest.mark.parametrize("dim", daily([8, 24, 32, 40, 72, 96, 104, 128], [8, 40, 96]))
 def test_head_dims_between_the_padded_ones(dim):
     check(Spec((90,), (70,), 2, 1, dim=dim, mask="random", deterministic=True))
 
 
-LARGE = [(136, 64), (160, 128), (192, 64), (200, 128), (256, 64), (256, 128)]
+LARGE = [
+    nightly_unless((dim, tile_m, arch) in ((136, 64, "sm_80"), (256, 128, "sm_90a")), dim, tile_m, arch)
+    for dim, tile_m in ((136, 64), (160, 128), (192, 64), (200, 128), (256, 64), (256, 128))
+    for arch in ("sm_80", "sm_90a")
+]
 
 
-@pytest.mark.parametrize(("dim_and_tile_m", "arch"), covering(LARGE, ["sm_80", "sm_90a"], strength=1))
-def test_head_dims_above_128(dim_and_tile_m, arch):
-    dim, tile_m = dim_and_tile_m
+@pytest.mark.parametrize(("dim", "tile_m", "arch"), LARGE)
+def test_head_dims_above_128(dim, tile_m, arch):
     check(Spec((150,), (70,), 2, 1, dim=dim, tile_m=tile_m, mask="causal", deterministic=True), arch=arch)
 
 
 @pytest.mark.parametrize(
-    ("tiles", "dim", "mask"), covering([(64, 128), (128, 64), (128, 128)], [64, 128], ["causal", "random"])
+    ("tiles", "dim", "mask"),
+    covering([(64, 128), (128, 64), (128, 128)], [64, 128], ["causal", "random"], strength=1),
 )
 def test_tiles_that_take_one_or_several_steps(tiles, dim, mask):
     tile_m, tile_n = tiles
     check(Spec((200,), (260,), 2, 2, dim=dim, tile_m=tile_m, tile_n=tile_n, mask=mask, deterministic=True))
 
 
-@pytest.mark.parametrize("mask", ["full", "random"])
+@pytest.mark.parametrize("mask", daily(["full", "random"], ["random"]))
 def test_float16(mask):
     check(Spec((130,), (150,), 2, 1, dtype=torch.float16, mask=mask))
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("packed", daily([False, True], [True]))
 def test_operands_that_are_views_of_wider_tensors(packed):
     check(Spec((70, 65), (66, 80), 4, 2, dim=40, view=True, packed=packed, mask="causal"))
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("deterministic", daily([False, True], [True]))
 def test_a_soft_cap(deterministic):
     check(Spec((130,), (150,), 2, 1, softcap=1.5, mask="documents", deterministic=deterministic))
 
 
-@pytest.mark.parametrize(("arch", "dim"), covering(["sm_90a", "sm_120a"], [64, 128], strength=1))
+@pytest.mark.parametrize(("arch", "dim"), covering(["sm_120a", "sm_90a"], [64, 128], strength=1))
 def test_other_archs_add_four_floats_at_once_and_have_other_tilings(arch, dim):
     check(Spec((130,), (150,), 2, 2, dim=dim, tile_m=128, tile_n=128, mask="random", deterministic=True), arch=arch)
 
