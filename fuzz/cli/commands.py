@@ -11,11 +11,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from fuzz.cli.exit_codes import FINDINGS, HARNESS, INTERRUPTED, OK
+
+if TYPE_CHECKING:
+    from fuzz.runner import Runner
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,7 +38,6 @@ def repro(options: argparse.Namespace) -> int:
     from fuzz.cli.timeline import place, written
     from fuzz.core.case import to_json
     from fuzz.corpus.store import load_case
-    from fuzz.runner import Runner
 
     console = _console()
     case = load_case(options.case)
@@ -50,7 +52,7 @@ def repro(options: argparse.Namespace) -> int:
         verdicts = [_sanitized(case, target, options)]
     else:
         trace = place(target, options.trace)
-        with Runner(_runner_device(options), files=_files(options)) as runner:
+        with _runner(options) as runner:
             verdicts = [runner.run(case, trace) for _ in range(options.runs)]
     verdict = next((v for v in verdicts if v.bad), verdicts[0])
     if options.json:
@@ -87,7 +89,6 @@ def minimize(options: argparse.Namespace) -> int:
     from fuzz.core.verdict import summary
     from fuzz.corpus.store import load_case
     from fuzz.minimize import Step, minimize
-    from fuzz.runner import Runner
     from fuzz.session.report import reproduce
 
     case = load_case(options.case)
@@ -101,7 +102,7 @@ def minimize(options: argparse.Namespace) -> int:
         out.write_text(to_json(step.case))  # now, so that whatever ends the search leaves the best so far
         print(f"  {step}", file=sys.stderr)
 
-    with Runner(_runner_device(options), files=_files(options)) as runner:
+    with _runner(options) as runner:
         found = minimize(
             case,
             runner.run,
@@ -127,7 +128,6 @@ def minimize(options: argparse.Namespace) -> int:
 def conformance(options: argparse.Namespace) -> int:
     from fuzz.corpus.conformance import cases_of, conformance
     from fuzz.corpus.store import load_all
-    from fuzz.runner import Runner
     from fuzz.session.precompile import compile_for
 
     target = _load(options.target, options)
@@ -136,7 +136,7 @@ def conformance(options: argparse.Namespace) -> int:
     entries = load_all(Path(options.corpus))
     everything = options.all or _device(options) == "cuda"
     compile_for(target, cases_of(target, entries, everything=everything), Console(stderr=True))
-    with Runner(_runner_device(options), files=_files(options)) as runner:
+    with _runner(options) as runner:
         matrix = conformance(target, entries, runner.run, everything=everything)
     print(matrix.to_json() if options.json else matrix.render(), end="")
     return OK if matrix.ok else FINDINGS
@@ -223,8 +223,15 @@ def _device(options: argparse.Namespace):
     return options.device or default_device()
 
 
-def _runner_device(options: argparse.Namespace) -> str:
-    return "cuda:0" if _device(options) == "cuda" else "host"
+def _runner(options: argparse.Namespace) -> Runner:
+    """The Runner of a command. Its zygote is a fork of this process, which has most imports behind it: not where a GPU
+    is used, since this process may have looked at it, and CUDA does not survive a fork."""
+    from fuzz.runner import Runner
+
+    runner = Runner("cuda:0" if _device(options) == "cuda" else "host", files=_files(options))
+    if runner.device == "host":
+        runner.fork_zygote()
+    return runner
 
 
 def _files(options: argparse.Namespace) -> tuple[str, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 
 from fuzz.cli.exit_codes import HARNESS, INTERRUPTED, USAGE
+from fuzz.process.forked import ONE_THREAD
 from fuzz.process.signals import held
 
 
@@ -28,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    os.environ.update(ONE_THREAD)  # a process with a second thread, as numpy's BLAS starts, cannot be forked
     with held():  # torch is among them, whose modules may swallow a KeyboardInterrupt
         from fuzz.cli.parsers import parser
         from fuzz.compiling.cache import CacheError

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from fuzz.core.case import to_json
+from fuzz.process.forked import one_thread
 from fuzz.process.parent_death import die_with_parent
 from fuzz.process.signals import end, held, ready
 from fuzz.runner import Runner, RunnerError
@@ -63,7 +64,7 @@ def run(
         for i in range(min(jobs, len(todo)))
     ]
     try:
-        with held():
+        with held(), one_thread():
             for worker in workers:
                 worker.start()
         while any(worker.is_alive() for worker in workers):
@@ -109,9 +110,13 @@ def _work(settings: Settings, path: Path, waiting: multiprocessing.Queue[Trial],
     device = "cuda:0" if settings.device == "cuda" else "host"
     die_with_parent()
     try:
-        ready()
-        known, met = bugs(settings), set[str]()
         with Runner(device) as plain, Runner(device, execute=JUDGE) as watched, open(path, "ab", buffering=0) as file:
+            from fuzz.session import preload  # noqa: F401
+
+            plain.fork_zygote()
+            watched.fork_zygote()
+            ready()
+            known, met = bugs(settings), set[str]()
             while not late():
                 try:
                     trial = waiting.get(timeout=0.5)

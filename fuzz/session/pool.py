@@ -8,8 +8,6 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,7 +16,7 @@ import msgspec
 from rich.console import Console
 
 from fuzz.compiling.pool import auto_jobs
-from fuzz.process.forked import ONE_THREAD, may_fork
+from fuzz.process.forked import may_fork, one_thread
 from fuzz.process.parent_death import die_with_parent
 from fuzz.process.signals import end, held, ready
 from fuzz.session.follow import Follower
@@ -96,25 +94,13 @@ def start_workers(settings: Settings, count: int) -> tuple[multiprocessing.Queue
     """`count` workers, and the queue that they take shards from, each until it meets a None."""
     from fuzz.session import preload  # noqa: F401
 
-    context = multiprocessing.get_context("fork" if may_fork() else "spawn")
+    context = multiprocessing.get_context("fork") if may_fork() else multiprocessing.get_context("spawn")
     todo: multiprocessing.Queue[Shard | None] = context.Queue()
     workers = [context.Process(target=_work, args=(settings, f"w{i}", todo), name=f"w{i}") for i in range(count)]
     with held(), one_thread():
         for worker in workers:
             worker.start()
     return todo, list(workers)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Gives processes that are started inside one thread for each library of theirs."""
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(ONE_THREAD)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 class Countdown:
