@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import count
 
 import msgspec
 
@@ -16,7 +17,7 @@ from fuzz.compiling.build_key import Build, Compiled
 from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Target
-from fuzz.session.draw import cases_of, explore, seed_cases
+from fuzz.session.draw import Stop, cases_of, explore, seed_cases
 from fuzz.session.plan import Shard, compiled
 from fuzz.session.plan import plan as shards_of
 from fuzz.session.settings import Settings
@@ -61,20 +62,23 @@ def plan(settings: Settings, arch: str) -> Plan:
     return Plan(builds, {build.key: uses[build] for build in builds}, dict(drawn), left_out)
 
 
-def builds_of(shard: Shard, settings: Settings, arch: str) -> Counter[Build]:
+def builds_of(shard: Shard, settings: Settings, arch: str, most: int | None = None) -> Counter[Build]:
     """What the cases of one shard need that its target takes, each with the number of cases that need it. Empty for a
-    target that is not compiled ahead."""
+    target that is not compiled ahead. most: of the first so many cases only."""
     uses: Counter[Build] = Counter()
+    drawn = count(1)
     target = load(shard.target, settings.files, settings.device)
     if not isinstance(target, Compiled):
         return uses
     builds = target.builds
 
-    def count(case: Case) -> None:
+    def add(case: Case) -> None:
         if refusal(target, case) is None:
             uses.update(builds(case, arch))
+        if next(drawn) == most:
+            raise Stop
 
-    explore(shard, cases_of(target, settings), count, seed_cases(shard, target))
+    explore(shard, cases_of(target, settings), add, seed_cases(shard, target))
     return uses
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 
 import msgspec
@@ -19,6 +20,10 @@ from fuzz.session.settings import Settings
 
 CLIMBING_CASES = 100
 SMALL_EXAMPLES = 50  # of Hypothesis's first examples at most, and a tenth of all: mostly zeros
+
+
+class Stop(BaseException):
+    """Raised by a function that `explore` calls: it takes no more cases. Hypothesis would replay an Exception."""
 
 
 def cases_of(under_test: Target, settings: Settings):
@@ -45,7 +50,7 @@ def explore(
     """Calls `each` on the cases of a shard; `first` take the places of the first ones drawn. They depend on the shard
     alone, but for shards of CLIMBING_CASES and more, in which Hypothesis climbs on what `each` tells it. The examples
     that it begins with are left out: they make the least of nearly every choice, so that they are small, and alike in
-    every shard."""
+    every shard. Ends early where `each` raises Stop."""
     waiting = list(first)
     left_out = next(n for n in count(1) if n > min((shard.cases + n) // 10, SMALL_EXAMPLES))
     met = 0
@@ -65,5 +70,5 @@ def explore(
         if met > left_out:
             each(waiting.pop(0) if waiting else case)
 
-    with reproducible_draws():
+    with reproducible_draws(), suppress(Stop):
         loop()

@@ -2,9 +2,10 @@
 one as soon as its kernels are there.
 
 What is not foreseen here (long shards climb, see build_plan.py) is compiled by the worker that meets it. So is what
-fails, which then says why for every case that needs it. Planning stops after PLANNING seconds; the shards that it did
-not come to need mostly the same kernels, so they wait until those are there: workers that all compile for themselves
-would take the processor from one another.
+fails, which then says why for every case that needs it. The cases of a shard need mostly the same kernels as those of
+another. So the first PLANNED cases of each are looked at, for PLANNING seconds at most; where ENOUGH shards of a target
+in a row lack nothing, its others are let go too; and the shards that planning did not come to wait until all that it found is there: workers
+that all compile for themselves would take the processor from one another.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -31,7 +33,9 @@ from fuzz.session.plan import Shard, compiled, plan, runnable
 from fuzz.session.settings import Settings
 
 NICE = 5  # of the compiling: the cases that can be run come first
-PLANNING = 20.0  # seconds; a case is drawn in about a millisecond
+PLANNING = 20.0  # seconds; a case is drawn in some milliseconds
+PLANNED = 100  # cases of a shard
+ENOUGH = 2  # shards
 
 
 class BackgroundCompile:
@@ -127,16 +131,21 @@ class BackgroundCompile:
         until = time.monotonic() + PLANNING
         missing: dict[str, set[Build]] = {}
         there: dict[Build, bool] = {}
+        complete: Counter[str] = Counter()  # by target: shards in a row that lack nothing
         for shard in list(self._waiting.values()):
             if time.monotonic() > until or self._pool.stopped:
                 break
+            if complete[shard.target] == ENOUGH:
+                self._release(shard)
+                continue
             with warnings.catch_warnings():  # pytest's session has not begun yet: cases are drawn all the same
                 warnings.simplefilter("ignore", HypothesisWarning)
-                builds = builds_of(shard, self._settings, archs[shard.target])
+                builds = builds_of(shard, self._settings, archs[shard.target], PLANNED)
             for build in builds:
                 if build not in there:
                     there[build] = self._pool.cache.load(build) is not None
             lacking = {build for build in builds if not there[build]}
+            complete[shard.target] = 0 if lacking else complete[shard.target] + 1
             if lacking:
                 missing[shard.name] = lacking
                 self._total = len(set().union(*missing.values()))

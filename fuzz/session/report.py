@@ -7,8 +7,8 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
@@ -16,11 +16,16 @@ from fuzz.core.features import FEATURES, feature_pairs
 from fuzz.process.progress import duration
 from fuzz.session.records import Record
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 OUTCOMES = ("pass", "fail", "flake", "hang", "crash", "reject")
 
 
 def frame(records: Sequence[Record]) -> pd.DataFrame:
     """One row per case: target, outcome, status, seconds of the whole case."""
+    import pandas as pd  # here, since with pyarrow it starts a thread, after which a session's workers cannot be forked
+
     rows = [(r.target, r.outcome, r.status, r.seconds.get("total", 0.0) + r.seconds.get("draw", 0.0)) for r in records]
     return pd.DataFrame(rows, columns=["target", "outcome", "status", "seconds"])
 

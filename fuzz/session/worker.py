@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,7 +29,7 @@ from fuzz.corpus.store import load_all, save
 from fuzz.judging.follow_up import failed_alone, stand_alone_cases
 from fuzz.minimize import minimize
 from fuzz.runner import Runner
-from fuzz.session.draw import CLIMBING_CASES, cases_of, explore, seed_cases
+from fuzz.session.draw import CLIMBING_CASES, Stop, cases_of, explore, seed_cases
 from fuzz.session.plan import Shard
 from fuzz.session.records import Record, Recorder
 from fuzz.session.settings import Settings
@@ -86,7 +87,9 @@ class Worker:
         runner.start()
 
     def run_shard(self, shard: Shard) -> list[Record]:
-        """Runs a shard to its end; returns the records of the new findings."""
+        """Runs a shard to its end; returns the records of the new findings. Nothing is run once the time is up."""
+        if self._late():
+            return []
         under_test = load(shard.target, self.settings.files, self.settings.device)
         new: list[Record] = []
         broken: list[Exception] = []
@@ -95,15 +98,15 @@ class Worker:
 
         def loop(case: Case | None) -> None:
             """Takes in the case before, and sends `case` off; None: there is no other."""
-            if broken or (case is not None and self._ends is not None and time.monotonic() > self._ends):
-                return
+            if case is not None and self._late():
+                raise Stop
             try:
                 records = self._turn(under_test, shard, case)
                 if climbs:  # Hypothesis is to learn of this very case before it draws the next one
                     records += self._turn(under_test, shard, None)
             except Exception as error:  # ours, not the target's: Hypothesis must not replay and shrink it
                 broken.append(error)
-                return
+                raise Stop from None
             new.extend(record for record in records if record.status == "new")
             if case is None:
                 return
@@ -115,10 +118,15 @@ class Worker:
 
         self._ended_at = time.perf_counter()
         explore(shard, cases_of(under_test, self.settings), loop, seed_cases(shard, under_test))
-        loop(None)
+        with suppress(Stop):
+            if not broken:
+                loop(None)
         if broken:
             raise broken[0]
         return new
+
+    def _late(self) -> bool:
+        return self._ends is not None and time.monotonic() > self._ends
 
     def run_case(self, case: Case) -> Verdict:
         """The one function that everything is built on; here with this worker's persistent child."""
