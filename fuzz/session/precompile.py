@@ -4,8 +4,8 @@ one as soon as its kernels are there.
 What is not foreseen here (long shards climb, see build_plan.py) is compiled by the worker that meets it. So is what
 fails, which then says why for every case that needs it. The cases of a shard need mostly the same kernels as those of
 another. So the first PLANNED cases of each are looked at, for PLANNING seconds at most; where ENOUGH shards of a target
-in a row lack nothing, its others are let go too; and the shards that planning did not come to wait until all that it found is there: workers
-that all compile for themselves would take the processor from one another.
+in a row lack nothing, its others are let go too; and the shards that planning did not come to wait until all that it
+found is there: workers that all compile for themselves would take the processor from one another.
 """
 
 from __future__ import annotations
