@@ -58,12 +58,16 @@ def judge(
     bias: Tensor | None = None,
     do: Tensor | None = None,
     numerics: Numerics,
+    right: Outputs | None = None,
 ) -> list[Finding]:
     """One finding per tensor of `got` that differs where it must be exact; names the key and the row that explain it.
 
     Arguments as for `reference.reference`; answers on the same device. LSE is not judged: it is a logarithm. Nor is
-    padding, which is no sum at all.
+    padding, which is no sum at all. right: what `reference` gave in fp64, where it is known: answers that are that,
+    rounded to their dtype, are exact wherever they must be, and nothing has to be proven.
     """
+    if right is not None and _all_as(right, got):
+        return []
     certified = certify(problem, q, k, v, bias=bias, do=do, numerics=numerics)
     given = {"q": q, "k": k, "v": v, "do": do}
     found = []
@@ -77,6 +81,11 @@ def judge(
         if bool(bad.any()):
             found.append(_finding(problem, given, name, tensor, certified, bad))
     return found
+
+
+def _all_as(right: Outputs, got: Outputs) -> bool:
+    rounded = ((x, getattr(right, name)) for name, x in got.items() if name in ("o", "dq", "dk", "dv"))
+    return all(torch.equal(x, expected.to(x.dtype)) for x, expected in rounded)
 
 
 def certify(

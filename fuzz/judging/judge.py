@@ -252,7 +252,13 @@ def _judge_numbers(
     may_differ = target.may_differ(case)
     unstable = [f for f in unstable if target.deterministic and f.tensor not in may_differ]
     given = pristine.tensors()
-    findings = [*findings, *worst.findings, *_exact(case, target, given, judged[0].outputs), *unstable, *predicted]
+    findings = [
+        *findings,
+        *worst.findings,
+        *_exact(case, target, given, judged[0].outputs, budget),
+        *unstable,
+        *predicted,
+    ]
     failures: list[FollowUpFailure] = []
     if not findings:
         under = partial(_budget_under, target, given, budget)
@@ -297,12 +303,15 @@ def _same(problem: Problem, given: Tensors, numerics: Numerics) -> Same:
     return same_precision(problem, given.q, given.k, given.v, bias=given.bias, do=given.do, numerics=numerics)
 
 
-def _exact(case: Case, target: Target, given: Tensors, outputs: Outputs) -> list[Finding]:
+def _exact(case: Case, target: Target, given: Tensors, outputs: Outputs, budget: Budget) -> list[Finding]:
     """Findings of inputs that are made so that the outputs must be right to the bit."""
     if case.inputs.distribution not in CODED:
         return []
     q, k, v = given.q, given.k, given.v
-    return exact.judge(case.problem, q, k, v, outputs, bias=given.bias, do=given.do, numerics=target.numerics)
+    right = budget.reference if budget.want.dtype == torch.float64 else None
+    return exact.judge(
+        case.problem, q, k, v, outputs, bias=given.bias, do=given.do, numerics=target.numerics, right=right
+    )
 
 
 def _budget_under(target: Target, given: Tensors, budget: Budget, change: Callable[[Numerics], Numerics]) -> Budget:
