@@ -15,6 +15,7 @@ Query head h reads KV head h // (heads_q // heads_kv).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -27,6 +28,7 @@ Dtype: TypeAlias = Literal["float16", "bfloat16", "float32"]
 Layout: TypeAlias = Literal["padded", "packed"]
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 MOST = 1 << 16  # heads, head dims
+SMALL_MASK = 1 << 20  # pairs of all heads up to which a mask is kept
 LARGEST = torch.finfo(torch.float32).max  # scale, softcap
 
 
@@ -185,8 +187,20 @@ def mask_tile(
 def dense_mask(problem: Problem, device: torch.device | str = "cpu") -> Tensor:
     """The whole predicate, padding excluded: bool (batch or 1, heads_q or 1, len_q, len_k), True = keep.
 
-    An axis is 1 where nothing varies along it. Meant for problems small enough to hold it.
+    An axis is 1 where nothing varies along it. Meant for problems small enough to hold it. A tensor of its own at every
+    call: a small one is made on the CPU, once, and copied, where each of its operations would be a launch on a device.
     """
+    if problem.batch * problem.heads_q * problem.len_q * problem.len_k <= SMALL_MASK:
+        return _small_mask(problem).to(device, copy=True)
+    return _made_mask(problem, device)
+
+
+@lru_cache(maxsize=8)
+def _small_mask(problem: Problem) -> Tensor:
+    return _made_mask(problem, "cpu")
+
+
+def _made_mask(problem: Problem, device: torch.device | str) -> Tensor:
     heads = problem.heads_q if varies_by_head(problem.mask) else 1
     batch = problem.batch if varies_by_batch(problem.mask) or problem.ragged else 1
     whole = torch.zeros((batch, heads, problem.len_q, problem.len_k), dtype=torch.bool, device=device)

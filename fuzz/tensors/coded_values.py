@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from oracles.masks import varies_by_head
 from oracles.problem import Problem, mask_tile, sequence_view, shapes
 
 MOST_BITS = 15
@@ -61,13 +62,20 @@ def coded(p: Problem, seed: int, style: str, device: torch.device | str, random_
             view["do"].copy_(_gradients(style, noise["do"], n_q, LARGE[p.dtype] if seed % 2 or p.group > 1 else 1.0))
         if not n_k:
             continue
-        for head, rows in _pieces(p, b):
-            kept = mask_tile(p, b, head, rows, (0, n_k), device).expand(rows[1] - rows[0], n_k)
-            pick = noise["q"][head, rows[0] : rows[1], 0]
-            centre, level, off = _asked(kept, pick, style)
-            centre = centre ^ twist[head // p.group]
-            view["q"][head, rows[0] : rows[1]] = _queries(p, centre, level, off)
+        for heads, rows in _pieces(p, b):
+            kept, pick = _kept(p, b, heads, rows, device), noise["q"][heads, rows, 0]
+            centre, level, off = _asked(kept.flatten(0, 1), pick.flatten(), style)
+            spelling = twist.repeat_interleave(p.group)[heads].repeat_interleave(pick.shape[1])
+            view["q"][heads, rows] = _queries(p, centre ^ spelling, level, off).view(*pick.shape, p.dim)
     return made
+
+
+def _kept(p: Problem, b: int, heads: slice, rows: slice, device: torch.device | str) -> Tensor:
+    """bool (heads, rows, len_k): what those query heads and rows see."""
+    cols, several = (0, p.lengths_k[b]), varies_by_head(p.mask)
+    seen = range(heads.start, heads.stop if several else heads.start + 1)
+    tiles = [mask_tile(p, b, head, (rows.start, rows.stop), cols, device) for head in seen]
+    return torch.stack(tiles).expand(heads.stop - heads.start, rows.stop - rows.start, cols[1])
 
 
 def _bits(p: Problem) -> int:
@@ -182,9 +190,11 @@ def _signs(index: Tensor, place: Tensor) -> Tensor:
     return ((index[..., None] >> place) & 1).float() * 2 - 1
 
 
-def _pieces(p: Problem, b: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """(query head, rows) in chunks."""
+def _pieces(p: Problem, b: int) -> Iterator[tuple[slice, slice]]:
+    """Query heads and rows in chunks: all heads of a small problem at once, else one head's rows."""
+    length = p.lengths_q[b]
     step = max(_ROWS // max(p.lengths_k[b], 1), 1)
-    for head in range(p.heads_q):
-        for start in range(0, p.lengths_q[b], step):
-            yield head, (start, min(start + step, p.lengths_q[b]))
+    heads = min(max(step // max(length, 1), 1), p.heads_q)
+    for head in range(0, p.heads_q, heads):
+        for start in range(0, length, step):
+            yield slice(head, min(head + heads, p.heads_q)), slice(start, min(start + step, length))
