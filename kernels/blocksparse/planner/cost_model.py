@@ -35,6 +35,9 @@ class Pace(NamedTuple):
     add: float
 
 
+_FIRST = np.zeros(1, dtype=np.int64)  # the order of a single entry
+
+
 Order = Callable[[np.ndarray, np.ndarray, Pace], np.ndarray]  # tiles of a segment, their releases -> positions
 
 
@@ -201,6 +204,8 @@ def greedy(segments: Segments, preference: np.ndarray, slots: int, costs: Costs,
     Compares `CANDIDATES` of them: the first ones by preference, and from both ends of those that are left."""
     release = np.zeros(_tiles(segments))
     free = [0.0] * slots
+    rows = [_merged_rows(parts, costs) if visit is merged else None for parts in segments]
+    work = [_work(parts, costs) for parts in segments]
     left = sorted(range(len(segments)), key=lambda n: (preference[n], n))
     by_number = list(range(len(segments)))
     order = []
@@ -209,10 +214,10 @@ def greedy(segments: Segments, preference: np.ndarray, slots: int, costs: Costs,
         choice = dict.fromkeys(left[:few] + by_number[:few] + by_number[-few:])
         keyed = []
         for n in choice if len(choice) > 1 else ():
-            finish, *_ = _visit(segments[n], free[0], release.copy(), costs, visit)
-            keyed.append((round(finish - free[0] - _work(segments[n], costs), 6), preference[n], n))
+            finish, *_ = _visit(segments[n], free[0], release.copy(), costs, visit, rows[n])
+            keyed.append((round(finish - free[0] - work[n], 6), preference[n], n))
         n = min(keyed)[2] if keyed else left[0]
-        finish, *_ = _visit(segments[n], free[0], release, costs, visit)
+        finish, *_ = _visit(segments[n], free[0], release, costs, visit, rows[n])
         heapreplace(free, finish)
         left.remove(n)
         by_number.remove(n)
@@ -253,21 +258,43 @@ def merged(tiles: np.ndarray, released: np.ndarray, pace: Pace) -> np.ndarray:
     return np.argsort(tiles)
 
 
+MergedRows = list[tuple[np.ndarray, np.ndarray]]  # for each query head: tiles, times of their ends without waiting
+
+
+def _merged_rows(parts: list[np.ndarray], costs: Costs) -> MergedRows:
+    """What `merged` visits of an n block, whatever is released when."""
+    found: MergedRows = []
+    for i in range(0, len(parts), 2):
+        both = parts[i : i + 2]
+        tiles = np.concatenate(both)
+        order = np.argsort(tiles)
+        found.append((tiles[order], _steps(both, costs)[order].cumsum()))
+    return found
+
+
 def _visit(
-    parts: list[np.ndarray], start: float, release: np.ndarray, costs: Costs, visit: Order
+    parts: list[np.ndarray],
+    start: float,
+    release: np.ndarray,
+    costs: Costs,
+    visit: Order,
+    rows: MergedRows | None = None,
 ) -> tuple[float, list[np.ndarray], list[tuple[np.ndarray, np.ndarray]]]:
     """Time at which a CTA that starts now ends, the order of its visits, and (times, tiles) of them; notes what it
-    releases and when."""
+    releases and when. rows: those of `merged`, where they are known."""
     now = start + costs.start
     orders: list[np.ndarray] = []
     seen: list[tuple[np.ndarray, np.ndarray]] = []
     if visit is merged:
-        for i in range(0, len(parts), 2):
-            tiles, steps = np.concatenate(parts[i : i + 2]), _steps(parts[i : i + 2], costs)
-            order = visit(tiles, release, Pace(now, costs.compute, costs.add))
-            now = _pass(tiles[order], steps[order], now, release, costs, seen)
+        for tiles, ideal in _merged_rows(parts, costs) if rows is None else rows:
+            now = _pass(tiles, ideal, now, release, costs, seen)
         return now, [np.arange(len(part)) for part in parts], seen
     for i, tiles in enumerate(parts):
+        if len(tiles) <= 1:  # one way to visit it, and numpy's calls would take longer than the work
+            orders.append(_FIRST[: len(tiles)])
+            if len(tiles):
+                now = _pass_one(tiles, _step(i, costs), now, release, costs, seen)
+            continue
         # Heads of a group that share a list have one order, the first one's.
         alike = (
             i > 1 and len(tiles) == len(parts[i - 2]) and (tiles - parts[i - 2] == tiles[:1] - parts[i - 2][:1]).all()
@@ -275,27 +302,44 @@ def _visit(
         pace = Pace(now, _step(i, costs) - costs.add, costs.add)
         order = orders[i - 2] if alike else visit(tiles, release[tiles], pace)
         orders.append(order)
-        now = _pass(tiles[order], np.full(len(tiles), _step(i, costs)), now, release, costs, seen)
+        ideal = np.full(len(tiles), _step(i, costs)).cumsum()
+        now = _pass(tiles[order], ideal, now, release, costs, seen)
     return now, orders, seen
 
 
 def _pass(
     tiles: np.ndarray,
-    steps: np.ndarray,
+    ideal: np.ndarray,
     now: float,
     release: np.ndarray,
     costs: Costs,
     seen: list[tuple[np.ndarray, np.ndarray]],
 ) -> float:
-    """Time at which a CTA that is there now has visited these tiles in this order."""
+    """Time at which a CTA that is there now has visited these tiles in this order. ideal: the times of their ends
+    without waiting, for a CTA that begins at 0."""
     if not len(tiles):
         return now
-    ideal = steps.cumsum()
     # t[i] = max(t[i - 1] + compute, release[i]) + add, with t[i] = late[i] + ideal[i]
     late = np.maximum.accumulate(np.maximum(release[tiles] + costs.add - ideal, now))
     release[tiles] = late + ideal + costs.hold
     seen.append((late + ideal, tiles))
     return float(late[-1] + ideal[-1])
+
+
+def _pass_one(
+    tiles: np.ndarray,
+    step: float,
+    now: float,
+    release: np.ndarray,
+    costs: Costs,
+    seen: list[tuple[np.ndarray, np.ndarray]],
+) -> float:
+    """`_pass` for a single tile."""
+    tile = int(tiles[0])
+    done = max(float(release[tile]) + costs.add - step, now) + step
+    release[tile] = done + costs.hold
+    seen.append((np.array([done]), tiles))
+    return done
 
 
 def _steps(parts: list[np.ndarray], costs: Costs) -> np.ndarray:
