@@ -265,13 +265,13 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ("fuzz/runner", "fuzz/process", "fuzz/minimize", "fuzz/targets"),
         ),
         Row(
-            "steps with planted bugs and correct kernels on a GPU; wrong ones",
+            "steps with mutants and correct kernels on a GPU; wrong ones",
             lambda r: f"{len(r['bugs'])} steps, {len(r['wrong'])} wrong",
             "blocksparse_hang_h200",
             ("fuzz/runner", "fuzz/process", "fuzz/targets"),
         ),
         Row(
-            "nine planted bugs on the emulated GPU: case that found each, seconds, seconds to minimise",
+            "nine mutants on the emulated GPU: case that found each, seconds, seconds to minimise",
             lambda r: (
                 f"case {min(b['cases'] for b in r['bugs'])} to {max(b['cases'] for b in r['bugs'])}, "
                 f"{min(b['seconds'] for b in r['bugs']):.0f} to {max(b['seconds'] for b in r['bugs']):.0f} s, "

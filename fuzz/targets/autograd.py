@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import subprocess
+import sys
 
 import torch
 from torch import Tensor
@@ -78,10 +80,20 @@ def dense_arguments(problem: Problem, bias: Tensor | None, device: torch.device)
 
 @functools.cache
 def cuda_present() -> bool:
-    """Whether a CUDA device is there, asked of the driver's library and not of CUDA, which must not start here."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+    """Whether a CUDA device is there. A process of its own asks the driver: one that has asked cannot be forked into
+    processes that use it, as a session's workers are, and PyTorch asks where NVML gives no answer."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or torch.version.cuda is None:
         return False
-    return torch.version.cuda is not None and torch.cuda.device_count() > 0
+    asked = subprocess.run([sys.executable, "-I", "-S", "-c", _COUNT], capture_output=True, timeout=60, check=False)
+    return asked.stdout.strip() not in (b"", b"0")
+
+
+_COUNT = """
+import ctypes
+driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
+if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0:
+    print(count.value)
+"""
 
 
 def default_device() -> Device:
