@@ -272,8 +272,8 @@ def _lines(visits: Visits, at: list[int], value: list[int], waits: tuple[Wait, .
 
 
 def _reason(wait: Wait, value: int, known: bool) -> str:
-    """Why nothing more happens at the end of a chain of waits, whose semaphore has `value`; known: whether a remaining
-    visit has that value as its rank."""
+    """Reason why nothing more happens at the end of a chain of waits, whose semaphore has `value`; known: whether a
+    remaining visit has that value as its rank."""
     direct, root = wait.root == wait.tile, _semaphore(wait.root)
     if wait.cause == "passed":
         return "which it has passed" if direct else f"behind a CTA that waits for a value that {root} has passed"

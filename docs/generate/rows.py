@@ -117,7 +117,7 @@ def rates(key: str, count: str) -> Callable[[dict[str, Any]], str]:
 
 
 def found_within(bug: dict[str, Any], generator: str, rule: str, cases: int, seed: int) -> bool:
-    """Whether a mutant was found in the first `cases` cases of a seed."""
+    """True if a mutant was found in the first `cases` cases of a seed."""
     (seen,) = (row for row in bug["seen"] if (row["generator"], row["rule"]) == (generator, rule))
     found = dict(zip(seen["seeds"], seen["cases"], strict=True)).get(seed)
     return found is not None and found <= cases

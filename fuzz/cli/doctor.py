@@ -66,7 +66,7 @@ class Machine:
 
     @property
     def cuda(self) -> bool:
-        """Whether a GPU is there."""
+        """True if a GPU is there."""
         return bool(self.gpus)
 
 

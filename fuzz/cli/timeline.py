@@ -9,7 +9,7 @@ from fuzz.targets.registry import TargetError
 
 
 def place(target: Target, name: str | None) -> Path | None:
-    """Where the timeline goes, with what an earlier run left there removed; None where none is asked for.
+    """Path of the timeline, with what an earlier run left there removed; None where none is asked for.
 
     Raises TargetError for a target that keeps none, and for a name that cannot be.
     """

@@ -96,8 +96,8 @@ class Compiled(ABC):
         """Architecture that its kernels are compiled for on this machine."""
 
     def uncompilable(self) -> str | None:
-        """Why its kernels cannot be compiled on this machine, as for lack of a package, or None; a GPU is not asked
-        for."""
+        """Reason why its kernels cannot be compiled on this machine, as for lack of a package, or None; a GPU is not
+        asked for."""
         return None
 
 

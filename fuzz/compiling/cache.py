@@ -132,7 +132,7 @@ class Cache:
         return removed
 
     def failure(self, build: Build) -> Failure | None:
-        """Why the last attempt at a key failed, if that is how it ended."""
+        """Reason why the last attempt at a key failed, if that is how it ended."""
         try:
             found = json.loads((self.folder / "failures" / f"{build.key}.json").read_bytes())
             return Failure(found["why"], found["log"], found["seconds"])

@@ -28,7 +28,7 @@ Order: TypeAlias = Literal["bhsd", "bshd", "sbhd", "bhds", "expanded"]
 
 
 class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How one tensor lies in memory.
+    """Layout of one tensor in memory.
 
     order   the axes from the slowest to the fastest: b batch, h heads, s sequence, d dim (b is absent when packed);
             'expanded' is a single value with stride 0 on every axis (for the output's gradient only, as `out.sum()`

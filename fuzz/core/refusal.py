@@ -1,4 +1,5 @@
-"""Why a target does not take a case, read from what it declares: its Support, its Rules, the names of its options."""
+"""Reason why a target does not take a case, read from what it declares: its Support, its Rules, the names of its
+options."""
 
 from __future__ import annotations
 
@@ -61,8 +62,8 @@ _CHECKS: tuple[_Check, ...] = (
 
 
 def refusal(target: Target, case: Case) -> Refusal | None:
-    """Why `target` does not take `case`, or None. Reads only the declared data. The number of pairs of a case of which
-    only a part is run does not matter."""
+    """Reason why `target` does not take `case`, or None. Reads only the declared data. The number of pairs of a case of
+    which only a part is run does not matter."""
     for check in _CHECKS:
         if check.bad(target.support, case) and not (check is _PAIRS and target.ctas_of(case)):
             return Refusal("cannot", check.why(target.support))
@@ -91,7 +92,7 @@ def limits(target: Target) -> list[str]:
 
 
 def _shown(s: Support, default: Support) -> list[bool]:
-    """Which checks say something about a target, in their order."""
+    """The checks that say something about a target, in their order."""
     return [
         s.dtypes != default.dtypes,
         len(s.layouts) < 2,

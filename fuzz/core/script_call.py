@@ -17,7 +17,7 @@ class ScriptError(ValueError):
 
 @dataclass(frozen=True)
 class Text:
-    """How a target is called.
+    """Text of a target's call.
 
     call      lines that leave `o` (and `lse`, where `lse` is True) behind. They may use q, k, v, the tensor `bias` of a
               problem with one, and `keep`, bool (batch or 1, heads_q or 1, len_q, len_k), where `mask` is True

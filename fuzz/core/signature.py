@@ -83,7 +83,7 @@ def tensors(verdict: Verdict) -> tuple[str, ...]:
 
 
 def same_failure(known: Verdict, found: Verdict) -> bool:
-    """Whether `found` fails as `known` does: kind, oracle, a root tensor; the error's type where it raised."""
+    """True if `found` fails as `known` does: kind, oracle, a root tensor; the error's type where it raised."""
     if not found.bad or _failure(known) != _failure(found):
         return False
     untyped = _failure(known)[0] not in _TYPED
@@ -91,7 +91,7 @@ def same_failure(known: Verdict, found: Verdict) -> bool:
 
 
 def explains(known: Signature, found: Signature) -> bool:
-    """Whether the bug `known` (minimised) accounts for the failure `found` (raw or minimised)."""
+    """True if the bug `known` (minimised) accounts for the failure `found` (raw or minimised)."""
     return (
         (known.target, known.kind, known.oracle) == (found.target, found.kind, found.oracle)
         and (_overlap(known.tensors, found.tensors) or (_is_forward(known) and _blind_forward(found)))
@@ -101,7 +101,7 @@ def explains(known: Signature, found: Signature) -> bool:
 
 
 def look_alike(one: Signature, other: Signature) -> bool:
-    """Whether two minimised failures are one bug seen from two sides: what they need is equal, and so is the pass
+    """True if two minimised failures are one bug seen from two sides: what they need is equal, and so is the pass
     that goes wrong. Where O happens to be right, as for constant values, the same bug shows in LSE alone; and which
     lengths a reduction ends at is partly chance. A second bug with the same needs is reported once the first is fixed.
     """
@@ -129,7 +129,7 @@ def _needs(signature: Signature) -> frozenset[str]:
 
 
 def _blind_forward(signature: Signature) -> bool:
-    """Whether it was met on exact inputs, whose O does not depend on the scores' size: what is wrong with those shows
+    """True if it was met on exact inputs, whose O does not depend on the scores' size: what is wrong with those shows
     in the gradients alone."""
     return bool(_EXACT_INPUTS & set(signature.features))
 
@@ -167,7 +167,7 @@ def _overlap(known: tuple[str, ...], found: tuple[str, ...]) -> bool:
 
 
 def _compatible(known: Signature, found: Signature) -> bool:
-    """Whether the places may be of one bug.
+    """True if the places may be of one bug.
 
     Of a small case they are coarse (its only tile is the first, the last and all), so only the two ends of a long
     sequence contradict each other. An error's place is its type, which must be the same.

@@ -50,7 +50,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a target does not take a case."""
+    """Reason why a target does not take a case."""
 
     kind: Literal["cannot", "refuses"]
     why: str

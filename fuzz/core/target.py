@@ -114,7 +114,7 @@ class Target:
             setattr(cls, flag, getattr(cls, method) is not getattr(Target, method))
 
     def missing(self) -> str | None:
-        """Why it cannot run on this machine, or None. Must not start CUDA."""
+        """Reason why it cannot run on this machine, or None. Must not start CUDA."""
         return None
 
     def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
@@ -153,7 +153,7 @@ class Target:
         return None
 
     def compiled(self) -> int | None:
-        """How many kernels this process has compiled for it so far. None: it does not count them."""
+        """Number of kernels that this process has compiled for it so far. None: it does not count them."""
         return None
 
     def expected_seconds(self, case: Case) -> float:
@@ -188,7 +188,7 @@ class Target:
         return ()
 
     def tile_rows(self, case: Case) -> int:
-        """How many rows of queries a CTA works on."""
+        """Rows of queries that a CTA works on."""
         raise NotImplementedError(f"{self.name} runs no subset of its CTAs")
 
     def prepare_cta_subset(self, case: Case) -> None:

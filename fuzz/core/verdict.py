@@ -78,7 +78,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def bad(self) -> bool:
-        """Whether the verdict is a finding."""
+        """True if the verdict is a finding."""
         return self.outcome in BAD
 
 

@@ -46,7 +46,7 @@ class Matrix(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether no row fails the run; 'reject', 'cannot' and 'not run' are counted apart, not as passes."""
+        """True if no row fails the run; 'reject', 'cannot' and 'not run' are counted apart, not as passes."""
         return not any(row.status in FAILS for row in self.rows)
 
     def counts(self) -> dict[str, int]:
@@ -63,7 +63,7 @@ class Matrix(msgspec.Struct, frozen=True):
         return "\n".join([*lines, f"{self.target}: {counts or 'no files'}", ""])
 
     def to_json(self) -> str:
-        """The same as JSON: target, ok, counts, rows."""
+        """JSON of the matrix: target, ok, counts, rows."""
         return to_json({"target": self.target, "ok": self.ok, "counts": self.counts(), "rows": self.rows})
 
 
@@ -90,7 +90,8 @@ def _listed(target: Target, entries: Iterable[Entry]) -> list[tuple[Entry, Case]
 
 
 def skipped(target: Target, case: Case, everything: bool) -> tuple[RowStatus, str] | None:
-    """Why a case is not run at all: 'cannot' with the target's reason, or 'not run' for its size; None: it is run."""
+    """Reason why a case is not run at all: 'cannot' with the target's reason, or 'not run' for its size; None: it is
+    run."""
     refused = refusal(target, case)
     if refused is not None and refused.kind == "cannot":
         return "cannot", refused.why

@@ -76,7 +76,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     @property
     def known(self) -> bool:
-        """Whether it is a failure that somebody has explained."""
+        """True if it is a failure that somebody has explained."""
         return self.expect != "pass" and bool(self.explanation.strip())
 
     @classmethod

@@ -46,7 +46,7 @@ class Replay(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether it lets a run pass."""
+        """True if it lets a run pass."""
         return self.status in OK
 
 

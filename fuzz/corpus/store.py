@@ -70,7 +70,7 @@ def load_all(folder: Path | str) -> list[Entry]:
 
 
 def is_entry(path: Path) -> bool:
-    """Whether a file of a corpus is an entry by its name: no temporary file, and no bare case that `attnfuzz minimize`
+    """True if a file of a corpus is an entry by its name: no temporary file, and no bare case that `attnfuzz minimize`
     wrote beside one."""
     return path.suffix == ".json" and not path.name.startswith(".") and not path.name.endswith(".min.json")
 

@@ -1,1 +1,2 @@
-"""Where compiled kernels run: cuda.py a GPU, emulator/ an emulated one. deadlock.py explains semaphores that stand."""
+"""Devices for compiled kernels: cuda.py a GPU, emulator/ an emulated one. deadlock.py explains semaphores that
+stand."""

@@ -19,7 +19,7 @@ from fuzz.tensors.guard_bands import POISON, Guarded, active
 
 
 class Unwritten:
-    """Of the guarded allocations of one run. Another `Guarded` begins another run, whose memory is new."""
+    """View of the guarded allocations of one run. Another `Guarded` begins another run, whose memory is new."""
 
     def __init__(self, guarded: Callable[[], Guarded | None] = active) -> None:
         self._guarded = guarded

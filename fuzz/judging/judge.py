@@ -86,7 +86,8 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
 
 
 def oracle_device(case: Case, where: torch.device) -> torch.device:
-    """Where a case's inputs are made and its outputs judged: with the kernel, or on the CPU when that is quicker.
+    """Device on which a case's inputs are made and its outputs judged: with the kernel, or on the CPU when that is
+    quicker.
 
     The oracles are about 800 small operations. With 16 processes on an H100 they took 45 ms there whatever the size,
     most of it waiting for a turn; on one CPU core they take 5 ms at a work of 1 << 20 and 20 ms at 8 << 20.

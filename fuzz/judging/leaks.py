@@ -47,7 +47,7 @@ class Watch:
         return Watch(usage(device, None if known is None else known + held), device, held)
 
     def suspects(self) -> bool:
-        """Whether something is more than before."""
+        """True if something is more than before."""
         now = usage(self.device)
         _idle[self.device] = now.host_bytes - self.held
         slight = {"host_bytes"} if now.host_bytes - self.before.host_bytes < SUSPICIOUS_BYTES else set()
@@ -67,7 +67,7 @@ _idle: dict[torch.device, int] = {}  # bytes in use after the last case, without
 
 
 def usage(device: torch.device, host_bytes: int | None = None) -> Usage:
-    """Of this process now, host_bytes where they are known. Counts that the system does not tell are 0."""
+    """Usage of this process now, host_bytes where they are known. Counts that the system does not tell are 0."""
     gpu = _allocated(device) if device.type == "cuda" else 0
     tasks = _entries("/proc/self/task")
     return Usage(
@@ -80,7 +80,8 @@ def usage(device: torch.device, host_bytes: int | None = None) -> Usage:
 
 
 def memory_growth(target: Target, case: Case, lengths: Sequence[int] = LENGTHS) -> list[Finding]:
-    """Whether peak memory grows with the square of the length, of `case` with each of `lengths` queries and keys."""
+    """Findings of peak memory that grows with the square of the length, of `case` with each of `lengths` queries and
+    keys."""
     peaks = {}
     for length in sorted(lengths):
         problem = replace(case.problem, lengths_q=(length,), lengths_k=(length,))
@@ -89,7 +90,7 @@ def memory_growth(target: Target, case: Case, lengths: Sequence[int] = LENGTHS) 
 
 
 def compiles(target: Target, cases: Sequence[Case]) -> list[Finding]:
-    """Whether `cases`, of many shapes, compile more than one kernel for each variant; for targets that count them."""
+    """Findings of `cases`, of many shapes, that compile several kernels for a variant; for targets that count them."""
     before, device = target.compiled(), "cuda" if target.device == "cuda" else "cpu"
     if before is None:
         return []

@@ -34,7 +34,7 @@ def wait_for_memory(device: torch.device, patience: float = PATIENCE) -> None:
 
 
 def ran_out(verdict: Verdict) -> bool:
-    """Whether the target ran out of memory."""
+    """True if the target ran out of memory."""
     return any(finding.kind == "out_of_memory" for finding in verdict.findings)
 
 

@@ -43,7 +43,7 @@ def raised_verdict(case: Case, raised: Raised, clock: Clock) -> Verdict:
 
 
 def context_lost(error: BaseException) -> bool:
-    """Whether CUDA no longer works in this process after the error."""
+    """True if CUDA no longer works in this process after the error."""
     text = str(error)
     return isinstance(error, RuntimeError) and "CUDA error" in text and "out of memory" not in text
 

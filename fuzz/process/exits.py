@@ -1,4 +1,4 @@
-"""How a process ended, in words: its exit code, the last line that it wrote, the innermost frame of its stacks."""
+"""The end of a process in words: its exit code, the last line that it wrote, the innermost frame of its stacks."""
 
 from __future__ import annotations
 

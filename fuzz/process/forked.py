@@ -32,7 +32,7 @@ def one_thread() -> Iterator[None]:
 
 
 def may_fork() -> bool:
-    """Whether this process has one thread only."""
+    """True if this process has one thread only."""
     return len(os.listdir("/proc/self/task")) == 1
 
 

@@ -25,7 +25,8 @@ def held() -> Iterator[None]:
 
 
 def ready() -> None:
-    """Of a process that was started while SIGINT was held: raises KeyboardInterrupt where it came before."""
+    """Ends the holding in a process that was started while SIGINT was held: raises KeyboardInterrupt where it came
+    before."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 

@@ -25,7 +25,7 @@ class Tool:
         )
 
     def done(self) -> bool:
-        """Whether it has ended, or its time is over."""
+        """True if it has ended, or its time is over."""
         return self._popen.poll() is not None or monotonic() > self._until
 
     def result(self) -> tuple[bool, str]:

@@ -35,7 +35,7 @@ class Slow:
 
 @dataclass(frozen=True)
 class Trail:
-    """How far a case came: the last phase with its limit and time so far, all phases' seconds, and which were slow."""
+    """Progress of a case: the last phase with its limit and time so far, all phases' seconds, and which were slow."""
 
     phase: str
     limit: float
@@ -205,7 +205,7 @@ class Deadline:
         return monotonic() - self._began - min(starved - self._starved, most)
 
     def _patience(self) -> float:
-        """How long to wait for a message before the next look."""
+        """Seconds to wait for a message before the next look."""
         factor = self._limits.confirm if self._suspicion is not None else 1.0
         left = self._began + factor * self._limit - monotonic()
         return min(self._limits.tick, max(left, 0.002))

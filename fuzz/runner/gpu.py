@@ -124,7 +124,7 @@ class CoreDump:
             os.close(pipe)
 
     def _settled(self, until: float) -> bool:
-        """Whether the file is there and has stopped growing."""
+        """True if the file is there and has stopped growing."""
         size = -1
         while monotonic() < until:
             sleep(0.05)

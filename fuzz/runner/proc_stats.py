@@ -31,13 +31,14 @@ def cpu_seconds(pid: int) -> float:
 
 
 def starved_seconds(pid: int) -> float:
-    """How long its main thread was runnable but had no CPU (0 where the kernel does not tell)."""
+    """Seconds that its main thread was runnable but had no CPU (0 where the kernel does not tell)."""
     fields = _read(f"/proc/{pid}/task/{pid}/schedstat").split()
     return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory, here or in our control group (0 where not told)."""
+    """Number of processes that the kernel has killed for want of memory, here or in our control group (0 where not
+    told)."""
     counts = [0]
     for path in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
         for line in _read(path).splitlines():

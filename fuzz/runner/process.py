@@ -69,11 +69,11 @@ class Zygote:
         return self.popen.pid
 
     def alive(self) -> bool:
-        """Whether it is there and can fork."""
+        """True if it is there and can fork."""
         return not self.spent and not self.exited()
 
     def exited(self) -> bool:
-        """Whether it has ended. Does not reap it, so that its pid and its group's id stay its own until `kill`."""
+        """True if it has ended. Does not reap it, so that its pid and its group's id stay its own until `kill`."""
         return self.popen.returncode is not None or _peek(self.pid) is not None
 
     def fork(self, targets: Iterable[str]) -> Child:
@@ -188,11 +188,11 @@ class Child:
         _owned.add(self)
 
     def exited(self) -> bool:
-        """Whether it has ended. Its pid stays its own until the zygote forks again."""
+        """True if it has ended. Its pid stays its own until the zygote forks again."""
         return self.zygote.ended(self.pid) is not None
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ends by itself within `seconds`."""
+        """True if it ends by itself within `seconds`."""
         until = monotonic() + seconds
         pause = 0.0005
         while not self.exited():
@@ -247,7 +247,7 @@ def kill_group(pid: int) -> None:
 
 
 def running(pid: int) -> bool:
-    """Whether the process is there and has not ended (a zombie has)."""
+    """True if the process is there and has not ended (a zombie has)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

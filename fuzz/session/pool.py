@@ -20,7 +20,7 @@ from fuzz.process.forked import may_fork, one_thread
 from fuzz.process.parent_death import die_with_parent
 from fuzz.process.signals import end, held, ready
 from fuzz.session.follow import Follower
-from fuzz.session.plan import Shard, plan, runnable_here
+from fuzz.session.plan import SHARD_CASES, Shard, plan, runnable_here
 from fuzz.session.precompile import BackgroundCompile
 from fuzz.session.records import Record, write_session
 from fuzz.session.report import show
@@ -30,7 +30,7 @@ from fuzz.session.worker import Worker
 
 @dataclass(frozen=True)
 class SessionEnd:
-    """How a session ended: the records of its new findings, what went wrong in the harness itself, one line each, and
+    """End of a session: the records of its new findings, what went wrong in the harness itself, one line each, and
     whether Ctrl-C ended it."""
 
     new: tuple[Record, ...]
@@ -49,7 +49,7 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
     if not settings.folder:
         settings = msgspec.structs.replace(settings, folder=new_folder())
     began = time.monotonic()
-    todo, workers = start_workers(settings, jobs or auto_jobs())
+    todo, workers = start_workers(settings, min(jobs or auto_jobs(), _most_shards(settings)))
     try:
         runnable_here(settings)
         shards = plan(settings)
@@ -103,6 +103,11 @@ def start_workers(settings: Settings, count: int) -> tuple[multiprocessing.Queue
     return todo, list(workers)
 
 
+def _most_shards(settings: Settings) -> int:
+    """A number that a session has no more shards than; they are not planned yet."""
+    return settings.cases // SHARD_CASES + len(settings.targets) if settings.targets else settings.cases
+
+
 class Countdown:
     """Counts shards down from several threads."""
 
@@ -110,7 +115,7 @@ class Countdown:
         self._left, self._lock = count, threading.Lock()
 
     def count_down(self) -> bool:
-        """Whether this was the last one."""
+        """True if this was the last one."""
         with self._lock:
             self._left -= 1
             return self._left == 0

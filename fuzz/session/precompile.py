@@ -33,8 +33,8 @@ from fuzz.session.plan import Shard, compiled, plan, runnable
 from fuzz.session.settings import Settings
 
 NICE = 5  # of the compiling: the cases that can be run come first
-PLANNING = 20.0  # seconds; a case is drawn in some milliseconds
-PLANNED = 100  # cases of a shard
+PLANNING = 8.0  # seconds; a case is drawn in some milliseconds
+PLANNED = 40  # cases of a shard
 ENOUGH = 2  # shards
 
 

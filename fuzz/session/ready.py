@@ -1,4 +1,4 @@
-"""Which shards of a session can be run, told through its folder: from the process that compiles to those that run them.
+"""Shards of a session that can be run, told through its folder: from the process that compiles to those that run them.
 
 ready/<shard>    there once the shard's kernels are compiled
 """

@@ -48,7 +48,7 @@ def table(records: Sequence[Record]) -> Table:
 
 
 def coverage(records: Sequence[Record]) -> str:
-    """Which features and pairs of features the session covered, and which it never drew."""
+    """Features and pairs of features that the session covered, and those that it never drew."""
     seen: Counter[str] = Counter()
     pairs: Counter[tuple[str, str]] = Counter()
     for record in records:

@@ -22,7 +22,7 @@ class AutogradTarget(Target):
     """A target whose kernel is a differentiable function. Subclasses say what they support and write `forward`."""
 
     def missing(self) -> str | None:
-        """Why it cannot run on this machine, or None."""
+        """Reason why it cannot run on this machine, or None."""
         if self.device == "cuda" and not cuda_present():
             return "needs a CUDA device"
         return None
@@ -80,7 +80,7 @@ def dense_arguments(problem: Problem, bias: Tensor | None, device: torch.device)
 
 @functools.cache
 def cuda_present() -> bool:
-    """Whether a CUDA device is there. A process of its own asks the driver: one that has asked cannot be forked into
+    """True if a CUDA device is there. A process of its own asks the driver: one that has asked cannot be forked into
     processes that use it, as a session's workers are, and PyTorch asks where NVML gives no answer."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or torch.version.cuda is None:
         return False

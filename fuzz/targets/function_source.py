@@ -24,7 +24,7 @@ RESERVED = frozenset(_NAMES.split())  # of the script itself
 
 
 def user_call(case: Case, function: Callable[..., Any], asked: frozenset[str]) -> Text:
-    """How `function` is called for `case`; `asked` are the names of its parameters.
+    """The call of `function` for `case`; `asked` are the names of its parameters.
 
     Raises ValueError where its source cannot be read.
     """
@@ -73,7 +73,7 @@ def _beside(taken: str, name: str) -> str:
 
 
 def _may_return_tuple(source: str, name: str) -> bool:
-    """Whether the function may return (O, LSE): only a plain operation is certain not to."""
+    """True if the function may return (O, LSE): only a plain operation is certain not to."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef) and node.name == name:
             returns = [inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return)]

@@ -87,7 +87,7 @@ def attend(
 
 @triton.jit
 def statistics_offset(batch, head, heads_q, len_q):
-    """Where a head's rows start in LSE: in int64, as 2**31 of them may lie before."""
+    """Start of a head's rows in LSE: in int64, as 2**31 of them may lie before."""
     return (batch * heads_q + head).to(tl.int64) * len_q
 
 

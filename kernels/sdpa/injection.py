@@ -61,7 +61,7 @@ def unchanged(attention: Any) -> Any:
 
 
 def folds(mask_kind: str, scale: float) -> bool:
-    """Whether the scale is folded into the exponent: NOTE [score units] in scores.py."""
+    """True if the scale is folded into the exponent: NOTE [score units] in scores.py."""
     return mask_kind != "float" and scale > _SMALLEST_FOLDED_SCALE
 
 

@@ -1,4 +1,4 @@
-"""How a launch names its tensors: as descriptors where they fit, else as pointers with every stride explicit.
+"""Names of a launch's tensors: as descriptors where they fit, else as pointers with every stride explicit.
 
 The choice is made for a whole launch, by `fits_descriptors` and nothing else. On Hopper a descriptor lets the tensor
 memory accelerator move whole tiles; pointers take any strides, at a cost in registers and speed.
@@ -18,7 +18,7 @@ Seen: TypeAlias = Callable[[str, Tensor], Tensor]
 
 
 def fits_descriptors(*tensors: Tensor) -> bool:
-    """Whether descriptors can name all of these: nothing empty, last dimension contiguous, all else in 16 bytes."""
+    """True if descriptors can name all of these: nothing empty, last dimension contiguous, all else in 16 bytes."""
     return all(map(_fits_descriptor, tensors))
 
 

@@ -1,4 +1,5 @@
-"""Why a missed mutant is equivalent: arguments, each for one pattern of changes, used only where what was seen fits.
+"""Reason why a missed mutant is equivalent: arguments, each for one pattern of changes, used only where what was seen
+fits.
 
 An argument needs evidence from `trial.look_closer`: that the changed instruction gave the same value in every execution
 of the wider list (`same_values`), or that every answer was the same to the bit and nothing was found (`same_bits`). The

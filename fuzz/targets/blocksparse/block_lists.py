@@ -62,7 +62,7 @@ def products_of(case: Case, arch: str) -> str:
 
 
 def expressible(problem: Problem, mask: str) -> bool:
-    """Whether partial blocks of this problem can be masked that way: bits always; a band where the mask is one;
+    """True if partial blocks of this problem can be masked that way: bits always; a band where the mask is one;
     intervals where every row has few of them."""
     if mask == "band":
         return isinstance(problem.mask, Full | Causal | Window)
@@ -76,7 +76,7 @@ def blocks_of(case: Case) -> BlockSparse:
 
 
 def blocks_on(case: Case, device: torch.device) -> BlockSparse:
-    """The same on `device`, and one object for all runs of a case, so that their contents are checked once."""
+    """`blocks_of` on `device`, one object for all runs of a case, so that their contents are checked once."""
     return _moved(*_key(case), device)
 
 
@@ -116,7 +116,7 @@ def _moved(p: Problem, named: Options, seed: int, device: torch.device) -> Block
 
 @functools.lru_cache(maxsize=1)
 def lengths_on(p: Problem, device: torch.device) -> dict[str, Tensor]:
-    """The same tensors for all repeats of a case: with others its lists would be checked again."""
+    """Lengths as tensors, the same ones for all repeats of a case: with others its lists would be checked again."""
     given: dict[str, tuple[int, ...]] = {}
     if p.layout == "packed":
         given = {"cu_seqlens_q": cumulative(p.lengths_q), "cu_seqlens_k": cumulative(p.lengths_k)}
@@ -173,7 +173,7 @@ def runs(mask: Tensor) -> Tensor:
 
 
 def laid_out(blocks: BlockSparse, layout: str) -> BlockSparse:
-    """The same blocks with their lists laid out in CSR, padded to the whole grid, or to the longest row (compact); what
+    """The blocks with their lists laid out in CSR, padded to the whole grid, or to the longest row (compact); what
     runs parallel to an index tensor (slots, ranks) moves with it."""
     if layout == "csr":
         return blocks

@@ -1,4 +1,4 @@
-"""Where the bundled block-sparse kernels run: a GPU, or one that is emulated; and what connects the kernels to it."""
+"""Devices of the bundled block-sparse kernels: a GPU, or one that is emulated; and what connects the kernels to it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def arch_with_gpu() -> str:
 
 @functools.cache
 def emulator_there() -> bool:
-    """Whether the emulated GPU can be used: what it is made of is installed."""
+    """True if the emulated GPU can be used: what it is made of is installed."""
     from importlib.util import find_spec
 
     return all(find_spec(name) is not None for name in ("numba", "llvmlite", "fuzz.devices.emulator.api"))
@@ -57,7 +57,7 @@ def emulator_there() -> bool:
 
 @functools.cache
 def toolchain_there() -> bool:
-    """Whether the kernels can be compiled."""
+    """True if the kernels can be compiled."""
     from importlib.util import find_spec
 
     return find_spec("cutlass") is not None

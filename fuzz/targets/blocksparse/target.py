@@ -97,7 +97,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         return None if toolchain_there() else "needs nvidia-cutlass-dsl (pip install nvidia-cutlass-dsl)"
 
     def missing(self) -> str | None:
-        """Why it cannot run on this machine, or None."""
+        """Reason why it cannot run on this machine, or None."""
         if (why := self.uncompilable()) is not None:
             return why
         if self.device != "cuda" and cuda_present():
@@ -131,7 +131,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         return tuple(build_of(*kernel) for kernel in kernels)
 
     def fits(self, case: Case) -> bool:
-        """Whether the arch has room and instructions for every kernel of the case."""
+        """True if the arch has room and instructions for every kernel of the case."""
         from kernels.blocksparse.compile.supported import fits
 
         arch = self.arch()

@@ -1,4 +1,4 @@
-"""Which kernels a session of `blocksparse` draws: tens for a thousand cases, though thousands could be compiled.
+"""The kernels that a session of `blocksparse` draws: tens for a thousand cases, though thousands could be compiled.
 
 A compile costs seconds, so dtype, head dim and softcap each bring one or two choices of tiles, mask and determinism
 with them, laid out so that every pair of choices occurs up to head dim 128; the mask kind that only some problems can

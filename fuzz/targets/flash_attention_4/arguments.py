@@ -55,8 +55,8 @@ def mask_options(problem: Problem) -> dict[str, Any] | None:
 
 
 def lengths_options(problem: Problem, device: torch.device | str) -> dict[str, Any]:
-    """How flash_attn_varlen_func is told of the sequences: cumulative lengths where they are packed, used lengths where
-    they are padded and differ, nothing where all are equally long."""
+    """Arguments by which flash_attn_varlen_func is told of the sequences: cumulative lengths where they are packed,
+    used lengths where they are padded and differ, nothing where all are equally long."""
 
     def int32(values: tuple[int, ...]) -> Tensor:
         return torch.tensor(values, dtype=torch.int32, device=device)
@@ -100,7 +100,8 @@ def block_tensors(
 
 
 def classified(kept: Tensor, block_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Which blocks keep a pair, and which keep every pair that there is: bool (batch|1, heads|1, m_blocks, n_blocks).
+    """The blocks that keep a pair, and those that keep every pair that there is: bool (batch|1, heads|1, m_blocks,
+    n_blocks).
 
     kept  bool (batch|1, heads|1, len_q, len_k)
     """

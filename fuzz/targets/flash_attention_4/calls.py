@@ -175,7 +175,8 @@ def _device_zero() -> Iterator[None]:
 
 
 def _fake(value: Any) -> Any:
-    """The same with every tensor replaced by a fake one on cuda:0 with its strides and its alignment to 16 bytes."""
+    """The arguments with every tensor replaced by a fake one on cuda:0 with its strides and its alignment to 16
+    bytes."""
     if isinstance(value, Tensor):
         offset = value.data_ptr() % 16 // value.element_size() if value.numel() else 0
         span = 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True)) if value.numel() else 0

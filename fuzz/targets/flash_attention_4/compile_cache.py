@@ -49,7 +49,7 @@ def number_of(arch: str) -> int:
 
 
 def unusable() -> str | None:
-    """Why flash_attn.cute cannot be used here, or None. Imports it."""
+    """Reason why flash_attn.cute cannot be used here, or None. Imports it."""
     try:
         interface = kernels.interface()
     except Exception as error:  # whatever an import of a foreign package raises
@@ -104,7 +104,7 @@ def hash_of(key: Any) -> str:
 
 
 def folder(arch: str) -> Path:
-    """Where FlashAttention-4's compiled kernels lie for an arch, in this program's own cache folder: its sources, its
+    """Folder of FlashAttention-4's compiled kernels for an arch, in this program's own cache folder: its sources, its
     compiler and Python's version decide its name, since FlashAttention-4's keys hold neither these nor the arch."""
     parts = (digest(SOURCES), *toolchain(), platform.python_version(), _tvm_ffi())
     return default_folder() / "flash_attn.cute" / arch / hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -17,7 +17,7 @@ def keep_mod(
     seqlen_info: cutlass.Constexpr,
     aux_tensors: cutlass.Constexpr,
 ) -> cute.TensorSSA:
-    """Whether (query, key) of that sequence and query head is kept: aux_tensors[0], uint8 (batch, heads_q, len_q,
+    """True if (query, key) of that sequence and query head is kept: aux_tensors[0], uint8 (batch, heads_q, len_q,
     len_k or more), is not 0. Positions are those inside the sequence."""
     kept = cute.make_rmem_tensor(1, cutlass.Boolean)
     kept[0] = aux_tensors[0][batch[0], head[0], query[0], key[0]] != cutlass.Uint8(0)

@@ -85,7 +85,7 @@ class FlashAttention4(AutogradTarget, Compiled):
         return None if _installed() else "needs flash-attn-4 (pip install --pre flash-attn-4)"
 
     def missing(self) -> str | None:
-        """Why it cannot run on this machine, or None."""
+        """Reason why it cannot run on this machine, or None."""
         if (why := self.uncompilable() or super().missing()) is not None:
             return why
         if _capability() not in ("9.0", "10.0"):
@@ -165,7 +165,7 @@ class FlashAttention4(AutogradTarget, Compiled):
         return 0.1 + super().expected_seconds(case)
 
     def look(self) -> dict[str, Any]:
-        """Which kernel of a run does not end."""
+        """The kernel of a run that does not end."""
         stuck = LAUNCHES.hanging()
         why = "every kernel that was launched has ended" if stuck is None else f"{stuck} does not end"
         return {"kernel": stuck or "", "launched": [one.name for one in LAUNCHES.kept], "explained": why}
@@ -206,7 +206,7 @@ _known: dict[tuple[str, str, str], Build] = {}  # one build for a kernel, whiche
 
 @lru_cache(maxsize=1 << 16)
 def _builds(case: Case, arch: str) -> tuple[Build, ...]:
-    """The same kernels have the same builds within a process, so that a plan holds each once."""
+    """Builds of kernels, equal for equal kernels within a process, so that a plan holds each once."""
     found = []
     for table, key in planned(dry_call(case), arch):
         if (table, key, arch) not in _known:
@@ -305,7 +305,8 @@ def _arch() -> str:
 
 @cache
 def _capability() -> str:
-    """Of the first GPU, asked of the driver's tool, since CUDA must not start here; '' where that cannot be said."""
+    """Arch of the first GPU, asked of the driver's tool, since CUDA must not start here; '' where that cannot be
+    said."""
     query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
     try:
         said = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -316,7 +317,7 @@ def _capability() -> str:
 
 @cache
 def _installed() -> bool:
-    """Whether its packages are there; found without importing them, which takes seconds."""
+    """True if its packages are there; found without importing them, which takes seconds."""
     from importlib.util import find_spec
 
     found = find_spec("flash_attn")

@@ -242,7 +242,7 @@ TABLE: tuple[Row, ...] = (
 
 
 def _windowed(case: Case) -> bool:
-    """Whether its options make a window of the mask: one side open and 0 on the right is causal, both open is full."""
+    """True if its options make a window of the mask: one side open and 0 on the right is causal, both open is full."""
     mask = case.problem.mask
     if not _uses(case, "options") or isinstance(mask, Full | Causal):
         return False

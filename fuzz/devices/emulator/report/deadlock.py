@@ -61,8 +61,8 @@ class Deadlock:
 
     @property
     def cause(self) -> str:
-        """Who waits for which value of the first location waited for, and why nobody will write it; without such a
-        location, the first wait of another kind."""
+        """The CTAs that wait for each value of the first location waited for, and why nobody will write it; without
+        such a location, the first wait of another kind."""
         spins = [w for w in self.waiting if w.location]
         if not spins:
             others = [w for w in self.waiting if not w.what.startswith("at barrier")] or list(self.waiting)
@@ -83,7 +83,7 @@ class Deadlock:
         return f"{first.location} is {first.value}; {', '.join(waits)}; {self._outlook(here)}{also}"
 
     def _outlook(self, here: list[Waiting]) -> str:
-        """Why the value will not come."""
+        """Reason why the value will not come."""
         writers = sorted({w.writer for w in here if w.writer is not None})
         if writers:
             full = f"it cannot start while {self.resident} CTAs are resident"
