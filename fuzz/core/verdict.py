@@ -10,9 +10,21 @@ import msgspec
 from fuzz.core.case import Case
 from oracles.finding import Finding, Location
 
-__all__ = ["BAD", "Finding", "FollowUpFailure", "Location", "Outcome", "Signature", "Verdict", "Worst", "summary"]
+__all__ = [
+    "BAD",
+    "WROTE_OUTSIDE",
+    "Finding",
+    "FollowUpFailure",
+    "Location",
+    "Outcome",
+    "Signature",
+    "Verdict",
+    "Worst",
+    "summary",
+]
 
 Outcome: TypeAlias = Literal["pass", "fail", "hang", "crash", "flake", "reject", "missing", "unexpected_pass"]
+WROTE_OUTSIDE = "wrote_outside"  # kind of a finding: whatever the process says after it is not to be trusted
 BAD: frozenset[str] = frozenset({"fail", "hang", "crash", "flake", "missing", "unexpected_pass"})
 
 

@@ -82,22 +82,22 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     @classmethod
     def of(cls, minimized: Minimized, *, device: str, source: str = "fuzzing session") -> Entry:
         """The entry of a minimised failure, not yet explained."""
-        found = Found(
-            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-            device=device,
-            versions=dict(_versions()),
-            failed=minimized.failed,
-            probed=minimized.probed,
-        )
         return cls(
             version=VERSION,
             expect=minimized.verdict.outcome,
             case=minimized.case,
             source=source,
             signature=minimized.signature,
-            found=found,
+            found=_found(device, minimized.failed, minimized.probed),
             runs=minimized.runs,
         )
+
+    @classmethod
+    def as_met(cls, case: Case, outcome: Outcome, signature: Signature, *, device: str) -> Entry:
+        """The entry of a failure that was met once, and is not minimised."""
+        source = "fuzzing session; not minimised"
+        found = _found(device, 1, 1)
+        return cls(version=VERSION, expect=outcome, case=case, source=source, signature=signature, found=found)
 
 
 def file_name(entry: Entry) -> str:
@@ -114,6 +114,12 @@ def file_name(entry: Entry) -> str:
 def _slug(text: str) -> str:
     """`text` as part of a file name."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", text.replace("<", "-lt-").replace(">", "-gt-")).strip("-.")
+
+
+def _found(device: str, failed: int, probed: int) -> Found:
+    """Of today, with the versions that are installed."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return Found(date=today, device=device, versions=dict(_versions()), failed=failed, probed=probed)
 
 
 @lru_cache(maxsize=1)

@@ -22,6 +22,7 @@ from fuzz.core.verdict import Finding, FollowUpFailure, Verdict
 from fuzz.judging import oom_retry, perturb
 from fuzz.judging.cta_subset import judge_cta_subset
 from fuzz.judging.execution import (
+    HARNESS,
     INPUTS_LIMIT,
     PREPARE_LIMIT,
     Clock,
@@ -173,6 +174,8 @@ def _judge(job: _Job, pristine: Arena) -> Verdict:
     runs = run_all(case, target, pristine.to(job.device), pristine.buffer.device, clock, follow_ups)
     clock.start("judge", INPUTS_LIMIT)
     findings = runs.memory_findings((seal != budget.sealed()).any())
+    if any(f.place.pattern == HARNESS for f in findings):
+        return conclude(case, findings, clock, runs.executions)
     findings += _contract_findings(job, runs, follow_ups)
     executions, later = runs.executions[: case.repeats], runs.executions[case.repeats :]
     if any(f.oracle == "protocol" for f in findings):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from fuzz.core.verdict import Verdict
+from fuzz.core.verdict import WROTE_OUTSIDE, Verdict
 from fuzz.process.exits import exit_name, innermost, last_line
 from fuzz.process.forked import ONE_THREAD, may_fork
 from fuzz.process.tool import Tool
@@ -235,8 +235,13 @@ class Runner:
         assert isinstance(message, Answer)
         self._loaded.add(case.target)
         verdict = message.verdict
-        if verdict.evidence.get("context_lost"):
+        if verdict.case_id != case.id:
+            assert self._child is not None
+            output = self._child.zygote.output()
             self._replace()
+            return lost_case.of_another(case.id, verdict.case_id, ended.trail, output)
+        if verdict.evidence.get("context_lost") or any(f.kind == WROTE_OUTSIDE for f in verdict.findings):
+            self._replace()  # what it says from now on is not to be trusted
         if ended.trail.slow:
             self._expect_longer(case.target, ended.trail.slow)
             reasons = [text for text in (verdict.reason, lost_case.slowness(ended.trail.slow)) if text]

@@ -74,6 +74,12 @@ def grown(case_id: str, ended: Grown, output: str) -> Verdict:
     return _verdict(case_id, "crash", "out_of_memory", message, ended.trail, evidence)
 
 
+def of_another(case_id: str, answered: str, trail: Trail, output: str) -> Verdict:
+    """The child answered about the case `answered`."""
+    message = f"the process answered about another case, {answered}: what it was asked is not known to have been judged"
+    return _verdict(case_id, "crash", "crash", message, trail, _common(trail, output))
+
+
 def slowness(slow: tuple[Slow, ...]) -> str:
     """What a Verdict's reason says about phases that were suspected and ended."""
     worst = {s.phase: s for s in sorted(slow, key=lambda s: s.seconds)}

@@ -7,6 +7,7 @@ Refused instead of Ready, Forked, Opened or Answer: imports, target or device do
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import struct
@@ -109,10 +110,11 @@ class Gone(Exception):
 
 
 class Connection:
-    """One end. `kind` is the union of messages that this end receives."""
+    """One end. `kind` is the union of messages that this end receives. It belongs to the process that made it: a fork
+    of that one, such as a target may make and come back in, cannot speak in its place."""
 
     def __init__(self, sock: socket.socket, kind: Any) -> None:
-        self._sock = sock
+        self._sock, self._owner = sock, os.getpid()
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
         self._bytes = bytearray()
@@ -121,7 +123,9 @@ class Connection:
         self._encode = msgspec.msgpack.Encoder().encode
 
     def send(self, message: msgspec.Struct) -> None:
-        """Raises Gone when nobody reads."""
+        """Raises Gone when nobody reads, and in any other process than the one that it belongs to."""
+        if os.getpid() != self._owner:
+            raise Gone("this process is a copy")
         data = self._encode(message)
         try:
             with self._sending:  # a child has two threads that speak

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from fuzz.runner.copies import Copies
 from fuzz.runner.device_probe import DeviceProbe
 from fuzz.runner.wire import (
     Answer,
@@ -56,14 +57,18 @@ class Workshop:
 
 def serve(workshop: Workshop, connection: Connection) -> None:
     """Answers the client's messages until it is gone (raises Gone)."""
-    probe = DeviceProbe(partial(_tell, connection))
+    probe, copies = DeviceProbe(partial(_tell, connection)), Copies()
     while True:
         message = connection.receive()
         if isinstance(message, Open):
             connection.send(_open(workshop, message))
         else:
             assert isinstance(message, Run)
-            connection.send(_run(workshop, connection, probe, message))
+            copies.begin()
+            answer = _run(workshop, connection, probe, message)
+            if isinstance(answer, Answer) and copies.returned():
+                answer = Answer(_copied(answer.verdict.case_id))
+            connection.send(answer)
 
 
 def refused(error: BaseException) -> Refused:
@@ -120,6 +125,14 @@ def _run(workshop: Workshop, connection: Connection, probe: DeviceProbe, message
         probe.end()
         if traced is not None:
             traced.trace_to("")
+
+
+def _copied(case_id: str) -> Any:
+    """The verdict on a target whose call returns in two processes."""
+    from fuzz.core.verdict import Finding, Verdict
+
+    message = "the target forked the process, and the copy came back from its call too"
+    return Verdict(case_id, "crash", (Finding(oracle="runner", kind="crash", message=message),))
 
 
 def _left(case_id: str, error: BaseException) -> Any:

@@ -19,6 +19,7 @@ import sys
 from typing import NoReturn
 
 from fuzz.process import fork_server, parent_death
+from fuzz.runner.copies import RETURNED
 from fuzz.runner.wire import Connection, Ended, Forked, Gone, Ready, Start, ToWorker
 from fuzz.runner.worker import Workshop, refused, serve
 
@@ -119,9 +120,10 @@ class _Zygote:
         parent_death.allow_tracing()
         for mine in (self._bell, self._ringer, self._requests):
             mine.close()
+        worker = os.getpid()
         with contextlib.suppress(Gone):
             serve(workshop, Connection(socket.socket(fileno=connection_fd), ToWorker))
-        os._exit(0)
+        os._exit(0 if os.getpid() == worker else RETURNED)
 
 
 def _may_fork() -> bool:

@@ -10,13 +10,14 @@ from rich.console import Console
 
 from fuzz.process.progress import ProgressLine
 from fuzz.process.signals import held
+from fuzz.session.claims import Claims
 from fuzz.session.records import Reader, Record
 
 PERIOD = 0.5  # seconds between two looks at the records
 
 
 class Follower:
-    """The records of a session's folder so far, and its progress line on `console`.
+    """The records of a session so far, as they come into its folder, and its progress line on `console`.
 
     planned    cases of the session
     compiling  what is being compiled at this moment, in words, or ''
@@ -27,6 +28,9 @@ class Follower:
         self.line = ProgressLine("attnfuzz", "cases", console)
         self._planned, self._compiling = planned, compiling
         self._reader = Reader(folder)
+        self._claims = Claims(folder)
+        self._reader.skip()
+        self._claims.recover()  # of a session before in this folder
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)
 
@@ -39,6 +43,7 @@ class Follower:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+        self._claims.recover()  # of workers that were killed
         self.records += self._reader.new()
         self.line.__exit__(None, None, None)
         if self._reader.unreadable:

@@ -22,7 +22,7 @@ from fuzz.process.signals import end, held, ready
 from fuzz.session.follow import Follower
 from fuzz.session.plan import SHARD_CASES, Shard, plan, runnable_here
 from fuzz.session.precompile import BackgroundCompile
-from fuzz.session.records import Record, write_session
+from fuzz.session.records import Record, faults_in, write_session
 from fuzz.session.report import show
 from fuzz.session.settings import Settings
 from fuzz.session.worker import Worker
@@ -83,6 +83,7 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
             todo.cancel_join_thread()
     problems = tuple(f"worker {worker.name} ended with exit code {worker.exitcode}" for worker in workers
                      if worker.exitcode and not interrupted)  # fmt: skip
+    problems += tuple(faults_in(folder))
     show(follower.records, time.monotonic() - began, console, settings.files)
     for line in ("interrupted: the table shows what was run",) * interrupted + problems:
         console.print(line, style="bold red")

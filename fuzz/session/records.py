@@ -2,6 +2,8 @@
 
 session.json            settings, machine, versions
 records-<worker>.jsonl  one Record per case, in the order run
+faults-<worker>.jsonl   one Fault per case that was not judged, where there are any
+claims/                 failures that are being minimised, as they were met (claims.py); empty files: reported
 findings/               one corpus entry per new finding (fuzz/corpus/entry.py)
 """
 
@@ -41,6 +43,33 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     verdict: Verdict | None = None  # with its evidence; in full where it is bad
 
 
+class Fault(msgspec.Struct, frozen=True):
+    """A case that was not judged, by a fault of the harness."""
+
+    worker: str
+    message: str
+    case: Case
+
+
+def write_fault(folder: Path, fault: Fault) -> None:
+    """Appends to the faults of a worker."""
+    with open(folder / f"faults-{fault.worker}.jsonl", "ab") as file:
+        file.write(msgspec.json.encode(fault) + b"\n")
+
+
+def faults_in(folder: Path) -> list[str]:
+    """A line for each worker that met faults of the harness: how many, the last one's first line, and the file."""
+    said = []
+    for path in sorted(folder.glob("faults-*.jsonl")):
+        lines = path.read_bytes().splitlines()
+        last = msgspec.json.decode(lines[-1], type=Fault).message.strip().splitlines()
+        said.append(
+            f"{len(lines)} case{'s were' if len(lines) > 1 else ' was'} not judged, by a fault of the harness "
+            f"({last[0]} {last[-1]}); please report {path}"
+        )
+    return said
+
+
 class Recorder:
     """Appends one worker's records. Every line is written whole, at once."""
 
@@ -72,6 +101,10 @@ class Reader:
         self.folder = folder
         self.unreadable = 0  # lines that are no record: of another version, or damaged
         self._read: dict[Path, int] = {}
+
+    def skip(self) -> None:
+        """Leaves out what is there already: records of a session before."""
+        self._read |= {path: path.stat().st_size for path in self.folder.glob("records-*.jsonl")}
 
     def new(self) -> Iterator[Record]:
         """Records since the last call. A line that is still being written is left for the next one."""

@@ -28,10 +28,11 @@ from fuzz.corpus.replay import known
 from fuzz.corpus.store import load_all, save
 from fuzz.judging.follow_up import failed_alone, stand_alone_cases
 from fuzz.minimize import minimize
-from fuzz.runner import Runner
+from fuzz.runner import HarnessError, Runner
+from fuzz.session.claims import Claims
 from fuzz.session.draw import CLIMBING_CASES, Stop, cases_of, explore, seed_cases
 from fuzz.session.plan import Shard
-from fuzz.session.records import Record, Recorder
+from fuzz.session.records import Fault, Record, Recorder, write_fault
 from fuzz.session.settings import Settings
 from fuzz.targets.registry import load
 
@@ -58,9 +59,12 @@ class Worker:
         self.name = name
         self.folder = Path(settings.folder)
         self._recorder = Recorder(self.folder, name)
+        self._claims = Claims(self.folder)
+        self._claimed: Signature | None = None  # of the failure in hand
         kept = load_all(Path(settings.corpus)) if settings.corpus and Path(settings.corpus).is_dir() else []
         self._corpus = [entry for entry in kept if entry.found is None or entry.found.device == settings.device]
         self._runner: Runner | None = None
+        self.faults: list[str] = []  # of the harness itself: a message each
         self._interrupted = False  # while minimising: the best so far is saved, then the session ends
         self._pending: _Pending | None = None
         self._ended_at = time.perf_counter()  # the last case
@@ -146,19 +150,42 @@ class Worker:
         pending, self._pending = self._pending, None
         verdict, records = None, list[Record]()
         if pending is not None:
-            verdict = self._child().collect() if pending.verdict is None else pending.verdict
+            verdict = self._verdict(pending)
             pending.seconds["total"] = time.perf_counter() - pending.began
             self._ended_at = time.perf_counter()
-            if verdict.bad:
-                records.append(self._record(shard, under_test, pending, verdict))
+            if verdict is not None and verdict.bad:
+                records += self._judged(shard, under_test, pending, verdict)
                 self._ended_at = time.perf_counter()
         if case is not None:
             self._pending = self._submit(under_test, case)
         if pending is not None and verdict is not None and not verdict.bad:
-            records.append(self._record(shard, under_test, pending, verdict))
+            records += self._judged(shard, under_test, pending, verdict)
         if self._interrupted:
             raise KeyboardInterrupt
         return records
+
+    def _verdict(self, pending: _Pending) -> Verdict | None:
+        """The child's verdict; None where the harness failed on the case."""
+        if pending.verdict is not None:
+            return pending.verdict
+        try:
+            return self._child().collect()
+        except HarnessError as error:
+            self._note_fault(pending.case, error)
+            return None
+
+    def _judged(self, shard: Shard, under_test: Target, pending: _Pending, verdict: Verdict) -> list[Record]:
+        """The case's record; none where the harness failed as it looked into a failure."""
+        try:
+            return [self._record(shard, under_test, pending, verdict)]
+        except HarnessError as error:
+            self._note_fault(pending.case, error)
+            return []
+
+    def _note_fault(self, case: Case, error: HarnessError) -> None:
+        """A fault of the harness costs the case on which it shows, and is kept: the next case has a fresh child."""
+        self.faults.append(str(error))
+        write_fault(self.folder, Fault(self.name, str(error), case))
 
     def _submit(self, under_test: Target, case: Case) -> _Pending:
         began = time.perf_counter()
@@ -189,6 +216,9 @@ class Worker:
         if verdict.bad:
             record = self._report(record, under_test, case, verdict)
         self._recorder.add(record)
+        if self._claimed is not None:
+            self._claims.settle(self._claimed)
+            self._claimed = None
         return record
 
     def _plainer(self, under_test: Target, case: Case, verdict: Verdict) -> tuple[Case, Verdict]:
@@ -210,16 +240,22 @@ class Worker:
         found = signature(case, verdict)
         record = msgspec.structs.replace(record, message=summary(verdict), signature=found, case=case, verdict=verdict)
         status, where = self._status(found)
-        if status == "new" and not self._claim(found):
-            status = "again"
+        if status == "new":
+            if self._claims.take(found, self._as_met(case, verdict, found), record):
+                self._claimed = found
+            else:
+                status = "again"
         if status != "new":
             return msgspec.structs.replace(record, status=status, finding=where)
-        entry = self._minimized(under_test, case, verdict)
+        entry = self._minimized(under_test, case, verdict, found)
         assert entry.signature is not None
         status, where = self._status(entry.signature, minimized=True)
         if status == "new":
             where = str(self._save(entry))
         return msgspec.structs.replace(record, status=status, finding=where, signature=entry.signature)
+
+    def _as_met(self, case: Case, verdict: Verdict, found: Signature) -> Entry:
+        return Entry.as_met(case, verdict.outcome, found, device=self.settings.device)
 
     def _status(self, found: Signature, *, minimized: bool = False) -> tuple[str, str]:
         """'known' with the corpus file, 'again' with the session's file, or 'new'."""
@@ -240,25 +276,20 @@ class Worker:
         folder = self.folder / "findings"
         return [(folder / entry.name, entry) for entry in load_all(folder)] if folder.is_dir() else []
 
-    def _claim(self, found: Signature) -> bool:
-        """One worker minimises a raw signature; the others only count it."""
-        claims = self.folder / "claims"
-        claims.mkdir(parents=True, exist_ok=True)
+    def _minimized(self, under_test: Target, case: Case, verdict: Verdict, found: Signature) -> Entry:
+        """The entry of the smallest case that fails alike; where the harness fails meanwhile, of the case itself."""
         try:
-            (claims / found.id).open("x").close()
-        except FileExistsError:
-            return False
-        return True
-
-    def _minimized(self, under_test: Target, case: Case, verdict: Verdict) -> Entry:
-        smallest = minimize(
-            case,
-            self.run_case,
-            verdict=verdict,
-            max_runs=self.settings.minimize_runs,
-            max_seconds=self.settings.minimize_seconds,
-            allowed=lambda candidate: refusal(under_test, candidate) is None,
-        )
+            smallest = minimize(
+                case,
+                self.run_case,
+                verdict=verdict,
+                max_runs=self.settings.minimize_runs,
+                max_seconds=self.settings.minimize_seconds,
+                allowed=lambda candidate: refusal(under_test, candidate) is None,
+            )
+        except HarnessError as error:
+            self._note_fault(case, error)
+            return self._as_met(case, verdict, found)
         self._interrupted = smallest.stopped == "interrupted"
         return Entry.of(smallest, device=self.settings.device)
 

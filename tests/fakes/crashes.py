@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 
 from honest import Result, attention, fake
 
@@ -43,6 +44,14 @@ def killed(*arguments) -> Result:
 def calls_sys_exit(*arguments) -> Result:
     """Raises SystemExit, which `except Exception` does not catch."""
     sys.exit(4)
+    return attention(*arguments)
+
+
+@fake("forks_and_returns")
+def forks_and_returns(*arguments) -> Result:
+    """Returns in two processes, of which the second is the later one."""
+    if os.fork() == 0:
+        time.sleep(0.2)
     return attention(*arguments)
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 
 import torch
 from honest import Result, attention, fake
 from torch import Tensor
+
+from oracles.error_budget.budget import Budget
 
 _STEP = 32 << 20
 _kept: list[Tensor] = []
@@ -55,6 +58,15 @@ def writes_after_its_output(*arguments) -> Result:
     """Writes four bytes just after O."""
     o, lse = attention(*arguments)
     return _CopyAndSpill.apply(o, False), lse
+
+
+@fake("changes_the_reference")
+def changes_the_reference(*arguments) -> Result:
+    """Writes where the harness keeps the right answer."""
+    for budget in gc.get_objects():
+        if type(budget) is Budget:
+            budget.want.add_(1)
+    return attention(*arguments)
 
 
 @fake("changes_an_input")

@@ -47,6 +47,12 @@ def loses_its_context(case: Case, target: Target, enter: Callable[[str, float], 
     return Verdict(case.id, "crash", kernel=str(os.getpid()), evidence={"context_lost": True})
 
 
+def answers_about_another(case: Case, target: Target, enter: Callable[[str, float], None]) -> Verdict:
+    """As a process that answers a question of before."""
+    enter("run", 1.0)
+    return Verdict("another", "pass")
+
+
 def goes_on(case: Case, target: Target, enter: Callable[[str, float], None]) -> Verdict:
     """A run that ends a little later than it may, and a judge that takes its time."""
     enter("run", 0.1)

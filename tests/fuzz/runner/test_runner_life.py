@@ -93,6 +93,37 @@ def test_a_child_killed_between_cases_costs_none_and_is_not_hidden(shared):
     assert case("honest").id in verdict.evidence["between_cases"]
 
 
+def test_a_copy_that_comes_back_from_the_call_answers_for_no_case():
+    """The target forks, and both processes return: the second one while the next case runs."""
+    with runner() as found:
+        verdict = found.run(case("forks_and_returns"))
+        assert kind(verdict) == "crash: crash" and "the copy came back" in verdict.findings[0].message
+        pid = found.pid
+        for length in range(4, 9):
+            verdict = found.run(case("honest", len_k=length))
+            assert (verdict.outcome, verdict.case_id) == ("pass", case("honest", len_k=length).id)
+        assert found.pid == pid
+
+
+def test_an_answer_about_another_case_is_a_crash_and_the_child_replaced():
+    with runner(execute="runner_judge:answers_about_another") as found:
+        found.start()
+        pid = found.pid
+        verdict = found.run(case("honest"))
+        assert kind(verdict) == "crash: crash" and "answered about another case" in verdict.findings[0].message
+        assert verdict.case_id == case("honest").id and gone(pid)
+
+
+@pytest.mark.parametrize("name", ["writes_before_an_input", "changes_the_reference"])
+def test_a_child_that_wrote_outside_judges_no_other_case(name):
+    with runner(execute="fuzz.judging.judge:execute") as found:
+        assert found.run(case("honest")).outcome == "pass"
+        pid = found.pid
+        verdict = found.run(case(name))
+        assert (verdict.outcome, verdict.findings[0].kind) == ("fail", "wrote_outside"), verdict
+        assert gone(pid) and found.run(case("honest")).outcome == "pass"
+
+
 def test_a_death_after_the_answer_is_not_blamed_on_the_next_case():
     with runner(execute="runner_judge:dies_later") as found:
         found.run(case("honest"))

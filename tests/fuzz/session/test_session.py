@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,11 +19,11 @@ from fuzz.core.case import Case
 from fuzz.core.verdict import Signature, Verdict
 from fuzz.corpus.entry import Entry
 from fuzz.corpus.store import load_all, save
-from fuzz.runner import Runner
+from fuzz.runner import HarnessError, Runner
 from fuzz.session import worker
 from fuzz.session.draw import cases_of, explore
 from fuzz.session.plan import plan
-from fuzz.session.records import Reader, Record, Recorder
+from fuzz.session.records import Reader, Record, Recorder, faults_in
 from fuzz.session.settings import Settings
 from fuzz.session.worker import Worker, run
 from fuzz.targets.registry import TargetError, load
@@ -149,6 +152,55 @@ def test_a_crash_costs_one_case_and_the_lane_goes_on(tmp_path: Path) -> None:
     wanted = settings(tmp_path, targets=("fake.segfaults",), cases=3, minimize_runs=2)
     run(wanted, plan(wanted), "w0")
     assert [record.outcome for record in records(tmp_path)] == ["crash"] * 3
+
+
+def test_a_fault_of_the_harness_costs_one_case_and_is_kept(tmp_path: Path, monkeypatch) -> None:
+    class Fails(Runner):
+        count = 0
+
+        def collect(self) -> Verdict:
+            verdict = super().collect()
+            Fails.count += 1
+            if Fails.count == 3:
+                raise HarnessError(f"the judge failed on case {verdict.case_id}:\nTraceback …\nKeyError: 'x'")
+            return verdict
+
+    monkeypatch.setattr(worker, "Runner", Fails)
+    wanted = settings(tmp_path)
+    with Worker(wanted, "w0") as one:
+        one.run_shard(plan(wanted)[0])
+        assert len(one.faults) == 1
+    assert [record.outcome for record in records(tmp_path)] == ["pass"] * 5
+    (line,) = faults_in(tmp_path / "session")
+    assert line.startswith("1 case was not judged, by a fault of the harness (the judge failed on case ")
+    assert "KeyError: 'x'" in line and line.endswith("faults-w0.jsonl")
+
+
+def test_a_failure_whose_worker_is_killed_while_it_minimises_is_reported(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fuzz.cli", "run", "--target", "fake.ignores_scale", "--cases", "50"]
+    command += ["--jobs", "1", "--output-dir", str(tmp_path / "session"), "--corpus", str(tmp_path / "none")]
+    command += [part for file in FAKES for part in ("--target-file", file)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        os.kill(_minimising(tmp_path / "session" / "claims"), signal.SIGKILL)
+        said, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert "NEW fake.ignores_scale: fail: " in said and "ended with exit code -9" in said, said
+    assert process.returncode == 1 and not load_all(tmp_path / "session" / "findings")[0].runs
+    (path,) = (tmp_path / "session" / "findings").glob("*.json")
+    assert f"attnfuzz repro {path}" in said
+
+
+def _minimising(claims: Path) -> int:
+    """Process of the first claim."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        for path in claims.glob("[!.]*"):
+            if text := path.read_bytes():
+                return int(json.loads(text)["pid"])
+        time.sleep(0.002)
+    raise AssertionError("nothing was claimed")
 
 
 def test_cases_are_recorded_as_drawn_though_the_next_is_drawn_meanwhile(tmp_path: Path, monkeypatch) -> None:
