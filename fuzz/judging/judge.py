@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+import torch.fx.experimental.symbolic_shapes  # the first gradient would import it, in the time of some case
 from msgspec.structs import replace
 
+import oracles.reference.numba_loops  # noqa: F401 (where nothing is compiled yet it takes seconds, which no case is to pay)
 from fuzz.core.case import CODED, Case
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Execution, Target, Tensors

@@ -11,7 +11,7 @@ from contextlib import suppress
 from time import monotonic, sleep
 
 RETURNED = 113  # exit code of a copy that came back
-PATIENCE = 0.5  # seconds to wait for what a target has forked to end
+PATIENCE = 2.0  # seconds to wait for what a target has forked to end
 TICK = 0.005
 
 

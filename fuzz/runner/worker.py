@@ -38,9 +38,7 @@ class Workshop:
 
     def __init__(self, start: Start) -> None:
         import msgspec
-        import torch.fx.experimental.symbolic_shapes  # noqa: F401 (0.3 s of sympy, which the first gradient would import)
 
-        import oracles.reference.numba_loops  # noqa: F401 (0.6 s; where nothing is compiled yet some seconds, which no case is to pay)
         from fuzz.core.case import Case
 
         self.start = start

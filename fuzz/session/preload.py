@@ -3,9 +3,6 @@ Nothing here starts a thread or opens a device."""
 
 from __future__ import annotations
 
-import torch.fx.experimental.symbolic_shapes  # noqa: F401
-
 import fuzz.judging.judge
 import fuzz.runner.zygote
 import fuzz.targets.registry  # noqa: F401
-import oracles.reference.numba_loops  # noqa: F401

@@ -51,7 +51,7 @@ def calls_sys_exit(*arguments) -> Result:
 def forks_and_returns(*arguments) -> Result:
     """Returns in two processes, of which the second is the later one."""
     if os.fork() == 0:
-        time.sleep(0.2)
+        time.sleep(0.05)
     return attention(*arguments)
 
 

@@ -97,7 +97,7 @@ def test_a_copy_that_comes_back_from_the_call_answers_for_no_case():
     """The target forks, and both processes return: the second one while the next case runs."""
     with runner() as found:
         verdict = found.run(case("forks_and_returns"))
-        assert kind(verdict) == "crash: crash" and "the copy came back" in verdict.findings[0].message
+        assert verdict.outcome == "crash" and "the copy came back" in verdict.findings[0].message
         pid = found.pid
         for length in range(4, 9):
             verdict = found.run(case("honest", len_k=length))
@@ -110,7 +110,7 @@ def test_an_answer_about_another_case_is_a_crash_and_the_child_replaced():
         found.start()
         pid = found.pid
         verdict = found.run(case("honest"))
-        assert kind(verdict) == "crash: crash" and "answered about another case" in verdict.findings[0].message
+        assert verdict.outcome == "crash" and "answered about another case" in verdict.findings[0].message
         assert verdict.case_id == case("honest").id and gone(pid)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import slow_kernels
 import torch
+from covering import covering
 from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.blocksparse import call_checks as kept
@@ -93,8 +94,10 @@ def test_packed_sequences_are_padded_ones():
     assert not padded[2, :, 17:].any()
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("name", ["bits", "intervals", "band", "permutation", "packed", "ragged"])
+@pytest.mark.parametrize(
+    ("name", "deterministic"),
+    covering(["bits", "intervals", "band", "permutation", "packed", "ragged"], [False, True], strength=1),
+)
 def test_opcheck(name, deterministic):
     q, k, v = tensors(1, 2, 1, 70, 70)
     blocks = from_mask(some_mask(1, 2, 70, 70), tile_m=64, tile_n=64)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from covering import covering
 from sdpa_cases import DEVICE, assert_right, qkv, random, run
 
 from kernels.sdpa import plan, scaled_dot_product_attention
@@ -33,8 +34,7 @@ def one_for_all_batches(x):
 LAYOUTS = [heads_inside, last_dimension_strided, off_by_one_element, columns_outside, one_for_all_batches]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("layout", "dtype"), covering(LAYOUTS, [torch.float32, torch.bfloat16], strength=1))
 def test_any_strides(layout, dtype):
     inputs = [layout(x.detach()).requires_grad_() for x in qkv(2, 2, 2, 66, 70, dtype=dtype)]
     assert_right(run(scaled_dot_product_attention, inputs, return_lse=True), inputs)

@@ -10,7 +10,7 @@ from sdpa_cases import DEVICE, assert_right, qkv, random, run
 from kernels.sdpa import scaled_dot_product_attention
 
 FULL = (2, 2, 66, 70)
-BROADCASTS = covering(*((1, size) for size in FULL))
+BROADCASTS = covering(*((1, size) for size in FULL), strength=1)
 
 
 def inputs_of(mask, dtype=torch.float32):
@@ -60,8 +60,7 @@ def test_grouped_heads_share_the_gradient_of_a_mask():
     check([*qkv(2, 4, 2, 20, 30), random(1, 20, 30).requires_grad_()], enable_gqa=True)
 
 
-@pytest.mark.parametrize("scale", [0.0, -0.5])
-@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize(("kind", "scale"), covering(["bool", "float"], [0.0, -0.5], strength=1))
 def test_masks_with_a_scale_that_is_not_positive(kind, scale):
     mask = random(66, 70)
     check(inputs_of(mask > 0 if kind == "bool" else mask.requires_grad_()), scale=scale)
