@@ -116,6 +116,16 @@ def rates(key: str, count: str) -> Callable[[dict[str, Any]], str]:
     return value
 
 
+def run_times(result: dict[str, Any]) -> str:
+    """Minutes of each command, the least and the most of its runs, fresh and with caches apart."""
+    minutes: dict[tuple[str, bool], list[float]] = {}
+    for run in result["runs"]:
+        minutes.setdefault((run["command"], run["caches"] == "none"), []).append(run["seconds"] / 60)
+    wanted = (("make test", True), ("make test", False), (".ci/run", True), ("make fuzz", True))
+    shown = (sorted({f"{m:.1f}" for m in minutes[key]}, key=float) for key in wanted)
+    return "; ".join(" to ".join(dict.fromkeys((each[0], each[-1]))) + " min" for each in shown)
+
+
 def found_within(bug: dict[str, Any], generator: str, rule: str, cases: int, seed: int) -> bool:
     """True if a mutant was found in the first `cases` cases of a seed."""
     (seen,) = (row for row in bug["seen"] if (row["generator"], row["rule"]) == (generator, rule))
@@ -227,6 +237,18 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             lambda r: "; ".join(f"{r['sessions'][i]['cases_per_s_start_included']:.0f}" for i in (0, 2)),
             "throughput_h200",
             HARNESS,
+        ),
+        Row(
+            "seconds until the first verdict, the same sessions: `torch.sdpa`; `blocksparse`, kernels in the cache",
+            lambda r: "; ".join(f"{r['sessions'][i]['first_verdict_s']:.1f} s" for i in (0, 2)),
+            "throughput_h200",
+            HARNESS,
+        ),
+        Row(
+            "`make test` in a fresh clone; with caches of former runs; all of `.ci/run`; `make fuzz` in a fresh clone",
+            run_times,
+            "run_times_host",
+            ("tests", "fuzz", "Makefile"),
         ),
         Row(
             "a hang: until the verdict; with the restart and the next case",
