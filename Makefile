@@ -52,7 +52,7 @@ bench: $(STAMP)  ## the figures of README.md; results go to ci/results/
 	$(BIN)/python ci/benchmarks/harness.py $(ARGS)
 	$(BIN)/python ci/benchmarks/emulator_speed.py
 
-score: $(STAMP)  ## what the committed scoreboard of planted bugs found has to be found again; some minutes
+score: $(STAMP)  ## finds again the mutants that the committed scoreboard found; some minutes
 	$(BIN)/attnfuzz mutation-score --check $(ARGS)
 
 conformance: $(STAMP)  ## the matrix of published configurations for one target (TARGET=torch.sdpa.math)

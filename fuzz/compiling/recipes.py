@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
+
+MODULES = tuple(
+    f"kernels.blocksparse.{name}"
+    for name in (
+        "backward",
+        "backward.postprocess",
+        "backward.preprocess",
+        "compile.build",
+        "forward.hopper.kernel",
+        "forward.kernel",
+    )
+)
+MUTANTS = ("kernels.mutants.blocksparse.table",)
 
 
 def preload(options: dict[str, Any]) -> None:
-    """Imports what a build with these options needs, in the compile server, from which builds are forked."""
-    import kernels.blocksparse.backward
-    import kernels.blocksparse.backward.postprocess
-    import kernels.blocksparse.backward.preprocess
-    import kernels.blocksparse.compile.build
-    import kernels.blocksparse.forward.hopper.kernel
-    import kernels.blocksparse.forward.kernel
-
-    if options.get("mutant"):
-        import kernels.mutants.blocksparse.table  # noqa: F401
+    """Imports the modules that a build with these options needs: in the compile server, from which it is forked."""
+    for name in MODULES + MUTANTS * bool(options.get("mutant")):
+        import_module(name)
 
 
 def blocksparse(options: dict[str, Any], arch: str) -> Any:

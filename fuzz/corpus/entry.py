@@ -117,7 +117,7 @@ def _slug(text: str) -> str:
 
 
 def _found(device: str, failed: int, probed: int) -> Found:
-    """Of today, with the versions that are installed."""
+    """A finding of today, with the versions that are installed."""
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     return Found(date=today, device=device, versions=dict(_versions()), failed=failed, probed=probed)
 

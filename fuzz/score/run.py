@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -111,8 +112,7 @@ def _work(settings: Settings, path: Path, waiting: multiprocessing.Queue[Trial],
     die_with_parent()
     try:
         with Runner(device) as plain, Runner(device, execute=JUDGE) as watched, open(path, "ab", buffering=0) as file:
-            from fuzz.session import preload  # noqa: F401
-
+            import_module("fuzz.session.preload")
             plain.fork_zygote()
             watched.fork_zygote()
             ready()

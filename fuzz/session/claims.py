@@ -49,30 +49,25 @@ class Claims:
     def take(self, found: Signature, entry: Entry, record: Record) -> bool:
         """True if this process is to minimise the failure: nobody has claimed it, or who did is gone."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        path, me = self._folder / found.id, psutil.Process()
-        claim = Claim(os.getpid(), me.create_time(), entry, record)
-        mine = self._folder / f".{found.id}.{os.getpid()}"
-        mine.write_bytes(msgspec.json.encode(claim))
+        path = self._folder / found.id
+        claim = Claim(os.getpid(), psutil.Process().create_time(), entry, record)
         try:
-            os.link(mine, path)
+            with path.open("xb") as file:
+                file.write(msgspec.json.encode(claim))
         except FileExistsError:
             theirs = _read(path)
             if theirs is None or not theirs.abandoned:
                 return False
-            mine.replace(path)
-        finally:
-            mine.unlink(missing_ok=True)
+            path.write_bytes(msgspec.json.encode(claim))
         return True
 
     def settle(self, found: Signature) -> None:
         """The failure is reported."""
-        mine = self._folder / f".{found.id}.{os.getpid()}"
-        mine.touch()
-        mine.replace(self._folder / found.id)
+        (self._folder / found.id).write_bytes(b"")
 
     def recover(self) -> int:
         """Reports the failures whose processes are gone, as they were met; returns their number."""
-        left = [(path, claim) for path in sorted(self._paths()) if (claim := _read(path)) and claim.abandoned]
+        left = [(path, claim) for path in sorted(self._folder.glob("*")) if (claim := _read(path)) and claim.abandoned]
         if not left:
             return 0
         count = 0
@@ -87,14 +82,9 @@ class Claims:
         recorder.close()
         return count
 
-    def _paths(self) -> list[Path]:
-        if not self._folder.is_dir():
-            return []
-        return [path for path in self._folder.iterdir() if not path.name.startswith(".")]
-
 
 def _read(path: Path) -> Claim | None:
-    """None for a claim that is settled."""
+    """Content of a claim; None where it is settled, or not written yet."""
     with suppress(msgspec.DecodeError, OSError):
         return msgspec.json.decode(path.read_bytes(), type=Claim)
     return None

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -48,16 +49,17 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
     """
     if not settings.folder:
         settings = msgspec.structs.replace(settings, folder=new_folder())
-    began = time.monotonic()
+    folder = Path(settings.folder)
+    folder.mkdir(parents=True, exist_ok=True)  # before the workers, each of which would fail in it
+    began, since = time.monotonic(), time.time()
     todo, workers = start_workers(settings, min(jobs or auto_jobs(), _most_shards(settings)))
     try:
         runnable_here(settings)
         shards = plan(settings)
+        write_session(folder, settings)
     except BaseException:
         end(workers, patience=0.0)
         raise
-    folder = Path(settings.folder)
-    write_session(folder, settings)
     left = Countdown(len(shards))
 
     def hand_out(shard: Shard) -> None:
@@ -83,7 +85,7 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
             todo.cancel_join_thread()
     problems = tuple(f"worker {worker.name} ended with exit code {worker.exitcode}" for worker in workers
                      if worker.exitcode and not interrupted)  # fmt: skip
-    problems += tuple(faults_in(folder))
+    problems += tuple(faults_in(folder, since))
     show(follower.records, time.monotonic() - began, console, settings.files)
     for line in ("interrupted: the table shows what was run",) * interrupted + problems:
         console.print(line, style="bold red")
@@ -93,8 +95,7 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
 
 def start_workers(settings: Settings, count: int) -> tuple[multiprocessing.Queue[Shard | None], list[BaseProcess]]:
     """`count` workers, and the queue that they take shards from, each until it meets a None."""
-    from fuzz.session import preload  # noqa: F401
-
+    import_module("fuzz.session.preload")
     context = multiprocessing.get_context("fork") if may_fork() else multiprocessing.get_context("spawn")
     todo: multiprocessing.Queue[Shard | None] = context.Queue()
     workers = [context.Process(target=_work, args=(settings, f"w{i}", todo), name=f"w{i}") for i in range(count)]

@@ -49,6 +49,7 @@ class Fault(msgspec.Struct, frozen=True):
     worker: str
     message: str
     case: Case
+    at: float  # seconds of the epoch
 
 
 def write_fault(folder: Path, fault: Fault) -> None:
@@ -57,14 +58,18 @@ def write_fault(folder: Path, fault: Fault) -> None:
         file.write(msgspec.json.encode(fault) + b"\n")
 
 
-def faults_in(folder: Path) -> list[str]:
-    """A line for each worker that met faults of the harness: how many, the last one's first line, and the file."""
+def faults_in(folder: Path, since: float = 0.0) -> list[str]:
+    """A line for each worker that met faults of the harness: how many, the last one's first line, and the file.
+    since: seconds of the epoch, before which they are of another session in this folder."""
     said = []
     for path in sorted(folder.glob("faults-*.jsonl")):
-        lines = path.read_bytes().splitlines()
-        last = msgspec.json.decode(lines[-1], type=Fault).message.strip().splitlines()
+        every = [msgspec.json.decode(line, type=Fault) for line in path.read_bytes().splitlines()]
+        faults = [fault for fault in every if fault.at >= since]
+        if not faults:
+            continue
+        last = faults[-1].message.strip().splitlines()
         said.append(
-            f"{len(lines)} case{'s were' if len(lines) > 1 else ' was'} not judged, by a fault of the harness "
+            f"{len(faults)} case{'s were' if len(faults) > 1 else ' was'} not judged, by a fault of the harness "
             f"({last[0]} {last[-1]}); please report {path}"
         )
     return said

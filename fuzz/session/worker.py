@@ -185,7 +185,7 @@ class Worker:
     def _note_fault(self, case: Case, error: HarnessError) -> None:
         """A fault of the harness costs the case on which it shows, and is kept: the next case has a fresh child."""
         self.faults.append(str(error))
-        write_fault(self.folder, Fault(self.name, str(error), case))
+        write_fault(self.folder, Fault(self.name, str(error), case, time.time()))
 
     def _submit(self, under_test: Target, case: Case) -> _Pending:
         began = time.perf_counter()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fuzz.core.case import Case, Storage
 from fuzz.core.target import Tensors
+from fuzz.core.verdict import WROTE_OUTSIDE
 from fuzz.tensors.guard_bands import GUARD_BYTES, POISON
 from fuzz.tensors.values import make_values
 from oracles.finding import Finding, Location
@@ -146,13 +147,13 @@ def _explain(arena: Arena, pristine: Arena, where: Tensor) -> Finding:
             )
             return Finding("memory", "changed_input", message, slot.name, Location(pattern="input"), {"bytes": count})
         message = f"the kernel wrote into the gaps between the rows of {slot.name} ({count} bytes)"
-        return Finding("memory", "wrote_outside", message, slot.name, Location(pattern="gap"), {"bytes": count})
+        return Finding("memory", WROTE_OUTSIDE, message, slot.name, Location(pattern="gap"), {"bytes": count})
     near = min(arena.slots, key=lambda slot: min(abs(first - slot.start), abs(first - slot.stop)))
     before = first < near.start
     distance = near.start - first if before else first - near.stop
     side = "before" if before else "after"
     message = f"the kernel wrote outside its tensors: {count} bytes, the first {distance} bytes {side} {near.name}"
-    return Finding("memory", "wrote_outside", message, near.name, Location(pattern=side), {"bytes": count})
+    return Finding("memory", WROTE_OUTSIDE, message, near.name, Location(pattern=side), {"bytes": count})
 
 
 def _bits(tensor: Tensor) -> Tensor:

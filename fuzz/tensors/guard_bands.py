@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuzz.core.verdict import WROTE_OUTSIDE
 from oracles.finding import Finding, Location
 
 GUARD_BYTES = 8192
@@ -184,4 +185,4 @@ def _explain(buffer: Tensor, start: int, stop: int, window: Tensor) -> Finding:
         f"the kernel wrote outside an output of shape {list(window.shape)} ({window.dtype}): "
         f"{outside.numel()} bytes, the first {distance} bytes {side} it"
     )
-    return Finding("memory", "wrote_outside", message, "output", Location(pattern=side), {"bytes": outside.numel()})
+    return Finding("memory", WROTE_OUTSIDE, message, "output", Location(pattern=side), {"bytes": outside.numel()})

@@ -262,7 +262,7 @@ MergedRows = list[tuple[np.ndarray, np.ndarray]]  # for each query head: tiles, 
 
 
 def _merged_rows(parts: list[np.ndarray], costs: Costs) -> MergedRows:
-    """What `merged` visits of an n block, whatever is released when."""
+    """Rows of an n block in the order in which `merged` visits them; releases do not change it."""
     found: MergedRows = []
     for i in range(0, len(parts), 2):
         both = parts[i : i + 2]

@@ -131,7 +131,7 @@ class Injection:
         return self.replacements.get(point, default)
 
     def part(self, kind: str) -> "Injection":
-        """What of a backward mutant is injected into one of its three kernels."""
+        """The replacements of a backward mutant that belong to one of its three kernels."""
         if kind == "postprocess":
             return NO_INJECTION
         here = {

@@ -174,6 +174,7 @@ def test_a_fault_of_the_harness_costs_one_case_and_is_kept(tmp_path: Path, monke
     (line,) = faults_in(tmp_path / "session")
     assert line.startswith("1 case was not judged, by a fault of the harness (the judge failed on case ")
     assert "KeyError: 'x'" in line and line.endswith("faults-w0.jsonl")
+    assert faults_in(tmp_path / "session", time.time()) == [], "of a session before in this folder"
 
 
 def test_a_failure_whose_worker_is_killed_while_it_minimises_is_reported(tmp_path: Path) -> None:
