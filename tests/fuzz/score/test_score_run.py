@@ -81,7 +81,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-COMMANDS = ["mutation-score --seeds 1 --filter sdpa!*", "run --cases 50 --target torch.sdpa.math"]
+COMMANDS = ["mutation-score --seeds 1 --filter sdpa!*", "run --cases 5000 --target torch.sdpa.math"]
 
 
 @pytest.mark.parametrize(("command", "at"), covering(COMMANDS, ["modules are imported", "workers start"], strength=1))
