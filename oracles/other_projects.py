@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from oracles.gradients import gradients
 from oracles.outputs import Outputs
 from oracles.problem import Problem, bias_view, mask_tile, sequence_view
 from oracles.reference.attention import no_tf32, reference
@@ -97,7 +98,7 @@ def unfused_attention(question: Question) -> Outputs:
                 else {f"d{n}": torch.zeros_like(x) for n, x in zip("qkv", (q, k, v), strict=True)}
             )
             return Outputs(o.detach(), **zeros)
-        dq, dk, dv = torch.autograd.grad(o, (q, k, v), question.do.to(o.dtype), materialize_grads=True)
+        dq, dk, dv = gradients(o, (q, k, v), question.do.to(o.dtype), unused=True)
     return Outputs(o.detach(), None, dq, dk, dv)
 
 

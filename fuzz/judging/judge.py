@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-import torch.fx.experimental.symbolic_shapes  # the first gradient would import it, in the time of some case
 from msgspec.structs import replace
 
 import oracles.reference.numba_loops  # noqa: F401 (where nothing is compiled yet it takes seconds, which no case is to pay)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.core.target import Device, Execution, Target, Tensors
+from oracles.gradients import gradients
 from oracles.masks import Causal, Full
 from oracles.outputs import Outputs
 from oracles.problem import Problem, dense_mask
@@ -131,6 +132,7 @@ def _leaves(tensors: Tensors, problem: Problem) -> Tensors:
 
 
 def _with_gradients(outputs: Outputs, o: Tensor, leaves: Tensors) -> Outputs:
+    assert leaves.do is not None
     asked = [x for x in (leaves.q, leaves.k, leaves.v, leaves.bias) if x is not None and x.requires_grad]
-    dq, dk, dv, *dbias = torch.autograd.grad(o, asked, leaves.do, materialize_grads=True)
+    dq, dk, dv, *dbias = gradients(o, asked, leaves.do, unused=True)
     return Outputs(outputs.o, outputs.lse, dq, dk, dv, dbias[0] if dbias else None)

@@ -8,6 +8,7 @@ unasked.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
 import sys
@@ -59,6 +60,8 @@ def _installed() -> tuple[Target, ...]:
             found += entry.load()()
         except Exception as error:
             raise TargetError(f"entry point {entry.name} ({entry.value}): {type(error).__name__}: {error}") from error
+    if found:
+        _import_for_gradients()
     return tuple(found)
 
 
@@ -81,8 +84,15 @@ def _from_file(path: str) -> tuple[Target, ...]:
         raise TargetError(f"target file {path}: {type(error).__name__}: {error}") from error
     finally:
         sys.path.pop(0)
+    _import_for_gradients()
     declared: tuple[Target, ...] = tuple(decorator.DECLARED[before:])
     offered = getattr(module, "TARGETS", ())
     if not declared and not offered:
         raise TargetError(f"target file {path}: declares no target (use @target, or a list TARGETS)")
     return (*declared, *offered)
+
+
+def _import_for_gradients() -> None:
+    """Imports what the first `torch.autograd.grad` with a dO imports, a second of it, so that no run is to pay for it:
+    the harness's own gradients do without (oracles/gradients.py), a user's target may not."""
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from oracles.gradients import gradients
 from oracles.outputs import Outputs
 from oracles.problem import Problem, shapes
 from oracles.reference.chunks import Chunk, split
@@ -168,7 +169,7 @@ def _answers(
     )
     found = {"o": o.detach(), "lse": lse}
     if do is not None:
-        grads = torch.autograd.grad(o, [inputs[name] for name in names], chunk.take("do", do, precision))
+        grads = gradients(o, [inputs[name] for name in names], chunk.take("do", do, precision))
         found |= {f"d{name}": grad for name, grad in zip(names, grads, strict=True)}
     return found
 
