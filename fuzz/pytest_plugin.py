@@ -102,7 +102,7 @@ class _Controller:
         from fuzz.session.plan import plan, runnable_here
         from fuzz.session.precompile import BackgroundCompile
         from fuzz.session.ready import ReadyShards
-        from fuzz.session.records import write_session
+        from fuzz.session.records import machine, write_session
         from fuzz.targets.registry import TargetError
 
         if self.config.option.collectonly:
@@ -110,7 +110,7 @@ class _Controller:
         settings, ready = _settings(self.config), ReadyShards(self.folder)
         try:
             runnable_here(settings)
-            write_session(self.folder, settings)
+            write_session(self.folder, settings, machine())
             ready.begin()
             self.compiling = BackgroundCompile(settings, plan(settings), ready.add)
             self.follower = Follower(self.folder, settings.cases, Console(file=self.stderr), self.compiling.progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import multiprocessing
 import os
 import sys
@@ -23,7 +24,7 @@ from fuzz.process.signals import end, held, ready
 from fuzz.session.follow import Follower
 from fuzz.session.plan import SHARD_CASES, Shard, plan, runnable_here
 from fuzz.session.precompile import BackgroundCompile
-from fuzz.session.records import Record, faults_in, write_session
+from fuzz.session.records import Record, faults_in, machine, write_session
 from fuzz.session.report import show
 from fuzz.session.settings import Settings
 from fuzz.session.worker import Worker
@@ -56,7 +57,7 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
     try:
         runnable_here(settings)
         shards = plan(settings)
-        write_session(folder, settings)
+        write_session(folder, settings, {})
     except BaseException:
         end(workers, patience=0.0)
         raise
@@ -75,6 +76,7 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
         compiling.say = follower.line.print
         try:
             compiling.start()
+            write_session(folder, settings, machine())  # to ask the machine takes a moment: the workers are at work
             for worker in workers:
                 worker.join()
         except KeyboardInterrupt:
@@ -99,6 +101,7 @@ def start_workers(settings: Settings, count: int) -> tuple[multiprocessing.Queue
     context = multiprocessing.get_context("fork") if may_fork() else multiprocessing.get_context("spawn")
     todo: multiprocessing.Queue[Shard | None] = context.Queue()
     workers = [context.Process(target=_work, args=(settings, f"w{i}", todo), name=f"w{i}") for i in range(count)]
+    gc.freeze()  # what is imported: Hypothesis collects garbage in each worker, which would go through all of it
     with held(), one_thread():
         for worker in workers:
             worker.start()

@@ -14,6 +14,8 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -139,22 +141,18 @@ def machine() -> dict[str, Any]:
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
-    try:
-        import triton
-
-        found["triton"] = triton.__version__
-    except ImportError:
-        pass
+    with suppress(PackageNotFoundError):
+        found["triton"] = version("triton")
     if torch.version.cuda and torch.cuda.device_count():
         found["cuda"] = torch.version.cuda
         found["gpu"] = _gpu_name()
     return found
 
 
-def write_session(folder: Path, settings: Any) -> None:
-    """Writes session.json."""
+def write_session(folder: Path, settings: Any, where: dict[str, Any]) -> None:
+    """Writes session.json. where: `machine`, or {} until it is known."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = to_json({"settings": settings, "machine": machine()})
+    text = to_json({"settings": settings, "machine": where})
     (folder / "session.json").write_text(text)
 
 
