@@ -32,7 +32,8 @@ class Numerics:
                  key is no exact sum
     exp          relative error of the exponential (ex2.approx: 2^-22; a polynomial may be worse)
     tanh         absolute error of the softcap's tanh (tanh.approx.f32: about 2^-10.9)
-    dot          relative error of one step of an fp32 sum (2^-24; tensor cores that cut instead of rounding: 2^-22)
+    dot          relative error of one step of an fp32 sum of half precision products (2^-24; tensor cores that cut
+                 instead of rounding: 2^-22). Sums of fp32 products are taken to round
     """
 
     scores: Kept = "float32"
@@ -54,6 +55,9 @@ class Numerics:
 
 # Flash kernels: scores stay in fp32; P and dS are rounded to the input dtype before their products.
 FUSED = Numerics()
+# The same on an NVIDIA GPU: wgmma and mma cut the low bits of their fp32 sums. On an H200 a sum of fp16 products of one
+# sign falls short by 1.05 * 2^-24 of itself with every 16 terms (ci/results/tensor_core_sums_h200.json).
+TENSOR_CORES = Numerics(dot=2.0**-22)
 # All in fp32, only the results are rounded: torch's math backend, which scales q and k each by the root of the scale.
 EXACT = Numerics(scaled="both", probs="float32", dscores="float32", delta="float32")
 # flex_attention without torch.compile: fused's roundings, dK and dV per query head.

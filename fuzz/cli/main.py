@@ -8,7 +8,9 @@ import traceback
 from collections.abc import Sequence
 
 from fuzz.cli.exit_codes import HARNESS, INTERRUPTED, USAGE
+from fuzz.devices.present import ask
 from fuzz.process.forked import ONE_THREAD
+from fuzz.process.imports import importing
 from fuzz.process.signals import held
 
 
@@ -31,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     os.environ.update(ONE_THREAD)  # a process with a second thread, as numpy's BLAS starts, cannot be forked
-    with held():  # torch is among them, whose modules may swallow a KeyboardInterrupt
+    ask()
+    with held(), importing():  # torch is among them, whose modules may swallow a KeyboardInterrupt
         from fuzz.cli.parsers import parser
         from fuzz.compiling.cache import CacheError
         from fuzz.core.case import CaseError

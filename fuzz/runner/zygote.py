@@ -19,6 +19,7 @@ import sys
 from typing import NoReturn
 
 from fuzz.process import fork_server, parent_death
+from fuzz.process.imports import freeze, importing
 from fuzz.runner.copies import RETURNED
 from fuzz.runner.wire import Connection, Ended, Forked, Gone, Ready, Start, ToWorker
 from fuzz.runner.worker import Workshop, refused, serve
@@ -53,7 +54,10 @@ class _Zygote:
     def run(self) -> None:
         """Imports, then forks when asked and reports how workers end."""
         try:
-            workshop = Workshop(self._control.receive())
+            start = self._control.receive()
+            with importing():
+                workshop = Workshop(start)
+            freeze()
         except BaseException as error:
             self._control.send(refused(error))
             return

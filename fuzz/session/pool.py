@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import gc
 import multiprocessing
 import os
 import sys
@@ -19,6 +18,7 @@ from rich.console import Console
 
 from fuzz.compiling.pool import auto_jobs
 from fuzz.process.forked import may_fork, one_thread
+from fuzz.process.imports import freeze, importing
 from fuzz.process.parent_death import die_with_parent
 from fuzz.process.signals import end, held, ready
 from fuzz.session.follow import Follower
@@ -97,11 +97,12 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
 
 def start_workers(settings: Settings, count: int) -> tuple[multiprocessing.Queue[Shard | None], list[BaseProcess]]:
     """`count` workers, and the queue that they take shards from, each until it meets a None."""
-    import_module("fuzz.session.preload")
+    with importing():
+        import_module("fuzz.session.preload")
     context = multiprocessing.get_context("fork") if may_fork() else multiprocessing.get_context("spawn")
     todo: multiprocessing.Queue[Shard | None] = context.Queue()
     workers = [context.Process(target=_work, args=(settings, f"w{i}", todo), name=f"w{i}") for i in range(count)]
-    gc.freeze()  # what is imported: Hypothesis collects garbage in each worker, which would go through all of it
+    freeze()
     with held(), one_thread():
         for worker in workers:
             worker.start()

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-import os
-import subprocess
-import sys
 
 import torch
 from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.core.target import Device, Execution, Target, Tensors
+from fuzz.devices.present import cuda_present
 from oracles.gradients import gradients
 from oracles.masks import Causal, Full
 from oracles.outputs import Outputs
@@ -77,24 +74,6 @@ def dense_arguments(problem: Problem, bias: Tensor | None, device: torch.device)
     if problem.mask == Full() and not problem.ragged:
         return bias, False
     return torch.where(kept, bias, float("-inf")), False
-
-
-@functools.cache
-def cuda_present() -> bool:
-    """True if a CUDA device is there. A process of its own asks the driver: one that has asked cannot be forked into
-    processes that use it, as a session's workers are, and PyTorch asks where NVML gives no answer."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or torch.version.cuda is None:
-        return False
-    asked = subprocess.run([sys.executable, "-I", "-S", "-c", _COUNT], capture_output=True, timeout=60, check=False)
-    return asked.stdout.strip() not in (b"", b"0")
-
-
-_COUNT = """
-import ctypes
-driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0)
-if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0:
-    print(count.value)
-"""
 
 
 def default_device() -> Device:

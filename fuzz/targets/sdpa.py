@@ -17,11 +17,12 @@ from fuzz.core.case_limits import Size
 from fuzz.core.script_call import Text, dense_text, options
 from fuzz.core.support import Rule, Support
 from fuzz.core.target import Device, Tensors
+from fuzz.devices.present import cuda_present
 from fuzz.targets import triton_interpreter
-from fuzz.targets.autograd import AutogradTarget, cuda_present, dense_arguments
+from fuzz.targets.autograd import AutogradTarget, dense_arguments
 from kernels.mutants.names import SDPA as MUTANTS
 from oracles.metamorphic.relations import Equality
-from oracles.numerics import FUSED
+from oracles.numerics import FUSED, TENSOR_CORES
 
 _ROOT = Path(__file__).resolve().parents[2]
 # One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly.
@@ -43,7 +44,7 @@ class BundledSdpa(AutogradTarget):
         self.summary = "kernels.sdpa" + (f" with the mutant {mutant}" if mutant else "")
         self.support = _SUPPORT
         self.rules = (Rule("a bias of another dtype than the inputs", _other_bias),)
-        self.numerics = FUSED
+        self.numerics = TENSOR_CORES if device == "cuda" else FUSED
         self.relations = _RELATIONS
         self.clears_padding = True
         self.pairs_per_second = 2e4 if device == "host" else 1e9

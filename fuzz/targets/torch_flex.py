@@ -16,7 +16,7 @@ from fuzz.core.support import Support
 from fuzz.core.target import Device, Tensors
 from fuzz.targets.autograd import AutogradTarget
 from oracles.masks import Full
-from oracles.numerics import FLEX_EAGER, FUSED
+from oracles.numerics import FLEX_EAGER, TENSOR_CORES
 from oracles.problem import Problem, dense_mask
 
 _COMPILED = Support(
@@ -36,7 +36,7 @@ class TorchFlex(AutogradTarget):
         self.device = device
         self.summary = "flex_attention, eager" if device == "host" else "flex_attention, compiled"
         self.support = _EAGER if device == "host" else _COMPILED
-        self.numerics = FLEX_EAGER if device == "host" else FUSED
+        self.numerics = FLEX_EAGER if device == "host" else TENSOR_CORES
         self.proof = ("FlexAttention",) if device == "host" else ("CompiledFunction",)
         self.session_size = Size(1 << 15) if device == "host" else None
         self.pairs_per_second = 5e6 if device == "host" else 1e9

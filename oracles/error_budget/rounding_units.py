@@ -38,7 +38,8 @@ class Units:
     def make(problem: Problem, numerics: Numerics, tensors: dict[str, Tensor | None]) -> Units:
         info = torch.finfo(problem.torch_dtype)
         sizes = {name: _unit(x) for name, x in tensors.items() if x is not None}
-        return Units(info.eps / 2, info.smallest_normal * info.eps, numerics.dot, sizes)
+        dot = numerics.dot if problem.dtype != "float32" else 1 / BASE
+        return Units(info.eps / 2, info.smallest_normal * info.eps, dot, sizes)
 
     def kept(self, where: str) -> float:
         """Variance of rounding a value of 1 at a place that is kept in `where`."""

@@ -9,7 +9,7 @@ from typing import Any
 from fuzz.core.case import Case
 from fuzz.core.script_call import Text
 from fuzz.core.target import Device, Execution, Tensors
-from fuzz.targets.autograd import cuda_present
+from fuzz.devices.present import cuda_present
 from fuzz.targets.blocksparse.case_blocks import CaseBlocks, case_blocks
 from fuzz.targets.blocksparse.devices import arch_with_gpu, connect
 from fuzz.targets.blocksparse.hang_report import hanging_on_gpu

@@ -20,7 +20,8 @@ from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Rule, Support
 from fuzz.core.target import Tensors
 from fuzz.core.verdict import Finding
-from fuzz.targets.autograd import AutogradTarget, cuda_present
+from fuzz.devices.present import cuda_present
+from fuzz.targets.autograd import AutogradTarget
 from fuzz.targets.blocksparse import cta_subset
 from fuzz.targets.blocksparse.block_lists import (
     FASTEST,
@@ -41,6 +42,7 @@ from fuzz.targets.blocksparse.variants import native_masks, variants_for
 from kernels.blocksparse.spec.variant import PRODUCTS, Injection, Variant
 from oracles import block_lists, semaphore_order
 from oracles.metamorphic.relations import Equality
+from oracles.numerics import TENSOR_CORES
 from oracles.problem import Dtype, Problem
 
 SUPPORT = Support(
@@ -75,6 +77,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
     proof: tuple[str, ...] = ("forward_",)
     support = SUPPORT
     executable = False
+    numerics = TENSOR_CORES
     clears_padding = True
     pairs_per_second = 2e4
     # A row's rescaling waits for its warp's other rows, whose keys may be later ones: same value, other rounding.

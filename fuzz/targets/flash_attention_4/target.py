@@ -27,7 +27,8 @@ from fuzz.core.case import Case, Inputs, to_json
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Support
 from fuzz.core.target import Device, Execution, Tensors
-from fuzz.targets.autograd import AutogradTarget, cuda_present
+from fuzz.devices.present import cuda_present
+from fuzz.targets.autograd import AutogradTarget
 from fuzz.targets.flash_attention_4 import unsupported as refusals
 from fuzz.targets.flash_attention_4.arguments import mask_options
 from fuzz.targets.flash_attention_4.calls import Call, call_of, dry_run, forward, prepared, refusing
@@ -35,7 +36,7 @@ from fuzz.targets.flash_attention_4.compile_cache import LAUNCHES, SOURCES, conn
 from fuzz.targets.flash_attention_4.unsupported import OPTIONS, blocks_for, options_of
 from fuzz.tensors.arena import build
 from oracles.masks import Causal, Mask, PerBatch, PerHead, Prefix, Window, varies_by_batch, varies_by_head
-from oracles.numerics import FUSED
+from oracles.numerics import TENSOR_CORES
 from oracles.outputs import Outputs
 from oracles.problem import Problem, shapes
 
@@ -52,8 +53,8 @@ SUPPORT = Support(
 LENGTHS = (8, 16, 32, 42, 48, 64, 80, 96, 128, 512)
 # ex2 on sm_100 is a polynomial of degree 3 for a share of the elements; the softcap's tanh is tanh.approx.f32.
 NUMERICS = {
-    "sm_90a": replace(FUSED, tanh=2.0**-10.9),
-    "sm_100a": replace(FUSED, tanh=2.0**-10.9, exp=1e-4),
+    "sm_90a": replace(TENSOR_CORES, tanh=2.0**-10.9),
+    "sm_100a": replace(TENSOR_CORES, tanh=2.0**-10.9, exp=1e-4),
 }
 
 
