@@ -6,7 +6,9 @@ import argparse
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -14,17 +16,13 @@ import msgspec
 from fuzz.score.source_mutants.render import line, table
 from fuzz.score.source_mutants.results import Result, SourceMutant, score
 from fuzz.score.source_mutants.sampling import PACKAGES, sample
-from fuzz.score.source_mutants.trial import Plan, clean, try_mutant
+from fuzz.score.source_mutants.trial import Plan, clean, probe, try_mutant
 
 
 def main() -> None:
     """Draws mutants, tries them side by side, prints the tables; with --folder goes on where it was."""
     given = _parser().parse_args()
     plan = Plan(given.target, given.device, given.cases, given.session_seed, given.session_seconds)
-    before = clean(plan)
-    if before.failure is not None or before.code != 0:
-        raise SystemExit(f"the session fails without a mutant: {before.failure or before.said}")
-    print(f"without a mutant: {before.cases} cases, none fails", file=sys.stderr, flush=True)
     drawn = sample(given.target, given.count, given.seed)
     results = _all(drawn, plan, given)
     made = score(results, seed=given.seed, cases=given.cases, target=given.target)
@@ -57,24 +55,31 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _all(drawn: list[SourceMutant], plan: Plan, given: argparse.Namespace) -> list[Result]:
-    """Results in the order drawn: those kept in the folder, and those of the mutants that it lacks."""
+    """Results in the order drawn: those kept in the folder, and those of the mutants that it lacks. Raises SystemExit
+    where the session fails without a mutant."""
     kept = _kept(given.folder)
-    todo = [mutant for mutant in drawn if mutant.id not in kept]
     ends = time.monotonic() + given.seconds if given.seconds else float("inf")
 
-    def one(mutant: SourceMutant) -> None:
+    def keep(work: Callable[[], Result]) -> None:
         if time.monotonic() > ends:
             return
-        result = kept[mutant.id] = try_mutant(mutant, plan)
+        result = work()
+        mutant, kept[result.id] = result.mutant, result
         if given.folder:
             given.folder.mkdir(parents=True, exist_ok=True)
-            (given.folder / f"{mutant.id}.json").write_bytes(msgspec.json.encode(result))
-        place = f"{mutant.file}:{mutant.line} {mutant.operator}"
-        note = f"{result.status} {result.by} after {result.cases} cases, {result.seconds:.0f} s: {place}"
-        print(f"{len(kept)}/{len(drawn)} {note}", file=sys.stderr, flush=True)
+            (given.folder / f"{result.id}.json").write_bytes(msgspec.json.encode(result))
+        note = f"{result.status} {result.by} after {result.cases} cases, {result.seconds:.0f} s"
+        print(f"{len(kept)}/{len(drawn)} {note}: {mutant.file}:{mutant.line} {mutant.operator}", file=sys.stderr)
 
     with ThreadPoolExecutor(given.jobs) as pool:
-        list(pool.map(one, todo))
+        before = pool.submit(clean, plan)
+        list(pool.map(keep, [partial(try_mutant, mutant, plan) for mutant in drawn if mutant.id not in kept]))
+        missed = [one for one in kept.values() if one.status == "missed" and not one.probed]
+        list(pool.map(keep, [partial(probe, one, plan) for one in missed]))
+        end = before.result()
+    if end.failure is not None or end.code != 0:
+        raise SystemExit(f"the session fails without a mutant: {end.failure or end.said}")
+    print(f"without a mutant: {end.cases} cases, none fails", file=sys.stderr)
     return [kept[mutant.id] for mutant in drawn if mutant.id in kept]
 
 

@@ -163,7 +163,8 @@ def probed(source: str, mutant: SourceMutant) -> str:
 def _nodes(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.stmt]]:
     """Nodes inside functions that may be changed, each with the statement that it is in."""
     for top in tree.body:
-        for member in top.body if isinstance(top, ast.ClassDef) else [top]:
+        members: list[ast.stmt] = top.body if isinstance(top, ast.ClassDef) else [top]
+        for member in members:
             if isinstance(member, ast.FunctionDef):
                 yield from _of_statement(member, member)
 
@@ -174,8 +175,8 @@ def _of_statement(stmt: ast.stmt, where: ast.stmt) -> Iterator[tuple[ast.AST, as
     if isinstance(stmt, _LEFT_ALONE):
         return
     if isinstance(stmt, ast.FunctionDef):
-        for child in stmt.body:
-            yield from _of_statement(child, child)
+        for inner in stmt.body:
+            yield from _of_statement(inner, inner)
         return
     refuses = isinstance(stmt, ast.If) and all(isinstance(x, ast.Raise) for x in stmt.body)
     if not refuses:

@@ -55,6 +55,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
              harness itself failed
     cases    position of the case that found it; else of the cases that were run
     by       outcome, oracle and kind of the first finding
+    probed   whether a second session has shown if a case comes to the line; what was missed may be unreached without
     """
 
     id: str
@@ -64,6 +65,7 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str = ""
     message: str = ""
     seconds: float = 0.0
+    probed: bool = False
 
 
 class SourceScore(msgspec.Struct, frozen=True):

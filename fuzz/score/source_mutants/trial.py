@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from fuzz.score.source_mutants.operators import mutated, probed
 from fuzz.score.source_mutants.results import Result, SourceMutant
 from fuzz.score.source_mutants.sampling import ROOT
@@ -51,18 +53,19 @@ class End:
 
 
 def try_mutant(mutant: SourceMutant, plan: Plan) -> Result:
-    """The result of a mutant."""
+    """The result of a mutant, by one session."""
     began = time.monotonic()
-    source = (ROOT / mutant.file).read_text()
-    end = _session(mutant, mutated(source, mutant), plan)
-    result = _result(mutant, end)
-    if result.status == "missed":
-        probe = _session(mutant, probed(source, mutant), plan)
-        if probe.failure is None and probe.code == OK:
-            result = Result(mutant.id, mutant, "not_reached", probe.cases)
-    return Result(
-        result.id, mutant, result.status, result.cases, result.by, result.message, round(time.monotonic() - began, 1)
-    )
+    end = _session(mutant, mutated((ROOT / mutant.file).read_text(), mutant), plan)
+    return replace(_result(mutant, end), seconds=round(time.monotonic() - began, 1))
+
+
+def probe(missed: Result, plan: Plan) -> Result:
+    """The result of a mutant that was missed, when a second session has shown whether a case comes to the line."""
+    began = time.monotonic()
+    end = _session(missed.mutant, probed((ROOT / missed.mutant.file).read_text(), missed.mutant), plan)
+    reached = end.failure is not None or end.code not in (OK, None)
+    seconds = round(missed.seconds + time.monotonic() - began, 1)
+    return replace(missed, status="missed" if reached else "not_reached", probed=True, seconds=seconds)
 
 
 def clean(plan: Plan) -> End:
