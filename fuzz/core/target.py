@@ -158,9 +158,13 @@ class Target:
 
     def expected_seconds(self, case: Case) -> float:
         """A rough time of one run; the deadline is about ten times that, with a floor. From the number of (query, key)
-        pairs, padding's too, and the head dim, by this target's own speed."""
+        pairs, padding's too, and the head dim, by this target's own speed. A token is as much work as 64 pairs: it is
+        read and written where there are no keys too."""
         p = case.problem
-        pairs = p.pairs if p.layout == "packed" else p.batch * p.heads_q * p.len_q * p.len_k
+        packed = p.layout == "packed"
+        pairs = p.pairs if packed else p.batch * p.heads_q * p.len_q * p.len_k
+        tokens = sum(p.lengths_q) + sum(p.lengths_k) if packed else p.batch * (p.len_q + p.len_k)
+        pairs += 64 * p.heads_q * tokens
         return 0.01 + pairs * (p.dim + p.dim_v) / 128 / self.pairs_per_second
 
     def script_call(self, case: Case) -> Text:

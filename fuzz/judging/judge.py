@@ -19,7 +19,7 @@ from msgspec.structs import replace
 import oracles.reference.numba_loops  # noqa: F401 (where nothing is compiled yet it takes seconds, which no case is to pay)
 from fuzz.core.case import CODED, Case
 from fuzz.core.refusal import refusal
-from fuzz.core.target import Execution, Target, Tensors
+from fuzz.core.target import DeviceError, Execution, Target, Tensors
 from fuzz.core.verdict import Finding, FollowUpFailure, Verdict
 from fuzz.judging import oom_retry, perturb
 from fuzz.judging.cta_subset import judge_cta_subset
@@ -133,7 +133,7 @@ def _attempt(job: _Job, refuses: str) -> Verdict:
 
 
 def _expect_refusal(job: _Job, pristine: Arena, why: str) -> Verdict:
-    """The target declares that it raises here; silent acceptance is a finding."""
+    """The target declares that it raises here, whatever it raises; silent acceptance is a finding."""
     case, target, clock = job.case, job.target, job.clock
     clock.start("prepare", PREPARE_LIMIT)
     try:
@@ -142,8 +142,8 @@ def _expect_refusal(job: _Job, pristine: Arena, why: str) -> Verdict:
         target.run(case, pristine.tensors())
         if pristine.buffer.is_cuda:
             torch.cuda.synchronize(pristine.buffer.device)
-    except (ValueError, NotImplementedError, TypeError, RuntimeError) as error:
-        if context_lost(error):
+    except (Exception, SystemExit) as error:
+        if context_lost(error) or isinstance(error, DeviceError):
             return raised_verdict(case, Raised(error, []), clock)
         return conclude(case, [], clock, [], outcome="reject", reason=f"refused as declared: {why}")
     message = f"the target ran a case that it declares to refuse, and raised nothing: {why}"
