@@ -38,6 +38,7 @@ from fuzz.judging.execution import (
 )
 from fuzz.judging.follow_up import FollowUp, compare_outputs, failure_of, follow_ups_of
 from fuzz.judging.leaks import RUNS, Watch
+from fuzz.judging.proposed_numerics import propose
 from fuzz.judging.raised import context_lost, raised_verdict
 from fuzz.judging.verdict_builder import conclude, finite, plan_findings, proof_findings, shape_findings
 from fuzz.tensors.arena import Arena, build
@@ -261,7 +262,7 @@ def _judge_numbers(
     findings = [
         *findings,
         *worst.findings,
-        *_exact(case, target, given, judged[0].outputs, budget),
+        *_exact(case, target.numerics, given, judged[0].outputs, budget),
         *unstable,
         *predicted,
     ]
@@ -270,7 +271,23 @@ def _judge_numbers(
         under = partial(_budget_under, target, given, budget)
         findings, failures = _judge_follow_ups(job, executions[0].outputs, later, under)
     flaky = (len(bad), len(judged)) if 0 < len(bad) < len(judged) else (0, 0)
-    return conclude(case, findings, job.clock, executions, judgement=worst, flaky=flaky, follow_ups=failures)
+    evidence = {}
+    if not any(flaky):
+        again = partial(_judge_under, case, target, given, judged[0].outputs, budget)
+        findings, changes = propose(findings, worst.ratio, target.numerics, again)
+        evidence = {"proposed_numerics": changes} if changes else {}
+    return conclude(
+        case, findings, job.clock, executions, judgement=worst, flaky=flaky, evidence=evidence, follow_ups=failures
+    )
+
+
+def _judge_under(
+    case: Case, target: Target, given: Tensors, outputs: Outputs, budget: Budget, numerics: Numerics
+) -> list[Finding]:
+    """Findings of outputs whose kernel had declared other `numerics`."""
+    same = _same(case.problem, given, numerics)
+    changed = Budget.of(case.problem, budget.reference, same, padding=target.clears_padding)
+    return [*accuracy.judge_with(changed, outputs).findings, *_exact(case, numerics, given, outputs, budget)]
 
 
 def _judge_follow_ups(
@@ -309,15 +326,13 @@ def _same(problem: Problem, given: Tensors, numerics: Numerics) -> Same:
     return same_precision(problem, given.q, given.k, given.v, bias=given.bias, do=given.do, numerics=numerics)
 
 
-def _exact(case: Case, target: Target, given: Tensors, outputs: Outputs, budget: Budget) -> list[Finding]:
+def _exact(case: Case, numerics: Numerics, given: Tensors, outputs: Outputs, budget: Budget) -> list[Finding]:
     """Findings of inputs that are made so that the outputs must be right to the bit."""
     if case.inputs.distribution not in CODED:
         return []
     q, k, v = given.q, given.k, given.v
     right = budget.reference if budget.want.dtype == torch.float64 else None
-    return exact.judge(
-        case.problem, q, k, v, outputs, bias=given.bias, do=given.do, numerics=target.numerics, right=right
-    )
+    return exact.judge(case.problem, q, k, v, outputs, bias=given.bias, do=given.do, numerics=numerics, right=right)
 
 
 def _budget_under(target: Target, given: Tensors, budget: Budget, change: Callable[[Numerics], Numerics]) -> Budget:
