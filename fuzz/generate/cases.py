@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Literal
 
 from hypothesis import strategies as st
 from msgspec import structs
@@ -195,6 +196,8 @@ def _lengths(
         gone = draw.randint(0, len(found_q) - 1)
         for lengths in draw.choice(((found_q,), (found_k,), (found_q, found_k))):
             lengths[gone] = 0
+    if layout == "padded" and not support.ragged_q:
+        found_q = [max(found_q)] * len(found_q)
     times = 1 if ragged else batch
     return tuple(found_q * times), tuple(found_k * times)
 
@@ -218,9 +221,11 @@ def _length(draw: Draw, least: int, most: int) -> int:
 
 def _dims(draw: Draw, support: Support, differ: bool) -> tuple[int, int]:
     least, most, step = support.dim
-    known = [d for d in DIMS if least <= d <= min(most, support.dim_often) and d % step == 0] or [least]
+    known = [d for d in DIMS if d <= support.dim_often and support.takes_dim(d)] or [least]
 
     def one() -> int:
+        if support.dims is not None:
+            return draw.choice(sorted(support.dims))
         if support.dim_often < most:
             if one_in(draw, 16):
                 return draw.randint(support.dim_often // step + 1, most // step) * step
@@ -239,7 +244,8 @@ def _bias(draw: Draw, support: Support) -> Bias:
     flags = draw.randint(0, 15)
     batch, heads, rows, cols = (bool(flags >> i & 1) for i in range(4))
     grad = support.bias_grad and not one_in(draw, 5)
-    return Bias(batch, heads, rows, cols, "float32" if one_in(draw, 8) else "input", grad)
+    dtype: Literal["input", "float32"] = "float32" if one_in(draw, 8) else "input"
+    return Bias(batch, heads, rows, cols, dtype if dtype in support.bias_dtypes else support.bias_dtypes[0], grad)
 
 
 def _inputs(draw: Draw, problem: Problem, focus: frozenset[str]) -> Inputs:

@@ -38,6 +38,7 @@ from fuzz.judging.execution import (
 )
 from fuzz.judging.follow_up import FollowUp, compare_outputs, failure_of, follow_ups_of
 from fuzz.judging.leaks import RUNS, Watch
+from fuzz.judging.own_reference import own_budget
 from fuzz.judging.proposed_numerics import propose
 from fuzz.judging.raised import context_lost, raised_verdict
 from fuzz.judging.verdict_builder import conclude, finite, plan_findings, proof_findings, shape_findings
@@ -209,6 +210,9 @@ def _budget_of(job: _Job, pristine: Arena) -> Budget:
     """The case's error budget, with its reference."""
     problem, given, clock = job.case.problem, pristine.tensors(), job.clock
     clock.start("reference", INPUTS_LIMIT + problem.pairs * 1e-5)
+    if not job.target.attention and (own := call(partial(own_budget, job.case, job.target, given))) is not None:
+        clock.book("judge")
+        return own
     right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
     clock.book("same_precision")
     same = _same(problem, given, job.target.numerics)
@@ -262,7 +266,7 @@ def _judge_numbers(
     findings = [
         *findings,
         *worst.findings,
-        *_exact(case, target.numerics, given, judged[0].outputs, budget),
+        *(_exact(case, target.numerics, given, judged[0].outputs, budget) if target.attention else ()),
         *unstable,
         *predicted,
     ]
@@ -272,7 +276,7 @@ def _judge_numbers(
         findings, failures = _judge_follow_ups(job, executions[0].outputs, later, under)
     flaky = (len(bad), len(judged)) if 0 < len(bad) < len(judged) else (0, 0)
     evidence = {}
-    if not any(flaky):
+    if target.attention and not any(flaky):
         again = partial(_judge_under, case, target, given, judged[0].outputs, budget)
         findings, changes = propose(findings, worst.ratio, target.numerics, again)
         evidence = {"proposed_numerics": changes} if changes else {}
