@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from oracles.exact_finding import finding_of
 from oracles.finding import Finding
-from oracles.location import locate
 from oracles.masks import Full
 from oracles.numerics import Numerics
-from oracles.outputs import TITLES, Outputs
+from oracles.outputs import Outputs
 from oracles.problem import Problem, bias_view, mask_tile, sequence_view, shapes
 from oracles.reference.chunks import rows_there
 
@@ -30,7 +30,6 @@ SIGNIFICAND = {"bfloat16": 8, "float16": 11, "float32": 24}
 FP32 = 2.0**24
 SPLIT = 2.0**-19  # error of a weight that was made of two logarithms of up to 16
 MOST = 1 << 22  # pairs in one piece
-ALIKE = 0.995  # cosine from which on a difference is that of one key
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def judge(
         there = rows_there(problem, name, bad.device) if problem.layout == "padded" else None
         bad = bad if there is None else bad & there[..., None]
         if bool(bad.any()):
-            found.append(_finding(problem, given, name, tensor, certified, bad))
+            found.append(finding_of(problem, given, name, tensor, certified.want[name], bad))
     return found
 
 
@@ -186,7 +185,8 @@ class _Piece:
         near = top.abs() <= (0.0 if p.dtype == "float32" else NEAR)
         self.exact_scores = _exact_scores(n, p.scale_value)
         alike = (count == 1) | self.exact_scores
-        self.good = ((rest < top - GAP) & near & alike & (torch.log2(count) % 1 == 0))[..., 0] | ~kept.any(-1)
+        gap = GAP + 4 * self._folding_error()
+        self.good = ((rest < top - gap) & near & alike & (torch.log2(count) % 1 == 0))[..., 0] | ~kept.any(-1)
         self.weights = torch.where(on & self.good[..., None], 1 / count.clamp_min(1), 0.0)
         self.kept, self.count = kept, count.clamp_min(1)
 
@@ -195,16 +195,18 @@ class _Piece:
         unit_v, bad = _lowest(self.v, 0), ~self.good[..., None]
         o, size = self.weights @ self.v, self.weights @ self.v.abs()
         split = self._split(o, size)
-        sums["o"].add(rows, o, size, (unit_v / self.count).expand_as(o), bad.expand_as(o))
+        inexact_o = bad | (self.count > 1) if self.n.renormalised == "tiles" else bad
+        sums["o"].add(rows, o, size, (unit_v / self.count).expand_as(o), inexact_o.expand_as(o))
         sums["o"].slack[rows] += 2 * SPLIT * size * split  # as much again by its own rounding
         if self.do is None:
             return
-        if not self.exact_scores:  # a backward pass works the weights out again, in an order of its own
+        if not self.exact_scores or self.n.rescored == "k":  # a backward pass works the weights out again, its own way
             bad = torch.ones_like(bad)
         if self.p.dtype == "float32":  # … from LSE, a logarithm: rounded to 16 bits they are exact again
             bad = bad | (self.count > 1)
         exact_o = (size <= FP32 * unit_v / self.count).all(-1, keepdim=True)
-        exact_o &= (o.to(self.p.torch_dtype).double() == o).all(-1, keepdim=True) & ~split.any(-1, keepdim=True)
+        exact_o &= (o.to(self.p.torch_dtype).double() == o).all(-1, keepdim=True)
+        exact_o &= ~split.any(-1, keepdim=True) & ~inexact_o
         ds, exact = self._dscores(o, exact_o)
         bad_rows = bad | ~exact[..., None]
         lowest = _lowest(ds, -1)[..., None]
@@ -220,10 +222,18 @@ class _Piece:
         by_key = _lowest(self.weights, (0, 1))[:, None] * of_do
         sums["dv"].add(keys, dv, _sum_rows(self.weights, self.do.abs()), by_key, spoilt.expand_as(dv))
 
+    def _folding_error(self) -> float:
+        """Largest error of a score whose k has the scale folded into it: of 1/2 ulp in each of its products."""
+        if self.n.scaled != "k":
+            return 0.0
+        unit = 2.0 ** -(SIGNIFICAND[self.p.dtype] if self.n.folded == "input" else 24)
+        sizes = self.q.abs() @ self.k.abs().T
+        return float(sizes.amax()) * abs(self.p.scale_value) * unit if sizes.numel() else 0.0
+
     def _split(self, o: Tensor, size: Tensor) -> Tensor:
-        """Rows of O that may not be exact because parts of it were put together by their LSEs: in sums of several keys
-        that rounding to the dtype does not bring back, above all where they cancel."""
-        if not self.n.splits:
+        """Rows of O that may not be exact because they, or parts of them, were normalised by their LSEs: in sums of
+        several keys that rounding to the dtype does not bring back, above all where they cancel."""
+        if not (self.n.splits or self.n.renormalised == "end"):
             return torch.zeros_like(o, dtype=torch.bool)
         hidden = 2.0 ** -(SIGNIFICAND[self.p.dtype] + 1)  # relative to O, errors that its last rounding removes
         return (self.count > 1) & (o.abs() * hidden < size * SPLIT)
@@ -240,85 +250,10 @@ class _Piece:
         return ds, (exact & exact_o).all(-1) | (self.do == 0).all(-1)
 
 
-def _finding(
-    p: Problem, given: dict[str, Tensor | None], name: str, got: Tensor, certified: Certified, bad: Tensor
-) -> Finding:
-    lengths = p.lengths_k if name in ("dk", "dv") else p.lengths_q
-    heads = got.shape[1]
-    rows = torch.zeros((p.batch, heads, max(lengths)), dtype=torch.bool, device=got.device)
-    there = torch.zeros_like(rows)
-    for b, length in enumerate(lengths):
-        rows[b, :, :length] = sequence_view(p, name, bad, b).any(-1)
-        there[b, :, :length] = True
-    b, h, r = (int(x) for x in rows.nonzero()[0])
-    one, want, wrong = (
-        sequence_view(p, name, x, b)[h, r].double().nan_to_num(nan=1e30, posinf=1e30, neginf=-1e30)
-        for x in (got, certified.want[name], bad)
-    )
-    column = int(wrong.argmax())
-    share, largest = (
-        float(bad.sum()),
-        float((got.double() - certified.want[name]).abs()[bad].nan_to_num(nan=1e30).max()),
-    )
-    value = float(sequence_view(p, name, got, b)[h, r, column])
-    message = (
-        f"{TITLES[name]} is wrong: {int(share)} elements differ from a value that is exact in any order of summation; "
-        f"first at batch {b}, head {h}, row {r}, column {column}: it is {value:.9g}, expected {float(want[column]):.9g}"
-    )
-    message += _explained(p, given, name, b, h, r, one, want)
-    numbers = {"elements": share, "total": float(got.numel()), "largest": largest}
-    return Finding("exact", "wrong", message, name, locate(rows, there, (b, h, r)), numbers)
-
-
-def _explained(
-    p: Problem, given: dict[str, Tensor | None], name: str, b: int, h: int, r: int, got: Tensor, want: Tensor
-) -> str:
-    """The one key (for dK and dV: query) that accounts for the difference in a row; '' where none does."""
-    of = {"o": "v", "dq": "k", "dk": "q", "dv": "do"}[name]
-    source = given[of]
-    assert source is not None
-    if name in ("o", "dq"):
-        key_head, others = h // p.group, [(h // p.group, "key")]
-    else:
-        key_head, others = h, [(head, f"query of head {head}, row") for head in range(h * p.group, (h + 1) * p.group)]
-    gap = got - want
-    best = (0.0, -1, "")
-    for head, what in others:
-        rows = sequence_view(p, of, source, b)[head].double() - (want if name == "o" else 0)
-        if not len(rows):  # a sequence without keys: none accounts for anything
-            continue
-        cosines = (rows @ gap) / (rows.norm(dim=-1) * gap.norm()).clamp_min(1e-300)
-        at = int(cosines.abs().argmax())
-        if abs(float(cosines[at])) > abs(best[0]):
-            best = (float(cosines[at]), at, what)
-    cosine, at, what = best
-    if name == "o" and _ends_beyond(got, want) and abs(cosine) < 1:
-        return "; the row is too small by one factor, as if a key with V = 0, such as one past the end, had a share"
-    if abs(cosine) < ALIKE:
-        return ""
-    query, key = (r, at) if name in ("o", "dq") else (at, r)
-    head = h if name in ("o", "dq") else int(what.split()[3].rstrip(","))
-    kept = bool(mask_tile(p, b, head, (query, query + 1), (key, key + 1), got.device).all())
-    if not kept:
-        return f"; {what} {at} accounts for the difference, although it is masked: a leak"
-    if name == "o" and cosine > 0:
-        return f"; {what} {at} is used in place of a key that the row should see, which is missing"
-    verb = "is missing" if (cosine < 0) == (name in ("o", "dv")) else "counts too much or with a wrong weight"
-    return f"; {what} {at} accounts for the difference: it {verb}" + (
-        f" (KV head {key_head})" if p.heads_kv > 1 else ""
-    )
-
-
-def _ends_beyond(got: Tensor, want: Tensor) -> bool:
-    """True if `got` is `want` times a factor below 1: a share went to zeros."""
-    size = float((want * want).sum())
-    times = float((got * want).sum()) / size if size else 1.0
-    return 0 < times < 1 and bool(((got - times * want).abs() <= 0.01 * (1 - times) * want.abs().max()).all())
-
-
 def _exact_scores(n: Numerics, scale: float) -> bool:
-    """True if integer products are exact scores, wherever the scale goes: a library may well put it on a factor."""
-    return _power_of_two(math.sqrt(abs(scale)) if n.scaled == "both" else scale)
+    """True if integer products are exact scores, wherever the scale goes: a library may well put it on a factor. Never
+    with log2(e), which is no short number."""
+    return n.scaled != "k" and _power_of_two(math.sqrt(abs(scale)) if n.scaled == "both" else scale)
 
 
 def _power_of_two(x: float) -> bool:

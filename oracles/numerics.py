@@ -17,8 +17,12 @@ class Numerics:
     """Rounding of an implementation; 'input' is the dtype of q, k, v. Products always accumulate in fp32 or better.
 
     scores       Q K^T, and what is done to it before the softmax: kept in fp32, or rounded to the input dtype
-    scaled       where the scale goes: on the fp32 scores, on q (rounded to the input dtype) before the product, or its
-                 root on both q and k (in fp32: a rounding of k that all the rows of queries share)
+    scaled       where the scale goes: on the fp32 scores, on q (rounded to the input dtype) before the product, its
+                 root on both q and k (in fp32: a rounding of k that all the rows of queries share), or with log2(e)
+                 on k, kept as `folded` says
+    rescored     'k': the backward pass works its scores out from a k that scale * log2(e) is folded into, wherever the
+                 forward pass has the scale; '': as the forward pass does
+    folded       k times scale * log2(e), where there is one: in fp32, or rounded to the input dtype; dQ is made of it
     probs        P before P V and P^T dO
     dscores      dS before dS K and dS^T Q
     weights      P in dS = P * (dP - delta): in fp32, or as rounded for P V
@@ -27,7 +31,9 @@ class Numerics:
     heads        dK, dV of the query heads that share a KV head, before they are summed
     dbias        dS before it is summed over the axes along which the bias is broadcast: in fp32, or in the bias's dtype
     sums         dQ, dK, dV between the tiles that add to them ('input': rounded to the input dtype after each tile)
-    tile         rows of such a tile, the smallest one in use; only read where sums is 'input'
+    tile         rows of such a tile, the smallest one in use; only read where sums is 'input' or renormalised 'tiles'
+    renormalised O is normalised by its LSE, not by a sum (''): 'end' once, times exp(max - LSE); 'tiles' with each tile
+                 of keys, by the LSE so far, before P is rounded. O of more than one key is no exact sum
     splits       keys are split between CTAs whose O are put together by their LSEs, logarithms: O of more than one
                  key is no exact sum
     exp          relative error of the exponential (ex2.approx: 2^-22; a polynomial may be worse)
@@ -37,7 +43,9 @@ class Numerics:
     """
 
     scores: Kept = "float32"
-    scaled: Literal["scores", "q", "both"] = "scores"
+    scaled: Literal["scores", "q", "both", "k"] = "scores"
+    rescored: Literal["", "k"] = ""
+    folded: Kept = "input"
     probs: Kept = "input"
     dscores: Kept = "input"
     weights: Kept = "float32"
@@ -47,10 +55,16 @@ class Numerics:
     dbias: Kept = "input"
     sums: Kept = "float32"
     tile: int = 32
+    renormalised: Literal["", "end", "tiles"] = ""
     splits: bool = False
     exp: float = 2.0**-22
     tanh: float = 2.0**-22
     dot: float = 2.0**-24
+
+    @property
+    def folds_k(self) -> bool:
+        """True if scale * log2(e) is folded into k anywhere."""
+        return "k" in (self.scaled, self.rescored)
 
 
 # Flash kernels: scores stay in fp32; P and dS are rounded to the input dtype before their products.

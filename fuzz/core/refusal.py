@@ -20,8 +20,13 @@ class _Check:
 
 
 def _dims(s: Support, c: Case) -> bool:
-    least, most, step = s.dim
-    return any(not least <= d <= most or d % step for d in (c.problem.dim, c.problem.dim_v))
+    return not (s.takes_dim(c.problem.dim) and s.takes_dim(c.problem.dim_v))
+
+
+def _dims_text(s: Support) -> str:
+    if s.dims is not None:
+        return f"head dims other than {', '.join(map(str, sorted(s.dims)))}"
+    return "head dims outside {} … {} in steps of {}".format(*s.dim)
 
 
 def _contiguous(c: Case) -> bool:
@@ -41,6 +46,14 @@ _CHECKS: tuple[_Check, ...] = (
         lambda s: "padded sequences of different lengths",
         lambda s, c: not s.ragged and c.problem.layout == "padded" and c.problem.ragged,
     ),
+    _Check(
+        lambda s: "padded sequences of different numbers of queries",
+        lambda s, c: not s.ragged_q and c.problem.layout == "padded" and len(set(c.problem.lengths_q)) > 1,
+    ),
+    _Check(
+        lambda s: f"a bias that is not of dtype {' or '.join(s.bias_dtypes)}",
+        lambda s, c: c.problem.bias is not None and c.problem.bias.dtype not in s.bias_dtypes,
+    ),
     _Check(lambda s: "no bias", lambda s, c: not s.bias and c.problem.bias is not None),
     _Check(
         lambda s: "no gradient of the bias",
@@ -49,7 +62,7 @@ _CHECKS: tuple[_Check, ...] = (
     _Check(lambda s: "no softcap", lambda s, c: not s.softcap and c.problem.softcap > 0),
     _Check(lambda s: "no scale of one's own", lambda s, c: not s.scale and c.problem.scale is not None),
     _Check(lambda s: "heads_q must equal heads_kv", lambda s, c: not s.gqa and c.problem.group > 1),
-    _Check(lambda s: "head dims outside {} … {} in steps of {}".format(*s.dim), _dims),
+    _Check(_dims_text, _dims),
     _Check(lambda s: "dim_v must equal dim", lambda s, c: not s.dim_v_differs and c.problem.dim != c.problem.dim_v),
     _Check(
         lambda s: "sequences of length 0",
@@ -98,6 +111,8 @@ def _shown(s: Support, default: Support) -> list[bool]:
         len(s.layouts) < 2,
         s.masks is not None,
         not s.ragged,
+        s.ragged and not s.ragged_q,
+        s.bias and len(s.bias_dtypes) < 2,
         not s.bias,
         s.bias and not s.bias_grad,
         not s.softcap,

@@ -23,7 +23,9 @@ def required_equality(target: Target, relation: str) -> Equality:
 
 @lru_cache(maxsize=256)
 def _askable(target: Target) -> tuple[Relation, ...]:
-    """The relations that a target can be asked about, whatever the case."""
+    """The relations that a target can be asked about, whatever the case; they are attention's."""
+    if not target.attention:
+        return ()
     able = {
         "strides": target.support.strides,
         "repeated_kv": target.support.gqa,

@@ -24,12 +24,15 @@ class Support:
     layouts: tuple[Layout, ...] = ("padded",)
     masks: frozenset[str] | None = None
     ragged: bool = True
+    ragged_q: bool = True  # padded sequences of different numbers of queries
     bias: bool = False
     bias_grad: bool = False
+    bias_dtypes: tuple[Literal["input", "float32"], ...] = ("input", "float32")
     softcap: bool = False
     scale: bool = True
     gqa: bool = True
     dim: tuple[int, int, int] = (1, 256, 1)  # least, most, step
+    dims: frozenset[int] | None = None  # of these only
     dim_often: int = 256  # larger ones are drawn about once in 16
     dim_v_differs: bool = True
     zero_lengths: bool = True
@@ -37,6 +40,11 @@ class Support:
     lse: bool = False
     backward: bool = True
     max_pairs: int = 1 << 24
+
+    def takes_dim(self, dim: int) -> bool:
+        """True for a head dim, of q and k or of v, that it can have."""
+        least, most, step = self.dim
+        return least <= dim <= most and dim % step == 0 and (self.dims is None or dim in self.dims)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
 from fuzz.core.case import Case
@@ -71,6 +72,8 @@ class Target:
     parameters        further options, which a case's variant may give a value whether or not `variants` does
     session_size      limits of the cases that a session draws, for a target that is slow where it runs
     pairs_per_second  (query, key) pairs that a run handles, for the deadline only
+    start_seconds     what a run takes at least, for the deadline only
+    attention         whether it computes attention; else `right` gives the answer, and there are no follow-up cases
     executable        False: there is no device for it here; its cases are compiled and inspected only
     clears_padding    whether rows of padding hold what rows without keys do: O = 0, LSE = -inf
     kernel_names      a part of its kernels' names, by which a sanitizer picks them; "": all kernels
@@ -93,6 +96,8 @@ class Target:
     parameters: frozenset[str] = frozenset()
     session_size: Size | None = None
     pairs_per_second: float = 2e7
+    start_seconds: float = 0.01
+    attention: bool = True
     executable: bool = True
     clears_padding: bool = False
     kernel_names: str = ""
@@ -142,6 +147,10 @@ class Target:
         """Forward and, when the problem asks for it, backward. May return before a GPU has finished."""
         raise NotImplementedError(f"{type(self).__name__} has no method run(case, tensors)")
 
+    def right(self, case: Case, tensors: Tensors, precision: torch.dtype) -> Outputs | None:
+        """The right answer, computed in `precision`, of an operation that is not attention; None: it is attention."""
+        return None
+
     def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
         """As `run` on `tensors`, with a forward of `others` between forward and backward and its backward at the
         end."""
@@ -158,10 +167,14 @@ class Target:
 
     def expected_seconds(self, case: Case) -> float:
         """A rough time of one run; the deadline is about ten times that, with a floor. From the number of (query, key)
-        pairs, padding's too, and the head dim, by this target's own speed."""
+        pairs, padding's too, and the head dim, by this target's own speed. A token is as much work as 64 pairs: it is
+        read and written where there are no keys too."""
         p = case.problem
-        pairs = p.pairs if p.layout == "packed" else p.batch * p.heads_q * p.len_q * p.len_k
-        return 0.01 + pairs * (p.dim + p.dim_v) / 128 / self.pairs_per_second
+        packed = p.layout == "packed"
+        pairs = p.pairs if packed else p.batch * p.heads_q * p.len_q * p.len_k
+        tokens = sum(p.lengths_q) + sum(p.lengths_k) if packed else p.batch * (p.len_q + p.len_k)
+        pairs += 64 * p.heads_q * tokens
+        return self.start_seconds + pairs * (p.dim + p.dim_v) / 128 / self.pairs_per_second
 
     def script_call(self, case: Case) -> Text:
         """The call as text for `attnfuzz repro --script`. Raises ScriptError where there is none."""

@@ -14,6 +14,7 @@ reached a causal path, half of those with a few tokens, and hardly one in a hund
 broadcast.
 NOTE [budget]: what is spent on heads is not left for tokens. Half of the cases have few heads and long sequences, which
 several tiles in both directions need; the other half have many heads and sequences.
+NOTE [aims]: one case in seven is plain, one in ten has rows whose first tile of keys is empty: see aims.py.
 NOTE [several]: with few heads × sequences to spend, heads drawn first leave one sequence. So ragged cases and
 half of those with a bias keep room for a second one. One in five ragged cases has a sequence that is empty.
 """
@@ -21,7 +22,9 @@ half of those with a bias keep room for a second one. One in five ragged cases h
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from hypothesis import strategies as st
 from msgspec import structs
@@ -31,13 +34,15 @@ from fuzz.core.case_limits import Size
 from fuzz.core.relations import relations_for
 from fuzz.core.support import Support
 from fuzz.core.target import Target
+from fuzz.generate.aims import AIMS, TILE, Aim, late_lengths, late_mask
 from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, one_in
 from fuzz.generate.oversubscribed import draw_oversubscribed
+from oracles.masks import Full, Mask
 from oracles.problem import Bias, Problem
 
 LONG = (384, 509, 511, 512, 513, 521, 1021, 1023, 1024, 1025, 2048, 2049, 4096, 4099, 8192)
 DIMS = (64, 128, 16, 32, 96, 1, 8, 24, 40, 48, 72, 80, 100, 112, 160, 192, 256)
-SCALES = (1.0, 0.5, 0.1, 0.01, 2.0, -0.25, 0.0)
+SCALES = (1.0, 0.5, 0.1, 0.01, 2.0, -0.25, 0.0, 0.0, 0.0)
 EXACT_SCALES = (1.0, 0.25, 0.0625)  # powers of four: a root of them, put on Q and K, is exact too
 SOFTCAPS = (50.0, 30.0, 15.0, 1.0)
 DISTRIBUTIONS: tuple[Distribution, ...] = (
@@ -85,9 +90,11 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     support = target.support
     layout = draw.choice(support.layouts)
     focus = _focus(draw, support)
-    tiles = target.oversubscribed if target.oversubscribed and one_in(draw, OVERSUBSCRIBED_SHARE) else 0
-    long = draw.choice((True, False))  # NOTE [budget]
-    ragged = "ragged" in focus or (layout == "packed" and draw.choice((True, False)))
+    aim = draw.choice(AIMS)
+    focus = frozenset() if aim == "plain" else focus - {"ragged"} if aim == "late" else focus
+    tiles = target.oversubscribed if target.oversubscribed and one_in(draw, OVERSUBSCRIBED_SHARE) and not aim else 0
+    long = aim == "late" or draw.choice((True, False))  # NOTE [budget]
+    ragged = "ragged" in focus or (layout == "packed" and not aim and draw.choice((True, False)))
     several = ragged or ("bias" in focus and draw.choice((True, False)))  # NOTE [several]
     room = replace(size, rows=max(size.rows // 2, 1)) if several else size
     batch, heads_q, heads_kv = _few_heads(draw, support, room) if long else _heads(draw, support, room)
@@ -99,6 +106,8 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
     if tiles:
         grid = draw_oversubscribed(draw, tiles, gqa=support.gqa, ragged=ragged)
         heads_q, heads_kv, lengths_q, lengths_k = grid.heads_q, grid.heads_kv, grid.lengths_q, grid.lengths_k
+    if aim == "late" and (short := late_lengths(draw, size.pairs // (heads_q * batch), longest)) is not None:
+        lengths_q, lengths_k = (short[0],) * batch, (short[1],) * batch
     sizes = Sizes(lengths_q, lengths_k, heads_q)
     dtype = draw.choice(support.dtypes)
     native = target.native_masks(dtype, dim) or NATIVE
@@ -111,11 +120,11 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
         dim_v=dim_v,
         dtype=dtype,
         layout=layout,
-        mask=draw_mask(draw, support.masks, native, sizes, bias="bias" in focus),
+        mask=_mask(draw, support, native, sizes, aim, bias="bias" in focus),
         scale=draw.choice(SCALES) if "scale" in focus else None,
         softcap=draw.choice(SOFTCAPS) if "softcap" in focus else 0.0,
         bias=_bias(draw, support) if "bias" in focus else None,
-        backward=support.backward and not one_in(draw, 10),
+        backward=support.backward and (aim == "plain" or not one_in(draw, 10)),
     )
     inputs = _inputs(draw, problem, focus)
     if inputs.distribution in CODED and support.scale:
@@ -137,6 +146,17 @@ def _focus(draw: Draw, support: Support) -> frozenset[str]:
         name = able[draw.randint(0, last)]
         chosen.add(able[last] if name in chosen else name)
     return frozenset(chosen)
+
+
+def _mask(draw: Draw, support: Support, native: Sequence[str], sizes: Sizes, aim: Aim, *, bias: bool) -> Mask:
+    """The mask of a case with this aim. A kernel that has no full mask has no plain case."""
+    if aim == "plain" and (support.masks is None or "full" in support.masks):
+        return Full()
+    if aim == "late" and sizes.len_q > 1 and sizes.len_k > TILE:
+        late = late_mask(draw, support.masks, sizes.len_q, sizes.len_k)
+        if late is not None:
+            return late
+    return draw_mask(draw, support.masks, native, sizes, bias=bias)
 
 
 def _relations(target: Target, case: Case) -> tuple[str, ...]:
@@ -195,6 +215,8 @@ def _lengths(
         gone = draw.randint(0, len(found_q) - 1)
         for lengths in draw.choice(((found_q,), (found_k,), (found_q, found_k))):
             lengths[gone] = 0
+    if layout == "padded" and not support.ragged_q:
+        found_q = [max(found_q)] * len(found_q)
     times = 1 if ragged else batch
     return tuple(found_q * times), tuple(found_k * times)
 
@@ -218,9 +240,11 @@ def _length(draw: Draw, least: int, most: int) -> int:
 
 def _dims(draw: Draw, support: Support, differ: bool) -> tuple[int, int]:
     least, most, step = support.dim
-    known = [d for d in DIMS if least <= d <= min(most, support.dim_often) and d % step == 0] or [least]
+    known = [d for d in DIMS if d <= support.dim_often and support.takes_dim(d)] or [least]
 
     def one() -> int:
+        if support.dims is not None:
+            return draw.choice(sorted(support.dims))
         if support.dim_often < most:
             if one_in(draw, 16):
                 return draw.randint(support.dim_often // step + 1, most // step) * step
@@ -239,7 +263,8 @@ def _bias(draw: Draw, support: Support) -> Bias:
     flags = draw.randint(0, 15)
     batch, heads, rows, cols = (bool(flags >> i & 1) for i in range(4))
     grad = support.bias_grad and not one_in(draw, 5)
-    return Bias(batch, heads, rows, cols, "float32" if one_in(draw, 8) else "input", grad)
+    dtype: Literal["input", "float32"] = "float32" if one_in(draw, 8) else "input"
+    return Bias(batch, heads, rows, cols, dtype if dtype in support.bias_dtypes else support.bias_dtypes[0], grad)
 
 
 def _inputs(draw: Draw, problem: Problem, focus: frozenset[str]) -> Inputs:

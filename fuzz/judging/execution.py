@@ -30,14 +30,14 @@ from oracles.problem import Problem, shapes
 
 Enter = Callable[[str, float], None]
 
-INPUTS_LIMIT = 120.0
-PREPARE_LIMIT = 600.0
+INPUTS_LIMIT = 36.0  # a phase is called hung at ten times its limit
+PREPARE_LIMIT = 180.0
 HARNESS = "harness"  # pattern of the place of a write into the harness's own memory
 _REFERENCE_CHANGED = (
     "the kernel wrote outside its tensors, into memory of the harness: the right answer, computed before the run, is "
     "another one after it"
 )
-FLOOR = {"host": 0.5, "cuda": 2.0, "emulator": 30.0}
+FLOOR = {"host": 0.5, "cuda": 1.0, "emulator": 10.0}
 MARGIN = 10.0
 
 

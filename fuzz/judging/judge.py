@@ -18,7 +18,7 @@ from msgspec.structs import replace
 import oracles.reference.numba_loops  # noqa: F401 (where nothing is compiled yet it takes seconds, which no case is to pay)
 from fuzz.core.case import CODED, Case
 from fuzz.core.refusal import refusal
-from fuzz.core.target import Execution, Target, Tensors
+from fuzz.core.target import DeviceError, Execution, Target, Tensors
 from fuzz.core.verdict import Finding, FollowUpFailure, Verdict
 from fuzz.judging import oom_retry, perturb
 from fuzz.judging.cta_subset import judge_cta_subset
@@ -37,6 +37,8 @@ from fuzz.judging.execution import (
 )
 from fuzz.judging.follow_up import FollowUp, compare_outputs, failure_of, follow_ups_of
 from fuzz.judging.leaks import RUNS, Watch
+from fuzz.judging.own_reference import own_budget
+from fuzz.judging.proposed_numerics import propose
 from fuzz.judging.raised import context_lost, raised_verdict
 from fuzz.judging.verdict_builder import conclude, finite, plan_findings, proof_findings, shape_findings
 from fuzz.tensors.arena import Arena, build
@@ -132,7 +134,7 @@ def _attempt(job: _Job, refuses: str) -> Verdict:
 
 
 def _expect_refusal(job: _Job, pristine: Arena, why: str) -> Verdict:
-    """The target declares that it raises here; silent acceptance is a finding."""
+    """The target declares that it raises here, whatever it raises; silent acceptance is a finding."""
     case, target, clock = job.case, job.target, job.clock
     clock.start("prepare", PREPARE_LIMIT)
     try:
@@ -141,8 +143,8 @@ def _expect_refusal(job: _Job, pristine: Arena, why: str) -> Verdict:
         target.run(case, pristine.tensors())
         if pristine.buffer.is_cuda:
             torch.cuda.synchronize(pristine.buffer.device)
-    except (ValueError, NotImplementedError, TypeError, RuntimeError) as error:
-        if context_lost(error):
+    except (Exception, SystemExit) as error:
+        if context_lost(error) or isinstance(error, DeviceError):
             return raised_verdict(case, Raised(error, []), clock)
         return conclude(case, [], clock, [], outcome="reject", reason=f"refused as declared: {why}")
     message = f"the target ran a case that it declares to refuse, and raised nothing: {why}"
@@ -207,6 +209,9 @@ def _budget_of(job: _Job, pristine: Arena) -> Budget:
     """The case's error budget, with its reference."""
     problem, given, clock = job.case.problem, pristine.tensors(), job.clock
     clock.start("reference", INPUTS_LIMIT + problem.pairs * 1e-5)
+    if not job.target.attention and (own := call(partial(own_budget, job.case, job.target, given))) is not None:
+        clock.book("judge")
+        return own
     right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
     clock.book("same_precision")
     same = _same(problem, given, job.target.numerics)
@@ -260,7 +265,7 @@ def _judge_numbers(
     findings = [
         *findings,
         *worst.findings,
-        *_exact(case, target, given, judged[0].outputs, budget),
+        *(_exact(case, target.numerics, given, judged[0].outputs, budget) if target.attention else ()),
         *unstable,
         *predicted,
     ]
@@ -269,7 +274,23 @@ def _judge_numbers(
         under = partial(_budget_under, target, given, budget)
         findings, failures = _judge_follow_ups(job, executions[0].outputs, later, under)
     flaky = (len(bad), len(judged)) if 0 < len(bad) < len(judged) else (0, 0)
-    return conclude(case, findings, job.clock, executions, judgement=worst, flaky=flaky, follow_ups=failures)
+    evidence = {}
+    if target.attention and not any(flaky):
+        again = partial(_judge_under, case, target, given, judged[0].outputs, budget)
+        findings, changes = propose(findings, worst.ratio, target.numerics, again)
+        evidence = {"proposed_numerics": changes} if changes else {}
+    return conclude(
+        case, findings, job.clock, executions, judgement=worst, flaky=flaky, evidence=evidence, follow_ups=failures
+    )
+
+
+def _judge_under(
+    case: Case, target: Target, given: Tensors, outputs: Outputs, budget: Budget, numerics: Numerics
+) -> list[Finding]:
+    """Findings of outputs whose kernel had declared other `numerics`."""
+    same = _same(case.problem, given, numerics)
+    changed = Budget.of(case.problem, budget.reference, same, padding=target.clears_padding)
+    return [*accuracy.judge_with(changed, outputs).findings, *_exact(case, numerics, given, outputs, budget)]
 
 
 def _judge_follow_ups(
@@ -308,15 +329,13 @@ def _same(problem: Problem, given: Tensors, numerics: Numerics) -> Same:
     return same_precision(problem, given.q, given.k, given.v, bias=given.bias, do=given.do, numerics=numerics)
 
 
-def _exact(case: Case, target: Target, given: Tensors, outputs: Outputs, budget: Budget) -> list[Finding]:
+def _exact(case: Case, numerics: Numerics, given: Tensors, outputs: Outputs, budget: Budget) -> list[Finding]:
     """Findings of inputs that are made so that the outputs must be right to the bit."""
     if case.inputs.distribution not in CODED:
         return []
     q, k, v = given.q, given.k, given.v
     right = budget.reference if budget.want.dtype == torch.float64 else None
-    return exact.judge(
-        case.problem, q, k, v, outputs, bias=given.bias, do=given.do, numerics=target.numerics, right=right
-    )
+    return exact.judge(case.problem, q, k, v, outputs, bias=given.bias, do=given.do, numerics=numerics, right=right)
 
 
 def _budget_under(target: Target, given: Tensors, budget: Budget, change: Callable[[Numerics], Numerics]) -> Budget:

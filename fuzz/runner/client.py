@@ -19,16 +19,15 @@ from fuzz.process.exits import exit_name, innermost, last_line
 from fuzz.process.forked import ONE_THREAD, may_fork
 from fuzz.process.tool import Tool
 from fuzz.runner import gpu, lost_case, proc_stats
-from fuzz.runner.deadline import BEGIN, LOAD, Deadline, Died, Ended, Grown, Hung, Replied, Slow
+from fuzz.runner.deadline import BEGIN, LOAD, Deadline, Died, Ended, Grown, Hung, Replied
 from fuzz.runner.errors import HarnessError, RunnerError
 from fuzz.runner.limits import Limits, for_device
+from fuzz.runner.pace import Pace
 from fuzz.runner.process import Child, Zygote
 from fuzz.runner.wire import Answer, Failed, Gone, Open, Opened, Refused, Run, Start
 
 if TYPE_CHECKING:
     from fuzz.core.case import Case
-
-_STRETCH = 8.0  # a session's correction of expected times goes no further
 
 
 @dataclass
@@ -77,7 +76,7 @@ class Runner:
         self._spare: Zygote | None = None
         self._child: Child | None = None
         self._loaded: set[str] = set()
-        self._stretch: dict[tuple[str, str], float] = {}
+        self._pace = Pace(self._limits.floor)
         self._before = ""
         self._pending: _Pending | None = None
         self._busy = threading.Lock()
@@ -198,8 +197,10 @@ class Runner:
 
     def _follow(self, case: Case) -> Ended:
         assert self._child is not None
-        allowed = self._allowance(case.target)
-        return Deadline(self._child, self._limits, self._cap, allowed, self._prepare_spare, self._ask_gpu).follow()
+        allowed, ended = self._limits_of(case)
+        return Deadline(
+            self._child, self._limits, self._cap, allowed, ended, self._prepare_spare, self._ask_gpu
+        ).follow()
 
     def _judged(self, case: Case, ended: Ended) -> Verdict:
         """Verdict of how a case ended; takes the last evidence and replaces the child where it is lost."""
@@ -243,27 +244,22 @@ class Runner:
         if verdict.evidence.get("context_lost") or any(f.kind == WROTE_OUTSIDE for f in verdict.findings):
             self._replace()  # what it says from now on is not to be trusted
         if ended.trail.slow:
-            self._expect_longer(case.target, ended.trail.slow)
             reasons = [text for text in (verdict.reason, lost_case.slowness(ended.trail.slow)) if text]
             verdict = msgspec.structs.replace(verdict, reason="; ".join(reasons))
         return verdict
 
-    def _allowance(self, target: str) -> Callable[[str, float], float]:
-        """A phase's limit: as announced, with a floor and this session's correction; loading has a limit of its own."""
-        limits, stretch = self._limits, self._stretch
+    def _limits_of(self, case: Case) -> tuple[Callable[[str, float], float], Callable[[str, float, float], None]]:
+        """A phase's limit, from what is announced and this session's pace; and what learns from a phase that ended.
+        Loading has a limit of its own."""
+        limits, pace, kernel = self._limits, self._pace, (case.target, str(case.problem.backward))
 
         def allowed(phase: str, announced: float) -> float:
-            if phase == LOAD:
-                return limits.load / limits.confirm
-            return max(limits.floor, announced) * stretch.get((target, phase), 1.0)
+            return limits.load / limits.confirm if phase == LOAD else pace.limit((*kernel, phase), announced)
 
-        return allowed
+        def ended(phase: str, announced: float, seconds: float) -> None:
+            pace.ended((*kernel, phase), announced, seconds)
 
-    def _expect_longer(self, target: str, slow: tuple[Slow, ...]) -> None:
-        """For the rest of the session the limit is 1.5 times what the target took."""
-        for phase in slow:
-            old = self._stretch.get((target, phase.phase), 1.0)
-            self._stretch[target, phase.phase] = min(_STRETCH, old * 1.5 * phase.seconds / phase.limit)
+        return allowed, ended
 
     def _device_evidence(self, child: Child, case: Case) -> dict[str, Any]:
         """What only the device can tell; a core dump ends the child."""

@@ -21,7 +21,7 @@ from fuzz.runner.wire import Answer, Entered, Failed, Gone, Observed, Refused
 
 BEGIN = "begin"  # the case was sent, and the child has said nothing yet
 LOAD = "load"  # the child imports the target
-_BEGIN_SECONDS = 10.0
+_BEGIN_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class Deadline:
 
     cap         resident bytes that the child may hold
     allowed     a phase's limit from its name and what the judge announced
+    ended       called with a phase's name, what the judge announced for it, and the seconds that it took
     suspected   called once per suspicion; must return at once
     confirmed   called when the second look begins, before the child is paused for it
     """
@@ -107,15 +108,18 @@ class Deadline:
         limits: Limits,
         cap: int,
         allowed: Callable[[str, float], float],
+        ended: Callable[[str, float, float], None],
         suspected: Callable[[], None],
         confirmed: Callable[[], None],
     ) -> None:
         self._child, self._limits = child, limits
-        self._allowed, self._on_suspected, self._on_confirmed = allowed, suspected, confirmed
+        self._allowed, self._on_ended = allowed, ended
+        self._on_suspected, self._on_confirmed = suspected, confirmed
         self._cap = cap
         self._seconds: dict[str, float] = {}
         self._slow: list[Slow] = []
         self._phase, self._limit, self._began = BEGIN, _BEGIN_SECONDS, monotonic()
+        self._announced = _BEGIN_SECONDS
         self._starved: float | None = None
         self._seen: dict[str, Any] = {}
         self._suspicion: _Suspicion | None = None
@@ -141,7 +145,8 @@ class Deadline:
                 self._leave()
                 if not isinstance(message, Entered):
                     return Replied(message, self._trail(0.0))
-                self._phase, self._limit = message.phase, self._allowed(message.phase, message.limit)
+                self._phase, self._announced = message.phase, message.limit
+                self._limit = self._allowed(message.phase, message.limit)
                 seconds = self._patience()
         except Gone as gone:
             return Died(self._trail(), str(gone))
@@ -186,6 +191,7 @@ class Deadline:
         now = monotonic()
         spent = now - self._began
         self._seconds[self._phase] = self._seconds.get(self._phase, 0.0) + spent
+        self._on_ended(self._phase, self._announced, spent)
         if self._suspicion is not None:
             self._slow.append(Slow(self._phase, self._limit, spent))
             self._forget()

@@ -15,7 +15,7 @@ from typing import Any
 from fuzz.core.target import Target
 
 PHASE = "run"
-AGAIN = 0.4  # of the limit: from one look to the next; the client calls a hang one at twice the limit
+AGAIN = 3.0  # times the limit: from one look to the next; the client calls a hang one at ten times the limit
 
 
 class DeviceProbe:

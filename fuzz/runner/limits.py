@@ -9,7 +9,8 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds and bytes. A phase's own limit is announced by the judge (about ten times the expected time).
+    """Seconds and bytes. A phase's own limit is announced by the judge (about ten times the expected time), and
+    follows what the kernel's runs took (pace.py).
 
     floor     no phase is suspected earlier than this, whatever was announced
     confirm   a suspect is called hung at this many times its limit
@@ -26,7 +27,7 @@ class Limits:
     """
 
     floor: float = 0.5
-    confirm: float = 3.0
+    confirm: float = 10.0
     patience: float = 3.0
     start: float = 120.0
     load: float = 120.0
@@ -52,7 +53,7 @@ class Limits:
 
 
 HOST = Limits()
-CUDA = Limits(floor=2.0, confirm=2.0)
+CUDA = Limits(floor=1.0)
 
 
 def for_device(device: str) -> Limits:

@@ -31,7 +31,8 @@ def formulas(problem: Problem, numerics: Numerics, masked: bool) -> str:
         lines.append(
             f"k, v = (x.repeat_interleave({p.group}, 1) for x in (k, v))  # query head h reads KV head h // {p.group}"
         )
-    lines.append(f"s = {_at('q @ k.mT * SCALE', n.scores)}")
+    folded = _at("k", n.folded)  # with the scale
+    lines.append(f"s = {_at(f'q @ {folded}.mT * SCALE' if n.scaled == 'k' else 'q @ k.mT * SCALE', n.scores)}")
     if p.softcap:
         lines += [f"bend = torch.tanh(s / {p.softcap})", f"s = {_at(f'{p.softcap} * bend', n.scores)}"]
     if bias:
@@ -54,7 +55,11 @@ def formulas(problem: Problem, numerics: Numerics, masked: bool) -> str:
 
 def _backward(p: Problem, n: Numerics) -> list[str]:
     stored = _at("o", n.delta)
-    lines = [f"p = torch.exp(r(s, {FP32}) - lse.nan_to_num(neginf=0.0))  # kernels compute it again"]
+    folded = _at("k", n.folded) if n.folds_k else "k"
+    again = f"r(s, {FP32})"
+    if n.rescored == "k" and n.scaled != "k":
+        again += f" + q @ ({folded} - k).mT * SCALE" + (" * (1 - bend**2)" if p.softcap else "")
+    lines = [f"p = torch.exp({again} - lse.nan_to_num(neginf=0.0))  # kernels compute it again"]
     lines += [f"ds = p * (do @ v.mT - ({stored} * do).sum(-1, keepdim=True))"]
     if p.bias is not None and p.bias.grad:
         flags = (p.bias.batch, p.bias.heads, p.bias.rows, p.bias.cols)
@@ -72,7 +77,7 @@ def _backward(p: Problem, n: Numerics) -> list[str]:
     often_q, often_k = (max(_tiles(n_, n), _long(p, n_)) for n_ in (p.len_k, p.len_q * p.group))
     return [
         *lines,
-        f"dq = {_last('ds @ k * SCALE', often_q)}",
+        f"dq = {_last(f'ds @ {folded} * SCALE', often_q)}",
         f"dk = {_last(dk, often_k)}",
         f"dv = {_last(dv, often_k)}",
     ]

@@ -9,80 +9,36 @@
 
 The names of the function's parameters say what it can express; whatever it does not take is never asked of it:
     q, k, v      (batch, heads, length, dim), or packed (total, heads, dim) with layouts=["packed"]
-    mask         bool (batch or 1, heads_q or 1, len_q, len_k), True = keep; always given. Without it only `causal` can
-                 say anything about a mask
-    causal       bool: the mask is exactly causal (top-left); where the function takes no `mask`, only full and causal
-                 are asked
+    mask         bool (batch or 1, heads_q or 1, len_q, len_k), True = keep; always given
+    causal       bool: the mask is exactly causal, and no key is padding; where the function takes no `mask`, only full
+                 and causal masks are asked. Which causal mask: causal_align
+    key_padding_mask   bool (batch, 1, 1, len_k), True = keep: sequences of fewer keys than the longest. Beside `mask`,
+                 which says the same, or in its place; there `causal` says nothing about padding
     scale        float
     softcap      float, 0 = none;  bias  additive, broadcastable, or None
     cu_seqlens_q, cu_seqlens_k, max_len_q, max_len_k   int32 tensors and ints of a packed problem
-    problem      the whole Problem
+    problem      the whole Problem: any mask is asked, through problem.mask. It declares nothing else: bias, softcap and
+                 scale are asked where they are parameters too
 It returns O, or (O, LSE). Gradients come from autograd. Heads of k and v may be fewer than q's unless gqa=False.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-import torch
-from torch import Tensor
-
-from fuzz.core.case import Case
-from fuzz.core.script_call import Text
+from fuzz.core.case_limits import Size
 from fuzz.core.support import Rule, Support
-from fuzz.core.target import Device, Tensors
-from fuzz.targets.autograd import AutogradTarget, parameters
-from oracles.masks import KINDS, Causal, Full
+from fuzz.core.target import Device
+from fuzz.targets.autograd import parameters
+from fuzz.targets.extra_tensors import Reference, Shapes
+from fuzz.targets.function_arguments import MASKS
+from fuzz.targets.function_target import FunctionTarget
+from oracles.masks import KINDS, Align
 from oracles.numerics import FUSED, Numerics
-from oracles.problem import cumulative, dense_mask
 
 DECLARED: list[FunctionTarget] = []
-
-
-class FunctionTarget(AutogradTarget):
-    """A user's function. See the module's text for the parameters."""
-
-    def __init__(self, name: str, function: Callable[..., Any], device: Device, support: Support, **more: Any) -> None:
-        self.name = name
-        self.function = function
-        self.device = device
-        self.support = support
-        self.summary = (function.__doc__ or "").strip().split("\n")[0]
-        self.parameters = parameters(function)
-        for key, value in more.items():
-            setattr(self, key, value)
-
-    def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
-        """Calls the function with the arguments that it names."""
-        p = case.problem
-        offered: dict[str, Callable[[], Any]] = {
-            "mask": lambda: dense_mask(p, tensors.q.device),
-            "causal": lambda: p.mask == Causal(),
-            "scale": lambda: p.scale_value,
-            "softcap": lambda: p.softcap,
-            "bias": lambda: tensors.bias,
-            "problem": lambda: p,
-            "cu_seqlens_q": lambda: _starts(p.lengths_q, tensors.q),
-            "cu_seqlens_k": lambda: _starts(p.lengths_k, tensors.q),
-            "max_len_q": lambda: p.len_q,
-            "max_len_k": lambda: p.len_k,
-            **{key: partial(case.variant.__getitem__, key) for key in case.variant},
-        }
-        given = {key: make() for key, make in offered.items() if key in self.parameters}
-        answer = self.function(tensors.q, tensors.k, tensors.v, **given)
-        return answer if isinstance(answer, tuple) else (answer, None)
-
-    def script_call(self, case: Case) -> Text:
-        """`forward` as text, with the source of the function and of what it uses in its own file."""
-        from fuzz.targets.function_source import user_call
-
-        return user_call(case, self.function, self.parameters)
-
-    def executed(self, case: Case, o: Tensor) -> str:
-        """The function's own name: a user's function proves nothing more unless it declares `proof`."""
-        return super().executed(case, o) if self.proof else self.function.__qualname__
+UNKNOWN_SPEED = {"host": 2e5, "cuda": 1e8}  # of a kernel that may run in an interpreter
 
 
 def target(
@@ -91,47 +47,85 @@ def target(
     device: Device | Iterable[Device] = ("host", "cuda"),
     dtypes: Iterable[str] | None = None,
     layouts: Iterable[str] = ("padded",),
+    axes: Literal["bhsd", "bshd"] = "bhsd",
     masks: Iterable[str] | None = None,
-    dims: tuple[int, int, int] = (1, 256, 1),
+    causal_align: Align = "top_left",
+    empty_rows: bool = True,
+    dims: tuple[int, int, int] | list[int] | set[int] = (1, 256, 1),
     gqa: bool = True,
     dim_v_differs: bool = True,
     zero_lengths: bool = True,
     strides: bool = True,
     backward: bool = True,
+    bias_grad: bool = True,
+    bias_dtypes: Iterable[str] = ("input", "float32"),
+    speed: float | None = None,
+    size: Size | None = None,
     max_pairs: int = 1 << 20,
     numerics: Numerics = FUSED,
     proof: Iterable[str] = (),
     deterministic: bool = True,
     rules: Iterable[Rule] = (),
     variants: Iterable[dict[str, str | int | bool]] = ({},),
+    extra: Shapes | None = None,
+    reference: Reference | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declares the decorated function a target named `name`; the function itself is returned unchanged.
 
-    Raises ValueError for an unknown device, dtype or mask kind.
+    axes          'bshd': q, k, v and O are (batch, length, heads, dim)
+    masks         kinds of masks that `mask` may be of, by their names in a case; None: any
+    causal_align  'bottom_right': `causal=True` aligns the last query with the last key
+    empty_rows    False: rows that see no key are undefined, and never asked about; else O = 0 and LSE = -inf there
+    dims          head dims: a list or set of them, or as a tuple (least, most, step)
+    bias_grad     whether the bias gets a gradient;  bias_dtypes  'input' (that of q), 'float32'
+    speed         (query, key) pairs a second, for the deadline of the first cases; None: assumed to be slow
+    size          limits of the cases that a session draws;  max_pairs  of those that it takes at all
+    numerics      where it rounds on its way (oracles/numerics.py)
+    proof         parts of the names of autograd nodes, one of which must have made O
+    deterministic whether repeats must agree bit for bit
+    rules         refusals beyond these: Rule(why, applies, kind), `applies` a function of the Case; kind 'cannot':
+                  never asked; 'refuses': the function raises, anything at all, and not raising is a finding
+    variants      dictionaries of options, one of which a case has; given as keywords
+    extra         shapes of further tensors, by name: axes are numbers or 'batch', 'heads_q', 'len_k', 'dim', …; given
+                  as keywords, standard normal in the dtype of q
+    reference     the right answer, as a function of the same arguments in float64: for an operation that is not
+                  attention. The budget follows from how it answers to inputs that are rounded
+
+    Raises ValueError for an unknown device, dtype, mask kind, layout, order of axes or alignment.
     """
     devices: tuple[Any, ...] = (device,) if isinstance(device, str) else tuple(device)
     _known("device", devices, ("host", "cuda"))
     _known("dtypes", dtypes or (), ("float16", "bfloat16", "float32"))
     _known("layouts", layouts, ("padded", "packed"))
+    _known("axes", (axes,), ("bhsd", "bshd"))
     _known("masks", masks or (), tuple(KINDS))
+    _known("causal_align", (causal_align,), ("top_left", "bottom_right"))
+    _known("bias_dtypes", bias_dtypes, ("input", "float32"))
+    span = _span(dims)
+    if not dims:
+        raise ValueError("dims: needs at least one head dim")
+    allowed = None if span is not None else frozenset(int(dim) for dim in dims)
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
-        asked = parameters(function)
+        named = parameters(function)
+        blind = not named & MASKS
         expressible: frozenset[str] | None = frozenset(masks) if masks is not None else None
-        if not asked & {"mask", "problem"}:
-            expressible = frozenset({"full", "causal"} if "causal" in asked else {"full"})
-        blind = not asked & {"mask", "problem"}
+        if blind:
+            expressible = frozenset({"full", "causal"} if "causal" in named else {"full"})
         support = Support(
             dtypes=tuple(dtypes or ("float16", "bfloat16", "float32")),  # type: ignore[arg-type]
             layouts=tuple(layouts),  # type: ignore[arg-type]
             masks=expressible,
-            ragged=not blind,
-            bias=bool(asked & {"bias", "problem"}),
-            bias_grad=bool(asked & {"bias"}),
-            softcap=bool(asked & {"softcap", "problem"}),
-            scale=bool(asked & {"scale", "problem"}),
+            ragged=not blind or "key_padding_mask" in named,
+            ragged_q=not blind,
+            bias="bias" in named,
+            bias_grad="bias" in named and bias_grad,
+            bias_dtypes=tuple(bias_dtypes),  # type: ignore[arg-type]
+            softcap="softcap" in named,
+            scale="scale" in named,
             gqa=gqa,
-            dim=dims,
+            dim=span or (min(allowed or (1,)), max(allowed or (1,)), 1),
+            dims=allowed,
             dim_v_differs=dim_v_differs,
             zero_lengths=zero_lengths,
             strides=strides,
@@ -139,19 +133,26 @@ def target(
             lse=True,
             max_pairs=max_pairs,
         )
-        extra = (Rule("causal masks other than plain top-left", _odd_causal),) if blind and "causal" in asked else ()
         for where in devices:
             made = FunctionTarget(
                 name,
                 function,
                 where,
                 support,
-                rules=(*extra, *rules),
+                axes=axes,
+                causal_align=causal_align,
+                empty_rows=empty_rows,
+                rules=tuple(rules),
                 numerics=numerics,
                 proof=tuple(proof),
                 deterministic=deterministic,
                 variants=tuple(variants),
-                pairs_per_second=2e6 if where == "host" else 1e9,
+                session_size=size,
+                pairs_per_second=speed or UNKNOWN_SPEED[where],
+                start_seconds=0.01 if speed else 0.3,
+                extra=dict(extra or {}),
+                reference=reference,
+                attention=reference is None,
             )
             DECLARED.append(made)
         return function
@@ -159,12 +160,13 @@ def target(
     return declare
 
 
-def _odd_causal(case: Case) -> bool:
-    return case.problem.mask not in (Full(), Causal())
-
-
-def _starts(lengths: tuple[int, ...], like: Tensor) -> Tensor:
-    return torch.tensor(cumulative(lengths), dtype=torch.int32, device=like.device)
+def _span(dims: tuple[int, int, int] | list[int] | set[int]) -> tuple[int, int, int] | None:
+    """(least, most, step), which is a tuple; None where dims are listed one by one, in a list or set."""
+    if not isinstance(dims, tuple):
+        return None
+    if len(dims) != 3 or not 1 <= dims[0] <= dims[1] or dims[2] < 1:
+        raise ValueError(f"dims: a tuple must be (least, most, step), got {dims!r}; give single dims as a list or set")
+    return dims
 
 
 def _known(field: str, given: Iterable[Any], allowed: tuple[str, ...]) -> None:

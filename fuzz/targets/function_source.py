@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ast
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fuzz.core.case import Case
-from fuzz.core.script_call import Text
+from fuzz.core.script_call import ScriptError, Text
+from fuzz.targets.function_arguments import arguments_of
 from fuzz.targets.source_excerpt import binds, excerpt
-from oracles.masks import Causal
-from oracles.problem import Problem, cumulative
+from fuzz.targets.whole_source import imports, module_of, needs_whole_file, search_path, whole_file
+from oracles.masks import Align
+from oracles.problem import Problem
 
 _NAMES = """
 DEVICE DTYPE EPS FP32 SCALE STREAMS _UNIT answer at_k at_q b bias compare different do drawn exactly formulas got
@@ -23,53 +24,59 @@ pick problem q k v random_bits rounding run runs seen tiled torch want wrong x
 RESERVED = frozenset(_NAMES.split())  # of the script itself
 
 
-def user_call(case: Case, function: Callable[..., Any], asked: frozenset[str]) -> Text:
-    """The call of `function` for `case`; `asked` are the names of its parameters.
+def user_call(
+    case: Case,
+    function: Callable[..., Any],
+    named: frozenset[str],
+    *,
+    align: Align = "top_left",
+    axes: str = "bhsd",
+    host: bool = False,
+) -> Text:
+    """The call of `function` for `case`; `named` are its parameters. host: no GPU, so that Triton interprets.
 
-    Raises ValueError where its source cannot be read.
+    Raises ScriptError where its source cannot be read.
     """
     p = case.problem
-    offered = {
-        "mask": "keep",
-        "causal": repr(p.mask == Causal()),
-        "scale": "SCALE",
-        "softcap": repr(p.softcap),
-        "bias": "bias" if p.bias is not None else "None",
-        "problem": "problem",
-        "cu_seqlens_q": _starts(p.lengths_q),
-        "cu_seqlens_k": _starts(p.lengths_k),
-        "max_len_q": str(p.len_q),
-        "max_len_k": str(p.len_k),
-        **{key: repr(value) for key, value in case.variant.items()},
-    }
-    given = ", ".join(["q", "k", "v", *(f"{key}={text}" for key, text in offered.items() if key in asked)])
+    offered = {name: argument.text(case, align) for name, argument in arguments_of(named).items()}
+    offered |= {name: repr(value) for name, value in case.variant.items() if name in named}
+    q, k, v = (f"{x}.transpose(1, 2)" if axes == "bshd" and p.layout == "padded" else x for x in "qkv")
+    given = ", ".join([q, k, v, *(f"{name}={text}" for name, text in offered.items())])
     try:
-        source = Path(inspect.getsourcefile(function) or "").read_text()
+        file = Path(inspect.getsourcefile(function) or "")
+        source = file.read_text()
     except (OSError, TypeError) as error:
-        raise ValueError(
+        raise ScriptError(
             f"target {case.target!r}: the source of {function.__qualname__} cannot be read: {error}"
         ) from None
-    taken = excerpt(source, [function.__name__], typing=True)
-    setup = _folder(taken, function) + _beside(taken, function.__name__)
-    if "problem" in asked:
+    if needs_whole_file(source, function):
+        taken, text = source, whole_file(source, case.target)
+    else:
+        taken = excerpt(source, [function.__name__], typing=True)
+        text = _beside(taken, function.__name__)
+    setup = search_path(taken, file.resolve()) + text
+    if host and imports(taken, "triton"):
+        setup = 'os.environ.setdefault("TRITON_INTERPRET", "1")  # no GPU\n\n' + setup
+    if "problem" in named:
         setup += f"\n\nproblem = {_problem(p)}  # what the harness passes; its mask is `keep`"
-    imports = ("import types",) if "types." in setup else ()
+    used = [f"import {name}" for name in ("os", "sys", "types", "tempfile", "importlib.util") if f"{name}." in setup]
     call: tuple[str, ...] = (
         f"answer = kernel({given})",
         "o, lse = answer if isinstance(answer, tuple) else (answer, None)",
     )
     if "return" in taken and not _may_return_tuple(taken, function.__name__):
         call = (f"o = kernel({given})",)
-    return Text(call, imports, setup, mask="mask" in asked, lse=False)
+    if axes == "bshd" and p.layout == "padded":
+        call = (*call, "o = o.transpose(1, 2)")
+    return Text(call, tuple(used), setup, mask="mask" in named, lse=False)
 
 
 def _beside(taken: str, name: str) -> str:
     """The source and `kernel`; in a module of its own where it has names that the script has too."""
     tree = ast.parse(taken)
-    if not {bound for node in tree.body for bound in binds(node)} & RESERVED and "'''" not in taken:
+    if not {bound for node in tree.body for bound in binds(node)} & RESERVED:
         return f"{taken}\n\n\nkernel = {name}"
-    lines = [f"SOURCE = r'''\n{taken}\n'''", "module = types.ModuleType('source')", "module.torch = torch"]
-    return "\n".join([*lines, "exec(SOURCE, module.__dict__)", f"kernel = module.{name}"])
+    return module_of(f"import torch\n\n{taken}") + f"\nkernel = module.{name}"
 
 
 def _may_return_tuple(source: str, name: str) -> bool:
@@ -79,23 +86,6 @@ def _may_return_tuple(source: str, name: str) -> bool:
             returns = [inner.value for inner in ast.walk(node) if isinstance(inner, ast.Return)]
             return not all(isinstance(value, ast.BinOp) for value in returns)
     return True
-
-
-def _starts(lengths: tuple[int, ...]) -> str:
-    return f"torch.tensor({list(cumulative(lengths))}, dtype=torch.int32, device=DEVICE)"
-
-
-def _folder(source: str, function: Callable[..., Any]) -> str:
-    """A path hint where the excerpt imports something that lies beside the user's file."""
-    folder = Path(inspect.getsourcefile(function) or "").resolve().parent
-    for node in ast.walk(ast.parse(source)):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        for name in names:
-            top = name.split(".")[0]
-            if top not in sys.stdlib_module_names and ((folder / f"{top}.py").exists() or (folder / top).is_dir()):
-                return f"import sys\n\nsys.path.insert(0, {str(folder)!r})\n"
-    return ""
 
 
 def _problem(p: Problem) -> str:

@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -77,13 +78,15 @@ def _from_file(path: str) -> tuple[Target, ...]:
     before = len(decorator.DECLARED)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(Path(path).parent))
+    folder = str(Path(path).parent)
+    sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         raise TargetError(f"target file {path}: {type(error).__name__}: {error}") from error
     finally:
-        sys.path.pop(0)
+        with suppress(ValueError):  # what the file itself has put there stays
+            sys.path.remove(folder)
     _import_for_gradients()
     declared: tuple[Target, ...] = tuple(decorator.DECLARED[before:])
     offered = getattr(module, "TARGETS", ())

@@ -11,6 +11,7 @@ from typing import Any
 from fuzz.core.case import Case
 from fuzz.core.verdict import Verdict
 from fuzz.runner import Runner
+from fuzz.runner.limits import Limits
 from oracles.masks import Causal
 from oracles.problem import Problem
 
@@ -23,8 +24,8 @@ def case(name: str, len_k: int = 12) -> Case:
 
 
 def runner(**changed: Any) -> Runner:
-    """A Runner of the fakes on the host."""
-    settings: dict[str, Any] = {"files": FAKES, "execute": "runner_judge:execute"}
+    """A Runner of the fakes on the host, which are called hung at three times their limit."""
+    settings: dict[str, Any] = {"files": FAKES, "execute": "runner_judge:execute", "limits": Limits(confirm=3.0)}
     return Runner(**settings | changed)
 
 

@@ -10,7 +10,8 @@ from judge_tools import FAKES, PLAIN, judge, kinds
 from msgspec.structs import replace
 
 from fuzz.core.case import Case, Inputs, Storage
-from fuzz.core.target import Execution
+from fuzz.core.target import DeviceError, Execution
+from fuzz.core.verdict import Finding
 from fuzz.judging.execution import FLOOR, MARGIN, deadline
 from fuzz.judging.judge import execute
 from fuzz.targets import Rule
@@ -85,6 +86,34 @@ def test_a_declared_refusal_is_a_reject_and_silent_acceptance_a_finding() -> Non
     strided = Case("torch.sdpa.flash", replace(PLAIN, mask=Full()), Inputs(k=Storage("bhds")))
     verdict = execute(strided, load("torch.sdpa.flash"), lambda phase, limit: None)
     assert verdict.outcome == "reject" and verdict.reason.startswith("refused as declared")
+
+
+@pytest.mark.parametrize("error", [AssertionError("dim must be 64"), KeyError("dim"), SystemExit(1), OSError("no")])
+def test_a_declared_refusal_may_be_raised_by_anything(error: BaseException) -> None:
+    def refuse(case: Case, tensors: object) -> None:
+        raise error
+
+    for method in ("prepare", "run"):
+        target = _with_rules(load("fake.honest", FAKES), Rule("anything", lambda c: True, "refuses"))
+        setattr(target, method, refuse)
+        verdict = execute(Case("fake.honest", PLAIN), target, lambda phase, limit: None)
+        assert (verdict.outcome, verdict.reason) == ("reject", "refused as declared: anything")
+
+
+def test_a_deadlock_that_the_device_saw_is_no_refusal() -> None:
+    def deadlock(case: Case, tensors: object) -> None:
+        raise DeviceError("hang", (Finding("emulator", "deadlock", "two CTAs wait"),), {})
+
+    target = _with_rules(load("fake.honest", FAKES), Rule("anything", lambda c: True, "refuses"))
+    target.run = deadlock
+    assert execute(Case("fake.honest", PLAIN), target, lambda phase, limit: None).outcome == "hang"
+
+
+def test_a_run_without_keys_is_expected_to_take_time() -> None:
+    target = load("fake.honest", FAKES)
+    long = replace(PLAIN, lengths_q=(100_000,), lengths_k=(0,), mask=Full())
+    few = replace(long, lengths_q=(1,))
+    assert target.expected_seconds(Case(target.name, long)) > 10 * target.expected_seconds(Case(target.name, few))
 
 
 def test_raising_on_a_supported_case_is_a_finding_with_the_exceptions_name() -> None:

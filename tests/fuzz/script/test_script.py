@@ -316,6 +316,67 @@ def test_a_kernel_that_asks_for_the_problem_gets_its_numbers(own, tmp_path):
     assert (ran.returncode, ran.stdout.splitlines()[-1]) == (0, "passes"), ran.stderr
 
 
+PUBLISHED = """
+import os
+import sys
+
+import torch
+
+from fuzz.targets import Size, target
+from oracles.numerics import EXACT, Numerics
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "published"))
+try:
+    from kernel_of_others import softmax
+except ImportError:
+    softmax = None
+
+
+def make(scaled):
+    def attention(q, k, v, mask, scale):
+        scores = (q @ k.mT * scaled(scale)).masked_fill(~mask, -1e30)
+        return softmax(scores) @ v
+
+    return attention
+
+
+for name, scaled in {"twice": lambda scale: 2 * scale, "once": lambda scale: scale}.items():
+    target(name, dtypes=["float32"], gqa=False, size=Size(1 << 12), numerics=EXACT)(make(scaled))
+
+
+@target("late", dtypes=["float32"], gqa=False, axes="bshd", causal_align="bottom_right")
+def late(q, k, v, causal, key_padding_mask, scale):
+    scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * scale
+    scores = scores.masked_fill(~key_padding_mask, -1e30)
+    if causal:
+        keep = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(scores.shape[-1] - scores.shape[-2])
+        scores = scores.masked_fill(~keep, -1e30)
+    return (softmax(scores) @ v.transpose(1, 2)).transpose(1, 2)
+"""
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapter")
+    (folder / "published").mkdir()
+    (folder / "published" / "kernel_of_others.py").write_text("def softmax(x):\n    return x.softmax(-1)\n")
+    file = folder / "adapter.py"
+    file.write_text(PUBLISHED)
+    before = list(sys.path)
+    yield lambda name: load(name, (str(file),))
+    sys.path[:] = before
+
+
+@pytest.mark.parametrize(("name", "code"), [("once", 0), ("twice", 1), ("late", 0)])
+def test_kernels_that_a_function_makes_and_that_lie_elsewhere_run_as_written(published, tmp_path, name, code):
+    mask = Full() if name == "late" else Causal()
+    lengths_k = (9, 4) if name == "late" else (9, 9)
+    case = Case(name, problem(mask=mask, lengths_q=(7, 7), lengths_k=lengths_k))
+    ran = alone(write_script(case, published(name), None), tmp_path)
+    assert ran.returncode == code, ran.stderr + ran.stdout
+    assert ran.stdout.splitlines()[-1] == ("passes" if code == 0 else "FAILS: o, dq, dk, dv")
+
+
 def found(case: Case, oracle: str, kind: str, outcome: str = "fail", tensor: str = "") -> Verdict:
     return Verdict(case.id, outcome, (Finding(oracle, kind, f'{kind} "of" a\\kind', tensor),))  # type: ignore[arg-type]
 
