@@ -17,6 +17,7 @@ import torch.fx.experimental.symbolic_shapes  # the first gradient would import 
 from msgspec.structs import replace
 
 import oracles.reference.numba_loops  # noqa: F401 (where nothing is compiled yet it takes seconds, which no case is to pay)
+from fuzz.core import surface
 from fuzz.core.case import CODED, Case
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Execution, Target, Tensors
@@ -80,9 +81,9 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
             job.clock.start("inputs", INPUTS_LIMIT)
         perturb.ready(where)
         rehearse(where)
-        if where.type == "cuda":
-            return _with_retry(job, refuses)
-        return _attempt(job, refuses)
+        with surface.recording() as calls:
+            verdict = _with_retry(job, refuses) if where.type == "cuda" else _attempt(job, refuses)
+        return replace(verdict, calls=tuple(calls))
     finally:
         job.clock.stop()
         oom_retry.give_back(where)

@@ -32,6 +32,7 @@ from torch import Tensor
 from fuzz.core.case import Case
 from fuzz.core.script_call import Text
 from fuzz.core.support import Rule, Support
+from fuzz.core.surface import Surface
 from fuzz.core.target import Device, Tensors
 from fuzz.targets.autograd import AutogradTarget, parameters
 from oracles.masks import KINDS, Causal, Full
@@ -51,6 +52,7 @@ class FunctionTarget(AutogradTarget):
         self.support = support
         self.summary = (function.__doc__ or "").strip().split("\n")[0]
         self.parameters = parameters(function)
+        self.surface = Surface.of(function)
         for key, value in more.items():
             setattr(self, key, value)
 
@@ -71,8 +73,12 @@ class FunctionTarget(AutogradTarget):
             **{key: partial(case.variant.__getitem__, key) for key in case.variant},
         }
         given = {key: make() for key, make in offered.items() if key in self.parameters}
-        answer = self.function(tensors.q, tensors.k, tensors.v, **given)
+        answer = self.surface.call(self.function, tensors.q, tensors.k, tensors.v, **given)
         return answer if isinstance(answer, tuple) else (answer, None)
+
+    def surfaces(self) -> tuple[Surface, ...]:
+        """See Target."""
+        return (self.surface,)
 
     def script_call(self, case: Case) -> Text:
         """`forward` as text, with the source of the function and of what it uses in its own file."""

@@ -13,6 +13,7 @@ from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.script_call import Text, options
 from fuzz.core.support import Support
+from fuzz.core.surface import Surface
 from fuzz.core.target import Device, Tensors
 from fuzz.targets.autograd import AutogradTarget
 from oracles.masks import Full
@@ -25,6 +26,8 @@ _COMPILED = Support(
 _EAGER = replace(_COMPILED, dim=(1, 256, 1), backward=False, bias_grad=False)
 
 
+_ATTENTION = Surface.of(flex_attention)
+_BLOCK_MASK = Surface.of(create_block_mask, kernel=False)
 _TRACING = 0.2  # seconds of a call in eager mode, on one slow core
 
 
@@ -61,7 +64,8 @@ class TorchFlex(AutogradTarget):
         block_mask = None
         if p.mask != Full() or p.ragged:
             block_mask = _block_mask(p, tensors.q.device)
-        o, lse = attend(
+        o, lse = _ATTENTION.call(
+            attend,
             tensors.q,
             tensors.k,
             tensors.v,
@@ -76,6 +80,10 @@ class TorchFlex(AutogradTarget):
     def expected_seconds(self, case: Case) -> float:
         """On the host each call is traced anew, whatever its size."""
         return super().expected_seconds(case) + (_TRACING if self.device == "host" else 0.0)
+
+    def surfaces(self) -> tuple[Surface, ...]:
+        """See Target."""
+        return (_ATTENTION, _BLOCK_MASK)
 
     def script_call(self, case: Case) -> Text:
         """`forward` as text."""
@@ -131,7 +139,7 @@ def _block_mask(p: Problem, device: torch.device):
 
     batch = p.batch if kept.shape[0] > 1 else None
     heads = p.heads_q if kept.shape[1] > 1 else None
-    return create_block_mask(mask_mod, batch, heads, p.len_q, p.len_k, device=device)
+    return _BLOCK_MASK.call(create_block_mask, mask_mod, batch, heads, p.len_q, p.len_k, device=device)
 
 
 def _score_mod(p: Problem, bias: Tensor | None):

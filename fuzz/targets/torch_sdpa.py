@@ -12,6 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fuzz.core.case import Case
 from fuzz.core.script_call import Text, dense_text, options
 from fuzz.core.support import Rule, Support
+from fuzz.core.surface import Surface
 from fuzz.core.target import Device, Tensors
 from fuzz.targets.autograd import AutogradTarget, dense_arguments
 from oracles.masks import Causal, Full
@@ -25,6 +26,11 @@ _HALF: tuple[Dtype, ...] = ("float16", "bfloat16")
 def _plain_mask(case: Case) -> bool:
     p = case.problem
     return p.bias is None and not p.ragged and (p.mask == Full() or p.mask == Causal())
+
+
+_SURFACE = Surface.of_schema(
+    torch.ops.aten.scaled_dot_product_attention.default._schema, "scaled_dot_product_attention"
+)
 
 
 class TorchSdpa(AutogradTarget):
@@ -71,10 +77,21 @@ class TorchSdpa(AutogradTarget):
         p = case.problem
         mask, causal = dense_arguments(p, tensors.bias, tensors.q.device)
         with sdpa_kernel([self.backend]):
-            o = torch.nn.functional.scaled_dot_product_attention(
-                tensors.q, tensors.k, tensors.v, mask, is_causal=causal, scale=p.scale, enable_gqa=p.group > 1
+            o = _SURFACE.call(
+                torch.nn.functional.scaled_dot_product_attention,
+                tensors.q,
+                tensors.k,
+                tensors.v,
+                mask,
+                is_causal=causal,
+                scale=p.scale,
+                enable_gqa=p.group > 1,
             )
         return o, None
+
+    def surfaces(self) -> tuple[Surface, ...]:
+        """See Target."""
+        return (_SURFACE,)
 
     def script_call(self, case: Case) -> Text:
         """`forward` as text."""

@@ -27,6 +27,7 @@ from fuzz.targets.flash_attention_4.arguments import (
     lengths_options,
     mask_options,
 )
+from fuzz.targets.flash_attention_4.surface import DENSE, VARLEN
 
 
 class Refused(ValueError):
@@ -98,7 +99,7 @@ def forward(call: Call) -> tuple[Tensor, Tensor]:
     of = interface()
     function = of.flash_attn_varlen_func if call.varlen else of.flash_attn_func
     with refusing():
-        return function(call.q, call.k, call.v, **call.options)
+        return (VARLEN if call.varlen else DENSE).call(function, call.q, call.k, call.v, **call.options)
 
 
 @contextlib.contextmanager

@@ -26,12 +26,14 @@ from fuzz.compiling import Build, Compiled
 from fuzz.core.case import Case, Inputs, to_json
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Support
+from fuzz.core.surface import Surface
 from fuzz.core.target import Device, Execution, Tensors
 from fuzz.targets.autograd import AutogradTarget, cuda_present
 from fuzz.targets.flash_attention_4 import unsupported as refusals
 from fuzz.targets.flash_attention_4.arguments import mask_options
 from fuzz.targets.flash_attention_4.calls import Call, call_of, dry_run, forward, prepared, refusing
 from fuzz.targets.flash_attention_4.compile_cache import LAUNCHES, SOURCES, connect, planned, unusable, warm
+from fuzz.targets.flash_attention_4.surface import DENSE, VARLEN
 from fuzz.targets.flash_attention_4.unsupported import OPTIONS, blocks_for, options_of
 from fuzz.tensors.arena import build
 from oracles.masks import Causal, Mask, PerBatch, PerHead, Prefix, Window, varies_by_batch, varies_by_head
@@ -163,6 +165,10 @@ class FlashAttention4(AutogradTarget, Compiled):
     def expected_seconds(self, case: Case) -> float:
         """The first launch of a kernel loads it into the GPU, and a case may have ten that are new to the process."""
         return 0.1 + super().expected_seconds(case)
+
+    def surfaces(self) -> tuple[Surface, ...]:
+        """See Target."""
+        return (DENSE, VARLEN)
 
     def look(self) -> dict[str, Any]:
         """The kernel of a run that does not end."""
