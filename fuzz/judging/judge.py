@@ -228,9 +228,9 @@ def _contract_findings(job: _Job, runs: Runs, follow_ups: Sequence[FollowUp]) ->
     """Findings of the target's contract, before any number is looked at: the outputs' shapes, the proof of what ran,
     kernels that were compiled too late."""
     executions, later = runs.executions[: job.case.repeats], runs.executions[job.case.repeats :]
-    findings = shape_findings(job.case.problem, executions[0].outputs)
+    findings = shape_findings(job.case, executions[0].outputs)
     for follow_up, execution in zip(follow_ups, later, strict=True):
-        wrong = shape_findings(follow_up.case.problem, execution.outputs)
+        wrong = shape_findings(follow_up.case, execution.outputs)
         findings += [replace(f, message=f"{follow_up.title}: {f.message}") for f in wrong]
     findings += proof_findings(job.target, runs.executions)
     findings += plan_findings(job.target, job.case, executions[0])

@@ -24,7 +24,8 @@ from fuzz.tensors.arena import build
 def dry_calls(target: Target, case: Case) -> tuple[str, ...]:
     """Texts of the calls of one case, up to the first kernel; () for a case that the target does not take, or of which
     it runs a part only, on tensors that may be larger than the machine's memory."""
-    if refusal(target, case) is not None or target.ctas_of(case):
+    refused = refusal(target, case)
+    if (refused is not None and refused.kind == "cannot") or target.ctas_of(case):
         return ()
     with recording(dry=True) as calls, suppress(NotRun):
         target.run(case, build(case, "cpu").tensors())

@@ -106,7 +106,8 @@ LIMITS = {
     "dim_one": ({"dim": (72, 72, 72)}, lambda p, c: p.dim == p.dim_v == 72),
     "dim_v": ({"dim_v_differs": False}, lambda p, c: p.dim == p.dim_v),
     "zero": ({"zero_lengths": False}, lambda p, c: 0 not in (*p.lengths_q, *p.lengths_k)),
-    "strides": ({"strides": False}, lambda p, c: all(getattr(c.inputs, n) == c.inputs.__class__().q for n in "qkv")),
+    "strides": ({"strides": False}, lambda p, c: {replace(getattr(c.inputs, n), shared="") for n in "qkv"} == {Storage()}),
+    "shared": ({"shared": False}, lambda p, c: not any(getattr(c.inputs, n).shared for n in ("q", "k", "v", "do"))),
     "backward": ({"backward": False}, lambda p, c: not p.backward),
 }
 
