@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fuzz.core.target import Device, Target
 from fuzz.targets import function as decorator
-from fuzz.targets import sdpa, torch_flex, torch_sdpa
+from fuzz.targets import sdpa, torch_flex, torch_sdpa, torch_varlen
 from fuzz.targets.blocksparse import catalog as blocksparse
 from fuzz.targets.flash_attention_4 import target as flash_attention_4
 
@@ -37,7 +37,7 @@ def load(name: str, files: tuple[str, ...] = (), device: Device = "host") -> Tar
 
 def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bool = False) -> dict[str, Target]:
     """All targets of `device` by name, in a fixed order; mutants only when asked for."""
-    listed: list[Target] = [*torch_sdpa.targets(), *torch_flex.targets(), *sdpa.targets()]
+    listed: list[Target] = [*torch_sdpa.targets(), *torch_flex.targets(), *torch_varlen.targets(), *sdpa.targets()]
     listed += [*blocksparse.targets(), *flash_attention_4.targets(), *_installed()]
     for file in files:
         listed += _from_file(os.path.abspath(file))

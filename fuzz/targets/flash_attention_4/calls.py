@@ -74,11 +74,11 @@ def prepared(case: Case, options: dict[str, Any], device: torch.device | str) ->
     if options["mask"] == "options":
         return found
     if options["mask"] == "scalars":
-        from fuzz.targets.flash_attention_4.mask_mod import band_mod
+        from fuzz.targets.flash_attention_4.mask_mod import band_mod, scalars
 
         bounds = bounds_of(p)
         assert bounds is not None, "the rules let no other case through"
-        return found | {"mask_mod": band_mod, "aux_scalars": bounds}
+        return found | {"mask_mod": band_mod, "aux_scalars": scalars(bounds)}
     from fuzz.targets.flash_attention_4.mask_mod import keep_mod
 
     keep = keep_tensor(p, device)

@@ -8,7 +8,7 @@ flags     `causal` or `window_size` beside a mask_mod. No word says whether both
 sink      `learnable_sink` adds exp(sink) to each row's sum. No word says what -inf does; -1e4 adds 0 in float32. A row
           without keys would have LSE = sink, so every row has keys.
 scores    softcap as a score_mod of FlashAttention-4's own (utils.py:189) and its derivative; both at once it refuses.
-scalars   a mask_mod that reads its bounds from `aux_scalars`.
+scalars   a mask_mod that reads its bounds from `aux_scalars`, of the compiler's Int32: `tuple` is all its words say.
 function  flash_attn_varlen_func for sequences that are equally long, with seqused_q and seqused_k.
 hints     `max_seqlen_q` and `max_seqlen_k` left out, or `min_seqlen_k` given: bounds, not lengths.
 keys      K and V in pages in no order; tokens past a sequence's end hold PADDING, which the words allow. They do not

@@ -40,3 +40,8 @@ def band_mod(
     distance = key[0] - query[0]
     kept[0] = (distance <= aux_scalars[1]) & (distance >= -aux_scalars[0])
     return kept.load()
+
+
+def scalars(values: tuple[int, ...]) -> tuple[cutlass.Int32, ...]:
+    """aux_scalars: of plain ints, which its annotation allows, FlashAttention-4 compiles no kernel."""
+    return tuple(cutlass.Int32(value) for value in values)
