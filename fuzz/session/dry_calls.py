@@ -27,7 +27,8 @@ def dry_calls(target: Target, case: Case) -> tuple[str, ...]:
     refused = refusal(target, case)
     if (refused is not None and refused.kind == "cannot") or target.ctas_of(case):
         return ()
-    with recording(dry=True) as calls, suppress(NotRun):
+    expected = (NotRun, ValueError, NotImplementedError) if refused is not None else (NotRun,)
+    with recording(dry=True) as calls, suppress(*expected):
         target.run(case, build(case, "cpu").tensors())
     return tuple(calls)
 

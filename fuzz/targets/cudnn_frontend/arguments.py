@@ -37,8 +37,8 @@ def flags_of(p: Problem) -> dict[str, Any]:
     if p.mask == Full():
         return {}
     name = "use_causal_mask" if p.mask.align == "top_left" else "use_causal_mask_bottom_right"  # type: ignore[union-attr]
-    left = getattr(p.mask, "left", None)
-    return {name: True} | ({} if left is None else {"sliding_window_length": left + 1})
+    left, right = getattr(p.mask, "left", None), getattr(p.mask, "right", 0)
+    return ({name: True} if right == 0 else {}) | ({} if left is None else {"sliding_window_length": left + 1})
 
 
 def side_inputs(case: Case, bias: Tensor | None, device: torch.device) -> dict[str, Tensor]:
@@ -66,10 +66,11 @@ def says(p: Problem, how: str) -> bool:
     if how == "bias":
         return p.mask != Full() or p.ragged
     if how == "flags":
-        right = getattr(p.mask, "right", 0)
         align = getattr(p.mask, "align", "top_left")
-        plain = isinstance(p.mask, Causal) or (isinstance(p.mask, Window) and right == 0 and p.bias is None)
-        return plain and not (align == "bottom_right" and p.bias is not None)
+        if isinstance(p.mask, Window):
+            open_right = p.mask.right is None and p.mask.left is not None and align == "top_left"
+            return p.bias is None and (p.mask.right == 0 or open_right)
+        return isinstance(p.mask, Causal) and not (align == "bottom_right" and p.bias is not None)
     return True
 
 
