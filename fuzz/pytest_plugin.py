@@ -139,7 +139,8 @@ class _Controller:
             return
         terminalreporter.section("attnfuzz session")
         console = Console(file=terminalreporter._tw._file, width=max(terminalreporter._tw.fullwidth, 110))
-        show(self.follower.records, time.monotonic() - self.began, console, _settings(self.config).files)
+        settings = _settings(self.config)
+        show(self.follower.records, time.monotonic() - self.began, console, settings.files, settings.device)
         console.print(f"records: {self.folder}", highlight=False)
 
     def _stop(self) -> None:

@@ -176,6 +176,7 @@ def mutation_score(options: argparse.Namespace) -> int:
 
 def targets(options: argparse.Namespace) -> int:
     from fuzz.core.refusal import limits
+    from fuzz.session.surface_coverage import declared_lines
     from fuzz.targets.registry import targets
 
     console = _console()
@@ -188,6 +189,8 @@ def targets(options: argparse.Namespace) -> int:
                 console.print("    declared nondeterministic: repeats may differ", highlight=False, markup=False)
             for line in limits(target):
                 console.print(f"    does not take: {line}", highlight=False, markup=False)
+            for line in declared_lines(target):
+                console.print(f"    {line}", highlight=False, markup=False)
     return OK
 
 

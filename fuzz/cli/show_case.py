@@ -77,6 +77,8 @@ def describe(case: Case) -> list[str]:
             f"bias [{flags}]{' float32' if p.bias.dtype == 'float32' else ''}{' with gradient' if p.bias.grad else ''}"
         )
     options.append("forward and backward" if p.backward else "forward only")
+    if p.backward and i.detached:
+        options.append(f"no gradient of {', '.join(i.detached)}")
     lines.append(f"options    {', '.join(options)}; {case.repeats} runs")
     if case.relations:
         lines.append(f"and with   {', '.join(RELATIONS[name].meaning for name in case.relations)}")
@@ -167,6 +169,7 @@ def _stores(case: Case) -> str:
         f"{name} {store.order}"
         + (f" pad {store.pad}" * bool(store.pad))
         + (f" offset {store.offset}" * bool(store.offset))
+        + (f" shared along {store.shared}" * bool(store.shared))
         for name, store in ((n, getattr(case.inputs, n)) for n in ("q", "k", "v", "do"))
         if store != Storage()
     ]

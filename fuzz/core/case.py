@@ -24,6 +24,7 @@ Distribution: TypeAlias = Literal[
     "normal", "large", "needle", "integers", "constant", "adversarial", "one_hot", "uniform_pow2", "index_values"
 ]
 CODED: tuple[Distribution, ...] = ("one_hot", "uniform_pow2", "index_values")  # inputs with exact answers
+SHARED = "bhs"  # axes that a tensor may have stride 0 on
 Order: TypeAlias = Literal["bhsd", "bshd", "sbhd", "bhds", "expanded"]
 
 
@@ -35,20 +36,25 @@ class Storage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             makes it)
     pad     elements left unused after each run of the fastest axis (poisoned)
     offset  elements before the first one: 0 is aligned, 1 is aligned to one element only
+    shared  axes of stride 0, as Tensor.expand makes them: a subset of 'bhs', along which all elements are the first one
     """
 
     order: Order = "bhsd"
     pad: int = 0
     offset: int = 0
+    shared: str = ""
 
     def __post_init__(self) -> None:
+        if self.shared != "".join(axis for axis in SHARED if axis in self.shared):
+            raise ValueError(f"shared: must be a subset of {SHARED!r} in that order, got {self.shared!r}")
         for name in ("pad", "offset"):
             if not 0 <= getattr(self, name) <= 4096:
                 raise ValueError(f"{name}: must be between 0 and 4096 elements, got {getattr(self, name)}")
 
 
 class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Recipe of the inputs: what the numbers are and how the tensors lie in memory."""
+    """Recipe of the inputs: what the numbers are, how the tensors lie in memory, and which of q, k and v require no
+    gradient (`detached`; of a bias its problem says so)."""
 
     seed: int = 0
     distribution: Distribution = "normal"
@@ -56,11 +62,18 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     k: Storage = Storage()
     v: Storage = Storage()
     do: Storage = Storage()
+    detached: tuple[Literal["q", "k", "v"], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("q", "k", "v"):
             if getattr(self, name).order == "expanded":
                 raise ValueError(f"{name}.order: 'expanded' is for do only")
+        if self.distribution in CODED and any(x.shared for x in (self.q, self.k, self.v, self.do)):
+            raise ValueError(
+                f"shared: must be '' with inputs of distribution {self.distribution!r}, which spell out keys"
+            )
+        if list(self.detached) != [name for name in ("q", "k", "v") if name in self.detached]:
+            raise ValueError(f"detached: must be names of q, k, v in that order, each once, got {list(self.detached)}")
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed: must be in [0, 2**31), got {self.seed}")
 
@@ -87,6 +100,9 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
             raise ValueError(f"version: this program reads version {VERSION}, got {self.version}")
         if not 1 <= self.repeats <= 10_000:
             raise ValueError(f"repeats: must be between 1 and 10000, got {self.repeats}")
+        bias = self.problem.bias
+        if self.problem.backward and len(self.inputs.detached) == 3 and not (bias and bias.grad):
+            raise ValueError("detached: a backward pass needs an input that requires a gradient, got q, k and v")
         for name in self.relations:
             if name not in RELATIONS:
                 raise ValueError(f"relations: must be of {', '.join(RELATIONS)}, got {name!r}")

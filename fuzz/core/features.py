@@ -240,6 +240,12 @@ _INPUTS = (
     ),
     Feature("pad", "unused elements between runs", lambda v: any(s.pad for s in v.stores)),
     Feature("offset", "a tensor that starts off alignment", lambda v: any(s.offset for s in v.stores)),
+    Feature("shared", "a tensor with an axis of stride 0", lambda v: any(s.shared for s in v.stores)),
+    Feature(
+        "detached",
+        "gradients of some inputs only",
+        lambda v: v.p.backward and bool(v.case.inputs.detached),
+    ),
     Feature(
         "expanded_do",
         "the output's gradient is one value with strides 0",

@@ -34,6 +34,10 @@ def _contiguous(c: Case) -> bool:
     return all(x.order == "bhsd" and not x.pad and not x.offset for x in stores)
 
 
+def _shares(c: Case) -> bool:
+    return any(x.shared for x in (c.inputs.q, c.inputs.k, c.inputs.v, c.inputs.do))
+
+
 _PAIRS = _Check(lambda s: f"more than {s.max_pairs} (query, key) pairs", lambda s, c: c.problem.pairs > s.max_pairs)
 _CHECKS: tuple[_Check, ...] = (
     _Check(lambda s: f"dtype is not one of {', '.join(s.dtypes)}", lambda s, c: c.problem.dtype not in s.dtypes),
@@ -69,6 +73,7 @@ _CHECKS: tuple[_Check, ...] = (
         lambda s, c: not s.zero_lengths and 0 in (*c.problem.lengths_q, *c.problem.lengths_k),
     ),
     _Check(lambda s: "contiguous, aligned tensors only", lambda s, c: not s.strides and not _contiguous(c)),
+    _Check(lambda s: "tensors with an axis of stride 0", lambda s, c: not s.shared and _shares(c)),
     _Check(lambda s: "no backward", lambda s, c: not s.backward and c.problem.backward),
     _PAIRS,
 )
@@ -122,6 +127,7 @@ def _shown(s: Support, default: Support) -> list[bool]:
         not s.dim_v_differs,
         not s.zero_lengths,
         not s.strides,
+        not s.shared,
         not s.backward,
         True,
     ]

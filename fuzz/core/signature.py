@@ -38,7 +38,21 @@ _GRADIENTS = 2
 _TYPED = frozenset({"raised", "refused", "crash"})  # their place is the error's type, or the phase that died
 _OPTIONS = frozenset(
     {"packed", "softcap", "scale", "bias", "causal", "window", "prefix", "documents", "intervals", "blocks", "tokens"}
-    | {"and", "or", "not", "per_head", "per_batch", "ragged", "gqa", "dim_v", "strides", "expanded_do", "variant"}
+    | {
+        "and",
+        "or",
+        "not",
+        "per_head",
+        "per_batch",
+        "ragged",
+        "gqa",
+        "dim_v",
+        "strides",
+        "expanded_do",
+        "shared",
+        "detached",
+    }
+    | {"variant"}
 )
 _MASKS = frozenset(KINDS)  # what a mask is made of: how a row lost its keys does not matter
 _EXACT_INPUTS = frozenset(f"inputs:{style}" for style in CODED)

@@ -37,6 +37,7 @@ class Support:
     dim_v_differs: bool = True
     zero_lengths: bool = True
     strides: bool = True  # anything but contiguous, aligned tensors
+    shared: bool = True  # axes of stride 0, as Tensor.expand makes them
     lse: bool = False
     backward: bool = True
     max_pairs: int = 1 << 24

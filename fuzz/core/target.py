@@ -18,6 +18,7 @@ from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Rule, Support
+from fuzz.core.surface import Surface
 from fuzz.core.verdict import Finding, Outcome
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import FUSED, Numerics
@@ -121,6 +122,11 @@ class Target:
     def missing(self) -> str | None:
         """Reason why it cannot run on this machine, or None. Must not start CUDA."""
         return None
+
+    def surfaces(self) -> tuple[Surface, ...]:
+        """The functions that it calls, each through Surface.call, with the reasons for what it never gives them. Must
+        neither start CUDA nor take seconds to import what it calls."""
+        return ()
 
     def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
         """What a session draws the variant of a case of `problem` from; at least one."""

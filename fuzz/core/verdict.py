@@ -73,6 +73,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     kernel    what the execution proved to have run
     failed, runs   for a flake: k of n runs failed
     follow_ups     where a relation is broken: the follow-up cases that are wrong by themselves
+    calls     each distinct call that the target made, as text (fuzz/core/surface.py)
     """
 
     case_id: str
@@ -87,6 +88,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     failed: int = 0
     runs: int = 0
     follow_ups: tuple[FollowUpFailure, ...] = ()
+    calls: tuple[str, ...] = ()
 
     @property
     def bad(self) -> bool:

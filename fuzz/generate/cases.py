@@ -24,7 +24,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 from msgspec import structs
@@ -58,6 +58,8 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
 )
 FLOWING: tuple[Distribution, ...] = ("normal", "normal", "adversarial", "integers")  # no P near one-hot: dS is not 0
 INEXACT = tuple(name for name in DISTRIBUTIONS if name not in CODED)
+SHARED_AXES = ("b", "h", "s", "bh", "hs", "bhs")  # of stride 0
+DETACHED = (("q",), ("k",), ("v",), ("q", "k"), ("q", "v"), ("k", "v"), ("q", "k", "v"))  # the last with a bias only
 ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
 # Keys beside queries: self-attention, some more or fewer (a cache, a chunk), anything; for one length, for several.
 ALONE_AS = ("same", "same", "near", "any", "any", "any")
@@ -126,7 +128,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
         bias=_bias(draw, support) if "bias" in focus else None,
         backward=support.backward and (aim == "plain" or not one_in(draw, 10)),
     )
-    inputs = _inputs(draw, problem, focus)
+    inputs = _inputs(draw, support, problem, focus)
     if inputs.distribution in CODED and support.scale:
         problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES))
     variants = target.variants_for(problem)
@@ -267,11 +269,11 @@ def _bias(draw: Draw, support: Support) -> Bias:
     return Bias(batch, heads, rows, cols, dtype if dtype in support.bias_dtypes else support.bias_dtypes[0], grad)
 
 
-def _inputs(draw: Draw, problem: Problem, focus: frozenset[str]) -> Inputs:
+def _inputs(draw: Draw, support: Support, problem: Problem, focus: frozenset[str]) -> Inputs:
     """Exact inputs choose the scale themselves, and take no softcap: not where one of those is looked at."""
-    stores = {}
+    stores = {name: Storage() for name in ("q", "k", "v", "do")}
     if "strides" in focus:
-        stores = {name: _storage(draw, problem.layout) for name in ("q", "k", "v", "do")}
+        stores = {name: _storage(draw, problem.layout) for name in stores}
         if problem.backward and one_in(draw, 6):
             stores["do"] = Storage("expanded")
     known = INEXACT if focus & {"scale", "softcap"} else DISTRIBUTIONS
@@ -280,7 +282,18 @@ def _inputs(draw: Draw, problem: Problem, focus: frozenset[str]) -> Inputs:
         known = CODED  # digits that a sum over a group's heads loses are within any budget
     if "bias" in focus and draw.choice((True, False)):
         known = FLOWING
-    return Inputs(seed=draw.randint(0, 255), distribution=draw.choice(known), **stores)
+    distribution = draw.choice(known)
+    if support.shared and distribution not in CODED and one_in(draw, 12):
+        name = draw.choice([name for name, store in stores.items() if store.order != "expanded"])
+        stores[name] = structs.replace(stores[name], shared=draw.choice(SHARED_AXES))
+    detached: tuple[Any, ...] = ()
+    if problem.backward and one_in(draw, 8):
+        detached = draw.choice(DETACHED if problem.bias and problem.bias.grad else DETACHED[:-1])
+    return Inputs(seed=draw.randint(0, 255), distribution=distribution, detached=detached, **_odd(stores))
+
+
+def _odd(stores: dict[str, Storage]) -> dict[str, Storage]:
+    return {name: store for name, store in stores.items() if store != Storage()}
 
 
 def _storage(draw: Draw, layout: str) -> Storage:

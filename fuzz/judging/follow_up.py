@@ -134,8 +134,11 @@ def _cases(case: Case, target: Target, variation: Variation, draw: random.Random
         inputs = replace(inputs, **{name: Storage(variation.order) for name in _TENSORS})
         if inputs == case.inputs:
             return
-    elif variation.tensors is not None and inputs.do.order == "expanded":
-        inputs = replace(inputs, do=Storage())
+    elif variation.tensors is not None:  # other numbers need not be the same along any axis
+        stores = {name: getattr(inputs, name) for name in _TENSORS}
+        changed = {n: replace(x, shared="") for n, x in stores.items() if x.shared}
+        changed |= {"do": Storage()} if inputs.do.order == "expanded" else {}
+        inputs = replace(inputs, **changed)
     if variation.interleaved and (target.device == "emulator" or not target.interleaves):
         return
     other = replace(case, problem=variation.problem, inputs=inputs, relations=())

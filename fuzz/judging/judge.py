@@ -16,6 +16,7 @@ import torch
 from msgspec.structs import replace
 
 import oracles.reference.numba_loops  # noqa: F401 (where nothing is compiled yet it takes seconds, which no case is to pay)
+from fuzz.core import surface
 from fuzz.core.case import CODED, Case
 from fuzz.core.refusal import refusal
 from fuzz.core.target import DeviceError, Execution, Target, Tensors
@@ -81,9 +82,9 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
             job.clock.start("inputs", INPUTS_LIMIT)
         perturb.ready(where)
         rehearse(where)
-        if where.type == "cuda":
-            return _with_retry(job, refuses)
-        return _attempt(job, refuses)
+        with surface.recording() as calls:
+            verdict = _with_retry(job, refuses) if where.type == "cuda" else _attempt(job, refuses)
+        return replace(verdict, calls=tuple(calls))
     finally:
         job.clock.stop()
         oom_retry.give_back(where)
@@ -231,9 +232,9 @@ def _contract_findings(job: _Job, runs: Runs, follow_ups: Sequence[FollowUp]) ->
     """Findings of the target's contract, before any number is looked at: the outputs' shapes, the proof of what ran,
     kernels that were compiled too late."""
     executions, later = runs.executions[: job.case.repeats], runs.executions[job.case.repeats :]
-    findings = shape_findings(job.case.problem, executions[0].outputs)
+    findings = shape_findings(job.case, executions[0].outputs)
     for follow_up, execution in zip(follow_ups, later, strict=True):
-        wrong = shape_findings(follow_up.case.problem, execution.outputs)
+        wrong = shape_findings(follow_up.case, execution.outputs)
         findings += [replace(f, message=f"{follow_up.title}: {f.message}") for f in wrong]
     findings += proof_findings(job.target, runs.executions)
     findings += plan_findings(job.target, job.case, executions[0])

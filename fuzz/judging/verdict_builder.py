@@ -15,7 +15,7 @@ from fuzz.core.verdict import Finding, FollowUpFailure, Location, Outcome, Verdi
 from fuzz.judging.execution import Clock
 from oracles import accuracy
 from oracles.outputs import Outputs
-from oracles.problem import Problem, shapes
+from oracles.problem import shapes
 
 INFINITELY = 1e99  # error / budget of what no budget allows at all, such as NaN or a weight where there must be none
 _GRADIENTS = ("dq", "dk", "dv")
@@ -73,10 +73,11 @@ def finite(finding: Finding) -> Finding:
     return replace(finding, numbers=numbers)
 
 
-def shape_findings(problem: Problem, outputs: Outputs) -> list[Finding]:
+def shape_findings(case: Case, outputs: Outputs) -> list[Finding]:
     """Missing tensors, wrong shapes and dtypes."""
+    problem = case.problem
     expected, found = shapes(problem), []
-    wanted = {"o", *_GRADIENTS} if problem.backward else {"o"}
+    wanted = {"o", *_GRADIENTS} - {f"d{name}" for name in case.inputs.detached} if problem.backward else {"o"}
     if problem.backward and problem.bias is not None and problem.bias.grad:
         wanted.add("dbias")
     got = dict(outputs.items())

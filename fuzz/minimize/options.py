@@ -32,6 +32,7 @@ OFF: dict[str, Off] = {
     "k": _store("k"),
     "v": _store("v"),
     "do": _store("do"),
+    "detached": lambda case: edit_inputs(case, detached=()),
     "scale": lambda case: edit(case, scale=None),
     "softcap": lambda case: edit(case, softcap=0.0),
     "bias": lambda case: edit(case, bias=None),
@@ -74,7 +75,7 @@ def storage(case: Case) -> Options:
     """Tensors that still lie oddly: aligned, without padding, in the plain order, one property at a time."""
     for tensor in ("q", "k", "v", "do"):
         store = getattr(case.inputs, tensor)
-        for name in ("offset", "pad", "order"):
+        for name in ("shared", "offset", "pad", "order"):
             changed = {name: getattr(Storage(), name)}
             yield edit_inputs(case, **{tensor: replace(store, **changed)})
 

@@ -8,6 +8,8 @@ import inspect
 import textwrap
 import zlib
 
+from msgspec.structs import replace
+
 import fuzz.tensors.values as values
 from fuzz.core.case import CODED, Case, Storage
 from fuzz.core.script_call import ScriptError
@@ -163,14 +165,26 @@ def _lifted(case: Case) -> list[str]:
 def _padding(case: Case) -> list[str]:
     p = case.problem
     filled = [("q", "n_q"), ("k", "n_k"), ("v", "n_k")] + [("do", "n_q")] * (p.backward)
-    filled = [(name, n) for name, n in filled if getattr(case.inputs, name).order != "expanded"]
+    filled = [(name, n) for name, n in filled if not _stores_fewer(getattr(case.inputs, name))]
     stores = [f"    {name}[b, :, {n}:] = {values.PADDING}" for name, n in filled]
     pairs = list(zip(p.lengths_q, p.lengths_k, strict=True))
     return [f"for b, (n_q, n_k) in enumerate({pairs}):  # padding that nothing may read", *stores]
 
 
 def _strided(case: Case, name: str) -> bool:
-    return getattr(case.inputs, name, Storage()) not in (Storage(), Storage("expanded"))
+    store = getattr(case.inputs, name, Storage())
+    return store.order != "expanded" and replace(store, shared="") != Storage()
+
+
+def _stores_fewer(store: Storage) -> bool:
+    """True if several elements of the tensor are one in memory."""
+    return store.order == "expanded" or bool(store.shared)
+
+
+def _first(case: Case, name: str, shared: str) -> str:
+    """Index of the part of a tensor that has memory of its own."""
+    axes = "bhsd" if case.problem.layout == "padded" else "shd"
+    return name + f"[{', '.join(':1' if axis in shared else ':' for axis in axes[:-1])}]"
 
 
 def _stored(case: Case) -> list[str]:
@@ -186,9 +200,19 @@ def _stored(case: Case) -> list[str]:
             made.append(
                 f"{name} = torch.ones((), dtype=DTYPE, device=DEVICE).expand({name}.shape)  # as out.sum() makes it"
             )
-        elif storage != Storage():
+            continue
+        whole = name
+        if storage.shared:
+            whole = _first(case, name, storage.shared)
+        if _strided(case, name):
             extra = "".join(
                 f", {key}={value}" for key, value in (("pad", storage.pad), ("offset", storage.offset)) if value
             )
-            made.append(f'{name} = lay({name}, "{storage.order}"{extra})')
+            whole = f'lay({whole}, "{storage.order}"{extra})'
+        elif storage.shared:
+            whole += ".contiguous()"
+        if storage.shared:
+            whole += f".expand({name}.shape)"
+        if whole != name:
+            made.append(f"{name} = {whole}")
     return made

@@ -91,7 +91,7 @@ class _Page:
         self.seen = {(f.oracle, f.kind) for f in (verdict.findings if verdict else ())}
         self.masked = self.p.mask != Full() or self.p.ragged or call.mask
         self.in_formula = self.p.mask != Full() or (self.p.ragged and self.p.layout == "padded")
-        self.guard = ("memory", "wrote_outside") in self.seen and not self._strided()
+        self.guard = ("memory", "wrote_outside") in self.seen and not (self._strided() or self._shared())
         self.names = inputs.names(case)
 
     def text(self) -> str:
@@ -102,6 +102,10 @@ class _Page:
     def _strided(self) -> bool:
         stores = (self.case.inputs.q, self.case.inputs.k, self.case.inputs.v, self.case.inputs.do)
         return any(s.order != "bhsd" or s.pad or s.offset for s in stores)
+
+    def _shared(self) -> bool:
+        given = self.case.inputs
+        return any(s.shared for s in (given.q, given.k, given.v, given.do))
 
     def _head(self) -> str:
         p, target = self.p, self.target
@@ -171,7 +175,7 @@ class _Page:
         return "\n".join(lines + inputs.lines(self.case, self.guard))
 
     def _run(self) -> str:
-        leaves = ["q", "k", "v"] + ["bias"] * bool(self.p.bias and self.p.bias.grad)
+        leaves = self._leaves()
         lines = []
         if self._hangs():
             lines.append(f"faulthandler.dump_traceback_later({HANG_SECONDS}, exit=True)")
@@ -183,6 +187,11 @@ class _Page:
         body = self._body(leaves if self.p.backward else [])
         lines += ["", "", f"def run({joined}):", *body, "", "", *self._called(f"got = run({joined})")]
         return "\n".join(["# The kernel.", *lines] if lines[0] else ["", "# The kernel.", *lines[2:]])
+
+    def _leaves(self) -> list[str]:
+        """The inputs whose gradients are asked for; all of them where there is no backward pass."""
+        detached = self.case.inputs.detached if self.p.backward else ()
+        return [n for n in ("q", "k", "v") if n not in detached] + ["bias"] * bool(self.p.bias and self.p.bias.grad)
 
     def _called(self, call: str) -> list[str]:
         """The call; where the finding is that it raises, with the exception as the failure."""
@@ -202,11 +211,13 @@ class _Page:
         found = ['"o": o.detach()'] + ['"lse": lse.detach()'] * self.call.lse
         if leaves:
             joined = ", ".join(leaves)
-            body.append(f"{joined} = leaves = [x.detach().requires_grad_() for x in ({joined})]")
+            comma = "," * (len(leaves) == 1)
+            body.append(f"{joined}{comma} = leaves = [x.detach().requires_grad_() for x in ({joined}{comma})]")
         body += self.call.call
         if leaves:
-            grads = ["dq", "dk", "dv", "dbias"][: len(leaves)]
-            body.append(f"{', '.join(grads)} = torch.autograd.grad(o, leaves, do, materialize_grads=True)")
+            grads = [f"d{name}" for name in leaves]
+            given = ", ".join(grads) + "," * (len(grads) == 1)
+            body.append(f"{given} = torch.autograd.grad(o, leaves, do, materialize_grads=True)")
             found += [f'"{name}": {name}' for name in grads]
         if self._unproven():
             body.append("run.kernel = type(o.grad_fn).__name__")
@@ -242,7 +253,7 @@ class _Page:
 
     def _end(self) -> str:
         lines: list[str] = []
-        joined = ", ".join(["q", "k", "v"] + ["bias"] * bool(self.p.bias and self.p.bias.grad))
+        joined = ", ".join(self._leaves())
         if any(oracle == "determinism" for oracle, _ in self.seen) or (
             self.verdict and self.verdict.outcome == "flake"
         ):

@@ -88,7 +88,7 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
     problems = tuple(f"worker {worker.name} ended with exit code {worker.exitcode}" for worker in workers
                      if worker.exitcode and not interrupted)  # fmt: skip
     problems += tuple(faults_in(folder, since))
-    show(follower.records, time.monotonic() - began, console, settings.files)
+    show(follower.records, time.monotonic() - began, console, settings.files, settings.device)
     for line in ("interrupted: the table shows what was run",) * interrupted + problems:
         console.print(line, style="bold red")
     console.print(f"records: {folder}", highlight=False)

@@ -43,6 +43,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     finding: str = ""  # the finding's file
     case: Case | None = None
     verdict: Verdict | None = None  # with its evidence; in full where it is bad
+    calls: tuple[str, ...] = ()  # of the target, as its verdict has them
 
 
 class Fault(msgspec.Struct, frozen=True):

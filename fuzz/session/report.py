@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from fuzz.core.features import FEATURES, feature_pairs
+from fuzz.core.target import Device
 from fuzz.process.progress import duration
 from fuzz.session.records import Record
+from fuzz.session.surface_coverage import surface_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,8 +89,14 @@ def findings(records: Sequence[Record], files: Sequence[str] = ()) -> list[str]:
     return lines
 
 
-def show(records: Sequence[Record], seconds: float, console: Console, files: Sequence[str] = ()) -> None:
-    """The end of a session. files: as in `reproduce`."""
+def show(
+    records: Sequence[Record],
+    seconds: float,
+    console: Console,
+    files: Sequence[str] = (),
+    device: Device = "host",
+) -> None:
+    """The end of a session on `device`. files: as in `reproduce`."""
     if not records:
         console.print("no case was run")
         return
@@ -98,6 +106,8 @@ def show(records: Sequence[Record], seconds: float, console: Console, files: Seq
         highlight=False,
     )
     console.print(coverage(records), highlight=False)
+    for line in surface_lines(records, tuple(files), device):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     for line in findings(records, files) or ["no new finding"]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 

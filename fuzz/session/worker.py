@@ -212,6 +212,7 @@ class Worker:
             features=_features(case),
             ratio=verdict.ratio,
             reason=verdict.reason,
+            calls=verdict.calls,
         )
         if verdict.bad:
             record = self._report(record, under_test, case, verdict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -40,7 +41,7 @@ class AutogradTarget(Target):
 
     def run(self, case: Case, tensors: Tensors) -> Execution:
         """Forward and, when asked for, backward; on a GPU they are queued, and the judge waits for them."""
-        leaves = _leaves(tensors, case.problem)
+        leaves = _leaves(tensors, case)
         o, lse = self.forward(case, leaves)
         outputs = Outputs(o.detach(), None if lse is None else lse.detach())
         if case.problem.backward:
@@ -49,7 +50,7 @@ class AutogradTarget(Target):
 
     def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
         """As `run` on `tensors`, with a forward of `others` in between, whose gradients are taken last."""
-        leaves, more = _leaves(tensors, case.problem), _leaves(others, case.problem)
+        leaves, more = _leaves(tensors, case), _leaves(others, case)
         o, lse = self.forward(case, leaves)
         later, _ = self.forward(case, more)
         outputs = _with_gradients(Outputs(o.detach(), None if lse is None else lse.detach()), o, leaves)
@@ -99,19 +100,24 @@ def _nodes(o: Tensor, most: int = 12) -> list[str]:
     return found
 
 
-def _leaves(tensors: Tensors, problem: Problem) -> Tensors:
+def _leaves(tensors: Tensors, case: Case) -> Tensors:
+    """The inputs as leaves of autograd, those that require a gradient where the case has a backward pass."""
+
     def leaf(tensor: Tensor | None, wanted: bool) -> Tensor | None:
         return None if tensor is None else tensor.detach().requires_grad_(wanted)
 
-    wanted = problem.backward
-    q, k, v = (leaf(x, wanted) for x in (tensors.q, tensors.k, tensors.v))
+    problem = case.problem
+    names = ("q", "k", "v")
+    q, k, v = (leaf(getattr(tensors, n), problem.backward and n not in case.inputs.detached) for n in names)
     assert q is not None and k is not None and v is not None
-    bias_wanted = bool(wanted and problem.bias and problem.bias.grad)
+    bias_wanted = bool(problem.backward and problem.bias and problem.bias.grad)
     return Tensors(q, k, v, tensors.do, leaf(tensors.bias, bias_wanted))
 
 
 def _with_gradients(outputs: Outputs, o: Tensor, leaves: Tensors) -> Outputs:
+    """The outputs with the gradients of the leaves that require one."""
     assert leaves.do is not None
-    asked = [x for x in (leaves.q, leaves.k, leaves.v, leaves.bias) if x is not None and x.requires_grad]
-    dq, dk, dv, *dbias = gradients(o, asked, leaves.do, unused=True)
-    return Outputs(outputs.o, outputs.lse, dq, dk, dv, dbias[0] if dbias else None)
+    named = {f"d{name}": getattr(leaves, name) for name in ("q", "k", "v", "bias")}
+    asked = {name: x for name, x in named.items() if x is not None and x.requires_grad}
+    found = gradients(o, list(asked.values()), leaves.do, unused=True)
+    return replace(outputs, **dict(zip(asked, found, strict=True)))

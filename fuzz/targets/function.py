@@ -129,6 +129,7 @@ def target(
             dim_v_differs=dim_v_differs,
             zero_lengths=zero_lengths,
             strides=strides,
+            shared=strides,
             backward=backward,
             lse=True,
             max_pairs=max_pairs,

@@ -12,6 +12,7 @@ from torch import Tensor
 from fuzz.core.case import Case
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Rule, Support
+from fuzz.core.surface import Surface
 from fuzz.core.target import Device, Tensors
 from fuzz.targets.autograd import AutogradTarget, parameters
 from fuzz.targets.extra_tensors import Reference, Shapes, extra_tensors, own_reference
@@ -46,6 +47,7 @@ class FunctionTarget(AutogradTarget):
         self.support = support
         self.summary = (function.__doc__ or "").strip().split("\n")[0]
         self.parameters = parameters(function)
+        self.surface = Surface.of(function)
         for key, value in more.items():
             setattr(self, key, value)
         self.rules = (*self._own_rules(), *self.rules)
@@ -56,9 +58,13 @@ class FunctionTarget(AutogradTarget):
         given |= {name: value for name, value in case.variant.items() if name in self.parameters}
         given |= extra_tensors(self.extra, case, tensors.q.device)
         q, k, v = (self._turned(x) for x in (tensors.q, tensors.k, tensors.v))
-        answer = self.function(q, k, v, **given)
+        answer = self.surface.call(self.function, q, k, v, **given)
         o, lse = answer if isinstance(answer, tuple) else (answer, None)
         return (self._turned(o) if isinstance(o, Tensor) else o), lse
+
+    def surfaces(self) -> tuple[Surface, ...]:
+        """See Target."""
+        return (self.surface,)
 
     def right(self, case: Case, tensors: Tensors, precision: torch.dtype) -> Outputs | None:
         """See Target."""

@@ -17,9 +17,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from fuzz.core.target import Device, Target
+from fuzz.targets import flashinfer_prefill, sdpa, torch_flex, torch_sdpa, torch_varlen, xformers_attention
 from fuzz.targets import function as decorator
-from fuzz.targets import sdpa, torch_flex, torch_sdpa
 from fuzz.targets.blocksparse import catalog as blocksparse
+from fuzz.targets.cudnn_frontend import target as cudnn_frontend
 from fuzz.targets.flash_attention_4 import target as flash_attention_4
 
 GROUP = "attnfuzz.targets"
@@ -39,8 +40,9 @@ def load(name: str, files: tuple[str, ...] = (), device: Device = "host") -> Tar
 
 def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bool = False) -> dict[str, Target]:
     """All targets of `device` by name, in a fixed order; mutants only when asked for."""
-    listed: list[Target] = [*torch_sdpa.targets(), *torch_flex.targets(), *sdpa.targets()]
-    listed += [*blocksparse.targets(), *flash_attention_4.targets(), *_installed()]
+    listed: list[Target] = [*torch_sdpa.targets(), *torch_flex.targets(), *torch_varlen.targets(), *sdpa.targets()]
+    listed += [*blocksparse.targets(), *flash_attention_4.targets(), *cudnn_frontend.targets()]
+    listed += [*xformers_attention.targets(), *flashinfer_prefill.targets(), *_installed()]
     for file in files:
         listed += _from_file(os.path.abspath(file))
     if mutants:

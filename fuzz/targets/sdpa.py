@@ -16,6 +16,7 @@ from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.script_call import Text, dense_text, options
 from fuzz.core.support import Rule, Support
+from fuzz.core.surface import Surface
 from fuzz.core.target import Device, Tensors
 from fuzz.devices.present import cuda_present
 from fuzz.targets import triton_interpreter
@@ -30,6 +31,11 @@ _RELATIONS: dict[str, Equality] = dict.fromkeys(
     ("permuted_sequences", "permuted_heads", "repeated_kv", "scaled_q", "doubled_v"), "bitwise"
 )
 _SUPPORT = Support(bias=True, bias_grad=True, lse=True, max_pairs=1 << 24)
+
+_SURFACE = Surface.declared(
+    "scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, "
+    "enable_gqa=False, *, return_lse=False)"
+)
 
 
 class BundledSdpa(AutogradTarget):
@@ -93,7 +99,8 @@ class BundledSdpa(AutogradTarget):
         """O and LSE."""
         p = case.problem
         mask, causal = dense_arguments(p, tensors.bias, tensors.q.device)
-        return _kernel(self.mutant, self.device)(
+        return _SURFACE.call(
+            _kernel(self.mutant, self.device),
             tensors.q,
             tensors.k,
             tensors.v,
@@ -103,6 +110,10 @@ class BundledSdpa(AutogradTarget):
             enable_gqa=p.group > 1,
             return_lse=True,
         )
+
+    def surfaces(self) -> tuple[Surface, ...]:
+        """See Target."""
+        return (_SURFACE,)
 
     def script_call(self, case: Case) -> Text:
         """`forward` as text."""

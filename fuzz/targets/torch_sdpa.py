@@ -4,19 +4,23 @@ back."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fuzz.core.case import Case
-from fuzz.core.script_call import Text, dense_text, options
+from fuzz.core.script_call import Text, options
 from fuzz.core.support import Rule, Support
-from fuzz.core.target import Device, Tensors
-from fuzz.targets.autograd import AutogradTarget, dense_arguments
+from fuzz.core.surface import Surface
+from fuzz.core.target import Device, Tensors, Variant
+from fuzz.targets.autograd import AutogradTarget
+from fuzz.targets.mask_tensors import AXES, SAID, SHAPES, expanded_heads, mask_arguments, mask_text, rank, says, shaped
+from fuzz.targets.options import Options, Value
 from oracles.masks import Causal, Full
 from oracles.numerics import CPU_FLASH, CUDNN, EFFICIENT, EXACT, FLASH_2, Numerics
-from oracles.problem import Dtype
+from oracles.problem import Dtype, Problem
 
 _DENSE = Support(bias=True, bias_grad=True, softcap=False, max_pairs=1 << 24)
 _HALF: tuple[Dtype, ...] = ("float16", "bfloat16")
@@ -25,6 +29,14 @@ _HALF: tuple[Dtype, ...] = ("float16", "bfloat16")
 def _plain_mask(case: Case) -> bool:
     p = case.problem
     return p.bias is None and not p.ragged and (p.mask == Full() or p.mask == Causal())
+
+
+OPTIONS = Options(mask=SAID, shape=SHAPES, gqa=("auto", "always", "expanded"))
+_SURFACE = Surface.of_schema(
+    torch.ops.aten.scaled_dot_product_attention.default._schema,
+    "scaled_dot_product_attention",
+    never={"dropout_p": "above 0 the result is random, and the reference knows no dropout"},
+)
 
 
 class TorchSdpa(AutogradTarget):
@@ -39,6 +51,7 @@ class TorchSdpa(AutogradTarget):
         proof: str,
         rules: tuple[Rule, ...] = (),
         deterministic: bool = True,
+        surface: Surface = _SURFACE,
     ) -> None:
         self.name = f"torch.sdpa.{backend}"
         self.device = device
@@ -46,7 +59,7 @@ class TorchSdpa(AutogradTarget):
         self.support = support
         self.numerics = numerics
         self.proof = (proof, self.pinned_name(backend)) if proof else ()
-        self.rules = (*_EVERYWHERE, *rules)
+        self.rules = (*_EVERYWHERE, *rules, _BOTH)
         self.deterministic = deterministic
         self.backend = {
             "math": SDPBackend.MATH,
@@ -55,6 +68,9 @@ class TorchSdpa(AutogradTarget):
             "cudnn": SDPBackend.CUDNN_ATTENTION,
         }[backend]
         self.pairs_per_second = 2e7 if device == "host" else 1e9
+        self.surface = surface
+        self.takes_mask = support.masks is None
+        self.narrowed = AXES if device == "host" else AXES[:3]  # on a GPU the last axis of a mask needs stride 1
 
     @staticmethod
     def pinned_name(backend: str) -> str:
@@ -66,21 +82,56 @@ class TorchSdpa(AutogradTarget):
         """The pin itself."""
         return self.pinned_name(self.name.rsplit(".", 1)[1])
 
+    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+        """See Target: every way to say the mask, in every shape, and the heads in another way than the problem has."""
+        offered: dict[str, tuple[Value, ...]] = {"mask": says(problem)}
+        if self.takes_mask:
+            offered["shape"] = SHAPES[1:]
+        if problem.group == 1:
+            offered["gqa"] = ("always",)
+        elif self.numerics.heads == "input" or not problem.backward or problem.dtype == "float32":
+            offered["gqa"] = ("expanded",)  # autograd sums dK and dV of the group in their dtype
+        return OPTIONS.draws(**offered)
+
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O; this interface gives no LSE."""
-        p = case.problem
-        mask, causal = dense_arguments(p, tensors.bias, tensors.q.device)
+        p, options = case.problem, OPTIONS.of(case)
+        mask, causal = mask_arguments(p, tensors.bias, tensors.q.device, options["mask"])
+        if mask is not None:
+            mask = shaped(mask, p, options["shape"], self.narrowed)
+        k, v, gqa = tensors.k, tensors.v, p.group > 1 or options["gqa"] == "always"
+        if options["gqa"] == "expanded":
+            k, v, gqa = expanded_heads(k, p.group), expanded_heads(v, p.group), False
         with sdpa_kernel([self.backend]):
-            o = torch.nn.functional.scaled_dot_product_attention(
-                tensors.q, tensors.k, tensors.v, mask, is_causal=causal, scale=p.scale, enable_gqa=p.group > 1
+            o = self.surface.call(
+                torch.nn.functional.scaled_dot_product_attention,
+                tensors.q,
+                k,
+                v,
+                mask,
+                is_causal=causal,
+                scale=p.scale,
+                enable_gqa=gqa,
             )
         return o, None
 
+    def surfaces(self) -> tuple[Surface, ...]:
+        """See Target."""
+        return (self.surface,)
+
     def script_call(self, case: Case) -> Text:
         """`forward` as text."""
-        mask, reads = dense_text(case.problem)
-        arguments = ", ".join(["q", "k", "v", *([mask] if mask else []), *options(case.problem)])
+        p, given = case.problem, OPTIONS.of(case)
+        lines, mask, reads = mask_text(p, given["mask"], given["shape"], self.narrowed)
+        said = options(p)
+        if given["gqa"] == "expanded":
+            said.remove("enable_gqa=True")
+            lines += tuple(f"{x} = {x}[:, :, None].expand(-1, -1, {p.group}, -1, -1).flatten(1, 2)" for x in ("k", "v"))
+        elif given["gqa"] == "always":
+            said.append("enable_gqa=True")
+        arguments = ", ".join(["q", "k", "v", *mask, *said])
         call = (
+            *lines,
             f"with sdpa_kernel([SDPBackend.{self.backend.name}]):",
             f"    o = torch.nn.functional.scaled_dot_product_attention({arguments})",
         )
@@ -88,11 +139,23 @@ class TorchSdpa(AutogradTarget):
 
 
 _EVERYWHERE = (
+    OPTIONS.rule(),
+    Rule(
+        "options for a mask, or heads, that the problem does not have",
+        lambda c: not _useful(c.problem, OPTIONS.of(c)),
+    ),
     Rule(
         "a bias of another dtype than the inputs",
         lambda c: c.problem.bias is not None and c.problem.bias.dtype == "float32" and c.problem.dtype != "float32",
     ),
 )
+_BOTH = Rule(
+    "attn_mask beside is_causal: 'An error is thrown if both attn_mask and is_causal are set'",
+    lambda c: OPTIONS.of(c)["mask"] == "both",
+    "refuses",
+)
+_TENSOR = Rule("attn_mask", lambda c: OPTIONS.of(c)["mask"] in ("bool", "float"), "refuses")
+_RANK_3 = Rule("attn_mask of three dimensions", lambda c: _rank(c) == 3, "refuses")
 _PLAIN = frozenset({"full", "causal"})
 _NO_MASK = Rule("any mask but is_causal, any bias, any padding", lambda c: not _plain_mask(c), "cannot")
 
@@ -105,7 +168,7 @@ _BIAS_OF_ONE_COLUMN = Rule(
 )
 _LAST_STRIDE = Rule(
     "q, k or v whose last dimension has another stride than 1",
-    lambda c: any(_last_stride(c, name) != 1 for name in ("q", "k", "v")),
+    lambda c: any(_last_stride(c, name) != 1 for name in _given_as_they_are(c)),
     "refuses",
 )
 
@@ -120,7 +183,7 @@ def targets() -> list[TorchSdpa]:
             replace(_DENSE, bias_grad=False, dim_v_differs=False, zero_lengths=False),
             CPU_FLASH,
             "FlashAttentionForCpu",
-            (_LAST_STRIDE,),
+            (_LAST_STRIDE, _RANK_3),
         ),
     ]
     cuda = [
@@ -141,7 +204,7 @@ def targets() -> list[TorchSdpa]:
             ),
             FLASH_2,
             "ScaledDotProductFlashAttention",
-            (_NO_MASK, Rule("is_causal with len_q ≠ len_k", _causal_unequal, "refuses")),
+            (_NO_MASK, _TENSOR, Rule("is_causal with len_q ≠ len_k", _causal_unequal, "refuses")),
             deterministic=False,  # its backward adds dQ with atomics, unless deterministic algorithms are asked for
         ),
         TorchSdpa(
@@ -164,6 +227,23 @@ def targets() -> list[TorchSdpa]:
         ),
     ]
     return [*cpu, *cuda]
+
+
+def _useful(problem: Problem, options: dict[str, Any]) -> bool:
+    """True if the problem can be said so."""
+    heads = {"auto": True, "always": problem.group == 1, "expanded": problem.group > 1}
+    return options["mask"] in ("auto", *says(problem)) and heads[options["gqa"]]
+
+
+def _rank(case: Case) -> int:
+    options = OPTIONS.of(case)
+    return rank(case.problem, options["mask"], options["shape"])
+
+
+def _given_as_they_are(case: Case) -> tuple[str, ...]:
+    """The tensors among q, k and v that are no copies: heads that are repeated are, unless one is repeated for all."""
+    copied = OPTIONS.of(case)["gqa"] == "expanded" and case.problem.heads_kv > 1
+    return ("q",) if copied else ("q", "k", "v")
 
 
 def _last_stride(case: Case, name: str) -> int:

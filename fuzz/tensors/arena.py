@@ -108,7 +108,7 @@ def build(
         if getattr(case.inputs, slot.name, _PLAIN).order == "expanded":
             arena.buffer[slot.start :][: slot.dtype.itemsize].view(slot.dtype).fill_(1.0)
         else:
-            arena.view(slot).copy_(values[slot.name])
+            _first(arena.view(slot)).copy_(_first(values[slot.name], slot.strides))
     return arena
 
 
@@ -124,13 +124,21 @@ def strides_of(shape: tuple[int, ...], storage: Storage) -> tuple[tuple[int, ...
     if storage.order == "expanded":
         return (0,) * len(shape), 1
     axes = "bhsd" if len(shape) == 4 else "shd"
-    strides, run = {}, 1
-    for axis in reversed([axis for axis in storage.order if axis in axes]):
+    strides, run = dict.fromkeys(storage.shared, 0), 1
+    for axis in reversed([axis for axis in storage.order if axis in axes and axis not in storage.shared]):
         strides[axis] = run
         run = run * max(shape[axes.index(axis)], 1) + (storage.pad if run == 1 else 0)
     order = tuple(strides[axis] for axis in axes)
     span = 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in zip(shape, order, strict=True))
     return order, span
+
+
+def _first(x: Tensor, strides: tuple[int, ...] | None = None) -> Tensor:
+    """The part of x that has memory of its own: the first element along every axis of stride 0."""
+    for axis, stride in enumerate(x.stride() if strides is None else strides):
+        if stride == 0 and x.shape[axis] > 1:
+            x = x.narrow(axis, 0, 1)
+    return x
 
 
 def _explain(arena: Arena, pristine: Arena, where: Tensor) -> Finding:

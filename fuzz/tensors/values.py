@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fuzz.core.case import CODED, Case
+from fuzz.core.case import CODED, Case, Storage
 from fuzz.tensors.coded_values import coded, fits
 from oracles.masks import keep
 from oracles.problem import Problem, sequence_view, shapes
@@ -24,6 +24,7 @@ NEEDLE_GAIN = 4.0
 ADVERSARIAL_GAIN = 2.0
 PADDING = 100.0
 _MASK_SAMPLE = 64
+_PLAIN = Storage()
 _ROUNDS = ((-7046029254386353131, 31), (-4658895280553007687, 29), (-7723592293110705685, 32))
 _PAIRS = 0x0000FFFF0000FFFF  # every other 16 bits
 _UNIT = 1.0 / 37837.0  # 1 / standard deviation of the sum of four uniform 16-bit integers
@@ -110,9 +111,22 @@ def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
             _point_at_needles(p, seed, made)
         case "adversarial":
             _lift_masked_keys(p, made)
+    shared = {name: store.shared for name in made if (store := getattr(case.inputs, name, _PLAIN)).shared}
+    for name, along in shared.items():
+        made[name] = _shared(made[name], along)
     if p.layout == "padded" and p.ragged:
-        _fill_padding(p, made)
+        _fill_padding(p, {name: x for name, x in made.items() if name not in shared})
     return made
+
+
+def _shared(x: Tensor, along: str) -> Tensor:
+    """x with its first element along those axes in place of all."""
+    axes = "bhsd" if x.dim() == 4 else "shd"
+    first = x
+    for axis in along:
+        if axis in axes and x.shape[axes.index(axis)]:
+            first = first.narrow(axes.index(axis), 0, 1)
+    return first.expand(x.shape).contiguous()
 
 
 def _point_at_needles(p: Problem, seed: int, made: dict[str, Tensor]) -> None:

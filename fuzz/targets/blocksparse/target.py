@@ -18,6 +18,7 @@ from fuzz.compiling import Build, Compiled, obtain
 from fuzz.core.case import Case
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Rule, Support
+from fuzz.core.surface import Surface
 from fuzz.core.target import Tensors
 from fuzz.core.verdict import Finding
 from fuzz.devices.present import cuda_present
@@ -53,6 +54,10 @@ SUPPORT = Support(
     dim_often=128,
     dim_v_differs=False,
     lse=True,
+)
+_SURFACE = Surface.declared(
+    "block_sparse_attention(q, k, v, blocks, *, scale=None, softcap=0.0, deterministic=False, schedule=None, "
+    "cu_seqlens_q=None, cu_seqlens_k=None, lengths_q=None, lengths_k=None, products=None)"
 )
 _KNOWN = {
     "tile_m": TILES,
@@ -182,7 +187,8 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         """O and LSE."""
         p, options = case.problem, options_of(case)
         device = tensors.q.device
-        return _kernel(self.mutant)(
+        return _SURFACE.call(
+            _kernel(self.mutant),
             tensors.q,
             tensors.k,
             tensors.v,
@@ -193,6 +199,10 @@ class BlockSparseTarget(AutogradTarget, Compiled):
             products=products_of(case, self.arch()),
             **lengths_on(p, device),
         )
+
+    def surfaces(self) -> tuple[Surface, ...]:
+        """See Target."""
+        return (_SURFACE,)
 
     def launched(self) -> Iterable[str]:
         """Names of the kernels that the run at hand has launched."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from oracles.masks import Causal, Full, Window
 from oracles.problem import Problem, cumulative, dense_mask
 
-MASKS = ("options", "mask_mod", "blocks")
+MASKS = ("options", "mask_mod", "blocks", "scalars")
 ROOM_ROWS = 256  # no less than a tile's queries
 KEEP_ALIGNMENT = 16  # columns of the mask tensor are padded to it, so that one axis alone has stride 1
 

@@ -12,6 +12,7 @@ import inspect
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -27,6 +28,10 @@ from fuzz.targets.flash_attention_4.arguments import (
     lengths_options,
     mask_options,
 )
+from fuzz.targets.flash_attention_4.extras import bounds_of, page_table, paged, sink
+from fuzz.targets.flash_attention_4.surface import DENSE, VARLEN
+from fuzz.targets.flash_attention_4.unsupported import options_of
+from oracles.problem import Problem
 
 
 class Refused(ValueError):
@@ -61,10 +66,19 @@ def prepared(case: Case, options: dict[str, Any], device: torch.device | str) ->
         "return_lse": True,
         **lengths_options(p, device),
     }
-    if options["mask"] == "options":
+    found = _with_extras(found, p, options, device)
+    if options["mask"] == "options" or options["flags"]:
         said = mask_options(p)
         assert said is not None, "the rules let no other case through"
-        return found | said
+        found |= said
+    if options["mask"] == "options":
+        return found
+    if options["mask"] == "scalars":
+        from fuzz.targets.flash_attention_4.mask_mod import band_mod, scalars
+
+        bounds = bounds_of(p)
+        assert bounds is not None, "the rules let no other case through"
+        return found | {"mask_mod": band_mod, "aux_scalars": scalars(bounds)}
     from fuzz.targets.flash_attention_4.mask_mod import keep_mod
 
     keep = keep_tensor(p, device)
@@ -79,18 +93,55 @@ def prepared(case: Case, options: dict[str, Any], device: torch.device | str) ->
         if p.backward and options["deterministic"]:
             backward = _ordered(forward, backward, descending=options["order"] == "descending")
         found["block_sparse_tensors"] = _given(forward)
-        if p.backward:
+        if p.backward and options["function"] != "varlen":  # which has no parameter for it: its backward goes without
             found["block_sparse_tensors_bwd"] = _given(backward)
     return found
 
 
+def _with_extras(
+    found: dict[str, Any], p: Problem, options: dict[str, Any], device: torch.device | str
+) -> dict[str, Any]:
+    """The keyword arguments with those of extras.py."""
+    made = dict(found)
+    if options["function"] == "varlen" or options["keys"] == "paged":
+        used = {"q": p.lengths_q, "k": p.lengths_k}
+        names = ("k",) if p.layout == "packed" else ("q", "k")
+        made |= {f"seqused_{n}": torch.tensor(used[n], dtype=torch.int32, device=device) for n in names}
+    if options["keys"] == "paged":
+        made.pop("cu_seqlens_k", None)
+        made["page_table"] = page_table(p, device)
+    if options["hints"] == "none":
+        made = {name: value for name, value in made.items() if name not in ("max_seqlen_q", "max_seqlen_k")}
+    elif options["hints"] == "min":
+        made["min_seqlen_k"] = min(p.lengths_k)
+    if options["sink"]:
+        made["learnable_sink"] = sink(p, device)
+    if not options["metadata"]:
+        made["disable_scheduler_metadata"] = True
+    if options["scores"] == "score_mod":
+        cap, capped = _capping(p.softcap)
+        made |= {"softcap": 0.0, "score_mod": cap} | ({"score_mod_bwd": capped} if p.backward else {})
+    return made
+
+
+@lru_cache(maxsize=16)
+def _capping(softcap: float) -> tuple[Any, Any]:
+    """FlashAttention-4's own score_mod of a softcap, and its derivative: one pair for a softcap, as its users keep."""
+    from flash_attn.cute import utils
+
+    return utils.create_softcap_scoremod(softcap), utils.create_softcap_scoremod_bwd(softcap)
+
+
 def call_of(case: Case, tensors: Tensors, options: dict[str, Any]) -> Call:
     """The call of a case whose keyword arguments are `options`."""
-    p = case.problem
+    p, own = case.problem, options_of(case)
     turned = (lambda x: x) if p.layout == "packed" else (lambda x: x.transpose(1, 2))
     do = None if tensors.do is None or not p.backward else turned(tensors.do)
-    varlen = p.layout == "packed" or p.ragged
-    return Call(varlen, turned(tensors.q), turned(tensors.k), turned(tensors.v), do, options)
+    varlen = p.layout == "packed" or p.ragged or own["function"] == "varlen"
+    k, v = turned(tensors.k), turned(tensors.v)
+    if own["keys"] == "paged":
+        k, v = (paged(x, p, options["page_table"]) for x in (k, v))
+    return Call(varlen, turned(tensors.q), k, v, do, options)
 
 
 def forward(call: Call) -> tuple[Tensor, Tensor]:
@@ -98,7 +149,7 @@ def forward(call: Call) -> tuple[Tensor, Tensor]:
     of = interface()
     function = of.flash_attn_varlen_func if call.varlen else of.flash_attn_func
     with refusing():
-        return function(call.q, call.k, call.v, **call.options)
+        return (VARLEN if call.varlen else DENSE).call(function, call.q, call.k, call.v, **call.options)
 
 
 @contextlib.contextmanager

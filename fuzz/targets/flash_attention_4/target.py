@@ -26,6 +26,7 @@ from fuzz.compiling import Build, Compiled
 from fuzz.core.case import Case, Inputs, to_json
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Support
+from fuzz.core.surface import Surface
 from fuzz.core.target import Device, Execution, Tensors
 from fuzz.devices.present import cuda_present
 from fuzz.targets.autograd import AutogradTarget
@@ -33,6 +34,8 @@ from fuzz.targets.flash_attention_4 import unsupported as refusals
 from fuzz.targets.flash_attention_4.arguments import mask_options
 from fuzz.targets.flash_attention_4.calls import Call, call_of, dry_run, forward, prepared, refusing
 from fuzz.targets.flash_attention_4.compile_cache import LAUNCHES, SOURCES, connect, planned, unusable, warm
+from fuzz.targets.flash_attention_4.extras import HD256, bounds_of, extras_for, fits
+from fuzz.targets.flash_attention_4.surface import DENSE, VARLEN
 from fuzz.targets.flash_attention_4.unsupported import OPTIONS, blocks_for, options_of
 from fuzz.tensors.arena import build
 from oracles.masks import Causal, Mask, PerBatch, PerHead, Prefix, Window, varies_by_batch, varies_by_head
@@ -98,6 +101,8 @@ class FlashAttention4(AutogradTarget, Compiled):
         ways = ["mask_mod"]
         if mask_options(problem) is not None:
             ways = ["options", "options", "mask_mod"]
+        if bounds_of(problem) is not None:
+            ways.append("scalars")
         if problem.layout == "padded" and not problem.ragged and problem.len_q and problem.len_k:
             ways.append("blocks")
         ordered = (False, True) if problem.backward else (False,)
@@ -112,7 +117,12 @@ class FlashAttention4(AutogradTarget, Compiled):
             orders = ("ascending", "descending") if deterministic else ("ascending",)
             if not deterministic or self.arch() != "sm_90a":  # refused there, after seconds of tracing
                 found += [one | {"order": order} for order in orders]
-        return tuple(found)
+        more = [one | extra for one, extra in product(found, extras_for(problem)) if fits(one, extra)]
+        if self.arch() == "sm_90a":  # which refuses them; elsewhere splits round as `numerics` does not say
+            more += [one | {"splits": 2} for one in found for _ in range(1 + len(more) // (16 * len(found)))]
+        elif max(problem.dim, problem.dim_v) == 256:
+            more = [one for one in more if not HD256 & set(one)]
+        return tuple(found) * max(len(more) // len(found), 1) + tuple(more)
 
     def may_differ(self, case: Case) -> frozenset[str]:
         """dQ is added to in any order, and with grouped heads dK and dV too, unless asked for otherwise."""
@@ -164,6 +174,10 @@ class FlashAttention4(AutogradTarget, Compiled):
     def expected_seconds(self, case: Case) -> float:
         """The first launch of a kernel loads it into the GPU, and a case may have ten that are new to the process."""
         return 0.1 + super().expected_seconds(case)
+
+    def surfaces(self) -> tuple[Surface, ...]:
+        """See Target."""
+        return (DENSE, VARLEN)
 
     def look(self) -> dict[str, Any]:
         """The kernel of a run that does not end."""
@@ -229,7 +243,7 @@ def _representative(case: Case) -> Case:
         lengths_k=(len_k, *(len_k - p.ragged,) * (batch - 1)),
         heads_q=min(p.heads_kv, 2) * p.group,
         heads_kv=min(p.heads_kv, 2),
-        mask=_simplest(p.mask, options_of(case)["mask"] == "options"),
+        mask=_simplest(p.mask, options_of(case)["mask"] in ("options", "scalars") or bool(options_of(case)["flags"])),
         scale=None,
     )
     inputs = Inputs(do=given.do if given.do.order == "expanded" else Inputs().do)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from fuzz.core.case import Case
 from fuzz.core.support import Rule
 from fuzz.targets.flash_attention_4.arguments import MASKS, mask_options
+from fuzz.targets.flash_attention_4.extras import EXTRAS, bounds_of, misplaced
 from oracles.masks import Causal, Full, Prefix, Window
 from oracles.problem import Problem
 
@@ -26,6 +27,7 @@ OPTIONS: dict[str, str | int | bool] = {
     "block": "128x128",
     "order": "ascending",
     "edge": False,
+    **{name: values[0] for name, values in EXTRAS.items()},
 }
 _KNOWN: dict[str, tuple[str | int | bool, ...]] = {
     "mask": MASKS,
@@ -34,6 +36,7 @@ _KNOWN: dict[str, tuple[str | int | bool, ...]] = {
     "splits": (1, 2, 3),
     "order": ("ascending", "descending"),
     "edge": (False, True),
+    **EXTRAS,
 }
 ARCHS = ("sm_90a", "sm_100a")
 _PLAIN = Problem((256,), (256,), 2, 2, 64, 64, "bfloat16")
@@ -135,8 +138,44 @@ TABLE: tuple[Row, ...] = (
         kind="cannot",
     ),
     Row(
+        "mask=scalars says one band of keys around the diagonal, of whole sequences' own positions",
+        lambda c: _uses(c, "scalars") and bounds_of(c.problem) is None,
+        kind="cannot",
+    ),
+    Row(
+        "flags=True is about a mask that is said otherwise too",
+        lambda c: bool(options_of(c)["flags"]) and _uses(c, "options"),
+        kind="cannot",
+    ),
+    Row(
+        "extras that the problem has no use for, or that would change its answer: see extras.py",
+        lambda c: misplaced(c.problem, {name: options_of(c)[name] for name in EXTRAS}) != "",
+        kind="cannot",
+    ),
+    Row(
+        "keys=paged with block lists, a softcap as a score_mod, or splits: one at a time",
+        lambda c: (
+            options_of(c)["keys"] == "paged"
+            and (_uses(c, "blocks") or options_of(c)["scores"] != "softcap" or int(options_of(c)["splits"]) > 1)
+        ),
+        kind="cannot",
+    ),
+    Row(
+        "head dim 256 with a sink, a score_mod, or pages",
+        lambda c: (
+            max(c.problem.dim, c.problem.dim_v) == 256
+            and (
+                bool(options_of(c)["sink"])
+                or options_of(c)["scores"] == "score_mod"
+                or options_of(c)["keys"] == "paged"
+            )
+        ),
+        ("sm_100a",),
+        kind="cannot",
+    ),
+    Row(
         "edge=True is about the mask's tensor, which mask=options has none of",
-        lambda c: bool(options_of(c)["edge"]) and _uses(c, "options"),
+        lambda c: bool(options_of(c)["edge"]) and (_uses(c, "options") or _uses(c, "scalars")),
         kind="cannot",
     ),
     Row(

@@ -71,6 +71,8 @@ ADDED = [
     ({"inputs": Inputs(distribution="index_values")}, {"inputs:index_values"}),
     ({"inputs": Inputs(q=Storage("bshd", pad=8, offset=1))}, {"strides", "pad", "offset"}),
     ({"inputs": Inputs(do=Storage("expanded")), "backward": True}, {"expanded_do", "backward"}),
+    ({"inputs": Inputs(k=Storage(shared="s"))}, {"shared"}),
+    ({"inputs": Inputs(detached=("q",)), "backward": True}, {"detached", "backward"}),
     ({"variant": {"tile": 64}}, {"variant:tile=64"}),
 ]
 

@@ -6,10 +6,11 @@ import math
 from collections import Counter
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from fuzz.core.case import Case, from_json, to_json
+from fuzz.core.case import Case, Storage, from_json, to_json
 from fuzz.core.features import FEATURES, features
 from fuzz.core.refusal import refusal
 from fuzz.core.support import Support
@@ -106,7 +107,11 @@ LIMITS = {
     "dim_one": ({"dim": (72, 72, 72)}, lambda p, c: p.dim == p.dim_v == 72),
     "dim_v": ({"dim_v_differs": False}, lambda p, c: p.dim == p.dim_v),
     "zero": ({"zero_lengths": False}, lambda p, c: 0 not in (*p.lengths_q, *p.lengths_k)),
-    "strides": ({"strides": False}, lambda p, c: all(getattr(c.inputs, n) == c.inputs.__class__().q for n in "qkv")),
+    "strides": (
+        {"strides": False},
+        lambda p, c: {msgspec.structs.replace(getattr(c.inputs, n), shared="") for n in "qkv"} == {Storage()},
+    ),
+    "shared": ({"shared": False}, lambda p, c: not any(getattr(c.inputs, n).shared for n in ("q", "k", "v", "do"))),
     "backward": ({"backward": False}, lambda p, c: not p.backward),
 }
 

@@ -1,0 +1,1 @@
+"""cudnn.sdpa: begin with target.py."""
