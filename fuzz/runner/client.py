@@ -240,7 +240,8 @@ class Runner:
             output = self._child.zygote.output()
             self._replace()
             return lost_case.of_another(case.id, verdict.case_id, ended.trail, output)
-        if verdict.evidence.get("context_lost") or any(f.kind == WROTE_OUTSIDE for f in verdict.findings):
+        wrote_outside = any(f.kind == WROTE_OUTSIDE for f in verdict.findings)
+        if verdict.evidence.get("context_lost") or wrote_outside or message.lost:
             self._replace()  # what it says from now on is not to be trusted
         if ended.trail.slow:
             self._expect_longer(case.target, ended.trail.slow)
