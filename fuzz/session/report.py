@@ -87,16 +87,27 @@ def findings(records: Sequence[Record], files: Sequence[str] = ()) -> list[str]:
     return lines
 
 
-def show(records: Sequence[Record], seconds: float, console: Console, files: Sequence[str] = ()) -> None:
-    """The end of a session. files: as in `reproduce`."""
+def show(
+    records: Sequence[Record],
+    seconds: float | None,
+    console: Console,
+    files: Sequence[str] = (),
+    before: int = 0,
+) -> None:
+    """The end of a session.
+
+    seconds  how long it took; None: not known
+    files    as in `reproduce`
+    before   cases that had been run when it was resumed
+    """
     if not records:
         console.print("no case was run")
         return
     console.print(table(records))
-    console.print(
-        f"{len(records)} cases in {duration(seconds)}: {len(records) / max(seconds, 1e-9):.1f} cases/s in all",
-        highlight=False,
-    )
+    if seconds is not None:
+        now = len(records) - before
+        told = f"{now} cases in {duration(seconds)}: {now / max(seconds, 1e-9):.1f} cases/s in all"
+        console.print(f"{before} cases before; {told}" if before else told, highlight=False)
     console.print(coverage(records), highlight=False)
     for line in findings(records, files) or ["no new finding"]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
