@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -130,7 +131,9 @@ def _start(folder: Path, cases: int, workers: int, seed: int, mark: str, *, resu
         command += ["--resume", str(folder)]
     else:
         command += ["--cases", str(cases), "--seed", str(seed), "--size", "small", "--output-dir", str(folder)]
-        command += ["--device", "host", "--corpus", str(ROOT / "corpus" / "nothing")]
+        corpus = folder.parent / "corpus"  # a copy: the findings of this session are not to stay
+        shutil.copytree(ROOT / "corpus" / "regressions", corpus, dirs_exist_ok=True)
+        command += ["--device", "host", "--corpus", str(corpus)]
         command += [word for name in (*RIGHT, *WRONG) for word in ("--target", name)]
         command += [word for file in FAKES for word in ("--target-file", file)]
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ WANTED = Settings(targets=("fake.honest",), cases=104, size="small", files=FAKES
 
 def run_all(settings: Settings, ran=None) -> list[Record]:
     """The records of one worker that runs the session alone."""
-    with Worker(settings, "w1" if ran else "w0", ran) as worker:
+    with Worker(settings, "w0" if ran is None else "w1", ran) as worker:
         for shard in plan(settings):
             worker.run_shard(shard)
     return list(Reader(Path(settings.folder)).new())
