@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         return FINDINGS
     if ended.problems:
         return HARNESS
-    return USAGE if ended.unreadable else OK
+    return USAGE if ended.unusable else OK
 
 
 def _given(options: argparse.Namespace, option: Any, defaults: Any) -> bool:
@@ -58,7 +58,8 @@ def show(options: argparse.Namespace) -> int:
     kept = read_session(folder)
     show(kept.records, None, console, kept.settings.files)
     faults = faults_in(folder, kept.session.since)
-    for line in (*faults, *notes_in(folder)):
+    machine = faults_in(folder, kept.session.since, machine=True)
+    for line in (*faults, *machine, *notes_in(folder)):
         console.print(line, style="bold red", highlight=False, markup=False, soft_wrap=True)
     if len(kept.records) < kept.settings.cases:
         told = f"{len(kept.records)} of {kept.settings.cases} cases; the rest: attnfuzz run --resume {options.folder}"
@@ -185,6 +186,8 @@ def compile_ahead(options: argparse.Namespace) -> int:
 
     settings = from_options(_getter(options))
     cache, console = Cache(options.cache), _console()
+    if cache.notice:
+        console.print(cache.notice, highlight=False, markup=False, soft_wrap=True)
     builds: list[Build] = []
     for arch in dict.fromkeys(options.arch or ["sm_100a"]):
         planned = plan(settings, arch)

@@ -20,7 +20,7 @@ from fuzz.process.forked import ONE_THREAD, may_fork
 from fuzz.process.tool import Tool
 from fuzz.runner import gpu, lost_case, proc_stats
 from fuzz.runner.deadline import BEGIN, LOAD, Deadline, Died, Ended, Grown, Hung, Replied, Slow
-from fuzz.runner.errors import HarnessError, KilledError, RunnerError
+from fuzz.runner.errors import HarnessError, KilledError, MachineError, RunnerError
 from fuzz.runner.limits import Limits, for_device
 from fuzz.runner.process import Child, Zygote, ended_early
 from fuzz.runner.wire import Answer, Failed, Gone, Open, Opened, Refused, Run, Start
@@ -120,7 +120,8 @@ class Runner:
         trace  where a target with a `trace_to` writes the timeline of the run; others write none
 
         Raises RunnerError when no child can be had or the target cannot be loaded, HarnessError when the judge itself
-        raised. On KeyboardInterrupt (or any other exception) the children are killed first.
+        raised, MachineError where the machine kept the case from being run. On KeyboardInterrupt (or any other
+        exception) the children are killed first.
         """
         self.submit(case, trace)
         return self.collect()
@@ -234,6 +235,8 @@ class Runner:
         message = ended.message
         if isinstance(message, Refused):
             raise RunnerError(f"{case.target}: cannot be loaded: {message.line}\n{message.trace}")
+        if isinstance(message, Failed) and message.machine:
+            raise MachineError(f"{case.target}: case {case.id} was not run: {message.machine}")
         if isinstance(message, Failed):
             raise HarnessError(f"the judge failed on case {case.id}:\n{message.trace}")
         assert isinstance(message, Answer)

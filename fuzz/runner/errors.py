@@ -11,3 +11,7 @@ class KilledError(RunnerError):
 
 class HarnessError(RunnerError):
     """The judge itself raised: a bug of the harness, with the child's traceback. Not a result of the case."""
+
+
+class MachineError(HarnessError):
+    """The machine kept a case from being run: a full disk, a compiler that somebody killed. One line."""

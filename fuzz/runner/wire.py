@@ -96,9 +96,10 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The judge raised: a bug of the harness."""
+    """The judge raised: a bug of the harness; where `machine` is given, that kept the case from being run."""
 
     trace: str
+    machine: str = ""
 
 
 ToWorker: TypeAlias = Open | Run

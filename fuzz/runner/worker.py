@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from fuzz.process.machine_fault import MachineFault
 from fuzz.runner.copies import Copies
 from fuzz.runner.device_probe import DeviceProbe
 from fuzz.runner.wire import (
@@ -128,6 +129,8 @@ def _run(workshop: Workshop, connection: Connection, probe: DeviceProbe, message
     workshop.state.begin()
     try:
         answer: Answer | Failed = Answer(workshop.execute(case, target, enter))
+    except MachineFault as error:
+        answer = Failed(traceback.format_exc(), str(error))
     except Exception:
         answer = Failed(traceback.format_exc())
     except BaseException as error:
@@ -148,7 +151,7 @@ def _with_state(case_id: str, answer: Answer | Failed, state: ProcessState) -> A
     from fuzz.runner.process_state import finding
 
     changes = state.end()
-    if not changes:
+    if not changes or (isinstance(answer, Failed) and answer.machine):
         return answer
     evidence: dict[str, Any] = {"put_back": state.aside} if state.aside else {}
     if isinstance(answer, Failed):

@@ -11,13 +11,14 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from fuzz.compiling.cache import Cache
 from fuzz.compiling.pool import auto_jobs
 from fuzz.corpus.store import unreadable_in
 from fuzz.process.signals import terminated_as_interrupted
 from fuzz.session.claims import Claims
 from fuzz.session.crew import Crew
 from fuzz.session.follow import Follower
-from fuzz.session.plan import SHARD_CASES, plan, runnable_here
+from fuzz.session.plan import SHARD_CASES, compiled, plan, runnable_here
 from fuzz.session.precompile import BackgroundCompile
 from fuzz.session.records import Record, faults_in, notes_in, write_session
 from fuzz.session.report import show
@@ -28,13 +29,13 @@ from fuzz.session.settings import Settings
 @dataclass(frozen=True)
 class SessionEnd:
     """End of a session: the records of its new findings, what went wrong in the harness itself, one line each, and
-    whether Ctrl-C ended it. unreadable: a line for each file of the corpus that could not be read, which the session
-    did without."""
+    whether Ctrl-C ended it. unusable: a line for each file of the corpus that cannot be read, which the session did
+    without, and for cases that this machine kept from being run."""
 
     new: tuple[Record, ...]
     problems: tuple[str, ...]
     interrupted: bool
-    unreadable: tuple[str, ...] = ()
+    unusable: tuple[str, ...] = ()
 
 
 def run_session(settings: Settings, jobs: int | None, console: Console, *, resume: bool = False) -> SessionEnd:
@@ -71,6 +72,8 @@ def _run(settings: Settings, jobs: int, console: Console, resume: bool) -> Sessi
         runnable_here(settings)
         shards = plan(settings)
         session = read_session(folder).session if resume else write_session(folder, settings)
+        if any(compiled(name, settings) is not None for name in {shard.target for shard in shards}):
+            Cache()  # a user's mistake in its place is said now
     except BaseException:
         crew.end(patience=0.0)
         raise
@@ -91,16 +94,16 @@ def _run(settings: Settings, jobs: int, console: Console, resume: bool) -> Sessi
             problems = []
     problems += faults_in(folder, since)
     notes = notes_in(folder)
-    unreadable = tuple(unreadable_in(settings.corpus))
+    unusable = (*unreadable_in(settings.corpus), *faults_in(folder, since, machine=True))
     show(follower.records, time.monotonic() - began, console, settings.files, before)
-    for line in (*("interrupted: the table shows what was run",) * interrupted, *problems, *notes, *unreadable):
+    for line in (*("interrupted: the table shows what was run",) * interrupted, *problems, *notes, *unusable):
         console.print(line, style="bold red", highlight=False, markup=False, soft_wrap=True)
     for line in crew.replaced:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if interrupted:
         console.print(f"go on: attnfuzz run --resume {folder}", highlight=False, markup=False, soft_wrap=True)
     new = tuple(record for record in follower.records if record.status == "new")
-    return SessionEnd(new, tuple(problems), interrupted, unreadable)
+    return SessionEnd(new, tuple(problems), interrupted, unusable)
 
 
 def _kept_now(folder: Path) -> Kept:

@@ -65,12 +65,13 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A case that was not judged, by a fault of the harness."""
+    """A case that was not judged, by a fault of the harness, or of the machine."""
 
     worker: str
     message: str
     case: Case
     at: float  # seconds of the epoch
+    machine: bool = False
 
 
 def write_fault(folder: Path, fault: Fault) -> None:
@@ -79,20 +80,21 @@ def write_fault(folder: Path, fault: Fault) -> None:
         file.write(msgspec.json.encode(fault) + b"\n")
 
 
-def faults_in(folder: Path, since: float = 0.0) -> list[str]:
-    """A line for each worker that met faults of the harness: how many, the last one's first line, and the file.
-    since: seconds of the epoch, before which they are of another session in this folder."""
+def faults_in(folder: Path, since: float = 0.0, *, machine: bool = False) -> list[str]:
+    """A line for each worker that met faults of the harness, or of the machine: how many, what the last one was, and
+    the file. since: seconds of the epoch, before which they are of another session in this folder."""
     said = []
     for path in sorted(folder.glob("faults-*.jsonl")):
         every = [msgspec.json.decode(line, type=Fault) for line in path.read_bytes().splitlines()]
-        faults = [fault for fault in every if fault.at >= since]
+        faults = [fault for fault in every if fault.at >= since and fault.machine == machine]
         if not faults:
             continue
         last = faults[-1].message.strip().splitlines()
-        said.append(
-            f"{len(faults)} case{'s were' if len(faults) > 1 else ' was'} not judged, by a fault of the harness "
-            f"({last[0]} {last[-1]}); please report {path}"
-        )
+        count = f"{len(faults)} case{'s were' if len(faults) > 1 else ' was'}"
+        if machine:
+            said.append(f"{count} not run on this machine, the last one of them for this reason: {last[0]}")
+        else:
+            said.append(f"{count} not judged, by a fault of the harness ({last[0]} {last[-1]}); please report {path}")
     return said
 
 

@@ -29,7 +29,7 @@ from fuzz.corpus.replay import known
 from fuzz.corpus.store import load_good, save
 from fuzz.judging.follow_up import failed_alone, stand_alone_cases
 from fuzz.minimize import minimize
-from fuzz.runner import HarnessError, Runner
+from fuzz.runner import HarnessError, MachineError, Runner
 from fuzz.session.claims import Claims
 from fuzz.session.draw import CLIMBING_CASES, Stop, cases_of, explore, seed_cases
 from fuzz.session.plan import Shard
@@ -203,7 +203,8 @@ class Worker:
     def _note_fault(self, case: Case, error: HarnessError) -> None:
         """A fault of the harness costs the case on which it shows, and is kept: the next case has a fresh child."""
         self.faults.append(str(error))
-        write_fault(self.folder, Fault(self.name, str(error), case, time.time()))
+        machine = isinstance(error, MachineError)
+        write_fault(self.folder, Fault(self.name, str(error), case, time.time(), machine))
 
     def _submit(self, under_test: Target, case: Case, index: int) -> _Pending:
         began = time.perf_counter()
