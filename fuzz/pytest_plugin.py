@@ -110,10 +110,12 @@ class _Controller:
         settings, ready = _settings(self.config), ReadyShards(self.folder)
         try:
             runnable_here(settings)
-            write_session(self.folder, settings, machine())
+            session = write_session(self.folder, settings, machine())
             ready.begin()
             self.compiling = BackgroundCompile(settings, plan(settings), ready.add)
-            self.follower = Follower(self.folder, settings.cases, Console(file=self.stderr), self.compiling.progress)
+            self.follower = Follower(
+                self.folder, session.skip, settings.cases, Console(file=self.stderr), self.compiling.progress
+            )
             self.compiling.say = self.follower.line.print
             # Without xdist this process draws the session's cases itself, so it does not draw them in a thread too.
             self.compiling.start(plan_first=not self.config.pluginmanager.hasplugin("dsession"))

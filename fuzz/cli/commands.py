@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fuzz.cli.exit_codes import FINDINGS, HARNESS, INTERRUPTED, OK
+from fuzz.cli.exit_codes import FINDINGS, HARNESS, INTERRUPTED, OK, USAGE
 
 if TYPE_CHECKING:
     from fuzz.runner import Runner
@@ -23,14 +23,50 @@ if TYPE_CHECKING:
 
 def run(options: argparse.Namespace) -> int:
     from fuzz.session.pool import run_session
-    from fuzz.session.settings import from_options
+    from fuzz.session.resume import read_session
+    from fuzz.session.settings import OPTIONS, Settings, from_options
 
-    ended = run_session(from_options(_getter(options)), options.jobs, _console())
+    if options.resume:
+        given = [f"--{one.name}" for one in OPTIONS if _given(options, one, Settings())]
+        if given or options.no_minimize:
+            said = ", ".join(given or ["--no-minimize"])
+            raise _usage(f"--resume goes on with the settings of its session: leave out {said}")
+        settings = read_session(Path(options.resume)).settings
+    else:
+        settings = from_options(_getter(options))
+    ended = run_session(settings, options.jobs, _console(), resume=bool(options.resume))
     if ended.interrupted:
         return INTERRUPTED
     if ended.new:
         return FINDINGS
-    return HARNESS if ended.problems else OK
+    if ended.problems:
+        return HARNESS
+    return USAGE if ended.unusable else OK
+
+
+def _given(options: argparse.Namespace, option: Any, defaults: Any) -> bool:
+    value = getattr(options, option.name.replace("-", "_"))
+    return value not in (None, [], getattr(defaults, option.field))
+
+
+def show(options: argparse.Namespace) -> int:
+    from fuzz.session.records import faults_in, notes_in
+    from fuzz.session.report import show
+    from fuzz.session.resume import read_session
+
+    folder, console = Path(options.folder), _console()
+    kept = read_session(folder)
+    show(kept.records, None, console, kept.settings.files, kept.settings.device)
+    faults = faults_in(folder, kept.session.since)
+    machine = faults_in(folder, kept.session.since, machine=True)
+    for line in (*faults, *machine, *notes_in(folder)):
+        console.print(line, style="bold red", highlight=False, markup=False, soft_wrap=True)
+    if len(kept.records) < kept.settings.cases:
+        told = f"{len(kept.records)} of {kept.settings.cases} cases; the rest: attnfuzz run --resume {options.folder}"
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
+    if any(record.status == "new" for record in kept.records):
+        return FINDINGS
+    return HARNESS if faults else OK
 
 
 def repro(options: argparse.Namespace) -> int:
@@ -150,6 +186,8 @@ def compile_ahead(options: argparse.Namespace) -> int:
 
     settings = from_options(_getter(options))
     cache, console = Cache(options.cache), _console()
+    if cache.notice:
+        console.print(cache.notice, highlight=False, markup=False, soft_wrap=True)
     builds: list[Build] = []
     for arch in dict.fromkeys(options.arch or ["sm_100a"]):
         planned = plan(settings, arch)

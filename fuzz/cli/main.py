@@ -42,6 +42,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         from fuzz.core.script_call import ScriptError
         from fuzz.corpus.entry import CorpusError
         from fuzz.runner import HarnessError, RunnerError
+        from fuzz.session.resume import SessionError
         from fuzz.targets.registry import TargetError
 
         command_line = parser()
@@ -52,7 +53,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except HarnessError as error:  # its message holds the child's traceback, which a report needs
         print(f"attnfuzz: {error}", file=sys.stderr)
         return HARNESS
-    except (CacheError, CaseError, CorpusError, ScriptError, TargetError, RunnerError, OSError) as error:
+    except (CacheError, CaseError, CorpusError, ScriptError, SessionError, TargetError, RunnerError, OSError) as error:
         print(f"attnfuzz: {_one_line(error)}", file=sys.stderr)
         return USAGE
 

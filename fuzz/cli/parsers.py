@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     sub = made.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in (
         _run,
+        _show,
         _repro,
         _minimize,
         _conformance,
@@ -90,9 +91,26 @@ def _run(sub: Any) -> None:
         "run a fuzz session",
         "attnfuzz run --target blocksparse --cases 200 --seed 7",
         "attnfuzz run --target-file my_attention.py --target mine --max-time 600",
+        "attnfuzz run --resume .attnfuzz/sessions/20261123-041500-77",
     )
     settings.add_options(command.add_argument)
+    command.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="go on with the session of this folder: its settings, and those of its cases that were not run",
+    )
     _jobs_option(command)
+
+
+def _show(sub: Any) -> None:
+    command = _command(
+        sub,
+        "show",
+        commands.show,
+        "print the table and the findings of a session's folder",
+        "attnfuzz show .attnfuzz/sessions/20261123-041500-77",
+    )
+    command.add_argument("folder", metavar="DIR", help="what `attnfuzz run` printed as records")
 
 
 def _repro(sub: Any) -> None:

@@ -27,15 +27,13 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.compiling.build_key import FORMAT, Build, toolchain
+from fuzz.process.cache_folder import CacheError, make, refuse_shared, spare, unwritable
 
 OBJECT, INTERFACE, PTX, HEADER = "kernel.o", "kernel.h", "kernel.ptx", "header.json"
 FILES = (OBJECT, INTERFACE, PTX)
+FOLDERS = ("artifacts", "failures", "locks", "building")
 IDLE = 24 * 3600.0
 OLD = 30 * IDLE  # of failures and locks
-
-
-class CacheError(ValueError):
-    """A setting of the cache that cannot be meant; one line."""
 
 
 def prefix(key: str) -> str:
@@ -63,11 +61,13 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Failure:
-    """An attempt at a key that failed: in one line, and the compiler's output."""
+    """An attempt at a key that failed: in one line, and the compiler's output. machine: not by the kernel's doing, nor
+    the compiler's: a full disk, a process that was killed."""
 
     why: str
     log: str
     seconds: float = 0.0
+    machine: bool = False
 
 
 def default_folder() -> Path:
@@ -82,17 +82,36 @@ def default_folder() -> Path:
 
 
 class Cache:
-    """The artifacts of one folder. Safe from any number of processes and machines that share it."""
+    """The artifacts of one folder. Safe from any number of processes and machines of one user that share it.
+
+    folder  None: default_folder(); where that cannot be written, or its disk is full, artifacts are still read from it,
+            and written into this user's folder for temporary files. `notice` says so, in a line
+    Raises CacheError for a folder that other users may write into, and where nothing can be written.
+    """
 
     def __init__(self, folder: Path | str | None = None) -> None:
-        self.folder = Path(folder) if folder is not None else default_folder()
         self.most = _most()
-        for name in ("artifacts", "failures", "locks", "building"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        self.folder = Path(folder) if folder is not None else default_folder()
+        self._also = self.folder  # where artifacts are read from
+        self.notice = ""
+        refuse_shared(self.folder)
+        if why := unwritable(self.folder):
+            if folder is not None:
+                raise CacheError(f"{self.folder}: {why}")
+            self.folder = spare("kernels")
+            self.notice = f"{self._also}: {why}; kernels that it lacks are compiled into {self.folder}"
+        for name in FOLDERS:
+            make(self.folder / name)
+        for place in {self.folder, self._also}:
+            refuse_shared(place / "artifacts")
 
     def load(self, build: Build) -> Artifact | None:
         """The artifact of a key, or None: there is none, or what is there is torn or of another format."""
-        folder = self._place(build.key)
+        return self._load(self._place(build.key), build) or (
+            self._load(self._also / "artifacts" / build.key, build) if self._also != self.folder else None
+        )
+
+    def _load(self, folder: Path, build: Build) -> Artifact | None:
         try:
             header = json.loads((folder / HEADER).read_bytes())
             whole = header["key"] == build.key and header["format"] == FORMAT
@@ -219,7 +238,7 @@ class Cache:
         (written / HEADER).write_text(json.dumps(header, indent=2) + "\n")
         umask = os.umask(0)
         os.umask(umask)
-        written.chmod(0o777 & ~umask)  # mkdtemp's is for the user alone
+        written.chmod(0o755 & ~umask)  # mkdtemp's is for the user alone
         place = self._place(build.key)
         if place.exists():  # torn: `load` refused it
             place.rename(written / "torn")

@@ -108,7 +108,7 @@ def _facts(build: Build, ptx: str, seconds: float) -> dict[str, Any]:
     if not entries:
         raise ValueError("the PTX has no entry point")
     if _cut_short(ptx, len(entries)):
-        raise ValueError(f"the PTX ends after {len(ptx)} characters, in the middle: a full disk?")
+        raise OSError(f"the PTX ends after {len(ptx)} characters, in the middle: a full disk?")
     return {"entries": entries, "seconds": round(seconds, 4)}
 
 

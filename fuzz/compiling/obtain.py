@@ -1,7 +1,8 @@
 """obtain: what a target calls in `prepare`. From the cache; else built now, in a process of its own; else the reason.
 
 One server per process, started by the first miss: a compiler that crashes or hangs must not take the process with it
-that owns a GPU. A key that failed is not tried again by this process.
+that owns a GPU. A key that failed is not tried again by this process. Where the machine is the cause (a full disk, a
+compiler that was killed) there is a second attempt, into the folder that the cache names then.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 from fuzz.compiling.build_key import Build
 from fuzz.compiling.cache import Artifact, Cache, default_folder
 from fuzz.compiling.pool import Ended, Pool
+from fuzz.process.cache_folder import CacheError
+from fuzz.process.machine_fault import MachineFault
 
 _pools: dict[tuple[int, Path], Pool] = {}
 _failed: dict[str, Ended] = {}
@@ -22,28 +25,41 @@ class CompileError(RuntimeError):
     """A kernel that cannot be compiled: which, why, and the end of the compiler's output."""
 
 
+class NotCompiledHere(CompileError, MachineFault):
+    """A kernel that could not be compiled for a reason that is the machine's."""
+
+
 def obtain(build: Build, folder: Path | None = None) -> Artifact:
-    """The artifact of `build`, compiled now where the cache has none. Raises CompileError."""
+    """The artifact of `build`, compiled now where the cache has none. Raises CompileError; NotCompiledHere where that
+    is not the kernel's fault."""
     if build.key in _loaded:
         return _loaded[build.key]
-    cache = Cache(folder)
-    artifact = cache.load(build)
-    if artifact is None:
-        artifact = _built(build, cache)
+    try:
+        cache = Cache(folder)
+        artifact = cache.load(build)
+        if artifact is None:
+            artifact = _built(build, cache, folder)
+    except (CacheError, OSError) as error:
+        raise NotCompiledHere(f"{build.name}: {error}") from error
     _loaded[build.key] = artifact
     return artifact
 
 
-def _built(build: Build, cache: Cache) -> Artifact:
+def _built(build: Build, cache: Cache, folder: Path | None) -> Artifact:
     ended = _failed.get(build.key)
     if ended is None:
         (ended,) = _pool(cache).build([build])
+        if ended.machine:
+            cache = Cache(folder)
+            (ended,) = _pool(cache).build([build])
     if ended.status == "failed":
         _failed[build.key] = ended
+        if ended.machine:
+            raise NotCompiledHere(f"{build.name}: {ended.why}")
         raise CompileError(f"{build.name}: {ended.why}\n{ended.log[-4000:]}")
     artifact = cache.load(build)
     if artifact is None:
-        raise CompileError(f"{build.name}: was built and is gone from {cache.folder}")
+        raise NotCompiledHere(f"{build.name}: was built and is gone from {cache.folder}")
     return artifact
 
 

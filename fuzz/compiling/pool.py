@@ -26,6 +26,7 @@ from fuzz.compiling.build_key import Build
 from fuzz.compiling.cache import Cache, Failure
 from fuzz.compiling.compile_child import ENVIRONMENT
 from fuzz.process import fork_server
+from fuzz.process.cache_folder import unwritable
 
 LIMIT = 120.0  # seconds that one build may take
 MAX_JOBS = 16
@@ -38,13 +39,15 @@ LEAVE = (
 
 @dataclass(frozen=True)
 class Ended:
-    """Result of one build. `cached`: it was there before. `why` and `log` are empty unless it failed."""
+    """Result of one build. `cached`: it was there before. `why` and `log` are empty unless it failed; machine: as in
+    cache.Failure."""
 
     build: Build
     status: Literal["cached", "built", "failed"]
     seconds: float = 0.0
     why: str = ""
     log: str = ""
+    machine: bool = False
 
 
 def auto_jobs() -> int:
@@ -122,9 +125,9 @@ class Pool:
                 lost = list(doing.values())
                 code = self._lost()
                 for build in lost:
-                    yield self._failed(build, f"the compile server ended ({code}) while it had this build")
+                    yield self._failed(build, f"the compile server ended ({code}) while it had this build", code)
                 if not lost and todo:  # it does not even start
-                    yield self._failed(todo.popleft(), f"the compile server ended ({code}) before this build")
+                    yield self._failed(todo.popleft(), f"the compile server ended ({code}) before this build", code)
 
     def close(self) -> None:
         """Kills the server and with it every build that is going on. The pool can be used again."""
@@ -152,10 +155,11 @@ class Pool:
         while not self.cache.sweep(keys) and time.monotonic() < until:
             time.sleep(0.01)
 
-    def _failed(self, build: Build, why: str) -> Ended:
+    def _failed(self, build: Build, why: str, code: int) -> Ended:
+        machine = code == -signal.SIGKILL or bool(unwritable(self.cache.folder))
         with contextlib.suppress(OSError):
-            self.cache.failed(build, Failure(why, ""))
-        return Ended(build, "failed", why=why)
+            self.cache.failed(build, Failure(why, "", machine=machine))
+        return Ended(build, "failed", why=why, machine=machine)
 
     def _request(self, number: int, build: Build) -> dict[str, object]:
         return {

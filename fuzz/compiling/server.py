@@ -31,6 +31,7 @@ from fuzz.compiling import compile_child
 from fuzz.compiling.build_key import Build
 from fuzz.compiling.cache import Cache, Failure
 from fuzz.process import fork_server
+from fuzz.process.cache_folder import CacheError, unwritable
 from fuzz.process.exits import exit_name
 
 LOG = 1 << 15  # bytes of a log that are kept
@@ -165,15 +166,18 @@ class _Server:
             if found["status"] != "failed":
                 self._send({"id": child.request["id"], "why": "", "log": "", **found})
                 return
-            why = found["why"]
+            why, machine = found["why"], found["machine"]
         elif child.killed:
-            why = f"not done after {child.request['limit']:g} s, killed"
+            why, machine = f"not done after {child.request['limit']:g} s, killed", False
         else:
-            why = f"the compiler died: {exit_name(os.waitstatus_to_exitcode(status))}"
-        self._answer(child.request, child.build, Failure(why, log, round(seconds, 3)))
+            code = os.waitstatus_to_exitcode(status)
+            why, machine = f"the compiler died: {exit_name(code)}", code == -signal.SIGKILL
+        if full := unwritable(Path(child.request["cache"])):  # compilers die of it in many ways
+            why, machine = f"{why} ({child.request['cache']}: {full})", True
+        self._answer(child.request, child.build, Failure(why, log, round(seconds, 3), machine))
 
     def _answer(self, request: dict[str, Any], build: Build, failure: Failure) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, CacheError):
             cache = Cache(request["cache"])
             cache.sweep([build.key])
             if build.key == request["key"]:
@@ -209,7 +213,8 @@ def _work(build: Build, folder: Path, writing: int, child_end: int, log: IO[byte
         found = {"status": "cached" if seconds is None else "built", "seconds": seconds or 0.0}
         os.write(writing, json.dumps(found).encode())
     except BaseException as error:
-        found = {"status": "failed", "why": _line(f"{type(error).__name__}: {error}")}
+        machine = isinstance(error, (OSError, MemoryError, CacheError))
+        found = {"status": "failed", "why": _line(f"{type(error).__name__}: {error}"), "machine": machine}
         os.write(writing, json.dumps(found).encode())
         with contextlib.suppress(OSError):  # the log is on a disk that may be full
             traceback.print_exc()

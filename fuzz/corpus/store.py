@@ -69,6 +69,23 @@ def load_all(folder: Path | str) -> list[Entry]:
     return [load(path) for path in sorted(folder.iterdir()) if is_entry(path)]
 
 
+def load_good(folder: Path | str) -> tuple[list[Entry], list[str]]:
+    """Every entry of `folder` that can be read, by name, and a line for each that cannot. No such folder: none."""
+    good, bad = [], []
+    for path in sorted(Path(folder).iterdir()) if Path(folder).is_dir() else ():
+        if is_entry(path):
+            try:
+                good.append(load(path))
+            except CorpusError as error:
+                bad.append(str(error))
+    return good, bad
+
+
+def unreadable_in(folder: Path | str) -> list[str]:
+    """A line for each file of a corpus that cannot be read; '' is no folder."""
+    return load_good(folder)[1] if folder else []
+
+
 def is_entry(path: Path) -> bool:
     """True if a file of a corpus is an entry by its name: no temporary file, and no bare case that `attnfuzz minimize`
     wrote beside one."""

@@ -22,6 +22,8 @@ from fuzz.core.target import Execution, Target
 from fuzz.core.verdict import WROTE_OUTSIDE, Finding, Location
 from fuzz.judging.follow_up import FollowUp
 from fuzz.judging.perturb import perturbed
+from fuzz.process.machine_fault import MachineFault
+from fuzz.runner import process_state
 from fuzz.tensors.arena import Arena
 from fuzz.tensors.guard_bands import POISON, Guarded, poison_cuda, poisoned_malloc
 from fuzz.tensors.to_cpu import to_cpu
@@ -226,11 +228,14 @@ def _poisoned(device: torch.device, poison: int = POISON) -> AbstractContextMana
 
 
 def call(work: Callable[[], Any]) -> Any:
-    """Runs the target; what it raises is wrapped, with the warnings that came before (they often say why)."""
+    """Runs the target; what it raises is wrapped, with the warnings that came before (they often say why), but for a
+    MachineFault. PyTorch's settings are then as they were before."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            return work()
+            return process_state.call(work)
+        except MachineFault:
+            raise
         except Exception as error:
             said = [str(w.message).split(" (Triggered internally")[0] for w in caught]
             raise Raised(error, said) from error

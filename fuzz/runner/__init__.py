@@ -10,7 +10,7 @@ docs/explanation/hangs.md has the reasons. Linux only.
 """
 
 from fuzz.runner.client import Runner
-from fuzz.runner.errors import HarnessError, RunnerError
+from fuzz.runner.errors import HarnessError, MachineError, RunnerError
 from fuzz.runner.limits import CUDA, HOST, Limits
 
-__all__ = ["CUDA", "HOST", "HarnessError", "Limits", "Runner", "RunnerError"]
+__all__ = ["CUDA", "HOST", "HarnessError", "Limits", "MachineError", "Runner", "RunnerError"]

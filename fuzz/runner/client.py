@@ -20,14 +20,16 @@ from fuzz.process.forked import ONE_THREAD, may_fork
 from fuzz.process.tool import Tool
 from fuzz.runner import gpu, lost_case, proc_stats
 from fuzz.runner.deadline import BEGIN, LOAD, Deadline, Died, Ended, Grown, Hung, Replied
-from fuzz.runner.errors import HarnessError, RunnerError
+from fuzz.runner.errors import HarnessError, KilledError, MachineError, RunnerError
 from fuzz.runner.limits import Limits, for_device
 from fuzz.runner.pace import Pace
-from fuzz.runner.process import Child, Zygote
+from fuzz.runner.process import Child, Zygote, ended_early
 from fuzz.runner.wire import Answer, Failed, Gone, Open, Opened, Refused, Run, Start
 
 if TYPE_CHECKING:
     from fuzz.core.case import Case
+
+ATTEMPTS = 3  # to have a child, where somebody kills it as it starts
 
 
 @dataclass
@@ -118,7 +120,8 @@ class Runner:
         trace  where a target with a `trace_to` writes the timeline of the run; others write none
 
         Raises RunnerError when no child can be had or the target cannot be loaded, HarnessError when the judge itself
-        raised. On KeyboardInterrupt (or any other exception) the children are killed first.
+        raised, MachineError where the machine kept the case from being run. On KeyboardInterrupt (or any other
+        exception) the children are killed first.
         """
         self.submit(case, trace)
         return self.collect()
@@ -164,6 +167,9 @@ class Runner:
     def close(self) -> None:
         """Kills the children. The Runner can be used again: the next case starts a fresh one."""
         self._free()
+        self._kill_all()
+
+    def _kill_all(self) -> None:
         owned, self._child, self._spare, self._zygote = (self._child, self._spare, self._zygote), None, None, None
         for process in owned:
             if process is not None:
@@ -231,6 +237,8 @@ class Runner:
         message = ended.message
         if isinstance(message, Refused):
             raise RunnerError(f"{case.target}: cannot be loaded: {message.line}\n{message.trace}")
+        if isinstance(message, Failed) and message.machine:
+            raise MachineError(f"{case.target}: case {case.id} was not run: {message.machine}")
         if isinstance(message, Failed):
             raise HarnessError(f"the judge failed on case {case.id}:\n{message.trace}")
         assert isinstance(message, Answer)
@@ -241,7 +249,8 @@ class Runner:
             output = self._child.zygote.output()
             self._replace()
             return lost_case.of_another(case.id, verdict.case_id, ended.trail, output)
-        if verdict.evidence.get("context_lost") or any(f.kind == WROTE_OUTSIDE for f in verdict.findings):
+        wrote_outside = any(f.kind == WROTE_OUTSIDE for f in verdict.findings)
+        if verdict.evidence.get("context_lost") or wrote_outside or message.lost:
             self._replace()  # what it says from now on is not to be trusted
         if ended.trail.slow:
             reasons = [text for text in (verdict.reason, lost_case.slowness(ended.trail.slow)) if text]
@@ -276,18 +285,23 @@ class Runner:
         self._gpu = gpu.ask(self.device, self._limits) if self.device != "host" else None
 
     def _ready(self) -> Child:
-        """The child, with its imports done and its device proven. Raises RunnerError."""
+        """The child, with its imports done and its device proven. One that is killed from outside before that is
+        replaced, ATTEMPTS times in all. Raises RunnerError."""
         if self._child is not None:
             return self._child
-        try:
-            child = self._child = self._next_zygote().fork(self._loaded)
-            self._open(child)
-        except RunnerError as error:
-            self.close()
-            raise RunnerError(f"{self.device}: {error}") from None
-        except BaseException:
-            self.close()
-            raise
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                child = self._child = self._next_zygote().fork(self._loaded)
+                self._open(child)
+                break
+            except RunnerError as error:
+                self._kill_all()
+                if not isinstance(error, KilledError) or attempt == ATTEMPTS:
+                    self._free()
+                    raise RunnerError(f"{self.device}: {error}") from None
+            except BaseException:
+                self.close()
+                raise
         self._oom_kills = proc_stats.oom_kills()
         child.resident = proc_stats.resident(child.pid)
         return child
@@ -307,8 +321,7 @@ class Runner:
                     raise RunnerError(f"not done {doing} after {limit:g} s, in {where}")
         except Gone:
             child.wait(1.0)
-            line = last_line(child.zygote.output())
-            raise RunnerError(f"the child died while {doing}, {exit_name(child.kill())}: {line}") from None
+            raise ended_early(doing, child.kill(), child.zygote.output()) from None
         if isinstance(message, Refused):
             raise RunnerError(f"failed {doing}: {message.line}\n{message.trace}")
         assert isinstance(message, Opened)

@@ -20,7 +20,7 @@ import psutil
 
 from fuzz.process import fork_server
 from fuzz.process.exits import exit_name, innermost, last_line
-from fuzz.runner.errors import RunnerError
+from fuzz.runner.errors import KilledError, RunnerError
 from fuzz.runner.gpu import CoreDump
 from fuzz.runner.limits import Limits
 from fuzz.runner.wire import Connection, Ended, Forked, FromWorker, FromZygote, Gone, Ready, Refused, Start
@@ -88,7 +88,7 @@ class Zygote:
             socket.send_fds(self._requests, [request], [theirs.fileno(), child_end.fileno()])
             pid = self._await(Forked, "forking a worker").pid
         except OSError:
-            raise RunnerError(self._obituary("forking a worker")) from None
+            raise self._obituary("forking a worker") from None
         finally:
             theirs.close()
             child_end.close()
@@ -159,7 +159,7 @@ class Zygote:
             try:
                 message = self._control.receive(self.limits.tick)
             except Gone:
-                raise RunnerError(self._obituary(doing)) from None
+                raise self._obituary(doing) from None
             if isinstance(message, wanted):
                 return message
             if isinstance(message, Refused):
@@ -168,13 +168,13 @@ class Zygote:
                 where = innermost(self.dump_by_signal(self.pid)) or "native code"
                 raise RunnerError(f"not done {doing} after {limit:g} s, in {where}")
 
-    def _obituary(self, doing: str) -> str:
+    def _obituary(self, doing: str) -> RunnerError:
         until = monotonic() + 1.0
         while not self.exited() and monotonic() < until:
             sleep(0.01)
         kill_group(self.pid)
         code = self.popen.wait(self.limits.reap)
-        return f"the child died while {doing}, {exit_name(code)}: {last_line(self.output())}"
+        return ended_early(doing, code, self.output())
 
 
 class Child:
@@ -233,6 +233,12 @@ class Child:
     def dump_by_signal(self) -> str:
         """See Zygote."""
         return self.zygote.dump_by_signal(self.pid)
+
+
+def ended_early(doing: str, code: int, output: str) -> RunnerError:
+    """The error of a process that ended before it could work."""
+    kind = KilledError if code == -signal.SIGKILL else RunnerError
+    return kind(f"the child died while {doing}, {exit_name(code)}: {last_line(output)}")
 
 
 def kill_group(pid: int) -> None:

@@ -82,9 +82,10 @@ class Observed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """The case is done."""
+    """The case is done. lost: state of the process that could not be put back, so that it is to judge no other case."""
 
     verdict: Verdict
+    lost: str = ""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
@@ -95,9 +96,10 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The judge raised: a bug of the harness."""
+    """The judge raised: a bug of the harness; where `machine` is given, that kept the case from being run."""
 
     trace: str
+    machine: str = ""
 
 
 ToWorker: TypeAlias = Open | Run

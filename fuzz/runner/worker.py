@@ -12,8 +12,9 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fuzz.process.machine_fault import MachineFault
 from fuzz.runner.copies import Copies
 from fuzz.runner.device_probe import DeviceProbe
 from fuzz.runner.wire import (
@@ -30,11 +31,15 @@ from fuzz.runner.wire import (
     Start,
 )
 
+if TYPE_CHECKING:
+    from fuzz.runner.process_state import ProcessState
+
 _BLOCKING_SYNC = 4  # CU_CTX_SCHED_BLOCKING_SYNC
 
 
 class Workshop:
-    """What needs no device and is imported once, in the zygote: the judge, the registry, the targets loaded so far."""
+    """What needs no device and is imported once, in the zygote: the judge, the registry, the targets loaded so far;
+    and the global state that every case is to begin with."""
 
     def __init__(self, start: Start) -> None:
         import msgspec
@@ -46,11 +51,18 @@ class Workshop:
         self.execute = _resolve(start.execute)
         self._load = _resolve(start.load)
         self.targets: dict[str, Any] = {}
+        self.state = _state()
 
     def load(self, name: str) -> None:
-        """Raises whatever the user's file raises."""
+        """Loads a target; global state that its import changes is put back, before another target meets it. Raises
+        whatever the user's file raises, and ValueError for state that cannot be put back."""
         if name not in self.targets:
-            self.targets[name] = self._load(name, self.start.files, self.start.device.partition(":")[0])
+            self.state.begin()
+            target = self._load(name, self.start.files, self.start.device.partition(":")[0])
+            lost = [change.text for change in self.state.end() if change.lost]
+            if lost:
+                raise ValueError(f"its import changes global state that cannot be put back: {'; '.join(lost)}")
+            self.targets[name] = target
 
 
 def serve(workshop: Workshop, connection: Connection) -> None:
@@ -65,7 +77,7 @@ def serve(workshop: Workshop, connection: Connection) -> None:
             copies.begin()
             answer = _run(workshop, connection, probe, message)
             if isinstance(answer, Answer) and copies.returned():
-                answer = Answer(_copied(answer.verdict.case_id))
+                answer = Answer(_copied(answer.verdict.case_id), answer.lost)
             connection.send(answer)
 
 
@@ -86,6 +98,7 @@ def _open(workshop: Workshop, message: Open) -> Opened | Refused:
             _prove_cuda()
     except Exception as error:
         return refused(error)
+    workshop.state = _state()  # threads and the environment are set
     return Opened()
 
 
@@ -113,16 +126,47 @@ def _run(workshop: Workshop, connection: Connection, probe: DeviceProbe, message
     traced = target if message.trace and target.traces else None
     if traced is not None:
         traced.trace_to(message.trace)
+    workshop.state.begin()
     try:
-        return Answer(workshop.execute(case, target, enter))
+        answer: Answer | Failed = Answer(workshop.execute(case, target, enter))
+    except MachineFault as error:
+        answer = Failed(traceback.format_exc(), str(error))
     except Exception:
-        return Failed(traceback.format_exc())
+        answer = Failed(traceback.format_exc())
     except BaseException as error:
-        return Answer(_left(case.id, error))
+        answer = Answer(_left(case.id, error))
     finally:
         probe.end()
         if traced is not None:
             traced.trace_to("")
+    return _with_state(case.id, answer, workshop.state)
+
+
+def _with_state(case_id: str, answer: Answer | Failed, state: ProcessState) -> Answer | Failed:
+    """The answer, with a finding of the target where it has changed global state: also in place of a judge that failed,
+    as that may be why."""
+    from msgspec.structs import replace
+
+    from fuzz.core.verdict import Verdict
+    from fuzz.runner.process_state import finding
+
+    changes = state.end()
+    if not changes or (isinstance(answer, Failed) and answer.machine):
+        return answer
+    evidence: dict[str, Any] = {"put_back": state.aside} if state.aside else {}
+    if isinstance(answer, Failed):
+        answer = Answer(Verdict(case_id, "fail", evidence={"judge": answer.trace}))
+    verdict = answer.verdict
+    outcome = verdict.outcome if verdict.bad else "fail"
+    findings = (*verdict.findings, finding(changes))
+    lost = "; ".join(change.text for change in changes if change.lost)
+    return Answer(replace(verdict, outcome=outcome, findings=findings, evidence=verdict.evidence | evidence), lost)
+
+
+def _state() -> ProcessState:
+    from fuzz.runner.process_state import ProcessState
+
+    return ProcessState()
 
 
 def _copied(case_id: str) -> Any:

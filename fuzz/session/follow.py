@@ -19,17 +19,24 @@ PERIOD = 0.5  # seconds between two looks at the records
 class Follower:
     """The records of a session so far, as they come into its folder, and its progress line on `console`.
 
+    skip       records that are of a session before (records.Session.skip)
     planned    cases of the session
     compiling  what is being compiled at this moment, in words, or ''
     """
 
-    def __init__(self, folder: Path, planned: int, console: Console, compiling: Callable[[], str] = str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        skip: dict[str, int],
+        planned: int,
+        console: Console,
+        compiling: Callable[[], str] = str,
+    ) -> None:
         self.records: list[Record] = []
         self.line = ProgressLine("attnfuzz", "cases", console)
         self._planned, self._compiling = planned, compiling
-        self._reader = Reader(folder)
+        self._reader = Reader(folder, skip)
         self._claims = Claims(folder)
-        self._reader.skip()
         self._claims.recover()  # of a session before in this folder
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="follower", daemon=True)

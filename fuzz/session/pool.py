@@ -3,110 +3,116 @@
 from __future__ import annotations
 
 import datetime
-import multiprocessing
 import os
-import sys
-import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
+from fuzz.compiling.cache import Cache
 from fuzz.compiling.pool import auto_jobs
-from fuzz.process.forked import may_fork, one_thread
-from fuzz.process.imports import freeze, importing
-from fuzz.process.parent_death import die_with_parent
-from fuzz.process.signals import end, held, ready
+from fuzz.corpus.store import unreadable_in
+from fuzz.process.signals import terminated_as_interrupted
+from fuzz.session.claims import Claims
+from fuzz.session.crew import Crew
 from fuzz.session.follow import Follower
-from fuzz.session.plan import SHARD_CASES, Shard, plan, runnable_here
+from fuzz.session.plan import SHARD_CASES, compiled, plan, runnable_here
 from fuzz.session.precompile import BackgroundCompile
-from fuzz.session.records import Record, faults_in, machine, write_session
+from fuzz.session.records import Record, add_machine, faults_in, notes_in, write_session
 from fuzz.session.report import show
+from fuzz.session.resume import AlreadyRan, Kept, already_ran, owned, read_session, unfinished
 from fuzz.session.settings import Settings
-from fuzz.session.worker import Worker
 
 
 @dataclass(frozen=True)
 class SessionEnd:
     """End of a session: the records of its new findings, what went wrong in the harness itself, one line each, and
-    whether Ctrl-C ended it."""
+    whether Ctrl-C ended it. unusable: a line for each file of the corpus that cannot be read, which the session did
+    without, and for cases that this machine kept from being run."""
 
     new: tuple[Record, ...]
     problems: tuple[str, ...]
     interrupted: bool
+    unusable: tuple[str, ...] = ()
 
 
-def run_session(settings: Settings, jobs: int | None, console: Console) -> SessionEnd:
+def run_session(settings: Settings, jobs: int | None, console: Console, *, resume: bool = False) -> SessionEnd:
     """Runs a whole session in `jobs` processes (one per core), and shows it.
 
+    resume  goes on with the session of settings.folder: its cases that have no record yet are run, and the table shows
+            all of them
+
     The workers are forks of this process where it has a single thread: first its imports are done, then they start, and
-    each opens its device while the session is planned here. Ctrl-C ends it early: the table shows what was run. A
-    worker that dies is named, and its unfinished shards are lost.
-    Raises TargetError for a target that is unknown, or cannot run on this machine, and where none can; CacheError.
+    each opens its device while the session is planned here. Ctrl-C and SIGTERM end it early: the table shows what was
+    run. A worker that dies is replaced, and the cases that it leaves are run at the end; it is named where some are
+    not. Raises TargetError for a target that is unknown, or cannot run on this machine, and where none can; CacheError;
+    SessionError.
     """
     if not settings.folder:
         settings = msgspec.structs.replace(settings, folder=new_folder())
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)  # before the workers, each of which would fail in it
+    with owned(folder), terminated_as_interrupted():
+        ended = _run(settings, jobs or auto_jobs(), console, resume)
+    console.print(f"records: {folder}", highlight=False)
+    return ended
+
+
+def _run(settings: Settings, jobs: int, console: Console, resume: bool) -> SessionEnd:
+    folder = Path(settings.folder)
+    ran: AlreadyRan = {}
+    if resume:
+        Claims(folder).recover()
+        ran = already_ran(read_session(folder))
     began, since = time.monotonic(), time.time()
-    todo, workers = start_workers(settings, min(jobs or auto_jobs(), _most_shards(settings)))
+    crew = Crew(settings, min(jobs, _most_shards(settings)), ran)
     try:
         runnable_here(settings)
         shards = plan(settings)
-        write_session(folder, settings, {})
+        session = read_session(folder).session if resume else write_session(folder, settings)
+        if any(compiled(name, settings) is not None for name in {shard.target for shard in shards}):
+            Cache()  # a user's mistake in its place is said now
     except BaseException:
-        end(workers, patience=0.0)
+        crew.end(patience=0.0)
         raise
-    left = Countdown(len(shards))
-
-    def hand_out(shard: Shard) -> None:
-        """Gives a shard to the workers; after the last one each of them is told that there is no more."""
-        todo.put(shard)
-        if left.count_down():
-            for _ in workers:
-                todo.put(None)
-
+    todo = unfinished(shards, ran)
+    before = sum(map(len, ran.values()))
     interrupted = False
-    compiling = BackgroundCompile(settings, shards, hand_out)
-    with Follower(folder, settings.cases, Console(stderr=True), compiling.progress) as follower, compiling:
+    compiling = BackgroundCompile(settings, todo, crew.hand_out_of(todo))
+    console_line = Console(stderr=True)
+    with Follower(folder, session.skip, settings.cases, console_line, compiling.progress) as follower, compiling:
         compiling.say = follower.line.print
         try:
             compiling.start()
-            write_session(folder, settings, machine())  # to ask the machine takes a moment: the workers are at work
-            for worker in workers:
-                worker.join()
+            with suppress(OSError):  # a full disk, which the workers meet too
+                add_machine(folder, session)
+            problems = crew.work(shards, lambda: already_ran(_kept_now(folder)))
         except KeyboardInterrupt:
             interrupted = True
             compiling.stop()
-            end(workers)
-        finally:
-            todo.cancel_join_thread()
-    problems = tuple(f"worker {worker.name} ended with exit code {worker.exitcode}" for worker in workers
-                     if worker.exitcode and not interrupted)  # fmt: skip
-    problems += tuple(faults_in(folder, since))
-    show(follower.records, time.monotonic() - began, console, settings.files, settings.device)
-    for line in ("interrupted: the table shows what was run",) * interrupted + problems:
-        console.print(line, style="bold red")
-    console.print(f"records: {folder}", highlight=False)
-    return SessionEnd(tuple(record for record in follower.records if record.status == "new"), problems, interrupted)
+            crew.interrupt()
+            problems = []
+    problems += faults_in(folder, since)
+    notes = notes_in(folder)
+    unusable = (*unreadable_in(settings.corpus), *faults_in(folder, since, machine=True))
+    show(follower.records, time.monotonic() - began, console, settings.files, settings.device, before)
+    for line in (*("interrupted: the table shows what was run",) * interrupted, *problems, *notes, *unusable):
+        console.print(line, style="bold red", highlight=False, markup=False, soft_wrap=True)
+    for line in crew.replaced:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if interrupted:
+        console.print(f"go on: attnfuzz run --resume {folder}", highlight=False, markup=False, soft_wrap=True)
+    new = tuple(record for record in follower.records if record.status == "new")
+    return SessionEnd(new, tuple(problems), interrupted, unusable)
 
 
-def start_workers(settings: Settings, count: int) -> tuple[multiprocessing.Queue[Shard | None], list[BaseProcess]]:
-    """`count` workers, and the queue that they take shards from, each until it meets a None."""
-    with importing():
-        import_module("fuzz.session.preload")
-    context = multiprocessing.get_context("fork") if may_fork() else multiprocessing.get_context("spawn")
-    todo: multiprocessing.Queue[Shard | None] = context.Queue()
-    workers = [context.Process(target=_work, args=(settings, f"w{i}", todo), name=f"w{i}") for i in range(count)]
-    freeze()
-    with held(), one_thread():
-        for worker in workers:
-            worker.start()
-    return todo, list(workers)
+def _kept_now(folder: Path) -> Kept:
+    """The session so far; what killed workers were minimising is reported first, so that it is not run again."""
+    Claims(folder).recover()
+    return read_session(folder)
 
 
 def _most_shards(settings: Settings) -> int:
@@ -114,32 +120,7 @@ def _most_shards(settings: Settings) -> int:
     return settings.cases // SHARD_CASES + len(settings.targets) if settings.targets else settings.cases
 
 
-class Countdown:
-    """Counts shards down from several threads."""
-
-    def __init__(self, count: int) -> None:
-        self._left, self._lock = count, threading.Lock()
-
-    def count_down(self) -> bool:
-        """True if this was the last one."""
-        with self._lock:
-            self._left -= 1
-            return self._left == 0
-
-
 def new_folder() -> str:
     """A fresh name for a session's records."""
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     return str(Path(".attnfuzz") / "sessions" / f"{now}-{os.getpid()}")
-
-
-def _work(settings: Settings, name: str, todo: multiprocessing.Queue[Shard | None]) -> None:
-    die_with_parent()
-    try:
-        with Worker(settings, name) as worker:
-            worker.open()
-            ready()
-            while (shard := todo.get()) is not None:
-                worker.run_shard(shard)
-    except KeyboardInterrupt:
-        sys.exit(0)

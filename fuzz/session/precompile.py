@@ -80,7 +80,10 @@ class BackgroundCompile:
             self._release(shard)
         if not self._waiting:
             return
-        self._pool, self._planning = Pool(Cache(), auto_jobs(), nice=NICE), True
+        cache = Cache()
+        if cache.notice:
+            self.say(f"attnfuzz: {cache.notice}")
+        self._pool, self._planning = Pool(cache, auto_jobs(), nice=NICE), True
         missing = self._missing(archs) if plan_first else None
         if self._settings.seconds:  # nothing is run after that
             self._timer = threading.Timer(self._settings.seconds, self.stop)
@@ -204,5 +207,7 @@ def _compile_now(builds: list[Build], console: Console) -> list[Ended]:
     missing = [build for build in dict.fromkeys(builds) if cache.load(build) is None]
     if not missing:
         return []
+    if cache.notice:
+        console.print(cache.notice, highlight=False, markup=False, soft_wrap=True)
     with Pool(cache, auto_jobs()) as pool:
         return compile_all(pool, missing, console)

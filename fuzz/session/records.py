@@ -1,8 +1,10 @@
 """A session's folder: what was run, appended line by line, so that a kill loses at most the case in flight.
 
-session.json            settings, machine, versions
+session.json            Session: settings, machine, versions, when it began
+lock                    held while a session runs in the folder (resume.py)
 records-<worker>.jsonl  one Record per case, in the order run
 faults-<worker>.jsonl   one Fault per case that was not judged, where there are any
+notes.txt               what users are to be told once, a line each
 claims/                 failures that are being minimised, as they were met (claims.py); empty files: reported
 findings/               one corpus entry per new finding (fuzz/corpus/entry.py)
 """
@@ -13,6 +15,7 @@ import datetime
 import os
 import platform
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -24,9 +27,26 @@ import msgspec
 from fuzz.core.case import Case, to_json
 from fuzz.core.verdict import Outcome, Signature, Verdict
 
+NOTES = "notes.txt"
+
+
+class Session(msgspec.Struct, frozen=True):
+    """Content of session.json.
+
+    settings  the fields of fuzz.session.settings.Settings
+    since     seconds of the epoch at which it began
+    skip      by file of records: bytes of a session before, in the same folder
+    """
+
+    settings: dict[str, Any]
+    machine: dict[str, Any]
+    since: float = 0.0
+    skip: dict[str, int] = {}
+
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One case of a session. `case` is kept in full where the verdict is bad; `seconds` is by phase and 'total'."""
+    """One case of a session. `case` is kept in full where the verdict is bad; `seconds` is by phase and 'total'.
+    `index`: its place among the cases of the shard, from 0; -1: not known."""
 
     worker: str
     shard: str
@@ -34,6 +54,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     case_id: str
     outcome: Outcome
     seconds: dict[str, float]
+    index: int = -1
     features: tuple[str, ...] = ()
     ratio: float = 0.0
     reason: str = ""
@@ -47,12 +68,13 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A case that was not judged, by a fault of the harness."""
+    """A case that was not judged, by a fault of the harness, or of the machine."""
 
     worker: str
     message: str
     case: Case
     at: float  # seconds of the epoch
+    machine: bool = False
 
 
 def write_fault(folder: Path, fault: Fault) -> None:
@@ -61,21 +83,37 @@ def write_fault(folder: Path, fault: Fault) -> None:
         file.write(msgspec.json.encode(fault) + b"\n")
 
 
-def faults_in(folder: Path, since: float = 0.0) -> list[str]:
-    """A line for each worker that met faults of the harness: how many, the last one's first line, and the file.
-    since: seconds of the epoch, before which they are of another session in this folder."""
+def faults_in(folder: Path, since: float = 0.0, *, machine: bool = False) -> list[str]:
+    """A line for each worker that met faults of the harness, or of the machine: how many, what the last one was, and
+    the file. since: seconds of the epoch, before which they are of another session in this folder."""
     said = []
     for path in sorted(folder.glob("faults-*.jsonl")):
         every = [msgspec.json.decode(line, type=Fault) for line in path.read_bytes().splitlines()]
-        faults = [fault for fault in every if fault.at >= since]
+        faults = [fault for fault in every if fault.at >= since and fault.machine == machine]
         if not faults:
             continue
         last = faults[-1].message.strip().splitlines()
-        said.append(
-            f"{len(faults)} case{'s were' if len(faults) > 1 else ' was'} not judged, by a fault of the harness "
-            f"({last[0]} {last[-1]}); please report {path}"
-        )
+        count = f"{len(faults)} case{'s were' if len(faults) > 1 else ' was'}"
+        if machine:
+            said.append(f"{count} not run on this machine, the last one of them for this reason: {last[0]}")
+        else:
+            said.append(f"{count} not judged, by a fault of the harness ({last[0]} {last[-1]}); please report {path}")
     return said
+
+
+def write_note(folder: Path, text: str) -> None:
+    """Keeps a line for the session's end."""
+    with open(folder / NOTES, "ab") as file:
+        file.write(text.replace("\n", " ").encode() + b"\n")
+
+
+def notes_in(folder: Path) -> list[str]:
+    """The first of the lines, and how many are like it."""
+    try:
+        lines = (folder / NOTES).read_text().splitlines()
+    except OSError:
+        return []
+    return [lines[0] + (f" (and {len(lines) - 1} more like it)" if len(lines) > 1 else "")] if lines else []
 
 
 class Recorder:
@@ -85,6 +123,8 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"records-{worker}.jsonl"
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - owned by this object
+        if not _ends_with_newline(self.path):  # torn, as by a machine that went down: no record is to be glued to it
+            self._file.write(b"\n")
 
     def add(self, record: Record) -> None:
         """Appends a record; OSError when the disk is full, leaving no half line behind."""
@@ -103,16 +143,13 @@ class Recorder:
 
 
 class Reader:
-    """Follows a folder's records as they grow; each `new` gives what came since."""
+    """Follows a folder's records as they grow; each `new` gives what came since. skip: by the name of a file, bytes of
+    a session before (`sizes`)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, skip: dict[str, int] | None = None) -> None:
         self.folder = folder
         self.unreadable = 0  # lines that are no record: of another version, or damaged
-        self._read: dict[Path, int] = {}
-
-    def skip(self) -> None:
-        """Leaves out what is there already: records of a session before."""
-        self._read |= {path: path.stat().st_size for path in self.folder.glob("records-*.jsonl")}
+        self._read = {folder / name: size for name, size in (skip or {}).items()}
 
     def new(self) -> Iterator[Record]:
         """Records since the last call. A line that is still being written is left for the next one."""
@@ -123,6 +160,8 @@ class Reader:
             whole = data.rfind(b"\n") + 1
             self._read[path] = self._read.get(path, 0) + whole
             for line in data[:whole].splitlines():
+                if not line:
+                    continue
                 try:
                     yield msgspec.json.decode(line, type=Record)
                 except msgspec.DecodeError:
@@ -150,11 +189,36 @@ def machine() -> dict[str, Any]:
     return found
 
 
-def write_session(folder: Path, settings: Any, where: dict[str, Any]) -> None:
-    """Writes session.json. where: `machine`, or {} until it is known."""
+def sizes(folder: Path) -> dict[str, int]:
+    """Bytes of the records in a folder, by file."""
+    return {path.name: path.stat().st_size for path in folder.glob("records-*.jsonl")}
+
+
+def write_session(folder: Path, settings: Any, where: dict[str, Any] | None = None) -> Session:
+    """Begins a session: writes session.json, which leaves out the records that are there already. where: `machine`;
+    None: `add_machine` adds it later."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = to_json({"settings": settings, "machine": where})
-    (folder / "session.json").write_text(text)
+    session = Session(msgspec.to_builtins(settings), where or {}, time.time(), sizes(folder))
+    _write(folder, session)
+    return session
+
+
+def add_machine(folder: Path, session: Session) -> None:
+    """Adds `machine` to session.json. To ask the machine takes a moment: the workers are at work by then."""
+    _write(folder, msgspec.structs.replace(session, machine=machine()))
+
+
+def _write(folder: Path, session: Session) -> None:
+    beside = folder / ".session.json"
+    beside.write_text(to_json(session))
+    os.replace(beside, folder / "session.json")
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 1, 0))
+        return not size or file.read(1) == b"\n"
 
 
 def _cpu_name() -> str:

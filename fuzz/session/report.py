@@ -91,20 +91,26 @@ def findings(records: Sequence[Record], files: Sequence[str] = ()) -> list[str]:
 
 def show(
     records: Sequence[Record],
-    seconds: float,
+    seconds: float | None,
     console: Console,
     files: Sequence[str] = (),
     device: Device = "host",
+    before: int = 0,
 ) -> None:
-    """The end of a session on `device`. files: as in `reproduce`."""
+    """The end of a session on `device`.
+
+    seconds  how long it took; None: not known
+    files    as in `reproduce`
+    before   cases that had been run when it was resumed
+    """
     if not records:
         console.print("no case was run")
         return
     console.print(table(records))
-    console.print(
-        f"{len(records)} cases in {duration(seconds)}: {len(records) / max(seconds, 1e-9):.1f} cases/s in all",
-        highlight=False,
-    )
+    if seconds is not None:
+        now = len(records) - before
+        told = f"{now} cases in {duration(seconds)}: {now / max(seconds, 1e-9):.1f} cases/s in all"
+        console.print(f"{before} cases before; {told}" if before else told, highlight=False)
     console.print(coverage(records), highlight=False)
     for line in surface_lines(records, tuple(files), device):
         console.print(line, highlight=False, markup=False, soft_wrap=True)

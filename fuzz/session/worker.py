@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -23,16 +24,17 @@ from fuzz.core.refusal import refusal
 from fuzz.core.signature import explains, look_alike, root, signature
 from fuzz.core.target import Target
 from fuzz.core.verdict import Signature, Verdict, summary
-from fuzz.corpus.entry import Entry
+from fuzz.corpus.entry import CorpusError, Entry
 from fuzz.corpus.replay import known
-from fuzz.corpus.store import load_all, save
+from fuzz.corpus.store import load_good, save
 from fuzz.judging.follow_up import failed_alone, stand_alone_cases
 from fuzz.minimize import minimize
-from fuzz.runner import HarnessError, Runner
+from fuzz.runner import HarnessError, MachineError, Runner
 from fuzz.session.claims import Claims
 from fuzz.session.draw import CLIMBING_CASES, Stop, cases_of, explore, seed_cases
 from fuzz.session.plan import Shard
-from fuzz.session.records import Fault, Record, Recorder, write_fault
+from fuzz.session.records import Fault, Record, Recorder, write_fault, write_note
+from fuzz.session.resume import AlreadyRan
 from fuzz.session.settings import Settings
 from fuzz.targets.registry import load
 
@@ -41,27 +43,31 @@ from fuzz.targets.registry import load
 class _Pending:
     """A case that the child has, or whose verdict is known without it.
 
+    index    its place among the shard's cases
     seconds  draw: from the verdict before until the child had this case; the child was idle. total: from there to its
              verdict, or until the next case was drawn, where that took longer.
     """
 
     case: Case
+    index: int
     began: float
     seconds: dict[str, float]
     verdict: Verdict | None = None
 
 
 class Worker:
-    """Runs shards one after the other with one persistent child; records every case, reports every bug once."""
+    """Runs shards one after the other with one persistent child; records every case, reports every bug once. Cases in
+    `ran` have been run: they are drawn again, for the sake of those after them, and not run."""
 
-    def __init__(self, settings: Settings, name: str) -> None:
+    def __init__(self, settings: Settings, name: str, ran: AlreadyRan | None = None) -> None:
         self.settings = settings
+        self._ran = ran or {}
         self.name = name
         self.folder = Path(settings.folder)
         self._recorder = Recorder(self.folder, name)
         self._claims = Claims(self.folder)
         self._claimed: Signature | None = None  # of the failure in hand
-        kept = load_all(Path(settings.corpus)) if settings.corpus and Path(settings.corpus).is_dir() else []
+        kept = load_good(settings.corpus)[0] if settings.corpus else []  # the session's end names the others
         self._corpus = [entry for entry in kept if entry.found is None or entry.found.device == settings.device]
         self._runner: Runner | None = None
         self.faults: list[str] = []  # of the harness itself: a message each
@@ -99,29 +105,41 @@ class Worker:
         broken: list[Exception] = []
 
         climbs = shard.cases >= CLIMBING_CASES
+        ran, places = self._ran.get(shard.name, {}), count()
 
-        def loop(case: Case | None) -> None:
+        def learn(case: Case, passed: bool, ratio: float) -> None:
+            """Hypothesis learns of a case. Failures that are known would hold it where they are."""
+            for name in _features(case):
+                event(name)
+            if climbs and passed:
+                target(ratio, label=f"error / budget of {shard.target}")
+
+        def each(case: Case) -> None:
+            """Runs a case, unless that was done before."""
+            index = next(places)
+            if (before := ran.get(index)) is not None:
+                learn(case, before.passed, before.ratio)
+            else:
+                loop(case, index)
+
+        def loop(case: Case | None, index: int = -1) -> None:
             """Takes in the case before, and sends `case` off; None: there is no other."""
             if case is not None and self._late():
                 raise Stop
             try:
-                records = self._turn(under_test, shard, case)
+                records = self._turn(under_test, shard, case, index)
                 if climbs:  # Hypothesis is to learn of this very case before it draws the next one
                     records += self._turn(under_test, shard, None)
             except Exception as error:  # ours, not the target's: Hypothesis must not replay and shrink it
                 broken.append(error)
                 raise Stop from None
             new.extend(record for record in records if record.status == "new")
-            if case is None:
-                return
-            for name in _features(case):
-                event(name)
-            for record in records if climbs else ():
-                if record.outcome == "pass":  # failures that are known would hold Hypothesis where they are
-                    target(record.ratio, label=f"error / budget of {shard.target}")
+            if case is not None:
+                passed = [record.ratio for record in records if record.outcome == "pass"]
+                learn(case, bool(passed), sum(passed))
 
         self._ended_at = time.perf_counter()
-        explore(shard, cases_of(under_test, self.settings), loop, seed_cases(shard, under_test))
+        explore(shard, cases_of(under_test, self.settings), each, seed_cases(shard, under_test))
         with suppress(Stop):
             if not broken:
                 loop(None)
@@ -144,7 +162,7 @@ class Worker:
         self._runner = Runner(device, files=self.settings.files)
         return self._runner
 
-    def _turn(self, under_test: Target, shard: Shard, case: Case | None) -> list[Record]:
+    def _turn(self, under_test: Target, shard: Shard, case: Case | None, index: int = -1) -> list[Record]:
         """The records of the case that the child had; it has `case` from now on, which it judges while this process
         draws. A case that failed is looked into first, for which the child is needed."""
         pending, self._pending = self._pending, None
@@ -157,7 +175,7 @@ class Worker:
                 records += self._judged(shard, under_test, pending, verdict)
                 self._ended_at = time.perf_counter()
         if case is not None:
-            self._pending = self._submit(under_test, case)
+            self._pending = self._submit(under_test, case, index)
         if pending is not None and verdict is not None and not verdict.bad:
             records += self._judged(shard, under_test, pending, verdict)
         if self._interrupted:
@@ -185,11 +203,12 @@ class Worker:
     def _note_fault(self, case: Case, error: HarnessError) -> None:
         """A fault of the harness costs the case on which it shows, and is kept: the next case has a fresh child."""
         self.faults.append(str(error))
-        write_fault(self.folder, Fault(self.name, str(error), case, time.time()))
+        machine = isinstance(error, MachineError)
+        write_fault(self.folder, Fault(self.name, str(error), case, time.time(), machine))
 
-    def _submit(self, under_test: Target, case: Case) -> _Pending:
+    def _submit(self, under_test: Target, case: Case, index: int) -> _Pending:
         began = time.perf_counter()
-        pending = _Pending(case, began, {"draw": began - self._ended_at})
+        pending = _Pending(case, index, began, {"draw": began - self._ended_at})
         refused = refusal(under_test, case)
         if refused is not None and refused.kind == "cannot":
             pending.verdict = Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
@@ -207,6 +226,7 @@ class Worker:
             shard=shard.name,
             target=case.target,
             case_id=case.id,
+            index=pending.index,
             outcome=verdict.outcome,
             seconds=verdict.seconds | {name: round(spent, 6) for name, spent in pending.seconds.items()},
             features=_features(case),
@@ -275,7 +295,7 @@ class Worker:
 
     def _findings(self) -> Iterable[tuple[Path, Entry]]:
         folder = self.folder / "findings"
-        return [(folder / entry.name, entry) for entry in load_all(folder)] if folder.is_dir() else []
+        return [(folder / entry.name, entry) for entry in load_good(folder)[0]]
 
     def _minimized(self, under_test: Target, case: Case, verdict: Verdict, found: Signature) -> Entry:
         """The entry of the smallest case that fails alike; where the harness fails meanwhile, of the case itself."""
@@ -295,10 +315,13 @@ class Worker:
         return Entry.of(smallest, device=self.settings.device)
 
     def _save(self, entry: Entry) -> Path:
-        """In the session's folder always, in the corpus where there is one."""
+        """In the session's folder always, in the corpus where there is one that can be written."""
         kept = save(entry, self.folder / "findings")
         if self.settings.corpus and Path(self.settings.corpus).is_dir():
-            return save(entry, Path(self.settings.corpus))
+            try:
+                return save(entry, Path(self.settings.corpus))
+            except CorpusError as error:
+                write_note(self.folder, f"{error}; the session keeps its findings in {self.folder / 'findings'}")
         return kept
 
 

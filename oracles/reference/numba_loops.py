@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numba import njit as _njit
 
+from oracles.reference.compiled_code import CheckedCode, folder_of
+
 _LARGEST = np.float32(np.finfo(np.float32).max)
 _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 _DEEPEST = np.float32(-100.0)
@@ -28,9 +30,14 @@ _PAIRS, _ROWS = "float32[:, :, ::1]", "float32[:, ::1]"  # (sequences * heads, r
 
 
 def njit(*arguments: str, returns: str = "void") -> Any:
-    """Compiled for one signature, kept on disk; a division by zero is what it is in PyTorch, sums have any order."""
-    options: Any = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": {"reassoc"}}
+    """Compiled for one signature, kept on disk where there is a folder for it; a division by zero is what it is in
+    PyTorch, sums have any order."""
+    options: Any = {"cache": _FOLDER is not None, "nogil": True, "error_model": "numpy", "fastmath": {"reassoc"}}
     return _njit(f"{returns}({', '.join(arguments)})", **options)
+
+
+_FOLDER = folder_of(njit)
+_CODE = CheckedCode(_FOLDER, "numba_loops.*.nb?") if _FOLDER is not None else None
 
 
 @njit("uint64[::1]", "int64[::1]", "float32", "float32[::1]")
@@ -282,3 +289,7 @@ def worst(
     judged = max(judged, 1.0)
     ratios[3] = np.sqrt(total / judged) / _limit(judged ** (1.0 - equal))
     return at
+
+
+if _CODE is not None:
+    _CODE.seal()

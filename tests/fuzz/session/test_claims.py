@@ -16,7 +16,7 @@ from fuzz.corpus.entry import Entry
 from fuzz.corpus.store import load_all
 from fuzz.session import claims
 from fuzz.session.claims import Claims
-from fuzz.session.records import Reader, Record
+from fuzz.session.records import Reader, Record, sizes
 
 CASE = case("wrong")
 VERDICT = Verdict(CASE.id, "fail", (Finding("accuracy", "wrong", "O is wrong", "o"),))
@@ -79,8 +79,7 @@ def test_records_of_a_session_before_in_the_same_folder_are_not_counted(tmp_path
 
     recorder = Recorder(tmp_path, "w0")
     recorder.add(RECORD)
-    reader = Reader(tmp_path)
-    reader.skip()
+    reader = Reader(tmp_path, sizes(tmp_path))
     recorder.add(RECORD)
     recorder.close()
     assert len(list(reader.new())) == 1

@@ -177,7 +177,7 @@ def test_a_fault_of_the_harness_costs_one_case_and_is_kept(tmp_path: Path, monke
     assert faults_in(tmp_path / "session", time.time()) == [], "of a session before in this folder"
 
 
-def test_a_failure_whose_worker_is_killed_while_it_minimises_is_reported(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_while_it_minimises_loses_neither_the_failure_nor_a_case(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fuzz.cli", "run", "--target", "fake.ignores_scale", "--cases", "50"]
     command += ["--jobs", "1", "--output-dir", str(tmp_path / "session"), "--corpus", str(tmp_path / "none")]
     command += [part for file in FAKES for part in ("--target-file", file)]
@@ -187,10 +187,12 @@ def test_a_failure_whose_worker_is_killed_while_it_minimises_is_reported(tmp_pat
         said, _ = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert "NEW fake.ignores_scale: fail: " in said and "ended with exit code -9" in said, said
-    assert process.returncode == 1 and not load_all(tmp_path / "session" / "findings")[0].runs
-    (path,) = (tmp_path / "session" / "findings").glob("*.json")
-    assert f"attnfuzz repro {path}" in said
+    assert "NEW fake.ignores_scale: fail: " in said and process.returncode == 1, said
+    assert "worker w0 ended with exit code -9 (SIGKILL (signal 9)); others have run its cases" in said
+    assert {(r.shard[-1], r.index) for r in records(tmp_path)} == {(s, i) for s in "01" for i in range(25)}
+    assert len(records(tmp_path)) == 50
+    for path in (tmp_path / "session" / "findings").glob("*.json"):
+        assert f"attnfuzz repro {path}" in said
 
 
 def _minimising(claims: Path) -> int:

@@ -35,8 +35,9 @@ from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.sanitize.taint import taint, taints_of
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding, operand
-from fuzz.devices.emulator.state.code_cache import cache_folder, one_process
+from fuzz.devices.emulator.state.code_cache import cache_folder
 from fuzz.devices.emulator.state.intrinsics import ctz, s32, straight_line, straight_line_tainted, u32, w32, w64
+from oracles.reference.compiled_code import CheckedCode
 
 EVERY = 0xFFFFFFFF
 
@@ -387,7 +388,11 @@ with _cache_in(str(FOLDER)):
 
 @lru_cache
 def ready() -> None:
-    """Compiles `run`, which takes about a minute, or loads it from the cache folder."""
-    with one_process(FOLDER):
+    """Compiles `run`, which takes about a minute, or loads it from the cache folder; of processes that start together
+    one compiles."""
+    code = CheckedCode(FOLDER, "**/*.nb?")
+    try:
         dispatcher: Any = run
         dispatcher.compile((types.int64,))
+    finally:
+        code.seal()

@@ -19,6 +19,8 @@ import llvmlite
 import llvmlite.binding as llvm
 import numba
 
+from fuzz.process.cache_folder import refuse_shared, spare, unwritable
+
 PACKAGE = "fuzz.devices.emulator"
 ROOT = Path(__file__).parents[1]
 IMPORT = re.compile(
@@ -49,16 +51,21 @@ def _files(module: str) -> list[Path]:
 
 
 def cache_folder(*modules: str) -> Path:
-    """Folder of the code compiled from `modules`: one per version of their sources, the tools and the processor."""
+    """Folder of the code compiled from `modules`: one per version of their sources, the tools and the processor. Where
+    it cannot be written, or the disk is full, one in the temporary folder. Raises CacheError for a folder that others
+    may write into."""
     digest = hashlib.sha256()
     for path in sources(*modules):
         digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
     cpu = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
     digest.update(f"{sys.version} {llvmlite.__version__} {numba.__version__} {cpu}".encode())
     root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    folder = Path(root) / "attnfuzz" / "emulator" / digest.hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    folder, name = Path(root) / "attnfuzz" / "emulator", digest.hexdigest()[:16]
+    refuse_shared(folder)
+    if unwritable(folder / name):
+        return spare(f"emulator/{name}")
+    refuse_shared(folder / name)
+    return folder / name
 
 
 @contextmanager

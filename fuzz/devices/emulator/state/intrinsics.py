@@ -6,8 +6,8 @@ folder, and linked into what numba compiles by its symbol.
 
 from __future__ import annotations
 
+import hashlib
 import os
-import tempfile
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -37,21 +37,30 @@ def target_machine(codemodel: str = "jitdefault") -> llvm.TargetMachine:
 
 
 def _compiled() -> bytes:
+    """The object code, from the cache folder where it is there whole: the file's name holds the digest of its bytes."""
     folder = cache_folder("isa.straight_line")
-    path = folder / "straight_line.o"
-    if path.exists():
-        return path.read_bytes()
     with one_process(folder):
-        if not path.exists():
-            from fuzz.devices.emulator.isa import straight_line
+        for path in folder.glob("straight_line.*.o"):
+            code = path.read_bytes()
+            if path.name == _file_name(code):
+                return code
+            path.unlink()
+        from fuzz.devices.emulator.isa import straight_line
 
-            module = llvm.parse_assembly(str(straight_line.build()))
-            module.verify()
-            code = target_machine().emit_object(module)
-            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as f:
-                f.write(code)
-            os.replace(f.name, path)
-    return path.read_bytes()
+        module = llvm.parse_assembly(str(straight_line.build()))
+        module.verify()
+        code = target_machine().emit_object(module)
+        beside = folder / f".{os.getpid()}"
+        try:
+            beside.write_bytes(code)
+            os.replace(beside, folder / _file_name(code))
+        except OSError:  # a full disk: built again next time
+            beside.unlink(missing_ok=True)
+    return code
+
+
+def _file_name(code: bytes) -> str:
+    return f"straight_line.{hashlib.sha256(code).hexdigest()[:32]}.o"
 
 
 def _link() -> Any:

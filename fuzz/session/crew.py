@@ -1,0 +1,164 @@
+"""Crew: the worker processes of a session, and the shards that they take (shard_pipe.py).
+
+A worker that dies costs the case in its hand and leaves its shard unfinished. Another one takes its place; when all
+shards are handed out, what is unfinished is handed out once more, as long as such rounds run cases.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, NoReturn
+
+from fuzz.process.exits import exit_name
+from fuzz.process.forked import may_fork, one_thread
+from fuzz.process.imports import freeze, importing
+from fuzz.process.parent_death import die_with_parent
+from fuzz.process.signals import end, held, interrupt_once, ready
+from fuzz.runner import RunnerError
+from fuzz.session.plan import Shard
+from fuzz.session.resume import AlreadyRan, unfinished
+from fuzz.session.settings import Settings
+from fuzz.session.shard_pipe import ShardWriter, take
+from fuzz.session.worker import Worker
+
+
+class Crew:
+    """`count` workers, started at once: as forks of this process where it has a single thread."""
+
+    def __init__(self, settings: Settings, count: int, ran: AlreadyRan) -> None:
+        with importing():
+            import_module("fuzz.session.preload")
+        freeze()
+        self._settings, self._count, self._ran = settings, count, ran
+        self._names = (f"w{number}" for number in itertools.count())
+        self.replaced: list[str] = []  # a line for each worker that died and whose cases others have run
+        self._ends = time.monotonic() + settings.seconds if settings.seconds else math.inf
+        self._begin()
+
+    def hand_out_of(self, todo: list[Shard]) -> Callable[[Shard], None]:
+        """A function that hands out one of `todo`, from any thread; after the last of them there are no more."""
+        pipe, left, lock = self._pipe, len(todo), threading.Lock()
+        if not todo:
+            pipe.close()
+
+        def hand_out(shard: Shard) -> None:
+            nonlocal left
+            with suppress(OSError):  # all workers have died; what is unfinished is handed out again
+                pipe.put(shard)
+            with lock:
+                left -= 1
+                if not left:
+                    pipe.close()
+
+        return hand_out
+
+    def work(self, shards: list[Shard], ran: Callable[[], AlreadyRan]) -> list[str]:
+        """Waits until the workers have ended and every case of `shards` was run, as `ran` tells of the session so far.
+        Returns a line for each worker that died, where cases are left undone."""
+        dead, done, idle = self._watch(), -1, 0
+        died = list(dead)
+        while dead and idle < MOST_IDLE and time.monotonic() < self._ends:
+            self._ran = ran()
+            todo, count = unfinished(shards, self._ran), sum(map(len, self._ran.values()))
+            if not todo:
+                self.replaced = [f"{line}; others have run its cases" for line in died]
+                return []
+            idle = idle + 1 if count == done else 0
+            done = count
+            self._begin()
+            hand_out = self.hand_out_of(todo)
+            feeder = threading.Thread(target=lambda put=hand_out, todo=todo: list(map(put, todo)), daemon=True)  # type: ignore[misc]
+            with held():
+                feeder.start()
+            dead = self._watch()
+            died += dead
+        self.replaced = [f"{line}; others have run its cases" for line in died if line not in dead]
+        return dead
+
+    def interrupt(self) -> None:
+        """Ctrl-C for the workers, whom a terminal's has reached already; those that do not end are killed."""
+        for worker in self._workers:
+            with suppress(ProcessLookupError, TypeError):
+                os.kill(worker.pid, signal.SIGINT)  # type: ignore[arg-type]
+        self.end()
+
+    def end(self, patience: float | None = None) -> None:
+        """Waits for the workers' end, then kills them."""
+        self._pipe.close()
+        end(self._workers) if patience is None else end(self._workers, patience)
+
+    def _begin(self) -> None:
+        """A new pipe, with `count` workers at its other end."""
+        self._context: Any = multiprocessing.get_context("fork" if may_fork() else "spawn")
+        self._reading, writing = self._context.Pipe(duplex=False)
+        self._writing: Connection = writing
+        self._pipe = ShardWriter(writing)
+        self._workers: list[BaseProcess] = []
+        with held(), one_thread():
+            for _ in range(self._count):
+                self._start(next(self._names))
+
+    def _start(self, name: str) -> None:
+        forked = self._context.get_start_method() == "fork"
+        given = (self._settings, name, self._ran, self._reading, self._writing if forked else None)
+        worker = self._context.Process(target=_work, args=given, name=name)
+        worker.start()
+        self._workers.append(worker)
+
+    def _watch(self) -> list[str]:
+        """Replaces workers that die until all have ended; a line for each that died."""
+        dead: list[str] = []
+        alive = list(self._workers)
+        while alive:
+            connection.wait([worker.sentinel for worker in alive])
+            for worker in [one for one in alive if one.exitcode is not None]:
+                alive.remove(worker)
+                if worker.exitcode == GAVE_UP:
+                    dead.append(f"worker {worker.name} could not go on")
+                elif worker.exitcode:
+                    dead.append(f"worker {worker.name} ended with exit code {worker.exitcode}")
+                    dead[-1] += f" ({exit_name(worker.exitcode)})" if worker.exitcode < 0 else ""
+                    if worker.exitcode < 0 and not self._pipe.closed:  # an exception would come again
+                        self._context = multiprocessing.get_context("spawn")  # this process has threads by now
+                        with held(), one_thread():
+                            self._start(next(self._names))
+                        alive.append(self._workers[-1])
+        self._reading.close()
+        return dead
+
+
+MOST_IDLE = 3  # rounds in a row in which no case was run
+GAVE_UP = 2  # exit code of a worker that has said why it ends
+
+
+def _work(settings: Settings, name: str, ran: AlreadyRan, reading: Connection, writing: Connection | None) -> NoReturn:
+    die_with_parent()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    interrupt_once()
+    if writing is not None:
+        writing.close()
+    try:
+        with Worker(settings, name, ran) as worker:
+            worker.open()
+            ready()
+            while (shard := take(reading)) is not None:
+                worker.run_shard(shard)
+    except KeyboardInterrupt:
+        sys.exit(0)
+    except (OSError, RunnerError, ValueError) as error:  # a full disk; no child; the user's mistake
+        print(f"attnfuzz: worker {name}: {str(error).strip().splitlines()[0]}", file=sys.stderr, flush=True)
+        sys.exit(GAVE_UP)
+    sys.exit(0)

@@ -1,0 +1,158 @@
+"""Global state: what a target changes is put back before the next one, and the target that did it is named."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import statistics
+import sys
+import time
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from runner_tools import FAKES, case, gone
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fuzz.runner import Runner, process_state, torch_settings
+from fuzz.runner.process_state import CHANGED_STATE, ProcessState
+
+
+def set_precision():
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+
+
+def replace_softmax():
+    torch.nn.functional.softmax = lambda x, dim: x
+
+
+def hide_an_inherited_method():
+    torch.Tensor.softmax = lambda x, dim: x
+
+
+CHANGES = {
+    "grad mode": lambda: torch.set_grad_enabled(False),
+    "default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "default device": lambda: torch.set_default_device("meta"),
+    "autocast on cpu": lambda: torch.autocast("cpu").__enter__(),
+    "deterministic algorithms": lambda: torch.use_deterministic_algorithms(True),
+    "float32 matmul precision": lambda: torch.set_float32_matmul_precision("medium"),
+    "fp32_precision": set_precision,
+    "hook of saved tensors": lambda: torch.autograd.graph.save_on_cpu().__enter__(),
+    "torch dispatch modes": lambda: TorchDispatchMode().__enter__(),
+    "torch function modes": lambda: TorchFunctionMode().__enter__(),
+    "threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
+    "denormal numbers": lambda: torch.set_flush_denormal(True),
+    "rounding to nearest": lambda: ctypes.CDLL("libm.so.6").fesetround(0x400),
+    "flash backend of SDPA": lambda: torch.backends.cuda.enable_flash_sdp(False),
+    "NumPy's errors": lambda: np.seterr(all="ignore"),
+    "torch.nn.functional.softmax": replace_softmax,
+    "torch.Tensor.softmax": hide_an_inherited_method,
+    "working directory": lambda: os.chdir("/"),
+}
+
+
+@pytest.fixture
+def state():
+    return ProcessState()
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with Runner("host", files=FAKES) as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_a_call_changes_is_named_and_put_back(name, state):
+    before = torch_settings.read(), os.getcwd(), torch.nn.functional.softmax, torch.Tensor.softmax
+    state.begin()
+    process_state.call(CHANGES[name])
+    changes = state.end()
+    assert any(name in change.name for change in changes) and not any(change.lost for change in changes), changes
+    assert (torch_settings.read(), os.getcwd(), torch.nn.functional.softmax, torch.Tensor.softmax) == before
+    assert state.end() == []
+
+
+def test_settings_are_put_back_after_each_call_also_where_it_raises(state):
+    def fails():
+        torch.set_grad_enabled(False)
+        raise KeyError("in the call")
+
+    state.begin()
+    with pytest.raises(KeyError):
+        process_state.call(fails)
+    assert torch.is_grad_enabled()
+    assert [change.text for change in state.end()] == ["grad mode was on and is off"]
+
+
+def test_random_numbers_begin_with_the_same_ones_in_every_case(state):
+    drawn = []
+    for count in (1, 5):
+        state.begin()
+        drawn.append((torch.rand(1).item(), random.random(), np.random.rand()))
+        torch.rand(count)
+        assert state.end() == []
+    assert drawn[0] == drawn[1]
+
+
+def test_environment_and_search_path_are_put_back_without_a_finding():
+    state = ProcessState()
+    path, filters = list(sys.path), list(warnings.filters)
+    state.begin()
+    os.environ["FAKE_VARIABLE"] = "1"
+    sys.path.insert(0, "/late")
+    warnings.simplefilter("error")
+    assert state.end() == [] and state.aside[:2] == ["FAKE_VARIABLE", "sys.path"]
+    assert "FAKE_VARIABLE" not in os.environ and warnings.filters == filters
+    assert sys.path == [*path, "/late"], "modules that lie there are still found, and hide no others"
+    sys.path[:] = path
+
+
+def test_a_case_costs_less_than_a_fifth_of_a_millisecond(state, record_property):
+    def one() -> float:
+        began = time.perf_counter()
+        state.begin()
+        for _ in range(8):  # calls of a case with three repeats and some follow-up cases
+            process_state.call(int)
+        state.end()
+        return time.perf_counter() - began
+
+    fastest = statistics.quantiles([one() for _ in range(400)], n=10)[0]
+    record_property("microseconds", round(fastest * 1e6))
+    assert fastest < 2e-4
+
+
+@pytest.mark.parametrize("name", ["turns_gradients_off", "sets_the_default_dtype", "replaces_a_function"])
+def test_the_target_that_changed_state_is_named_and_the_next_one_is_not_touched(name, shared):
+    shared.run(case("honest"))
+    pid = shared.pid
+    verdict = shared.run(case(name))
+    assert verdict.outcome == "fail" and CHANGED_STATE in {found.kind for found in verdict.findings}, verdict
+    assert shared.run(case("honest")).outcome == "pass" and shared.pid == pid
+
+
+def test_state_that_cannot_be_put_back_costs_the_child(shared):
+    shared.run(case("honest"))
+    pid = shared.pid
+    verdict = shared.run(case("leaves_inference_mode_on"))
+    assert any("inference mode was off and is on" in found.message for found in verdict.findings), verdict
+    assert gone(pid) and shared.run(case("honest")).outcome == "pass"
+
+
+def test_random_numbers_and_variables_of_the_environment_are_no_finding(shared):
+    assert shared.run(case("draws_random_numbers")).outcome == "pass"
+
+
+def test_state_that_an_import_changes_does_not_reach_other_targets(tmp_path):
+    file = tmp_path / "changes.py"
+    file.write_text(
+        "import torch\ntorch.set_default_dtype(torch.float64)\ntorch.set_grad_enabled(False)\nTARGETS = [1]\n"
+    )
+    file.write_text(file.read_text().replace("[1]", "[]") + "from fuzz.targets import target\n"
+                    "@target('late')\ndef late(q, k, v, mask, scale):\n    return q\n")  # fmt: skip
+    with Runner("host", files=(*FAKES, str(file))) as found:
+        assert found.run(case("honest")).outcome == "pass"
