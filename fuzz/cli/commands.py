@@ -89,7 +89,7 @@ def minimize(options: argparse.Namespace) -> int:
     from fuzz.core.verdict import summary
     from fuzz.corpus.store import load_case
     from fuzz.minimize import Step, minimize
-    from fuzz.session.report import reproduce
+    from fuzz.session.findings import reproduce
 
     case = load_case(options.case)
     target = _load(case.target, options)

@@ -18,6 +18,7 @@ from oracles.masks import KINDS, Blocks, Causal, Documents, Full, Mask, Tokens, 
 from oracles.problem import Problem, mask_tile
 
 ROWS_WITHOUT_KEYS = "rows_without_keys"
+MASKED = "masked"
 PADS_APART = "dim:pads_apart"
 MOST_PAIRS = 1 << 24
 TILE = 64  # what 'tail' and 'many_tiles' are counted in: the tile that most kernels share or divide
@@ -197,6 +198,7 @@ _DIMS = (
 
 _MASKS = (
     Feature("full", "no mask at all", lambda v: isinstance(v.p.mask, Full), switch=False),
+    Feature(MASKED, "a mask, of whichever kind", lambda v: not isinstance(v.p.mask, Full)),
     *(
         Feature(kind, f"a mask with a part of kind '{kind}'", lambda v, kind=kind: kind in v.kinds)  # type: ignore[misc]
         for kind in KINDS
@@ -256,6 +258,7 @@ _INPUTS = (
     ),
 )
 
+MASK_KINDS = frozenset(feature.name for feature in _MASKS) - {MASKED, "full"}  # kinds of masks, and their details
 FEATURES: tuple[Feature, ...] = (*_LAYOUT, *_LENGTHS, *_DIMS, *_MASKS, *_SCORES, *_INPUTS)
 _SWITCHES = tuple(feature for feature in FEATURES if feature.switch)
 _RANK = {feature.name: rank for rank, feature in enumerate(FEATURES)}

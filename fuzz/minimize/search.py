@@ -3,8 +3,8 @@
 Contracts:
     the result has been seen to fail, in the same way (`signature.same_failure`), in this call or in the verdict given;
     a case that does not fail comes back as it is, with the verdict that says so and stopped = 'passes'
-    a candidate never has a switch (`features.switches`) that the case at hand has not, so the minimised signature
-    explains the raw failure
+    a candidate never has a switch (`features.switches`) that the case at hand has not, but for a mask written out as
+    tokens; the signature leaves the kind of such a mask out, so that it explains the raw failure
     equal candidates are probed once; the same probe answers give the same result
     Ctrl-C, the last run and the last second end the search with the best so far
 A failure that does not show in every probe is searched with several tries per candidate, after more repeats within one
@@ -19,13 +19,15 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from fuzz.core.case import Case, normal
-from fuzz.core.features import facts, switches
-from fuzz.core.signature import Signature, root, same_failure, signature
+from fuzz.core.features import MASK_KINDS, facts, switches
+from fuzz.core.signature import NUMERIC, Signature, located, root, same_failure, signature
 from fuzz.core.verdict import Verdict
 from fuzz.minimize.edits import replace
 from fuzz.minimize.kinds import Row
+from fuzz.minimize.masks import written_out
 from fuzz.minimize.passes import PASSES
 from fuzz.minimize.rate import FLOOR, MOST_TRIES, tries, wilson
+from oracles.masks import Tokens
 
 Probe: TypeAlias = Callable[[Case], Verdict]
 Stopped: TypeAlias = Literal["done", "runs", "seconds", "interrupted", "unreproducible", "passes"]
@@ -36,6 +38,7 @@ MEASURED = 5  # probes of the final case, to say how often it fails
 MEASURED_FLAKY = 12
 MORE_REPEATS = 8
 MOST_REPEATS = 64
+WRITTEN_OUT = frozenset({"tokens"})  # what writing a mask out adds: its kind is no part of a signature
 
 
 @dataclass(frozen=True)
@@ -86,11 +89,12 @@ class Minimized:
 
     @property
     def signature(self) -> Signature:
-        """The signature of the minimised failure, with the features that it needs; for a NaN with rows without keys
-        too, which an empty softmax makes whatever mask left it empty."""
+        """The signature of the minimised failure, with the features that it needs; where numbers are wrong with rows
+        without keys too, whichever mask left them without; none where kernel and tensor say it all."""
         first = root(self.verdict)
-        nan = first is not None and first.kind == "nan"
-        return signature(self.case, self.verdict, self.needs | facts(self.case) if nan else self.needs)
+        numbers = first is not None and first.kind in NUMERIC
+        found = signature(self.case, self.verdict, self.needs | facts(self.case) if numbers else self.needs)
+        return replace(found, features=()) if located(found) else found
 
     def report(self) -> str:
         """One line for users: how it ended, what it cost, how often the result fails."""
@@ -275,7 +279,7 @@ class _Search:
         if candidate is None:
             return False
         candidate = normal(candidate)
-        if candidate.id in self._counts or not switches(candidate) <= switches(self.case):
+        if candidate.id in self._counts or not switches(candidate) - WRITTEN_OUT <= switches(self.case):
             return False
         if self._allowed is not None and not self._allowed(candidate):
             return False
@@ -357,16 +361,29 @@ class _Search:
             failed, probed = self._counts[self.case.id]
 
     def _needs(self) -> frozenset[str]:
-        """The switches of the case; its 16-bit dtype only if the other one does not fail."""
+        """The switches of the case; its 16-bit dtype only if the other one does not fail, and the mask's kind only if
+        the same mask written out as tokens does not fail, or cannot be asked for."""
         found = switches(self.case)
-        other = {"float16": "bfloat16", "bfloat16": "float16"}.get(self.case.problem.dtype)
-        if other is None or self.stopped == "interrupted":
+        if self.stopped == "interrupted":
             return found
-        converted = replace(self.case, problem=replace(self.case.problem, dtype=other))
-        if self._allowed is not None and not self._allowed(converted):
-            return found - {self.case.problem.dtype}
-        failed = self._counts.get(converted.id, (0, 0))[0] or any(self._see(converted) for _ in range(self._tries))
-        return found - {self.case.problem.dtype} if failed else found
+        mask = self.case.problem.mask
+        if isinstance(mask, Tokens) or ((written := written_out(self.case)) and self._also_fails(written)):
+            found -= MASK_KINDS
+        other = {"float16": "bfloat16", "bfloat16": "float16"}.get(self.case.problem.dtype)
+        if other is not None:
+            converted = replace(self.case, problem=replace(self.case.problem, dtype=other))
+            refused = self._allowed is not None and not self._allowed(converted)
+            if refused or self._also_fails(converted):
+                found -= {self.case.problem.dtype}
+        return found
+
+    def _also_fails(self, case: Case) -> bool:
+        """True if a case like the one at hand, which is no smaller, fails alike."""
+        if self._allowed is not None and not self._allowed(case):
+            return False
+        if (known := self._counts.get(case.id)) is not None:
+            return bool(known[0])
+        return any(self._see(case) is not None for _ in range(self._tries))
 
     def _rate(self) -> float:
         failed, probed = self._counts[self.case.id]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import multiprocessing
 import os
+import queue
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.process import BaseProcess
@@ -28,11 +30,13 @@ from fuzz.session.report import show
 from fuzz.session.settings import Settings
 from fuzz.session.worker import Worker
 
+TICK = 0.5  # seconds between two looks at the session's time
+
 
 @dataclass(frozen=True)
 class SessionEnd:
-    """End of a session: the records of its new findings, what went wrong in the harness itself, one line each, and
-    whether Ctrl-C ended it."""
+    """End of a session: the records of the failures that count as findings of it, what went wrong in the harness
+    itself, one line each, and whether Ctrl-C ended it."""
 
     new: tuple[Record, ...]
     problems: tuple[str, ...]
@@ -52,7 +56,8 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)  # before the workers, each of which would fail in it
     began, since = time.monotonic(), time.time()
-    todo, workers = start_workers(settings, min(jobs or auto_jobs(), _most_shards(settings)))
+    ends = began + settings.seconds if settings.seconds else None
+    todo, workers = start_workers(settings, min(jobs or auto_jobs(), _most_shards(settings)), ends)
     try:
         runnable_here(settings)
         shards = plan(settings)
@@ -71,7 +76,8 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
 
     interrupted = False
     compiling = BackgroundCompile(settings, shards, hand_out)
-    with Follower(folder, settings.cases, Console(stderr=True), compiling.progress) as follower, compiling:
+    follower = Follower(folder, settings.cases, Console(stderr=True), compiling.progress, settings.device)
+    with follower, compiling:
         compiling.say = follower.line.print
         try:
             compiling.start()
@@ -86,19 +92,22 @@ def run_session(settings: Settings, jobs: int | None, console: Console) -> Sessi
     problems = tuple(f"worker {worker.name} ended with exit code {worker.exitcode}" for worker in workers
                      if worker.exitcode and not interrupted)  # fmt: skip
     problems += tuple(faults_in(folder, since))
-    show(follower.records, time.monotonic() - began, console, settings.files)
+    show(follower.records, time.monotonic() - began, console, settings.files, follower.ended)
     for line in ("interrupted: the table shows what was run",) * interrupted + problems:
         console.print(line, style="bold red")
     console.print(f"records: {folder}", highlight=False)
-    return SessionEnd(tuple(record for record in follower.records if record.status == "new"), problems, interrupted)
+    return SessionEnd(tuple(record for record in follower.records if record.counts), problems, interrupted)
 
 
-def start_workers(settings: Settings, count: int) -> tuple[multiprocessing.Queue[Shard | None], list[BaseProcess]]:
-    """`count` workers, and the queue that they take shards from, each until it meets a None."""
+def start_workers(
+    settings: Settings, count: int, ends: float | None = None
+) -> tuple[multiprocessing.Queue[Shard | None], list[BaseProcess]]:
+    """`count` workers, and the queue that they take shards from, each until it meets a None or the session ends (by
+    time.monotonic()); then they settle failures."""
     import_module("fuzz.session.preload")
     context = multiprocessing.get_context("fork") if may_fork() else multiprocessing.get_context("spawn")
     todo: multiprocessing.Queue[Shard | None] = context.Queue()
-    workers = [context.Process(target=_work, args=(settings, f"w{i}", todo), name=f"w{i}") for i in range(count)]
+    workers = [context.Process(target=_work, args=(settings, f"w{i}", todo, ends), name=f"w{i}") for i in range(count)]
     with held(), one_thread():
         for worker in workers:
             worker.start()
@@ -129,13 +138,22 @@ def new_folder() -> str:
     return str(Path(".attnfuzz") / "sessions" / f"{now}-{os.getpid()}")
 
 
-def _work(settings: Settings, name: str, todo: multiprocessing.Queue[Shard | None]) -> None:
+def _work(settings: Settings, name: str, todo: multiprocessing.Queue[Shard | None], ends: float | None) -> None:
     die_with_parent()
     try:
-        with Worker(settings, name) as worker:
+        with Worker(settings, name, ends) as worker:
             worker.open()
             ready()
-            while (shard := todo.get()) is not None:
+            while (shard := _next(todo, worker)) is not None:
                 worker.run_shard(shard)
+            worker.settle()
     except KeyboardInterrupt:
         sys.exit(0)
+
+
+def _next(todo: multiprocessing.Queue[Shard | None], worker: Worker) -> Shard | None:
+    """The next shard; None: there is no more, or no time."""
+    while not worker.late():
+        with suppress(queue.Empty):
+            return todo.get(timeout=TICK)
+    return None

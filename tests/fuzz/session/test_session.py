@@ -23,7 +23,7 @@ from fuzz.runner import HarnessError, Runner
 from fuzz.session import worker
 from fuzz.session.draw import cases_of, explore
 from fuzz.session.plan import plan
-from fuzz.session.records import Reader, Record, Recorder, faults_in
+from fuzz.session.records import Reader, Record, Recorder, faults_in, settlement
 from fuzz.session.settings import Settings
 from fuzz.session.worker import Worker, run
 from fuzz.targets.registry import TargetError, load
@@ -45,7 +45,7 @@ def settings(folder: Path, **changed) -> Settings:
 
 
 def records(folder: Path) -> list[Record]:
-    return list(Reader(folder / "session").new())
+    return settlement(folder / "session").apply(Reader(folder / "session").new())
 
 
 def test_shards_share_the_cases_and_keep_their_seeds_whatever_else_runs(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_what_shows_in_a_relations_run_alone_is_known_where_the_corpus_knows_it(
     assert statuses[0] == {"known"} and "new" in statuses[1]
 
 
-def test_a_crash_costs_one_case_and_the_lane_goes_on(tmp_path: Path) -> None:
+def test_a_crash_costs_one_case_and_the_shard_goes_on(tmp_path: Path) -> None:
     wanted = settings(tmp_path, targets=("fake.segfaults",), cases=3, minimize_runs=2)
     run(wanted, plan(wanted), "w0")
     assert [record.outcome for record in records(tmp_path)] == ["crash"] * 3
@@ -187,10 +187,11 @@ def test_a_failure_whose_worker_is_killed_while_it_minimises_is_reported(tmp_pat
         said, _ = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert "NEW fake.ignores_scale: fail: " in said and "ended with exit code -9" in said, said
-    assert process.returncode == 1 and not load_all(tmp_path / "session" / "findings")[0].runs
-    (path,) = (tmp_path / "session" / "findings").glob("*.json")
-    assert f"attnfuzz repro {path}" in said
+    assert "NEW fake.ignores_scale: O is wrong" in said and "saved as it was met" in said, said
+    assert "ended with exit code -9" in said and process.returncode == 1
+    saved = load_all(tmp_path / "session" / "findings")
+    assert saved and not any(entry.runs for entry in saved)
+    assert all(f"attnfuzz repro {tmp_path / 'session' / 'findings' / entry.name}" in said for entry in saved)
 
 
 def _minimising(claims: Path) -> int:
