@@ -191,6 +191,8 @@ def look_alike(one: Signature, other: Signature, *, any_numbers: bool = False) -
     any_numbers  numbers that are wrong, NaN or differ from run to run are one kind: for findings of one session
     """
     one, other = normal(one), normal(other)
+    if located(one) and located(other):
+        return one.target == other.target and _one_access(one, other)
     alike = _class(one) == _class(other) if any_numbers else (one.kind, one.oracle) == (other.kind, other.oracle)
     return (
         alike
@@ -222,14 +224,21 @@ def _needs(signature: Signature) -> frozenset[str]:
     Numbers that are wrong in every run and need no option are told apart by the side with a tail; other failures are
     not. Where rows without keys remain after minimising, they are the need, whichever mask made them.
     """
-    if located(signature):
-        return frozenset()
     options = frozenset(name.partition(":")[0] for name in signature.features) & _OPTIONS
+    if located(signature):
+        return options - {"variant"}
     if ROWS_WITHOUT_KEYS in signature.features:
         options = (options - _MASKS) | {ROWS_WITHOUT_KEYS}
     if options or signature.kind not in ("nan", "wrong"):
         return options
     return frozenset(signature.features) & {"len_q:tail", "len_k:tail"}
+
+
+def _one_access(one: Signature, other: Signature) -> bool:
+    """True if two failures of one kernel's accesses, or of two kernels', come from one wrong index or one missing wait:
+    they need the same options, at least one, and are of one kind, or of one kernel and tensor."""
+    same_spot = one.kernel == other.kernel and _overlap(one.tensors, other.tensors)
+    return bool(_needs(one)) and _needs(one) == _needs(other) and (one.kind == other.kind or same_spot)
 
 
 def _class(signature: Signature) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias
 
 from fuzz.core.case import Case, normal
 from fuzz.core.features import MASK_KINDS, facts, switches
-from fuzz.core.signature import NUMERIC, Signature, located, root, same_failure, signature
+from fuzz.core.signature import NUMERIC, Signature, root, same_failure, signature
 from fuzz.core.verdict import Verdict
 from fuzz.minimize.edits import replace
 from fuzz.minimize.kinds import Row
@@ -90,11 +90,10 @@ class Minimized:
     @property
     def signature(self) -> Signature:
         """The signature of the minimised failure, with the features that it needs; where numbers are wrong with rows
-        without keys too, whichever mask left them without; none where kernel and tensor say it all."""
+        without keys too, whichever mask left them without."""
         first = root(self.verdict)
         numbers = first is not None and first.kind in NUMERIC
-        found = signature(self.case, self.verdict, self.needs | facts(self.case) if numbers else self.needs)
-        return replace(found, features=()) if located(found) else found
+        return signature(self.case, self.verdict, self.needs | facts(self.case) if numbers else self.needs)
 
     def report(self) -> str:
         """One line for users: how it ended, what it cost, how often the result fails."""

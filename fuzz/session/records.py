@@ -77,6 +77,7 @@ class Settled(msgspec.Struct, frozen=True, omit_defaults=True):
     message         summary of the saved case's verdict
     failed, probed  how often it showed, and in how many runs in fresh processes
     note            in how far it was not looked into, for readers; '': in full
+    minimal         minimising was not cut short: no feature of `signature` is one that the failure can do without
     others          signatures of other failures that its smaller cases showed
     at              seconds of the epoch
     """
@@ -92,6 +93,7 @@ class Settled(msgspec.Struct, frozen=True, omit_defaults=True):
     failed: int = 0
     probed: int = 0
     note: str = ""
+    minimal: bool = False
     others: tuple[Signature, ...] = ()
     at: float = 0.0
 

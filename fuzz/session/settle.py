@@ -161,6 +161,7 @@ class Settler:
             failed=smallest.failed,
             probed=smallest.probed,
             note=TIME_IS_UP if cut else "",
+            minimal=smallest.stopped == "done",
             others=tuple(signature(other, verdict, ()) for other, verdict in smallest.others),
         )
         return self._report(one, entry), smallest.stopped == "interrupted"
@@ -192,7 +193,7 @@ class Settler:
         """Written down, and its case saved: in the session's folder, and in the corpus if `keep`."""
         with _one_at_a_time(self._folder):
             if one.status == "new":
-                status, where = self._status(one.signature)
+                status, where = self._status(one)
                 one = msgspec.structs.replace(one, status=status, finding=where)
             if one.status == "new":
                 where = str(save(entry, self._folder / "findings"))
@@ -203,8 +204,9 @@ class Settler:
                 one = msgspec.structs.replace(one, finding=str(save(entry, self._folder / "quarantine")))
             return _write(self._folder, self._name, one)
 
-    def _status(self, found: Signature) -> tuple[Status, str]:
+    def _status(self, one: Settled) -> tuple[Status, str]:
         """'known' with the corpus file, 'again' with the file of another finding of this session, or 'new'."""
+        found = one.signature
         entry = known(found, self._corpus)
         if entry is None:
             alike = (e for e in self._corpus if e.known and e.signature is not None and look_alike(e.signature, found))
@@ -212,14 +214,20 @@ class Settler:
         if entry is not None:
             return "known", entry.name
         for before in settlement(self._folder).new:
-            if before.status == "new" and _one_bug(before.signature, found):
+            if before.status == "new" and _one_bug(before, one):
                 return "again", before.finding
         return "new", ""
 
 
-def _one_bug(one: Signature, other: Signature) -> bool:
-    """True if two findings of a session are one, whichever was settled first."""
-    return explains(one, other) or explains(other, one) or look_alike(one, other, any_numbers=True)
+def _one_bug(before: Settled, now: Settled) -> bool:
+    """True if two findings of a session are one, whichever was settled first. One whose minimising was cut short needs
+    perhaps less than it has: it is one with a finding that needs a part of that."""
+    one, other = before.signature, now.signature
+    if explains(one, other) or explains(other, one):
+        return True
+    if not now.minimal and set(one.features) <= set(other.features):
+        other = msgspec.structs.replace(other, features=one.features)
+    return look_alike(one, other, any_numbers=True)
 
 
 def save_rest(folder: Path, device: str, records: Sequence[Record]) -> list[Settled]:
