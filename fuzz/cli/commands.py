@@ -37,10 +37,10 @@ def repro(options: argparse.Namespace) -> int:
     from fuzz.cli.show_case import rate, show
     from fuzz.cli.timeline import place, written
     from fuzz.core.case import to_json
-    from fuzz.corpus.store import load_case
+    from fuzz.corpus.store import load_before, load_case
 
     console = _console()
-    case = load_case(options.case)
+    case, before = load_case(options.case), load_before(options.case)
     target = _load(case.target, options)
     if (why := target.missing()) is not None:
         raise _usage(f"{case.target} cannot run here: {why}")
@@ -48,12 +48,16 @@ def repro(options: argparse.Namespace) -> int:
         _check_place("--script", Path(options.script))
     if options.sanitizer and (options.runs > 1 or options.trace):
         raise _usage("--sanitizer runs a case once, and leaves no trace: give it without --runs and --trace")
+    verdicts = []
     if options.sanitizer:
-        verdicts = [_sanitized(case, target, options)]
+        verdicts.append(_sanitized(case, target, options))
     else:
         trace = place(target, options.trace)
         with _runner(options) as runner:
-            verdicts = [runner.run(case, trace) for _ in range(options.runs)]
+            for _ in range(options.runs):
+                for one in before:
+                    runner.run(one)
+                verdicts.append(runner.run(case, trace))
     verdict = next((v for v in verdicts if v.bad), verdicts[0])
     if options.json:
         print(to_json(verdict), end="")

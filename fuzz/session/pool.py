@@ -142,7 +142,8 @@ def _work(settings: Settings, name: str, todo: multiprocessing.Queue[Shard | Non
     die_with_parent()
     try:
         with Worker(settings, name, ends) as worker:
-            worker.open()
+            if not worker.late():
+                worker.open()
             ready()
             while (shard := _next(todo, worker)) is not None:
                 worker.run_shard(shard)

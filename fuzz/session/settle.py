@@ -214,12 +214,12 @@ class Settler:
         if entry is not None:
             return "known", entry.name
         for before in settlement(self._folder).new:
-            if before.status == "new" and _one_bug(before, one):
+            if before.status == "new" and one_bug(before, one):
                 return "again", before.finding
         return "new", ""
 
 
-def _one_bug(before: Settled, now: Settled) -> bool:
+def one_bug(before: Settled, now: Settled) -> bool:
     """True if two findings of a session are one, whichever was settled first. One whose minimising was cut short needs
     perhaps less than it has: it is one with a finding that needs a part of that."""
     one, other = before.signature, now.signature
