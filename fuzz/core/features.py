@@ -66,6 +66,14 @@ def facts(case: Case) -> frozenset[str]:
     return frozenset({ROWS_WITHOUT_KEYS} if _any_row_without_keys(case.problem) else ())
 
 
+def sees_nothing(case: Case, batch: int, head: int, row: int) -> bool:
+    """True if a query sees no key; row is its place in its sequence, which padding may follow."""
+    p = case.problem
+    if batch >= p.batch or row >= p.lengths_q[batch] or not p.lengths_k[batch]:
+        return True
+    return not bool(mask_tile(p, batch, head, (row, row + 1), (0, p.lengths_k[batch]), "cpu").any())
+
+
 def traits(case: Case) -> frozenset[str]:
     """Properties that only an explanation written by hand may rest on, since a reduction may bring them about."""
     return frozenset({PADS_APART}) & {f.name for f in _DIMS if f.holds(_view(case))}

@@ -55,7 +55,7 @@ _KINDS: tuple[tuple[str, ...], ...] = (
     ("nondeterministic", "nan", "wrong"),
 )
 _KIND_RANK = {kind: rank for rank, kinds in enumerate(_KINDS) for kind in kinds}
-NUMERIC = _KINDS[-1]
+_NUMERIC = _KINDS[-1]
 _COMPARING = frozenset({"metamorphic"})  # its kinds are relations, each of them about numbers
 _SAME_ORACLE = {"exact": "accuracy"}  # wrong numbers are one bug, whichever inputs show it
 _STAGES = {"o": 0, "lse": 1}  # later tensors are wrong because an earlier one is; gradients share a stage
@@ -186,36 +186,36 @@ def explains(known: Signature, found: Signature) -> bool:
 def look_alike(one: Signature, other: Signature, *, any_numbers: bool = False) -> bool:
     """True if two minimised failures are one bug seen from two sides: what they need is equal, and so is the pass
     that goes wrong. Where O happens to be right, as for constant values, the same bug shows in LSE alone; and which
-    lengths a reduction ends at is partly chance. A second bug with the same needs is reported once the first is fixed.
+    lengths a reduction ends at is partly chance. Deadlocks of one kernel are one unless each needs an option that the
+    other does not. A second bug with the same needs is reported once the first is fixed.
 
     any_numbers  numbers that are wrong, NaN or differ from run to run are one kind: for findings of one session
     """
     one, other = normal(one), normal(other)
+    if one.target != other.target:
+        return False
     if located(one) and located(other):
-        return one.target == other.target and _one_access(one, other)
+        return _one_access(one, other)
+    if one.kind == other.kind == "hang" and one.oracle == other.oracle == _EMULATOR:
+        return one.kernel == other.kernel and _subset(_needs(one), _needs(other))
     alike = _class(one) == _class(other) if any_numbers else (one.kind, one.oracle) == (other.kind, other.oracle)
-    return (
-        alike
-        and (one.target, _needs(one)) == (other.target, _needs(other))
-        and _same_pass(one, other)
-        and _one_spot(one, other)
-    )
+    return alike and _needs(one) == _needs(other) and _same_pass(one, other) and _one_spot(one, other)
 
 
 def probably_one(one: Signature, other: Signature) -> str:
-    """Why two findings that stay apart may be one bug, for readers: 'same line …', 'same tensor …'; '': no sign."""
+    """Why two findings that stay apart may be one bug, for readers: 'same line …', 'same tensor …', 'both need …'; '':
+    no sign of it."""
     one, other = normal(one), normal(other)
     if one.target != other.target:
         return ""
     if one.line and one.line == other.line:
         return f"same line, {one.line}"
     where = f" of the {one.kernel} kernel" if one.kernel and one.kernel == other.kernel else ""
-    if where and one.kernel != other.kernel:
-        return ""
     both = [name for name in one.tensors if name in other.tensors]
     if both:
         return f"same tensor{'s' if len(both) > 1 else ''}, {', '.join(both)}{where}"
-    return f"same pass,{where.removeprefix(' of')}" if where else ""
+    needs = _needs(one) & _needs(other)
+    return f"both need {', '.join(ordered(needs))}" if needs and _subset(_needs(one), _needs(other)) else ""
 
 
 def _needs(signature: Signature) -> frozenset[str]:
@@ -225,7 +225,7 @@ def _needs(signature: Signature) -> frozenset[str]:
     not. Where rows without keys remain after minimising, they are the need, whichever mask made them.
     """
     options = frozenset(name.partition(":")[0] for name in signature.features) & _OPTIONS
-    if located(signature):
+    if signature.oracle == _EMULATOR:
         return options - {"variant"}
     if ROWS_WITHOUT_KEYS in signature.features:
         options = (options - _MASKS) | {ROWS_WITHOUT_KEYS}
@@ -241,9 +241,14 @@ def _one_access(one: Signature, other: Signature) -> bool:
     return bool(_needs(one)) and _needs(one) == _needs(other) and (one.kind == other.kind or same_spot)
 
 
+def _subset(one: frozenset[str], other: frozenset[str]) -> bool:
+    """True if one of them holds the other."""
+    return one <= other or other <= one
+
+
 def _class(signature: Signature) -> tuple[str, str]:
     """Kind and oracle, as far as they tell bugs apart: numbers that are wrong, NaN or differ are one class."""
-    numeric = signature.kind in NUMERIC or signature.oracle in _COMPARING
+    numeric = signature.kind in _NUMERIC or signature.oracle in _COMPARING
     return ("numbers", "") if numeric else (signature.kind, signature.oracle)
 
 
@@ -294,7 +299,7 @@ def _names(found: Iterable[str]) -> tuple[str, ...]:
 
 
 def _order(finding: Finding) -> tuple[int, int, int, str, str]:
-    within = NUMERIC.index(finding.kind) if finding.kind in NUMERIC else 0
+    within = _NUMERIC.index(finding.kind) if finding.kind in _NUMERIC else 0
     return _rank(finding), _stage(finding), within, finding.oracle, finding.kind
 
 
@@ -303,7 +308,7 @@ def _rank(finding: Finding) -> int:
 
 
 def _stage(finding: Finding) -> int:
-    numeric = finding.kind in NUMERIC or finding.oracle in _COMPARING
+    numeric = finding.kind in _NUMERIC or finding.oracle in _COMPARING
     return _STAGES.get(finding.tensor, _GRADIENTS) if numeric else 0
 
 

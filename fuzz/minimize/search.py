@@ -15,22 +15,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from fuzz.core.case import Case, normal
-from fuzz.core.features import MASK_KINDS, facts, switches
-from fuzz.core.signature import NUMERIC, Signature, root, same_failure, signature
+from fuzz.core.features import MASK_KINDS, switches
+from fuzz.core.signature import Signature, same_failure, signature
 from fuzz.core.verdict import Verdict
 from fuzz.minimize.edits import replace
 from fuzz.minimize.kinds import Row
 from fuzz.minimize.masks import written_out
 from fuzz.minimize.passes import PASSES
-from fuzz.minimize.rate import FLOOR, MOST_TRIES, tries, wilson
+from fuzz.minimize.rate import FLOOR, MOST_TRIES, tries
+from fuzz.minimize.result import Minimized, Step, Stopped
 from oracles.masks import Tokens
 
 Probe: TypeAlias = Callable[[Case], Verdict]
-Stopped: TypeAlias = Literal["done", "runs", "seconds", "interrupted", "unreproducible", "passes"]
 
 HANG_SECONDS = 120.0  # default for a hang, which costs its deadline and a new process each time that it is seen
 SIGHTINGS = 3  # probes of an early case, to see whether it fails every time
@@ -39,78 +38,6 @@ MEASURED_FLAKY = 12
 MORE_REPEATS = 8
 MOST_REPEATS = 64
 WRITTEN_OUT = frozenset({"tokens"})  # what writing a mask out adds: its kind is no part of a signature
-
-
-@dataclass(frozen=True)
-class Step:
-    """An accepted candidate: which pass proposed it, and the runs and seconds spent until then."""
-
-    name: str
-    case: Case
-    runs: int
-    seconds: float
-
-    def __str__(self) -> str:
-        p = self.case.problem
-        shape = f"{p.batch} × {p.heads_q}/{p.heads_kv} heads × {p.len_q} × {p.len_k} × {p.dim}"
-        return f"run {self.runs}, {self.seconds:.1f} s: {self.name}: {shape}, {len(switches(self.case))} features"
-
-
-@dataclass(frozen=True)
-class Minimized:
-    """The smallest case found. It failed in `failed` of its `probed` probes; `interval` is Wilson's, 95 %.
-
-    steps    the accepted candidates, first to last
-    needs    the features that the failure needs: the case's switches, less a dtype that another may stand in for
-    others   failures of other kinds that were met on the way, one case each
-    stopped  why the search ended: 'done' means that no pass has anything smaller that fails
-    """
-
-    case: Case
-    verdict: Verdict
-    runs: int
-    seconds: float
-    steps: tuple[Step, ...]
-    failed: int
-    probed: int
-    needs: frozenset[str]
-    others: tuple[tuple[Case, Verdict], ...]
-    stopped: Stopped
-
-    @property
-    def flaky(self) -> bool:
-        """True if the failure does not show every time, between probes or between the repeats of one."""
-        return self.failed < self.probed or self.verdict.outcome == "flake"
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Interval of the rate of failing probes, with 95 % confidence."""
-        return wilson(self.failed, self.probed)
-
-    @property
-    def signature(self) -> Signature:
-        """The signature of the minimised failure, with the features that it needs; where numbers are wrong with rows
-        without keys too, whichever mask left them without."""
-        first = root(self.verdict)
-        numbers = first is not None and first.kind in NUMERIC
-        return signature(self.case, self.verdict, self.needs | facts(self.case) if numbers else self.needs)
-
-    def report(self) -> str:
-        """One line for users: how it ended, what it cost, how often the result fails."""
-        low, high = self.interval
-        rate = f"fails in {self.failed} of {self.probed} probes" if self.flaky else "fails every time"
-        sure = f" ({low:.0%}–{high:.0%})" if self.flaky else f" ({self.probed} of {self.probed})"
-        return f"{len(self.steps)} steps in {self.runs} runs, {self.seconds:.1f} s; {rate}{sure}; {_ENDS[self.stopped]}"
-
-
-_ENDS: dict[Stopped, str] = {
-    "done": "nothing smaller fails",
-    "runs": "ended by the limit of runs",
-    "seconds": "ended by the limit of seconds",
-    "interrupted": "interrupted",
-    "unreproducible": f"given up: it shows in fewer than {FLOOR:.0%} of the probes",
-    "passes": "it does not fail",
-}
 
 
 def minimize(

@@ -77,6 +77,7 @@ class Settled(msgspec.Struct, frozen=True, omit_defaults=True):
     message         summary of the saved case's verdict
     failed, probed  how often it showed, and in how many runs in fresh processes
     note            in how far it was not looked into, for readers; '': in full
+    joins           files of other findings that it is one with too: those are one with `finding` then
     minimal         minimising was not cut short: no feature of `signature` is one that the failure can do without
     others          signatures of other failures that its smaller cases showed
     at              seconds of the epoch
@@ -93,6 +94,7 @@ class Settled(msgspec.Struct, frozen=True, omit_defaults=True):
     failed: int = 0
     probed: int = 0
     note: str = ""
+    joins: tuple[str, ...] = ()
     minimal: bool = False
     others: tuple[Signature, ...] = ()
     at: float = 0.0
@@ -147,8 +149,8 @@ class Settlement:
     """
 
     def __init__(self, settled: Sequence[Settled], began: float = 0.0) -> None:
-        self.settled = settled
-        self.new = [one for one in settled if one.at >= began]
+        self.settled = _joined(settled)
+        self.new = [one for one in self.settled if one.at >= began]
         self._began = began
 
     def of(self, record: Record) -> Settled | None:
@@ -177,6 +179,22 @@ class Settlement:
             )
         status: Status = "again" if ended.status == "new" else ended.status
         return msgspec.structs.replace(record, status=status, finding=ended.finding)
+
+
+def _joined(settled: Sequence[Settled]) -> list[Settled]:
+    """Findings that a later failure has shown to be one with another finding are 'again' as that one."""
+    one_with: dict[str, str] = {}
+    for one in settled:
+        for other in one.joins:
+            one_with.setdefault(other, one.finding)
+    return [
+        msgspec.structs.replace(
+            one, status="again" if one.status == "new" else one.status, finding=one_with[one.finding]
+        )
+        if one.finding in one_with
+        else one
+        for one in settled
+    ]
 
 
 class Recorder:

@@ -193,8 +193,8 @@ class Settler:
         """Written down, and its case saved: in the session's folder, and in the corpus if `keep`."""
         with _one_at_a_time(self._folder):
             if one.status == "new":
-                status, where = self._status(one)
-                one = msgspec.structs.replace(one, status=status, finding=where)
+                status, files = self._status(one)
+                one = msgspec.structs.replace(one, status=status, finding=files[0] if files else "", joins=files[1:])
             if one.status == "new":
                 where = str(save(entry, self._folder / "findings"))
                 if keep and self._settings.corpus and Path(self._settings.corpus).is_dir():
@@ -204,19 +204,18 @@ class Settler:
                 one = msgspec.structs.replace(one, finding=str(save(entry, self._folder / "quarantine")))
             return _write(self._folder, self._name, one)
 
-    def _status(self, one: Settled) -> tuple[Status, str]:
-        """'known' with the corpus file, 'again' with the file of another finding of this session, or 'new'."""
+    def _status(self, one: Settled) -> tuple[Status, tuple[str, ...]]:
+        """'known' with the corpus file, 'again' with the files of other findings of this session, or 'new'."""
         found = one.signature
         entry = known(found, self._corpus)
         if entry is None:
             alike = (e for e in self._corpus if e.known and e.signature is not None and look_alike(e.signature, found))
             entry = next(alike, None)
         if entry is not None:
-            return "known", entry.name
-        for before in settlement(self._folder).new:
-            if before.status == "new" and one_bug(before, one):
-                return "again", before.finding
-        return "new", ""
+            return "known", (entry.name,)
+        before = (one for one in settlement(self._folder).new if one.status in ("new", "again"))
+        files = tuple(dict.fromkeys(other.finding for other in before if one_bug(other, one)))
+        return ("again", files) if files else ("new", ())
 
 
 def one_bug(before: Settled, now: Settled) -> bool:

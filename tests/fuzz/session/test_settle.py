@@ -12,11 +12,11 @@ from runner_tools import FAKES
 
 from fuzz.core.case import Case
 from fuzz.core.signature import signature
-from fuzz.core.verdict import Finding, Verdict
+from fuzz.core.verdict import Finding, Signature, Verdict
 from fuzz.corpus.store import load_all
 from fuzz.runner import HarnessError
 from fuzz.session.claims import Claims
-from fuzz.session.records import Reader, Record, Recorder, Settled, settlement
+from fuzz.session.records import Reader, Record, Recorder, Settled, Settlement, settlement
 from fuzz.session.settings import Settings
 from fuzz.session.settle import NOT_LOOKED_INTO, Settler, save_rest
 from oracles.masks import Causal, Window
@@ -208,3 +208,14 @@ def test_what_a_session_before_settled_hides_nothing_of_the_next_one(tmp_path: P
     recorder.close()
     (one,) = session.settle("w1")
     assert (one.shard, one.status) == ("other", "new")
+
+
+def test_a_failure_that_is_one_with_two_findings_makes_them_one(tmp_path: Path) -> None:
+    """Out of bounds on k and a race on dk look apart, until dk is met out of bounds too."""
+
+    def told(at: int, status: str, finding: str, joins: tuple[str, ...] = ()) -> Settled:
+        found = Signature("fake.honest", "wrong", "accuracy", ("o",), features=(f"f{at}",))
+        return Settled("w0", "shard", f"case{at}", status, found, found, finding, joins=joins, at=float(at))
+
+    ended = Settlement([told(1, "new", "k"), told(2, "new", "race"), told(3, "again", "k", ("race",))])
+    assert [(one.status, one.finding) for one in ended.settled] == [("new", "k"), ("again", "k"), ("again", "k")]
