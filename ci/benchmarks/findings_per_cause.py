@@ -28,10 +28,10 @@ import msgspec
 from rich.console import Console
 
 from fuzz.core.signature import cause
+from fuzz.session.one_bug import one_bug
 from fuzz.session.pool import new_folder, run_session
 from fuzz.session.records import Reader, Record, Settled, machine, settlement
 from fuzz.session.settings import Settings
-from fuzz.session.settle import one_bug
 from kernels.mutants.names import BLOCKSPARSE, SDPA
 
 KERNELS = {"sdpa": SDPA, "blocksparse": BLOCKSPARSE}

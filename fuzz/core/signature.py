@@ -27,6 +27,7 @@ __all__ = [
     "cause",
     "explains",
     "look_alike",
+    "needs",
     "probably_one",
     "root",
     "root_summary",
@@ -68,6 +69,8 @@ _OPTIONS = frozenset(
     | {"and", "or", "not", "per_head", "per_batch", "ragged", "gqa", "dim_v", "strides", "expanded_do", "variant"}
     | {MASKED}
 )
+_LAYOUT = {"pad": "strides", "offset": "strides"}  # one option: how tensors lie in memory
+_SAY_LITTLE = frozenset({MASKED, "variant", "ragged", "packed", "backward"})
 _MASKS = frozenset(KINDS) | {MASKED}  # what a mask is made of: how a row lost its keys does not matter
 _EXACT_INPUTS = frozenset(f"inputs:{style}" for style in CODED)
 _TAIL = frozenset({"last tile", "last row", "row tail"})
@@ -183,13 +186,14 @@ def explains(known: Signature, found: Signature) -> bool:
     )
 
 
-def look_alike(one: Signature, other: Signature, *, any_numbers: bool = False) -> bool:
+def look_alike(one: Signature, other: Signature, *, in_session: bool = False) -> bool:
     """True if two minimised failures are one bug seen from two sides: what they need is equal, and so is the pass
     that goes wrong. Where O happens to be right, as for constant values, the same bug shows in LSE alone; and which
     lengths a reduction ends at is partly chance. Deadlocks of one kernel are one unless each needs an option that the
     other does not. A second bug with the same needs is reported once the first is fixed.
 
-    any_numbers  numbers that are wrong, NaN or differ from run to run are one kind: for findings of one session
+    in_session  both were met in one session: numbers that are wrong, NaN or differ from run to run are one kind then,
+                and one of the two may need more than the other
     """
     one, other = normal(one), normal(other)
     if one.target != other.target:
@@ -197,9 +201,10 @@ def look_alike(one: Signature, other: Signature, *, any_numbers: bool = False) -
     if located(one) and located(other):
         return _one_access(one, other)
     if one.kind == other.kind == "hang" and one.oracle == other.oracle == _EMULATOR:
-        return one.kernel == other.kernel and _subset(_needs(one), _needs(other))
-    alike = _class(one) == _class(other) if any_numbers else (one.kind, one.oracle) == (other.kind, other.oracle)
-    return alike and _needs(one) == _needs(other) and _same_pass(one, other) and _one_spot(one, other)
+        return one.kernel == other.kernel and _subset(needs(one), needs(other))
+    alike = _class(one) == _class(other) if in_session else (one.kind, one.oracle) == (other.kind, other.oracle)
+    enough = needs(one) == needs(other) or (in_session and _narrower(needs(one), needs(other)))
+    return alike and enough and _same_pass(one, other) and _one_spot(one, other)
 
 
 def probably_one(one: Signature, other: Signature) -> str:
@@ -214,17 +219,18 @@ def probably_one(one: Signature, other: Signature) -> str:
     both = [name for name in one.tensors if name in other.tensors]
     if both:
         return f"same tensor{'s' if len(both) > 1 else ''}, {', '.join(both)}{where}"
-    needs = _needs(one) & _needs(other)
-    return f"both need {', '.join(ordered(needs))}" if needs and _subset(_needs(one), _needs(other)) else ""
+    options = needs(one) & needs(other)
+    return f"both need {', '.join(ordered(options))}" if options and _subset(needs(one), needs(other)) else ""
 
 
-def _needs(signature: Signature) -> frozenset[str]:
-    """The options among its features, without their details ('scale:zero' is 'scale').
+def needs(signature: Signature) -> frozenset[str]:
+    """The options among the features of a signature, without their details ('scale:zero' is 'scale').
 
     Numbers that are wrong in every run and need no option are told apart by the side with a tail; other failures are
     not. Where rows without keys remain after minimising, they are the need, whichever mask made them.
     """
-    options = frozenset(name.partition(":")[0] for name in signature.features) & _OPTIONS
+    names = (name.partition(":")[0] for name in signature.features)
+    options = frozenset(_LAYOUT.get(name, name) for name in names) & _OPTIONS
     if signature.oracle == _EMULATOR:
         return options - {"variant"}
     if ROWS_WITHOUT_KEYS in signature.features:
@@ -238,7 +244,14 @@ def _one_access(one: Signature, other: Signature) -> bool:
     """True if two failures of one kernel's accesses, or of two kernels', come from one wrong index or one missing wait:
     they need the same options, at least one, and are of one kind, or of one kernel and tensor."""
     same_spot = one.kernel == other.kernel and _overlap(one.tensors, other.tensors)
-    return bool(_needs(one)) and _needs(one) == _needs(other) and (one.kind == other.kind or same_spot)
+    return bool(needs(one)) and needs(one) == needs(other) and (one.kind == other.kind or same_spot)
+
+
+def _narrower(one: frozenset[str], other: frozenset[str]) -> bool:
+    """True if one of two failures needs all that the other needs, which is an option that says something, and more: a
+    mask or a variant alone says little."""
+    least = min(one, other, key=len)
+    return _subset(one, other) and bool(least - _SAY_LITTLE)
 
 
 def _subset(one: frozenset[str], other: frozenset[str]) -> bool:

@@ -186,15 +186,23 @@ def _joined(settled: Sequence[Settled]) -> list[Settled]:
     one_with: dict[str, str] = {}
     for one in settled:
         for other in one.joins:
-            one_with.setdefault(other, one.finding)
-    return [
-        msgspec.structs.replace(
-            one, status="again" if one.status == "new" else one.status, finding=one_with[one.finding]
-        )
-        if one.finding in one_with
-        else one
-        for one in settled
-    ]
+            if other != one.finding:
+                one_with[other] = one.finding
+    return [_joined_to(one, _last(one.finding, one_with)) for one in settled]
+
+
+def _last(finding: str, one_with: dict[str, str]) -> str:
+    seen = {finding}
+    while (other := one_with.get(finding)) is not None and other not in seen:
+        seen.add(other)
+        finding = other
+    return finding
+
+
+def _joined_to(one: Settled, finding: str) -> Settled:
+    if finding == one.finding:
+        return one
+    return msgspec.structs.replace(one, status="again" if one.status == "new" else one.status, finding=finding)
 
 
 class Recorder:

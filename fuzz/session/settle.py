@@ -19,7 +19,7 @@ import msgspec
 from fuzz.core.case import Case
 from fuzz.core.features import switches
 from fuzz.core.refusal import refusal
-from fuzz.core.signature import cause, explains, look_alike, root, root_summary, signature
+from fuzz.core.signature import cause, look_alike, root, root_summary, signature
 from fuzz.core.target import Target
 from fuzz.core.verdict import Signature, Verdict
 from fuzz.corpus.entry import Entry
@@ -30,12 +30,14 @@ from fuzz.minimize import minimize
 from fuzz.runner import HarnessError
 from fuzz.session.claims import Claims
 from fuzz.session.confirm import Confirmation, confirm
+from fuzz.session.one_bug import merge
 from fuzz.session.records import Reader, Record, Recorder, Settled, Settlement, Status, settlement
 from fuzz.session.settings import Settings
 from fuzz.targets.registry import load
 
 NOT_LOOKED_INTO = "saved as it was met: the session ended before it was looked into"
 TIME_IS_UP = "not minimised further: the session's time was up"
+LARGE = 1 << 22  # pairs of query and key over all heads
 REST = "rest"  # name of the worker in what `save_rest` writes
 
 
@@ -193,8 +195,11 @@ class Settler:
         """Written down, and its case saved: in the session's folder, and in the corpus if `keep`."""
         with _one_at_a_time(self._folder):
             if one.status == "new":
-                status, files = self._status(one)
-                one = msgspec.structs.replace(one, status=status, finding=files[0] if files else "", joins=files[1:])
+                entry_known = self._known(one.signature)
+                if entry_known is not None:
+                    one = msgspec.structs.replace(one, status="known", finding=entry_known.name)
+                else:
+                    one = merge(one, settlement(self._folder).new)
             if one.status == "new":
                 where = str(save(entry, self._folder / "findings"))
                 if keep and self._settings.corpus and Path(self._settings.corpus).is_dir():
@@ -204,29 +209,10 @@ class Settler:
                 one = msgspec.structs.replace(one, finding=str(save(entry, self._folder / "quarantine")))
             return _write(self._folder, self._name, one)
 
-    def _status(self, one: Settled) -> tuple[Status, tuple[str, ...]]:
-        """'known' with the corpus file, 'again' with the files of other findings of this session, or 'new'."""
-        found = one.signature
-        entry = known(found, self._corpus)
-        if entry is None:
-            alike = (e for e in self._corpus if e.known and e.signature is not None and look_alike(e.signature, found))
-            entry = next(alike, None)
-        if entry is not None:
-            return "known", (entry.name,)
-        before = (one for one in settlement(self._folder).new if one.status in ("new", "again"))
-        files = tuple(dict.fromkeys(other.finding for other in before if one_bug(other, one)))
-        return ("again", files) if files else ("new", ())
-
-
-def one_bug(before: Settled, now: Settled) -> bool:
-    """True if two findings of a session are one, whichever was settled first. One whose minimising was cut short needs
-    perhaps less than it has: it is one with a finding that needs a part of that."""
-    one, other = before.signature, now.signature
-    if explains(one, other) or explains(other, one):
-        return True
-    if not now.minimal and set(one.features) <= set(other.features):
-        other = msgspec.structs.replace(other, features=one.features)
-    return look_alike(one, other, any_numbers=True)
+    def _known(self, found: Signature) -> Entry | None:
+        """The explained entry of the corpus that accounts for a minimised failure."""
+        alike = (e for e in self._corpus if e.known and e.signature is not None and look_alike(e.signature, found))
+        return known(found, self._corpus) or next(alike, None)
 
 
 def save_rest(folder: Path, device: str, records: Sequence[Record]) -> list[Settled]:
@@ -265,11 +251,13 @@ def _first(records: Sequence[Record], ended: Settlement, refused: frozenset[str]
     return min(left, key=_plainness, default=None)
 
 
-def _plainness(record: Record) -> tuple[bool, int, int]:
-    """Sorts failures: first those with the cases before them on record, then by features in use, then by size."""
+def _plainness(record: Record) -> tuple[bool, bool, int, int]:
+    """Sorts failures: first cases that are not large, which are quick to minimise, then those with the cases before them
+    on record, then by features in use, then by size."""
     assert record.case is not None
     problem = record.case.problem
-    return not record.before, len(switches(record.case)), sum(problem.lengths_q) + sum(problem.lengths_k)
+    large = problem.pairs > LARGE
+    return large, not record.before, len(switches(record.case)), sum(problem.lengths_q) + sum(problem.lengths_k)
 
 
 def _raw(record: Record) -> Signature:

@@ -101,7 +101,7 @@ def test_rows_without_keys_are_one_bug_whichever_mask_made_them():
     assert not look_alike(window, signature(make(), nan, features=("window",)))
     assert not look_alike(window, signature(make(), nan, features=("window", "rows_without_keys", "softcap")))
     number = signature(make(), fail(*wrong("o")), features=("window", "rows_without_keys"))
-    assert not look_alike(window, number) and look_alike(window, number, any_numbers=True)
+    assert not look_alike(window, number) and look_alike(window, number, in_session=True)
 
 
 def test_errors_of_different_types_are_different_bugs():
