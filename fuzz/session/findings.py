@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuzz.core.signature import cause, probably_one
+from fuzz.core.features import ordered
+from fuzz.core.signature import cause, needs, probably_one
 from fuzz.core.verdict import Signature
 from fuzz.session.contrast import contrast
 from fuzz.session.records import Record, Settled, Settlement
@@ -134,6 +135,8 @@ def _lines(found: _Found, records: Sequence[Record], files: Sequence[str]) -> li
     lines = [f"NEW {record.target}: {headline(found.signature, found.failures, records)}", f"    {record.message}"]
     if found.settled is not None and found.settled.note:
         lines.append(f"    {found.settled.note}")
+    if found.settled is not None and found.settled.minimal and (options := needs(found.signature)):
+        lines.append(f"    no smaller case fails without {', '.join(ordered(options))}")
     return [*lines, f"    {reproduce(record.finding, files)}"]
 
 

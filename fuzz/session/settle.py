@@ -252,8 +252,8 @@ def _first(records: Sequence[Record], ended: Settlement, refused: frozenset[str]
 
 
 def _plainness(record: Record) -> tuple[bool, bool, int, int]:
-    """Sorts failures: first cases that are not large, which are quick to minimise, then those with the cases before them
-    on record, then by features in use, then by size."""
+    """Sorts failures: first cases that are not large, which are quick to minimise, then those with the cases before
+    them on record, then by features in use, then by size."""
     assert record.case is not None
     problem = record.case.problem
     large = problem.pairs > LARGE
