@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_FOLDER] = folder
     config.pluginmanager.register(_Controller(config, Path(folder)), "attnfuzz-controller")
     if config.pluginmanager.hasplugin("xdist"):
-        config.pluginmanager.register(_Handover(folder), "attnfuzz-handover")
+        config.pluginmanager.register(_Handover(folder, config.getoption(f"--{PREFIX}max-time")), "attnfuzz-handover")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -55,12 +55,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def attnfuzz_worker(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """This process's Worker: one child for all its shards."""
+    """This process's Worker: one child for all its shards. After the last one it settles failures."""
     from fuzz.session.worker import Worker
 
-    name = getattr(request.config, "workerinput", {}).get("workerid", "main")
-    with Worker(_settings(request.config), name) as worker:
+    given = getattr(request.config, "workerinput", {})
+    with Worker(_settings(request.config), given.get("workerid", "main"), given.get("attnfuzz_ends")) as worker:
         yield worker
+        worker.settle()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -71,15 +72,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _Handover:
-    """Tells each xdist worker the session's folder."""
+    """Tells each xdist worker the session's folder, and when the session ends by time.monotonic()."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, seconds: float) -> None:
         self.folder = folder
+        self.ends = time.monotonic() + seconds if seconds else None
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Called by xdist for every worker."""
         node.workerinput["attnfuzz_folder"] = self.folder
+        node.workerinput["attnfuzz_ends"] = self.ends
 
 
 class _Controller:
@@ -113,8 +116,9 @@ class _Controller:
             session = write_session(self.folder, settings, machine())
             ready.begin()
             self.compiling = BackgroundCompile(settings, plan(settings), ready.add)
+            console = Console(file=self.stderr)
             self.follower = Follower(
-                self.folder, session.skip, settings.cases, Console(file=self.stderr), self.compiling.progress
+                self.folder, session.skip, settings.cases, console, self.compiling.progress, settings.device
             )
             self.compiling.say = self.follower.line.print
             # Without xdist this process draws the session's cases itself, so it does not draw them in a thread too.
@@ -141,8 +145,8 @@ class _Controller:
             return
         terminalreporter.section("attnfuzz session")
         console = Console(file=terminalreporter._tw._file, width=max(terminalreporter._tw.fullwidth, 110))
-        settings = _settings(self.config)
-        show(self.follower.records, time.monotonic() - self.began, console, settings.files, settings.device)
+        settings, spent = _settings(self.config), time.monotonic() - self.began
+        show(self.follower.records, spent, console, settings.files, settings.device, ended=self.follower.ended)
         console.print(f"records: {self.folder}", highlight=False)
 
     def _stop(self) -> None:

@@ -334,7 +334,11 @@ def _finding(budget: Budget, got: Tensor, z2: Tensor, slot: Slot, worst: Worst) 
     where = f"at batch {b}, head {h}, row {r}" + (f", column {column}" if slot.name != "lse" else "")
     rows = f"{share:.0%} of the rows are affected: {place.pattern}"
     title = TITLES[slot.name]
-    if grain == "element" or worst.ratios["element"] > 1:
+    if not math.isfinite(found):
+        size = "NaN" if math.isnan(found) else "infinite"
+        some = f"{not_finite} element{' is' if not_finite == 1 else 's are'} not finite"
+        message = f"{title} is {size}: {where}, where {right:.6g} is expected ({some}; {rows})"
+    elif grain == "element" or worst.ratios["element"] > 1:
         explained = f"rounding explains an error of at most {unit * ELEMENT:.2g}"
         message = f"{title} is wrong: {where} it is {found:.6g}, expected {right:.6g} ({explained}; {rows})"
     else:

@@ -15,6 +15,7 @@ class Location(msgspec.Struct, frozen=True, omit_defaults=True):
     cols: tuple[int, int] | None = None
     tile: tuple[int, int] | None = None
     pattern: str = ""  # the normalised place: 'first rows', 'last tile', 'one head', 'all' …; part of the signature
+    source: str = ""  # 'file.py:12' of the kernel, where it is known; part of the signature
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):

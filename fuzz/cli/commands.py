@@ -50,13 +50,15 @@ def _given(options: argparse.Namespace, option: Any, defaults: Any) -> bool:
 
 
 def show(options: argparse.Namespace) -> int:
-    from fuzz.session.records import faults_in, notes_in
+    from fuzz.session.records import faults_in, notes_in, settlement
     from fuzz.session.report import show
     from fuzz.session.resume import read_session
 
     folder, console = Path(options.folder), _console()
     kept = read_session(folder)
-    show(kept.records, None, console, kept.settings.files, kept.settings.device)
+    ended = settlement(folder)
+    records = ended.apply(kept.records)
+    show(records, None, console, kept.settings.files, kept.settings.device, ended=ended)
     faults = faults_in(folder, kept.session.since)
     machine = faults_in(folder, kept.session.since, machine=True)
     for line in (*faults, *machine, *notes_in(folder)):
@@ -64,7 +66,7 @@ def show(options: argparse.Namespace) -> int:
     if len(kept.records) < kept.settings.cases:
         told = f"{len(kept.records)} of {kept.settings.cases} cases; the rest: attnfuzz run --resume {options.folder}"
         console.print(told, highlight=False, markup=False, soft_wrap=True)
-    if any(record.status == "new" for record in kept.records):
+    if any(record.counts for record in records):
         return FINDINGS
     return HARNESS if faults else OK
 
@@ -73,10 +75,10 @@ def repro(options: argparse.Namespace) -> int:
     from fuzz.cli.show_case import rate, show
     from fuzz.cli.timeline import place, written
     from fuzz.core.case import to_json
-    from fuzz.corpus.store import load_case
+    from fuzz.corpus.store import load_before, load_case
 
     console = _console()
-    case = load_case(options.case)
+    case, before = load_case(options.case), load_before(options.case)
     target = _load(case.target, options)
     if (why := target.missing()) is not None:
         raise _usage(f"{case.target} cannot run here: {why}")
@@ -84,12 +86,16 @@ def repro(options: argparse.Namespace) -> int:
         _check_place("--script", Path(options.script))
     if options.sanitizer and (options.runs > 1 or options.trace):
         raise _usage("--sanitizer runs a case once, and leaves no trace: give it without --runs and --trace")
+    verdicts = []
     if options.sanitizer:
-        verdicts = [_sanitized(case, target, options)]
+        verdicts.append(_sanitized(case, target, options))
     else:
         trace = place(target, options.trace)
         with _runner(options) as runner:
-            verdicts = [runner.run(case, trace) for _ in range(options.runs)]
+            for _ in range(options.runs):
+                for one in before:
+                    runner.run(one)
+                verdicts.append(runner.run(case, trace))
     verdict = next((v for v in verdicts if v.bad), verdicts[0])
     if options.json:
         print(to_json(verdict), end="")
@@ -125,7 +131,7 @@ def minimize(options: argparse.Namespace) -> int:
     from fuzz.core.verdict import summary
     from fuzz.corpus.store import load_case
     from fuzz.minimize import Step, minimize
-    from fuzz.session.report import reproduce
+    from fuzz.session.findings import reproduce
 
     case = load_case(options.case)
     target = _load(case.target, options)

@@ -137,11 +137,11 @@ def _worst_table(verdict: Verdict) -> Table:
     made = Table(title="Worst place of each tensor (1 is the budget)", title_justify="left")
     for name in ("tensor", "error / budget", "over one", "sequence", "head", "row"):
         made.add_column(name, justify="left" if name in ("tensor", "over one") else "right")
+    not_finite = {finding.tensor for finding in verdict.findings if finding.kind == "nan"}
     for w in verdict.worst:
         bad = not w.ratio <= 1
-        made.add_row(
-            w.tensor, f"{w.ratio:.3g}", w.grain, str(w.batch), str(w.head), str(w.row), style="bold red" if bad else ""
-        )
+        ratio = "not finite" if w.tensor in not_finite else f"{w.ratio:.3g}"
+        made.add_row(w.tensor, ratio, w.grain, str(w.batch), str(w.head), str(w.row), style="bold red" if bad else "")
     return made
 
 

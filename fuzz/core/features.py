@@ -18,6 +18,7 @@ from oracles.masks import KINDS, Blocks, Causal, Documents, Full, Mask, Tokens, 
 from oracles.problem import Problem, mask_tile
 
 ROWS_WITHOUT_KEYS = "rows_without_keys"
+MASKED = "masked"
 PADS_APART = "dim:pads_apart"
 MOST_PAIRS = 1 << 24
 TILE = 64  # what 'tail' and 'many_tiles' are counted in: the tile that most kernels share or divide
@@ -63,6 +64,14 @@ def facts(case: Case) -> frozenset[str]:
     """Properties that an explanation may rest on though a reduction may bring them about: rows without keys, looked for
     in the token predicate itself where the case is small enough. Meant for failures, not for every case."""
     return frozenset({ROWS_WITHOUT_KEYS} if _any_row_without_keys(case.problem) else ())
+
+
+def sees_nothing(case: Case, batch: int, head: int, row: int) -> bool:
+    """True if a query sees no key; row is its place in its sequence, which padding may follow."""
+    p = case.problem
+    if batch >= p.batch or row >= p.lengths_q[batch] or not p.lengths_k[batch]:
+        return True
+    return not bool(mask_tile(p, batch, head, (row, row + 1), (0, p.lengths_k[batch]), "cpu").any())
 
 
 def traits(case: Case) -> frozenset[str]:
@@ -197,6 +206,7 @@ _DIMS = (
 
 _MASKS = (
     Feature("full", "no mask at all", lambda v: isinstance(v.p.mask, Full), switch=False),
+    Feature(MASKED, "a mask, of whichever kind", lambda v: not isinstance(v.p.mask, Full)),
     *(
         Feature(kind, f"a mask with a part of kind '{kind}'", lambda v, kind=kind: kind in v.kinds)  # type: ignore[misc]
         for kind in KINDS
@@ -262,6 +272,7 @@ _INPUTS = (
     ),
 )
 
+MASK_KINDS = frozenset(feature.name for feature in _MASKS) - {MASKED, "full"}  # kinds of masks, and their details
 FEATURES: tuple[Feature, ...] = (*_LAYOUT, *_LENGTHS, *_DIMS, *_MASKS, *_SCORES, *_INPUTS)
 _SWITCHES = tuple(feature for feature in FEATURES if feature.switch)
 _RANK = {feature.name: rank for rank, feature in enumerate(FEATURES)}

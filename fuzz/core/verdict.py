@@ -29,7 +29,12 @@ BAD: frozenset[str] = frozenset({"fail", "hang", "crash", "flake", "missing", "u
 
 
 class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What makes two failures the same bug. `features` are those of the minimised case where there is one."""
+    """What makes two failures the same bug (fuzz/core/signature.py).
+
+    kernel    kind of the kernel that went wrong, where the device knows it: 'forward', 'backward'
+    line      'file.py:12' of the kernel's source, where it is known
+    features  the evidence: those of the minimised case that the failure needs, or all of a case that is not minimised
+    """
 
     target: str
     kind: str
@@ -37,6 +42,8 @@ class Signature(msgspec.Struct, frozen=True, omit_defaults=True):
     tensors: tuple[str, ...] = ()
     place: str = ""
     features: tuple[str, ...] = ()
+    kernel: str = ""
+    line: str = ""
 
     @property
     def id(self) -> str:

@@ -115,7 +115,8 @@ def _row(target: Target, entry: Entry, case: Case, run_case: Callable[[Case], Ve
     if verdict is None or verdict.outcome == "missing":
         return Row(name, "missing", (verdict and verdict.reason) or "no result")
     status, reason = _status(target, case, verdict, replayed.status, replayed.reason)
-    return Row(name, status, reason, round(verdict.ratio, 3), round(sum(verdict.seconds.values()), 3))
+    ratio = 0.0 if any(finding.kind == "nan" for finding in verdict.findings) else verdict.ratio  # no number says NaN
+    return Row(name, status, reason, round(ratio, 3), round(sum(verdict.seconds.values()), 3))
 
 
 def _status(target: Target, case: Case, verdict: Verdict, replayed: str, reason: str) -> tuple[RowStatus, str]:

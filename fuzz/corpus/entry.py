@@ -49,6 +49,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     source       where the case comes from: a report, a publication, a session
     explanation  why it fails, for people; empty: nobody knows yet
     case         what to run; target ANY_TARGET: whatever target is asked about
+    after        cases to run before it in the same process, without which it does not fail
     signature    of the failure; none for 'pass'
     found, runs  when and where, and how many runs the reduction took
     name         the file's name; not part of the content
@@ -59,6 +60,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     source: str = ""
     explanation: str = ""
     case: Case
+    after: tuple[Case, ...] = ()
     signature: Signature | None = None
     found: Found | None = None
     runs: int = 0
@@ -93,11 +95,20 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         )
 
     @classmethod
-    def as_met(cls, case: Case, outcome: Outcome, signature: Signature, *, device: str) -> Entry:
+    def as_met(
+        cls, case: Case, outcome: Outcome, signature: Signature, *, device: str, after: tuple[Case, ...] = ()
+    ) -> Entry:
         """The entry of a failure that was met once, and is not minimised."""
         source = "fuzzing session; not minimised"
-        found = _found(device, 1, 1)
-        return cls(version=VERSION, expect=outcome, case=case, source=source, signature=signature, found=found)
+        return cls(
+            version=VERSION,
+            expect=outcome,
+            case=case,
+            after=after,
+            source=source,
+            signature=signature,
+            found=_found(device, 1, 1),
+        )
 
 
 def file_name(entry: Entry) -> str:

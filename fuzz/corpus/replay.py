@@ -52,14 +52,21 @@ class Replay(msgspec.Struct, frozen=True):
 
 def replay(entry: Entry, run_case: Callable[[Case], Verdict]) -> Replay:
     """Runs an entry's case and compares. One that fails now and then gets more runs, so that a miss is one in fifty."""
-    runs, verdict = 0, run_case(entry.case)
+    runs, verdict = 0, run_entry(entry, run_case)
     for runs in range(1, _attempts(entry) + 1):
         if runs > 1:
-            verdict = run_case(entry.case)
+            verdict = run_entry(entry, run_case)
         if verdict.bad:
             break
     status, reason = _compare(entry, verdict)
     return Replay(entry, status, reason, verdict, runs)
+
+
+def run_entry(entry: Entry, run_case: Callable[[Case], Verdict]) -> Verdict:
+    """The verdict of an entry's case, after the cases that have to come before it."""
+    for case in entry.after:
+        run_case(case)
+    return run_case(entry.case)
 
 
 def _compare(entry: Entry, verdict: Verdict) -> tuple[Status, str]:

@@ -92,14 +92,24 @@ def is_entry(path: Path) -> bool:
     return path.suffix == ".json" and not path.name.startswith(".") and not path.name.endswith(".min.json")
 
 
+def load_before(path: Path | str) -> tuple[Case, ...]:
+    """The cases that have to be run before the case of a file, in the same process, for it to fail; most have none.
+    Raises CaseError or CorpusError."""
+    return load(path).after if _holds_entry(read(path)) else ()
+
+
 def load_case(path: Path | str) -> Case:
     """The case of a file that holds either a case or an entry. Raises CaseError or CorpusError."""
     text = read(path)
+    return load(path).case if _holds_entry(text) else from_json(text, where=str(path))
+
+
+def _holds_entry(text: bytes) -> bool:
+    """True if a file's text is an entry, and not a bare case."""
     try:
-        is_entry = "case" in msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        return "case" in msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        is_entry = False
-    return load(path).case if is_entry else from_json(text, where=str(path))
+        return False
 
 
 def _layout(value: Any, newline: str) -> str:

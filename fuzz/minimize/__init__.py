@@ -5,6 +5,7 @@ Case that no strategy drew, needs nothing but a function from Case to Verdict, a
 """
 
 from fuzz.minimize.passes import PASSES
-from fuzz.minimize.search import Minimized, Step, minimize
+from fuzz.minimize.result import Minimized, Step
+from fuzz.minimize.search import minimize
 
 __all__ = ["PASSES", "Minimized", "Step", "minimize"]

@@ -13,9 +13,27 @@ from fuzz.core.case import Case
 from fuzz.minimize.deletion import delete
 from fuzz.minimize.edits import edit, rebuild, replace
 from fuzz.minimize.kinds import Attempts, Options
-from oracles.masks import And, Blocks, Causal, Documents, Full, Intervals, Mask, Or, Prefix, Tokens, Window, parts
+from oracles.masks import (
+    And,
+    Blocks,
+    Causal,
+    Documents,
+    Full,
+    Intervals,
+    Mask,
+    Or,
+    Prefix,
+    Tokens,
+    Window,
+    parts,
+    varies_by_head,
+)
+from oracles.problem import mask_tile
 
 LEAVES = 6  # how many parts of a composite are tried alone
+READABLE = 1 << 10  # cells of a mask that is written out as tokens
+MOST = 1 << 16  # and of one that is written out to see whether its kind matters
+SINGLE_ROWS = 2  # rows without keys that are given one each by itself
 
 
 def canonical(case: Case) -> Options:
@@ -29,6 +47,37 @@ def canonical(case: Case) -> Options:
             yield edit(case, mask=leaf)
     for plain in _uniform(mask):
         yield edit(case, mask=plain)
+
+
+def as_tokens(case: Case) -> Options:
+    """The same mask as explicit tokens, where those can be read: a failure that still shows does not depend on the
+    mask's kind."""
+    p = case.problem
+    if p.len_q * p.len_k <= READABLE:
+        yield written_out(case)
+
+
+def written_out(case: Case) -> Case | None:
+    """`case` with its mask as explicit tokens; None where it has none, is too large, or has more than one mask."""
+    p = case.problem
+    if isinstance(p.mask, Full | Tokens) or p.batch > 1 or varies_by_head(p.mask) or not 0 < p.len_q * p.len_k <= MOST:
+        return None
+    rows = mask_tile(p, 0, 0, (0, p.len_q), (0, p.len_k), "cpu").expand(p.len_q, p.len_k).int().tolist()
+    return edit(case, mask=Tokens(tuple("".join(map(str, row)) for row in rows)))
+
+
+def rows_with_keys(case: Case) -> Options:
+    """Tokens in which every row sees a key, or one row more does: a failure that still shows does not depend on rows
+    without keys."""
+    mask = case.problem.mask
+    if not isinstance(mask, Tokens) or not case.problem.len_k:
+        return
+    table = [row.ljust(case.problem.len_k, "0") for row in mask.rows]
+    table += ["0" * case.problem.len_k] * (case.problem.len_q - len(table))
+    empty = [at for at, row in enumerate(table) if "1" not in row]
+    for filled in [set(empty), *({at} for at in empty[:SINGLE_ROWS])] if empty else []:
+        rows = ("1" + row[1:] if at in filled else row for at, row in enumerate(table))
+        yield edit(case, mask=Tokens(tuple(rows)))
 
 
 def simpler(case: Case) -> Options:

@@ -26,6 +26,7 @@ PASSES: tuple[Row, ...] = (
     Row("bounds", masks.bounds, gets_results=True),
     Row("mask cells", masks.cells, gets_results=True),
     Row("mask text", masks.trim),
+    Row("rows with keys", masks.rows_with_keys),
     Row("storage", options.storage),
     Row("data", options.data),
     Row("scores", options.scores, recompiles=True),
@@ -34,4 +35,5 @@ PASSES: tuple[Row, ...] = (
     Row("dims", shape.dims, recompiles=True),
     Row("dtype", options.dtype, recompiles=True),
     Row("finer lengths", shape.lengths_finer),
+    Row("tokens", masks.as_tokens),
 )

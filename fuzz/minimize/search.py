@@ -3,8 +3,8 @@
 Contracts:
     the result has been seen to fail, in the same way (`signature.same_failure`), in this call or in the verdict given;
     a case that does not fail comes back as it is, with the verdict that says so and stopped = 'passes'
-    a candidate never has a switch (`features.switches`) that the case at hand has not, so the minimised signature
-    explains the raw failure
+    a candidate never has a switch (`features.switches`) that the case at hand has not, but for a mask written out as
+    tokens; the signature leaves the kind of such a mask out, so that it explains the raw failure
     equal candidates are probed once; the same probe answers give the same result
     Ctrl-C, the last run and the last second end the search with the best so far
 A failure that does not show in every probe is searched with several tries per candidate, after more repeats within one
@@ -15,20 +15,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from fuzz.core.case import Case, normal
-from fuzz.core.features import facts, switches
-from fuzz.core.signature import Signature, root, same_failure, signature
+from fuzz.core.features import MASK_KINDS, switches
+from fuzz.core.signature import Signature, same_failure, signature
 from fuzz.core.verdict import Verdict
 from fuzz.minimize.edits import replace
 from fuzz.minimize.kinds import Row
+from fuzz.minimize.masks import written_out
 from fuzz.minimize.passes import PASSES
-from fuzz.minimize.rate import FLOOR, MOST_TRIES, tries, wilson
+from fuzz.minimize.rate import FLOOR, MOST_TRIES, tries
+from fuzz.minimize.result import Minimized, Step, Stopped
+from oracles.masks import Tokens
 
 Probe: TypeAlias = Callable[[Case], Verdict]
-Stopped: TypeAlias = Literal["done", "runs", "seconds", "interrupted", "unreproducible", "passes"]
 
 HANG_SECONDS = 120.0  # default for a hang, which costs its deadline and a new process each time that it is seen
 SIGHTINGS = 3  # probes of an early case, to see whether it fails every time
@@ -36,78 +37,7 @@ MEASURED = 5  # probes of the final case, to say how often it fails
 MEASURED_FLAKY = 12
 MORE_REPEATS = 8
 MOST_REPEATS = 64
-
-
-@dataclass(frozen=True)
-class Step:
-    """An accepted candidate: which pass proposed it, and the runs and seconds spent until then."""
-
-    name: str
-    case: Case
-    runs: int
-    seconds: float
-
-    def __str__(self) -> str:
-        p = self.case.problem
-        shape = f"{p.batch} × {p.heads_q}/{p.heads_kv} heads × {p.len_q} × {p.len_k} × {p.dim}"
-        return f"run {self.runs}, {self.seconds:.1f} s: {self.name}: {shape}, {len(switches(self.case))} features"
-
-
-@dataclass(frozen=True)
-class Minimized:
-    """The smallest case found. It failed in `failed` of its `probed` probes; `interval` is Wilson's, 95 %.
-
-    steps    the accepted candidates, first to last
-    needs    the features that the failure needs: the case's switches, less a dtype that another may stand in for
-    others   failures of other kinds that were met on the way, one case each
-    stopped  why the search ended: 'done' means that no pass has anything smaller that fails
-    """
-
-    case: Case
-    verdict: Verdict
-    runs: int
-    seconds: float
-    steps: tuple[Step, ...]
-    failed: int
-    probed: int
-    needs: frozenset[str]
-    others: tuple[tuple[Case, Verdict], ...]
-    stopped: Stopped
-
-    @property
-    def flaky(self) -> bool:
-        """True if the failure does not show every time, between probes or between the repeats of one."""
-        return self.failed < self.probed or self.verdict.outcome == "flake"
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Interval of the rate of failing probes, with 95 % confidence."""
-        return wilson(self.failed, self.probed)
-
-    @property
-    def signature(self) -> Signature:
-        """The signature of the minimised failure, with the features that it needs; for a NaN with rows without keys
-        too, which an empty softmax makes whatever mask left it empty."""
-        first = root(self.verdict)
-        nan = first is not None and first.kind == "nan"
-        return signature(self.case, self.verdict, self.needs | facts(self.case) if nan else self.needs)
-
-    def report(self) -> str:
-        """One line for users: how it ended, what it cost, how often the result fails."""
-        low, high = self.interval
-        rate = f"fails in {self.failed} of {self.probed} probes" if self.flaky else "fails every time"
-        sure = f" ({low:.0%}–{high:.0%})" if self.flaky else f" ({self.probed} of {self.probed})"
-        return f"{len(self.steps)} steps in {self.runs} runs, {self.seconds:.1f} s; {rate}{sure}; {_ENDS[self.stopped]}"
-
-
-_ENDS: dict[Stopped, str] = {
-    "done": "nothing smaller fails",
-    "runs": "ended by the limit of runs",
-    "seconds": "ended by the limit of seconds",
-    "interrupted": "interrupted",
-    "unreproducible": f"given up: it shows in fewer than {FLOOR:.0%} of the probes",
-    "passes": "it does not fail",
-}
+WRITTEN_OUT = frozenset({"tokens"})  # what writing a mask out adds: its kind is no part of a signature
 
 
 def minimize(
@@ -275,7 +205,7 @@ class _Search:
         if candidate is None:
             return False
         candidate = normal(candidate)
-        if candidate.id in self._counts or not switches(candidate) <= switches(self.case):
+        if candidate.id in self._counts or not switches(candidate) - WRITTEN_OUT <= switches(self.case):
             return False
         if self._allowed is not None and not self._allowed(candidate):
             return False
@@ -357,16 +287,29 @@ class _Search:
             failed, probed = self._counts[self.case.id]
 
     def _needs(self) -> frozenset[str]:
-        """The switches of the case; its 16-bit dtype only if the other one does not fail."""
+        """The switches of the case; its 16-bit dtype only if the other one does not fail, and the mask's kind only if
+        the same mask written out as tokens does not fail, or cannot be asked for."""
         found = switches(self.case)
-        other = {"float16": "bfloat16", "bfloat16": "float16"}.get(self.case.problem.dtype)
-        if other is None or self.stopped == "interrupted":
+        if self.stopped == "interrupted":
             return found
-        converted = replace(self.case, problem=replace(self.case.problem, dtype=other))
-        if self._allowed is not None and not self._allowed(converted):
-            return found - {self.case.problem.dtype}
-        failed = self._counts.get(converted.id, (0, 0))[0] or any(self._see(converted) for _ in range(self._tries))
-        return found - {self.case.problem.dtype} if failed else found
+        mask = self.case.problem.mask
+        if isinstance(mask, Tokens) or ((written := written_out(self.case)) and self._also_fails(written)):
+            found -= MASK_KINDS
+        other = {"float16": "bfloat16", "bfloat16": "float16"}.get(self.case.problem.dtype)
+        if other is not None:
+            converted = replace(self.case, problem=replace(self.case.problem, dtype=other))
+            refused = self._allowed is not None and not self._allowed(converted)
+            if refused or self._also_fails(converted):
+                found -= {self.case.problem.dtype}
+        return found
+
+    def _also_fails(self, case: Case) -> bool:
+        """True if a case like the one at hand, which is no smaller, fails alike."""
+        if self._allowed is not None and not self._allowed(case):
+            return False
+        if (known := self._counts.get(case.id)) is not None:
+            return bool(known[0])
+        return any(self._see(case) is not None for _ in range(self._tries))
 
     def _rate(self) -> float:
         failed, probed = self._counts[self.case.id]

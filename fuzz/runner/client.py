@@ -164,6 +164,11 @@ class Runner:
             self._pending = None
             self._busy.release()
 
+    def fresh(self) -> None:
+        """Ends the child: the next case has one that has run nothing."""
+        if self._child is not None:
+            self._replace()
+
     def close(self) -> None:
         """Kills the children. The Runner can be used again: the next case starts a fresh one."""
         self._free()

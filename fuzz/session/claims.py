@@ -1,8 +1,7 @@
-"""Claims: of the workers of a session, one minimises a failure that is new, and the others only count it.
+"""Claims: of the workers of a session, one looks into the failures of a cause, and the others leave them to it.
 
-A claim is a file that holds the failure as it was met. So a worker that is killed while it minimises loses nothing:
-another worker that meets the failure takes the claim over, and what nobody took over is reported as it was met when the
-session ends, or when the next one begins in the same folder.
+A claim is a file with the process that made it. One of a process that is gone counts for nothing: what it looked into
+is on record (records.py), so another worker takes it over, or it is saved as it was met when the session ends.
 """
 
 from __future__ import annotations
@@ -14,22 +13,14 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from fuzz.core.verdict import Signature
-from fuzz.corpus.entry import Entry
-from fuzz.corpus.store import save
-from fuzz.session.records import Reader, Record, Recorder
-
 CLOCK = 2.0  # seconds by which a start time may be read differently
-RECOVERED = "recovered"  # name of the worker in the records of failures that a killed one has left
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Content of a claim: the failure as it was met, and the process that minimises it."""
+    """Content of a claim: the process that made it."""
 
     pid: int
     born: float  # process ids are used again: seconds of the epoch at which the process started
-    entry: Entry
-    record: Record
 
     @property
     def abandoned(self) -> bool:
@@ -41,50 +32,33 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Claims:
-    """The claims of a session's folder, by raw signature. One that is settled stays, as an empty file."""
+    """The claims of a session's folder, by the id of the cause."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "claims"
 
-    def take(self, found: Signature, entry: Entry, record: Record) -> bool:
-        """True if this process is to minimise the failure: nobody has claimed it, or who did is gone."""
+    def take(self, cause: str) -> bool:
+        """True if this process is to look into the cause: nobody has claimed it, or who did is gone."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / found.id
-        claim = Claim(os.getpid(), psutil.Process().create_time(), entry, record)
+        path = self._folder / cause
+        claim = msgspec.json.encode(Claim(os.getpid(), psutil.Process().create_time()))
         try:
             with path.open("xb") as file:
-                file.write(msgspec.json.encode(claim))
+                file.write(claim)
         except FileExistsError:
             theirs = _read(path)
             if theirs is None or not theirs.abandoned:
                 return False
-            path.write_bytes(msgspec.json.encode(claim))
+            path.write_bytes(claim)
         return True
 
-    def settle(self, found: Signature) -> None:
-        """The failure is reported."""
-        (self._folder / found.id).write_bytes(b"")
-
-    def recover(self) -> int:
-        """Reports the failures whose processes are gone, as they were met; returns their number."""
-        left = [(path, claim) for path in sorted(self._folder.glob("*")) if (claim := _read(path)) and claim.abandoned]
-        if not left:
-            return 0
-        count = 0
-        told = {record.case_id for record in Reader(self._folder.parent).new() if record.status == "new"}
-        recorder = Recorder(self._folder.parent, RECOVERED)
-        for path, claim in left:
-            if claim.record.case_id not in told:  # else it was killed between its report and the end of its claim
-                where = save(claim.entry, self._folder.parent / "findings")
-                recorder.add(msgspec.structs.replace(claim.record, worker=RECOVERED, status="new", finding=str(where)))
-                count += 1
-            path.write_bytes(b"")
-        recorder.close()
-        return count
+    def release(self, cause: str) -> None:
+        """What was looked into is on record."""
+        (self._folder / cause).unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Claim | None:
-    """Content of a claim; None where it is settled, or not written yet."""
+    """Content of a claim; None where it is released, or not written yet."""
     with suppress(msgspec.DecodeError, OSError):
         return msgspec.json.decode(path.read_bytes(), type=Claim)
     return None

@@ -7,7 +7,6 @@ shards are handed out, what is unfinished is handed out once more, as long as su
 from __future__ import annotations
 
 import itertools
-import math
 import multiprocessing
 import os
 import signal
@@ -36,16 +35,17 @@ from fuzz.session.worker import Worker
 
 
 class Crew:
-    """`count` workers, started at once: as forks of this process where it has a single thread."""
+    """`count` workers, started at once: as forks of this process where it has a single thread. ends: of the session, by
+    time.monotonic(); None: when every case was run."""
 
-    def __init__(self, settings: Settings, count: int, ran: AlreadyRan) -> None:
+    def __init__(self, settings: Settings, count: int, ran: AlreadyRan, ends: float | None = None) -> None:
         with importing():
             import_module("fuzz.session.preload")
         freeze()
         self._settings, self._count, self._ran = settings, count, ran
         self._names = (f"w{number}" for number in itertools.count())
         self.replaced: list[str] = []  # a line for each worker that died and whose cases others have run
-        self._ends = time.monotonic() + settings.seconds if settings.seconds else math.inf
+        self._ends = ends
         self._begin()
 
     def hand_out_of(self, todo: list[Shard]) -> Callable[[Shard], None]:
@@ -70,7 +70,7 @@ class Crew:
         Returns a line for each worker that died, where cases are left undone."""
         dead, done, idle = self._watch(), -1, 0
         died = list(dead)
-        while dead and idle < MOST_IDLE and time.monotonic() < self._ends:
+        while dead and idle < MOST_IDLE and (self._ends is None or time.monotonic() < self._ends):
             self._ran = ran()
             todo, count = unfinished(shards, self._ran), sum(map(len, self._ran.values()))
             if not todo:
@@ -113,7 +113,7 @@ class Crew:
 
     def _start(self, name: str) -> None:
         forked = self._context.get_start_method() == "fork"
-        given = (self._settings, name, self._ran, self._reading, self._writing if forked else None)
+        given = (self._settings, name, self._ran, self._ends, self._reading, self._writing if forked else None)
         worker = self._context.Process(target=_work, args=given, name=name)
         worker.start()
         self._workers.append(worker)
@@ -144,18 +144,27 @@ MOST_IDLE = 3  # rounds in a row in which no case was run
 GAVE_UP = 2  # exit code of a worker that has said why it ends
 
 
-def _work(settings: Settings, name: str, ran: AlreadyRan, reading: Connection, writing: Connection | None) -> NoReturn:
+def _work(
+    settings: Settings,
+    name: str,
+    ran: AlreadyRan,
+    ends: float | None,
+    reading: Connection,
+    writing: Connection | None,
+) -> NoReturn:
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     interrupt_once()
     if writing is not None:
         writing.close()
     try:
-        with Worker(settings, name, ran) as worker:
-            worker.open()
+        with Worker(settings, name, ran, ends) as worker:
+            if not worker.late():
+                worker.open()
             ready()
-            while (shard := take(reading)) is not None:
+            while (shard := take(reading, worker.late)) is not None:
                 worker.run_shard(shard)
+            worker.settle()
     except KeyboardInterrupt:
         sys.exit(0)
     except (OSError, RunnerError, ValueError) as error:  # a full disk; no child; the user's mistake

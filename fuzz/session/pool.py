@@ -16,22 +16,21 @@ from fuzz.compiling.cache import Cache
 from fuzz.compiling.pool import auto_jobs
 from fuzz.corpus.store import unreadable_in
 from fuzz.process.signals import terminated_as_interrupted
-from fuzz.session.claims import Claims
 from fuzz.session.crew import Crew
 from fuzz.session.follow import Follower
 from fuzz.session.plan import SHARD_CASES, compiled, plan, runnable_here
 from fuzz.session.precompile import BackgroundCompile
 from fuzz.session.records import Record, add_machine, faults_in, notes_in, write_session
 from fuzz.session.report import show
-from fuzz.session.resume import AlreadyRan, Kept, already_ran, owned, read_session, unfinished
+from fuzz.session.resume import AlreadyRan, already_ran, owned, read_session, unfinished
 from fuzz.session.settings import Settings
 
 
 @dataclass(frozen=True)
 class SessionEnd:
-    """End of a session: the records of its new findings, what went wrong in the harness itself, one line each, and
-    whether Ctrl-C ended it. unusable: a line for each file of the corpus that cannot be read, which the session did
-    without, and for cases that this machine kept from being run."""
+    """End of a session: the records of the failures that count as findings of it, what went wrong in the harness
+    itself, one line each, and whether Ctrl-C ended it. unusable: a line for each file of the corpus that cannot be
+    read, which the session did without, and for cases that this machine kept from being run."""
 
     new: tuple[Record, ...]
     problems: tuple[str, ...]
@@ -65,10 +64,10 @@ def _run(settings: Settings, jobs: int, console: Console, resume: bool) -> Sessi
     folder = Path(settings.folder)
     ran: AlreadyRan = {}
     if resume:
-        Claims(folder).recover()
         ran = already_ran(read_session(folder))
     began, since = time.monotonic(), time.time()
-    crew = Crew(settings, min(jobs, _most_shards(settings)), ran)
+    ends = began + settings.seconds if settings.seconds else None
+    crew = Crew(settings, min(jobs, _most_shards(settings)), ran, ends)
     try:
         runnable_here(settings)
         shards = plan(settings)
@@ -82,14 +81,15 @@ def _run(settings: Settings, jobs: int, console: Console, resume: bool) -> Sessi
     before = sum(map(len, ran.values()))
     interrupted = False
     compiling = BackgroundCompile(settings, todo, crew.hand_out_of(todo))
-    console_line = Console(stderr=True)
-    with Follower(folder, session.skip, settings.cases, console_line, compiling.progress) as follower, compiling:
+    stderr = Console(stderr=True)
+    follower = Follower(folder, session.skip, settings.cases, stderr, compiling.progress, settings.device)
+    with follower, compiling:
         compiling.say = follower.line.print
         try:
             compiling.start()
             with suppress(OSError):  # a full disk, which the workers meet too
                 add_machine(folder, session)
-            problems = crew.work(shards, lambda: already_ran(_kept_now(folder)))
+            problems = crew.work(shards, lambda: already_ran(read_session(folder)))
         except KeyboardInterrupt:
             interrupted = True
             compiling.stop()
@@ -98,21 +98,16 @@ def _run(settings: Settings, jobs: int, console: Console, resume: bool) -> Sessi
     problems += faults_in(folder, since)
     notes = notes_in(folder)
     unusable = (*unreadable_in(settings.corpus), *faults_in(folder, since, machine=True))
-    show(follower.records, time.monotonic() - began, console, settings.files, settings.device, before)
+    spent = time.monotonic() - began
+    show(follower.records, spent, console, settings.files, settings.device, before, follower.ended)
     for line in (*("interrupted: the table shows what was run",) * interrupted, *problems, *notes, *unusable):
         console.print(line, style="bold red", highlight=False, markup=False, soft_wrap=True)
     for line in crew.replaced:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if interrupted:
         console.print(f"go on: attnfuzz run --resume {folder}", highlight=False, markup=False, soft_wrap=True)
-    new = tuple(record for record in follower.records if record.status == "new")
+    new = tuple(record for record in follower.records if record.counts)
     return SessionEnd(new, tuple(problems), interrupted, unusable)
-
-
-def _kept_now(folder: Path) -> Kept:
-    """The session so far; what killed workers were minimising is reported first, so that it is not run again."""
-    Claims(folder).recover()
-    return read_session(folder)
 
 
 def _most_shards(settings: Settings) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from fuzz.session.plan import Shard
@@ -30,10 +31,10 @@ class ReadyShards:
         """Says that a shard can be run."""
         self._place(shard).touch()
 
-    def wait(self, shard: Shard) -> None:
-        """Waits until a shard can be run, or the process that started this one is gone."""
+    def wait(self, shard: Shard, late: Callable[[], bool]) -> None:
+        """Waits until a shard can be run, the session's time is up, or the process that started this one is gone."""
         parent = os.getppid()
-        while not self._place(shard).exists() and os.getppid() == parent:
+        while not self._place(shard).exists() and os.getppid() == parent and not late():
             time.sleep(TICK)
 
     def _place(self, shard: Shard) -> Path:

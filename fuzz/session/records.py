@@ -5,8 +5,10 @@ lock                    held while a session runs in the folder (resume.py)
 records-<worker>.jsonl  one Record per case, in the order run
 faults-<worker>.jsonl   one Fault per case that was not judged, where there are any
 notes.txt               what users are to be told once, a line each
-claims/                 failures that are being minimised, as they were met (claims.py); empty files: reported
+settled-<worker>.jsonl  what became of the failures that were met: one Settled per failure that was looked into
+claims/                 causes of failures that a worker looks into at this moment (claims.py)
 findings/               one corpus entry per new finding (fuzz/corpus/entry.py)
+quarantine/             failures that did not show again
 """
 
 from __future__ import annotations
@@ -16,17 +18,20 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from fuzz.core.case import Case, to_json
+from fuzz.core.signature import cause, explains
 from fuzz.core.verdict import Outcome, Signature, Verdict
 
+MOST = 6  # failures of one raw cause that are looked into
+Status: TypeAlias = Literal["", "met", "new", "again", "known", "unconfirmed"]
 NOTES = "notes.txt"
 
 
@@ -46,7 +51,15 @@ class Session(msgspec.Struct, frozen=True):
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """One case of a session. `case` is kept in full where the verdict is bad; `seconds` is by phase and 'total'.
-    `index`: its place among the cases of the shard, from 0; -1: not known."""
+
+    index    its place among the cases of the shard, from 0; -1: not known
+    status   of a bad verdict. In a worker's file: 'met', 'known' (in the corpus), 'unconfirmed' (a hang or a crash that
+             did not show again). `settle` makes of 'met': 'new', 'again' (as another finding of this session), 'known'
+             or 'unconfirmed'
+    finding  the finding's file
+    before   cases that the same child had run before, the last ones; of the first failures of each cause only
+    at       seconds of the epoch
+    """
 
     worker: str
     shard: str
@@ -60,11 +73,61 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     message: str = ""
     signature: Signature | None = None
-    status: str = ""  # of a bad verdict: 'new', 'again' (reported in this session already), 'known' (in the corpus)
-    finding: str = ""  # the finding's file
+    status: Status = ""
+    finding: str = ""
     case: Case | None = None
     verdict: Verdict | None = None  # with its evidence; in full where it is bad
     calls: tuple[str, ...] = ()  # of the target, as its verdict has them
+    before: tuple[Case, ...] = ()
+    at: float = 0.0
+
+    @property
+    def counts(self) -> bool:
+        """True if it makes a session one with findings: it is new, or it is one of wrong numbers that did not show
+        again. A hang or a crash that did not may have come from outside."""
+        return self.status == "new" or (self.status == "unconfirmed" and self.outcome in ("fail", "flake"))
+
+
+class Settled(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of a failure that was met, once it was looked into after the session's cases.
+
+    shard, case_id  of the failure's record
+    raw             signature of the failure as it was met
+    signature       of the failure as it was saved; it explains other failures that were met
+    finding         the file that it was saved in, or that holds the finding that it is one with
+    message         summary of the saved case's verdict
+    failed, probed  how often it showed, and in how many runs in fresh processes
+    note            in how far it was not looked into, for readers; '': in full
+    joins           files of other findings that it is one with too: those are one with `finding` then
+    minimal         minimising was not cut short: no feature of `signature` is one that the failure can do without
+    others          signatures of other failures that its smaller cases showed
+    at              seconds of the epoch
+    """
+
+    worker: str
+    shard: str
+    case_id: str
+    status: Status
+    raw: Signature
+    signature: Signature
+    finding: str = ""
+    message: str = ""
+    failed: int = 0
+    probed: int = 0
+    note: str = ""
+    joins: tuple[str, ...] = ()
+    minimal: bool = False
+    others: tuple[Signature, ...] = ()
+    at: float = 0.0
+
+    def of(self, record: Record) -> bool:
+        """True if `record` is the failure that was looked into."""
+        return (self.shard, self.case_id) == (record.shard, record.case_id)
+
+    def covers(self, record: Record) -> bool:
+        """True if `record` is this failure, or one that it explains."""
+        found = record.signature
+        return self.of(record) or (found is not None and explains(self.signature, found))
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -116,18 +179,82 @@ def notes_in(folder: Path) -> list[str]:
     return [lines[0] + (f" (and {len(lines) - 1} more like it)" if len(lines) > 1 else "")] if lines else []
 
 
-class Recorder:
-    """Appends one worker's records. Every line is written whole, at once."""
+class Settlement:
+    """What became of the failures of a session.
 
-    def __init__(self, folder: Path, worker: str) -> None:
+    began  of the session, in seconds of the epoch. What was settled before, in another session in the same folder,
+           explains failures of that one only
+    """
+
+    def __init__(self, settled: Sequence[Settled], began: float = 0.0) -> None:
+        self.settled = _joined(settled)
+        self.new = [one for one in self.settled if one.at >= began]
+        self._began = began
+
+    def of(self, record: Record) -> Settled | None:
+        """What `record`, which is 'met', was settled as, or is explained by; None: nobody has looked into it."""
+        counts = self.new if record.at >= self._began else self.settled
+        own = next((one for one in self.settled if one.of(record)), None)
+        return own or next((one for one in counts if one.covers(record)), None) or self._enough(counts, record)
+
+    def _enough(self, counts: Sequence[Settled], record: Record) -> Settled | None:
+        """The last of many that were looked into for the same raw cause: it stands for the rest."""
+        assert record.signature is not None
+        alike = [one for one in counts if cause(one.raw) == cause(record.signature)]
+        return alike[-1] if len(alike) >= MOST else None
+
+    def apply(self, records: Iterable[Record]) -> list[Record]:
+        """`records` with what became of those that were 'met'; those that nobody has looked into stay so."""
+        return [self._applied(record) if record.status == "met" else record for record in records]
+
+    def _applied(self, record: Record) -> Record:
+        ended = self.of(record)
+        if ended is None:
+            return record
+        if ended.of(record):
+            return msgspec.structs.replace(
+                record, status=ended.status, finding=ended.finding, message=ended.message, signature=ended.signature
+            )
+        status: Status = "again" if ended.status == "new" else ended.status
+        return msgspec.structs.replace(record, status=status, finding=ended.finding)
+
+
+def _joined(settled: Sequence[Settled]) -> list[Settled]:
+    """Findings that a later failure has shown to be one with another finding are 'again' as that one."""
+    one_with: dict[str, str] = {}
+    for one in settled:
+        for other in one.joins:
+            if other != one.finding:
+                one_with[other] = one.finding
+    return [_joined_to(one, _last(one.finding, one_with)) for one in settled]
+
+
+def _last(finding: str, one_with: dict[str, str]) -> str:
+    seen = {finding}
+    while (other := one_with.get(finding)) is not None and other not in seen:
+        seen.add(other)
+        finding = other
+    return finding
+
+
+def _joined_to(one: Settled, finding: str) -> Settled:
+    if finding == one.finding:
+        return one
+    return msgspec.structs.replace(one, status="again" if one.status == "new" else one.status, finding=finding)
+
+
+class Recorder:
+    """Appends one worker's records, or other lines. Every line is written whole, at once."""
+
+    def __init__(self, folder: Path, worker: str, kind: str = "records") -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / f"records-{worker}.jsonl"
+        self.path = folder / f"{kind}-{worker}.jsonl"
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - owned by this object
         if not _ends_with_newline(self.path):  # torn, as by a machine that went down: no record is to be glued to it
             self._file.write(b"\n")
 
-    def add(self, record: Record) -> None:
-        """Appends a record; OSError when the disk is full, leaving no half line behind."""
+    def add(self, record: Record | Settled) -> None:
+        """Appends a line; OSError when the disk is full, leaving no half line behind."""
         line = msgspec.json.encode(record) + b"\n"
         start = os.fstat(self._file.fileno()).st_size
         try:
@@ -140,6 +267,27 @@ class Recorder:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def settlement(folder: Path) -> Settlement:
+    """What became of the failures of the session in `folder`."""
+    found = []
+    for path in sorted(folder.glob("settled-*.jsonl")):
+        for line in path.read_bytes().splitlines():
+            with suppress(msgspec.DecodeError):
+                found.append(msgspec.json.decode(line, type=Settled))
+    return Settlement(sorted(found, key=lambda one: one.at), _began(folder))
+
+
+def skipped(folder: Path, skip: dict[str, int]) -> list[Record]:
+    """Records of a session before in the same folder. skip: as in `Reader`."""
+    found = []
+    for name, size in skip.items():
+        with suppress(OSError), open(folder / name, "rb") as file:
+            for line in file.read(size).splitlines():
+                with suppress(msgspec.DecodeError):
+                    found.append(msgspec.json.decode(line, type=Record))
+    return found
 
 
 class Reader:
@@ -219,6 +367,14 @@ def _ends_with_newline(path: Path) -> bool:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 1, 0))
         return not size or file.read(1) == b"\n"
+
+
+def _began(folder: Path) -> float:
+    """Seconds of the epoch at which the session in `folder` began; 0 where nobody knows."""
+    try:
+        return msgspec.json.decode((folder / "session.json").read_bytes(), type=Session).since
+    except (OSError, msgspec.DecodeError):
+        return 0.0
 
 
 def _cpu_name() -> str:

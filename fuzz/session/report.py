@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -15,7 +12,8 @@ from rich.table import Table
 from fuzz.core.features import FEATURES, feature_pairs
 from fuzz.core.target import Device
 from fuzz.process.progress import duration
-from fuzz.session.records import Record
+from fuzz.session.findings import findings
+from fuzz.session.records import Record, Settlement
 from fuzz.session.surface_coverage import surface_lines
 
 if TYPE_CHECKING:
@@ -67,28 +65,6 @@ def coverage(records: Sequence[Record]) -> str:
     return "\n".join(lines)
 
 
-def reproduce(finding: str, files: Sequence[str] = ()) -> str:
-    """The command that shows a saved finding again. files: of the targets of one's own that the session had."""
-    named = [os.path.relpath(file) if Path(file).is_relative_to(Path.cwd()) else file for file in files]
-    return shlex.join(["attnfuzz", "repro", finding, *(word for file in named for word in ("--target-file", file))])
-
-
-def findings(records: Sequence[Record], files: Sequence[str] = ()) -> list[str]:
-    """New findings with the command that reproduces each, then the known ones met. files: as in `reproduce`."""
-    lines = []
-    new = [record for record in records if record.status == "new"]
-    again = Counter(record.finding for record in records if record.status == "again")
-    for record in new:
-        times = again.get(record.finding, 0)
-        more = f" (met {times + 1} times)" if times else ""
-        lines.append(f"NEW {record.target}: {record.message}{more}")
-        lines.append(f"    {reproduce(record.finding, files)}")
-    known: Counter[str] = Counter(record.finding for record in records if record.status == "known")
-    for name, times in sorted(known.items()):
-        lines.append(f"known {name} (met {times} times)")
-    return lines
-
-
 def show(
     records: Sequence[Record],
     seconds: float | None,
@@ -96,12 +72,14 @@ def show(
     files: Sequence[str] = (),
     device: Device = "host",
     before: int = 0,
+    ended: Settlement | None = None,
 ) -> None:
     """The end of a session on `device`.
 
     seconds  how long it took; None: not known
-    files    as in `reproduce`
+    files    as in `findings.reproduce`
     before   cases that had been run when it was resumed
+    ended    what became of its failures
     """
     if not records:
         console.print("no case was run")
@@ -114,7 +92,7 @@ def show(
     console.print(coverage(records), highlight=False)
     for line in surface_lines(records, tuple(files), device):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for line in findings(records, files) or ["no new finding"]:
+    for line in findings(records, files, ended) or ["no new finding"]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 
 import msgspec
 
 from fuzz.session.plan import Shard
 
 SLOT = 1024  # bytes of a message; a write of at most PIPE_BUF (4,096) bytes is whole
+TICK = 0.5  # seconds between two looks at the time
 ROOM = 1 << 20  # bytes that the pipe is to hold, where the system lets it
 
 
@@ -48,7 +50,12 @@ class ShardWriter:
                 self._end.close()
 
 
-def take(end: Connection) -> Shard | None:
-    """The next shard, once there is one; None: there are no more."""
-    message = os.read(end.fileno(), SLOT)
-    return msgspec.json.decode(message, type=Shard) if message else None
+def take(end: Connection, late: Callable[[], bool] = lambda: False) -> Shard | None:
+    """The next shard, once there is one; None: there are no more, or it is `late`."""
+    os.set_blocking(end.fileno(), False)  # another worker may take what this one has been told of
+    while not late():
+        if wait([end], TICK):
+            with suppress(BlockingIOError):
+                message = os.read(end.fileno(), SLOT)
+                return msgspec.json.decode(message, type=Shard) if message else None
+    return None

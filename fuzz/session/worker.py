@@ -2,12 +2,14 @@
 
 A session is a list of shards: one target, a share of its cases, a seed of its own. Any process may run any shard, so
 a session gives the same cases however many workers run it. Hypothesis draws; it never sees a failure (reduction is
-ours, fuzz/minimize), only the events and the error ratio that it is to climb on.
+ours, fuzz/minimize), only the events and the error ratio that it is to climb on. A failure is recorded as it was met;
+what becomes of it is decided after the cases (settle.py).
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,22 +23,26 @@ from hypothesis import event, target
 from fuzz.core.case import Case
 from fuzz.core.features import features, ordered
 from fuzz.core.refusal import refusal
-from fuzz.core.signature import explains, look_alike, root, signature
+from fuzz.core.signature import cause, root_summary, same_failure, signature
 from fuzz.core.target import Target
-from fuzz.core.verdict import Signature, Verdict, summary
-from fuzz.corpus.entry import CorpusError, Entry
+from fuzz.core.verdict import Verdict
+from fuzz.corpus.entry import Entry
 from fuzz.corpus.replay import known
 from fuzz.corpus.store import load_good, save
-from fuzz.judging.follow_up import failed_alone, stand_alone_cases
-from fuzz.minimize import minimize
+from fuzz.judging.follow_up import failed_alone
 from fuzz.runner import HarnessError, MachineError, Runner
-from fuzz.session.claims import Claims
+from fuzz.session.confirm import runs_for
 from fuzz.session.draw import CLIMBING_CASES, Stop, cases_of, explore, seed_cases
 from fuzz.session.plan import Shard
-from fuzz.session.records import Fault, Record, Recorder, write_fault, write_note
+from fuzz.session.records import Fault, Record, Recorder, Settled, write_fault
 from fuzz.session.resume import AlreadyRan
 from fuzz.session.settings import Settings
+from fuzz.session.settle import Settler
 from fuzz.targets.registry import load
+
+BEFORE = 32  # cases that a failure's record has of those which its process ran before it
+WITH_BEFORE = 20  # failures of each cause that have them
+SETTLING = 0.25  # share of a session's time, at most, that is kept for the failures that it has met
 
 
 @dataclass
@@ -46,6 +52,7 @@ class _Pending:
     index    its place among the shard's cases
     seconds  draw: from the verdict before until the child had this case; the child was idle. total: from there to its
              verdict, or until the next case was drawn, where that took longer.
+    before   what the child had run before
     """
 
     case: Case
@@ -53,28 +60,33 @@ class _Pending:
     began: float
     seconds: dict[str, float]
     verdict: Verdict | None = None
+    before: tuple[Case, ...] = ()
 
 
 class Worker:
-    """Runs shards one after the other with one persistent child; records every case, reports every bug once. Cases in
-    `ran` have been run: they are drawn again, for the sake of those after them, and not run."""
+    """Runs shards one after the other with one persistent child, records every case, then settles failures. Cases in
+    `ran` have been run: they are drawn again, for the sake of those after them, and not run.
 
-    def __init__(self, settings: Settings, name: str, ran: AlreadyRan | None = None) -> None:
+    ends  of the session, by time.monotonic(); None: so many seconds from now as the settings say, if they do
+    """
+
+    def __init__(self, settings: Settings, name: str, ran: AlreadyRan | None = None, ends: float | None = None) -> None:
         self.settings = settings
         self._ran = ran or {}
         self.name = name
         self.folder = Path(settings.folder)
         self._recorder = Recorder(self.folder, name)
-        self._claims = Claims(self.folder)
-        self._claimed: Signature | None = None  # of the failure in hand
         kept = load_good(settings.corpus)[0] if settings.corpus else []  # the session's end names the others
         self._corpus = [entry for entry in kept if entry.found is None or entry.found.device == settings.device]
         self._runner: Runner | None = None
         self.faults: list[str] = []  # of the harness itself: a message each
-        self._interrupted = False  # while minimising: the best so far is saved, then the session ends
+        self._causes: Counter[str] = Counter()  # of the failures met, by the id of the raw cause
+        self._recent: deque[tuple[int | None, Case]] = deque(maxlen=BEFORE)  # the last cases, each with its child
         self._pending: _Pending | None = None
         self._ended_at = time.perf_counter()  # the last case
-        self._ends = time.monotonic() + settings.seconds if settings.seconds else None
+        self._ends = ends
+        if ends is None and settings.seconds:
+            self._ends = time.monotonic() + settings.seconds
 
     def __enter__(self) -> Worker:
         return self
@@ -97,11 +109,12 @@ class Worker:
         runner.start()
 
     def run_shard(self, shard: Shard) -> list[Record]:
-        """Runs a shard to its end; returns the records of the new findings. Nothing is run once the time is up."""
-        if self._late():
+        """Runs a shard to its end; returns the records of the failures that the corpus does not explain. Nothing is run
+        once the time is up."""
+        if self.late():
             return []
         under_test = load(shard.target, self.settings.files, self.settings.device)
-        new: list[Record] = []
+        met: list[Record] = []
         broken: list[Exception] = []
 
         climbs = shard.cases >= CLIMBING_CASES
@@ -124,7 +137,7 @@ class Worker:
 
         def loop(case: Case | None, index: int = -1) -> None:
             """Takes in the case before, and sends `case` off; None: there is no other."""
-            if case is not None and self._late():
+            if case is not None and self.late():
                 raise Stop
             try:
                 records = self._turn(under_test, shard, case, index)
@@ -133,7 +146,7 @@ class Worker:
             except Exception as error:  # ours, not the target's: Hypothesis must not replay and shrink it
                 broken.append(error)
                 raise Stop from None
-            new.extend(record for record in records if record.status == "new")
+            met.extend(record for record in records if record.status == "met")
             if case is not None:
                 passed = [record.ratio for record in records if record.outcome == "pass"]
                 learn(case, bool(passed), sum(passed))
@@ -145,10 +158,32 @@ class Worker:
                 loop(None)
         if broken:
             raise broken[0]
-        return new
+        return met
 
-    def _late(self) -> bool:
-        return self._ends is not None and time.monotonic() > self._ends
+    def settle(self) -> list[Settled]:
+        """Settles failures that the session has met, with the other workers; returns what became of those that this one
+        looked into. Raises KeyboardInterrupt once the one at hand is saved."""
+        return Settler(
+            self.settings,
+            self.name,
+            run=self.run_case,
+            fresh=lambda: self._child().fresh(),
+            corpus=self._corpus,
+            seconds=self._left,
+            fault=self._note_fault,
+        ).work()
+
+    def late(self) -> bool:
+        """True if no further case is to be run: the session's time is up, but for what its failures need."""
+        left = self._left()
+        if left is None:
+            return False
+        needed = min(len(self._causes) * self.settings.minimize_seconds, SETTLING * self.settings.seconds)
+        return left <= needed
+
+    def _left(self) -> float | None:
+        """Seconds that are left of the session; None: there is no limit."""
+        return None if self._ends is None else self._ends - time.monotonic()
 
     def run_case(self, case: Case) -> Verdict:
         """The one function that everything is built on; here with this worker's persistent child."""
@@ -164,22 +199,21 @@ class Worker:
 
     def _turn(self, under_test: Target, shard: Shard, case: Case | None, index: int = -1) -> list[Record]:
         """The records of the case that the child had; it has `case` from now on, which it judges while this process
-        draws. A case that failed is looked into first, for which the child is needed."""
+        draws. A hang or a crash is measured again first, for which the child is needed."""
         pending, self._pending = self._pending, None
         verdict, records = None, list[Record]()
         if pending is not None:
             verdict = self._verdict(pending)
             pending.seconds["total"] = time.perf_counter() - pending.began
             self._ended_at = time.perf_counter()
-            if verdict is not None and verdict.bad:
-                records += self._judged(shard, under_test, pending, verdict)
+            if verdict is not None and verdict.outcome in ("hang", "crash"):
+                records += self._judged(shard, pending, verdict)
                 self._ended_at = time.perf_counter()
+                verdict = None
         if case is not None:
             self._pending = self._submit(under_test, case, index)
-        if pending is not None and verdict is not None and not verdict.bad:
-            records += self._judged(shard, under_test, pending, verdict)
-        if self._interrupted:
-            raise KeyboardInterrupt
+        if pending is not None and verdict is not None:
+            records += self._judged(shard, pending, verdict)
         return records
 
     def _verdict(self, pending: _Pending) -> Verdict | None:
@@ -192,15 +226,15 @@ class Worker:
             self._note_fault(pending.case, error)
             return None
 
-    def _judged(self, shard: Shard, under_test: Target, pending: _Pending, verdict: Verdict) -> list[Record]:
+    def _judged(self, shard: Shard, pending: _Pending, verdict: Verdict) -> list[Record]:
         """The case's record; none where the harness failed as it looked into a failure."""
         try:
-            return [self._record(shard, under_test, pending, verdict)]
+            return [self._record(shard, pending, verdict)]
         except HarnessError as error:
             self._note_fault(pending.case, error)
             return []
 
-    def _note_fault(self, case: Case, error: HarnessError) -> None:
+    def _note_fault(self, case: Case, error: Exception) -> None:
         """A fault of the harness costs the case on which it shows, and is kept: the next case has a fresh child."""
         self.faults.append(str(error))
         machine = isinstance(error, MachineError)
@@ -213,14 +247,17 @@ class Worker:
         if refused is not None and refused.kind == "cannot":
             pending.verdict = Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
         else:
-            self._child().submit(case)
+            child = self._child()
+            child.submit(case)
+            pending.before = tuple(one for pid, one in self._recent if pid == child.pid)
+            self._recent.append((child.pid, case))
         return pending
 
-    def _record(self, shard: Shard, under_test: Target, pending: _Pending, verdict: Verdict) -> Record:
-        """Recorded; what failed is reported first, as its plainer case where there is one."""
+    def _record(self, shard: Shard, pending: _Pending, verdict: Verdict) -> Record:
+        """Recorded, as it was met where it failed."""
         case = pending.case
         if verdict.bad:
-            case, verdict = self._plainer(under_test, case, verdict)
+            case, verdict = self._known_alone(case, verdict)
         record = Record(
             worker=self.name,
             shard=shard.name,
@@ -235,94 +272,70 @@ class Worker:
             calls=verdict.calls,
         )
         if verdict.bad:
-            record = self._report(record, under_test, case, verdict)
+            record = self._met(record, case, verdict, pending.before)
         self._recorder.add(record)
-        if self._claimed is not None:
-            self._claims.settle(self._claimed)
-            self._claimed = None
         return record
 
-    def _plainer(self, under_test: Target, case: Case, verdict: Verdict) -> tuple[Case, Verdict]:
-        """The case and its verdict. Where only a follow-up case fails, and fails by itself too, it is that plainer
-        case which is reported: as it failed in the same run where that is known, else as it fails again."""
+    def _known_alone(self, case: Case, verdict: Verdict) -> tuple[Case, Verdict]:
+        """The case and its verdict; or a follow-up case that failed by itself in the same run, where that is known."""
         for plainer, found in failed_alone(verdict):
             if known(signature(plainer, found), self._corpus) is not None:
                 return plainer, found
-        first = root(verdict)
-        if first is not None and first.oracle == "metamorphic":
-            for plainer in stand_alone_cases(case, under_test):
-                found = self.run_case(plainer)
-                if found.bad:
-                    return plainer, found
         return case, verdict
 
-    def _report(self, record: Record, under_test: Target, case: Case, verdict: Verdict) -> Record:
-        """Known, met before in this session, or new: then it is minimised and saved."""
+    def _met(self, record: Record, case: Case, verdict: Verdict, before: tuple[Case, ...]) -> Record:
+        """The record of a failure: known, or met. A hang or a crash counts where it shows again."""
         found = signature(case, verdict)
-        record = msgspec.structs.replace(record, message=summary(verdict), signature=found, case=case, verdict=verdict)
-        status, where = self._status(found)
-        if status == "new":
-            if self._claims.take(found, self._as_met(case, verdict, found), record):
-                self._claimed = found
-            else:
-                status = "again"
-        if status != "new":
-            return msgspec.structs.replace(record, status=status, finding=where)
-        entry = self._minimized(under_test, case, verdict, found)
-        assert entry.signature is not None
-        status, where = self._status(entry.signature, minimized=True)
-        if status == "new":
-            where = str(self._save(entry))
-        return msgspec.structs.replace(record, status=status, finding=where, signature=entry.signature)
-
-    def _as_met(self, case: Case, verdict: Verdict, found: Signature) -> Entry:
-        return Entry.as_met(case, verdict.outcome, found, device=self.settings.device)
-
-    def _status(self, found: Signature, *, minimized: bool = False) -> tuple[str, str]:
-        """'known' with the corpus file, 'again' with the session's file, or 'new'."""
         entry = known(found, self._corpus)
-        if entry is not None:
-            return "known", entry.name
-        if minimized:
-            for entry in self._corpus:
-                if entry.known and entry.signature is not None and look_alike(entry.signature, found):
-                    return "known", entry.name
-        for path, before in self._findings():
-            same = before.signature
-            if same and (explains(same, found) or (minimized and look_alike(same, found))):
-                return "again", str(path)
-        return "new", ""
+        if entry is None and verdict.outcome in ("hang", "crash") and not self._causes[cause(found).id]:
+            again = self._again(case, verdict)
+            if again is None:
+                return self._quarantined(record, case, verdict)
+            verdict, found = again, signature(case, again)
+            entry = known(found, self._corpus)
+        key = cause(found).id
+        record = msgspec.structs.replace(
+            record,
+            outcome=verdict.outcome,
+            message=root_summary(verdict),
+            signature=found,
+            case=case,
+            verdict=verdict,
+            status="met" if entry is None else "known",
+            finding="" if entry is None else entry.name,
+            before=before if entry is None and self._causes[key] < WITH_BEFORE else (),
+            at=time.time(),
+        )
+        if entry is None:
+            self._causes[key] += 1
+        return record
 
-    def _findings(self) -> Iterable[tuple[Path, Entry]]:
-        folder = self.folder / "findings"
-        return [(folder / entry.name, entry) for entry in load_good(folder)[0]]
+    def _again(self, case: Case, verdict: Verdict) -> Verdict | None:
+        """The verdict of a hang or a crash that shows again in a fresh process; of another failure where that shows
+        instead; None where none does: the process may have been suspended, or killed from outside."""
+        other: Verdict | None = None
+        for _ in range(runs_for(verdict)):
+            self._child().fresh()
+            found = self.run_case(case)
+            if same_failure(verdict, found):
+                return found
+            other = other or (found if found.bad else None)
+        return other
 
-    def _minimized(self, under_test: Target, case: Case, verdict: Verdict, found: Signature) -> Entry:
-        """The entry of the smallest case that fails alike; where the harness fails meanwhile, of the case itself."""
-        try:
-            smallest = minimize(
-                case,
-                self.run_case,
-                verdict=verdict,
-                max_runs=self.settings.minimize_runs,
-                max_seconds=self.settings.minimize_seconds,
-                allowed=lambda candidate: refusal(under_test, candidate) is None,
-            )
-        except HarnessError as error:
-            self._note_fault(case, error)
-            return self._as_met(case, verdict, found)
-        self._interrupted = smallest.stopped == "interrupted"
-        return Entry.of(smallest, device=self.settings.device)
-
-    def _save(self, entry: Entry) -> Path:
-        """In the session's folder always, in the corpus where there is one that can be written."""
-        kept = save(entry, self.folder / "findings")
-        if self.settings.corpus and Path(self.settings.corpus).is_dir():
-            try:
-                return save(entry, Path(self.settings.corpus))
-            except CorpusError as error:
-                write_note(self.folder, f"{error}; the session keeps its findings in {self.folder / 'findings'}")
-        return kept
+    def _quarantined(self, record: Record, case: Case, verdict: Verdict) -> Record:
+        found = signature(case, verdict)
+        entry = Entry.as_met(case, verdict.outcome, found, device=self.settings.device)
+        runs = 1 + runs_for(verdict)
+        return msgspec.structs.replace(
+            record,
+            message=f"{root_summary(verdict)} (in 1 of {runs} runs; not again in a fresh process)",
+            signature=found,
+            case=case,
+            verdict=verdict,
+            status="unconfirmed",
+            finding=str(save(entry, self.folder / "quarantine")),
+            at=time.time(),
+        )
 
 
 @lru_cache(maxsize=4)
@@ -332,12 +345,11 @@ def _features(case: Case) -> tuple[str, ...]:
 
 def run(
     settings: Settings, shards: Iterable[Shard], worker: str, done: Callable[[Shard], None] | None = None
-) -> list[Record]:
-    """Runs `shards` in this process; returns the new findings."""
-    new: list[Record] = []
+) -> list[Settled]:
+    """Runs `shards` in this process and settles what failed; returns the new findings."""
     with Worker(settings, worker) as hands:
         for shard in shards:
-            new += hands.run_shard(shard)
+            hands.run_shard(shard)
             if done is not None:
                 done(shard)
-    return new
+        return [one for one in hands.settle() if one.status == "new"]

@@ -13,10 +13,11 @@ from rich.console import Console
 from fuzz.cli.show_case import picture
 from fuzz.cli.show_case import show as show_case
 from fuzz.core.case import Case
-from fuzz.core.verdict import Finding, Location, Verdict, Worst
-from fuzz.session.follow import note
+from fuzz.core.verdict import Finding, Location, Signature, Verdict, Worst
+from fuzz.session.findings import findings
+from fuzz.session.follow import progress_note
 from fuzz.session.records import Record
-from fuzz.session.report import coverage, findings, show
+from fuzz.session.report import coverage, show
 from oracles.masks import Blocks, Causal, PerHead, Prefix
 from oracles.problem import Problem
 
@@ -69,9 +70,10 @@ def test_a_failing_case_shows_numbers_place_and_evidence() -> None:
 
 
 def test_the_progress_line_says_what_is_compiled_and_what_was_found() -> None:
-    assert note([], "compiling 81 kernels, 34 done") == "compiling 81 kernels, 34 done"
-    records = [_record("pass"), _record("hang", "new")]
-    assert note(records, "") == "1 new finding · 1 hang"
+    compiling = "compiling 81 kernels, 34 done"
+    assert progress_note(compiling, cases=0, new=0, left=0, hangs=0) == compiling
+    assert progress_note("", cases=2, new=1, left=0, hangs=1) == "1 new finding · 1 hang"
+    assert progress_note("", cases=60, new=2, left=3, hangs=0) == "2 new findings, 3 failures to look into"
 
 
 def test_a_report_names_each_new_finding_once_with_its_command() -> None:
@@ -82,11 +84,12 @@ def test_a_report_names_each_new_finding_once_with_its_command() -> None:
     ]
     lines = findings(records)
     assert lines == [
-        "NEW t: broken (met 2 times)",
+        "NEW t: O is wrong, in 2 of 3 cases",
+        "    broken",
         "    attnfuzz repro c/x.json",
         "known k.json (met 1 times)",
     ]
-    assert findings(records, (str(Path.cwd() / "a b.py"), "/opt/k.py"))[1] == (
+    assert findings(records, (str(Path.cwd() / "a b.py"), "/opt/k.py"))[2] == (
         "    attnfuzz repro c/x.json --target-file 'a b.py' --target-file /opt/k.py"
     )
     text = _printed(lambda console: show(records, 2.0, console))
@@ -99,7 +102,10 @@ def test_coverage_names_what_was_never_drawn() -> None:
 
 
 def _record(outcome, status: str = "", finding: str = "") -> Record:
-    return Record("w", "l", "t", "id", outcome, {"total": 0.5}, status=status, finding=finding, message="broken")
+    sign = Signature("t", "wrong", "accuracy", ("o",)) if status else None
+    return Record(
+        "w", "l", "t", "id", outcome, {"total": 0.5}, status=status, finding=finding, message="broken", signature=sign
+    )
 
 
 def _printed(show_it) -> str:

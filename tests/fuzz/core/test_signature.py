@@ -4,7 +4,16 @@ import msgspec
 import pytest
 
 from fuzz.core.case import Case
-from fuzz.core.signature import Signature, explains, look_alike, same_failure, signature, tensors
+from fuzz.core.signature import (
+    Signature,
+    cause,
+    explains,
+    look_alike,
+    probably_one,
+    same_failure,
+    signature,
+    tensors,
+)
 from fuzz.core.verdict import Finding, Location, Verdict
 from oracles.masks import Causal, Full, Not, Window
 from oracles.problem import Problem
@@ -91,7 +100,8 @@ def test_rows_without_keys_are_one_bug_whichever_mask_made_them():
     assert look_alike(window, tokens)
     assert not look_alike(window, signature(make(), nan, features=("window",)))
     assert not look_alike(window, signature(make(), nan, features=("window", "rows_without_keys", "softcap")))
-    assert not look_alike(window, signature(make(), fail(*wrong("o")), features=("window", "rows_without_keys")))
+    number = signature(make(), fail(*wrong("o")), features=("window", "rows_without_keys"))
+    assert not look_alike(window, number) and look_alike(window, number, in_session=True)
 
 
 def test_errors_of_different_types_are_different_bugs():
@@ -147,3 +157,78 @@ def test_a_known_bug_of_some_head_dims_explains_no_others():
         return signature(case, Verdict(case.id, "fail", wrong("dq", place="all")))
 
     assert [dim for dim in range(8, 136, 8) if explains(known, raw(dim))] == [8, 16, 40, 48, 72, 80, 104, 112]
+
+
+def emulated(kind, tensor="", kernel="backward", case=SMALL, features=None):
+    finding = Finding("emulator", kind, "m", tensor, Location(pattern=kernel))
+    return signature(case, fail(finding, outcome="hang" if kind == "hang" else "fail"), features)
+
+
+def test_races_are_one_whatever_their_addresses_and_their_order():
+    one = emulated("race_two_writes", "lse[0, 0]")
+    assert one == emulated("race_two_writes", "lse[0, 97]")
+    assert (one.kind, one.tensors, one.kernel) == ("race", ("lse",), "backward")
+    assert cause(one) == cause(emulated("race_read_of_an_unordered_write", "lse[3, 1]", case=LARGE))
+    assert explains(one, emulated("race_two_writes", "lse[1, 5]", features=())), "features are evidence"
+    assert not explains(one, emulated("race_two_writes", "dq_sum[2560]"))
+    assert not explains(one, emulated("race_two_writes", "lse[0, 0]", kernel="forward"))
+    assert emulated("out_of_bounds", "k, 64 bytes past its end").tensors == ("k",)
+    assert emulated("race_two_writes", "shared memory byte 2048").tensors == ("shared memory",)
+
+
+def test_what_a_kernel_does_on_the_way_to_a_deadlock_is_the_cause():
+    hang = Finding("emulator", "hang", "m", place=Location(pattern="backward"))
+    unwritten = Finding("emulator", "read_of_uninitialised_memory", "m", "semaphores[0, 2, 0]", Location(pattern="x"))
+    found = signature(SMALL, fail(hang, unwritten, outcome="hang"))
+    assert (found.kind, found.tensors, found.kernel) == ("read_of_uninitialised_memory", ("semaphores",), "")
+
+
+def test_accesses_that_need_the_same_options_are_one():
+    k, v = (emulated("out_of_bounds", name, "forward", features=("packed", "batch")) for name in "kv")
+    race = emulated("race_two_writes", "dk[0]", features=("packed",))
+    assert look_alike(k, v) and not look_alike(k, race)
+    assert look_alike(race, emulated("out_of_bounds", "dk", features=("packed",)))
+    assert not look_alike(k, emulated("out_of_bounds", "v", "forward", features=("gqa",)))
+    assert not look_alike(*(emulated("out_of_bounds", name, features=("batch",)) for name in "kv"))
+
+
+def test_deadlocks_of_one_kernel_are_one_unless_each_needs_its_own_option():
+    plain, packed, heads = (emulated("hang", features=f) for f in (("backward",), ("packed",), ("per_head",)))
+    assert look_alike(plain, packed) and look_alike(heads, plain) and not look_alike(packed, heads)
+    assert not look_alike(plain, emulated("hang", kernel="forward", features=("backward",)))
+
+
+def test_signatures_that_were_stored_before_still_match():
+    stored = Signature("t", "race_two_writes", "emulator", ("lse[0, 0]",), "backward", ("heads",))
+    assert explains(stored, emulated("race_two_writes", "lse[0, 97]"))
+    nan = Signature("t", "nan", "accuracy", ("o",), features=("causal", "scale"))
+    raw = signature(make(mask=Causal(), scale=0.5), fail(*wrong("o", kind="nan")))
+    assert explains(nan, raw) and "masked" in raw.features
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/x/fuzz/judging/execution.py", line 12, in call
+  File "/home/me/my_attention.py", line 9, in attention
+  File "/x/site-packages/torch/nn/functional.py", line 99, in softmax
+RuntimeError: no
+"""
+
+
+def test_an_exception_is_told_apart_by_the_line_of_the_kernel_that_raised_it():
+    def raised(text):
+        findings = wrong("", kind="raised", oracle="protocol", place="RuntimeError")
+        return signature(SMALL, Verdict("0", "fail", findings, evidence={"traceback": text}))
+
+    one = raised(TRACEBACK)
+    assert one.line == "my_attention.py:9"
+    assert not explains(one, raised(TRACEBACK.replace("line 9,", "line 11,")))
+    assert explains(msgspec.structs.replace(one, line=""), one), "of a signature that was stored without"
+
+
+def test_findings_that_stay_apart_say_why_they_may_be_one():
+    dq, dk = (signature(SMALL, fail(*wrong(name)), features=("softcap",)) for name in ("dq", "dk"))
+    assert probably_one(dq, dk) == "both need softcap"
+    assert probably_one(dq, msgspec.structs.replace(dk, tensors=("dk", "dq"))) == "same tensor, dq"
+    race, other = emulated("race_two_writes", "lse[0]"), emulated("out_of_bounds", "lse")
+    assert probably_one(race, other) == "same tensor, lse of the backward kernel"
+    assert probably_one(dq, msgspec.structs.replace(dk, features=())) == ""

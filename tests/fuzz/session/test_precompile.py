@@ -55,6 +55,6 @@ def test_a_shard_is_waited_for_until_it_is_ready(tmp_path: Path) -> None:
     ready = ReadyShards(tmp_path)
     ready.begin()
     threading.Timer(0.3, ready.add, [shard]).start()
-    ready.wait(shard)
+    ready.wait(shard, lambda: False)
     ready.begin()
     assert not list((tmp_path / "ready").iterdir())

@@ -16,15 +16,16 @@ import pytest
 from judge_tools import FAKES
 
 from fuzz.core.case import Case
-from fuzz.core.verdict import Signature, Verdict
+from fuzz.core.verdict import Finding, Signature, Verdict
 from fuzz.corpus.entry import Entry
 from fuzz.corpus.store import load_all, save
 from fuzz.runner import HarnessError, Runner
 from fuzz.session import worker
 from fuzz.session.draw import cases_of, explore
 from fuzz.session.plan import plan
-from fuzz.session.records import Reader, Record, Recorder, faults_in
+from fuzz.session.records import Reader, Record, Recorder, faults_in, settlement
 from fuzz.session.settings import Settings
+from fuzz.session.settle import save_rest
 from fuzz.session.worker import Worker, run
 from fuzz.targets.registry import TargetError, load
 from oracles.problem import Problem
@@ -45,7 +46,7 @@ def settings(folder: Path, **changed) -> Settings:
 
 
 def records(folder: Path) -> list[Record]:
-    return list(Reader(folder / "session").new())
+    return settlement(folder / "session").apply(Reader(folder / "session").new())
 
 
 def test_shards_share_the_cases_and_keep_their_seeds_whatever_else_runs(tmp_path: Path) -> None:
@@ -76,6 +77,7 @@ if sys.argv[1] == "after":
 from fuzz.session.draw import cases_of, explore
 from fuzz.session.plan import plan
 from fuzz.session.settings import Settings
+from fuzz.session.settle import save_rest
 from fuzz.targets.registry import load
 wanted = Settings(targets=("torch.sdpa.math",), cases=300, seed=4)
 target = load("torch.sdpa.math")
@@ -148,7 +150,7 @@ def test_what_shows_in_a_relations_run_alone_is_known_where_the_corpus_knows_it(
     assert statuses[0] == {"known"} and "new" in statuses[1]
 
 
-def test_a_crash_costs_one_case_and_the_lane_goes_on(tmp_path: Path) -> None:
+def test_a_crash_costs_one_case_and_the_shard_goes_on(tmp_path: Path) -> None:
     wanted = settings(tmp_path, targets=("fake.segfaults",), cases=3, minimize_runs=2)
     run(wanted, plan(wanted), "w0")
     assert [record.outcome for record in records(tmp_path)] == ["crash"] * 3
@@ -187,12 +189,13 @@ def test_a_worker_that_is_killed_while_it_minimises_loses_neither_the_failure_no
         said, _ = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert "NEW fake.ignores_scale: fail: " in said and process.returncode == 1, said
-    assert "worker w0 ended with exit code -9 (SIGKILL (signal 9)); others have run its cases" in said
+    assert "NEW fake.ignores_scale: O is wrong" in said and "saved as it was met" in said, said
+    assert "ended with exit code -9" in said and process.returncode == 1
     assert {(r.shard[-1], r.index) for r in records(tmp_path)} == {(s, i) for s in "01" for i in range(25)}
     assert len(records(tmp_path)) == 50
-    for path in (tmp_path / "session" / "findings").glob("*.json"):
-        assert f"attnfuzz repro {path}" in said
+    saved = load_all(tmp_path / "session" / "findings")
+    assert saved and not any(entry.runs for entry in saved)
+    assert all(f"attnfuzz repro {tmp_path / 'session' / 'findings' / entry.name}" in said for entry in saved)
 
 
 def _minimising(claims: Path) -> int:
@@ -238,6 +241,59 @@ def test_a_time_limit_stops_drawing(tmp_path: Path) -> None:
     with Worker(wanted, "w0") as one:
         one.run_shard(plan(wanted)[0])
     assert len(records(tmp_path)) < 5000
+
+
+@pytest.mark.nightly
+def test_a_time_limit_holds_for_cases_and_minimising_together(tmp_path: Path) -> None:
+    """A case takes less than a second here; what is left when the time is up is saved as it was met."""
+    wanted = settings(tmp_path, targets=("fake.ignores_scale",), cases=5000, seconds=8.0, minimize_seconds=45.0)
+    with Worker(wanted, "w0") as one:
+        one.open()
+        began = time.monotonic()
+        one.run_shard(plan(wanted)[0])
+        drawn = time.monotonic() - began
+        one.settle()
+        assert time.monotonic() - began < wanted.seconds + 5.0
+    assert drawn < wanted.seconds * 0.9, "failures had their share of the time"
+    save_rest(tmp_path / "session", "host", records(tmp_path))
+    assert {record.status for record in records(tmp_path) if record.outcome == "fail"} == {"new", "again"}
+
+
+def test_a_hang_that_does_not_show_again_goes_to_quarantine_and_is_no_finding(tmp_path: Path, monkeypatch) -> None:
+    """As of a child that somebody has suspended for a while, or killed."""
+
+    class Suspended(Runner):
+        count = 0
+
+        def collect(self) -> Verdict:
+            verdict = super().collect()
+            Suspended.count += 1
+            if Suspended.count != 3:
+                return verdict
+            return Verdict(verdict.case_id, "hang", (Finding("runner", "hang", "the kernel's run did not end"),))
+
+    monkeypatch.setattr(worker, "Runner", Suspended)
+    (tmp_path / "corpus").mkdir()
+    wanted = settings(tmp_path)
+    assert run(wanted, plan(wanted), "w0") == []
+    found = [record for record in records(tmp_path) if record.outcome != "pass"]
+    assert [(record.outcome, record.status) for record in found] == [("hang", "unconfirmed")]
+    assert "in 1 of 3 runs; not again" in found[0].message and not found[0].counts
+    assert Path(found[0].finding).parent == tmp_path / "session" / "quarantine"
+    assert not load_all(tmp_path / "corpus")
+
+
+def test_a_hang_that_shows_again_counts(tmp_path: Path, monkeypatch) -> None:
+    class Hangs(Runner):
+        def collect(self) -> Verdict:
+            verdict = super().collect()
+            return Verdict(verdict.case_id, "hang", (Finding("runner", "hang", "the kernel's run did not end"),))
+
+    monkeypatch.setattr(worker, "Runner", Hangs)
+    wanted = settings(tmp_path, cases=3, minimize_runs=2)
+    (one,) = run(wanted, plan(wanted), "w0")
+    assert one.status == "new" and [record.outcome for record in records(tmp_path)] == ["hang"] * 3
+    assert sorted(record.status for record in records(tmp_path)) == ["again", "again", "new"]
 
 
 def test_a_reader_leaves_a_half_written_line_for_later(tmp_path: Path) -> None:
