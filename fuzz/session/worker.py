@@ -121,7 +121,7 @@ class Worker:
                     target(record.ratio, label=f"error / budget of {shard.target}")
 
         self._ended_at = time.perf_counter()
-        explore(shard, cases_of(under_test, self.settings), loop, seed_cases(shard, under_test))
+        explore(shard, cases_of(under_test, self.settings), loop, seed_cases(shard, under_test, self.settings))
         with suppress(Stop):
             if not broken:
                 loop(None)

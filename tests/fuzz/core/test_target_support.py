@@ -64,7 +64,7 @@ def test_a_function_without_a_mask_is_asked_for_full_and_causal_only(tmp_path: P
     text = MINE.replace("mask, scale", "causal, scale")
     blind = load("mine", (_file(tmp_path, text),))
     assert refusal(blind, Case("mine", replace(PLAIN, mask=Causal()))) is None
-    assert refusal(blind, Case("mine", replace(PLAIN, mask=Causal("bottom_right")))) is not None
+    assert refusal(blind, Case("mine", replace(PLAIN, lengths_k=(12,), mask=Causal("bottom_right")))) is not None
     assert refusal(blind, Case("mine", replace(PLAIN, mask=Prefix(2)))) is not None
     assert refusal(blind, Case("mine", replace(PLAIN, lengths_q=(9, 4), lengths_k=(9, 9)))) is not None
 

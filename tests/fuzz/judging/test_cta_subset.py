@@ -132,7 +132,7 @@ def test_a_session_begins_with_the_standing_cases() -> None:
     target, wanted = emulated(), Settings(targets=("blocksparse",), size="small")
     for index, expected in ((0, target.seed_cases()), (1, ())):
         shard, seen = Shard("blocksparse", index, 5, 3), list[Case]()
-        explore(shard, cases_of(target, wanted), seen.append, seed_cases(shard, target))
+        explore(shard, cases_of(target, wanted), seen.append, seed_cases(shard, target, wanted))
         assert len(seen) == 5 and tuple(seen[: len(expected)]) == expected
         assert not set(target.seed_cases()) & set(seen[len(expected) :])
 
