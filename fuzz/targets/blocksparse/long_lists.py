@@ -20,6 +20,7 @@ COUNTS = (32, 64, 96, 128)  # entries of the longest list
 NEAR = (0, 0, 0, 0, -1, 1)
 HOLES = (0, 0, 1, 5)  # blocks beside them that are not listed
 DIMS = (8, 32, 64)
+MOST_PAIRS = 1 << 17
 
 
 def runs(case: Case) -> bool:
@@ -66,7 +67,8 @@ def _case(
     """A case with this column (or row) of blocks. Letters are those of the mask Blocks."""
     tile_m, tile_n = int(variant["tile_m"]), int(variant["tile_n"])
     along, across = (tile_m, tile_n) if columns else (tile_n, tile_m)
-    length, width = len(cells) * along, across // 4 + 1
+    length = len(cells) * along
+    width = min(across // 4, MOST_PAIRS // (length * heads))
     mask: Mask = Full()
     if set(cells) != {"F"}:
         mask = Blocks(tile_m, tile_n, tuple(cells) if columns else ("".join(cells),), 1)
