@@ -40,7 +40,7 @@ from fuzz.generate.aims import AIMS, TILE, Aim, late_lengths, late_mask
 from fuzz.generate.kernel_turns import meeting_lengths, support_of, variants_of
 from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, one_in
 from fuzz.generate.oversubscribed import draw_oversubscribed
-from oracles.masks import Full, Mask
+from oracles.masks import Causal, Full, Mask
 from oracles.problem import Bias, Problem
 
 LONG = (384, 509, 511, 512, 513, 521, 1021, 1023, 1024, 1025, 2048, 2049, 4096, 4099, 8192)
@@ -179,7 +179,10 @@ def _mask(draw: Draw, support: Support, native: Sequence[str], sizes: Sizes, aim
         late = late_mask(draw, support.masks, sizes.len_q, sizes.len_k)
         if late is not None:
             return late
-    return draw_mask(draw, support.masks, native, sizes, bias=bias)
+    mask = draw_mask(draw, support.masks, native, sizes, bias=bias)
+    if support.causal_align is not None and isinstance(mask, Causal):
+        return Causal(support.causal_align)
+    return mask
 
 
 def _relations(target: Target, case: Case) -> tuple[str, ...]:
