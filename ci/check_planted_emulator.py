@@ -153,7 +153,7 @@ def first_bad(
 
     for shard in plan(settings):
         if not found and time.monotonic() < until:
-            explore(shard, cases_of(target, settings), each, seed_cases(shard, target))
+            explore(shard, cases_of(target, settings), each, seed_cases(shard, target, settings))
     return *(found[0] if found else (None, None)), count, compiling
 
 

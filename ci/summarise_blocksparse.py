@@ -102,7 +102,7 @@ def drawn(settings: Settings) -> list[Case]:
     found: list[Case] = []
     for shard in shards:
         target = load(shard.target, settings.files, settings.device)
-        explore(shard, cases_of(target, settings), found.append, seed_cases(shard, target))
+        explore(shard, cases_of(target, settings), found.append, seed_cases(shard, target, settings))
     return found
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fuzz.core.case import Case
+from oracles.masks import Align
 from oracles.problem import Dtype, Layout
 
 
@@ -23,6 +24,7 @@ class Support:
     dtypes: tuple[Dtype, ...] = ("float16", "bfloat16", "float32")
     layouts: tuple[Layout, ...] = ("padded",)
     masks: frozenset[str] | None = None
+    causal_align: Align | None = None  # of causal masks; None: any
     ragged: bool = True
     ragged_q: bool = True  # padded sequences of different numbers of queries
     bias: bool = False

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
+from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Rule, Support
 from fuzz.core.surface import Surface
@@ -25,6 +26,7 @@ from oracles.numerics import FUSED, Numerics
 from oracles.outputs import Outputs
 from oracles.problem import Dtype, Problem
 
+METADATA_ONLY = "run"  # the option of a variant that is False where the metadata alone is judged
 Device: TypeAlias = Literal["host", "cuda", "emulator"]
 Variant: TypeAlias = dict[str, str | int | bool]
 
@@ -113,6 +115,7 @@ class Target:
     looks: ClassVar[bool] = False  # look
     traces: ClassVar[bool] = False  # trace_to
     draws_cta_subsets: ClassVar[bool] = False  # draw_cta_subset
+    draws_long_lists: ClassVar[bool] = False  # draw_long_lists
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -131,6 +134,12 @@ class Target:
     def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
         """What a session draws the variant of a case of `problem` from; at least one."""
         return self.variants
+
+    def kernel_choices(self) -> tuple[KernelChoice, ...]:
+        """The kernels that this machine can run, each of which gets its share of a session; (): one kernel, or they are
+        not told apart."""
+        several = len(self.variants) > 1 and not self.chooses_variants
+        return tuple(KernelChoice(variant) for variant in self.variants) if several else ()
 
     def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
         """Kinds of masks that the kernels have a way of their own for: sessions draw them more often, each as often as
@@ -199,6 +208,14 @@ class Target:
         """From now on, the timeline of a case's first run (who ran when, and waited for what) goes to `path`, and that
         of a run which ends in a finding replaces it; a picture beside it, with the ending .svg. "": no more."""
 
+    def runs(self, case: Case) -> bool:
+        """False: of this case the metadata alone is judged, which `inspect` looks at; nothing is compiled."""
+        return True
+
+    def draw_long_lists(self, draw: random.Random, repeats: int) -> Case | None:
+        """A case with long block lists, for a strategy; None where there are no block lists."""
+        return None
+
     # Cases that run some CTAs of a forward kernel only, on tensors that may be larger than the machine's memory:
     # fuzz/judging/cta_subset.py.
 
@@ -234,4 +251,5 @@ _FLAGS = {
     "looks": "look",
     "traces": "trace_to",
     "draws_cta_subsets": "draw_cta_subset",
+    "draws_long_lists": "draw_long_lists",
 }

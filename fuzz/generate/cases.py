@@ -15,6 +15,7 @@ broadcast.
 NOTE [budget]: what is spent on heads is not left for tokens. Half of the cases have few heads and long sequences, which
 several tiles in both directions need; the other half have many heads and sequences.
 NOTE [aims]: one case in seven is plain, one in ten has rows whose first tile of keys is empty: see aims.py.
+NOTE [turns]: a session begins with a case for each kernel of a target: see kernel_turns.py, fuzz/session/turns.py.
 NOTE [several]: with few heads × sequences to spend, heads drawn first leave one sequence. So ragged cases and
 half of those with a bias keep room for a second one. One in five ragged cases has a sequence that is empty.
 """
@@ -31,13 +32,15 @@ from msgspec import structs
 
 from fuzz.core.case import CODED, Case, Distribution, Inputs, Order, Storage
 from fuzz.core.case_limits import Size
+from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.relations import relations_for
 from fuzz.core.support import Support
 from fuzz.core.target import Target
 from fuzz.generate.aims import AIMS, TILE, Aim, late_lengths, late_mask
+from fuzz.generate.kernel_turns import meeting_lengths, support_of, variants_of
 from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, one_in
 from fuzz.generate.oversubscribed import draw_oversubscribed
-from oracles.masks import Full, Mask
+from oracles.masks import Causal, Full, Mask
 from oracles.problem import Bias, Problem
 
 LONG = (384, 509, 511, 512, 513, 521, 1021, 1023, 1024, 1025, 2048, 2049, 4096, 4099, 8192)
@@ -68,6 +71,7 @@ NEAR = (-65, -64, -17, -1, 1, 17, 64, 65)
 FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 2), (2, 2), (1, 4))  # KV heads, query heads for each
 TWO_TILES = 90  # tokens on both sides; heads that leave pairs for fewer come less often
 PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
+LONG_LISTS_SHARE = 12  # one case in so many has long block lists, where the target has lists
 OVERSUBSCRIBED_SHARE = 8  # one case in so many has an oversubscribed grid, where the target knows them
 
 
@@ -79,22 +83,38 @@ SIZES = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
 
 def cases(target: Target, size: Size = MEDIUM, repeats: int = 3) -> st.SearchStrategy[Case]:
     """Cases for `target`, within what it declares to support; its rules may still say no to some."""
-    within = size.within(target.session_size).within(replace(size, pairs=target.support.max_pairs))
+    within = _within(target, size)
 
     def one(draw: Draw) -> Case:
         part = target.draw_cta_subset(draw, repeats) if target.draws_cta_subsets and one_in(draw, PARTLY) else None
+        if part is None and target.draws_long_lists and one_in(draw, LONG_LISTS_SHARE):
+            part = target.draw_long_lists(draw, repeats)
         return part or _case(draw, target, within, repeats)
 
     return st.randoms(use_true_random=False).map(one)
 
 
-def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
-    support = target.support
+def kernel_case(draw: random.Random, target: Target, size: Size, repeats: int, kernel: KernelChoice) -> Case:
+    """A case of this kernel of a target: with a backward pass, and where its CTAs wait for one another, one in which
+    they do."""
+    return _case(draw, target, _within(target, size), repeats, kernel)
+
+
+def _within(target: Target, size: Size) -> Size:
+    return size.within(target.session_size).within(replace(size, pairs=target.support.max_pairs))
+
+
+def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelChoice | None = None) -> Case:
+    support = target.support if kernel is None else support_of(kernel, target.support)
     layout = draw.choice(support.layouts)
     focus = _focus(draw, support)
     aim = draw.choice(AIMS)
+    meets = kernel if kernel is not None and kernel.least_q else None
+    aim = "plain" if meets is not None else aim
     focus = frozenset() if aim == "plain" else focus - {"ragged"} if aim == "late" else focus
-    tiles = target.oversubscribed if target.oversubscribed and one_in(draw, OVERSUBSCRIBED_SHARE) and not aim else 0
+    focus |= {"softcap"} if kernel is not None and kernel.softcap else set()
+    crowded = target.oversubscribed and not aim and kernel is None and one_in(draw, OVERSUBSCRIBED_SHARE)
+    tiles = target.oversubscribed if crowded else 0
     long = aim == "late" or draw.choice((True, False))  # NOTE [budget]
     ragged = "ragged" in focus or (layout == "packed" and not aim and draw.choice((True, False)))
     several = ragged or ("bias" in focus and draw.choice((True, False)))  # NOTE [several]
@@ -110,6 +130,9 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
         heads_q, heads_kv, lengths_q, lengths_k = grid.heads_q, grid.heads_kv, grid.lengths_q, grid.lengths_k
     if aim == "late" and (short := late_lengths(draw, size.pairs // (heads_q * batch), longest)) is not None:
         lengths_q, lengths_k = (short[0],) * batch, (short[1],) * batch
+    if meets is not None:
+        batch, heads_q, heads_kv = 1, 1, 1
+        lengths_q, lengths_k = meeting_lengths(draw, meets)
     sizes = Sizes(lengths_q, lengths_k, heads_q)
     dtype = draw.choice(support.dtypes)
     native = target.native_masks(dtype, dim) or NATIVE
@@ -126,12 +149,12 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int) -> Case:
         scale=draw.choice(SCALES) if "scale" in focus else None,
         softcap=draw.choice(SOFTCAPS) if "softcap" in focus else 0.0,
         bias=_bias(draw, support) if "bias" in focus else None,
-        backward=support.backward and (aim == "plain" or not one_in(draw, 10)),
+        backward=support.backward and (kernel is not None or aim == "plain" or not one_in(draw, 10)),
     )
     inputs = _inputs(draw, support, problem, focus)
     if inputs.distribution in CODED and support.scale:
         problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES))
-    variants = target.variants_for(problem)
+    variants = variants_of(kernel, target.variants_for(problem))
     variant = draw.choice(variants) if len(variants) > 1 else variants[0]
     case = Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
     return structs.replace(case, relations=_relations(target, case))
@@ -158,7 +181,10 @@ def _mask(draw: Draw, support: Support, native: Sequence[str], sizes: Sizes, aim
         late = late_mask(draw, support.masks, sizes.len_q, sizes.len_k)
         if late is not None:
             return late
-    return draw_mask(draw, support.masks, native, sizes, bias=bias)
+    mask = draw_mask(draw, support.masks, native, sizes, bias=bias)
+    if support.causal_align is not None and isinstance(mask, Causal):
+        return Causal(support.causal_align)
+    return mask
 
 
 def _relations(target: Target, case: Case) -> tuple[str, ...]:

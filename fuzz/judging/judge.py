@@ -170,8 +170,8 @@ def _judge(job: _Job, pristine: Arena) -> Verdict:
     predicted = _inspect(job)
     if any(f.oracle == "block_lists" for f in predicted):  # no kernel survives them
         return conclude(case, predicted, clock, [])
-    if not target.executable:
-        return _compile_only(job, predicted, pristine)
+    if not (target.executable and target.runs(case)):
+        return _metadata_only(job, predicted, pristine)
     budget = _budget_of(job, pristine)
     seal = budget.sealed()
     follow_ups = _follow_ups(job, pristine)
@@ -197,12 +197,14 @@ def _inspect(job: _Job) -> list[Finding]:
     return call(partial(job.target.inspect, job.case))
 
 
-def _compile_only(job: _Job, predicted: list[Finding], pristine: Arena) -> Verdict:
-    """The verdict of a target that has no device here: it is compiled, and that is all."""
-    job.clock.start("prepare", PREPARE_LIMIT)
-    call(lambda: job.target.prepare(job.case, pristine.tensors()))
-    hang = any(f.kind == "hang" for f in predicted)
-    reason = "" if predicted else "compiled; block lists and semaphore order hold; not run: no device for it here"
+def _metadata_only(job: _Job, predicted: list[Finding], pristine: Arena) -> Verdict:
+    """The verdict of a target without a device here, which is compiled and no more; or of a case that is not run."""
+    hang, done, why = any(f.kind == "hang" for f in predicted), "", "the case asks for no run"
+    if job.target.runs(job.case):
+        job.clock.start("prepare", PREPARE_LIMIT)
+        call(lambda: job.target.prepare(job.case, pristine.tensors()))
+        done, why = "compiled; ", "no device for it here"
+    reason = "" if predicted else f"{done}block lists and semaphore order hold; not run: {why}"
     return conclude(job.case, predicted, job.clock, [], outcome="hang" if hang else None, reason=reason)
 
 

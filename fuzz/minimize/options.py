@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from fuzz.core.case import Case, Storage
+from fuzz.core.target import METADATA_ONLY
 from fuzz.minimize.deletion import delete
 from fuzz.minimize.edits import edit, edit_inputs, pairs, replace, with_lengths
 from fuzz.minimize.kinds import Attempts, Options
@@ -91,9 +92,10 @@ def scores(case: Case) -> Options:
 
 def variant(case: Case) -> Options:
     """The target's own options left at their defaults: all of them, then each."""
-    if case.variant:
-        yield replace(case, variant={})
-    for name in case.variant:
+    kept = {name: value for name, value in case.variant.items() if name == METADATA_ONLY}
+    if case.variant != kept:
+        yield replace(case, variant=kept)
+    for name in (name for name in case.variant if name not in kept):
         yield replace(case, variant={key: value for key, value in case.variant.items() if key != name})
 
 

@@ -23,6 +23,7 @@ from fuzz.score.settings import Generator, Settings, Trial
 from fuzz.score.trial_plan import good, kernels, size_of, within
 from fuzz.session.draw import explore
 from fuzz.session.plan import SHARD_CASES, Shard
+from fuzz.session.turns import first_cases
 from oracles import masks as m
 from oracles.masks import Mask
 from oracles.problem import Problem
@@ -58,8 +59,15 @@ def _all(generator: Generator, seed: int, target: Target, repeats: int) -> Itera
         yield from uniform(target, size_of(target), repeats, seed)
     for index in count():
         drawn: list[Case] = []
-        shard = Shard(target.name, index, SHARD_CASES, zlib.crc32(f"{seed}/{target.name}/{index}".encode()))
-        explore(shard, cases(target, size_of(target), repeats), drawn.append)
+        shard = Shard(
+            target.name,
+            index,
+            SHARD_CASES,
+            zlib.crc32(f"{seed}/{target.name}/{index}".encode()),
+            index * SHARD_CASES,
+        )
+        size = size_of(target)
+        explore(shard, cases(target, size, repeats), drawn.append, first_cases(shard, target, size, repeats, seed))
         yield from drawn
 
 

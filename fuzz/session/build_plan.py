@@ -78,7 +78,7 @@ def builds_of(shard: Shard, settings: Settings, arch: str, most: int | None = No
         if next(drawn) == most:
             raise Stop
 
-    explore(shard, cases_of(target, settings), add, seed_cases(shard, target))
+    explore(shard, cases_of(target, settings), add, seed_cases(shard, target, settings))
     return uses
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import count
 
 import msgspec
@@ -17,6 +18,7 @@ from fuzz.generate import cases as strategies
 from fuzz.generate.reproducible_draws import reproducible_draws
 from fuzz.session.plan import Shard
 from fuzz.session.settings import Settings
+from fuzz.session.turns import first_cases
 
 CLIMBING_CASES = 100
 SMALL_EXAMPLES = 50  # of Hypothesis's first examples at most, and a tenth of all: mostly zeros
@@ -26,22 +28,22 @@ class Stop(BaseException):
     """Raised by a function that `explore` calls: it takes no more cases. Hypothesis would replay an Exception."""
 
 
-def cases_of(under_test: Target, settings: Settings):
+def cases_of(under_test: Target, settings: Settings) -> SearchStrategy[Case]:
     """The strategy of a session for one target."""
     drawn = strategies.cases(under_test, strategies.SIZES[settings.size], settings.repeats)
-    if not settings.repeats_deterministic:
-        return drawn
-
-    def repeated(case: Case) -> Case:
-        often = under_test.deterministic and not under_test.may_differ(case)
-        return msgspec.structs.replace(case, repeats=settings.repeats_deterministic) if often else case
-
-    return drawn.map(repeated)
+    return drawn.map(partial(_repeated, under_test, settings)) if settings.repeats_deterministic else drawn
 
 
-def seed_cases(shard: Shard, under_test: Target) -> tuple[Case, ...]:
-    """The cases that a session of a target begins with: none in any other shard than its first."""
-    return under_test.seed_cases() if shard.index == 0 else ()
+def seed_cases(shard: Shard, under_test: Target, settings: Settings) -> tuple[Case, ...]:
+    """The cases that a shard begins with: the target's own, and those of its kernels in turn."""
+    size = strategies.SIZES[settings.size]
+    first = first_cases(shard, under_test, size, settings.repeats, settings.seed)
+    return tuple(_repeated(under_test, settings, case) for case in first) if settings.repeats_deterministic else first
+
+
+def _repeated(under_test: Target, settings: Settings, case: Case) -> Case:
+    often = under_test.deterministic and not under_test.may_differ(case) and not under_test.ctas_of(case)
+    return msgspec.structs.replace(case, repeats=settings.repeats_deterministic) if often else case
 
 
 def explore(

@@ -17,12 +17,13 @@ SHARDS = 128  # at least as many where there are cases enough, so that no worker
 
 
 class Shard(msgspec.Struct, frozen=True):
-    """A share of a session: `cases` cases of one target from one seed."""
+    """A share of a session: `cases` cases of one target from one seed; `start` of them are in the shards before."""
 
     target: str
     index: int
     cases: int
     seed: int
+    start: int = 0
 
     @property
     def name(self) -> str:
@@ -56,11 +57,11 @@ def plan(settings: Settings) -> list[Shard]:
         names = list(runnable(settings.device, settings.files))
     shards = []
     for i, name in enumerate(names):
-        left = settings.cases // len(names) + (i < settings.cases % len(names))
+        left = whole = settings.cases // len(names) + (i < settings.cases % len(names))
         index = 0
         while left > 0:
             count = min(left, max(SHARD_CASES, min(settings.cases // SHARDS, MOST_SHARD_CASES)))
-            shards.append(Shard(name, index, count, _seed(settings.seed, name, index)))
+            shards.append(Shard(name, index, count, _seed(settings.seed, name, index), whole - left))
             left, index = left - count, index + 1
     return sorted(shards, key=lambda shard: (_start(shard.target, settings), shard.index, shard.target))
 

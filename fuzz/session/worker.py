@@ -152,7 +152,7 @@ class Worker:
                 learn(case, bool(passed), sum(passed))
 
         self._ended_at = time.perf_counter()
-        explore(shard, cases_of(under_test, self.settings), each, seed_cases(shard, under_test))
+        explore(shard, cases_of(under_test, self.settings), each, seed_cases(shard, under_test, self.settings))
         with suppress(Stop):
             if not broken:
                 loop(None)

@@ -116,6 +116,7 @@ def target(
             dtypes=tuple(dtypes or ("float16", "bfloat16", "float32")),  # type: ignore[arg-type]
             layouts=tuple(layouts),  # type: ignore[arg-type]
             masks=expressible,
+            causal_align=causal_align if blind else None,
             ragged=not blind or "key_padding_mask" in named,
             ragged_q=not blind,
             bias="bias" in named,

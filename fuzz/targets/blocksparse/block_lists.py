@@ -61,6 +61,10 @@ def products_of(case: Case, arch: str) -> str:
     return forward_products(arch, int(options["tile_m"])) if named == FASTEST else named
 
 
+MASKS_OF: dict[str, frozenset[str]] = {"band": frozenset({"full", "causal", "window"}), "intervals": _ROWS}
+"""The kinds of masks that partial blocks can be masked by, where these are not all."""
+
+
 def expressible(problem: Problem, mask: str) -> bool:
     """True if partial blocks of this problem can be masked that way: bits always; a band where the mask is one;
     intervals where every row has few of them."""

@@ -10,7 +10,7 @@ from fuzz.compiling import obtain
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.target import Device, DeviceError, Execution, Tensors
-from fuzz.targets.blocksparse import cta_subset
+from fuzz.targets.blocksparse import cta_subset, long_lists
 from fuzz.targets.blocksparse.block_lists import options_of
 from fuzz.targets.blocksparse.case_blocks import CaseBlocks, case_blocks
 from fuzz.targets.blocksparse.devices import SLOTS, connect, emulated, emulator_of
@@ -89,7 +89,7 @@ class EmulatedBlockSparse(BlockSparseTarget):
 
     def seed_cases(self) -> tuple[Case, ...]:
         """See Target."""
-        return cta_subset.seed_cases(self.name)
+        return (*long_lists.seed_cases(self.name), *cta_subset.seed_cases(self.name))
 
     def draw_cta_subset(self, draw: random.Random, repeats: int) -> Case | None:
         """See Target."""

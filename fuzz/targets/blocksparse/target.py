@@ -16,14 +16,15 @@ from torch import Tensor
 
 from fuzz.compiling import Build, Compiled, obtain
 from fuzz.core.case import Case
+from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Rule, Support
 from fuzz.core.surface import Surface
-from fuzz.core.target import Tensors
+from fuzz.core.target import METADATA_ONLY, Tensors
 from fuzz.core.verdict import Finding
 from fuzz.devices.present import cuda_present
 from fuzz.targets.autograd import AutogradTarget
-from fuzz.targets.blocksparse import cta_subset
+from fuzz.targets.blocksparse import cta_subset, long_lists
 from fuzz.targets.blocksparse.block_lists import (
     FASTEST,
     LISTS,
@@ -39,7 +40,7 @@ from fuzz.targets.blocksparse.block_lists import (
 from fuzz.targets.blocksparse.case_blocks import case_blocks
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
 from fuzz.targets.blocksparse.static_checks import as_metadata, shapes_of
-from fuzz.targets.blocksparse.variants import native_masks, variants_for
+from fuzz.targets.blocksparse.variants import kernel_choices, native_masks, variants_for
 from kernels.blocksparse.spec.variant import PRODUCTS, Injection, Variant
 from oracles import block_lists, semaphore_order
 from oracles.metamorphic.relations import Equality
@@ -71,6 +72,7 @@ _KNOWN = {
     "warps": ("in_order", "random", "starve_oldest", "one_first"),
     "seed": range(1 << 31),
     "ctas": cta_subset.Ctas(),
+    METADATA_ONLY: (False, True),
 }
 
 
@@ -116,6 +118,10 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         """What a session draws from for a problem: few kernels, everything that costs no compile."""
         return variants_for(problem, emulated=False)
 
+    def kernel_choices(self) -> tuple[KernelChoice, ...]:
+        """See Target."""
+        return _fitting(self, emulated=self.device == "emulator")
+
     def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
         """See Target."""
         return native_masks(dtype, dim)
@@ -130,6 +136,8 @@ class BlockSparseTarget(AutogradTarget, Compiled):
 
     def builds(self, case: Case, arch: str) -> tuple[Build, ...]:
         """The kernels that a case launches, for `arch`; none where one of them does not fit it."""
+        if not self.runs(case):
+            return ()
         from fuzz.devices.cuda import build_of
         from kernels.blocksparse.compile.supported import fits
 
@@ -170,7 +178,9 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         """The case's block lists against the token predicate, then whether the backward pass ends."""
         blocks = case_blocks(case, self.mutant)
         found = block_lists.check(case.problem, as_metadata(blocks.launched))
-        if found and not (self.mutant and self.executable):  # a mutant is to be found by a run, where there is one
+        if found and not (
+            self.mutant and self.executable and self.runs(case)
+        ):  # a mutant is to be found by a run, where there is one
             return found
         visits = blocks.visits
         if visits is None or not visits.ctas:
@@ -232,6 +242,14 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         """See Target."""
         return int(options_of(case)["tile_m"])
 
+    def runs(self, case: Case) -> bool:
+        """See Target."""
+        return long_lists.runs(case)
+
+    def draw_long_lists(self, draw: random.Random, repeats: int) -> Case | None:
+        """See Target. Kernels run on them on a GPU only."""
+        return long_lists.draw_case(draw, self.name, repeats, run=self.device == "cuda")
+
     def draw_cta_subset(self, draw: random.Random, repeats: int) -> Case | None:
         """See Target: on the emulated GPU only."""
         return None
@@ -244,6 +262,20 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         from kernels.mutants.blocksparse.table import INJECTIONS
 
         return self.name if self.name in INJECTIONS else ""
+
+
+@functools.cache
+def _fitting(target: BlockSparseTarget, *, emulated: bool) -> tuple[KernelChoice, ...]:
+    """The kernels of a session that the target's arch has room and instructions for."""
+    found = []
+    for choice in kernel_choices(emulated=emulated):
+        assert choice.dims is not None and choice.dtype is not None
+        sample = Problem(
+            (1,), (1,), 1, 1, choice.dims[1], choice.dims[1], choice.dtype, softcap=float(bool(choice.softcap))
+        )
+        if target.fits(Case(target.name, sample, variant=choice.variant)):
+            found.append(choice)
+    return tuple(found)
 
 
 @functools.cache

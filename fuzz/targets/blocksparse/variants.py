@@ -12,9 +12,11 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
-from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES, expressible
+from fuzz.core.kernel_choice import KernelChoice
+from fuzz.targets.blocksparse.block_lists import LISTS, MASKS_OF, SCHEDULES, expressible
 from kernels.blocksparse.spec.variant import LARGEST_DIM, PADDED_DIMS, padded_dim
-from oracles.problem import Problem
+from oracles.masks import Causal
+from oracles.problem import Dtype, Problem
 
 # Another mask kind than bits, by dtype and padded dim.
 _SPECIAL = {
@@ -88,10 +90,36 @@ def _with_products(problem: Problem, emulated: bool) -> list[dict[str, Any]]:
     are seen, at no further compile: on the emulated GPU every other one with Hopper's, on a GPU capped ones with the
     portable ones, which on Hopper those of 64 queries have anyway."""
     capped = bool(problem.softcap)
+    if emulated and problem.dtype == "float16" and padded_dim(problem.dim) == LARGEST_DIM[128] and not capped:
+        first, *rest = kernels_for(problem)  # the one of two whose ordered adds are released by no warp of their own
+        return [first | {"products": "wgmma"}, *rest]
     at = PADDED_DIMS.index(padded_dim(problem.dim)) + (problem.dtype == "float16") + capped
     if not emulated:
         return [kernel | ({"products": "mma"} if capped else {}) for kernel in kernels_for(problem)]
     return [kernel | ({"products": "wgmma"} if (at + i) % 2 else {}) for i, kernel in enumerate(kernels_for(problem))]
+
+
+def kernel_choices(*, emulated: bool) -> tuple[KernelChoice, ...]:
+    """All kernels that a session draws from, each with the cases that it is for."""
+    found = []
+    dtypes: tuple[Dtype, ...] = ("bfloat16", "float16")
+    for dtype, (most, capped) in product(dtypes, product(PADDED_DIMS, (False, True))):
+        sample = Problem((1,), (1,), 1, 1, most, most, dtype, mask=Causal(), softcap=float(capped))
+        least = max((dim for dim in PADDED_DIMS if dim < most), default=0) + 8
+        for kernel in _with_products(sample, emulated):
+            ordered = bool(kernel["deterministic"])  # two tiles each way: see KernelChoice
+            found.append(
+                KernelChoice(
+                    kernel,
+                    dtype,
+                    (least, most),
+                    capped,
+                    MASKS_OF.get(kernel["mask"]),
+                    kernel["tile_m"] + 1 if ordered else 0,
+                    kernel["tile_n"] + 1 if ordered else 0,
+                )
+            )
+    return tuple(found)
 
 
 def _kernel(tile_m: int, tile_n: int, mask: str, deterministic: bool) -> dict[str, Any]:

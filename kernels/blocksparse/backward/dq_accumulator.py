@@ -69,6 +69,12 @@ def release(semaphore: cute.Pointer):
 
 
 @cute.jit
+def ended_step(step: Int32, steps: Int32) -> Int32:
+    """The step that has ended when `step` of a row of `steps` begins; in it the dQ of the step before it was added."""
+    return step - 1
+
+
+@cute.jit
 def clear(semaphore: cute.Pointer):
     """Sets, in one thread before the launch, the value that lets the first block add."""
     cute.make_tensor(semaphore, cute.make_layout(1))[0] = Int32(0)

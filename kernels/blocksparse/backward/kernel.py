@@ -64,7 +64,7 @@ NUMBERS = ("slope_of", "start_of", "dk_factor", "row_of_step", "entries", "semap
 class BackwardKernel:
     """The kernel of one variant on one arch; `Backward` in entry.py gives it its signature."""
 
-    INJECTION_POINTS = ("lock_of", "wait", "release", "tail_mask", "before_reuse", *NUMBERS)
+    INJECTION_POINTS = ("lock_of", "wait", "release", "ended_step", "tail_mask", "before_reuse", *NUMBERS)
 
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
         injection.check(self.INJECTION_POINTS, "the backward kernel")
@@ -74,6 +74,7 @@ class BackwardKernel:
         self.lock_of = injection.pick("lock_of", dq_accumulator.lock_of)
         self.wait = injection.pick("wait", dq_accumulator.wait)
         self.release = injection.pick("release", dq_accumulator.release)
+        self.ended_step = injection.pick("ended_step", dq_accumulator.ended_step)
         self.tail_mask = injection.pick("tail_mask", masking.tail_mask)
         self.before_reuse = injection.pick("before_reuse", before_reuse)
         self.slope_of = injection.pick("slope_of", softmax_gradient.slope_of)

@@ -110,6 +110,20 @@ register_mutant(
 
 
 @cute.jit
+def _step_that_begins(step: Int32, steps: Int32) -> Int32:
+    return Int32(step % steps)
+
+
+register_mutant(
+    "released_one_step_early",
+    "wgmma: a block is released in the step that adds its last dQ, not in the one after: the next KV tile's adds may "
+    "come before them, and repeats differ in their last bits.",
+    "invented, after the one step by which the adds of Hopper's main loop follow their products",
+    backward={"ended_step": _step_that_begins},
+)
+
+
+@cute.jit
 def _no_clear(semaphore: cute.Pointer):
     pass
 

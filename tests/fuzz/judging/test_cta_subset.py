@@ -87,7 +87,7 @@ def test_drawn_parts_are_taken_and_most_have_offsets_beyond_31_bits() -> None:
 
 @needs_emulator
 def test_an_index_that_wraps_is_found_at_two_million_tokens_and_the_correct_kernel_passes() -> None:
-    rows_apart, heads_apart = emulated().seed_cases()
+    *_, rows_apart, heads_apart = emulated().seed_cases()
     assert rows_apart.problem.len_q == 2_000_000
     assert run(rows_apart).outcome == run(heads_apart).outcome == "pass"
     wrong = run(msgspec.structs.replace(rows_apart, target="blocksparse!key_offset_wraps"))
@@ -100,7 +100,7 @@ def test_an_index_that_wraps_is_found_at_two_million_tokens_and_the_correct_kern
 
 @needs_emulator
 def test_room_for_all_scores_is_not_to_be_had_at_two_million_tokens() -> None:
-    rows_apart, _ = emulated().seed_cases()
+    *_, rows_apart, _ = emulated().seed_cases()
     found = run(msgspec.structs.replace(rows_apart, target="blocksparse!scores_allocated"))
     assert found.outcome == "crash" and {f.kind for f in found.findings} == {"out_of_memory"}, found
 
@@ -131,9 +131,9 @@ def test_a_case_with_ctas_is_json_like_any_other() -> None:
 def test_a_session_begins_with_the_standing_cases() -> None:
     target, wanted = emulated(), Settings(targets=("blocksparse",), size="small")
     for index, expected in ((0, target.seed_cases()), (1, ())):
-        shard, seen = Shard("blocksparse", index, 5, 3), list[Case]()
-        explore(shard, cases_of(target, wanted), seen.append, seed_cases(shard, target))
-        assert len(seen) == 5 and tuple(seen[: len(expected)]) == expected
+        shard, seen = Shard("blocksparse", index, 8, 3, 8 * index), list[Case]()
+        explore(shard, cases_of(target, wanted), seen.append, seed_cases(shard, target, wanted))
+        assert len(seen) == 8 and tuple(seen[: len(expected)]) == expected
         assert not set(target.seed_cases()) & set(seen[len(expected) :])
 
 

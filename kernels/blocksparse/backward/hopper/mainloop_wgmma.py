@@ -59,7 +59,7 @@ def mainloop_wgmma(w) -> None:
     for iteration in cutlass.range(iterations, unroll=1):
         entry, step, stage, stage_ds = iteration // steps, iteration % steps, iteration % stages, iteration % 2
         before = cutlass.max(iteration - 1, 0) % stages
-        release_last(w, iteration - 1)
+        release_last(w, ended_step(w, iteration, iterations))
         rP, rdQ = accumulator(w.to_s), accumulator(w.to_dq)
         issue(w.to_s, rP, stage, add=False)
         issue(w.to_dq, rdQ, 1 - stage_ds, add=False)
@@ -99,7 +99,7 @@ def mainloop_wgmma(w) -> None:
         meet()
 
     if iterations > 0:
-        release_last(w, iterations - 1)
+        release_last(w, ended_step(w, iterations, iterations))
         rdQ = accumulator(w.to_dq)
         last, last_ds = (iterations - 1) % stages, (iterations - 1) % 2
         issue(w.to_dq, rdQ, last_ds, add=False)
@@ -120,6 +120,12 @@ def add_unless_first(w, rdQ: cute.Tensor, iteration: Int32, target: Int64) -> No
     if cutlass.const_expr(w.tiling.release_warp):  # noqa: SIM102
         if iteration > 0 and iteration % w.tiling.steps == 0:
             notify_release_warp()
+
+
+@cute.jit
+def ended_step(w, step: Int32, steps: Int32) -> Int32:
+    """The kernel's injection point of that name."""
+    return w.kernel.ended_step(step, steps)
 
 
 @cute.jit

@@ -1,0 +1,43 @@
+"""Cases for one kernel of a target: what a KernelChoice makes of what the target supports, of lengths and variants."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from fuzz.core.kernel_choice import KernelChoice
+from fuzz.core.support import Support
+from fuzz.core.target import Variant
+
+_MORE = (0, 0, 1, 15, 40)  # keys, or queries, beyond the least
+
+
+def support_of(kernel: KernelChoice, support: Support) -> Support:
+    """What a target supports, of it what `kernel` is for."""
+    least, most, step = support.dim
+    if kernel.dims is not None:
+        least, most = max(least, kernel.dims[0]), min(most, kernel.dims[1])
+    masks = support.masks
+    if kernel.masks is not None:
+        masks = kernel.masks if masks is None else masks & kernel.masks
+    return replace(
+        support,
+        dtypes=support.dtypes if kernel.dtype is None else (kernel.dtype,),
+        dim=(least, most, step),
+        dim_often=most if kernel.dims is not None else support.dim_often,
+        softcap=support.softcap and kernel.softcap is not False,
+        masks=masks,
+    )
+
+
+def meeting_lengths(draw: random.Random, kernel: KernelChoice) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Lengths of one sequence whose CTAs wait for one another."""
+    return (kernel.least_q + draw.choice(_MORE),), (kernel.least_k + draw.choice(_MORE),)
+
+
+def variants_of(kernel: KernelChoice | None, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
+    """Those of a problem's variants that `kernel` has; all where none is its."""
+    if kernel is None:
+        return variants
+    wanted = kernel.variant.items()
+    return tuple(variant for variant in variants if wanted <= variant.items()) or variants

@@ -1,0 +1,104 @@
+"""Each kernel of a target has its case of a session before any has a second one."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz.core.case import Case
+from fuzz.core.kernel_choice import KernelChoice
+from fuzz.core.refusal import refusal
+from fuzz.judging.judge import execute
+from fuzz.session.draw import cases_of, explore, seed_cases
+from fuzz.session.plan import plan
+from fuzz.session.settings import Settings
+from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
+from fuzz.targets.registry import load
+from oracles.masks import kinds
+
+needs_emulator = pytest.mark.skipif(not (toolchain_there() and emulator_there()), reason="needs toolchain and emulator")
+
+
+def session(name: str, cases: int, seed: int = 1) -> list[Case]:
+    """All cases of a session of one target."""
+    settings, target, found = Settings(cases=cases, seed=seed, targets=(name,)), load(name), list[Case]()
+    for shard in plan(settings):
+        explore(shard, cases_of(target, settings), found.append, seed_cases(shard, target, settings))
+    return found
+
+
+def serves(case: Case, kernel: KernelChoice) -> bool:
+    p = case.problem
+    assert kernel.dims is not None
+    return (
+        kernel.variant.items() <= case.variant.items()
+        and p.dtype == kernel.dtype
+        and kernel.dims[0] <= p.dim <= kernel.dims[1]
+        and bool(p.softcap) == kernel.softcap
+        and p.backward
+        and (kernel.masks is None or kinds(p.mask) <= kernel.masks)
+    )
+
+
+@needs_emulator
+def test_sixty_cases_hold_one_for_every_kernel_of_the_bundled_attention() -> None:
+    target = load("blocksparse")
+    kernels, begin = target.kernel_choices(), len(target.seed_cases())
+    found = session("blocksparse", 60)
+    first = found[begin : begin + len(kernels)]
+    assert len(found) == 60 and len(kernels) > 30
+    assert all(any(serves(case, kernel) for case in first) for kernel in kernels)
+    assert all(refusal(target, case) is None for case in first)
+
+
+@needs_emulator
+def test_kernels_whose_ctas_wait_have_two_of_them_on_one_tile_and_two_tiles_each() -> None:
+    target = load("blocksparse")
+    ordered = [kernel for kernel in target.kernel_choices() if kernel.variant["deterministic"]]
+    found = session("blocksparse", 60)[len(target.seed_cases()) :]
+    for kernel in ordered:
+        assert kernel.least_q > kernel.variant["tile_m"] and kernel.least_k > kernel.variant["tile_n"]
+        assert any(
+            serves(case, kernel) and case.problem.len_q >= kernel.least_q and case.problem.len_k >= kernel.least_k
+            for case in found
+        ), kernel
+    assert any(kernel.variant.get("products") == "wgmma" and kernel.dims == (104, 128) for kernel in ordered)
+
+
+@needs_emulator
+def test_the_order_follows_from_the_seed_and_not_from_the_shards() -> None:
+    one, same, other = (session("blocksparse", 60, seed) for seed in (1, 1, 2))
+    assert one == same != other
+    assert [case.variant for case in session("blocksparse", 12)] == [case.variant for case in one[:12]]
+
+
+def test_options_of_a_users_target_have_their_turns(tmp_path) -> None:
+    file = tmp_path / "tiled.py"
+    file.write_text(
+        "from fuzz.targets import target\n"
+        '@target("tiled", variants=[{"tile": n} for n in (16, 32, 64, 128)])\n'
+        "def tiled(q, k, v, tile):\n    return v\n"
+    )
+    settings = Settings(cases=25, seed=1, targets=("tiled",), files=(str(file),))
+    (shard,) = plan(settings)
+    assert {case.variant["tile"] for case in seed_cases(shard, load("tiled", (str(file),)), settings)} == {
+        16,
+        32,
+        64,
+        128,
+    }
+
+
+@pytest.mark.nightly
+@needs_emulator
+def test_a_semaphore_released_one_step_early_is_found_in_a_session_of_sixty() -> None:
+    """By the turn of the one kernel that has this release: the rest of the session is not run here."""
+    name = "blocksparse!released_one_step_early"
+    target = load(name)
+    (kernel,) = (
+        kernel
+        for kernel in target.kernel_choices()
+        if kernel.variant["deterministic"] and kernel.variant.get("products") == "wgmma" and kernel.dims == (104, 128)
+    )
+    case = next(case for case in session(name, 60) if not case.variant.get("ctas") and serves(case, kernel))
+    verdict = execute(case, target, lambda phase, limit: None)
+    assert verdict.outcome == "fail" and "adds in no fixed order" in verdict.findings[0].message
