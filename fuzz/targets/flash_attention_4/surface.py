@@ -19,6 +19,11 @@ _APART = (
         "a mask_mod reads its bounds or a tensor, and block lists come with the tensor",
     ),
     Apart(("causal",), ("window_size",), "a mask is said by one of them"),
+    Apart(
+        ("deterministic",),
+        ("block_sparse_tensors", "block_sparse_tensors_bwd"),
+        "sm_90 refuses them after seconds of tracing; on sm_100 they are given",
+    ),
 )
 DENSE = Surface.declared(
     "flash_attn_func(q, k, v, qv=None, gather_kv_indices=None, softmax_scale=None, causal=False, "
