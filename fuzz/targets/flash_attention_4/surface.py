@@ -11,6 +11,7 @@ _NEVER = {
     "gather_bwd_recompute_p": _MLA,
     "gather_bwd_token_chunk": _MLA,
 }
+_REFUSED = "sm_90 refuses them after seconds of tracing; on sm_100 they are given"
 _APART = (
     Apart(("softcap",), ("score_mod", "score_mod_bwd"), "FlashAttention-4 refuses both at once"),
     Apart(
@@ -19,11 +20,7 @@ _APART = (
         "a mask_mod reads its bounds or a tensor, and block lists come with the tensor",
     ),
     Apart(("causal",), ("window_size",), "a mask is said by one of them"),
-    Apart(
-        ("deterministic",),
-        ("block_sparse_tensors", "block_sparse_tensors_bwd"),
-        "sm_90 refuses them after seconds of tracing; on sm_100 they are given",
-    ),
+    Apart(("deterministic",), ("block_sparse_tensors",), _REFUSED),
 )
 DENSE = Surface.declared(
     "flash_attn_func(q, k, v, qv=None, gather_kv_indices=None, softmax_scale=None, causal=False, "
@@ -35,6 +32,7 @@ DENSE = Surface.declared(
     apart=(
         *_APART,
         Apart(("aux_scalars",), ("block_sparse_tensors_bwd",), "as with block_sparse_tensors"),
+        Apart(("deterministic",), ("block_sparse_tensors_bwd",), _REFUSED),
     ),
 )
 _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "min_seqlen_k")

@@ -34,6 +34,7 @@ from oracles.problem import Problem, dense_mask
 
 importable = tables.unusable() is None
 needs_it = pytest.mark.skipif(not importable, reason="flash-attn-4 is not importable")
+MASK_MODS = {"keep_mod": "keep_mod", "band_mod": "band_mod", "scalars": tuple}
 PLAIN = Problem((256,), (256,), 2, 2, 64, 64, "bfloat16")
 
 
@@ -66,7 +67,8 @@ def on_the_host(monkeypatch):
     monkeypatch.setattr(kernels, "interface", lambda: interface)
     monkeypatch.setattr(kernels, "_given", lambda lists: lists)
     monkeypatch.setattr(kernels, "_ordered", lambda by_query, by_key, descending: by_key)
-    monkeypatch.setitem(sys.modules, "fuzz.targets.flash_attention_4.mask_mod", SimpleNamespace(keep_mod="keep_mod"))
+    monkeypatch.setitem(sys.modules, "fuzz.targets.flash_attention_4.mask_mod", SimpleNamespace(**MASK_MODS))
+    monkeypatch.setattr(kernels, "_capping", lambda cap: (lambda scores: cap * torch.tanh(scores / cap), None))
     monkeypatch.setenv("ATTNFUZZ_ARCH", "sm_90a")
     adapter._arch.cache_clear()
     yield OnTheHost()
