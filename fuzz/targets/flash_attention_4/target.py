@@ -23,7 +23,7 @@ from msgspec.structs import replace as replace_struct
 from torch import Tensor
 
 from fuzz.compiling import Build, Compiled
-from fuzz.core.case import Case, Inputs, to_json
+from fuzz.core.case import Case, Inputs, Storage, to_json
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Support
 from fuzz.core.surface import Surface
@@ -233,11 +233,14 @@ def _builds(case: Case, arch: str) -> tuple[Build, ...]:
 
 
 def _representative(case: Case) -> Case:
-    """A small case with the same kernels: they depend on no number, on lengths and counts only by what LENGTHS says,
-    and on the mask only as far as its options go. Where that is not so, a kernel is compiled when its case comes."""
+    """A small case with the same kernels: they depend on no number, on lengths and counts only by what LENGTHS says, on
+    strides only by which are 0, and on the mask only as far as its options go. Where that is not so, a kernel is
+    compiled when its case comes. Without max_seqlen the total of all lengths stands for the longest."""
     p, given = case.problem, case.inputs
-    batch = min(p.batch, 2)
-    len_q, len_k = (next((n for n in LENGTHS if n >= longest), LENGTHS[-1]) for longest in (p.len_q, p.len_k))
+    unbounded = options_of(case)["hints"] == "none"
+    batch = 1 if unbounded else min(p.batch, 2)
+    longest = (sum(p.lengths_q), sum(p.lengths_k)) if unbounded else (p.len_q, p.len_k)
+    len_q, len_k = (next((n for n in LENGTHS if n >= length), LENGTHS[-1]) for length in longest)
     problem = replace_struct(
         p,
         lengths_q=(len_q,) * batch,
@@ -247,7 +250,8 @@ def _representative(case: Case) -> Case:
         mask=_simplest(p.mask, options_of(case)["mask"] in ("options", "scalars") or bool(options_of(case)["flags"])),
         scale=None,
     )
-    inputs = Inputs(do=given.do if given.do.order == "expanded" else Inputs().do)
+    shared = {name: Storage(shared=getattr(given, name).shared) for name in ("q", "k", "v", "do")}
+    inputs = Inputs(**shared | ({"do": given.do} if given.do.order == "expanded" else {}))
     return replace_struct(case, inputs=inputs, problem=problem, repeats=1, relations=())
 
 
