@@ -16,8 +16,8 @@ _APART = (
     Apart(("softcap",), ("score_mod", "score_mod_bwd"), "FlashAttention-4 refuses both at once"),
     Apart(
         ("aux_scalars",),
-        ("aux_tensors", "block_sparse_tensors"),
-        "a mask_mod reads its bounds or a tensor, and block lists come with the tensor",
+        ("aux_tensors", "block_sparse_tensors", "causal", "window_size"),
+        "a mask_mod reads its bounds or a tensor; block lists, and flags beside it, come with the tensor",
     ),
     Apart(("causal",), ("window_size",), "a mask is said by one of them"),
     Apart(("deterministic",), ("block_sparse_tensors",), _REFUSED),

@@ -37,7 +37,7 @@ from fuzz.targets.flash_attention_4.extras import HD256, bounds_of, extras_for, 
 from fuzz.targets.flash_attention_4.surface import DENSE, VARLEN
 from fuzz.targets.flash_attention_4.unsupported import OPTIONS, blocks_for, options_of
 from fuzz.tensors.arena import build
-from oracles.masks import Causal, Mask, PerBatch, PerHead, Prefix, Window, varies_by_batch, varies_by_head
+from oracles.masks import Causal, Full, Mask, PerBatch, PerHead, Prefix, Window, varies_by_batch, varies_by_head
 from oracles.numerics import FUSED
 from oracles.outputs import Outputs
 from oracles.problem import Problem, shapes
@@ -237,7 +237,8 @@ def _representative(case: Case) -> Case:
     strides only by which are 0, and on the mask only as far as its options go. Where that is not so, a kernel is
     compiled when its case comes. Without max_seqlen the total of all lengths stands for the longest."""
     p, given = case.problem, case.inputs
-    unbounded = options_of(case)["hints"] == "none"
+    options = options_of(case)
+    unbounded = options["hints"] == "none"
     batch = 1 if unbounded else min(p.batch, 2)
     longest = (sum(p.lengths_q), sum(p.lengths_k)) if unbounded else (p.len_q, p.len_k)
     len_q, len_k = (next((n for n in LENGTHS if n >= length), LENGTHS[-1]) for length in longest)
@@ -247,11 +248,13 @@ def _representative(case: Case) -> Case:
         lengths_k=(len_k, *(len_k - p.ragged,) * (batch - 1)),
         heads_q=min(p.heads_kv, 2) * p.group,
         heads_kv=min(p.heads_kv, 2),
-        mask=_simplest(p.mask, options_of(case)["mask"] in ("options", "scalars") or bool(options_of(case)["flags"])),
+        mask=Full()
+        if options["mask"] == "scalars"
+        else _simplest(p.mask, options["mask"] == "options" or options["flags"]),
         scale=None,
     )
-    shared = {name: Storage(shared=getattr(given, name).shared) for name in ("q", "k", "v", "do")}
-    inputs = Inputs(**shared | ({"do": given.do} if given.do.order == "expanded" else {}))
+    q, k, v, do = (Storage(shared=getattr(given, name).shared) for name in ("q", "k", "v", "do"))
+    inputs = Inputs(q=q, k=k, v=v, do=given.do if given.do.order == "expanded" else do)
     return replace_struct(case, inputs=inputs, problem=problem, repeats=1, relations=())
 
 

@@ -292,7 +292,8 @@ def test_a_plan_s_small_case_needs_the_kernels_of_its_case(arch, monkeypatch):
     @given(cases.cases(target, cases.SMALL))
     def loop(case):
         p = case.problem
-        if refusal(target, case) is None and sum(p.lengths_q) and sum(p.lengths_k):
+        paged = case.variant.get("keys") == "paged"  # its kernels depend on the pages' number: compiled when it comes
+        if refusal(target, case) is None and sum(p.lengths_q) and sum(p.lengths_k) and not paged:
             own = tables.planned(adapter.dry_call(case), arch)
             small = tables.planned(adapter.dry_call(adapter._representative(case)), arch)
             assert own == small, case
