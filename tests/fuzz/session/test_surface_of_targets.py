@@ -81,7 +81,8 @@ def test_every_parameter_and_pair_is_given_or_has_a_reason(name, device, cases):
 def test_every_parameter_of_flash_attention_4_is_given_or_has_a_reason(flash_attention_4):
     for given in coverage("flash_attn.cute", "cuda", 2000):
         assert given.unexplained() == [] and given.stale() == [], given.surface.name
-        assert len(given.unexplained_pairs()) <= 2, given.unexplained_pairs()  # the rarest pairs, by chance
+        # What needs a softcap, a mask that flags say and block lists at once is rare: such pairs are left to chance.
+        assert len(given.unexplained_pairs()) <= len(given.surface.pairs) / 12, given.unexplained_pairs()
 
 
 def test_extras_of_flash_attention_4_are_given(flash_attention_4):
