@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from docs.generate import case_format, command_line, docstrings, measurements
+from docs.generate import case_format, command_line, docstrings, measurements, surface_coverage
 
 GENERATORS: dict[str, Callable[[], str]] = {
     "headlines": measurements.headlines,
@@ -16,6 +16,8 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "case-format": case_format.fields,
     "targets": docstrings.targets,
     "oracles": docstrings.oracles,
+    "surface-coverage": surface_coverage.table,
+    "surface-reasons": surface_coverage.reasons,
 }
 _PLACE = re.compile(r"(<!-- generate: ([a-z-]+) -->\n).*?(<!-- end -->)", re.S)
 

@@ -83,6 +83,7 @@ class Raised(Exception):
         self.error = error
         self.warned = warned
         self.subject = ""  # the title of the follow-up case whose run raised; "": a run of the case itself
+        self.follow_up: Case | None = None  # and that case
 
 
 def deadline(target: Target, case: Case, runs: int = 1) -> float:
@@ -216,7 +217,7 @@ def _run_follow_up(follow_up: FollowUp, target: Target, runs: Runs, clock: Clock
                 lambda: follow_up.run(target, arena.tensors(), None if others is None else others.tensors())
             )
     except Raised as raised:
-        raised.subject = follow_up.title
+        raised.subject, raised.follow_up = follow_up.title, follow_up.case
         raise
     runs.executions.append(execution)
     runs.guards.append(guard)

@@ -10,7 +10,7 @@ import torch
 
 from fuzz.core.case import Case
 from fuzz.core.target import DeviceError
-from fuzz.core.verdict import Finding, Location, Verdict
+from fuzz.core.verdict import Finding, FollowUpFailure, Location, Verdict
 from fuzz.judging.execution import Clock, Raised
 from fuzz.judging.verdict_builder import conclude
 
@@ -39,7 +39,8 @@ def raised_verdict(case: Case, raised: Raised, clock: Clock) -> Verdict:
     verb = "refused it, which it does not declare:" if refused else "raised"
     message = f"{prefix}the target {verb} {name}: {text}"
     finding = Finding("protocol", "refused" if refused else "raised", message, place=Location(pattern=name))
-    return conclude(case, [finding], clock, [], evidence=evidence)
+    alone = [] if raised.follow_up is None else [FollowUpFailure(raised.follow_up, (finding,))]
+    return conclude(case, [finding], clock, [], evidence=evidence, follow_ups=alone)
 
 
 def context_lost(error: BaseException) -> bool:

@@ -9,21 +9,25 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
-from fuzz.core.script_call import Text, dense_text, options
+from fuzz.core.script_call import Text, options
 from fuzz.core.support import Rule, Support
 from fuzz.core.surface import Surface
-from fuzz.core.target import Device, Tensors
+from fuzz.core.target import Device, Tensors, Variant
 from fuzz.devices.present import cuda_present
 from fuzz.targets import triton_interpreter
-from fuzz.targets.autograd import AutogradTarget, dense_arguments
+from fuzz.targets.autograd import AutogradTarget
+from fuzz.targets.mask_tensors import SAID, SHAPES, expanded_heads, mask_arguments, mask_text, says, shaped
+from fuzz.targets.options import Options, Value
 from kernels.mutants.names import SDPA as MUTANTS
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import FUSED, TENSOR_CORES
+from oracles.problem import Problem
 
 _ROOT = Path(__file__).resolve().parents[2]
 # One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly.
@@ -34,8 +38,10 @@ _SUPPORT = Support(bias=True, bias_grad=True, lse=True, max_pairs=1 << 24)
 
 _SURFACE = Surface.declared(
     "scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, "
-    "enable_gqa=False, *, return_lse=False)"
+    "enable_gqa=False, *, return_lse=False)",
+    never={"dropout_p": "0 is all that it takes"},
 )
+OPTIONS = Options(mask=SAID, shape=SHAPES, gqa=("auto", "always", "expanded"), lse=(True, False))
 
 
 class BundledSdpa(AutogradTarget):
@@ -49,7 +55,12 @@ class BundledSdpa(AutogradTarget):
         self.mutant = mutant
         self.summary = "kernels.sdpa" + (f" with the mutant {mutant}" if mutant else "")
         self.support = _SUPPORT
-        self.rules = (Rule("a bias of another dtype than the inputs", _other_bias),)
+        self.rules = (
+            Rule("a bias of another dtype than the inputs", _other_bias),
+            OPTIONS.rule(),
+            Rule("options that the problem has no use for", lambda c: not _useful(c.problem, OPTIONS.of(c))),
+            Rule("attn_mask beside is_causal", lambda c: OPTIONS.of(c)["mask"] == "both", "refuses"),
+        )
         self.numerics = TENSOR_CORES if device == "cuda" else FUSED
         self.relations = _RELATIONS
         self.clears_padding = True
@@ -70,6 +81,13 @@ class BundledSdpa(AutogradTarget):
             return "Triton's interpreter is used on machines without a GPU"
         return super().missing()
 
+    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+        """See Target: every way to say the mask, in every shape; heads in another way; without LSE."""
+        offered: dict[str, tuple[Value, ...]] = {"mask": says(problem), "shape": SHAPES[1:], "lse": (False,)}
+        heads = "always" if problem.group == 1 else "expanded"
+        offered["gqa"] = (heads,) if _useful(problem, {"mask": "auto", "gqa": heads}) else ()
+        return OPTIONS.draws(**offered)
+
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches (nothing in the interpreter)."""
         p = case.problem
@@ -82,34 +100,25 @@ class BundledSdpa(AutogradTarget):
 
                 prepare = partial(registration.prepare, f"sdpa!{self.mutant}")
 
-            mask, causal = dense_arguments(p, _leaf(tensors.bias, p.bias is not None and p.bias.grad), tensors.q.device)
+            bias = _leaf(tensors.bias, p.bias is not None and p.bias.grad)
+            k, v, mask, said = _arguments(case, tensors, bias)
             prepare(
                 tensors.q,
-                tensors.k,
-                tensors.v,
+                k,
+                v,
                 mask,
-                is_causal=causal,
-                scale=p.scale,
-                enable_gqa=p.group > 1,
+                **said,
                 backward=p.backward,
                 grad_out=tensors.do,
             )
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O and LSE."""
-        p = case.problem
-        mask, causal = dense_arguments(p, tensors.bias, tensors.q.device)
-        return _SURFACE.call(
-            _kernel(self.mutant, self.device),
-            tensors.q,
-            tensors.k,
-            tensors.v,
-            mask,
-            is_causal=causal,
-            scale=p.scale,
-            enable_gqa=p.group > 1,
-            return_lse=True,
-        )
+        k, v, mask, said = _arguments(case, tensors, tensors.bias)
+        wanted = OPTIONS.of(case)["lse"]
+        kernel = _kernel(self.mutant, self.device)
+        answer = _SURFACE.call(kernel, tensors.q, k, v, mask, **said, return_lse=wanted)
+        return answer if wanted else (answer, None)
 
     def surfaces(self) -> tuple[Surface, ...]:
         """See Target."""
@@ -117,16 +126,25 @@ class BundledSdpa(AutogradTarget):
 
     def script_call(self, case: Case) -> Text:
         """`forward` as text."""
-        mask, reads = dense_text(case.problem)
+        p, given = case.problem, OPTIONS.of(case)
+        lines, mask, reads = mask_text(p, given["mask"], given["shape"])
+        said = options(p)
+        if given["gqa"] == "expanded":
+            said.remove("enable_gqa=True")
+            lines += tuple(f"{x} = {x}[:, :, None].expand(-1, -1, {p.group}, -1, -1).flatten(1, 2)" for x in ("k", "v"))
+        elif given["gqa"] == "always":
+            said.append("enable_gqa=True")
         kernel = f'MUTANTS["{self.mutant}"]' if self.mutant else "scaled_dot_product_attention"
-        arguments = ["q", "k", "v", *([mask] if mask else []), *options(case.problem), "return_lse=True"]
+        arguments = ["q", "k", "v", *mask, *said, *["return_lse=True"] * given["lse"]]
         source = "kernels.mutants.sdpa.table import MUTANTS" if self.mutant else f"kernels.sdpa import {kernel}"
         first = "" if self.device == "cuda" else 'os.environ["TRITON_INTERPRET"] = "1"  # no GPU\n'
         setup = (
             f"{first}sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`\nfrom {source}  # noqa: E402"
         )
         imports = ("import os", "import sys") if first else ("import sys",)
-        return Text((f"o, lse = {kernel}({', '.join(arguments)})",), imports, setup, reads, lse=True)
+        answer = "o, lse" if given["lse"] else "o"
+        call = (*lines, f"{answer} = {kernel}({', '.join(arguments)})")
+        return Text(call, imports, setup, reads, lse=given["lse"])
 
     def expected_seconds(self, case: Case) -> float:
         """The interpreter's time goes with the number of tiles, however few tokens they hold."""
@@ -150,6 +168,27 @@ def mutants() -> list[BundledSdpa]:
 def _other_bias(case: Case) -> bool:
     p = case.problem
     return p.bias is not None and p.bias.dtype == "float32" and p.dtype != "float32"
+
+
+def _useful(problem: Problem, given: dict[str, Any]) -> bool:
+    """True if the problem can be said so; dK and dV of expanded heads are summed by autograd, in their dtype."""
+    exact = not problem.backward or problem.dtype == "float32"
+    heads = {"auto": True, "always": problem.group == 1, "expanded": problem.group > 1 and exact}
+    return given["mask"] in ("auto", *says(problem)) and heads[given["gqa"]]
+
+
+def _arguments(
+    case: Case, tensors: Tensors, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None, dict[str, Any]]:
+    """key, value, attn_mask, and the keyword arguments."""
+    p, given = case.problem, OPTIONS.of(case)
+    mask, causal = mask_arguments(p, bias, tensors.q.device, given["mask"])
+    if mask is not None:
+        mask = shaped(mask, p, given["shape"])
+    k, v, gqa = tensors.k, tensors.v, p.group > 1 or given["gqa"] == "always"
+    if given["gqa"] == "expanded":
+        k, v, gqa = expanded_heads(k, p.group), expanded_heads(v, p.group), False
+    return k, v, mask, {"is_causal": causal, "scale": p.scale, "enable_gqa": gqa}
 
 
 def _leaf(bias: Tensor | None, grad: bool) -> Tensor | None:

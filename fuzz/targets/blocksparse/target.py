@@ -19,7 +19,7 @@ from fuzz.core.case import Case
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Rule, Support
-from fuzz.core.surface import Surface
+from fuzz.core.surface import Apart, Surface
 from fuzz.core.target import METADATA_ONLY, Tensors
 from fuzz.core.verdict import Finding
 from fuzz.devices.present import cuda_present
@@ -58,7 +58,15 @@ SUPPORT = Support(
 )
 _SURFACE = Surface.declared(
     "block_sparse_attention(q, k, v, blocks, *, scale=None, softcap=0.0, deterministic=False, schedule=None, "
-    "cu_seqlens_q=None, cu_seqlens_k=None, lengths_q=None, lengths_k=None, products=None)"
+    "cu_seqlens_q=None, cu_seqlens_k=None, lengths_q=None, lengths_k=None, products=None)",
+    never={"schedule": "the lists are made with the case's schedule, so that they can be checked before a run"},
+    apart=(
+        Apart(
+            ("cu_seqlens_q", "cu_seqlens_k"),
+            ("lengths_q", "lengths_k"),
+            "packed sequences have cumulative lengths, padded ones lengths; both at once are refused",
+        ),
+    ),
 )
 _KNOWN = {
     "tile_m": TILES,

@@ -56,7 +56,7 @@ def extras_for(problem: Problem) -> list[dict[str, Any]]:
 
 def fits(options: dict[str, Any], extra: dict[str, Any]) -> bool:
     """True if a case with these options can have the extra too."""
-    if options["mask"] == "options" and "flags" in extra:
+    if options["mask"] in ("options", "scalars") and "flags" in extra:
         return False
     return "keys" not in extra or (options["mask"] != "blocks" and "scores" not in extra)
 

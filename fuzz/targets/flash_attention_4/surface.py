@@ -11,14 +11,18 @@ _NEVER = {
     "gather_bwd_recompute_p": _MLA,
     "gather_bwd_token_chunk": _MLA,
 }
+_SPLITS = "sm_90 refuses splits whatever stands beside them"
+_REFUSED = "sm_90 refuses them after seconds of tracing; on sm_100 they are given"
 _APART = (
     Apart(("softcap",), ("score_mod", "score_mod_bwd"), "FlashAttention-4 refuses both at once"),
     Apart(
         ("aux_scalars",),
-        ("aux_tensors", "block_sparse_tensors"),
-        "a mask_mod reads its bounds or a tensor, and block lists come with the tensor",
+        ("aux_tensors", "block_sparse_tensors", "causal", "window_size"),
+        "a mask_mod reads its bounds or a tensor; block lists, and flags beside it, come with the tensor",
     ),
     Apart(("causal",), ("window_size",), "a mask is said by one of them"),
+    Apart(("deterministic",), ("block_sparse_tensors",), _REFUSED),
+    Apart(("num_splits",), ("learnable_sink", "score_mod", "score_mod_bwd"), _SPLITS),
 )
 DENSE = Surface.declared(
     "flash_attn_func(q, k, v, qv=None, gather_kv_indices=None, softmax_scale=None, causal=False, "
@@ -30,6 +34,7 @@ DENSE = Surface.declared(
     apart=(
         *_APART,
         Apart(("aux_scalars",), ("block_sparse_tensors_bwd",), "as with block_sparse_tensors"),
+        Apart(("deterministic",), ("block_sparse_tensors_bwd",), _REFUSED),
     ),
 )
 _LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "min_seqlen_k")
@@ -55,6 +60,7 @@ VARLEN = Surface.declared(
         ),
         Apart(("seqused_q",), _LENGTHS, "padded sequences have used lengths, packed ones cumulative lengths"),
         Apart(("seqused_k",), ("cu_seqlens_k",), "padded keys have used lengths, packed ones cumulative lengths"),
+        Apart(("num_splits",), ("min_seqlen_k", "disable_scheduler_metadata"), _SPLITS),
         Apart(("page_table",), ("cu_seqlens_k",), "FlashAttention-4 refuses both at once"),
         Apart(
             ("page_table",),

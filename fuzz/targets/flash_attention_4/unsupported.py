@@ -143,8 +143,8 @@ TABLE: tuple[Row, ...] = (
         kind="cannot",
     ),
     Row(
-        "flags=True is about a mask that is said otherwise too",
-        lambda c: bool(options_of(c)["flags"]) and _uses(c, "options"),
+        "flags=True is about a mask that is said by a tensor too",
+        lambda c: bool(options_of(c)["flags"]) and (_uses(c, "options") or _uses(c, "scalars")),
         kind="cannot",
     ),
     Row(

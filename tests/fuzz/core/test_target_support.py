@@ -49,8 +49,10 @@ def test_an_option_that_changes_nothing_is_no_option(tmp_path: Path) -> None:
     assert refusal(mine, Case("mine", PLAIN, variant={"tile": 32})) is None
     found = refusal(mine, Case("mine", PLAIN, variant={"tile": 32, "tiel": 16}))
     assert found is not None and (found.kind, found.why) == ("cannot", "it has no option named tiel")
-    found = refusal(load("sdpa"), Case("sdpa", PLAIN, variant={"x": "y"}))
+    found = refusal(load("mine", (_file(tmp_path, MINE),)), Case("mine", PLAIN, variant={"x": "y"}))
     assert found is not None and found.why == "it has no option named x"
+    found = refusal(load("sdpa"), Case("sdpa", PLAIN, variant={"x": "y"}))
+    assert found is not None and found.why.startswith("options other than mask (auto, bool, float, both)")
 
 
 def test_a_users_function_passes_and_its_mask_is_the_predicate(tmp_path: Path) -> None:

@@ -276,3 +276,19 @@ def test_numbers_that_are_wrong_for_other_inputs_are_wrong_numbers():
     found = verdict(broken(garbage), PLAIN, "future_changed")
     assert {(f.oracle, f.kind) for f in found.findings} == {("accuracy", "nan")}
     assert found.findings[0].message.startswith("follow-up case with later queries and their keys changed: O is")
+
+
+def test_a_follow_up_case_that_raises_is_a_case_of_its_own():
+    """So that a bug which is known by the options that it needs is known when a relation chose them."""
+    problem = Problem((2,), (7,), 2, 2, 16, 16, "float32", backward=False)
+    target = load("torch.sdpa.flash")
+    raising = {"mask": "bool", "shape": "narrow"}
+    variants = type(target).variants_for
+    try:
+        type(target).variants_for = lambda self, problem: ({}, raising)
+        verdict = execute(Case(target.name, problem, relations=("options",)), target, lambda phase, limit: None)
+    finally:
+        type(target).variants_for = variants
+    ((plainer, found),) = failed_alone(verdict)
+    assert plainer.variant == raising and not plainer.relations
+    assert (found.findings[0].kind, found.findings[0].place.pattern) == ("raised", "IndexError")
