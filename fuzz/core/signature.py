@@ -219,6 +219,8 @@ def probably_one(one: Signature, other: Signature) -> str:
     both = [name for name in one.tensors if name in other.tensors]
     if both:
         return f"same tensor{'s' if len(both) > 1 else ''}, {', '.join(both)}{where}"
+    if one.kind == other.kind == "hang":
+        return "both are hangs"
     options = needs(one) & needs(other)
     return f"both need {', '.join(ordered(options))}" if options and _subset(needs(one), needs(other)) else ""
 
