@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from fuzz.core.signature import cause
+from fuzz.core.signature import cause, explains
 from fuzz.session.one_bug import one_bug
 from fuzz.session.pool import new_folder, run_session
 from fuzz.session.records import Reader, Record, Settled, machine, settlement
@@ -105,7 +105,7 @@ def _hides(first: Settled, second: Settled) -> bool:
     """True if a session that has found `first` would not report `second` beside it."""
     raw, signature = (msgspec.structs.replace(s, target=first.raw.target) for s in (second.raw, second.signature))
     second = msgspec.structs.replace(second, raw=raw, signature=signature)
-    return one_bug(first, second)
+    return one_bug(first, second) or explains(first.signature, raw)
 
 
 def _same(one: Settled, other: Settled) -> bool:

@@ -83,6 +83,7 @@ _OPTIONS = frozenset(
     | {"variant", MASKED}
 )
 _LAYOUT = {"pad": "strides", "offset": "strides"}  # one option: how tensors lie in memory
+_TAILS = frozenset({"len_q:tail", "len_k:tail"})
 _SAY_LITTLE = frozenset({MASKED, "variant", "ragged", "packed", "backward"})
 _MASKS = frozenset(KINDS) | {MASKED}  # what a mask is made of: how a row lost its keys does not matter
 _EXACT_INPUTS = frozenset(f"inputs:{style}" for style in CODED)
@@ -203,7 +204,8 @@ def look_alike(one: Signature, other: Signature, *, in_session: bool = False) ->
     """True if two minimised failures are one bug seen from two sides: what they need is equal, and so is the pass
     that goes wrong. Where O happens to be right, as for constant values, the same bug shows in LSE alone; and which
     lengths a reduction ends at is partly chance. Deadlocks of one kernel are one unless each needs an option that the
-    other does not. A second bug with the same needs is reported once the first is fixed.
+    other does not. Gradients that need no option are one where they have a tensor in common. A second bug with the same
+    needs is reported once the first is fixed.
 
     in_session  both were met in one session: numbers that are wrong, NaN or differ from run to run are one kind then,
                 and one of the two may need more than the other
@@ -217,6 +219,8 @@ def look_alike(one: Signature, other: Signature, *, in_session: bool = False) ->
         return one.kernel == other.kernel and _subset(needs(one), needs(other))
     alike = _class(one) == _class(other) if in_session else (one.kind, one.oracle) == (other.kind, other.oracle)
     enough = needs(one) == needs(other) or (in_session and _narrower(needs(one), needs(other)))
+    if not (needs(one) | needs(other)) - _TAILS and not _one_shape(one, other):
+        return False
     return alike and enough and _same_pass(one, other) and _one_spot(one, other)
 
 
@@ -232,6 +236,8 @@ def probably_one(one: Signature, other: Signature) -> str:
     both = [name for name in one.tensors if name in other.tensors]
     if both:
         return f"same tensor{'s' if len(both) > 1 else ''}, {', '.join(both)}{where}"
+    if one.kind == other.kind == "hang":
+        return "both are hangs"
     options = needs(one) & needs(other)
     return f"both need {', '.join(ordered(options))}" if options and _subset(needs(one), needs(other)) else ""
 
@@ -250,7 +256,7 @@ def needs(signature: Signature) -> frozenset[str]:
         options = (options - _MASKS) | {ROWS_WITHOUT_KEYS}
     if options or signature.kind not in ("nan", "wrong"):
         return options
-    return frozenset(signature.features) & {"len_q:tail", "len_k:tail"}
+    return frozenset(signature.features) & _TAILS
 
 
 def _one_access(one: Signature, other: Signature) -> bool:
@@ -258,6 +264,14 @@ def _one_access(one: Signature, other: Signature) -> bool:
     they need the same options, at least one, and are of one kind, or of one kernel and tensor."""
     same_spot = one.kernel == other.kernel and _overlap(one.tensors, other.tensors)
     return bool(needs(one)) and needs(one) == needs(other) and (one.kind == other.kind or same_spot)
+
+
+def _one_shape(one: Signature, other: Signature) -> bool:
+    """True if two failures that need no option may be one all the same: gradients with one in common, and follow-up
+    cases with follow-up cases."""
+    if (one.oracle in _COMPARING) != (other.oracle in _COMPARING):
+        return False
+    return _is_forward(one) or _is_forward(other) or _overlap(one.tensors, other.tensors)
 
 
 def _narrower(one: frozenset[str], other: frozenset[str]) -> bool:

@@ -11,15 +11,16 @@ from pathlib import Path
 import msgspec
 import pytest
 from minimize_bugs import Probe, failure, plain, tail
+from runner_tools import case
 
 from fuzz.core import features
 from fuzz.core.case import CaseError, to_json
 from fuzz.core.signature import signature
-from fuzz.core.verdict import Finding, Verdict
+from fuzz.core.verdict import Finding, Signature, Verdict
 from fuzz.corpus import store
 from fuzz.corpus.entry import ANY_TARGET, CorpusError, Entry, Found
 from fuzz.corpus.replay import distil, known, replay
-from fuzz.corpus.store import encode, load, load_all, load_case, save
+from fuzz.corpus.store import encode, load, load_all, load_before, load_case, save
 from fuzz.minimize import minimize
 from oracles.masks import Intervals
 
@@ -255,3 +256,13 @@ def test_the_must_pass_list_is_sound():
     cases = {}
     for e in entries:
         assert cases.setdefault(e.case.id, e.name) == e.name
+
+
+def test_the_cases_that_an_entry_needs_before_it_run_first(tmp_path):
+    one, other = case("honest"), case("honest", 9)
+    sign = Signature(one.target, "wrong", "accuracy", ("o",))
+    path = save(Entry.as_met(one, "fail", sign, device="host", after=(other,)), tmp_path)
+    assert load_before(path) == (other,)
+    ran = []
+    replay(load(path), lambda it: (ran.append(it), Verdict(it.id, "pass"))[1])
+    assert ran == [other, one]
