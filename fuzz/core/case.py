@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from fuzz.core.case_bounds import BYTES, too_large
+from fuzz.core.case_bounds import BOUNDS, BYTES, too_large
 from oracles.metamorphic.relations import RELATIONS
 from oracles.problem import Problem
 
@@ -162,6 +162,8 @@ def read(path: Path | str) -> bytes:
 
 def decode(text: str | bytes, kind: type, *, where: str) -> Any:
     """JSON to `kind`; every failure is a CaseError of one line that names the field."""
+    if text.count("[" if isinstance(text, str) else b"[") > 2 * BOUNDS:  # to make them all takes seconds
+        raise CaseError(f"{where}: has too many lists for a case, at most {2 * BOUNDS}")
     try:
         _check_keys(text)
         value: Any = msgspec.json.decode(text, type=kind)
