@@ -19,7 +19,7 @@ FAKES = ROOT / "tests" / "fakes"
 def mounted(folder: Path, *, read_only: bool) -> Iterator[Path]:
     """A tmpfs of 1 MiB in `folder`: filled to its last byte, or read-only."""
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "attnfuzz", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,mode=755", "attnfuzz", str(folder)], check=True)
     try:
         if read_only:
             subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
