@@ -54,7 +54,9 @@ def cache(folder: Path, *, read_only: bool) -> list[str]:
         said, code = _session(folder, ["recipes/compiled_target"], "fake.compiled", "--corpus", "", **env)
     # Head dims above 192 fail to compile on purpose, which is a finding of that target.
     kept = read_session(folder / "session").records
-    wrong = [f"finding: {r.message[:120]}" for r in kept if r.outcome == "fail" and "must be 64 or 128" not in r.message]
+    wrong = [
+        f"finding: {r.message[:120]}" for r in kept if r.outcome == "fail" and "must be 64 or 128" not in r.message
+    ]
     wrong += ["not said once"] * (said.count("kernels that it lacks are compiled into") != 1)
     return wrong + _complete(folder) + [f"exit code {code}"] * (code not in (0, 1))
 

@@ -91,9 +91,7 @@ def test_a_torn_object_file_of_the_emulator_is_built_again(tmp_path, monkeypatch
 
     monkeypatch.setattr(intrinsics, "cache_folder", lambda *modules: tmp_path)
     monkeypatch.setattr(intrinsics.llvm, "parse_assembly", lambda text: type("M", (), {"verify": lambda self: None})())
-    monkeypatch.setattr(
-        intrinsics, "target_machine", type("T", (), {"emit_object": lambda self, module: b"object"})
-    )
+    monkeypatch.setattr(intrinsics, "target_machine", type("T", (), {"emit_object": lambda self, module: b"object"}))
     assert intrinsics._compiled() == b"object"
     (path,) = tmp_path.glob("*.o")
     path.write_bytes(b"obj")
