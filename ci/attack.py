@@ -1,5 +1,7 @@
 """Attacks on the harness itself: what must not be lost, confused or blamed on a kernel. Nightly.
 
+    python ci/attack.py files
+    python ci/attack.py disks          # needs root, for its small file systems
     python ci/attack.py soak --cases 3000 --workers 2 --kill-every 5 --out ci/results/soak_host.json
 
 Prints a table with the seed, and ends with exit code 1 where something does not hold.
@@ -16,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from attacks import soak
+from attacks import disks, hostile_files, soak
 from rich.console import Console
 from rich.table import Table
 
@@ -47,9 +49,42 @@ def _soak(options: argparse.Namespace) -> int:
     return 1 if done.failures else 0
 
 
+def _table(title: str, wrong: dict[str, str]) -> int:
+    table = Table(title=title, title_justify="left")
+    for name in ("attack", "what does not hold"):
+        table.add_column(name)
+    for name, text in wrong.items():
+        table.add_row(name, text or "–")
+    Console(width=120).print(table)
+    return 1 if any(wrong.values()) else 0
+
+
+def _files(options: argparse.Namespace) -> int:
+    import fuzz.session.preload  # noqa: F401 - what a command imports is not measured
+
+    with tempfile.TemporaryDirectory(prefix="attnfuzz-files-") as folder:
+        files = hostile_files.write(Path(folder))
+        pairs = [(command, name) for command in ("repro", "minimize") for name in files]
+        wrong = {f"{command}: {name}": hostile_files.measure(command, files[name]) for command, name in pairs}
+    return _table("Hostile files", wrong)
+
+
+def _disks(options: argparse.Namespace) -> int:
+    wrong = {}
+    for name, attack in disks.ATTACKS.items():
+        with tempfile.TemporaryDirectory(prefix="attnfuzz-disks-") as folder:
+            wrong[name] = "; ".join(attack(Path(folder)))
+    return _table("Full and read-only disks", wrong)
+
+
 def _parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     sub = made.add_subparsers(required=True, metavar="ATTACK")
+    for name, attack, text in (
+        ("files", _files, "hostile files, each in a process of its own"),
+        ("disks", _disks, "a corpus and a cache that are full or read-only; needs root"),
+    ):
+        sub.add_parser(name, help=text).set_defaults(attack=attack)
     one = sub.add_parser("soak", help="a session whose processes are killed at random, resumed until it is complete")
     one.add_argument("--cases", type=int, default=3000, metavar="N", help="cases of the session (3000)")
     one.add_argument("--workers", type=int, default=2, metavar="N", help="worker processes of the session (2)")

@@ -82,6 +82,7 @@ def repro(options: argparse.Namespace) -> int:
     target = _load(case.target, options)
     if (why := target.missing()) is not None:
         raise _usage(f"{case.target} cannot run here: {why}")
+    _check_size(case, target, options)
     if options.script:
         _check_place("--script", Path(options.script))
     if options.sanitizer and (options.runs > 1 or options.trace):
@@ -137,6 +138,7 @@ def minimize(options: argparse.Namespace) -> int:
     target = _load(case.target, options)
     if (why := target.missing()) is not None:
         raise _usage(f"{case.target} cannot run here: {why}")
+    _check_size(case, target, options)
     out = Path(options.out or Path(options.case).with_suffix(".min.json"))
     _check_place("--out", out)
 
@@ -289,6 +291,18 @@ def _load(name: str, options: argparse.Namespace):
     from fuzz.targets.registry import load
 
     return load(name, _files(options), _device(options))
+
+
+def _check_size(case, target, options: argparse.Namespace) -> None:
+    """Raises where no memory holds the tensors of a case: those of a case that runs some CTAs only take none."""
+    import psutil
+
+    from fuzz.core.case_bounds import tensor_bytes
+
+    gib, most = tensor_bytes(case.problem) >> 30, psutil.virtual_memory().total >> 30
+    if gib > most and not target.ctas_of(case):
+        where = f"{options.case}: problem.lengths_q, lengths_k"
+        raise _usage(f"{where}: the tensors take {gib} GiB, and this machine has {most} GiB of memory")
 
 
 def _check_place(option: str, path: Path) -> None:

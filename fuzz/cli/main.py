@@ -59,7 +59,10 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _one_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__
+    """The first line of a message. What a file or a name holds may be in it: nothing of that reaches a terminal as a
+    control code."""
+    line = str(error).strip().split("\n")[0] or type(error).__name__
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,17 @@ counter-based function of fuzz/tensors/values.py). `schema()` publishes it as JS
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import stat
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from fuzz.core.case_bounds import BOUNDS, BYTES, too_large
 from oracles.metamorphic.relations import RELATIONS
 from oracles.problem import Problem
 
@@ -155,27 +160,62 @@ def load(path: Path | str) -> Case:
 
 
 def read(path: Path | str) -> bytes:
-    """A file's bytes; CaseError in one line where it cannot be read."""
+    """A file's bytes; CaseError in one line where it cannot be read, is no file, or is larger than a case can be."""
     try:
-        return Path(path).read_bytes()
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would keep us waiting
+        with open(number, "rb") as file:
+            found = os.fstat(number)
+            if stat.S_ISREG(found.st_mode) and found.st_size <= BYTES:
+                return file.read(BYTES)
     except OSError as error:
         raise CaseError(f"{path}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:  # a null byte in the name
         raise CaseError(f"{str(path)!r}: cannot be read: {error}") from None
+    if stat.S_ISREG(found.st_mode):
+        raise CaseError(f"{path}: is too large for a case: {found.st_size >> 20} MiB, at most {BYTES >> 20} MiB")
+    raise CaseError(f"{path}: cannot be read: is no regular file")
 
 
 def decode(text: str | bytes, kind: type, *, where: str) -> Any:
     """JSON to `kind`; every failure is a CaseError of one line that names the field."""
+    lists = text.count("[") if isinstance(text, str) else text.count(b"[")
+    if lists > 2 * BOUNDS:  # to make them all takes seconds
+        raise CaseError(f"{where}: has too many lists for a case, at most {2 * BOUNDS}")
     try:
-        return msgspec.json.decode(text, type=kind)
+        _check_keys(text)
+        value: Any = msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$")
         field = path.rstrip("`").lstrip(".")
         raise CaseError(f"{where}: {field + ': ' if field else ''}{message}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CaseError(f"{where}: not JSON: {error}") from None
+    except _TwiceError as error:
+        raise CaseError(f"{where}: {error} stands twice in one object") from None
     except RecursionError:
         raise CaseError(f"{where}: problem.mask: nested too deeply") from None
+    problem = getattr(getattr(value, "case", value), "problem", None)
+    if problem is not None and (why := too_large(problem)):
+        raise CaseError(f"{where}: {why}")
+    return value
+
+
+class _TwiceError(Exception):
+    """A key that an object has twice, of which a parser would silently take one."""
+
+
+def _check_keys(text: str | bytes) -> None:
+    """Raises _TwiceError. What is no JSON is left to the parser that says so best."""
+    with suppress(ValueError):
+        json.loads(text, object_pairs_hook=_once)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    keys = set()
+    for key, _ in pairs:
+        if key in keys:
+            raise _TwiceError(repr(key))
+        keys.add(key)
 
 
 def schema() -> dict[str, Any]:

@@ -20,6 +20,7 @@ import threading
 import time
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER = 0x59616D61
 PERIOD = 0.5  # seconds
 
@@ -59,6 +60,12 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent.pid:  # it died before the kernel was asked
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """In the child: becomes the parent of whatever its own children leave behind, daemons too, so that they are found
+    among its descendants and end with it."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def allow_tracing() -> None:

@@ -31,7 +31,7 @@ class Copies:
         within PATIENCE seconds. Reaps those that have; all others are the target's own."""
         until = monotonic() + PATIENCE
         while self._forked:
-            states = [_state(pid) for pid in _children()]
+            states = [_state(pid) for pid in children()]
             if RETURNED in states:
                 return True
             if None not in states or monotonic() > until:
@@ -43,7 +43,8 @@ class Copies:
         self._forked = True
 
 
-def _children() -> list[int]:
+def children() -> list[int]:
+    """Process ids of this process's children."""
     found: list[int] = []
     for task in os.listdir("/proc/self/task"):
         with suppress(OSError), open(f"/proc/self/task/{task}/children") as file:

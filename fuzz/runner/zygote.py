@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from fuzz.process import fork_server, parent_death
 from fuzz.process.imports import freeze, importing
-from fuzz.runner.copies import RETURNED
+from fuzz.runner.copies import RETURNED, children
 from fuzz.runner.wire import Connection, Ended, Forked, Gone, Ready, Start, ToWorker
 from fuzz.runner.worker import Workshop, refused, serve
 
@@ -31,6 +31,7 @@ def main(arguments: list[str]) -> None:
     """Serves one client until it is gone."""
     parent_pipe, control_fd, requests_fd, stacks_fd = fork_server.begin(arguments)
     parent_death.allow_tracing()
+    parent_death.adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # never swallowed as a KeyboardInterrupt by a target
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR2, file=stacks_fd, all_threads=True)
@@ -84,8 +85,17 @@ class _Zygote:
             return
         ended = os.waitid(os.P_PID, self._worker, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is not None:
+            self._end_orphans()
             code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
             self._control.send(Ended(self._worker, code))
+
+    def _end_orphans(self) -> None:
+        """Ends what a worker that has ended left behind, in whatever session: they are this process's children now."""
+        for pid in children():
+            if pid != self._worker:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
 
     def _request(self, workshop: Workshop) -> None:
         data, given, _, _ = socket.recv_fds(self._requests, _MOST, 2, socket.MSG_CMSG_CLOEXEC)
@@ -101,6 +111,7 @@ class _Zygote:
             return
         if self._worker is not None:
             os.waitpid(self._worker, 0)
+            self._end_orphans()
             self._worker = None
         if not _may_fork():
             self._control.send(Forked(os.getpid()))
@@ -122,6 +133,7 @@ class _Zygote:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         parent_death.allow_tracing()
+        parent_death.adopt_orphans()
         for mine in (self._bell, self._ringer, self._requests):
             mine.close()
         worker = os.getpid()

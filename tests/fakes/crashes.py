@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -53,6 +54,25 @@ def forks_and_returns(*arguments) -> Result:
     if os.fork() == 0:
         time.sleep(0.05)
     return attention(*arguments)
+
+
+def _daemon(*arguments) -> Result:
+    """Starts a process in a session of its own that nobody waits for, and writes its number."""
+    subprocess.run(["sh", "-c", "setsid sleep 1234.5 >/dev/null 2>&1 & echo daemon $!"], check=True)
+    return attention(*arguments)
+
+
+@fake("leaves_a_daemon")
+def leaves_a_daemon(*arguments) -> Result:
+    """Right, but a process of its own goes on."""
+    return _daemon(*arguments)
+
+
+@fake("leaves_a_daemon_and_exits")
+def leaves_a_daemon_and_exits(*arguments) -> Result:
+    """A process of its own outlives it."""
+    _daemon(*arguments)
+    os._exit(3)
 
 
 @fake("raises")

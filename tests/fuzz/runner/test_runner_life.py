@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from runner_tools import case, gone, kill_after, kind, runner
@@ -103,6 +104,24 @@ def test_a_copy_that_comes_back_from_the_call_answers_for_no_case():
             verdict = found.run(case("honest", len_k=length))
             assert (verdict.outcome, verdict.case_id) == ("pass", case("honest", len_k=length).id)
         assert found.pid == pid
+
+
+def daemons() -> set[int]:
+    return {process.pid for process in psutil.process_iter(["cmdline"]) if "1234.5" in (process.info["cmdline"] or ())}
+
+
+def test_a_daemon_that_a_target_leaves_ends_with_its_child():
+    before = daemons()
+    with runner() as found:
+        found.run(case("leaves_a_daemon"))
+        (daemon,) = daemons() - before
+        found.run(case("exits"))
+        assert gone(daemon)
+        found.run(case("leaves_a_daemon_and_exits"))
+        assert all(gone(left) for left in daemons() - before)
+        found.run(case("leaves_a_daemon"))
+        (daemon,) = daemons() - before
+    assert gone(daemon), "also where the Runner is closed"
 
 
 def test_an_answer_about_another_case_is_a_crash_and_the_child_replaced():
