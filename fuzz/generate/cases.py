@@ -61,7 +61,8 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
 )
 FLOWING: tuple[Distribution, ...] = ("normal", "normal", "adversarial", "integers")  # no P near one-hot: dS is not 0
 INEXACT = tuple(name for name in DISTRIBUTIONS if name not in CODED)
-SHARED_AXES = ("b", "h", "s", "bh", "hs", "bhs")  # of stride 0
+# Axes of stride 0. Keys, or values, that are all one make O the same whatever the scores: of k and v the first three.
+SHARED_AXES = ("b", "h", "bh", "s", "hs", "bhs")
 DETACHED = (("q",), ("k",), ("v",), ("q", "k"), ("q", "v"), ("k", "v"), ("q", "k", "v"))  # the last with a bias only
 ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
 # Keys beside queries: self-attention, some more or fewer (a cache, a chunk), anything; for one length, for several.
@@ -311,7 +312,9 @@ def _inputs(draw: Draw, support: Support, problem: Problem, focus: frozenset[str
     distribution = draw.choice(known)
     if support.shared and distribution not in CODED and one_in(draw, 12):
         name = draw.choice([name for name, store in stores.items() if store.order != "expanded"])
-        stores[name] = structs.replace(stores[name], shared=draw.choice(SHARED_AXES))
+        stores[name] = structs.replace(
+            stores[name], shared=draw.choice(SHARED_AXES[: 3 if name in ("k", "v") else None])
+        )
     detached: tuple[Any, ...] = ()
     if problem.backward and one_in(draw, 8):
         detached = draw.choice(DETACHED if problem.bias and problem.bias.grad else DETACHED[:-1])
