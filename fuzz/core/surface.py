@@ -69,11 +69,12 @@ class Apart:
 class Surface:
     """Interface of one function.
 
-    name      of the function, as reports show it
-    defaults  its parameters in order, each with its default, or REQUIRED
-    kernel    whether it runs the kernel; False: it makes an argument of one that does
-    never     reason, by parameter, why a session never gives it another value than the default
-    apart     reasons why pairs of parameters are never given together; a pair with a parameter of `never` needs none
+    name       of the function, as reports show it
+    defaults   its parameters in order, each with its default, or REQUIRED
+    kernel     whether it runs the kernel; False: it makes an argument of one that does
+    never      reason, by parameter, why a session never gives it another value than the default
+    apart      reasons why pairs of parameters are never given together; a pair with a parameter of `never` needs none
+    elsewhere  parameters with a reason that only other versions of the function have
     """
 
     name: str
@@ -81,6 +82,7 @@ class Surface:
     never: Mapping[str, str] = field(default_factory=dict)
     apart: tuple[Apart, ...] = ()
     kernel: bool = True
+    elsewhere: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in (*self.never, *(x for apart in self.apart for x in (*apart.one, *apart.other))):
@@ -89,10 +91,14 @@ class Surface:
 
     @classmethod
     def of(cls, function: Callable[..., Any], name: str = "", **reasons: Any) -> Surface:
-        """Surface of a Python function, by its signature. *args and **kwargs count as no parameter."""
+        """Surface of a Python function, by its signature. *args and **kwargs count as no parameter. Reasons for parameters
+        that the installed version of the function lacks are left out (`elsewhere`)."""
         kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         found = [p for p in inspect.signature(function).parameters.values() if p.kind not in kinds]
-        return cls(name or function.__name__, {p.name: p.default for p in found}, **reasons)
+        defaults, never = {p.name: p.default for p in found}, reasons.pop("never", {})
+        known = {parameter: why for parameter, why in never.items() if parameter in defaults}
+        elsewhere = tuple(parameter for parameter in never if parameter not in defaults)
+        return cls(name or function.__name__, defaults, never=known, elsewhere=elsewhere, **reasons)
 
     @classmethod
     def declared(cls, signature: str, **reasons: Any) -> Surface:

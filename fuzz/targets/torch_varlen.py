@@ -94,6 +94,9 @@ class TorchVarlen(AutogradTarget):
         """Reason why it cannot run on this machine, or None."""
         if varlen is None:
             return f"torch {torch.__version__} has no torch.nn.attention.varlen"
+        lacks = [name for name in _USED if name not in _SURFACES[0].names]
+        if lacks:
+            return f"torch {torch.__version__}: varlen_attn has no parameter {', '.join(lacks)}"
         if self.device == "host":
             return "its kernels (aten::_flash_attention_forward) run on a GPU only"
         return super().missing()
@@ -156,6 +159,7 @@ class TorchVarlen(AutogradTarget):
 
 
 _SURFACES = _surfaces()
+_USED = ("return_aux", "scale", "window_size", "enable_gqa", "num_splits", "seqused_k", "block_table")
 
 
 def targets() -> list[TorchVarlen]:

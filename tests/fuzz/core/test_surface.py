@@ -118,3 +118,9 @@ def test_a_note_costs_less_than_a_tenth_of_a_millisecond_a_case():
                 ATTEND.call(attend, Q, Q, mask=Q, scale=0.5)
             best = min(best, (time.process_time() - began) / 50)
     assert best < 20e-6
+
+
+def test_a_reason_for_a_parameter_of_another_version_is_left_out() -> None:
+    surface = Surface.of(lambda q, scale=None: None, "attend", never={"scale": "never", "dropout_p": "never"})
+    assert dict(surface.never) == {"scale": "never"}
+    assert surface.elsewhere == ("dropout_p",)

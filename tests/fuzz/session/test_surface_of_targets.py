@@ -147,3 +147,8 @@ def test_a_packed_mask_has_the_first_bit_lowest():
 
     mask = torch.tensor([True, False, False, True, False, False, False, False, False, True])
     assert flashinfer_prefill.packed_bits(mask).tolist() == [9, 2]
+
+
+def test_every_reason_is_about_a_parameter_of_the_pinned_versions() -> None:
+    surfaces = [surface for target in targets().values() for surface in target.surfaces()]
+    assert surfaces and not [(surface.name, surface.elsewhere) for surface in surfaces if surface.elsewhere]
