@@ -91,8 +91,8 @@ class Surface:
 
     @classmethod
     def of(cls, function: Callable[..., Any], name: str = "", **reasons: Any) -> Surface:
-        """Surface of a Python function, by its signature. *args and **kwargs count as no parameter. Reasons for parameters
-        that the installed version of the function lacks are left out (`elsewhere`)."""
+        """Surface of a Python function, by its signature. *args and **kwargs count as no parameter. Reasons about
+        parameters that the installed version lacks are left out (`elsewhere`)."""
         kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         found = [p for p in inspect.signature(function).parameters.values() if p.kind not in kinds]
         defaults, never = {p.name: p.default for p in found}, reasons.pop("never", {})

@@ -2,7 +2,8 @@
 
 One row of a table for each setting. All rows are read in about 4 µs, so every call of a target is surrounded by two
 reads (fuzz/judging/execution.py). A row without `write` cannot be put back from outside: its process is not to judge
-another case. Settings of the process that are not PyTorch's are in process_state.py.
+another case. What PyTorch itself changes as it goes is no row: the order of SDPA's backends, and the recursion limit,
+which torch.compile raises. Settings of the process that are not PyTorch's are in process_state.py.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -223,7 +223,6 @@ def _table() -> tuple[Setting, ...]:
         Setting("denormal numbers", lambda: _TINY * _ONE != 0, lambda on: torch.set_flush_denormal(not on)),
         Setting("rounding to nearest", _rounding, _set_rounding),
         Setting("the garbage collector", gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
-        Setting("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
         Setting("the current CUDA stream", _cuda_stream, _set_cuda_stream),
     ]
     if hasattr(_C, "_get_fp32_precision_getter"):
@@ -247,7 +246,6 @@ def _table() -> tuple[Setting, ...]:
         "mkldnn_deterministic",
         "mkldnn_enabled",
         "multithreading_enabled",
-        "sdp_priority_order",
         "warnAlways",
     ):
         rows += _of_c(name.replace("_", " "), f"_get_{name}", f"_set_{name}")

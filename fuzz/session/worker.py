@@ -34,7 +34,7 @@ from fuzz.runner import HarnessError, MachineError, Runner
 from fuzz.session.confirm import runs_for
 from fuzz.session.draw import CLIMBING_CASES, Stop, cases_of, explore, seed_cases
 from fuzz.session.plan import Shard
-from fuzz.session.records import Fault, Record, Recorder, Settled, write_fault
+from fuzz.session.records import Fault, Record, Recorder, Settled, settlement, write_fault
 from fuzz.session.resume import AlreadyRan
 from fuzz.session.settings import Settings
 from fuzz.session.settle import Settler
@@ -352,4 +352,5 @@ def run(
             hands.run_shard(shard)
             if done is not None:
                 done(shard)
-        return [one for one in hands.settle() if one.status == "new"]
+        hands.settle()
+    return [one for one in settlement(Path(settings.folder)).new if one.status == "new"]

@@ -72,6 +72,7 @@ _KERNEL = {
     "safe": {"ROWS_GUARANTEED_SAFE": True},
 }
 _AUX = {"request": AuxRequest(lse=True), "most": AuxRequest(lse=True, max_scores=True)}
+_PARTIAL = "separate_full_blocks"  # which some versions of create_block_mask lack
 _TRACING = 0.2  # seconds of a call in eager mode, on one slow core
 
 
@@ -118,7 +119,7 @@ class TorchFlex(AutogradTarget):
             "mask": ("score_mod", "both", "split"),
             "block": (16, 48, 256) if eager else (256,),  # compiled kernels need multiples of their tiles
             "block_n": (16, 64, 256) if eager else (256,),
-            "made": ("from_kv_blocks", "partial"),
+            "made": ("from_kv_blocks", "partial") if _PARTIAL in _BLOCK_MASK.names else ("from_kv_blocks",),
             "aux": ("request", "most", "none"),
             "kernel": ("tiles", "backend", "safe") if _every_row_has_keys(problem) else ("tiles", "backend"),
         }
@@ -253,6 +254,7 @@ def _block_mask(p: Problem, kept: Tensor, options: dict[str, Any]) -> BlockMask:
         )
     batch = p.batch if kept.shape[0] > 1 else None
     heads = p.heads_q if kept.shape[1] > 1 else None
+    more = {} if _PARTIAL not in _BLOCK_MASK.names else {_PARTIAL: options["made"] != "partial"}
     return _BLOCK_MASK.call(
         create_block_mask,
         mask_mod,
@@ -262,7 +264,7 @@ def _block_mask(p: Problem, kept: Tensor, options: dict[str, Any]) -> BlockMask:
         p.len_k,
         device=kept.device,
         BLOCK_SIZE=given,
-        separate_full_blocks=options["made"] != "partial",
+        **more,
     )
 
 

@@ -81,7 +81,7 @@ def test_a_declared_signature_is_that_of_the_function():
 
 def test_a_reason_for_a_parameter_that_is_not_there_is_refused():
     with pytest.raises(ValueError, match="no parameter 'page_table'"):
-        Surface.of(attend, never={"page_table": "why"})
+        Surface.declared("attend(q, k, v, scale=None)", never={"page_table": "why"})
 
 
 def test_what_was_never_given_is_unexplained_unless_the_adapter_says_why():

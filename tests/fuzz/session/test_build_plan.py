@@ -34,7 +34,9 @@ def test_the_plan_is_what_the_session_needs(tmp_path: Path, monkeypatch: pytest.
     target = load("fake.compiled", wanted.files)
     ran = []
     with Worker(wanted, "w0") as worker:
-        monkeypatch.setattr(worker, "_turn", lambda under_test, shard, case: ran.extend([case] if case else []) or [])
+        monkeypatch.setattr(
+            worker, "_turn", lambda under_test, shard, case, index=-1: ran.extend([case] if case else []) or []
+        )
         for shard in shards_of(wanted):
             worker.run_shard(shard)
     assert len(ran) == planned.cases["fake.compiled"] == 30

@@ -201,7 +201,7 @@ def test_what_a_session_before_settled_hides_nothing_of_the_next_one(tmp_path: P
     session = Session(tmp_path, softcap)
     session.meet(*CAPPED)
     session.settle()
-    (session.folder / "session.json").write_text(f'{{"began": {time.time()}}}')
+    (session.folder / "session.json").write_text(f'{{"settings": {{}}, "machine": {{}}, "since": {time.time()}}}')
     recorder = Recorder(session.folder, "w1")
     for record in list(Reader(session.folder).new()):
         recorder.add(msgspec.structs.replace(record, worker="w1", shard="other", at=time.time()))
