@@ -189,11 +189,11 @@ class Settlement:
     def __init__(self, settled: Sequence[Settled], began: float = 0.0) -> None:
         self.settled = _joined(settled)
         self.new = [one for one in self.settled if one.at >= began]
-        self._began = began
+        self.began = began
 
     def of(self, record: Record) -> Settled | None:
         """What `record`, which is 'met', was settled as, or is explained by; None: nobody has looked into it."""
-        counts = self.new if record.at >= self._began else self.settled
+        counts = self.new if record.at >= self.began else self.settled
         own = next((one for one in self.settled if one.of(record)), None)
         return own or next((one for one in counts if one.covers(record)), None) or self._enough(counts, record)
 

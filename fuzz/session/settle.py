@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -205,6 +205,7 @@ class Settler:
                 if keep:
                     where = self._in_corpus(entry) or where
                 one = msgspec.structs.replace(one, finding=where)
+                self._withdraw(one.joins)
             elif one.status == "unconfirmed":
                 one = msgspec.structs.replace(one, finding=str(save(entry, self._folder / "quarantine")))
             return _write(self._folder, self._name, one)
@@ -219,6 +220,16 @@ class Settler:
         except CorpusError as error:
             write_note(self._folder, f"{error}; the session keeps its findings in {self._folder / 'findings'}")
             return ""
+
+    def _withdraw(self, findings: Sequence[str]) -> None:
+        """Takes findings of this session out of the corpus, for which a plainer one stands. The session's own folder
+        keeps them."""
+        began = settlement(self._folder).began
+        for path in map(Path, findings):
+            in_corpus = bool(self._settings.corpus) and path.parent == Path(self._settings.corpus)
+            with suppress(OSError):
+                if in_corpus and path.stat().st_mtime >= began:
+                    path.unlink()
 
     def _known(self, found: Signature) -> Entry | None:
         """The explained entry of the corpus that accounts for a minimised failure."""

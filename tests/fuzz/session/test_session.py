@@ -290,7 +290,7 @@ def test_a_hang_that_shows_again_counts(tmp_path: Path, monkeypatch) -> None:
             return Verdict(verdict.case_id, "hang", (Finding("runner", "hang", "the kernel's run did not end"),))
 
     monkeypatch.setattr(worker, "Runner", Hangs)
-    wanted = settings(tmp_path, cases=3, minimize_runs=2)
+    wanted = settings(tmp_path, cases=3, minimize_runs=60)
     (one,) = run(wanted, plan(wanted), "w0")
     assert one.status == "new" and [record.outcome for record in records(tmp_path)] == ["hang"] * 3
     assert sorted(record.status for record in records(tmp_path)) == ["again", "again", "new"]
