@@ -12,6 +12,9 @@ num_splits    1 "disables split-KV": more are not drawn, since they round otherw
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -28,11 +31,6 @@ from fuzz.targets.options import Options, Value
 from oracles.masks import Causal, Full, Window
 from oracles.numerics import FLASH_2
 from oracles.problem import Problem, cumulative
-
-try:
-    from torch.nn.attention import varlen
-except ImportError:  # PyTorch before 2.10
-    varlen = None  # type: ignore[assignment]
 
 PAGE = 256  # tokens, which FlashAttention-2's kernels need a multiple of
 GAP = 5  # unused tokens after each sequence's own in its slot
@@ -57,13 +55,18 @@ OPTIONS = Options(
 )
 
 
+@cache
+def _module() -> Any:
+    """torch.nn.attention.varlen, or None before PyTorch 2.10. Its import takes torch.compile and Triton along: not before
+    a case needs it."""
+    return import_module(_NAME) if find_spec(_NAME) is not None else None
+
+
+@cache
 def _surfaces() -> tuple[Surface, ...]:
-    if varlen is None:
-        return ()
-    found = [Surface.of(varlen.varlen_attn)]
-    if hasattr(varlen, "varlen_attn_out"):
-        found.append(Surface.of(varlen.varlen_attn_out))
-    return tuple(found)
+    module = _module()
+    functions = [getattr(module, name, None) for name in ("varlen_attn", "varlen_attn_out")]
+    return tuple(Surface.of(function) for function in functions if function is not None)
 
 
 class TorchVarlen(AutogradTarget):
@@ -92,18 +95,18 @@ class TorchVarlen(AutogradTarget):
 
     def missing(self) -> str | None:
         """Reason why it cannot run on this machine, or None."""
-        if varlen is None:
-            return f"torch {torch.__version__} has no torch.nn.attention.varlen"
-        lacks = [name for name in _USED if name not in _SURFACES[0].names]
-        if lacks:
-            return f"torch {torch.__version__}: varlen_attn has no parameter {', '.join(lacks)}"
         if self.device == "host":
             return "its kernels (aten::_flash_attention_forward) run on a GPU only"
-        return super().missing()
+        if (absent := super().missing()) is not None:
+            return absent
+        if not _surfaces():
+            return f"torch {torch.__version__} has no {_NAME}"
+        lacks = [name for name in _USED if name not in _surfaces()[0].names]
+        return f"torch {torch.__version__}: varlen_attn has no parameter {', '.join(lacks)}" if lacks else None
 
     def surfaces(self) -> tuple[Surface, ...]:
         """See Target."""
-        return _SURFACES
+        return _surfaces() if self.device == "cuda" else ()
 
     def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
         """See Target."""
@@ -111,7 +114,7 @@ class TorchVarlen(AutogradTarget):
         offered["gqa"] = ("always",) if problem.group == 1 else ()
         if not problem.backward:
             offered["keys"] = ("slots", "paged") if min(problem.lengths_k) else ()
-            offered["out"] = (True,) if len(_SURFACES) > 1 else ()
+            offered["out"] = (True,) if len(_surfaces()) > 1 else ()
             ways = OPTIONS.draws(**offered)  # forward alone is one case in ten: most are of what backward cannot ask
             odd = tuple(way for way in ways if way.get("keys") or way.get("out"))
             return (*ways, *odd, *odd, *odd)
@@ -127,9 +130,9 @@ class TorchVarlen(AutogradTarget):
         arguments = (tensors.q, k, v, _int32(cumulative(p.lengths_q), device), cu_k, p.len_q, max_k)
         if options["out"]:
             o = torch.empty(*tensors.q.shape[:2], p.dim_v, dtype=tensors.q.dtype, device=device)
-            answer = _SURFACES[1].call(varlen.varlen_attn_out, o, *arguments, **given, **more)
+            answer = _surfaces()[1].call(_module().varlen_attn_out, o, *arguments, **given, **more)
         else:
-            answer = _SURFACES[0].call(varlen.varlen_attn, *arguments, **given, **more)
+            answer = _surfaces()[0].call(_module().varlen_attn, *arguments, **given, **more)
         return answer if options["aux"] == "lse" else (answer, None)
 
     def _arguments(self, p: Problem, options: dict[str, Any]) -> dict[str, Any]:
@@ -139,7 +142,7 @@ class TorchVarlen(AutogradTarget):
             "enable_gqa": p.group > 1 or options["gqa"] == "always",
         }
         if options["aux"] == "lse":
-            found["return_aux"] = varlen.AuxRequest(lse=True)
+            found["return_aux"] = _module().AuxRequest(lse=True)
         if options["splits"] == "one":
             found["num_splits"] = 1
         return found
@@ -158,7 +161,7 @@ class TorchVarlen(AutogradTarget):
         return Text((*setup, call), ("from torch.nn.attention.varlen import AuxRequest, varlen_attn",), lse=True)
 
 
-_SURFACES = _surfaces()
+_NAME = "torch.nn.attention.varlen"
 _USED = ("return_aux", "scale", "window_size", "enable_gqa", "num_splits", "seqused_k", "block_table")
 
 

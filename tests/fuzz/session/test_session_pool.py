@@ -53,3 +53,14 @@ def test_no_process_outlives_a_command_that_is_killed(tmp_path: Path, command: l
     for process in alive:
         process.kill()
     assert gone and not alive
+
+
+def test_what_is_imported_before_the_workers_are_forked_leaves_triton_and_torch_compile_alone() -> None:
+    """Triton decides at its import whether it interprets; torch.compile takes seconds."""
+    code = (
+        "import sys, fuzz.session.preload; from fuzz.targets.registry import targets\n"
+        "[(target.missing(), target.surfaces()) for target in targets().values()]\n"
+        "sys.exit(str({'triton', 'torch._dynamo', 'sympy'} & set(sys.modules)))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
+    assert said.strip() == "set()"
