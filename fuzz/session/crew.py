@@ -141,6 +141,7 @@ class Crew:
 
 
 MOST_IDLE = 3  # rounds in a row in which no case was run
+GRACE = 4.0  # seconds after the session's time in which a failure that is being looked into may end
 GAVE_UP = 2  # exit code of a worker that has said why it ends
 
 
@@ -164,6 +165,8 @@ def _work(
             ready()
             while (shard := take(reading, worker.late)) is not None:
                 worker.run_shard(shard)
+            if ends is not None:
+                _interrupt_after(ends - time.monotonic() + GRACE)
             worker.settle()
     except KeyboardInterrupt:
         sys.exit(0)
@@ -171,3 +174,13 @@ def _work(
         print(f"attnfuzz: worker {name}: {str(error).strip().splitlines()[0]}", file=sys.stderr, flush=True)
         sys.exit(GAVE_UP)
     sys.exit(0)
+
+
+def _interrupt_after(seconds: float) -> None:
+    """KeyboardInterrupt in this process after so many seconds: what it settles then is saved as it was met."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.1))

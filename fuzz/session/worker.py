@@ -315,6 +315,9 @@ class Worker:
         instead; None where none does: the process may have been suspended, or killed from outside."""
         other: Verdict | None = None
         for _ in range(runs_for(verdict)):
+            left = self._left()
+            if left is not None and left <= 0:
+                return verdict  # settled as it was met
             self._child().fresh()
             found = self.run_case(case)
             if same_failure(verdict, found):

@@ -57,8 +57,8 @@ OPTIONS = Options(
 
 @cache
 def _module() -> Any:
-    """torch.nn.attention.varlen, or None before PyTorch 2.10. Its import takes torch.compile and Triton along: not before
-    a case needs it."""
+    """torch.nn.attention.varlen, or None before PyTorch 2.10; not before a case needs it, since its import takes
+    torch.compile and Triton along."""
     return import_module(_NAME) if find_spec(_NAME) is not None else None
 
 
