@@ -90,7 +90,7 @@ _EXACT_INPUTS = frozenset(f"inputs:{style}" for style in CODED)
 _TAIL = frozenset({"last tile", "last row", "row tail"})
 _INDEX = re.compile(r"[\[,].*|, \d+ bytes.*| byte \d+.*")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_NOT_THE_KERNELS = re.compile(r"site-packages|/lib/python|/fuzz/|^<")
+_NOT_THE_KERNELS = re.compile(r"site-packages|/lib/python|/fuzz/|/oracles/|^<")
 
 
 def signature(case: Case, verdict: Verdict, features: Iterable[str] | None = None) -> Signature:
