@@ -84,7 +84,8 @@ class BundledSdpa(AutogradTarget):
     def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
         """See Target: every way to say the mask, in every shape; heads in another way; without LSE."""
         offered: dict[str, tuple[Value, ...]] = {"mask": says(problem), "shape": SHAPES[1:], "lse": (False,)}
-        heads = "always" if problem.group == 1 else "expanded"
+        # Heads that are expanded leave the kernel no group: with gradients its sums over a group are what is looked at.
+        heads = "always" if problem.group == 1 or problem.backward else "expanded"
         offered["gqa"] = (heads,) if _useful(problem, {"mask": "auto", "gqa": heads}) else ()
         return OPTIONS.draws(**offered)
 
