@@ -37,7 +37,8 @@ from fuzz.core.relations import relations_for
 from fuzz.core.support import Support
 from fuzz.core.target import Target
 from fuzz.generate.aims import AIMS, TILE, Aim, late_lengths, late_mask
-from fuzz.generate.kernel_turns import meeting_lengths, support_of, variants_of
+from fuzz.generate.grid import Grid
+from fuzz.generate.kernel_turns import draw_meeting, support_of, variants_of
 from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, one_in
 from fuzz.generate.oversubscribed import draw_oversubscribed
 from oracles.masks import Causal, Full, Mask
@@ -105,17 +106,19 @@ def _within(target: Target, size: Size) -> Size:
     return size.within(target.session_size).within(replace(size, pairs=target.support.max_pairs))
 
 
+_MEETING_AIMS: tuple[Aim, ...] = ("plain", "", "")  # of a case in which CTAs are to wait for one another
+
+
 def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelChoice | None = None) -> Case:
     support = target.support if kernel is None else support_of(kernel, target.support)
     layout = draw.choice(support.layouts)
     focus = _focus(draw, support)
     aim = draw.choice(AIMS)
     meets = kernel if kernel is not None and kernel.least_q else None
-    aim = "plain" if meets is not None else aim
+    aim = draw.choice(_MEETING_AIMS) if meets is not None else aim
     focus = frozenset() if aim == "plain" else focus - {"ragged"} if aim == "late" else focus
     focus |= {"softcap"} if kernel is not None and kernel.softcap else set()
-    crowded = target.oversubscribed and not aim and kernel is None and one_in(draw, OVERSUBSCRIBED_SHARE)
-    tiles = target.oversubscribed if crowded else 0
+    crowded = bool(target.oversubscribed) and not aim and kernel is None and one_in(draw, OVERSUBSCRIBED_SHARE)
     long = aim == "late" or draw.choice((True, False))  # NOTE [budget]
     ragged = "ragged" in focus or (layout == "packed" and not aim and draw.choice((True, False)))
     several = ragged or ("bias" in focus and draw.choice((True, False)))  # NOTE [several]
@@ -126,14 +129,11 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     dim, dim_v = _dims(draw, support, "dim_v" in focus)
     longest = min(size.length, max(size.elements // (batch * heads_q * max(dim, dim_v)), 1))
     lengths_q, lengths_k = _lengths(draw, support, layout, ragged, batch, size.pairs // heads_q, longest)
-    if tiles:
-        grid = draw_oversubscribed(draw, tiles, gqa=support.gqa, ragged=ragged)
-        heads_q, heads_kv, lengths_q, lengths_k = grid.heads_q, grid.heads_kv, grid.lengths_q, grid.lengths_k
     if aim == "late" and (short := late_lengths(draw, size.pairs // (heads_q * batch), longest)) is not None:
         lengths_q, lengths_k = (short[0],) * batch, (short[1],) * batch
-    if meets is not None:
-        batch, heads_q, heads_kv = 1, 1, 1
-        lengths_q, lengths_k = meeting_lengths(draw, meets)
+    grid = _grid(draw, target, size, meets, oversubscribed=crowded, ragged=ragged)
+    if grid is not None:
+        heads_q, heads_kv, lengths_q, lengths_k = grid.heads_q, grid.heads_kv, grid.lengths_q, grid.lengths_k
     sizes = Sizes(lengths_q, lengths_k, heads_q)
     dtype = draw.choice(support.dtypes)
     native = target.native_masks(dtype, dim) or NATIVE
@@ -159,6 +159,17 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     variant = draw.choice(variants) if len(variants) > 1 else variants[0]
     case = Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
     return structs.replace(case, relations=_relations(target, case))
+
+
+def _grid(
+    draw: Draw, target: Target, size: Size, meets: KernelChoice | None, *, oversubscribed: bool, ragged: bool
+) -> Grid | None:
+    """Heads and lengths of a case in which CTAs are to meet; None where it has those that were drawn."""
+    if meets is not None:
+        return draw_meeting(draw, meets, gqa=target.support.gqa, rows=size.rows)
+    if oversubscribed:
+        return draw_oversubscribed(draw, target.oversubscribed, gqa=target.support.gqa, ragged=ragged)
+    return None
 
 
 def _focus(draw: Draw, support: Support) -> frozenset[str]:
@@ -305,7 +316,7 @@ def _inputs(draw: Draw, support: Support, problem: Problem, focus: frozenset[str
             stores["do"] = Storage("expanded")
     known = INEXACT if focus & {"scale", "softcap"} else DISTRIBUTIONS
     sums = problem.backward and problem.group > 1 and problem.dtype != "float32"
-    if known is DISTRIBUTIONS and sums and draw.choice((True, False)):
+    if known is DISTRIBUTIONS and sums and draw.choice((True, True, False)):
         known = CODED  # digits that a sum over a group's heads loses are within any budget
     if "bias" in focus and draw.choice((True, False)):
         known = FLOWING

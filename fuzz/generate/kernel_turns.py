@@ -8,8 +8,11 @@ from dataclasses import replace
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.support import Support
 from fuzz.core.target import Variant
+from fuzz.generate.grid import Grid
 
 _MORE = (0, 0, 1, 15, 40)  # keys, or queries, beyond the least
+# Sequences, query heads and KV heads of a case whose CTAs wait: a semaphore per tile of each sequence and query head.
+_HEADS = ((1, 1, 1), (1, 2, 1), (1, 2, 2), (2, 1, 1), (2, 2, 1))
 
 
 def support_of(kernel: KernelChoice, support: Support) -> Support:
@@ -30,9 +33,17 @@ def support_of(kernel: KernelChoice, support: Support) -> Support:
     )
 
 
-def meeting_lengths(draw: random.Random, kernel: KernelChoice) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Lengths of one sequence whose CTAs wait for one another."""
-    return (kernel.least_q + draw.choice(_MORE),), (kernel.least_k + draw.choice(_MORE),)
+def draw_meeting(draw: random.Random, kernel: KernelChoice, *, gqa: bool, rows: int) -> Grid:
+    """A grid in which two CTAs of `kernel` share a tile of dQ in every sequence, and wait for one another. At most
+    `rows` heads × sequences."""
+    known = [one for one in _HEADS if one[0] * one[1] <= max(rows, 1) and (gqa or one[1] == one[2])]
+    batch, heads_q, heads_kv = draw.choice(known)
+    return Grid(
+        heads_q,
+        heads_kv,
+        (kernel.least_q + draw.choice(_MORE),) * batch,
+        (kernel.least_k + draw.choice(_MORE),) * batch,
+    )
 
 
 def variants_of(kernel: KernelChoice | None, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:

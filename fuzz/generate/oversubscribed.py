@@ -7,7 +7,8 @@ and heads enough, many keys and few queries; its pairs are beyond the budget of 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+
+from fuzz.generate.grid import Grid
 
 TILE = 128  # keys
 PAIRS = 3 << 21
@@ -15,17 +16,7 @@ LENGTHS = (1, 16, 63, 64, 65, 128, 129, 200, 257)  # queries
 SHAPES = ((16, 1, 1), (8, 4, 1), (2, 8, 2), (1, 32, 1), (4, 4, 4), (32, 1, 2))  # sequences, KV heads, heads for each
 
 
-@dataclass(frozen=True)
-class OversubscribedGrid:
-    """heads_q and heads_kv; a length of queries and of keys for each sequence."""
-
-    heads_q: int
-    heads_kv: int
-    lengths_q: tuple[int, ...]
-    lengths_k: tuple[int, ...]
-
-
-def draw_oversubscribed(draw: random.Random, tiles: int, *, gqa: bool, ragged: bool) -> OversubscribedGrid:
+def draw_oversubscribed(draw: random.Random, tiles: int, *, gqa: bool, ragged: bool) -> Grid:
     """A grid of at least `tiles` tiles of 128 keys, over all sequences and KV heads."""
     batch, heads_kv, group = draw.choice([shape for shape in SHAPES if gqa or shape[2] == 1])
     each = -(-tiles // (batch * heads_kv))
@@ -34,4 +25,4 @@ def draw_oversubscribed(draw: random.Random, tiles: int, *, gqa: bool, ragged: b
     lengths_q = [draw.choice([n for n in LENGTHS if n <= most]) for _ in range(drawn)]
     lengths_k = [TILE * each - draw.choice((0, 1, 63, 127)) for _ in range(drawn)]
     times = batch // drawn
-    return OversubscribedGrid(heads_kv * group, heads_kv, tuple(lengths_q * times), tuple(lengths_k * times))
+    return Grid(heads_kv * group, heads_kv, tuple(lengths_q * times), tuple(lengths_k * times))
