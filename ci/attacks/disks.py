@@ -36,7 +36,7 @@ def mounted(folder: Path, *, read_only: bool) -> Iterator[Path]:
 
 
 def corpus(folder: Path, *, read_only: bool) -> list[str]:
-    """What does not hold of a session with a new finding whose corpus cannot be written."""
+    """Faults of a session with a new finding whose corpus cannot be written, in words."""
     with mounted(folder / "corpus", read_only=read_only) as corpus:
         said, code = _session(folder, ["lies"], "fake.ignores_scale", "--corpus", str(corpus))
     kept = list((folder / "session" / "findings").glob("*.json"))
@@ -46,7 +46,7 @@ def corpus(folder: Path, *, read_only: bool) -> list[str]:
 
 
 def cache(folder: Path, *, read_only: bool) -> list[str]:
-    """What does not hold of a session that compiles, and whose cache cannot be written."""
+    """Faults of a session that compiles, and whose cache cannot be written, in words."""
     temporary = folder / "tmp"
     temporary.mkdir(parents=True)
     with mounted(folder / "cache", read_only=read_only) as place:

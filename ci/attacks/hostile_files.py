@@ -83,7 +83,7 @@ def write(folder: Path) -> dict[str, Path]:
 
 
 def measure(command: str, path: Path) -> str:
-    """What does not hold of `attnfuzz command path`, in words; ''."""
+    """Faults of `attnfuzz command path`, in words; '' without any."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:

@@ -39,7 +39,7 @@ SLACK = 64 << 20
 
 @dataclass
 class Soak:
-    """What was done and seen. `kills` by role; `rss` is MiB of the largest process of each role."""
+    """Figures of a soak. `kills` by role; `rss` is MiB of the largest process of each role."""
 
     cases: int
     workers: int
@@ -64,7 +64,7 @@ class Soak:
 
     @property
     def failures(self) -> list[str]:
-        """What does not hold, a line each."""
+        """Faults of the soak, a line each."""
         found = {
             "cases were not run": self.missing,
             "cases were recorded twice": self.twice,
@@ -162,7 +162,7 @@ def _tree(pid: int) -> list[tuple[str, tuple[int, int]]]:
 
 
 def _read(folder: Path, done: Soak, draw: random.Random) -> None:
-    """What the records say."""
+    """Figures from the records alone."""
     kept = read_session(folder)
     shards = {shard.name: shard for shard in plan(kept.settings)}
     places = Counter((record.shard, record.index) for record in kept.records)

@@ -9,7 +9,7 @@ from oracles.problem import Dtype
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """What a case must be for one variant of a kernel to run.
+    """Conditions on a case under which one variant of a kernel runs.
 
     variant       options that the case's variant has, among those that the target offers for its problem
     dtype         None: any

@@ -1,4 +1,4 @@
-"""Whether this machine has a CUDA device."""
+"""The question if this machine has a CUDA device, asked without PyTorch."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _HEADS = ((1, 1, 1), (1, 2, 1), (1, 2, 2), (2, 1, 1), (2, 2, 1))
 
 
 def support_of(kernel: KernelChoice, support: Support) -> Support:
-    """What a target supports, of it what `kernel` is for."""
+    """The part of a target's support that `kernel` is for."""
     least, most, step = support.dim
     if kernel.dims is not None:
         least, most = max(least, kernel.dims[0]), min(most, kernel.dims[1])

@@ -54,7 +54,7 @@ def finding(changes: list[Change], subject: str = "its call") -> Finding:
 
 
 class ProcessState:
-    """What every case of a child must begin with, as it was when this object was made.
+    """Global state that every case of a child must begin with, as it was when this object was made.
 
     `end` gives the changes that are findings of the target; `aside` the names of the others that were put back, as of
     variables of the environment, which libraries set when they are first used.

@@ -53,7 +53,7 @@ class Claims:
         return True
 
     def release(self, cause: str) -> None:
-        """What was looked into is on record."""
+        """Gives up a claim; its failure has been looked into, and is on record."""
         (self._folder / cause).unlink(missing_ok=True)
 
 

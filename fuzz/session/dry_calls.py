@@ -34,7 +34,7 @@ def dry_calls(target: Target, case: Case) -> tuple[str, ...]:
 
 
 def dry_coverage(settings: Settings) -> dict[str, list[Given]]:
-    """What the cases of a session give to each of the targets that `settings` names. Raises TargetError."""
+    """Parameters that the cases of a session give to each target that `settings` names. Raises TargetError."""
     found: dict[str, list[Given]] = {}
     for shard in plan(settings):
         target = load(shard.target, settings.files, settings.device)

@@ -89,7 +89,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Settled(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of a failure that was met, once it was looked into after the session's cases.
+    """Result of looking into a failure that was met, after the session's cases.
 
     shard, case_id  of the failure's record
     raw             signature of the failure as it was met
@@ -180,7 +180,7 @@ def notes_in(folder: Path) -> list[str]:
 
 
 class Settlement:
-    """What became of the failures of a session.
+    """Results of looking into the failures of a session.
 
     began  of the session, in seconds of the epoch. What was settled before, in another session in the same folder,
            explains failures of that one only
@@ -192,7 +192,7 @@ class Settlement:
         self.began = began
 
     def of(self, record: Record) -> Settled | None:
-        """What `record`, which is 'met', was settled as, or is explained by; None: nobody has looked into it."""
+        """The record that `record`, which is 'met', was settled as, or is explained by; None: nobody looked into it."""
         counts = self.new if record.at >= self.began else self.settled
         own = next((one for one in self.settled if one.of(record)), None)
         return own or next((one for one in counts if one.covers(record)), None) or self._enough(counts, record)
@@ -270,7 +270,7 @@ class Recorder:
 
 
 def settlement(folder: Path) -> Settlement:
-    """What became of the failures of the session in `folder`."""
+    """Results of looking into the failures of the session in `folder`."""
     found = []
     for path in sorted(folder.glob("settled-*.jsonl")):
         for line in path.read_bytes().splitlines():

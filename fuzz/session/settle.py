@@ -1,4 +1,4 @@
-"""What happens to failures after a session's cases: each cause is confirmed in a fresh process, minimised and saved.
+"""Settling of failures after a session's cases: each cause is confirmed in a fresh process, minimised and saved.
 
 During the session a failure is recorded as it was met and costs nothing more. When a worker has no case left it claims
 a cause (claims.py) among the failures that nobody has looked into, takes the plainest of its cases, and settles it;

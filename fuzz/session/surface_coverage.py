@@ -18,7 +18,7 @@ SHOWN_PAIRS = 4
 
 
 def given_by(records: Iterable[Record], known: dict[str, Target]) -> dict[str, list[Given]]:
-    """What the cases of each target gave: one Given for each of its surfaces."""
+    """Parameters that the cases of each target gave: one Given for each of its surfaces."""
     found: dict[str, list[Given]] = {}
     for record in records:
         target = known.get(record.target)

@@ -33,8 +33,8 @@ class Options:
         return Rule(f"options other than {known}", self._unknown)
 
     def draws(self, **offered: tuple[Value, ...]) -> tuple[Variant, ...]:
-        """What a session draws a case's variant from: the plain call in two of five cases, else one or two of the
-        values offered, which are not defaults, of different options."""
+        """Choices that a session draws a case's variant from: the plain call in two of five cases, else one or two
+        of the values offered, which are not defaults, of different options."""
         singles = [{name: value} for name, values in offered.items() for value in values]
         pairs = [one | other for one, other in combinations(singles, 2) if not one.keys() & other.keys()]
         ways: list[Variant] = [*singles, *singles, *pairs]

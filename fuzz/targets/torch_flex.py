@@ -213,7 +213,7 @@ def _compiled():
 
 
 def _split(p: Problem, how: str, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """What block_mask and score_mod say of the mask, bool as dense_mask; None: nothing. Together they say the mask.
+    """The mask as block_mask and score_mod say it, bool as dense_mask; None: nothing. Together they say the mask.
 
     split  each pair that is masked is masked by one of the two, in turns
     """

@@ -75,7 +75,7 @@ def planned(case: Case, device: torch.device) -> tuple[Plan, Plan | None]:
 
 
 def _options(graph: Any, case: Case) -> dict[str, Any]:
-    """What both graphs are told of the problem beside their tensors."""
+    """Options of the problem that both graphs take beside their tensors."""
     p, options = case.problem, OPTIONS.of(case)
     found: dict[str, Any] = {"attn_scale": p.scale_value}
     for name, x in side_inputs(case, empty_bias(p), torch.device("cpu")).items():

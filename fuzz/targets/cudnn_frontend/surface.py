@@ -1,4 +1,4 @@
-"""What pygraph.sdpa and pygraph.sdpa_backward take (1.32.0), and why some of it is never given."""
+"""Parameters of pygraph.sdpa and pygraph.sdpa_backward (1.32.0), and why some are never given."""
 
 from __future__ import annotations
 

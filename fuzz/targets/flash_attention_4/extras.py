@@ -47,7 +47,7 @@ OPEN = 1 << 30  # a bound that every position keeps
 
 
 def extras_for(problem: Problem) -> list[dict[str, Any]]:
-    """What a session adds to a case's options: each extra that the problem allows, then each two."""
+    """Options that a session adds to those of a case: each extra that the problem allows, then each two."""
     singles = [{name: value} for name, values in EXTRAS.items() for value in values[1:]]
     able = [one for one in singles if not misplaced(problem, one)]
     pairs = [one | other for one, other in combinations(able, 2) if not one.keys() & other.keys()]

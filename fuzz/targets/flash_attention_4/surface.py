@@ -1,4 +1,4 @@
-"""What flash_attn.cute's two functions take (4.0.0b36), and why some of it is never given, or not together."""
+"""Parameters of flash_attn.cute's two functions (4.0.0b36), and why some are never given, or not together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a session says of its findings: one line that tells, the best first, those that are probably one together."""
+"""A session's lines about its findings: one line that tells, the best first, those that are probably one together."""
 
 from __future__ import annotations
 
