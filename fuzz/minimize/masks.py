@@ -152,22 +152,30 @@ def bounds(case: Case) -> Attempts:
 
 
 def trim(case: Case) -> Options:
-    """A mask without what lies past the longest sequence, and with seed 0: the same question in fewer words."""
+    """A mask without what lies past the longest sequence, in each of its parts, and with seed 0: the same question in
+    fewer words."""
     p = case.problem
-    mask = p.mask
+    for seeded in (False, True):
+        yield edit(case, mask=_trimmed(p.mask, p.len_q, p.len_k, seeded=seeded))
+
+
+def _trimmed(mask: Mask, len_q: int, len_k: int, *, seeded: bool) -> Mask:
+    """`mask` within len_q rows and len_k columns. seeded: partial tiles keep the seed of their cells, which is 0
+    otherwise."""
+    for index, part in enumerate(parts(mask)):
+        mask = rebuild(mask, index, _trimmed(part, len_q, len_k, seeded=seeded))
     match mask:
         case Blocks(tile_m, tile_n, table, seed):
-            n_m, n_n = -(-p.len_q // tile_m), -(-p.len_k // tile_n)
-            yield edit(case, mask=Blocks(tile_m, tile_n, tuple(row[:n_n] for row in table[:n_m]), 0))
-            yield edit(case, mask=Blocks(tile_m, tile_n, tuple(row[:n_n] for row in table[:n_m]), seed))
+            n_m, n_n = -(-len_q // tile_m), -(-len_k // tile_n)
+            return Blocks(tile_m, tile_n, tuple(row[:n_n] for row in table[:n_m]), seed if seeded else 0)
         case Tokens(table):
-            yield edit(case, mask=Tokens(tuple(row[: p.len_k] for row in table[: p.len_q])))
+            return Tokens(tuple(row[:len_k] for row in table[:len_q]))
         case Intervals(table):
-            yield edit(case, mask=Intervals(table[: p.len_q]))
+            return Intervals(table[:len_q])
         case Documents(q_bounds, k_bounds):
-            inside = tuple(b for b in q_bounds if b < p.len_q)
-            inside_k = None if k_bounds is None else tuple(b for b in k_bounds if b < p.len_k)
-            yield edit(case, mask=Documents(inside, inside_k))
+            inside = None if k_bounds is None else tuple(b for b in k_bounds if b < len_k)
+            return Documents(tuple(b for b in q_bounds if b < len_q), inside)
+    return mask
 
 
 def _leaves(mask: Mask) -> Iterator[Mask]:

@@ -149,6 +149,20 @@ def test_the_result_always_failed_whatever_the_bug():
         assert found.runs == probe.runs <= 40
 
 
+def test_masks_inside_a_mask_lose_what_lies_past_the_sequence():
+    inside = PerHead((Tokens(("1" * 90,) * 90), Blocks(8, 8, ("F" * 20,) * 20, seed=7)))
+    case = plain(((9, 17),), heads=(2, 2), mask=inside)
+
+    def bug(c):
+        mask = c.problem.mask
+        return isinstance(mask, PerHead) and has(Tokens, mask) and has(Blocks, mask)
+
+    tokens, blocks = minimize(case, Probe(bug)).case.problem.mask.of
+    for mask, (most_q, most_k) in ((tokens, (9, 17)), (blocks, (2, 3))):
+        assert len(mask.rows) <= most_q and all(len(row) <= most_k for row in mask.rows)
+    assert blocks.seed == 0
+
+
 def test_the_same_answers_give_the_same_result():
     def once():
         probe = Probe(tail)
