@@ -7,7 +7,7 @@ place is mostly the least of every choice. `draw.sample` is made of such strateg
 cases were near-copies that ended in zeros, so draw by `choice` and `randint` alone.
 Long random material (token rows, block grids, intervals) comes from one drawn seed: Hypothesis's bytes are mostly zero.
 
-NOTE [focus]: a case uses a few of the target's options, often none, and each of those for certain; half of the masks
+NOTE [focus]: a case uses a few of the target's options, often none, and each of those for certain; three in five masks
 are native to the target (Target.native_masks), and most of those beside a bias are none. Kernels have paths of their
 own for just these, and one option too many leads around them: with each option left to chance, one case in thirteen
 reached a causal path, half of those with a few tokens, and hardly one in a hundred the gradient of a bias that is
@@ -166,7 +166,7 @@ def _grid(
 ) -> Grid | None:
     """Heads and lengths of a case in which CTAs are to meet; None where it has those that were drawn."""
     if meets is not None:
-        return draw_meeting(draw, meets, gqa=target.support.gqa, rows=size.rows)
+        return draw_meeting(draw, meets, gqa=target.support.gqa, ragged=ragged, rows=size.rows)
     if oversubscribed:
         return draw_oversubscribed(draw, target.oversubscribed, gqa=target.support.gqa, ragged=ragged)
     return None
@@ -300,8 +300,9 @@ def _dims(draw: Draw, support: Support, differ: bool) -> tuple[int, int]:
 
 
 def _bias(draw: Draw, support: Support) -> Bias:
-    flags = draw.randint(0, 15)
-    batch, heads, rows, cols = (bool(flags >> i & 1) for i in range(4))
+    flags = draw.randint(0, 7)
+    batch, heads, rows = (bool(flags >> i & 1) for i in range(3))
+    cols = not one_in(draw, 8)  # one number for a row of scores changes no weight, and its gradient is 0
     grad = support.bias_grad and not one_in(draw, 5)
     dtype: Literal["input", "float32"] = "float32" if one_in(draw, 8) else "input"
     return Bias(batch, heads, rows, cols, dtype if dtype in support.bias_dtypes else support.bias_dtypes[0], grad)
@@ -318,7 +319,7 @@ def _inputs(draw: Draw, support: Support, problem: Problem, focus: frozenset[str
     sums = problem.backward and problem.group > 1 and problem.dtype != "float32"
     if known is DISTRIBUTIONS and sums and draw.choice((True, False) if aim == "plain" else (True, True, False)):
         known = CODED  # digits that a sum over a group's heads loses are within any budget
-    if "bias" in focus and draw.choice((True, False)):
+    if "bias" in focus and draw.choice((True, True, True, False)):
         known = FLOWING
     distribution = draw.choice(known)
     if support.shared and distribution not in CODED and one_in(draw, 12):

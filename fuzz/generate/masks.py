@@ -80,11 +80,11 @@ class Sizes:
 def draw_mask(
     draw: Draw, allowed: frozenset[str] | None, native: Sequence[str], sizes: Sizes, *, bias: bool = False
 ) -> Mask:
-    """A mask of the `allowed` kinds (None: any), half of them of `native` ones. With a bias two in three have none:
+    """A mask of the `allowed` kinds (None: any), three in five of `native` ones. With a bias two in three have none:
     many kernels join the two into one, which is then as large as the mask, and no longer shared."""
     if bias and (allowed is None or "full" in allowed) and draw.choice((True, True, False)):
         return m.Full()
-    if draw.choice((True, False)):
+    if draw.choice((True, True, True, False, False)):
         able = [kind for kind in native if allowed is None or kind in allowed]
         leaves = [kind for kind in able if kind in _LEAVES and _fits(kind, sizes)]
         if leaves:
