@@ -62,6 +62,11 @@ class Numerics:
     dot: float = 2.0**-24
 
     @property
+    def scales_q_of_dk(self) -> bool:
+        """True if dK is made of the q that the scale is on; not where the backward pass has the scale on k or dS."""
+        return self.scaled == "q" and self.rescored != "k" and self.dscaled == "sums"
+
+    @property
     def folds_k(self) -> bool:
         """True if scale * log2(e) is folded into k anywhere."""
         return "k" in (self.scaled, self.rescored)

@@ -41,8 +41,8 @@ class BackwardRun:
         early = f.scale if n.dscaled == "dscores" else 1.0
         late = 1.0 if n.dscaled == "dscores" else f.scale
         draw = f.round(self.draw * early, n.dscores == "input")
-        dk = f.to_key(draw, f.q.expand(RUNS, *f.q.shape), by_head)
-        found = {"dq": f.by_key(draw, f.folded) * late, "dk": dk if n.scaled == "q" else dk * late}
+        dk = f.to_key(draw, f.q_of_dk.expand(RUNS, *f.q.shape), by_head)
+        found = {"dq": f.by_key(draw, f.folded) * late, "dk": dk if n.scales_q_of_dk else dk * late}
         found["dv"] = dv.expand(RUNS, *dv.shape)
         if wants_dbias(f.problem):
             one_by_one = n.dbias == "input" and f.problem.bias is not None and f.problem.bias.dtype == "input"
@@ -52,7 +52,7 @@ class BackwardRun:
     def variance(self, o2: Tensor, lse2: Tensor) -> dict[str, Tensor]:
         """Variances in units of V, dO and K or Q, squared."""
         f, n, units, p = self.f, self.f.numerics, self.f.units, self.f.problem
-        k1, q1, do1 = f.k / units.of["k"], f.q / units.of["q"], self.do / units.of["do"]
+        k1, q1, do1 = f.k / units.of["k"], f.q_of_dk / units.of["q"], self.do / units.of["do"]
         k2, q2, do2 = k1 * k1, q1 * q1, do1 * do1
         both = units.of["v"] * units.of["do"]
         o1 = f.o[0] / units.of["v"]

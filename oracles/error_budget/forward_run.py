@@ -28,8 +28,10 @@ class ForwardRun:
         bias = tensors["bias"]
         self.scale = p.scale_value
         self.fine = p.dtype == "float32" or numerics.probs == "float32"  # whether fp32's own roundings show
+        self.plain_q = self.q
         if numerics.scaled == "q":
             self.q = self.round(self.q * self.scale, True)
+        self.q_of_dk = self.q if numerics.scales_q_of_dk else self.plain_q
         self.folded = self.k  # k as it is where scale * log2(e) was folded into it, back in units of k
         if numerics.folds_k and self.scale:
             self.folded = self.round(self.k * (self.scale * LOG2_E), numerics.folded == "input") / LOG2_E / self.scale
@@ -70,7 +72,7 @@ class ForwardRun:
 
     def _weights_again(self, bias: Tensor | None) -> Tensor:
         """P of scores that are worked out again from the folded k, and of the LSE of the forward pass."""
-        raw = self.round(self.by_query(self.q, self.folded) * self.scale, self.numerics.scores == "input")
+        raw = self.round(self.by_query(self.plain_q, self.folded) * self.scale, self.numerics.scores == "input")
         scores, _ = self._finished(raw, bias)
         return torch.exp(scores - self.lse.nan_to_num(neginf=0.0)[..., None])
 

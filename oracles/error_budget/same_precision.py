@@ -88,7 +88,7 @@ def _noise(
     if "do" in of:
         both = of["v"] * of["do"]
         size |= {"dv": of["do"], "dq": abs(p.scale_value) * both * of["k"], "dbias": both}
-        size["dk"] = both * of["q"] * (1.0 if numerics.scaled == "q" else abs(p.scale_value))
+        size["dk"] = both * of["q"] * (1.0 if numerics.scales_q_of_dk else abs(p.scale_value))
     found = {}
     for name, x in variance.items():
         info = torch.finfo(stored_as(problem, name))

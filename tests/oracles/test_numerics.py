@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
 import pytest
 from folding_flash import folding_flash
+from torch import Tensor
 
 from fuzz.core.case import CODED, Case, Inputs
 from fuzz.tensors.arena import build
@@ -12,7 +17,8 @@ from oracles import accuracy, exact
 from oracles.error_budget.same_precision import same_precision
 from oracles.masks import Causal, Full
 from oracles.numerics import FUSED, Numerics
-from oracles.problem import Problem
+from oracles.outputs import Outputs
+from oracles.problem import Dtype, Problem
 from oracles.reference.attention import reference
 
 OPTIONS = {
@@ -101,3 +107,44 @@ def test_undeclared_they_are_alarms() -> None:
     assert "exact o" in findings(p, Inputs(4, "index_values"), OPTIONS["O normalised by the LSE so far"], FUSED)
     p = problem("float16", "one_hot")
     assert "exact dv" in findings(p, Inputs(3, "one_hot"), OPTIONS["k scaled in the backward pass, fp32"], FUSED)
+
+
+VALUES: dict[str, tuple[str, ...]] = {
+    "scores": ("input",),
+    "scaled": ("q", "both", "k"),
+    "rescored": ("k",),
+    "folded": ("float32",),
+    "probs": ("float32",),
+    "dscores": ("float32",),
+    "weights": ("input",),
+    "dscaled": ("dscores",),
+    "delta": ("float32",),
+    "heads": ("input",),
+    "sums": ("input",),
+    "renormalised": ("end", "tiles"),
+}
+SINGLE: list[dict[str, Any]] = [{name: value} for name, values in VALUES.items() for value in values]
+PAIRS = [one | other for one, other in combinations(SINGLE, 2) if not one.keys() & other.keys()]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_half_that_is_missing_is_caught_under_any_two_declarations(dtype: Dtype) -> None:
+    """A budget is that of one rounding after another: no two of them make room for an answer that is not there."""
+    p = Problem((64,), (64,), 2, 1, 16, 16, dtype, scale=0.25)
+    x = build(Case("any", p, Inputs(1, "normal")), "cpu").tensors()
+    right = reference(p, x.q, x.k, x.v, do=x.do)
+    exact_ones = Outputs(**{name: getattr(right, name).to(p.torch_dtype) for name in ("o", "dq", "dk", "dv")}, lse=None)
+    missing = {name: _without_half(getattr(exact_ones, name)) for name in ("o", "dq", "dk", "dv")}
+    for options in (*SINGLE, *PAIRS):
+        same = same_precision(p, x.q, x.k, x.v, do=x.do, numerics=Numerics(**options, tile=64))
+        assert not accuracy.judge(p, exact_ones, right, same).findings, options
+        for name, changed in missing.items():
+            found = accuracy.judge(p, replace(exact_ones, **{name: changed}), right, same).findings
+            assert {f.tensor for f in found} == {name}, (options, name)
+
+
+def _without_half(x: Tensor) -> Tensor:
+    """x whose first half of rows is 0."""
+    x = x.clone()
+    x[..., : x.shape[-2] // 2, :] = 0
+    return x
