@@ -129,7 +129,8 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     dim, dim_v = _dims(draw, support, "dim_v" in focus)
     longest = min(size.length, max(size.elements // (batch * heads_q * max(dim, dim_v)), 1))
     lengths_q, lengths_k = _lengths(draw, support, layout, ragged, batch, size.pairs // heads_q, longest)
-    if aim == "late" and support.cross and (short := late_lengths(draw, size.pairs // (heads_q * batch), longest)) is not None:
+    late = aim == "late" and support.cross
+    if late and (short := late_lengths(draw, size.pairs // (heads_q * batch), longest)) is not None:
         lengths_q, lengths_k = (short[0],) * batch, (short[1],) * batch
     grid = _grid(draw, target, size, meets, oversubscribed=crowded, ragged=ragged)
     if grid is not None:
