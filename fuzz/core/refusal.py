@@ -55,6 +55,10 @@ _CHECKS: tuple[_Check, ...] = (
         lambda s, c: not s.ragged_q and c.problem.layout == "padded" and len(set(c.problem.lengths_q)) > 1,
     ),
     _Check(
+        lambda s: "sequences of fewer or more keys than queries",
+        lambda s, c: not s.cross and c.problem.lengths_q != c.problem.lengths_k,
+    ),
+    _Check(
         lambda s: f"a bias that is not of dtype {' or '.join(s.bias_dtypes)}",
         lambda s, c: c.problem.bias is not None and c.problem.bias.dtype not in s.bias_dtypes,
     ),
@@ -117,6 +121,7 @@ def _shown(s: Support, default: Support) -> list[bool]:
         s.masks is not None,
         not s.ragged,
         s.ragged and not s.ragged_q,
+        not s.cross,
         s.bias and len(s.bias_dtypes) < 2,
         not s.bias,
         s.bias and not s.bias_grad,

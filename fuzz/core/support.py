@@ -27,6 +27,7 @@ class Support:
     causal_align: Align | None = None  # of causal masks; None: any
     ragged: bool = True
     ragged_q: bool = True  # padded sequences of different numbers of queries
+    cross: bool = True  # sequences of fewer or more keys than queries
     bias: bool = False
     bias_grad: bool = False
     bias_dtypes: tuple[Literal["input", "float32"], ...] = ("input", "float32")

@@ -129,7 +129,8 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     dim, dim_v = _dims(draw, support, "dim_v" in focus)
     longest = min(size.length, max(size.elements // (batch * heads_q * max(dim, dim_v)), 1))
     lengths_q, lengths_k = _lengths(draw, support, layout, ragged, batch, size.pairs // heads_q, longest)
-    if aim == "late" and (short := late_lengths(draw, size.pairs // (heads_q * batch), longest)) is not None:
+    late = aim == "late" and support.cross
+    if late and (short := late_lengths(draw, size.pairs // (heads_q * batch), longest)) is not None:
         lengths_q, lengths_k = (short[0],) * batch, (short[1],) * batch
     grid = _grid(draw, target, size, meets, oversubscribed=crowded, ragged=ragged)
     if grid is not None:
@@ -235,7 +236,7 @@ def _lengths(
     least = 0 if support.zero_lengths else 1
     if ragged and layout == "padded":
         longest = min(longest, int(each**0.5))
-    how = draw.choice(PACKED_AS if ragged else ALONE_AS)
+    how = draw.choice(PACKED_AS if ragged else ALONE_AS) if support.cross else "same"
     found_q, found_k = [], []
     for _ in range(batch if ragged else 1):
         square = int(each**0.5)
@@ -258,7 +259,7 @@ def _lengths(
     if layout == "padded" and not support.ragged_q:
         found_q = [max(found_q)] * len(found_q)
     times = 1 if ragged else batch
-    return tuple(found_q * times), tuple(found_k * times)
+    return tuple(found_q * times), tuple((found_k if support.cross else found_q) * times)
 
 
 def _length(draw: Draw, least: int, most: int) -> int:

@@ -55,6 +55,7 @@ def target(
     gqa: bool = True,
     dim_v_differs: bool = True,
     zero_lengths: bool = True,
+    cross: bool = True,
     strides: bool = True,
     backward: bool = True,
     bias_grad: bool = True,
@@ -77,6 +78,7 @@ def target(
     causal_align  'bottom_right': `causal=True` aligns the last query with the last key
     empty_rows    False: rows that see no key are undefined, and never asked about; else O = 0 and LSE = -inf there
     dims          head dims: a list or set of them, or as a tuple (least, most, step)
+    cross         False: each sequence has as many keys as queries
     bias_grad     whether the bias gets a gradient;  bias_dtypes  'input' (that of q), 'float32'
     speed         (query, key) pairs a second, for the deadline of the first cases; None: assumed to be slow
     size          limits of the cases that a session draws;  max_pairs  of those that it takes at all
@@ -119,6 +121,7 @@ def target(
             causal_align=causal_align if blind else None,
             ragged=not blind or "key_padding_mask" in named,
             ragged_q=not blind,
+            cross=cross,
             bias="bias" in named,
             bias_grad="bias" in named and bias_grad,
             bias_dtypes=tuple(bias_dtypes),  # type: ignore[arg-type]

@@ -107,6 +107,7 @@ LIMITS = {
     "dim_one": ({"dim": (72, 72, 72)}, lambda p, c: p.dim == p.dim_v == 72),
     "dim_v": ({"dim_v_differs": False}, lambda p, c: p.dim == p.dim_v),
     "zero": ({"zero_lengths": False}, lambda p, c: 0 not in (*p.lengths_q, *p.lengths_k)),
+    "cross": ({"cross": False}, lambda p, c: p.lengths_q == p.lengths_k),
     "strides": (
         {"strides": False},
         lambda p, c: {msgspec.structs.replace(getattr(c.inputs, n), shared="") for n in "qkv"} == {Storage()},

@@ -234,3 +234,9 @@ def test_what_a_users_file_puts_on_the_search_path_stays_there(tmp_path) -> None
         assert sys.path == [str(beside), *before]
     finally:
         sys.path[:] = before
+
+
+def test_a_function_without_cross_attention_is_refused_other_keys_than_queries():
+    made = declared(lambda q, k, v, causal: v, cross=False)
+    assert refused(made, PLAIN) == ""
+    assert refused(made, replace(PLAIN, lengths_k=(7, 7))) == "sequences of fewer or more keys than queries"
