@@ -188,6 +188,7 @@ def run(
     report = Report()
     start = time.perf_counter()
     for launch in launches:
+        report.kernel = launch.kernel
         execute(config, programs.get(launch.kernel), launch, memory, report, only)
         report.launches += 1
         if report.status != "finished":

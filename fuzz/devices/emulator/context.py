@@ -1,8 +1,8 @@
 """`emulated`: a block of code in which Triton kernels run on the emulated GPU.
 
-    with emulated("sm_90a", warp_schedule="random", seed=3) as gpu:
-        kernel[grid](q, k, v, o, 0.125)  # CPU tensors
-    print(gpu.reports)
+with emulated("sm_90a", warp_schedule="random", seed=3) as gpu:
+    kernel[grid](q, k, v, o, 0.125)  # CPU tensors
+print(gpu.reports)
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ def emulated(arch: str = "sm_90a", **settings: Any) -> Iterator[EmulatedGpu]:
     settings  of every launch, those of Emulator; strict, the default, raises EmulationError at the first finding.
               checks: all but 'unordered_adds' and 'equal_writes', since Triton has several warps write one value
 
-    Raises ValueError where TRITON_INTERPRET was set as the kernels were declared, and for settings that do not exist.
+    Raises ValueError where TRITON_INTERPRET was set when Triton was imported, and for settings out of range.
     """
-    from triton import knobs
+    from triton.language import standard
     from triton.runtime import driver
+    from triton.runtime.interpreter import InterpretedFunction
 
     from fuzz.devices.emulator.host.triton_driver import EmulatedDriver
 
-    if knobs.runtime.interpret:
-        raise ValueError("TRITON_INTERPRET: is set, so kernels run in Triton's interpreter; unset it")
+    if isinstance(standard.zeros, InterpretedFunction):
+        raise ValueError("TRITON_INTERPRET: was set when triton was imported, so kernels are interpreted; unset it")
     gpu = EmulatedGpu(arch, LaunchConfig(**{"checks": CHECKS, **settings}))
     before = driver._active
     driver.set_active(EmulatedDriver(arch, gpu.config, gpu.reports.append))

@@ -6,7 +6,6 @@ from Triton's cache and launches that. Autotuning works: the time of a kernel is
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
+from triton.runtime import driver
 from triton.runtime.cache import get_cache_manager
 
 from fuzz.devices.emulator.api import Programs, run
@@ -42,7 +42,7 @@ class EmulatedDriver(DriverBase):
         self.device = f"emulated {arch}"  # kernels compiled for it are no other device's
         self.config, self.watch = config, watch
         self.utils = _Utils()
-        self.launcher_cls = functools.partial(_Launcher, self)
+        self.launcher_cls = _Launcher
 
     @classmethod
     def is_active(cls) -> bool:
@@ -118,19 +118,19 @@ class _Utils:
 class _Launcher:
     """Launches one compiled kernel. src and metadata are Triton's of it."""
 
-    def __init__(self, driver: EmulatedDriver, src: Any, metadata: Any) -> None:
+    def __init__(self, src: Any, metadata: Any) -> None:
         if getattr(metadata, "num_ctas", 1) != 1:
             raise NotImplementedError(f"{metadata.name}: clusters of {metadata.num_ctas} CTAs are not emulated yet")
         if any(isinstance(kind, str) and kind.startswith("tensordesc") for kind in src.signature.values()):
             raise NotImplementedError(f"{metadata.name}: tensor descriptors (TMA) are not emulated yet")
-        self.driver, self.metadata = driver, metadata
+        self.metadata = metadata
         self.kinds = list(src.signature.items())
         self.programs = Programs(_ptx(src.name, metadata.hash))
 
     def __call__(self, x: int, y: int, z: int, *rest: Any) -> None:
         """`rest`: stream, function, packed metadata, launch metadata, two hooks, then the arguments as they were given.
         Raises EmulationError for a finding, Unimplemented for an instruction that is not emulated."""
-        _, _, packed, launch_metadata, enter, leave, *given = rest
+        _, _, _, launch_metadata, enter, leave, *given = rest
         if enter is not None:
             enter(launch_metadata)
         memory = Memory()
@@ -142,7 +142,8 @@ class _Launcher:
             params = params.ljust(param.offset, b"\0") + _bytes(memory, kind, name, value, param.size)
         threads = 32 * self.metadata.num_warps
         launch = Launch(self.metadata.name, (x, y, z), (threads, 1, 1), self.metadata.shared, params)
-        run(self.driver.config, self.programs, [launch], memory, watch=self.driver.watch)
+        active = driver.active  # not the one of when the kernel was compiled: Triton keeps kernels
+        run(active.config, self.programs, [launch], memory, watch=active.watch)
         if leave is not None:
             leave(launch_metadata)
 

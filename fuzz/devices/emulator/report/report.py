@@ -60,6 +60,7 @@ class Report:
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     timelines: list[Timeline] = field(default_factory=list)  # of each launch, when Emulator(trace=True)
+    kernel: str = ""  # the last one that was launched
     executions: list[tuple[list[Instruction], np.ndarray]] = field(default_factory=list)  # of each launch
 
     @property
