@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fuzz.devices.emulator.api import Emulator, LoadedKernel, PtxModule
-    from fuzz.devices.emulator.context import EmulatedGpu, emulated
     from fuzz.devices.emulator.decode.decoder import Unimplemented
+    from fuzz.devices.emulator.frontends.emulated import EmulatedGpu, emulated
     from fuzz.devices.emulator.report.deadlock import Deadlock
     from fuzz.devices.emulator.report.report import EmulationError, Finding, Report
 
@@ -21,8 +21,8 @@ _HOME = {
     "LoadedKernel": "api",
     "PtxModule": "api",
     "Unimplemented": "decode.decoder",
-    "EmulatedGpu": "context",
-    "emulated": "context",
+    "EmulatedGpu": "frontends.emulated",
+    "emulated": "frontends.emulated",
     "Deadlock": "report.deadlock",
     "EmulationError": "report.report",
     "Finding": "report.report",

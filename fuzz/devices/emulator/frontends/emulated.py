@@ -46,7 +46,7 @@ def emulated(arch: str = "sm_90a", **settings: Any) -> Iterator[EmulatedGpu]:
     from triton.runtime import driver
     from triton.runtime.interpreter import InterpretedFunction
 
-    from fuzz.devices.emulator.host.triton_driver import EmulatedDriver
+    from fuzz.devices.emulator.frontends.triton_driver import EmulatedDriver
 
     if isinstance(standard.zeros, InterpretedFunction):
         raise ValueError("TRITON_INTERPRET: was set when triton was imported, so kernels are interpreted; unset it")
