@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from fuzz.compiling import Build, obtain
 from fuzz.core.target import DeviceError
-from fuzz.core.verdict import Finding, Location, Outcome
 from fuzz.devices.cuda import build_of
+from fuzz.devices.emulated_verdict import verdict_of
 from fuzz.devices.emulator import Emulator, LoadedKernel, PtxModule, Report
 from fuzz.devices.emulator.decode.decoder import Unimplemented
 from fuzz.devices.emulator.report.save import save
@@ -94,46 +94,4 @@ class EmulatedDevice:
         self.launched.append(f"{variant.name} {arch}")
         self._keep_trace(variant.name, report)
         if not report.ok and not (self.blind and report.deadlock is None and report.status != "budget"):
-            raise DeviceError(*verdict_of(variant, report))
-
-
-def verdict_of(variant: Variant, report: Report) -> tuple[Outcome, tuple[Finding, ...], dict[str, Any]]:
-    """Outcome, findings and evidence of a report that is not clean."""
-    evidence = {"emulator": str(report)[:20_000]}
-    name = variant.kind
-    if report.deadlock is not None or report.status == "budget":
-        line = (
-            str(report.deadlock).partition("\n")[0] if report.deadlock else "the kernel does not end within its budget"
-        )
-        finding = Finding("emulator", "hang", f"{name}: {line}", place=Location(pattern=name), numbers=_numbers(report))
-        return "hang", (finding, *_findings(name, report)), evidence
-    return "fail", _findings(name, report), evidence
-
-
-def _findings(name: str, report: Report) -> tuple[Finding, ...]:
-    """What was seen on the way, one of each kind."""
-    found: dict[str, list[Any]] = {}
-    for one in report.findings:
-        found.setdefault(one.kind, []).append(one)
-    findings = []
-    for kind, ones in found.items():
-        more = f" (and {len(ones) - 1} more like it)" if len(ones) > 1 else ""
-        slug = kind.replace(": ", "_").replace(" ", "_")
-        findings.append(
-            Finding(
-                "emulator",
-                slug,
-                f"{name}: {ones[0]}{more}",
-                ones[0].tensor,
-                Location(pattern=name),
-                {"count": len(ones)},
-            )
-        )
-    return tuple(findings)
-
-
-def _numbers(report: Report) -> dict[str, float]:
-    if report.deadlock is None:
-        return {}
-    stuck = report.deadlock
-    return {"resident": stuck.resident, "finished": stuck.finished, "not_started": stuck.not_started}
+            raise DeviceError(*verdict_of(variant.kind, report))

@@ -25,6 +25,7 @@ It returns O, or (O, LSE). Gradients come from autograd. Heads of k and v may be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Literal
 
 from fuzz.core.case_limits import Size
@@ -33,18 +34,21 @@ from fuzz.core.target import Device
 from fuzz.targets.autograd import parameters
 from fuzz.targets.extra_tensors import Reference, Shapes
 from fuzz.targets.function_arguments import MASKS
+from fuzz.targets.function_emulated import EmulatedFunctionTarget
 from fuzz.targets.function_target import FunctionTarget
 from oracles.masks import KINDS, Align
 from oracles.numerics import FUSED, Numerics
 
+ARCHES = ("sm_80", "sm_90a", "sm_100a")
 DECLARED: list[FunctionTarget] = []
-UNKNOWN_SPEED = {"host": 2e5, "cuda": 1e8}  # of a kernel that may run in an interpreter
+UNKNOWN_SPEED = {"host": 2e5, "cuda": 1e8, "emulator": 2e5}  # of a kernel that may run in an interpreter
 
 
 def target(
     name: str,
     *,
     device: Device | Iterable[Device] = ("host", "cuda"),
+    arch: str = "sm_90a",
     dtypes: Iterable[str] | None = None,
     layouts: Iterable[str] = ("padded",),
     axes: Literal["bhsd", "bshd"] = "bhsd",
@@ -73,6 +77,7 @@ def target(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declares the decorated function a target named `name`; the function itself is returned unchanged.
 
+    device        'host', 'cuda', or 'emulator': its Triton kernels are compiled for `arch` and run on the emulated GPU
     axes          'bshd': q, k, v and O are (batch, length, heads, dim)
     masks         kinds of masks that `mask` may be of, by their names in a case; None: any
     causal_align  'bottom_right': `causal=True` aligns the last query with the last key
@@ -96,7 +101,10 @@ def target(
     Raises ValueError for an unknown device, dtype, mask kind, layout, order of axes or alignment.
     """
     devices: tuple[Any, ...] = (device,) if isinstance(device, str) else tuple(device)
-    _known("device", devices, ("host", "cuda"))
+    _known("device", devices, ("host", "cuda", "emulator"))
+    if "emulator" in devices and len(devices) > 1:
+        raise ValueError("device: 'emulator' stands alone; give a target on another device a declaration of its own")
+    _known("arch", (arch,), ARCHES)
     _known("dtypes", dtypes or (), ("float16", "bfloat16", "float32"))
     _known("layouts", layouts, ("padded", "packed"))
     _known("axes", (axes,), ("bhsd", "bshd"))
@@ -138,8 +146,13 @@ def target(
             lse=True,
             max_pairs=max_pairs,
         )
+        made_by: dict[str, Callable[..., FunctionTarget]] = {
+            "host": FunctionTarget,
+            "cuda": FunctionTarget,
+            "emulator": partial(EmulatedFunctionTarget, arch=arch),
+        }
         for where in devices:
-            made = FunctionTarget(
+            made = made_by[where](
                 name,
                 function,
                 where,

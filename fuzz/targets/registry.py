@@ -17,7 +17,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from fuzz.core.target import Device, Target
-from fuzz.targets import flashinfer_prefill, sdpa, torch_flex, torch_sdpa, torch_varlen, xformers_attention
+from fuzz.targets import flashinfer_prefill, sdpa, torch_flex, torch_sdpa, torch_varlen, triton_mode, xformers_attention
 from fuzz.targets import function as decorator
 from fuzz.targets.blocksparse import catalog as blocksparse
 from fuzz.targets.cudnn_frontend import target as cudnn_frontend
@@ -43,8 +43,11 @@ def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bo
     listed: list[Target] = [*torch_sdpa.targets(), *torch_flex.targets(), *torch_varlen.targets(), *sdpa.targets()]
     listed += [*blocksparse.targets(), *flash_attention_4.targets(), *cudnn_frontend.targets()]
     listed += [*xformers_attention.targets(), *flashinfer_prefill.targets(), *_installed()]
-    if files and device == "host":  # Triton asks when a kernel is declared, which a user's file does
-        os.environ.setdefault("TRITON_INTERPRET", "1")
+    if files and device == "host":
+        try:
+            triton_mode.choose(files)
+        except triton_mode.TritonModeError as error:
+            raise TargetError(str(error)) from None
     for file in files:
         listed += _from_file(os.path.abspath(file))
     if mutants:

@@ -20,7 +20,7 @@ from fuzz.core.support import Rule, Support
 from fuzz.core.surface import Surface
 from fuzz.core.target import Device, Tensors, Variant
 from fuzz.devices.present import cuda_present
-from fuzz.targets import triton_interpreter
+from fuzz.targets import triton_interpreter, triton_mode
 from fuzz.targets.autograd import AutogradTarget
 from fuzz.targets.mask_tensors import SAID, SHAPES, expanded_heads, mask_arguments, mask_text, says, shaped
 from fuzz.targets.options import Options, Value
@@ -79,6 +79,8 @@ class BundledSdpa(AutogradTarget):
             return "needs triton (pip install triton)"
         if self.device == "host" and cuda_present():
             return "Triton's interpreter is used on machines without a GPU"
+        if self.device == "host" and (why := triton_mode.missing("interpreted")):
+            return why
         return super().missing()
 
     def variants_for(self, problem: Problem) -> tuple[Variant, ...]:

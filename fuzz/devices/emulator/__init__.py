@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fuzz.devices.emulator.api import Emulator, LoadedKernel, PtxModule
     from fuzz.devices.emulator.decode.decoder import Unimplemented
+    from fuzz.devices.emulator.frontends.emulated import EmulatedGpu, emulated
     from fuzz.devices.emulator.report.deadlock import Deadlock
     from fuzz.devices.emulator.report.report import EmulationError, Finding, Report
 
@@ -20,12 +21,25 @@ _HOME = {
     "LoadedKernel": "api",
     "PtxModule": "api",
     "Unimplemented": "decode.decoder",
+    "EmulatedGpu": "frontends.emulated",
+    "emulated": "frontends.emulated",
     "Deadlock": "report.deadlock",
     "EmulationError": "report.report",
     "Finding": "report.report",
     "Report": "report.report",
 }
-__all__ = ["Deadlock", "EmulationError", "Emulator", "Finding", "LoadedKernel", "PtxModule", "Report", "Unimplemented"]
+__all__ = [
+    "Deadlock",
+    "EmulatedGpu",
+    "EmulationError",
+    "Emulator",
+    "Finding",
+    "LoadedKernel",
+    "PtxModule",
+    "Report",
+    "Unimplemented",
+    "emulated",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -42,7 +42,7 @@ class Emulator(LaunchConfig):
         return PtxModule(self, text)
 
 
-class _Programs:
+class Programs:
     """The kernels of one PTX module, decoded when first used."""
 
     def __init__(self, text: str) -> None:
@@ -63,7 +63,7 @@ class LoadedKernel:
 
     def __init__(self, emulator: LaunchConfig, folder: Path, text: str) -> None:
         self.emulator = emulator
-        self.programs = _Programs(text)
+        self.programs = Programs(text)
         self.host = HostObject(folder, self.params_of)
 
     def params_of(self, name: str) -> list[tuple[int, int]]:
@@ -110,7 +110,7 @@ class LoadedKernel:
                 kept = written(x) or True
             values.append(_value(a, x, memory, kept))
         programs = instead.programs if instead else self.programs
-        return _run(emulator, programs, self.host.call(values), memory, only)
+        return run(emulator, programs, self.host.call(values), memory, only)
 
 
 class PtxModule:
@@ -118,7 +118,7 @@ class PtxModule:
 
     def __init__(self, emulator: LaunchConfig, text: str) -> None:
         self.emulator = emulator
-        self.programs = _Programs(text)
+        self.programs = Programs(text)
 
     def launch(self, name: str | None, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *,
                shared: int = 0, emulator: LaunchConfig | None = None,
@@ -143,7 +143,7 @@ class PtxModule:
                 block_of_params += (int(x) % (1 << 8 * p.size)).to_bytes(p.size, "little")
         sizes = [tuple([*v, 1, 1, 1][:3]) for v in (grid, block)]
         launch = Launch(name, sizes[0], sizes[1], shared, block_of_params)  # type: ignore[arg-type]
-        return _run(emulator or self.emulator, self.programs, [launch], memory, only)
+        return run(emulator or self.emulator, self.programs, [launch], memory, only)
 
 
 def _value(a: Argument, x: Any, memory: Memory, written: Written | bool) -> Any:
@@ -175,17 +175,27 @@ def _value(a: Argument, x: Any, memory: Memory, written: Written | bool) -> Any:
     return value
 
 
-def _run(
-    config: LaunchConfig, programs: _Programs, launches: list[Launch], memory: Memory, only: Sequence[int] | None
+def run(
+    config: LaunchConfig,
+    programs: Programs,
+    launches: list[Launch],
+    memory: Memory,
+    only: Sequence[int] | None = None,
+    watch: Callable[[Report], None] | None = None,
 ) -> Report:
+    """Runs launches one after the other, up to the first that does not finish. Raises EmulationError for a finding
+    where `config` is strict; `watch` has seen the report before."""
     report = Report()
     start = time.perf_counter()
     for launch in launches:
+        report.kernel = launch.kernel
         execute(config, programs.get(launch.kernel), launch, memory, report, only)
         report.launches += 1
         if report.status != "finished":
             break
     report.seconds = time.perf_counter() - start
+    if watch is not None:
+        watch(report)
     if config.strict and not report.ok:
         raise EmulationError(report)
     return report

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 WARP_SCHEDULES = ("in_order", "random", "oldest_last", "greedy")
 DISPATCHES = ("in_order", "reversed", "permuted")
-ALL_CHECKS = frozenset({"races", "uninitialised", "wrapped", "unordered_adds", "warpgroups"})
+ALL_CHECKS = frozenset({"races", "uninitialised", "wrapped", "unordered_adds", "warpgroups", "equal_writes"})
 DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds"}  # few kernels promise an order
 
 
@@ -24,7 +24,8 @@ class LaunchConfig:
     checks         what is looked for: 'races', 'uninitialised', 'wrapped' (32-bit arithmetic that wrapped in an
                    address); 'warpgroups' (registers of wgmma used before wait_group or without wgmma.fence, and warps
                    of a warpgroup that do not issue the same); 'unordered_adds' (beside 'races', and only when asked
-                   for): atomic sums of floats whose order nothing fixes, for kernels that promise the same bits.
+                   for): atomic sums of floats whose order nothing fixes, for kernels that promise the same bits;
+                   'equal_writes' (beside 'races'): two writes of one value that nothing orders count as a race too.
                    Bounds, alignment, barriers and deadlocks are always looked at
     trace          keep a timeline of every launch in the report, see report/timeline.py
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import PurePath
 
 
 class PtxError(ValueError):
@@ -45,7 +46,10 @@ class Address:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One PTX statement. Operands: names, ints, ('f32', bits), Address, or tuples of those for vectors."""
+    """One PTX statement. Operands: names, ints, ('f32', bits), Address, or tuples of those for vectors.
+
+    source  number of the file and line that it was compiled from, where `.loc` says so; Kernel.place names them
+    """
 
     name: str
     operands: tuple[object, ...]
@@ -53,12 +57,13 @@ class Instruction:
     negated: bool
     line: int
     text: str
+    source: tuple[int, int] | None = None
 
 
 @dataclass
 class Kernel:
     """An entry: `labels` give the index of the instruction that they stand before, `registers` the type of each
-    name.
+    name, `files` the source files by their number.
     """
 
     name: str
@@ -68,6 +73,14 @@ class Kernel:
     instructions: list[Instruction] = field(default_factory=list)
     variables: list[Variable] = field(default_factory=list)
     branch_targets: dict[str, list[str]] = field(default_factory=dict)
+    files: dict[int, str] = field(default_factory=dict)
+
+    def place(self, instruction: Instruction) -> str:
+        """The source line of an instruction: 'attention.py:41'; '' where the PTX does not say."""
+        if instruction.source is None or instruction.source[0] not in self.files:
+            return ""
+        number, line = instruction.source
+        return f"{PurePath(self.files[number]).name}:{line}"
 
 
 @dataclass
@@ -78,10 +91,11 @@ class Module:
     version: str
     kernels: dict[str, Kernel]
     variables: list[Variable]
+    files: dict[int, str] = field(default_factory=dict)
 
 
 SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
-_SKIPPED = (".pragma", ".loc", ".file", ".section", ".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".noreturn",
+_SKIPPED = (".pragma", ".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".noreturn",
             ".reqnctapercluster", ".explicitcluster", ".maxclusterrank", ".address_size", ".alias",
             ".blocksareclusters")  # fmt: skip
 
@@ -113,6 +127,11 @@ def _statements(text: str):  # type: ignore[no-untyped-def]
         end = re.compile(r"\n").search(text, at)
         stop = end.start() if end else n
         head = text[at:stop]
+        section = re.compile(r"\.section\b[^{;]*\{[^}]*\}").match(text, at)  # debug information: no statements
+        if section:
+            line += section.group(0).count("\n")
+            at = section.end()
+            continue
         if re.match(r"\.(version|target|address_size|file|loc|section)\b", head):
             yield first, head.strip()
             at = stop
@@ -178,6 +197,7 @@ class _Reader:
         self.scopes: list[dict[str, str]] = []
         self.fresh = 0
         self.skip = 0  # depth inside a function that is not an entry
+        self.source: tuple[int, int] | None = None
         self.statements = list(_statements(_strip_comments(text)))
         for at, (line, statement) in enumerate(self.statements):
             self.at = at
@@ -207,7 +227,13 @@ class _Reader:
             self.module.version = s.split()[1]
         elif s.startswith(".target"):
             self.module.target = s.split()[1].rstrip(",")
-        elif s.startswith(_SKIPPED) or not s:
+        elif s.startswith(".file"):
+            number, name = re.match(r'\.file\s+(\d+)\s+"([^"]*)"', s).groups()  # type: ignore[union-attr]
+            self.module.files[int(number)] = name
+        elif s.startswith(".loc"):
+            _, file, line_there, *_ = s.split()
+            self.source = (int(file), int(line_there)) if int(line_there) else None
+        elif s.startswith((*_SKIPPED, ".section")) or not s:
             return
         elif s.startswith(".reg"):
             self.registers(s)
@@ -234,7 +260,7 @@ class _Reader:
             return
         name = re.search(r"\.entry\s+([\w$]+)", s)
         assert name
-        kernel = Kernel(name.group(1))
+        kernel = Kernel(name.group(1), files=self.module.files)
         inner = re.search(r"\((.*)\)", s, re.S)
         at = 0
         for text in split(inner.group(1)) if inner else []:
@@ -249,6 +275,7 @@ class _Reader:
             kernel.params.append(Param(m.group(1), at, total))
             at += total
         self.kernel = self.module.kernels[kernel.name] = kernel
+        self.source = None
         self.scopes = [{}]
 
     def registers(self, s: str) -> None:
@@ -327,7 +354,7 @@ class _Reader:
         name, rest = m.group(3), m.group(4)
         operands = tuple(self.operand(part) for part in split(rest))
         guard = self.rename(m.group(2)) if m.group(2) else None
-        self.kernel.instructions.append(Instruction(name, operands, guard, m.group(1) == "!", line, text))
+        self.kernel.instructions.append(Instruction(name, operands, guard, m.group(1) == "!", line, text, self.source))
 
 
 def parse(text: str) -> Module:

@@ -53,8 +53,12 @@ class WgmmaFamilies(Operands):
         flags |= op.A_REGISTERS * in_registers
         tracked = [self.use.numbers[str(x)] for x in registers if str(x) in self.use.numbers]
         self.granule = min(self.granule, 4)
+        if isinstance(scale, int):
+            self.form("mov.pred", scale_register := self.temporary("pred"), scale)
+        else:
+            scale_register = str(scale)
         return self.emit(
-            op.WGMMA, table, n, flags, self.register(str(scale), 1),
+            op.WGMMA, table, n, flags, self.register(scale_register, 1),
             op.ABSENT if in_registers else self.value(a, 64), self.value(b, 64),
             self.table(tracked) if tracked else op.ABSENT, len(tracked),
         )  # fmt: skip

@@ -6,6 +6,8 @@ about the order of instructions, so the control flow answers them: a good kernel
 and costs nothing when it runs. Those that are found here are looked at when they run (`execute/wgmma.py`,
 note_register_use), so a path that is never taken is no finding. A move of a register in flight, whole or in parts, is
 allowed, because compilers write them where loops meet, and to unpack pairs: its destination is in flight from then on.
+So is a move, after a fence, of a register that nothing has used since: compilers copy registers there to have them in
+one row, and its destination is as its source.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ class Use:
 
     numbers        number of each followed register, by name; empty where there is nothing to look for
     register_uses  by index of an instruction: the registers that it uses
-    moves          by index of an instruction: (sources, destinations) of a move of registers that may be in flight
+    moves          by index of an instruction: (sources, destinations) of a move that may carry the sources' state
     """
 
     numbers: dict[str, int] = field(default_factory=dict)
@@ -57,6 +59,7 @@ class _Flow:
     def __init__(self, kernel: Kernel) -> None:
         self.code = kernel.instructions
         self.labels = kernel.labels
+        self.registers = kernel.registers.keys()
         self.bits: dict[str, int] = {}
         for i in self.code:
             if is_product(i):
@@ -67,14 +70,14 @@ class _Flow:
         self.moves = [self.move(i) for i in self.code]
 
     def follow_moves(self) -> None:
-        """A register that a followed one is moved to, whole or in part, is followed."""
+        """A register that a followed one is moved to, or from, whole or in part, is followed."""
         pairs = [(set(names(i.operands[1])), list(names(i.operands[0]))) for i in self.code if MOVE.fullmatch(i.name)]
         before = -1
         while before != len(self.bits):
             before = len(self.bits)
             for sources, to in pairs:
-                if not sources.isdisjoint(self.bits):
-                    for name in to:
+                if not sources.isdisjoint(self.bits) or not self.bits.keys().isdisjoint(to):
+                    for name in (*to, *sorted(sources & self.registers)):
                         self.bits.setdefault(name, len(self.bits))
 
     def mask(self, i: Instruction) -> int:
@@ -91,9 +94,13 @@ class _Flow:
         return (sources, to) if sources and to else None
 
     @staticmethod
-    def flies(move: Move, flying: int) -> bool:
-        """True when a source of the move is in flight."""
-        return any(flying >> bit & 1 for bit in move[0])
+    def carries(move: Move | None, used: int, flying: int) -> bool:
+        """True for a move after which the destinations are as the sources: where one of those is in flight, or where
+        none of them was used since the last fence and no destination is in flight."""
+        if move is None:
+            return False
+        sources, to = (sum(1 << bit for bit in set(bits)) for bits in move)
+        return bool(flying & sources) or not (used & sources or flying & to)
 
     def blocks(self) -> dict[int, int]:
         """Start → end of each block of instructions that run one after another."""
@@ -130,7 +137,7 @@ class _Flow:
         if not mask:
             return state
         move = self.moves[at]
-        if move and self.flies(move, reduce(or_, groups, open_)):
+        if move and self.carries(move, used, reduce(or_, groups, open_)):
             sources, to = (sum(1 << bit for bit in set(bits)) for bits in move)
             clear = 0 if i.guard else to
             open_, *groups = ((g & ~clear) | (to if g & sources else 0) for g in (open_, *groups))
@@ -177,12 +184,10 @@ def uses(kernel: Kernel) -> Use:
         mask, flying = flow.masks[at], reduce(or_, groups)
         if is_product(flow.code[at]):
             unfenced |= mask & used
+        elif (move := flow.moves[at]) and flow.carries(move, used, flying):
+            moved[at] = move
         elif mask & flying:
-            move = flow.moves[at]
-            if move and flow.flies(move, flying):
-                moved[at] = move
-            else:
-                early.add(at)
+            early.add(at)
     register_uses = {at: mask for at, mask in enumerate(flow.masks)
                if at in early or (mask & unfenced and not is_product(flow.code[at]) and at not in moved)}  # fmt: skip
     if not register_uses:

@@ -23,7 +23,8 @@ from fuzz.devices.emulator.state.machine import Machine
 
 POLICIES = {"in_order": st.IN_ORDER, "random": st.RANDOM, "oldest_last": st.OLDEST_LAST, "greedy": st.GREEDY}
 CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wrapped": st.CHECK_WRAPPED,
-          "unordered_adds": st.CHECK_ORDER, "warpgroups": st.CHECK_WARPGROUP}  # fmt: skip
+          "unordered_adds": st.CHECK_ORDER, "warpgroups": st.CHECK_WARPGROUP,
+          "equal_writes": st.CHECK_EQUAL}  # fmt: skip
 EXPLORED = 64  # CTAs that have not started and are run after a deadlock, to see what they would write
 TRACED = 1 << 18  # slices of a timeline
 

@@ -193,8 +193,8 @@ def mark_registers(m, w, pc, cb, c):
 
 @njit
 def note_register_use(m, w, pc, c, act):
-    """An instruction that uses registers of products: 2 how many of them are sources, if it is a move of some that may
-    be in flight, 3 … their numbers, -1 at the end."""
+    """An instruction that uses registers of products: 2 how many of them are sources, if it is a move that may carry
+    their state, 3 … their numbers, -1 at the end."""
     if not m.k[st.K_CHECKS] & st.CHECK_WARPGROUP:
         return
     states = m.k[st.K_TRACKED] + 16 * w * m.k[st.K_TRACKED_REGISTERS]
@@ -203,7 +203,11 @@ def note_register_use(m, w, pc, c, act):
     for i in range(s32(c + 8)):
         at = states + 16 * s32(c + 12 + 4 * i)
         flying, used = max(flying, i64(at)), max(used, i64(at + 8))
-    if flying > done:
+    carries = s32(c + 8) > 0 and used <= m.group[w, st.G_FENCES]
+    for i in range(s32(c + 8), 13):
+        if s32(c + 12 + 4 * i) >= 0 and i64(states + 16 * s32(c + 12 + 4 * i)) > done:
+            carries = False
+    if flying > done or carries:
         for i in range(s32(c + 8), 13):
             if s32(c + 12 + 4 * i) >= 0:
                 w64(states + 16 * s32(c + 12 + 4 * i), flying)

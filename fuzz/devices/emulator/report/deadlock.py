@@ -15,6 +15,7 @@ class Waiting:
     location  the memory that it spins on, where that is one place; value: what it holds; wanted: the value that would
               end the spin, where the loop shows it
     writer    a CTA that has not started and would write there
+    source    the source line of the instruction, where the PTX says it
     """
 
     cta: Cta
@@ -26,6 +27,7 @@ class Waiting:
     value: int | None = None
     wanted: int | None = None
     writer: Cta | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,11 @@ class Deadlock:
             f"  {self.resident} CTAs are resident (at most {self.resident_ctas} at once) and none can go on; "
             f"{self.finished} have finished, {self.not_started} have not started"
         )
-        alike: dict[tuple[Cta, str, int, str], list[int]] = {}
+        alike: dict[tuple[Cta, str, str], list[int]] = {}
         for w in self.waiting:
-            alike.setdefault((w.cta, w.what, w.line, w.instruction), []).append(w.warp)
-        rows = [
-            f"  CTA {cta} {_warps(warps)} {what} (PTX line {line}: {instruction})"
-            for (cta, what, line, instruction), warps in alike.items()
-        ]
+            where = f"{f'{w.source}, ' if w.source else ''}PTX line {w.line}: {w.instruction}"
+            alike.setdefault((w.cta, w.what, where), []).append(w.warp)
+        rows = [f"  CTA {cta} {_warps(warps)} {what} ({where})" for (cta, what, where), warps in alike.items()]
         return "\n".join([f"deadlock: {self.cause}", state, *rows])
 
     @property

@@ -75,7 +75,7 @@ class Stopped:
         )  # fmt: skip
         return Finding(
             KIND_NAMES[kind], self.program.kernel.name, source.text, source.line, cta, warp, row[st.C_LANE], address,
-            size, self._place(address, axes=False), sentence(seen),
+            size, self._place(address, axes=False), sentence(seen), self.program.kernel.place(source),
         )  # fmt: skip
 
     def _waiting(self, w: int) -> Waiting:
@@ -87,19 +87,22 @@ class Stopped:
             number = int(m.barrier_at[w, st.AT_NUMBER])
             expected = int(m.expected[slot, number]) or 32 * int(m.cta[slot, st.CTA_WARPS])
             what = f"at barrier {number}, where {int(m.arrived[slot, number])} of {expected} threads have arrived"
-            return Waiting(cta, w % warps, source.line, source.text, what)
+            return Waiting(cta, w % warps, source.line, source.text, what, source=self.program.kernel.place(source))
         lane = max(int(m.asleep[w]).bit_length() - 1, 0)
         pc = int(m.lane_pc[w, lane])
         source = self.program.source[pc]
         watched = [self._watched(w, i, pc) for i in range(min(int(m.watched[w]), WATCHED))]
         if len(watched) != 1:
             what = f"for a change of {', '.join(text for text, _, _ in watched)}"
-            return Waiting(cta, w % warps, source.line, source.text, what)
+            return Waiting(cta, w % warps, source.line, source.text, what, source=self.program.kernel.place(source))
         ((text, location, value),) = watched
         place = int(m.wanted[pc])
         wanted = None if place == op.ABSENT else self._register(w, lane, place)
         what = f"for {text} to {'change' if wanted is None else f'become {wanted}'}"
-        return Waiting(cta, w % warps, source.line, source.text, what, location, value, wanted)
+        return Waiting(
+            cta, w % warps, source.line, source.text, what, location, value, wanted,
+            source=self.program.kernel.place(source),
+        )  # fmt: skip
 
     def _watched(self, w: int, i: int, pc: int) -> tuple[str, str, int | None]:
         """(with its value in words, location, value) of an address that a spin reads."""

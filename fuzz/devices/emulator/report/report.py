@@ -21,6 +21,7 @@ class Finding:
 
     kind         its name, one of kinds.KIND_NAMES
     instruction  the PTX instruction at `line`; cta, warp, lane: who runs it
+    source       what that was compiled from: 'attention.py:41'; '' where the PTX does not say
     address      the kernel's address, and `size` bytes from it; tensor: that memory by name and index
     detail       what is wrong, in a sentence whose subject is the lane
     """
@@ -36,11 +37,13 @@ class Finding:
     size: int
     tensor: str
     detail: str = ""
+    source: str = ""
 
     def __str__(self) -> str:
         who = f"CTA {self.cta} warp {self.warp} lane {self.lane}"
         name = self.kernel if len(self.kernel) <= LONGEST_NAME else f"{self.kernel[:LONGEST_NAME]}…"
-        return f"{self.kind}: {who} {self.detail} (kernel {name}, PTX line {self.line}: {self.instruction})"
+        where = f"{self.source}, " if self.source else ""
+        return f"{self.kind}: {who} {self.detail} (kernel {name}, {where}PTX line {self.line}: {self.instruction})"
 
 
 @dataclass
@@ -57,6 +60,7 @@ class Report:
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     timelines: list[Timeline] = field(default_factory=list)  # of each launch, when Emulator(trace=True)
+    kernel: str = ""  # the last one that was launched
     executions: list[tuple[list[Instruction], np.ndarray]] = field(default_factory=list)  # of each launch
 
     @property

@@ -22,6 +22,7 @@ from fuzz.devices.emulator.state.intrinsics import i64, u8, u32, w8, w32, w64
 from fuzz.devices.emulator.state.wgmma_descriptor import holds
 
 LOW32 = 0xFFFFFFFF
+EQUAL = 3  # a write of what is there already
 EVERY_BYTE = 0x01010101
 STRONG_GLOBAL = 1 << 55
 STRONG_SHARED = 1 << 39
@@ -31,7 +32,7 @@ STRONG_SHARED = 1 << 39
 def note(m, w, pc, lane, space, a, size, write, strong):
     """An access of `size` bytes at the kernel's address `a`, which is inside its memory.
 
-    write   0 read, 1 write, 2 both
+    write   0 read, 1 write, 2 both, 3 write of what is there already, which races with no other write
     strong  0 weak, 1 strong, 2 strong and of an operation whose result depends on the order (a sum of floats)
     """
     if space == op.GENERIC:
@@ -62,9 +63,9 @@ def note_shared(m, w, pc, lane, a, size, write, strong):
     for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
         cell = i64(writes + 8 * g)
         if cell >> 40 != age:
-            if write != 1 and k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
+            if write & 1 == 0 and k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
                 finding(m, st.F_UNINITIALISED, pc, w, lane, g << lg, size, 0, -1)
-        elif races and not (strong and cell & STRONG_SHARED):
+        elif races and write != EQUAL and not (strong and cell & STRONG_SHARED):
             x = cell >> 32 & 127
             if x != mine and i64(block + 8 * x) < (cell & LOW32):
                 kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
@@ -135,14 +136,14 @@ def note_written(m, w, pc, lane, a, size, write, at):
     """Memory that was not written when it was allocated; `at`: the first of its bytes in the segment's map."""
     if size & 3 == 0:  # four bytes at once
         for i in range(0, size, 4):
-            if write != 1 and u32(at + i) != EVERY_BYTE:
+            if write & 1 == 0 and u32(at + i) != EVERY_BYTE:
                 finding(m, st.F_UNINITIALISED, pc, w, lane, a + i, size, 0, -1)
                 return
             if write:
                 w32(at + i, EVERY_BYTE)
         return
     for i in range(size):
-        if write != 1 and u8(at + i) == 0:
+        if write & 1 == 0 and u8(at + i) == 0:
             finding(m, st.F_UNINITIALISED, pc, w, lane, a + i, size, 0, -1)
             return
         if write:
@@ -173,7 +174,7 @@ def note_global(m, w, pc, lane, a, size, write, strong):
     last = (a - low + size - 1) >> lg
     for g in range(first, last + 1):
         cell = i64(writes + 8 * g)
-        if cell >> 56 == launch and not (strong and cell & STRONG_GLOBAL):
+        if cell >> 56 == launch and write != EQUAL and not (strong and cell & STRONG_GLOBAL):
             x = cell >> 32 & 0x7FFFFF
             if x != me and i64(clock + 8 * x) < (cell & LOW32):
                 finding(m, st.F_RACE_WW if write == 1 else st.F_RACE_WR, pc, w, lane, low + (g << lg), size, 0, x)

@@ -108,7 +108,7 @@ G_PENDING, G_COMMITTED, G_DONE, G_ISSUED, G_PC, G_FENCES = range(6)
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY = range(5)
 
 # bits of K_CHECKS; bounds, alignment, barriers and deadlocks are always seen
-CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED, CHECK_ORDER, CHECK_WARPGROUP = 1, 2, 4, 8, 16
+CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED, CHECK_ORDER, CHECK_WARPGROUP, CHECK_EQUAL = 1, 2, 4, 8, 16, 32
 
 # columns of `segments`; S_WRITTEN: a byte for each of its bytes (global_memory.Written), 0 where all count as written
 S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)

@@ -159,6 +159,14 @@ def test_accumulators_written_after_the_fence():
     assert run((f"{BEGIN} {FENCE}", skipped)).ok
 
 
+def test_a_move_after_the_fence_of_what_was_set_before_it():
+    declare = (".reg .pred %q;", ".reg .pred %q; .reg .b32 %y;")
+    assert run(declare, (FENCE, f"mov.b32 %y, 0; {FENCE} mov.b32 %r0, %y;")).ok
+    assert found(declare, (FENCE, f"mov.b32 %y, 0; {FENCE} mov.b32 %y, 1; mov.b32 %r0, %y;")) == {UNFENCED}
+    assert found(declare, (FENCE, f"mov.b32 %y, 0; {FENCE} add.s32 %y, %y, 1; mov.b32 %r0, %y;")) == {UNFENCED}
+    assert found(declare, (WAIT, f"mov.b32 %y, 0; mov.b32 %r0, %y; {WAIT}")) == {EARLY}
+
+
 def test_products_of_one_shape_into_the_same_accumulators_want_no_fence_in_between():
     again = PRODUCT.text[PRODUCT.text.index("wgmma.mma") : PRODUCT.text.index(COMMIT)]
     assert run((COMMIT, f"{again} {COMMIT}")).ok

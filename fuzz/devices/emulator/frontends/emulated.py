@@ -1,0 +1,59 @@
+"""`emulated`: a block of code in which Triton kernels run on the emulated GPU.
+
+with emulated("sm_90a", warp_schedule="random", seed=3) as gpu:
+    kernel[grid](q, k, v, o, 0.125)  # CPU tensors
+print(gpu.reports)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from fuzz.devices.emulator.config import DEFAULT_CHECKS, LaunchConfig
+from fuzz.devices.emulator.report.report import Report
+
+CHECKS = DEFAULT_CHECKS - {"equal_writes"}
+
+
+@dataclass
+class EmulatedGpu:
+    """The device of an `emulated` block. reports: one for each launch so far."""
+
+    arch: str
+    config: LaunchConfig
+    reports: list[Report] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """True if every launch finished and nothing was found."""
+        return all(report.ok for report in self.reports)
+
+
+@contextmanager
+def emulated(arch: str = "sm_90a", **settings: Any) -> Iterator[EmulatedGpu]:
+    """Inside the block every launch of a Triton kernel, `kernel[grid](…)`, takes CPU tensors and runs emulated.
+
+    arch      what Triton compiles for: 'sm_80', 'sm_90a', 'sm_100a'
+    settings  of every launch, those of Emulator; strict, the default, raises EmulationError at the first finding.
+              checks: all but 'unordered_adds' and 'equal_writes', since Triton has several warps write one value
+
+    Raises ValueError where TRITON_INTERPRET was set when Triton was imported, and for settings out of range.
+    """
+    from triton.language import standard
+    from triton.runtime import driver
+    from triton.runtime.interpreter import InterpretedFunction
+
+    from fuzz.devices.emulator.frontends.triton_driver import EmulatedDriver
+
+    if isinstance(standard.zeros, InterpretedFunction):
+        raise ValueError("TRITON_INTERPRET: was set when triton was imported, so kernels are interpreted; unset it")
+    gpu = EmulatedGpu(arch, LaunchConfig(**{"checks": CHECKS, **settings}))
+    before = driver._active
+    driver.set_active(EmulatedDriver(arch, gpu.config, gpu.reports.append))
+    try:
+        yield gpu
+    finally:
+        driver._active = before

@@ -1,0 +1,185 @@
+"""A driver for Triton whose device is the emulated GPU: `kernel[grid](…)` takes CPU tensors and runs emulated.
+
+Triton compiles as for a GPU, and asks the active driver to load and launch what came of it. This driver reads the PTX
+from Triton's cache and launches that. Autotuning works: the time of a kernel is the number of its micro-operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.runtime import driver
+from triton.runtime.cache import get_cache_manager
+
+from fuzz.devices.emulator.api import Programs, run
+from fuzz.devices.emulator.config import LaunchConfig
+from fuzz.devices.emulator.host.cuda_runtime import Launch
+from fuzz.devices.emulator.report.report import Report
+from fuzz.devices.emulator.state.global_memory import Memory
+
+SHARED_LIMIT = 227 << 10  # bytes of shared memory that a CTA may have
+PROCESSORS = 132
+MOST_THREADS = 1024
+_FLOATS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
+_LONGEST_FILE = 150  # characters of a kernel's name in Triton's cache
+
+
+class EmulatedDriver(DriverBase):
+    """Triton's active driver inside of `emulated`.
+
+    arch     'sm_90a'
+    config   settings of every launch
+    watch    is called with every launch's report, and before a finding is raised
+    """
+
+    def __init__(self, arch: str, config: LaunchConfig, watch: Callable[[Report], None]) -> None:
+        self.target = GPUTarget("cuda", int("".join(filter(str.isdigit, arch))), 32)
+        self.device = f"emulated {arch}"  # kernels compiled for it are no other device's
+        self.config, self.watch = config, watch
+        self.utils = _Utils()
+        self.launcher_cls = _Launcher
+
+    @classmethod
+    def is_active(cls) -> bool:
+        """It is, where it was set."""
+        return True
+
+    def get_current_target(self) -> GPUTarget:
+        """See DriverBase."""
+        return self.target
+
+    def get_current_device(self) -> str:
+        """See GPUDriver: the key of compiled kernels."""
+        return self.device
+
+    def set_current_device(self, device: str) -> None:
+        """There is one device."""
+
+    def get_current_stream(self, device: str) -> int:
+        """Launches run one after the other."""
+        return 0
+
+    def get_device_capability(self, device: str | None = None) -> tuple[int, int]:
+        """Major and minor number of the arch."""
+        return divmod(self.target.arch, 10)
+
+    def get_active_torch_device(self) -> torch.device:
+        """Where tensors of its kernels lie."""
+        return torch.device("cpu")
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        """See DriverBase; nothing is compiled from C++ here. Raises NotImplementedError."""
+        raise NotImplementedError("the emulated GPU's launches have no C++ launcher")
+
+    def get_benchmarker(self) -> Callable[..., Sequence[float]]:
+        """A benchmark that runs a kernel once: its time is the number of its micro-operations."""
+
+        def benchmark(call: Callable[[], Any], *, quantiles: Sequence[float] = (0.5,), **_: Any) -> list[float]:
+            executed = [0]
+            watch = self.watch
+            self.watch = lambda report: executed.append(report.executed)
+            try:
+                call()
+            finally:
+                self.watch = watch
+            return [float(sum(executed))] * len(quantiles)
+
+        return benchmark
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        """No cache is modelled."""
+        return torch.empty(0)
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        """No cache is modelled."""
+
+
+class _Utils:
+    """The part of a driver that loads binaries and knows the device."""
+
+    def load_binary(self, name: str, binary: bytes, shared: int, device: str) -> tuple[int, str, int, int, int]:
+        """(module, function, registers, spills, most threads); the launcher has the PTX."""
+        return 1, name, 0, 0, MOST_THREADS
+
+    def unload_module(self, module: int) -> None:
+        """Nothing was loaded."""
+
+    def get_device_properties(self, device: str) -> dict[str, int]:
+        """The limits of an H200."""
+        limits = {"max_shared_mem": SHARED_LIMIT, "multiprocessor_count": PROCESSORS}
+        return limits | {"max_num_regs": 1 << 16, "warpSize": 32}
+
+
+class _Launcher:
+    """Launches one compiled kernel. src and metadata are Triton's of it."""
+
+    def __init__(self, src: Any, metadata: Any) -> None:
+        if getattr(metadata, "num_ctas", 1) != 1:
+            raise NotImplementedError(f"{metadata.name}: clusters of {metadata.num_ctas} CTAs are not emulated yet")
+        if any(isinstance(kind, str) and kind.startswith("tensordesc") for kind in src.signature.values()):
+            raise NotImplementedError(f"{metadata.name}: tensor descriptors (TMA) are not emulated yet")
+        self.metadata = metadata
+        self.kinds = list(src.signature.items())
+        self.programs = Programs(_ptx(src.name, metadata.hash))
+
+    def __call__(self, x: int, y: int, z: int, *rest: Any) -> None:
+        """`rest`: stream, function, packed metadata, launch metadata, two hooks, then the arguments as they were given.
+        Raises EmulationError for a finding, Unimplemented for an instruction that is not emulated."""
+        _, _, _, launch_metadata, enter, leave, *given = rest
+        if enter is not None:
+            enter(launch_metadata)
+        memory = Memory()
+        scratch = [self._scratch(x * y * z, self.metadata.global_scratch_size), 0]
+        values = [*_flat(zip(self.kinds, given, strict=True)), *(("*i8", "scratch", one) for one in scratch)]
+        kernel = self.programs.get(self.metadata.name).kernel
+        params = b""
+        for param, (kind, name, value) in zip(kernel.params, values, strict=True):
+            params = params.ljust(param.offset, b"\0") + _bytes(memory, kind, name, value, param.size)
+        threads = 32 * self.metadata.num_warps
+        launch = Launch(self.metadata.name, (x, y, z), (threads, 1, 1), self.metadata.shared, params)
+        active = driver.active  # not the one of when the kernel was compiled: Triton keeps kernels
+        run(active.config, self.programs, [launch], memory, watch=active.watch)
+        if leave is not None:
+            leave(launch_metadata)
+
+    @staticmethod
+    def _scratch(ctas: int, size: int) -> torch.Tensor | int:
+        """Global memory that Triton wants for a launch; 0: none."""
+        return torch.zeros(ctas * size, dtype=torch.int8) if size else 0
+
+
+def _ptx(name: str, key: str) -> str:
+    """The PTX that Triton has compiled. Raises ValueError where its cache has lost it."""
+    path = get_cache_manager(key).get_file(f"{name[:_LONGEST_FILE]}.ptx")
+    if path is None:
+        raise ValueError(f"{name}: Triton's cache has no PTX of it; remove the cache's folder and run again")
+    return Path(path).read_text()
+
+
+def _flat(given: Any) -> Iterator[tuple[str, str, Any]]:
+    """(kind, name, value) of each argument that the kernel has; tuples are taken apart, constants left out."""
+    for (name, kind), value in given:
+        if isinstance(kind, tuple):
+            yield from _flat(((f"{name}[{i}]", k), v) for i, (k, v) in enumerate(zip(kind, value, strict=True)))
+        elif kind != "constexpr":
+            yield kind, name, value
+
+
+def _bytes(memory: Memory, kind: str, name: str, value: Any, size: int) -> bytes:
+    """An argument as the parameter block has it; a tensor becomes part of `memory`. Raises ValueError for a pointer
+    that is no CPU tensor."""
+    if kind.startswith("*"):
+        value = getattr(value, "base", value)  # of a TensorWrapper
+        if isinstance(value, torch.Tensor):
+            return memory.add(name, value).to_bytes(8, "little")
+        if value is None or value == 0:
+            return bytes(8)
+        raise ValueError(f"{name}: wants a CPU tensor, got {type(value).__name__}")
+    if kind in _FLOATS:
+        return bytes(torch.tensor([float(value)], dtype=_FLOATS[kind]).view(torch.uint8).tolist()).ljust(size, b"\0")
+    return (int(value) % (1 << 8 * size)).to_bytes(size, "little")

@@ -1,0 +1,119 @@
+"""How target files need Triton, told from their text; and targets of the emulated GPU in a session."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from fuzz.targets import target
+from fuzz.targets.registry import TargetError, targets
+from fuzz.targets.triton_mode import mode_of
+
+ROOT = Path(__file__).resolve().parents[3]
+INTERPRETED = "import triton.language as tl\n"
+EMULATED = """\
+import torch
+import triton
+import triton.language as tl
+
+from fuzz.targets import Size, target
+
+
+@triton.jit
+def kernel(q, k, v, o, len_q, len_k, heads, scale, DIM: tl.constexpr, N: tl.constexpr, CHECKED: tl.constexpr):
+    rows, dims, columns = tl.program_id(0) * N + tl.arange(0, N), tl.arange(0, DIM), tl.arange(0, N)
+    at_q = (tl.program_id(1) * len_q + rows[:, None]) * DIM + dims
+    queries = tl.load(q + at_q, mask=rows[:, None] < len_q, other=0.0)
+    top, total = tl.full([N], float("-inf"), tl.float32), tl.zeros([N], tl.float32)
+    out = tl.zeros([N, DIM], tl.float32)
+    for start in range(0, len_k, N):
+        keys = start + columns
+        at_k = (tl.program_id(1) * len_k + keys[:, None]) * DIM + dims
+        there = keys[:, None] < (len_k if CHECKED else len_k + 1)
+        scores = tl.dot(queries, tl.trans(tl.load(k + at_k, mask=there, other=0.0))) * scale
+        scores = tl.where(keys[None, :] < len_k, scores, float("-inf"))
+        new = tl.maximum(top, tl.max(scores, 1))
+        weights, shrink = tl.exp(scores - new[:, None]), tl.exp(top - new)
+        total = total * shrink + tl.sum(weights, 1)
+        values = tl.load(v + at_k, mask=keys[:, None] < len_k, other=0.0)
+        out = out * shrink[:, None] + tl.dot(weights.to(v.dtype.element_ty), values)
+        top = new
+    tl.store(o + at_q, (out / total[:, None]).to(o.dtype.element_ty), mask=rows[:, None] < len_q)
+
+
+def attention(q, k, v, scale, checked):
+    q, k, v = (x.contiguous() for x in (q, k, v))
+    o = torch.empty_like(q)
+    grid = (triton.cdiv(q.shape[2], 64), q.shape[0] * q.shape[1])
+    kernel[grid](q, k, v, o, q.shape[2], k.shape[2], q.shape[1], scale, q.shape[3], 64, checked)
+    return o
+
+
+def declared(name):
+    return target(
+        name, device="emulator", dtypes=["float16", "bfloat16"], dims={16, 64}, gqa=False, dim_v_differs=False,
+        zero_lengths=False, backward=False, size=Size(pairs=1 << 13, rows=2),
+    )  # fmt: skip
+
+
+@declared("right")
+def right(q, k, v, scale):
+    return attention(q, k, v, scale, True)
+
+
+@declared("reads_past_the_end")
+def reads_past_the_end(q, k, v, scale):
+    return attention(q, k, v, scale, False)
+"""
+
+
+def test_the_text_of_a_file_says_how_it_needs_triton(tmp_path: Path) -> None:
+    texts = {
+        "import torch\n": None,
+        INTERPRETED: "interpreted",
+        "from triton import jit\n": "interpreted",
+        "from tritonclient import x\n": None,
+        EMULATED: "emulated",
+        'import triton\n@fuzz.targets.target("x", device="emulator")\ndef x(q, k, v): ...\n': "emulated",
+        "not Python": None,
+    }
+    for text, mode in texts.items():
+        (tmp_path / "x.py").write_text(text)
+        assert mode_of(str(tmp_path / "x.py")) == mode, text
+    assert mode_of(str(tmp_path / "none.py")) is None
+
+
+def test_a_session_has_the_interpreter_or_the_emulated_gpu(tmp_path: Path) -> None:
+    for name, text in (("one.py", EMULATED), ("other.py", INTERPRETED)):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(TargetError, match=r"one\.py has a target for the emulated GPU, .*other\.py one for Triton's"):
+        targets((str(tmp_path / "one.py"), str(tmp_path / "other.py")))
+
+
+def test_a_declaration_for_the_emulated_gpu_stands_alone() -> None:
+    with pytest.raises(ValueError, match="device: 'emulator' stands alone"):
+        target("x", device=("host", "emulator"))
+    with pytest.raises(ValueError, match="arch: must be one of sm_80, sm_90a, sm_100a, got 'sm_70'"):
+        target("x", device="emulator", arch="sm_70")
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
+def test_a_session_on_the_emulated_gpu_finds_a_read_past_the_end(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(EMULATED)
+    command = [sys.executable, "-m", "fuzz.cli.main", "run", "--target-file", "mine.py", "--jobs", "1", "--seed", "1"]
+    command += ["--target", "right", "--target", "reads_past_the_end", "--cases", "20", "--output-dir", "session"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    found = [line for line in done.stdout.splitlines() if line.startswith("NEW ")]
+    line = next(n for n, text in enumerate(EMULATED.splitlines(), 1) if "tl.load(k + at_k" in text)
+    assert done.returncode == 1 and len(found) == 1, done.stdout + done.stderr
+    assert found[0].startswith("NEW reads_past_the_end: out of bounds on k, in the kernel kernel, at mine.py:")
+    assert f"at mine.py:{line}" in found[0]
