@@ -45,7 +45,7 @@ def findings(p: Problem, inputs: Inputs, numerics: Numerics, declared: Numerics,
     return {f"{f.oracle} {f.tensor}" for f in found}
 
 
-def problem(dtype: str, style: str, len_k: int = 128) -> Problem:
+def problem(dtype: Dtype, style: Any, len_k: int = 128) -> Problem:
     """Keys that a coded style can spell, half of them hidden from half of the rows."""
     p = Problem((96,), (len_k,), 1, 1, 32, 16, dtype, mask=Causal("bottom_right"), scale=0.25)
     assert style not in CODED or fits(p)
@@ -54,7 +54,7 @@ def problem(dtype: str, style: str, len_k: int = 128) -> Problem:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_right_kernel_that_rounds_as_it_declares_is_accepted(name: str, dtype: str) -> None:
+def test_a_right_kernel_that_rounds_as_it_declares_is_accepted(name: str, dtype: Dtype) -> None:
     numerics = OPTIONS[name]
     for style in STYLES:
         for seed in (2, 3):
@@ -63,7 +63,7 @@ def test_a_right_kernel_that_rounds_as_it_declares_is_accepted(name: str, dtype:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_wrong_kernel_that_rounds_as_it_declares_is_caught(name: str, dtype: str) -> None:
+def test_a_wrong_kernel_that_rounds_as_it_declares_is_caught(name: str, dtype: Dtype) -> None:
     numerics = OPTIONS[name]
     for style in ("normal", "integers"):
         found = findings(problem(dtype, style), Inputs(2, style), numerics, numerics, lost=8)
