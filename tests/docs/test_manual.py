@@ -38,7 +38,7 @@ def commands() -> list[str]:
         for page in PAGES
         for kind in ("sh", "yaml")
         for b in blocks(page, kind)
-        for line in b.splitlines()
+        for line in b.replace("\\\n", " ").splitlines()
     )
     found = (re.search(r"(?:^|/)(attnfuzz .*)", line) for line in lines)
     return sorted({match[1] for match in found if match})
