@@ -11,11 +11,14 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fuzz.session.settings import add_options, from_options
+
+if TYPE_CHECKING:
+    from fuzz.devices.emulator import EmulatedGpu
 
 PREFIX = "fuzz-"
 _FOLDER: pytest.StashKey[str] = pytest.StashKey()
@@ -51,6 +54,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
         shards = plan(_settings(metafunc.config))
         metafunc.parametrize("attnfuzz_shard", shards, ids=[shard.name for shard in shards])
+
+
+@pytest.fixture
+def emulated_gpu() -> Iterator[EmulatedGpu]:
+    """The emulated GPU, for a test of a Triton kernel: `kernel[grid](…)` takes CPU tensors, and raises EmulationError
+    for what is found. TRITON_INTERPRET must not be set when triton is imported."""
+    from fuzz.devices.emulator import emulated
+
+    with emulated() as gpu:
+        yield gpu
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from fuzz.session import settings
 WHERE = "where artifacts lie ($ATTNFUZZ_CACHE, or ~/.cache/attnfuzz), up to $ATTNFUZZ_CACHE_GIB GiB of them (4)"
 _COMPLETED = {  # by metavar: what a shell offers
     "DIR": shtab.DIRECTORY,
-    **dict.fromkeys(("FILE", "CASE.json", "OUT.json", "OUT.py", "FILE.json", "FILE.svg"), shtab.FILE),
+    **dict.fromkeys(("FILE", "CASE.json", "OUT.json", "OUT.py", "FILE.json", "FILE.svg", "SCRIPT.py"), shtab.FILE),
 }
 
 
@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
         _compile,
         _mutation_score,
         _targets,
+        _sanitize,
         _doctor,
         _schema,
         _completion,
@@ -225,6 +226,30 @@ def _targets(sub: Any) -> None:
     )
 
 
+def _sanitize(sub: Any) -> None:
+    command = _command(
+        sub,
+        "sanitize",
+        commands.sanitize,
+        "run a Python script with its Triton kernels on the emulated GPU, and print what is found",
+        "attnfuzz sanitize attention.py --batch 2",
+        "attnfuzz sanitize --warp-schedule random --seed 3 attention.py",
+    )
+    command.add_argument(
+        "--arch", default="sm_90a", choices=("sm_80", "sm_90a", "sm_100a"), help="compiled for (sm_90a)"
+    )
+    command.add_argument(
+        "--warp-schedule",
+        default="in_order",
+        choices=("in_order", "random", "oldest_last", "greedy"),
+        help="which warp goes on next (in_order)",
+    )
+    command.add_argument("--seed", type=int, default=1, help="of the random schedule (1)")
+    command.add_argument("--resident-ctas", type=_positive, default=4, metavar="N", help="CTAs resident at once (4)")
+    command.add_argument("script", metavar="SCRIPT.py", help="takes CPU tensors; TRITON_INTERPRET is unset for it")
+    command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="arguments of the script")
+
+
 def _doctor(sub: Any) -> None:
     summary = "check GPU, driver and toolchain: what is missing, and the command that installs it"
     _command(sub, "doctor", commands.doctor, summary, "attnfuzz doctor")
@@ -254,6 +279,13 @@ def _jobs(text: str) -> int:
     from fuzz.compiling.pool import auto_jobs
 
     return auto_jobs() if text == "auto" else settings.positive(text)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
 
 
 def _version() -> str:
