@@ -3,7 +3,11 @@ device="emulator"."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
+
+from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.core.script_call import ScriptError, Text
@@ -12,6 +16,14 @@ from fuzz.targets import triton_mode
 from fuzz.targets.function_target import FunctionTarget
 
 RESIDENT = (4, 1, 3, 8)  # CTAs at once, by the repeat; 1: each one runs alone
+
+
+@functools.cache
+def _unwritten() -> Callable[[Tensor], Any]:
+    """What runs of this process have written of the memory that they allocated."""
+    from fuzz.devices.unwritten import Unwritten
+
+    return Unwritten()
 
 
 class EmulatedFunctionTarget(FunctionTarget):
@@ -35,7 +47,7 @@ class EmulatedFunctionTarget(FunctionTarget):
         from fuzz.devices.emulator import EmulationError, Unimplemented, emulated
 
         try:
-            with emulated(self.arch, **self._schedule()):
+            with emulated(self.arch, written=_unwritten(), **self._schedule()):
                 return super().run(case, tensors)
         except EmulationError as error:
             raise DeviceError(*verdict_of(error.report.kernel, error.report)) from error

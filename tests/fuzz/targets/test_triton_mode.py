@@ -25,7 +25,7 @@ from fuzz.targets import Size, target
 
 
 @triton.jit
-def kernel(q, k, v, o, len_q, len_k, heads, scale, DIM: tl.constexpr, N: tl.constexpr, CHECKED: tl.constexpr):
+def kernel(q, k, v, o, room, len_q, len_k, scale, DIM: tl.constexpr, N: tl.constexpr, BUG: tl.constexpr):
     rows, dims, columns = tl.program_id(0) * N + tl.arange(0, N), tl.arange(0, DIM), tl.arange(0, N)
     at_q = (tl.program_id(1) * len_q + rows[:, None]) * DIM + dims
     queries = tl.load(q + at_q, mask=rows[:, None] < len_q, other=0.0)
@@ -34,7 +34,7 @@ def kernel(q, k, v, o, len_q, len_k, heads, scale, DIM: tl.constexpr, N: tl.cons
     for start in range(0, len_k, N):
         keys = start + columns
         at_k = (tl.program_id(1) * len_k + keys[:, None]) * DIM + dims
-        there = keys[:, None] < (len_k if CHECKED else len_k + 1)
+        there = keys[:, None] < (len_k + 1 if BUG == "past the end" else len_k)
         scores = tl.dot(queries, tl.trans(tl.load(k + at_k, mask=there, other=0.0))) * scale
         scores = tl.where(keys[None, :] < len_k, scores, float("-inf"))
         new = tl.maximum(top, tl.max(scores, 1))
@@ -43,14 +43,16 @@ def kernel(q, k, v, o, len_q, len_k, heads, scale, DIM: tl.constexpr, N: tl.cons
         values = tl.load(v + at_k, mask=keys[:, None] < len_k, other=0.0)
         out = out * shrink[:, None] + tl.dot(weights.to(v.dtype.element_ty), values)
         top = new
+    if BUG == "unwritten":
+        total = tl.where(tl.load(room + columns) == 12345.0, 0.0, total)
     tl.store(o + at_q, (out / total[:, None]).to(o.dtype.element_ty), mask=rows[:, None] < len_q)
 
 
-def attention(q, k, v, scale, checked):
+def attention(q, k, v, scale, bug):
     q, k, v = (x.contiguous() for x in (q, k, v))
-    o = torch.empty_like(q)
+    o, room = torch.empty_like(q), torch.empty(64)
     grid = (triton.cdiv(q.shape[2], 64), q.shape[0] * q.shape[1])
-    kernel[grid](q, k, v, o, q.shape[2], k.shape[2], q.shape[1], scale, q.shape[3], 64, checked)
+    kernel[grid](q, k, v, o, room, q.shape[2], k.shape[2], scale, q.shape[3], 64, bug)
     return o
 
 
@@ -63,12 +65,17 @@ def declared(name):
 
 @declared("right")
 def right(q, k, v, scale):
-    return attention(q, k, v, scale, True)
+    return attention(q, k, v, scale, "")
 
 
 @declared("reads_past_the_end")
 def reads_past_the_end(q, k, v, scale):
-    return attention(q, k, v, scale, False)
+    return attention(q, k, v, scale, "past the end")
+
+
+@declared("reads_unwritten")
+def reads_unwritten(q, k, v, scale):
+    return attention(q, k, v, scale, "unwritten")
 """
 
 
@@ -103,17 +110,22 @@ def test_a_declaration_for_the_emulated_gpu_stands_alone() -> None:
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
-def test_a_session_on_the_emulated_gpu_finds_a_read_past_the_end(tmp_path: Path) -> None:
+def test_a_session_on_the_emulated_gpu_finds_what_is_read_past_the_end_and_before_it_is_written(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(EMULATED)
     command = [sys.executable, "-m", "fuzz.cli.main", "run", "--target-file", "mine.py", "--jobs", "1", "--seed", "1"]
-    command += ["--target", "right", "--target", "reads_past_the_end", "--cases", "20", "--output-dir", "session"]
+    command += ["--cases", "24", "--output-dir", "session"]
+    command += [word for name in ("right", "reads_past_the_end", "reads_unwritten") for word in ("--target", name)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     environment.pop("TRITON_INTERPRET", None)
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
-    found = [line for line in done.stdout.splitlines() if line.startswith("NEW ")]
-    line = next(n for n, text in enumerate(EMULATED.splitlines(), 1) if "tl.load(k + at_k" in text)
-    assert done.returncode == 1 and len(found) == 1, done.stdout + done.stderr
-    assert found[0].startswith("NEW reads_past_the_end: out of bounds on k, in the kernel kernel, at mine.py:")
-    assert f"at mine.py:{line}" in found[0]
+    found = sorted(line for line in done.stdout.splitlines() if line.startswith("NEW "))
+    assert done.returncode == 1 and len(found) == 2, done.stdout + done.stderr
+    told = (
+        ("reads_past_the_end: out of bounds on k, in the kernel kernel", "tl.load(k + at_k"),
+        ("reads_unwritten: read of uninitialised memory on room", "tl.store(o"),  # Triton moves the load there
+    )
+    for finding, (what, code) in zip(found, told, strict=True):
+        line = next(n for n, text in enumerate(EMULATED.splitlines(), 1) if code in text)
+        assert finding.startswith(f"NEW {what}") and f"at mine.py:{line}," in finding

@@ -7,13 +7,16 @@ print(gpu.reports)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from fuzz.devices.emulator.config import DEFAULT_CHECKS, LaunchConfig
 from fuzz.devices.emulator.report.report import Report
+from fuzz.devices.emulator.state.global_memory import Written
 
 CHECKS = DEFAULT_CHECKS - {"equal_writes"}
 
@@ -33,10 +36,13 @@ class EmulatedGpu:
 
 
 @contextmanager
-def emulated(arch: str = "sm_90a", **settings: Any) -> Iterator[EmulatedGpu]:
+def emulated(
+    arch: str = "sm_90a", *, written: Callable[[Tensor], Written | None] | None = None, **settings: Any
+) -> Iterator[EmulatedGpu]:
     """Inside the block every launch of a Triton kernel, `kernel[grid](…)`, takes CPU tensors and runs emulated.
 
     arch      what Triton compiles for: 'sm_80', 'sm_90a', 'sm_100a'
+    written   tells of a tensor what has been written of the memory that it lies in; None: all of it
     settings  of every launch, those of Emulator; strict, the default, raises EmulationError at the first finding.
               checks: all but 'unordered_adds' and 'equal_writes', since Triton has several warps write one value
 
@@ -52,7 +58,7 @@ def emulated(arch: str = "sm_90a", **settings: Any) -> Iterator[EmulatedGpu]:
         raise ValueError("TRITON_INTERPRET: was set when triton was imported, so kernels are interpreted; unset it")
     gpu = EmulatedGpu(arch, LaunchConfig(**{"checks": CHECKS, **settings}))
     before = driver._active
-    driver.set_active(EmulatedDriver(arch, gpu.config, gpu.reports.append))
+    driver.set_active(EmulatedDriver(arch, gpu.config, gpu.reports.append, written))
     try:
         yield gpu
     finally:

@@ -20,7 +20,7 @@ from fuzz.devices.emulator.api import Programs, run
 from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.host.cuda_runtime import Launch
 from fuzz.devices.emulator.report.report import Report
-from fuzz.devices.emulator.state.global_memory import Memory
+from fuzz.devices.emulator.state.global_memory import Memory, Written
 
 SHARED_LIMIT = 227 << 10  # bytes of shared memory that a CTA may have
 PROCESSORS = 132
@@ -35,12 +35,19 @@ class EmulatedDriver(DriverBase):
     arch     'sm_90a'
     config   settings of every launch
     watch    is called with every launch's report, and before a finding is raised
+    written  tells of a tensor what has been written of the memory that it lies in; None: all of it
     """
 
-    def __init__(self, arch: str, config: LaunchConfig, watch: Callable[[Report], None]) -> None:
+    def __init__(
+        self,
+        arch: str,
+        config: LaunchConfig,
+        watch: Callable[[Report], None],
+        written: Callable[[torch.Tensor], Written | None] | None = None,
+    ) -> None:
         self.target = GPUTarget("cuda", int("".join(filter(str.isdigit, arch))), 32)
         self.device = f"emulated {arch}"  # kernels compiled for it are no other device's
-        self.config, self.watch = config, watch
+        self.config, self.watch, self.written = config, watch, written
         self.utils = _Utils()
         self.launcher_cls = _Launcher
 
@@ -133,16 +140,17 @@ class _Launcher:
         _, _, _, launch_metadata, enter, leave, *given = rest
         if enter is not None:
             enter(launch_metadata)
+        active = driver.active  # not the one of when the kernel was compiled: Triton keeps kernels
         memory = Memory()
         scratch = [self._scratch(x * y * z, self.metadata.global_scratch_size), 0]
         values = [*_flat(zip(self.kinds, given, strict=True)), *(("*i8", "scratch", one) for one in scratch)]
         kernel = self.programs.get(self.metadata.name).kernel
         params = b""
         for param, (kind, name, value) in zip(kernel.params, values, strict=True):
-            params = params.ljust(param.offset, b"\0") + _bytes(memory, kind, name, value, param.size)
+            params = params.ljust(param.offset, b"\0")
+            params += _bytes(memory, kind, name, value, param.size, active.written)
         threads = 32 * self.metadata.num_warps
         launch = Launch(self.metadata.name, (x, y, z), (threads, 1, 1), self.metadata.shared, params)
-        active = driver.active  # not the one of when the kernel was compiled: Triton keeps kernels
         run(active.config, self.programs, [launch], memory, watch=active.watch)
         if leave is not None:
             leave(launch_metadata)
@@ -170,13 +178,21 @@ def _flat(given: Any) -> Iterator[tuple[str, str, Any]]:
             yield kind, name, value
 
 
-def _bytes(memory: Memory, kind: str, name: str, value: Any, size: int) -> bytes:
+def _bytes(
+    memory: Memory,
+    kind: str,
+    name: str,
+    value: Any,
+    size: int,
+    written: Callable[[torch.Tensor], Written | None] | None,
+) -> bytes:
     """An argument as the parameter block has it; a tensor becomes part of `memory`. Raises ValueError for a pointer
     that is no CPU tensor."""
     if kind.startswith("*"):
         value = getattr(value, "base", value)  # of a TensorWrapper
         if isinstance(value, torch.Tensor):
-            return memory.add(name, value).to_bytes(8, "little")
+            kept = written(value) if written is not None else None
+            return memory.add(name, value, kept or True).to_bytes(8, "little")
         if value is None or value == 0:
             return bytes(8)
         raise ValueError(f"{name}: wants a CPU tensor, got {type(value).__name__}")
