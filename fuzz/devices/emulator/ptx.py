@@ -100,7 +100,12 @@ _SKIPPED = (".pragma", ".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".no
             ".blocksareclusters")  # fmt: skip
 
 
+_INLINE = re.compile(r"^[ \t]*//[ \t]*(begin|end) inline asm[ \t]*$", re.M)
+
+
 def _strip_comments(text: str) -> str:
+    """The text without comments; those around inline assembly become directives of this reader."""
+    text = _INLINE.sub(r".inline_\1", text)
     blank = lambda m: "\n" * m.group(0).count("\n")  # noqa: E731
     return re.sub(r"/\*.*?\*/|//[^\n]*", blank, text, flags=re.S)
 
@@ -132,7 +137,7 @@ def _statements(text: str):  # type: ignore[no-untyped-def]
             line += section.group(0).count("\n")
             at = section.end()
             continue
-        if re.match(r"\.(version|target|address_size|file|loc|section)\b", head):
+        if re.match(r"\.(version|target|address_size|file|loc|section|inline_begin|inline_end)\b", head):
             yield first, head.strip()
             at = stop
             continue
@@ -198,6 +203,7 @@ class _Reader:
         self.fresh = 0
         self.skip = 0  # depth inside a function that is not an entry
         self.source: tuple[int, int] | None = None
+        self.inline = ""  # in inline assembly: 'begun'; 'named' after its first .loc
         self.statements = list(_statements(_strip_comments(text)))
         for at, (line, statement) in enumerate(self.statements):
             self.at = at
@@ -232,7 +238,11 @@ class _Reader:
             self.module.files[int(number)] = name
         elif s.startswith(".loc"):
             _, file, line_there, *_ = s.split()
-            self.source = (int(file), int(line_there)) if int(line_there) else None
+            if self.inline != "named":  # LLVM counts on with each line of inline assembly
+                self.source = (int(file), int(line_there)) if int(line_there) else None
+            self.inline = self.inline and "named"
+        elif s.startswith(".inline"):
+            self.inline = "begun" if s == ".inline_begin" else ""
         elif s.startswith((*_SKIPPED, ".section")) or not s:
             return
         elif s.startswith(".reg"):

@@ -2,7 +2,7 @@
 
 with emulated("sm_90a", warp_schedule="random", seed=3) as gpu:
     kernel[grid](q, k, v, o, 0.125)  # CPU tensors
-print(gpu.reports)
+print(*gpu.reports, sep="\\n")
 """
 
 from __future__ import annotations

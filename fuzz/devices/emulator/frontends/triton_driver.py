@@ -18,6 +18,7 @@ from triton.runtime.cache import get_cache_manager
 
 from fuzz.devices.emulator.api import Programs, run
 from fuzz.devices.emulator.config import LaunchConfig
+from fuzz.devices.emulator.decode.decoder import Unimplemented
 from fuzz.devices.emulator.host.cuda_runtime import Launch
 from fuzz.devices.emulator.report.report import Report
 from fuzz.devices.emulator.state.global_memory import Memory, Written
@@ -127,9 +128,9 @@ class _Launcher:
 
     def __init__(self, src: Any, metadata: Any) -> None:
         if getattr(metadata, "num_ctas", 1) != 1:
-            raise NotImplementedError(f"{metadata.name}: clusters of {metadata.num_ctas} CTAs are not emulated yet")
+            raise Unimplemented(f"{metadata.name}: clusters of {metadata.num_ctas} CTAs are not emulated yet")
         if any(isinstance(kind, str) and kind.startswith("tensordesc") for kind in src.signature.values()):
-            raise NotImplementedError(f"{metadata.name}: tensor descriptors (TMA) are not emulated yet")
+            raise Unimplemented(f"{metadata.name}: tensor descriptors (TMA) are not emulated yet")
         self.metadata = metadata
         self.kinds = list(src.signature.items())
         self.programs = Programs(_ptx(src.name, metadata.hash))

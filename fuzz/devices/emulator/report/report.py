@@ -59,9 +59,9 @@ class Report:
     executed: int = 0
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
-    timelines: list[Timeline] = field(default_factory=list)  # of each launch, when Emulator(trace=True)
+    timelines: list[Timeline] = field(default_factory=list, repr=False)  # of each launch, when Emulator(trace=True)
     kernel: str = ""  # the last one that was launched
-    executions: list[tuple[list[Instruction], np.ndarray]] = field(default_factory=list)  # of each launch
+    executions: list[tuple[list[Instruction], np.ndarray]] = field(default_factory=list, repr=False)  # of each launch
 
     @property
     def ok(self) -> bool:
