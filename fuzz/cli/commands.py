@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -242,39 +241,10 @@ def targets(options: argparse.Namespace) -> int:
 
 
 def sanitize(options: argparse.Namespace) -> int:
-    import traceback
+    from fuzz.cli.sanitize import sanitize
 
-    from fuzz.devices.emulator.frontends.script import run_script
-
-    path = Path(options.script)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
     schedule = {"warp_schedule": options.warp_schedule, "seed": options.seed, "resident_ctas": options.resident_ctas}
-    ended = run_script(path, options.arguments, options.arch, **schedule)
-    sys.stdout.flush()
-    if ended.error is not None and not isinstance(ended.error, SystemExit):
-        traceback.print_exception(ended.error.with_traceback(_from(path, ended.error.__traceback__)))
-    for text in ended.found:
-        print("\n".join(f"========= {line}" for line in text.splitlines()))
-    errors, launches = _counted(len(ended.found), "error"), _counted(ended.launches, "launch", "es")
-    print(f"========= ERROR SUMMARY: {errors} in {launches}")
-    if ended.found:
-        return FINDINGS
-    if isinstance(ended.error, SystemExit):
-        return ended.error.code if isinstance(ended.error.code, int) else int(ended.error.code is not None)
-    return FINDINGS if ended.error is not None else OK
-
-
-def _from(path: Path, frames: TracebackType | None) -> TracebackType | None:
-    """The frames of a traceback from the script on; all of them where it has none."""
-    first = frames
-    while first is not None and first.tb_frame.f_code.co_filename != str(path):
-        first = first.tb_next
-    return first or frames
-
-
-def _counted(count: int, thing: str, plural: str = "s") -> str:
-    return f"{count} {thing}{plural if count != 1 else ''}"
+    return sanitize(Path(options.script), options.arguments, options.arch, schedule)
 
 
 def doctor(options: argparse.Namespace) -> int:

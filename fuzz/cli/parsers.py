@@ -16,6 +16,7 @@ import shtab
 
 from fuzz.cli import commands
 from fuzz.cli.exit_codes import SUMMARY
+from fuzz.devices.emulator.config import ARCHES, WARP_SCHEDULES
 from fuzz.session import settings
 
 WHERE = "where artifacts lie ($ATTNFUZZ_CACHE, or ~/.cache/attnfuzz), up to $ATTNFUZZ_CACHE_GIB GiB of them (4)"
@@ -235,13 +236,11 @@ def _sanitize(sub: Any) -> None:
         "attnfuzz sanitize attention.py --batch 2",
         "attnfuzz sanitize --warp-schedule random --seed 3 attention.py",
     )
-    command.add_argument(
-        "--arch", default="sm_90a", choices=("sm_80", "sm_90a", "sm_100a"), help="compiled for (sm_90a)"
-    )
+    command.add_argument("--arch", default="sm_90a", choices=ARCHES, help="compiled for (sm_90a)")
     command.add_argument(
         "--warp-schedule",
         default="in_order",
-        choices=("in_order", "random", "oldest_last", "greedy"),
+        choices=WARP_SCHEDULES,
         help="which warp goes on next (in_order)",
     )
     command.add_argument("--seed", type=int, default=1, help="of the random schedule (1)")

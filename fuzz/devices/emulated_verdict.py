@@ -21,7 +21,7 @@ def verdict_of(name: str, report: Report) -> tuple[Outcome, tuple[Finding, ...],
 
 
 def _findings(name: str, report: Report) -> tuple[Finding, ...]:
-    """What was seen on the way, one of each kind."""
+    """Findings of a report, one of each kind."""
     found: dict[str, list[Any]] = {}
     for one in report.findings:
         found.setdefault(one.kind, []).append(one)

@@ -74,6 +74,7 @@ FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 2), (2, 2), (1, 4))  # KV heads
 TWO_TILES = 90  # tokens on both sides; heads that leave pairs for fewer come less often
 PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
 LONG_LISTS_SHARE = 12  # one case in so many has long block lists, where the target has lists
+_MEETING_AIMS: tuple[Aim, ...] = ("plain", "", "")  # of a case in which CTAs are to wait for one another
 OVERSUBSCRIBED_SHARE = 8  # one case in so many has an oversubscribed grid, where the target knows them
 
 
@@ -104,9 +105,6 @@ def kernel_case(draw: random.Random, target: Target, size: Size, repeats: int, k
 
 def _within(target: Target, size: Size) -> Size:
     return size.within(target.session_size).within(replace(size, pairs=target.support.max_pairs))
-
-
-_MEETING_AIMS: tuple[Aim, ...] = ("plain", "", "")  # of a case in which CTAs are to wait for one another
 
 
 def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelChoice | None = None) -> Case:

@@ -34,13 +34,13 @@ def support_of(kernel: KernelChoice, support: Support) -> Support:
 
 
 def draw_meeting(draw: random.Random, kernel: KernelChoice, *, gqa: bool, ragged: bool, rows: int) -> Grid:
-    """A grid in which two CTAs of `kernel` share a tile of dQ in every sequence, and wait for one another; in the last
-    one only where it is `ragged`. At most `rows` heads × sequences."""
+    """A grid in which two CTAs of `kernel` share a tile of dQ in every sequence, and wait for one another; a `ragged`
+    one has a sequence more that is shorter, first or last. At most `rows` heads × sequences."""
     known = [one for one in _HEADS if one[0] * one[1] <= max(rows, 1) and (gqa or one[1] == one[2])]
     batch, heads_q, heads_kv = draw.choice([one for one in known if not ragged or one[0] > 1] or known)
     lengths_q = [kernel.least_q + draw.choice(_MORE)] * batch
     lengths_k = [kernel.least_k + draw.choice(_MORE)] * batch
-    if ragged:  # the shorter sequence first, or last
+    if ragged and batch > 1:
         lengths_q[-1], lengths_k[-1] = draw.randint(1, kernel.least_q), draw.randint(1, kernel.least_k)
         if draw.choice((True, False)):
             lengths_q.reverse()

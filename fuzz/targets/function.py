@@ -31,6 +31,7 @@ from typing import Any, Literal
 from fuzz.core.case_limits import Size
 from fuzz.core.support import Rule, Support
 from fuzz.core.target import Device
+from fuzz.devices.emulator.config import ARCHES
 from fuzz.targets.autograd import parameters
 from fuzz.targets.extra_tensors import Reference, Shapes
 from fuzz.targets.function_arguments import MASKS
@@ -39,7 +40,6 @@ from fuzz.targets.function_target import FunctionTarget
 from oracles.masks import KINDS, Align
 from oracles.numerics import FUSED, Numerics
 
-ARCHES = ("sm_80", "sm_90a", "sm_100a")
 DECLARED: list[FunctionTarget] = []
 UNKNOWN_SPEED = {"host": 2e5, "cuda": 1e8, "emulator": 2e5}  # of a kernel that may run in an interpreter
 

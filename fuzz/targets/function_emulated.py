@@ -20,7 +20,7 @@ RESIDENT = (4, 1, 3, 8)  # CTAs at once, by the repeat; 1: each one runs alone
 
 @functools.cache
 def _unwritten() -> Callable[[Tensor], Any]:
-    """What runs of this process have written of the memory that they allocated."""
+    """View of the memory that runs of this process have allocated: which of it is written."""
     from fuzz.devices.unwritten import Unwritten
 
     return Unwritten()

@@ -45,21 +45,21 @@ def missing(mode: Mode) -> str | None:
     """Reason why kernels cannot run this way in this process, or None."""
     if find_spec("triton") is None:
         return "needs triton (pip install triton)"
-    if mode == "emulated" and imported() == "interpreted":
+    if mode == "emulated" and _interprets():
         return "needs Triton without its interpreter, which this process has; unset TRITON_INTERPRET"
-    if mode == "interpreted" and imported() == "emulated":
+    if mode == "interpreted" and _chosen == "emulated":
         return "needs Triton's interpreter; the session's target files run Triton on the emulated GPU"
     return None
 
 
-def imported() -> Mode | None:
-    """How Triton was imported in this process, or will be as things are; None: that is open."""
-    if (triton := sys.modules.get("triton")) is not None and hasattr(triton, "runtime"):
-        from triton.language import standard
-        from triton.runtime.interpreter import InterpretedFunction
+def _interprets() -> bool:
+    """True if Triton was imported in this process so that it interprets."""
+    if (triton := sys.modules.get("triton")) is None or not hasattr(triton, "runtime"):
+        return False
+    from triton.language import standard
+    from triton.runtime.interpreter import InterpretedFunction
 
-        return "interpreted" if isinstance(standard.zeros, InterpretedFunction) else "emulated"
-    return _chosen
+    return isinstance(standard.zeros, InterpretedFunction)
 
 
 def mode_of(file: str) -> Mode | None:

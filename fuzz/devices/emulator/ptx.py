@@ -234,8 +234,7 @@ class _Reader:
         elif s.startswith(".target"):
             self.module.target = s.split()[1].rstrip(",")
         elif s.startswith(".file"):
-            number, name = re.match(r'\.file\s+(\d+)\s+"([^"]*)"', s).groups()  # type: ignore[union-attr]
-            self.module.files[int(number)] = name
+            self.module.files[int(s.split()[1])] = re.findall(r'"([^"]*)"', s)[-1]
         elif s.startswith(".loc"):
             _, file, line_there, *_ = s.split()
             if self.inline != "named":  # LLVM counts on with each line of inline assembly

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.targets import target
+from fuzz.targets import target, triton_mode
 from fuzz.targets.registry import TargetError, targets
 from fuzz.targets.triton_mode import mode_of
 
@@ -100,6 +100,16 @@ def test_a_session_has_the_interpreter_or_the_emulated_gpu(tmp_path: Path) -> No
         (tmp_path / name).write_text(text)
     with pytest.raises(TargetError, match=r"one\.py has a target for the emulated GPU, .*other\.py one for Triton's"):
         targets((str(tmp_path / "one.py"), str(tmp_path / "other.py")))
+
+
+def test_the_bundled_triton_kernel_is_missing_only_where_the_files_ask_for_the_emulated_gpu(monkeypatch) -> None:
+    """Whoever imported Triton in this process: kernels run in a child, which has the interpreter."""
+    if not triton_mode.find_spec("triton"):
+        pytest.skip("needs triton")
+    monkeypatch.setattr(triton_mode, "_chosen", None)
+    assert triton_mode.missing("interpreted") is None
+    monkeypatch.setattr(triton_mode, "_chosen", "emulated")
+    assert "run Triton on the emulated GPU" in (triton_mode.missing("interpreted") or "")
 
 
 def test_a_declaration_for_the_emulated_gpu_stands_alone() -> None:
