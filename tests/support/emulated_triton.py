@@ -53,8 +53,24 @@ def all_the_same(o):
 
 
 @triton.jit
-def by_descriptor(tile, o, N: tl.constexpr):
-    tl.store(o + tl.arange(0, N), tile.load([0, 0]).reshape(N))
+def product_of_host_descriptors(a, b, c, K, M_TILE: tl.constexpr, N_TILE: tl.constexpr, K_TILE: tl.constexpr):
+    m, n = tl.program_id(0) * M_TILE, tl.program_id(1) * N_TILE
+    total = tl.zeros((M_TILE, N_TILE), tl.float32)
+    for k in range(0, K, K_TILE):
+        total = tl.dot(a.load([m, k]), b.load([k, n]), total)
+    c.store([m, n], total.to(tl.bfloat16))
+
+
+@triton.jit
+def product_of_device_descriptors(a, b, c, M, N, K, M_TILE: tl.constexpr, N_TILE: tl.constexpr, K_TILE: tl.constexpr):
+    tiles_a = tl.make_tensor_descriptor(a, shape=[M, K], strides=[K, 1], block_shape=[M_TILE, K_TILE])
+    tiles_b = tl.make_tensor_descriptor(b, shape=[K, N], strides=[N, 1], block_shape=[K_TILE, N_TILE])
+    tiles_c = tl.make_tensor_descriptor(c, shape=[M, N], strides=[N, 1], block_shape=[M_TILE, N_TILE])
+    m, n = tl.program_id(0) * M_TILE, tl.program_id(1) * N_TILE
+    total = tl.zeros((M_TILE, N_TILE), tl.float32)
+    for k in range(0, K, K_TILE):
+        total = tl.dot(tiles_a.load([m, k]), tiles_b.load([k, n]), total)
+    tiles_c.atomic_add([m, n], total)
 
 
 @triton.autotune([triton.Config({"N": 16}), triton.Config({"N": 256})], key=["n"])
@@ -93,6 +109,24 @@ def _raised(run: Callable[[], Any], **settings: Any) -> str:
     return ""
 
 
+def _descriptors() -> dict[str, Any]:
+    """Products whose edges lie inside of tiles, on sums that are exact."""
+    m, n, k = 100, 72, 200
+    draw = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(-3, 4, size, generator=draw).bfloat16() for size in ((m, k), (k, n)))
+    right, found = a.float() @ b.float(), {}
+    for schedule in ("in_order", "random"):
+        with emulated("sm_90a", warp_schedule=schedule, strict=False) as gpu:
+            c, total = torch.full((m, n), 7.0).bfloat16(), torch.zeros(m, n)
+            tiles = [TensorDescriptor.from_tensor(x, [64, 64]) for x in (a, b, c)]
+            grid = (triton.cdiv(m, 64), triton.cdiv(n, 64))
+            product_of_host_descriptors[grid](*tiles, k, 64, 64, 64)
+            product_of_device_descriptors[grid](a, b, total, m, n, k, 64, 64, 64)
+        equal = [torch.equal(c, right.bfloat16()), torch.equal(total, right)]
+        found[schedule] = {"equal": equal, "found": [str(r) for r in gpu.reports if not r.ok]}
+    return found
+
+
 def _after() -> str:
     """The driver that was active before is active again, which is none on a machine without a GPU."""
     try:
@@ -120,7 +154,7 @@ def main() -> None:
         "race": _raised(lambda: last_one_wins[(3,)](one)),
         "race of equal values": _raised(lambda: all_the_same[(3,)](one)),
         "race of equal values, asked for": _raised(lambda: all_the_same[(3,)](one), checks={"races", "equal_writes"}),
-        "descriptor": _raised(lambda: by_descriptor[(1,)](tile, torch.zeros(128), N=128)),
+        "descriptors": _descriptors(),
         "tensor elsewhere": _raised(lambda: too_far[(1,)](x, few.to("meta"), 50, N=64)),
         "after": _after(),
     }

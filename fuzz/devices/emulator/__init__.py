@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fuzz.devices.emulator.api import Emulator, LoadedKernel, PtxModule
     from fuzz.devices.emulator.decode.decoder import Unimplemented
     from fuzz.devices.emulator.frontends.emulated import EmulatedGpu, emulated
+    from fuzz.devices.emulator.host.tiled_tensor import TiledTensor
     from fuzz.devices.emulator.report.deadlock import Deadlock
     from fuzz.devices.emulator.report.report import EmulationError, Finding, Report
 
@@ -27,6 +28,7 @@ _HOME = {
     "EmulationError": "report.report",
     "Finding": "report.report",
     "Report": "report.report",
+    "TiledTensor": "host.tiled_tensor",
 }
 __all__ = [
     "Deadlock",
@@ -37,6 +39,7 @@ __all__ = [
     "LoadedKernel",
     "PtxModule",
     "Report",
+    "TiledTensor",
     "Unimplemented",
     "emulated",
 ]

@@ -52,7 +52,8 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies):
         return Program(
             self.kernel, code, constants, self.size, self.specials, self.places, self.source,
             self.shared, self.dynamic, self.local, params, self.granule, self.smallest, self.globals,
-            bool((code[:, 0] == op.WGMMA).any()), len(self.use.numbers),
+            bool(np.isin(code[:, 0], (op.WGMMA, op.BULK)).any()), len(self.use.numbers),
+            bool((code[:, 0] == op.BULK).any()),
         )  # fmt: skip
 
     def one(self, i: Instruction) -> None:
@@ -160,6 +161,8 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies):
         if space in window and width == 64:
             sign = "sub" if ".to." in i.name else "add"
             self.form(f"{sign}.s64", d, x, window[space])
+        elif space == "param" and width == 64 and ".to." not in i.name:  # the window may be there already
+            self.form("or.b64", d, x, op.PARAM_WINDOW)
         elif space in ("global", "const", "param") and width == 64:
             self.form("mov.b64", d, x)
         else:

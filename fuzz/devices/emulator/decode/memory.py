@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.decode.operands import BITS, CACHE, SPACES, Operands
+from fuzz.devices.emulator.decode.bulk import BulkFamilies
+from fuzz.devices.emulator.decode.operands import BITS, CACHE, SPACES
 from fuzz.devices.emulator.ptx import Instruction
 
 
-class MemoryFamilies(Operands):
+class MemoryFamilies(BulkFamilies):
     """The methods named `op_…` handle one family each."""
 
     def memory_flags(self, i: Instruction, parts: list[str]) -> tuple[int, int, str]:
@@ -141,6 +142,8 @@ class MemoryFamilies(Operands):
 
     def op_cp(self, i: Instruction) -> None:
         name = i.name
+        if name.startswith(("cp.async.bulk", "cp.reduce.async.bulk")):
+            return self.bulk(i)
         if name == "cp.async.commit_group":
             return self.emit(op.CP_COMMIT)
         if name == "cp.async.wait_group":
@@ -180,6 +183,8 @@ class MemoryFamilies(Operands):
             return self.emit(op.NOTHING)
         if parts[:2] == ["proxy", "async"] and parts[2:] in ([], ["global"], ["shared::cta"], ["shared::cluster"]):
             return self.emit(op.PROXY_FENCE) if parts[2:] != ["global"] else self.emit(op.NOTHING)
+        if parts[:2] == ["proxy", "tensormap::generic"]:  # a tensor map is read when the copy is issued
+            return self.emit(op.NOTHING)
         if "proxy" in parts or not set(parts) <= {
             "acq_rel",
             "sc",

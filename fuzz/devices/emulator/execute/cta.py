@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from fuzz.devices.emulator.execute import wgmma
+from fuzz.devices.emulator.execute import bulk_copies, wgmma
 from fuzz.devices.emulator.execute.cp_async import complete
 from fuzz.devices.emulator.execute.divergence import FAR
 from fuzz.devices.emulator.execute.warp_ops import check_barrier
@@ -31,6 +31,8 @@ def start(m, slot, position):
     m.cta[slot, st.CTA_WARPS] = warps
     k[st.K_AGE] += 1
     m.cta[slot, st.CTA_AGE] = k[st.K_AGE]
+    m.cta[slot, st.CTA_BULKS] = 0
+    m.cta[slot, st.CTA_AGENTS] = 0
     if k[st.K_CHECKS]:
         vector_clocks.begin(m, slot, position)
     shared = k[st.K_SHARED] + slot * k[st.K_SHARED_STRIDE]
@@ -64,6 +66,7 @@ def start(m, slot, position):
         for lane in range(32):
             m.lane_pc[w, lane] = 0
             m.groups[w, lane] = 0
+            m.bulk_groups[w, lane] = 0
         fill_special_registers(m, slot, i, base)
 
 
@@ -94,6 +97,7 @@ def leave(m, w, lanes):
     m.cta[slot, st.CTA_WARPS] -= 1
     if m.cta[slot, st.CTA_WARPS] == 0:
         m.k[st.K_FINISHED] += 1
+        bulk_copies.end(m, slot)
         if m.k[st.K_CHECKS]:
             vector_clocks.end(m, slot)
         wgmma.end(m, slot)

@@ -15,6 +15,7 @@ import numba
 from numba import njit, types
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.execute import bulk_copies, tensor_maps
 from fuzz.devices.emulator.execute.atomics import atomic
 from fuzz.devices.emulator.execute.cp_async import commit, complete, copy_async
 from fuzz.devices.emulator.execute.cta import leave, start
@@ -154,6 +155,16 @@ def run_warp(m, w, quantum):
                 vector_clocks.proxy_fence(m, w)
         elif number == op.MBARRIER:
             mbarrier(m, w, pc, wb, cb, c, act)
+        elif number == op.BULK:
+            bulk_copies.issue(m, w, pc, wb, cb, c, act)
+        elif number == op.BULK_COMMIT:
+            bulk_copies.commit(m, w, act)
+        elif number == op.BULK_WAIT:
+            bulk_copies.wait(m, w, act, s32(c + 8), s32(c + 12))
+        elif number == op.TENSOR_MAP:
+            tensor_maps.replace(m, w, pc, wb, cb, c, act)
+        elif number == op.TENSOR_MAP_COPY:
+            tensor_maps.publish(m, w, pc, wb, cb, c, act)
         elif number == op.REGISTER_USE:
             note_register_use(m, w, pc, c, act)
         elif number == op.SLEEP:

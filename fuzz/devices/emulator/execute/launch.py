@@ -59,6 +59,7 @@ def execute(
     memory.launches += 1
     segments = memory.table(bool(checks & 3), program.smallest)
     warps = -(-threads // 32)
+    entities = warps + (st.AGENTS if program.bulk else 0)  # of a CTA, each with a clock
     order = dispatch_order(config, total, only)
     resident = max(1, min(config.resident_ctas, len(order)))
     n = (resident + 1) * warps  # one CTA more than the launch has, for `interpreter.explore`
@@ -70,7 +71,7 @@ def execute(
         params=max(program.params, 8) + 8, scratch=4096, taints=n * (program.registers >> 5) + 128,
         tracked=16 * n * program.tracked,
         special_values=len(program.specials) * warps * 256,
-        **(_shadows(program, resident, warps, len(order), shared_size) if checks else {}),
+        **(_shadows(program, resident, warps, entities, len(order), shared_size) if checks else {}),
     )  # fmt: skip
     mapped.array("constants")[:] = program.constants
     mapped.array("code", np.int32)[:] = program.code.reshape(-1)
@@ -82,7 +83,7 @@ def execute(
     specials = [_special(name, place) for name, place in program.specials.items()]
     rows = dict.fromkeys(st.TABLES, n) | {
         "k": st.K_SIZE, "segments": len(segments),
-        **dict.fromkeys(("arrived", "expected", "gathered", "cta"), resident + 1),
+        **dict.fromkeys(("arrived", "expected", "gathered", "cta", "bulk", "agents"), resident + 1),
         "findings": st.FINDINGS, "seen": len(program.code), "wanted": len(program.code),
         "reached": len(program.code) + 1,
         "order": len(order), "special": len(specials),
@@ -98,12 +99,12 @@ def execute(
         "BLOCK_Y": launch.block[1], "BLOCK_Z": launch.block[2], "POLICY": POLICIES[config.warp_schedule],
         "SEED": config.seed * 0x9E3779B97F4A7C15 % (1 << 63) | 1, "QUANTUM": 4096, "BUDGET": config.budget,
         "DYNAMIC": launch.shared, "CODE_SIZE": len(program.code), "SEGMENTS": len(segments), "LAST": -1,
-        "SPECIALS": len(specials), "TRACKED_REGISTERS": program.tracked,
+        "ENTITIES": entities, "READERS": entities, "SPECIALS": len(specials), "TRACKED_REGISTERS": program.tracked,
         **{name.upper(): address for name, address in mapped.at.items()},
     }.items():  # fmt: skip
         k[getattr(st, f"K_{name}")] = value
     if checks:
-        k[st.K_ROW_SIZE], k[st.K_SHARED_CELLS] = _row_size(len(order), warps), _cells(program, shared_size)
+        k[st.K_ROW_SIZE], k[st.K_SHARED_CELLS] = _row_size(len(order), entities), _cells(program, shared_size)
         k[st.K_PROXY] = _row_count(resident, warps) * k[st.K_ROW_SIZE] if program.asynchronous else 0
         k[st.K_SHARED_GRANULE] = program.granule.bit_length() - 1
     k[st.K_CHECKS] = checks
@@ -144,9 +145,9 @@ def _cells(program: Program, shared: int) -> int:
     return shared // program.granule + 8
 
 
-def _row_size(ctas: int, warps: int) -> int:
+def _row_size(ctas: int, entities: int) -> int:
     """Bytes of a vector clock."""
-    return 8 * (2 + ctas * warps)
+    return 8 * (2 + ctas * entities)
 
 
 def _row_count(resident: int, warps: int) -> int:
@@ -154,11 +155,11 @@ def _row_count(resident: int, warps: int) -> int:
     return resident * (3 * warps + 16) + vector_clocks.LOCATIONS
 
 
-def _shadows(program: Program, resident: int, warps: int, ctas: int, shared: int) -> dict[str, int]:
+def _shadows(program: Program, resident: int, warps: int, entities: int, ctas: int, shared: int) -> dict[str, int]:
     """Bytes of the clocks and of shared memory's cells, by the names of `k`."""
     cells = _cells(program, shared) * resident
     rows = _row_count(resident, warps) * (1 + program.asynchronous)
     return {
-        "rows": rows * _row_size(ctas, warps), "keys": 8 * vector_clocks.LOCATIONS, "shared_writes": 8 * cells,
-        "shared_reads": 4 * cells * warps,
+        "rows": rows * _row_size(ctas, entities), "keys": 8 * vector_clocks.LOCATIONS, "shared_writes": 8 * cells,
+        "shared_reads": 4 * cells * entities,
     }  # fmt: skip

@@ -10,12 +10,14 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.execute import bulk_copies
+from fuzz.devices.emulator.execute.mbarrier_phase import bytes_to_come, settle
 from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.addressing import address, finding, host_address, operand, remember_read, wake
+from fuzz.devices.emulator.state.addressing import address, finding, host_address, operand, remember_read
 from fuzz.devices.emulator.state.intrinsics import i64, s32, u32, w32, w64
-from fuzz.devices.emulator.state.mbarrier_word import BIAS, BYTES, MARK, MARKED, MOST, PENDING, PHASE, packed
+from fuzz.devices.emulator.state.mbarrier_word import MARK, MARKED, MOST, PENDING, PHASE, packed
 
 
 @njit
@@ -67,6 +69,9 @@ def mbarrier(m, w, pc, wb, cb, c, act):
             if m.spin[w, st.SPIN_PC] >= 0:
                 remember_read(m, w, h, a)
             asked = given & 1 if kind == op.MB_TEST_PARITY else given >> PHASE & 1
+            if phase == asked and m.cta[w // k[st.K_WARPS], st.CTA_BULKS]:
+                bulk_copies.arrive(m, w, h)
+                phase = i64(h) >> PHASE & 1
             if phase != asked:
                 done |= 1 << lane
                 if checking:
@@ -76,7 +81,7 @@ def mbarrier(m, w, pc, wb, cb, c, act):
         if checking:
             note(m, w, pc, lane, space, a, 8, 0, 1)  # not as a write, so that every use is held against the init
         wanted, missing = old & MOST, old >> PENDING & MOST
-        bytes_ = (old >> BYTES & 2 * BIAS - 1) - BIAS
+        bytes_ = bytes_to_come(old)
         if kind == op.MB_EXPECT or kind == op.MB_ARRIVE_EXPECT:
             bytes_ += given
             given = 1
@@ -90,14 +95,7 @@ def mbarrier(m, w, pc, wb, cb, c, act):
             if checking:
                 vector_clocks.arrive_at(m, w, h)
         m.wrote[w] = 1
-        if missing == 0 and bytes_ == 0:
-            phase ^= 1
-            missing = wanted
-            if checking:
-                vector_clocks.hand_over(m, h, h + 4)
-        w64(h, packed(wanted, missing, bytes_, phase))
-        if k[st.K_SLEEPERS]:
-            wake(m, h, 8)
+        settle(m, h, wanted, missing, bytes_, phase)
         if d != op.ABSENT:
             w64(wb + d + 8 * lane, old)
     if kind == op.MB_TEST_PARITY or kind == op.MB_TEST_STATE:

@@ -19,12 +19,15 @@ from triton.runtime.cache import get_cache_manager
 from fuzz.devices.emulator.api import Programs, run
 from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.decode.decoder import Unimplemented
+from fuzz.devices.emulator.frontends import tensor_descriptors
+from fuzz.devices.emulator.frontends.tensor_descriptors import Argument, is_descriptor
 from fuzz.devices.emulator.host.cuda_runtime import Launch
 from fuzz.devices.emulator.report.report import Report
 from fuzz.devices.emulator.state.global_memory import Memory, Written
 
 SHARED_LIMIT = 227 << 10  # bytes of shared memory that a CTA may have
 PROCESSORS = 132
+SCRATCH_ALIGNMENT = 128  # bytes, as tensor maps need it
 MOST_THREADS = 1024
 _FLOATS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 _LONGEST_FILE = 150  # characters of a kernel's name in Triton's cache
@@ -129,8 +132,6 @@ class _Launcher:
     def __init__(self, src: Any, metadata: Any) -> None:
         if getattr(metadata, "num_ctas", 1) != 1:
             raise Unimplemented(f"{metadata.name}: clusters of {metadata.num_ctas} CTAs are not emulated yet")
-        if any(isinstance(kind, str) and kind.startswith("tensordesc") for kind in src.signature.values()):
-            raise Unimplemented(f"{metadata.name}: tensor descriptors (TMA) are not emulated yet")
         self.metadata = metadata
         self.kinds = list(src.signature.items())
         self.programs = Programs(_ptx(src.name, metadata.hash))
@@ -144,7 +145,8 @@ class _Launcher:
         active = driver.active  # not the one of when the kernel was compiled: Triton keeps kernels
         memory = Memory()
         scratch = [self._scratch(x * y * z, self.metadata.global_scratch_size), 0]
-        values = [*_flat(zip(self.kinds, given, strict=True)), *(("*i8", "scratch", one) for one in scratch)]
+        metas = iter(getattr(self.metadata, "tensordesc_meta", None) or ())
+        values = [*_flat(zip(self.kinds, given, strict=True), metas), *(("*i8", "scratch", one) for one in scratch)]
         kernel = self.programs.get(self.metadata.name).kernel
         params = b""
         for param, (kind, name, value) in zip(kernel.params, values, strict=True):
@@ -158,8 +160,11 @@ class _Launcher:
 
     @staticmethod
     def _scratch(ctas: int, size: int) -> torch.Tensor | int:
-        """Global memory that Triton wants for a launch; 0: none."""
-        return torch.zeros(ctas * size, dtype=torch.int8) if size else 0
+        """Global memory that Triton wants for a launch, at a multiple of SCRATCH_ALIGNMENT bytes; 0: none."""
+        if not size:
+            return 0
+        memory = torch.zeros(ctas * size + SCRATCH_ALIGNMENT, dtype=torch.int8)
+        return memory[-memory.data_ptr() % SCRATCH_ALIGNMENT :][: ctas * size]
 
 
 def _ptx(name: str, key: str) -> str:
@@ -170,11 +175,15 @@ def _ptx(name: str, key: str) -> str:
     return Path(path).read_text()
 
 
-def _flat(given: Any) -> Iterator[tuple[str, str, Any]]:
-    """(kind, name, value) of each argument that the kernel has; tuples are taken apart, constants left out."""
+def _flat(given: Any, metas: Iterator[dict[str, Any]]) -> Iterator[Argument]:
+    """The arguments that the kernel has; tuples and tensor descriptors are taken apart, constants left out. metas: what
+    is known of each descriptor's tensor map, nothing where the kernel uses none."""
     for (name, kind), value in given:
         if isinstance(kind, tuple):
-            yield from _flat(((f"{name}[{i}]", k), v) for i, (k, v) in enumerate(zip(kind, value, strict=True)))
+            inner = enumerate(zip(kind, value, strict=True))
+            yield from _flat((((f"{name}[{i}]", k), v) for i, (k, v) in inner), metas)
+        elif is_descriptor(kind):
+            yield from tensor_descriptors.arguments(kind, name, value, next(metas, None))
         elif kind != "constexpr":
             yield kind, name, value
 
@@ -189,6 +198,10 @@ def _bytes(
 ) -> bytes:
     """An argument as the parameter block has it; a tensor becomes part of `memory`. Raises ValueError for a pointer
     that is no CPU tensor."""
+    if kind == tensor_descriptors.TENSOR_MAP:
+        descriptor, meta = value
+        address = int.from_bytes(_bytes(memory, "*", name, descriptor.base, 8, written), "little")
+        return tensor_descriptors.tensor_map(name, descriptor, meta, address).encode()
     if kind.startswith("*"):
         value = getattr(value, "base", value)  # of a TensorWrapper
         if isinstance(value, torch.Tensor):

@@ -67,7 +67,10 @@ class Stopped:
         other, own = "", False
         if row[st.C_OTHER_CTA] >= 0:
             its = self._cta(row[st.C_OTHER_CTA])
-            other, own = f"CTA {its} warp {row[st.C_OTHER_WARP]}", (its, row[st.C_OTHER_WARP]) == (cta, warp)
+            other, own = (
+                self._entity(its, row[st.C_OTHER_WARP], row[st.C_OTHER_PC]),
+                (its, row[st.C_OTHER_WARP]) == (cta, warp),
+            )
         seen = Seen(
             kind, source.text, self._place(address), address, size, value, row[st.C_LANE], self.memory.shape(address),
             other, own, int(self.m.k[st.K_THREADS]),
@@ -77,6 +80,16 @@ class Stopped:
             KIND_NAMES[kind], self.program.kernel.name, source.text, source.line, cta, warp, row[st.C_LANE], address,
             size, self._place(address, axes=False), sentence(seen), self.program.kernel.place(source),
         )  # fmt: skip
+
+    def _entity(self, cta: Cta, local: int, pc: int) -> str:
+        """A warp, or what makes bulk copies, in words. local: its number in the CTA; pc: of its last copy, or -1."""
+        if local < int(self.m.k[st.K_WARPS]):
+            return f"CTA {cta} warp {local}"
+        if pc < 0:
+            return f"a bulk copy of CTA {cta}"
+        source = self.program.source[pc]
+        where = self.program.kernel.place(source)
+        return f"the bulk copy of {f'{where}, ' if where else ''}PTX line {source.line} of CTA {cta}"
 
     def _waiting(self, w: int) -> Waiting:
         m, warps = self.m, int(self.m.k[st.K_WARPS])

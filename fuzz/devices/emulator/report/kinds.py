@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state import tensor_map as tm
 
 KIND_NAMES = (
     "out of bounds", "misaligned access", "address of no tensor", "out of bounds of shared memory",
@@ -19,7 +20,9 @@ KIND_NAMES = (
     "shared memory read by wgmma without fence.proxy.async", "register of a wgmma used before wait_group",
     "register of a wgmma used without wgmma.fence", "warps of a warpgroup at different wgmma",
     "operand of a wgmma differs between lanes", "mbarrier misused",
-    "copy of more bytes than its size",
+    "copy of more bytes than its size", "tensor map that cannot be used",
+    "shared memory accessed by a bulk copy without fence.proxy.async", "bulk copy in flight when its CTA exits",
+    "bulk copy with a misaligned address or size",
 )  # fmt: skip
 
 
@@ -65,6 +68,8 @@ class Seen:
             return "writes"
         if name.startswith(("atom", "red", "mbarrier")):
             return "updates"
+        if name.startswith(("cp.async.bulk", "cp.reduce.async.bulk")):
+            return "issues a bulk copy of"
         return "reads" if name.startswith(("ld", "cp.async", "wgmma")) else "accesses"
 
 
@@ -139,6 +144,34 @@ def _mbarrier(s: Seen) -> str:
     return f"arrives at the mbarrier at {s.place} more often than its phase expects: {s.value} arrivals are left"
 
 
+_MAPS = {
+    tm.NOT_A_MAP: "no tensor map is there",
+    tm.BAD_RANK: "it has another number of dimensions than the instruction",
+    tm.BAD_ELEMENT: "its elements have no known type",
+    tm.BAD_ADDRESS: "its tensor does not begin at a multiple of 16 bytes",
+    tm.BAD_STRIDE: "a stride is no multiple of 16 bytes below 2**40",
+    tm.BAD_BOX: f"a dimension of its box has not 1 to {tm.MOST_BOX} elements",
+    tm.BAD_ROW: "a row of its box is no multiple of 16 bytes",
+    tm.BAD_SPAN: "a row of its box has another size than its swizzle's span; the emulated GPU needs them equal",
+    tm.BAD_ELEMENT_STRIDE: "an element stride is not 1 to 8, or not 1 in a copy to global memory",
+    tm.BAD_FILL: "its fill is NaN, but its elements are integers",
+    tm.NO_INTERLEAVE: "its layout is interleaved, which is not emulated",
+    tm.NO_ATOMICITY: "its swizzle permutes other units than 16 bytes, which is not emulated",
+    tm.NO_FTZ: "its elements are rounded or flushed on the way (tf32, ftz), which is not emulated",
+}
+
+
+def _bulk_proxy(s: Seen) -> str:
+    return f"issues a bulk copy of {s.place}, which {s.other} writes; no fence.proxy.async is between the two"
+
+
+def _bulk_left(s: Seen) -> str:
+    what = "cp.async.bulk.wait_group.read" if s.value else "wait for its mbarrier"
+    return (
+        f"issues a bulk copy of {s.size} bytes at {s.place} that is in flight when its CTA exits; a {what} is missing"
+    )
+
+
 _SENTENCES: dict[int, Callable[[Seen], str]] = {
     st.F_BOUNDS: _out_of_bounds,
     st.F_ALIGN: _misaligned,
@@ -180,6 +213,13 @@ _SENTENCES: dict[int, Callable[[Seen], str]] = {
     st.F_DESCRIPTOR: _descriptor,
     st.F_MBARRIER: _mbarrier,
     st.F_COPY_SIZE: lambda s: f"copies {s.value} bytes of {s.place} with a copy of {s.size} bytes",
+    st.F_TENSOR_MAP: lambda s: f"issues a bulk copy with the tensor map at {s.place}, but {_MAPS[s.value]}",
+    st.F_BULK_PROXY: _bulk_proxy,
+    st.F_BULK_LEFT: _bulk_left,
+    st.F_BULK_FORM: lambda s: (
+        f"issues a bulk copy of {s.size} bytes between byte {s.address} of shared memory and address {s.value:#x}; "
+        "addresses and sizes must be multiples of 16 bytes"
+    ),
 }
 
 

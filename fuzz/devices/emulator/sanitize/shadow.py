@@ -53,12 +53,13 @@ def note_shared(m, w, pc, lane, a, size, write, strong):
     k = m.k
     warps = k[st.K_WARPS]
     slot, mine = w // warps, w % warps
-    block = vector_clocks.warp_row(m, w) + 16 + 8 * m.cta[slot, st.CTA_POSITION] * warps
+    block = vector_clocks.warp_row(m, w) + 16 + 8 * m.cta[slot, st.CTA_POSITION] * k[st.K_ENTITIES]
     now = i64(block + 8 * mine)
     age = m.cta[slot, st.CTA_AGE]
     lg = k[st.K_SHARED_GRANULE]
     writes = k[st.K_SHARED_WRITES] + slot * k[st.K_SHARED_CELLS] * 8
-    reads = k[st.K_SHARED_READS] + slot * k[st.K_SHARED_CELLS] * warps * 4
+    readers = k[st.K_READERS]
+    reads = k[st.K_SHARED_READS] + slot * k[st.K_SHARED_CELLS] * readers * 4
     races = k[st.K_CHECKS] & st.CHECK_RACES
     for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
         cell = i64(writes + 8 * g)
@@ -69,19 +70,27 @@ def note_shared(m, w, pc, lane, a, size, write, strong):
             x = cell >> 32 & 127
             if x != mine and i64(block + 8 * x) < (cell & LOW32):
                 kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
-                finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, st.CTA_POSITION] * warps + x)
+                finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, st.CTA_POSITION] * k[st.K_ENTITIES] + x)
         if write:
             if races:
                 if m.group[w, st.G_PENDING]:
                     overwritten(m, w, pc, lane, g << lg, 1 << lg)
-                for x in range(warps):
-                    if x != mine and u32(reads + (g * warps + x) * 4) > i64(block + 8 * x):
+                for x in range(warps + m.cta[slot, st.CTA_AGENTS]):
+                    if x != mine and u32(reads + (g * readers + x) * 4) > i64(block + 8 * x):
                         finding(
-                            m, st.F_RACE_RW, pc, w, lane, g << lg, size, 0, m.cta[slot, st.CTA_POSITION] * warps + x
+                            m,
+                            st.F_RACE_RW,
+                            pc,
+                            w,
+                            lane,
+                            g << lg,
+                            size,
+                            0,
+                            m.cta[slot, st.CTA_POSITION] * k[st.K_ENTITIES] + x,
                         )
             w64(writes + 8 * g, age << 40 | (STRONG_SHARED if strong else 0) | mine << 32 | now)
         elif not strong:
-            w32(reads + (g * warps + mine) * 4, now)
+            w32(reads + (g * readers + mine) * 4, now)
 
 
 @njit
@@ -96,26 +105,33 @@ def overwritten(m, w, pc, lane, a, size):
                 first, last = (group, group + 2) if j == 0 else (0, m.wgmmas[w, i, st.W_N] >> 3)
                 transposed = flags & (op.A_TRANSPOSED if j == 0 else op.B_TRANSPOSED)
                 if holds(m.wgmmas[w, i, 2 + j], transposed, first, last, a, a + size):
-                    finding(m, st.F_RACE_RW, pc, w, lane, a, size, 0, m.cta[w // k[st.K_WARPS], 6] * k[st.K_WARPS]
-                            + w % k[st.K_WARPS])  # fmt: skip
+                    finding(m, st.F_RACE_RW, pc, w, lane, a, size, 0, vector_clocks.entity(m, w))
                     return
 
 
 @njit
 def note_async_read(m, w, pc, lane, a, size):
-    """A read of shared memory in the asynchronous proxy: what was written there must be ordered before it, with a proxy
-    fence on the way."""
+    """A read of shared memory by a wgmma of the warp, through the asynchronous proxy."""
+    local = w % m.k[st.K_WARPS]
+    note_async_read_by(m, w, pc, lane, a, size, local, vector_clocks.own(m, w), st.F_PROXY)
+
+
+@njit
+def note_async_read_by(m, w, pc, lane, a, size, reader, clock, unfenced):
+    """A read of shared memory through the asynchronous proxy, that the warp issues and `reader` (its place among the
+    CTA's entities) makes at `clock`: what was written there must be ordered before it, with a proxy fence on the way,
+    else it is a race, or a finding of kind `unfenced`."""
     k = m.k
     warps = k[st.K_WARPS]
     slot, mine = w // warps, w % warps
-    first = 16 + 8 * m.cta[slot, st.CTA_POSITION] * warps
+    first = 16 + 8 * m.cta[slot, st.CTA_POSITION] * k[st.K_ENTITIES]
     known = vector_clocks.warp_row(m, w) + first
     proxied = known + k[st.K_PROXY]
-    now = i64(known + 8 * mine)
     age = m.cta[slot, st.CTA_AGE]
     lg = k[st.K_SHARED_GRANULE]
     writes = k[st.K_SHARED_WRITES] + slot * k[st.K_SHARED_CELLS] * 8
-    reads = k[st.K_SHARED_READS] + slot * k[st.K_SHARED_CELLS] * warps * 4
+    readers = k[st.K_READERS]
+    reads = k[st.K_SHARED_READS] + slot * k[st.K_SHARED_CELLS] * readers * 4
     races = k[st.K_CHECKS] & st.CHECK_RACES
     for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
         cell = i64(writes + 8 * g)
@@ -126,9 +142,43 @@ def note_async_read(m, w, pc, lane, a, size):
             x = cell >> 32 & 127
             if i64(proxied + 8 * x) < (cell & LOW32):
                 ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
-                kind = st.F_PROXY if ordered else st.F_RACE_WR
-                finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, st.CTA_POSITION] * warps + x)
-        w32(reads + (g * warps + mine) * 4, now)
+                kind = unfenced if ordered else st.F_RACE_WR
+                finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, st.CTA_POSITION] * k[st.K_ENTITIES] + x)
+        w32(reads + (g * readers + reader) * 4, clock)
+
+
+@njit
+def note_async_write(m, w, pc, lane, a, size, writer, clock):
+    """A write of shared memory through the asynchronous proxy, that the warp issues and `writer` (its place among the
+    CTA's entities) makes at `clock`. What was read there must be ordered before it; what was written there too, with a
+    proxy fence on the way."""
+    k = m.k
+    warps = k[st.K_WARPS]
+    slot, mine = w // warps, w % warps
+    origin = m.cta[slot, st.CTA_POSITION] * k[st.K_ENTITIES]
+    known = vector_clocks.warp_row(m, w) + 16 + 8 * origin
+    proxied = known + k[st.K_PROXY]
+    age = m.cta[slot, st.CTA_AGE]
+    lg = k[st.K_SHARED_GRANULE]
+    writes = k[st.K_SHARED_WRITES] + slot * k[st.K_SHARED_CELLS] * 8
+    readers = k[st.K_READERS]
+    reads = k[st.K_SHARED_READS] + slot * k[st.K_SHARED_CELLS] * readers * 4
+    races = k[st.K_CHECKS] & st.CHECK_RACES
+    some = warps + m.cta[slot, st.CTA_AGENTS]
+    for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
+        if races:
+            cell = i64(writes + 8 * g)
+            x = cell >> 32 & 127
+            if cell >> 40 == age and i64(proxied + 8 * x) < (cell & LOW32):
+                ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
+                kind = st.F_BULK_PROXY if ordered else st.F_RACE_WW
+                finding(m, kind, pc, w, lane, g << lg, size, 0, origin + x)
+            if m.group[w, st.G_PENDING]:
+                overwritten(m, w, pc, lane, g << lg, 1 << lg)
+            for x in range(some):
+                if x != mine and u32(reads + (g * readers + x) * 4) > i64(known + 8 * x):
+                    finding(m, st.F_RACE_RW, pc, w, lane, g << lg, size, 0, origin + x)
+        w64(writes + 8 * g, age << 40 | writer << 32 | clock)
 
 
 @njit
@@ -152,6 +202,15 @@ def note_written(m, w, pc, lane, a, size, write, at):
 
 @njit
 def note_global(m, w, pc, lane, a, size, write, strong):
+    """An access of a warp to global memory."""
+    me = vector_clocks.entity(m, w)
+    now = i64(vector_clocks.warp_row(m, w) + 16 + 8 * me)
+    note_global_by(m, w, pc, lane, a, size, write, strong, me, now)
+
+
+@njit
+def note_global_by(m, w, pc, lane, a, size, write, strong, me, now):
+    """An access to global memory that the warp issues and entity `me` makes at clock `now`."""
     k = m.k
     s = a >> op.SHIFT
     writes = m.segments[s, st.S_WRITE]
@@ -167,8 +226,6 @@ def note_global(m, w, pc, lane, a, size, write, strong):
     if not races:
         return
     clock = vector_clocks.warp_row(m, w) + 16
-    me = vector_clocks.entity(m, w)
-    now = i64(clock + 8 * me)
     launch = k[st.K_LAUNCH]
     first = (a - low) >> lg
     last = (a - low + size - 1) >> lg

@@ -1,12 +1,14 @@
 """Vector clocks of the running warps: which accesses are ordered after which. Compiled by numba.
 
-Every warp of the grid is one entity with a clock of its own; a warp's row holds, for each entity, how far it is ordered
-after it. Barriers, fences with strong accesses, and release and acquire operations join rows, as the PTX memory model
-has it (a warp stands for its lanes: races between lanes of one warp are not seen). A row is [low, high, clocks…], with
-nothing but zeros outside low … high, so joining costs what is known and not the size of the grid.
+Every warp of the grid is one entity with a clock of its own, and so is what makes bulk copies (`bulk_clocks.py`); a
+warp's row holds, for each entity, how far it is ordered after it. Barriers, fences with strong accesses, and release
+and acquire operations join rows, as the PTX memory model has it (a warp stands for its lanes: races between lanes of
+one warp are not seen). A row is [low, high, clocks…], with nothing but zeros outside low … high, so joining costs what
+is known and not the size of the grid.
 
-Where a kernel has asynchronous reads of shared memory (wgmma), every row has a second one K_PROXY bytes further: how
-far a warp is ordered after the others with a proxy fence on the way, as such a read needs it of an ordinary write.
+Where a kernel has asynchronous accesses of shared memory (wgmma, bulk copies), every row has a second one K_PROXY bytes
+further: how far a warp is ordered after the others with a proxy fence on the way, as such an access needs it of an
+ordinary write.
 
 Rows: one per resident warp; the warp's last fence; what it has read strongly since (ordered by its next fence); one per
 barrier; one per memory location that orders others.
@@ -109,7 +111,7 @@ def join(m, to, source):
 
 @njit
 def entity(m, w):
-    return m.cta[w // m.k[st.K_WARPS], 6] * m.k[st.K_WARPS] + w % m.k[st.K_WARPS]
+    return m.cta[w // m.k[st.K_WARPS], st.CTA_POSITION] * m.k[st.K_ENTITIES] + w % m.k[st.K_WARPS]
 
 
 @njit
@@ -135,18 +137,18 @@ def proxy_fence(m, w):
 
 @njit
 def begin(m, slot, position):
-    """A CTA starts: its warps know nothing of others. Their clocks go on from those of the last CTA in this row."""
-    warps = m.k[st.K_WARPS]
+    """A CTA starts: its warps know nothing of others. Its clocks go on from those of the last CTA in this row."""
+    warps, entities = m.k[st.K_WARPS], m.k[st.K_ENTITIES]
     base = m.cta[slot, st.CTA_CLOCK] + 1
-    first = position * warps
+    first = position * entities
     for w in range(slot * warps, slot * warps + warps):
         for r in (warp_row(m, w), fence_row(m, w), pending_row(m, w)):
             clear(m, r)
         r = warp_row(m, w)
         for _ in range(2 if m.k[st.K_PROXY] else 1):
             w64(r, first)
-            w64(r + 8, first + warps)
-            for i in range(warps):
+            w64(r + 8, first + entities)
+            for i in range(entities):
                 w64(r + 16 + 8 * (first + i), base)
             r += m.k[st.K_PROXY]
         tick(m, w)
@@ -160,6 +162,8 @@ def end(m, slot):
     warps = m.k[st.K_WARPS]
     for w in range(slot * warps, slot * warps + warps):
         m.cta[slot, st.CTA_CLOCK] = max(m.cta[slot, st.CTA_CLOCK], i64(warp_row(m, w) + 16 + 8 * entity(m, w)))
+    for i in range(m.cta[slot, st.CTA_AGENTS]):
+        m.cta[slot, st.CTA_CLOCK] = max(m.cta[slot, st.CTA_CLOCK], m.agents[slot, i, st.AGENT_CLOCK])
 
 
 @njit

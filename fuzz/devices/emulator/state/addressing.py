@@ -27,7 +27,8 @@ def address(base, wide, lane, immediate):
 
 @njit
 def finding(m, kind, pc, w, lane, where, size, value, other=-1):
-    """Records the first finding of its kind at this instruction; `other` is the warp (by age) that took part, or -1."""
+    """Records the first finding of its kind at this instruction; `other`: the entity (vector_clocks.py) that took part,
+    or -1."""
     if m.seen[pc, kind]:
         return
     m.seen[pc, kind] = 1
@@ -43,9 +44,16 @@ def finding(m, kind, pc, w, lane, where, size, value, other=-1):
     m.findings[n, st.C_LANE] = lane
     m.findings[n, st.C_ADDRESS] = where
     m.findings[n, st.C_SIZE] = size
-    m.findings[n, st.C_OTHER_CTA] = m.order[other // warps] if other >= 0 else -1
-    m.findings[n, st.C_OTHER_WARP] = other % warps if other >= 0 else -1
+    m.findings[n, st.C_OTHER_CTA] = -1
+    m.findings[n, st.C_OTHER_WARP] = -1
     m.findings[n, st.C_OTHER_PC] = -1
+    if other >= 0:
+        position, local = other // m.k[st.K_ENTITIES], other % m.k[st.K_ENTITIES]
+        m.findings[n, st.C_OTHER_CTA] = m.order[position]
+        m.findings[n, st.C_OTHER_WARP] = local
+        slot = w // warps
+        if local >= warps and m.cta[slot, st.CTA_POSITION] == position:
+            m.findings[n, st.C_OTHER_PC] = m.agents[slot, local - warps, st.AGENT_PC]
     m.findings[n, st.C_VALUE] = value
 
 

@@ -100,19 +100,23 @@ class Memory:
 
     def add(self, name: str, tensor: torch.Tensor, written: Written | bool = True) -> int:
         """Maps `tensor` (its elements' extent, no more) and returns the address of its first element. written: what has
-        been written of the memory that it lies in; True: all of it, False: nothing."""
+        been written of the memory that it lies in; True: all of it, False: nothing. A tensor whose memory is mapped
+        already, byte for byte, has the address that it had."""
         if tensor.device.type != "cpu":
             raise ValueError(f"{name}: the emulator runs on CPU tensors, got one on {tensor.device}")
-        number = self.next
-        self.next += 1
         extent = (
             sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1 if tensor.numel() else 0
         )
         if extent * tensor.element_size() > op.MIDDLE - 4096:
             raise ValueError(f"{name}: {extent * tensor.element_size()} bytes are more than the emulator can address")
         host = tensor.data_ptr()
-        low = (number << op.SHIFT) + op.MIDDLE + host % 4096
         size = extent * tensor.element_size()
+        for known in self.segments.values():
+            if size and (known.host, known.high - known.low) == (host, size):
+                return known.low
+        number = self.next
+        self.next += 1
+        low = (number << op.SHIFT) + op.MIDDLE + host % 4096
         if isinstance(written, bool):
             kept = None if written else Written(host, size)
         else:

@@ -25,5 +25,5 @@ def describe(value: int) -> str:
         return "no mbarrier"
     missing, wanted = value >> PENDING & MOST, value & MOST
     bytes_ = (value >> BYTES & 2 * BIAS - 1) - BIAS
-    return (f"mbarrier with {wanted - missing} of {wanted} arrivals{f' and {bytes_} bytes to come' * bool(bytes_)}, "
-            f"phase {value >> PHASE & 1}")  # fmt: skip
+    due = f" and {bytes_} bytes to come" if bytes_ > 0 else f" and {-bytes_} bytes more than expected" if bytes_ else ""
+    return f"mbarrier with {wanted - missing} of {wanted} arrivals{due}, phase {value >> PHASE & 1}"

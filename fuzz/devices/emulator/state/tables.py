@@ -21,6 +21,8 @@ COPIES = 4096  # asynchronous copies in flight, per warp
 FINDINGS = 256
 WGMMAS = 256  # wgmma in flight, per warp
 ISSUES = 64  # wgmma of a warpgroup that are remembered for its slower warps
+BULKS = 256  # bulk copies in flight, per CTA
+AGENTS = 24  # that make a CTA's bulk copies, see sanitize/bulk_clocks.py
 
 # name → inner dimensions; the outermost one is free: W resident warps, S resident CTAs, n micro-operations
 TABLES: dict[str, tuple[int, ...]] = {
@@ -38,7 +40,10 @@ TABLES: dict[str, tuple[int, ...]] = {
     "arrived": (16,),  # (S) threads at each barrier
     "expected": (16,),  # (S) threads; 0: all that live
     "gathered": (16, 3),  # (S) a barrier's reductions so far, columns RED_…
-    "cta": (9,),  # (S) the resident CTA, columns CTA_…
+    "cta": (11,),  # (S) the resident CTA, columns CTA_…
+    "bulk": (BULKS, 24),  # (S) bulk copies in flight, columns B_…
+    "bulk_groups": (32,),  # (W) bulk groups that each lane has committed
+    "agents": (AGENTS, 3),  # (S) see sanitize/bulk_clocks.py, columns AGENT_…
     "wrote": (),  # (W) has it written since its spin began to be counted
     "spin": (4,),  # (W) columns SPIN_…
     "watch": (WATCHED,),  # (W) host addresses read since the copy
@@ -62,8 +67,10 @@ TABLES: dict[str, tuple[int, ...]] = {
 }
 
 # columns of `cta`: linear index in the grid or -1 where none is resident; its place in the grid; warps that have not
-# exited; age; position in the order of dispatch; the clock that the last CTA here came to; the row's own number
-(CTA_INDEX, CTA_X, CTA_Y, CTA_Z, CTA_WARPS, CTA_AGE, CTA_POSITION, CTA_CLOCK, CTA_SLOT) = range(9)
+# exited; age; position in the order of dispatch; the clock that the last CTA here came to; the row's own number; bulk
+# copies in flight; agents that have made any
+(CTA_INDEX, CTA_X, CTA_Y, CTA_Z, CTA_WARPS, CTA_AGE, CTA_POSITION, CTA_CLOCK, CTA_SLOT, CTA_BULKS,
+ CTA_AGENTS) = range(11)  # fmt: skip
 
 # columns of `trace`: when it began and how long it ran, in micro-operations; the CTA's position in the order of
 # dispatch; warp; its status afterwards, the barrier or address that it waits for, the value there; accesses to memory;
@@ -90,6 +97,15 @@ COPY_LANE, COPY_GROUP, COPY_TO, COPY_FROM, COPY_BYTES, COPY_HAVE, COPY_ADDRESS, 
 # shared memory that it reads of A and of B
 (W_GROUP, W_PC, W_A, W_B, W_FLAGS, W_N, W_CLOCK, W_SPARE, W_A_LOW, W_A_HIGH, W_B_LOW, W_B_HIGH) = range(12)
 
+# columns of `bulk`: kind, see opcodes.py; issuing warp and lane; pc; its bulk group; address in shared memory, and in
+# global memory without a map; host address of the mbarrier, and the kernel's; bytes; dimensions, 0 without a map;
+# coordinates; host address of the map; a reduction's operation and type; agent and clock of its accesses to shared
+# memory, and of its writes to global memory; host address of the CTA's shared memory; have its sources been read
+(B_KIND, B_WARP, B_LANE, B_PC, B_GROUP, B_SHARED, B_GLOBAL, B_BARRIER, B_BARRIER_AT, B_BYTES, B_RANK, B_X, B_X1, B_X2,
+ B_X3, B_X4, B_MAP, B_OPERATION, B_AGENT, B_CLOCK, B_WRITER, B_WRITER_CLOCK, B_HOST, B_READ) = range(24)  # fmt: skip
+
+AGENT_KEY, AGENT_CLOCK, AGENT_PC = range(3)  # columns of `agents`
+
 I_NUMBER, I_PC, I_A, I_B = range(4)  # columns of `issues`: 1 + the wgmma's number, pc, descriptors
 
 # columns of `group`: wgmma in flight; groups committed, known to be done; wgmma issued, the last one's pc; fences
@@ -103,7 +119,8 @@ G_PENDING, G_COMMITTED, G_DONE, G_ISSUED, G_PC, G_FENCES = range(6)
  K_SNAPSHOTS, K_LAST, K_CODE_SIZE, K_AGE, K_SEGMENTS, K_TRACE, K_SCRATCH, K_SPECIALS, K_ROWS, K_ROW_SIZE, K_KEYS,
  K_DROPPED, K_SHARED_GRANULE, K_SHARED_WRITES, K_SHARED_READS, K_SHARED_CELLS, K_LAUNCH, K_TAINTS, K_TRACE_SIZE,
  K_MEMORY, K_EXPLORE, K_WRITER, K_PROXY, K_TRACKED, K_TRACKED_REGISTERS, K_SPECIAL_VALUES,
- K_SIZE) = range(59)  # fmt: skip
+ K_ENTITIES, K_READERS,
+ K_SIZE) = range(61)  # fmt: skip
 
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY = range(5)
 
@@ -117,7 +134,7 @@ S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
 (F_BOUNDS, F_ALIGN, F_UNMAPPED, F_SHARED_BOUNDS, F_BARRIER_DIVERGED, F_BARRIER_COUNT, F_SYNC_MISSING, F_TRAP, F_COPIES,
  F_UNINITIALISED, F_RACE_WW, F_RACE_WR, F_RACE_RW, F_WRAPPED, F_PARAM, F_UNCONVERGED,
  F_BARRIER_ID, F_UNORDERED, F_PROXY, F_IN_FLIGHT, F_NO_FENCE, F_WARPGROUP, F_DESCRIPTOR,
- F_MBARRIER, F_COPY_SIZE) = range(25)  # fmt: skip
+ F_MBARRIER, F_COPY_SIZE, F_TENSOR_MAP, F_BULK_PROXY, F_BULK_LEFT, F_BULK_FORM) = range(29)  # fmt: skip
 # columns of a finding
 (C_KIND, C_PC, C_CTA, C_WARP, C_LANE, C_ADDRESS, C_SIZE, C_OTHER_CTA, C_OTHER_WARP, C_OTHER_PC, C_VALUE,
  C_SPARE) = range(12)  # fmt: skip

@@ -61,8 +61,12 @@ def test_writes_of_one_value_are_a_race_where_that_is_asked_for(seen: dict[str, 
     assert "race: two writes" in seen["race of equal values, asked for"]
 
 
+@pytest.mark.parametrize("schedule", ["in_order", "random"])
+def test_descriptors_of_the_host_and_of_the_kernel_copy_tiles(seen: dict[str, Any], schedule: str) -> None:
+    assert seen["descriptors"][schedule] == {"equal": [True, True], "found": []}
+
+
 def test_arguments_that_cannot_be_emulated_are_refused(seen: dict[str, Any]) -> None:
-    assert seen["descriptor"] == "Unimplemented: by_descriptor: tensor descriptors (TMA) are not emulated yet"
     assert seen["tensor elsewhere"] == "ValueError: o: the emulator runs on CPU tensors, got one on meta"
 
 

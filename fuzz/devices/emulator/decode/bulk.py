@@ -1,0 +1,124 @@
+"""Decodes bulk copies (cp.async.bulk and cp.reduce.async.bulk, with tensor maps or without) and tensormap.* ."""
+
+from __future__ import annotations
+
+import re
+
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.decode.operands import BITS, SPACES, Operands
+from fuzz.devices.emulator.ptx import Instruction
+from fuzz.devices.emulator.state import tensor_map as tm
+
+LOADS = ("shared::cluster.global", "shared::cta.global")
+STORES = ("global.shared::cta",)
+REDUCTIONS = {"add": op.ADD, "min": op.MIN, "max": op.MAX, "inc": op.INC, "dec": op.DEC, "and": op.AND, "or": op.OR,
+              "xor": op.XOR}  # fmt: skip
+TYPES = {"u32": op.T_U32, "b32": op.T_U32, "s32": op.T_S32, "u64": op.T_U64, "b64": op.T_U64, "f32": op.T_F32,
+         "f64": op.T_F64, "f16": op.T_F16, "bf16": op.T_BF16}  # fmt: skip
+FLOATS = ("f32", "f64", "f16", "bf16")
+COPY = re.compile(
+    r"cp\.(?P<reduce>reduce\.)?async\.bulk\.(?:tensor\.(?P<rank>[1-5])d\.)?(?P<spaces>[\w:]+\.[\w:]+)"
+    r"(?:\.(?P<first>mbarrier::complete_tx::bytes|bulk_group))?(?:\.(?P<operation>add|min|max|inc|dec|and|or|xor))?"
+    r"(?:\.noftz)?(?:\.(?P<type>[usbf]+(?:16|32|64)))?(?:\.tile)?"
+    r"(?:\.(?P<second>mbarrier::complete_tx::bytes|bulk_group))?(?P<hint>\.L2::cache_hint)?"
+)
+# field of tensormap.replace → offset; lists take the number of a dimension as a second operand
+FIELDS = {"global_address": tm.ADDRESS, "rank": tm.RANK, "elemtype": tm.ELEMENT, "interleave_layout": tm.INTERLEAVE,
+          "swizzle_mode": tm.SWIZZLE, "fill_mode": tm.FILL, "swizzle_atomicity": tm.ATOMICITY}  # fmt: skip
+LISTS = {"box_dim": tm.BOX, "global_dim": tm.SIZES, "element_stride": tm.ELEMENT_STRIDES, "global_stride": tm.STRIDES}
+
+
+class BulkFamilies(Operands):
+    """`bulk`, to which `op_cp` goes for its bulk forms, and `op_tensormap`."""
+
+    def bulk(self, i: Instruction) -> None:
+        """Any instruction cp.async.bulk… or cp.reduce.async.bulk…."""
+        if i.name.startswith("cp.async.bulk.prefetch"):
+            return self.emit(op.NOTHING)
+        if i.name == "cp.async.bulk.commit_group":
+            return self.emit(op.BULK_COMMIT)
+        if i.name in ("cp.async.bulk.wait_group", "cp.async.bulk.wait_group.read"):
+            return self.emit(op.BULK_WAIT, int(i.operands[0]), int(i.name.endswith("read")))  # type: ignore[call-overload]
+        m = COPY.fullmatch(i.name)
+        if not m or m["spaces"] not in LOADS + STORES or bool(m["reduce"]) != bool(m["operation"]):
+            raise self.fail()
+        load = m["spaces"] in LOADS
+        signal = m["first"] or m["second"]
+        if (signal == "bulk_group") == load or (load and m["reduce"]):
+            raise self.fail()
+        x = list(i.operands[: len(i.operands) - bool(m["hint"])])
+        if load:
+            return self.bulk_load(i, m, x)
+        return self.bulk_store(i, m, x)
+
+    def bulk_load(self, i: Instruction, m: re.Match[str], x: list[object]) -> None:
+        rank = int(m["rank"] or 0)
+        if len(x) != (3 if rank else 4):
+            raise self.fail("has another number of operands than its form")
+        to = self.address(x[0])
+        source, coordinates = self.tensor(x[1], rank) if rank else (self.address(x[1]), [self.value(x[2], 32)])
+        self.bulk_copy(op.BULK_LOAD, rank, to, source, self.address(x[-1]), coordinates, 0)
+
+    def bulk_store(self, i: Instruction, m: re.Match[str], x: list[object]) -> None:
+        rank = int(m["rank"] or 0)
+        if len(x) != (2 if rank else 3):
+            raise self.fail("has another number of operands than its form")
+        to, coordinates = self.tensor(x[0], rank) if rank else (self.address(x[0]), [self.value(x[2], 32)])
+        operation = 0
+        if m["reduce"]:
+            if rank == 0 and (m["type"] not in TYPES or (m["type"] in FLOATS and m["operation"] != "add")):
+                raise self.fail()
+            operation = REDUCTIONS[m["operation"]] << 8 | TYPES.get(m["type"], 0)
+        elif m["type"]:
+            raise self.fail()
+        kind = op.BULK_REDUCE if m["reduce"] else op.BULK_STORE
+        self.bulk_copy(kind, rank, self.address(x[1]), to, None, coordinates, operation)
+
+    def tensor(self, x: object, rank: int) -> tuple[tuple[int, int, int], list[int]]:
+        """[map, {coordinates}]: the map's address, and the places of the coordinates."""
+        if not isinstance(x, tuple) or len(x) != 2:
+            raise self.fail("has no tensor map with coordinates")
+        given = x[1] if isinstance(x[1], tuple) else (x[1],)
+        if len(given) != rank:
+            raise self.fail("has another number of coordinates than dimensions")
+        return self.address(x[0]), [self.value(one, 32) for one in given]
+
+    def bulk_copy(
+        self,
+        kind: int,
+        rank: int,
+        shared: tuple[int, int, int],
+        there: tuple[int, int, int],
+        barrier: tuple[int, int, int] | None,
+        coordinates: list[int],
+        operation: int,
+    ) -> None:
+        if not there[2]:
+            raise self.fail("has a global address of 32 bits")
+        flags = kind | rank << op.BULK_RANK | (op.BULK_WIDE_SHARED if shared[2] else 0)
+        flags |= op.BULK_WIDE_BARRIER if barrier and barrier[2] else 0
+        self.granule = min(self.granule, 4)
+        self.smallest = min(self.smallest, 4)
+        self.emit(op.BULK, flags, shared[0], shared[1], there[0], there[1], barrier[0] if barrier else op.ABSENT,
+                  barrier[1] if barrier else 0, *coordinates, *[0] * (5 - len(coordinates)), operation)  # fmt: skip
+
+    def op_tensormap(self, i: Instruction) -> None:
+        """tensormap.replace and tensormap.cp_fenceproxy."""
+        if i.name.startswith("tensormap.cp_fenceproxy.global.shared::cta."):
+            to, source = self.address(i.operands[0]), self.address(i.operands[1])
+            if i.operands[2] != tm.SIZE:
+                raise self.fail("copies another number of bytes than a tensor map has")
+            widths = bool(to[2]) | bool(source[2]) << 1
+            return self.emit(op.TENSOR_MAP_COPY, widths, to[0], to[1], source[0], source[1])
+        m = re.fullmatch(r"tensormap\.replace\.tile\.(\w+)(?:\.(global|shared::cta))?\.b1024\.(b32|b64)", i.name)
+        if not m or m[1] not in FIELDS | LISTS:
+            raise self.fail()
+        place, immediate, wide = self.address(i.operands[0])
+        field, value = FIELDS.get(m[1], -1), i.operands[-1]
+        if m[1] in LISTS:
+            field = LISTS[m[1]] + int(i.operands[1]) * (8 if m[1] == "global_stride" else 4)  # type: ignore[call-overload]
+        width = BITS[m[3]]
+        space = SPACES.get(m[2], op.GENERIC) if m[2] else op.GENERIC
+        self.granule = min(self.granule, 4)
+        return self.emit(op.TENSOR_MAP, field, place, immediate, wide | space << op.SPACE, self.value(value, width),
+                         width // 8, tm.MARK if m[1] == "rank" else 0)  # fmt: skip

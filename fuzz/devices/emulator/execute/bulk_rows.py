@@ -1,0 +1,205 @@
+"""The rows of a bulk copy: which bytes of shared and of global memory belong together. Compiled by numba.
+
+A copy with a tensor map moves a box: rows along the tensor's first dimension, one after the other in shared memory,
+with 16 bytes at a time permuted by the swizzle. What lies outside the tensor is not read; a load gives the fill there.
+A copy without a map is one row.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.execute.atomics import combine
+from fuzz.devices.emulator.sanitize import bulk_clocks, shadow, vector_clocks
+from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state import tensor_map as tm
+from fuzz.devices.emulator.state.addressing import host_address, wake
+from fuzz.devices.emulator.state.intrinsics import copy16, i64, u8, u16, u32, w8, w16, w32, w64
+
+CHUNK = 16  # bytes that a swizzle keeps together
+NAN16, NAN32, NAN64 = 0x7FFF, 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF
+
+
+@njit
+def row_count(map_, rank):
+    """Rows of a box."""
+    n = 1
+    for i in range(1, rank):
+        n *= tm.box_of(map_, i)
+    return n
+
+
+@njit
+def _rows(m, slot, i):
+    rank = m.bulk[slot, i, st.B_RANK]
+    return row_count(m.bulk[slot, i, st.B_MAP], rank) if rank else 1
+
+
+@njit
+def _row_bytes(m, slot, i):
+    if m.bulk[slot, i, st.B_RANK] == 0:
+        return m.bulk[slot, i, st.B_BYTES]
+    map_ = m.bulk[slot, i, st.B_MAP]
+    return tm.box_of(map_, 0) * tm.element_bytes(map_)
+
+
+@njit
+def _inside(m, slot, i, row):
+    """(global address of the row's first byte, first and last + 1 of its bytes inside the tensor)."""
+    rank = m.bulk[slot, i, st.B_RANK]
+    if rank == 0:
+        return m.bulk[slot, i, st.B_GLOBAL], 0, m.bulk[slot, i, st.B_BYTES]
+    map_ = m.bulk[slot, i, st.B_MAP]
+    width = tm.element_bytes(map_)
+    x = m.bulk[slot, i, st.B_X]
+    at = i64(map_ + tm.ADDRESS) + x * width
+    low = max(0, -x)
+    high = min(tm.box_of(map_, 0), u32(map_ + tm.SIZES) - x)
+    left = row
+    for d in range(1, rank):
+        size = tm.box_of(map_, d)
+        x = m.bulk[slot, i, st.B_X + d] + left % size * u32(map_ + tm.ELEMENT_STRIDES + 4 * d)
+        left //= size
+        if x < 0 or x >= u32(map_ + tm.SIZES + 4 * d):
+            high = 0
+        at += x * i64(map_ + tm.STRIDES + 8 * (d - 1))
+    if high <= low:
+        return at, 0, 0
+    return at, low * width, high * width
+
+
+@njit
+def _place(m, slot, i, offset):
+    """The address in shared memory of byte `offset` of the copy."""
+    a = m.bulk[slot, i, st.B_SHARED] + offset
+    if m.bulk[slot, i, st.B_RANK] == 0:
+        return a
+    return a ^ (a >> 7 << 4 & tm.span(m.bulk[slot, i, st.B_MAP]) - CHUNK)
+
+
+@njit
+def _mapped(m, slot, i, at, size):
+    """True if [at, at + size) is global memory of one tensor; a finding where it is not."""
+    w, pc, lane = m.bulk[slot, i, st.B_WARP], m.bulk[slot, i, st.B_PC], m.bulk[slot, i, st.B_LANE]
+    return (
+        host_address(m, w, pc, lane, op.GLOBAL, at, 1) != 0
+        and host_address(m, w, pc, lane, op.GLOBAL, at + size - 1, 1) != 0
+    )
+
+
+@njit
+def note_rows(m, slot, i):
+    """Notes every access of a copy, by its agents."""
+    b = m.bulk
+    w, pc, lane, kind = b[slot, i, st.B_WARP], b[slot, i, st.B_PC], b[slot, i, st.B_LANE], b[slot, i, st.B_KIND]
+    local, clock = m.k[st.K_WARPS] + b[slot, i, st.B_AGENT], b[slot, i, st.B_CLOCK]
+    bytes_ = _row_bytes(m, slot, i)
+    me, now = vector_clocks.entity(m, w), vector_clocks.own(m, w)
+    if kind != op.BULK_LOAD:
+        me, now = bulk_clocks.entity(m, slot, b[slot, i, st.B_WRITER]), b[slot, i, st.B_WRITER_CLOCK]
+    strong = 0
+    if kind == op.BULK_REDUCE:
+        strong = 2 if b[slot, i, st.B_OPERATION] >> 8 == op.ADD and _sums_floats(m, slot, i) else 1
+    write = (0, 1, 2)[kind]
+    for row in range(_rows(m, slot, i)):
+        at, low, high = _inside(m, slot, i, row)
+        if high > low and _mapped(m, slot, i, at + low, high - low):
+            shadow.note_global_by(m, w, pc, lane, at + low, high - low, write, strong, me, now)
+        for offset in range(0, bytes_, CHUNK):
+            place = _place(m, slot, i, row * bytes_ + offset)
+            if kind == op.BULK_LOAD:
+                shadow.note_async_write(m, w, pc, lane, place, CHUNK, local, clock)
+            elif offset < high and offset + CHUNK > low:
+                shadow.note_async_read_by(m, w, pc, lane, place, CHUNK, local, clock, st.F_BULK_PROXY)
+
+
+@njit
+def _sums_floats(m, slot, i):
+    return _type(m, slot, i) >= op.T_F32
+
+
+@njit
+def _type(m, slot, i):
+    """The type of a reduction: the instruction's, or the tensor map's."""
+    if m.bulk[slot, i, st.B_RANK] == 0:
+        return m.bulk[slot, i, st.B_OPERATION] & 255
+    code = u32(m.bulk[slot, i, st.B_MAP] + tm.ELEMENT)
+    if code == tm.F32:
+        return op.T_F32
+    if code == tm.F64:
+        return op.T_F64
+    if code == tm.F16:
+        return op.T_F16
+    if code == tm.BF16:
+        return op.T_BF16
+    if code == tm.S32:
+        return op.T_S32
+    return op.T_U64 if tm.element_bytes(m.bulk[slot, i, st.B_MAP]) == 8 else op.T_U32
+
+
+@njit
+def copy_rows(m, slot, i):
+    """Moves the data of a copy."""
+    b = m.bulk
+    w, pc, lane, kind = b[slot, i, st.B_WARP], b[slot, i, st.B_PC], b[slot, i, st.B_LANE], b[slot, i, st.B_KIND]
+    shared, bytes_ = b[slot, i, st.B_HOST], _row_bytes(m, slot, i)
+    for row in range(_rows(m, slot, i)):
+        at, low, high = _inside(m, slot, i, row)
+        h = 0
+        if high > low and _mapped(m, slot, i, at + low, high - low):
+            h = host_address(m, w, pc, lane, op.GLOBAL, at + low, 1) - low
+        for offset in range(0, bytes_, CHUNK):
+            place = shared + _place(m, slot, i, row * bytes_ + offset)
+            if kind == op.BULK_LOAD:
+                _load_chunk(m, slot, i, place, h, offset, low, high)
+            elif h:
+                _store_chunk(m, slot, i, place, h, offset, low, high)
+        if h and kind != op.BULK_LOAD and m.k[st.K_SLEEPERS]:
+            wake(m, h + low, high - low)
+    if kind == op.BULK_LOAD and m.k[st.K_SLEEPERS]:
+        wake(m, shared + b[slot, i, st.B_SHARED] & ~1023, b[slot, i, st.B_BYTES] + 1024)
+
+
+@njit
+def _load_chunk(m, slot, i, place, h, offset, low, high):
+    if h and offset >= low and offset + CHUNK <= high:
+        copy16(place, h + offset)
+        return
+    map_ = m.bulk[slot, i, st.B_MAP]
+    width = tm.element_bytes(map_)
+    fill = u32(map_ + tm.FILL)
+    for j in range(0, CHUNK, width):
+        if h and low <= offset + j < high:
+            for k in range(width):
+                w8(place + j + k, u8(h + offset + j + k))
+        elif width == 2:
+            w16(place + j, NAN16 if fill else 0)
+        elif width == 4:
+            w32(place + j, NAN32 if fill else 0)
+        elif width == 8:
+            w64(place + j, NAN64 if fill else 0)
+        else:
+            w8(place + j, 0)
+
+
+@njit
+def _store_chunk(m, slot, i, place, h, offset, low, high):
+    first, last = max(low - offset, 0), min(high - offset, CHUNK)
+    if m.bulk[slot, i, st.B_KIND] == op.BULK_STORE:
+        if first == 0 and last == CHUNK:
+            copy16(h + offset, place)
+        else:
+            for j in range(first, last):
+                w8(h + offset + j, u8(place + j))
+        return
+    kind, operation = _type(m, slot, i), m.bulk[slot, i, st.B_OPERATION] >> 8
+    width = 8 if kind in (op.T_U64, op.T_F64) else 2 if kind in (op.T_F16, op.T_BF16) else 4
+    for j in range(first, last, width):
+        to, source = h + offset + j, place + j
+        if width == 8:
+            w64(to, combine(operation, kind, i64(to), i64(source), 0))
+        elif width == 4:
+            w32(to, combine(operation, kind, u32(to), u32(source), 0))
+        else:
+            w16(to, combine(operation, kind, u16(to), u16(source), 0))

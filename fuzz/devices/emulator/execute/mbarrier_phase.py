@@ -1,0 +1,40 @@
+"""The phase of an mbarrier: what completes it, and what that brings to those who wait. Compiled by numba."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from fuzz.devices.emulator.sanitize import vector_clocks
+from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state.addressing import finding, wake
+from fuzz.devices.emulator.state.intrinsics import i64, w64
+from fuzz.devices.emulator.state.mbarrier_word import BIAS, BYTES, MARK, MARKED, MOST, PENDING, PHASE, packed
+
+
+@njit
+def bytes_to_come(word):
+    """Bytes that the phase still waits for; below 0 where more came than were expected so far."""
+    return (word >> BYTES & 2 * BIAS - 1) - BIAS
+
+
+@njit
+def settle(m, h, wanted, missing, bytes_, phase):
+    """Writes the mbarrier at host address `h`: its phase completes where nothing is missing. Wakes who waits."""
+    if missing == 0 and bytes_ == 0:
+        phase ^= 1
+        missing = wanted
+        if m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED):
+            vector_clocks.hand_over(m, h, h + 4)
+    w64(h, packed(wanted, missing, bytes_, phase))
+    if m.k[st.K_SLEEPERS]:
+        wake(m, h, 8)
+
+
+@njit
+def complete_bytes(m, w, pc, lane, h, a, count):
+    """A copy of `count` bytes has arrived, and tells the mbarrier at host address `h` (the kernel's address `a`)."""
+    word = i64(h)
+    if word >> MARKED != MARK:
+        finding(m, st.F_MBARRIER, pc, w, lane, a, 8, -1)
+        return
+    settle(m, h, word & MOST, word >> PENDING & MOST, bytes_to_come(word) - count, word >> PHASE & 1)

@@ -1,0 +1,302 @@
+"""Bulk copies (TMA): what they move, with tensor maps and without, and what is found where they are used wrongly."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from ptx_tools import HEADER, Emulator, kinds
+
+from fuzz.devices.emulator import Report, TiledTensor
+
+SHARED = 16384
+RACE_WR = "race: read of an unordered write"
+RACE_RW = "race: write over an unordered read"
+UNFENCED = "shared memory accessed by a bulk copy without fence.proxy.async"
+LEFT = "bulk copy in flight when its CTA exits"
+
+# thread 0 initialises two mbarriers behind the buffer, for one arrival each
+BEGIN = f"""setp.ne.u32 %other, %t, 0;
+@!%other mbarrier.init.shared.b64 [s+{SHARED}], 1;
+@!%other mbarrier.init.shared.b64 [s+{SHARED + 8}], 1;
+bar.sync 0;"""
+EXPECT = "@!%other mbarrier.arrive.expect_tx.shared.b64 _, [s+{at}], {count};"
+WAIT = "W{n}: mbarrier.try_wait.parity.shared.b64 %done, [s+{at}], {parity}; @!%done bra W{n};"
+# thread t takes the words t, t + n, … of the buffer to the tensor `out`
+OUT = """mov.b32 %i, %t;
+O: setp.ge.u32 %done, %i, {words}; @%done bra OE;
+mul.wide.u32 %d0, %i, 4; cvt.u32.u64 %r0, %d0; mov.b32 %r1, s; add.s32 %r1, %r1, %r0;
+ld.shared.b32 %r2, [%r1]; add.s64 %d0, %out, %d0; st.global.b32 [%d0], %r2;
+add.s32 %i, %i, %n; bra O; OE:"""
+
+
+def kernel(body: str) -> str:
+    """A kernel of a tensor map `map`, a tensor %x and a tensor %out."""
+    return f"""{HEADER.replace("sm_80", "sm_90a")}
+.visible .entry k(.param .align 64 .b8 map[128], .param .u64 x, .param .u64 out)
+{{
+.reg .pred %other, %done, %odd; .reg .b32 %t, %n, %i, %r<8>; .reg .b64 %x, %out, %m, %d<8>;
+.shared .align 1024 .b8 s[{SHARED + 16}];
+ld.param.b64 %x, [x]; ld.param.b64 %out, [out]; mov.b64 %m, map; cvta.param.u64 %m, %m; mov.u32 %t, %tid.x; mov.u32 %n, %ntid.x;
+{body}
+ret;
+}}"""
+
+
+def run(
+    body: str, tiled: TiledTensor | bytes, x: torch.Tensor, out: torch.Tensor, threads: int = 32, **options
+) -> Report:
+    module = Emulator(**{"strict": False, **options}).load_ptx(kernel(body))
+    return module.launch("k", (1,), (threads,), (tiled, x, out))
+
+
+def load(rank: int, at: tuple[int, ...], barrier: int = SHARED, to: int = 0) -> str:
+    form = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+    coordinates = ", ".join(map(str, reversed(at)))
+    return f"@!%other {form} [s+{to}], [%m, {{{coordinates}}}], [s+{barrier}], %d7;"
+
+
+def loaded(tiled: TiledTensor, at: tuple[int, ...]) -> torch.Tensor:
+    """The box that a load brings, flat, as the tensor's dtype: elements one after the other, without a swizzle."""
+    x, steps = tiled.tensor, tiled.element_strides or (1,) * tiled.tensor.dim()
+    steps = (*steps[:-1], 1)
+    index = [start + torch.arange(0, size, step) for start, size, step in zip(at, tiled.box, steps, strict=True)]
+    inside = [(i >= 0) & (i < n) for i, n in zip(index, x.shape, strict=True)]
+    fill = math.nan if tiled.fill == "nan" else 0
+    box = torch.full([len(i) for i in index], fill, dtype=x.dtype)
+    mesh = torch.meshgrid(*inside, indexing="ij")
+    there = torch.stack(mesh).all(0)
+    positions = torch.meshgrid(*[i.clamp(0, n - 1) for i, n in zip(index, x.shape, strict=True)], indexing="ij")
+    box[there] = x[positions][there]
+    return box.flatten()
+
+
+def swizzled(box: torch.Tensor, span: int) -> torch.Tensor:
+    """Bytes as the swizzle lays them out: 16 bytes at `a` lie at a with bits 4 … exclusive-ored with bits 7 …."""
+    raw = box.contiguous().view(torch.uint8).view(-1, 16)
+    a = 16 * torch.arange(len(raw))
+    to = a ^ ((a >> 7) << 4 & span - 16)
+    laid = torch.zeros_like(raw)
+    laid[to // 16] = raw
+    return laid.flatten()
+
+
+@pytest.mark.parametrize(
+    ("shape", "box", "at", "dtype"),
+    [
+        ((40,), (16,), (8,), torch.float16),
+        ((9, 24), (4, 16), (6, 16), torch.bfloat16),
+        ((9, 24), (4, 16), (-2, -8), torch.float32),
+        ((3, 5, 16), (2, 3, 16), (2, 3, 0), torch.int32),
+        ((2, 3, 4, 16), (1, 2, 3, 8), (1, 2, 2, 4), torch.float64),
+        ((2, 2, 3, 4, 16), (2, 1, 2, 4, 16), (1, 1, 2, 1, 3), torch.uint8),
+        ((2, 2, 3, 4, 16), (2, 1, 2, 4, 16), (9, 1, 2, 1, 3), torch.uint8),
+    ],
+)
+def test_a_load_brings_the_box_and_fills_what_lies_outside(shape, box, at, dtype):
+    x = torch.arange(1, 1 + math.prod(shape)).view(shape).to(dtype)
+    tiled = TiledTensor(x, box)
+    size = math.prod(box) * x.element_size()
+    body = BEGIN + EXPECT.format(at=SHARED, count=size) + load(len(shape), at) + WAIT.format(n=0, at=SHARED, parity=0)
+    out = torch.zeros(size // 4, dtype=torch.int32)
+    report = run(body + OUT.format(words=size // 4), tiled, x, out)
+    assert report.ok, str(report)
+    assert torch.equal(out.view(torch.uint8), loaded(tiled, at).view(torch.uint8))
+
+
+@pytest.mark.parametrize(("swizzle", "span"), [("32B", 32), ("64B", 64), ("128B", 128)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_swizzle_permutes_sixteen_bytes_at_a_time(swizzle, span, dtype):
+    columns = span // dtype.itemsize
+    x = torch.randn(40, 2 * columns).to(dtype)
+    tiled, at = TiledTensor(x, (24, columns), swizzle), (20, columns)
+    size = 24 * span
+    body = BEGIN + EXPECT.format(at=SHARED, count=size) + load(2, at) + WAIT.format(n=0, at=SHARED, parity=0)
+    out = torch.zeros(size // 4, dtype=torch.int32)
+    report = run(body + OUT.format(words=size // 4), tiled, x, out)
+    assert report.ok, str(report)
+    assert torch.equal(out.view(torch.uint8), swizzled(loaded(tiled, at), span))
+
+
+def test_nan_fill_and_element_strides():
+    x = torch.randn(12, 16)
+    tiled, at = TiledTensor(x, (6, 16), fill="nan", element_strides=(2, 1)), (9, 4)
+    body = BEGIN + EXPECT.format(at=SHARED, count=3 * 64) + load(2, at) + WAIT.format(n=0, at=SHARED, parity=0)
+    out = torch.zeros(3 * 16)
+    assert run(body + OUT.format(words=48), tiled, x, out).ok
+    torch.testing.assert_close(out, loaded(tiled, at), equal_nan=True, rtol=0, atol=0)
+
+
+# every thread writes its words to the buffer; thread 0 stores it with the map
+FILL = """mov.b32 %i, %t;
+F: setp.ge.u32 %done, %i, {words}; @%done bra FE;
+mul.wide.u32 %d0, %i, 4; cvt.u32.u64 %r0, %d0; mov.b32 %r1, s; add.s32 %r1, %r1, %r0;
+add.s64 %d0, %x, %d0; ld.global.b32 %r2, [%d0]; st.shared.b32 [%r1], %r2;
+add.s32 %i, %i, %n; bra F; FE:"""
+FENCE = "fence.proxy.async.shared::cta; bar.sync 0;"
+STORE = "@!%other cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%m, {{{at}}}], [s];"
+GROUP = "@!%other cp.async.bulk.commit_group; @!%other cp.async.bulk.wait_group{read} 0;"
+
+
+@pytest.mark.parametrize("swizzle", ["none", "128B"])
+def test_a_store_writes_what_lies_inside_the_tensor(swizzle):
+    x, out = torch.randn(8, 32), torch.zeros(10, 40)
+    body = BEGIN + FILL.format(words=256) + FENCE + STORE.format(at="16, 5") + GROUP.format(read="")
+    report = run(body, TiledTensor(out, (8, 32), swizzle), x, out)
+    assert report.ok, str(report)
+    right = torch.zeros(10, 40)
+    laid = x.view(torch.uint8).view(-1, 16)
+    a = 16 * torch.arange(64)
+    box = laid[(a ^ ((a >> 7) << 4 & 112)) // 16].view(torch.float32).view(8, 32) if swizzle != "none" else x
+    right[5:, 16:] = box[:5, :24]
+    assert torch.equal(out, right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int32])
+def test_a_reduction_adds_to_what_is_there(dtype):
+    x, out = torch.arange(256).to(dtype), torch.full((8, 32), 3).to(dtype)
+    words = 256 * dtype.itemsize // 4
+    reduce = STORE.format(at="0, 0").replace("cp.async", "cp.reduce.async").replace("cta.tile", "cta.add.tile")
+    body = BEGIN + FILL.format(words=words) + FENCE + reduce + GROUP.format(read="")
+    assert run(body, TiledTensor(out, (8, 32)), x, out).ok
+    assert torch.equal(out, (x + 3).view(8, 32))
+
+
+@pytest.mark.parametrize(
+    ("form", "dtype"), [("add.f32", torch.float32), ("min.s32", torch.int32), ("xor.b32", torch.int32)]
+)
+def test_copies_without_a_map_move_and_combine_plain_bytes(form, dtype):
+    x, out = torch.arange(64).to(dtype), torch.full((64,), 9).to(dtype)
+    bring = "@!%other cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [s], [%x], 256, [s+{at}];"
+    send = f"@!%other cp.reduce.async.bulk.global.shared::cta.bulk_group.{form} [%out], [s], 256;"
+    body = (BEGIN + EXPECT.format(at=SHARED, count=256) + bring.format(at=SHARED)
+            + WAIT.format(n=0, at=SHARED, parity=0) + send + GROUP.format(read=""))  # fmt: skip
+    report = run(body, bytes(128), x, out)
+    assert report.ok, str(report)
+    right = {"add.f32": x + 9, "min.s32": x.clamp(max=9), "xor.b32": x ^ 9 if dtype == torch.int32 else x}[form]
+    assert torch.equal(out, right)
+
+
+# ---- what goes wrong: a right kernel, and one that lacks a line of it
+TILED = TiledTensor(torch.randn(16, 32), (8, 32))
+LOADED = BEGIN + EXPECT.format(at=SHARED, count=1024) + load(2, (0, 0)) + WAIT.format(n=0, at=SHARED, parity=0)
+
+
+def copied(body: str, **options) -> Report:
+    return run(body, TILED, TILED.tensor, torch.zeros(256, dtype=torch.int32), **options)
+
+
+@pytest.mark.parametrize("schedule", ["in_order", "random", "oldest_last", "greedy"])
+def test_a_right_kernel_has_no_finding(schedule):
+    assert copied(LOADED + OUT.format(words=256), threads=64, warp_schedule=schedule).ok
+
+
+def test_a_read_before_the_wait_is_a_race_with_the_copy_and_its_line():
+    hasty = LOADED.replace(WAIT.format(n=0, at=SHARED, parity=0), "") + OUT.format(words=256)
+    report = copied(hasty + WAIT.format(n=1, at=SHARED, parity=0))
+    found = next(f for f in report.findings if f.kind == RACE_WR)
+    line = next(n for n, text in enumerate(kernel(hasty).splitlines(), 1) if "cp.async.bulk.tensor" in text)
+    assert f"which the bulk copy of PTX line {line} of CTA (0, 0, 0) writes" in str(found)
+
+
+def test_a_wait_for_the_phase_before_is_none():
+    assert RACE_WR in kinds(copied(LOADED.replace("], 0; @!%done", "], 1; @!%done") + OUT.format(words=256)
+                                   + WAIT.format(n=1, at=SHARED, parity=0)))  # fmt: skip
+
+
+def test_a_wait_for_another_mbarrier_is_none():
+    other = SHARED + 8
+    body = BEGIN + EXPECT.format(at=SHARED, count=1024) + EXPECT.format(at=other, count=1024)
+    body += load(2, (0, 0)) + load(2, (8, 0), other, 1024) + WAIT.format(n=0, at=other, parity=0)
+    assert RACE_WR in kinds(copied(body + OUT.format(words=256) + WAIT.format(n=1, at=SHARED, parity=0)))
+
+
+@pytest.mark.parametrize(("count", "words"), [(1040, "16 bytes to come"), (1008, "16 bytes more than expected")])
+def test_a_wrong_count_of_bytes_is_a_deadlock_that_says_how_many(count, words):
+    report = copied(LOADED.replace("1024;", f"{count};"))
+    assert report.status == "deadlock"
+    assert f"mbarrier with 1 of 1 arrivals and {words}, phase 0" in str(report.deadlock)
+
+
+def test_a_phase_that_nobody_loads_is_a_deadlock():
+    assert copied(LOADED + WAIT.format(n=1, at=SHARED, parity=1)).status == "deadlock"
+
+
+def test_a_load_over_what_others_still_read_is_a_race():
+    """Warp 1 reads the first box while warp 0 loads the second one."""
+    more = EXPECT.format(at=SHARED, count=1024) + load(2, (8, 0)) + WAIT.format(n=1, at=SHARED, parity=1)
+    body = LOADED + "bar.sync 0;" + OUT.format(words=256)
+    assert RACE_RW in kinds(copied(body + more, threads=64))
+    assert copied(body + "bar.sync 0;" + more, threads=64).ok
+
+
+STORED = BEGIN + FILL.format(words=256) + FENCE + STORE.format(at="0, 0") + GROUP.format(read=".read")
+AGAIN = "@!%other st.shared.b32 [s+64], 5;"
+
+
+def stored(body: str) -> Report:
+    out = torch.zeros(16, 32)
+    return run(body, TiledTensor(out, (8, 32)), torch.randn(256), out, threads=64)
+
+
+def test_a_right_store_has_no_finding():
+    assert stored(STORED + AGAIN).ok
+
+
+def test_a_store_without_a_proxy_fence():
+    assert UNFENCED in kinds(stored(STORED.replace("fence.proxy.async.shared::cta;", "")))
+
+
+def test_a_source_that_is_overwritten_before_it_was_read():
+    assert RACE_RW in kinds(stored(STORED.replace("@!%other cp.async.bulk.wait_group.read 0;", AGAIN)
+                                   + "@!%other cp.async.bulk.wait_group.read 0;"))  # fmt: skip
+
+
+def test_a_store_that_nobody_waits_for():
+    report = stored(STORED.replace("@!%other cp.async.bulk.wait_group.read 0;", ""))
+    assert LEFT in kinds(report) and "cp.async.bulk.wait_group.read is missing" in str(report)
+
+
+def test_a_load_that_nobody_waits_for():
+    report = copied(LOADED.replace(WAIT.format(n=0, at=SHARED, parity=0), ""))
+    assert LEFT in kinds(report) and "a wait for its mbarrier is missing" in str(report)
+
+
+def test_what_a_store_wrote_is_there_only_after_its_group():
+    """wait_group.read lets the source be written again; what was stored needs wait_group."""
+    look = "bar.sync 0; ld.global.b32 %r3, [%out];"
+    assert RACE_WR in kinds(stored(STORED + look))
+    assert stored(STORED.replace(".read", "") + look).ok
+
+
+def test_addresses_and_sizes_that_no_copy_can_have():
+    plain = "@!%other cp.async.bulk.global.shared::cta.bulk_group [%out+{to}], [s], {size};" + GROUP.format(read="")
+    for to, size in ((8, 64), (0, 72)):
+        report = stored(BEGIN + FILL.format(words=256) + FENCE + plain.format(to=to, size=size))
+        assert kinds(report) == {"bulk copy with a misaligned address or size"}
+
+
+@pytest.mark.parametrize(
+    ("tiled", "words"),
+    [
+        (bytes(128), "no tensor map is there"),
+        (TiledTensor(torch.randn(64), (16,)), "another number of dimensions"),
+        (TiledTensor(torch.randn(16, 30), (8, 16)), "a stride is no multiple of 16 bytes"),
+        (TiledTensor(torch.randn(16, 32), (8, 6)), "a row of its box is no multiple of 16 bytes"),
+        (TiledTensor(torch.randn(512, 4), (300, 4)), "has not 1 to 256 elements"),
+        (TiledTensor(torch.randn(16, 32), (8, 16), "128B"), "another size than its swizzle's span"),
+    ],
+)
+def test_tensor_maps_that_cannot_be_used(tiled, words):
+    report = run(LOADED, tiled, torch.zeros(1), torch.zeros(1))
+    assert "tensor map that cannot be used" in kinds(report) and words in str(report)
+
+
+def test_a_map_that_reaches_past_its_tensor_is_out_of_bounds():
+    x = torch.randn(16, 32)
+    short = TiledTensor(x[:4], (8, 32))
+    longer = TiledTensor(x, (8, 32))
+    object.__setattr__(short, "encode", longer.encode)
+    report = run(LOADED, short, torch.zeros(1), torch.zeros(1))
+    assert "out of bounds" in kinds(report) and "past its end" in str(report)
