@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import triton.language as tl
 from torch import Tensor
+from triton.runtime import driver
 from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.sdpa.backward import dkdv_kernel, dq_kernel
@@ -38,10 +39,10 @@ class Attention:
     injection: str
 
     def __post_init__(self) -> None:
-        if self.query.device.type == "cpu" and not INTERPRETED:
+        if self.query.device.type == "cpu" and not INTERPRETED and not _takes_cpu_tensors():
             raise RuntimeError(
                 "query: got a CPU tensor where Triton compiles for a GPU; to run on a CPU, set TRITON_INTERPRET=1 in "
-                "the environment before triton is imported"
+                "the environment before triton is imported, or use fuzz.devices.emulator.emulated"
             )
 
     @property
@@ -96,6 +97,14 @@ class Attention:
     def flags(self) -> dict[str, Any]:
         """MASK, CAUSAL and FOLD, see NOTE [score units] in scores.py."""
         return {"MASK": self.mask_kind, "CAUSAL": self.is_causal, "FOLD": self.folds}
+
+
+def _takes_cpu_tensors() -> bool:
+    """True if Triton's active driver is one whose tensors are the CPU's, as that of an emulated GPU."""
+    try:
+        return driver.active.get_active_torch_device().type == "cpu"
+    except RuntimeError:  # no driver
+        return False
 
 
 def forward_launches(attention: Attention, out: Tensor, lse: Tensor) -> list[Launch]:

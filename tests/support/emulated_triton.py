@@ -145,7 +145,6 @@ def _tuned() -> dict[str, Any]:
 def main() -> None:
     """Runs all scenarios."""
     x, few, one = torch.randn(64), torch.zeros(50), torch.zeros(1, dtype=torch.int32)
-    tile = TensorDescriptor.from_tensor(torch.randn(16, 16), [8, 16])
     found = {
         "sums": _sums(),
         "products": _products(),
