@@ -65,7 +65,8 @@ BULK = (
 # memory, 6 immediate, 7 mbarrier or -, 8 immediate, 9-13 coordinates, 9 bytes without a map, 14 a reduction's operation
 BULK_COMMIT = BASE + 31
 BULK_WAIT = BASE + 32  # 2 groups that may stay pending, 3 only until they have read their sources
-TENSOR_MAP = BASE + 33  # 2 offset of the field, 3 address, 4 immediate, 5 flags, 6 value or -, 7 bytes of it, 8 marked
+TENSOR_MAP = BASE + 33  # 2 offset of the field's word, 3 address, 4 immediate, 5 flags, 6 value, 7 … the field, see
+# execute/tensor_maps.py
 TENSOR_MAP_COPY = BASE + 34  # 2 address widths, 3 global address, 4 immediate, 5 shared address, 6 immediate
 (BULK_LOAD, BULK_STORE, BULK_REDUCE) = range(3)  # kinds of bulk copies, bits 0-3 of word 2
 BULK_RANK = 4  # bits 4-7: dimensions of the tensor, 0 without a map

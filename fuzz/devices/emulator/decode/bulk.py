@@ -22,10 +22,27 @@ COPY = re.compile(
     r"(?:\.noftz)?(?:\.(?P<type>[usbf]+(?:16|32|64)))?(?:\.tile)?"
     r"(?:\.(?P<second>mbarrier::complete_tx::bytes|bulk_group))?(?P<hint>\.L2::cache_hint)?"
 )
-# field of tensormap.replace → offset; lists take the number of a dimension as a second operand
-FIELDS = {"global_address": tm.ADDRESS, "rank": tm.RANK, "elemtype": tm.ELEMENT, "interleave_layout": tm.INTERLEAVE,
-          "swizzle_mode": tm.SWIZZLE, "fill_mode": tm.FILL, "swizzle_atomicity": tm.ATOMICITY}  # fmt: skip
-LISTS = {"box_dim": tm.BOX, "global_dim": tm.SIZES, "element_stride": tm.ELEMENT_STRIDES, "global_stride": tm.STRIDES}
+# field of tensormap.replace → (offset of its word, first bit, bits, what its value is less by)
+_WORD = tm.PROPERTIES
+FIELDS = {
+    "global_address": (tm.ADDRESS, 0, 64, 0),
+    "rank": (_WORD, tm.RANK_BIT, tm.RANK_BITS, 0),
+    "elemtype": (_WORD, tm.ELEMENT_BIT, tm.ELEMENT_BITS, 0),
+    "interleave_layout": (_WORD, tm.INTERLEAVE_BIT, tm.INTERLEAVE_BITS, 0),
+    "swizzle_mode": (_WORD, tm.SWIZZLE_BIT, tm.SWIZZLE_BITS, 0),
+    "fill_mode": (_WORD, tm.FILL_BIT, tm.FILL_BITS, 0),
+}
+
+
+def list_field(name: str, dimension: int) -> tuple[int, int, int, int] | None:
+    """The same for a field that has an entry for each dimension; None where there is no such field."""
+    box = tm.BOX + dimension
+    return {
+        "box_dim": (box & ~3, box % 4 * 8, 8, 1),
+        "global_dim": (tm.SIZES + 4 * dimension, 0, 32, 1),
+        "element_stride": (tm.ELEMENT_STRIDES, 3 * dimension, 3, 1),
+        "global_stride": (tm.STRIDES + 4 * dimension, 0, 64, 0),
+    }.get(name)
 
 
 class BulkFamilies(Operands):
@@ -111,14 +128,16 @@ class BulkFamilies(Operands):
             widths = bool(to[2]) | bool(source[2]) << 1
             return self.emit(op.TENSOR_MAP_COPY, widths, to[0], to[1], source[0], source[1])
         m = re.fullmatch(r"tensormap\.replace\.tile\.(\w+)(?:\.(global|shared::cta))?\.b1024\.(b32|b64)", i.name)
-        if not m or m[1] not in FIELDS | LISTS:
+        if not m:
+            raise self.fail()
+        if m[1] == "swizzle_atomicity" and i.operands[-1] == 0:
+            return self.emit(op.NOTHING)
+        field = list_field(m[1], int(i.operands[1])) if len(i.operands) == 3 else FIELDS.get(m[1])  # type: ignore[call-overload]
+        if field is None:
             raise self.fail()
         place, immediate, wide = self.address(i.operands[0])
-        field, value = FIELDS.get(m[1], -1), i.operands[-1]
-        if m[1] in LISTS:
-            field = LISTS[m[1]] + int(i.operands[1]) * (8 if m[1] == "global_stride" else 4)  # type: ignore[call-overload]
-        width = BITS[m[3]]
-        space = SPACES.get(m[2], op.GENERIC) if m[2] else op.GENERIC
+        space = SPACES[m[2]] if m[2] else op.GENERIC
         self.granule = min(self.granule, 4)
-        return self.emit(op.TENSOR_MAP, field, place, immediate, wide | space << op.SPACE, self.value(value, width),
-                         width // 8, tm.MARK if m[1] == "rank" else 0)  # fmt: skip
+        value = self.value(i.operands[-1], BITS[m[3]])
+        mark = tm.MARK if m[1] == "rank" else 0
+        return self.emit(op.TENSOR_MAP, field[0], place, immediate, wide | space << op.SPACE, value, *field[1:], mark)

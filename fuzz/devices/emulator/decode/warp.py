@@ -103,6 +103,18 @@ class WarpFamilies(Operands):
                          op.ABSENT if d == "_" else self.register(str(d), 64),
                          self.value(x[1], 32) if len(x) > 1 else op.ABSENT)  # fmt: skip
 
+    def op_griddepcontrol(self, i: Instruction) -> None:
+        """Does nothing: a launch begins when the one before it has finished."""
+        self.emit(op.NOTHING)
+
+    def op_mapa(self, i: Instruction) -> None:
+        """mapa.shared::cluster: a shared address as another CTA of the cluster knows it. Every CTA is a cluster of its
+        own, so it is the address."""
+        m = re.fullmatch(r"mapa\.shared::cluster\.u(32|64)", i.name)
+        if not m:
+            raise self.fail()
+        self.form(f"mov.b{m[1]}", i.operands[0], i.operands[1])
+
     def op_setmaxnreg(self, i: Instruction) -> None:
         """Does nothing: the number of registers that a warp may use changes no result."""
         self.emit(op.NOTHING)

@@ -101,7 +101,7 @@ def _entry(m, w, pc, wb, cb, c, lane, flags, kind, rank):
 def _strided(map_, rank):
     """True if a box leaves elements out."""
     for i in range(1, rank):  # noqa: SIM110 - numba wants a loop
-        if u32(map_ + tm.ELEMENT_STRIDES + 4 * i) != 1:
+        if tm.step_of(map_, i) != 1:
             return True
     return False
 

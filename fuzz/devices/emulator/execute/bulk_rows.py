@@ -55,15 +55,15 @@ def _inside(m, slot, i, row):
     x = m.bulk[slot, i, st.B_X]
     at = i64(map_ + tm.ADDRESS) + x * width
     low = max(0, -x)
-    high = min(tm.box_of(map_, 0), u32(map_ + tm.SIZES) - x)
+    high = min(tm.box_of(map_, 0), tm.size_of(map_, 0) - x)
     left = row
     for d in range(1, rank):
         size = tm.box_of(map_, d)
-        x = m.bulk[slot, i, st.B_X + d] + left % size * u32(map_ + tm.ELEMENT_STRIDES + 4 * d)
+        x = m.bulk[slot, i, st.B_X + d] + left % size * tm.step_of(map_, d)
         left //= size
-        if x < 0 or x >= u32(map_ + tm.SIZES + 4 * d):
+        if x < 0 or x >= tm.size_of(map_, d):
             high = 0
-        at += x * i64(map_ + tm.STRIDES + 8 * (d - 1))
+        at += x * tm.stride_of(map_, d)
     if high <= low:
         return at, 0, 0
     return at, low * width, high * width
@@ -124,7 +124,7 @@ def _type(m, slot, i):
     """The type of a reduction: the instruction's, or the tensor map's."""
     if m.bulk[slot, i, st.B_RANK] == 0:
         return m.bulk[slot, i, st.B_OPERATION] & 255
-    code = u32(m.bulk[slot, i, st.B_MAP] + tm.ELEMENT)
+    code = tm.element(m.bulk[slot, i, st.B_MAP])
     if code == tm.F32:
         return op.T_F32
     if code == tm.F64:
@@ -168,7 +168,7 @@ def _load_chunk(m, slot, i, place, h, offset, low, high):
         return
     map_ = m.bulk[slot, i, st.B_MAP]
     width = tm.element_bytes(map_)
-    fill = u32(map_ + tm.FILL)
+    fill = tm.fills_nan(map_)
     for j in range(0, CHUNK, width):
         if h and low <= offset + j < high:
             for k in range(width):

@@ -14,24 +14,37 @@ from fuzz.devices.emulator.state.intrinsics import copy16, ctz, i64, s32, u32, w
 
 @njit
 def replace(m, w, pc, wb, cb, c, act):
-    """tensormap.replace: writes one field of a map, in each active lane."""
-    field, flags, width = s32(c + 8), s32(c + 20), s32(c + 28)
+    """tensormap.replace: writes one field of a map, in each active lane. The field: 2 offset of its word, 7 its first
+    bit, 8 its bits, 9 what its value is less by; 10 what else every map has in that word."""
+    offset, flags = s32(c + 8), s32(c + 20)
+    first, bits, less, mark = s32(c + 28), s32(c + 32), s32(c + 36), s32(c + 40)
     a64, space = flags >> op.ADDRESS64 & 1, flags >> op.SPACE & 15
     base, x = operand(wb, cb, s32(c + 12)), operand(wb, cb, s32(c + 24))
     m.wrote[w] = 1
     for lane in range(32):
         if not act >> lane & 1:
             continue
-        a = address(base, a64, lane, s32(c + 16)) + field
-        h = host_address(m, w, pc, lane, space, a, width)
+        a, size = address(base, a64, lane, s32(c + 16)) + offset, 8 if offset == tm.ADDRESS else 4
+        h = host_address(m, w, pc, lane, space, a, size)
         if h == 0:
             continue
         if m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED):
-            note(m, w, pc, lane, space, a, width, 1, 0)
-        if width == 8:
+            note(m, w, pc, lane, space, a, size, 1, 0)
+        if offset == tm.ADDRESS:
             w64(h, i64(x + 8 * lane))
+        elif bits == 64:
+            _put_stride(h, offset, i64(x + 8 * lane) >> tm.STRIDE_UNIT)
         else:
-            w32(h, u32(x + 4 * lane) | s32(c + 32))
+            mask = (1 << bits) - 1 << first
+            w32(h, u32(h) & ~mask | (u32(x + 4 * lane) - less << first & mask) | mark)
+
+
+@njit
+def _put_stride(h, offset, units):
+    """Writes a stride at host address `h`, which is `offset` bytes into its map."""
+    w32(h, units & 0xFFFFFFFF)
+    upper, shift = h - offset + tm.UPPER_STRIDES, offset - tm.STRIDES
+    w32(upper, u32(upper) & ~(15 << shift) | (units >> 32 & 15) << shift)
 
 
 @njit

@@ -1,4 +1,4 @@
-"""`emulated`: a block of code in which Triton kernels run on the emulated GPU.
+"""`emulated`: a block of code in which Triton kernels and CuTe DSL functions run on the emulated GPU.
 
 with emulated("sm_90a", warp_schedule="random", seed=3) as gpu:
     kernel[grid](q, k, v, o, 0.125)  # CPU tensors
@@ -7,9 +7,11 @@ print(*gpu.reports, sep="\\n")
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 from torch import Tensor
@@ -39,15 +41,29 @@ class EmulatedGpu:
 def emulated(
     arch: str = "sm_90a", *, written: Callable[[Tensor], Written | None] | None = None, **settings: Any
 ) -> Iterator[EmulatedGpu]:
-    """Inside the block every launch of a Triton kernel, `kernel[grid](…)`, takes CPU tensors and runs emulated.
+    """Inside the block every launch of a Triton kernel, `kernel[grid](…)`, takes CPU tensors and runs emulated; so does
+    every CuTe DSL function that is compiled there with "--enable-tvm-ffi", where cutlass was imported before.
 
-    arch      what Triton compiles for: 'sm_80', 'sm_90a', 'sm_100a'
+    arch      what is compiled for: 'sm_80', 'sm_90a', 'sm_100a'
     written   tells of a tensor what has been written of the memory that it lies in; None: all of it
     settings  of every launch, those of Emulator; strict, the default, raises EmulationError at the first finding.
               checks: all but 'unordered_adds' and 'equal_writes', since Triton has several warps write one value
 
     Raises ValueError where TRITON_INTERPRET was set when Triton was imported, and for settings out of range.
     """
+    gpu = EmulatedGpu(arch, LaunchConfig(**{"checks": CHECKS, **settings}))
+    with ExitStack() as frontends:
+        if find_spec("triton") is not None:
+            frontends.enter_context(_triton(gpu, written))
+        if "cutlass" in sys.modules and find_spec("tvm_ffi") is not None:
+            from fuzz.devices.emulator.frontends.cute_functions import Device, on_emulated_gpu
+
+            frontends.enter_context(on_emulated_gpu(arch, Device(gpu.config, gpu.reports.append, written)))
+        yield gpu
+
+
+@contextmanager
+def _triton(gpu: EmulatedGpu, written: Callable[[Tensor], Written | None] | None) -> Iterator[None]:
     from triton.language import standard
     from triton.runtime import driver
     from triton.runtime.interpreter import InterpretedFunction
@@ -56,10 +72,9 @@ def emulated(
 
     if isinstance(standard.zeros, InterpretedFunction):
         raise ValueError("TRITON_INTERPRET: was set when triton was imported, so kernels are interpreted; unset it")
-    gpu = EmulatedGpu(arch, LaunchConfig(**{"checks": CHECKS, **settings}))
     before = driver._active
-    driver.set_active(EmulatedDriver(arch, gpu.config, gpu.reports.append, written))
+    driver.set_active(EmulatedDriver(gpu.arch, gpu.config, gpu.reports.append, written))
     try:
-        yield gpu
+        yield
     finally:
         driver._active = before

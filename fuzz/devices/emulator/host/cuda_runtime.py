@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import llvmlite.binding as llvm
 
@@ -58,6 +58,8 @@ SCALARS = {f"{s}int{w}_t": getattr(ctypes, f"c_{s}int{w}") for s in ("", "u") fo
     "float": ctypes.c_float,
     "double": ctypes.c_double,
 }
+SHARED_LIMIT = 227 << 10  # bytes of shared memory that a CTA may have, of an H200
+PROCESSORS = 132
 CLUSTER_ATTRIBUTE = 4  # cudaLaunchAttributeClusterDimension
 
 
@@ -97,21 +99,35 @@ def read_header(path: Path) -> Interface:
     return Interface(prefix, call.group(1), tuple(arguments))
 
 
+class Target(Protocol):
+    """The host object that runs now, as the stand-ins see it."""
+
+    shared_limit: int
+    processors: int
+    kernels: list[str]
+    params_of: Callable[[str], list[tuple[int, int]]]
+
+    def launched(self, launch: Launch) -> None:
+        """Takes down a launch."""
+
+
 class _Runtime:
     """The stand-ins for the CUDA runtime. One per process, because symbols are; the current host object sets
     `target`.
     """
 
     def __init__(self) -> None:
-        self.target: HostObject | None = None
+        self.target: Target | None = None
         self.error: BaseException | None = None
         self.keep: list[Any] = []
         for name, count in (
             ("_cudaGetDevice", 1), ("_cudaDeviceGetAttribute", 3), ("_cuKernelGetAttribute", 4),
             ("_cudaFuncSetAttribute", 3), ("_cudaKernelSetAttributeForDevice", 4), ("_cudaLibraryLoadData", 8),
             ("_cudaLibraryGetKernel", 3), ("_cudaLaunchKernelEx", 3), ("_cudaLibraryUnload", 1),
+            ("_cudaSetDevice", 1), ("cuda_dialect_init_library_once", 4), ("cuda_dialect_unload_library_once", 2),
+            ("CuteDSLRT_TVMFFISetRaisedCudaError", 2),
         ):  # fmt: skip
-            self.bind(name, count, getattr(self, name[1:]))
+            self.bind(name, count, getattr(self, name.removeprefix("_")))
 
     def bind(self, name: str, count: int, function: Callable[..., int]) -> None:
         def guarded(*args: int | None) -> int:
@@ -154,6 +170,28 @@ class _Runtime:
     def cudaLibraryUnload(self, library: int) -> int:
         return 0
 
+    def cudaSetDevice(self, device: int) -> int:
+        return 0
+
+    def cuda_dialect_init_library_once(self, library: int, init: int, load: int, raise_error: int) -> int:
+        """Loads the library at the first call: `init(library)`, then `load(library, device)`."""
+        if ctypes.c_uint64.from_address(library).value:
+            return 0
+        loaded = ctypes.c_uint64(0)
+        for address, rest in ((init, ()), (load, (0,))):
+            types = [ctypes.c_void_p, *[ctypes.c_int] * len(rest)]
+            error = ctypes.CFUNCTYPE(ctypes.c_int, *types)(address)(ctypes.addressof(loaded), *rest)
+            if error:
+                return error
+        ctypes.c_uint64.from_address(library).value = loaded.value
+        return 0
+
+    def cuda_dialect_unload_library_once(self, library: int, raise_error: int) -> int:
+        return 0
+
+    def CuteDSLRT_TVMFFISetRaisedCudaError(self, error: int, text: int) -> int:
+        raise RuntimeError(f"the host function returned CUDA error {error}")
+
     def cudaLibraryGetKernel(self, kernel: int, library: int, name: int) -> int:
         assert self.target is not None
         self.target.kernels.append(ctypes.string_at(name).decode())
@@ -185,13 +223,19 @@ class _Runtime:
 _runtime: _Runtime | None = None
 
 
+def runtime() -> _Runtime:
+    """The stand-ins, made when they are first wanted."""
+    global _runtime
+    _runtime = _runtime or _Runtime()
+    return _runtime
+
+
 class HostObject:
     """An exported object, loaded: `call` runs its host function and returns the launches that it asked for, in
     order.
     """
 
     def __init__(self, folder: Path, params_of: Callable[[str], list[tuple[int, int]]]) -> None:
-        global _runtime
         objects, headers = sorted(folder.glob("*.o")), sorted(folder.glob("*.h"))
         if len(objects) != 1 or len(headers) != 1:
             raise ValueError(f"{folder}: needs one .o and one .h file, has {len(objects)} and {len(headers)}")
@@ -199,8 +243,8 @@ class HostObject:
         self.params_of = params_of
         self.kernels: list[str] = []
         self.launches: list[Launch] = []
-        self.shared_limit, self.processors = 227 * 1024, 132
-        _runtime = _runtime or _Runtime()
+        self.shared_limit, self.processors = SHARED_LIMIT, PROCESSORS
+        runtime()
         machine = target_machine("large")
         self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
         self.engine.add_object_file(llvm.ObjectFileRef.from_path(str(objects[0])))

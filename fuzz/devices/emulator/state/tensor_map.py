@@ -1,8 +1,13 @@
-"""Tensor maps: the 128 bytes that describe a tensor to the tensor memory accelerator, as the emulator lays them out.
+"""Tensor maps: the 128 bytes that describe a tensor to the tensor memory accelerator, as Hopper lays them out.
 
-NVIDIA does not publish its layout. A kernel that fills a map field by field (`tensormap.replace`) and a host that
-encodes one (`TensorMap.encode`) both write this one. Codes of element types, swizzles, interleave and fill are those of
-`tensormap.replace` in the PTX ISA ("tensormap.replace", table of field values).
+NVIDIA does not publish the layout. This is what the host code of CuTe DSL 4.8.1 writes, found by varying one property
+of a tensor at a time; the bits of the fill and of strides from 2**36 on are an assumption. A kernel that fills a map
+field by field (`tensormap.replace`) and a host that encodes one (`TensorMap.encode`) write the same. Codes of types,
+swizzles, interleave and fill are those of `tensormap.replace` in the PTX ISA.
+
+Words of 32 bits: 0, 1 address; 2 properties; 3 … 6 strides in units of 16 bytes, 7 their upper bits, four each;
+8 … 12 sizes less one; 13 element strides less one, three bits each, and in its last byte the first size of the box less
+one; 14 the other sizes of the box less one, a byte each.
 """
 
 from __future__ import annotations
@@ -12,17 +17,19 @@ from dataclasses import dataclass, field
 
 from numba import njit
 
-from fuzz.devices.emulator.state.intrinsics import i64, u32
+from fuzz.devices.emulator.state.intrinsics import i64, u8, u32
 
 SIZE = 128  # bytes
-# offsets in bytes; RANK holds the rank less one with MARK above it; lists have an entry for each dimension
-ADDRESS, RANK, ELEMENT, INTERLEAVE, SWIZZLE, FILL, ATOMICITY = 0, 8, 12, 16, 20, 24, 28
-SIZES, ELEMENT_STRIDES, BOX, STRIDES = 32, 52, 72, 96
-MARK = 0x7E4500
+ADDRESS, PROPERTIES, STRIDES, UPPER_STRIDES, SIZES, ELEMENT_STRIDES, BOX = 0, 8, 12, 28, 32, 52, 55  # offsets in bytes
+# properties: first bit of each; MARK is in the lowest four of every map
+RANK_BIT, ELEMENT_BIT, INTERLEAVE_BIT, SWIZZLE_BIT, FILL_BIT = 4, 7, 11, 13, 16
+RANK_BITS, ELEMENT_BITS, INTERLEAVE_BITS, SWIZZLE_BITS, FILL_BITS = 3, 4, 2, 3, 1
+MARK = 2
 MOST_DIMENSIONS = 5
 MOST_BOX = 256  # elements of a box along one dimension
 MOST_ELEMENT_STRIDE = 8
 STRIDE_LIMIT = 1 << 40
+STRIDE_UNIT = 4  # bits of a stride that a map has not
 
 # codes of element types, and bytes of each
 (U8, U16, U32, S32, U64, S64, F16, F32, F32_FTZ, F64, BF16, TF32, TF32_FTZ) = range(13)
@@ -31,8 +38,8 @@ NO_SWIZZLE, SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = range(4)
 FILL_ZERO, FILL_NAN = range(2)
 
 # why a map is refused; report/kinds.py has the words
-(VALID, NOT_A_MAP, BAD_RANK, BAD_ELEMENT, BAD_ADDRESS, BAD_STRIDE, BAD_BOX, BAD_ROW, BAD_SPAN, BAD_ELEMENT_STRIDE,
- BAD_FILL, NO_INTERLEAVE, NO_ATOMICITY, NO_FTZ) = range(14)  # fmt: skip
+(VALID, NOT_A_MAP, BAD_RANK, BAD_ELEMENT, BAD_ADDRESS, BAD_ROW, BAD_SPAN, BAD_ELEMENT_STRIDE, BAD_FILL, NO_INTERLEAVE,
+ NO_ATOMICITY, NO_FTZ) = range(12)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class TensorMap:
     sizes            of each dimension, in elements; 1 to 5 dimensions
     strides          of each dimension but the first, in bytes; multiples of 16
     box              elements of a box along each dimension, 1 to 256
-    element_strides  a box takes every n-th element along each dimension; the first is ignored
+    element_strides  a box takes every n-th element along each dimension, 1 to 8; the first is ignored
     swizzle, interleave, fill  their codes; fill is what a load gives outside the tensor
     """
 
@@ -59,24 +66,53 @@ class TensorMap:
     fill: int = FILL_ZERO
 
     def encode(self) -> bytes:
-        """The 128 bytes. Whether they describe a tensor that can be copied is looked at by the kernel's copies."""
+        """The 128 bytes. Raises ValueError for what cuTensorMapEncodeTiled refuses."""
+        self._check()
+        rank = len(self.sizes)
+        empty = [1] * (MOST_DIMENSIONS - rank)
+        properties = (
+            MARK | rank - 1 << RANK_BIT | self.element << ELEMENT_BIT | self.interleave << INTERLEAVE_BIT
+            | self.swizzle << SWIZZLE_BIT | self.fill << FILL_BIT
+        )  # fmt: skip
+        strides = [*(x >> STRIDE_UNIT for x in self.strides), *[0] * (MOST_DIMENSIONS - rank)]
+        upper = sum(x >> 32 << 4 * i for i, x in enumerate(strides))
+        steps = sum(n - 1 << 3 * i for i, n in enumerate(self.element_strides))
+        words = [properties, *(x & 0xFFFFFFFF for x in strides), upper, *((n - 1) % (1 << 32) for n in self.sizes),
+                 *[0] * len(empty), steps]  # fmt: skip
+        data = struct.pack(f"<Q{len(words)}I", self.address, *words)
+        return (data[:BOX] + bytes(n - 1 for n in (*self.box, *empty))).ljust(SIZE, b"\0")
+
+    def _check(self) -> None:
         rank = len(self.sizes)
         if not 1 <= rank <= MOST_DIMENSIONS or len(self.box) != rank or len(self.strides) != rank - 1:
-            raise ValueError(f"tensor map: {rank} sizes, {len(self.strides)} strides and {len(self.box)} sizes of a "
-                             "box; there are 1 to 5 dimensions, and the first has no stride")  # fmt: skip
-        empty = [0] * (MOST_DIMENSIONS - rank)
-        rows = (self.sizes, self.element_strides or (1,) * rank, self.box)
-        data = struct.pack("<Q6I", self.address, MARK | rank - 1, self.element, self.interleave, self.swizzle,
-                           self.fill, 0)  # fmt: skip
-        data += b"".join(struct.pack("<5I", *row, *empty) for row in rows)
-        data = data.ljust(STRIDES, b"\0") + struct.pack("<4Q", *self.strides, *empty)
-        return data.ljust(SIZE, b"\0")
+            raise ValueError(
+                f"tensor map: {rank} sizes, {len(self.strides)} strides and {len(self.box)} sizes of a box; there are "
+                "1 to 5 dimensions, and the first has no stride"
+            )
+        for stride in self.strides:
+            if stride % 16 or not 0 <= stride < STRIDE_LIMIT:
+                raise ValueError(f"tensor map: a stride of {stride} bytes; it must be a multiple of 16 below 2**40")
+        if not all(1 <= n <= MOST_BOX for n in self.box):
+            raise ValueError(f"tensor map: a box of {self.box}; each dimension must have 1 to {MOST_BOX} elements")
+        if not all(1 <= n <= MOST_ELEMENT_STRIDE for n in self.element_strides):
+            raise ValueError(f"tensor map: element strides {self.element_strides}; each must be 1 to 8")
+
+
+@njit(inline="always")
+def _property(map_, first, bits):
+    return u32(map_ + PROPERTIES) >> first & (1 << bits) - 1
+
+
+@njit
+def element(map_):
+    """Code of the elements' type."""
+    return _property(map_, ELEMENT_BIT, ELEMENT_BITS)
 
 
 @njit
 def element_bytes(map_):
     """Bytes of an element."""
-    code = u32(map_ + ELEMENT)
+    code = element(map_)
     if code == U8:
         return 1
     if code in (U16, F16, BF16):
@@ -85,60 +121,66 @@ def element_bytes(map_):
 
 
 @njit
-def is_float(map_):
-    code = u32(map_ + ELEMENT)
-    return code >= F16
+def fills_nan(map_):
+    """1 if a load gives NaN outside the tensor."""
+    return _property(map_, FILL_BIT, FILL_BITS)
+
+
+@njit
+def size_of(map_, dimension):
+    """Elements of the tensor along a dimension."""
+    return u32(map_ + SIZES + 4 * dimension) + 1 & 0xFFFFFFFF
+
+
+@njit
+def stride_of(map_, dimension):
+    """Bytes from one element to the next along a dimension from 1 on."""
+    low = u32(map_ + STRIDES + 4 * (dimension - 1))
+    upper = u32(map_ + UPPER_STRIDES) >> 4 * (dimension - 1) & 15
+    return (upper << 32 | low) << STRIDE_UNIT
+
+
+@njit
+def step_of(map_, dimension):
+    """A box takes every n-th element along this dimension."""
+    return (u32(map_ + ELEMENT_STRIDES) >> 3 * dimension & 7) + 1 if dimension else 1
 
 
 @njit
 def box_of(map_, dimension):
     """Elements that a box has along a dimension, where it takes every n-th."""
-    size = u32(map_ + BOX + 4 * dimension)
-    if dimension == 0:
-        return size
-    step = u32(map_ + ELEMENT_STRIDES + 4 * dimension)
-    return (size + step - 1) // step
+    return (u8(map_ + BOX + dimension) + step_of(map_, dimension)) // step_of(map_, dimension)
 
 
 @njit
 def span(map_):
     """Bytes that a swizzle permutes 16 bytes within; 16 without a swizzle."""
-    swizzle = u32(map_ + SWIZZLE)
-    return 16 << swizzle
+    return 16 << _property(map_, SWIZZLE_BIT, SWIZZLE_BITS)
 
 
 @njit
 def refusal(map_, rank):
     """Why a copy of `rank` dimensions cannot use the map at this host address: VALID, BAD_… or NO_… (not emulated)."""
-    head = u32(map_ + RANK)
-    if head & ~7 != MARK:
+    if u32(map_ + PROPERTIES) & 15 != MARK:
         return NOT_A_MAP
-    if (head & 7) + 1 != rank:
+    if _property(map_, RANK_BIT, RANK_BITS) + 1 != rank:
         return BAD_RANK
-    if u32(map_ + ELEMENT) > TF32_FTZ:
+    code = element(map_)
+    if code > TF32_FTZ:
         return BAD_ELEMENT
-    if u32(map_ + ELEMENT) in (F32_FTZ, TF32, TF32_FTZ):
+    if code in (F32_FTZ, TF32, TF32_FTZ):
         return NO_FTZ
-    if u32(map_ + INTERLEAVE):
+    if _property(map_, INTERLEAVE_BIT, INTERLEAVE_BITS):
         return NO_INTERLEAVE
-    if u32(map_ + ATOMICITY) or u32(map_ + SWIZZLE) > SWIZZLE_128:
+    if _property(map_, SWIZZLE_BIT, SWIZZLE_BITS) > SWIZZLE_128:
         return NO_ATOMICITY
     if i64(map_ + ADDRESS) & 15:
         return BAD_ADDRESS
-    if u32(map_ + FILL) and not is_float(map_):
+    if fills_nan(map_) and code < F16:
         return BAD_FILL
-    for i in range(rank):
-        if not 0 < u32(map_ + BOX + 4 * i) <= MOST_BOX:
-            return BAD_BOX
-        if i:
-            stride = i64(map_ + STRIDES + 8 * (i - 1))
-            if stride & 15 or stride < 0 or stride >= STRIDE_LIMIT:
-                return BAD_STRIDE
-            if not 0 < u32(map_ + ELEMENT_STRIDES + 4 * i) <= MOST_ELEMENT_STRIDE:
-                return BAD_ELEMENT_STRIDE
     row = box_of(map_, 0) * element_bytes(map_)
     if row & 15:
         return BAD_ROW
-    if u32(map_ + SWIZZLE) and row != span(map_):
+    if span(map_) > 16 and row != span(map_):
         return BAD_SPAN
     return VALID

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 
 import pytest
 import torch
@@ -283,15 +284,38 @@ def test_addresses_and_sizes_that_no_copy_can_have():
     [
         (bytes(128), "no tensor map is there"),
         (TiledTensor(torch.randn(64), (16,)), "another number of dimensions"),
-        (TiledTensor(torch.randn(16, 30), (8, 16)), "a stride is no multiple of 16 bytes"),
         (TiledTensor(torch.randn(16, 32), (8, 6)), "a row of its box is no multiple of 16 bytes"),
-        (TiledTensor(torch.randn(512, 4), (300, 4)), "has not 1 to 256 elements"),
         (TiledTensor(torch.randn(16, 32), (8, 16), "128B"), "another size than its swizzle's span"),
     ],
 )
 def test_tensor_maps_that_cannot_be_used(tiled, words):
     report = run(LOADED, tiled, torch.zeros(1), torch.zeros(1))
     assert "tensor map that cannot be used" in kinds(report) and words in str(report)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "box", "words"),
+    [
+        (torch.randn(16, 30), (8, 16), "a stride of 120 bytes; it must be a multiple of 16"),
+        (torch.randn(512, 4), (300, 4), "each dimension must have 1 to 256 elements"),
+        (torch.randn(16, 32), (8,), "2 sizes, 1 strides and 1 sizes of a box"),
+    ],
+)
+def test_tensor_maps_that_no_host_can_make(tensor, box, words):
+    with pytest.raises(ValueError, match=words):
+        run(LOADED, TiledTensor(tensor, box), torch.zeros(1), torch.zeros(1))
+
+
+def test_a_map_has_the_bits_that_cute_dsl_writes():
+    """Words as the host code of CuTe DSL 4.8.1 has them for these tensors, but for the promotion to L2 (bits 17 and 18
+    of word 2)."""
+    x = torch.zeros(5, 3, 48, 64, dtype=torch.bfloat16)
+    data = TiledTensor(x, (3, 2, 8, 64), "128B").encode(0x123456789AB0)
+    words = (
+        "56789ab0 00001234 00006532 00000008 00000180 00000480 00000000 00000000 0000003f 0000002f 00000002 00000004"
+    )
+    assert struct.unpack("<12I", data[:48]) == tuple(int(word, 16) for word in words.split())
+    assert struct.unpack("<4I", data[48:64]) == (0, 0x3F000000, 0x00020107, 0) and not any(data[64:])
 
 
 def test_a_map_that_reaches_past_its_tensor_is_out_of_bounds():

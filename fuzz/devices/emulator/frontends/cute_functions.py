@@ -1,0 +1,114 @@
+"""CuTe DSL functions on the emulated GPU: what `cute.compile` returns takes CPU tensors and runs emulated.
+
+Covers functions that are compiled for TVM-FFI (options="--enable-tvm-ffi"), as FlashAttention-4's are. Others go to
+`Emulator.load`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import tvm_ffi
+from cutlass.cute import runtime
+from cutlass.cutlass_dsl import CuTeDSL
+from cutlass.cutlass_dsl.tvm_ffi_provider import TVMFFIJitCompiledFunctionBase
+
+from fuzz.devices.emulator.api import Programs, run
+from fuzz.devices.emulator.config import LaunchConfig
+from fuzz.devices.emulator.host.tvm_ffi_object import FUNCTION, OnGpu, TvmFfiObject
+from fuzz.devices.emulator.report.report import Report
+from fuzz.devices.emulator.state.global_memory import Memory, Written
+
+
+@dataclass(frozen=True)
+class Device:
+    """How functions run now: settings of every launch; what hears the report of each; what has been written of a
+    tensor's memory, None: all."""
+
+    config: LaunchConfig
+    watch: Callable[[Report], None]
+    written: Callable[[torch.Tensor], Written | None] | None
+
+
+_device: Device | None = None
+
+
+@contextmanager
+def on_emulated_gpu(arch: str, device: Device) -> Iterator[None]:
+    """Functions that are compiled inside the block are compiled for `arch`; those that are called there, and were
+    compiled in such a block, run emulated."""
+    global _device
+    before, settings = _device, CuTeDSL._get_dsl().envar
+    kept = {name: getattr(settings, name) for name in ("arch", "keep_ptx", "dump_dir")}
+    create, convert = TVMFFIJitCompiledFunctionBase._create_tvm_ffi_function, runtime._Tensor.__init__
+    folder = tempfile.mkdtemp(prefix="attnfuzz-cute-")
+    settings.arch, settings.keep_ptx, settings.dump_dir = arch, True, folder
+    TVMFFIJitCompiledFunctionBase._create_tvm_ffi_function = _emulated_function
+    runtime._Tensor.__init__ = _converted(convert)
+    _device = device
+    try:
+        yield
+    finally:
+        _device = before
+        TVMFFIJitCompiledFunctionBase._create_tvm_ffi_function = create
+        runtime._Tensor.__init__ = convert
+        for name, value in kept.items():
+            setattr(settings, name, value)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _converted(convert: Callable[..., None]) -> Callable[..., None]:
+    """`from_dlpack`'s constructor, to which CPU tensors are those of a GPU: TVM-FFI asks for some."""
+
+    def init(self: Any, tensor: Any, *args: Any, **options: Any) -> None:
+        convert(self, OnGpu(tensor) if isinstance(tensor, torch.Tensor) else tensor, *args, **options)
+
+    return init
+
+
+def _emulated_function(compiled: Any) -> tvm_ffi.Function:
+    """In place of the function that launches on a GPU: one that runs emulated."""
+    return tvm_ffi.convert(EmulatedFunction(compiled).__call__)
+
+
+class EmulatedFunction:
+    """A compiled function: its kernels' PTX and its host function."""
+
+    def __init__(self, compiled: Any) -> None:
+        text = compiled.artifacts.PTX
+        self.programs = Programs(text if isinstance(text, str) else text.decode())
+        folder = Path(tempfile.mkdtemp(prefix="attnfuzz-cute-"))
+        weakref.finalize(self, shutil.rmtree, folder, True)
+        compiled.export_to_c(str(folder / "host.o"), function_name=FUNCTION)
+        self.host = TvmFfiObject(folder / "host.o", self._params_of)
+
+    def _params_of(self, name: str) -> list[tuple[int, int]]:
+        return [(param.offset, param.size) for param in self.programs.module.kernels[name].params]
+
+    def __call__(self, *arguments: Any) -> None:
+        """Runs what the host function launches for these arguments. Raises EmulationError for a finding."""
+        if _device is None:
+            raise RuntimeError("this function was compiled for the emulated GPU: call it inside of `emulated`")
+        memory = Memory()
+        given = tuple(_argument(memory, f"argument {i}", x) for i, x in enumerate(arguments))
+        run(_device.config, self.programs, self.host.call(given), memory, watch=_device.watch)
+
+
+def _argument(memory: Memory, name: str, x: Any) -> Any:
+    """An argument for the host function: tensors become part of `memory`, also those in tuples."""
+    if isinstance(x, tvm_ffi.Tensor):
+        tensor = torch.from_dlpack(x)
+        assert _device is not None
+        written = _device.written(tensor) if _device.written is not None else None
+        return OnGpu(tensor, memory.add(name, tensor, written or True))
+    if isinstance(x, tvm_ffi.Array | tuple | list):
+        return tuple(_argument(memory, f"{name}[{i}]", one) for i, one in enumerate(x))
+    return x
