@@ -12,10 +12,9 @@ from torch import Tensor
 from fuzz.core.case import Case
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.target import DeviceError, Execution, Tensors
+from fuzz.devices.emulator_schedules import schedule_of
 from fuzz.targets import triton_mode
 from fuzz.targets.function_target import FunctionTarget
-
-RESIDENT = (4, 1, 3, 8)  # CTAs at once, by the repeat; 1: each one runs alone
 
 
 @functools.cache
@@ -46,22 +45,15 @@ class EmulatedFunctionTarget(FunctionTarget):
         from fuzz.devices.emulated_verdict import verdict_of
         from fuzz.devices.emulator import EmulationError, Unimplemented, emulated
 
+        schedule = schedule_of(self._repeat)
+        self._repeat += 1
         try:
-            with emulated(self.arch, written=_unwritten(), **self._schedule()):
+            with emulated(self.arch, written=_unwritten(), **schedule):
                 return super().run(case, tensors)
         except EmulationError as error:
             raise DeviceError(*verdict_of(error.report.kernel, error.report)) from error
         except Unimplemented as error:
             raise DeviceError("reject", (), {"emulator": f"the emulator does not know it yet: {error}"}) from error
-
-    def _schedule(self) -> dict[str, Any]:
-        """Settings of the next run."""
-        repeat = self._repeat
-        self._repeat += 1
-        if not repeat:
-            return {}
-        resident = RESIDENT[repeat % len(RESIDENT)]
-        return {"warp_schedule": "random", "seed": repeat, "dispatch": "permuted", "resident_ctas": resident}
 
     def script_call(self, case: Case) -> Text:
         """See Target. Raises ScriptError: a script has PyTorch and Triton only."""

@@ -21,7 +21,7 @@ from fuzz.targets import flashinfer_prefill, sdpa, torch_flex, torch_sdpa, torch
 from fuzz.targets import function as decorator
 from fuzz.targets.blocksparse import catalog as blocksparse
 from fuzz.targets.cudnn_frontend import target as cudnn_frontend
-from fuzz.targets.flash_attention_4 import target as flash_attention_4
+from fuzz.targets.flash_attention_4 import catalog as flash_attention_4
 
 GROUP = "attnfuzz.targets"
 

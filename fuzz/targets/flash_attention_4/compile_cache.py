@@ -70,7 +70,7 @@ def planned(call: Call, arch: str) -> list[tuple[str, str]]:
             seen[self.name, hash_of(key)] = None
             return True
 
-    with _tables(Table), _compiling_for(arch):
+    with _tables(Table), compiling_for(arch):
         dry_run(call)
     return list(seen)
 
@@ -91,7 +91,7 @@ def compiled(call: Call, arch: str, wanted: tuple[str, str]) -> Any:
             made.append(function)
             _stored(arch, self.name)[key] = function
 
-    with _tables(Table), _compiling_for(arch):
+    with _tables(Table), compiling_for(arch):
         dry_run(call)
     if not made:
         raise KeyError(f"the call compiles no {wanted[0]} with the key {wanted[1]}")
@@ -112,10 +112,10 @@ def folder(arch: str) -> Path:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a kernel, and an event behind it on its stream."""
+    """One launch of a kernel, and an event behind it on its stream; None: it has ended."""
 
     name: str
-    done: torch.cuda.Event
+    done: torch.cuda.Event | None
 
 
 class Launches:
@@ -130,7 +130,7 @@ class Launches:
 
     def hanging(self) -> str | None:
         """The first one that has not ended."""
-        return next((one.name for one in list(self.kept) if not one.done.query()), None)
+        return next((one.name for one in list(self.kept) if one.done is not None and not one.done.query()), None)
 
 
 LAUNCHES = Launches()
@@ -141,7 +141,7 @@ def connect(arch: str) -> None:
     """Makes FlashAttention-4 in this process, which owns a GPU, load what was compiled ahead, and its launches be known
     in LAUNCHES. Once; for the rest of the process."""
     for name in INTERNALS:
-        _owner(name).compile_cache = _Live(name, arch)
+        owner(name).compile_cache = _Live(name, arch)
 
 
 @cache
@@ -192,16 +192,17 @@ def _stored(arch: str, name: str) -> Any:
 def _tables(made: Callable[[str], Any]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name in INTERNALS:
-            stack.enter_context(replaced(_owner(name), compile_cache=made(name)))
+            stack.enter_context(replaced(owner(name), compile_cache=made(name)))
         yield
 
 
-def _owner(name: str) -> Any:
+def owner(name: str) -> Any:
+    """The function of FlashAttention-4 that owns a table, by the table's name."""
     return getattr(kernels.interface(), INTERNALS[name])
 
 
 @contextlib.contextmanager
-def _compiling_for(arch: str) -> Iterator[None]:
+def compiling_for(arch: str) -> Iterator[None]:
     """What FLASH_ATTENTION_ARCH and CUTE_DSL_ARCH do, for one call, in a process without a GPU."""
     from cutlass.cutlass_dsl import CuTeDSL
 

@@ -199,11 +199,6 @@ class FlashAttention4(AutogradTarget, Compiled):
         return call_of(case, tensors, _prepared(case, tensors.q.device))
 
 
-def targets() -> list[FlashAttention4]:
-    """The one."""
-    return [FlashAttention4()]
-
-
 def dry_call(case: Case) -> Call:
     """The call of a case with tensors of its shapes and strides on the CPU, whatever their numbers."""
     zeros = {name: torch.zeros(shape) for name, shape in shapes(case.problem).items() if name in ("q", "k", "v", "do")}

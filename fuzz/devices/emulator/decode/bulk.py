@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator import tensor_map as tm
 from fuzz.devices.emulator.decode.operands import BITS, SPACES, Operands
 from fuzz.devices.emulator.ptx import Instruction
-from fuzz.devices.emulator.state import tensor_map as tm
 
 LOADS = ("shared::cluster.global", "shared::cta.global")
 STORES = ("global.shared::cta",)

@@ -16,6 +16,7 @@ from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state import tensor_map as tm
 from fuzz.devices.emulator.state.addressing import host_address, wake
 from fuzz.devices.emulator.state.intrinsics import copy16, i64, u8, u16, u32, w8, w16, w32, w64
+from fuzz.devices.emulator.tensor_map import BF16, F16, F32, F64, S32
 
 CHUNK = 16  # bytes that a swizzle keeps together
 NAN16, NAN32, NAN64 = 0x7FFF, 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF
@@ -125,15 +126,15 @@ def _type(m, slot, i):
     if m.bulk[slot, i, st.B_RANK] == 0:
         return m.bulk[slot, i, st.B_OPERATION] & 255
     code = tm.element(m.bulk[slot, i, st.B_MAP])
-    if code == tm.F32:
+    if code == F32:
         return op.T_F32
-    if code == tm.F64:
+    if code == F64:
         return op.T_F64
-    if code == tm.F16:
+    if code == F16:
         return op.T_F16
-    if code == tm.BF16:
+    if code == BF16:
         return op.T_BF16
-    if code == tm.S32:
+    if code == S32:
         return op.T_S32
     return op.T_U64 if tm.element_bytes(m.bulk[slot, i, st.B_MAP]) == 8 else op.T_U32
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator import tensor_map as tm
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state import tensor_map as tm
 from fuzz.devices.emulator.state.addressing import address, host_address, operand
 from fuzz.devices.emulator.state.intrinsics import copy16, ctz, i64, s32, u32, w32, w64
 

@@ -23,9 +23,11 @@ from cutlass.cutlass_dsl.tvm_ffi_provider import TVMFFIJitCompiledFunctionBase
 
 from fuzz.devices.emulator.api import Programs, run
 from fuzz.devices.emulator.config import LaunchConfig
-from fuzz.devices.emulator.host.tvm_ffi_object import FUNCTION, OnGpu, TvmFfiObject
+from fuzz.devices.emulator.host.tvm_ffi_object import OnGpu, TvmFfiObject
 from fuzz.devices.emulator.report.report import Report
 from fuzz.devices.emulator.state.global_memory import Memory, Written
+
+FUNCTION = "kernel"  # the name under which functions are exported
 
 
 @dataclass(frozen=True)
@@ -48,18 +50,18 @@ def on_emulated_gpu(arch: str, device: Device) -> Iterator[None]:
     global _device
     before, settings = _device, CuTeDSL._get_dsl().envar
     kept = {name: getattr(settings, name) for name in ("arch", "keep_ptx", "dump_dir")}
-    create, convert = TVMFFIJitCompiledFunctionBase._create_tvm_ffi_function, runtime._Tensor.__init__
+    functions: Any = TVMFFIJitCompiledFunctionBase
+    tensors: Any = runtime._Tensor
+    create, convert = functions._create_tvm_ffi_function, tensors.__init__
     folder = tempfile.mkdtemp(prefix="attnfuzz-cute-")
     settings.arch, settings.keep_ptx, settings.dump_dir = arch, True, folder
-    TVMFFIJitCompiledFunctionBase._create_tvm_ffi_function = _emulated_function
-    runtime._Tensor.__init__ = _converted(convert)
+    functions._create_tvm_ffi_function, tensors.__init__ = _emulated_function, _converted(convert)
     _device = device
     try:
         yield
     finally:
         _device = before
-        TVMFFIJitCompiledFunctionBase._create_tvm_ffi_function = create
-        runtime._Tensor.__init__ = convert
+        functions._create_tvm_ffi_function, tensors.__init__ = create, convert
         for name, value in kept.items():
             setattr(settings, name, value)
         shutil.rmtree(folder, ignore_errors=True)
@@ -76,19 +78,20 @@ def _converted(convert: Callable[..., None]) -> Callable[..., None]:
 
 def _emulated_function(compiled: Any) -> tvm_ffi.Function:
     """In place of the function that launches on a GPU: one that runs emulated."""
-    return tvm_ffi.convert(EmulatedFunction(compiled).__call__)
+    folder = Path(tempfile.mkdtemp(prefix="attnfuzz-cute-"))
+    compiled.export_to_c(str(folder / "host.o"), function_name=FUNCTION)
+    text = compiled.artifacts.PTX
+    function = EmulatedFunction(folder / "host.o", FUNCTION, text if isinstance(text, str) else text.decode())
+    weakref.finalize(function, shutil.rmtree, folder, True)
+    return tvm_ffi.convert(function.__call__)
 
 
 class EmulatedFunction:
-    """A compiled function: its kernels' PTX and its host function."""
+    """A compiled function: an object file that exports its host function as `name` by TVM-FFI; its kernels' PTX."""
 
-    def __init__(self, compiled: Any) -> None:
-        text = compiled.artifacts.PTX
-        self.programs = Programs(text if isinstance(text, str) else text.decode())
-        folder = Path(tempfile.mkdtemp(prefix="attnfuzz-cute-"))
-        weakref.finalize(self, shutil.rmtree, folder, True)
-        compiled.export_to_c(str(folder / "host.o"), function_name=FUNCTION)
-        self.host = TvmFfiObject(folder / "host.o", self._params_of)
+    def __init__(self, path: Path, name: str, text: str) -> None:
+        self.programs = Programs(text)
+        self.host = TvmFfiObject(path, name, self._params_of)
 
     def _params_of(self, name: str) -> list[tuple[int, int]]:
         return [(param.offset, param.size) for param in self.programs.module.kernels[name].params]
@@ -104,8 +107,8 @@ class EmulatedFunction:
 
 def _argument(memory: Memory, name: str, x: Any) -> Any:
     """An argument for the host function: tensors become part of `memory`, also those in tuples."""
-    if isinstance(x, tvm_ffi.Tensor):
-        tensor = torch.from_dlpack(x)
+    if isinstance(x, torch.Tensor | tvm_ffi.Tensor):
+        tensor = x.detach() if isinstance(x, torch.Tensor) else torch.from_dlpack(x)
         assert _device is not None
         written = _device.written(tensor) if _device.written is not None else None
         return OnGpu(tensor, memory.add(name, tensor, written or True))

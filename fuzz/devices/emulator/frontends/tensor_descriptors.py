@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuzz.devices.emulator.decode.operands import Unimplemented
-from fuzz.devices.emulator.state.tensor_map import ELEMENT_BYTES, FILL_NAN, FILL_ZERO, TensorMap
+from fuzz.devices.emulator.tensor_map import ELEMENT_BYTES, FILL_NAN, FILL_ZERO, TensorMap
 
 KIND = "tensordesc"
 TENSOR_MAP = "tensor map"  # the kind of an argument that is one

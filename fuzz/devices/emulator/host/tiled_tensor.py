@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from fuzz.devices.emulator.state import tensor_map as tm
+from fuzz.devices.emulator import tensor_map as tm
 
 _ELEMENTS = {
     torch.uint8: tm.U8, torch.int8: tm.U8, torch.uint16: tm.U16, torch.int16: tm.U16, torch.uint32: tm.U32,

@@ -20,7 +20,6 @@ from fuzz.devices.emulator.host import cuda_runtime
 from fuzz.devices.emulator.host.cuda_runtime import Launch
 from fuzz.devices.emulator.state.intrinsics import target_machine
 
-FUNCTION = "kernel"  # the name under which functions are exported
 CUDA = 2  # kDLCUDA
 _RAISES = ("TVMFFIEnvGetStream", "TVMFFIErrorSetRaisedFromCStr", "TVMFFIErrorSetRaisedFromCStrParts")
 # offsets in a DLTensor, in bytes
@@ -49,24 +48,24 @@ class OnGpu:
 
 
 class TvmFfiObject:
-    """An object file that exports FUNCTION by TVM-FFI, loaded. params_of: place and size of each parameter of a kernel
-    by its name."""
+    """An object file that exports a function called `name` by TVM-FFI, loaded. params_of: place and size of each
+    parameter of a kernel by its name."""
 
-    def __init__(self, path: Path, params_of: Callable[[str], list[tuple[int, int]]]) -> None:
+    def __init__(self, path: Path, name: str, params_of: Callable[[str], list[tuple[int, int]]]) -> None:
         self.params_of = params_of
         self.kernels: list[str] = []
         self.launches: list[Launch] = []
         self.shared_limit, self.processors = cuda_runtime.SHARED_LIMIT, cuda_runtime.PROCESSORS
         self.runtime = cuda_runtime.runtime()
         library: Any = ctypes.CDLL(tvm_ffi.libinfo.find_libtvm_ffi())
-        for name in _RAISES:
-            llvm.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
+        for symbol in _RAISES:
+            llvm.add_symbol(symbol, ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value)
         self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine("large"))
         self.engine.add_object_file(llvm.ObjectFileRef.from_path(str(path)))
         self.engine.finalize_object()
-        address = self.engine.get_function_address(f"__tvm_ffi_{FUNCTION}")
+        address = self.engine.get_function_address(f"__tvm_ffi_{name}")
         if not address:
-            raise ValueError(f"{path}: exports no function {FUNCTION} by TVM-FFI")
+            raise ValueError(f"{path}: exports no function {name} by TVM-FFI")
         self.function = tvm_ffi.Function.__from_extern_c__(address, keep_alive_object=self.engine)
 
     def launched(self, launch: Launch) -> None:

@@ -1,101 +1,46 @@
-"""Tensor maps: the 128 bytes that describe a tensor to the tensor memory accelerator, as Hopper lays them out.
-
-NVIDIA does not publish the layout. This is what the host code of CuTe DSL 4.8.1 writes, found by varying one property
-of a tensor at a time; the bits of the fill and of strides from 2**36 on are an assumption. A kernel that fills a map
-field by field (`tensormap.replace`) and a host that encodes one (`TensorMap.encode`) write the same. Codes of types,
-swizzles, interleave and fill are those of `tensormap.replace` in the PTX ISA.
-
-Words of 32 bits: 0, 1 address; 2 properties; 3 … 6 strides in units of 16 bytes, 7 their upper bits, four each;
-8 … 12 sizes less one; 13 element strides less one, three bits each, and in its last byte the first size of the box less
-one; 14 the other sizes of the box less one, a byte each.
-"""
+"""Tensor maps as the compiled interpreter reads them, and why a copy refuses one. Compiled by numba."""
 
 from __future__ import annotations
-
-import struct
-from dataclasses import dataclass, field
 
 from numba import njit
 
 from fuzz.devices.emulator.state.intrinsics import i64, u8, u32
-
-SIZE = 128  # bytes
-ADDRESS, PROPERTIES, STRIDES, UPPER_STRIDES, SIZES, ELEMENT_STRIDES, BOX = 0, 8, 12, 28, 32, 52, 55  # offsets in bytes
-# properties: first bit of each; MARK is in the lowest four of every map
-RANK_BIT, ELEMENT_BIT, INTERLEAVE_BIT, SWIZZLE_BIT, FILL_BIT = 4, 7, 11, 13, 16
-RANK_BITS, ELEMENT_BITS, INTERLEAVE_BITS, SWIZZLE_BITS, FILL_BITS = 3, 4, 2, 3, 1
-MARK = 2
-MOST_DIMENSIONS = 5
-MOST_BOX = 256  # elements of a box along one dimension
-MOST_ELEMENT_STRIDE = 8
-STRIDE_LIMIT = 1 << 40
-STRIDE_UNIT = 4  # bits of a stride that a map has not
-
-# codes of element types, and bytes of each
-(U8, U16, U32, S32, U64, S64, F16, F32, F32_FTZ, F64, BF16, TF32, TF32_FTZ) = range(13)
-ELEMENT_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
-NO_SWIZZLE, SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = range(4)
-FILL_ZERO, FILL_NAN = range(2)
+from fuzz.devices.emulator.tensor_map import (
+    ADDRESS,
+    BF16,
+    BOX,
+    ELEMENT_BIT,
+    ELEMENT_BITS,
+    ELEMENT_STRIDES,
+    F16,
+    F32_FTZ,
+    F64,
+    FILL_BIT,
+    FILL_BITS,
+    INTERLEAVE_BIT,
+    INTERLEAVE_BITS,
+    MARK,
+    PROPERTIES,
+    RANK_BIT,
+    RANK_BITS,
+    S64,
+    SIZES,
+    STRIDE_UNIT,
+    STRIDES,
+    SWIZZLE_128,
+    SWIZZLE_BIT,
+    SWIZZLE_BITS,
+    TF32,
+    TF32_FTZ,
+    U8,
+    U16,
+    U64,
+    UPPER_STRIDES,
+)
 
 # why a map is refused; report/kinds.py has the words
 (VALID, NOT_A_MAP, BAD_RANK, BAD_ELEMENT, BAD_ADDRESS, BAD_ROW, BAD_SPAN, BAD_ELEMENT_STRIDE, BAD_FILL, NO_INTERLEAVE,
  NO_ATOMICITY, NO_FTZ) = range(12)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TensorMap:
-    """A tensor as the tensor memory accelerator sees it; the first dimension is the one of stride 1.
-
-    address          of its first element, as the kernel knows it; a multiple of 16
-    element          code of its elements' type
-    sizes            of each dimension, in elements; 1 to 5 dimensions
-    strides          of each dimension but the first, in bytes; multiples of 16
-    box              elements of a box along each dimension, 1 to 256
-    element_strides  a box takes every n-th element along each dimension, 1 to 8; the first is ignored
-    swizzle, interleave, fill  their codes; fill is what a load gives outside the tensor
-    """
-
-    address: int
-    element: int
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    element_strides: tuple[int, ...] = field(default=())
-    swizzle: int = NO_SWIZZLE
-    interleave: int = 0
-    fill: int = FILL_ZERO
-
-    def encode(self) -> bytes:
-        """The 128 bytes. Raises ValueError for what cuTensorMapEncodeTiled refuses."""
-        self._check()
-        rank = len(self.sizes)
-        empty = [1] * (MOST_DIMENSIONS - rank)
-        properties = (
-            MARK | rank - 1 << RANK_BIT | self.element << ELEMENT_BIT | self.interleave << INTERLEAVE_BIT
-            | self.swizzle << SWIZZLE_BIT | self.fill << FILL_BIT
-        )  # fmt: skip
-        strides = [*(x >> STRIDE_UNIT for x in self.strides), *[0] * (MOST_DIMENSIONS - rank)]
-        upper = sum(x >> 32 << 4 * i for i, x in enumerate(strides))
-        steps = sum(n - 1 << 3 * i for i, n in enumerate(self.element_strides))
-        words = [properties, *(x & 0xFFFFFFFF for x in strides), upper, *((n - 1) % (1 << 32) for n in self.sizes),
-                 *[0] * len(empty), steps]  # fmt: skip
-        data = struct.pack(f"<Q{len(words)}I", self.address, *words)
-        return (data[:BOX] + bytes(n - 1 for n in (*self.box, *empty))).ljust(SIZE, b"\0")
-
-    def _check(self) -> None:
-        rank = len(self.sizes)
-        if not 1 <= rank <= MOST_DIMENSIONS or len(self.box) != rank or len(self.strides) != rank - 1:
-            raise ValueError(
-                f"tensor map: {rank} sizes, {len(self.strides)} strides and {len(self.box)} sizes of a box; there are "
-                "1 to 5 dimensions, and the first has no stride"
-            )
-        for stride in self.strides:
-            if stride % 16 or not 0 <= stride < STRIDE_LIMIT:
-                raise ValueError(f"tensor map: a stride of {stride} bytes; it must be a multiple of 16 below 2**40")
-        if not all(1 <= n <= MOST_BOX for n in self.box):
-            raise ValueError(f"tensor map: a box of {self.box}; each dimension must have 1 to {MOST_BOX} elements")
-        if not all(1 <= n <= MOST_ELEMENT_STRIDE for n in self.element_strides):
-            raise ValueError(f"tensor map: element strides {self.element_strides}; each must be 1 to 8")
 
 
 @njit(inline="always")

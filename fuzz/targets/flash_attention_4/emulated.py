@@ -1,0 +1,146 @@
+"""flash_attn.cute on the emulated GPU: the kernels that a GPU would run, on CPU tensors, without one.
+
+Kernels are compiled ahead, as for a GPU. FlashAttention-4's tables of compiled kernels are replaced by ones whose
+kernels run emulated; all else is FlashAttention-4's own host code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuzz.compiling import obtain
+from fuzz.core.case import Case
+from fuzz.core.case_limits import Size
+from fuzz.core.target import Device, DeviceError, Execution, Tensors
+from fuzz.devices.emulator_schedules import schedule_of
+from fuzz.devices.present import cuda_present
+from fuzz.targets.flash_attention_4.calls import replaced
+from fuzz.targets.flash_attention_4.compile_cache import INTERNALS, LAUNCHES, Launch, compiling_for, hash_of, owner
+from fuzz.targets.flash_attention_4.compile_cache import unusable as import_fails
+from fuzz.targets.flash_attention_4.target import FlashAttention4
+
+Function = Callable[..., None]
+
+
+class EmulatedFlashAttention4(FlashAttention4):
+    """FlashAttention-4's kernels on the emulated GPU. Each repeat runs its warps and CTAs in another order."""
+
+    device: Device = "emulator"
+    pairs_per_second = 2e4
+    session_size = Size(1 << 15, 4, 1 << 9, 1 << 17)
+    _repeat = 0
+
+    def missing(self) -> str | None:
+        """See Target."""
+        if (why := self.uncompilable()) is not None:
+            return why
+        if cuda_present():
+            return "kernels run on the GPU where there is one"
+        return import_fails()
+
+    def prepare(self, case: Case, tensors: Tensors) -> None:
+        """Compiles every kernel that the case launches, and makes its mask and block lists."""
+        for build in self.builds(case, self.arch()):
+            options = json.loads(build.options)
+            _functions()[options["kernel"], options["key"]] = _loaded(build)
+        for name in INTERNALS:
+            owner(name).compile_cache = _Emulated(name, self.arch())
+        self._call(case, tensors)
+        self._repeat = 0
+
+    def run(self, case: Case, tensors: Tensors) -> Execution:
+        """See AutogradTarget. Raises DeviceError for what the emulated GPU finds, and for what it does not emulate."""
+        with self._on_emulated_gpu():
+            return super().run(case, tensors)
+
+    def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
+        """See AutogradTarget and `run`."""
+        with self._on_emulated_gpu():
+            return super().run_around(case, tensors, others)
+
+    def expected_seconds(self, case: Case) -> float:
+        """Emulated time goes with the number of tiles."""
+        p = case.problem
+        tiles = p.heads_q * sum((q // 64 + 1) * (k // 64 + 1) for q, k in zip(p.lengths_q, p.lengths_k, strict=True))
+        return 2.0 + 0.2 * tiles * (5 if p.backward else 1)
+
+    @contextlib.contextmanager
+    def _on_emulated_gpu(self) -> Iterator[None]:
+        """FlashAttention-4's host code takes CPU tensors for a GPU's here, and its launches run emulated."""
+        from fuzz.devices.emulated_verdict import verdict_of
+        from fuzz.devices.emulator import EmulationError, Unimplemented
+        from fuzz.devices.emulator.config import LaunchConfig
+        from fuzz.devices.emulator.frontends.cute_functions import Device as Gpu
+        from fuzz.devices.emulator.frontends.cute_functions import on_emulated_gpu
+        from fuzz.devices.emulator.frontends.emulated import CHECKS
+
+        config = LaunchConfig(**{"checks": CHECKS, **schedule_of(self._repeat)})
+        self._repeat += 1
+        try:
+            with (
+                on_emulated_gpu(self.arch(), Gpu(config, lambda report: None, _unwritten())),
+                compiling_for(self.arch()),
+                replaced(torch.Tensor, is_cuda=True),
+            ):
+                yield
+        except EmulationError as error:
+            raise DeviceError(*verdict_of(_short(error.report.kernel), error.report)) from error
+        except Unimplemented as error:
+            raise DeviceError("reject", (), {"emulator": f"the emulator does not know it yet: {error}"}) from error
+
+
+class _Emulated:
+    """A table of FlashAttention-4's compiled kernels: those that were compiled ahead, and what it compiles itself."""
+
+    def __init__(self, name: str, arch: str) -> None:
+        self._name, self._arch = name, arch
+
+    def __contains__(self, key: Any) -> bool:
+        return (self._name, hash_of(key)) in _functions()
+
+    def __setitem__(self, key: Any, function: Function) -> None:
+        _functions()[self._name, hash_of(key)] = function
+
+    def __getitem__(self, key: Any) -> Function:
+        number = hash_of(key)
+        return partial(_launch, f"{self._name} {self._arch} {number[:8]}", _functions()[self._name, number])
+
+
+def _launch(name: str, function: Function, *arguments: Any) -> None:
+    function(*arguments)
+    LAUNCHES.kept.append(Launch(name, None))
+
+
+@functools.cache
+def _functions() -> dict[tuple[str, str], Function]:
+    """Kernels of this process, by their table and the hash of their key."""
+    return {}
+
+
+@functools.cache
+def _loaded(build: Any) -> Function:
+    from fuzz.devices.emulator.frontends.cute_functions import EmulatedFunction
+
+    artifact = obtain(build)
+    return EmulatedFunction(artifact.object, artifact.header["prefix"], artifact.ptx.read_text())
+
+
+@functools.cache
+def _unwritten() -> Callable[[Tensor], Any]:
+    """View of the memory that runs of this process have allocated: which of it is written."""
+    from fuzz.devices.unwritten import Unwritten
+
+    return Unwritten()
+
+
+def _short(kernel: str) -> str:
+    """The name of one of FlashAttention-4's kernels without its arguments' types: 'flash_fwd_sm90'."""
+    return kernel.partition("flash_attncute")[2].partition("Flash")[0] or kernel
