@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import product
 
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.support import Support
 from fuzz.core.target import Variant
 from fuzz.generate.grid import Grid
 
-_MORE = (0, 0, 1, 15, 40)  # keys, or queries, beyond the least
+_MORE = (0, 0, 1, 15, 40, 64, 128)  # keys, or queries, beyond the least: another tile or two, now and then
 # Sequences, query heads and KV heads of a case whose CTAs wait: a semaphore per tile of each sequence and query head.
-_HEADS = ((1, 1, 1), (1, 2, 1), (1, 2, 2), (2, 1, 1), (2, 2, 1))
+_HEADS = ((1, 2, 1), (1, 2, 2), (2, 1, 1), (2, 2, 1), (2, 2, 2), (1, 4, 2))
 
 
 def support_of(kernel: KernelChoice, support: Support) -> Support:
@@ -33,13 +34,16 @@ def support_of(kernel: KernelChoice, support: Support) -> Support:
     )
 
 
-def draw_meeting(draw: random.Random, kernel: KernelChoice, *, gqa: bool, ragged: bool, rows: int) -> Grid:
+def draw_meeting(draw: random.Random, kernel: KernelChoice, *, gqa: bool, ragged: bool, rows: int, pairs: int) -> Grid:
     """A grid in which two CTAs of `kernel` share a tile of dQ in every sequence, and wait for one another; a `ragged`
-    one has a sequence more that is shorter, first or last. At most `rows` heads × sequences."""
-    known = [one for one in _HEADS if one[0] * one[1] <= max(rows, 1) and (gqa or one[1] == one[2])]
+    one has a sequence more that is shorter, first or last. At most `rows` heads × sequences, and `pairs` (query, key)
+    pairs in all, unless the least lengths have more."""
+    known = [one for one in _HEADS if one[0] * one[1] <= rows and (gqa or one[1] == one[2])] or [(1, 1, 1)]
     batch, heads_q, heads_kv = draw.choice([one for one in known if not ragged or one[0] > 1] or known)
-    lengths_q = [kernel.least_q + draw.choice(_MORE)] * batch
-    lengths_k = [kernel.least_k + draw.choice(_MORE)] * batch
+    each = pairs // (batch * heads_q)
+    able = [(m, n) for m, n in product(_MORE, _MORE) if (kernel.least_q + m) * (kernel.least_k + n) <= each]
+    more_q, more_k = draw.choice(able or [(0, 0)])
+    lengths_q, lengths_k = [kernel.least_q + more_q] * batch, [kernel.least_k + more_k] * batch
     if ragged and batch > 1:
         lengths_q[-1], lengths_k[-1] = draw.randint(1, kernel.least_q), draw.randint(1, kernel.least_k)
         if draw.choice((True, False)):
