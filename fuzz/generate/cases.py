@@ -63,7 +63,7 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
     "constant",
     *CODED,
 )
-SUMS_CODED = {"plain": (True, False, False, False), "": (True, True, False)}  # sums over a group's heads; by aim
+SUMS_CODED = {"plain": (True, False, False, False), "": (True, False)}  # sums over a group's heads; by aim
 FLOWING: tuple[Distribution, ...] = ("normal", "normal", "adversarial", "integers")  # no P near one-hot: dS is not 0
 INEXACT = tuple(name for name in DISTRIBUTIONS if name not in CODED)
 # Axes of stride 0. Keys, or values, that are all one make O the same whatever the scores: of k and v the first three.
@@ -74,7 +74,8 @@ ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
 ALONE_AS = ("same", "same", "near", "any", "any", "any")
 PACKED_AS = ("same", "near", "near", "any", "any", "any")
 NEAR = (-65, -64, -17, -1, 1, 17, 64, 65)
-FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 2), (2, 2), (1, 4))  # KV heads, query heads for each
+FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 2), (2, 2), (1, 4), (2, 2), (1, 2))  # KV heads, query heads for each
+HEADS_KV, GROUPS = (1, 2, 3, 4), (1, 1, 2, 2, 2, 3, 4, 8)  # of the other half: NOTE [budget]
 TWO_TILES = 90  # tokens on both sides; heads that leave pairs for fewer come less often
 PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
 LONG_LISTS_SHARE = 20  # one case in so many has long block lists, where the target has lists
@@ -216,11 +217,8 @@ def _relations(target: Target, case: Case) -> tuple[str, ...]:
 
 
 def _heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:
-    heads_kv = draw.choice((1, 2, 3, 4))
-    group = draw.choice((1, 1, 2, 3, 4, 8)) if support.gqa else 1
-    while heads_kv * group > size.rows:
-        group = max(1, group // 2)
-        heads_kv = max(1, heads_kv // 2) if group == 1 else heads_kv
+    known = [(n, g) for n in HEADS_KV for g in GROUPS if n * g <= max(size.rows, 1) and (g == 1 or support.gqa)]
+    heads_kv, group = draw.choice(known)
     batch = draw.randint(1, max(1, min(4, size.rows // (heads_kv * group))))
     return batch, heads_kv * group, heads_kv
 

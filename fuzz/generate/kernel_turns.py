@@ -6,10 +6,13 @@ import random
 from dataclasses import replace
 from itertools import product
 
+import torch
+
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.support import Support
 from fuzz.core.target import Variant
 from fuzz.generate.grid import Grid
+from oracles.problem import Problem, dense_mask
 
 _MORE = (0, 0, 1, 15, 40, 64, 128)  # keys, or queries, beyond the least: another tile or two, now and then
 # Sequences, query heads and KV heads of a case whose CTAs wait: a semaphore per tile of each sequence and query head.
@@ -50,6 +53,17 @@ def draw_meeting(draw: random.Random, kernel: KernelChoice, *, gqa: bool, ragged
             lengths_q.reverse()
             lengths_k.reverse()
     return Grid(heads_q, heads_kv, tuple(lengths_q), tuple(lengths_k))
+
+
+def meet(problem: Problem, kernel: KernelChoice) -> bool:
+    """True if two CTAs of `kernel` share a tile of dQ, and each of them a second one: if the mask leaves a pair in each
+    of four tiles, those of two rows and two columns, of one sequence and head."""
+    padded = torch.nn.functional.pad(
+        dense_mask(problem), (0, -problem.len_k % (kernel.least_k - 1), 0, -problem.len_q % (kernel.least_q - 1))
+    )
+    tiles = padded.unflatten(-1, (-1, kernel.least_k - 1)).any(-1).unflatten(-2, (-1, kernel.least_q - 1)).any(-2)
+    shared = tiles.mT.float() @ tiles.float()  # tiles of queries that two tiles of keys both meet
+    return bool((shared.triu(1) >= 2).any())
 
 
 def variants_of(kernel: KernelChoice | None, variants: tuple[Variant, ...]) -> tuple[Variant, ...]:

@@ -17,6 +17,7 @@ from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Target
 from fuzz.generate.cases import kernel_case
+from fuzz.generate.kernel_turns import meet
 from fuzz.session.plan import Shard
 
 TRIES = 20  # for a case that no rule refuses
@@ -55,9 +56,14 @@ def _places(kernels: int, seed_cases: tuple[Case, ...]) -> list[Case | int]:
 
 
 def _turn(target: Target, size: Size, repeats: int, kernel: KernelChoice, seed: str) -> Case:
-    """The case of a kernel; the last of TRIES where a rule refuses all."""
+    """The case of a kernel: the first of TRIES that no rule refuses, and in three of four turns of a kernel whose CTAs
+    wait, one in which they meet; where there is none, the last one that is not refused, or the last."""
+    to_meet = bool(kernel.least_q) and random.Random(seed).randrange(4) > 0
+    found = None
     for attempt in range(TRIES):
         case = kernel_case(random.Random(f"{seed}/{attempt}"), target, size, repeats, kernel)
         if refusal(target, case) is None:
-            break
-    return case
+            found = case
+            if not to_meet or meet(case.problem, kernel):
+                break
+    return found or case

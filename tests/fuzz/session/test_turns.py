@@ -7,6 +7,7 @@ import pytest
 from fuzz.core.case import Case
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.refusal import refusal
+from fuzz.generate.kernel_turns import meet
 from fuzz.judging.judge import execute
 from fuzz.session.draw import cases_of, explore, seed_cases
 from fuzz.session.plan import plan
@@ -72,6 +73,16 @@ def test_two_kernels_whose_ctas_wait_come_before_each_other_one() -> None:
 
 
 @needs_emulator
+def test_ctas_that_wait_meet_in_most_of_their_turns_and_not_in_all() -> None:
+    """In the others a tile of queries lacks some of its tiles of keys, by which ranks differ from block numbers."""
+    target = load("blocksparse")
+    ordered = [kernel for kernel in target.kernel_choices() if kernel.least_q]
+    first = [case for seed in range(3) for case in session("blocksparse", 25, seed) if case not in target.seed_cases()]
+    met = [meet(case.problem, kernel) for case in first for kernel in ordered if serves(case, kernel)]
+    assert 0.7 < sum(met) / len(met) < 1, met
+
+
+@needs_emulator
 def test_first_cases_have_options_masks_and_sequences_of_different_lengths_as_often_as_later_ones() -> None:
     """A turn adds its kernel to a case, it does not make the case simple."""
     target = load("blocksparse")
@@ -117,7 +128,8 @@ def test_options_of_a_users_target_have_their_turns(tmp_path) -> None:
 @pytest.mark.nightly
 @needs_emulator
 def test_a_semaphore_released_one_step_early_is_found_in_a_session_of_sixty() -> None:
-    """By the turn of the one kernel that has this release: the rest of the session is not run here."""
+    """By the turn of the one kernel that has this release: the rest of the session is not run here. Three of four turns
+    are made for such a race; of these three sessions two show it."""
     name = "blocksparse!released_one_step_early"
     target = load(name)
     (kernel,) = (
@@ -125,6 +137,10 @@ def test_a_semaphore_released_one_step_early_is_found_in_a_session_of_sixty() ->
         for kernel in target.kernel_choices()
         if kernel.variant["deterministic"] and kernel.variant.get("products") == "wgmma" and kernel.dims == (104, 128)
     )
-    case = next(case for case in session(name, 60) if not case.variant.get("ctas") and serves(case, kernel))
-    verdict = execute(case, target, lambda phase, limit: None)
-    assert verdict.outcome == "fail" and "adds in no fixed order" in verdict.findings[0].message
+    found = 0
+    for seed in (1, 2, 3):
+        case = next(case for case in session(name, 60, seed) if not case.variant.get("ctas") and serves(case, kernel))
+        verdict = execute(case, target, lambda phase, limit: None)
+        assert (verdict.outcome == "fail") == meet(case.problem, kernel)
+        found += verdict.outcome == "fail" and "adds in no fixed order" in verdict.findings[0].message
+    assert found >= 2
