@@ -24,6 +24,8 @@ from kernels.blocksparse.spec.signature import ARGUMENTS
 from kernels.blocksparse.spec.variant import Injection, Variant
 
 RECIPE = "fuzz.compiling.recipes:blocksparse"
+# What is compiled imports nothing else of kernels/blocksparse: a change of its host code leaves compiled kernels valid.
+SOURCES = tuple(f"kernels.blocksparse.{name}" for name in ("backward", "common", "compile", "forward", "spec"))
 KEPT = 4096  # launches that are remembered: more than the repeats of a case make
 LIMIT = 1.0  # seconds that a copy out of a hanging device may take
 
@@ -80,7 +82,7 @@ def build_of(variant: Variant, arch: str, injection: Injection) -> Build:
     """The Build of a block-sparse kernel, or of a mutant of it."""
     options = {**asdict(variant), "mutant": injection.name}
     modules = sorted({replaced.__module__ for replaced in injection.replacements.values()})
-    return Build.of(RECIPE, options, arch, ("kernels.blocksparse", *modules))
+    return Build.of(RECIPE, options, arch, (*SOURCES, *modules))
 
 
 def source(variant: Variant, arch: str, injection: Injection) -> Any:

@@ -26,7 +26,7 @@ from fuzz.score.source_mutants.sampling import ROOT
 from fuzz.session.records import Reader, Record
 
 LOOK = 0.2  # seconds between two looks at a session's records
-OK, USAGE = 0, 2  # exit codes of attnfuzz (fuzz/cli/exit_codes.py)
+OK, FINDINGS, USAGE = 0, 1, 2  # exit codes of attnfuzz (fuzz/cli/exit_codes.py)
 SAID = 400  # characters of what a session that did not start has said
 
 
@@ -103,9 +103,8 @@ def _copy() -> Iterator[Path]:
 
 def _run(folder: Path, plan: Plan) -> End:
     """Runs the session to its end or its first failure."""
-    command = [sys.executable, "-m", "fuzz.cli", "run", "--target", plan.target, "--device", plan.device]
-    command += ["--cases", str(plan.cases), "--seed", str(plan.seed), "--jobs", "1", "--no-minimize"]
-    command += ["--size", "small", "--max-time", str(plan.seconds), "--output-dir", str(folder / "session")]
+    command = [sys.executable, "-m", "fuzz.score.source_mutants.session", plan.target, plan.device]
+    command += [str(plan.cases), str(plan.seed), str(plan.seconds), str(folder / "session")]
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     ends, first, count = time.monotonic() + 2 * plan.seconds, None, 0
     records = Reader(folder / "session")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import json
 from dataclasses import dataclass
+from pathlib import Path
 
 from fuzz.compiling import Build
-from fuzz.devices.cuda import RECIPE, Launch, _Launches, build_of, unpacked
+from fuzz.devices.cuda import RECIPE, SOURCES, Launch, _Launches, build_of, unpacked
 from kernels.blocksparse.spec.signature import ARGUMENTS
 from kernels.blocksparse.spec.variant import Injection, Variant
 
@@ -65,4 +67,20 @@ def test_a_build_holds_the_whole_variant_and_the_injection() -> None:
     planted = build_of(BACKWARD, "sm_90a", Injection("blocksparse!x", {"wait": json.dumps}))
     assert isinstance(plain, Build) and plain.recipe == RECIPE
     assert '"deterministic":true' in plain.options and '"mutant":"blocksparse!x"' in planted.options
-    assert plain.sources == ("kernels.blocksparse",) and planted.sources == ("kernels.blocksparse", "json")
+    assert plain.sources == SOURCES and planted.sources == (*SOURCES, "json")
+
+
+def test_what_is_compiled_imports_nothing_of_the_kernels_beside_its_sources() -> None:
+    """Else a change there would leave a compiled kernel valid that it changes."""
+    root = Path(__file__).resolve().parents[3]
+    files = [file for name in SOURCES for file in (root / name.replace(".", "/")).rglob("*.py")]
+    imported = set()
+    for node in (node for file in files for node in ast.walk(ast.parse(file.read_text()))):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level
+            imported |= {f"{node.module}.{name.name}" for name in node.names}
+        elif isinstance(node, ast.Import):
+            imported |= {name.name for name in node.names}
+    ours = {name for name in imported if name.split(".")[0] in ("kernels", "fuzz", "oracles")}
+    assert len(files) > 30 and len(ours) > 30
+    assert not [name for name in ours if not name.startswith(tuple(f"{source}." for source in SOURCES))]

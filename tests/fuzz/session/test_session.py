@@ -144,7 +144,7 @@ def test_what_shows_in_a_relations_run_alone_is_known_where_the_corpus_knows_it(
         (folder / "corpus").mkdir(parents=True)
         for one in kept:
             save(one, folder / "corpus")
-        wanted = settings(folder, targets=(name,), cases=80, minimize_runs=5)
+        wanted = settings(folder, targets=(name,), cases=120, minimize_runs=5)
         run(wanted, plan(wanted), "w0")
         statuses.append({record.status for record in records(folder) if record.outcome == "fail"})
     assert statuses[0] == {"known"} and "new" in statuses[1]
