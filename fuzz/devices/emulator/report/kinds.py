@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fuzz.devices.emulator.report.tensor_memory_kinds import TENSOR_MEMORY_NAMES, TENSOR_MEMORY_SENTENCES
 from fuzz.devices.emulator.state import tables as st
 
-KIND_NAMES = (
+_NAMES = (
     "out of bounds", "misaligned access", "address of no tensor", "out of bounds of shared memory",
     "barrier in a divergent branch", "barrier with a wrong count", "lanes missing at a .sync instruction", "trap",
     "too many copies in flight", "read of uninitialised memory", "race: two writes", "race: read of an unordered write",
@@ -21,6 +22,7 @@ KIND_NAMES = (
     "operand of a wgmma differs between lanes", "mbarrier misused",
     "copy of more bytes than its size",
 )  # fmt: skip
+KIND_NAMES = dict(enumerate(_NAMES)) | TENSOR_MEMORY_NAMES
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,7 @@ _SENTENCES: dict[int, Callable[[Seen], str]] = {
     st.F_DESCRIPTOR: _descriptor,
     st.F_MBARRIER: _mbarrier,
     st.F_COPY_SIZE: lambda s: f"copies {s.value} bytes of {s.place} with a copy of {s.size} bytes",
+    **TENSOR_MEMORY_SENTENCES,
 }
 
 
