@@ -95,7 +95,7 @@ def emulator_of(options: dict[str, Any], repeat: int = 0):
     from fuzz.devices.emulator import Emulator
     from fuzz.devices.emulator.config import ALL_CHECKS, DEFAULT_CHECKS
 
-    checks = ALL_CHECKS if options.get("deterministic") else DEFAULT_CHECKS
+    checks = DEFAULT_CHECKS | {"unordered_adds"} if options.get("deterministic") else DEFAULT_CHECKS
 
     schedule, seed = WARP_SCHEDULES[str(options.get("warps", "in_order"))], int(options.get("seed", 1))
     resident = int(options.get("slots", SLOTS))

@@ -106,6 +106,8 @@ def free(m, w, pc, where, count):
     ):  # fmt: skip
         finding(m, st.F_TC_ALLOC, pc, w, 0, where, count, WRONG_ADDRESS)
         return
+    if m.k[st.K_CHECKS] & CHECKED:
+        tensor_shadow.note(m, w, pc, 255, column, count, tensor_shadow.FREE)
     for i in range(unit, unit + (count >> 5)):
         m.columns[sm(m, w), i, st.U_OWNER] = -mine
     retry(m, w)

@@ -18,7 +18,7 @@ from fuzz.devices.emulator.config import DEFAULT_CHECKS, LaunchConfig
 from fuzz.devices.emulator.report.report import Report
 from fuzz.devices.emulator.state.global_memory import Written
 
-CHECKS = DEFAULT_CHECKS - {"equal_writes", "tensor_fences"}
+CHECKS = DEFAULT_CHECKS - {"equal_writes"}
 
 
 @dataclass
@@ -44,8 +44,7 @@ def emulated(
     arch      what Triton compiles for: 'sm_80', 'sm_90a', 'sm_100a'
     written   tells of a tensor what has been written of the memory that it lies in; None: all of it
     settings  of every launch, those of Emulator; strict, the default, raises EmulationError at the first finding.
-              checks: all but 'unordered_adds', 'equal_writes', since Triton has several warps write one value, and
-              'tensor_fences', since Triton writes no tcgen05.fence
+              checks: the default ones without 'equal_writes', since Triton has several warps write one value
 
     Raises ValueError where TRITON_INTERPRET was set when Triton was imported, and for settings out of range.
     """

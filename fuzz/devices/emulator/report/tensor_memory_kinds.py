@@ -63,6 +63,7 @@ def place(address: int) -> str:
 _VERBS = {
     tensor_shadow.LD: "reads", tensor_shadow.ST: "writes", tensor_shadow.MMA_WRITE: "writes, as D,",
     tensor_shadow.MMA_ADD: "adds to, as D,", tensor_shadow.MMA_A: "reads, as A,", tensor_shadow.CP_WRITE: "writes",
+    tensor_shadow.FREE: "frees",
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ PENDING = 0xFFFFFFFF
 LOW32 = 0xFFFFFFFF
 NOBODY, STORE, PRODUCT, COPY = range(4)  # kinds of writers
 # kinds of accesses
-LD, ST, MMA_WRITE, MMA_ADD, MMA_A, CP_WRITE = range(6)
+LD, ST, MMA_WRITE, MMA_ADD, MMA_A, CP_WRITE, FREE = range(7)
 
 
 @njit(inline="always")
@@ -55,17 +55,17 @@ def _after_writer(m, w, pc, group, column, access, at):
     fences = m.k[st.K_CHECKS] & st.CHECK_TENSOR_FENCES
     if writer >> 42 == STORE:
         if number == PENDING:
-            if access != ST or warp != mine:
+            if warp != mine or (access != ST and access != FREE):
                 _tell(m, st.F_TC_STORE, pc, w, group, column, access, warp)
         elif warp != mine:
             if known(m, w, warp) < number:
                 _tell(m, st.F_TC_RACE, pc, w, group, column, access, warp)
-            elif fences and fenced_known(m, w, warp) < number:
+            elif fences and access != FREE and fenced_known(m, w, warp) < number:
                 _tell(m, st.F_TC_FENCE, pc, w, group, column, access, warp)
-    elif access == LD or access == ST:
+    elif access == LD or access == ST or access == FREE or (access == MMA_A and writer >> 42 == PRODUCT):
         if done(m, w, warp) < number:
             _tell(m, st.F_TC_COMMIT, pc, w, group, column, access, warp)
-        elif fences and fenced_done(m, w, warp) < number:
+        elif fences and access != FREE and access != MMA_A and fenced_done(m, w, warp) < number:
             _tell(m, st.F_TC_FENCE, pc, w, group, column, access, warp)
     elif warp != mine and done(m, w, warp) < number and known(m, w, warp) < i64(at + 8):
         _tell(m, st.F_TC_RACE, pc, w, group, column, access, warp)
@@ -83,7 +83,7 @@ def _after_readers(m, w, pc, group, column, access, at):
         elif warp != mine and known(m, w, warp) < number:
             _tell(m, st.F_TC_RACE, pc, w, group, column, access, warp)
     product = i64(at + 24)
-    if product and access == ST and done(m, w, (product >> 32) - 1) < (product & LOW32):
+    if product and (access == ST or access == FREE) and done(m, w, (product >> 32) - 1) < (product & LOW32):
         _tell(m, st.F_TC_COMMIT, pc, w, group, column, access, (product >> 32) - 1)
 
 
@@ -111,6 +111,9 @@ def note(m, w, pc, groups, column, count, access):
                 w64(at + 16, (1 + mine) << 32 | PENDING)
             elif access == MMA_A:
                 w64(at + 24, (1 + mine) << 32 | issued)
+            elif access == FREE:
+                if races:
+                    _after_readers(m, w, pc, group, c, access, at)
             else:
                 if races:
                     _after_readers(m, w, pc, group, c, access, at)

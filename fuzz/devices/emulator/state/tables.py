@@ -17,7 +17,7 @@ from numba.extending import models, overload, overload_attribute, register_model
 
 intrinsic: Any = _intrinsic
 WATCHED = 256  # addresses that a spinning warp is watched for
-COPIES = 4096  # asynchronous copies in flight, per warp
+COPIES = 16384  # asynchronous copies in flight, per warp
 FINDINGS = 256
 WGMMAS = 256  # wgmma in flight, per warp
 TENSOR_ACCESSES = 256  # tcgen05.ld and .st in flight, per warp
