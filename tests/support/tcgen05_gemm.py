@@ -6,7 +6,7 @@ registers; both operands are copied into shared memory element by element.
 
 import cuda.bindings.driver as cuda
 import torch
-from cutlass import BFloat16, Float8E4M3FN, Float8E5M2, Float16, Float32, Int32, Int64, Int8, TFloat32, Uint8, cute
+from cutlass import BFloat16, Float8E4M3FN, Float8E5M2, Float16, Float32, Int8, Int32, Int64, TFloat32, Uint8, cute
 from cutlass.cute.nvgpu import OperandMajorMode, tcgen05
 from cutlass.memory import SmemAllocator
 
@@ -42,8 +42,8 @@ class Gemm:
         if self.dtype is TFloat32:
             return tcgen05.MmaTF32Op((self.m, self.n, 8), group, source, *majors)
         if self.dtype in (Int8, Uint8):
-            return tcgen05.MmaI8Op(self.dtype, self.dtype, (self.m, self.n, 32), group, source, *majors)
-        return tcgen05.MmaFP8Op(self.dtype, self.sums, (self.m, self.n, 32), group, source, *majors)
+            return tcgen05.MmaI8Op(self.dtype, (self.m, self.n, 32), group, source, *majors)
+        return tcgen05.MmaF8F6F4Op(self.dtype, self.dtype, self.sums, (self.m, self.n, 32), group, source, *majors)
 
     def layout(self, shape, major: str, swizzle: str):
         kind = getattr(tcgen05.SmemLayoutAtomKind, f"{major.upper()}_{swizzle}")
@@ -98,7 +98,8 @@ class Gemm:
         cute.arch.mbarrier_wait(done, 0)
         # ---- to registers and out
         operation, _ = LOADS[self.load]
-        atom = cute.make_copy_atom(operation(tcgen05.Repetition(self.repeat)), self.sums)
+        pack = tcgen05.Pack.PACK_16b_IN_32b if self.sums is Float16 else tcgen05.Pack.NONE
+        atom = cute.make_copy_atom(operation(tcgen05.Repetition(self.repeat), pack), self.sums)
         copy = tcgen05.make_tmem_copy(atom, tC[(None, None), 0, 0])
         mine = copy.get_slice(thread)
         gC = tiled_mma.get_slice(0).partition_C(mC)

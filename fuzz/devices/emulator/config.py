@@ -7,8 +7,13 @@ from dataclasses import dataclass
 ARCHES = ("sm_80", "sm_90a", "sm_100a")  # that kernels are compiled for
 WARP_SCHEDULES = ("in_order", "random", "oldest_last", "greedy")
 DISPATCHES = ("in_order", "reversed", "permuted")
-ALL_CHECKS = frozenset({"races", "uninitialised", "wrapped", "unordered_adds", "warpgroups", "equal_writes", "tensor_fences"})
-DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds", "tensor_fences"}  # few kernels promise an order; compilers write no such fence
+ALL_CHECKS = frozenset(
+    {"races", "uninitialised", "wrapped", "unordered_adds", "warpgroups", "equal_writes", "tensor_fences"}
+)
+DEFAULT_CHECKS = ALL_CHECKS - {
+    "unordered_adds",
+    "tensor_fences",
+}  # few kernels promise an order; compilers write no such fence
 
 
 @dataclass(frozen=True)

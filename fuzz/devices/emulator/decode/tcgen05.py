@@ -8,7 +8,9 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.decode.operands import Operands
 from fuzz.devices.emulator.ptx import Instruction
 
-MMA = re.compile(r"tcgen05\.mma\.cta_group::1\.kind::(f16|tf32|f8f6f4|i8)(?:\.collector::a::(?:fill|use|lastuse|discard))?")
+MMA = re.compile(
+    r"tcgen05\.mma\.cta_group::1\.kind::(f16|tf32|f8f6f4|i8)(?:\.collector::a::(?:fill|use|lastuse|discard))?"
+)
 KINDS = {"f16": op.TC_F16, "tf32": op.TC_TF32, "f8f6f4": op.TC_F8F6F4, "i8": op.TC_I8}
 MOVE = re.compile(
     r"tcgen05\.(ld|st)\.sync\.aligned\.(32x32b|16x64b|16x128b|16x256b|16x32bx2)\.x(\d+)(?:\.(pack|unpack)::16b)?\.b32"

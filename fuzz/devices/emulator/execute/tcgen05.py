@@ -85,7 +85,9 @@ def copy(m, w, pc, wb, cb, c, lane):
         finding(m, st.F_TC_DESCRIPTOR, pc, w, lane, descriptor, 0, SHARED_A)
         return
     chunks = 2 if shape <= op.TC_CP_4X256 else 1
-    rows = 4 if shape == op.TC_CP_4X256 else 128 if shape <= op.TC_CP_128X128 else 32 if shape == op.TC_CP_32X128 else 64
+    rows = (
+        4 if shape == op.TC_CP_4X256 else 128 if shape <= op.TC_CP_128X128 else 32 if shape == op.TC_CP_32X128 else 64
+    )
     first, column = where >> 16, where & 0xFFFF
     if first > 31 or (first and shape != op.TC_CP_4X256):
         finding(m, st.F_TC_DESCRIPTOR, pc, w, lane, where, 0, LANE)

@@ -167,9 +167,7 @@ def one_product(m, w, pc, wb, cb, c, lane):
         ):
             whole = False
     if checking:
-        tensor_shadow.note(
-            m, w, pc, groups, d_column, n, tensor_shadow.MMA_ADD if enable else tensor_shadow.MMA_WRITE
-        )
+        tensor_shadow.note(m, w, pc, groups, d_column, n, tensor_shadow.MMA_ADD if enable else tensor_shadow.MMA_WRITE)
     if not whole:
         return
     # ---- 16 rows at a time

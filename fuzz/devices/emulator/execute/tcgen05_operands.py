@@ -104,4 +104,3 @@ def unpack_lane(m, source, kind, flip, to):
     size = size_of(kind)
     for e in range(32 // size):
         w32(to + 4 * e, number(m, kind, source + e * size, flip))
-

@@ -185,11 +185,7 @@ def move(m, w, pc, wb, cb, c, store):
         finding(m, st.F_TC_LANES, pc, w, 0, where, 0, own)
         half = half & 16 if shape != op.TC_32X32 else 0
     wide = count << packed  # columns
-    if shape == op.TC_16X128:
-        wide = wide * 2
-    elif shape == op.TC_16X256:
-        wide = wide * 2
-    elif shape == op.TC_16X64:
+    if shape == op.TC_16X128 or shape == op.TC_16X256 or shape == op.TC_16X64:
         wide = wide * 2
     ok = usable(m, w, pc, own + half, column, wide)
     if shape == op.TC_16X32X2 and ok:
