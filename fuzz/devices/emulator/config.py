@@ -33,9 +33,9 @@ class LaunchConfig:
                    of a warpgroup that do not issue the same); 'unordered_adds' (beside 'races', and only when asked
                    for): atomic sums of floats whose order nothing fixes, for kernels that promise the same bits;
                    'equal_writes' (beside 'races'): two writes of one value that nothing orders count as a race too;
-                   'tensor_fences' (beside 'races', and only when asked for, since neither Triton nor CuTe DSL writes the
-                   fence): tensor memory used after another warp's tcgen05 instruction, or after a wait for a
-                   tcgen05.commit, without tcgen05.fence::after_thread_sync.
+                   'tensor_fences' (beside 'races', and only when asked for: neither Triton nor CuTe DSL writes these):
+                   tensor memory used after another warp's tcgen05 instruction, or after a wait for a tcgen05.commit,
+                   without tcgen05.fence::after_thread_sync.
                    Bounds, alignment, barriers and deadlocks are always looked at
     trace          keep a timeline of every launch in the report, see report/timeline.py
     """

@@ -71,7 +71,7 @@ def execute(
         params=max(program.params, 8) + 8, scratch=4096, taints=n * (program.registers >> 5) + 128,
         tracked=16 * n * program.tracked,
         special_values=len(program.specials) * warps * 256,
-        **(_tensor_memories(program, resident, warps, len(order), shared_size, checks) if program.tensor_memory else {}),
+        **_tensor_memories(program, resident, warps, len(order), shared_size, checks),
         **(_shadows(program, resident, warps, len(order), shared_size) if checks else {}),
     )  # fmt: skip
     mapped.array("constants")[:] = program.constants
@@ -182,6 +182,8 @@ def _tensor_memories(
     program: Program, resident: int, warps: int, ctas: int, shared: int, checks: int
 ) -> dict[str, int]:
     """Bytes of tensor memory, of what a product needs beside it and of their checks, by the names of `k`."""
+    if not program.tensor_memory:
+        return {}
     found = {"tensor_memory": (resident + 1) * tensor_memory.SIZE, "tensor_scratch": tensor_memory.SCRATCH}
     if checks:
         found |= {

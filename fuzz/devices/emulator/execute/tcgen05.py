@@ -9,7 +9,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute.tcgen05_mma import LANE, SHARED_A, product
+from fuzz.devices.emulator.execute.tcgen05_mma import product
 from fuzz.devices.emulator.sanitize import tensor_clocks, tensor_reads, tensor_shadow, vector_clocks
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.state import tables as st
@@ -17,7 +17,7 @@ from fuzz.devices.emulator.state.addressing import address, finding, host_addres
 from fuzz.devices.emulator.state.intrinsics import copy16, i64, s32, u32, w64
 from fuzz.devices.emulator.state.mbarrier_word import BIAS, BYTES, MARK, MARKED, MOST, PENDING, PHASE, packed
 from fuzz.devices.emulator.state.tcgen05_descriptor import is_valid, k_major
-from fuzz.devices.emulator.state.tensor_memory import host, usable
+from fuzz.devices.emulator.state.tensor_memory import LANE, SHARED_A, host, usable
 
 CHECKED = st.CHECK_RACES | st.CHECK_UNINITIALISED
 

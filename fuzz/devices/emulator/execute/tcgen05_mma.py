@@ -41,10 +41,17 @@ from fuzz.devices.emulator.state.tcgen05_descriptor import (
     is_valid,
     swizzle_of,
 )
-from fuzz.devices.emulator.state.tensor_memory import ROW, host, usable
+from fuzz.devices.emulator.state.tensor_memory import (
+    INSTRUCTION,
+    LANE,
+    ROW,
+    SHAPE,
+    SHARED_A,
+    SHARED_B,
+    host,
+    usable,
+)
 
-# what is wrong with a product
-INSTRUCTION, SHAPE, SHARED_A, SHARED_B, LANE = range(5)
 F16_SUMS, F32_SUMS, S32_SUMS = range(3)
 CHECKED = st.CHECK_RACES | st.CHECK_UNINITIALISED
 LANES_AT_ONCE = 16

@@ -1,8 +1,8 @@
 """Operands of tcgen05.mma as plain matrices of 32-bit numbers: A and B unpacked, an instruction descriptor taken apart.
 Compiled by numba.
 
-K is 32 bytes wide for every type. A matrix in shared memory is read in chunks of 16 bytes (`state/tcgen05_descriptor.py`),
-one in tensor memory in words of 32 bits.
+K is 32 bytes wide for every type. A matrix in shared memory is read in chunks of 16 bytes
+(`state/tcgen05_descriptor.py`), one in tensor memory in words of 32 bits.
 """
 
 from __future__ import annotations

@@ -15,9 +15,18 @@ from fuzz.devices.emulator.sanitize.taint import clean, taints_of
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address, finding, host_address, operand, wake
 from fuzz.devices.emulator.state.intrinsics import s32, u16, u32, w16, w32, w64
-from fuzz.devices.emulator.state.tensor_memory import COLUMNS, ROW, UNITS, host, sm, usable
+from fuzz.devices.emulator.state.tensor_memory import (
+    COLUMNS,
+    MORE_COLUMNS,
+    ROW,
+    UNITS,
+    WRONG_ADDRESS,
+    WRONG_COLUMNS,
+    host,
+    sm,
+    usable,
+)
 
-WRONG_COLUMNS, MORE_COLUMNS, WRONG_ADDRESS = range(3)  # what is wrong with an alloc or dealloc
 CHECKED = st.CHECK_RACES | st.CHECK_UNINITIALISED
 EVERY = 0xFFFFFFFF
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from fuzz.devices.emulator.execute import tcgen05_mma
-from fuzz.devices.emulator.execute.tensor_memory import MORE_COLUMNS, WRONG_ADDRESS
 from fuzz.devices.emulator.sanitize import tensor_shadow
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.tensor_memory import COLUMNS, FREED, OUTSIDE
+from fuzz.devices.emulator.state.tensor_memory import (
+    COLUMNS,
+    FREED,
+    INSTRUCTION,
+    LANE,
+    MORE_COLUMNS,
+    OUTSIDE,
+    SHAPE,
+    SHARED_A,
+    WRONG_ADDRESS,
+)
 
 TENSOR_MEMORY_NAMES = {
     st.F_TC_COLUMNS: "tensor memory that is not allocated",
@@ -82,16 +90,16 @@ def _columns(s: Seen) -> str:
 
 def _lanes(s: Seen) -> str:
     return (
-        f"gives the address of lane {s.address >> 16} of tensor memory; warp {s.value // 32} of a warpgroup reaches lanes "
-        f"{s.value} to {s.value + 31}"
+        f"gives the address of lane {s.address >> 16} of tensor memory; warp {s.value // 32} of a warpgroup reaches "
+        f"lanes {s.value} to {s.value + 31}"
     )
 
 
 def _alloc(s: Seen) -> str:
     if s.value == WRONG_ADDRESS:
         return (
-            f"frees {s.size} columns at column {s.address & 0xFFFF} of tensor memory; a tcgen05.dealloc needs the address "
-            "and the number of columns of an allocation of its CTA"
+            f"frees {s.size} columns at column {s.address & 0xFFFF} of tensor memory; a tcgen05.dealloc needs the "
+            "address and the number of columns of an allocation of its CTA"
         )
     if s.value == MORE_COLUMNS:
         return f"allocates {s.size} columns after an allocation of {s.address}; no later one may have more columns"
@@ -100,21 +108,21 @@ def _alloc(s: Seen) -> str:
 
 def _commit(s: Seen) -> str:
     return (
-        f"{_VERBS[s.value]} {place(s.address)}, which a tcgen05.mma or .cp of {_other(s)} may still be using; it needs a "
-        "wait for an mbarrier that a later tcgen05.commit arrives at"
+        f"{_VERBS[s.value]} {place(s.address)}, which a tcgen05.mma or .cp of {_other(s)} may still be using; it needs "
+        "a wait for an mbarrier that a later tcgen05.commit arrives at"
     )
 
 
 def _descriptor(s: Seen) -> str:
     if s.name.startswith(("tcgen05.ld", "tcgen05.st")):
         return f"gives the address {s.value:#x}, but lane 0 gives {s.address:#x}; all lanes must agree"
-    if s.value == tcgen05_mma.SHAPE:
+    if s.value == SHAPE:
         return f"asks for M = {s.address} and N = {s.size}, a shape that this kind of tcgen05.mma does not have"
-    if s.value == tcgen05_mma.LANE:
+    if s.value == LANE:
         return f"gives the address {s.address:#x} of tensor memory, whose lane {s.address >> 16} does not fit the shape"
-    if s.value == tcgen05_mma.INSTRUCTION:
+    if s.value == INSTRUCTION:
         return f"gives the instruction descriptor {s.address:#x}, which PTX does not define for its kind and operands"
-    which = "A" if s.value == tcgen05_mma.SHARED_A else "B"
+    which = "A" if s.value == SHARED_A else "B"
     return (
         f"gives the shared memory descriptor {s.address & (1 << 64) - 1:#018x} of {which}: its fixed bits or its "
         "swizzle are not what PTX defines for the type and direction"
@@ -133,8 +141,8 @@ TENSOR_MEMORY_SENTENCES: dict[int, Callable[[Seen], str]] = {
     ),
     st.F_TC_UNWRITTEN: lambda s: f"{_VERBS[s.value]} {place(s.address)}, which nothing has written",
     st.F_TC_STORE: lambda s: (
-        f"{_VERBS[s.value]} {place(s.address)}, which a tcgen05.st of {_other(s)} writes; that warp's tcgen05.wait::st is "
-        "missing between the two"
+        f"{_VERBS[s.value]} {place(s.address)}, which a tcgen05.st of {_other(s)} writes; that warp's tcgen05.wait::st "
+        "is missing between the two"
     ),
     st.F_TC_LOAD: lambda s: (
         f"{_VERBS[s.value]} {place(s.address)}, which a tcgen05.ld of {_other(s)} may still be reading; that warp's "
@@ -153,8 +161,8 @@ TENSOR_MEMORY_SENTENCES: dict[int, Callable[[Seen], str]] = {
         f"issues a {s.name} that reads {s.place}, which {s.other} writes without a fence.proxy.async between the two"
     ),
     st.F_TC_OVERWRITTEN: lambda s: (
-        f"writes {s.place}, which a tcgen05.mma or .cp of {_other(s)} may still be reading; it needs a wait for an mbarrier "
-        "that a later tcgen05.commit arrives at"
+        f"writes {s.place}, which a tcgen05.mma or .cp of {_other(s)} may still be reading; it needs a wait for an "
+        "mbarrier that a later tcgen05.commit arrives at"
     ),
     st.F_TC_DESCRIPTOR: _descriptor,
 }

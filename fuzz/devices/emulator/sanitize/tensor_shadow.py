@@ -62,7 +62,7 @@ def _after_writer(m, w, pc, group, column, access, at):
                 _tell(m, st.F_TC_RACE, pc, w, group, column, access, warp)
             elif fences and access != FREE and fenced_known(m, w, warp) < number:
                 _tell(m, st.F_TC_FENCE, pc, w, group, column, access, warp)
-    elif access == LD or access == ST or access == FREE or (access == MMA_A and writer >> 42 == PRODUCT):
+    elif access in (LD, ST, FREE) or (access == MMA_A and writer >> 42 == PRODUCT):
         if done(m, w, warp) < number:
             _tell(m, st.F_TC_COMMIT, pc, w, group, column, access, warp)
         elif fences and access != FREE and access != MMA_A and fenced_done(m, w, warp) < number:
@@ -83,7 +83,7 @@ def _after_readers(m, w, pc, group, column, access, at):
         elif warp != mine and known(m, w, warp) < number:
             _tell(m, st.F_TC_RACE, pc, w, group, column, access, warp)
     product = i64(at + 24)
-    if product and (access == ST or access == FREE) and done(m, w, (product >> 32) - 1) < (product & LOW32):
+    if product and access in (ST, FREE) and done(m, w, (product >> 32) - 1) < (product & LOW32):
         _tell(m, st.F_TC_COMMIT, pc, w, group, column, access, (product >> 32) - 1)
 
 
@@ -103,7 +103,7 @@ def note(m, w, pc, groups, column, count, access):
                 continue
             at = cell_at(m, w, group, c)
             if i64(at) == 0:
-                if unwritten and (access == LD or access == MMA_ADD or access == MMA_A):
+                if unwritten and access in (LD, MMA_ADD, MMA_A):
                     _tell(m, st.F_TC_UNWRITTEN, pc, w, group, c, access, mine)
             elif races:
                 _after_writer(m, w, pc, group, c, access, at)

@@ -76,7 +76,7 @@ _engine = _link()  # owns the machine code
 mma_bf16, mma_f16, mma_f16_f16 = (
     types.ExternalFunction(f"attnfuzz_{name}", types.void(types.int64)) for name in WARPGROUP_MMA
 )
-tensor_product = types.ExternalFunction("attnfuzz_tensor_product", types.void(*(types.int64,) * 6))
+tensor_product: Any = types.ExternalFunction("attnfuzz_tensor_product", types.void(*(types.int64,) * 6))
 _words = (types.int64,) * 5
 straight_line: Any = types.ExternalFunction("attnfuzz_straight_line", types.int64(*_words, types.int32))
 straight_line_tainted: Any = types.ExternalFunction(

@@ -1,10 +1,10 @@
 """Matrices in shared memory as the descriptors of tcgen05 name them: where 16 bytes of them lie. Compiled by numba.
 
 A descriptor (PTX, "Shared memory descriptor") is the start address (bit 0), the leading and the stride dimension byte
-offset (bits 16 and 32), all in units of 16 bytes, the constant 1 (bit 46), a base offset (bit 49), a mode of the leading
-dimension (bit 52, 0: an offset) and the swizzle (bit 61). A chunk is 16 bytes of one row of K (K-major), or of M or N
-(MN-major); "first row to next 8 rows" and so on follow PTX's canonical layouts. The rules with their sources are in
-docs/explanation/tensor_memory.md.
+offset (bits 16 and 32), all in units of 16 bytes, the constant 1 (bit 46), a base offset (bit 49), a mode of the
+leading dimension (bit 52, 0: an offset) and the swizzle (bit 61). A chunk is 16 bytes of one row of K (K-major), or of
+M or N (MN-major). What the offsets mean follows PTX's canonical layouts; docs/explanation/tensor_memory.md has the rules
+with their sources.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def is_valid(descriptor):
     return (
         descriptor >> 46 & 7 == 1
         and descriptor >> 52 & 0x1FF == 0
-        and (swizzle == NONE or swizzle == SWIZZLE_128_BY_32 or swizzle & 1 == 0)
+        and (swizzle == SWIZZLE_128_BY_32 or swizzle & 1 == 0)
     )
 
 

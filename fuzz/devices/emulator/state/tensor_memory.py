@@ -16,7 +16,10 @@ ROW = 4 * COLUMNS  # bytes from a lane to the next
 SIZE = LANES * ROW
 UNITS = COLUMNS // 32
 SCRATCH = 1 << 17  # bytes that a product needs beside it
-UNALLOCATED, FREED, OUTSIDE = range(3)  # why a column may not be used
+# values of findings: why a column may not be used; what is wrong with an alloc or dealloc; with an operand
+UNALLOCATED, FREED, OUTSIDE = range(3)
+WRONG_COLUMNS, MORE_COLUMNS, WRONG_ADDRESS = range(3)
+INSTRUCTION, SHAPE, SHARED_A, SHARED_B, LANE = range(5)
 
 
 @njit(inline="always")

@@ -76,5 +76,5 @@ def test_lines_missing_in_the_ptx_of_a_product(seen: dict[str, Any], removed: st
 @pytest.mark.nightly
 def test_products_and_attention_of_more_shapes() -> None:
     found = run("many")
-    assert len(found["products"]) == 44 and all(found["products"].values()), found["products"]
+    assert len(found["products"]) == 46 and all(found["products"].values()), found["products"]
     assert len(found["attention"]) == 4 and max(found["attention"].values()) < 1
