@@ -3,8 +3,8 @@
 A descriptor (PTX, "Shared memory descriptor") is the start address (bit 0), the leading and the stride dimension byte
 offset (bits 16 and 32), all in units of 16 bytes, the constant 1 (bit 46), a base offset (bit 49), a mode of the
 leading dimension (bit 52, 0: an offset) and the swizzle (bit 61). A chunk is 16 bytes of one row of K (K-major), or of
-M or N (MN-major). What the offsets mean follows PTX's canonical layouts; docs/explanation/tensor_memory.md has the rules
-with their sources.
+M or N (MN-major). What the offsets mean follows PTX's canonical layouts; docs/explanation/tensor_memory.md has the
+rules with their sources.
 """
 
 from __future__ import annotations
