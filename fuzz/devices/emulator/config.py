@@ -7,8 +7,13 @@ from dataclasses import dataclass
 ARCHES = ("sm_80", "sm_90a", "sm_100a")  # that kernels are compiled for
 WARP_SCHEDULES = ("in_order", "random", "oldest_last", "greedy")
 DISPATCHES = ("in_order", "reversed", "permuted")
-ALL_CHECKS = frozenset({"races", "uninitialised", "wrapped", "unordered_adds", "warpgroups", "equal_writes"})
-DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds"}  # few kernels promise an order
+ALL_CHECKS = frozenset(
+    {"races", "uninitialised", "wrapped", "unordered_adds", "warpgroups", "equal_writes", "tensor_fences"}
+)
+DEFAULT_CHECKS = ALL_CHECKS - {
+    "unordered_adds",
+    "tensor_fences",
+}  # few kernels promise an order; compilers write no such fence
 
 
 @dataclass(frozen=True)
@@ -16,6 +21,7 @@ class LaunchConfig:
     """An emulated GPU, and what to look for while kernels run on it. Raises ValueError for a setting out of range.
 
     resident_ctas  CTAs resident at once
+    ctas_per_sm    CTAs that share the 512 columns of a tensor memory (Blackwell); 1: each has its own
     warp_schedule  which warp goes on next: 'in_order' (round robin), 'random', 'oldest_last' (a warp of the CTA that
                    started last, so that the oldest CTA starves) or 'greedy' (the same warp until it waits)
     seed           of the random schedule, and of a permuted dispatch
@@ -26,12 +32,16 @@ class LaunchConfig:
                    address); 'warpgroups' (registers of wgmma used before wait_group or without wgmma.fence, and warps
                    of a warpgroup that do not issue the same); 'unordered_adds' (beside 'races', and only when asked
                    for): atomic sums of floats whose order nothing fixes, for kernels that promise the same bits;
-                   'equal_writes' (beside 'races'): two writes of one value that nothing orders count as a race too.
+                   'equal_writes' (beside 'races'): two writes of one value that nothing orders count as a race too;
+                   'tensor_fences' (beside 'races', and only when asked for: neither Triton nor CuTe DSL writes these):
+                   tensor memory used after another warp's tcgen05 instruction, or after a wait for a tcgen05.commit,
+                   without tcgen05.fence::after_thread_sync.
                    Bounds, alignment, barriers and deadlocks are always looked at
     trace          keep a timeline of every launch in the report, see report/timeline.py
     """
 
     resident_ctas: int = 4
+    ctas_per_sm: int = 1
     warp_schedule: str = "in_order"
     seed: int = 1
     dispatch: str = "in_order"
@@ -43,6 +53,8 @@ class LaunchConfig:
     def __post_init__(self) -> None:
         if self.resident_ctas < 1:
             raise ValueError(f"resident_ctas must be at least 1, not {self.resident_ctas}")
+        if self.ctas_per_sm < 1:
+            raise ValueError(f"ctas_per_sm must be at least 1, not {self.ctas_per_sm}")
         if self.warp_schedule not in WARP_SCHEDULES:
             raise ValueError(f"warp_schedule must be one of {', '.join(WARP_SCHEDULES)}, not {self.warp_schedule!r}")
         if self.dispatch not in DISPATCHES:

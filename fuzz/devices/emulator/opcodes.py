@@ -74,6 +74,27 @@ BULK_WIDE_SHARED, BULK_WIDE_BARRIER = 1 << 8, 1 << 9  # addresses in registers o
 
 GLOBAL, SHARED, LOCAL, PARAM, GENERIC, CONST = range(6)
 
+# tcgen05: instructions of one thread, then those of a warp
+TC_MMA = BASE + 60  # 2 kind and flags, 3 D's address, 4 immediate, 5 A's descriptor or address, 6 immediate,
+# 7 B's descriptor, 8 instruction descriptor, 9 predicate enable-input-d, 10 scale-input-d, 11-14 disable-output-lane
+TC_COMMIT = BASE + 61  # 2 flags, 3 address, 4 immediate
+TC_CP = BASE + 62  # 2 shape, 3 address in tensor memory, 4 immediate, 5 descriptor
+TC_FENCE = BASE + 63  # 2 after_thread_sync
+TC_ALLOC = BASE + 64  # 2 flags, 3 address, 4 immediate, 5 columns
+TC_DEALLOC = BASE + 65  # 2 address in tensor memory, 3 columns
+TC_RELINQUISH = BASE + 66
+TC_LD = BASE + 67  # 2 table of registers, 3 how many, 4 shape, 5 address, 6 immediate, 7 immHalfSplitoff, 8 packed
+TC_ST = BASE + 68  # the same
+TC_WAIT = BASE + 69  # 2 for stores
+# kinds and flags of TC_MMA
+TC_F16, TC_TF32, TC_F8F6F4, TC_I8 = range(4)
+TC_KIND = 3  # bits 0-1
+TC_A_IN_TENSOR_MEMORY = 4
+# shapes of TC_LD and TC_ST
+TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 = range(5)
+# shapes of TC_CP
+TC_CP_128X256, TC_CP_4X256, TC_CP_128X128, TC_CP_64X128_02, TC_CP_64X128_01, TC_CP_32X128 = range(6)
+
 # shuffle and vote modes
 UP, DOWN, BFLY, IDX = range(4)
 ALL, ANY, UNI, BALLOT = range(4)

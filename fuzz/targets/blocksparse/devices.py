@@ -93,9 +93,9 @@ def emulator_of(options: dict[str, Any], repeat: int = 0):
     """The emulated GPU of a variant; from the second repeat on with its warps, and the CTAs' dispatch, at random. Where
     the same bits are promised, the order of every add has to be fixed."""
     from fuzz.devices.emulator import Emulator
-    from fuzz.devices.emulator.config import ALL_CHECKS, DEFAULT_CHECKS
+    from fuzz.devices.emulator.config import DEFAULT_CHECKS
 
-    checks = ALL_CHECKS if options.get("deterministic") else DEFAULT_CHECKS
+    checks = DEFAULT_CHECKS | {"unordered_adds"} if options.get("deterministic") else DEFAULT_CHECKS
 
     schedule, seed = WARP_SCHEDULES[str(options.get("warps", "in_order"))], int(options.get("seed", 1))
     resident = int(options.get("slots", SLOTS))

@@ -13,6 +13,7 @@ import numpy as np
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.decode.memory import MemoryFamilies
 from fuzz.devices.emulator.decode.operands import Program, Unimplemented
+from fuzz.devices.emulator.decode.tcgen05 import TensorMemoryFamilies
 from fuzz.devices.emulator.decode.warp import WarpFamilies
 from fuzz.devices.emulator.decode.wgmma import WgmmaFamilies
 from fuzz.devices.emulator.decode.wgmma_hazards import uses
@@ -24,7 +25,7 @@ from fuzz.devices.emulator.ptx import Instruction, Kernel, Module
 __all__ = ["Program", "Unimplemented", "decode"]
 
 
-class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies):
+class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies):
     """Decodes one kernel; the methods named `op_…` handle one family each."""
 
     def program(self) -> Program:
@@ -52,8 +53,9 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies):
         return Program(
             self.kernel, code, constants, self.size, self.specials, self.places, self.source,
             self.shared, self.dynamic, self.local, params, self.granule, self.smallest, self.globals,
-            bool(np.isin(code[:, 0], (op.WGMMA, op.BULK)).any()), len(self.use.numbers),
+            bool(np.isin(code[:, 0], (op.WGMMA, op.BULK, op.TC_MMA, op.TC_CP)).any()), len(self.use.numbers),
             bool((code[:, 0] == op.BULK).any()),
+            bool(((code[:, 0] >= op.TC_MMA) & (code[:, 0] <= op.TC_WAIT)).any()),
         )  # fmt: skip
 
     def one(self, i: Instruction) -> None:

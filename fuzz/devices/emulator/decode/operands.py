@@ -34,6 +34,7 @@ class Program:
     granule    bytes of the smallest access to shared memory, at most 4
     smallest   the same for global memory
     asynchronous  has instructions that access shared memory through the async proxy
+    tensor_memory  has instructions that use tensor memory
     tracked    registers that some instruction might use while a wgmma does, see wgmma_hazards.py
     bulk       has bulk copies
     """
@@ -55,6 +56,7 @@ class Program:
     asynchronous: bool = False
     tracked: int = 0
     bulk: bool = False
+    tensor_memory: bool = False
 
 
 BITS = {"b8": 8, "u8": 8, "s8": 8, "b16": 16, "u16": 16, "s16": 16, "f16": 16, "bf16": 16, "b32": 32, "u32": 32,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from fuzz.devices.emulator.execute import bulk_copies, wgmma
+from fuzz.devices.emulator.execute import bulk_copies, tensor_memory, wgmma
 from fuzz.devices.emulator.execute.cp_async import complete
 from fuzz.devices.emulator.execute.divergence import FAR
 from fuzz.devices.emulator.execute.warp_ops import check_barrier
@@ -35,6 +35,8 @@ def start(m, slot, position):
     m.cta[slot, st.CTA_AGENTS] = 0
     if k[st.K_CHECKS]:
         vector_clocks.begin(m, slot, position)
+    if k[st.K_TENSOR_MEMORY]:
+        tensor_memory.begin(m, slot)
     shared = k[st.K_SHARED] + slot * k[st.K_SHARED_STRIDE]
     for i in range(0, k[st.K_SHARED_STRIDE], 8):
         w64(shared + i, -1)
@@ -101,6 +103,8 @@ def leave(m, w, lanes):
         if m.k[st.K_CHECKS]:
             vector_clocks.end(m, slot)
         wgmma.end(m, slot)
+        if m.k[st.K_TENSOR_MEMORY]:
+            tensor_memory.end(m, slot)
         m.cta[slot, st.CTA_INDEX] = -1
         for i in range(m.k[st.K_WARPS]):
             m.status[slot * m.k[st.K_WARPS] + i] = st.EMPTY

@@ -30,6 +30,8 @@ from fuzz.devices.emulator.execute.divergence import (
 )
 from fuzz.devices.emulator.execute.load_store import load, load_matrix, store, store_matrix
 from fuzz.devices.emulator.execute.mbarrier import mbarrier
+from fuzz.devices.emulator.execute.tcgen05 import issue as issue_tensor
+from fuzz.devices.emulator.execute.tensor_memory import collective as tensor_collective
 from fuzz.devices.emulator.execute.warp_ops import barrier, elect, match, redux, shuffle, vote
 from fuzz.devices.emulator.execute.wgmma import issue, note_register_use, wait_group
 from fuzz.devices.emulator.sanitize import vector_clocks
@@ -167,6 +169,8 @@ def run_warp(m, w, quantum):
             tensor_maps.publish(m, w, pc, wb, cb, c, act)
         elif number == op.REGISTER_USE:
             note_register_use(m, w, pc, c, act)
+        elif op.TC_MMA <= number <= op.TC_FENCE:
+            issue_tensor(m, w, pc, wb, cb, c, act, number)
         elif number == op.SLEEP:
             m.pc[w] = pc + 1
             if executed >= quantum >> 3:
@@ -231,6 +235,10 @@ def run_warp(m, w, quantum):
                 redux(wb, cb, c, act)
             elif number == op.MATCH:
                 match(m, wb, cb, c, act)
+            elif number >= op.TC_ALLOC:
+                if tensor_collective(m, w, pc, wb, cb, c, act, number):
+                    m.pc[w] = pc
+                    return executed
             elif number == op.WGMMA:
                 issue(m, w, pc, wb, cb, c)
             elif number == op.WGMMA_FENCE:

@@ -8,23 +8,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from fuzz.devices.emulator.config import LaunchConfig
-from fuzz.devices.emulator.decode.decoder import Program
+from fuzz.devices.emulator.decode.decoder import Program, Unimplemented
 from fuzz.devices.emulator.decode.special_registers import SPECIAL_REGISTERS, Geometry, values
 from fuzz.devices.emulator.decode.spins import wanted_by
-from fuzz.devices.emulator.execute import interpreter
+from fuzz.devices.emulator.execute import interpreter, tcgen05_operands
 from fuzz.devices.emulator.host.cuda_runtime import Launch
 from fuzz.devices.emulator.report.from_machine import Stopped
 from fuzz.devices.emulator.report.report import Report
 from fuzz.devices.emulator.report.timeline import timeline
-from fuzz.devices.emulator.sanitize import vector_clocks
+from fuzz.devices.emulator.sanitize import tensor_shadow, vector_clocks
 from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state import tensor_memory
 from fuzz.devices.emulator.state.global_memory import MappedArrays, Memory
 from fuzz.devices.emulator.state.machine import Machine
 
 POLICIES = {"in_order": st.IN_ORDER, "random": st.RANDOM, "oldest_last": st.OLDEST_LAST, "greedy": st.GREEDY}
 CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wrapped": st.CHECK_WRAPPED,
           "unordered_adds": st.CHECK_ORDER, "warpgroups": st.CHECK_WARPGROUP,
-          "equal_writes": st.CHECK_EQUAL}  # fmt: skip
+          "equal_writes": st.CHECK_EQUAL, "tensor_fences": st.CHECK_TENSOR_FENCES}  # fmt: skip
 EXPLORED = 64  # CTAs that have not started and are run after a deadlock, to see what they would write
 TRACED = 1 << 18  # slices of a timeline
 
@@ -71,10 +72,14 @@ def execute(
         params=max(program.params, 8) + 8, scratch=4096, taints=n * (program.registers >> 5) + 128,
         tracked=16 * n * program.tracked,
         special_values=len(program.specials) * warps * 256,
+        **_tensor_memories(program, resident, warps, entities, len(order), shared_size, checks),
         **(_shadows(program, resident, warps, entities, len(order), shared_size) if checks else {}),
     )  # fmt: skip
     mapped.array("constants")[:] = program.constants
     mapped.array("code", np.int32)[:] = program.code.reshape(-1)
+    if program.tensor_memory:
+        table = tcgen05_operands.float8()
+        mapped.array("tensor_scratch", np.int32)[tcgen05_operands.FLOAT8 // 4 :][: len(table)] = table
     mapped.array("params")[: len(launch.params)] = np.frombuffer(launch.params, dtype=np.uint8)
     geometry = Geometry(launch.grid, launch.block, resident, launch.shared, shared_size)
     special_values = mapped.array("special_values", np.int64).reshape(-1, warps, 32)
@@ -83,7 +88,9 @@ def execute(
     specials = [_special(name, place) for name, place in program.specials.items()]
     rows = dict.fromkeys(st.TABLES, n) | {
         "k": st.K_SIZE, "segments": len(segments),
-        **dict.fromkeys(("arrived", "expected", "gathered", "cta", "bulk", "agents"), resident + 1),
+        **dict.fromkeys(
+            ("arrived", "expected", "gathered", "cta", "bulk", "agents", "columns", "tensor_cta"), resident + 1
+        ),
         "findings": st.FINDINGS, "seen": len(program.code), "wanted": len(program.code),
         "reached": len(program.code) + 1,
         "order": len(order), "special": len(specials),
@@ -106,7 +113,9 @@ def execute(
     if checks:
         k[st.K_ROW_SIZE], k[st.K_SHARED_CELLS] = _row_size(len(order), entities), _cells(program, shared_size)
         k[st.K_PROXY] = _row_count(resident, warps) * k[st.K_ROW_SIZE] if program.asynchronous else 0
+        k[st.K_TENSOR_ROWS] = _row_count(resident, warps) * k[st.K_ROW_SIZE] * 2 if program.tensor_memory else 0
         k[st.K_SHARED_GRANULE] = program.granule.bit_length() - 1
+    k[st.K_TENSOR_SHARE] = config.ctas_per_sm
     k[st.K_CHECKS] = checks
     k[st.K_LAUNCH] = 1 + memory.launches % 126
     k[st.K_TRACE_SIZE] = TRACED if config.trace else 0
@@ -118,6 +127,13 @@ def execute(
     machine.cta[:, st.CTA_INDEX] = -1
     interpreter.ready()
     result = interpreter.run(machine.address)
+    if k[st.K_REFUSED]:
+        source = program.source[int(k[st.K_REFUSED]) - 1]
+        raise Unimplemented(
+            f"instruction {source.name!r} with descriptor {int(k[st.K_REFUSED_VALUE]):#x} is not implemented: "
+            f"{source.text!r} (PTX line {source.line}, kernel {program.kernel.name})"
+        )
+    report.checked_on_hardware &= not program.tensor_memory
     if k[st.K_DROPPED]:
         report.notes.append("too many synchronising locations: races were not looked for to the end")
     report.executed += int(k[st.K_EXECUTED])
@@ -158,8 +174,24 @@ def _row_count(resident: int, warps: int) -> int:
 def _shadows(program: Program, resident: int, warps: int, entities: int, ctas: int, shared: int) -> dict[str, int]:
     """Bytes of the clocks and of shared memory's cells, by the names of `k`."""
     cells = _cells(program, shared) * resident
-    rows = _row_count(resident, warps) * (1 + program.asynchronous)
+    rows = _row_count(resident, warps) * (3 if program.tensor_memory else 1 + program.asynchronous)
     return {
         "rows": rows * _row_size(ctas, entities), "keys": 8 * vector_clocks.LOCATIONS, "shared_writes": 8 * cells,
         "shared_reads": 4 * cells * entities,
     }  # fmt: skip
+
+
+def _tensor_memories(
+    program: Program, resident: int, warps: int, entities: int, ctas: int, shared: int, checks: int
+) -> dict[str, int]:
+    """Bytes of tensor memory, of what a product needs beside it and of their checks, by the names of `k`."""
+    if not program.tensor_memory:
+        return {}
+    found = {"tensor_memory": (resident + 1) * tensor_memory.SIZE, "tensor_scratch": tensor_memory.SCRATCH}
+    if checks:
+        found |= {
+            "tensor_fences": 2 * (resident + 1) * warps * _row_size(ctas, entities),
+            "tensor_cells": (resident + 1) * tensor_shadow.BYTES,
+            "tensor_reads": 8 * _cells(program, shared) * resident,
+        }
+    return found

@@ -47,7 +47,7 @@ def emulated(
     arch      what is compiled for: 'sm_80', 'sm_90a', 'sm_100a'
     written   tells of a tensor what has been written of the memory that it lies in; None: all of it
     settings  of every launch, those of Emulator; strict, the default, raises EmulationError at the first finding.
-              checks: all but 'unordered_adds' and 'equal_writes', since Triton has several warps write one value
+              checks: the default ones without 'equal_writes', since Triton has several warps write one value
 
     Raises ValueError where TRITON_INTERPRET was set when Triton was imported, and for settings out of range.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from fuzz.devices.emulator.isa import conversions
+from fuzz.devices.emulator.isa import conversions, float8
 from fuzz.devices.emulator.isa.approximate import FUNCTIONS
 from fuzz.devices.emulator.isa.moves import ORDER
 from fuzz.devices.emulator.isa.table import Builder, add
@@ -246,5 +246,5 @@ def to_odd_f32(b: ir.IRBuilder, x: Value) -> Value:
     return from_bits(b, b.select(inexact, b.or_(raw, splat(raw.type, 1)), raw))
 
 
-for name, result, operands, write in conversions.table():
+for name, result, operands, write in (*conversions.table(), *float8.table()):
     add(name, result, operands, write)

@@ -17,6 +17,7 @@ from llvmlite import ir
 
 from fuzz.devices.emulator.isa.all_forms import FORMS, Form
 from fuzz.devices.emulator.isa.mma import MATRIX, write_mma
+from fuzz.devices.emulator.isa.tensor_core import write_tensor_product
 from fuzz.devices.emulator.isa.vectors import DOUBLE, FLOAT, I1, I16, I32, I64, LANES, Value, splat, vec
 
 WIDTH = 16  # int32 words of a micro-operation
@@ -238,12 +239,13 @@ def overflow(b: ir.IRBuilder, name: str, operands: list[Value]) -> Value | None:
 
 
 def build() -> ir.Module:
-    """The LLVM module with `straight_line` and `straight_line_tainted` in it."""
+    """The LLVM module with `straight_line`, `straight_line_tainted` and the products of tensor cores in it."""
     module = ir.Module("straight_line")
     for tainted in (False, True):
         _Loop(module, tainted).build()
     for name in WARPGROUP_MMA:
         _mma_function(module, name)
+    write_tensor_product(module)
     return module
 
 

@@ -35,7 +35,7 @@ class Stopped:
 
     def waiting(self) -> dict[int, Waiting]:
         """The warps that wait, by their index, with the values that memory holds now."""
-        asleep = (st.AT_BARRIER, st.ASLEEP)
+        asleep = (st.AT_BARRIER, st.ASLEEP, st.AT_ALLOC)
         return {w: self._waiting(w) for w in range(len(self.m.status)) if self.m.status[w] in asleep}
 
     def deadlock(self, waiting: dict[int, Waiting], explored: int) -> Deadlock:
@@ -100,6 +100,11 @@ class Stopped:
             number = int(m.barrier_at[w, st.AT_NUMBER])
             expected = int(m.expected[slot, number]) or 32 * int(m.cta[slot, st.CTA_WARPS])
             what = f"at barrier {number}, where {int(m.arrived[slot, number])} of {expected} threads have arrived"
+            return Waiting(cta, w % warps, source.line, source.text, what, source=self.program.kernel.place(source))
+        if m.status[w] == st.AT_ALLOC:
+            source = self.program.source[int(m.pc[w])]
+            taken = int((m.columns[slot // int(m.k[st.K_TENSOR_SHARE]), :, st.U_OWNER] > 0).sum())
+            what = f"for columns of tensor memory, of which {32 * taken} are taken"
             return Waiting(cta, w % warps, source.line, source.text, what, source=self.program.kernel.place(source))
         lane = max(int(m.asleep[w]).bit_length() - 1, 0)
         pc = int(m.lane_pc[w, lane])

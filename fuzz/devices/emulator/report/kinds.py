@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fuzz.devices.emulator.report.tensor_memory_kinds import TENSOR_MEMORY_NAMES, TENSOR_MEMORY_SENTENCES
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state import tensor_map as tm
 
-KIND_NAMES = (
+_NAMES = (
     "out of bounds", "misaligned access", "address of no tensor", "out of bounds of shared memory",
     "barrier in a divergent branch", "barrier with a wrong count", "lanes missing at a .sync instruction", "trap",
     "too many copies in flight", "read of uninitialised memory", "race: two writes", "race: read of an unordered write",
@@ -24,6 +25,7 @@ KIND_NAMES = (
     "shared memory accessed by a bulk copy without fence.proxy.async", "bulk copy in flight when its CTA exits",
     "bulk copy with a misaligned address or size",
 )  # fmt: skip
+KIND_NAMES = dict(enumerate(_NAMES)) | TENSOR_MEMORY_NAMES
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,7 @@ _SENTENCES: dict[int, Callable[[Seen], str]] = {
         f"issues a bulk copy of {s.size} bytes between byte {s.address} of shared memory and address {s.value:#x}; "
         "addresses and sizes must be multiples of 16 bytes"
     ),
+    **TENSOR_MEMORY_SENTENCES,
 }
 
 

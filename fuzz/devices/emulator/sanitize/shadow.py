@@ -15,7 +15,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.sanitize import vector_clocks
+from fuzz.devices.emulator.sanitize import tensor_reads, vector_clocks
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding
 from fuzz.devices.emulator.state.intrinsics import i64, u8, u32, w8, w32, w64
@@ -73,6 +73,8 @@ def note_shared(m, w, pc, lane, a, size, write, strong):
                 finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, st.CTA_POSITION] * k[st.K_ENTITIES] + x)
         if write:
             if races:
+                if k[st.K_TENSOR_READS]:
+                    tensor_reads.overwritten(m, w, pc, lane, g, size)
                 if m.group[w, st.G_PENDING]:
                     overwritten(m, w, pc, lane, g << lg, 1 << lg)
                 for x in range(warps + m.cta[slot, st.CTA_AGENTS]):
@@ -173,6 +175,8 @@ def note_async_write(m, w, pc, lane, a, size, writer, clock):
                 ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
                 kind = st.F_BULK_PROXY if ordered else st.F_RACE_WW
                 finding(m, kind, pc, w, lane, g << lg, size, 0, origin + x)
+            if k[st.K_TENSOR_READS]:
+                tensor_reads.overwritten(m, w, pc, lane, g, size)
             if m.group[w, st.G_PENDING]:
                 overwritten(m, w, pc, lane, g << lg, 1 << lg)
             for x in range(some):

@@ -8,7 +8,7 @@ is known and not the size of the grid.
 
 Where a kernel has asynchronous accesses of shared memory (wgmma, bulk copies), every row has a second one K_PROXY bytes
 further: how far a warp is ordered after the others with a proxy fence on the way, as such an access needs it of an
-ordinary write.
+ordinary write. Where it has tcgen05 instructions, a third one K_TENSOR_ROWS bytes further (`tensor_clocks.py`).
 
 Rows: one per resident warp; the warp's last fence; what it has read strongly since (ordered by its next fence); one per
 barrier; one per memory location that orders others.
@@ -82,6 +82,8 @@ def clear(m, r):
     clear_one(r)
     if m.k[st.K_PROXY]:
         clear_one(r + m.k[st.K_PROXY])
+    if m.k[st.K_TENSOR_ROWS]:
+        clear_one(r + m.k[st.K_TENSOR_ROWS])
 
 
 @njit
@@ -107,6 +109,8 @@ def join(m, to, source):
     join_one(to, source)
     if m.k[st.K_PROXY]:
         join_one(to + m.k[st.K_PROXY], source + m.k[st.K_PROXY])
+    if m.k[st.K_TENSOR_ROWS]:
+        join_one(to + m.k[st.K_TENSOR_ROWS], source + m.k[st.K_TENSOR_ROWS])
 
 
 @njit

@@ -67,7 +67,7 @@ def _link() -> Any:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(_compiled()))
     engine.finalize_object()
-    for name in ("straight_line", "straight_line_tainted", *WARPGROUP_MMA):
+    for name in ("straight_line", "straight_line_tainted", "tensor_product", *WARPGROUP_MMA):
         llvm.add_symbol(f"attnfuzz_{name}", engine.get_function_address(name))
     return engine
 
@@ -76,6 +76,7 @@ _engine = _link()  # owns the machine code
 mma_bf16, mma_f16, mma_f16_f16 = (
     types.ExternalFunction(f"attnfuzz_{name}", types.void(types.int64)) for name in WARPGROUP_MMA
 )
+tensor_product: Any = types.ExternalFunction("attnfuzz_tensor_product", types.void(*(types.int64,) * 6))
 _words = (types.int64,) * 5
 straight_line: Any = types.ExternalFunction("attnfuzz_straight_line", types.int64(*_words, types.int32))
 straight_line_tainted: Any = types.ExternalFunction(

@@ -17,9 +17,10 @@ from numba.extending import models, overload, overload_attribute, register_model
 
 intrinsic: Any = _intrinsic
 WATCHED = 256  # addresses that a spinning warp is watched for
-COPIES = 4096  # asynchronous copies in flight, per warp
+COPIES = 16384  # asynchronous copies in flight, per warp
 FINDINGS = 256
 WGMMAS = 256  # wgmma in flight, per warp
+TENSOR_ACCESSES = 256  # tcgen05.ld and .st in flight, per warp
 ISSUES = 64  # wgmma of a warpgroup that are remembered for its slower warps
 BULKS = 256  # bulk copies in flight, per CTA
 AGENTS = 24  # that make a CTA's bulk copies, see sanitize/bulk_clocks.py
@@ -57,8 +58,12 @@ TABLES: dict[str, tuple[int, ...]] = {
     "group": (8,),  # (W) groups of wgmma, columns G_…
     "wgmmas": (WGMMAS, 12),  # (W) in flight, columns W_…
     "issues": (ISSUES, 4),  # (first warp of a warpgroup) the last wgmma issued, columns I_…
+    "columns": (16, 5),  # (S) 32 columns of tensor memory each: whose they are, columns U_…
+    "tensor_cta": (2,),  # (S) columns TC_…
+    "tensor_warp": (2,),  # (W) columns TW_…
+    "tensor_accesses": (TENSOR_ACCESSES, 5),  # (W) tcgen05.ld and .st that no wait has covered, columns TA_…
     "findings": (12,),  # (FINDINGS) columns C_…
-    "seen": (32,),  # (n) findings made already, by kind
+    "seen": (64,),  # (n) findings made already, by kind
     "reached": (),  # (n + 1) how often a warp came here, as differences: a stretch of micro-operations is two additions
     "order": (),  # linear indices of the CTAs in the order of dispatch
     "special": (3,),  # a special register that the kernel reads, columns SR_…
@@ -111,6 +116,14 @@ I_NUMBER, I_PC, I_A, I_B = range(4)  # columns of `issues`: 1 + the wgmma's numb
 # columns of `group`: wgmma in flight; groups committed, known to be done; wgmma issued, the last one's pc; fences
 G_PENDING, G_COMMITTED, G_DONE, G_ISSUED, G_PC, G_FENCES = range(6)
 
+# columns of `columns`: 1 + position of the CTA that has them, 0: free, negative: free again; first unit and number of
+# units of the allocation; the warp that made it, its pc
+U_OWNER, U_FIRST, U_UNITS, U_WARP, U_PC = range(5)
+TC_RELINQUISHED, TC_COLUMNS = range(2)  # columns of `tensor_cta`: 1 + pc of the relinquish; columns of the last alloc
+TW_ISSUED, TW_PENDING = range(2)  # columns of `tensor_warp`: mma and cp so far; entries of tensor_accesses
+# columns of `tensor_accesses`: is it a store; groups of 16 lanes, as a mask; first column; columns; pc
+TA_STORE, TA_GROUPS, TA_COLUMN, TA_COUNT, TA_PC = range(5)
+
 # entries of `k`
 (K_CODE, K_CONSTANTS, K_REGISTERS, K_STRIDE, K_WARPS, K_RESIDENT_CTAS, K_SHARED, K_SHARED_SIZE, K_SHARED_STRIDE,
  K_PARAMS, K_PARAMS_SIZE, K_LOCAL, K_LOCAL_SIZE, K_THREADS, K_GRID_X, K_GRID_Y, K_GRID_Z, K_BLOCK_X, K_BLOCK_Y,
@@ -120,12 +133,15 @@ G_PENDING, G_COMMITTED, G_DONE, G_ISSUED, G_PC, G_FENCES = range(6)
  K_DROPPED, K_SHARED_GRANULE, K_SHARED_WRITES, K_SHARED_READS, K_SHARED_CELLS, K_LAUNCH, K_TAINTS, K_TRACE_SIZE,
  K_MEMORY, K_EXPLORE, K_WRITER, K_PROXY, K_TRACKED, K_TRACKED_REGISTERS, K_SPECIAL_VALUES,
  K_ENTITIES, K_READERS,
- K_SIZE) = range(61)  # fmt: skip
+ K_TENSOR_MEMORY, K_TENSOR_SCRATCH, K_TENSOR_ROWS, K_TENSOR_FENCES, K_TENSOR_CELLS, K_TENSOR_READS, K_TENSOR_SHARE,
+ K_REFUSED, K_REFUSED_VALUE,
+ K_SIZE) = range(70)  # fmt: skip
 
-RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY = range(5)
+RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY, AT_ALLOC = range(6)  # AT_ALLOC: waits for columns of tensor memory
 
 # bits of K_CHECKS; bounds, alignment, barriers and deadlocks are always seen
 CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED, CHECK_ORDER, CHECK_WARPGROUP, CHECK_EQUAL = 1, 2, 4, 8, 16, 32
+CHECK_TENSOR_FENCES = 64
 
 # columns of `segments`; S_WRITTEN: a byte for each of its bytes (global_memory.Written), 0 where all count as written
 S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
@@ -135,6 +151,9 @@ S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
  F_UNINITIALISED, F_RACE_WW, F_RACE_WR, F_RACE_RW, F_WRAPPED, F_PARAM, F_UNCONVERGED,
  F_BARRIER_ID, F_UNORDERED, F_PROXY, F_IN_FLIGHT, F_NO_FENCE, F_WARPGROUP, F_DESCRIPTOR,
  F_MBARRIER, F_COPY_SIZE, F_TENSOR_MAP, F_BULK_PROXY, F_BULK_LEFT, F_BULK_FORM) = range(29)  # fmt: skip
+# of tensor memory; users read report/tensor_memory_kinds.py
+(F_TC_COLUMNS, F_TC_LANES, F_TC_ALLOC, F_TC_LEAK, F_TC_RELINQUISHED, F_TC_UNWRITTEN, F_TC_STORE, F_TC_LOAD,
+ F_TC_COMMIT, F_TC_RACE, F_TC_FENCE, F_TC_PROXY, F_TC_OVERWRITTEN, F_TC_DESCRIPTOR) = range(40, 54)  # fmt: skip
 # columns of a finding
 (C_KIND, C_PC, C_CTA, C_WARP, C_LANE, C_ADDRESS, C_SIZE, C_OTHER_CTA, C_OTHER_WARP, C_OTHER_PC, C_VALUE,
  C_SPARE) = range(12)  # fmt: skip

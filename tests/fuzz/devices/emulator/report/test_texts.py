@@ -77,7 +77,7 @@ def test_a_finding_says_what_is_wrong_where_and_by_how_much(body, options, expec
 
 
 def test_every_kind_has_a_sentence():
-    for kind in range(len(KIND_NAMES)):
+    for kind in KIND_NAMES:
         assert sentence(Seen(kind, "ld.global.b32 %r0, [%d0]", "k[0]", 0, 4, 1, other="CTA (0, 0, 0) warp 1"))
 
 

@@ -1,0 +1,134 @@
+"""Decodes Blackwell's tensor core and tensor memory instructions (tcgen05.*) of one CTA."""
+
+from __future__ import annotations
+
+import re
+
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.decode.operands import Operands
+from fuzz.devices.emulator.ptx import Instruction
+
+MMA = re.compile(
+    r"tcgen05\.mma\.cta_group::1\.kind::(f16|tf32|f8f6f4|i8)(?:\.collector::a::(?:fill|use|lastuse|discard))?"
+)
+KINDS = {"f16": op.TC_F16, "tf32": op.TC_TF32, "f8f6f4": op.TC_F8F6F4, "i8": op.TC_I8}
+MOVE = re.compile(
+    r"tcgen05\.(ld|st)\.sync\.aligned\.(32x32b|16x64b|16x128b|16x256b|16x32bx2)\.x(\d+)(?:\.(pack|unpack)::16b)?\.b32"
+)
+SHAPES = {"32x32b": (op.TC_32X32, 1), "16x64b": (op.TC_16X64, 1), "16x128b": (op.TC_16X128, 2),
+          "16x256b": (op.TC_16X256, 4), "16x32bx2": (op.TC_16X32X2, 1)}  # fmt: skip
+COPIES = {"128x256b": op.TC_CP_128X256, "4x256b": op.TC_CP_4X256, "128x128b": op.TC_CP_128X128,
+          "64x128b.warpx2::02_13": op.TC_CP_64X128_02, "64x128b.warpx2::01_23": op.TC_CP_64X128_01,
+          "32x128b.warpx4": op.TC_CP_32X128}  # fmt: skip
+MOST_REGISTERS = 128
+MOST_SCALE = 15
+
+
+class TensorMemoryFamilies(Operands):
+    """`op_tcgen05`."""
+
+    def op_tcgen05(self, i: Instruction) -> None:
+        words = i.name.split(".")[1:]
+        if "cta_group::2" in words:
+            raise self.fail("works on two CTAs, which is not emulated yet")
+        if words[0] == "mma":
+            return self.tensor_product(i)
+        if words[0] in ("ld", "st"):
+            return self.tensor_move(i)
+        if words in (["fence::before_thread_sync"], ["fence::after_thread_sync"]):
+            return self.emit(op.TC_FENCE, int(words[0].startswith("fence::after")))
+        if words in (["wait::ld", "sync", "aligned"], ["wait::st", "sync", "aligned"]):
+            return self.emit(op.TC_WAIT, int(words[0] == "wait::st"))
+        if words[0] == "cp" and words[1] == "cta_group::1" and ".".join(words[2:]) in COPIES:
+            to, immediate, _ = self.address(i.operands[0])
+            return self.emit(op.TC_CP, COPIES[".".join(words[2:])], to, immediate, self.value(i.operands[1], 64))
+        group, rest = words[1:2], words[2:]
+        if group != ["cta_group::1"]:
+            raise self.fail()
+        if words[0] == "commit":
+            return self.tensor_commit(i, rest)
+        if words[0] == "alloc" and rest in (["sync", "aligned", "shared::cta", "b32"], ["sync", "aligned", "b32"]):
+            place, immediate, wide = self.address(i.operands[0])
+            space = op.SHARED if "shared::cta" in rest else op.GENERIC
+            return self.emit(op.TC_ALLOC, space << op.SPACE | wide, place, immediate, self.value(i.operands[1], 32))
+        if words[0] == "dealloc" and rest == ["sync", "aligned", "b32"]:
+            return self.emit(op.TC_DEALLOC, *(self.value(x, 32) for x in i.operands))
+        if words[0] == "relinquish_alloc_permit" and rest == ["sync", "aligned"]:
+            return self.emit(op.TC_RELINQUISH)
+        raise self.fail()
+
+    def tensor_product(self, i: Instruction) -> None:
+        """tcgen05.mma: [d], a-desc or [a], b-desc, idesc, {disable-output-lane}, enable-input-d, scale-input-d."""
+        m = MMA.fullmatch(i.name)
+        if not m:
+            raise self.fail()
+        to, a, b, descriptor, *rest = i.operands
+        lanes: tuple[object, ...] = ()
+        if rest and isinstance(rest[0], tuple):
+            lanes = rest.pop(0)  # type: ignore[assignment]
+            if len(lanes) != 4:
+                raise self.fail("has a vector disable-output-lane of another length than 4")
+        scale = 0
+        if len(rest) == 2:
+            last = rest.pop()
+            if not isinstance(last, int) or not 0 <= last <= MOST_SCALE or m.group(1) not in ("f16", "tf32"):
+                raise self.fail("scales its input by another number than 0 to 15, or a kind that has no scale")
+            scale = last
+        if len(rest) != 1:
+            raise self.fail("has another number of operands than its form")
+        enable = rest[0]
+        if isinstance(enable, int):
+            self.form("mov.pred", predicate := self.temporary("pred"), enable)
+        elif str(enable).startswith("!"):
+            self.form("not.pred", predicate := self.temporary("pred"), str(enable)[1:])
+        else:
+            predicate = str(enable)
+        place, immediate, _ = self.address(to)
+        flags = KINDS[m.group(1)]
+        in_memory = not isinstance(a, str | int)
+        if in_memory:
+            flags |= op.TC_A_IN_TENSOR_MEMORY
+            a_place, a_immediate, _ = self.address(a)
+        else:
+            a_place, a_immediate = self.value(a, 64), 0
+        self.granule = min(self.granule, 4)
+        return self.emit(
+            op.TC_MMA, flags, place, immediate, a_place, a_immediate, self.value(b, 64), self.value(descriptor, 32),
+            self.register(predicate, 1), scale, *([self.value(x, 32) for x in lanes] or [op.ABSENT] * 4),
+        )  # fmt: skip
+
+    def tensor_move(self, i: Instruction) -> None:
+        """tcgen05.ld and .st."""
+        m = MOVE.fullmatch(i.name)
+        if not m or m.group(4) not in (None, "pack" if m.group(1) == "ld" else "unpack"):
+            raise self.fail()
+        shape, registers = SHAPES[m.group(2)]
+        count = registers * int(m.group(3))
+        if count > MOST_REGISTERS or int(m.group(3)) & int(m.group(3)) - 1:
+            raise self.fail("has another count than PTX knows for its shape")
+        operands = list(i.operands)
+        split = 0
+        if shape == op.TC_16X32X2:
+            split = operands.pop(2 if m.group(1) == "ld" else 1)  # type: ignore[assignment]
+            if not isinstance(split, int):
+                raise self.fail("has no number immHalfSplitoff")
+        if len(operands) != 2:
+            raise self.fail("has another number of operands than its form")
+        data, at = operands if m.group(1) == "ld" else operands[::-1]
+        data = data if isinstance(data, tuple) else (data,)
+        if len(data) != count:
+            raise self.fail("has another number of registers than its shape")
+        loads = m.group(1) == "ld"
+        table = self.table([self.register(str(x), 32) if loads else self.value(x, 32) for x in data])
+        place, immediate, _ = self.address(at)
+        self.emit(op.TC_LD if loads else op.TC_ST, table, count, shape, place, immediate, split, int(bool(m.group(4))))
+
+    def tensor_commit(self, i: Instruction, words: list[str]) -> None:
+        """tcgen05.commit on an mbarrier of the own CTA."""
+        if words[0] != "mbarrier::arrive::one" or words[-1] != "b64":
+            raise self.fail()
+        if words[1:-1] not in ([], ["shared::cluster"], ["shared::cta"]):
+            raise self.fail("signals mbarriers of other CTAs, which is not emulated yet")
+        place, immediate, wide = self.address(i.operands[0])
+        space = op.SHARED if len(words) > 2 else op.GENERIC
+        self.emit(op.TC_COMMIT, space << op.SPACE | wide, place, immediate)

@@ -1,0 +1,115 @@
+"""tcgen05 instructions of a single thread beside mma: commit, cp and fences. Compiled by numba.
+
+A commit arrives at its mbarrier at once, the earliest moment that PTX allows; whoever waits for it knows the warp's
+products complete (`sanitize/tensor_clocks.py`).
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.execute.mbarrier_phase import bytes_to_come, settle
+from fuzz.devices.emulator.execute.tcgen05_mma import product
+from fuzz.devices.emulator.sanitize import tensor_clocks, tensor_reads, tensor_shadow
+from fuzz.devices.emulator.sanitize.shadow import note
+from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state.addressing import address, finding, host_address, operand
+from fuzz.devices.emulator.state.intrinsics import copy16, i64, s32, u32
+from fuzz.devices.emulator.state.mbarrier_word import MARK, MARKED, MOST, PENDING, PHASE
+from fuzz.devices.emulator.state.tcgen05_descriptor import is_valid, k_major
+from fuzz.devices.emulator.state.tensor_memory import LANE, SHARED_A, host, usable
+
+CHECKED = st.CHECK_RACES | st.CHECK_UNINITIALISED
+
+
+@njit
+def issue(m, w, pc, wb, cb, c, act, number):
+    """One instruction by the active lanes."""
+    if number == op.TC_MMA:
+        product(m, w, pc, wb, cb, c, act)
+    elif number == op.TC_COMMIT:
+        commit(m, w, pc, wb, cb, c, act)
+    elif number == op.TC_CP:
+        for lane in range(32):
+            if act >> lane & 1:
+                copy(m, w, pc, wb, cb, c, lane)
+    elif s32(c + 8) and m.k[st.K_TENSOR_FENCES]:
+        tensor_clocks.fence_after(m, w)
+
+
+@njit
+def commit(m, w, pc, wb, cb, c, act):
+    """tcgen05.commit: an arrival at an mbarrier."""
+    flags = s32(c + 8)
+    space = flags >> op.SPACE & 15
+    checking = m.k[st.K_CHECKS] & CHECKED
+    m.wrote[w] = 1
+    for lane in range(32):
+        if not act >> lane & 1:
+            continue
+        a = address(operand(wb, cb, s32(c + 12)), flags >> op.ADDRESS64 & 1, lane, s32(c + 16))
+        h = host_address(m, w, pc, lane, space, a, 8)
+        if h == 0:
+            continue
+        old = i64(h)
+        if old >> MARKED != MARK:
+            finding(m, st.F_MBARRIER, pc, w, lane, a, 8, -1)
+            continue
+        if checking:
+            note(m, w, pc, lane, space, a, 8, 0, 1)
+            tensor_clocks.commit(m, w, h)
+        missing = old >> PENDING & MOST
+        if missing == 0:
+            finding(m, st.F_MBARRIER, pc, w, lane, a, 8, 0)
+        else:
+            missing -= 1
+        settle(m, h, old & MOST, missing, bytes_to_come(old), old >> PHASE & 1)
+
+
+@njit
+def copy(m, w, pc, wb, cb, c, lane):
+    """tcgen05.cp: rows of 16 or 32 bytes of shared memory to lanes of tensor memory, once or several times."""
+    m.wrote[w] = 1
+    shape = s32(c + 8)
+    where = (u32(operand(wb, cb, s32(c + 12)) + 4 * lane) + s32(c + 16)) & 0xFFFFFFFF
+    descriptor = i64(operand(wb, cb, s32(c + 20)) + 8 * lane)
+    if not is_valid(descriptor):
+        finding(m, st.F_TC_DESCRIPTOR, pc, w, lane, descriptor, 0, SHARED_A)
+        return
+    chunks = 2 if shape <= op.TC_CP_4X256 else 1
+    rows = (
+        4 if shape == op.TC_CP_4X256 else 128 if shape <= op.TC_CP_128X128 else 32 if shape == op.TC_CP_32X128 else 64
+    )
+    first, column = where >> 16, where & 0xFFFF
+    if first > 31 or (first and shape != op.TC_CP_4X256):
+        finding(m, st.F_TC_DESCRIPTOR, pc, w, lane, where, 0, LANE)
+        return
+    if not usable(m, w, pc, lane, column, 4 * chunks):
+        return
+    m.tensor_warp[w, st.TW_ISSUED] += 1
+    checking = m.k[st.K_CHECKS] & CHECKED
+    if checking:
+        groups = 0x55 << (first >> 4) if shape == op.TC_CP_4X256 else 255
+        tensor_shadow.note(m, w, pc, groups, column, 4 * chunks, tensor_shadow.CP_WRITE)
+    for row in range(rows):
+        for chunk in range(chunks):
+            a = k_major(descriptor, row, chunk)
+            h = host_address(m, w, pc, lane, op.SHARED, a, 16)
+            if h == 0:
+                continue
+            if checking:
+                tensor_reads.note_read(m, w, pc, lane, a, 16)
+            if shape == op.TC_CP_4X256:
+                copy16(host(m, w, first + 32 * row, column + 4 * chunk), h)
+            elif shape <= op.TC_CP_128X128:
+                copy16(host(m, w, row, column + 4 * chunk), h)
+            elif shape == op.TC_CP_64X128_02:
+                copy16(host(m, w, row, column), h)
+                copy16(host(m, w, row + 64, column), h)
+            elif shape == op.TC_CP_64X128_01:
+                copy16(host(m, w, 64 * (row >> 5) + (row & 31), column), h)
+                copy16(host(m, w, 64 * (row >> 5) + 32 + (row & 31), column), h)
+            else:
+                for quarter in range(4):
+                    copy16(host(m, w, row + 32 * quarter, column), h)
