@@ -1,7 +1,8 @@
-"""`emulated`: a block of code in which Triton kernels run on the emulated GPU.
+"""`emulated`: a block of code in which Triton and CUDA C++ kernels run on the emulated GPU.
 
 with emulated("sm_90a", warp_schedule="random", seed=3) as gpu:
-    kernel[grid](q, k, v, o, 0.125)  # CPU tensors
+    kernel[grid](q, k, v, o, 0.125)  # a Triton kernel, on CPU tensors
+    Cuda(source).kernel(grid, block)(q, k, v, o, 0.125)  # cuda_source.py
 print(*gpu.reports, sep="\\n")
 """
 
@@ -23,10 +24,11 @@ CHECKS = DEFAULT_CHECKS - {"equal_writes"}
 
 @dataclass
 class EmulatedGpu:
-    """The device of an `emulated` block. reports: one for each launch so far."""
+    """The device of an `emulated` block. reports: one for each launch so far; the others as `emulated` has them."""
 
     arch: str
     config: LaunchConfig
+    written: Callable[[Tensor], Written | None] | None = None
     reports: list[Report] = field(default_factory=list)
 
     @property
@@ -35,13 +37,24 @@ class EmulatedGpu:
         return all(report.ok for report in self.reports)
 
 
+_active: list[EmulatedGpu] = []  # of the blocks that the process is in, the innermost last
+
+
+def active_gpu(user: str) -> EmulatedGpu:
+    """The device of the innermost `emulated` block. Raises ValueError outside of one; `user` needs it."""
+    if not _active:
+        raise ValueError(f'{user}: kernels run inside a block `with emulated("sm_90a"):`')
+    return _active[-1]
+
+
 @contextmanager
 def emulated(
     arch: str = "sm_90a", *, written: Callable[[Tensor], Written | None] | None = None, **settings: Any
 ) -> Iterator[EmulatedGpu]:
-    """Inside the block every launch of a Triton kernel, `kernel[grid](…)`, takes CPU tensors and runs emulated.
+    """Inside the block every launch of a Triton kernel, `kernel[grid](…)`, or of a Cuda one takes CPU tensors and runs
+    emulated.
 
-    arch      what Triton compiles for: 'sm_80', 'sm_90a', 'sm_100a'
+    arch      what kernels are compiled for: 'sm_80', 'sm_90a', 'sm_100a'
     written   tells of a tensor what has been written of the memory that it lies in; None: all of it
     settings  of every launch, those of Emulator; strict, the default, raises EmulationError at the first finding.
               checks: all but 'unordered_adds' and 'equal_writes', since Triton has several warps write one value
@@ -56,10 +69,12 @@ def emulated(
 
     if isinstance(standard.zeros, InterpretedFunction):
         raise ValueError("TRITON_INTERPRET: was set when triton was imported, so kernels are interpreted; unset it")
-    gpu = EmulatedGpu(arch, LaunchConfig(**{"checks": CHECKS, **settings}))
+    gpu = EmulatedGpu(arch, LaunchConfig(**{"checks": CHECKS, **settings}), written)
     before = driver._active
     driver.set_active(EmulatedDriver(arch, gpu.config, gpu.reports.append, written))
+    _active.append(gpu)
     try:
         yield gpu
     finally:
+        _active.remove(gpu)
         driver._active = before
