@@ -7,8 +7,8 @@ from dataclasses import dataclass
 ARCHES = ("sm_80", "sm_90a", "sm_100a")  # that kernels are compiled for
 WARP_SCHEDULES = ("in_order", "random", "oldest_last", "greedy")
 DISPATCHES = ("in_order", "reversed", "permuted")
-ALL_CHECKS = frozenset({"races", "uninitialised", "wrapped", "unordered_adds", "warpgroups", "equal_writes"})
-DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds"}  # few kernels promise an order
+ALL_CHECKS = frozenset({"races", "uninitialised", "wrapped", "unordered_adds", "warpgroups", "equal_writes", "volatile"})
+DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds", "volatile"}  # few kernels promise an order; PTX orders volatile ones
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ class LaunchConfig:
                    address); 'warpgroups' (registers of wgmma used before wait_group or without wgmma.fence, and warps
                    of a warpgroup that do not issue the same); 'unordered_adds' (beside 'races', and only when asked
                    for): atomic sums of floats whose order nothing fixes, for kernels that promise the same bits;
-                   'equal_writes' (beside 'races'): two writes of one value that nothing orders count as a race too.
+                   'equal_writes' (beside 'races'): two writes of one value that nothing orders count as a race too;
+                   'volatile' (beside 'races', and only when asked for): volatile accesses race as ordinary ones do,
+                   which is C++'s rule; by PTX they are relaxed ones of scope sys, and do not race with each other.
                    Bounds, alignment, barriers and deadlocks are always looked at
     trace          keep a timeline of every launch in the report, see report/timeline.py
     """

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from fuzz.devices.emulator.ptx_functions import Function, call, functions
+from fuzz.devices.emulator.ptx_functions import Call, Function, call, functions
 
 
 class PtxError(ValueError):
@@ -108,7 +108,7 @@ class Module:
 SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 _SKIPPED = (".pragma", ".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".noreturn",
             ".reqnctapercluster", ".explicitcluster", ".maxclusterrank", ".address_size", ".alias",
-            ".blocksareclusters")  # fmt: skip
+            ".blocksareclusters", ".callprototype")  # fmt: skip
 
 
 _INLINE = re.compile(r"^[ \t]*//[ \t]*(begin|end) inline asm[ \t]*$", re.M)
@@ -322,7 +322,7 @@ class _Reader:
 
     def registers(self, s: str) -> None:
         assert self.kernel is not None
-        m = re.match(r"\.reg\s+(?:\.v\d\s+)?\.(\w+)\s+(.*)", s, re.S)
+        m = re.match(r"\.reg\s*(?:\.v\d\s+)?\.(\w+)\s+(.*)", s, re.S)
         assert m
         for name in split(m.group(2)):
             many = re.fullmatch(r"([\w$%]+)<(\d+)>", name)
@@ -400,9 +400,15 @@ class _Reader:
         m = re.match(r"(?:@(!?)([\w$%]+)\s+)?([a-zA-Z][\w.:]*)\s*(.*)", text)
         assert m
         name, rest = m.group(3), m.group(4)
-        if name.split(".")[0] == "call" and self.call(text):
-            return
-        operands = tuple(self.operand(part) for part in split(rest))
+        if name.split(".")[0] == "call":
+            parts = call(text)
+            if parts is not None and self.call(parts):
+                return
+            operands: tuple[object, ...] = (
+                ("", ()) if parts is None else (parts.callee, tuple(map(self.rename, parts.arguments)))
+            )
+        else:
+            operands = tuple(self.operand(part) for part in split(rest))
         if name.startswith(("ld.param", "st.param")) and any(
             isinstance(x, Address) and x.base in self.call_params for x in operands
         ):
@@ -414,13 +420,12 @@ class _Reader:
             Instruction(name, operands, guard, m.group(1) == "!", line, text, self.source, self.inlined)
         )
 
-    def call(self, text: str) -> bool:
+    def call(self, parts: Call) -> bool:
         """Reads the statements of the function that is called. False where that cannot be: it has no body, calls
         itself, or is known at run time only; then the call stays an instruction."""
         assert self.kernel is not None
-        parts = call(text)
-        function = None if parts is None else self.functions.get(parts.callee)
-        if parts is None or function is None or any(frame.function is function for frame in self.frames):
+        function = self.functions.get(parts.callee)
+        if function is None or any(frame.function is function for frame in self.frames):
             return False
         self.fresh += 1
         frame = _Frame(function, f"{function.name}@{self.fresh}", self.source)

@@ -11,6 +11,7 @@ import re
 import numpy as np
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.decode.carry import CarryFamilies
 from fuzz.devices.emulator.decode.memory import MemoryFamilies
 from fuzz.devices.emulator.decode.operands import Program, Unimplemented
 from fuzz.devices.emulator.decode.warp import WarpFamilies
@@ -24,7 +25,7 @@ from fuzz.devices.emulator.ptx import Instruction, Kernel, Module
 __all__ = ["Program", "Unimplemented", "decode"]
 
 
-class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies):
+class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, CarryFamilies):
     """Decodes one kernel; the methods named `op_…` handle one family each."""
 
     def program(self) -> Program:
@@ -52,7 +53,7 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies):
         return Program(
             self.kernel, code, constants, self.size, self.specials, self.places, self.source,
             self.shared, self.dynamic, self.local, params, self.granule, self.smallest, self.globals,
-            bool((code[:, 0] == op.WGMMA).any()), len(self.use.numbers),
+            bool((code[:, 0] == op.WGMMA).any()), len(self.use.numbers), _scoped(code),
         )  # fmt: skip
 
     def one(self, i: Instruction) -> None:
@@ -148,6 +149,15 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies):
     def op_trap(self, i: Instruction) -> None:
         self.emit(op.TRAP)
 
+    def op_call(self, i: Instruction) -> None:
+        """A call of a function that the PTX has no body of: printf and assert. Others are not known."""
+        callee, arguments = i.operands[0], i.operands[1]
+        if callee == "__assertfail":
+            return self.emit(op.TRAP)
+        if callee == "vprintf" and isinstance(arguments, tuple) and len(arguments) == 2 and i.guard is None:
+            return self.emit(op.PRINT, *(self.variables[str(name)][1] for name in arguments))
+        raise self.fail("calls a function that the PTX has no code of" if callee else "calls through a pointer")
+
     def op_nanosleep(self, i: Instruction) -> None:
         self.emit(op.SLEEP)
 
@@ -173,6 +183,14 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies):
         high = self.temporary("b64")
         self.form("shr.u64", high, i.operands[1], op.SHIFT)
         self.form("setp.eq.b64", i.operands[0], high, window >> op.SHIFT)
+
+
+def _scoped(code: np.ndarray) -> bool:
+    """True for a program with fences or strong accesses of scope cta."""
+    number, flags = code[:, 0], code[:, 2]
+    narrow = (flags >> op.CTA_SCOPE & flags >> op.STRONG & 1).astype(bool)
+    accesses = np.isin(number, (op.LOAD, op.STORE, op.ATOMIC)) & narrow
+    return bool((accesses | (number == op.FENCE) & (flags == 0)).any())
 
 
 def pair(d: object) -> tuple[object, object]:

@@ -35,6 +35,7 @@ class Program:
     smallest   the same for global memory
     asynchronous  has instructions that read shared memory through the async proxy
     tracked    registers that some instruction might use while a wgmma does, see wgmma_hazards.py
+    scoped     has fences or strong accesses of scope cta
     """
 
     kernel: Kernel
@@ -53,6 +54,7 @@ class Program:
     globals: list[Variable]
     asynchronous: bool = False
     tracked: int = 0
+    scoped: bool = False
 
 
 BITS = {"b8": 8, "u8": 8, "s8": 8, "b16": 16, "u16": 16, "s16": 16, "f16": 16, "bf16": 16, "b32": 32, "u32": 32,

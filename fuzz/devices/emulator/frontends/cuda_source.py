@@ -121,7 +121,7 @@ class CudaKernel:
         for parameter, value in zip(params, args, strict=True):
             block = block.ljust(parameter.offset, b"\0") + _bytes(parameter, value, memory, gpu)
         launch = Launch(symbol, self.grid, self.block, self.shared, block)
-        return run(gpu.config, module.programs, [launch], memory, watch=gpu.reports.append)
+        return run(gpu.config, module.programs, [launch], memory, watch=gpu.add)
 
 
 @dataclass

@@ -8,6 +8,7 @@ print(*gpu.reports, sep="\\n")
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,11 @@ class EmulatedGpu:
     config: LaunchConfig
     written: Callable[[Tensor], Written | None] | None = None
     reports: list[Report] = field(default_factory=list)
+
+    def add(self, report: Report) -> None:
+        """Keeps the report of a launch, and prints what its kernel has printed."""
+        self.reports.append(report)
+        sys.stdout.write(report.printed)
 
     @property
     def ok(self) -> bool:
@@ -71,7 +77,7 @@ def emulated(
         raise ValueError("TRITON_INTERPRET: was set when triton was imported, so kernels are interpreted; unset it")
     gpu = EmulatedGpu(arch, LaunchConfig(**{"checks": CHECKS, **settings}), written)
     before = driver._active
-    driver.set_active(EmulatedDriver(arch, gpu.config, gpu.reports.append, written))
+    driver.set_active(EmulatedDriver(arch, gpu.config, gpu.add, written))
     _active.append(gpu)
     try:
         yield gpu

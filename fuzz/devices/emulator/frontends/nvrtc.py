@@ -10,6 +10,15 @@ from pathlib import Path
 from typing import Any
 
 INSTALL = "pip install 'attnfuzz[cuda]'"
+_INTEGERS = "".join(
+    f"typedef {sign}{type_} {u}int{bits}_t;\n"
+    for bits, type_ in {8: "char", 16: "short", 32: "int", 64: "long"}.items()
+    for u, sign in {"": "signed ", "u": "unsigned "}.items()
+)
+# The C library's headers, which NVRTC does not have: it knows printf, assert and the mathematical functions itself.
+HEADERS = dict.fromkeys(
+    ("assert.h", "cassert", "stdio.h", "cstdio", "stdlib.h", "cstdlib", "math.h", "cmath", "stddef.h", "cstddef"), ""
+) | dict.fromkeys(("stdint.h", "cstdint"), _INTEGERS)
 
 
 class CudaCompileError(ValueError):
@@ -38,13 +47,13 @@ def compile_cuda(
     arch         'sm_90a'
     file         what the source is called in errors and findings
     options      more of NVRTC's: '-DTILE=64', '--use_fast_math'
-    headers      texts by the name that #include gives
+    headers      texts by the name that #include gives; HEADERS stand in for those of the C library
     expressions  names of kernels as C++ writes them: 'scale<float, 4>'
 
     Raises CudaCompileError, and ModuleNotFoundError where NVRTC is not installed.
     """
     nvrtc, include = _library()
-    given = {name.encode(): text.encode() for name, text in (headers or {}).items()}
+    given = {name.encode(): text.encode() for name, text in {**HEADERS, **(headers or {})}.items()}
     program = _check(
         nvrtc,
         nvrtc.nvrtcCreateProgram(source.encode(), file.encode(), len(given), list(given.values()), list(given)),

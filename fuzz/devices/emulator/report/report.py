@@ -61,6 +61,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     timelines: list[Timeline] = field(default_factory=list, repr=False)  # of each launch, when Emulator(trace=True)
     kernel: str = ""  # the last one that was launched
+    printed: str = ""  # by printf in kernels
     executions: list[tuple[list[Instruction], np.ndarray]] = field(default_factory=list, repr=False)  # of each launch
 
     @property

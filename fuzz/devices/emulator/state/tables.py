@@ -20,6 +20,8 @@ WATCHED = 256  # addresses that a spinning warp is watched for
 COPIES = 4096  # asynchronous copies in flight, per warp
 FINDINGS = 256
 WGMMAS = 256  # wgmma in flight, per warp
+PRINTS = 1 << 12  # texts that lanes print in a launch
+PRINTED_WORDS = 31  # of 8 bytes, of the arguments of each
 ISSUES = 64  # wgmma of a warpgroup that are remembered for its slower warps
 
 # name → inner dimensions; the outermost one is free: W resident warps, S resident CTAs, n micro-operations
@@ -58,6 +60,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "order": (),  # linear indices of the CTAs in the order of dispatch
     "special": (3,),  # a special register that the kernel reads, columns SR_…
     "wanted": (),  # (n) place of what a spin compares with what it reads, see decode/spins.py
+    "printed": (1 + 31,),  # (PRINTS) the address of a format, PRINTED_WORDS of arguments
     "trace": (10,),  # (K_TRACE_SIZE) slices of the timeline, columns T_…
 }
 
@@ -103,12 +106,14 @@ G_PENDING, G_COMMITTED, G_DONE, G_ISSUED, G_PC, G_FENCES = range(6)
  K_SNAPSHOTS, K_LAST, K_CODE_SIZE, K_AGE, K_SEGMENTS, K_TRACE, K_SCRATCH, K_SPECIALS, K_ROWS, K_ROW_SIZE, K_KEYS,
  K_DROPPED, K_SHARED_GRANULE, K_SHARED_WRITES, K_SHARED_READS, K_SHARED_CELLS, K_LAUNCH, K_TAINTS, K_TRACE_SIZE,
  K_MEMORY, K_EXPLORE, K_WRITER, K_PROXY, K_TRACKED, K_TRACKED_REGISTERS, K_SPECIAL_VALUES,
- K_SIZE) = range(59)  # fmt: skip
+ K_VERSIONS, K_SCOPED, K_PRINTED, K_FAULTED,
+ K_SIZE) = range(63)  # fmt: skip
 
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY = range(5)
 
 # bits of K_CHECKS; bounds, alignment, barriers and deadlocks are always seen
 CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED, CHECK_ORDER, CHECK_WARPGROUP, CHECK_EQUAL = 1, 2, 4, 8, 16, 32
+CHECK_VOLATILE = 64
 
 # columns of `segments`; S_WRITTEN: a byte for each of its bytes (global_memory.Written), 0 where all count as written
 S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
