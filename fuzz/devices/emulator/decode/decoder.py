@@ -156,7 +156,7 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, CarryFamilies):
             return self.emit(op.TRAP)
         if callee == "vprintf" and isinstance(arguments, tuple) and len(arguments) == 2 and i.guard is None:
             return self.emit(op.PRINT, *(self.variables[str(name)][1] for name in arguments))
-        raise self.fail("calls a function that the PTX has no code of" if callee else "calls through a pointer")
+        raise self.fail("calls a function that cannot be put in place of the call" if callee else "calls through a pointer")
 
     def op_nanosleep(self, i: Instruction) -> None:
         self.emit(op.SLEEP)

@@ -7,7 +7,7 @@ with emulated("sm_90a") as gpu:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -112,15 +112,14 @@ class CudaKernel:
         gpu = active_gpu("Cuda")
         module = self.cuda._module(self.cuda.arch or gpu.arch, self.name)
         memory = Memory(variables=self.cuda._variables)
-        symbol = module.only_kernel()
-        params = module.parameters(symbol)
+        name, params = module.kernel()
         if len(args) != len(params):
             names = ", ".join(f"{p.type} {p.name}".strip() for p in params)
-            raise ValueError(f"kernel {module.short(symbol)} takes {len(params)} arguments ({names}), got {len(args)}")
+            raise ValueError(f"kernel {name} takes {len(params)} arguments ({names}), got {len(args)}")
         block = b""
         for parameter, value in zip(params, args, strict=True):
             block = block.ljust(parameter.offset, b"\0") + _bytes(parameter, value, memory, gpu)
-        launch = Launch(symbol, self.grid, self.block, self.shared, block)
+        launch = Launch(name, self.grid, self.block, self.shared, block)
         return run(gpu.config, module.programs, [launch], memory, watch=gpu.add)
 
 
@@ -136,25 +135,23 @@ class _Module:
 
     def only_kernel(self) -> str:
         """The symbol of the kernel to run. Raises ValueError where it is not clear which."""
-        kernels = self.programs.module.kernels
-        if self.symbol is None:
-            if len(kernels) != 1:
-                names = ", ".join(self.short(one) for one in kernels) or "none (templates have to be named)"
-                raise ValueError(f"{self.file}: name the kernel; it has {names}")
-            return next(iter(kernels))
-        return self.symbol
+        kernels = [one for one in self.programs.module.kernels if one not in self.known]
+        if self.symbol is not None:
+            return self.symbol
+        if len(kernels) != 1:
+            names = ", ".join(map(cuda_signature.short_name, kernels)) or "none (templates have to be named)"
+            raise ValueError(f"{self.file}: name the kernel; it has {names}")
+        return kernels[0]
 
-    def parameters(self, symbol: str) -> tuple[cuda_signature.Parameter, ...]:
-        """The kernel's parameters; its readable name becomes that of reports."""
-        if symbol not in self.known:
-            kernel = self.programs.module.kernels[symbol]
-            self.known[symbol] = cuda_signature.parameters(kernel.params, symbol, self.source)
-            kernel.name = self.short(symbol)
-        return self.known[symbol]
-
-    @staticmethod
-    def short(symbol: str) -> str:
-        return cuda_signature.short_name(symbol)
+    def kernel(self) -> tuple[str, tuple[cuda_signature.Parameter, ...]]:
+        """(name, parameters) of the kernel to run, under the name that C++ has for it."""
+        symbol = self.only_kernel()
+        name = cuda_signature.short_name(symbol)
+        if name not in self.known:
+            kernels = self.programs.module.kernels
+            self.known[name] = cuda_signature.parameters(kernels[symbol].params, symbol, self.source)
+            kernels[name] = replace(kernels[symbol], name=name)
+        return name, self.known[name]
 
 
 def _bytes(parameter: cuda_signature.Parameter, value: Any, memory: Memory, gpu: EmulatedGpu) -> bytes:
@@ -168,7 +165,7 @@ def _bytes(parameter: cuda_signature.Parameter, value: Any, memory: Memory, gpu:
 
 def _sizes(what: str, given: Sizes) -> tuple[int, int, int]:
     """Three sizes. Raises ValueError for others than one to three positive integers."""
-    sizes = (given,) if isinstance(given, int) else tuple(given)
+    sizes = tuple(given) if isinstance(given, Sequence) else (given,)
     if not 1 <= len(sizes) <= 3 or not all(isinstance(n, int) and n > 0 for n in sizes):
         raise ValueError(f"{what}: wants one to three positive integers, got {given!r}")
     x, y, z = (*sizes, 1, 1)[:3]

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 from torch import Tensor
@@ -25,7 +26,7 @@ CHECKS = DEFAULT_CHECKS - {"equal_writes"}
 
 @dataclass
 class EmulatedGpu:
-    """The device of an `emulated` block. reports: one for each launch so far; the others as `emulated` has them."""
+    """The device of an `emulated` block. reports: one for each launch so far; arch, written: as `emulated` has them."""
 
     arch: str
     config: LaunchConfig
@@ -55,18 +56,36 @@ def active_gpu(user: str) -> EmulatedGpu:
 
 @contextmanager
 def emulated(
-    arch: str = "sm_90a", *, written: Callable[[Tensor], Written | None] | None = None, **settings: Any
+    arch: str = "sm_90a",
+    *,
+    written: Callable[[Tensor], Written | None] | None = None,
+    triton: bool = True,
+    **settings: Any,
 ) -> Iterator[EmulatedGpu]:
     """Inside the block every launch of a Triton kernel, `kernel[grid](…)`, or of a Cuda one takes CPU tensors and runs
     emulated.
 
     arch      what kernels are compiled for: 'sm_80', 'sm_90a', 'sm_100a'
     written   tells of a tensor what has been written of the memory that it lies in; None: all of it
+    triton    False leaves Triton alone, and does not import it: for blocks with CUDA C++ kernels only
     settings  of every launch, those of Emulator; strict, the default, raises EmulationError at the first finding.
-              checks: all but 'unordered_adds' and 'equal_writes', since Triton has several warps write one value
+              checks: all but 'unordered_adds', 'volatile', and 'equal_writes', since Triton has several warps write
+              one value
 
     Raises ValueError where TRITON_INTERPRET was set when Triton was imported, and for settings out of range.
     """
+    gpu = EmulatedGpu(arch, LaunchConfig(**{"checks": CHECKS, **settings}), written)
+    with _triton_driver(gpu) if triton and find_spec("triton") else nullcontext():
+        _active.append(gpu)
+        try:
+            yield gpu
+        finally:
+            _active.remove(gpu)
+
+
+@contextmanager
+def _triton_driver(gpu: EmulatedGpu) -> Iterator[None]:
+    """Triton's active driver is the emulated GPU's."""
     from triton.language import standard
     from triton.runtime import driver
     from triton.runtime.interpreter import InterpretedFunction
@@ -75,12 +94,9 @@ def emulated(
 
     if isinstance(standard.zeros, InterpretedFunction):
         raise ValueError("TRITON_INTERPRET: was set when triton was imported, so kernels are interpreted; unset it")
-    gpu = EmulatedGpu(arch, LaunchConfig(**{"checks": CHECKS, **settings}), written)
     before = driver._active
-    driver.set_active(EmulatedDriver(arch, gpu.config, gpu.add, written))
-    _active.append(gpu)
+    driver.set_active(EmulatedDriver(gpu.arch, gpu.config, gpu.add, gpu.written))
     try:
-        yield gpu
+        yield
     finally:
-        _active.remove(gpu)
         driver._active = before
