@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fuzz.devices.emulator.api import Emulator, LoadedKernel, PtxModule
     from fuzz.devices.emulator.decode.decoder import Unimplemented
+    from fuzz.devices.emulator.frontends.cuda_source import Cuda
     from fuzz.devices.emulator.frontends.emulated import EmulatedGpu, emulated
+    from fuzz.devices.emulator.frontends.nvrtc import CudaCompileError
     from fuzz.devices.emulator.host.tiled_tensor import TiledTensor
     from fuzz.devices.emulator.report.deadlock import Deadlock
     from fuzz.devices.emulator.report.report import EmulationError, Finding, Report
@@ -22,6 +24,8 @@ _HOME = {
     "LoadedKernel": "api",
     "PtxModule": "api",
     "Unimplemented": "decode.decoder",
+    "Cuda": "frontends.cuda_source",
+    "CudaCompileError": "frontends.nvrtc",
     "EmulatedGpu": "frontends.emulated",
     "emulated": "frontends.emulated",
     "Deadlock": "report.deadlock",
@@ -31,6 +35,8 @@ _HOME = {
     "TiledTensor": "host.tiled_tensor",
 }
 __all__ = [
+    "Cuda",
+    "CudaCompileError",
     "Deadlock",
     "EmulatedGpu",
     "EmulationError",

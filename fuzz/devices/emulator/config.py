@@ -8,12 +8,10 @@ ARCHES = ("sm_80", "sm_90a", "sm_100a")  # that kernels are compiled for
 WARP_SCHEDULES = ("in_order", "random", "oldest_last", "greedy")
 DISPATCHES = ("in_order", "reversed", "permuted")
 ALL_CHECKS = frozenset(
-    {"races", "uninitialised", "wrapped", "unordered_adds", "warpgroups", "equal_writes", "tensor_fences"}
+    {"races", "uninitialised", "wrapped", "unordered_adds", "warpgroups", "equal_writes", "tensor_fences", "volatile"}
 )
-DEFAULT_CHECKS = ALL_CHECKS - {
-    "unordered_adds",
-    "tensor_fences",
-}  # few kernels promise an order; compilers write no such fence
+# few kernels promise an order; compilers write no such fence; PTX orders volatile accesses
+DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds", "tensor_fences", "volatile"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,9 @@ class LaunchConfig:
                    'equal_writes' (beside 'races'): two writes of one value that nothing orders count as a race too;
                    'tensor_fences' (beside 'races', and only when asked for: neither Triton nor CuTe DSL writes these):
                    tensor memory used after another warp's tcgen05 instruction, or after a wait for a tcgen05.commit,
-                   without tcgen05.fence::after_thread_sync.
+                   without tcgen05.fence::after_thread_sync;
+                   'volatile' (beside 'races', and only when asked for): volatile accesses race as ordinary ones do,
+                   which is C++'s rule; by PTX they are relaxed ones of scope sys, and do not race with each other.
                    Bounds, alignment, barriers and deadlocks are always looked at
     trace          keep a timeline of every launch in the report, see report/timeline.py
     """

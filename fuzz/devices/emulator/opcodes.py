@@ -38,6 +38,7 @@ WGMMA_COMMIT = BASE + 25
 WGMMA_WAIT = BASE + 26  # 2 groups that may stay pending
 PROXY_FENCE = BASE + 27  # generic accesses before it are seen by asynchronous ones after it
 REGISTER_USE = BASE + 28  # 2 sources, if a move, 3… numbers of tracked registers, -1 at the end
+PRINT = BASE + 60  # 2 and 3 places in local memory of the addresses of a format and its arguments
 
 ABSENT = -(1 << 31)  # an operand that is not there
 
@@ -52,6 +53,8 @@ STRONG = 23  # relaxed, volatile, acquire, release: not racing with other strong
 ACQUIRE = 24
 RELEASE = 25
 HALF = 26  # 16-bit registers (kept zero-extended)
+CTA_SCOPE = 27  # of a strong access: it orders, and is ordered with, threads of its own CTA only
+VOLATILE = 28
 
 MBARRIER = BASE + 29  # 2 kind and flags, 3 address, 4 immediate, 5 destination or -, 6 count, bytes, parity, state or -
 (MB_INIT, MB_ARRIVE, MB_DROP, MB_EXPECT, MB_ARRIVE_EXPECT, MB_TEST_PARITY, MB_TEST_STATE, MB_INVALIDATE) = range(8)

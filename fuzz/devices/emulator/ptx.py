@@ -1,8 +1,9 @@
 """Reads PTX text into plain data: kernels with their parameters, registers, labels and instructions.
 
 Only syntax; what an instruction means is decided in `decode/decoder.py`, which refuses what it does not know. Covers
-what NVVM writes: entries and functions, nested scopes with registers of their own (inline assembly), vector and address
-operands, predicates, module and function variables, and directives that change nothing here.
+what NVVM writes: entries, calls of functions (which are put in place of the call), nested scopes with registers of
+their own (inline assembly), vector and address operands, predicates, module and function variables, and directives that
+change nothing here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from fuzz.devices.emulator.ptx_functions import Call, Function, call, functions
+
 
 class PtxError(ValueError):
     """PTX that this reader does not understand, with its line."""
@@ -18,11 +21,13 @@ class PtxError(ValueError):
 
 @dataclass(frozen=True)
 class Param:
-    """A kernel parameter: its place in the parameter block (bytes), size and name."""
+    """A kernel parameter: its place in the parameter block (bytes), size and name. kind: its type ('u64', 'f32'), with
+    '[]' where it is an array of them, as structs are ('b8[]')."""
 
     name: str
     offset: int
     size: int
+    kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Instruction:
     """One PTX statement. Operands: names, ints, ('f32', bits), Address, or tuples of those for vectors.
 
     source  number of the file and line that it was compiled from, where `.loc` says so; Kernel.place names them
+    inlined  the same of the call that a compiler put the function's code in place of; None: of no such code
     """
 
     name: str
@@ -58,6 +64,7 @@ class Instruction:
     line: int
     text: str
     source: tuple[int, int] | None = None
+    inlined: tuple[int, int] | None = None
 
 
 @dataclass
@@ -76,11 +83,15 @@ class Kernel:
     files: dict[int, str] = field(default_factory=dict)
 
     def place(self, instruction: Instruction) -> str:
-        """The source line of an instruction: 'attention.py:41'; '' where the PTX does not say."""
-        if instruction.source is None or instruction.source[0] not in self.files:
+        """The source line of an instruction: 'attention.py:41'; '' where the PTX does not say. With inlined code the
+        line of the outermost call too: 'softmax.py:12 inlined at attention.py:41'."""
+        inner, outer = self._line(instruction.source), self._line(instruction.inlined)
+        return f"{inner} inlined at {outer}" if inner and outer and inner != outer else inner
+
+    def _line(self, source: tuple[int, int] | None) -> str:
+        if source is None or source[0] not in self.files:
             return ""
-        number, line = instruction.source
-        return f"{PurePath(self.files[number]).name}:{line}"
+        return f"{PurePath(self.files[source[0]]).name}:{source[1]}"
 
 
 @dataclass
@@ -97,7 +108,7 @@ class Module:
 SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 _SKIPPED = (".pragma", ".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".noreturn",
             ".reqnctapercluster", ".explicitcluster", ".maxclusterrank", ".address_size", ".alias",
-            ".blocksareclusters")  # fmt: skip
+            ".blocksareclusters", ".callprototype")  # fmt: skip
 
 
 _INLINE = re.compile(r"^[ \t]*//[ \t]*(begin|end) inline asm[ \t]*$", re.M)
@@ -195,6 +206,15 @@ def split(text: str) -> list[str]:
     return [*parts, rest] if rest else parts
 
 
+@dataclass(frozen=True)
+class _Frame:
+    """A call whose function is being read: the label that it returns to, and the source line of the call."""
+
+    function: Function
+    end: str
+    source: tuple[int, int] | None
+
+
 class _Reader:
     def __init__(self, text: str) -> None:
         self.module = Module("", "", {}, [])
@@ -203,8 +223,13 @@ class _Reader:
         self.fresh = 0
         self.skip = 0  # depth inside a function that is not an entry
         self.source: tuple[int, int] | None = None
+        self.inlined: tuple[int, int] | None = None
+        self.outermost: dict[tuple[int, ...], tuple[int, int]] = {}  # file, line, column of inlined code → the call's
         self.inline = ""  # in inline assembly: 'begun'; 'named' after its first .loc
         self.statements = list(_statements(_strip_comments(text)))
+        self.functions = functions(self.statements)
+        self.frames: list[_Frame] = []  # calls whose functions' statements are being read, the outermost first
+        self.call_params: set[str] = set()  # names of variables that hold arguments and results of calls
         for at, (line, statement) in enumerate(self.statements):
             self.at = at
             try:
@@ -235,10 +260,9 @@ class _Reader:
             self.module.target = s.split()[1].rstrip(",")
         elif s.startswith(".file"):
             self.module.files[int(s.split()[1])] = re.findall(r'"([^"]*)"', s)[-1]
-        elif s.startswith(".loc"):
-            _, file, line_there, *_ = s.split()
+        elif s.split()[0] == ".loc":
             if self.inline != "named":  # LLVM counts on with each line of inline assembly
-                self.source = (int(file), int(line_there)) if int(line_there) else None
+                self.location(s)
             self.inline = self.inline and "named"
         elif s.startswith(".inline"):
             self.inline = "begun" if s == ".inline_begin" else ""
@@ -252,6 +276,16 @@ class _Reader:
             self.variable(s)
         else:
             self.instruction(line, s)
+
+    def location(self, s: str) -> None:
+        """.loc file line column, function_name …, inlined_at file line column."""
+        found = re.findall(r"(\d+) (\d+) (\d+)(?=,|$)", s + ",")
+        here, *call_there = [(int(file), int(line), int(column)) for file, line, column in found]
+        self.source = here[:2] if here[1] else None
+        self.inlined = self.frames[0].source if self.frames else None
+        if call_there:
+            self.outermost[here] = self.outermost.get(call_there[0], call_there[0][:2])
+            self.inlined = self.inlined or self.outermost[here]
 
     def labels_ahead(self) -> None:
         """Declares the labels of the inner scope that begins here: branches to them may come before they do."""
@@ -274,22 +308,22 @@ class _Reader:
         at = 0
         for text in split(inner.group(1)) if inner else []:
             m = re.search(r"([\w$%]+)\s*(?:\[\s*(\d+)\s*\])?\s*$", text)
-            kind = re.search(r"\.[busf](8|16|32|64)\b", text)
+            kind = re.search(r"\.([busf](8|16|32|64))\b", text)
             align = re.search(r"\.align\s+(\d+)", re.sub(r"\.ptr.*", "", text))
             assert m and kind
-            size = SIZES[kind.group(1)]
+            size = SIZES[kind.group(2)]
             boundary = int(align.group(1)) if align else size
             at = -(-at // boundary) * boundary
             total = size * int(m.group(2) or 1)
-            kernel.params.append(Param(m.group(1), at, total))
+            kernel.params.append(Param(m.group(1), at, total, kind.group(1) + "[]" * bool(m.group(2))))
             at += total
         self.kernel = self.module.kernels[kernel.name] = kernel
-        self.source = None
+        self.source = self.inlined = None
         self.scopes = [{}]
 
     def registers(self, s: str) -> None:
         assert self.kernel is not None
-        m = re.match(r"\.reg\s+(?:\.v\d\s+)?\.(\w+)\s+(.*)", s, re.S)
+        m = re.match(r"\.reg\s*(?:\.v\d\s+)?\.(\w+)\s+(.*)", s, re.S)
         assert m
         for name in split(m.group(2)):
             many = re.fullmatch(r"([\w$%]+)<(\d+)>", name)
@@ -308,7 +342,7 @@ class _Reader:
         return name
 
     def variable(self, s: str) -> None:
-        space = re.search(r"\.(shared|global|const|local)\b", s)
+        space = re.search(r"\.(shared|global|const|local|param)\b", s)
         kind = re.search(r"\.[busf](8|16|32|64)\b\s*([\w$%]+)\s*((?:\[\s*\d*\s*\])*)\s*(?:=\s*(.*))?$", s, re.S)
         assert space and kind
         align = re.search(r"\.align\s+(\d+)", s)
@@ -322,7 +356,13 @@ class _Reader:
             plain = [v[1] if isinstance(v, tuple) else v for v in values]
             data = b"".join((int(v) % (1 << 8 * element)).to_bytes(element, "little") for v in plain)  # type: ignore[call-overload, arg-type]
         boundary = int(align.group(1)) if align else element
-        variable = Variable(self.rename(kind.group(2)), space.group(1), boundary, element * count, data)
+        name, place = kind.group(2), space.group(1)
+        if place == "param":  # of a call: memory of the caller's
+            name, place = self.rename(name, declare=True), "local"
+            self.call_params.add(name)
+        elif self.frames and place == "local":
+            self.rename(name, declare=True)
+        variable = Variable(self.rename(name), place, boundary, element * count, data)
         (self.kernel.variables if self.kernel else self.module.variables).append(variable)
 
     def operand(self, text: str) -> object:
@@ -361,9 +401,52 @@ class _Reader:
         m = re.match(r"(?:@(!?)([\w$%]+)\s+)?([a-zA-Z][\w.:]*)\s*(.*)", text)
         assert m
         name, rest = m.group(3), m.group(4)
-        operands = tuple(self.operand(part) for part in split(rest))
+        if name.split(".")[0] == "call":
+            parts = call(text)
+            if parts is not None and self.call(parts):
+                return
+            operands: tuple[object, ...] = (
+                ("", ()) if parts is None else (parts.callee, tuple(map(self.rename, parts.arguments)))
+            )
+        else:
+            operands = tuple(self.operand(part) for part in split(rest))
+        if name.startswith(("ld.param", "st.param")) and any(
+            isinstance(x, Address) and x.base in self.call_params for x in operands
+        ):
+            name = name.replace(".param", ".local")
+        elif name == "ret" and self.frames:
+            name, operands = "bra", (self.frames[-1].end,)
         guard = self.rename(m.group(2)) if m.group(2) else None
-        self.kernel.instructions.append(Instruction(name, operands, guard, m.group(1) == "!", line, text, self.source))
+        self.kernel.instructions.append(
+            Instruction(name, operands, guard, m.group(1) == "!", line, text, self.source, self.inlined)
+        )
+
+    def call(self, parts: Call) -> bool:
+        """Reads the statements of the function that is called. False where that cannot be: it has no body, calls
+        itself, or is known at run time only; then the call stays an instruction."""
+        assert self.kernel is not None
+        function = self.functions.get(parts.callee)
+        if function is None or any(frame.function is function for frame in self.frames):
+            return False
+        self.fresh += 1
+        frame = _Frame(function, f"{function.name}@{self.fresh}", self.source)
+        given = (*parts.results, *parts.arguments)
+        names = {
+            own: self.rename(theirs) for own, theirs in zip((*function.results, *function.params), given, strict=True)
+        }
+        before = self.statements, self.at, self.source, self.inlined
+        self.frames.append(frame)
+        self.scopes.append(names)
+        self.statements, self.at = list(function.body), -1
+        self.labels_ahead()
+        for at, (line, statement) in enumerate(self.statements):
+            self.at = at
+            self.statement(line, statement)
+        self.kernel.labels[frame.end] = len(self.kernel.instructions)
+        self.scopes.pop()
+        self.frames.pop()
+        self.statements, self.at, self.source, self.inlined = before
+        return True
 
 
 def parse(text: str) -> Module:

@@ -11,6 +11,7 @@ import re
 import numpy as np
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.decode.carry import CarryFamilies
 from fuzz.devices.emulator.decode.memory import MemoryFamilies
 from fuzz.devices.emulator.decode.operands import Program, Unimplemented
 from fuzz.devices.emulator.decode.tcgen05 import TensorMemoryFamilies
@@ -25,7 +26,7 @@ from fuzz.devices.emulator.ptx import Instruction, Kernel, Module
 __all__ = ["Program", "Unimplemented", "decode"]
 
 
-class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies):
+class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies, CarryFamilies):
     """Decodes one kernel; the methods named `op_…` handle one family each."""
 
     def program(self) -> Program:
@@ -55,7 +56,7 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies)
             self.shared, self.dynamic, self.local, params, self.granule, self.smallest, self.globals,
             bool(np.isin(code[:, 0], (op.WGMMA, op.BULK, op.TC_MMA, op.TC_CP)).any()), len(self.use.numbers),
             bool((code[:, 0] == op.BULK).any()),
-            bool(((code[:, 0] >= op.TC_MMA) & (code[:, 0] <= op.TC_WAIT)).any()),
+            bool(((code[:, 0] >= op.TC_MMA) & (code[:, 0] <= op.TC_WAIT)).any()), _scoped(code),
         )  # fmt: skip
 
     def one(self, i: Instruction) -> None:
@@ -151,6 +152,17 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies)
     def op_trap(self, i: Instruction) -> None:
         self.emit(op.TRAP)
 
+    def op_call(self, i: Instruction) -> None:
+        """A call of a function that the PTX has no body of: printf and assert. Others are not known."""
+        callee, arguments = i.operands[0], i.operands[1]
+        if callee == "__assertfail":
+            return self.emit(op.TRAP)
+        if callee == "vprintf" and isinstance(arguments, tuple) and len(arguments) == 2 and i.guard is None:
+            return self.emit(op.PRINT, *(self.variables[str(name)][1] for name in arguments))
+        raise self.fail(
+            "calls a function that cannot be put in place of the call" if callee else "calls through a pointer"
+        )
+
     def op_nanosleep(self, i: Instruction) -> None:
         self.emit(op.SLEEP)
 
@@ -178,6 +190,14 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies)
         high = self.temporary("b64")
         self.form("shr.u64", high, i.operands[1], op.SHIFT)
         self.form("setp.eq.b64", i.operands[0], high, window >> op.SHIFT)
+
+
+def _scoped(code: np.ndarray) -> bool:
+    """True for a program with fences or strong accesses of scope cta."""
+    number, flags = code[:, 0], code[:, 2]
+    narrow = (flags >> op.CTA_SCOPE & flags >> op.STRONG & 1).astype(bool)
+    accesses = np.isin(number, (op.LOAD, op.STORE, op.ATOMIC)) & narrow
+    return bool((accesses | (number == op.FENCE) & (flags == 0)).any())
 
 
 def pair(d: object) -> tuple[object, object]:

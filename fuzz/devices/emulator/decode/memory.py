@@ -23,15 +23,19 @@ class MemoryFamilies(BulkFamilies):
                 kind = part
             elif part in ("v2", "v4", "v8"):
                 count = int(part[1])
-            elif part in ("volatile", "relaxed", "mmio"):
+            elif part in ("relaxed", "mmio"):
                 flags |= 1 << op.STRONG
+            elif part == "volatile":
+                flags |= 1 << op.STRONG | 1 << op.VOLATILE
+            elif part == "cta":
+                flags |= 1 << op.CTA_SCOPE
             elif part == "acquire":
                 flags |= (1 << op.STRONG) | (1 << op.ACQUIRE)
             elif part == "release":
                 flags |= (1 << op.STRONG) | (1 << op.RELEASE)
             elif part == "acq_rel":
                 flags |= (1 << op.STRONG) | (1 << op.RELEASE) | (1 << op.ACQUIRE)
-            elif part in ("cta", "gpu", "sys", "cluster") or CACHE.match(part):
+            elif part in ("gpu", "sys", "cluster") or CACHE.match(part):
                 continue
             else:
                 raise self.fail(f"has the unknown part {part!r}")

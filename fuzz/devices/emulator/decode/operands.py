@@ -37,6 +37,7 @@ class Program:
     tensor_memory  has instructions that use tensor memory
     tracked    registers that some instruction might use while a wgmma does, see wgmma_hazards.py
     bulk       has bulk copies
+    scoped     has fences or strong accesses of scope cta
     """
 
     kernel: Kernel
@@ -57,6 +58,7 @@ class Program:
     tracked: int = 0
     bulk: bool = False
     tensor_memory: bool = False
+    scoped: bool = False
 
 
 BITS = {"b8": 8, "u8": 8, "s8": 8, "b16": 16, "u16": 16, "s16": 16, "f16": 16, "bf16": 16, "b32": 32, "u32": 32,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.sanitize.scopes import SUM, strength, strong_read, strong_write
 from fuzz.devices.emulator.sanitize.shadow import note
-from fuzz.devices.emulator.sanitize.vector_clocks import strong_read, strong_write, tick
+from fuzz.devices.emulator.sanitize.vector_clocks import tick
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address, host_address, operand, remember_read, wake
 from fuzz.devices.emulator.state.intrinsics import (
@@ -102,6 +103,8 @@ def atomic(m, w, pc, wb, cb, c, act):
     what = s32(c + 32)
     operation, kind = what >> 8, what & 255
     watching = m.spin[w, st.SPIN_PC] >= 0
+    held = strength(m, flags) | (SUM if operation == op.ADD and kind >= op.T_F32 else 0)
+    narrow = flags >> op.CTA_SCOPE & 1
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
     for lane in range(32):
         if not act >> lane & 1:
@@ -109,13 +112,18 @@ def atomic(m, w, pc, wb, cb, c, act):
         a = address(base, a64, lane, immediate)
         h = host_address(m, w, pc, lane, space, a, size)
         if h == 0:
+            if d != op.ABSENT:
+                if wide:
+                    w64(wb + d + 8 * lane, 0)
+                else:
+                    w32(wb + d + 4 * lane, 0)
             continue
         if watching:
             remember_read(m, w, h, a)
         if checking:
-            note(m, w, pc, lane, space, a, size, 2, 2 if operation == op.ADD and kind >= op.T_F32 else 1)
-            strong_read(m, w, h, flags >> op.ACQUIRE & 1)
-            strong_write(m, w, h, flags >> op.RELEASE & 1, True)
+            note(m, w, pc, lane, space, a, size, 2, held)
+            strong_read(m, w, h, flags >> op.ACQUIRE & 1, narrow)
+            strong_write(m, w, h, flags >> op.RELEASE & 1, True, narrow)
         old = i64(h) if size == 8 else (u32(h) if size == 4 else u16(h))
         v = i64(x + 8 * lane) if wide else u32(x + 4 * lane)
         y = 0

@@ -12,6 +12,7 @@ from numba import njit
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute.atomics import combine
 from fuzz.devices.emulator.sanitize import bulk_clocks, shadow, vector_clocks
+from fuzz.devices.emulator.sanitize.scopes import STRONG, SUM
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state import tensor_map as tm
 from fuzz.devices.emulator.state.addressing import host_address, wake
@@ -101,7 +102,8 @@ def note_rows(m, slot, i):
         me, now = bulk_clocks.entity(m, slot, b[slot, i, st.B_WRITER]), b[slot, i, st.B_WRITER_CLOCK]
     strong = 0
     if kind == op.BULK_REDUCE:
-        strong = 2 if b[slot, i, st.B_OPERATION] >> 8 == op.ADD and _sums_floats(m, slot, i) else 1
+        sums = b[slot, i, st.B_OPERATION] >> 8 == op.ADD and _sums_floats(m, slot, i)
+        strong = STRONG | SUM if sums else STRONG
     write = (0, 1, 2)[kind]
     for row in range(_rows(m, slot, i)):
         at, low, high = _inside(m, slot, i, row)

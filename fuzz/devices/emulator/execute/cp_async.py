@@ -45,8 +45,8 @@ def copy_async(m, w, pc, wb, cb, c, act):
                 if n & (n - 1) == 0
                 else host_address(m, w, pc, lane, op.GLOBAL, s, 1)
             )
-            if g == 0:
-                continue
+            if g == 0:  # what cannot be read is zero
+                n, g = 0, h
         if h == 0:
             continue
         if checking:

@@ -30,11 +30,13 @@ from fuzz.devices.emulator.execute.divergence import (
 )
 from fuzz.devices.emulator.execute.load_store import load, load_matrix, store, store_matrix
 from fuzz.devices.emulator.execute.mbarrier import mbarrier
+from fuzz.devices.emulator.execute.printf import note_print
 from fuzz.devices.emulator.execute.tcgen05 import issue as issue_tensor
 from fuzz.devices.emulator.execute.tensor_memory import collective as tensor_collective
 from fuzz.devices.emulator.execute.warp_ops import barrier, elect, match, redux, shuffle, vote
 from fuzz.devices.emulator.execute.wgmma import issue, note_register_use, wait_group
 from fuzz.devices.emulator.sanitize import vector_clocks
+from fuzz.devices.emulator.sanitize.scopes import fence
 from fuzz.devices.emulator.sanitize.taint import taint, taints_of
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding, operand
@@ -151,7 +153,7 @@ def run_warp(m, w, quantum):
             pass
         elif number == op.FENCE:
             if k[st.K_CHECKS]:
-                vector_clocks.fence(m, w)
+                fence(m, w, s32(c + 8))
         elif number == op.PROXY_FENCE:
             if k[st.K_CHECKS]:
                 vector_clocks.proxy_fence(m, w)
@@ -188,6 +190,8 @@ def run_warp(m, w, quantum):
             for lane in range(32):
                 if act >> lane & 1:
                     w32(wb + s32(c + 8) + 4 * lane, act)
+        elif number == op.PRINT:
+            note_print(m, w, c, act)
         elif number == op.TRAP:
             finding(m, st.F_TRAP, pc, w, ctz(act), 0, 0, 0)
             leave(m, w, m.alive[w])

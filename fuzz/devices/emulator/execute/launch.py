@@ -14,6 +14,7 @@ from fuzz.devices.emulator.decode.spins import wanted_by
 from fuzz.devices.emulator.execute import interpreter, tcgen05_operands
 from fuzz.devices.emulator.host.cuda_runtime import Launch
 from fuzz.devices.emulator.report.from_machine import Stopped
+from fuzz.devices.emulator.report.printed import printed
 from fuzz.devices.emulator.report.report import Report
 from fuzz.devices.emulator.report.timeline import timeline
 from fuzz.devices.emulator.sanitize import tensor_shadow, vector_clocks
@@ -25,7 +26,8 @@ from fuzz.devices.emulator.state.machine import Machine
 POLICIES = {"in_order": st.IN_ORDER, "random": st.RANDOM, "oldest_last": st.OLDEST_LAST, "greedy": st.GREEDY}
 CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wrapped": st.CHECK_WRAPPED,
           "unordered_adds": st.CHECK_ORDER, "warpgroups": st.CHECK_WARPGROUP,
-          "equal_writes": st.CHECK_EQUAL, "tensor_fences": st.CHECK_TENSOR_FENCES}  # fmt: skip
+          "equal_writes": st.CHECK_EQUAL, "tensor_fences": st.CHECK_TENSOR_FENCES,
+          "volatile": st.CHECK_VOLATILE}  # fmt: skip
 EXPLORED = 64  # CTAs that have not started and are run after a deadlock, to see what they would write
 TRACED = 1 << 18  # slices of a timeline
 
@@ -94,7 +96,7 @@ def execute(
         "findings": st.FINDINGS, "seen": len(program.code), "wanted": len(program.code),
         "reached": len(program.code) + 1,
         "order": len(order), "special": len(specials),
-        "trace": TRACED if config.trace else 1,
+        "trace": TRACED if config.trace else 1, "printed": st.PRINTS,
     }  # fmt: skip
     machine = Machine(**rows)
     k = machine.k
@@ -116,7 +118,7 @@ def execute(
         k[st.K_TENSOR_ROWS] = _row_count(resident, warps) * k[st.K_ROW_SIZE] * 2 if program.tensor_memory else 0
         k[st.K_SHARED_GRANULE] = program.granule.bit_length() - 1
     k[st.K_TENSOR_SHARE] = config.ctas_per_sm
-    k[st.K_CHECKS] = checks
+    k[st.K_CHECKS], k[st.K_SCOPED] = checks, program.scoped
     k[st.K_LAUNCH] = 1 + memory.launches % 126
     k[st.K_TRACE_SIZE] = TRACED if config.trace else 0
     machine.segments[:] = segments
@@ -136,6 +138,11 @@ def execute(
     report.checked_on_hardware &= not program.tensor_memory
     if k[st.K_DROPPED]:
         report.notes.append("too many synchronising locations: races were not looked for to the end")
+    report.printed += printed(machine.printed[: k[st.K_PRINTED]], memory)
+    if k[st.K_PRINTED] > st.PRINTS:
+        report.notes.append(f"only the first {st.PRINTS} of {k[st.K_PRINTED]} texts that the kernel prints are kept")
+    if result == st.OUT_OF_BUDGET and k[st.K_FAULTED]:
+        report.notes.append("stopped a while after its first access out of bounds: it does not end")
     report.executed += int(k[st.K_EXECUTED])
     report.status = ("finished", "deadlock", "budget", "stopped")[result]
     stopped = Stopped(machine, program, launch, memory)
@@ -168,7 +175,7 @@ def _row_size(ctas: int, entities: int) -> int:
 
 def _row_count(resident: int, warps: int) -> int:
     """Vector clocks of a launch."""
-    return resident * (3 * warps + 16) + vector_clocks.LOCATIONS
+    return resident * (vector_clocks.WARP_ROWS * warps + 16) + vector_clocks.LOCATIONS
 
 
 def _shadows(program: Program, resident: int, warps: int, entities: int, ctas: int, shared: int) -> dict[str, int]:
@@ -176,7 +183,8 @@ def _shadows(program: Program, resident: int, warps: int, entities: int, ctas: i
     cells = _cells(program, shared) * resident
     rows = _row_count(resident, warps) * (3 if program.tensor_memory else 1 + program.asynchronous)
     return {
-        "rows": rows * _row_size(ctas, entities), "keys": 8 * vector_clocks.LOCATIONS, "shared_writes": 8 * cells,
+        "rows": rows * _row_size(ctas, entities), "keys": 8 * vector_clocks.LOCATIONS,
+        "versions": 8 * vector_clocks.LOCATIONS, "shared_writes": 8 * cells,
         "shared_reads": 4 * cells * entities,
     }  # fmt: skip
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.sanitize.scopes import strength, strong_read, strong_write
 from fuzz.devices.emulator.sanitize.shadow import EQUAL, note
-from fuzz.devices.emulator.sanitize.vector_clocks import strong_read, strong_write, tick
+from fuzz.devices.emulator.sanitize.vector_clocks import tick
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address, host_address, operand, remember_read, wake
 from fuzz.devices.emulator.state.intrinsics import (
@@ -43,20 +44,28 @@ def load(m, w, pc, wb, cb, c, act):
     immediate = s32(c + 16)
     watching = m.spin[w, st.SPIN_PC] >= 0 and (space != op.PARAM)
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
-    strong = flags >> op.STRONG & 1
+    strong, narrow = flags >> op.STRONG & 1, flags >> op.CTA_SCOPE & 1
+    held = strength(m, flags)
     for lane in range(32):
         if not act >> lane & 1:
             continue
         a = address(base, a64, lane, immediate)
         h = host_address(m, w, pc, lane, space, a, count * size)
         if h == 0:
+            for j in range(count):  # what cannot be read is zero
+                d = s32(c + 20 + 4 * j)
+                if d != op.ABSENT:
+                    if wide:
+                        w64(wb + d + 8 * lane, 0)
+                    else:
+                        w32(wb + d + 4 * lane, 0)
             continue
         if watching:
             remember_read(m, w, h, a)
         if checking:
-            note(m, w, pc, lane, space, a, count * size, 0, strong)
+            note(m, w, pc, lane, space, a, count * size, 0, held)
             if strong:
-                strong_read(m, w, h, flags >> op.ACQUIRE & 1)
+                strong_read(m, w, h, flags >> op.ACQUIRE & 1, narrow)
         for j in range(count):
             d = s32(c + 20 + 4 * j)
             if d == op.ABSENT:
@@ -91,7 +100,8 @@ def store(m, w, pc, wb, cb, c, act):
     m.wrote[w] = 1
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
     forgiving = not m.k[st.K_CHECKS] & st.CHECK_EQUAL
-    strong = flags >> op.STRONG & 1
+    strong, narrow = flags >> op.STRONG & 1, flags >> op.CTA_SCOPE & 1
+    held = strength(m, flags)
     for lane in range(32):
         if not act >> lane & 1:
             continue
@@ -103,9 +113,9 @@ def store(m, w, pc, wb, cb, c, act):
             write = 1
             if forgiving and _stored(wb, cb, c, lane, count, size, wide, h):
                 write = EQUAL
-            note(m, w, pc, lane, space, a, count * size, write, strong)
+            note(m, w, pc, lane, space, a, count * size, write, held)
             if strong:
-                strong_write(m, w, h, flags >> op.RELEASE & 1, False)
+                strong_write(m, w, h, flags >> op.RELEASE & 1, False, narrow)
         for j in range(count):
             x = operand(wb, cb, s32(c + 20 + 4 * j))
             at = h + j * size
@@ -166,6 +176,9 @@ def load_matrix(m, w, pc, wb, cb, c):
                 if watching:
                     remember_read(m, w, h, a)
                     remember_read(m, w, h + 8, a + 8)
+            else:
+                w64(scratch + 128 * i + 16 * r, 0)
+                w64(scratch + 128 * i + 16 * r + 8, 0)
     for i in range(count):
         d = wb + s32(c + 20 + 4 * i)
         if transposed:

@@ -64,7 +64,7 @@ def integer(b: ir.IRBuilder, x: Value, to: int, to_signed: bool, source: int, si
 
 
 def to_integer(b: ir.IRBuilder, x: Value, width: int, signed: bool, rounding: str) -> Value:
-    """A float to an integer, clamped to its range; NaN gives 0, or the top bit alone for 64 bits."""
+    """A float to an integer, clamped to its range; NaN gives 0, or the top bit alone for 64 bits and of f64."""
     wide = vec(DOUBLE)
     d = x if x.type.element == DOUBLE else b.fpext(x, wide)
     d = intrinsic(b, ROUND_TO_INT[rounding], d)
@@ -78,7 +78,7 @@ def to_integer(b: ir.IRBuilder, x: Value, width: int, signed: bool, rounding: st
     bottom = -(1 << (width - 1)) if signed else 0
     clamped = b.select(b.fcmp_ordered(">", d, splat(wide, 0.0)), splat(t, top), splat(t, bottom))
     r = b.select(inside, r, clamped)
-    nan = (1 << (width - 1)) if width == 64 else 0
+    nan = (1 << (width - 1)) if width == 64 or x.type.element == DOUBLE else 0
     return b.select(b.fcmp_unordered("uno", d, d), splat(t, nan), r)
 
 

@@ -170,8 +170,10 @@ add("bfe.s32", "b32", "b32 b32 b32", lambda b, x, p, n: extract(b, x, p, n, True
 
 
 def insert(b: ir.IRBuilder, x: Value, into: Value, place: Value, length: Value) -> Value:
-    t = vec(I64)
-    cap = splat(place.type, 32)
+    """bfi: the lowest `length` bits of x, put into `into` from `place` on."""
+    width = x.type.element.width
+    t = vec(ir.IntType(2 * width))
+    cap = splat(place.type, width)
     pos, num = (b.and_(v, splat(v.type, 255)) for v in (place, length))
     pos, num = (b.zext(b.select(b.icmp_unsigned(">", v, cap), cap, v), t) for v in (pos, num))
     mask = b.shl(b.sub(b.shl(splat(t, 1), num), splat(t, 1)), pos)
@@ -180,6 +182,7 @@ def insert(b: ir.IRBuilder, x: Value, into: Value, place: Value, length: Value) 
 
 
 add("bfi.b32", "b32", "b32 b32 b32 b32", insert)
+add("bfi.b64", "b64", "b64 b64 b32 b32", insert)
 
 
 def permute(b: ir.IRBuilder, x: Value, y: Value, selector: Value) -> Value:

@@ -112,6 +112,11 @@ def _race(what: str, before: str) -> Callable[[Seen], str]:
     def tell(s: Seen) -> str:
         if s.own:
             return f"{what} {s.place}, which a wgmma of the same warp may still be reading; wgmma.wait_group is missing"
+        if s.value:
+            return (
+                f"{what} {s.place}, which {s.other} {before}; both accesses are strong, but one has the scope of its "
+                "CTA (.cta), which the other is not part of"
+            )
         return (
             f"{what} {s.place}, which {s.other} {before}; no barrier, fence or release with acquire orders the two "
             "accesses"
@@ -186,7 +191,7 @@ _SENTENCES: dict[int, Callable[[Seen], str]] = {
     st.F_SYNC_MISSING: lambda s: (
         f"never reaches the instruction, whose mask names it; missing: {lanes(s.address)}, there: {lanes(s.value)}"
     ),
-    st.F_TRAP: lambda s: "executes a trap",
+    st.F_TRAP: lambda s: "fails an assertion" if "__assertfail" in s.instruction else "executes a trap",
     st.F_COPIES: lambda s: f"has {s.value} asynchronous operations in flight, more than the emulator can follow",
     st.F_UNINITIALISED: lambda s: f"{s.verb} {s.place}, which nothing has written",
     st.F_RACE_WW: _race("writes", "also writes"),

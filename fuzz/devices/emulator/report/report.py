@@ -62,6 +62,7 @@ class Report:
     timelines: list[Timeline] = field(default_factory=list, repr=False)  # of each launch, when Emulator(trace=True)
     checked_on_hardware: bool = True  # False where a launch used instructions that no GPU of ours has: tcgen05
     kernel: str = ""  # the last one that was launched
+    printed: str = ""  # by printf in kernels
     executions: list[tuple[list[Instruction], np.ndarray]] = field(default_factory=list, repr=False)  # of each launch
 
     @property

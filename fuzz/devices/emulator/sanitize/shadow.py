@@ -6,8 +6,8 @@ global memory, so a write after three or more unordered readers may be judged by
 
 The map of what was ever written is kept apart (global_memory.Written), because it outlives a launch.
 
-A global cell is launch (8 bits, 0: not written by one) | strong (1) | entity (23) | clock (32); a shared one is the
-CTA's age (24) | strong (1) | warp (7) | clock (32).
+A global cell is launch (8 bits, 0: not written by one) | strong (1) | of scope cta (1) | entity (22) | clock (32); a
+shared one is the CTA's age (24) | strong (1) | warp (7) | clock (32).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.sanitize import tensor_reads, vector_clocks
+from fuzz.devices.emulator.sanitize.scopes import NARROW, SUM
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding
 from fuzz.devices.emulator.state.intrinsics import i64, u8, u32, w8, w32, w64
@@ -25,6 +26,8 @@ LOW32 = 0xFFFFFFFF
 EQUAL = 3  # a write of what is there already
 EVERY_BYTE = 0x01010101
 STRONG_GLOBAL = 1 << 55
+NARROW_GLOBAL = 1 << 54
+ENTITY = 0x3FFFFF
 STRONG_SHARED = 1 << 39
 
 
@@ -33,7 +36,7 @@ def note(m, w, pc, lane, space, a, size, write, strong):
     """An access of `size` bytes at the kernel's address `a`, which is inside its memory.
 
     write   0 read, 1 write, 2 both, 3 write of what is there already, which races with no other write
-    strong  0 weak, 1 strong, 2 strong and of an operation whose result depends on the order (a sum of floats)
+    strong  0 weak, else bits of scopes.py: STRONG, SUM for a result that depends on the order, NARROW of scope cta
     """
     if space == op.GENERIC:
         window = a >> op.SHIFT
@@ -233,30 +236,44 @@ def note_global_by(m, w, pc, lane, a, size, write, strong, me, now):
     launch = k[st.K_LAUNCH]
     first = (a - low) >> lg
     last = (a - low + size - 1) >> lg
+    bits = (STRONG_GLOBAL if strong else 0) | (NARROW_GLOBAL if strong & NARROW else 0)
     for g in range(first, last + 1):
         cell = i64(writes + 8 * g)
-        if cell >> 56 == launch and write != EQUAL and not (strong and cell & STRONG_GLOBAL):
-            x = cell >> 32 & 0x7FFFFF
-            if x != me and i64(clock + 8 * x) < (cell & LOW32):
-                finding(m, st.F_RACE_WW if write == 1 else st.F_RACE_WR, pc, w, lane, low + (g << lg), size, 0, x)
-        elif strong == 2 and cell >> 56 == launch and k[st.K_CHECKS] & st.CHECK_ORDER:
-            x = cell >> 32 & 0x7FFFFF
-            if x != me and i64(clock + 8 * x) < (cell & LOW32):
+        x = cell >> 32 & ENTITY
+        if cell >> 56 == launch and x != me and i64(clock + 8 * x) < (cell & LOW32):
+            if not strong or races_with(m, bits, cell, x, me):
+                if write != EQUAL:
+                    kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
+                    finding(m, kind, pc, w, lane, low + (g << lg), size, 1 if strong and cell & STRONG_GLOBAL else 0, x)
+            elif strong & SUM and k[st.K_CHECKS] & st.CHECK_ORDER:
                 finding(m, st.F_UNORDERED, pc, w, lane, low + (g << lg), size, 0, x)
         if write:
             for i in range(2):
                 cell = i64(reads + 16 * g + 8 * i)
-                if cell >> 56 == launch:
-                    x = cell >> 32 & 0x7FFFFF
-                    if x != me and i64(clock + 8 * x) < (cell & LOW32):
-                        finding(m, st.F_RACE_RW, pc, w, lane, low + (g << lg), size, 0, x)
-            w64(writes + 8 * g, launch << 56 | (STRONG_GLOBAL if strong else 0) | me << 32 | now)
-        elif not strong:
-            mark = launch << 56 | me << 32 | now
+                x = cell >> 32 & ENTITY
+                if (
+                    cell >> 56 == launch
+                    and x != me
+                    and i64(clock + 8 * x) < (cell & LOW32)
+                    and races_with(m, bits, cell, x, me)
+                ):
+                    both = 1 if strong and cell & STRONG_GLOBAL else 0
+                    finding(m, st.F_RACE_RW, pc, w, lane, low + (g << lg), size, both, x)
+            w64(writes + 8 * g, launch << 56 | bits | me << 32 | now)
+        elif not strong or strong & NARROW:
             at = reads + 16 * g
             cell = i64(at)
-            x = cell >> 32 & 0x7FFFFF
+            x = cell >> 32 & ENTITY
             if cell >> 56 != launch or x == me or i64(clock + 8 * x) >= (cell & LOW32):
-                w64(at, mark)
+                w64(at, launch << 56 | bits | me << 32 | now)
             else:
-                w64(at + 8, mark)
+                w64(at + 8, launch << 56 | bits | me << 32 | now)
+
+
+@njit
+def races_with(m, bits, cell, x, me):
+    """True for two accesses that nothing orders, by warps `me` and x, unless they are morally strong: both strong, and
+    the scope of each includes the other thread."""
+    if not bits & cell & STRONG_GLOBAL:
+        return True
+    return (bits | cell) & NARROW_GLOBAL != 0 and x // m.k[st.K_ENTITIES] != me // m.k[st.K_ENTITIES]

@@ -10,8 +10,8 @@ Where a kernel has asynchronous accesses of shared memory (wgmma, bulk copies), 
 further: how far a warp is ordered after the others with a proxy fence on the way, as such an access needs it of an
 ordinary write. Where it has tcgen05 instructions, a third one K_TENSOR_ROWS bytes further (`tensor_clocks.py`).
 
-Rows: one per resident warp; the warp's last fence; what it has read strongly since (ordered by its next fence); one per
-barrier; one per memory location that orders others.
+Rows: one per resident warp; the warp's last fence; what it has read strongly since (ordered by its next fence); these
+two once more for fences of scope cta (`scopes.py`); one per barrier; one per memory location that orders others.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.intrinsics import i64, w64
 
 LOCATIONS = 8192  # memory locations that can carry an order
+WARP_ROWS = 5  # rows of each resident warp
 
 
 @njit(inline="always")
@@ -45,28 +46,51 @@ def pending_row(m, w):
 
 
 @njit
-def barrier_row(m, slot, number):
-    return row(m, 3 * m.k[st.K_RESIDENT_CTAS] * m.k[st.K_WARPS] + 16 * slot + number)
+def near_fence_row(m, w):
+    return row(m, 3 * m.k[st.K_RESIDENT_CTAS] * m.k[st.K_WARPS] + w)
 
 
 @njit
-def location_row(m, host, add):
-    """The row of a memory location; 0 where it has none, and is not to be given one, or when there are too many."""
-    h = ((host >> 2) * 0x9E3779B1 >> 7) & (LOCATIONS - 1)
+def near_pending_row(m, w):
+    return row(m, 4 * m.k[st.K_RESIDENT_CTAS] * m.k[st.K_WARPS] + w)
+
+
+@njit
+def barrier_row(m, slot, number):
+    return row(m, WARP_ROWS * m.k[st.K_RESIDENT_CTAS] * m.k[st.K_WARPS] + 16 * slot + number)
+
+
+@njit
+def location(m, key, add):
+    """The number of a memory location that has a row; -1 where it has none, and is not to be given one, or when there
+    are too many. key: its host address, or what scopes.own_key makes of it."""
+    h = ((key >> 2 ^ key >> 45) * 0x9E3779B1 >> 7) & (LOCATIONS - 1)
     for _ in range(64):
-        key = i64(m.k[st.K_KEYS] + 8 * h)
-        if key == 0:
+        there = i64(m.k[st.K_KEYS] + 8 * h)
+        if there == 0:
             if not add:
-                return 0
-            w64(m.k[st.K_KEYS] + 8 * h, host)
-            key = host
-        if key == host:
-            return row(m, m.k[st.K_RESIDENT_CTAS] * (3 * m.k[st.K_WARPS] + 16) + h)
+                return -1
+            w64(m.k[st.K_KEYS] + 8 * h, key)
+            there = key
+        if there == key:
+            return h
         h = (h + 1) & (LOCATIONS - 1)
     if add:
         m.k[st.K_CHECKS] &= ~st.CHECK_RACES  # the order through this location would be lost: no false alarms instead
         m.k[st.K_DROPPED] = 1
-    return 0
+    return -1
+
+
+@njit
+def row_of_location(m, h):
+    return row(m, m.k[st.K_RESIDENT_CTAS] * (WARP_ROWS * m.k[st.K_WARPS] + 16) + h)
+
+
+@njit
+def location_row(m, host, add):
+    """The row of a memory location, or 0, see `location`."""
+    h = location(m, host, add)
+    return row_of_location(m, h) if h >= 0 else 0
 
 
 @njit
@@ -146,7 +170,9 @@ def begin(m, slot, position):
     base = m.cta[slot, st.CTA_CLOCK] + 1
     first = position * entities
     for w in range(slot * warps, slot * warps + warps):
-        for r in (warp_row(m, w), fence_row(m, w), pending_row(m, w)):
+        for r in (
+            warp_row(m, w), fence_row(m, w), pending_row(m, w), near_fence_row(m, w), near_pending_row(m, w)
+        ):  # fmt: skip
             clear(m, r)
         r = warp_row(m, w)
         for _ in range(2 if m.k[st.K_PROXY] else 1):
@@ -182,16 +208,6 @@ def depart(m, w, number):
 
 
 @njit
-def fence(m, w):
-    """Orders what was read strongly before; strong writes that follow carry everything up to here."""
-    join(m, warp_row(m, w), pending_row(m, w))
-    clear(m, pending_row(m, w))
-    clear(m, fence_row(m, w))
-    join(m, fence_row(m, w), warp_row(m, w))
-    tick(m, w)
-
-
-@njit
 def forget(m, host):
     """Nothing is ordered by this location any more."""
     r = location_row(m, host, False)
@@ -221,15 +237,3 @@ def strong_read(m, w, host, acquire):
     r = location_row(m, host, False)
     if r:
         join(m, warp_row(m, w) if acquire else pending_row(m, w), r)
-
-
-@njit
-def strong_write(m, w, host, release, keeps):
-    """A strong write; `keeps` for atomics, which continue the order of what they replace. One that carries no order, as
-    a relaxed add to a sum, gives its location no row: a kernel adds to thousands of them."""
-    source = warp_row(m, w) if release else fence_row(m, w)
-    r = location_row(m, host, i64(source) < i64(source + 8))
-    if r:
-        if not keeps:
-            clear(m, r)
-        join(m, r, source)

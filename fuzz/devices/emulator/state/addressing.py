@@ -12,6 +12,8 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.intrinsics import i64, u32
 
+AFTER_FAULT = 1 << 29
+
 
 @njit(inline="always")
 def operand(wb, cb, offset):
@@ -58,8 +60,19 @@ def finding(m, kind, pc, w, lane, where, size, value, other=-1):
 
 
 @njit
+def fault(m, kind, pc, w, lane, where, size, value):
+    """Records an access that cannot be made. The launch goes on, for AFTER_FAULT micro-operations at most: what follows
+    from it may be a loop without an end."""
+    finding(m, kind, pc, w, lane, where, size, value)
+    if not m.k[st.K_FAULTED]:
+        m.k[st.K_FAULTED] = 1
+        m.k[st.K_BUDGET] = min(m.k[st.K_BUDGET], m.k[st.K_EXECUTED] + AFTER_FAULT)
+
+
+@njit
 def host_address(m, w, pc, lane, space, a, size):
-    """The host address of the kernel's address `a`, or 0 after recording why there is none."""
+    """The host address of the kernel's address `a`, or 0 after recording why there is none: then the access is not to
+    be made, and what it reads is zero."""
     if space == op.GENERIC:
         window = a >> op.SHIFT
         if window == 1:
@@ -72,32 +85,33 @@ def host_address(m, w, pc, lane, space, a, size):
             space = op.PARAM
             a -= op.PARAM_WINDOW
     if a & (size - 1):
-        finding(m, st.F_ALIGN, pc, w, lane, a, size, space)
+        fault(m, st.F_ALIGN, pc, w, lane, a, size, space)
+        return 0
     if space == op.SHARED:
         if a < 0 or a + size > m.k[st.K_SHARED_SIZE]:
-            finding(m, st.F_SHARED_BOUNDS, pc, w, lane, a, size, m.k[st.K_SHARED_SIZE])
+            fault(m, st.F_SHARED_BOUNDS, pc, w, lane, a, size, m.k[st.K_SHARED_SIZE])
             return 0
         return m.k[st.K_SHARED] + (w // m.k[st.K_WARPS]) * m.k[st.K_SHARED_STRIDE] + a
     if space == op.PARAM:
         if a >> op.SHIFT == 3:
             a -= op.PARAM_WINDOW
         if a < 0 or a + size > m.k[st.K_PARAMS_SIZE]:
-            finding(m, st.F_PARAM, pc, w, lane, a, size, m.k[st.K_PARAMS_SIZE])
+            fault(m, st.F_PARAM, pc, w, lane, a, size, m.k[st.K_PARAMS_SIZE])
             return 0
         return m.k[st.K_PARAMS] + a
     if space == op.LOCAL:
         bytes_ = m.k[st.K_LOCAL_SIZE]
         if a < 0 or a + size > bytes_:
-            finding(m, st.F_BOUNDS, pc, w, lane, a, size, bytes_)
+            fault(m, st.F_BOUNDS, pc, w, lane, a, size, bytes_)
             return 0
         return m.k[st.K_LOCAL] + (w * 32 + lane) * bytes_ + a
     s = a >> op.SHIFT
     if s < op.FIRST_SEGMENT or s >= m.k[st.K_SEGMENTS]:
-        finding(m, st.F_UNMAPPED, pc, w, lane, a, size, 0)
+        fault(m, st.F_UNMAPPED, pc, w, lane, a, size, 0)
         return 0
     low = m.segments[s, st.S_LOW]
     if a < low or a + size > m.segments[s, st.S_HIGH]:
-        finding(m, st.F_BOUNDS, pc, w, lane, a, size, s)
+        fault(m, st.F_BOUNDS, pc, w, lane, a, size, s)
         return 0
     return a - low + m.segments[s, st.S_HOST]
 

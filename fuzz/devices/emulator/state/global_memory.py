@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.ptx import Variable
 
 NORESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python's mmap does not name
 GLOBALS = 64  # segments kept for module variables
@@ -89,11 +90,23 @@ class Written:
         return np.frombuffer(self.owner, dtype=np.uint8, count=self.size)
 
 
-class Memory:
-    """The segments of one call. axes: names of a tensor's dimensions, by its name, for reports."""
+def contents(variable: Variable) -> torch.Tensor:
+    """uint8: a module variable as it is when its module is loaded."""
+    data = torch.zeros(max(variable.size, 1), dtype=torch.uint8)
+    if variable.data:
+        data[: len(variable.data)] = torch.frombuffer(bytearray(variable.data), dtype=torch.uint8)
+    return data
 
-    def __init__(self, axes: Mapping[str, Sequence[str]] | None = None) -> None:
+
+class Memory:
+    """The segments of one call. axes: names of a tensor's dimensions, by its name, for reports. variables: contents of
+    module variables by name, for them to outlive the call; those of a new one are added."""
+
+    def __init__(
+        self, axes: Mapping[str, Sequence[str]] | None = None, variables: dict[str, torch.Tensor] | None = None
+    ) -> None:
         self.axes = dict(axes or {})
+        self.variables = {} if variables is None else variables
         self.segments: dict[int, Segment] = {}
         self.next = op.FIRST_SEGMENT + GLOBALS
         self.launches = 0
@@ -125,15 +138,15 @@ class Memory:
         self.segments[number] = Segment(name, low, low + size, host, tensor, kept)
         return low
 
-    def add_variables(self, variables: list) -> None:  # type: ignore[type-arg]
+    def add_variables(self, variables: Sequence[Variable]) -> None:
         """Module variables: their addresses were fixed when the kernel was decoded; contents live as long as this."""
         for i, v in enumerate(variables):
             number = op.FIRST_SEGMENT + i
             if number in self.segments:
                 continue
-            data = torch.zeros(max(v.size, 1), dtype=torch.uint8)
-            if v.data:
-                data[: len(v.data)] = torch.frombuffer(bytearray(v.data), dtype=torch.uint8)
+            if v.name not in self.variables:
+                self.variables[v.name] = contents(v)
+            data = self.variables[v.name]
             low = (number << op.SHIFT) + op.MIDDLE
             self.segments[number] = Segment(v.name, low, low + v.size, data.data_ptr(), data, None)
 

@@ -21,6 +21,8 @@ COPIES = 16384  # asynchronous copies in flight, per warp
 FINDINGS = 256
 WGMMAS = 256  # wgmma in flight, per warp
 TENSOR_ACCESSES = 256  # tcgen05.ld and .st in flight, per warp
+PRINTS = 1 << 12  # texts that lanes print in a launch
+PRINTED_WORDS = 31  # of 8 bytes, of the arguments of each
 ISSUES = 64  # wgmma of a warpgroup that are remembered for its slower warps
 BULKS = 256  # bulk copies in flight, per CTA
 AGENTS = 24  # that make a CTA's bulk copies, see sanitize/bulk_clocks.py
@@ -68,6 +70,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "order": (),  # linear indices of the CTAs in the order of dispatch
     "special": (3,),  # a special register that the kernel reads, columns SR_…
     "wanted": (),  # (n) place of what a spin compares with what it reads, see decode/spins.py
+    "printed": (1 + 31,),  # (PRINTS) the address of a format, PRINTED_WORDS of arguments
     "trace": (10,),  # (K_TRACE_SIZE) slices of the timeline, columns T_…
 }
 
@@ -135,13 +138,14 @@ TA_STORE, TA_GROUPS, TA_COLUMN, TA_COUNT, TA_PC = range(5)
  K_ENTITIES, K_READERS,
  K_TENSOR_MEMORY, K_TENSOR_SCRATCH, K_TENSOR_ROWS, K_TENSOR_FENCES, K_TENSOR_CELLS, K_TENSOR_READS, K_TENSOR_SHARE,
  K_REFUSED, K_REFUSED_VALUE,
- K_SIZE) = range(70)  # fmt: skip
+ K_VERSIONS, K_SCOPED, K_PRINTED, K_FAULTED,
+ K_SIZE) = range(74)  # fmt: skip
 
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY, AT_ALLOC = range(6)  # AT_ALLOC: waits for columns of tensor memory
 
 # bits of K_CHECKS; bounds, alignment, barriers and deadlocks are always seen
 CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED, CHECK_ORDER, CHECK_WARPGROUP, CHECK_EQUAL = 1, 2, 4, 8, 16, 32
-CHECK_TENSOR_FENCES = 64
+CHECK_TENSOR_FENCES, CHECK_VOLATILE = 64, 128
 
 # columns of `segments`; S_WRITTEN: a byte for each of its bytes (global_memory.Written), 0 where all count as written
 S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
