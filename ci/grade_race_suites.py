@@ -7,7 +7,8 @@
 --scor    the folder microbenchmarks/src of csl-iisc/ScoR: 32 kernels, `race_…` and `norace_…`
 
 Every kernel runs on each input with each schedule; one run that finds something is enough. Printed are the kernels
-where label and findings differ, and a table; exits with 1 where they differ. --sample N --seed S takes N kernels at random.
+where label and findings differ, and a table; exits with 1 where they differ. --sample N --seed S takes N kernels at
+random.
 """
 
 from __future__ import annotations

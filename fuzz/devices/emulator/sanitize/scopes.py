@@ -6,8 +6,8 @@ was released at it for the whole GPU, and for each CTA, what that CTA's own warp
 `.cta` takes and gives only the latter.
 
 Locations have their rows in `vector_clocks.py`. A location's row for one CTA has a key of its own and is valid while
-its stamp equals the location's version, which changes when a write ends what other CTAs have released there. Kernels that
-never use the scope `.cta` need none of that (K_SCOPED is 0).
+its stamp equals the location's version, which changes when a write ends what other CTAs have released there. Kernels
+that never use the scope `.cta` need none of that (K_SCOPED is 0).
 """
 
 from __future__ import annotations

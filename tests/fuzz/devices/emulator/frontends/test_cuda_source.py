@@ -191,7 +191,7 @@ def test_structs_halves_and_null_pointers() -> None:
     ("args", "message"),
     [
         ((torch.zeros(2), torch.zeros(2), 1.0), r"takes 4 arguments \(float\* x, float\* y, float a, int n\), got 3"),
-        ((torch.zeros(2), torch.zeros(2).int(), 1.0, 2), r"y: is float\*, got a tensor of torch.int32; wants torch.floa"),
+        ((torch.zeros(2), torch.zeros(2).int(), 1.0, 2), r"y: is float\*, got a tensor of torch.int32; wants torch"),
         ((torch.zeros(2), 7, 1.0, 2), r"y: is float\*, wants a CPU tensor or None, got int"),
         ((torch.zeros(2), torch.zeros(2), torch.zeros(2), 2), "a: is float, got a tensor"),
         ((torch.zeros(2), torch.zeros(2), 1.0, 2.5), "n: is int, got 2.5"),
