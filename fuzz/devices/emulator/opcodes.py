@@ -38,7 +38,6 @@ WGMMA_COMMIT = BASE + 25
 WGMMA_WAIT = BASE + 26  # 2 groups that may stay pending
 PROXY_FENCE = BASE + 27  # generic accesses before it are seen by asynchronous ones after it
 REGISTER_USE = BASE + 28  # 2 sources, if a move, 3… numbers of tracked registers, -1 at the end
-PRINT = BASE + 60  # 2 and 3 places in local memory of the addresses of a format and its arguments
 
 ABSENT = -(1 << 31)  # an operand that is not there
 
@@ -62,15 +61,15 @@ MBARRIER = BASE + 29  # 2 kind and flags, 3 address, 4 immediate, 5 destination 
 WGMMA_KIND = 0  # bits 0-1: bf16, f16, f16 with sums in f16
 A_REGISTERS, A_TRANSPOSED, B_TRANSPOSED, A_NEGATED, B_NEGATED = (1 << i for i in range(2, 7))
 
-BULK = (
-    BASE + 30
-)  # 2 kind, dimensions and flags, 3 shared address, 4 immediate, 5 address of the tensor map or of global
-# memory, 6 immediate, 7 mbarrier or -, 8 immediate, 9-13 coordinates, 9 bytes without a map, 14 a reduction's operation
+BULK = BASE + 30  # 2 kind, dimensions and flags, 3 shared address, 4 immediate, 5 address of the tensor map or of
+# global memory, 6 immediate, 7 mbarrier or -, 8 immediate, 9-13 coordinates, 9 bytes without a map,
+# 14 a reduction's operation
 BULK_COMMIT = BASE + 31
 BULK_WAIT = BASE + 32  # 2 groups that may stay pending, 3 only until they have read their sources
 TENSOR_MAP = BASE + 33  # 2 offset of the field's word, 3 address, 4 immediate, 5 flags, 6 value, 7 … the field, see
 # execute/tensor_maps.py
 TENSOR_MAP_COPY = BASE + 34  # 2 address widths, 3 global address, 4 immediate, 5 shared address, 6 immediate
+PRINT = BASE + 35  # 2 and 3 places in local memory of the addresses of a format and its arguments
 (BULK_LOAD, BULK_STORE, BULK_REDUCE) = range(3)  # kinds of bulk copies, bits 0-3 of word 2
 BULK_RANK = 4  # bits 4-7: dimensions of the tensor, 0 without a map
 BULK_WIDE_SHARED, BULK_WIDE_BARRIER = 1 << 8, 1 << 9  # addresses in registers of 64 bits

@@ -50,7 +50,7 @@ def test_an_instruction_has_the_line_of_its_source() -> None:
         "ld.param.b64": "",
         "mov.u32": "mine.py:9",
         "ld.global.b32": "mine.py:9",  # LLVM counts on with each line of inline assembly
-        "add.s32": "standard.py:30",
+        "add.s32": "standard.py:30 inlined at mine.py:9",
         "ret": "",
     }
     assert [kernel.place(i) for i in kernel.instructions if i.name == "mov.u32"] == ["mine.py:7", "mine.py:9"]

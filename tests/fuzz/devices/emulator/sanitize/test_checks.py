@@ -287,8 +287,8 @@ def test_a_copy_of_more_bytes_than_its_size_is_undefined():
 
 
 def test_an_unknown_instruction_is_an_error_with_its_place():
-    with pytest.raises(Unimplemented, match=r"tcgen05.*PTX line \d+, kernel k"):
-        run("tcgen05.fence::before_thread_sync;", words(1))
+    with pytest.raises(Unimplemented, match=r"tcgen05.shift.*PTX line \d+, kernel k"):
+        run("tcgen05.shift.cta_group::1.down [%r0];", words(1))
 
 
 def test_a_launch_of_some_ctas_in_memory_that_does_not_exist():
