@@ -8,10 +8,20 @@ ARCHES = ("sm_80", "sm_90a", "sm_100a")  # that kernels are compiled for
 WARP_SCHEDULES = ("in_order", "random", "oldest_last", "greedy")
 DISPATCHES = ("in_order", "reversed", "permuted")
 ALL_CHECKS = frozenset(
-    {"races", "uninitialised", "wrapped", "unordered_adds", "warpgroups", "equal_writes", "tensor_fences", "volatile"}
+    {
+        "races",
+        "uninitialised",
+        "wrapped",
+        "unordered_adds",
+        "warpgroups",
+        "equal_writes",
+        "tensor_fences",
+        "tensor_waits",
+        "volatile",
+    }
 )
-# few kernels promise an order; compilers write no such fence; PTX orders volatile accesses
-DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds", "tensor_fences", "volatile"}
+# few kernels promise an order; compilers write no such fences; kernels leave such waits out; PTX orders volatile ones
+DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds", "tensor_fences", "tensor_waits", "volatile"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,8 @@ class LaunchConfig:
                    'tensor_fences' (beside 'races', and only when asked for: neither Triton nor CuTe DSL writes these):
                    tensor memory used after another warp's tcgen05 instruction, or after a wait for a tcgen05.commit,
                    without tcgen05.fence::after_thread_sync;
+                   'tensor_waits' (beside 'races', and only when asked for: FlashAttention-4 leaves them out): a
+                   tcgen05.ld is complete at its tcgen05.wait::ld alone, and not where one of its registers is used;
                    'volatile' (beside 'races', and only when asked for): volatile accesses race as ordinary ones do,
                    which is C++'s rule; by PTX they are relaxed ones of scope sys, and do not race with each other.
                    Bounds, alignment, barriers and deadlocks are always looked at

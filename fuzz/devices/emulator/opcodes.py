@@ -77,6 +77,7 @@ BULK_WIDE_SHARED, BULK_WIDE_BARRIER = 1 << 8, 1 << 9  # addresses in registers o
 GLOBAL, SHARED, LOCAL, PARAM, GENERIC, CONST = range(6)
 
 # tcgen05: instructions of one thread, then those of a warp
+TC_USED = BASE + 59  # 2… micro-operations of loads whose registers are used next, -1 at the end
 TC_MMA = BASE + 60  # 2 kind and flags, 3 D's address, 4 immediate, 5 A's descriptor or address, 6 immediate,
 # 7 B's descriptor, 8 instruction descriptor, 9 predicate enable-input-d, 10 scale-input-d, 11-14 disable-output-lane
 TC_COMMIT = BASE + 61  # 2 flags, 3 address, 4 immediate

@@ -15,6 +15,7 @@ from fuzz.devices.emulator.decode.carry import CarryFamilies
 from fuzz.devices.emulator.decode.memory import MemoryFamilies
 from fuzz.devices.emulator.decode.operands import Program, Unimplemented
 from fuzz.devices.emulator.decode.tcgen05 import TensorMemoryFamilies
+from fuzz.devices.emulator.decode.tensor_loads import first_uses
 from fuzz.devices.emulator.decode.warp import WarpFamilies
 from fuzz.devices.emulator.decode.wgmma import WgmmaFamilies
 from fuzz.devices.emulator.decode.wgmma_hazards import uses
@@ -31,12 +32,14 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies,
 
     def program(self) -> Program:
         starts = []
-        self.use = uses(self.kernel)
+        self.use, self.loads_used = uses(self.kernel), first_uses(self.kernel)
         for index, i in enumerate(self.kernel.instructions):
             self.now = i
             starts.append(len(self.words))
             if self.use.numbers:
                 self.register_uses(index)
+            if index in self.loads_used:
+                self.note_loads_used([starts[load] for load in self.loads_used[index]])
             self.one(i)
         self.now = Instruction("ret", (), None, False, self.now.line if self.kernel.instructions else 0, "(end)")
         starts.append(len(self.words))

@@ -21,6 +21,7 @@ COPIES = {"128x256b": op.TC_CP_128X256, "4x256b": op.TC_CP_4X256, "128x128b": op
           "64x128b.warpx2::02_13": op.TC_CP_64X128_02, "64x128b.warpx2::01_23": op.TC_CP_64X128_01,
           "32x128b.warpx4": op.TC_CP_32X128}  # fmt: skip
 MOST_REGISTERS = 128
+LOADS_AT_ONCE = 12
 MOST_SCALE = 15
 
 
@@ -122,6 +123,12 @@ class TensorMemoryFamilies(Operands):
         table = self.table([self.register(str(x), 32) if loads else self.value(x, 32) for x in data])
         place, immediate, _ = self.address(at)
         self.emit(op.TC_LD if loads else op.TC_ST, table, count, shape, place, immediate, split, int(bool(m.group(4))))
+
+    def note_loads_used(self, loads: list[int]) -> None:
+        """Emits the note that the next instruction uses registers of these loads, given as micro-operations."""
+        for at in range(0, len(loads), LOADS_AT_ONCE):
+            some = loads[at : at + LOADS_AT_ONCE]
+            self.emit(op.TC_USED, *some, *[-1] * (LOADS_AT_ONCE - len(some)))
 
     def tensor_commit(self, i: Instruction, words: list[str]) -> None:
         """tcgen05.commit on an mbarrier of the own CTA."""

@@ -33,6 +33,7 @@ from fuzz.devices.emulator.execute.mbarrier import mbarrier
 from fuzz.devices.emulator.execute.printf import note_print
 from fuzz.devices.emulator.execute.tcgen05 import issue as issue_tensor
 from fuzz.devices.emulator.execute.tensor_memory import collective as tensor_collective
+from fuzz.devices.emulator.execute.tensor_memory import loads_used
 from fuzz.devices.emulator.execute.warp_ops import barrier, elect, match, redux, shuffle, vote
 from fuzz.devices.emulator.execute.wgmma import issue, note_register_use, wait_group
 from fuzz.devices.emulator.sanitize import vector_clocks
@@ -171,6 +172,8 @@ def run_warp(m, w, quantum):
             tensor_maps.publish(m, w, pc, wb, cb, c, act)
         elif number == op.REGISTER_USE:
             note_register_use(m, w, pc, c, act)
+        elif number == op.TC_USED:
+            loads_used(m, w, c)
         elif op.TC_MMA <= number <= op.TC_FENCE:
             issue_tensor(m, w, pc, wb, cb, c, act, number)
         elif number == op.SLEEP:

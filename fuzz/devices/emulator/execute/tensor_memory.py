@@ -256,12 +256,42 @@ def wait(m, w, store):
     left = 0
     for i in range(m.tensor_warp[w, st.TW_PENDING]):
         if m.tensor_accesses[w, i, st.TA_STORE] == store:
-            tensor_shadow.complete(
-                m, w, m.tensor_accesses[w, i, st.TA_GROUPS], m.tensor_accesses[w, i, st.TA_COLUMN],
-                m.tensor_accesses[w, i, st.TA_COUNT], store,
-            )  # fmt: skip
+            complete(m, w, i)
         else:
-            for j in range(5):
-                m.tensor_accesses[w, left, j] = m.tensor_accesses[w, i, j]
+            keep(m, w, i, left)
+            left += 1
+    m.tensor_warp[w, st.TW_PENDING] = left
+
+
+@njit
+def complete(m, w, i):
+    """The i-th pending access of the warp is complete."""
+    tensor_shadow.complete(
+        m, w, m.tensor_accesses[w, i, st.TA_GROUPS], m.tensor_accesses[w, i, st.TA_COLUMN],
+        m.tensor_accesses[w, i, st.TA_COUNT], m.tensor_accesses[w, i, st.TA_STORE],
+    )  # fmt: skip
+
+
+@njit
+def keep(m, w, i, left):
+    """The i-th pending access of the warp becomes that with the number `left`."""
+    for j in range(5):
+        m.tensor_accesses[w, left, j] = m.tensor_accesses[w, i, j]
+
+
+@njit
+def loads_used(m, w, c):
+    """Registers of loads are used next: these loads are complete, unless the launch wants a tcgen05.wait::ld."""
+    if m.k[st.K_CHECKS] & st.CHECK_TENSOR_WAITS:
+        return
+    left = 0
+    for i in range(m.tensor_warp[w, st.TW_PENDING]):
+        used = False
+        for j in range(12):
+            used = used or s32(c + 8 + 4 * j) == m.tensor_accesses[w, i, st.TA_PC]
+        if used and not m.tensor_accesses[w, i, st.TA_STORE]:
+            complete(m, w, i)
+        else:
+            keep(m, w, i, left)
             left += 1
     m.tensor_warp[w, st.TW_PENDING] = left

@@ -19,7 +19,11 @@ import torch
 import tvm_ffi
 from cutlass.cute import runtime
 from cutlass.cutlass_dsl import CuTeDSL
-from cutlass.cutlass_dsl.tvm_ffi_provider import TVMFFIJitCompiledFunctionBase
+from cutlass.cutlass_dsl.tvm_ffi_provider import (
+    TVMFFIJitCompiledFunction,
+    TVMFFIJitCompiledFunctionBase,
+    TVMFFIJitCompiledFunctionWithKwargs,
+)
 
 from fuzz.devices.emulator.api import Programs, run
 from fuzz.devices.emulator.config import LaunchConfig
@@ -41,6 +45,7 @@ class Device:
 
 
 _device: Device | None = None
+_failure: Exception | None = None  # what the latest call raised
 
 
 @contextmanager
@@ -53,18 +58,39 @@ def on_emulated_gpu(arch: str, device: Device) -> Iterator[None]:
     functions: Any = TVMFFIJitCompiledFunctionBase
     tensors: Any = runtime._Tensor
     create, convert = functions._create_tvm_ffi_function, tensors.__init__
+    callers: list[Any] = [TVMFFIJitCompiledFunction, TVMFFIJitCompiledFunctionWithKwargs]
+    calls = [one.__call__ for one in callers]
     folder = tempfile.mkdtemp(prefix="attnfuzz-cute-")
     settings.arch, settings.keep_ptx, settings.dump_dir = arch, True, folder
     functions._create_tvm_ffi_function, tensors.__init__ = _emulated_function, _converted(convert)
+    for one, call in zip(callers, calls, strict=True):
+        one.__call__ = _raising_the_failure(call)
     _device = device
     try:
         yield
     finally:
         _device = before
+        for one, call in zip(callers, calls, strict=True):
+            one.__call__ = call
         functions._create_tvm_ffi_function, tensors.__init__ = create, convert
         for name, value in kept.items():
             setattr(settings, name, value)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _raising_the_failure(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call of a compiled function. TVM-FFI makes a RuntimeError of what passes through it: the exception itself is
+    raised instead."""
+
+    def called(self: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return call(self, *args, **options)
+        except Exception:
+            if _failure is None:
+                raise
+        raise _failure
+
+    return called
 
 
 def _converted(convert: Callable[..., None]) -> Callable[..., None]:
@@ -98,6 +124,15 @@ class EmulatedFunction:
 
     def __call__(self, *arguments: Any) -> None:
         """Runs what the host function launches for these arguments. Raises EmulationError for a finding."""
+        global _failure
+        _failure = None
+        try:
+            self._run(arguments)
+        except Exception as error:
+            _failure = error
+            raise
+
+    def _run(self, arguments: tuple[Any, ...]) -> None:
         if _device is None:
             raise RuntimeError("this function was compiled for the emulated GPU: call it inside of `emulated`")
         memory = Memory()

@@ -185,6 +185,16 @@ def test_a_load_overwritten_by_a_product_before_its_wait():
     assert kinds(report) == {N[st.F_TC_LOAD]} and "tcgen05.wait::ld is missing" in detail(report, st.F_TC_LOAD)
 
 
+@pytest.mark.parametrize("use", ["mov.b32 %r22, %r20; add.u32 %r21, %r22, 1;", "st.global.b32 [%p0], %r20;"])
+def test_a_register_that_was_used_completes_its_load(use):
+    body = f"{STORE} {STORED} {READ} {use} {STORE} {STORED}"
+    assert run_small(body, block=32).ok
+    strict = run_small(body, block=32, checks=DEFAULT_CHECKS | {"tensor_waits"})
+    assert kinds(strict) == {N[st.F_TC_LOAD]}
+    moved = run_small(f"{STORE} {STORED} {READ} mov.b32 %r22, %r20; {STORE} {STORED}", block=32)
+    assert kinds(moved) == {N[st.F_TC_LOAD]}
+
+
 def test_a_load_overwritten_by_a_product_that_no_barrier_orders():
     again = "setp.eq.u32 %q7, %t, 32; " + f"{MMA} {COMMIT}".replace("%q0", "%q7")
     last = WAIT.replace("WAIT", "LAST").replace("], 0", "], 1")
