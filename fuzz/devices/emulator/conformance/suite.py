@@ -12,6 +12,7 @@ import torch
 from fuzz.devices.emulator.api import Emulator
 from fuzz.devices.emulator.conformance.bulk.suite import bulk_kernels
 from fuzz.devices.emulator.conformance.kernel import THREADS, MicroKernel
+from fuzz.devices.emulator.conformance.mbarriers import mbarrier_kernels
 from fuzz.devices.emulator.conformance.micro_kernels import (
     exchange_kernels,
     form_kernels,
@@ -34,6 +35,7 @@ def all_kernels() -> Iterator[MicroKernel]:
     yield from memory_kernels()
     yield from wgmma_kernels()
     yield from bulk_kernels()
+    yield from mbarrier_kernels()
 
 
 def emulate(kernel: MicroKernel) -> np.ndarray:

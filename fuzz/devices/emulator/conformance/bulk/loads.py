@@ -38,19 +38,18 @@ class Load:
         return t.pattern(t.tensor_bytes(self.map)) if self.data is None else self.data
 
 
-def load(mark: str, p: Load, instruction: str = "", address: str = "%m", before: str = "",
-         version: str = "8.0", registers: str = "", hint: str = "") -> MicroKernel:  # fmt: skip
-    """The kernel of one load. instruction, address, hint: its name, the map's address and its last operand, where they
-    differ from the usual; before: text before it."""
+def load(mark: str, p: Load, instruction: str = "", before: str = "", version: str = "8.0",
+         hint: str = "") -> MicroKernel:  # fmt: skip
+    """The kernel of one load. instruction, hint: its name and last operand; before: text before it."""
     rank, image = len(p.at), p.image
     name = (instruction or t.LOAD).format(rank=rank)
+    issue = f"@%first {name} [s+{p.start}], [%m, {t.coordinates(p.at)}], [s+{image}]{hint};"
     body = f"""{t.fill(image)}{t.begin_barrier(image)}mov.b64 %m, map0; {before}
 {t.FENCE}
-{t.expect(image, t.box_bytes(p.map))}@%first {name} [s+{p.start}], [{address}, {t.coordinates(p.at)}], [s+{image}]{hint};
+{t.expect(image, t.box_bytes(p.map))}{issue}
 {t.wait(image)}{t.show_image(image)}{t.show_phase(image, image)}"""
     form = f"{name} {t.named(p.map)} {mark}".strip()
-    return t.copies(form, body, image + t.BLOCK, (p.memory,), image + 16, (MapArgument(p.map),), version, p.refuses,
-                    registers)  # fmt: skip
+    return t.copies(form, body, image + t.BLOCK, (p.memory,), image + 16, (MapArgument(p.map),), version, p.refuses)
 
 
 def _of_types() -> Iterator[MicroKernel]:

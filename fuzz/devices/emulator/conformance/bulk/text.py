@@ -91,11 +91,10 @@ add.s32 %x, %x, %y; st.global.b32 [%o+{to}], %x;
 
 
 def copies(form: str, body: str, size: int, inputs: tuple[np.ndarray, ...], shared: int,
-           maps: tuple[MapArgument, ...] = (), version: str = "8.0", refuses: str = "",
-           registers: str = "") -> MicroKernel:  # fmt: skip
+           maps: tuple[MapArgument, ...] = (), version: str = "8.0",
+           refuses: str = "") -> MicroKernel:  # fmt: skip
     """A micro-kernel of one CTA that shows `size` bytes; `shared` bytes of shared memory."""
-    text = entry(f"{BEGIN}\n{body}", len(inputs), f"{REGISTERS}\n{registers}", "sm_90a", version, shared, 1024,
-                 len(maps))  # fmt: skip
+    text = entry(f"{BEGIN}\n{body}", len(inputs), REGISTERS, "sm_90a", version, shared, 1024, len(maps))
     return MicroKernel(form, text, inputs, THREADS, size // BLOCK, True, maps, refuses)
 
 
