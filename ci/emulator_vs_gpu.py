@@ -113,7 +113,7 @@ def record(gpu: GpuProcess, path: Path, missing: bool) -> None:
 
 
 def encoded(gpu: GpuProcess, kernels: list[MicroKernel]) -> dict[str, Any]:
-    """The driver's bytes of each tensor map, in hexadecimal without the zeros at their end, or {"refused": its words}."""
+    """Bytes of each tensor map as the driver encodes it, hexadecimal without zeros at the end, or {"refused": why}."""
     result: dict[str, Any] = {}
     for name, m in tensor_maps(kernels).items():
         try:

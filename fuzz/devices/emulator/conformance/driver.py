@@ -91,8 +91,8 @@ class Gpu:
         room = np.zeros(tm.SIZE + 64, np.uint8)
         data = room[-room.ctypes.data % 64 :][: tm.SIZE]
         m = replace(m, address=base + m.address, element_strides=m.element_strides or (1,) * len(m.sizes))
-        lists = [np.array([*x, 0], kind) for x, kind in ((m.sizes, np.uint64), (m.strides, np.uint64),
-                                                         (m.box, np.uint32), (m.element_strides, np.uint32))]  # fmt: skip
+        wide, narrow = (m.sizes, m.strides), (m.box, m.element_strides)
+        lists = [np.array([*x, 0], np.uint64) for x in wide] + [np.array([*x, 0], np.uint32) for x in narrow]
         pointers = [ctypes.c_void_p(x.ctypes.data) for x in lists]
         self.call("cuTensorMapEncodeTiled", ctypes.c_void_p(data.ctypes.data),
                   _DRIVERS_ELEMENTS.get(m.element, m.element), len(m.sizes), ctypes.c_void_p(m.address), *pointers,

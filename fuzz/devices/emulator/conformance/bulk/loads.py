@@ -44,7 +44,7 @@ def load(mark: str, p: Load, instruction: str = "", before: str = "", version: s
     rank, image = len(p.at), p.image
     name = (instruction or t.LOAD).format(rank=rank)
     issue = f"@%first {name} [s+{p.start}], [%m, {t.coordinates(p.at)}], [s+{image}]{hint};"
-    body = f"""{t.fill(image)}{t.begin_barrier(image)}mov.b64 %m, map0; {before}
+    body = f"""{t.fill(image)}{t.begin_barrier(image)}{t.MAP} {before}
 {t.FENCE}
 {t.expect(image, t.box_bytes(p.map))}{issue}
 {t.wait(image)}{t.show_image(image)}{t.show_phase(image, image)}"""
@@ -126,9 +126,9 @@ def _strided() -> Iterator[MicroKernel]:
         yield load(f"{size} inside", Load(m, (4, 1)))
         yield load(f"{size} below", Load(m, (4, -3)))
         yield load(f"{size} past", Load(m, (4, 17)))
-    for steps in ((1, 2, 3), (1, 1, 2), (1, 2, 1, 2), (1, 2, 3, 2, 2)):
-        rank = len(steps)
-        m = t.tensor(F16, (16, 7, 7, 4, 4)[:rank], (16, 5, 4, 3, 2)[:rank], steps)
+    for more in ((2, 3), (1, 2), (2, 1, 2), (2, 3, 2, 2)):
+        rank = 1 + len(more)
+        m = t.tensor(F16, (16, 7, 7, 4, 4)[:rank], (16, 5, 4, 3, 2)[:rank], (1, *more))
         yield load("inside", Load(m, (0,) * rank))
         yield load("below all", Load(m, (-3,) * rank))
     for swizzle in (1, 2, 3):
@@ -157,11 +157,9 @@ def _forms() -> Iterator[MicroKernel]:
     yield load("without tile", p, usual.replace(".tile", ""))
     yield load("cache hint", p, usual + ".L2::cache_hint", before=policy, hint=", %d1")
     yield load("shared::cta", p, cta, version="8.6")
-    yield load("the parameter's generic address", p, before="cvta.param.u64 %m, %m;")
-    ahead = "@%first prefetch.param.tensormap [%m];"
+    ahead = "mov.b64 %d2, map0; @%first prefetch.param.tensormap [%d2];"
     yield load("after prefetch.param.tensormap", p, before=ahead)
-    ahead = "cvta.param.u64 %m, %m; @%first prefetch.tensormap [%m];"
-    yield load("after prefetch.tensormap", p, before=ahead)
+    yield load("after prefetch.tensormap", p, before="@%first prefetch.tensormap [%m];")
     ahead = "@%first cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%m, {8, 3}];"
     yield load("after its prefetch", p, before=ahead)
     for promotion in (1, 2, 3):
@@ -190,7 +188,7 @@ mad.lo.u32 %y, %thread, {size}, %sa; add.u32 %z, %z, 1;
         + f"@%first {one}\n",
     }  # fmt: skip
     for mark, issue in bodies.items():
-        body = f"""{t.fill(image)}{t.begin_barrier(at)}mov.b64 %m, map0;
+        body = f"""{t.fill(image)}{t.begin_barrier(at)}{t.MAP}
 {t.FENCE}
 {issue}{t.wait(at)}{t.show_image(image)}{t.show_phase(at, image)}"""
         shown = image + (2 if mark == "no copy yet" else 1) * t.BLOCK

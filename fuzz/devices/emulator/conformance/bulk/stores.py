@@ -39,7 +39,7 @@ def store(mark: str, p: Store, instruction: str = t.STORE, after: str = t.DONE, 
     given = t.pattern(image) if p.image is None else p.image
     target = np.full(size // 4, 0xDDDDDDDD, np.uint32) if p.before is None else p.before
     name = instruction.format(rank=rank)
-    body = f"""{t.bring(image)}mov.b64 %m, map0; {before}
+    body = f"""{t.bring(image)}{t.MAP} {before}
 {t.FENCE}
 @%first {name} [%m, {t.coordinates(p.at)}], [s+{p.start}]{hint};
 {after}
@@ -106,7 +106,6 @@ def _forms() -> Iterator[MicroKernel]:
     yield store("without tile", p, t.STORE.replace(".tile", ""))
     policy = "createpolicy.fractional.L2::evict_first.b64 %d1, 0.5;"
     yield store("cache hint", p, t.STORE + ".L2::cache_hint", before=policy, hint=", %d1")
-    yield store("the parameter's generic address", p, before="cvta.param.u64 %m, %m;")
     commit, wait, read = (f"@%first cp.async.bulk.{x};" for x in ("commit_group", "wait_group 0", "wait_group.read 0"))
     again = "@%first st.shared.b32 [s], 5;"
     yield store("source written after wait_group.read", p, after=f"{commit} {read} {again} {wait} bar.sync 0;")

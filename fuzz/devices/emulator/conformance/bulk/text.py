@@ -27,6 +27,7 @@ REGISTERS = """.reg .b32 %sp, %x, %y, %z, %tries;
 
 BEGIN = """mov.b32 %sa, s; shl.b32 %y, %thread, 2; add.s32 %sp, %sa, %y;
 mul.wide.u32 %at, %thread, 4; add.s64 %o, %out, %at; setp.eq.u32 %first, %thread, 0;"""
+MAP = "mov.b64 %m, map0; cvta.param.u64 %m, %m;"  # its generic address
 FENCE = "fence.proxy.async; bar.sync 0;"
 LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
 STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
@@ -60,11 +61,11 @@ def expect(at: int, size: int) -> str:
 
 
 def wait(at: int, parity: int = 0) -> str:
-    """Warp 0 waits for the phase, at most about a second; then all threads meet."""
+    """Warp 0 waits for the phase, at most about 0.2 s; then all threads meet."""
     return f"""setp.gt.u32 %other, %thread, 31; @%other bra DONE{parity};
 mov.u32 %tries, 0;
 WAIT{parity}: mbarrier.try_wait.parity.shared.b64 %done, [s+{at}], {parity}, 100000; @%done bra DONE{parity};
-add.u32 %tries, %tries, 1; setp.lt.u32 %again, %tries, 10000; @%again bra WAIT{parity};
+add.u32 %tries, %tries, 1; setp.lt.u32 %again, %tries, 2000; @%again bra WAIT{parity};
 DONE{parity}: bar.sync 0;
 """
 
