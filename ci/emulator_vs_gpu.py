@@ -7,14 +7,15 @@
                                              and writes where and how far they differ (ci/results/ptx_agreement.json)
 
 The driver compiles the PTX itself, so no toolkit is needed. A form that asks for a newer GPU is written down as such,
-one that the driver refuses with its message. tests/fuzz/devices/emulator/conformance/test_micro_kernels.py holds the
-emulator to the committed results. Answers are written as they come, so that a run that is cut short keeps what it has.
+one that the driver refuses with its message, one that does not end within ten seconds as a hang. The .json also has the
+bytes of every tensor map as the driver encodes it, or that it refuses. tests/fuzz/devices/emulator/conformance/ holds
+the emulator to the committed results. Answers are written as they come, so that a run that is cut short keeps what it
+has.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import re
 import sys
@@ -28,75 +29,20 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from fuzz.devices.emulator.conformance import agreement, suite
-from fuzz.devices.emulator.conformance.kernel import THREADS, MicroKernel
+from fuzz.devices.emulator.conformance.gpu_process import GpuProcess
+from fuzz.devices.emulator.conformance.kernel import MicroKernel
+from fuzz.devices.emulator.conformance.tensor_maps import tensor_maps
 
 RESULTS = Path(__file__).parent / "results"
 KEPT = 256  # threads of an exact form whose answers are kept word for word; the rest is in the fingerprint
-FEW = 8  # the same where a thread's answer has many words: the accumulators of a warpgroup's product
-LOST = ("ILLEGAL", "LAUNCH", "MISALIGNED")  # errors after which the context answers nothing any more
-
-
-class Gpu:
-    """The first GPU, through the driver's C interface."""
-
-    def __init__(self) -> None:
-        self.cuda = ctypes.CDLL("libcuda.so.1")
-        self.call("cuInit", 0)
-        device = ctypes.c_int()
-        self.call("cuDeviceGet", ctypes.byref(device), 0)
-        name = ctypes.create_string_buffer(100)
-        self.call("cuDeviceGetName", name, 100, device)
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        self.call("cuDeviceGetAttribute", ctypes.byref(major), 75, device)
-        self.call("cuDeviceGetAttribute", ctypes.byref(minor), 76, device)
-        self.name, self.arch = name.value.decode(), f"sm_{major.value}{minor.value}"
-        context = ctypes.c_void_p()
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        self.call("cuCtxSetCurrent", context)
-
-    def call(self, name: str, *args: object) -> None:
-        code = getattr(self.cuda, name)(*args)
-        if code:
-            text = ctypes.c_char_p()
-            self.cuda.cuGetErrorName(code, ctypes.byref(text))
-            raise RuntimeError(f"{name}: {(text.value or b'?').decode()}")
-
-    def memory(self, size: int) -> ctypes.c_uint64:
-        at = ctypes.c_uint64()
-        self.call("cuMemAlloc_v2", ctypes.byref(at), ctypes.c_size_t(max(size, 16)))
-        return at
-
-    def run(self, kernel: MicroKernel) -> np.ndarray:
-        """The kernel's answer: uint32 (threads, words). Raises RuntimeError with the driver's message."""
-        module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        log = ctypes.create_string_buffer(2000)
-        options = (ctypes.c_int * 2)(5, 6)  # where errors are written, how much fits
-        values = (ctypes.c_void_p * 2)(ctypes.addressof(log), 2000)
-        try:
-            self.call("cuModuleLoadDataEx", ctypes.byref(module), kernel.text.encode() + b"\0", 2, options, values)
-        except RuntimeError as error:
-            raise RuntimeError(f"{error}: {log.value.decode(errors='replace').strip()[:300]}") from None
-        self.call("cuModuleGetFunction", ctypes.byref(function), module, b"k")
-        out = np.zeros((kernel.threads, kernel.words), dtype=np.uint32)
-        places = []
-        for x in [*kernel.inputs, out]:
-            places.append(self.memory(x.nbytes))
-            given = np.ascontiguousarray(x)
-            self.call("cuMemcpyHtoD_v2", places[-1], given.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(x.nbytes))
-        args = (ctypes.c_void_p * len(places))(*[ctypes.addressof(p) for p in places])
-        block = min(kernel.threads, THREADS)
-        self.call("cuLaunchKernel", function, kernel.threads // block, 1, 1, block, 1, 1, 0, None, args, None)
-        self.call("cuCtxSynchronize")
-        self.call("cuMemcpyDtoH_v2", out.ctypes.data_as(ctypes.c_void_p), places[-1], ctypes.c_size_t(out.nbytes))
-        for p in places:
-            self.call("cuMemFree_v2", p)
-        self.call("cuModuleUnload", module)
-        return out
+FEW = 8  # the same where a thread's answer has more than
+FEW_WORDS = 16  # words: the accumulators of a warpgroup's product
 
 
 def fingerprint(kernel: MicroKernel) -> str:
-    """Fingerprint of the kernel's text and inputs: an answer counts only for the kernel that gave it."""
-    return f"{zlib.crc32(b''.join([kernel.text.encode(), *(x.tobytes() for x in kernel.inputs)])):08x}"
+    """Fingerprint of the kernel's text, inputs and maps: an answer counts only for the kernel that gave it."""
+    given = [kernel.text.encode(), *(x.tobytes() for x in kernel.inputs), *(repr(m).encode() for m in kernel.maps)]
+    return f"{zlib.crc32(b''.join(given)):08x}"
 
 
 def too_new(kernel: MicroKernel, arch: str) -> str | None:
@@ -120,7 +66,7 @@ def write(path: Path, about: dict[str, Any], kept: dict[str, np.ndarray]) -> Non
     path.with_suffix(".json").write_text(json.dumps(about, indent=0, sort_keys=True) + "\n")
 
 
-def record(gpu: Gpu, path: Path, missing: bool) -> None:
+def record(gpu: GpuProcess, path: Path, missing: bool) -> None:
     """Asks the GPU and writes its answers; with `missing` only for what has none."""
     start = time.time()
     gpus, forms, kept, kernels = before(path) if missing else ([], {}, {}, {})
@@ -131,6 +77,8 @@ def record(gpu: Gpu, path: Path, missing: bool) -> None:
         "gpu": ", ".join(dict.fromkeys([*gpus, gpu.name])), "arch": gpu.arch, "forms": forms, "kernels": kernels,
         "command": "python ci/emulator_vs_gpu.py" + " --missing" * missing,
     }  # fmt: skip
+    if int(gpu.arch.removeprefix("sm_")) >= 90:
+        about["tensor_maps"] = encoded(gpu, list(current.values()))
     queried, last = 0, time.time()
     for form, kernel in current.items():
         same = kernels.get(form, fingerprint(kernel)) == fingerprint(kernel)
@@ -145,15 +93,12 @@ def record(gpu: Gpu, path: Path, missing: bool) -> None:
         queried += 1
         kernels[form] = fingerprint(kernel)
         try:
-            answer = gpu.run(kernel)
+            answer = gpu.ask("run", kernel)
         except RuntimeError as error:
             forms[form] = {"refused": str(error)}
-            if any(word in str(error) for word in LOST):
-                write(path, about, kept)
-                raise
             continue
         forms[form] = suite.digest(answer)
-        kept[form] = answer[: KEPT if kernel.words <= 16 else FEW] if kernel.exact else answer
+        kept[form] = answer[: KEPT if kernel.words <= FEW_WORDS else FEW] if kernel.exact else answer
         if time.time() - last > 5:
             write(path, about, kept)
             last = time.time()
@@ -161,9 +106,21 @@ def record(gpu: Gpu, path: Path, missing: bool) -> None:
     write(path, about, kept)
     refused = sorted(f for f, v in forms.items() if isinstance(v, dict) and "refused" in v)
     newer = sum(isinstance(v, dict) and "needs" in v for v in forms.values())
-    print(f"{gpu.name}: {len(forms)} forms, {queried} queried now, {newer} need a newer GPU, {len(refused)} refused")
+    print(f"{gpu.name}: {len(forms)} forms, {queried} queried now, {newer} need a newer GPU, {len(refused)} refused, "
+          f"{len(about.get('tensor_maps', {}))} tensor maps, {gpu.begun} processes, {about['seconds']} s")  # fmt: skip
     for form in refused:
         print(f"  {form}: {forms[form]['refused']}")
+
+
+def encoded(gpu: GpuProcess, kernels: list[MicroKernel]) -> dict[str, Any]:
+    """Bytes of each tensor map as the driver encodes it, hexadecimal without zeros at the end, or {"refused": why}."""
+    result: dict[str, Any] = {}
+    for name, m in tensor_maps(kernels).items():
+        try:
+            result[name] = gpu.ask("encode", m).rstrip(b"\0").hex()
+        except RuntimeError as error:
+            result[name] = {"refused": str(error)}
+    return result
 
 
 def main() -> None:
@@ -180,10 +137,18 @@ def main() -> None:
                   f"{len(found['differ'])} differ, {found['without_answer']} without an answer")  # fmt: skip
             for form, example in found["differ"].items():
                 print(f"  {form}: {example}")
+            maps = found["tensor_maps"]
+            print(f"  tensor maps: {maps['alike']} alike, {maps['refused']} that both refuse, "
+                  f"{len(maps['differ'])} differ")  # fmt: skip
+            for name, example in maps["differ"].items():
+                print(f"  {name}: {example}")
         return
-    gpu = Gpu()
     options.out.mkdir(parents=True, exist_ok=True)
-    record(gpu, options.out / f"ptx_{gpu.arch}", options.missing)
+    gpu = GpuProcess()
+    try:
+        record(gpu, options.out / f"ptx_{gpu.arch}", options.missing)
+    finally:
+        gpu.close()
 
 
 if __name__ == "__main__":

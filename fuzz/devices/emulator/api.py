@@ -17,7 +17,7 @@ from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.decode.decoder import Program, decode
 from fuzz.devices.emulator.execute.launch import execute
 from fuzz.devices.emulator.host.cuda_runtime import Argument, HostObject, Launch, export
-from fuzz.devices.emulator.host.tiled_tensor import TiledTensor
+from fuzz.devices.emulator.host.tiled_tensor import MappedTensor, TiledTensor
 from fuzz.devices.emulator.report.report import EmulationError, Report
 from fuzz.devices.emulator.state.global_memory import Memory, Written
 
@@ -125,7 +125,7 @@ class PtxModule:
                shared: int = 0, emulator: LaunchConfig | None = None,
                only: Sequence[int] | None = None) -> Report:  # fmt: skip
         """Launches kernel `name` (None: the only one). args: tensors for pointers, ints and floats
-        for scalars, bytes for structs, TiledTensor for tensor maps."""
+        for scalars, bytes for structs, TiledTensor or MappedTensor for tensor maps."""
         name = name or next(iter(self.programs.module.kernels))
         kernel = self.programs.get(name).kernel
         if len(args) != len(kernel.params):
@@ -136,7 +136,7 @@ class PtxModule:
             block_of_params = block_of_params.ljust(p.offset, b"\0")
             if isinstance(x, torch.Tensor):
                 block_of_params += memory.add(f"argument {i}", x).to_bytes(8, "little")
-            elif isinstance(x, TiledTensor):
+            elif isinstance(x, TiledTensor | MappedTensor):
                 block_of_params += x.encode(memory.add(f"argument {i}", x.tensor))
             elif isinstance(x, float):
                 block_of_params += bytes(ctypes.c_float(x) if p.size == 4 else ctypes.c_double(x))

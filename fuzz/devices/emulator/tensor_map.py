@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 SIZE = 128  # bytes
 ADDRESS, PROPERTIES, STRIDES, UPPER_STRIDES, SIZES, ELEMENT_STRIDES, BOX = 0, 8, 12, 28, 32, 52, 55  # offsets in bytes
 # properties: first bit of each; MARK is in the lowest four of every map
-RANK_BIT, ELEMENT_BIT, INTERLEAVE_BIT, SWIZZLE_BIT, FILL_BIT = 4, 7, 11, 13, 16
+RANK_BIT, ELEMENT_BIT, INTERLEAVE_BIT, SWIZZLE_BIT, FILL_BIT, PROMOTION_BIT = 4, 7, 11, 13, 16, 17
 RANK_BITS, ELEMENT_BITS, INTERLEAVE_BITS, SWIZZLE_BITS, FILL_BITS = 3, 4, 2, 3, 1
 MARK = 2
 MOST_DIMENSIONS = 5
@@ -45,6 +45,7 @@ class TensorMap:
     box              elements of a box along each dimension, 1 to 256
     element_strides  a box takes every n-th element along each dimension, 1 to 8; the first is ignored
     swizzle, interleave, fill  their codes; fill is what a load gives outside the tensor
+    promotion        bytes that a load brings to the L2 cache at least: 0 none, 1 64, 2 128, 3 256; changes no result
     """
 
     address: int
@@ -56,6 +57,7 @@ class TensorMap:
     swizzle: int = NO_SWIZZLE
     interleave: int = 0
     fill: int = FILL_ZERO
+    promotion: int = 0
 
     def encode(self) -> bytes:
         """The 128 bytes. Raises ValueError for what cuTensorMapEncodeTiled refuses."""
@@ -64,7 +66,7 @@ class TensorMap:
         empty = [1] * (MOST_DIMENSIONS - rank)
         properties = (
             MARK | rank - 1 << RANK_BIT | self.element << ELEMENT_BIT | self.interleave << INTERLEAVE_BIT
-            | self.swizzle << SWIZZLE_BIT | self.fill << FILL_BIT
+            | self.swizzle << SWIZZLE_BIT | self.fill << FILL_BIT | self.promotion << PROMOTION_BIT
         )  # fmt: skip
         strides = [*(x >> STRIDE_UNIT for x in self.strides), *[0] * (MOST_DIMENSIONS - rank)]
         upper = sum(x >> 32 << 4 * i for i, x in enumerate(strides))

@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.devices.emulator.conformance import suite
+from fuzz.devices.emulator.conformance import map_agreement, suite
 from fuzz.devices.emulator.conformance.kernel import MicroKernel
+from fuzz.devices.emulator.decode.decoder import Unimplemented
+from fuzz.devices.emulator.report.report import EmulationError
 
 TURN = np.pi  # sin and cos are held to the argument range that PTX states an error for
 
@@ -61,30 +63,39 @@ def example(kernel: MicroKernel, ours: np.ndarray, theirs: np.ndarray) -> str:
     if not len(rows):
         return "beyond the threads that were kept"
     i = int(rows[0])
-    given = [f"{int(x[i].reshape(-1)[0]):#x}" for x in kernel.inputs]
-    return (f"{len(rows)} of {len(theirs)}: {given} gives {[hex(v) for v in theirs[i]]}, "
+    given = [f"{int(x[i].reshape(-1)[0]):#x}" for x in kernel.inputs if len(x) == kernel.threads]
+    return (f"{len(rows)} of {len(theirs)}: {given or f'thread {i}'} gives {[hex(v) for v in theirs[i]]}, "
             f"emulated {[hex(v) for v in ours[i]]}")  # fmt: skip
 
 
 def measure(path: Path) -> dict[str, Any]:
     """Runs every micro-kernel that has an answer in `path` (.npz, its .json beside it).
 
-    Returns {gpu, bitwise: how many forms, approximate: {form: `distance`}, differ: {form: `example`}, without_answer}.
+    Returns {gpu, bitwise: how many forms, approximate: {form: `distance`}, differ: {form: `example`}, without_answer,
+    not_emulated: {why: [forms]}, tensor_maps: `map_agreement.measure`}.
     """
     about = json.loads(path.with_suffix(".json").read_text())
-    recorded = about["forms"]
+    recorded, kernels = about["forms"], list(suite.all_kernels())
     result: dict[str, Any] = {
-        "gpu": about["gpu"], "bitwise": 0, "without_answer": 0, "without": {}, "approximate": {}, "differ": {},
+        "gpu": about["gpu"], "bitwise": 0, "without_answer": 0, "without": {}, "not_emulated": {}, "approximate": {},
+        "differ": {}, "tensor_maps": map_agreement.measure(about.get("tensor_maps", {}), kernels),
     }  # fmt: skip
     with np.load(path.with_suffix(".npz")) as kept:
-        for kernel in suite.all_kernels():
+        for kernel in kernels:
             answer = recorded.get(kernel.form)
             if not isinstance(answer, str):
                 result["without_answer"] += 1
                 why = next(iter(answer.items())) if answer else ("not asked", "yet")
                 result["without"].setdefault(" ".join(why)[:200], []).append(kernel.form)
                 continue
-            ours = suite.emulate(kernel)
+            if kernel.refuses:
+                result["not_emulated"].setdefault(kernel.refuses, []).append(kernel.form)
+                continue
+            try:
+                ours = suite.emulate(kernel)
+            except (EmulationError, Unimplemented) as error:
+                result["differ"][kernel.form] = f"the emulator refuses it: {error}"
+                continue
             theirs = kept[kernel.form]
             if suite.digest(ours) == answer:
                 result["bitwise"] += 1

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 
 from fuzz.devices.emulator.api import Emulator
+from fuzz.devices.emulator.conformance.bulk.suite import bulk_kernels
 from fuzz.devices.emulator.conformance.kernel import THREADS, MicroKernel
+from fuzz.devices.emulator.conformance.mbarriers import mbarrier_kernels
 from fuzz.devices.emulator.conformance.micro_kernels import (
     exchange_kernels,
     form_kernels,
@@ -20,6 +22,7 @@ from fuzz.devices.emulator.conformance.micro_kernels import (
     tiny_kernels,
 )
 from fuzz.devices.emulator.conformance.wgmma import wgmma_kernels
+from fuzz.devices.emulator.host.tiled_tensor import MappedTensor
 
 
 def all_kernels() -> Iterator[MicroKernel]:
@@ -31,17 +34,22 @@ def all_kernels() -> Iterator[MicroKernel]:
     yield from exchange_kernels()
     yield from memory_kernels()
     yield from wgmma_kernels()
+    yield from bulk_kernels()
+    yield from mbarrier_kernels()
 
 
 def emulate(kernel: MicroKernel) -> np.ndarray:
-    """Runs a micro-kernel: its output, uint32 (threads, words)."""
+    """Runs a micro-kernel: its output, uint32 (threads, words). Raises EmulationError or Unimplemented where the
+    emulator refuses it."""
     out = torch.zeros(kernel.threads * kernel.words, dtype=torch.int32)
     tensors = [
-        torch.from_numpy(x.reshape(-1).view({2: np.int16, 4: np.int32, 8: np.int64}[x.itemsize])) for x in kernel.inputs
+        torch.from_numpy(x.reshape(-1).view({2: np.int16, 4: np.int32, 8: np.int64}[x.itemsize]).copy())
+        for x in kernel.inputs
     ]
+    maps = [MappedTensor(tensors[a.input], a.map) for a in kernel.maps]
     block = min(kernel.threads, THREADS)
     emulator = Emulator(checks=frozenset({"races", "uninitialised"}))
-    emulator.load_ptx(kernel.text).launch("k", (kernel.threads // block,), (block,), [*tensors, out])
+    emulator.load_ptx(kernel.text).launch("k", (kernel.threads // block,), (block,), [*maps, *tensors, out])
     return out.numpy().view(np.uint32).reshape(kernel.threads, kernel.words)
 
 

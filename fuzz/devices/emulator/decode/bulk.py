@@ -13,9 +13,13 @@ LOADS = ("shared::cluster.global", "shared::cta.global")
 STORES = ("global.shared::cta",)
 REDUCTIONS = {"add": op.ADD, "min": op.MIN, "max": op.MAX, "inc": op.INC, "dec": op.DEC, "and": op.AND, "or": op.OR,
               "xor": op.XOR}  # fmt: skip
-TYPES = {"u32": op.T_U32, "b32": op.T_U32, "s32": op.T_S32, "u64": op.T_U64, "b64": op.T_U64, "f32": op.T_F32,
-         "f64": op.T_F64, "f16": op.T_F16, "bf16": op.T_BF16}  # fmt: skip
-FLOATS = ("f32", "f64", "f16", "bf16")
+TYPES = {"u32": op.T_U32, "b32": op.T_U32, "s32": op.T_S32, "u64": op.T_U64, "s64": op.T_S64, "b64": op.T_U64,
+         "f32": op.T_F32, "f64": op.T_F64, "f16": op.T_F16, "bf16": op.T_BF16}  # fmt: skip
+_BITS, _HALVES = ("b32", "b64"), ("f16", "bf16")
+# types of each reduction without a tensor map
+REDUCED = {"add": ("u32", "s32", "u64", "f32", "f64", *_HALVES), "min": ("u32", "s32", "u64", "s64", *_HALVES),
+           "max": ("u32", "s32", "u64", "s64", *_HALVES), "inc": ("u32",), "dec": ("u32",), "and": _BITS, "or": _BITS,
+           "xor": _BITS}  # fmt: skip
 COPY = re.compile(
     r"cp\.(?P<reduce>reduce\.)?async\.bulk\.(?:tensor\.(?P<rank>[1-5])d\.)?(?P<spaces>[\w:]+\.[\w:]+)"
     r"(?:\.(?P<first>mbarrier::complete_tx::bytes|bulk_group))?(?:\.(?P<operation>add|min|max|inc|dec|and|or|xor))?"
@@ -83,7 +87,7 @@ class BulkFamilies(Operands):
         to, coordinates = self.tensor(x[0], rank) if rank else (self.address(x[0]), [self.value(x[2], 32)])
         operation = 0
         if m["reduce"]:
-            if rank == 0 and (m["type"] not in TYPES or (m["type"] in FLOATS and m["operation"] != "add")):
+            if rank == 0 and m["type"] not in REDUCED[m["operation"]]:
                 raise self.fail()
             operation = REDUCTIONS[m["operation"]] << 8 | TYPES.get(m["type"], 0)
         elif m["type"]:

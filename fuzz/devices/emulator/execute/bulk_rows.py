@@ -16,8 +16,8 @@ from fuzz.devices.emulator.sanitize.scopes import STRONG, SUM
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state import tensor_map as tm
 from fuzz.devices.emulator.state.addressing import host_address, wake
-from fuzz.devices.emulator.state.intrinsics import copy16, i64, u8, u16, u32, w8, w16, w32, w64
-from fuzz.devices.emulator.tensor_map import BF16, F16, F32, F64, S32
+from fuzz.devices.emulator.state.intrinsics import bits_f32, copy16, f16_f32, i64, u8, u16, u32, w8, w16, w32, w64
+from fuzz.devices.emulator.tensor_map import BF16, F16, F32, F64, S32, S64
 
 CHUNK = 16  # bytes that a swizzle keeps together
 NAN16, NAN32, NAN64 = 0x7FFF, 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF
@@ -138,6 +138,8 @@ def _type(m, slot, i):
         return op.T_BF16
     if code == S32:
         return op.T_S32
+    if code == S64:
+        return op.T_S64
     return op.T_U64 if tm.element_bytes(m.bulk[slot, i, st.B_MAP]) == 8 else op.T_U32
 
 
@@ -197,7 +199,7 @@ def _store_chunk(m, slot, i, place, h, offset, low, high):
                 w8(h + offset + j, u8(place + j))
         return
     kind, operation = _type(m, slot, i), m.bulk[slot, i, st.B_OPERATION] >> 8
-    width = 8 if kind in (op.T_U64, op.T_F64) else 2 if kind in (op.T_F16, op.T_BF16) else 4
+    width = 8 if kind in (op.T_U64, op.T_S64, op.T_F64) else 2 if kind in (op.T_F16, op.T_BF16) else 4
     for j in range(first, last, width):
         to, source = h + offset + j, place + j
         if width == 8:
@@ -205,4 +207,20 @@ def _store_chunk(m, slot, i, place, h, offset, low, high):
         elif width == 4:
             w32(to, combine(operation, kind, u32(to), u32(source), 0))
         else:
-            w16(to, combine(operation, kind, u16(to), u16(source), 0))
+            w16(to, _combine_halves(operation, kind, u16(to), u16(source)))
+
+
+@njit
+def _combine_halves(operation, kind, old, x):
+    """The new value of a cell of f16 or bf16. The least or greatest of a number and a NaN is the number, -0 is below
+    +0."""
+    if operation == op.ADD:
+        return combine(operation, kind, old, x, 0)
+    a = f16_f32(old) if kind == op.T_F16 else bits_f32(old << 16)
+    b = f16_f32(x) if kind == op.T_F16 else bits_f32(x << 16)
+    if a != a:
+        return NAN16 if b != b else x
+    if b != b:
+        return old
+    less = a < b or (a == b and old > x)  # of two zeros, the one with the sign bit is less
+    return old if less == (operation == op.MIN) else x

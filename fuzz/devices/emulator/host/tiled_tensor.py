@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -55,3 +55,15 @@ class TiledTensor:
             _SWIZZLES[self.swizzle],
             fill=_FILLS[self.fill],
         ).encode()
+
+
+@dataclass(frozen=True, eq=False)
+class MappedTensor:
+    """A tensor map given field by field. tensor: the memory that it lies in; map.address counts bytes from there."""
+
+    tensor: torch.Tensor
+    map: tm.TensorMap
+
+    def encode(self, address: int) -> bytes:
+        """The 128 bytes of the map. address: of the tensor's first element, as the kernel knows it."""
+        return replace(self.map, address=address + self.map.address).encode()

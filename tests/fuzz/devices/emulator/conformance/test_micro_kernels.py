@@ -59,6 +59,7 @@ def test_exact_forms_answer_bit_for_bit_as_the_gpu_did(measured):
     for path, found in measured.items():
         # what differs is stated, and what was mended leaves the statement
         assert set(found["differ"]) == set(stated[path.stem]["differ"]), found["differ"]
+        assert found["not_emulated"] == stated[path.stem].get("not_emulated", {})
         assert found["bitwise"] > 850
 
 
