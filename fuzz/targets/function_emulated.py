@@ -38,6 +38,9 @@ class EmulatedFunctionTarget(FunctionTarget):
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """See Target."""
+        from fuzz.devices.emulator import ready
+
+        ready()
         self._repeat = 0
 
     def run(self, case: Case, tensors: Tensors) -> Execution:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fuzz.devices.emulator.api import Emulator, LoadedKernel, PtxModule
     from fuzz.devices.emulator.decode.decoder import Unimplemented
+    from fuzz.devices.emulator.execute.interpreter import ready
     from fuzz.devices.emulator.frontends.cuda_source import Cuda
     from fuzz.devices.emulator.frontends.emulated import EmulatedGpu, emulated
     from fuzz.devices.emulator.frontends.nvrtc import CudaCompileError
@@ -28,6 +29,7 @@ _HOME = {
     "CudaCompileError": "frontends.nvrtc",
     "EmulatedGpu": "frontends.emulated",
     "emulated": "frontends.emulated",
+    "ready": "execute.interpreter",
     "Deadlock": "report.deadlock",
     "EmulationError": "report.report",
     "Finding": "report.report",
@@ -48,6 +50,7 @@ __all__ = [
     "TiledTensor",
     "Unimplemented",
     "emulated",
+    "ready",
 ]
 
 

@@ -72,6 +72,9 @@ def connect(device: Device) -> object:
     from kernels.blocksparse.compile import runtime
 
     if device == "emulator":
+        from fuzz.devices.emulator import ready
+
+        ready()
         runtime.launch_elsewhere(emulated())
         return None
     from fuzz.devices.cuda import source

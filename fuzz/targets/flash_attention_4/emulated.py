@@ -48,6 +48,9 @@ class EmulatedFlashAttention4(FlashAttention4):
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches, and makes its mask and block lists."""
+        from fuzz.devices.emulator import ready
+
+        ready()
         for build in self.builds(case, self.arch()):
             options = json.loads(build.options)
             _functions()[options["kernel"], options["key"]] = _loaded(build)

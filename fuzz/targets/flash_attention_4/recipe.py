@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cutlass.cutlass_dsl import CuTeDSL
 from flash_attn.cute import interface  # noqa: F401
 
 from fuzz.compiling.cache import INTERFACE, OBJECT
@@ -21,6 +22,7 @@ def kernel(options: dict[str, Any], arch: str) -> Any:
     from fuzz.targets.flash_attention_4.compile_cache import compiled
     from fuzz.targets.flash_attention_4.target import dry_call
 
+    CuTeDSL._get_dsl().envar.lineinfo = True  # findings of the emulated GPU name the source line
     call = dry_call(from_json(options["case"], where="recipe"))
     return _Exported(compiled(call, arch, (options["kernel"], options["key"])))
 

@@ -120,8 +120,10 @@ class FlashAttention4(AutogradTarget, Compiled):
         more = [one | extra for one, extra in product(found, extras_for(problem)) if fits(one, extra)]
         if self.arch() == "sm_90a":  # which refuses them; elsewhere splits round as `numerics` does not say
             more += [one | {"splits": 2} for one in found for _ in range(1 + len(more) // (16 * len(found)))]
-        elif max(problem.dim, problem.dim_v) == 256:
-            more = [one for one in more if not HD256 & set(one)]
+        else:
+            more = [one for one in more if one["mask"] != "blocks" or "function" not in one]
+            if max(problem.dim, problem.dim_v) == 256:
+                more = [one for one in more if not HD256 & set(one)]
         if not problem.backward:  # one case in ten: most are of what backward cannot ask
             return tuple(found) + tuple(more) + tuple(one for one in more if "keys" in one) * 2
         return tuple(found) * max(len(more) // len(found), 1) + tuple(more)

@@ -184,6 +184,12 @@ TABLE: tuple[Row, ...] = (
         kind="cannot",
     ),
     Row(
+        "block lists and flash_attn_varlen_func, which takes lists of all sequences' blocks in one row there: not made",
+        lambda c: _uses(c, "blocks") and options_of(c)["function"] == "varlen",
+        ("sm_100a",),
+        kind="cannot",
+    ),
+    Row(
         "block lists without blocks: with no query, or no key, it needs none",
         lambda c: _uses(c, "blocks") and not _launches(c),
         kind="cannot",

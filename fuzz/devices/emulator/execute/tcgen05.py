@@ -11,7 +11,7 @@ from numba import njit
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute.mbarrier_phase import bytes_to_come, settle
 from fuzz.devices.emulator.execute.tcgen05_mma import product
-from fuzz.devices.emulator.sanitize import tensor_clocks, tensor_reads, tensor_shadow
+from fuzz.devices.emulator.sanitize import bulk_clocks, tensor_clocks, tensor_reads, tensor_shadow
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address, finding, host_address, operand
@@ -59,6 +59,8 @@ def commit(m, w, pc, wb, cb, c, act):
         if checking:
             note(m, w, pc, lane, space, a, 8, 0, 1)
             tensor_clocks.commit(m, w, h)
+            if m.k[st.K_ENTITIES] > m.k[st.K_WARPS]:
+                bulk_clocks.carry(m, w, h)
         missing = old >> PENDING & MOST
         if missing == 0:
             finding(m, st.F_MBARRIER, pc, w, lane, a, 8, 0)

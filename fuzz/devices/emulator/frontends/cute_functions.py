@@ -54,14 +54,14 @@ def on_emulated_gpu(arch: str, device: Device) -> Iterator[None]:
     compiled in such a block, run emulated."""
     global _device
     before, settings = _device, CuTeDSL._get_dsl().envar
-    kept = {name: getattr(settings, name) for name in ("arch", "keep_ptx", "dump_dir")}
+    kept = {name: getattr(settings, name) for name in ("arch", "keep_ptx", "dump_dir", "lineinfo")}
     functions: Any = TVMFFIJitCompiledFunctionBase
     tensors: Any = runtime._Tensor
     create, convert = functions._create_tvm_ffi_function, tensors.__init__
     callers: list[Any] = [TVMFFIJitCompiledFunction, TVMFFIJitCompiledFunctionWithKwargs]
     calls = [one.__call__ for one in callers]
     folder = tempfile.mkdtemp(prefix="attnfuzz-cute-")
-    settings.arch, settings.keep_ptx, settings.dump_dir = arch, True, folder
+    settings.arch, settings.keep_ptx, settings.dump_dir, settings.lineinfo = arch, True, folder, True
     functions._create_tvm_ffi_function, tensors.__init__ = _emulated_function, _converted(convert)
     for one, call in zip(callers, calls, strict=True):
         one.__call__ = _raising_the_failure(call)

@@ -73,6 +73,20 @@ def learn(m, r, column, clock):
 
 
 @njit
+def carry(m, w, host):
+    """A tcgen05.commit of warp `w` arrives at the mbarrier at `host`. It releases nothing, but copies that the warp
+    knows complete are: who waits for the mbarrier is ordered after them."""
+    r = vector_clocks.location_row(m, host, True)
+    if r == 0:
+        return
+    mine, entities, warps = vector_clocks.warp_row(m, w), m.k[st.K_ENTITIES], m.k[st.K_WARPS]
+    for column in range(i64(mine), i64(mine + 8)):
+        clock = i64(mine + 16 + 8 * column)
+        if clock and column % entities >= warps:
+            learn(m, r, column, clock)
+
+
+@njit
 def bring(m, host, column, clock):
     """A copy has completed: the mbarrier at `host` carries that to those who wait for its phase."""
     r = vector_clocks.location_row(m, host, True)
