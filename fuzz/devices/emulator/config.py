@@ -15,6 +15,7 @@ ALL_CHECKS = frozenset(
         "unordered_adds",
         "warpgroups",
         "equal_writes",
+        "copies_at_exit",
         "tensor_fences",
         "tensor_waits",
         "volatile",
@@ -41,6 +42,7 @@ class LaunchConfig:
                    of a warpgroup that do not issue the same); 'unordered_adds' (beside 'races', and only when asked
                    for): atomic sums of floats whose order nothing fixes, for kernels that promise the same bits;
                    'equal_writes' (beside 'races'): two writes of one value that nothing orders count as a race too;
+                   'copies_at_exit': bulk copies that still use shared memory when their CTA exits;
                    'tensor_fences' (beside 'races', and only when asked for: neither Triton nor CuTe DSL writes these):
                    tensor memory used after another warp's tcgen05 instruction, or after a wait for a tcgen05.commit,
                    without tcgen05.fence::after_thread_sync;

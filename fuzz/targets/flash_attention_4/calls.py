@@ -82,7 +82,7 @@ def prepared(case: Case, options: dict[str, Any], device: torch.device | str) ->
     from fuzz.targets.flash_attention_4.mask_mod import keep_mod
 
     keep = keep_tensor(p, device)
-    if options["edge"] and keep.is_cuda:
+    if options["edge"] and keep.device.type == "cuda":
         from fuzz.targets.flash_attention_4.guard_page import at_the_edge
 
         keep = at_the_edge(keep)

@@ -18,7 +18,8 @@ from fuzz.targets.flash_attention_4.extras import EXTRAS, bounds_of, misplaced
 from oracles.masks import Causal, Full, Prefix, Window
 from oracles.problem import Problem
 
-# Every option of a variant, with its default. `edge`: the mask's tensor ends where mapped memory ends.
+# Every option of a variant, with its default. edge: the mask's tensor ends where mapped memory ends. exits: on the
+# emulated GPU, bulk copies in flight when a CTA exits are findings. Both show known bugs that would hide others.
 OPTIONS: dict[str, str | int | bool] = {
     "mask": "options",
     "deterministic": False,
@@ -27,6 +28,7 @@ OPTIONS: dict[str, str | int | bool] = {
     "block": "128x128",
     "order": "ascending",
     "edge": False,
+    "exits": False,
     **{name: values[0] for name, values in EXTRAS.items()},
 }
 _KNOWN: dict[str, tuple[str | int | bool, ...]] = {
@@ -36,6 +38,7 @@ _KNOWN: dict[str, tuple[str | int | bool, ...]] = {
     "splits": (1, 2, 3),
     "order": ("ascending", "descending"),
     "edge": (False, True),
+    "exits": (False, True),
     **EXTRAS,
 }
 ARCHS = ("sm_90a", "sm_100a")

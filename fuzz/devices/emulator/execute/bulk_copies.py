@@ -210,9 +210,11 @@ def _learn(m, w, slot, i, which):
 def end(m, slot):
     """A CTA exits: copies that still use its shared memory are findings; all are carried out."""
     for i in range(m.cta[slot, st.CTA_BULKS]):
-        if m.bulk[slot, i, st.B_READ] == 0:
+        if m.bulk[slot, i, st.B_READ]:
+            continue
+        if m.k[st.K_CHECKS] & st.CHECK_EXITS:
             pc, w, lane = m.bulk[slot, i, st.B_PC], m.bulk[slot, i, st.B_WARP], m.bulk[slot, i, st.B_LANE]
             finding(m, st.F_BULK_LEFT, pc, w, lane, m.bulk[slot, i, st.B_SHARED], m.bulk[slot, i, st.B_BYTES],
                     m.bulk[slot, i, st.B_KIND])  # fmt: skip
-            copy_rows(m, slot, i)
+        copy_rows(m, slot, i)
     m.cta[slot, st.CTA_BULKS] = 0

@@ -36,12 +36,18 @@ FUNCTION = "kernel"  # the name under which functions are exported
 
 @dataclass(frozen=True)
 class Device:
-    """How functions run now: settings of every launch; what hears the report of each; what has been written of a
-    tensor's memory, None: all."""
+    """How functions run now.
+
+    config   settings of every launch
+    watch    hears the report of each
+    written  what has been written of a tensor's memory; None: all
+    extent   the memory around a tensor that kernels may access too, itself a tensor; None: no more than the tensor
+    """
 
     config: LaunchConfig
     watch: Callable[[Report], None]
-    written: Callable[[torch.Tensor], Written | None] | None
+    written: Callable[[torch.Tensor], Written | None] | None = None
+    extent: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 _device: Device | None = None
@@ -145,8 +151,9 @@ def _argument(memory: Memory, name: str, x: Any) -> Any:
     if isinstance(x, torch.Tensor | tvm_ffi.Tensor):
         tensor = x.detach() if isinstance(x, torch.Tensor) else torch.from_dlpack(x)
         assert _device is not None
-        written = _device.written(tensor) if _device.written is not None else None
-        return OnGpu(tensor, memory.add(name, tensor, written or True))
+        whole = _device.extent(tensor) if _device.extent is not None else tensor
+        written = _device.written(whole) if _device.written is not None else None
+        return OnGpu(tensor, memory.add(name, whole, written or True) + tensor.data_ptr() - whole.data_ptr())
     if isinstance(x, tvm_ffi.Array | tuple | list):
         return tuple(_argument(memory, f"{name}[{i}]", one) for i, one in enumerate(x))
     return x

@@ -60,6 +60,7 @@ class TvmFfiObject:
         library: Any = ctypes.CDLL(tvm_ffi.libinfo.find_libtvm_ffi())
         for symbol in _RAISES:
             llvm.add_symbol(symbol, ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value)
+        self.raised = library.TVMFFIErrorSetRaisedFromCStr
         self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine("large"))
         self.engine.add_object_file(llvm.ObjectFileRef.from_path(str(path)))
         self.engine.finalize_object()
@@ -76,8 +77,13 @@ class TvmFfiObject:
         """The launches that the host function asks for, in order. Raises what it raises."""
         self.launches = []
         self.runtime.target, self.runtime.error = self, None
+        # a host function may fail without saying why; TVM-FFI then takes the error that was raised last
+        self.raised(b"RuntimeError", b"the host function failed")
         try:
             self.function(*arguments)
+        except Exception:
+            if self.runtime.error is None:
+                raise
         finally:
             self.runtime.target = None
         if self.runtime.error is not None:

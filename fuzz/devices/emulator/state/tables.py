@@ -145,7 +145,7 @@ RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY, AT_ALLOC = range(6)  # AT_ALLOC: waits
 
 # bits of K_CHECKS; bounds, alignment, barriers and deadlocks are always seen
 CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED, CHECK_ORDER, CHECK_WARPGROUP, CHECK_EQUAL = 1, 2, 4, 8, 16, 32
-CHECK_TENSOR_FENCES, CHECK_VOLATILE, CHECK_TENSOR_WAITS = 64, 128, 256
+CHECK_TENSOR_FENCES, CHECK_VOLATILE, CHECK_TENSOR_WAITS, CHECK_EXITS = 64, 128, 256, 512
 
 # columns of `segments`; S_WRITTEN: a byte for each of its bytes (global_memory.Written), 0 where all count as written
 S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
