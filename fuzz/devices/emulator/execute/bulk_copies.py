@@ -80,7 +80,8 @@ def _entry(m, w, pc, wb, cb, c, lane, flags, kind, rank):
         finding(m, st.F_SHARED_BOUNDS, pc, w, lane, shared, bytes_, m.k[st.K_SHARED_SIZE])
         return -1
     if m.cta[slot, st.CTA_BULKS] == st.BULKS:  # the oldest arrives early, which PTX allows too
-        _carry_out(m, slot, 0)
+        if m.bulk[slot, 0, st.B_READ] == 0:
+            _carry_out(m, slot, 0)
         _remove(m, slot, 0)
     i = m.cta[slot, st.CTA_BULKS]
     m.cta[slot, st.CTA_BULKS] = i + 1

@@ -180,6 +180,16 @@ def test_copies_without_a_map_move_and_combine_plain_bytes(form, dtype):
     assert torch.equal(out, right)
 
 
+def test_more_copies_than_the_table_holds_are_each_carried_out_once():
+    x, out = torch.ones(4), torch.zeros(4)
+    reduce = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%out], [s], 16;"  # by 32 lanes
+    body = f"""{BEGIN} ld.global.b32 %r0, [%x]; mul.lo.u32 %r1, %t, 4; mov.b32 %r2, s; add.u32 %r1, %r1, %r2;
+    setp.lt.u32 %odd, %t, 4; @%odd st.shared.b32 [%r1], %r0; fence.proxy.async.shared::cta; bar.sync 0;
+    {f"{reduce} cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;" * 9}"""
+    assert run(body, bytes(128), x, out).ok
+    assert out.tolist() == [9 * 32.0] * 4
+
+
 # ---- what goes wrong: a right kernel, and one that lacks a line of it
 TILED = TiledTensor(torch.randn(16, 32), (8, 32))
 LOADED = BEGIN + EXPECT.format(at=SHARED, count=1024) + load(2, (0, 0)) + WAIT.format(n=0, at=SHARED, parity=0)
