@@ -8,10 +8,11 @@ ARCHES = ("sm_80", "sm_90a", "sm_100a")  # that kernels are compiled for
 WARP_SCHEDULES = ("in_order", "random", "oldest_last", "greedy")
 DISPATCHES = ("in_order", "reversed", "permuted")
 ALL_CHECKS = frozenset(
-    {"races", "uninitialised", "wrapped", "unordered_adds", "warpgroups", "equal_writes", "tensor_fences", "volatile"}
-)
-# few kernels promise an order; compilers write no such fence; PTX orders volatile accesses
-DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds", "tensor_fences", "volatile"}
+    {"races", "uninitialised", "wrapped", "unordered_adds", "warpgroups", "equal_writes", "tensor_fences", "volatile",
+     "lanes"}
+)  # fmt: skip
+# few kernels promise an order; compilers write no such fence; PTX orders volatile accesses; warps run in step mostly
+DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds", "tensor_fences", "volatile", "lanes"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,10 @@ class LaunchConfig:
                    tensor memory used after another warp's tcgen05 instruction, or after a wait for a tcgen05.commit,
                    without tcgen05.fence::after_thread_sync;
                    'volatile' (beside 'races', and only when asked for): volatile accesses race as ordinary ones do,
-                   which is C++'s rule; by PTX they are relaxed ones of scope sys, and do not race with each other.
+                   which is C++'s rule; by PTX they are relaxed ones of scope sys, and do not race with each other. A
+                   volatile or atomic read needs the writer's fence only: none of its own after the flag that it saw;
+                   'lanes' (beside 'races', and only when asked for): two lanes of one warp race in global memory where
+                   no __syncwarp or other barrier or fence is between their accesses.
                    Bounds, alignment, barriers and deadlocks are always looked at
     trace          keep a timeline of every launch in the report, see report/timeline.py
     """
