@@ -13,6 +13,7 @@ ALL_CHECKS = frozenset(
 )  # fmt: skip
 # few kernels promise an order; compilers write no such fence; PTX orders volatile accesses; warps run in step mostly
 DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds", "tensor_fences", "volatile", "lanes"}
+BLOCK_CHECKS = DEFAULT_CHECKS - {"equal_writes"}  # of an `emulated` block: Triton has several warps write one value
 
 
 @dataclass(frozen=True)
