@@ -8,7 +8,7 @@
 --sample  so many kernels of each suite, drawn with --seed; --filter: those whose name has this
 
 Every kernel runs on each input with each of four schedules. Printed are the kernels where label and finding differ, and
-a table; exits with 1 where they differ. Both suites take about 35 minutes of one core.
+a table; exits with 1 where they differ. Both suites take about fifteen minutes of one core.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, metavar="FILE")
     parser.add_argument("--out", type=Path, metavar="FILE")
     given = parser.parse_args()
-    suites = [*([indigo(given.indigo)] if given.indigo else []), *(scor(given.scor) if given.scor else [])]
+    suites = [*(indigo(given.indigo) if given.indigo else []), *(scor(given.scor) if given.scor else [])]
     grades = {}
     for suite in suites:
         kernels = [one for one in suite.kernels if given.filter in one.name]

@@ -12,12 +12,15 @@ import numpy as np
 import torch
 
 from fuzz.devices.emulator import Cuda, emulated
-from fuzz.devices.emulator.config import DEFAULT_CHECKS
+from fuzz.devices.emulator.config import BLOCK_CHECKS
 from race_suites.suite import ARCH, BOUNDS, RACE, SCHEDULES, Kernel, Run, Suite, found
 
 RACE_BUGS = {"atomicBug", "guardBug", "raceBug", "syncBug"}
 GRID, BLOCK = 1024, 256
-CHECKS = DEFAULT_CHECKS | {"lanes"}
+CHECKS = {
+    "Indigo, with the checks lanes and equal_writes": BLOCK_CHECKS | {"lanes", "equal_writes"},
+    "Indigo, default checks": BLOCK_CHECKS,
+}
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,8 @@ class Graph:
     edges: torch.Tensor
 
 
-def indigo(folder: Path) -> Suite:
-    """The suite in the folder `indigo` of the artifact."""
+def indigo(folder: Path) -> list[Suite]:
+    """The suite in the folder `indigo` of the artifact, once for each set of checks."""
     inputs = [graph(file) for file in sorted((folder / "input").glob("*.egr"))]
     kernels = []
     for file in sorted((folder / "indigo_sources").rglob("*.cu")):
@@ -38,7 +41,10 @@ def indigo(folder: Path) -> Suite:
         kernels.append(Kernel(file.stem, file, {RACE: bool(words & RACE_BUGS), BOUNDS: "boundsBug" in words}))
     if not kernels or not inputs:
         raise SystemExit(f"{folder} has no indigo_sources/**/*.cu and input/*.egr")
-    return Suite("Indigo", kernels, lambda kernel: launches(kernel, inputs))
+    return [
+        Suite(title, kernels, lambda kernel, checks=checks: launches(kernel, inputs, checks))  # type: ignore[misc]
+        for title, checks in CHECKS.items()
+    ]
 
 
 def graph(file: Path) -> Graph:
@@ -61,7 +67,7 @@ def data(vertices: int, edges: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(data1, dtype=torch.int32), torch.tensor(data2, dtype=torch.int32)
 
 
-def launches(kernel: Kernel, inputs: list[Graph]) -> Iterator[Run]:
+def launches(kernel: Kernel, inputs: list[Graph], checks: frozenset[str]) -> Iterator[Run]:
     """What each launch finds, made as the suite's driver does."""
     text = kernel.file.read_text()
     cuda = Cuda(text[: text.index("void serial_code")], headers={"indigo_cuda.h": ""}, file=kernel.file.name)
@@ -70,6 +76,6 @@ def launches(kernel: Kernel, inputs: list[Graph]) -> Iterator[Run]:
         filled = data(vertices, max(len(one.edges), 1))
         for schedule in SCHEDULES:
             tensors = [tensor.clone() for tensor in filled]
-            with emulated(ARCH, triton=False, strict=False, checks=CHECKS, **schedule):
+            with emulated(ARCH, triton=False, strict=False, checks=checks, **schedule):
                 report = cuda.kernel(GRID, BLOCK)(one.starts, one.edges, *tensors, vertices)
             yield one.name, found(report)
