@@ -7,8 +7,9 @@
 --keep    a line of JSON for each kernel that was graded, written at once; kernels that the file has are not run again
 --sample  so many kernels of each suite, drawn with --seed; --filter: those whose name has this
 
-Every kernel runs on each input with each of four schedules. Printed are the kernels where label and finding differ, and
-a table; exits with 1 where they differ. Both suites take about fifteen minutes of one core.
+Every kernel runs on each input with each of four schedules. Printed are the kernels where label and findings differ,
+with the reason where it was examined (race_suites/reasons.py), and a table; exits with 1 where it was not. Both suites
+take about fifteen minutes of one core.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from race_suites.indigo import indigo
+from race_suites.reasons import reason
 from race_suites.scor import scor
 from race_suites.suite import SCHEDULES, Kernel, Suite
 
@@ -58,7 +60,7 @@ class Count:
 @dataclass
 class Grade:
     """Result of a suite. counts: by what was looked for, over all inputs; on_input: on each input alone; differs:
-    kernel, what it is about, its label, and what was found."""
+    kernel, what it is about, its label, what was found, and why."""
 
     kernels: int = 0
     launches: int = 0
@@ -78,7 +80,10 @@ class Grade:
             for name, one in record["found"].items():
                 self.on_input.setdefault(name, {}).setdefault(what, Count()).add(label, bool(one[what]))
             if label != bool(texts):
-                self.differs.append({"kernel": record["kernel"], "what": what, "label": label, "found": texts[:2]})
+                why = reason(record["suite"], record["kernel"], label)
+                self.differs.append(
+                    {"kernel": record["kernel"], "what": what, "label": label, "found": texts[:2], "reason": why}
+                )
 
 
 def run(suite: Suite, kernel: Kernel) -> Record:
@@ -112,6 +117,7 @@ def grade(suite: Suite, kernels: Iterable[Kernel], keep: Path | None) -> Grade:
         for one in result.differs[differed:]:
             finding = (one["found"] or ["nothing"])[0]
             print(f"\n{one['kernel']}: {one['what']}: labelled {one['label']}; found: {finding}")
+            print(f"  {one['reason'] or 'not examined'}")
         print(f"\r{suite.title}: {result.kernels} kernels, {result.seconds:.0f} s", end="", flush=True)
     print()
     return result
@@ -152,10 +158,11 @@ def main() -> int:
             print(f"  {name} alone: {'; '.join(f'{what}: {count}' for what, count in counts.items())}")
     if given.out:
         commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
-        result = {"commit": commit, "machine": machine() | versions(), "schedules": SCHEDULES}
+        command = " ".join(Path(word).name if "/" in word else word for word in sys.argv)
+        result = {"commit": commit, "machine": machine() | versions() | {"command": command}, "schedules": SCHEDULES}
         result["suites"] = {title: asdict(one) for title, one in grades.items()}
         given.out.write_text(json.dumps(result, indent=1) + "\n")
-    return int(any(one.differs for one in grades.values()))
+    return int(any(not one["reason"] for grade in grades.values() for one in grade.differs))
 
 
 if __name__ == "__main__":
