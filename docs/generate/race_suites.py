@@ -22,7 +22,8 @@ def suites() -> str:
     """A row for each suite and set of checks, over all its inputs."""
     result = load(RESULT)
     lines = [
-        "| suite, checks | kernels | races found | false alarms | out of bounds found | false alarms | launches | minutes |",
+        "| suite, checks | kernels | races found | false alarms | out of bounds found | false alarms | launches | "
+        "minutes |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for title, one in result["suites"].items():

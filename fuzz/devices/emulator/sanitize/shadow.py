@@ -248,13 +248,10 @@ def note_global_by(m, w, pc, lane, a, size, write, strong, me, now):
             if by_lane and write != EQUAL and other_lane(cell, cell_now):
                 kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
                 finding(m, kind, pc, w, lane, low + (g << lg), size, st.OTHER_LANE | cell & 31, x)
-        elif (
-            there
-            and i64(clock + 8 * x) < then
-            and not (strong & UNFENCED and write & 1 == 0 and read_strongly(m, w, x, then))
-        ):
+        elif there and i64(clock + 8 * x) < then:
             if not strong & STRONG or races_with(m, bits, cell, x, me):
-                if write != EQUAL:
+                unordered = strong & UNFENCED == 0 or write & 1 == 1 or not read_strongly(m, w, x, then)
+                if unordered and write != EQUAL:
                     kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
                     finding(m, kind, pc, w, lane, low + (g << lg), size, 1 if bits & cell & STRONG_GLOBAL else 0, x)
             elif strong & SUM and k[st.K_CHECKS] & st.CHECK_ORDER:
