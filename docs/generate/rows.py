@@ -143,6 +143,11 @@ def by_rule(result: dict[str, Any]) -> str:
     return f"{ours} of {len(bugs)} by this project's rules, {min(theirs)} to {max(theirs)} by four others'"
 
 
+def labelled(counts: dict[str, dict[str, int]]) -> str:
+    """'found of labelled, false alarms' of each kind of bug."""
+    return "; ".join(f"{c['found']} of {c['buggy']}, {c['alarms']} of {c['correct']}" for c in counts.values())
+
+
 SECTIONS: dict[str, tuple[Row, ...]] = {
     "Finding bugs": (
         Row(
@@ -320,6 +325,18 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ),
             "emulator_vs_sm_90",
             (*EMULATOR, *BLOCKSPARSE),
+        ),
+        Row(
+            "races found in 590 labelled CUDA kernels (Indigo), false alarms; accesses out of bounds, false alarms",
+            lambda r: labelled(r["suites"]["Indigo, with the checks lanes and equal_writes"]["counts"]),
+            "race_suites_host",
+            EMULATOR,
+        ),
+        Row(
+            "races found in 32 labelled CUDA kernels that use scopes (ScoR), false alarms",
+            lambda r: labelled(r["suites"]["ScoR, volatile as in C++"]["counts"]),
+            "race_suites_host",
+            EMULATOR,
         ),
         Row(
             "tile pairs of 64 × 64 × 64 a second, one core: without checks; with all",

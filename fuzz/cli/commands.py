@@ -243,8 +243,8 @@ def targets(options: argparse.Namespace) -> int:
 def sanitize(options: argparse.Namespace) -> int:
     from fuzz.cli.sanitize import sanitize
 
-    schedule = {"warp_schedule": options.warp_schedule, "seed": options.seed, "resident_ctas": options.resident_ctas}
-    return sanitize(Path(options.script), options.arguments, options.arch, schedule)
+    settings = {"warp_schedule": options.warp_schedule, "seed": options.seed, "resident_ctas": options.resident_ctas}
+    return sanitize(Path(options.script), options.arguments, options.arch, options.check, settings)
 
 
 def doctor(options: argparse.Namespace) -> int:

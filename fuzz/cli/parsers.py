@@ -16,7 +16,7 @@ import shtab
 
 from fuzz.cli import commands
 from fuzz.cli.exit_codes import SUMMARY
-from fuzz.devices.emulator.config import ARCHES, WARP_SCHEDULES
+from fuzz.devices.emulator.config import ALL_CHECKS, ARCHES, BLOCK_CHECKS, WARP_SCHEDULES
 from fuzz.session import settings
 
 WHERE = "where artifacts lie ($ATTNFUZZ_CACHE, or ~/.cache/attnfuzz), up to $ATTNFUZZ_CACHE_GIB GiB of them (4)"
@@ -232,7 +232,7 @@ def _sanitize(sub: Any) -> None:
         sub,
         "sanitize",
         commands.sanitize,
-        "run a Python script with its Triton kernels on the emulated GPU, and print what is found",
+        "run a Python script with its Triton and CUDA C++ kernels on the emulated GPU, and print what is found",
         "attnfuzz sanitize attention.py --batch 2",
         "attnfuzz sanitize --warp-schedule random --seed 3 attention.py",
     )
@@ -245,6 +245,13 @@ def _sanitize(sub: Any) -> None:
     )
     command.add_argument("--seed", type=int, default=1, help="of the random schedule (1)")
     command.add_argument("--resident-ctas", type=_positive, default=4, metavar="N", help="CTAs resident at once (4)")
+    command.add_argument(
+        "--check",
+        action="append",
+        default=[],
+        choices=sorted(ALL_CHECKS - BLOCK_CHECKS),
+        help="look for this too, which is not looked for by default",
+    )
     command.add_argument("script", metavar="SCRIPT.py", help="takes CPU tensors; TRITON_INTERPRET is unset for it")
     command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="arguments of the script")
 

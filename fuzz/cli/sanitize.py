@@ -10,15 +10,18 @@ from types import TracebackType
 from typing import Any
 
 from fuzz.cli.exit_codes import FINDINGS, OK
+from fuzz.devices.emulator.config import BLOCK_CHECKS
 from fuzz.devices.emulator.frontends.script import run_script
 
 
-def sanitize(path: Path, arguments: Sequence[str], arch: str, schedule: Mapping[str, Any]) -> int:
-    """Runs the script, prints its findings, and returns the exit code: 1 with findings, else the script's own. Raises
-    FileNotFoundError."""
+def sanitize(
+    path: Path, arguments: Sequence[str], arch: str, checks: Sequence[str], settings: Mapping[str, Any]
+) -> int:
+    """Runs the script, prints its findings, and returns the exit code: 1 with findings, else the script's own. checks:
+    beside those of `emulated`. Raises FileNotFoundError."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    ended = run_script(path, arguments, arch, **schedule)
+    ended = run_script(path, arguments, arch, checks=BLOCK_CHECKS | frozenset(checks), **settings)
     sys.stdout.flush()
     if ended.error is not None and not isinstance(ended.error, SystemExit):
         traceback.print_exception(ended.error.with_traceback(_from(path, ended.error.__traceback__)))

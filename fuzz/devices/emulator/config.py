@@ -19,10 +19,13 @@ ALL_CHECKS = frozenset(
         "tensor_fences",
         "tensor_waits",
         "volatile",
+        "lanes",
     }
 )
-# few kernels promise an order; compilers write no such fences; kernels leave such waits out; PTX orders volatile ones
-DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds", "tensor_fences", "tensor_waits", "volatile"}
+# few kernels promise an order; compilers write no such fences; kernels leave such waits out; PTX orders volatile
+# accesses; warps run in step mostly
+DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds", "tensor_fences", "tensor_waits", "volatile", "lanes"}
+BLOCK_CHECKS = DEFAULT_CHECKS - {"equal_writes"}  # of an `emulated` block: Triton has several warps write one value
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,10 @@ class LaunchConfig:
                    'tensor_waits' (beside 'races', and only when asked for: FlashAttention-4 leaves them out): a
                    tcgen05.ld is complete at its tcgen05.wait::ld alone, and not where one of its registers is used;
                    'volatile' (beside 'races', and only when asked for): volatile accesses race as ordinary ones do,
-                   which is C++'s rule; by PTX they are relaxed ones of scope sys, and do not race with each other.
+                   which is C++'s rule; by PTX they are relaxed ones of scope sys, and do not race with each other. A
+                   volatile or atomic read needs the writer's fence only: none of its own after the flag that it saw;
+                   'lanes' (beside 'races', and only when asked for): two lanes of one warp race in global memory where
+                   no __syncwarp or other barrier or fence is between their accesses.
                    Bounds, alignment, barriers and deadlocks are always looked at
     trace          keep a timeline of every launch in the report, see report/timeline.py
     """

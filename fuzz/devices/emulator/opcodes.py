@@ -114,3 +114,4 @@ SHARED_WINDOW = 1 << SHIFT
 LOCAL_WINDOW = 2 << SHIFT
 PARAM_WINDOW = 3 << SHIFT
 FIRST_SEGMENT = 16
+GLOBALS = 64  # segments from there on that are kept for module variables

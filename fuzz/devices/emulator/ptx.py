@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import PurePath
 
 from fuzz.devices.emulator.ptx_functions import Call, Function, call, functions
@@ -103,6 +104,19 @@ class Module:
     kernels: dict[str, Kernel]
     variables: list[Variable]
     files: dict[int, str] = field(default_factory=dict)
+
+    @cached_property
+    def used(self) -> frozenset[str]:
+        """Names that the kernels' operands have: registers, and those variables that are used. CUDA's headers declare
+        hundreds of others."""
+        names, rest = set(), [i.operands for kernel in self.kernels.values() for i in kernel.instructions]
+        while rest:
+            for one in rest.pop():
+                if isinstance(one, tuple):
+                    rest.append(one)
+                else:
+                    names.add(one.base if isinstance(one, Address) else one)
+        return frozenset(name for name in names if isinstance(name, str))
 
 
 SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}

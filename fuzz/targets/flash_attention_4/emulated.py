@@ -81,13 +81,12 @@ class EmulatedFlashAttention4(FlashAttention4):
         """FlashAttention-4's host code takes CPU tensors for a GPU's here, and its launches run emulated."""
         from fuzz.devices.emulated_verdict import verdict_of
         from fuzz.devices.emulator import EmulationError, Unimplemented
-        from fuzz.devices.emulator.config import LaunchConfig
+        from fuzz.devices.emulator.config import BLOCK_CHECKS, LaunchConfig
         from fuzz.devices.emulator.frontends.cute_functions import Device as Gpu
         from fuzz.devices.emulator.frontends.cute_functions import on_emulated_gpu
-        from fuzz.devices.emulator.frontends.emulated import CHECKS
 
         options = options_of(case)
-        checks = CHECKS if options["exits"] else CHECKS - {"copies_at_exit"}
+        checks = BLOCK_CHECKS if options["exits"] else BLOCK_CHECKS - {"copies_at_exit"}
         # its deterministic backward pass waits for CTAs of smaller indices, which a GPU starts first
         config = LaunchConfig(**{"checks": checks, **schedule_of(self._repeat), "dispatch": "in_order"})
         gpu = Gpu(config, lambda report: None, _unwritten(), None if options["edge"] else _extent)

@@ -105,7 +105,10 @@ class Operands:
         self.dynamic = -(-self.shared // boundary) * boundary
         for v in dynamic:
             self.variables[v.name] = (op.SHARED, self.dynamic)
-        self.globals = [v for v in [*self.module.variables, *self.kernel.variables] if v.space in ("global", "const")]
+        own = [*(v for v in self.module.variables if v.name in self.module.used), *self.kernel.variables]
+        self.globals = [v for v in own if v.space in ("global", "const")]
+        if len(self.globals) > op.GLOBALS:
+            raise Unimplemented(f"kernel {self.kernel.name} has {len(self.globals)} variables; at most {op.GLOBALS}")
         for i, v in enumerate(self.globals):
             self.variables[v.name] = (SPACES[v.space], ((op.FIRST_SEGMENT + i) << op.SHIFT) + op.MIDDLE)
         self.param_places = {p.name: p for p in self.kernel.params}

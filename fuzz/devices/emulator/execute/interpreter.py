@@ -256,6 +256,9 @@ def run_warp(m, w, quantum):
                 wait_group(m, w, s32(c + 8))
             elif number == op.ELECT:
                 elect(wb, c, act, members & m.alive[w])
+            elif number == op.WARP_BARRIER:
+                if m.k[st.K_CHECKS] & st.CHECK_LANES:
+                    vector_clocks.tick(m, w)
             elif number == op.BARRIER:
                 if act != m.alive[w]:
                     finding(m, st.F_BARRIER_DIVERGED, pc, w, ctz(m.alive[w] & ~act), act, 0, m.alive[w])

@@ -27,8 +27,8 @@ POLICIES = {"in_order": st.IN_ORDER, "random": st.RANDOM, "oldest_last": st.OLDE
 CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wrapped": st.CHECK_WRAPPED,
           "unordered_adds": st.CHECK_ORDER, "warpgroups": st.CHECK_WARPGROUP,
           "equal_writes": st.CHECK_EQUAL, "tensor_fences": st.CHECK_TENSOR_FENCES,
-          "tensor_waits": st.CHECK_TENSOR_WAITS,
-          "volatile": st.CHECK_VOLATILE, "copies_at_exit": st.CHECK_EXITS}  # fmt: skip
+          "tensor_waits": st.CHECK_TENSOR_WAITS, "volatile": st.CHECK_VOLATILE,
+          "copies_at_exit": st.CHECK_EXITS, "lanes": st.CHECK_LANES}  # fmt: skip
 EXPLORED = 64  # CTAs that have not started and are run after a deadlock, to see what they would write
 TRACED = 1 << 18  # slices of a timeline
 

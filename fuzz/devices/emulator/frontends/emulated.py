@@ -17,11 +17,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fuzz.devices.emulator.config import DEFAULT_CHECKS, LaunchConfig
+from fuzz.devices.emulator.config import BLOCK_CHECKS, LaunchConfig
 from fuzz.devices.emulator.report.report import Report
 from fuzz.devices.emulator.state.global_memory import Written
 
-CHECKS = DEFAULT_CHECKS - {"equal_writes"}
+CHECKS = BLOCK_CHECKS
 
 
 @dataclass

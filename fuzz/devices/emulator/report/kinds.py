@@ -110,6 +110,11 @@ def _barrier_count(s: Seen) -> str:
 
 def _race(what: str, before: str) -> Callable[[Seen], str]:
     def tell(s: Seen) -> str:
+        if s.own and s.value & st.OTHER_LANE:
+            return (
+                f"{what} {s.place}, which lane {s.value & 31} of the same warp {before}; no __syncwarp or other "
+                "barrier orders the two accesses"
+            )
         if s.own:
             return f"{what} {s.place}, which a wgmma of the same warp may still be reading; wgmma.wait_group is missing"
         if s.value:

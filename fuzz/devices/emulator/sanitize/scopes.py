@@ -32,16 +32,34 @@ from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.intrinsics import i64, w64
 
 CTA_KEY = 47  # a key is a host address and, from this bit on, 1 + the CTA's position modulo 2**16
-STRONG, SUM, NARROW = 1, 2, 4  # strength: strong; of a sum of floats; of scope cta
+# strength: strong; of a sum of floats; of scope cta; a read of it is ordered by what its warp has read strongly
+STRONG, SUM, NARROW, UNFENCED = 1, 2, 4, 8
 
 
 @njit(inline="always")
 def strength(m, flags):
     """How strong an access is, as `shadow.note` wants it: 0 for a weak one. Volatile ones are strong by PTX, and weak
-    where the launch looks at them as C++ does."""
-    if not flags >> op.STRONG & 1 or (flags >> op.VOLATILE & 1 and m.k[st.K_CHECKS] & st.CHECK_VOLATILE):
+    where the launch looks at them as C++ does; strong and volatile reads then need no fence of their own."""
+    if not flags >> op.STRONG & 1:
         return 0
-    return STRONG | (NARROW if flags >> op.CTA_SCOPE & 1 else 0)
+    held = STRONG | (NARROW if flags >> op.CTA_SCOPE & 1 else 0)
+    if not m.k[st.K_CHECKS] & st.CHECK_VOLATILE:
+        return held
+    return UNFENCED if flags >> op.VOLATILE & 1 else held | UNFENCED
+
+
+@njit
+def read_strongly(m, w, x, clock):
+    """True where what the warp has read strongly, without a fence since, orders it after `clock` of entity x. The warp
+    then goes on from there, so that it may write where it has read."""
+    at = 16 + 8 * x
+    if i64(pending_row(m, w) + at) < clock and i64(near_pending_row(m, w) + at) < clock:
+        return False
+    mine = warp_row(m, w)
+    w64(mine + at, clock)
+    w64(mine, min(i64(mine), x))
+    w64(mine + 8, max(i64(mine + 8), x + 1))
+    return True
 
 
 @njit

@@ -6,8 +6,8 @@ global memory, so a write after three or more unordered readers may be judged by
 
 The map of what was ever written is kept apart (global_memory.Written), because it outlives a launch.
 
-A global cell is launch (8 bits, 0: not written by one) | strong (1) | of scope cta (1) | entity (22) | clock (32); a
-shared one is the CTA's age (24) | strong (1) | warp (7) | clock (32).
+A global cell is launch (8 bits, 0: not written by one) | strong (1) | of scope cta (1) | entity (22) | clock (27) |
+lane (5); a shared one is the CTA's age (24) | strong (1) | warp (7) | clock (32).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.sanitize import tensor_reads, vector_clocks
-from fuzz.devices.emulator.sanitize.scopes import NARROW, SUM
+from fuzz.devices.emulator.sanitize.scopes import NARROW, STRONG, SUM, UNFENCED, read_strongly
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding
 from fuzz.devices.emulator.state.intrinsics import i64, u8, u32, w8, w32, w64
@@ -28,6 +28,7 @@ EVERY_BYTE = 0x01010101
 STRONG_GLOBAL = 1 << 55
 NARROW_GLOBAL = 1 << 54
 ENTITY = 0x3FFFFF
+CLOCK = 0x7FFFFFF
 STRONG_SHARED = 1 << 39
 
 
@@ -36,7 +37,7 @@ def note(m, w, pc, lane, space, a, size, write, strong):
     """An access of `size` bytes at the kernel's address `a`, which is inside its memory.
 
     write   0 read, 1 write, 2 both, 3 write of what is there already, which races with no other write
-    strong  0 weak, else bits of scopes.py: STRONG, SUM for a result that depends on the order, NARROW of scope cta
+    strong  bits of scopes.py: STRONG, SUM for a result that depends on the order, NARROW of scope cta, UNFENCED; 0 weak
     """
     if space == op.GENERIC:
         window = a >> op.SHIFT
@@ -46,7 +47,7 @@ def note(m, w, pc, lane, space, a, size, write, strong):
         elif window < op.FIRST_SEGMENT:
             return
     if space == op.SHARED:
-        note_shared(m, w, pc, lane, a, size, write, strong)
+        note_shared(m, w, pc, lane, a, size, write, strong & STRONG)
     elif space == op.GLOBAL or space == op.GENERIC or space == op.CONST:
         note_global(m, w, pc, lane, a, size, write, strong)
 
@@ -236,38 +237,65 @@ def note_global_by(m, w, pc, lane, a, size, write, strong, me, now):
     launch = k[st.K_LAUNCH]
     first = (a - low) >> lg
     last = (a - low + size - 1) >> lg
-    bits = (STRONG_GLOBAL if strong else 0) | (NARROW_GLOBAL if strong & NARROW else 0)
+    by_lane = k[st.K_CHECKS] & st.CHECK_LANES and me == vector_clocks.entity(m, w)
+    bits = (STRONG_GLOBAL if strong & STRONG else 0) | (NARROW_GLOBAL if strong & NARROW else 0)
+    cell_now = launch << 56 | bits | me << 32 | (now & CLOCK) << 5 | (lane & 31)
     for g in range(first, last + 1):
         cell = i64(writes + 8 * g)
-        x = cell >> 32 & ENTITY
-        if cell >> 56 == launch and x != me and i64(clock + 8 * x) < (cell & LOW32):
-            if not strong or races_with(m, bits, cell, x, me):
-                if write != EQUAL:
+        x, then = cell >> 32 & ENTITY, cell >> 5 & CLOCK
+        there = cell >> 56 == launch
+        if there and x == me:
+            if by_lane and write != EQUAL and other_lane(cell, cell_now):
+                kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
+                finding(m, kind, pc, w, lane, low + (g << lg), size, st.OTHER_LANE | cell & 31, x)
+        elif there and i64(clock + 8 * x) < then:
+            if not strong & STRONG or races_with(m, bits, cell, x, me):
+                unordered = strong & UNFENCED == 0 or write & 1 == 1 or not read_strongly(m, w, x, then)
+                if unordered and write != EQUAL:
                     kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
-                    finding(m, kind, pc, w, lane, low + (g << lg), size, 1 if strong and cell & STRONG_GLOBAL else 0, x)
+                    finding(m, kind, pc, w, lane, low + (g << lg), size, 1 if bits & cell & STRONG_GLOBAL else 0, x)
             elif strong & SUM and k[st.K_CHECKS] & st.CHECK_ORDER:
                 finding(m, st.F_UNORDERED, pc, w, lane, low + (g << lg), size, 0, x)
         if write:
             for i in range(2):
                 cell = i64(reads + 16 * g + 8 * i)
-                x = cell >> 32 & ENTITY
-                if (
-                    cell >> 56 == launch
-                    and x != me
-                    and i64(clock + 8 * x) < (cell & LOW32)
-                    and races_with(m, bits, cell, x, me)
-                ):
-                    both = 1 if strong and cell & STRONG_GLOBAL else 0
+                x, then = cell >> 32 & ENTITY, cell >> 5 & CLOCK
+                if cell >> 56 != launch:
+                    continue
+                if x == me:
+                    if by_lane and other_lane(cell, cell_now):
+                        finding(m, st.F_RACE_RW, pc, w, lane, low + (g << lg), size, st.OTHER_LANE | cell & 31, x)
+                elif i64(clock + 8 * x) < then and races_with(m, bits, cell, x, me):
+                    both = 1 if bits & cell & STRONG_GLOBAL else 0
                     finding(m, st.F_RACE_RW, pc, w, lane, low + (g << lg), size, both, x)
-            w64(writes + 8 * g, launch << 56 | bits | me << 32 | now)
-        elif not strong or strong & NARROW:
+            w64(writes + 8 * g, cell_now)
+        elif not strong & STRONG or strong & NARROW:
             at = reads + 16 * g
-            cell = i64(at)
-            x = cell >> 32 & ENTITY
-            if cell >> 56 != launch or x == me or i64(clock + 8 * x) >= (cell & LOW32):
-                w64(at, launch << 56 | bits | me << 32 | now)
-            else:
-                w64(at + 8, launch << 56 | bits | me << 32 | now)
+            another = by_lane and other_lane(i64(at), cell_now) and not concurrent(clock, at + 8, launch, me)
+            if another or concurrent(clock, at, launch, me):
+                at += 8
+            w64(at, cell_now)
+
+
+@njit
+def concurrent(clock, at, launch, me):
+    """True for a cell of another entity's access that is not ordered before those of the warp with this row."""
+    cell = i64(at)
+    x = cell >> 32 & ENTITY
+    return cell >> 56 == launch and x != me and i64(clock + 8 * x) < (cell >> 5 & CLOCK)
+
+
+@njit
+def other_lane(cell, mine):
+    """True for two accesses by lanes of one warp that nothing orders: the warp's clock has not moved in between. Strong
+    ones do not race with each other."""
+    changed = cell ^ mine
+    return (
+        changed >> 56 == 0
+        and changed >> 5 & (ENTITY << 27 | CLOCK) == 0
+        and changed & 31 != 0
+        and (cell & mine & STRONG_GLOBAL == 0)
+    )
 
 
 @njit

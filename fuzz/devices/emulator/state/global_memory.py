@@ -18,7 +18,6 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.ptx import Variable
 
 NORESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python's mmap does not name
-GLOBALS = 64  # segments kept for module variables
 ALIGNMENT = 128
 
 
@@ -108,7 +107,7 @@ class Memory:
         self.axes = dict(axes or {})
         self.variables = {} if variables is None else variables
         self.segments: dict[int, Segment] = {}
-        self.next = op.FIRST_SEGMENT + GLOBALS
+        self.next = op.FIRST_SEGMENT + op.GLOBALS
         self.launches = 0
 
     def add(self, name: str, tensor: torch.Tensor, written: Written | bool = True) -> int:

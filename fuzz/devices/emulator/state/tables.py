@@ -145,7 +145,7 @@ RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY, AT_ALLOC = range(6)  # AT_ALLOC: waits
 
 # bits of K_CHECKS; bounds, alignment, barriers and deadlocks are always seen
 CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED, CHECK_ORDER, CHECK_WARPGROUP, CHECK_EQUAL = 1, 2, 4, 8, 16, 32
-CHECK_TENSOR_FENCES, CHECK_VOLATILE, CHECK_TENSOR_WAITS, CHECK_EXITS = 64, 128, 256, 512
+CHECK_TENSOR_FENCES, CHECK_VOLATILE, CHECK_TENSOR_WAITS, CHECK_EXITS, CHECK_LANES = 64, 128, 256, 512, 1024
 
 # columns of `segments`; S_WRITTEN: a byte for each of its bytes (global_memory.Written), 0 where all count as written
 S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
@@ -158,6 +158,7 @@ S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
 # of tensor memory; users read report/tensor_memory_kinds.py
 (F_TC_COLUMNS, F_TC_LANES, F_TC_ALLOC, F_TC_LEAK, F_TC_RELINQUISHED, F_TC_UNWRITTEN, F_TC_STORE, F_TC_LOAD,
  F_TC_COMMIT, F_TC_RACE, F_TC_FENCE, F_TC_PROXY, F_TC_OVERWRITTEN, F_TC_DESCRIPTOR) = range(40, 54)  # fmt: skip
+OTHER_LANE = 32  # value of a race of two lanes of one warp: this, and the other lane
 # columns of a finding
 (C_KIND, C_PC, C_CTA, C_WARP, C_LANE, C_ADDRESS, C_SIZE, C_OTHER_CTA, C_OTHER_WARP, C_OTHER_PC, C_VALUE,
  C_SPARE) = range(12)  # fmt: skip
