@@ -20,6 +20,8 @@ from oracles.problem import Problem, mask_tile
 ROWS_WITHOUT_KEYS = "rows_without_keys"
 MASKED = "masked"
 PADS_APART = "dim:pads_apart"
+HALF_TILE = "len_k:half_tile"
+TRAITS = frozenset({PADS_APART, HALF_TILE})
 MOST_PAIRS = 1 << 24
 TILE = 64  # what 'tail' and 'many_tiles' are counted in: the tile that most kernels share or divide
 
@@ -76,7 +78,7 @@ def sees_nothing(case: Case, batch: int, head: int, row: int) -> bool:
 
 def traits(case: Case) -> frozenset[str]:
     """Properties that only an explanation written by hand may rest on, since a reduction may bring them about."""
-    return frozenset({PADS_APART}) & {f.name for f in _DIMS if f.holds(_view(case))}
+    return TRAITS & {f.name for f in (*_LENGTHS, *_DIMS) if f.holds(_view(case))}
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
@@ -176,6 +178,9 @@ _LENGTHS = (
     Feature("len_q>len_k", "more queries than keys", lambda v: any(q > k for q, k in v.pairs)),
     Feature("len_q:many_tiles", "a len_q over 64", lambda v: v.p.len_q > TILE),
     Feature("len_k:many_tiles", "a len_k over 64", lambda v: v.p.len_k > TILE),
+    Feature(
+        HALF_TILE, "keys, padding included, that end amid a tile of 128", lambda v: v.p.len_k % 128 == 64, switch=False
+    ),
     Feature("large", "over a million (query, key) pairs", lambda v: v.p.pairs > 1 << 20, switch=False),
     Feature("rows_without_keys", "rows that certainly see no key", _rows_without_keys, switch=False),
 )

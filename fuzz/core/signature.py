@@ -23,6 +23,7 @@ from fuzz.core.verdict import Finding, Signature, Verdict, summary
 from oracles.masks import KINDS
 
 __all__ = [
+    "ANY_RELATION",
     "Signature",
     "cause",
     "explains",
@@ -58,6 +59,7 @@ _KINDS: tuple[tuple[str, ...], ...] = (
 _KIND_RANK = {kind: rank for rank, kinds in enumerate(_KINDS) for kind in kinds}
 _NUMERIC = _KINDS[-1]
 _COMPARING = frozenset({"metamorphic"})  # its kinds are relations, each of them about numbers
+ANY_RELATION = "any_relation"  # kind of a known cause that every follow-up case may show, whichever its relation
 _SAME_ORACLE = {"exact": "accuracy"}  # wrong numbers are one bug, whichever inputs show it
 _STAGES = {"o": 0, "lse": 1}  # later tensors are wrong because an earlier one is; gradients share a stage
 _GRADIENTS = 2
@@ -192,7 +194,8 @@ def explains(known: Signature, found: Signature) -> bool:
     """True if the bug `known` (minimised) accounts for the failure `found` (raw or minimised)."""
     known, found = normal(known), normal(found)
     return (
-        (known.target, known.kind, known.oracle) == (found.target, found.kind, found.oracle)
+        (known.target, known.oracle) == (found.target, found.oracle)
+        and (known.kind == found.kind or (known.oracle in _COMPARING and known.kind == ANY_RELATION))
         and (_overlap(known.tensors, found.tensors) or (_is_forward(known) and _blind_forward(found)))
         and _one_spot(known, found)
         and _compatible(known, found)

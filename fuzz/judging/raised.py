@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from contextlib import suppress
 from typing import Any
@@ -13,6 +14,8 @@ from fuzz.core.target import DeviceError
 from fuzz.core.verdict import Finding, FollowUpFailure, Location, Verdict
 from fuzz.judging.execution import Clock, Raised
 from fuzz.judging.verdict_builder import conclude
+
+_WRAPPED = re.compile(r"(\w*(?:Error|Exception)): ")  # at the beginning of a message: the error that is handed on
 
 
 def raised_verdict(case: Case, raised: Raised, clock: Clock) -> Verdict:
@@ -38,9 +41,23 @@ def raised_verdict(case: Case, raised: Raised, clock: Clock) -> Verdict:
     refused = isinstance(error, (ValueError, NotImplementedError))
     verb = "refused it, which it does not declare:" if refused else "raised"
     message = f"{prefix}the target {verb} {name}: {text}"
-    finding = Finding("protocol", "refused" if refused else "raised", message, place=Location(pattern=name))
+    place = Location(pattern=error_type(name, text))
+    finding = Finding("protocol", "refused" if refused else "raised", message, place=place)
     alone = [] if raised.follow_up is None else [FollowUpFailure(raised.follow_up, (finding,))]
     return conclude(case, [finding], clock, [], evidence=evidence, follow_ups=alone)
+
+
+def error_type(name: str, text: str) -> str:
+    """The error's type, and those of the errors that its message hands on: an InductorError is the end of many causes,
+    'InductorError: LoweringException: NoValidChoicesError' of one.
+
+    name  of its class; text: the first line of its message
+    """
+    names, at = [name], 0
+    while (found := _WRAPPED.match(text, at)) is not None:
+        names.append(found[1])
+        at = found.end()
+    return ": ".join(names)
 
 
 def context_lost(error: BaseException) -> bool:

@@ -205,10 +205,13 @@ def _warm_up() -> None:
 
 @functools.cache
 def _compiled():
+    import torch._inductor.config  # takes 2 s, and eager mode needs none of it
+
     torch._dynamo.config.recompile_limit = 10_000
     torch._dynamo.config.specialize_float = True  # a softcap or scale that changes between calls breaks it (torch 2.11)
     torch._dynamo.config.accumulated_recompile_limit = 100_000
     torch._dynamo.config.fail_on_recompile_limit_hit = True
+    torch._inductor.config.compile_threads = 1  # else each child of a session starts a pool of a process a core
     return torch.compile(flex_attention, fullgraph=True)
 
 

@@ -26,7 +26,7 @@ def make(inputs=PLAIN_INPUTS, variant=None, **problem):
     return Case(target="t", problem=Problem(**(base | problem)), inputs=inputs, variant=variant or {})
 
 
-PLAIN = frozenset({"padded", "float32", "full", "inputs:normal"})
+PLAIN = frozenset({"padded", "float32", "full", "inputs:normal", "len_k:half_tile"})
 
 ADDED = [
     ({"layout": "packed"}, {"packed"}),

@@ -5,6 +5,7 @@ import pytest
 
 from fuzz.core.case import Case
 from fuzz.core.signature import (
+    ANY_RELATION,
     Signature,
     cause,
     explains,
@@ -157,6 +158,26 @@ def test_a_known_bug_of_some_head_dims_explains_no_others():
         return signature(case, Verdict(case.id, "fail", wrong("dq", place="all")))
 
     assert [dim for dim in range(8, 136, 8) if explains(known, raw(dim))] == [8, 16, 40, 48, 72, 80, 104, 112]
+
+
+def test_a_known_bug_of_some_lengths_explains_no_others():
+    known = Signature("t", "nan", "accuracy", ("dq",), "", ("len_k:half_tile",))
+
+    def raw(*lengths):
+        case = make(lengths_q=lengths, lengths_k=lengths)
+        return signature(case, Verdict(case.id, "fail", wrong("dq", kind="nan", place="all")))
+
+    assert [n for n in range(0, 400, 32) if explains(known, raw(n))] == [64, 192, 320]
+    assert explains(known, raw(7, 64)), "padded to 64"
+
+
+def test_a_known_cause_of_any_relation_explains_each_but_no_other_failure():
+    known = Signature("t", ANY_RELATION, "metamorphic", ("dk", "dq"), "", ("backward",))
+    for relation in ("permuted_sequences", "doubled_v"):
+        found = Signature("t", relation, "metamorphic", ("dq",), "bits", ("backward", "batch"))
+        assert explains(known, found) and not explains(found, known)
+    assert not explains(known, Signature("t", "wrong", "accuracy", ("dq",), "", ("backward",)))
+    assert not explains(known, Signature("t", "doubled_v", "metamorphic", ("o",), "", ("backward",)))
 
 
 def emulated(kind, tensor="", kernel="backward", case=SMALL, features=None):

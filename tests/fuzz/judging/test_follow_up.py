@@ -226,6 +226,28 @@ def test_a_target_says_what_it_owes():
     )
 
 
+def depends_on_strides(case, tensors, execution):
+    return with_o(execution, execution.outputs.o * (1 if tensors.q.stride(1) else 1 + 2**-22))
+
+
+@pytest.mark.parametrize(
+    ("stores", "strides", "outcome"),
+    [
+        ({"q": Storage(shared="h")}, "within_budget", "pass"),
+        ({"q": Storage(shared="h")}, "bitwise", "fail"),
+        ({"q": Storage("bshd")}, "within_budget", "pass"),
+    ],
+)
+def test_a_follow_up_case_whose_strides_are_others_owes_the_bits_that_strides_owe(stores, strides, outcome):
+    """Numbers that a relation changes need not be the same for every head: the stride of 0 is lost then, and a kernel
+    may be chosen by it."""
+    target = broken(depends_on_strides)
+    target.relations = {"future_changed": "bitwise", "strides": strides}
+    problem = replace(PLAIN, heads_q=2, heads_kv=2)
+    found = verdict(target, problem, "future_changed", inputs=Inputs(3, **stores))
+    assert found.outcome == outcome, found.findings
+
+
 def test_relations_are_part_of_a_case_and_old_cases_keep_their_ids():
     case = Case("any", PLAIN)
     assert replace(case, relations=("poison",)).id != case.id
