@@ -18,6 +18,7 @@ from oracles.problem import Problem, cumulative, dense_mask
 
 MASKS = ("options", "mask_mod", "blocks", "scalars")
 ROOM_ROWS = 256  # no less than a tile's queries
+ROOM_KEYS = 256  # no less than a tile's keys
 KEEP_ALIGNMENT = 16  # columns of the mask tensor are padded to it, so that one axis alone has stride 1
 
 
@@ -76,14 +77,14 @@ def lengths_options(problem: Problem, device: torch.device | str) -> dict[str, A
 def keep_tensor(problem: Problem, device: torch.device | str) -> Tensor:
     """The token predicate, padding excluded: uint8 (batch, heads_q, len_q, len_k rounded up), 1 = keep.
 
-    Its memory goes on for ROOM_ROWS rows: on sm_90 the forward pass asks a mask_mod about every row of a tile, those
-    past the last query too (corpus/regressions/README.md), and would now and then leave what is mapped. A case that
-    wants just that says `edge` (flash_attention_4_edge.py).
+    Its memory goes on for ROOM_ROWS rows and ROOM_KEYS bytes: the forward pass asks a mask_mod about all of a tile,
+    rows past the last query too (corpus/regressions/README.md), and would now and then leave what is mapped. A case
+    that wants just that says `edge` (guard_page.py).
     """
     kept = dense_mask(problem, device)
     whole = kept.expand(problem.batch, problem.heads_q, problem.len_q, problem.len_k).to(torch.uint8)
     padded = F.pad(whole, (0, -problem.len_k % KEEP_ALIGNMENT))
-    room = padded.new_zeros(padded.numel() + ROOM_ROWS * padded.shape[-1])
+    room = padded.new_zeros(padded.numel() + ROOM_ROWS * padded.shape[-1] + ROOM_KEYS)
     found = room[: padded.numel()].view(padded.shape)
     found.copy_(padded)
     return found
