@@ -9,6 +9,7 @@ change nothing here.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -71,6 +72,11 @@ class Instruction:
 class Kernel:
     """An entry: `labels` give the index of the instruction that they stand before, `registers` the type of each
     name, `files` the source files by their number.
+
+    cluster           CTAs of a cluster (.reqnctapercluster); None where the PTX does not say
+    explicit_cluster  it must be launched with clusters (.explicitcluster)
+    max_cluster       the most CTAs of a cluster (.maxclusterrank), 0: not said
+    grid_of_clusters  its grid counts clusters (.blocksareclusters)
     """
 
     name: str
@@ -81,6 +87,10 @@ class Kernel:
     variables: list[Variable] = field(default_factory=list)
     branch_targets: dict[str, list[str]] = field(default_factory=dict)
     files: dict[int, str] = field(default_factory=dict)
+    cluster: tuple[int, int, int] | None = None
+    explicit_cluster: bool = False
+    max_cluster: int = 0
+    grid_of_clusters: bool = False
 
     def place(self, instruction: Instruction) -> str:
         """The source line of an instruction: 'attention.py:41'; '' where the PTX does not say. With inlined code the
@@ -96,13 +106,14 @@ class Kernel:
 
 @dataclass
 class Module:
-    """A PTX file."""
+    """A PTX file. names: everything that operands of its instructions name."""
 
     target: str
     version: str
     kernels: dict[str, Kernel]
     variables: list[Variable]
     files: dict[int, str] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
 
 
 SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
@@ -204,6 +215,17 @@ def split(text: str) -> list[str]:
             start = i + 1
     rest = text[start:].strip()
     return [*parts, rest] if rest else parts
+
+
+def _names(operands: tuple[object, ...]) -> Iterator[str]:
+    """Names in operands."""
+    for x in operands:
+        if isinstance(x, tuple):
+            yield from _names(x)
+        elif isinstance(x, Address) and x.base is not None:
+            yield x.base
+        elif isinstance(x, str):
+            yield x
 
 
 @dataclass(frozen=True)
@@ -317,9 +339,22 @@ class _Reader:
             total = size * int(m.group(2) or 1)
             kernel.params.append(Param(m.group(1), at, total, kind.group(1) + "[]" * bool(m.group(2))))
             at += total
+        self.cluster(kernel, s)
         self.kernel = self.module.kernels[kernel.name] = kernel
         self.source = self.inlined = None
         self.scopes = [{}]
+
+    @staticmethod
+    def cluster(kernel: Kernel, s: str) -> None:
+        """Directives about clusters in the header of a kernel."""
+        size = re.search(r"\.reqnctapercluster\s+([\d\s,]+)", s)
+        most = re.search(r"\.maxclusterrank\s+(\d+)", s)
+        if size:
+            x, y, z = ([int(n) for n in size.group(1).split(",")] + [1, 1])[:3]
+            kernel.cluster = (x, y, z)
+        kernel.explicit_cluster = ".explicitcluster" in s
+        kernel.max_cluster = int(most.group(1)) if most else 0
+        kernel.grid_of_clusters = ".blocksareclusters" in s
 
     def registers(self, s: str) -> None:
         assert self.kernel is not None
@@ -416,6 +451,7 @@ class _Reader:
             name = name.replace(".param", ".local")
         elif name == "ret" and self.frames:
             name, operands = "bra", (self.frames[-1].end,)
+        self.module.names.update(_names(operands))
         guard = self.rename(m.group(2)) if m.group(2) else None
         self.kernel.instructions.append(
             Instruction(name, operands, guard, m.group(1) == "!", line, text, self.source, self.inlined)

@@ -124,11 +124,16 @@ class TensorMemoryFamilies(Operands):
         self.emit(op.TC_LD if loads else op.TC_ST, table, count, shape, place, immediate, split, int(bool(m.group(4))))
 
     def tensor_commit(self, i: Instruction, words: list[str]) -> None:
-        """tcgen05.commit on an mbarrier of the own CTA."""
+        """tcgen05.commit on an mbarrier of the own CTA, or at its place in several CTAs of the cluster."""
         if words[0] != "mbarrier::arrive::one" or words[-1] != "b64":
             raise self.fail()
-        if words[1:-1] not in ([], ["shared::cluster"], ["shared::cta"]):
-            raise self.fail("signals mbarriers of other CTAs, which is not emulated yet")
+        where = [word for word in words[1:-1] if word != "multicast::cluster"]
+        if where not in ([], ["shared::cluster"], ["shared::cta"]):
+            raise self.fail()
+        several = "multicast::cluster" in words
+        if len(i.operands) != 1 + several:
+            raise self.fail("has another number of operands than its form")
         place, immediate, wide = self.address(i.operands[0])
-        space = op.SHARED if len(words) > 2 else op.GENERIC
-        self.emit(op.TC_COMMIT, space << op.SPACE | wide, place, immediate)
+        space = (self.shared_cluster() if where == ["shared::cluster"] else op.SHARED) if where else op.GENERIC
+        mask = self.value(i.operands[1], 16) if several else op.ABSENT
+        self.emit(op.TC_COMMIT, space << op.SPACE | wide, place, immediate, mask)

@@ -1,9 +1,10 @@
 """Shadow of tensor memory: who touched what last. Finds accesses that nothing orders or waits for. Compiled by numba.
 
-A cell stands for 16 lanes of a column and has four words. The writer: kind (bits 42-43), warp (32-41) and a number
-(0-31), which is that of the operation (`tensor_clocks.py`) for mma and cp, and for tcgen05.st the warp's clock at the
-tcgen05.wait::st that covers it, PENDING until then. The warp's clock when it issued that mma or cp. The last
-tcgen05.ld: 1 + warp (32-41) and its clock at the wait::ld. The last mma that read it as A: 1 + warp and number.
+A cell stands for 16 lanes of a column and has four words. The writer: kind (bits 42-43), warp (32-41, its number in the
+cluster) and a number (0-31), which is that of the operation (`tensor_clocks.py`) for mma and cp, and for tcgen05.st the
+warp's clock at the tcgen05.wait::st that covers it, PENDING until then. The warp's clock when it issued that mma or cp.
+The last tcgen05.ld: 1 + warp (from 32 on) and its clock at the wait::ld. The last mma that read it as A: 1 + warp and
+number.
 
 What counts as ordered follows PTX's memory consistency model of tcgen05 (docs/explanation/tensor_memory.md).
 """
@@ -50,7 +51,7 @@ def _tell(m, kind, pc, w, group, column, access, other):
 def _after_writer(m, w, pc, group, column, access, at):
     """Holds an access against the last writer of the cell."""
     writer = i64(at)
-    mine = w % m.k[st.K_WARPS]
+    mine = vector_clocks.in_cluster(m, w)
     warp, number = writer >> 32 & 1023, writer & LOW32
     fences = m.k[st.K_CHECKS] & st.CHECK_TENSOR_FENCES
     if writer >> 42 == STORE:
@@ -74,7 +75,7 @@ def _after_writer(m, w, pc, group, column, access, at):
 @njit
 def _after_readers(m, w, pc, group, column, access, at):
     """Holds a write against the last readers of the cell."""
-    mine = w % m.k[st.K_WARPS]
+    mine = vector_clocks.in_cluster(m, w)
     load = i64(at + 16)
     if load:
         warp, number = (load >> 32) - 1, load & LOW32
@@ -94,7 +95,7 @@ def note(m, w, pc, groups, column, count, access):
     unwritten = m.k[st.K_CHECKS] & st.CHECK_UNINITIALISED
     if not races and not unwritten:
         return
-    mine = w % m.k[st.K_WARPS]
+    mine = vector_clocks.in_cluster(m, w)
     issued = m.tensor_warp[w, st.TW_ISSUED]
     clock = vector_clocks.own(m, w)
     for c in range(column, column + count):
@@ -129,7 +130,7 @@ def note(m, w, pc, groups, column, count, access):
 @njit
 def complete(m, w, groups, column, count, store):
     """A tcgen05.wait covers an access of warp `w`."""
-    mine = w % m.k[st.K_WARPS]
+    mine = vector_clocks.in_cluster(m, w)
     clock = vector_clocks.own(m, w)
     for c in range(column, column + count):
         for group in range(GROUPS):

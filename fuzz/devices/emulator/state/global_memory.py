@@ -140,6 +140,8 @@ class Memory:
 
     def add_variables(self, variables: Sequence[Variable]) -> None:
         """Module variables: their addresses were fixed when the kernel was decoded; contents live as long as this."""
+        if len(variables) > GLOBALS:
+            raise ValueError(f"the kernel's module uses {len(variables)} variables; the emulator has {GLOBALS}")
         for i, v in enumerate(variables):
             number = op.FIRST_SEGMENT + i
             if number in self.segments:

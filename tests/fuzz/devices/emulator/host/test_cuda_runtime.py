@@ -151,3 +151,39 @@ ret; }}"""
 def test_ptx_that_cannot_be_read_names_its_line():
     with pytest.raises(ptx.PtxError, match="line 5"):
         ptx.parse(HEADER + ".visible .entry k() {\nadd.s32 [a b c], 1;\n}")
+
+
+@cute.kernel
+def swap_kernel(x: cute.Pointer, y: cute.Pointer, ctas: cutlass.Constexpr):
+    """Thread t of a CTA gets the element of thread t of the next CTA of its cluster."""
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    memory = cutlass.utils.SmemAllocator().allocate_array(cutlass.Float32, 64)
+    cute.make_tensor(memory, cute.make_layout(64))[thread] = cute.make_tensor(x, cute.make_layout(1 << 16))[
+        block * 64 + thread
+    ]
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+    there = cute.arch.map_dsmem_ptr(memory, (cute.arch.block_idx_in_cluster() + 1) % ctas)
+    cute.make_tensor(y, cute.make_layout(1 << 16))[block * 64 + thread] = cute.make_tensor(there, cute.make_layout(64))[
+        thread
+    ]
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+
+
+@cute.jit
+def swap(x: cute.Pointer, y: cute.Pointer, n: cutlass.Int32, stream: cuda.CUstream):
+    swap_kernel(x, y, 4).launch(grid=[n // 64, 1, 1], block=[64, 1, 1], cluster=[4, 1, 1], stream=stream)
+
+
+def test_a_launch_with_clusters(tmp_path):
+    pointer = make_ptr(cutlass.Float32, 0, cute.AddressSpace.gmem, assumed_align=4)
+    with compiling_for("sm_90a"):
+        arguments = pointer, pointer, cutlass.Int32(1), make_fake_stream()
+        kernel = Emulator().load(cute.compile(swap, *arguments, options=f"--keep-ptx --dump-dir={tmp_path}"))
+    x, y = torch.arange(512.0), torch.zeros(512)
+    assert kernel(x, y, 512).ok
+    assert torch.equal(y, x.view(2, 4, 64).roll(-1, 1).flatten())
+    with pytest.raises(ValueError, match="grid: .3, 1, 1. is no multiple of the cluster of .4, 1, 1. CTAs"):
+        kernel(x, y, 192)
