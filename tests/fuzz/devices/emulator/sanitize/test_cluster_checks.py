@@ -161,12 +161,12 @@ def test_a_copy_that_its_destination_does_not_wait_for(copy, count):
     prepared = PREPARED.format(count=count)
     wait = TRY.format(n=0, parity=0) + SYNC
     assert found(prepared + copy + wait) == [set()] * 4
-    for schedule in SCHEDULES:
-        report = launch(prepared + copy, schedule)
+    reports = [launch(prepared + copy, schedule) for schedule in SCHEDULES]
+    for report in reports:
         assert kinds(report) and kinds(report) <= {LEFT, EXITED}  # EXITED where it was issued after the exit
-        if LEFT in kinds(report):
-            assert re.search(r"of CTA \(., 0, 0\) that is in flight when that CTA exits", str(report))
-    assert LEFT in kinds(launch(prepared + copy))
+    assert LEFT in kinds(reports[0])
+    if copy.endswith(STORE):
+        assert re.search(r"of CTA \(., 0, 0\) that is in flight when that CTA exits", str(reports[0]))
 
 
 def test_a_copy_whose_source_exits():
