@@ -108,6 +108,8 @@ TC_WAIT = BASE + 69  # 2 for stores
 TC_F16, TC_TF32, TC_F8F6F4, TC_I8 = range(4)
 TC_KIND = 3  # bits 0-1
 TC_A_IN_TENSOR_MEMORY = 4
+TC_PAIR = 8  # of two CTAs (.cta_group::2); word 11 is then a table of eight disable-output-lane, or -
+TC_ALLOC_PAIR = 1 << 8  # flag of TC_ALLOC: with the other CTA of the pair
 # shapes of TC_LD and TC_ST
 TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 = range(5)
 # shapes of TC_CP

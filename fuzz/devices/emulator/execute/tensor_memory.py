@@ -23,6 +23,7 @@ from fuzz.devices.emulator.state.tensor_memory import (
     WRONG_ADDRESS,
     WRONG_COLUMNS,
     host,
+    pair_of,
     sm,
     usable,
 )
@@ -60,6 +61,8 @@ def allocate(m, w, pc, wb, cb, c):
     if count < 32 or count > COLUMNS or count & (count - 1):
         finding(m, st.F_TC_ALLOC, pc, w, 0, 0, count, WRONG_COLUMNS)
         return False
+    if s32(c + 8) & op.TC_ALLOC_PAIR and _alone(m, w):
+        return True
     if m.tensor_cta[slot, st.TC_RELINQUISHED]:
         finding(m, st.F_TC_RELINQUISHED, pc, w, 0, 0, count, 0)
     elif m.tensor_cta[slot, st.TC_COLUMNS] and count > m.tensor_cta[slot, st.TC_COLUMNS]:
@@ -77,6 +80,7 @@ def allocate(m, w, pc, wb, cb, c):
     if first < 0:
         m.status[w] = st.AT_ALLOC
         return True
+    m.tensor_cta[slot, st.TC_GIVEN] += s32(c + 8) & op.TC_ALLOC_PAIR != 0
     m.tensor_cta[slot, st.TC_COLUMNS] = count
     for unit in range(first, first + units):
         m.columns[sm(m, w), unit, st.U_OWNER] = 1 + m.cta[slot, st.CTA_POSITION]
@@ -100,6 +104,22 @@ def allocate(m, w, pc, wb, cb, c):
         if m.k[st.K_SLEEPERS]:
             wake(m, h, 4)
     return False
+
+
+@njit
+def _alone(m, w):
+    """True, and the warp waits, until the other CTA of its pair has come to its alloc too."""
+    slot, warps = w // m.k[st.K_WARPS], m.k[st.K_WARPS]
+    if m.k[st.K_CLUSTER] == 1:
+        return False
+    given, other = m.tensor_cta[slot, st.TC_GIVEN], pair_of(m, slot)
+    if m.tensor_cta[slot, st.TC_ASKED] == given:
+        m.tensor_cta[slot, st.TC_ASKED] = given + 1
+        retry(m, other * warps)
+    if m.tensor_cta[other, st.TC_ASKED] > given:
+        return False
+    m.status[w] = st.AT_ALLOC
+    return True
 
 
 @njit
@@ -136,6 +156,7 @@ def begin(m, slot):
     """A CTA starts."""
     m.tensor_cta[slot, st.TC_RELINQUISHED] = 0
     m.tensor_cta[slot, st.TC_COLUMNS] = 0
+    m.tensor_cta[slot, st.TC_ASKED] = m.tensor_cta[slot, st.TC_GIVEN] = 0
     for w in range(slot * m.k[st.K_WARPS], (slot + 1) * m.k[st.K_WARPS]):
         m.tensor_warp[w, st.TW_ISSUED] = 0
         m.tensor_warp[w, st.TW_PENDING] = 0

@@ -18,7 +18,7 @@ from fuzz.devices.emulator.sanitize.tensor_clocks import done, fenced_done, fenc
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding
 from fuzz.devices.emulator.state.intrinsics import i64, w64
-from fuzz.devices.emulator.state.tensor_memory import COLUMNS, sm
+from fuzz.devices.emulator.state.tensor_memory import COLUMNS
 
 GROUPS = 8  # of 16 lanes
 CELL = 32  # bytes
@@ -31,14 +31,15 @@ LD, ST, MMA_WRITE, MMA_ADD, MMA_A, CP_WRITE, FREE = range(7)
 
 
 @njit(inline="always")
-def cell_at(m, w, group, column):
-    return m.k[st.K_TENSOR_CELLS] + sm(m, w) * BYTES + (column * GROUPS + group) * CELL
+def cell_at(m, slot, group, column):
+    return m.k[st.K_TENSOR_CELLS] + slot // m.k[st.K_TENSOR_SHARE] * BYTES + (column * GROUPS + group) * CELL
 
 
 @njit
 def forget(m, w, column, count):
     """Columns that were just allocated: nothing has written them."""
-    for i in range(cell_at(m, w, 0, column), cell_at(m, w, 0, column + count), 8):
+    slot = w // m.k[st.K_WARPS]
+    for i in range(cell_at(m, slot, 0, column), cell_at(m, slot, 0, column + count), 8):
         w64(i, 0)
 
 
@@ -91,6 +92,12 @@ def _after_readers(m, w, pc, group, column, access, at):
 @njit
 def note(m, w, pc, groups, column, count, access):
     """An access to `count` columns from `column` in the groups of lanes of the mask `groups`."""
+    note_in(m, w, w // m.k[st.K_WARPS], pc, groups, column, count, access)
+
+
+@njit
+def note_in(m, w, slot, pc, groups, column, count, access):
+    """The same in the tensor memory of the CTA in row `slot`."""
     races = m.k[st.K_CHECKS] & st.CHECK_RACES
     unwritten = m.k[st.K_CHECKS] & st.CHECK_UNINITIALISED
     if not races and not unwritten:
@@ -102,7 +109,7 @@ def note(m, w, pc, groups, column, count, access):
         for group in range(GROUPS):
             if not groups >> group & 1:
                 continue
-            at = cell_at(m, w, group, c)
+            at = cell_at(m, slot, group, c)
             if i64(at) == 0:
                 if unwritten and access in (LD, MMA_ADD, MMA_A):
                     _tell(m, st.F_TC_UNWRITTEN, pc, w, group, c, access, mine)
@@ -135,7 +142,7 @@ def complete(m, w, groups, column, count, store):
     for c in range(column, column + count):
         for group in range(GROUPS):
             if groups >> group & 1:
-                at = cell_at(m, w, group, c)
+                at = cell_at(m, w // m.k[st.K_WARPS], group, c)
                 if store and i64(at) == STORE << 42 | mine << 32 | PENDING:
                     w64(at, STORE << 42 | mine << 32 | clock)
                 elif not store and i64(at + 16) == (1 + mine) << 32 | PENDING:

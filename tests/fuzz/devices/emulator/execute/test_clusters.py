@@ -4,6 +4,8 @@ import pytest
 import torch
 from ptx_tools import HEADER, Emulator, kernel, run
 
+from fuzz.devices.emulator import TiledTensor
+
 SCHEDULES = ["in_order", "random", "oldest_last", "greedy"]
 SYNC = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
 RANK = "mov.u32 %r70, %cluster_ctarank;"
@@ -248,6 +250,32 @@ def test_a_multicast_brings_the_data_to_every_cta_of_the_mask(schedule, mask):
     assert ok(report)
     for cta, row in enumerate(out.view(8, 32)):
         assert torch.equal(row, x if mask >> cta % 4 & 1 else torch.full_like(x, -1))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_two_ctas_load_half_of_a_tile_each_for_both(schedule):
+    """The way of a Hopper GEMM: every CTA expects the whole tile, and a tensor map brings it in two multicasts."""
+    form = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+    source = f"""{HEADER.replace("sm_80", "sm_90a")}
+.visible .entry k(.param .align 64 .b8 map[128], .param .u64 out)
+{{
+.reg .pred %q0, %q1; .reg .b16 %h0; .reg .b32 %t, %c, %r<80>; .reg .b64 %out, %m, %d<4>;
+.shared .align 1024 .b8 s[2048]; .shared .align 8 .b8 bar[8];
+ld.param.b64 %out, [out]; mov.b64 %m, map; cvta.param.u64 %m, %m; mov.u32 %t, %tid.x; mov.u32 %c, %ctaid.x;
+{RANK} {FIRST} @!%q0 mbarrier.init.shared::cta.b64 [bar], 1; {FENCED} mov.b16 %h0, 3; mov.u32 %r1, s; mov.u32 %r2, bar;
+@!%q0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 2048;
+mad.lo.u32 %r3, %r70, 1024, %r1; mul.lo.u32 %r4, %r70, 16;
+@!%q0 {form} [%r3], [%m, {{0, %r4}}], [%r2], %h0;
+W: mbarrier.try_wait.parity.shared::cta.b64 %q1, [%r2], 0; @!%q1 bra W;
+mad.lo.u32 %r5, %t, 16, %r1; ld.shared.v4.b32 {{%r6, %r7, %r8, %r9}}, [%r5];
+mul.wide.u32 %d0, %c, 2048; mul.wide.u32 %d1, %t, 16; add.s64 %d0, %d0, %d1; add.s64 %d0, %out, %d0;
+st.global.v4.b32 [%d0], {{%r6, %r7, %r8, %r9}};
+ret;
+}}"""
+    x, out = torch.randn(32, 16), torch.zeros(4, 32, 16)
+    module = Emulator(strict=False, warp_schedule=schedule).load_ptx(source)
+    assert ok(module.launch("k", (4,), (128,), (TiledTensor(x, (16, 16)), out), cluster=(2,)))
+    assert all(torch.equal(tile, x) for tile in out)
 
 
 def clustered(directives, body="ret;"):

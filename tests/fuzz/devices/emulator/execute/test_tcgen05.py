@@ -320,7 +320,7 @@ def test_a_number_of_ctas_of_an_sm_below_one_is_refused():
 @pytest.mark.parametrize(
     "instruction",
     [
-        "tcgen05.mma.cta_group::2.kind::f16 [%r10], %d6, %d7, %r13, %q4;",
+        "tcgen05.cp.cta_group::2.128x256b [%r10], %d6;",
         "tcgen05.mma.ws.cta_group::1.kind::f16 [%r10], %d6, %d7, %r13, %q4;",
         "tcgen05.mma.sp.cta_group::1.kind::f16 [%r10], %d6, %d7, [%r11], %r13, %q4;",
         "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r10], %d6, %d7, %r13, [%r11], [%r11], %q4;",

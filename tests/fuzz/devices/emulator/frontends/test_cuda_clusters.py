@@ -10,7 +10,7 @@ from fuzz.devices.emulator import Cuda, emulated
 pytestmark = pytest.mark.skipif(
     find_spec("cuda") is None or find_spec("nvidia.cu13") is None, reason="needs NVRTC: pip install 'attnfuzz[cuda]'"
 )
-# bins are spread over the CTAs of a cluster, as in the CUDA C++ programming guide's example of distributed shared memory
+# bins are spread over the CTAs of a cluster
 HISTOGRAM = """
 #include <cooperative_groups.h>
 namespace cg = cooperative_groups;

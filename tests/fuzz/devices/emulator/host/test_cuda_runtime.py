@@ -170,9 +170,9 @@ def swap_kernel(x: cute.Pointer, y: cute.Pointer, ctas: cutlass.Constexpr):
     mine = cute.make_tensor(x, cute.make_layout(1 << 16))[block * 64 + thread]
     cute.arch.store_async_dsmem(memory + thread, mine, barrier, (rank + 1) % ctas)
     cute.arch.mbarrier_wait(barrier, 0)
-    cute.make_tensor(y, cute.make_layout(1 << 16))[block * 64 + thread] = cute.make_tensor(memory, cute.make_layout(64))[
-        thread
-    ]
+    cute.make_tensor(y, cute.make_layout(1 << 16))[block * 64 + thread] = cute.make_tensor(
+        memory, cute.make_layout(64)
+    )[thread]
 
 
 @cute.jit
@@ -190,5 +190,5 @@ def test_a_launch_with_clusters(tmp_path):
         report = kernel(x, y, 512, emulator=Emulator(warp_schedule=schedule, strict=False))
         assert report.ok, str(report)
         assert torch.equal(y, x.view(2, 4, 64).roll(1, 1).flatten())
-    with pytest.raises(ValueError, match="grid: .3, 1, 1. is no multiple of the cluster of .4, 1, 1. CTAs"):
+    with pytest.raises(ValueError, match=r"grid: \(3, 1, 1\) is no multiple of the cluster"):
         kernel(x, y, 192)
