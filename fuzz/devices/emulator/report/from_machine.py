@@ -130,7 +130,7 @@ class Stopped:
             source = self.program.source[int(m.pc[w])]
             taken = int((m.columns[slot // int(m.k[st.K_TENSOR_SHARE]), :, st.U_OWNER] > 0).sum())
             what = f"for columns of tensor memory, of which {32 * taken} are taken"
-            if m.tensor_cta[slot, st.TC_ASKED] > m.tensor_cta[slot, st.TC_GIVEN]:
+            if m.tensor_cta[slot, st.TC_ASKED] > m.tensor_cta[slot, st.TC_PASSED]:
                 what = "for the tcgen05.alloc of the other CTA of its pair, or " + what
             return Waiting(cta, w % warps, source.line, source.text, what, source=self.program.kernel.place(source))
         if m.cluster[w, st.CL_WAITING] and m.status[w] == st.ASLEEP:

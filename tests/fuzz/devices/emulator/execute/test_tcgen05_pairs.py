@@ -106,3 +106,21 @@ def test_a_commit_that_tells_one_cta_only(compiled):
     report, _, _ = multiply(compiled(torch.bfloat16, 256, 128), torch.bfloat16, 256, 128, change)
     assert report.status == "deadlock"
     assert "no CTA of the cluster has arrived at it" in str(report.deadlock)
+
+
+def test_an_alloc_that_the_other_cta_does_not_come_to(compiled):
+    """The warp of the odd CTA leaves before its alloc."""
+
+    def change(ptx):
+        text, n = re.subn(
+            r"(\s)(tcgen05\.alloc)",
+            r"\1{ .reg .pred %odd; .reg .b32 %own; mov.u32 %own, %cluster_ctarank; setp.eq.u32 %odd, %own, 1;"
+            r" @%odd ret; } \2",
+            ptx,
+        )
+        assert n == 1
+        return text
+
+    report, _, _ = multiply(compiled(torch.bfloat16, 256, 128), torch.bfloat16, 256, 128, change)
+    assert report.status == "deadlock"
+    assert "for the tcgen05.alloc of the other CTA of its pair" in str(report.deadlock)
