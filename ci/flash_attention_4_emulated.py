@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from fuzz.corpus.store import load_all
 from fuzz.judging.judge import execute
 from fuzz.targets.flash_attention_4.emulated import EmulatedFlashAttention4
 
+ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("flash-attn-4", "quack-kernels", "nvidia-cutlass-dsl", "torch", "numba")
 
 

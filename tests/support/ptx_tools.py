@@ -36,11 +36,12 @@ def own_word(pointer="%p0", into="%d0"):
     return f"mul.wide.u32 {into}, %t, 4; add.s64 {into}, {pointer}, {into};"
 
 
-def run(body, *tensors, grid=1, block=32, shared=0, dynamic=0, only=None, **options):
+def run(body, *tensors, grid=1, block=32, shared=0, dynamic=0, only=None, cluster=None, **options):
     """Runs the body on the tensors; the report, also when something was found."""
     emulator = Emulator(**{"strict": False, **options})
     module = emulator.load_ptx(kernel(body, len(tensors), shared))
-    return module.launch(None, (grid,), (block,), tensors, shared=dynamic, only=only)
+    sizes = [tuple(x) if isinstance(x, tuple) else (x,) for x in (grid, block)]
+    return module.launch(None, *sizes, tensors, shared=dynamic, only=only, cluster=cluster)
 
 
 def kinds(report):

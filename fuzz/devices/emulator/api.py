@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import shutil
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from fuzz.devices.emulator import ptx
 from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.decode.decoder import Program, decode
+from fuzz.devices.emulator.execute.grid import cluster_of
 from fuzz.devices.emulator.execute.launch import execute
 from fuzz.devices.emulator.host.cuda_runtime import Argument, HostObject, Launch, export
 from fuzz.devices.emulator.host.tiled_tensor import MappedTensor, TiledTensor
@@ -48,14 +51,22 @@ class Programs:
 
     def __init__(self, text: str) -> None:
         self.module = ptx.parse(text)
-        self.decoded: dict[str, Program] = {}
+        self.decoded: dict[tuple[str, bool], Program] = {}
 
-    def get(self, name: str) -> Program:
+    def kernel(self, name: str) -> ptx.Kernel:
+        """A kernel as it was read. Raises ValueError where the PTX does not have it."""
         if name not in self.module.kernels:
             raise ValueError(f"the PTX has no kernel {name!r}; it has {', '.join(self.module.kernels)}")
-        if name not in self.decoded:
-            self.decoded[name] = decode(self.module, self.module.kernels[name])
-        return self.decoded[name]
+        return self.module.kernels[name]
+
+    def get(self, name: str, clustered: bool = False) -> Program:
+        """A kernel, `clustered` for a launch with clusters of several CTAs."""
+        kernel = self.kernel(name)
+        if (name, clustered) not in self.decoded:
+            self.decoded[name, clustered] = decode(
+                self.module, replace(kernel, registers=dict(kernel.registers)), clustered
+            )
+        return self.decoded[name, clustered]
 
 
 class LoadedKernel:
@@ -122,12 +133,13 @@ class PtxModule:
         self.programs = Programs(text)
 
     def launch(self, name: str | None, grid: Sequence[int], block: Sequence[int], args: Sequence[Any], *,
-               shared: int = 0, emulator: LaunchConfig | None = None,
+               shared: int = 0, cluster: Sequence[int] | None = None, emulator: LaunchConfig | None = None,
                only: Sequence[int] | None = None) -> Report:  # fmt: skip
         """Launches kernel `name` (None: the only one). args: tensors for pointers, ints and floats
-        for scalars, bytes for structs, TiledTensor or MappedTensor for tensor maps."""
+        for scalars, bytes for structs, TiledTensor or MappedTensor for tensor maps. cluster: CTAs of a cluster; None:
+        what the kernel says, or one."""
         name = name or next(iter(self.programs.module.kernels))
-        kernel = self.programs.get(name).kernel
+        kernel = self.programs.kernel(name)
         if len(args) != len(kernel.params):
             raise ValueError(f"kernel {name} takes {len(kernel.params)} arguments, got {len(args)}")
         memory = Memory()
@@ -145,7 +157,8 @@ class PtxModule:
             else:
                 block_of_params += (int(x) % (1 << 8 * p.size)).to_bytes(p.size, "little")
         sizes = [tuple([*v, 1, 1, 1][:3]) for v in (grid, block)]
-        launch = Launch(name, sizes[0], sizes[1], shared, block_of_params)  # type: ignore[arg-type]
+        together = tuple([*cluster, 1, 1, 1][:3]) if cluster is not None else None
+        launch = Launch(name, sizes[0], sizes[1], shared, block_of_params, together)  # type: ignore[arg-type]
         return run(emulator or self.emulator, self.programs, [launch], memory, only)
 
 
@@ -192,7 +205,10 @@ def run(
     start = time.perf_counter()
     for launch in launches:
         report.kernel = launch.kernel
-        execute(config, programs.get(launch.kernel), launch, memory, report, only)
+        kernel = programs.kernel(launch.kernel)
+        cluster, explicit = cluster_of(kernel, launch)
+        program = programs.get(launch.kernel, math.prod(cluster) > 1)
+        execute(config, program, launch, memory, report, only, cluster, explicit)
         report.launches += 1
         if report.status != "finished":
             break

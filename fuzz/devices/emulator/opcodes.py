@@ -56,31 +56,47 @@ CTA_SCOPE = 27  # of a strong access: it orders, and is ordered with, threads of
 VOLATILE = 28
 
 MBARRIER = BASE + 29  # 2 kind and flags, 3 address, 4 immediate, 5 destination or -, 6 count, bytes, parity, state or -
-(MB_INIT, MB_ARRIVE, MB_DROP, MB_EXPECT, MB_ARRIVE_EXPECT, MB_TEST_PARITY, MB_TEST_STATE, MB_INVALIDATE) = range(8)
+(MB_INIT, MB_ARRIVE, MB_DROP, MB_EXPECT, MB_ARRIVE_EXPECT, MB_TEST_PARITY, MB_TEST_STATE, MB_INVALIDATE,
+ MB_COMPLETE) = range(9)  # fmt: skip
+MB_RELAXED = 1 << 8  # orders nothing
 # flags of a product
 WGMMA_KIND = 0  # bits 0-1: bf16, f16, f16 with sums in f16
 A_REGISTERS, A_TRANSPOSED, B_TRANSPOSED, A_NEGATED, B_NEGATED = (1 << i for i in range(2, 7))
 
 BULK = BASE + 30  # 2 kind, dimensions and flags, 3 shared address, 4 immediate, 5 address of the tensor map or of
 # global memory, 6 immediate, 7 mbarrier or -, 8 immediate, 9-13 coordinates, 9 bytes without a map,
-# 14 a reduction's operation
+# 14 a reduction's operation, 15 mask of CTAs of the cluster or -
 BULK_COMMIT = BASE + 31
 BULK_WAIT = BASE + 32  # 2 groups that may stay pending, 3 only until they have read their sources
 TENSOR_MAP = BASE + 33  # 2 offset of the field's word, 3 address, 4 immediate, 5 flags, 6 value, 7 … the field, see
 # execute/tensor_maps.py
 TENSOR_MAP_COPY = BASE + 34  # 2 address widths, 3 global address, 4 immediate, 5 shared address, 6 immediate
 PRINT = BASE + 35  # 2 and 3 places in local memory of the addresses of a format and its arguments
-(BULK_LOAD, BULK_STORE, BULK_REDUCE) = range(3)  # kinds of bulk copies, bits 0-3 of word 2
+CLUSTER = BASE + 36  # 2 kind
+CLUSTER_ALIGNED = BASE + 37  # the same by all lanes of a warp together
+STORE_ASYNC = BASE + 38  # 2 flags, 3 address, 4 immediate, 5 mbarrier, 6 immediate, 7 its address has 64 bits,
+# 8 operation or -, 9… sources
+(CLUSTER_ARRIVE, CLUSTER_ARRIVE_RELAXED, CLUSTER_WAIT, CLUSTER_FENCE_INITS) = range(4)  # kinds of CLUSTER
+# kinds of bulk copies, bits 0-3 of word 2; from the CTA's shared memory to another's; st.async, red.async
+(BULK_LOAD, BULK_STORE, BULK_REDUCE, BULK_LOCAL, BULK_WORDS, BULK_WORDS_REDUCE) = range(6)
 BULK_RANK = 4  # bits 4-7: dimensions of the tensor, 0 without a map
-BULK_WIDE_SHARED, BULK_WIDE_BARRIER = 1 << 8, 1 << 9  # addresses in registers of 64 bits
+BULK_WIDE_SHARED, BULK_WIDE_BARRIER, BULK_WIDE_SOURCE = 1 << 8, 1 << 9, 1 << 10  # addresses in registers of 64 bits
+BULK_PAIR = 1 << 11  # the mbarrier may be that of the other CTA of a pair (.cta_group::2)
+BULK_OWN = 1 << 12  # to the CTA's own shared memory only (.shared::cta)
 
-GLOBAL, SHARED, LOCAL, PARAM, GENERIC, CONST = range(6)
+GLOBAL, SHARED, LOCAL, PARAM, GENERIC, CONST, SHARED_CLUSTER = range(7)
+
+# Addresses of shared memory in a launch with clusters: an offset alone is the CTA's own memory; with the flag, bits 24
+# to 29 have the rank of the CTA that has it
+CLUSTER_FLAG = 1 << 30
+RANK_BIT, RANKS = 24, 63
+OFFSET = (1 << RANK_BIT) - 1
 
 # tcgen05: instructions of one thread, then those of a warp
 TC_USED = BASE + 59  # 2… micro-operations of loads whose registers are used next, -1 at the end
 TC_MMA = BASE + 60  # 2 kind and flags, 3 D's address, 4 immediate, 5 A's descriptor or address, 6 immediate,
 # 7 B's descriptor, 8 instruction descriptor, 9 predicate enable-input-d, 10 scale-input-d, 11-14 disable-output-lane
-TC_COMMIT = BASE + 61  # 2 flags, 3 address, 4 immediate
+TC_COMMIT = BASE + 61  # 2 flags, 3 address, 4 immediate, 5 mask of CTAs of the cluster or -
 TC_CP = BASE + 62  # 2 shape, 3 address in tensor memory, 4 immediate, 5 descriptor
 TC_FENCE = BASE + 63  # 2 after_thread_sync
 TC_ALLOC = BASE + 64  # 2 flags, 3 address, 4 immediate, 5 columns
@@ -93,6 +109,8 @@ TC_WAIT = BASE + 69  # 2 for stores
 TC_F16, TC_TF32, TC_F8F6F4, TC_I8 = range(4)
 TC_KIND = 3  # bits 0-1
 TC_A_IN_TENSOR_MEMORY = 4
+TC_PAIR = 8  # of two CTAs (.cta_group::2); word 11 is then a table of eight disable-output-lane, or -
+TC_ALLOC_PAIR = 1 << 8  # flag of TC_ALLOC: with the other CTA of the pair
 # shapes of TC_LD and TC_ST
 TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 = range(5)
 # shapes of TC_CP

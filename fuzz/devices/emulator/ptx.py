@@ -72,6 +72,11 @@ class Instruction:
 class Kernel:
     """An entry: `labels` give the index of the instruction that they stand before, `registers` the type of each
     name, `files` the source files by their number.
+
+    cluster           CTAs of a cluster (.reqnctapercluster); None where the PTX does not say
+    explicit_cluster  it must be launched with clusters (.explicitcluster)
+    max_cluster       the most CTAs of a cluster (.maxclusterrank), 0: not said
+    grid_of_clusters  its grid counts clusters (.blocksareclusters)
     """
 
     name: str
@@ -82,6 +87,10 @@ class Kernel:
     variables: list[Variable] = field(default_factory=list)
     branch_targets: dict[str, list[str]] = field(default_factory=dict)
     files: dict[int, str] = field(default_factory=dict)
+    cluster: tuple[int, int, int] | None = None
+    explicit_cluster: bool = False
+    max_cluster: int = 0
+    grid_of_clusters: bool = False
 
     def place(self, instruction: Instruction) -> str:
         """The source line of an instruction: 'attention.py:41'; '' where the PTX does not say. With inlined code the
@@ -331,9 +340,22 @@ class _Reader:
             total = size * int(m.group(2) or 1)
             kernel.params.append(Param(m.group(1), at, total, kind.group(1) + "[]" * bool(m.group(2))))
             at += total
+        self.cluster(kernel, s)
         self.kernel = self.module.kernels[kernel.name] = kernel
         self.source = self.inlined = None
         self.scopes = [{}]
+
+    @staticmethod
+    def cluster(kernel: Kernel, s: str) -> None:
+        """Directives about clusters in the header of a kernel."""
+        size = re.search(r"\.reqnctapercluster\s+([\d\s,]+)", s)
+        most = re.search(r"\.maxclusterrank\s+(\d+)", s)
+        if size:
+            x, y, z = ([int(n) for n in size.group(1).split(",")] + [1, 1])[:3]
+            kernel.cluster = (x, y, z)
+        kernel.explicit_cluster = ".explicitcluster" in s
+        kernel.max_cluster = int(most.group(1)) if most else 0
+        kernel.grid_of_clusters = ".blocksareclusters" in s
 
     def registers(self, s: str) -> None:
         assert self.kernel is not None

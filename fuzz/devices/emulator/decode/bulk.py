@@ -10,6 +10,8 @@ from fuzz.devices.emulator.decode.operands import BITS, SPACES, Operands
 from fuzz.devices.emulator.ptx import Instruction
 
 LOADS = ("shared::cluster.global", "shared::cta.global")
+LOCAL = "shared::cluster.shared::cta"
+GROUPS = ("cta_group::1", "cta_group::2")
 STORES = ("global.shared::cta",)
 REDUCTIONS = {"add": op.ADD, "min": op.MIN, "max": op.MAX, "inc": op.INC, "dec": op.DEC, "and": op.AND, "or": op.OR,
               "xor": op.XOR}  # fmt: skip
@@ -60,25 +62,33 @@ class BulkFamilies(Operands):
             return self.emit(op.BULK_COMMIT)
         if i.name in ("cp.async.bulk.wait_group", "cp.async.bulk.wait_group.read"):
             return self.emit(op.BULK_WAIT, int(i.operands[0]), int(i.name.endswith("read")))  # type: ignore[call-overload]
-        m = COPY.fullmatch(i.name)
-        if not m or m["spaces"] not in LOADS + STORES or bool(m["reduce"]) != bool(m["operation"]):
+        words = i.name.split(".")
+        m = COPY.fullmatch(".".join(word for word in words if word not in (*GROUPS, "multicast::cluster")))
+        if not m or m["spaces"] not in (*LOADS, LOCAL, *STORES) or bool(m["reduce"]) != bool(m["operation"]):
             raise self.fail()
-        load = m["spaces"] in LOADS
+        load = m["spaces"] in (*LOADS, LOCAL)
         signal = m["first"] or m["second"]
         if (signal == "bulk_group") == load or (load and m["reduce"]):
             raise self.fail()
         x = list(i.operands[: len(i.operands) - bool(m["hint"])])
         if load:
-            return self.bulk_load(i, m, x)
+            return self.bulk_load(m, x, words)
         return self.bulk_store(i, m, x)
 
-    def bulk_load(self, i: Instruction, m: re.Match[str], x: list[object]) -> None:
+    def bulk_load(self, m: re.Match[str], x: list[object], words: list[str]) -> None:
+        """To shared memory. The last operand of one to several CTAs is the mask of their ranks."""
         rank = int(m["rank"] or 0)
-        if len(x) != (3 if rank else 4):
+        mask = op.ABSENT
+        if "multicast::cluster" in words:
+            mask = self.value(x.pop(), 16)
+        if len(x) != (3 if rank else 4) or (m["spaces"] == LOCAL and (rank or mask != op.ABSENT)):
             raise self.fail("has another number of operands than its form")
         to = self.address(x[0])
         source, coordinates = self.tensor(x[1], rank) if rank else (self.address(x[1]), [self.value(x[2], 32)])
-        self.bulk_copy(op.BULK_LOAD, rank, to, source, self.address(x[-1]), coordinates, 0)
+        kind = op.BULK_LOCAL if m["spaces"] == LOCAL else op.BULK_LOAD
+        kind |= op.BULK_PAIR if "cta_group::2" in words else 0
+        kind |= op.BULK_OWN if m["spaces"].startswith("shared::cta.") else 0
+        self.bulk_copy(kind, rank, to, source, self.address(x[-1]), coordinates, 0, mask)
 
     def bulk_store(self, i: Instruction, m: re.Match[str], x: list[object]) -> None:
         rank = int(m["rank"] or 0)
@@ -113,15 +123,18 @@ class BulkFamilies(Operands):
         barrier: tuple[int, int, int] | None,
         coordinates: list[int],
         operation: int,
+        mask: int = op.ABSENT,
     ) -> None:
-        if not there[2]:
+        if not there[2] and kind & 15 != op.BULK_LOCAL:
             raise self.fail("has a global address of 32 bits")
         flags = kind | rank << op.BULK_RANK | (op.BULK_WIDE_SHARED if shared[2] else 0)
         flags |= op.BULK_WIDE_BARRIER if barrier and barrier[2] else 0
+        flags |= op.BULK_WIDE_SOURCE if there[2] else 0
         self.granule = min(self.granule, 4)
         self.smallest = min(self.smallest, 4)
         self.emit(op.BULK, flags, shared[0], shared[1], there[0], there[1], barrier[0] if barrier else op.ABSENT,
-                  barrier[1] if barrier else 0, *coordinates, *[0] * (5 - len(coordinates)), operation)  # fmt: skip
+                  barrier[1] if barrier else 0, *coordinates, *[0] * (5 - len(coordinates)), operation,
+                  mask)  # fmt: skip
 
     def op_tensormap(self, i: Instruction) -> None:
         """tensormap.replace and tensormap.cp_fenceproxy."""

@@ -58,8 +58,9 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies,
             self.kernel, code, constants, self.size, self.specials, self.places, self.source,
             self.shared, self.dynamic, self.local, params, self.granule, self.smallest, self.globals,
             bool(np.isin(code[:, 0], (op.WGMMA, op.BULK, op.TC_MMA, op.TC_CP)).any()), len(self.use.numbers),
-            bool((code[:, 0] == op.BULK).any()),
-            bool(((code[:, 0] >= op.TC_MMA) & (code[:, 0] <= op.TC_WAIT)).any()), _scoped(code),
+            bool(np.isin(code[:, 0], (op.BULK, op.STORE_ASYNC)).any()),
+            bool(((code[:, 0] >= op.TC_MMA) & (code[:, 0] <= op.TC_WAIT)).any()), _scoped(code), self.clustered,
+            bool(np.isin(code[:, 0], (op.CLUSTER, op.CLUSTER_ALIGNED)).any()),
         )  # fmt: skip
 
     def one(self, i: Instruction) -> None:
@@ -173,7 +174,9 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies,
         """Address spaces as windows of the generic one; global addresses are generic already."""
         d, x = i.operands
         width = int(i.name[-2:])
-        window = {"shared": op.SHARED_WINDOW, "shared::cta": op.SHARED_WINDOW, "local": op.LOCAL_WINDOW}
+        window = dict.fromkeys(("shared", "shared::cta", "shared::cluster"), op.SHARED_WINDOW) | {
+            "local": op.LOCAL_WINDOW
+        }
         space = i.name.split(".")[2 if ".to." in i.name else 1]
         if space in window and width == 64:
             sign = "sub" if ".to." in i.name else "add"
@@ -187,12 +190,15 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies,
 
     def op_isspacep(self, i: Instruction) -> None:
         """isspacep.shared / .local: is a generic address in the window?"""
-        window = {"shared": op.SHARED_WINDOW, "shared::cta": op.SHARED_WINDOW, "local": op.LOCAL_WINDOW}.get(i.name[9:])
+        shared = ("shared", "shared::cta", "shared::cluster")
+        window = (dict.fromkeys(shared, op.SHARED_WINDOW) | {"local": op.LOCAL_WINDOW}).get(i.name[9:])
         if window is None:
             raise self.fail()
+        if self.clustered and i.name[9:] in shared[:2]:
+            return self.is_own_shared(i)
         high = self.temporary("b64")
         self.form("shr.u64", high, i.operands[1], op.SHIFT)
-        self.form("setp.eq.b64", i.operands[0], high, window >> op.SHIFT)
+        return self.form("setp.eq.b64", i.operands[0], high, window >> op.SHIFT)
 
 
 def _scoped(code: np.ndarray) -> bool:
@@ -208,6 +214,7 @@ def pair(d: object) -> tuple[object, object]:
     return (d[0], d[1]) if isinstance(d, tuple) else (d, "_")
 
 
-def decode(module: Module, kernel: Kernel) -> Program:
-    """The micro-operations of `kernel`. Raises Unimplemented for an instruction that the emulator does not have."""
-    return Decoder(module, kernel).program()
+def decode(module: Module, kernel: Kernel, clustered: bool = False) -> Program:
+    """The micro-operations of `kernel`. clustered: for a launch with clusters of several CTAs. Raises Unimplemented for
+    an instruction that the emulator does not have."""
+    return Decoder(module, kernel, clustered).program()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.decode.async_stores import AsyncStoreFamilies
 from fuzz.devices.emulator.decode.bulk import BulkFamilies
 from fuzz.devices.emulator.decode.operands import BITS, CACHE, SPACES
 from fuzz.devices.emulator.ptx import Instruction
 
 
-class MemoryFamilies(BulkFamilies):
+class MemoryFamilies(BulkFamilies, AsyncStoreFamilies):
     """The methods named `op_…` handle one family each."""
 
     def memory_flags(self, i: Instruction, parts: list[str]) -> tuple[int, int, str]:
@@ -19,6 +20,8 @@ class MemoryFamilies(BulkFamilies):
         for part in parts:
             if part in SPACES:
                 space = SPACES[part]
+            elif part == "shared::cluster":
+                space = self.shared_cluster()
             elif part in BITS:
                 kind = part
             elif part in ("v2", "v4", "v8"):
@@ -42,7 +45,7 @@ class MemoryFamilies(BulkFamilies):
         if not kind:
             raise self.fail()
         size = BITS[kind] // 8
-        if space in (op.SHARED, op.GENERIC):
+        if space in (op.SHARED, op.GENERIC, op.SHARED_CLUSTER):
             self.granule = min(self.granule, size)
         if space in (op.GLOBAL, op.GENERIC):
             self.smallest = min(self.smallest, size)
@@ -57,10 +60,12 @@ class MemoryFamilies(BulkFamilies):
     op_ldu = op_ld
 
     def op_st(self, i: Instruction) -> None:
+        if i.name.startswith("st.async"):
+            return self.store_async(i)
         flags, count, _kind = self.memory_flags(i, i.name.split(".")[1:])
         x = i.operands[1]
         vector = isinstance(x, tuple) and x[0] not in ("f32", "f64")
-        self.transfer(op.STORE, i, flags, count, x if vector else (x,), i.operands[0])  # type: ignore[arg-type]
+        return self.transfer(op.STORE, i, flags, count, x if vector else (x,), i.operands[0])  # type: ignore[arg-type]
 
     def transfer(
         self, number: int, i: Instruction, flags: int, count: int, registers: tuple[object, ...], at: object
@@ -84,7 +89,9 @@ class MemoryFamilies(BulkFamilies):
         self.atomic(i, i.operands[0], i.operands[1], i.operands[2:])
 
     def op_red(self, i: Instruction) -> None:
-        self.atomic(i, None, i.operands[0], i.operands[1:])
+        if i.name.startswith("red.async"):
+            return self.reduce_async(i)
+        return self.atomic(i, None, i.operands[0], i.operands[1:])
 
     def atomic(self, i: Instruction, d: object, at: object, values: tuple[object, ...]) -> None:
         operations = {"add": op.ADD, "min": op.MIN, "max": op.MAX, "inc": op.INC, "dec": op.DEC,
@@ -184,7 +191,7 @@ class MemoryFamilies(BulkFamilies):
     def op_fence(self, i: Instruction) -> None:
         parts = i.name.split(".")[1:]
         if parts == ["mbarrier_init", "release", "cluster"]:
-            return self.emit(op.NOTHING)
+            return self.emit(op.CLUSTER, op.CLUSTER_FENCE_INITS) if self.clustered else self.emit(op.NOTHING)
         if parts[:2] == ["proxy", "async"] and parts[2:] in ([], ["global"], ["shared::cta"], ["shared::cluster"]):
             return self.emit(op.PROXY_FENCE) if parts[2:] != ["global"] else self.emit(op.NOTHING)
         if parts[:2] == ["proxy", "tensormap::generic"]:  # a tensor map is read when the copy is issued

@@ -38,6 +38,8 @@ class Program:
     tracked    registers that some instruction might use while a wgmma does, see wgmma_hazards.py
     bulk       has bulk copies
     scoped     has fences or strong accesses of scope cta
+    clustered  for a launch with clusters of several CTAs
+    cluster_barrier  has instructions barrier.cluster
     """
 
     kernel: Kernel
@@ -59,6 +61,8 @@ class Program:
     bulk: bool = False
     tensor_memory: bool = False
     scoped: bool = False
+    clustered: bool = False
+    cluster_barrier: bool = False
 
 
 BITS = {"b8": 8, "u8": 8, "s8": 8, "b16": 16, "u16": 16, "s16": 16, "f16": 16, "bf16": 16, "b32": 32, "u32": 32,
@@ -74,8 +78,8 @@ class Operands:
 
     now: Instruction  # the one being decoded
 
-    def __init__(self, module: Module, kernel: Kernel) -> None:
-        self.module, self.kernel = module, kernel
+    def __init__(self, module: Module, kernel: Kernel, clustered: bool = False) -> None:
+        self.module, self.kernel, self.clustered = module, kernel, clustered
         self.words: list[list[int]] = []
         self.source: list[Instruction] = []
         self.constant_places: dict[tuple[int, int], int] = {}
@@ -180,11 +184,28 @@ class Operands:
         if not isinstance(x, str):
             raise self.fail(f"has an operand {x!r}")
         if x in self.variables:
-            _space, address = self.variables[x]
+            space, address = self.variables[x]
+            if self.clustered and space == op.SHARED:
+                return self.shared_address(address, width)
             return self.constant(address, width)
         if x in self.param_places:
             return self.constant(op.PARAM_WINDOW + self.param_places[x].offset, width)
         return self.register(x, width)
+
+    def shared_address(self, offset: int, width: int) -> int:
+        """The address of shared memory in a launch with clusters: it has the rank of the CTA."""
+        name = f"%shared_{offset}_b32"
+        self.kernel.registers.setdefault(name, "b32")
+        self.form("or.b32", name, "%shared_base", offset)
+        if width != 64:
+            return self.register(name, 32)
+        self.kernel.registers.setdefault(wide := f"%shared_{offset}_b64", "b64")
+        self.form("cvt.u64.u32", wide, name)
+        return self.register(wide, 64)
+
+    def shared_cluster(self) -> int:
+        """The space of `.shared::cluster`; where a CTA is a cluster of its own, it is its shared memory."""
+        return op.SHARED_CLUSTER if self.clustered else op.SHARED
 
     def emit(self, number: int, *words: int) -> None:
         i = self.now
@@ -230,4 +251,6 @@ class Operands:
             return self.register(x.base, 32), x.offset, 0
         if x.base in self.param_places:
             return self.constant(self.param_places[x.base].offset, 64), x.offset, 1 << op.ADDRESS64
+        if x.base in self.variables:
+            return self.constant(self.variables[x.base][1], 64), x.offset, 1 << op.ADDRESS64
         return self.value(x.base, 64), x.offset, 1 << op.ADDRESS64

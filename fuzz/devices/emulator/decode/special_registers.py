@@ -23,6 +23,8 @@ class Geometry:
     resident_ctas: int
     dynamic_shared: int
     shared: int
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    explicit_cluster: bool = False
 
     @property
     def warps(self) -> int:
@@ -35,7 +37,8 @@ Value = Callable[[Geometry, np.ndarray], np.ndarray | int]  # from a thread's li
 
 @dataclass(frozen=True)
 class SpecialRegister:
-    """One row of the table. of_cta: "X", "Y", "Z" (its place in the grid) or "SLOT" (where it is resident)."""
+    """One row of the table. of_cta: what of the CTA it tells, a column CTA_… of state/tables.py. bits: 1 for a
+    predicate."""
 
     value: Value | None = None
     of_cta: str = ""
@@ -44,7 +47,6 @@ class SpecialRegister:
 
 def _table() -> dict[str, SpecialRegister]:
     zero = SpecialRegister(lambda g, t: 0)
-    one = SpecialRegister(lambda g, t: 1)
     rows = {
         "%tid.x": SpecialRegister(lambda g, t: t % g.block[0]),
         "%tid.y": SpecialRegister(lambda g, t: t // g.block[0] % g.block[1]),
@@ -63,15 +65,19 @@ def _table() -> dict[str, SpecialRegister]:
         "%lanemask_le": SpecialRegister(lambda g, t: (2 << t % 32) - 1),
         "%lanemask_gt": SpecialRegister(lambda g, t: ALL_LANES & ~((2 << t % 32) - 1)),
         "%lanemask_ge": SpecialRegister(lambda g, t: ALL_LANES & ~((1 << t % 32) - 1)),
-        "%cluster_ctarank": zero,  # every CTA is a cluster of its own
-        "%cluster_nctarank": one,
+        "%cluster_ctarank": SpecialRegister(of_cta="RANK"),
+        "%cluster_nctarank": SpecialRegister(lambda g, t: g.cluster[0] * g.cluster[1] * g.cluster[2]),
+        "%is_explicit_cluster": SpecialRegister(lambda g, t: g.explicit_cluster, bits=1),
+        "%shared_base": SpecialRegister(of_cta="BASE"),  # the emulator's own: address of byte 0 of shared memory
     }
     for axis, x in enumerate("xyz"):
         rows[f"%ntid.{x}"] = SpecialRegister(lambda g, t, axis=axis: g.block[axis])  # type: ignore[misc]
         rows[f"%nctaid.{x}"] = SpecialRegister(lambda g, t, axis=axis: g.grid[axis])  # type: ignore[misc]
-        rows[f"%nclusterid.{x}"] = rows[f"%nctaid.{x}"]
-        rows[f"%ctaid.{x}"] = rows[f"%clusterid.{x}"] = SpecialRegister(of_cta=x.upper())
-        rows[f"%cluster_ctaid.{x}"], rows[f"%cluster_nctaid.{x}"] = zero, one
+        rows[f"%nclusterid.{x}"] = SpecialRegister(lambda g, t, axis=axis: g.grid[axis] // g.cluster[axis])  # type: ignore[misc]
+        rows[f"%cluster_nctaid.{x}"] = SpecialRegister(lambda g, t, axis=axis: g.cluster[axis])  # type: ignore[misc]
+        rows[f"%ctaid.{x}"] = SpecialRegister(of_cta=x.upper())
+        rows[f"%clusterid.{x}"] = SpecialRegister(of_cta=f"CLUSTER_{x.upper()}")
+        rows[f"%cluster_ctaid.{x}"] = SpecialRegister(of_cta=f"IN_CLUSTER_{x.upper()}")
     fourth = ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
     return rows | {f"%{name}.w": zero for name in fourth}
 

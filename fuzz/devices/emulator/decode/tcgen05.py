@@ -1,4 +1,4 @@
-"""Decodes Blackwell's tensor core and tensor memory instructions (tcgen05.*) of one CTA."""
+"""Decodes Blackwell's tensor core and tensor memory instructions (tcgen05.*), of one CTA or of a pair."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fuzz.devices.emulator.decode.operands import Operands
 from fuzz.devices.emulator.ptx import Instruction
 
 MMA = re.compile(
-    r"tcgen05\.mma\.cta_group::1\.kind::(f16|tf32|f8f6f4|i8)(?:\.collector::a::(?:fill|use|lastuse|discard))?"
+    r"tcgen05\.mma\.cta_group::([12])\.kind::(f16|tf32|f8f6f4|i8)(?:\.collector::a::(?:fill|use|lastuse|discard))?"
 )
 KINDS = {"f16": op.TC_F16, "tf32": op.TC_TF32, "f8f6f4": op.TC_F8F6F4, "i8": op.TC_I8}
 MOVE = re.compile(
@@ -30,8 +30,6 @@ class TensorMemoryFamilies(Operands):
 
     def op_tcgen05(self, i: Instruction) -> None:
         words = i.name.split(".")[1:]
-        if "cta_group::2" in words:
-            raise self.fail("works on two CTAs, which is not emulated yet")
         if words[0] == "mma":
             return self.tensor_product(i)
         if words[0] in ("ld", "st"):
@@ -44,14 +42,17 @@ class TensorMemoryFamilies(Operands):
             to, immediate, _ = self.address(i.operands[0])
             return self.emit(op.TC_CP, COPIES[".".join(words[2:])], to, immediate, self.value(i.operands[1], 64))
         group, rest = words[1:2], words[2:]
-        if group != ["cta_group::1"]:
+        if group not in (["cta_group::1"], ["cta_group::2"]):
             raise self.fail()
         if words[0] == "commit":
             return self.tensor_commit(i, rest)
         if words[0] == "alloc" and rest in (["sync", "aligned", "shared::cta", "b32"], ["sync", "aligned", "b32"]):
             place, immediate, wide = self.address(i.operands[0])
             space = op.SHARED if "shared::cta" in rest else op.GENERIC
-            return self.emit(op.TC_ALLOC, space << op.SPACE | wide, place, immediate, self.value(i.operands[1], 32))
+            pair = op.TC_ALLOC_PAIR if group == ["cta_group::2"] else 0
+            return self.emit(
+                op.TC_ALLOC, space << op.SPACE | wide | pair, place, immediate, self.value(i.operands[1], 32)
+            )
         if words[0] == "dealloc" and rest == ["sync", "aligned", "b32"]:
             return self.emit(op.TC_DEALLOC, *(self.value(x, 32) for x in i.operands))
         if words[0] == "relinquish_alloc_permit" and rest == ["sync", "aligned"]:
@@ -65,14 +66,15 @@ class TensorMemoryFamilies(Operands):
             raise self.fail()
         to, a, b, descriptor, *rest = i.operands
         lanes: tuple[object, ...] = ()
+        pair, kind = m.group(1) == "2", m.group(2)
         if rest and isinstance(rest[0], tuple):
             lanes = rest.pop(0)  # type: ignore[assignment]
-            if len(lanes) != 4:
-                raise self.fail("has a vector disable-output-lane of another length than 4")
+            if len(lanes) != (8 if pair else 4):
+                raise self.fail("has a vector disable-output-lane of another length than 4, or 8 for two CTAs")
         scale = 0
         if len(rest) == 2:
             last = rest.pop()
-            if not isinstance(last, int) or not 0 <= last <= MOST_SCALE or m.group(1) not in ("f16", "tf32"):
+            if not isinstance(last, int) or not 0 <= last <= MOST_SCALE or kind not in ("f16", "tf32"):
                 raise self.fail("scales its input by another number than 0 to 15, or a kind that has no scale")
             scale = last
         if len(rest) != 1:
@@ -85,7 +87,7 @@ class TensorMemoryFamilies(Operands):
         else:
             predicate = str(enable)
         place, immediate, _ = self.address(to)
-        flags = KINDS[m.group(1)]
+        flags = KINDS[kind] | (op.TC_PAIR if pair else 0)
         in_memory = not isinstance(a, str | int)
         if in_memory:
             flags |= op.TC_A_IN_TENSOR_MEMORY
@@ -93,9 +95,12 @@ class TensorMemoryFamilies(Operands):
         else:
             a_place, a_immediate = self.value(a, 64), 0
         self.granule = min(self.granule, 4)
+        off = [self.value(x, 32) for x in lanes] or [op.ABSENT] * 4
+        if pair and lanes:
+            off = [self.table(off)]
         return self.emit(
             op.TC_MMA, flags, place, immediate, a_place, a_immediate, self.value(b, 64), self.value(descriptor, 32),
-            self.register(predicate, 1), scale, *([self.value(x, 32) for x in lanes] or [op.ABSENT] * 4),
+            self.register(predicate, 1), scale, *off,
         )  # fmt: skip
 
     def tensor_move(self, i: Instruction) -> None:
@@ -131,11 +136,16 @@ class TensorMemoryFamilies(Operands):
             self.emit(op.TC_USED, *some, *[-1] * (LOADS_AT_ONCE - len(some)))
 
     def tensor_commit(self, i: Instruction, words: list[str]) -> None:
-        """tcgen05.commit on an mbarrier of the own CTA."""
+        """tcgen05.commit on an mbarrier of the own CTA, or at its place in several CTAs of the cluster."""
         if words[0] != "mbarrier::arrive::one" or words[-1] != "b64":
             raise self.fail()
-        if words[1:-1] not in ([], ["shared::cluster"], ["shared::cta"]):
-            raise self.fail("signals mbarriers of other CTAs, which is not emulated yet")
+        where = [word for word in words[1:-1] if word != "multicast::cluster"]
+        if where not in ([], ["shared::cluster"], ["shared::cta"]):
+            raise self.fail()
+        several = "multicast::cluster" in words
+        if len(i.operands) != 1 + several:
+            raise self.fail("has another number of operands than its form")
         place, immediate, wide = self.address(i.operands[0])
-        space = op.SHARED if len(words) > 2 else op.GENERIC
-        self.emit(op.TC_COMMIT, space << op.SPACE | wide, place, immediate)
+        space = (self.shared_cluster() if where == ["shared::cluster"] else op.SHARED) if where else op.GENERIC
+        mask = self.value(i.operands[1], 16) if several else op.ABSENT
+        self.emit(op.TC_COMMIT, space << op.SPACE | wide, place, immediate, mask)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.decode.operands import Operands
+from fuzz.devices.emulator.decode.clusters import ClusterFamilies
 from fuzz.devices.emulator.ptx import Address, Instruction
 
 
-class WarpFamilies(Operands):
+class WarpFamilies(ClusterFamilies):
     """The methods named `op_…` handle one family each."""
 
     def op_bar(self, i: Instruction) -> None:
+        if i.name.startswith("barrier.cluster"):
+            return self.cluster_barrier(i)
         parts = [p for p in i.name.split(".")[1:] if p not in ("cta", "aligned")]
         if parts[:2] == ["warp", "sync"]:
             return self.emit(op.WARP_BARRIER, self.value(i.operands[0], 32))
@@ -74,10 +76,11 @@ class WarpFamilies(Operands):
                   self.value(i.operands[1], width), int(width == 64), self.value(i.operands[2], 32))  # fmt: skip
 
     def op_mbarrier(self, i: Instruction) -> None:
-        """mbarrier objects of the own CTA."""
+        """mbarrier objects, of the own CTA or of another one of the cluster."""
         words = i.name.split(".")[1:]
-        known = ("init", "inval", "arrive", "arrive_drop", "expect_tx", "test_wait", "try_wait", "parity", "b64",
-                 "shared", "shared::cta", "acquire", "release", "relaxed", "cta", "cluster")  # fmt: skip
+        known = ("init", "inval", "arrive", "arrive_drop", "expect_tx", "complete_tx", "test_wait", "try_wait",
+                 "parity", "b64", "shared", "shared::cta", "shared::cluster", "acquire", "release", "relaxed", "cta",
+                 "cluster")  # fmt: skip
         if not set(words) <= set(known):
             raise self.fail()
         x = list(i.operands)
@@ -85,7 +88,9 @@ class WarpFamilies(Operands):
         d = x.pop(0) if returns else "_"
         place, immediate, wide = self.address(x[0])
         space = op.SHARED if {"shared", "shared::cta"} & set(words) else op.GENERIC
-        flags = wide | space << op.SPACE
+        if "shared::cluster" in words:
+            space = self.shared_cluster()
+        flags = wide | space << op.SPACE | (op.MB_RELAXED if "relaxed" in words else 0)
         self.granule = min(self.granule, 4)
         if words[0] in ("test_wait", "try_wait"):
             parity = "parity" in words
@@ -93,7 +98,7 @@ class WarpFamilies(Operands):
             return self.emit(op.MBARRIER, kind | flags, place, immediate, self.register(str(d), 1),
                              self.value(x[1], 32 if parity else 64))  # fmt: skip
         kinds = {"init": op.MB_INIT, "arrive": op.MB_ARRIVE, "arrive_drop": op.MB_DROP, "expect_tx": op.MB_EXPECT,
-                 "inval": op.MB_INVALIDATE}  # fmt: skip
+                 "inval": op.MB_INVALIDATE, "complete_tx": op.MB_COMPLETE}  # fmt: skip
         kind = kinds[words[0]]
         if kind != op.MB_EXPECT and "expect_tx" in words:
             if kind != op.MB_ARRIVE:
@@ -106,14 +111,6 @@ class WarpFamilies(Operands):
     def op_griddepcontrol(self, i: Instruction) -> None:
         """Does nothing: a launch begins when the one before it has finished."""
         self.emit(op.NOTHING)
-
-    def op_mapa(self, i: Instruction) -> None:
-        """mapa.shared::cluster: a shared address as another CTA of the cluster knows it. Every CTA is a cluster of its
-        own, so it is the address."""
-        m = re.fullmatch(r"mapa\.shared::cluster\.u(32|64)", i.name)
-        if not m:
-            raise self.fail()
-        self.form(f"mov.b{m[1]}", i.operands[0], i.operands[1])
 
     def op_setmaxnreg(self, i: Instruction) -> None:
         """Does nothing: the number of registers that a warp may use changes no result."""

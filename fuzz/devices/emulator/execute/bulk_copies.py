@@ -1,5 +1,8 @@
 """Bulk copies: cp.async.bulk and cp.reduce.async.bulk, with tensor maps and without. Compiled by numba.
 
+A copy that signals an mbarrier stands among the copies of the CTA that has the mbarrier, which is not always the one
+that issues it: a copy to another CTA of the cluster, or to several of them, each with its own mbarrier.
+
 A copy is noted down when it is issued and carried out as late as PTX allows: a load when somebody asks its mbarrier for
 the phase, a store when its bulk group is waited for, anything when its CTA exits. Memory counts as accessed from the
 issue on, by an agent of its own (`sanitize/bulk_clocks.py`), so an access that comes too early is a race whatever the
@@ -11,16 +14,28 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.execute import cluster_copies
 from fuzz.devices.emulator.execute.bulk_rows import copy_rows, note_rows, row_count
 from fuzz.devices.emulator.execute.mbarrier_phase import complete_bytes
 from fuzz.devices.emulator.sanitize import bulk_clocks, vector_clocks
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state import tensor_map as tm
-from fuzz.devices.emulator.state.addressing import address, finding, host_address, operand, wake
+from fuzz.devices.emulator.state.addressing import (
+    address,
+    address_in,
+    finding,
+    host_address,
+    offset,
+    operand,
+    owner,
+    slot_of_rank,
+    wake,
+)
 from fuzz.devices.emulator.state.intrinsics import s32, u32
 
 FORM_ALIGNMENT = 128  # of the shared address of a tensor's copy
 PLAIN_ALIGNMENT = 16  # of addresses and sizes of other copies
+MULTICAST = 2  # value of a finding: the CTA that has exited is one of several destinations
 
 
 @njit
@@ -30,36 +45,36 @@ def issue(m, w, pc, wb, cb, c, act):
     kind, rank = flags & 15, flags >> op.BULK_RANK & 15
     m.wrote[w] = 1
     for lane in range(32):
-        if act >> lane & 1:
-            i = _entry(m, w, pc, wb, cb, c, lane, flags, kind, rank)
-            if i >= 0:
-                _note(m, w, i)
-                _wake_waiters(m, w, i)
+        if act >> lane & 1 and _entry(m, w, pc, wb, cb, c, lane, flags, kind, rank):
+            if s32(c + 60) == op.ABSENT:
+                post(m, w)
+            else:
+                _post_to_many(m, w, pc, lane, u32(operand(wb, cb, s32(c + 60)) + 4 * lane) & 0xFFFF)
     if m.k[st.K_CHECKS]:
         vector_clocks.tick(m, w)
 
 
 @njit
 def _entry(m, w, pc, wb, cb, c, lane, flags, kind, rank):
-    """Writes down the copy of a lane; its number among the CTA's copies in flight, -1 where it cannot be made."""
-    slot = w // m.k[st.K_WARPS]
+    """Writes down the copy of a lane as the last entry of the CTA's table. False where it cannot be made."""
+    slot, b, new = w // m.k[st.K_WARPS], m.bulk, st.BULKS
     shared = address(operand(wb, cb, s32(c + 12)), flags & op.BULK_WIDE_SHARED, lane, s32(c + 16))
     if shared >> op.SHIFT == 1:
         shared -= op.SHARED_WINDOW
-    there = address(operand(wb, cb, s32(c + 20)), 1, lane, s32(c + 24))
+    there = address(operand(wb, cb, s32(c + 20)), flags & op.BULK_WIDE_SOURCE, lane, s32(c + 24))
     barrier, barrier_at = 0, 0
     if s32(c + 28) != op.ABSENT:
         barrier_at = address(operand(wb, cb, s32(c + 28)), flags & op.BULK_WIDE_BARRIER, lane, s32(c + 32))
         if barrier_at >> op.SHIFT == 1:
             barrier_at -= op.SHARED_WINDOW
-        barrier = host_address(m, w, pc, lane, op.SHARED, barrier_at, 8)
+        barrier = host_address(m, w, pc, lane, op.SHARED_CLUSTER, barrier_at, 8)
         if barrier == 0:
-            return -1
+            return False
     map_, bytes_ = 0, 0
     if rank:
         map_ = host_address(m, w, pc, lane, op.GENERIC, there, 16)
         if map_ == 0:
-            return -1
+            return False
         if there & 63:
             finding(m, st.F_ALIGN, pc, w, lane, there, 64, op.GENERIC)
         why = tm.refusal(map_, rank)
@@ -67,7 +82,7 @@ def _entry(m, w, pc, wb, cb, c, lane, flags, kind, rank):
             why = tm.BAD_ELEMENT_STRIDE
         if why != tm.VALID:
             finding(m, st.F_TENSOR_MAP, pc, w, lane, there, 0, why)
-            return -1
+            return False
         if shared & FORM_ALIGNMENT - 1:
             finding(m, st.F_ALIGN, pc, w, lane, shared, FORM_ALIGNMENT, op.SHARED)
         bytes_ = row_count(map_, rank) * tm.box_of(map_, 0) * tm.element_bytes(map_)
@@ -75,27 +90,101 @@ def _entry(m, w, pc, wb, cb, c, lane, flags, kind, rank):
         bytes_ = u32(operand(wb, cb, s32(c + 36)) + 4 * lane)
         if (shared | there | bytes_) & PLAIN_ALIGNMENT - 1:
             finding(m, st.F_BULK_FORM, pc, w, lane, shared, bytes_, there)
-            return -1
-    if shared < 0 or shared + bytes_ > m.k[st.K_SHARED_SIZE]:
-        finding(m, st.F_SHARED_BOUNDS, pc, w, lane, shared, bytes_, m.k[st.K_SHARED_SIZE])
-        return -1
+            return False
+    to_others = kind == op.BULK_LOCAL or (kind == op.BULK_LOAD and not flags & op.BULK_OWN)
+    if _outside(m, w, pc, lane, op.SHARED_CLUSTER if to_others else op.SHARED, shared, bytes_):
+        return False
+    data = owner(m, w, shared)
+    if kind == op.BULK_LOCAL:
+        if there >> op.SHIFT == 1:
+            there -= op.SHARED_WINDOW
+        if _outside(m, w, pc, lane, op.SHARED, there, bytes_):
+            return False
+        there = offset(there)
+    if barrier and owner(m, w, barrier_at) != data and not flags & op.BULK_PAIR:
+        finding(m, st.F_CLUSTER_MBARRIER, pc, w, lane, barrier_at, bytes_, shared)
+        return False
+    b[slot, new, st.B_KIND], b[slot, new, st.B_WARP] = kind, w
+    b[slot, new, st.B_LANE], b[slot, new, st.B_PC] = lane, pc
+    b[slot, new, st.B_GROUP] = m.bulk_groups[w, lane]
+    b[slot, new, st.B_SHARED], b[slot, new, st.B_GLOBAL] = offset(shared), there
+    b[slot, new, st.B_BARRIER], b[slot, new, st.B_BARRIER_AT] = barrier, barrier_at
+    b[slot, new, st.B_BYTES], b[slot, new, st.B_RANK], b[slot, new, st.B_MAP] = bytes_, rank, map_
+    b[slot, new, st.B_OPERATION], b[slot, new, st.B_READ] = s32(c + 56), 0
+    b[slot, new, st.B_HOST] = memory_of(m, data)
+    for j in range(rank):
+        b[slot, new, st.B_X + j] = s32(operand(wb, cb, s32(c + 36 + 4 * j)) + 4 * lane)
+    return True
+
+
+@njit
+def _outside(m, w, pc, lane, space, a, bytes_):
+    """True, and a finding, where not all bytes from `a` on are in one CTA's shared memory that the warp may use."""
+    size = m.k[st.K_SHARED_SIZE]
+    start = offset(a) if m.k[st.K_CLUSTER] > 1 else a
+    if start < 0 or start + bytes_ > size:
+        finding(m, st.F_SHARED_BOUNDS, pc, w, lane, a, bytes_, size)
+        return True
+    return m.k[st.K_CLUSTER] > 1 and a & op.CLUSTER_FLAG != 0 and slot_of_rank(m, w, pc, lane, space, a, bytes_) < 0
+
+
+@njit(inline="always")
+def memory_of(m, slot):
+    """Host address of the shared memory of the CTA in row `slot`."""
+    return m.k[st.K_SHARED] + slot * m.k[st.K_SHARED_STRIDE]
+
+
+@njit(inline="always")
+def data_slot(m, slot, i):
+    """Row of `cta` of the CTA whose shared memory entry `i` writes, or reads where its destination is global."""
+    return (m.bulk[slot, i, st.B_HOST] - m.k[st.K_SHARED]) // m.k[st.K_SHARED_STRIDE]
+
+
+@njit
+def post(m, w):
+    """Puts what `_entry` has written down among the copies of a CTA: that of its mbarrier, else the issuing one."""
+    own, b = w // m.k[st.K_WARPS], m.bulk
+    slot = own
+    if b[own, st.BULKS, st.B_BARRIER]:
+        slot = (b[own, st.BULKS, st.B_BARRIER] - m.k[st.K_SHARED]) // m.k[st.K_SHARED_STRIDE]
     if m.cta[slot, st.CTA_BULKS] == st.BULKS:  # the oldest arrives early, which PTX allows too
         if m.bulk[slot, 0, st.B_READ] == 0:
             _carry_out(m, slot, 0)
         _remove(m, slot, 0)
     i = m.cta[slot, st.CTA_BULKS]
     m.cta[slot, st.CTA_BULKS] = i + 1
-    b = m.bulk
-    b[slot, i, st.B_KIND], b[slot, i, st.B_WARP], b[slot, i, st.B_LANE], b[slot, i, st.B_PC] = kind, w, lane, pc
-    b[slot, i, st.B_GROUP] = m.bulk_groups[w, lane]
-    b[slot, i, st.B_SHARED], b[slot, i, st.B_GLOBAL] = shared, there
-    b[slot, i, st.B_BARRIER], b[slot, i, st.B_BARRIER_AT] = barrier, barrier_at
-    b[slot, i, st.B_BYTES], b[slot, i, st.B_RANK], b[slot, i, st.B_MAP] = bytes_, rank, map_
-    b[slot, i, st.B_OPERATION], b[slot, i, st.B_READ] = s32(c + 56), 0
-    b[slot, i, st.B_HOST] = m.k[st.K_SHARED] + slot * m.k[st.K_SHARED_STRIDE]
-    for j in range(rank):
-        b[slot, i, st.B_X + j] = s32(operand(wb, cb, s32(c + 36 + 4 * j)) + 4 * lane)
-    return i
+    for column in range(24):
+        b[slot, i, column] = b[own, st.BULKS, column]
+    _note(m, slot, i)
+    if m.k[st.K_SLEEPERS] and b[slot, i, st.B_BARRIER]:  # who sleeps on it is to ask again: then the copy arrives
+        wake(m, b[slot, i, st.B_BARRIER], 8)
+
+
+@njit
+def _post_to_many(m, w, pc, lane, mask):
+    """A multicast: a copy for each CTA of the mask, to the same places there."""
+    own, b = w // m.k[st.K_WARPS], m.bulk
+    first = own - m.cta[own, st.CTA_RANK]
+    place = b[own, st.BULKS, st.B_BARRIER]
+    at, told = data_slot(m, own, st.BULKS), (place - m.k[st.K_SHARED]) // m.k[st.K_SHARED_STRIDE]
+    pair = at != told  # each copy tells the even CTA of its pair, where the first one does
+    for rank in range(16):
+        if not mask >> rank & 1:
+            continue
+        slot = first + rank
+        where = b[own, st.BULKS, st.B_SHARED] | op.CLUSTER_FLAG | rank << op.RANK_BIT
+        if rank >= m.k[st.K_CLUSTER]:
+            finding(m, st.F_CLUSTER_RANK, pc, w, lane, where, b[own, st.BULKS, st.B_BYTES], rank)
+        elif m.cta[slot, st.CTA_WARPS] == 0:
+            finding(m, st.F_CLUSTER_EXITED, pc, w, lane, where, b[own, st.BULKS, st.B_BYTES], MULTICAST)
+        else:
+            signal = first + (rank & ~1) if pair else slot
+            b[own, st.BULKS, st.B_HOST] = memory_of(m, slot)
+            b[own, st.BULKS, st.B_BARRIER] = place + (signal - told) * m.k[st.K_SHARED_STRIDE]
+            b[own, st.BULKS, st.B_BARRIER_AT] = (
+                offset(b[own, st.BULKS, st.B_BARRIER_AT]) | op.CLUSTER_FLAG | (signal - first) << op.RANK_BIT
+            )
+            post(m, w)
 
 
 @njit
@@ -108,35 +197,33 @@ def _strided(map_, rank):
 
 
 @njit
-def _note(m, w, i):
+def _note(m, slot, i):
     """Gives entry `i` its agents, and notes what it reads and writes, from the issue on."""
     if not m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED):
         return
-    slot, b = w // m.k[st.K_WARPS], m.bulk
-    pc = b[slot, i, st.B_PC]
-    if b[slot, i, st.B_KIND] == op.BULK_LOAD:
+    b = m.bulk
+    pc, w = b[slot, i, st.B_PC], b[slot, i, st.B_WARP]
+    if b[slot, i, st.B_BARRIER]:
         one = bulk_clocks.agent(m, slot, b[slot, i, st.B_BARRIER], pc)
     else:
         one = bulk_clocks.agent(m, slot, 4 * w + bulk_clocks.READS, pc)
         two = bulk_clocks.agent(m, slot, 4 * w + bulk_clocks.WRITES, pc)
         b[slot, i, st.B_WRITER], b[slot, i, st.B_WRITER_CLOCK] = two, bulk_clocks.next_clock(m, slot, two)
     b[slot, i, st.B_AGENT], b[slot, i, st.B_CLOCK] = one, bulk_clocks.next_clock(m, slot, one)
-    note_rows(m, slot, i)
-
-
-@njit
-def _wake_waiters(m, w, i):
-    """Warps that sleep on the copy's mbarrier are to ask again: the copy arrives when they do."""
-    slot = w // m.k[st.K_WARPS]
-    if m.k[st.K_SLEEPERS] and m.bulk[slot, i, st.B_BARRIER]:
-        wake(m, m.bulk[slot, i, st.B_BARRIER], 8)
+    if b[slot, i, st.B_KIND] >= op.BULK_LOCAL:
+        cluster_copies.note_copy(m, slot, i)
+    else:
+        note_rows(m, slot, i)
 
 
 @njit
 def _carry_out(m, slot, i):
     """Moves the data of entry `i`, and tells its mbarrier."""
     b = m.bulk
-    copy_rows(m, slot, i)
+    if b[slot, i, st.B_KIND] >= op.BULK_LOCAL:
+        cluster_copies.copy(m, slot, i)
+    else:
+        copy_rows(m, slot, i)
     if b[slot, i, st.B_BARRIER]:
         if m.k[st.K_CHECKS]:
             column = bulk_clocks.entity(m, slot, b[slot, i, st.B_AGENT])
@@ -209,13 +296,35 @@ def _learn(m, w, slot, i, which):
 
 @njit
 def end(m, slot):
-    """A CTA exits: copies that still use its shared memory are findings; all are carried out."""
-    for i in range(m.cta[slot, st.CTA_BULKS]):
-        if m.bulk[slot, i, st.B_READ]:
-            continue
-        if m.k[st.K_CHECKS] & st.CHECK_EXITS:
-            pc, w, lane = m.bulk[slot, i, st.B_PC], m.bulk[slot, i, st.B_WARP], m.bulk[slot, i, st.B_LANE]
-            finding(m, st.F_BULK_LEFT, pc, w, lane, m.bulk[slot, i, st.B_SHARED], m.bulk[slot, i, st.B_BYTES],
-                    m.bulk[slot, i, st.B_KIND])  # fmt: skip
-        copy_rows(m, slot, i)
-    m.cta[slot, st.CTA_BULKS] = 0
+    """A CTA exits: copies that still use its shared memory are findings, and are carried out."""
+    first = slot - m.cta[slot, st.CTA_RANK]
+    b = m.bulk
+    for queue in range(first, first + m.k[st.K_CLUSTER]):
+        left = 0
+        for i in range(m.cta[queue, st.CTA_BULKS]):
+            source = b[queue, i, st.B_WARP] // m.k[st.K_WARPS]
+            reads = b[queue, i, st.B_KIND] == op.BULK_LOCAL and source == slot
+            if queue == slot or reads or data_slot(m, queue, i) == slot:
+                _end_copy(m, slot, queue, i, reads)
+                continue
+            for column in range(24):
+                b[queue, left, column] = b[queue, i, column]
+            left += 1
+        m.cta[queue, st.CTA_BULKS] = left
+
+
+@njit
+def _end_copy(m, slot, queue, i, reads):
+    """Entry `i` of a queue uses the shared memory of the CTA in row `slot`, which exits."""
+    b = m.bulk
+    if b[queue, i, st.B_READ]:
+        return
+    if m.k[st.K_CHECKS] & st.CHECK_EXITS:
+        pc, w, lane = b[queue, i, st.B_PC], b[queue, i, st.B_WARP], b[queue, i, st.B_LANE]
+        data = data_slot(m, queue, i)
+        where = b[queue, i, st.B_GLOBAL] if reads else address_in(m, w, data, b[queue, i, st.B_SHARED])
+        finding(m, st.F_BULK_LEFT, pc, w, lane, where, b[queue, i, st.B_BYTES], b[queue, i, st.B_KIND])
+    if queue == slot and b[queue, i, st.B_KIND] <= op.BULK_REDUCE:
+        copy_rows(m, queue, i)
+    else:
+        _carry_out(m, queue, i)

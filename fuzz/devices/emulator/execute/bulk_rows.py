@@ -11,7 +11,7 @@ from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute.atomics import combine
-from fuzz.devices.emulator.sanitize import bulk_clocks, shadow, vector_clocks
+from fuzz.devices.emulator.sanitize import bulk_clocks, shadow, shared_shadow, vector_clocks
 from fuzz.devices.emulator.sanitize.scopes import STRONG, SUM
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state import tensor_map as tm
@@ -95,7 +95,8 @@ def note_rows(m, slot, i):
     """Notes every access of a copy, by its agents."""
     b = m.bulk
     w, pc, lane, kind = b[slot, i, st.B_WARP], b[slot, i, st.B_PC], b[slot, i, st.B_LANE], b[slot, i, st.B_KIND]
-    local, clock = m.k[st.K_WARPS] + b[slot, i, st.B_AGENT], b[slot, i, st.B_CLOCK]
+    who, clock = bulk_clocks.in_cluster(m, slot, b[slot, i, st.B_AGENT]), b[slot, i, st.B_CLOCK]
+    data = (b[slot, i, st.B_HOST] - m.k[st.K_SHARED]) // m.k[st.K_SHARED_STRIDE]
     bytes_ = _row_bytes(m, slot, i)
     me, now = vector_clocks.entity(m, w), vector_clocks.own(m, w)
     if kind != op.BULK_LOAD:
@@ -112,9 +113,9 @@ def note_rows(m, slot, i):
         for offset in range(0, bytes_, CHUNK):
             place = _place(m, slot, i, row * bytes_ + offset)
             if kind == op.BULK_LOAD:
-                shadow.note_async_write(m, w, pc, lane, place, CHUNK, local, clock)
+                shared_shadow.note_async_write(m, w, data, pc, lane, place, CHUNK, who, clock)
             elif offset < high and offset + CHUNK > low:
-                shadow.note_async_read_by(m, w, pc, lane, place, CHUNK, local, clock, st.F_BULK_PROXY)
+                shared_shadow.note_async_read_by(m, w, pc, lane, place, CHUNK, who, clock, st.F_BULK_PROXY)
 
 
 @njit

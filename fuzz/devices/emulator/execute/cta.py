@@ -5,14 +5,27 @@ from __future__ import annotations
 
 from numba import njit
 
-from fuzz.devices.emulator.execute import bulk_copies, tensor_memory, wgmma
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.execute import bulk_copies, cluster_barrier, tensor_memory, wgmma
 from fuzz.devices.emulator.execute.cp_async import complete
 from fuzz.devices.emulator.execute.divergence import FAR
 from fuzz.devices.emulator.execute.warp_ops import check_barrier
-from fuzz.devices.emulator.sanitize import vector_clocks
+from fuzz.devices.emulator.sanitize import cluster_order, vector_clocks
 from fuzz.devices.emulator.sanitize.taint import taints_of
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.intrinsics import i64, w32, w64
+
+
+@njit
+def start_cluster(m, slot, position):
+    """Puts the cluster whose first CTA is at `position` of the order of dispatch into free rows of `cta` from `slot`
+    on."""
+    for rank in range(m.k[st.K_CLUSTER]):
+        m.cta[slot + rank, st.CTA_RANK] = rank
+    if m.k[st.K_CHECKS] and m.k[st.K_CLUSTER_BARRIER]:
+        cluster_order.begin(m, slot)
+    for rank in range(m.k[st.K_CLUSTER]):
+        start(m, slot + rank, position + rank)
 
 
 @njit
@@ -27,6 +40,12 @@ def start(m, slot, position):
     y = linear // k[st.K_GRID_X] % k[st.K_GRID_Y]
     z = linear // (k[st.K_GRID_X] * k[st.K_GRID_Y])
     m.cta[slot, st.CTA_X], m.cta[slot, st.CTA_Y], m.cta[slot, st.CTA_Z] = x, y, z
+    for axis in range(3):
+        size = k[st.K_CLUSTER_X + axis]
+        m.cta[slot, st.CTA_CLUSTER_X + axis] = m.cta[slot, st.CTA_X + axis] // size
+        m.cta[slot, st.CTA_IN_CLUSTER_X + axis] = m.cta[slot, st.CTA_X + axis] % size
+    m.cta[slot, st.CTA_BASE] = op.CLUSTER_FLAG | m.cta[slot, st.CTA_RANK] << op.RANK_BIT if k[st.K_CLUSTER] > 1 else 0
+    m.cta[slot, st.CTA_ARRIVALS] = 0
     warps = k[st.K_WARPS]
     m.cta[slot, st.CTA_WARPS] = warps
     k[st.K_AGE] += 1
@@ -56,6 +75,8 @@ def start(m, slot, position):
         m.wrote[w] = 1
         m.spin[w, st.SPIN_PC] = -1
         m.pending[w] = 0
+        m.cluster[w, st.CL_ARRIVED] = m.cluster[w, st.CL_PASSED] = m.cluster[w, st.CL_WAITING] = 0
+        m.cluster_inits[w] = 0
         wgmma.begin(m, w)
         base = k[st.K_REGISTERS] + w * k[st.K_STRIDE]
         if k[st.K_CHECKS] & st.CHECK_UNINITIALISED:  # what nothing has written is no number, and true
@@ -79,6 +100,9 @@ def fill_special_registers(m, slot, warp, base):
     for s in range(k[st.K_SPECIALS]):
         column = m.special[s, st.SR_CTA_COLUMN]
         values = k[st.K_SPECIAL_VALUES] + 256 * (s * k[st.K_WARPS] + warp)
+        if m.special[s, st.SR_WIDE] == 2:
+            w32(base + m.special[s, st.SR_REGISTER], 0xFFFFFFFF if i64(values) else 0)
+            continue
         for lane in range(32):
             v = m.cta[slot, column] if column >= 0 else i64(values + 8 * lane)
             if m.special[s, st.SR_WIDE]:
@@ -92,23 +116,39 @@ def leave(m, w, lanes):
     """`lanes` of the warp have exited."""
     m.alive[w] &= ~lanes
     complete(m, w, lanes, -1)
+    slot = w // m.k[st.K_WARPS]
+    if m.k[st.K_CLUSTER_BARRIER]:
+        cluster_barrier.check(m, slot)
     if m.alive[w]:
         return
     m.status[w] = st.DONE
-    slot = w // m.k[st.K_WARPS]
     m.cta[slot, st.CTA_WARPS] -= 1
     if m.cta[slot, st.CTA_WARPS] == 0:
         m.k[st.K_FINISHED] += 1
         bulk_copies.end(m, slot)
         if m.k[st.K_CHECKS]:
-            vector_clocks.end(m, slot)
+            cluster_order.exits(m, slot)
         wgmma.end(m, slot)
         if m.k[st.K_TENSOR_MEMORY]:
             tensor_memory.end(m, slot)
-        m.cta[slot, st.CTA_INDEX] = -1
-        for i in range(m.k[st.K_WARPS]):
-            m.status[slot * m.k[st.K_WARPS] + i] = st.EMPTY
+        _leave_cluster(m, slot - m.cta[slot, st.CTA_RANK])
     else:
         for number in range(16):
             if m.arrived[slot, number] and m.expected[slot, number] == 0:
                 check_barrier(m, slot, number)
+
+
+@njit
+def _leave_cluster(m, first):
+    """Frees the rows of `cta` from `first` on when all CTAs of the cluster there have exited: till then their shared
+    memory is there."""
+    slots = range(first, first + m.k[st.K_CLUSTER])
+    for slot in slots:
+        if m.cta[slot, st.CTA_WARPS]:
+            return
+    for slot in slots:
+        if m.k[st.K_CHECKS]:
+            vector_clocks.end(m, slot)
+        m.cta[slot, st.CTA_INDEX] = -1
+        for i in range(m.k[st.K_WARPS]):
+            m.status[slot * m.k[st.K_WARPS] + i] = st.EMPTY

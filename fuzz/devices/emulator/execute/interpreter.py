@@ -15,10 +15,10 @@ import numba
 from numba import njit, types
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute import bulk_copies, tensor_maps
+from fuzz.devices.emulator.execute import async_stores, bulk_copies, cluster_barrier, tensor_maps
 from fuzz.devices.emulator.execute.atomics import atomic
 from fuzz.devices.emulator.execute.cp_async import commit, complete, copy_async
-from fuzz.devices.emulator.execute.cta import leave, start
+from fuzz.devices.emulator.execute.cta import leave, start_cluster
 from fuzz.devices.emulator.execute.divergence import (
     FAR,
     converge,
@@ -52,6 +52,17 @@ EVERY = 0xFFFFFFFF
 def lanes_named(wb, cb, offset, act):
     """The member mask of a .sync instruction, as its first lane gives it."""
     return u32(operand(wb, cb, offset) + 4 * ctz(act))
+
+
+@njit
+def wait_at(m, w, pc, lanes):
+    """Running lanes of the warp sleep at pc; the others go on. False when none can."""
+    set_pc(m, w, m.mask[w] & ~lanes, pc + 1)
+    set_pc(m, w, lanes, pc)
+    if select_lanes(m, w):
+        return True
+    m.status[w] = st.ASLEEP
+    return False
 
 
 @njit
@@ -176,6 +187,13 @@ def run_warp(m, w, quantum):
             loads_used(m, w, c)
         elif op.TC_MMA <= number <= op.TC_FENCE:
             issue_tensor(m, w, pc, wb, cb, c, act, number)
+        elif number == op.STORE_ASYNC:
+            async_stores.issue(m, w, pc, wb, cb, c, act)
+        elif number == op.CLUSTER:
+            if cluster_barrier.run(m, w, pc, s32(c + 8), act):
+                if not wait_at(m, w, pc, act):
+                    return executed
+                continue
         elif number == op.SLEEP:
             m.pc[w] = pc + 1
             if executed >= quantum >> 3:
@@ -254,6 +272,11 @@ def run_warp(m, w, quantum):
                 m.group[w, st.G_COMMITTED] += 1
             elif number == op.WGMMA_WAIT:
                 wait_group(m, w, s32(c + 8))
+            elif number == op.CLUSTER_ALIGNED:
+                if cluster_barrier.run(m, w, pc, s32(c + 8), act):
+                    if not wait_at(m, w, pc, act):
+                        return executed
+                    continue
             elif number == op.ELECT:
                 elect(wb, c, act, members & m.alive[w])
             elif number == op.WARP_BARRIER:
@@ -341,21 +364,22 @@ def explore(m):
     writes the sleeping warps wait for. Memory is not what it was after this."""
     k = m.k
     k[st.K_CHECKS] = 0
-    slot = k[st.K_RESIDENT_CTAS]
-    k[st.K_RESIDENT_CTAS] = slot + 1
-    warps = k[st.K_WARPS]
-    for position in range(k[st.K_NEXT], min(k[st.K_CTAS], k[st.K_NEXT] + k[st.K_EXPLORE])):
+    slot, ctas = k[st.K_RESIDENT_CTAS], k[st.K_CLUSTER]
+    k[st.K_RESIDENT_CTAS] = slot + ctas
+    warps = k[st.K_WARPS] * ctas
+    slots = slot * k[st.K_WARPS]
+    for position in range(k[st.K_NEXT], min(k[st.K_CTAS], k[st.K_NEXT] + k[st.K_EXPLORE]), ctas):
         k[st.K_WRITER] = position + 1
-        start(m, slot, position)
+        start_cluster(m, slot, position)
         ran = 0
         going = True
         while going and ran < 1 << 24:
             going = False
-            for w in range(slot * warps, slot * warps + warps):
+            for w in range(slots, slots + warps):
                 if m.status[w] == st.RUNNING:
                     ran += run_warp(m, w, k[st.K_QUANTUM])
                     going = True
-        for w in range(slot * warps, slot * warps + warps):
+        for w in range(slots, slots + warps):
             m.asleep[w] = 0
             m.status[w] = st.EMPTY
     k[st.K_RESIDENT_CTAS] = slot
@@ -372,10 +396,10 @@ def run(address):
     total = k[st.K_CTAS]
     while True:
         if k[st.K_NEXT] < total:
-            for slot in range(k[st.K_RESIDENT_CTAS]):
+            for slot in range(0, k[st.K_RESIDENT_CTAS], k[st.K_CLUSTER]):
                 if m.cta[slot, st.CTA_INDEX] < 0 and k[st.K_NEXT] < total:
-                    start(m, slot, k[st.K_NEXT])
-                    k[st.K_NEXT] += 1
+                    start_cluster(m, slot, k[st.K_NEXT])
+                    k[st.K_NEXT] += k[st.K_CLUSTER]
         if k[st.K_FINISHED] >= total:
             return st.FINISHED
         w = choose(m)

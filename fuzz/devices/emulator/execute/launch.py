@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,12 +12,13 @@ from fuzz.devices.emulator.decode.decoder import Program, Unimplemented
 from fuzz.devices.emulator.decode.special_registers import SPECIAL_REGISTERS, Geometry, values
 from fuzz.devices.emulator.decode.spins import wanted_by
 from fuzz.devices.emulator.execute import interpreter, tcgen05_operands
+from fuzz.devices.emulator.execute.grid import dispatch_order
 from fuzz.devices.emulator.host.cuda_runtime import Launch
 from fuzz.devices.emulator.report.from_machine import Stopped
 from fuzz.devices.emulator.report.printed import printed
 from fuzz.devices.emulator.report.report import Report
 from fuzz.devices.emulator.report.timeline import timeline
-from fuzz.devices.emulator.sanitize import tensor_shadow, vector_clocks
+from fuzz.devices.emulator.sanitize import cluster_order, tensor_shadow, vector_clocks
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state import tensor_memory
 from fuzz.devices.emulator.state.global_memory import MappedArrays, Memory
@@ -31,31 +32,15 @@ CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wra
           "copies_at_exit": st.CHECK_EXITS, "lanes": st.CHECK_LANES}  # fmt: skip
 EXPLORED = 64  # CTAs that have not started and are run after a deadlock, to see what they would write
 TRACED = 1 << 18  # slices of a timeline
-
-
-def dispatch_order(config: LaunchConfig, total: int, only: Sequence[int] | None) -> np.ndarray:
-    """Linear indices of the CTAs in the order in which they become resident."""
-    if only is not None:
-        for i in only:
-            if not 0 <= i < total:
-                raise ValueError(f"only: CTA {i} is not in the grid of {total}")
-        order = list(only)
-    else:
-        order = range(total)  # type: ignore[assignment]
-    if config.dispatch == "reversed":
-        order = list(reversed(order))
-    elif config.dispatch == "permuted":
-        order = list(order)
-        random.Random(config.seed).shuffle(order)
-    return np.array(order, dtype=np.int64)
+Sizes = tuple[int, int, int]
 
 
 def execute(
-    config: LaunchConfig, program: Program, launch: Launch, memory: Memory, report: Report, only: Sequence[int] | None
-) -> None:
-    """Runs one launch and adds its outcome to `report`."""
+    config: LaunchConfig, program: Program, launch: Launch, memory: Memory, report: Report, only: Sequence[int] | None,
+    cluster: Sizes = (1, 1, 1), explicit_cluster: bool = False,
+) -> None:  # fmt: skip
+    """Runs one launch, with clusters of `cluster` CTAs, and adds its outcome to `report`."""
     threads = launch.block[0] * launch.block[1] * launch.block[2]
-    total = launch.grid[0] * launch.grid[1] * launch.grid[2]
     if not 0 < threads <= 1024:
         raise ValueError(f"block: {threads} threads; a CTA has 1 to 1024")
     memory.add_variables(program.globals)
@@ -63,20 +48,22 @@ def execute(
     memory.launches += 1
     segments = memory.table(bool(checks & 3), program.smallest)
     warps = -(-threads // 32)
-    entities = warps + (st.AGENTS if program.bulk else 0)  # of a CTA, each with a clock
-    order = dispatch_order(config, total, only)
-    resident = max(1, min(config.resident_ctas, len(order)))
-    n = (resident + 1) * warps  # one CTA more than the launch has, for `interpreter.explore`
+    ctas = math.prod(cluster)
+    entities = warps + (st.AGENTS if program.bulk or ctas > 1 else 0)  # of a CTA, each with a clock
+    order = dispatch_order(config, launch.grid, only, cluster)
+    resident = max(ctas, min(config.resident_ctas // ctas * ctas, len(order)))
+    slots = resident + ctas  # one cluster more than the launch has, for `interpreter.explore`
+    n = slots * warps
     shared_size = program.dynamic + launch.shared
     stride = -(-max(shared_size, 8) // 128) * 128
     mapped = MappedArrays(
-        registers=n * program.registers, snapshots=n * program.registers, shared=(resident + 1) * stride,
+        registers=n * program.registers, snapshots=n * program.registers, shared=slots * stride,
         local=n * 32 * max(program.local, 8), constants=len(program.constants), code=program.code.nbytes,
         params=max(program.params, 8) + 8, scratch=4096, taints=n * (program.registers >> 5) + 128,
         tracked=16 * n * program.tracked,
         special_values=len(program.specials) * warps * 256,
-        **_tensor_memories(program, resident, warps, entities, len(order), shared_size, checks),
-        **(_shadows(program, resident, warps, entities, len(order), shared_size) if checks else {}),
+        **_tensor_memories(program, slots, warps, entities, len(order), shared_size, checks),
+        **(_shadows(program, resident, warps, entities, len(order), shared_size, ctas) if checks else {}),
     )  # fmt: skip
     mapped.array("constants")[:] = program.constants
     mapped.array("code", np.int32)[:] = program.code.reshape(-1)
@@ -84,7 +71,9 @@ def execute(
         table = tcgen05_operands.float8()
         mapped.array("tensor_scratch", np.int32)[tcgen05_operands.FLOAT8 // 4 :][: len(table)] = table
     mapped.array("params")[: len(launch.params)] = np.frombuffer(launch.params, dtype=np.uint8)
-    geometry = Geometry(launch.grid, launch.block, resident, launch.shared, shared_size)
+    geometry = Geometry(
+        launch.grid, launch.block, resident, launch.shared, shared_size, cluster, explicit_cluster
+    )  # fmt: skip
     special_values = mapped.array("special_values", np.int64).reshape(-1, warps, 32)
     for row, name in zip(special_values, program.specials, strict=True):
         row[:] = values(name, geometry)
@@ -92,7 +81,7 @@ def execute(
     rows = dict.fromkeys(st.TABLES, n) | {
         "k": st.K_SIZE, "segments": len(segments),
         **dict.fromkeys(
-            ("arrived", "expected", "gathered", "cta", "bulk", "agents", "columns", "tensor_cta"), resident + 1
+            ("arrived", "expected", "gathered", "cta", "arrivals", "bulk", "agents", "columns", "tensor_cta"), slots
         ),
         "findings": st.FINDINGS, "seen": len(program.code), "wanted": len(program.code),
         "reached": len(program.code) + 1,
@@ -109,7 +98,9 @@ def execute(
         "BLOCK_Y": launch.block[1], "BLOCK_Z": launch.block[2], "POLICY": POLICIES[config.warp_schedule],
         "SEED": config.seed * 0x9E3779B97F4A7C15 % (1 << 63) | 1, "QUANTUM": 4096, "BUDGET": config.budget,
         "DYNAMIC": launch.shared, "CODE_SIZE": len(program.code), "SEGMENTS": len(segments), "LAST": -1,
-        "ENTITIES": entities, "READERS": entities, "SPECIALS": len(specials), "TRACKED_REGISTERS": program.tracked,
+        "ENTITIES": entities, "READERS": ctas * entities, "CLUSTER": ctas, "CLUSTER_X": cluster[0],
+        "CLUSTER_Y": cluster[1], "CLUSTER_Z": cluster[2], "CLUSTER_BARRIER": program.cluster_barrier,
+        "SPECIALS": len(specials), "TRACKED_REGISTERS": program.tracked,
         **{name.upper(): address for name, address in mapped.at.items()},
     }.items():  # fmt: skip
         k[getattr(st, f"K_{name}")] = value
@@ -118,7 +109,7 @@ def execute(
         k[st.K_PROXY] = _row_count(resident, warps) * k[st.K_ROW_SIZE] if program.asynchronous else 0
         k[st.K_TENSOR_ROWS] = _row_count(resident, warps) * k[st.K_ROW_SIZE] * 2 if program.tensor_memory else 0
         k[st.K_SHARED_GRANULE] = program.granule.bit_length() - 1
-    k[st.K_TENSOR_SHARE] = config.ctas_per_sm
+    k[st.K_TENSOR_SHARE] = config.ctas_per_sm if ctas == 1 else 1
     k[st.K_CHECKS], k[st.K_SCOPED] = checks, program.scoped
     k[st.K_LAUNCH] = 1 + memory.launches % 126
     k[st.K_TRACE_SIZE] = TRACED if config.trace else 0
@@ -158,10 +149,10 @@ def execute(
         report.deadlock = stopped.deadlock(waiting, EXPLORED)
 
 
-def _special(name: str, place: int) -> tuple[int, int, bool]:
+def _special(name: str, place: int) -> tuple[int, int, int]:
     """The row of table `special` for a special register whose value goes to `place`."""
     row = SPECIAL_REGISTERS[name]
-    return place, getattr(st, f"CTA_{row.of_cta}") if row.of_cta else -1, row.bits == 64
+    return place, getattr(st, f"CTA_{row.of_cta}") if row.of_cta else -1, {64: 1, 1: 2}.get(row.bits, 0)
 
 
 def _cells(program: Program, shared: int) -> int:
@@ -176,31 +167,34 @@ def _row_size(ctas: int, entities: int) -> int:
 
 def _row_count(resident: int, warps: int) -> int:
     """Vector clocks of a launch."""
-    return resident * (vector_clocks.WARP_ROWS * warps + 16) + vector_clocks.LOCATIONS
+    return resident * (vector_clocks.WARP_ROWS * warps + 16 + 2) + vector_clocks.LOCATIONS
 
 
-def _shadows(program: Program, resident: int, warps: int, entities: int, ctas: int, shared: int) -> dict[str, int]:
-    """Bytes of the clocks and of shared memory's cells, by the names of `k`."""
+def _shadows(
+    program: Program, resident: int, warps: int, entities: int, ctas: int, shared: int, cluster: int
+) -> dict[str, int]:
+    """Bytes of the clocks and of shared memory's cells, by the names of `k`. cluster: CTAs of one."""
     cells = _cells(program, shared) * resident
     rows = _row_count(resident, warps) * (3 if program.tensor_memory else 1 + program.asynchronous)
     return {
         "rows": rows * _row_size(ctas, entities), "keys": 8 * vector_clocks.LOCATIONS,
         "versions": 8 * vector_clocks.LOCATIONS, "shared_writes": 8 * cells,
-        "shared_reads": 4 * cells * entities,
+        "shared_reads": 4 * cells * entities * cluster,
+        **({"visits": cluster_order.VISIT * resident * entities * cluster} if cluster > 1 else {}),
     }  # fmt: skip
 
 
 def _tensor_memories(
-    program: Program, resident: int, warps: int, entities: int, ctas: int, shared: int, checks: int
+    program: Program, slots: int, warps: int, entities: int, ctas: int, shared: int, checks: int
 ) -> dict[str, int]:
     """Bytes of tensor memory, of what a product needs beside it and of their checks, by the names of `k`."""
     if not program.tensor_memory:
         return {}
-    found = {"tensor_memory": (resident + 1) * tensor_memory.SIZE, "tensor_scratch": tensor_memory.SCRATCH}
+    found = {"tensor_memory": slots * tensor_memory.SIZE, "tensor_scratch": tensor_memory.SCRATCH}
     if checks:
         found |= {
-            "tensor_fences": 2 * (resident + 1) * warps * _row_size(ctas, entities),
-            "tensor_cells": (resident + 1) * tensor_shadow.BYTES,
-            "tensor_reads": 8 * _cells(program, shared) * resident,
+            "tensor_fences": 2 * slots * warps * _row_size(ctas, entities),
+            "tensor_cells": slots * tensor_shadow.BYTES,
+            "tensor_reads": 8 * _cells(program, shared) * slots,
         }
     return found

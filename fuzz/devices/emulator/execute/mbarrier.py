@@ -1,5 +1,7 @@
 """mbarrier objects in shared memory: init, arrive, expect_tx, test_wait and try_wait. Compiled by numba.
 
+Arrivals may be at an mbarrier of another CTA of the cluster; which CTAs have arrived is remembered for reports.
+
 An arrival releases and a wait that succeeds acquires, phase by phase: `vector_clocks` keeps what arrives under the
 object's address, and what the last completed phase brought under the one four bytes further. try_wait never blocks: a
 spin sleeps anyway.
@@ -11,11 +13,12 @@ from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute import bulk_copies
-from fuzz.devices.emulator.execute.mbarrier_phase import bytes_to_come, settle
-from fuzz.devices.emulator.sanitize import vector_clocks
+from fuzz.devices.emulator.execute.mbarrier_phase import bytes_to_come, note_arrival, settle
+from fuzz.devices.emulator.sanitize import cluster_order, vector_clocks
 from fuzz.devices.emulator.sanitize.shadow import note
+from fuzz.devices.emulator.sanitize.shared_shadow import note_shared_by
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.addressing import address, finding, host_address, operand, remember_read
+from fuzz.devices.emulator.state.addressing import address, finding, host_address, offset, operand, remember_read
 from fuzz.devices.emulator.state.intrinsics import i64, s32, u32, w32, w64
 from fuzz.devices.emulator.state.mbarrier_word import MARK, MARKED, MOST, PENDING, PHASE, packed
 
@@ -25,6 +28,7 @@ def mbarrier(m, w, pc, wb, cb, c, act):
     """One instruction by the active lanes, one after another."""
     k = m.k
     kind = s32(c + 8) & 15
+    relaxed = s32(c + 8) & op.MB_RELAXED
     a64 = s32(c + 8) >> op.ADDRESS64 & 1
     space = s32(c + 8) >> op.SPACE & 15
     base, immediate = operand(wb, cb, s32(c + 12)), s32(c + 16)
@@ -49,7 +53,11 @@ def mbarrier(m, w, pc, wb, cb, c, act):
                 finding(m, st.F_MBARRIER, pc, w, lane, a, 8, given)
                 given = 1
             if checking:
-                note(m, w, pc, lane, space, a, 8, 1, 0)
+                if m.k[st.K_CLUSTER] > 1:
+                    who, clock = cluster_order.init(m, w, pc)
+                    note_shared_by(m, w, w // m.k[st.K_WARPS], pc, lane, offset(a), 8, 1, 0, who, clock)
+                else:
+                    note(m, w, pc, lane, space, a, 8, 1, 0)
                 vector_clocks.forget(m, h)
                 vector_clocks.forget(m, h + 4)
             m.wrote[w] = 1
@@ -75,7 +83,7 @@ def mbarrier(m, w, pc, wb, cb, c, act):
             if phase != asked:
                 done |= 1 << lane
                 if checking:
-                    vector_clocks.strong_read(m, w, h + 4, 1)
+                    vector_clocks.strong_read(m, w, h + 4, not relaxed)
             continue
         # ---- arrivals, and bytes that are to come
         if checking:
@@ -85,14 +93,20 @@ def mbarrier(m, w, pc, wb, cb, c, act):
         if kind == op.MB_EXPECT or kind == op.MB_ARRIVE_EXPECT:
             bytes_ += given
             given = 1
+        elif kind == op.MB_COMPLETE:
+            bytes_ -= given
         if kind == op.MB_DROP:
             wanted -= given
-        if kind != op.MB_EXPECT:
+        if kind != op.MB_EXPECT and kind != op.MB_COMPLETE:
             if given > missing:
                 finding(m, st.F_MBARRIER, pc, w, lane, a, 8, missing)
                 given = missing
             missing -= given
-            if checking:
+            if m.k[st.K_CLUSTER] > 1:
+                note_arrival(m, w, h, phase)
+            if checking and relaxed:
+                vector_clocks.arrive_relaxed_at(m, w, h)
+            elif checking:
                 vector_clocks.arrive_at(m, w, h)
         m.wrote[w] = 1
         settle(m, h, wanted, missing, bytes_, phase)

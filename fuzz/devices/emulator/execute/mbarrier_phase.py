@@ -18,6 +18,27 @@ def bytes_to_come(word):
 
 
 @njit
+def note_arrival(m, w, h, phase):
+    """Remembers for reports that the warp's CTA has arrived at the mbarrier at host address `h`."""
+    slot = (h - m.k[st.K_SHARED]) // m.k[st.K_SHARED_STRIDE]
+    bit = 1 << m.cta[w // m.k[st.K_WARPS], st.CTA_RANK]
+    n = m.cta[slot, st.CTA_ARRIVALS]
+    i = 0
+    while i < n and m.arrivals[slot, i, st.AR_HOST] != h:
+        i += 1
+    if i == n:
+        if n == st.ARRIVALS:
+            return
+        m.cta[slot, st.CTA_ARRIVALS] = n + 1
+        m.arrivals[slot, i, st.AR_HOST], m.arrivals[slot, i, st.AR_EVER] = h, 0
+        m.arrivals[slot, i, st.AR_PHASE] = -1
+    if m.arrivals[slot, i, st.AR_PHASE] != phase:
+        m.arrivals[slot, i, st.AR_PHASE], m.arrivals[slot, i, st.AR_RANKS] = phase, 0
+    m.arrivals[slot, i, st.AR_RANKS] |= bit
+    m.arrivals[slot, i, st.AR_EVER] |= bit
+
+
+@njit
 def settle(m, h, wanted, missing, bytes_, phase):
     """Writes the mbarrier at host address `h`: its phase completes where nothing is missing. Wakes who waits."""
     if missing == 0 and bytes_ == 0:

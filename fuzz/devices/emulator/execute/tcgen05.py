@@ -9,12 +9,12 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute.mbarrier_phase import bytes_to_come, settle
+from fuzz.devices.emulator.execute.mbarrier_phase import bytes_to_come, note_arrival, settle
 from fuzz.devices.emulator.execute.tcgen05_mma import product
 from fuzz.devices.emulator.sanitize import bulk_clocks, tensor_clocks, tensor_reads, tensor_shadow
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.addressing import address, finding, host_address, operand
+from fuzz.devices.emulator.state.addressing import address, finding, host_address, offset, operand
 from fuzz.devices.emulator.state.intrinsics import copy16, i64, s32, u32
 from fuzz.devices.emulator.state.mbarrier_word import MARK, MARKED, MOST, PENDING, PHASE
 from fuzz.devices.emulator.state.tcgen05_descriptor import is_valid, k_major
@@ -40,7 +40,7 @@ def issue(m, w, pc, wb, cb, c, act, number):
 
 @njit
 def commit(m, w, pc, wb, cb, c, act):
-    """tcgen05.commit: an arrival at an mbarrier."""
+    """tcgen05.commit: an arrival at an mbarrier, or at the mbarriers of several CTAs of the cluster."""
     flags = s32(c + 8)
     space = flags >> op.SPACE & 15
     checking = m.k[st.K_CHECKS] & CHECKED
@@ -49,24 +49,43 @@ def commit(m, w, pc, wb, cb, c, act):
         if not act >> lane & 1:
             continue
         a = address(operand(wb, cb, s32(c + 12)), flags >> op.ADDRESS64 & 1, lane, s32(c + 16))
-        h = host_address(m, w, pc, lane, space, a, 8)
-        if h == 0:
+        if s32(c + 20) == op.ABSENT:
+            arrive(m, w, pc, lane, space, a, checking)
             continue
-        old = i64(h)
-        if old >> MARKED != MARK:
-            finding(m, st.F_MBARRIER, pc, w, lane, a, 8, -1)
-            continue
-        if checking:
-            note(m, w, pc, lane, space, a, 8, 0, 1)
-            tensor_clocks.commit(m, w, h)
-            if m.k[st.K_ENTITIES] > m.k[st.K_WARPS]:
-                bulk_clocks.carry(m, w, h)
-        missing = old >> PENDING & MOST
-        if missing == 0:
-            finding(m, st.F_MBARRIER, pc, w, lane, a, 8, 0)
-        else:
-            missing -= 1
-        settle(m, h, old & MOST, missing, bytes_to_come(old), old >> PHASE & 1)
+        mask = u32(operand(wb, cb, s32(c + 20)) + 4 * lane) & 0xFFFF
+        if a >> op.SHIFT == 1:
+            a -= op.SHARED_WINDOW
+        for rank in range(16):
+            if mask >> rank & 1 and rank >= m.k[st.K_CLUSTER]:
+                finding(m, st.F_CLUSTER_RANK, pc, w, lane, a, 8, rank)
+            elif mask >> rank & 1:
+                there = offset(a) | op.CLUSTER_FLAG | rank << op.RANK_BIT if m.k[st.K_CLUSTER] > 1 else a
+                arrive(m, w, pc, lane, op.SHARED_CLUSTER, there, checking)
+
+
+@njit
+def arrive(m, w, pc, lane, space, a, checking):
+    """One arrival of a commit, at the mbarrier with the address `a`."""
+    h = host_address(m, w, pc, lane, space, a, 8)
+    if h == 0:
+        return
+    old = i64(h)
+    if old >> MARKED != MARK:
+        finding(m, st.F_MBARRIER, pc, w, lane, a, 8, -1)
+        return
+    if checking:
+        note(m, w, pc, lane, space, a, 8, 0, 1)
+        tensor_clocks.commit(m, w, h)
+        if m.k[st.K_ENTITIES] > m.k[st.K_WARPS]:
+            bulk_clocks.carry(m, w, h)
+    if m.k[st.K_CLUSTER] > 1:
+        note_arrival(m, w, h, old >> PHASE & 1)
+    missing = old >> PENDING & MOST
+    if missing == 0:
+        finding(m, st.F_MBARRIER, pc, w, lane, a, 8, 0)
+    else:
+        missing -= 1
+    settle(m, h, old & MOST, missing, bytes_to_come(old), old >> PHASE & 1)
 
 
 @njit

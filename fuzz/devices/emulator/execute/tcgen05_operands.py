@@ -14,7 +14,7 @@ from numba import njit
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.sanitize import tensor_reads
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.addressing import host_address
+from fuzz.devices.emulator.state.addressing import address_in, host_address
 from fuzz.devices.emulator.state.intrinsics import f16_f32, f32_bits, s8, u8, u16, u32, w32
 from fuzz.devices.emulator.state.tcgen05_descriptor import k_major, mn_major
 
@@ -71,9 +71,9 @@ def number(m, kind, at, flip):
 
 
 @njit
-def unpack_shared(m, w, pc, lane, descriptor, transposed, kind, flip, rows, to, row_stride, k_stride):
-    """Writes a matrix of `rows` rows of M or N from shared memory to `to`: number (row, k) `row_stride` and `k_stride`
-    bytes apart. False where it reaches out of shared memory."""
+def unpack_shared(m, w, slot, pc, lane, descriptor, transposed, kind, flip, rows, to, row_stride, k_stride):
+    """Writes a matrix of `rows` rows of M or N from the shared memory of the CTA in row `slot` to `to`: number (row, k)
+    `row_stride` and `k_stride` bytes apart. False where it reaches out of shared memory."""
     size = size_of(kind)
     per = CHUNK // size
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
@@ -83,12 +83,12 @@ def unpack_shared(m, w, pc, lane, descriptor, transposed, kind, flip, rows, to, 
     for i in range(outer):
         for j in range(inner):
             a = mn_major(descriptor, i, j) if transposed else k_major(descriptor, i, j)
-            h = host_address(m, w, pc, lane, op.SHARED, a, CHUNK)
+            h = host_address(m, w, pc, lane, op.SHARED_CLUSTER, address_in(m, w, slot, a), CHUNK)
             if h == 0:
                 whole = False
                 continue
             if checking:
-                tensor_reads.note_read(m, w, pc, lane, a, CHUNK)
+                tensor_reads.note_read_of(m, w, slot, pc, lane, a, CHUNK)
             if transposed:
                 at, step = to + i * per * row_stride + j * k_stride, row_stride
             else:

@@ -23,6 +23,7 @@ from fuzz.devices.emulator.state.tensor_memory import (
     WRONG_ADDRESS,
     WRONG_COLUMNS,
     host,
+    pair_of,
     sm,
     usable,
 )
@@ -60,6 +61,12 @@ def allocate(m, w, pc, wb, cb, c):
     if count < 32 or count > COLUMNS or count & (count - 1):
         finding(m, st.F_TC_ALLOC, pc, w, 0, 0, count, WRONG_COLUMNS)
         return False
+    pair = s32(c + 8) & op.TC_ALLOC_PAIR and m.k[st.K_CLUSTER] > 1
+    if pair:
+        if _alone(m, w):
+            return True
+        if m.tensor_cta[slot, st.TC_GIVEN] == m.tensor_cta[slot, st.TC_ASKED]:
+            return _first(m, w)
     if m.tensor_cta[slot, st.TC_RELINQUISHED]:
         finding(m, st.F_TC_RELINQUISHED, pc, w, 0, 0, count, 0)
     elif m.tensor_cta[slot, st.TC_COLUMNS] and count > m.tensor_cta[slot, st.TC_COLUMNS]:
@@ -99,7 +106,37 @@ def allocate(m, w, pc, wb, cb, c):
         w32(h, 32 * first)
         if m.k[st.K_SLEEPERS]:
             wake(m, h, 4)
+    if pair:
+        m.tensor_cta[slot, st.TC_GIVEN] += 1
+        retry(m, pair_of(m, slot) * m.k[st.K_WARPS])
+        return _first(m, w)
     return False
+
+
+@njit
+def _alone(m, w):
+    """True, and the warp waits, until the other CTA of its pair has come to its alloc too."""
+    slot = w // m.k[st.K_WARPS]
+    other = pair_of(m, slot)
+    if m.tensor_cta[slot, st.TC_ASKED] == m.tensor_cta[slot, st.TC_PASSED]:
+        m.tensor_cta[slot, st.TC_ASKED] += 1
+        retry(m, other * m.k[st.K_WARPS])
+    if m.tensor_cta[other, st.TC_ASKED] >= m.tensor_cta[slot, st.TC_ASKED]:
+        return False
+    m.status[w] = st.AT_ALLOC
+    return True
+
+
+@njit
+def _first(m, w):
+    """True, and the warp waits, until the other CTA of its pair has its columns too."""
+    slot = w // m.k[st.K_WARPS]
+    given = m.tensor_cta[slot, st.TC_GIVEN]
+    if m.tensor_cta[pair_of(m, slot), st.TC_GIVEN] >= given:
+        m.tensor_cta[slot, st.TC_PASSED] = given
+        return False
+    m.status[w] = st.AT_ALLOC
+    return True
 
 
 @njit
@@ -136,6 +173,8 @@ def begin(m, slot):
     """A CTA starts."""
     m.tensor_cta[slot, st.TC_RELINQUISHED] = 0
     m.tensor_cta[slot, st.TC_COLUMNS] = 0
+    for column in (st.TC_ASKED, st.TC_GIVEN, st.TC_PASSED):
+        m.tensor_cta[slot, column] = 0
     for w in range(slot * m.k[st.K_WARPS], (slot + 1) * m.k[st.K_WARPS]):
         m.tensor_warp[w, st.TW_ISSUED] = 0
         m.tensor_warp[w, st.TW_PENDING] = 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.sanitize import shadow, vector_clocks
+from fuzz.devices.emulator.sanitize import shared_shadow, vector_clocks
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding, host_address, operand
 from fuzz.devices.emulator.state.intrinsics import (
@@ -73,7 +73,7 @@ def note_read(m, w, pc, descriptor, transposed, first, last):
             for row in range(8):
                 a = row_of(descriptor, transposed, group, half, row)
                 if a + 16 <= size:
-                    shadow.note_async_read(m, w, pc, row, a, 16)
+                    shared_shadow.note_async_read(m, w, pc, row, a, 16)
 
 
 @njit

@@ -50,19 +50,22 @@ class Cuda:
         self._modules: dict[tuple[str, str | None], _Module] = {}
         self._variables: dict[str, torch.Tensor] = {}
 
-    def kernel(self, grid: Sizes, block: Sizes, *, name: str | None = None, shared: int = 0) -> CudaKernel:
+    def kernel(
+        self, grid: Sizes, block: Sizes, *, name: str | None = None, shared: int = 0, cluster: Sizes | None = None
+    ) -> CudaKernel:
         """A kernel that is ready to be called with its arguments.
 
         grid, block  CTAs of the grid and threads of a CTA: up to three numbers each
         name         of the kernel, where the source has several, as C++ writes it: 'scale', 'ns::scale<float, 4>'
         shared       bytes of dynamic shared memory
+        cluster      CTAs of a cluster, as an attribute of the launch; None: what `__cluster_dims__` says, or one
 
         Raises ValueError for sizes out of range.
         """
         sizes = _sizes("grid", grid), _sizes("block", block)
         if not 0 <= shared <= SHARED_LIMIT:
             raise ValueError(f"shared: {shared} bytes; a CTA has 0 to {SHARED_LIMIT}")
-        return CudaKernel(self, name, *sizes, shared)
+        return CudaKernel(self, name, *sizes, shared, None if cluster is None else _sizes("cluster", cluster))
 
     def variable(self, name: str, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
         """A `__device__` or `__constant__` variable of the source, as a tensor of one dimension that shares its memory:
@@ -101,6 +104,7 @@ class CudaKernel:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int
+    cluster: tuple[int, int, int] | None = None
 
     def __call__(self, *args: Any) -> Report:
         """Launches the kernel: CPU tensors or None for pointers, numbers for scalars, bytes or a ctypes structure for
@@ -119,7 +123,7 @@ class CudaKernel:
         block = b""
         for parameter, value in zip(params, args, strict=True):
             block = block.ljust(parameter.offset, b"\0") + _bytes(parameter, value, memory, gpu)
-        launch = Launch(name, self.grid, self.block, self.shared, block)
+        launch = Launch(name, self.grid, self.block, self.shared, block, self.cluster)
         return run(gpu.config, module.programs, [launch], memory, watch=gpu.add)
 
 

@@ -18,7 +18,6 @@ from triton.runtime.cache import get_cache_manager
 
 from fuzz.devices.emulator.api import Programs, run
 from fuzz.devices.emulator.config import LaunchConfig
-from fuzz.devices.emulator.decode.decoder import Unimplemented
 from fuzz.devices.emulator.frontends import tensor_descriptors
 from fuzz.devices.emulator.frontends.tensor_descriptors import Argument, is_descriptor
 from fuzz.devices.emulator.host.cuda_runtime import Launch
@@ -130,9 +129,8 @@ class _Launcher:
     """Launches one compiled kernel. src and metadata are Triton's of it."""
 
     def __init__(self, src: Any, metadata: Any) -> None:
-        if getattr(metadata, "num_ctas", 1) != 1:
-            raise Unimplemented(f"{metadata.name}: clusters of {metadata.num_ctas} CTAs are not emulated yet")
         self.metadata = metadata
+        self.ctas = getattr(metadata, "num_ctas", 1)  # of a cluster, which runs one program of the grid
         self.kinds = list(src.signature.items())
         self.programs = Programs(_ptx(src.name, metadata.hash))
 
@@ -144,16 +142,19 @@ class _Launcher:
             enter(launch_metadata)
         active = driver.active  # not the one of when the kernel was compiled: Triton keeps kernels
         memory = Memory()
-        scratch = [self._scratch(x * y * z, self.metadata.global_scratch_size), 0]
+        scratch = [self._scratch(x * y * z * self.ctas, self.metadata.global_scratch_size), 0]
         metas = iter(getattr(self.metadata, "tensordesc_meta", None) or ())
         values = [*_flat(zip(self.kinds, given, strict=True), metas), *(("*i8", "scratch", one) for one in scratch)]
-        kernel = self.programs.get(self.metadata.name).kernel
+        kernel = self.programs.kernel(self.metadata.name)
         params = b""
         for param, (kind, name, value) in zip(kernel.params, values, strict=True):
             params = params.ljust(param.offset, b"\0")
             params += _bytes(memory, kind, name, value, param.size, active.written)
         threads = 32 * self.metadata.num_warps
-        launch = Launch(self.metadata.name, (x, y, z), (threads, 1, 1), self.metadata.shared, params)
+        cluster = (self.ctas, 1, 1) if self.ctas > 1 else None
+        launch = Launch(
+            self.metadata.name, (x * self.ctas, y, z), (threads, 1, 1), self.metadata.shared, params, cluster
+        )
         run(active.config, self.programs, [launch], memory, watch=active.watch)
         if leave is not None:
             leave(launch_metadata)

@@ -23,13 +23,15 @@ from fuzz.devices.emulator.state.intrinsics import target_machine
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch: the configuration, and where the host function left the address of each parameter."""
+    """One kernel launch: the configuration, and where the host function left the address of each parameter. cluster:
+    CTAs of a cluster, None where the launch does not say."""
 
     kernel: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int
     params: bytes
+    cluster: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -202,20 +204,20 @@ class _Runtime:
         assert self.target is not None
         sizes = (ctypes.c_uint32 * 6).from_address(config)
         shared = ctypes.c_uint64.from_address(config + 24).value
+        cluster = None
         attributes = ctypes.c_uint64.from_address(config + 40).value
         for i in range(ctypes.c_uint32.from_address(config + 48).value):
             at = attributes + 72 * i
             if ctypes.c_uint32.from_address(at).value == CLUSTER_ATTRIBUTE:
-                cluster = tuple((ctypes.c_uint32 * 3).from_address(at + 8))
-                if any(c > 1 for c in cluster):
-                    raise NotImplementedError(f"clusters of CTAs {cluster} are not implemented in the emulator")
+                x, y, z = (ctypes.c_uint32 * 3).from_address(at + 8)
+                cluster = (x, y, z) if x and y and z else None
         name = self.target.kernels[kernel - 1]
         block = b""
         for i, (offset, size) in enumerate(self.target.params_of(name)):
             block = block.ljust(offset, b"\0")
             block += ctypes.string_at(ctypes.c_void_p.from_address(params + 8 * i).value or 0, size)
         self.target.launched(
-            Launch(name, (sizes[0], sizes[1], sizes[2]), (sizes[3], sizes[4], sizes[5]), shared, block)
+            Launch(name, (sizes[0], sizes[1], sizes[2]), (sizes[3], sizes[4], sizes[5]), shared, block, cluster)
         )
         return 0
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.report.cluster_kinds import CLUSTER_NAMES, CLUSTER_SENTENCES
 from fuzz.devices.emulator.report.tensor_memory_kinds import TENSOR_MEMORY_NAMES, TENSOR_MEMORY_SENTENCES
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state import tensor_map as tm
@@ -25,7 +27,7 @@ _NAMES = (
     "shared memory accessed by a bulk copy without fence.proxy.async", "bulk copy in flight when its CTA exits",
     "bulk copy with a misaligned address or size",
 )  # fmt: skip
-KIND_NAMES = dict(enumerate(_NAMES)) | TENSOR_MEMORY_NAMES
+KIND_NAMES = dict(enumerate(_NAMES)) | CLUSTER_NAMES | TENSOR_MEMORY_NAMES
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Seen:
     other        who else took part: 'CTA (0, 0, 0) warp 3'; "" where nobody did. own: it is the same warp
     threads      of a CTA
     rival        the instruction that another warp issued instead, as text
+    remote       the place is in the shared memory of another CTA of the cluster
     """
 
     kind: int
@@ -56,6 +59,7 @@ class Seen:
     own: bool = False
     threads: int = 0
     rival: str = ""
+    remote: bool = False
 
     @property
     def name(self) -> str:
@@ -66,6 +70,8 @@ class Seen:
     def verb(self) -> str:
         """The access that the instruction makes."""
         name = self.name
+        if name.startswith(("st.async", "red.async")):
+            return f"issues a {name[: name.index('.async')]}.async of"
         if name.startswith(("st.", "stmatrix")):
             return "writes"
         if name.startswith(("atom", "red", "mbarrier")):
@@ -176,9 +182,10 @@ def _bulk_proxy(s: Seen) -> str:
 
 
 def _bulk_left(s: Seen) -> str:
-    what = "cp.async.bulk.wait_group.read" if s.value else "wait for its mbarrier"
+    what = "cp.async.bulk.wait_group.read" if s.value in (op.BULK_STORE, op.BULK_REDUCE) else "wait for its mbarrier"
     return (
-        f"issues a bulk copy of {s.size} bytes at {s.place} that is in flight when its CTA exits; a {what} is missing"
+        f"{s.verb} {s.size} bytes at {s.place} that is in flight when {'that' if s.remote else 'its'} CTA exits; a "
+        f"{what} is missing"
     )
 
 
@@ -230,6 +237,7 @@ _SENTENCES: dict[int, Callable[[Seen], str]] = {
         f"issues a bulk copy of {s.size} bytes between byte {s.address} of shared memory and address {s.value:#x}; "
         "addresses and sizes must be multiples of 16 bytes"
     ),
+    **CLUSTER_SENTENCES,
     **TENSOR_MEMORY_SENTENCES,
 }
 

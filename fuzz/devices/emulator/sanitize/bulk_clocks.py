@@ -16,7 +16,9 @@ from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.intrinsics import i64, w64
 
-READS, WRITES = 1, 2  # keys of a warp's agents: 4 * warp + one of these; an mbarrier's key is its host address
+# keys of a warp's agents: 4 * warp + one of these; an mbarrier's key is its host address. INITS stands for a warp's
+# mbarrier.init in a launch with clusters (`cluster_order.py`)
+READS, WRITES, INITS = 1, 2, 3
 
 
 @njit
@@ -40,6 +42,15 @@ def agent(m, slot, key, pc):
 
 
 @njit
+def find(m, slot, key):
+    """The number of the agent with this key; -1 where there is none."""
+    for i in range(m.cta[slot, st.CTA_AGENTS]):
+        if m.agents[slot, i, st.AGENT_KEY] == key:
+            return i
+    return -1
+
+
+@njit
 def next_clock(m, slot, number):
     """The clock of the agent's next copy."""
     m.agents[slot, number, st.AGENT_CLOCK] += 1
@@ -53,7 +64,13 @@ def entity(m, slot, number):
 
 
 @njit
-def _learn_one(r, column, clock):
+def in_cluster(m, slot, number):
+    """The agent's number among the entities of its cluster."""
+    return m.cta[slot, st.CTA_RANK] * m.k[st.K_ENTITIES] + m.k[st.K_WARPS] + number
+
+
+@njit
+def learn_one(r, column, clock):
     low, high = i64(r), i64(r + 8)
     if high <= low:
         low, high = column, column + 1
@@ -67,9 +84,9 @@ def _learn_one(r, column, clock):
 @njit
 def learn(m, r, column, clock):
     """Orders the owner of row `r`, in both proxies, after the agent's copies up to `clock`."""
-    _learn_one(r, column, clock)
+    learn_one(r, column, clock)
     if m.k[st.K_PROXY]:
-        _learn_one(r + m.k[st.K_PROXY], column, clock)
+        learn_one(r + m.k[st.K_PROXY], column, clock)
 
 
 @njit

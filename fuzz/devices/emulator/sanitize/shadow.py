@@ -1,13 +1,13 @@
 """Shadow memory: who touched what last. Finds races and reads of memory that nothing wrote. Compiled by numba.
 
 Every granule (2 or 4 bytes, the smallest access) of shared memory and of every tensor has a cell: who wrote it last, at
-which clock (`vector_clocks.py`). Reads are kept per warp in shared memory, and as the last two concurrent readers in
-global memory, so a write after three or more unordered readers may be judged by two of them.
+which clock (`vector_clocks.py`). Reads are kept per warp in shared memory (`shared_shadow.py`), and as the last two
+concurrent readers in global memory, so a write after three or more unordered readers may be judged by two of them.
 
 The map of what was ever written is kept apart (global_memory.Written), because it outlives a launch.
 
 A global cell is launch (8 bits, 0: not written by one) | strong (1) | of scope cta (1) | entity (22) | clock (27) |
-lane (5); a shared one is the CTA's age (24) | strong (1) | warp (7) | clock (32).
+lane (5). Cells of shared memory: `shared_shadow.py`.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.sanitize import tensor_reads, vector_clocks
+from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.sanitize.scopes import NARROW, STRONG, SUM, UNFENCED, read_strongly
+from fuzz.devices.emulator.sanitize.shared_shadow import EQUAL, note_shared
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding
 from fuzz.devices.emulator.state.intrinsics import i64, u8, u32, w8, w32, w64
-from fuzz.devices.emulator.state.wgmma_descriptor import holds
 
 LOW32 = 0xFFFFFFFF
-EQUAL = 3  # a write of what is there already
 EVERY_BYTE = 0x01010101
 STRONG_GLOBAL = 1 << 55
 NARROW_GLOBAL = 1 << 54
 ENTITY = 0x3FFFFF
 CLOCK = 0x7FFFFFF
-STRONG_SHARED = 1 << 39
 
 
 @njit
@@ -46,147 +44,10 @@ def note(m, w, pc, lane, space, a, size, write, strong):
             a -= op.SHARED_WINDOW
         elif window < op.FIRST_SEGMENT:
             return
-    if space == op.SHARED:
+    if space == op.SHARED or space == op.SHARED_CLUSTER:
         note_shared(m, w, pc, lane, a, size, write, strong & STRONG)
     elif space == op.GLOBAL or space == op.GENERIC or space == op.CONST:
         note_global(m, w, pc, lane, a, size, write, strong)
-
-
-@njit
-def note_shared(m, w, pc, lane, a, size, write, strong):
-    k = m.k
-    warps = k[st.K_WARPS]
-    slot, mine = w // warps, w % warps
-    block = vector_clocks.warp_row(m, w) + 16 + 8 * m.cta[slot, st.CTA_POSITION] * k[st.K_ENTITIES]
-    now = i64(block + 8 * mine)
-    age = m.cta[slot, st.CTA_AGE]
-    lg = k[st.K_SHARED_GRANULE]
-    writes = k[st.K_SHARED_WRITES] + slot * k[st.K_SHARED_CELLS] * 8
-    readers = k[st.K_READERS]
-    reads = k[st.K_SHARED_READS] + slot * k[st.K_SHARED_CELLS] * readers * 4
-    races = k[st.K_CHECKS] & st.CHECK_RACES
-    for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
-        cell = i64(writes + 8 * g)
-        if cell >> 40 != age:
-            if write & 1 == 0 and k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
-                finding(m, st.F_UNINITIALISED, pc, w, lane, g << lg, size, 0, -1)
-        elif races and write != EQUAL and not (strong and cell & STRONG_SHARED):
-            x = cell >> 32 & 127
-            if x != mine and i64(block + 8 * x) < (cell & LOW32):
-                kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
-                finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, st.CTA_POSITION] * k[st.K_ENTITIES] + x)
-        if write:
-            if races:
-                if k[st.K_TENSOR_READS]:
-                    tensor_reads.overwritten(m, w, pc, lane, g, size)
-                if m.group[w, st.G_PENDING]:
-                    overwritten(m, w, pc, lane, g << lg, 1 << lg)
-                for x in range(warps + m.cta[slot, st.CTA_AGENTS]):
-                    if x != mine and u32(reads + (g * readers + x) * 4) > i64(block + 8 * x):
-                        finding(
-                            m,
-                            st.F_RACE_RW,
-                            pc,
-                            w,
-                            lane,
-                            g << lg,
-                            size,
-                            0,
-                            m.cta[slot, st.CTA_POSITION] * k[st.K_ENTITIES] + x,
-                        )
-            w64(writes + 8 * g, age << 40 | (STRONG_SHARED if strong else 0) | mine << 32 | now)
-        elif not strong:
-            w32(reads + (g * readers + mine) * 4, now)
-
-
-@njit
-def overwritten(m, w, pc, lane, a, size):
-    """A write of shared memory that a product of the same warp may still be reading."""
-    k = m.k
-    group = w % k[st.K_WARPS] % 4 * 2
-    for i in range(m.group[w, st.G_PENDING]):
-        flags = m.wgmmas[w, i, st.W_FLAGS]
-        for j in range(2):
-            if m.wgmmas[w, i, 8 + 2 * j] < a + size and a < m.wgmmas[w, i, 9 + 2 * j]:
-                first, last = (group, group + 2) if j == 0 else (0, m.wgmmas[w, i, st.W_N] >> 3)
-                transposed = flags & (op.A_TRANSPOSED if j == 0 else op.B_TRANSPOSED)
-                if holds(m.wgmmas[w, i, 2 + j], transposed, first, last, a, a + size):
-                    finding(m, st.F_RACE_RW, pc, w, lane, a, size, 0, vector_clocks.entity(m, w))
-                    return
-
-
-@njit
-def note_async_read(m, w, pc, lane, a, size):
-    """A read of shared memory by a wgmma of the warp, through the asynchronous proxy."""
-    local = w % m.k[st.K_WARPS]
-    note_async_read_by(m, w, pc, lane, a, size, local, vector_clocks.own(m, w), st.F_PROXY)
-
-
-@njit
-def note_async_read_by(m, w, pc, lane, a, size, reader, clock, unfenced):
-    """A read of shared memory through the asynchronous proxy, that the warp issues and `reader` (its place among the
-    CTA's entities) makes at `clock`: what was written there must be ordered before it, with a proxy fence on the way,
-    else it is a race, or a finding of kind `unfenced`."""
-    k = m.k
-    warps = k[st.K_WARPS]
-    slot, mine = w // warps, w % warps
-    first = 16 + 8 * m.cta[slot, st.CTA_POSITION] * k[st.K_ENTITIES]
-    known = vector_clocks.warp_row(m, w) + first
-    proxied = known + k[st.K_PROXY]
-    age = m.cta[slot, st.CTA_AGE]
-    lg = k[st.K_SHARED_GRANULE]
-    writes = k[st.K_SHARED_WRITES] + slot * k[st.K_SHARED_CELLS] * 8
-    readers = k[st.K_READERS]
-    reads = k[st.K_SHARED_READS] + slot * k[st.K_SHARED_CELLS] * readers * 4
-    races = k[st.K_CHECKS] & st.CHECK_RACES
-    for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
-        cell = i64(writes + 8 * g)
-        if cell >> 40 != age:
-            if k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
-                finding(m, st.F_UNINITIALISED, pc, w, lane, g << lg, size, 0, -1)
-        elif races:
-            x = cell >> 32 & 127
-            if i64(proxied + 8 * x) < (cell & LOW32):
-                ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
-                kind = unfenced if ordered else st.F_RACE_WR
-                finding(m, kind, pc, w, lane, g << lg, size, 0, m.cta[slot, st.CTA_POSITION] * k[st.K_ENTITIES] + x)
-        w32(reads + (g * readers + reader) * 4, clock)
-
-
-@njit
-def note_async_write(m, w, pc, lane, a, size, writer, clock):
-    """A write of shared memory through the asynchronous proxy, that the warp issues and `writer` (its place among the
-    CTA's entities) makes at `clock`. What was read there must be ordered before it; what was written there too, with a
-    proxy fence on the way."""
-    k = m.k
-    warps = k[st.K_WARPS]
-    slot, mine = w // warps, w % warps
-    origin = m.cta[slot, st.CTA_POSITION] * k[st.K_ENTITIES]
-    known = vector_clocks.warp_row(m, w) + 16 + 8 * origin
-    proxied = known + k[st.K_PROXY]
-    age = m.cta[slot, st.CTA_AGE]
-    lg = k[st.K_SHARED_GRANULE]
-    writes = k[st.K_SHARED_WRITES] + slot * k[st.K_SHARED_CELLS] * 8
-    readers = k[st.K_READERS]
-    reads = k[st.K_SHARED_READS] + slot * k[st.K_SHARED_CELLS] * readers * 4
-    races = k[st.K_CHECKS] & st.CHECK_RACES
-    some = warps + m.cta[slot, st.CTA_AGENTS]
-    for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
-        if races:
-            cell = i64(writes + 8 * g)
-            x = cell >> 32 & 127
-            if cell >> 40 == age and i64(proxied + 8 * x) < (cell & LOW32):
-                ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
-                kind = st.F_BULK_PROXY if ordered else st.F_RACE_WW
-                finding(m, kind, pc, w, lane, g << lg, size, 0, origin + x)
-            if k[st.K_TENSOR_READS]:
-                tensor_reads.overwritten(m, w, pc, lane, g, size)
-            if m.group[w, st.G_PENDING]:
-                overwritten(m, w, pc, lane, g << lg, 1 << lg)
-            for x in range(some):
-                if x != mine and u32(reads + (g * readers + x) * 4) > i64(known + 8 * x):
-                    finding(m, st.F_RACE_RW, pc, w, lane, g << lg, size, 0, origin + x)
-        w64(writes + 8 * g, age << 40 | writer << 32 | clock)
 
 
 @njit

@@ -17,20 +17,20 @@ from fuzz.devices.emulator.state.intrinsics import i64, w64
 
 @njit(inline="always")
 def first_entity(m, w):
-    """Index in a row of the first warp of the warp's CTA."""
-    return m.cta[w // m.k[st.K_WARPS], st.CTA_POSITION] * m.k[st.K_ENTITIES]
+    """Index in a row of the first warp of the warp's cluster."""
+    return vector_clocks.first_of_cluster(m, w)
 
 
 @njit(inline="always")
 def done(m, w, warp):
-    """Number of the last operation of the CTA's warp `warp` that warp `w` knows is complete."""
+    """Number of the last operation of the cluster's warp `warp` that warp `w` knows is complete."""
     row = vector_clocks.warp_row(m, w) + m.k[st.K_TENSOR_ROWS]
     return i64(row + 16 + 8 * (first_entity(m, w) + warp))
 
 
 @njit(inline="always")
 def known(m, w, warp):
-    """How far `w` is ordered after the CTA's warp `warp`."""
+    """How far `w` is ordered after the cluster's warp `warp`."""
     return i64(vector_clocks.warp_row(m, w) + 16 + 8 * (first_entity(m, w) + warp))
 
 

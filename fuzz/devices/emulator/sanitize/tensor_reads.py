@@ -1,8 +1,8 @@
 """Shared memory that tcgen05.mma and .cp read: is it written and visible, and does nobody overwrite it too early?
 Compiled by numba.
 
-A granule's cell here is the CTA's age (24 bits) | warp (8) | number of the warp's last operation that reads it (32). A
-write needs to know that operation complete (`tensor_clocks.py`).
+A granule's cell here is the CTA's age (20 bits) | warp (10, its number in the cluster) | number of the warp's last
+operation that reads it (32). A write needs to know that operation complete (`tensor_clocks.py`).
 """
 
 from __future__ import annotations
@@ -10,56 +10,61 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator.sanitize import tensor_clocks, vector_clocks
+from fuzz.devices.emulator.sanitize.shared_cells import LOW32, age_in_cell, age_of, entity_of
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.addressing import finding
+from fuzz.devices.emulator.state.addressing import address_in, finding
 from fuzz.devices.emulator.state.intrinsics import i64, w64
-
-LOW32 = 0xFFFFFFFF
 
 
 @njit(inline="always")
-def _cells(m, w):
-    return m.k[st.K_TENSOR_READS] + w // m.k[st.K_WARPS] * m.k[st.K_SHARED_CELLS] * 8
+def _cells(m, slot):
+    return m.k[st.K_TENSOR_READS] + slot * m.k[st.K_SHARED_CELLS] * 8
 
 
 @njit
 def note_read(m, w, pc, lane, a, size):
-    """The last operation that warp `w` has issued reads `size` bytes at `a` of shared memory. What was written there
-    must be ordered before it, with a proxy fence on the way."""
+    """The last operation that warp `w` has issued reads `size` bytes at `a` of its CTA's shared memory."""
+    note_read_of(m, w, w // m.k[st.K_WARPS], pc, lane, a, size)
+
+
+@njit
+def note_read_of(m, w, slot, pc, lane, a, size):
+    """The same of the shared memory of the CTA in row `slot`. What was written there must be ordered before it, with a
+    proxy fence on the way."""
     k = m.k
-    warps = k[st.K_WARPS]
-    slot, mine = w // warps, w % warps
+    mine = vector_clocks.in_cluster(m, w)
     first = tensor_clocks.first_entity(m, w)
     known = vector_clocks.warp_row(m, w) + 16 + 8 * first
     proxied = known + k[st.K_PROXY]
-    age = m.cta[slot, st.CTA_AGE]
+    age = age_of(m, slot)
     lg = k[st.K_SHARED_GRANULE]
     writes = k[st.K_SHARED_WRITES] + slot * k[st.K_SHARED_CELLS] * 8
-    reads = _cells(m, w)
-    mark = (age & 0xFFFFFF) << 40 | mine << 32 | m.tensor_warp[w, st.TW_ISSUED]
+    reads = _cells(m, slot)
+    mark = age << 43 | mine << 32 | m.tensor_warp[w, st.TW_ISSUED]
     races = k[st.K_CHECKS] & st.CHECK_RACES
     for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
         cell = i64(writes + 8 * g)
-        if cell >> 40 != age:
+        if age_in_cell(cell) != age:
             if k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
-                finding(m, st.F_UNINITIALISED, pc, w, lane, g << lg, size, 0, -1)
+                finding(m, st.F_UNINITIALISED, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, -1)
         elif races:
-            x = cell >> 32 & 127
+            x = entity_of(cell)
             if i64(proxied + 8 * x) < (cell & LOW32):
                 ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
                 kind = st.F_TC_PROXY if ordered else st.F_RACE_WR
-                finding(m, kind, pc, w, lane, g << lg, size, 0, first + x)
+                finding(m, kind, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, first + x)
         w64(reads + 8 * g, mark)
 
 
 @njit
-def overwritten(m, w, pc, lane, g, size):
-    """A write to granule `g` of shared memory, which the tensor core may still be reading."""
-    cell = i64(_cells(m, w) + 8 * g)
-    slot = w // m.k[st.K_WARPS]
-    if cell >> 40 & 0xFFFFFF != m.cta[slot, st.CTA_AGE] & 0xFFFFFF:
+def overwritten(m, w, slot, pc, lane, g, size):
+    """A write to granule `g` of the shared memory of the CTA in row `slot`, which the tensor core may still be
+    reading."""
+    cell = i64(_cells(m, slot) + 8 * g)
+    if age_in_cell(cell) != age_of(m, slot):
         return
-    reader = cell >> 32 & 255
+    reader = entity_of(cell)
     if tensor_clocks.done(m, w, reader) < (cell & LOW32):
         first = tensor_clocks.first_entity(m, w)
-        finding(m, st.F_TC_OVERWRITTEN, pc, w, lane, g << m.k[st.K_SHARED_GRANULE], size, 0, first + reader)
+        where = address_in(m, w, slot, g << m.k[st.K_SHARED_GRANULE])
+        finding(m, st.F_TC_OVERWRITTEN, pc, w, lane, where, size, 0, first + reader)

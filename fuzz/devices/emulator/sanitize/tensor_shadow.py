@@ -1,9 +1,10 @@
 """Shadow of tensor memory: who touched what last. Finds accesses that nothing orders or waits for. Compiled by numba.
 
-A cell stands for 16 lanes of a column and has four words. The writer: kind (bits 42-43), warp (32-41) and a number
-(0-31), which is that of the operation (`tensor_clocks.py`) for mma and cp, and for tcgen05.st the warp's clock at the
-tcgen05.wait::st that covers it, PENDING until then. The warp's clock when it issued that mma or cp. The last
-tcgen05.ld: 1 + warp (32-41) and its clock at the wait::ld. The last mma that read it as A: 1 + warp and number.
+A cell stands for 16 lanes of a column and has four words. The writer: kind (bits 42-43), warp (32-41, its number in the
+cluster) and a number (0-31), which is that of the operation (`tensor_clocks.py`) for mma and cp, and for tcgen05.st the
+warp's clock at the tcgen05.wait::st that covers it, PENDING until then. The warp's clock when it issued that mma or cp.
+The last tcgen05.ld: 1 + warp (from 32 on) and its clock at the wait::ld. The last mma that read it as A: 1 + warp and
+number.
 
 What counts as ordered follows PTX's memory consistency model of tcgen05 (docs/explanation/tensor_memory.md).
 """
@@ -17,7 +18,7 @@ from fuzz.devices.emulator.sanitize.tensor_clocks import done, fenced_done, fenc
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding
 from fuzz.devices.emulator.state.intrinsics import i64, w64
-from fuzz.devices.emulator.state.tensor_memory import COLUMNS, sm
+from fuzz.devices.emulator.state.tensor_memory import COLUMNS
 
 GROUPS = 8  # of 16 lanes
 CELL = 32  # bytes
@@ -30,14 +31,15 @@ LD, ST, MMA_WRITE, MMA_ADD, MMA_A, CP_WRITE, FREE = range(7)
 
 
 @njit(inline="always")
-def cell_at(m, w, group, column):
-    return m.k[st.K_TENSOR_CELLS] + sm(m, w) * BYTES + (column * GROUPS + group) * CELL
+def cell_at(m, slot, group, column):
+    return m.k[st.K_TENSOR_CELLS] + slot // m.k[st.K_TENSOR_SHARE] * BYTES + (column * GROUPS + group) * CELL
 
 
 @njit
 def forget(m, w, column, count):
     """Columns that were just allocated: nothing has written them."""
-    for i in range(cell_at(m, w, 0, column), cell_at(m, w, 0, column + count), 8):
+    slot = w // m.k[st.K_WARPS]
+    for i in range(cell_at(m, slot, 0, column), cell_at(m, slot, 0, column + count), 8):
         w64(i, 0)
 
 
@@ -50,7 +52,7 @@ def _tell(m, kind, pc, w, group, column, access, other):
 def _after_writer(m, w, pc, group, column, access, at):
     """Holds an access against the last writer of the cell."""
     writer = i64(at)
-    mine = w % m.k[st.K_WARPS]
+    mine = vector_clocks.in_cluster(m, w)
     warp, number = writer >> 32 & 1023, writer & LOW32
     fences = m.k[st.K_CHECKS] & st.CHECK_TENSOR_FENCES
     if writer >> 42 == STORE:
@@ -74,7 +76,7 @@ def _after_writer(m, w, pc, group, column, access, at):
 @njit
 def _after_readers(m, w, pc, group, column, access, at):
     """Holds a write against the last readers of the cell."""
-    mine = w % m.k[st.K_WARPS]
+    mine = vector_clocks.in_cluster(m, w)
     load = i64(at + 16)
     if load:
         warp, number = (load >> 32) - 1, load & LOW32
@@ -90,18 +92,24 @@ def _after_readers(m, w, pc, group, column, access, at):
 @njit
 def note(m, w, pc, groups, column, count, access):
     """An access to `count` columns from `column` in the groups of lanes of the mask `groups`."""
+    note_in(m, w, w // m.k[st.K_WARPS], pc, groups, column, count, access)
+
+
+@njit
+def note_in(m, w, slot, pc, groups, column, count, access):
+    """The same in the tensor memory of the CTA in row `slot`."""
     races = m.k[st.K_CHECKS] & st.CHECK_RACES
     unwritten = m.k[st.K_CHECKS] & st.CHECK_UNINITIALISED
     if not races and not unwritten:
         return
-    mine = w % m.k[st.K_WARPS]
+    mine = vector_clocks.in_cluster(m, w)
     issued = m.tensor_warp[w, st.TW_ISSUED]
     clock = vector_clocks.own(m, w)
     for c in range(column, column + count):
         for group in range(GROUPS):
             if not groups >> group & 1:
                 continue
-            at = cell_at(m, w, group, c)
+            at = cell_at(m, slot, group, c)
             if i64(at) == 0:
                 if unwritten and access in (LD, MMA_ADD, MMA_A):
                     _tell(m, st.F_TC_UNWRITTEN, pc, w, group, c, access, mine)
@@ -129,12 +137,12 @@ def note(m, w, pc, groups, column, count, access):
 @njit
 def complete(m, w, groups, column, count, store):
     """A tcgen05.wait covers an access of warp `w`."""
-    mine = w % m.k[st.K_WARPS]
+    mine = vector_clocks.in_cluster(m, w)
     clock = vector_clocks.own(m, w)
     for c in range(column, column + count):
         for group in range(GROUPS):
             if groups >> group & 1:
-                at = cell_at(m, w, group, c)
+                at = cell_at(m, w // m.k[st.K_WARPS], group, c)
                 if store and i64(at) == STORE << 42 | mine << 32 | PENDING:
                     w64(at, STORE << 42 | mine << 32 | clock)
                 elif not store and i64(at + 16) == (1 + mine) << 32 | PENDING:

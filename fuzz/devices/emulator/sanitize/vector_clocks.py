@@ -10,8 +10,12 @@ Where a kernel has asynchronous accesses of shared memory (wgmma, bulk copies), 
 further: how far a warp is ordered after the others with a proxy fence on the way, as such an access needs it of an
 ordinary write. Where it has tcgen05 instructions, a third one K_TENSOR_ROWS bytes further (`tensor_clocks.py`).
 
+The CTAs of a cluster stand one after the other, so that their entities do too: an entity of a cluster is known by its
+number there (`in_cluster`), which for a CTA on its own is the warp's.
+
 Rows: one per resident warp; the warp's last fence; what it has read strongly since (ordered by its next fence); these
-two once more for fences of scope cta (`scopes.py`); one per barrier; one per memory location that orders others.
+two once more for fences of scope cta (`scopes.py`); one per barrier; one per memory location that orders others; two
+per cluster for its barrier (`cluster_order.py`).
 """
 
 from __future__ import annotations
@@ -143,6 +147,20 @@ def entity(m, w):
 
 
 @njit
+def first_of_cluster(m, w):
+    """The first entity of the warp's cluster."""
+    slot = w // m.k[st.K_WARPS]
+    return (m.cta[slot, st.CTA_POSITION] - m.cta[slot, st.CTA_RANK]) * m.k[st.K_ENTITIES]
+
+
+@njit
+def in_cluster(m, w):
+    """The number of a warp among the entities of its cluster."""
+    slot = w // m.k[st.K_WARPS]
+    return m.cta[slot, st.CTA_RANK] * m.k[st.K_ENTITIES] + w % m.k[st.K_WARPS]
+
+
+@njit
 def tick(m, w):
     """Advances the warp's own clock: what follows is not part of what it has released."""
     at = warp_row(m, w) + 16 + 8 * entity(m, w)
@@ -165,10 +183,11 @@ def proxy_fence(m, w):
 
 @njit
 def begin(m, slot, position):
-    """A CTA starts: its warps know nothing of others. Its clocks go on from those of the last CTA in this row."""
-    warps, entities = m.k[st.K_WARPS], m.k[st.K_ENTITIES]
-    base = m.cta[slot, st.CTA_CLOCK] + 1
-    first = position * entities
+    """A CTA starts: its warps know nothing of others. Its clocks go on from those of the last CTA in this row; so do
+    those of the other CTAs of its cluster, which start with it."""
+    warps, entities, ctas = m.k[st.K_WARPS], m.k[st.K_ENTITIES], m.k[st.K_CLUSTER]
+    rank = m.cta[slot, st.CTA_RANK]
+    first = (position - rank) * entities
     for w in range(slot * warps, slot * warps + warps):
         for r in (
             warp_row(m, w), fence_row(m, w), pending_row(m, w), near_fence_row(m, w), near_pending_row(m, w)
@@ -177,9 +196,11 @@ def begin(m, slot, position):
         r = warp_row(m, w)
         for _ in range(2 if m.k[st.K_PROXY] else 1):
             w64(r, first)
-            w64(r + 8, first + entities)
-            for i in range(entities):
-                w64(r + 16 + 8 * (first + i), base)
+            w64(r + 8, first + ctas * entities)
+            for c in range(ctas):
+                base = m.cta[slot - rank + c, st.CTA_CLOCK] + 1
+                for i in range(c * entities, (c + 1) * entities):
+                    w64(r + 16 + 8 * (first + i), base)
             r += m.k[st.K_PROXY]
         tick(m, w)
     for number in range(16):
@@ -205,6 +226,14 @@ def arrive(m, w, number):
 @njit
 def depart(m, w, number):
     join(m, warp_row(m, w), barrier_row(m, w // m.k[st.K_WARPS], number))
+
+
+@njit
+def arrive_relaxed_at(m, w, host):
+    """An arrival that releases only what a fence before it has released."""
+    r = location_row(m, host, True)
+    if r:
+        join(m, r, fence_row(m, w))
 
 
 @njit

@@ -54,8 +54,10 @@ def finding(m, kind, pc, w, lane, where, size, value, other=-1):
         m.findings[n, st.C_OTHER_CTA] = m.order[position]
         m.findings[n, st.C_OTHER_WARP] = local
         slot = w // warps
-        if local >= warps and m.cta[slot, st.CTA_POSITION] == position:
-            m.findings[n, st.C_OTHER_PC] = m.agents[slot, local - warps, st.AGENT_PC]
+        first = slot - m.cta[slot, st.CTA_RANK]
+        for its in range(first, first + m.k[st.K_CLUSTER]):
+            if local >= warps and m.cta[its, st.CTA_POSITION] == position:
+                m.findings[n, st.C_OTHER_PC] = m.agents[its, local - warps, st.AGENT_PC]
     m.findings[n, st.C_VALUE] = value
 
 
@@ -70,13 +72,58 @@ def fault(m, kind, pc, w, lane, where, size, value):
 
 
 @njit
+def owner(m, w, a):
+    """Row of `cta` of the CTA whose shared memory has the address `a`, which is inside of it."""
+    slot = w // m.k[st.K_WARPS]
+    if a & op.CLUSTER_FLAG:
+        slot += (a >> op.RANK_BIT & op.RANKS) - m.cta[slot, st.CTA_RANK]
+    return slot
+
+
+@njit(inline="always")
+def offset(a):
+    """The place of an address of shared memory in its CTA's memory."""
+    return a & op.OFFSET if a & op.CLUSTER_FLAG else a
+
+
+@njit
+def address_in(m, w, slot, a):
+    """Byte `a` of the shared memory of the CTA in row `slot`, as reports want it from warp `w`: with the rank of
+    another CTA."""
+    if slot == w // m.k[st.K_WARPS]:
+        return a
+    return a | op.CLUSTER_FLAG | m.cta[slot, st.CTA_RANK] << op.RANK_BIT
+
+
+@njit
+def slot_of_rank(m, w, pc, lane, space, a, size):
+    """Row of `cta` of the CTA that an address with a rank means, or -1 after recording why it cannot be used."""
+    slot = w // m.k[st.K_WARPS]
+    mine = m.cta[slot, st.CTA_RANK]
+    rank = a >> op.RANK_BIT & op.RANKS
+    if rank == mine:
+        return slot
+    if rank >= m.k[st.K_CLUSTER]:
+        fault(m, st.F_CLUSTER_RANK, pc, w, lane, a, size, rank)
+        return -1
+    if space == op.SHARED:
+        fault(m, st.F_CLUSTER_SPACE, pc, w, lane, a, size, rank)
+        return -1
+    slot += rank - mine
+    if m.cta[slot, st.CTA_WARPS] == 0:
+        fault(m, st.F_CLUSTER_EXITED, pc, w, lane, a, size, 1)
+        return -1
+    return slot
+
+
+@njit
 def host_address(m, w, pc, lane, space, a, size):
     """The host address of the kernel's address `a`, or 0 after recording why there is none: then the access is not to
     be made, and what it reads is zero."""
     if space == op.GENERIC:
         window = a >> op.SHIFT
         if window == 1:
-            space = op.SHARED
+            space = op.SHARED_CLUSTER
             a -= op.SHARED_WINDOW
         elif window == 2:
             space = op.LOCAL
@@ -87,11 +134,17 @@ def host_address(m, w, pc, lane, space, a, size):
     if a & (size - 1):
         fault(m, st.F_ALIGN, pc, w, lane, a, size, space)
         return 0
-    if space == op.SHARED:
+    if space == op.SHARED or space == op.SHARED_CLUSTER:
+        slot = w // m.k[st.K_WARPS]
+        if m.k[st.K_CLUSTER] > 1 and a & op.CLUSTER_FLAG:
+            slot = slot_of_rank(m, w, pc, lane, space, a, size)
+            if slot < 0:
+                return 0
+            a &= ~(op.CLUSTER_FLAG | op.RANKS << op.RANK_BIT)
         if a < 0 or a + size > m.k[st.K_SHARED_SIZE]:
             fault(m, st.F_SHARED_BOUNDS, pc, w, lane, a, size, m.k[st.K_SHARED_SIZE])
             return 0
-        return m.k[st.K_SHARED] + (w // m.k[st.K_WARPS]) * m.k[st.K_SHARED_STRIDE] + a
+        return m.k[st.K_SHARED] + slot * m.k[st.K_SHARED_STRIDE] + a
     if space == op.PARAM:
         if a >> op.SHIFT == 3:
             a -= op.PARAM_WINDOW

@@ -19,6 +19,11 @@ def packed(wanted, missing, bytes_, phase):
     return MARK << MARKED | phase << PHASE | (bytes_ + BIAS) << BYTES | missing << PENDING | wanted
 
 
+def phase_of(value: int) -> int:
+    """The parity of an mbarrier's phase."""
+    return value >> PHASE & 1
+
+
 def describe(value: int) -> str:
     """The state of an mbarrier in words, for reports."""
     if value >> MARKED != MARK:

@@ -26,6 +26,7 @@ PRINTED_WORDS = 31  # of 8 bytes, of the arguments of each
 ISSUES = 64  # wgmma of a warpgroup that are remembered for its slower warps
 BULKS = 256  # bulk copies in flight, per CTA
 AGENTS = 24  # that make a CTA's bulk copies, see sanitize/bulk_clocks.py
+ARRIVALS = 64  # mbarriers of a CTA whose arrivals are remembered, in a launch with clusters
 
 # name → inner dimensions; the outermost one is free: W resident warps, S resident CTAs, n micro-operations
 TABLES: dict[str, tuple[int, ...]] = {
@@ -43,8 +44,11 @@ TABLES: dict[str, tuple[int, ...]] = {
     "arrived": (16,),  # (S) threads at each barrier
     "expected": (16,),  # (S) threads; 0: all that live
     "gathered": (16, 3),  # (S) a barrier's reductions so far, columns RED_…
-    "cta": (11,),  # (S) the resident CTA, columns CTA_…
-    "bulk": (BULKS, 24),  # (S) bulk copies in flight, columns B_…
+    "cta": (20,),  # (S) the resident CTA, columns CTA_…
+    "cluster_inits": (),  # (W) clock of the last mbarrier.init that a fence.mbarrier_init has made visible, 0: none
+    "cluster": (3,),  # (W) lanes at the barrier of the cluster, columns CL_…
+    "arrivals": (ARRIVALS, 4),  # (S) who of the cluster has arrived at an mbarrier, columns AR_…
+    "bulk": (BULKS + 1, 24),  # (S) bulk copies in flight, columns B_…; the last is one that is being issued
     "bulk_groups": (32,),  # (W) bulk groups that each lane has committed
     "agents": (AGENTS, 3),  # (S) see sanitize/bulk_clocks.py, columns AGENT_…
     "wrote": (),  # (W) has it written since its spin began to be counted
@@ -61,7 +65,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "wgmmas": (WGMMAS, 12),  # (W) in flight, columns W_…
     "issues": (ISSUES, 4),  # (first warp of a warpgroup) the last wgmma issued, columns I_…
     "columns": (16, 5),  # (S) 32 columns of tensor memory each: whose they are, columns U_…
-    "tensor_cta": (2,),  # (S) columns TC_…
+    "tensor_cta": (5,),  # (S) columns TC_…
     "tensor_warp": (2,),  # (W) columns TW_…
     "tensor_accesses": (TENSOR_ACCESSES, 5),  # (W) tcgen05.ld and .st that no wait has covered, columns TA_…
     "findings": (12,),  # (FINDINGS) columns C_…
@@ -76,9 +80,19 @@ TABLES: dict[str, tuple[int, ...]] = {
 
 # columns of `cta`: linear index in the grid or -1 where none is resident; its place in the grid; warps that have not
 # exited; age; position in the order of dispatch; the clock that the last CTA here came to; the row's own number; bulk
-# copies in flight; agents that have made any
+# copies in flight; agents that have made any; its cluster's place among the clusters, its own in the cluster; its rank
+# there; address of byte 0 of its shared memory; number of mbarriers in `arrivals`
 (CTA_INDEX, CTA_X, CTA_Y, CTA_Z, CTA_WARPS, CTA_AGE, CTA_POSITION, CTA_CLOCK, CTA_SLOT, CTA_BULKS,
- CTA_AGENTS) = range(11)  # fmt: skip
+ CTA_AGENTS, CTA_CLUSTER_X, CTA_CLUSTER_Y, CTA_CLUSTER_Z, CTA_IN_CLUSTER_X, CTA_IN_CLUSTER_Y, CTA_IN_CLUSTER_Z,
+ CTA_RANK, CTA_BASE, CTA_ARRIVALS) = range(20)  # fmt: skip
+
+# columns of `cluster`: lanes that have arrived in this phase; lanes whose phase has completed, and that have not waited
+# for it yet; lanes that sleep in the wait
+CL_ARRIVED, CL_PASSED, CL_WAITING = range(3)
+
+# columns of `arrivals`: host address of the mbarrier; its phase; ranks of CTAs, as masks, that have arrived in it, and
+# ever
+AR_HOST, AR_PHASE, AR_RANKS, AR_EVER = range(4)
 
 # columns of `trace`: when it began and how long it ran, in micro-operations; the CTA's position in the order of
 # dispatch; warp; its status afterwards, the barrier or address that it waits for, the value there; accesses to memory;
@@ -95,7 +109,7 @@ AT_NUMBER, AT_DESTINATION, AT_KIND = range(3)
 RED_ALL, RED_ANY, RED_COUNT = range(3)  # columns of `gathered`: and, or, popc
 
 # columns of `special`: the register's place in a warp's registers; the column of `cta` that it shows, -1: a value that
-# is the same for all CTAs; 64 bits
+# is the same for all CTAs; 1: 64 bits, 2: a predicate
 SR_REGISTER, SR_CTA_COLUMN, SR_WIDE = range(3)
 
 # columns of `copies`: lane; its group; host addresses; bytes; bytes that the source has; address in shared memory; pc
@@ -122,7 +136,9 @@ G_PENDING, G_COMMITTED, G_DONE, G_ISSUED, G_PC, G_FENCES = range(6)
 # columns of `columns`: 1 + position of the CTA that has them, 0: free, negative: free again; first unit and number of
 # units of the allocation; the warp that made it, its pc
 U_OWNER, U_FIRST, U_UNITS, U_WARP, U_PC = range(5)
-TC_RELINQUISHED, TC_COLUMNS = range(2)  # columns of `tensor_cta`: 1 + pc of the relinquish; columns of the last alloc
+# columns of `tensor_cta`: 1 + pc of the relinquish; columns of the last alloc; allocs together with the other CTA of a
+# pair that the CTA has come to, that have given it columns, that both CTAs have behind them
+TC_RELINQUISHED, TC_COLUMNS, TC_ASKED, TC_GIVEN, TC_PASSED = range(5)
 TW_ISSUED, TW_PENDING = range(2)  # columns of `tensor_warp`: mma and cp so far; entries of tensor_accesses
 # columns of `tensor_accesses`: is it a store; groups of 16 lanes, as a mask; first column; columns; pc
 TA_STORE, TA_GROUPS, TA_COLUMN, TA_COUNT, TA_PC = range(5)
@@ -139,7 +155,8 @@ TA_STORE, TA_GROUPS, TA_COLUMN, TA_COUNT, TA_PC = range(5)
  K_TENSOR_MEMORY, K_TENSOR_SCRATCH, K_TENSOR_ROWS, K_TENSOR_FENCES, K_TENSOR_CELLS, K_TENSOR_READS, K_TENSOR_SHARE,
  K_REFUSED, K_REFUSED_VALUE,
  K_VERSIONS, K_SCOPED, K_PRINTED, K_FAULTED,
- K_SIZE) = range(74)  # fmt: skip
+ K_CLUSTER, K_CLUSTER_X, K_CLUSTER_Y, K_CLUSTER_Z, K_CLUSTER_BARRIER, K_VISITS,
+ K_SIZE) = range(80)  # fmt: skip
 
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY, AT_ALLOC = range(6)  # AT_ALLOC: waits for columns of tensor memory
 
@@ -155,6 +172,8 @@ S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
  F_UNINITIALISED, F_RACE_WW, F_RACE_WR, F_RACE_RW, F_WRAPPED, F_PARAM, F_UNCONVERGED,
  F_BARRIER_ID, F_UNORDERED, F_PROXY, F_IN_FLIGHT, F_NO_FENCE, F_WARPGROUP, F_DESCRIPTOR,
  F_MBARRIER, F_COPY_SIZE, F_TENSOR_MAP, F_BULK_PROXY, F_BULK_LEFT, F_BULK_FORM) = range(29)  # fmt: skip
+# of clusters; users read report/cluster_kinds.py
+F_CLUSTER_BARRIER, F_CLUSTER_RANK, F_CLUSTER_SPACE, F_CLUSTER_EXITED, F_CLUSTER_MBARRIER = range(30, 35)
 # of tensor memory; users read report/tensor_memory_kinds.py
 (F_TC_COLUMNS, F_TC_LANES, F_TC_ALLOC, F_TC_LEAK, F_TC_RELINQUISHED, F_TC_UNWRITTEN, F_TC_STORE, F_TC_LOAD,
  F_TC_COMMIT, F_TC_RACE, F_TC_FENCE, F_TC_PROXY, F_TC_OVERWRITTEN, F_TC_DESCRIPTOR) = range(40, 54)  # fmt: skip

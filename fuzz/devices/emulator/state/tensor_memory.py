@@ -28,21 +28,39 @@ def sm(m, w):
     return w // m.k[st.K_WARPS] // m.k[st.K_TENSOR_SHARE]
 
 
+@njit
+def pair_of(m, slot):
+    """Row of `cta` of the other CTA of the pair that the CTA in row `slot` belongs to."""
+    return slot + 1 - 2 * (m.cta[slot, st.CTA_RANK] & 1)
+
+
 @njit(inline="always")
 def host(m, w, lane, column):
-    return m.k[st.K_TENSOR_MEMORY] + sm(m, w) * SIZE + lane * ROW + 4 * column
+    return host_in(m, w // m.k[st.K_WARPS], lane, column)
+
+
+@njit(inline="always")
+def host_in(m, slot, lane, column):
+    """Host address of a column of a lane in the tensor memory of the CTA in row `slot`."""
+    return m.k[st.K_TENSOR_MEMORY] + slot // m.k[st.K_TENSOR_SHARE] * SIZE + lane * ROW + 4 * column
 
 
 @njit
 def usable(m, w, pc, lane, column, count):
     """True if the warp's CTA has all of these columns; else a finding."""
+    return usable_in(m, w, w // m.k[st.K_WARPS], pc, lane, column, count)
+
+
+@njit
+def usable_in(m, w, slot, pc, lane, column, count):
+    """The same of the CTA in row `slot`."""
     why = -1
     if column < 0 or column + count > COLUMNS:
         why = OUTSIDE
     else:
-        mine = 1 + m.cta[w // m.k[st.K_WARPS], st.CTA_POSITION]
+        mine = 1 + m.cta[slot, st.CTA_POSITION]
         for unit in range(column >> 5, (column + count - 1 >> 5) + 1):
-            owner = m.columns[sm(m, w), unit, st.U_OWNER]
+            owner = m.columns[slot // m.k[st.K_TENSOR_SHARE], unit, st.U_OWNER]
             if owner != mine:
                 why = FREED if owner == -mine else UNALLOCATED
                 break

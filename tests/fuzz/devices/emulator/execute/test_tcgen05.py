@@ -320,11 +320,10 @@ def test_a_number_of_ctas_of_an_sm_below_one_is_refused():
 @pytest.mark.parametrize(
     "instruction",
     [
-        "tcgen05.mma.cta_group::2.kind::f16 [%r10], %d6, %d7, %r13, %q4;",
+        "tcgen05.cp.cta_group::2.128x256b [%r10], %d6;",
         "tcgen05.mma.ws.cta_group::1.kind::f16 [%r10], %d6, %d7, %r13, %q4;",
         "tcgen05.mma.sp.cta_group::1.kind::f16 [%r10], %d6, %d7, [%r11], %r13, %q4;",
         "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r10], %d6, %d7, %r13, [%r11], [%r11], %q4;",
-        "tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [s], %h0;",
         "tcgen05.shift.cta_group::1.down [%r10];",
         "tcgen05.ld.red.sync.aligned.32x32b.x2.min.f32 {%r20, %r21}, %r22, [%r11];",
         "tcgen05.cp.cta_group::1.128x256b.b8x16.b6x16_p32 [%r10], %d6;",

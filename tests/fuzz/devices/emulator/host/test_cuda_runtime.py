@@ -151,3 +151,44 @@ ret; }}"""
 def test_ptx_that_cannot_be_read_names_its_line():
     with pytest.raises(ptx.PtxError, match="line 5"):
         ptx.parse(HEADER + ".visible .entry k() {\nadd.s32 [a b c], 1;\n}")
+
+
+@cute.kernel
+def swap_kernel(x: cute.Pointer, y: cute.Pointer, ctas: cutlass.Constexpr):
+    """Thread t of a CTA sends its element to thread t of the next CTA of its cluster."""
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    rank = cute.arch.block_idx_in_cluster()
+    allocator = cutlass.utils.SmemAllocator()
+    memory, barrier = allocator.allocate_array(cutlass.Int32, 64), allocator.allocate_array(cutlass.Int64, 1)
+    if thread == 0:
+        cute.arch.mbarrier_init(barrier, 1)
+        cute.arch.mbarrier_init_fence()
+        cute.arch.mbarrier_arrive_and_expect_tx(barrier, 256)
+    cute.arch.cluster_arrive_relaxed()
+    cute.arch.cluster_wait()
+    mine = cute.make_tensor(x, cute.make_layout(1 << 16))[block * 64 + thread]
+    cute.arch.store_async_dsmem(memory + thread, mine, barrier, (rank + 1) % ctas)
+    cute.arch.mbarrier_wait(barrier, 0)
+    cute.make_tensor(y, cute.make_layout(1 << 16))[block * 64 + thread] = cute.make_tensor(
+        memory, cute.make_layout(64)
+    )[thread]
+
+
+@cute.jit
+def swap(x: cute.Pointer, y: cute.Pointer, n: cutlass.Int32, stream: cuda.CUstream):
+    swap_kernel(x, y, 4).launch(grid=[n // 64, 1, 1], block=[64, 1, 1], cluster=[4, 1, 1], stream=stream)
+
+
+def test_a_launch_with_clusters(tmp_path):
+    pointer = make_ptr(cutlass.Int32, 0, cute.AddressSpace.gmem, assumed_align=4)
+    with compiling_for("sm_90a"):
+        arguments = pointer, pointer, cutlass.Int32(1), make_fake_stream()
+        kernel = Emulator().load(cute.compile(swap, *arguments, options=f"--keep-ptx --dump-dir={tmp_path}"))
+    for schedule in ("in_order", "random", "oldest_last"):
+        x, y = torch.arange(512, dtype=torch.int32), torch.zeros(512, dtype=torch.int32)
+        report = kernel(x, y, 512, emulator=Emulator(warp_schedule=schedule, strict=False))
+        assert report.ok, str(report)
+        assert torch.equal(y, x.view(2, 4, 64).roll(1, 1).flatten())
+    with pytest.raises(ValueError, match=r"grid: \(3, 1, 1\) is no multiple of the cluster"):
+        kernel(x, y, 192)

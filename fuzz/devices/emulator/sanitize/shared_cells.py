@@ -1,0 +1,36 @@
+"""Cells of shared memory's shadow: who wrote a granule last. Compiled by numba.
+
+A cell is the CTA's age (20 bits) | strong (1) | who (10 bits, the entity's number in its cluster) | clock (32). The age
+tells the cells of one CTA from those of the one before it in the same memory.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from fuzz.devices.emulator.state import tables as st
+
+LOW32 = 0xFFFFFFFF
+STRONG_SHARED = 1 << 42
+AGES = 0xFFFFF
+
+
+@njit(inline="always")
+def age_of(m, slot):
+    """The age of the CTA in row `slot`, as cells have it."""
+    return m.cta[slot, st.CTA_AGE] & AGES
+
+
+@njit(inline="always")
+def age_in_cell(cell):
+    return cell >> 43 & AGES
+
+
+@njit(inline="always")
+def entity_of(cell):
+    return cell >> 32 & 1023
+
+
+@njit(inline="always")
+def packed(age, strong, who, clock):
+    return age << 43 | (STRONG_SHARED if strong else 0) | who << 32 | clock

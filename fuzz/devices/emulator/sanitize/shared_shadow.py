@@ -1,0 +1,175 @@
+"""Shadow of shared memory: who of the cluster touched a granule last. Compiled by numba.
+
+The last write of a granule is a cell (`shared_cells.py`). Beside it stands the clock of the last read by each entity of
+the cluster (K_READERS of them): warps, and what makes bulk copies.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.sanitize import cluster_order, tensor_reads, vector_clocks
+from fuzz.devices.emulator.sanitize.shared_cells import (
+    LOW32,
+    STRONG_SHARED,
+    age_in_cell,
+    age_of,
+    entity_of,
+    packed,
+)
+from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state.addressing import address_in, finding, offset, owner
+from fuzz.devices.emulator.state.intrinsics import i64, u32, w32, w64
+from fuzz.devices.emulator.state.wgmma_descriptor import holds
+
+EQUAL = 3  # a write of what is there already
+
+
+@njit(inline="always")
+def _writes(m, slot):
+    """Cells of the shared memory of the CTA in row `slot`."""
+    return m.k[st.K_SHARED_WRITES] + slot * m.k[st.K_SHARED_CELLS] * 8
+
+
+@njit(inline="always")
+def _reads(m, slot):
+    """Clocks of reads there: K_READERS of 4 bytes for each granule."""
+    return m.k[st.K_SHARED_READS] + slot * m.k[st.K_SHARED_CELLS] * m.k[st.K_READERS] * 4
+
+
+@njit
+def note_shared(m, w, pc, lane, a, size, write, strong):
+    """An access of a warp; see shadow.note."""
+    slot = owner(m, w, a)
+    me, now = vector_clocks.in_cluster(m, w), vector_clocks.own(m, w)
+    if slot != w // m.k[st.K_WARPS]:
+        cluster_order.visit(m, slot, me, now, pc, lane, a)
+    note_shared_by(m, w, slot, pc, lane, offset(a), size, write, strong, me, now)
+
+
+@njit
+def note_shared_by(m, w, slot, pc, lane, a, size, write, strong, mine, now):
+    """An access at byte `a` of the shared memory of the CTA in row `slot`, that the warp issues and entity `mine` of
+    the cluster makes at clock `now`."""
+    k = m.k
+    first = vector_clocks.first_of_cluster(m, w)
+    block = vector_clocks.warp_row(m, w) + 16 + 8 * first
+    age = age_of(m, slot)
+    lg = k[st.K_SHARED_GRANULE]
+    writes, reads = _writes(m, slot), _reads(m, slot)
+    readers = k[st.K_READERS]
+    races = k[st.K_CHECKS] & st.CHECK_RACES
+    for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
+        cell = i64(writes + 8 * g)
+        if age_in_cell(cell) != age:
+            if write & 1 == 0 and k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
+                finding(m, st.F_UNINITIALISED, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, -1)
+        elif races and write != EQUAL and not (strong and cell & STRONG_SHARED):
+            x = entity_of(cell)
+            if x != mine and i64(block + 8 * x) < (cell & LOW32):
+                kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
+                finding(m, kind, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, first + x)
+        if write:
+            if races:
+                _after_reads(m, w, slot, pc, lane, g, size, mine, block)
+            w64(writes + 8 * g, packed(age, strong, mine, now))
+        elif not strong:
+            w32(reads + (g * readers + mine) * 4, now)
+
+
+@njit
+def _after_reads(m, w, slot, pc, lane, g, size, mine, block):
+    """Holds a write of granule `g` against its readers. block: what the warp knows of the cluster's entities."""
+    k = m.k
+    lg = k[st.K_SHARED_GRANULE]
+    if k[st.K_TENSOR_READS]:
+        tensor_reads.overwritten(m, w, slot, pc, lane, g, size)
+    if m.group[w, st.G_PENDING] and slot == w // k[st.K_WARPS]:
+        overwritten(m, w, pc, lane, g << lg, 1 << lg)
+    at = _reads(m, slot) + g * k[st.K_READERS] * 4
+    first_slot = slot - m.cta[slot, st.CTA_RANK]
+    for c in range(k[st.K_CLUSTER]):
+        start = c * k[st.K_ENTITIES]
+        for x in range(start, start + k[st.K_WARPS] + m.cta[first_slot + c, st.CTA_AGENTS]):
+            if x != mine and u32(at + 4 * x) > i64(block + 8 * x):
+                other = vector_clocks.first_of_cluster(m, w) + x
+                finding(m, st.F_RACE_RW, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, other)
+
+
+@njit
+def overwritten(m, w, pc, lane, a, size):
+    """A write of shared memory that a product of the same warp may still be reading."""
+    k = m.k
+    group = w % k[st.K_WARPS] % 4 * 2
+    for i in range(m.group[w, st.G_PENDING]):
+        flags = m.wgmmas[w, i, st.W_FLAGS]
+        for j in range(2):
+            if m.wgmmas[w, i, 8 + 2 * j] < a + size and a < m.wgmmas[w, i, 9 + 2 * j]:
+                first, last = (group, group + 2) if j == 0 else (0, m.wgmmas[w, i, st.W_N] >> 3)
+                transposed = flags & (op.A_TRANSPOSED if j == 0 else op.B_TRANSPOSED)
+                if holds(m.wgmmas[w, i, 2 + j], transposed, first, last, a, a + size):
+                    finding(m, st.F_RACE_RW, pc, w, lane, a, size, 0, vector_clocks.entity(m, w))
+                    return
+
+
+@njit
+def note_async_read(m, w, pc, lane, a, size):
+    """A read of shared memory by a wgmma of the warp, through the asynchronous proxy."""
+    me = vector_clocks.in_cluster(m, w)
+    note_async_read_by(m, w, pc, lane, a, size, me, vector_clocks.own(m, w), st.F_PROXY)
+
+
+@njit
+def note_async_read_by(m, w, pc, lane, a, size, reader, clock, unfenced):
+    """A read of the CTA's shared memory through the asynchronous proxy, that the warp issues and `reader` (its number
+    among the cluster's entities) makes at `clock`: what was written there must be ordered before it, with a proxy fence
+    on the way, else it is a race, or a finding of kind `unfenced`."""
+    k = m.k
+    slot, mine = w // k[st.K_WARPS], vector_clocks.in_cluster(m, w)
+    origin = vector_clocks.first_of_cluster(m, w)
+    known = vector_clocks.warp_row(m, w) + 16 + 8 * origin
+    proxied = known + k[st.K_PROXY]
+    age = age_of(m, slot)
+    lg = k[st.K_SHARED_GRANULE]
+    writes, reads = _writes(m, slot), _reads(m, slot)
+    readers = k[st.K_READERS]
+    races = k[st.K_CHECKS] & st.CHECK_RACES
+    for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
+        cell = i64(writes + 8 * g)
+        if age_in_cell(cell) != age:
+            if k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
+                finding(m, st.F_UNINITIALISED, pc, w, lane, g << lg, size, 0, -1)
+        elif races:
+            x = entity_of(cell)
+            if i64(proxied + 8 * x) < (cell & LOW32):
+                ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
+                kind = unfenced if ordered else st.F_RACE_WR
+                finding(m, kind, pc, w, lane, g << lg, size, 0, origin + x)
+        w32(reads + (g * readers + reader) * 4, clock)
+
+
+@njit
+def note_async_write(m, w, slot, pc, lane, a, size, writer, clock):
+    """A write of the shared memory of the CTA in row `slot` through the asynchronous proxy, that the warp issues and
+    `writer` (its number among the cluster's entities) makes at `clock`. What was read there must be ordered before it;
+    what was written there too, with a proxy fence on the way."""
+    k = m.k
+    mine = vector_clocks.in_cluster(m, w)
+    origin = vector_clocks.first_of_cluster(m, w)
+    known = vector_clocks.warp_row(m, w) + 16 + 8 * origin
+    proxied = known + k[st.K_PROXY]
+    age = age_of(m, slot)
+    lg = k[st.K_SHARED_GRANULE]
+    writes = _writes(m, slot)
+    races = k[st.K_CHECKS] & st.CHECK_RACES
+    for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
+        if races:
+            cell = i64(writes + 8 * g)
+            x = entity_of(cell)
+            if age_in_cell(cell) == age and i64(proxied + 8 * x) < (cell & LOW32):
+                ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
+                kind = st.F_BULK_PROXY if ordered else st.F_RACE_WW
+                finding(m, kind, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, origin + x)
+            _after_reads(m, w, slot, pc, lane, g, size, mine, known)
+        w64(writes + 8 * g, packed(age, 0, writer, clock))
