@@ -134,7 +134,8 @@ def main() -> None:
         options.agreement.write_text(json.dumps(result, indent=1) + "\n")
         for arch, found in result.items():
             print(f"{arch}: {found['bitwise']} forms bit for bit, {len(found['approximate'])} approximate, "
-                  f"{len(found['differ'])} differ, {found['without_answer']} without an answer")  # fmt: skip
+                  f"{sum(sum(kinds.values()) for kinds in found['raised'].values())} that the GPU refuses and the emulator "
+                  f"finds, {len(found['differ'])} differ, {found['without_answer']} without an answer")  # fmt: skip
             for form, example in found["differ"].items():
                 print(f"  {form}: {example}")
             maps = found["tensor_maps"]

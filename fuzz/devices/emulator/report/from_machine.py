@@ -57,6 +57,8 @@ class Stopped:
     def _place(self, address: int, axes: bool = True) -> str:
         if address >> op.SHIFT >= op.FIRST_SEGMENT:
             return self.memory.describe(address, axes)
+        if address >> op.SHIFT == op.PARAM_WINDOW >> op.SHIFT:
+            return f"byte {address - op.PARAM_WINDOW} of the kernel's parameters"
         return f"shared memory byte {address}"
 
     def _finding(self, index: int) -> Finding:
