@@ -41,7 +41,7 @@ REPEATS = (16, 256, 512, 1024)  # bytes after which each swizzle repeats
 
 
 def held_element(code: int) -> tuple[int, int]:
-    """(the code of a type in a map, 1 if loads round to tf32): tf32 is f32 with rounding, tf32_ftz is f32_ftz with it."""
+    """(the code of a type in a map, 1 if loads round to tf32): tf32 is f32 with rounding."""
     return {TF32: (F32, 1), TF32_FTZ: (F32_FTZ, 1)}.get(code, (code, 0))
 
 

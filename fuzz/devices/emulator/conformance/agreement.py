@@ -88,14 +88,14 @@ def measure(path: Path) -> dict[str, Any]:
     """Runs every micro-kernel that has an answer in `path` (.npz, its .json beside it).
 
     Returns {gpu, bitwise: how many forms, raised: {the GPU's error: {the emulator's finding: how many forms}},
-    approximate: {form: `distance`}, differ: {form: `example`}, without_answer, not_emulated: {why: [forms]}, tensor_maps:
-    `map_agreement.measure`}.
+    approximate: {form: `distance`}, differ: {form: `example`}, without_answer, not_emulated: {why: [forms]},
+    tensor_maps: `map_agreement.measure`}.
     """
     about = json.loads(path.with_suffix(".json").read_text())
     recorded, kernels = about["forms"], list(suite.all_kernels())
     result: dict[str, Any] = {
-        "gpu": about["gpu"], "bitwise": 0, "raised": {}, "without_answer": 0, "without": {}, "not_emulated": {}, "approximate": {},
-        "differ": {}, "tensor_maps": map_agreement.measure(about.get("tensor_maps", {}), kernels),
+        "gpu": about["gpu"], "bitwise": 0, "raised": {}, "without_answer": 0, "without": {}, "not_emulated": {},
+        "approximate": {}, "differ": {}, "tensor_maps": map_agreement.measure(about.get("tensor_maps", {}), kernels),
     }  # fmt: skip
     with np.load(path.with_suffix(".npz")) as kept:
         for kernel in kernels:

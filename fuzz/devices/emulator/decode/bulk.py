@@ -147,7 +147,7 @@ class BulkFamilies(Operands):
                 raise self.fail("wants its type as a number")
             x, rounds = tm.held_element(x)
             self.replace(i, m, ROUNDING, rounds)
-        self.replace(i, m, field, x)
+        return self.replace(i, m, field, x)
 
     def replace(self, i: Instruction, m: re.Match[str], field: tuple[int, int, int, int], x: object) -> None:
         """Writes the value `x` to a field of the map."""

@@ -170,8 +170,8 @@ add("bfe.s32", "b32", "b32 b32 b32", lambda b, x, p, n: extract(b, x, p, n, True
 
 
 def insert(b: ir.IRBuilder, x: Value, into: Value, place: Value, length: Value) -> Value:
-    """bfi: the lowest `length` bits of x, put into `into` from `place` on. PTX limits both to 0 … 255; beyond that Hopper
-    takes their lowest 8 bits where x has 32, all bits where it has 64."""
+    """bfi: the lowest `length` bits of x, put into `into` from `place` on. PTX limits both to 0 … 255; beyond that
+    Hopper takes their lowest 8 bits where x has 32, all bits where it has 64."""
     width = x.type.element.width
     t = vec(ir.IntType(2 * width))
     cap = splat(place.type, width)

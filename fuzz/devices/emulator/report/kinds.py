@@ -160,7 +160,9 @@ _MAPS = {
     tm.BAD_SPAN: "a row of its box is longer than its swizzle's span",
     tm.BAD_FILL: "its fill is NaN, but its elements are integers",
     tm.NO_INTERLEAVE: "its layout is interleaved, which is not emulated",
-    tm.BAD_REDUCTION: "its elements have a type that the reduction does not combine; an H200 raises an illegal instruction",
+    tm.BAD_REDUCTION: (
+        "its elements have a type that the reduction does not combine; an H200 raises an illegal instruction"
+    ),
     tm.NO_REDUCTION: "its elements are tf32 or flushed (ftz), whose reductions are not emulated",
 }
 
@@ -174,8 +176,8 @@ def _bulk_coordinate(s: Seen) -> str:
     x, dimension = s.value >> 3, s.value & 7
     if s.size:
         return (
-            f"{copy} at coordinate 0 = {x}, which is {x * s.size} bytes from the start of a row; coordinate 0 must be a "
-            f"multiple of {16 // s.size} elements (16 bytes), or an H200 raises an illegal instruction"
+            f"{copy} at coordinate 0 = {x}, which is {x * s.size} bytes from the start of a row; coordinate 0 must be "
+            f"a multiple of {16 // s.size} elements (16 bytes), or an H200 raises an illegal instruction"
         )
     return (
         f"{copy} at coordinate {dimension} = {x}; a copy to global memory must not have a negative coordinate, or an "
