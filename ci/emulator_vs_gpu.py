@@ -133,8 +133,10 @@ def main() -> None:
         result = {path.stem: agreement.measure(path) for path in sorted(options.out.glob("ptx_sm_*.npz"))}
         options.agreement.write_text(json.dumps(result, indent=1) + "\n")
         for arch, found in result.items():
-            print(f"{arch}: {found['bitwise']} forms bit for bit, {len(found['approximate'])} approximate, "
-                  f"{len(found['differ'])} differ, {found['without_answer']} without an answer")  # fmt: skip
+            raised = sum(sum(kinds.values()) for kinds in found["raised"].values())
+            print(f"{arch}: {found['bitwise']} forms bit for bit, {len(found['approximate'])} approximate, {raised} "
+                  f"that the GPU refuses and the emulator finds, {len(found['differ'])} differ, "
+                  f"{found['without_answer']} without an answer")  # fmt: skip
             for form, example in found["differ"].items():
                 print(f"  {form}: {example}")
             maps = found["tensor_maps"]

@@ -7,6 +7,7 @@ random products in matrix instructions, the distance is measured on the threads 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -68,21 +69,45 @@ def example(kernel: MicroKernel, ours: np.ndarray, theirs: np.ndarray) -> str:
             f"emulated {[hex(v) for v in ours[i]]}")  # fmt: skip
 
 
+def error(answer: Any) -> str:
+    """The error that the kernel raised on the GPU: "CUDA_ERROR_ILLEGAL_INSTRUCTION"; "" where it raised none."""
+    found = re.search(r"cuCtxSynchronize: (CUDA_ERROR_ILLEGAL_\w+)", answer.get("refused", "")) if answer else None
+    return found[1] if found else ""
+
+
+def finding(kernel: MicroKernel) -> str:
+    """The first kind of finding that the emulator has of a kernel; "" where it has none."""
+    try:
+        suite.emulate(kernel)
+    except EmulationError as refusal:
+        return refusal.report.findings[0].kind if refusal.report.findings else str(refusal)
+    return ""
+
+
 def measure(path: Path) -> dict[str, Any]:
     """Runs every micro-kernel that has an answer in `path` (.npz, its .json beside it).
 
-    Returns {gpu, bitwise: how many forms, approximate: {form: `distance`}, differ: {form: `example`}, without_answer,
-    not_emulated: {why: [forms]}, tensor_maps: `map_agreement.measure`}.
+    Returns {gpu, bitwise: how many forms, raised: {the GPU's error: {the emulator's finding: how many forms}},
+    approximate: {form: `distance`}, differ: {form: `example`}, without_answer, not_emulated: {why: [forms]},
+    tensor_maps: `map_agreement.measure`}.
     """
     about = json.loads(path.with_suffix(".json").read_text())
     recorded, kernels = about["forms"], list(suite.all_kernels())
     result: dict[str, Any] = {
-        "gpu": about["gpu"], "bitwise": 0, "without_answer": 0, "without": {}, "not_emulated": {}, "approximate": {},
-        "differ": {}, "tensor_maps": map_agreement.measure(about.get("tensor_maps", {}), kernels),
+        "gpu": about["gpu"], "bitwise": 0, "raised": {}, "without_answer": 0, "without": {}, "not_emulated": {},
+        "approximate": {}, "differ": {}, "tensor_maps": map_agreement.measure(about.get("tensor_maps", {}), kernels),
     }  # fmt: skip
     with np.load(path.with_suffix(".npz")) as kept:
         for kernel in kernels:
             answer = recorded.get(kernel.form)
+            if not isinstance(answer, str) and error(answer):
+                raised, kind = error(answer), finding(kernel)
+                if kind:
+                    kinds = result["raised"].setdefault(raised, {})
+                    kinds[kind] = kinds.get(kind, 0) + 1
+                else:
+                    result["differ"][kernel.form] = f"the GPU raises {raised}, the emulator finds nothing"
+                continue
             if not isinstance(answer, str):
                 result["without_answer"] += 1
                 why = next(iter(answer.items())) if answer else ("not asked", "yet")
@@ -93,8 +118,8 @@ def measure(path: Path) -> dict[str, Any]:
                 continue
             try:
                 ours = suite.emulate(kernel)
-            except (EmulationError, Unimplemented) as error:
-                result["differ"][kernel.form] = f"the emulator refuses it: {error}"
+            except (EmulationError, Unimplemented) as refusal:
+                result["differ"][kernel.form] = f"the emulator refuses it: {refusal}"
                 continue
             theirs = kept[kernel.form]
             if suite.digest(ours) == answer:

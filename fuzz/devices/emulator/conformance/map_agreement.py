@@ -13,13 +13,9 @@ from fuzz.devices.emulator.state import tensor_map as st
 from fuzz.devices.emulator.tensor_map import TensorMap
 
 # maps that a GPU can use and the emulator cannot
-LIMITS = {
-    st.NO_INTERLEAVE: "interleaved",
-    st.NO_FTZ: "tf32 or ftz",
-    st.BAD_SPAN: "rows shorter than the swizzle's span",
-}
+LIMITS = {st.NO_INTERLEAVE: "interleaved"}
 REFUSALS = {st.BAD_RANK: "BAD_RANK", st.BAD_ELEMENT: "BAD_ELEMENT", st.BAD_ADDRESS: "BAD_ADDRESS",
-            st.BAD_ROW: "BAD_ROW", st.BAD_FILL: "BAD_FILL", st.NO_ATOMICITY: "NO_ATOMICITY"}  # fmt: skip
+            st.BAD_ROW: "BAD_ROW", st.BAD_FILL: "BAD_FILL", st.BAD_SPAN: "BAD_SPAN"}  # fmt: skip
 
 
 def judged(m: TensorMap) -> tuple[bytes | None, str, str]:

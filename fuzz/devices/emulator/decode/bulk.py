@@ -39,6 +39,8 @@ FIELDS = {
     "fill_mode": (_WORD, tm.FILL_BIT, tm.FILL_BITS, 0),
 }
 
+ROUNDING = (_WORD, tm.ROUND_BIT, tm.ROUND_BITS, 0)  # what elemtype writes besides
+
 
 def list_field(name: str, dimension: int) -> tuple[int, int, int, int] | None:
     """The same for a field that has an entry for each dimension; None where there is no such field."""
@@ -152,9 +154,18 @@ class BulkFamilies(Operands):
         field = list_field(m[1], int(i.operands[1])) if len(i.operands) == 3 else FIELDS.get(m[1])  # type: ignore[call-overload]
         if field is None:
             raise self.fail()
+        x = i.operands[-1]
+        if m[1] == "elemtype":
+            if not isinstance(x, int):
+                raise self.fail("wants its type as a number")
+            x, rounds = tm.held_element(x)
+            self.replace(i, m, ROUNDING, rounds)
+        return self.replace(i, m, field, x)
+
+    def replace(self, i: Instruction, m: re.Match[str], field: tuple[int, int, int, int], x: object) -> None:
+        """Writes the value `x` to a field of the map."""
         place, immediate, wide = self.address(i.operands[0])
         space = SPACES[m[2]] if m[2] else op.GENERIC
         self.granule = min(self.granule, 4)
-        value = self.value(i.operands[-1], BITS[m[3]])
-        mark = tm.MARK if m[1] == "rank" else 0
-        return self.emit(op.TENSOR_MAP, field[0], place, immediate, wide | space << op.SPACE, value, *field[1:], mark)
+        value = self.value(x, BITS[m[3]])
+        self.emit(op.TENSOR_MAP, field[0], place, immediate, wide | space << op.SPACE, value, *field[1:])

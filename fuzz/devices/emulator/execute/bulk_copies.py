@@ -14,7 +14,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute import cluster_copies
+from fuzz.devices.emulator.execute import bulk_rules, cluster_copies
 from fuzz.devices.emulator.execute.bulk_rows import copy_rows, note_rows, row_count
 from fuzz.devices.emulator.execute.mbarrier_phase import complete_bytes
 from fuzz.devices.emulator.sanitize import bulk_clocks, vector_clocks
@@ -70,29 +70,30 @@ def _entry(m, w, pc, wb, cb, c, lane, flags, kind, rank):
         barrier = host_address(m, w, pc, lane, op.SHARED_CLUSTER, barrier_at, 8)
         if barrier == 0:
             return False
-    map_, bytes_ = 0, 0
+    map_, bytes_, extent = 0, 0, 0
     if rank:
         map_ = host_address(m, w, pc, lane, op.GENERIC, there, 16)
         if map_ == 0:
             return False
         if there & 63:
             finding(m, st.F_ALIGN, pc, w, lane, there, 64, op.GENERIC)
-        why = tm.refusal(map_, rank)
-        if why == tm.VALID and kind != op.BULK_LOAD and _strided(map_, rank):
-            why = tm.BAD_ELEMENT_STRIDE
+        why = bulk_rules.refusal(map_, rank, kind, s32(c + 56) >> 8)
         if why != tm.VALID:
             finding(m, st.F_TENSOR_MAP, pc, w, lane, there, 0, why)
             return False
         if shared & FORM_ALIGNMENT - 1:
             finding(m, st.F_ALIGN, pc, w, lane, shared, FORM_ALIGNMENT, op.SHARED)
-        bytes_ = row_count(map_, rank) * tm.box_of(map_, 0) * tm.element_bytes(map_)
+        bulk_rules.note_coordinates(m, w, pc, wb, cb, c, lane, kind, rank, map_, there)
+        rows = row_count(map_, rank)
+        bytes_, extent = rows * tm.box_of(map_, 0) * tm.element_bytes(map_), rows * tm.pitch(map_)
     else:
         bytes_ = u32(operand(wb, cb, s32(c + 36)) + 4 * lane)
+        extent = bytes_
         if (shared | there | bytes_) & PLAIN_ALIGNMENT - 1:
             finding(m, st.F_BULK_FORM, pc, w, lane, shared, bytes_, there)
             return False
     to_others = kind == op.BULK_LOCAL or (kind == op.BULK_LOAD and not flags & op.BULK_OWN)
-    if _outside(m, w, pc, lane, op.SHARED_CLUSTER if to_others else op.SHARED, shared, bytes_):
+    if _outside(m, w, pc, lane, op.SHARED_CLUSTER if to_others else op.SHARED, shared, extent):
         return False
     data = owner(m, w, shared)
     if kind == op.BULK_LOCAL:
@@ -185,15 +186,6 @@ def _post_to_many(m, w, pc, lane, mask):
                 offset(b[own, st.BULKS, st.B_BARRIER_AT]) | op.CLUSTER_FLAG | (signal - first) << op.RANK_BIT
             )
             post(m, w)
-
-
-@njit
-def _strided(map_, rank):
-    """True if a box leaves elements out."""
-    for i in range(1, rank):  # noqa: SIM110 - numba wants a loop
-        if tm.step_of(map_, i) != 1:
-            return True
-    return False
 
 
 @njit

@@ -1,8 +1,9 @@
 """The rows of a bulk copy: which bytes of shared and of global memory belong together. Compiled by numba.
 
 A copy with a tensor map moves a box: rows along the tensor's first dimension, one after the other in shared memory,
-with 16 bytes at a time permuted by the swizzle. What lies outside the tensor is not read; a load gives the fill there.
-A copy without a map is one row.
+with 16 bytes at a time permuted by the swizzle, of which each row takes the whole span. What lies outside the tensor is
+not read; a load gives the fill there. A store writes 16 bytes at a time: where a row of the tensor ends within them, it
+writes beyond, as an H200 does. A copy without a map is one row.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state import tensor_map as tm
 from fuzz.devices.emulator.state.addressing import host_address, wake
 from fuzz.devices.emulator.state.intrinsics import bits_f32, copy16, f16_f32, i64, u8, u16, u32, w8, w16, w32, w64
-from fuzz.devices.emulator.tensor_map import BF16, F16, F32, F64, S32, S64
+from fuzz.devices.emulator.state.tensor_map import CHUNK
+from fuzz.devices.emulator.tensor_map import BF16, F16, F32, F64, S32, S64, TF32, TF32_FTZ
 
-CHUNK = 16  # bytes that a swizzle keeps together
-NAN16, NAN32, NAN64 = 0x7FFF, 0x7FFFFFFF, 0x7FFFFFFFFFFFFFFF
+NAN16 = 0x7FFF  # of reductions
+FILL = 0x7FF77FF77FF77FF7  # of loads outside the tensor, whatever its type
+TF32_NAN = 0x7FFFE000
 
 
 @njit
@@ -47,13 +50,22 @@ def _row_bytes(m, slot, i):
 
 
 @njit
+def _pitch(m, slot, i):
+    """Bytes of shared memory from one row to the next."""
+    if m.bulk[slot, i, st.B_RANK] == 0:
+        return m.bulk[slot, i, st.B_BYTES]
+    return tm.pitch(m.bulk[slot, i, st.B_MAP])
+
+
+@njit
 def _inside(m, slot, i, row):
-    """(global address of the row's first byte, first and last + 1 of its bytes inside the tensor)."""
+    """(global address of the row's first byte, first and last + 1 of its bytes that are copied)."""
     rank = m.bulk[slot, i, st.B_RANK]
     if rank == 0:
         return m.bulk[slot, i, st.B_GLOBAL], 0, m.bulk[slot, i, st.B_BYTES]
     map_ = m.bulk[slot, i, st.B_MAP]
     width = tm.element_bytes(map_)
+    row_bytes = tm.box_of(map_, 0) * width
     x = m.bulk[slot, i, st.B_X]
     at = i64(map_ + tm.ADDRESS) + x * width
     low = max(0, -x)
@@ -68,7 +80,18 @@ def _inside(m, slot, i, row):
         at += x * tm.stride_of(map_, d)
     if high <= low:
         return at, 0, 0
-    return at, low * width, high * width
+    low, high = low * width, high * width
+    if m.bulk[slot, i, st.B_KIND] == op.BULK_STORE:
+        high += _beyond(m, at + high, -(at + high) % CHUNK, row_bytes - high)
+    return at, low, high
+
+
+@njit
+def _beyond(m, at, size, most):
+    """How many of the `size` bytes from `at` on a store writes beyond a row's end: none where they lie in no tensor."""
+    s = at >> op.SHIFT
+    size = min(size, most)
+    return size if size > 0 and at + size <= m.segments[s, st.S_HIGH] else 0
 
 
 @njit
@@ -97,7 +120,7 @@ def note_rows(m, slot, i):
     w, pc, lane, kind = b[slot, i, st.B_WARP], b[slot, i, st.B_PC], b[slot, i, st.B_LANE], b[slot, i, st.B_KIND]
     who, clock = bulk_clocks.in_cluster(m, slot, b[slot, i, st.B_AGENT]), b[slot, i, st.B_CLOCK]
     data = (b[slot, i, st.B_HOST] - m.k[st.K_SHARED]) // m.k[st.K_SHARED_STRIDE]
-    bytes_ = _row_bytes(m, slot, i)
+    bytes_, pitch = _row_bytes(m, slot, i), _pitch(m, slot, i)
     me, now = vector_clocks.entity(m, w), vector_clocks.own(m, w)
     if kind != op.BULK_LOAD:
         me, now = bulk_clocks.entity(m, slot, b[slot, i, st.B_WRITER]), b[slot, i, st.B_WRITER_CLOCK]
@@ -111,7 +134,7 @@ def note_rows(m, slot, i):
         if high > low and _mapped(m, slot, i, at + low, high - low):
             shadow.note_global_by(m, w, pc, lane, at + low, high - low, write, strong, me, now)
         for offset in range(0, bytes_, CHUNK):
-            place = _place(m, slot, i, row * bytes_ + offset)
+            place = _place(m, slot, i, row * pitch + offset)
             if kind == op.BULK_LOAD:
                 shared_shadow.note_async_write(m, w, data, pc, lane, place, CHUNK, who, clock)
             elif offset < high and offset + CHUNK > low:
@@ -149,14 +172,14 @@ def copy_rows(m, slot, i):
     """Moves the data of a copy."""
     b = m.bulk
     w, pc, lane, kind = b[slot, i, st.B_WARP], b[slot, i, st.B_PC], b[slot, i, st.B_LANE], b[slot, i, st.B_KIND]
-    shared, bytes_ = b[slot, i, st.B_HOST], _row_bytes(m, slot, i)
+    shared, bytes_, pitch = b[slot, i, st.B_HOST], _row_bytes(m, slot, i), _pitch(m, slot, i)
     for row in range(_rows(m, slot, i)):
         at, low, high = _inside(m, slot, i, row)
         h = 0
         if high > low and _mapped(m, slot, i, at + low, high - low):
             h = host_address(m, w, pc, lane, op.GLOBAL, at + low, 1) - low
         for offset in range(0, bytes_, CHUNK):
-            place = shared + _place(m, slot, i, row * bytes_ + offset)
+            place = shared + _place(m, slot, i, row * pitch + offset)
             if kind == op.BULK_LOAD:
                 _load_chunk(m, slot, i, place, h, offset, low, high)
             elif h:
@@ -164,29 +187,34 @@ def copy_rows(m, slot, i):
         if h and kind != op.BULK_LOAD and m.k[st.K_SLEEPERS]:
             wake(m, h + low, high - low)
     if kind == op.BULK_LOAD and m.k[st.K_SLEEPERS]:
-        wake(m, shared + b[slot, i, st.B_SHARED] & ~1023, b[slot, i, st.B_BYTES] + 1024)
+        wake(m, shared + b[slot, i, st.B_SHARED] & ~1023, _rows(m, slot, i) * pitch + 1024)
 
 
 @njit
 def _load_chunk(m, slot, i, place, h, offset, low, high):
-    if h and offset >= low and offset + CHUNK <= high:
+    if not h or offset < low or offset + CHUNK > high:
+        fill = FILL if m.bulk[slot, i, st.B_RANK] and tm.fills_nan(m.bulk[slot, i, st.B_MAP]) else 0
+        w64(place, fill)
+        w64(place + 8, fill)
+        for j in range(max(low - offset, 0), min(high - offset, CHUNK) if h else 0):
+            w8(place + j, u8(h + offset + j))
+    else:
         copy16(place, h + offset)
-        return
-    map_ = m.bulk[slot, i, st.B_MAP]
-    width = tm.element_bytes(map_)
-    fill = tm.fills_nan(map_)
-    for j in range(0, CHUNK, width):
-        if h and low <= offset + j < high:
-            for k in range(width):
-                w8(place + j + k, u8(h + offset + j + k))
-        elif width == 2:
-            w16(place + j, NAN16 if fill else 0)
-        elif width == 4:
-            w32(place + j, NAN32 if fill else 0)
-        elif width == 8:
-            w64(place + j, NAN64 if fill else 0)
-        else:
-            w8(place + j, 0)
+    if h and m.bulk[slot, i, st.B_RANK]:
+        code = tm.element(m.bulk[slot, i, st.B_MAP])
+        if code in (TF32, TF32_FTZ):
+            for j in range(max(low - offset, 0), min(high - offset, CHUNK), 4):
+                w32(place + j, _rounded(code, u32(place + j)))
+
+
+@njit
+def _rounded(code, x):
+    """A pattern of f32 as a load of an element type that rounds to tf32 brings it. (f32_ftz comes as it is.)"""
+    if code == TF32_FTZ and x & 0x7F800000 == 0:
+        return x & 0x80000000
+    if x & 0x7FFFFFFF > 0x7F800000:
+        return TF32_NAN
+    return x + 0x1000 & 0xFFFFE000
 
 
 @njit

@@ -15,9 +15,9 @@ from fuzz.devices.emulator.state.intrinsics import copy16, ctz, i64, s32, u32, w
 @njit
 def replace(m, w, pc, wb, cb, c, act):
     """tensormap.replace: writes one field of a map, in each active lane. The field: 2 offset of its word, 7 its first
-    bit, 8 its bits, 9 what its value is less by; 10 what else every map has in that word."""
+    bit, 8 its bits, 9 what its value is less by."""
     offset, flags = s32(c + 8), s32(c + 20)
-    first, bits, less, mark = s32(c + 28), s32(c + 32), s32(c + 36), s32(c + 40)
+    first, bits, less = s32(c + 28), s32(c + 32), s32(c + 36)
     a64, space = flags >> op.ADDRESS64 & 1, flags >> op.SPACE & 15
     base, x = operand(wb, cb, s32(c + 12)), operand(wb, cb, s32(c + 24))
     m.wrote[w] = 1
@@ -36,7 +36,7 @@ def replace(m, w, pc, wb, cb, c, act):
             _put_stride(h, offset, i64(x + 8 * lane) >> tm.STRIDE_UNIT)
         else:
             mask = (1 << bits) - 1 << first
-            w32(h, u32(h) & ~mask | (u32(x + 4 * lane) - less << first & mask) | mark)
+            w32(h, u32(h) & ~mask | (u32(x + 4 * lane) - less << first & mask))
 
 
 @njit

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuzz.devices.emulator.decode.operands import Unimplemented
-from fuzz.devices.emulator.tensor_map import ELEMENT_BYTES, FILL_NAN, FILL_ZERO, TensorMap
+from fuzz.devices.emulator.tensor_map import ELEMENT_BYTES, FILL_NAN, FILL_ZERO, TF32, TensorMap
 
 KIND = "tensordesc"
 TENSOR_MAP = "tensor map"  # the kind of an argument that is one
@@ -44,12 +44,11 @@ def tensor_map(name: str, descriptor: Any, meta: dict[str, Any], address: int) -
     for option, why in (("is_im2col", "im2col"), ("fp4_padded", "padded 4-bit elements")):
         if meta.get(option):
             raise Unimplemented(f"{name}: a tensor descriptor with {why} is not emulated")
-    if descriptor.round_f32_to_tf32:
-        raise Unimplemented(f"{name}: a tensor descriptor that rounds to tf32 is not emulated")
+    element = TF32 if descriptor.round_f32_to_tf32 else meta["elem_type"]
     width = ELEMENT_BYTES[meta["elem_type"]]
     return TensorMap(
         address,
-        meta["elem_type"],
+        element,
         tuple(reversed([int(x) for x in descriptor.shape])),
         tuple(reversed([int(x) * width for x in descriptor.strides[:-1]])),
         tuple(reversed(meta["block_size"])),

@@ -23,6 +23,7 @@ from fuzz.devices.emulator.isa.vectors import (
     flush,
     from_bits,
     intrinsic,
+    is_nan,
     splat,
     vec,
 )
@@ -60,6 +61,12 @@ def flushed(b: ir.IRBuilder, x: Value) -> Value:
     return from_bits(b, b.select(tiny, b.and_(raw, splat(raw.type, SIGN)), raw))
 
 
+def double_extremum(b: ir.IRBuilder, x: Value, y: Value, greater: bool) -> Value:
+    """max or min; of two NaNs the second one, made quiet."""
+    r = extremum(b, x, y, greater, False)
+    return b.select(b.and_(is_nan(b, x), is_nan(b, y)), kept_nan(b, y, y), r)
+
+
 def inverse(b: ir.IRBuilder, x: Value) -> Value:
     return b.fdiv(splat(x.type, 1.0), x)
 
@@ -70,7 +77,7 @@ def inverse_root(b: ir.IRBuilder, x: Value) -> Value:
 
 add("add.rz.f64", "f64", "f64 f64", arithmetic(sum_toward_zero, False, False))
 for op, greater in (("max", True), ("min", False)):
-    add(f"{op}.f64", "f64", "f64 f64", lambda b, x, y, g=greater: extremum(b, x, y, g, False))
+    add(f"{op}.f64", "f64", "f64 f64", lambda b, x, y, g=greater: double_extremum(b, x, y, g))
 add("copysign.f64", "f64", "f64 f64", lambda b, x, y: from_bits(b, b.or_(
     b.and_(bits(b, x), splat(vec(I64), SIGN)), b.and_(bits(b, y), splat(vec(I64), SIGN - 1)))))  # fmt: skip
 add("sqrt.rn.f64", "f64", "f64", lambda b, x: kept_nan(b, intrinsic(b, "sqrt", x), x))

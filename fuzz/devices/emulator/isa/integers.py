@@ -170,11 +170,12 @@ add("bfe.s32", "b32", "b32 b32 b32", lambda b, x, p, n: extract(b, x, p, n, True
 
 
 def insert(b: ir.IRBuilder, x: Value, into: Value, place: Value, length: Value) -> Value:
-    """bfi: the lowest `length` bits of x, put into `into` from `place` on."""
+    """bfi: the lowest `length` bits of x, put into `into` from `place` on. PTX limits both to 0 … 255; beyond that
+    Hopper takes their lowest 8 bits where x has 32, all bits where it has 64."""
     width = x.type.element.width
     t = vec(ir.IntType(2 * width))
     cap = splat(place.type, width)
-    pos, num = (b.and_(v, splat(v.type, 255)) for v in (place, length))
+    pos, num = (b.and_(v, splat(v.type, 255)) if width == 32 else v for v in (place, length))
     pos, num = (b.zext(b.select(b.icmp_unsigned(">", v, cap), cap, v), t) for v in (pos, num))
     mask = b.shl(b.sub(b.shl(splat(t, 1), num), splat(t, 1)), pos)
     merged = b.or_(b.and_(b.zext(into, t), b.not_(mask)), b.and_(b.shl(b.zext(x, t), pos), mask))

@@ -60,6 +60,8 @@ class Stopped:
         """An address in words. cta: whose warp uses it."""
         if address >> op.SHIFT >= op.FIRST_SEGMENT:
             return self.memory.describe(address, axes)
+        if address >> op.SHIFT == op.PARAM_WINDOW >> op.SHIFT:
+            return f"byte {address - op.PARAM_WINDOW} of the kernel's parameters"
         where, owner = self._shared(address, cta)
         return f"shared memory byte {where}{f' of CTA {owner}' if owner and owner != cta else ''}"
 

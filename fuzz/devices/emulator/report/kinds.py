@@ -25,7 +25,7 @@ _NAMES = (
     "operand of a wgmma differs between lanes", "mbarrier misused",
     "copy of more bytes than its size", "tensor map that cannot be used",
     "shared memory accessed by a bulk copy without fence.proxy.async", "bulk copy in flight when its CTA exits",
-    "bulk copy with a misaligned address or size",
+    "bulk copy with a misaligned address or size", "illegal coordinate of a bulk copy",
 )  # fmt: skip
 KIND_NAMES = dict(enumerate(_NAMES)) | CLUSTER_NAMES | TENSOR_MEMORY_NAMES
 
@@ -168,17 +168,39 @@ _MAPS = {
     tm.BAD_ELEMENT: "its elements have no known type",
     tm.BAD_ADDRESS: "its tensor does not begin at a multiple of 16 bytes",
     tm.BAD_ROW: "a row of its box is no multiple of 16 bytes",
-    tm.BAD_SPAN: "a row of its box has another size than its swizzle's span; the emulated GPU needs them equal",
-    tm.BAD_ELEMENT_STRIDE: "an element stride is not 1, in a copy to global memory",
+    tm.BAD_SPAN: "a row of its box is longer than its swizzle's span",
     tm.BAD_FILL: "its fill is NaN, but its elements are integers",
     tm.NO_INTERLEAVE: "its layout is interleaved, which is not emulated",
-    tm.NO_ATOMICITY: "its swizzle permutes other units than 16 bytes, which is not emulated",
-    tm.NO_FTZ: "its elements are rounded or flushed on the way (tf32, ftz), which is not emulated",
+    tm.BAD_REDUCTION: (
+        "its elements have a type that the reduction does not combine; an H200 raises an illegal instruction"
+    ),
+    tm.NO_REDUCTION: "its elements are tf32 or flushed (ftz), whose reductions are not emulated",
 }
 
 
 def _bulk_proxy(s: Seen) -> str:
     return f"issues a bulk copy of {s.place}, which {s.other} writes; no fence.proxy.async is between the two"
+
+
+def _bulk_coordinate(s: Seen) -> str:
+    copy = f"issues a bulk copy with the tensor map at {s.place}"
+    x, dimension = s.value >> 3, s.value & 7
+    if s.size:
+        return (
+            f"{copy} at coordinate 0 = {x}, which is {x * s.size} bytes from the start of a row; coordinate 0 must be "
+            f"a multiple of {16 // s.size} elements (16 bytes), or an H200 raises an illegal instruction"
+        )
+    return (
+        f"{copy} at coordinate {dimension} = {x}; a copy to global memory must not have a negative coordinate, or an "
+        "H200 raises an illegal instruction"
+    )
+
+
+def _shared_bounds(s: Seen) -> str:
+    swizzled = " (each row of a swizzled box takes the swizzle's whole span)" if ".bulk.tensor." in s.name else ""
+    return (
+        f"{s.verb} {s.size} bytes{swizzled} at byte {s.address} of shared memory, of which the CTA has {s.value} bytes"
+    )
 
 
 def _bulk_left(s: Seen) -> str:
@@ -193,9 +215,7 @@ _SENTENCES: dict[int, Callable[[Seen], str]] = {
     st.F_BOUNDS: _out_of_bounds,
     st.F_ALIGN: _misaligned,
     st.F_UNMAPPED: lambda s: f"{s.verb} {s.size} bytes at {s.place}: no tensor of the launch lies there",
-    st.F_SHARED_BOUNDS: lambda s: (
-        f"{s.verb} {s.size} bytes at byte {s.address} of shared memory, of which the CTA has {s.value} bytes"
-    ),
+    st.F_SHARED_BOUNDS: _shared_bounds,
     st.F_BARRIER_DIVERGED: lambda s: (
         f"is elsewhere while its warp is at the barrier; there: {lanes(s.address)}, expected: {lanes(s.value)}"
     ),
@@ -233,6 +253,7 @@ _SENTENCES: dict[int, Callable[[Seen], str]] = {
     st.F_TENSOR_MAP: lambda s: f"issues a bulk copy with the tensor map at {s.place}, but {_MAPS[s.value]}",
     st.F_BULK_PROXY: _bulk_proxy,
     st.F_BULK_LEFT: _bulk_left,
+    st.F_BULK_COORDINATE: _bulk_coordinate,
     st.F_BULK_FORM: lambda s: (
         f"issues a bulk copy of {s.size} bytes between byte {s.address} of shared memory and address {s.value:#x}; "
         "addresses and sizes must be multiples of 16 bytes"

@@ -13,21 +13,24 @@ from fuzz.devices.emulator.tensor_map import (
     ELEMENT_BITS,
     ELEMENT_STRIDES,
     F16,
+    F32,
     F32_FTZ,
     F64,
     FILL_BIT,
     FILL_BITS,
+    FREE,
     INTERLEAVE_BIT,
     INTERLEAVE_BITS,
-    MARK,
     PROPERTIES,
     RANK_BIT,
     RANK_BITS,
+    ROUND_BIT,
+    ROUND_BITS,
     S64,
+    SIZE,
     SIZES,
     STRIDE_UNIT,
     STRIDES,
-    SWIZZLE_128,
     SWIZZLE_BIT,
     SWIZZLE_BITS,
     TF32,
@@ -39,8 +42,11 @@ from fuzz.devices.emulator.tensor_map import (
 )
 
 # why a map is refused; report/kinds.py has the words
-(VALID, NOT_A_MAP, BAD_RANK, BAD_ELEMENT, BAD_ADDRESS, BAD_ROW, BAD_SPAN, BAD_ELEMENT_STRIDE, BAD_FILL, NO_INTERLEAVE,
- NO_ATOMICITY, NO_FTZ) = range(12)  # fmt: skip
+(VALID, NOT_A_MAP, BAD_RANK, BAD_ELEMENT, BAD_ADDRESS, BAD_ROW, BAD_SPAN, BAD_FILL, BAD_REDUCTION, NO_INTERLEAVE,
+ NO_REDUCTION) = range(11)  # fmt: skip
+
+
+CHUNK = 16  # bytes that a swizzle keeps together; rows, coordinates and stores count in them too
 
 
 @njit(inline="always")
@@ -51,7 +57,10 @@ def _property(map_, first, bits):
 @njit
 def element(map_):
     """Code of the elements' type."""
-    return _property(map_, ELEMENT_BIT, ELEMENT_BITS)
+    code = _property(map_, ELEMENT_BIT, ELEMENT_BITS)
+    if _property(map_, ROUND_BIT, ROUND_BITS) and code in (F32, F32_FTZ):
+        return TF32 if code == F32 else TF32_FTZ
+    return code
 
 
 @njit
@@ -104,21 +113,31 @@ def span(map_):
 
 
 @njit
+def pitch(map_):
+    """Bytes of shared memory from one row of a box to the next: with a swizzle its whole span."""
+    return span(map_) if span(map_) > CHUNK else box_of(map_, 0) * element_bytes(map_)
+
+
+@njit
+def _empty(map_):
+    for i in range(0, SIZE, 8):  # noqa: SIM110 - numba wants a loop
+        if i64(map_ + i):
+            return False
+    return True
+
+
+@njit
 def refusal(map_, rank):
     """Why a copy of `rank` dimensions cannot use the map at this host address: VALID, BAD_… or NO_… (not emulated)."""
-    if u32(map_ + PROPERTIES) & 15 != MARK:
+    if u32(map_ + PROPERTIES) & FREE or _empty(map_):
         return NOT_A_MAP
     if _property(map_, RANK_BIT, RANK_BITS) + 1 != rank:
         return BAD_RANK
     code = element(map_)
-    if code > TF32_FTZ:
+    if code > TF32_FTZ or _property(map_, ELEMENT_BIT, ELEMENT_BITS) > BF16:
         return BAD_ELEMENT
-    if code in (F32_FTZ, TF32, TF32_FTZ):
-        return NO_FTZ
     if _property(map_, INTERLEAVE_BIT, INTERLEAVE_BITS):
         return NO_INTERLEAVE
-    if _property(map_, SWIZZLE_BIT, SWIZZLE_BITS) > SWIZZLE_128:
-        return NO_ATOMICITY
     if i64(map_ + ADDRESS) & 15:
         return BAD_ADDRESS
     if fills_nan(map_) and code < F16:
@@ -126,6 +145,6 @@ def refusal(map_, rank):
     row = box_of(map_, 0) * element_bytes(map_)
     if row & 15:
         return BAD_ROW
-    if span(map_) > 16 and row != span(map_):
+    if span(map_) > CHUNK and row > span(map_):
         return BAD_SPAN
     return VALID

@@ -12,8 +12,6 @@ from fuzz.devices.emulator.conformance.bulk import text as t
 from fuzz.devices.emulator.conformance.kernel import MapArgument, MicroKernel
 from fuzz.devices.emulator.tensor_map import BF16, F16, F32, F64, FILL_NAN, S32, U8, U32, TensorMap
 
-FTZ = "its elements are rounded or flushed on the way (tf32, ftz), which is not emulated"
-SHORT = "a row of its box has another size than its swizzle's span"
 RANKED = (F32, F16, U8, BF16, S32)  # the type of the tensors of 1 … 5 dimensions
 SIZES, BOX, INSIDE = (24, 7, 5, 4, 3), (16, 4, 3, 2, 2), (4, 2, 1, 1, 0)
 
@@ -21,17 +19,17 @@ SIZES, BOX, INSIDE = (24, 7, 5, 4, 3), (16, 4, 3, 2, 2), (4, 2, 1, 1, 0)
 @dataclass(frozen=True)
 class Load:
     """One box of `map` at the coordinates `at` to byte `start` of shared memory; data: the tensor's memory, by default
-    t.pattern; refuses: as in MicroKernel."""
+    t.pattern; room: bytes of shared memory that the box has, by default as many as it brings."""
 
     map: TensorMap
     at: tuple[int, ...]
     start: int = 0
     data: np.ndarray | None = None
-    refuses: str = ""
+    room: int = 0
 
     @property
     def image(self) -> int:
-        return t.blocks(self.start + t.box_bytes(self.map) + 128)
+        return t.blocks(self.start + (self.room or t.box_bytes(self.map)) + 128)
 
     @property
     def memory(self) -> np.ndarray:
@@ -49,21 +47,21 @@ def load(mark: str, p: Load, instruction: str = "", before: str = "", version: s
 {t.expect(image, t.box_bytes(p.map))}{issue}
 {t.wait(image)}{t.show_image(image)}{t.show_phase(image, image)}"""
     form = f"{name} {t.named(p.map)} {mark}".strip()
-    return t.copies(form, body, image + t.BLOCK, (p.memory,), image + 16, (MapArgument(p.map),), version, p.refuses)
+    return t.copies(form, body, image + t.BLOCK, (p.memory,), image + 16, (MapArgument(p.map),), version)
 
 
 def _of_types() -> Iterator[MicroKernel]:
     """Every type with every swizzle; the last rows lie past the end. Then with numbers of every kind."""
     for element in range(len(t.NAMES)):
-        width, refuses = tm.ELEMENT_BYTES[element], FTZ if element in t.NOT_EMULATED else ""
+        width = tm.ELEMENT_BYTES[element]
         for swizzle in range(4):
             row = (t.SPANS[swizzle] if swizzle else 48) // width
             m = t.tensor(element, (3 * row, 20), (row, 12), swizzle=swizzle)
-            yield load("rows past the end", Load(m, (row // 2, 11), refuses=refuses))
+            yield load("rows past the end", Load(m, (row // 2, 11)))
         if element >= F16:
             m = t.tensor(element, (64 // width, 16), (64 // width, 16))
             data = t.random_words(t.NAMES[element], t.tensor_bytes(m))
-            yield load("any bits", Load(m, (0, 0), data=data, refuses=refuses))
+            yield load("any bits", Load(m, (0, 0), data=data))
 
 
 def _at_edges() -> Iterator[MicroKernel]:
@@ -92,11 +90,11 @@ def _at_edges() -> Iterator[MicroKernel]:
 def _filled_with_nan() -> Iterator[MicroKernel]:
     """NaN outside the tensor, for every type that has one and every swizzle."""
     for element in range(F16, len(t.NAMES)):
-        width, refuses = tm.ELEMENT_BYTES[element], FTZ if element in t.NOT_EMULATED else ""
+        width = tm.ELEMENT_BYTES[element]
         for swizzle in range(4):
             row = (t.SPANS[swizzle] if swizzle else 48) // width
             m = t.tensor(element, (2 * row, 10), (row, 8), swizzle=swizzle, fill=FILL_NAN)
-            yield load("corner", Load(m, (row + row // 2 + 1, 5), refuses=refuses))
+            yield load("corner", Load(m, (row + row // 2 + 1, 5)))
 
 
 def _swizzled() -> Iterator[MicroKernel]:
@@ -111,7 +109,7 @@ def _swizzled() -> Iterator[MicroKernel]:
             yield load(f"start {start}", Load(m, (0, 0), start))
         for short in range(16, t.SPANS[swizzle], 16):
             narrow = t.tensor(BF16, (2 * row, 20), (short // 2, 16), swizzle=swizzle)
-            yield load(f"rows of {short} bytes", Load(narrow, (8, 2), refuses=SHORT))
+            yield load(f"rows of {short} bytes", Load(narrow, (8, 2)))
         three = t.tensor(F32, (row, 5, 4), (row // 2, 3, 3), swizzle=swizzle)
         yield load("three dimensions", Load(three, (row // 4, 1, 1)))
 

@@ -15,11 +15,11 @@ from fuzz.devices.emulator.tensor_map import BF16, F16, F32, F64, S32, S64, U32,
 
 TENSOR = "cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.%s.tile.bulk_group"
 PLAIN = "cp.reduce.async.bulk.global.shared::cta.bulk_group.%s"
-INTEGERS, FLOATS = (U32, S32, U64, S64), (F16, BF16, F32, F64)
+INTEGERS, BITS, FLOATS = (U32, S32, U64, S64), (U32, S32, U64), (F16, BF16, F32, F64)
 # operation → element types of tensors that it combines
 TYPES = {
     "add": (U32, S32, U64, *FLOATS), "min": (*INTEGERS, F16, BF16), "max": (*INTEGERS, F16, BF16), "inc": (U32,),
-    "dec": (U32,), "and": INTEGERS, "or": INTEGERS, "xor": INTEGERS,
+    "dec": (U32,), "and": BITS, "or": BITS, "xor": BITS,
 }  # fmt: skip
 SIZE = 1024  # bytes that each combines
 
@@ -85,6 +85,8 @@ def _of_tensors() -> Iterator[MicroKernel]:
             yield reduce_tensor(operation, element, "", usual(element, operation), usual(element, "before"))
             if element in FLOATS:
                 yield reduce_tensor(operation, element, "special", *special(element))
+    for operation in ("and", "or", "xor"):  # of elements that they do not combine
+        yield reduce_tensor(operation, S64, "", usual(S64, operation), usual(S64, "before"))
     for swizzle in (1, 2, 3):
         row = t.SPANS[swizzle] // 4
         m = tensor(U32, (row + 4, 18), (row, 16), swizzle=swizzle)

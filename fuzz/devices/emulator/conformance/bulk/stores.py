@@ -10,32 +10,32 @@ import numpy as np
 
 from fuzz.devices.emulator import tensor_map as tm
 from fuzz.devices.emulator.conformance.bulk import text as t
-from fuzz.devices.emulator.conformance.bulk.loads import BOX, FTZ, INSIDE, RANKED, SHORT, SIZES
+from fuzz.devices.emulator.conformance.bulk.loads import BOX, INSIDE, RANKED, SIZES
 from fuzz.devices.emulator.conformance.kernel import MapArgument, MicroKernel
 from fuzz.devices.emulator.tensor_map import BF16, F16, S32, U32, TensorMap
 
 GUARD = 256  # bytes before the tensor
-STRIDED = "an element stride is not 1, in a copy to global memory"
 
 
 @dataclass(frozen=True)
 class Store:
     """One box from byte `start` of shared memory to the coordinates `at` of `map`; the image in shared memory and what
-    the tensor's memory holds before, by default patterns; refuses: as in MicroKernel."""
+    the tensor's memory holds before, by default patterns; room: bytes of shared memory that the box has, by default as
+    many as it takes."""
 
     map: TensorMap
     at: tuple[int, ...]
     start: int = 0
     image: np.ndarray | None = None
     before: np.ndarray | None = None
-    refuses: str = ""
+    room: int = 0
 
 
 def store(mark: str, p: Store, instruction: str = t.STORE, after: str = t.DONE, before: str = "",
           hint: str = "") -> MicroKernel:  # fmt: skip
     """The kernel of one store. instruction, hint: its name and last operand; before, after: text around it."""
     rank, size = len(p.at), t.blocks(t.tensor_bytes(p.map) + GUARD)
-    image = t.blocks(p.start + t.box_bytes(p.map))
+    image = t.blocks(p.start + (p.room or t.box_bytes(p.map)))
     given = t.pattern(image) if p.image is None else p.image
     target = np.full(size // 4, 0xDDDDDDDD, np.uint32) if p.before is None else p.before
     name = instruction.format(rank=rank)
@@ -45,7 +45,7 @@ def store(mark: str, p: Store, instruction: str = t.STORE, after: str = t.DONE, 
 {after}
 {t.show_input(1, size)}"""
     form = f"{name} {t.named(p.map)} {mark}".strip()
-    return t.copies(form, body, size, (given, target), image, (MapArgument(p.map, 1),), refuses=p.refuses)
+    return t.copies(form, body, size, (given, target), image, (MapArgument(p.map, 1),))
 
 
 def tensor(element: int, sizes: tuple[int, ...], box: tuple[int, ...], steps: tuple[int, ...] = (), swizzle: int = 0,
@@ -56,15 +56,15 @@ def tensor(element: int, sizes: tuple[int, ...], box: tuple[int, ...], steps: tu
 def _of_types() -> Iterator[MicroKernel]:
     """Every type, with every swizzle in turn, at a corner; then with numbers of every kind."""
     for element in range(len(t.NAMES)):
-        width, refuses = tm.ELEMENT_BYTES[element], FTZ if element in t.NOT_EMULATED else ""
+        width = tm.ELEMENT_BYTES[element]
         for swizzle in sorted({0, element % 3 + 1}):
             row = (t.SPANS[swizzle] if swizzle else 48) // width
             m = tensor(element, (row + row // 2 + 1, 12), (row, 8), swizzle=swizzle)
-            yield store("corner", Store(m, (row - 1, 6), refuses=refuses))
+            yield store("corner", Store(m, (row - 1, 6)))
         if element >= F16:
             m = tensor(element, (64 // width, 16), (64 // width, 16))
             image = t.random_words(t.NAMES[element], t.box_bytes(m))
-            yield store("any bits", Store(m, (0, 0), image=image, refuses=refuses))
+            yield store("any bits", Store(m, (0, 0), image=image))
 
 
 def _at_edges() -> Iterator[MicroKernel]:
@@ -92,12 +92,12 @@ def _layouts() -> Iterator[MicroKernel]:
             yield store(f"start {start}", Store(m, (0, 0), start))
         for short in range(16, t.SPANS[swizzle], 16):
             narrow = tensor(BF16, (row + 8, 18), (short // 2, 16), swizzle=swizzle)
-            yield store(f"rows of {short} bytes", Store(narrow, (3, 1), refuses=SHORT))
+            yield store(f"rows of {short} bytes", Store(narrow, (3, 1)))
     for stride in (48, 80, 112):
         yield store(f"stride {stride}", Store(tensor(U32, (12, 9), (8, 6), strides=(stride,)), (2, 1)))
     for steps, box in (((1, 2), (16, 8)), ((2, 1), (16, 4))):
         m = tensor(S32, (24, 20), box, steps)
-        yield store("inside", Store(m, (4, 1), refuses=STRIDED if steps[1] > 1 else ""))
+        yield store("inside", Store(m, (4, 1)))
 
 
 def _forms() -> Iterator[MicroKernel]:

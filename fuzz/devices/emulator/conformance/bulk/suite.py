@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fuzz.devices.emulator.conformance.bulk.limits import limit_kernels
 from fuzz.devices.emulator.conformance.bulk.loads import load_kernels
 from fuzz.devices.emulator.conformance.bulk.maps import map_kernels
 from fuzz.devices.emulator.conformance.bulk.plain import plain_kernels
@@ -19,3 +20,4 @@ def bulk_kernels() -> Iterator[MicroKernel]:
     yield from reduction_kernels()
     yield from plain_kernels()
     yield from map_kernels()
+    yield from limit_kernels()

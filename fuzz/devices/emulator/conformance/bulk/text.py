@@ -18,7 +18,6 @@ from fuzz.devices.emulator.tensor_map import TensorMap
 BLOCK = 4 * THREADS  # bytes that the threads copy at a time; images are multiples of it
 FILLER = 0xEEEEEEEE  # in shared memory before a load
 NAMES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32_ftz", "f64", "bf16", "tf32", "tf32_ftz")
-NOT_EMULATED = (tm.F32_FTZ, tm.TF32, tm.TF32_FTZ)
 SWIZZLES = ("none", "32B", "64B", "128B")
 SPANS = (16, 32, 64, 128)
 REGISTERS = """.reg .b32 %sp, %x, %y, %z, %tries;
@@ -92,11 +91,10 @@ add.s32 %x, %x, %y; st.global.b32 [%o+{to}], %x;
 
 
 def copies(form: str, body: str, size: int, inputs: tuple[np.ndarray, ...], shared: int,
-           maps: tuple[MapArgument, ...] = (), version: str = "8.0",
-           refuses: str = "") -> MicroKernel:  # fmt: skip
+           maps: tuple[MapArgument, ...] = (), version: str = "8.0") -> MicroKernel:  # fmt: skip
     """A micro-kernel of one CTA that shows `size` bytes; `shared` bytes of shared memory."""
     text = entry(f"{BEGIN}\n{body}", len(inputs), REGISTERS, "sm_90a", version, shared, 1024, len(maps))
-    return MicroKernel(form, text, inputs, THREADS, size // BLOCK, True, maps, refuses)
+    return MicroKernel(form, text, inputs, THREADS, size // BLOCK, True, maps)
 
 
 def pattern(size: int) -> np.ndarray:
@@ -130,14 +128,8 @@ def tensor_bytes(m: TensorMap) -> int:
     return m.address + inner + sum((n - 1) * s for n, s in zip(m.sizes[1:], m.strides, strict=True))
 
 
-def box_shape(m: TensorMap) -> tuple[int, ...]:
-    """Elements that a copy brings along each dimension; the first dimension's element stride does not count."""
-    steps = (1, *(m.element_strides or (1,) * len(m.sizes))[1:])
-    return tuple(-(-n // step) for n, step in zip(m.box, steps, strict=True))
-
-
 def box_bytes(m: TensorMap) -> int:
-    return math.prod(box_shape(m)) * tm.ELEMENT_BYTES[m.element]
+    return math.prod(m.box_shape()) * tm.ELEMENT_BYTES[m.element]
 
 
 def coordinates(at: tuple[int, ...]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -53,6 +54,19 @@ def run(
     return module.launch("k", (1,), (threads,), (tiled, x, out))
 
 
+@dataclass(frozen=True, eq=False)
+class Changed(TiledTensor):
+    """A tensor map with words of its own: {number: word}."""
+
+    words: dict[int, int] = field(default_factory=dict)
+
+    def encode(self, address: int) -> bytes:
+        words = list(struct.unpack("<32I", super().encode(address)))
+        for i, word in self.words.items():
+            words[i] = word
+        return struct.pack("<32I", *words)
+
+
 def load(rank: int, at: tuple[int, ...], barrier: int = SHARED, to: int = 0) -> str:
     form = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
     coordinates = ", ".join(map(str, reversed(at)))
@@ -92,8 +106,8 @@ def swizzled(box: torch.Tensor, span: int) -> torch.Tensor:
         ((9, 24), (4, 16), (-2, -8), torch.float32),
         ((3, 5, 16), (2, 3, 16), (2, 3, 0), torch.int32),
         ((2, 3, 4, 16), (1, 2, 3, 8), (1, 2, 2, 4), torch.float64),
-        ((2, 2, 3, 4, 16), (2, 1, 2, 4, 16), (1, 1, 2, 1, 3), torch.uint8),
-        ((2, 2, 3, 4, 16), (2, 1, 2, 4, 16), (9, 1, 2, 1, 3), torch.uint8),
+        ((2, 2, 3, 4, 32), (2, 1, 2, 4, 32), (1, 1, 2, 1, 16), torch.uint8),
+        ((2, 2, 3, 4, 32), (2, 1, 2, 4, 32), (9, 1, 2, 1, 16), torch.uint8),
     ],
 )
 def test_a_load_brings_the_box_and_fills_what_lies_outside(shape, box, at, dtype):
@@ -127,7 +141,20 @@ def test_nan_fill_and_element_strides():
     body = BEGIN + EXPECT.format(at=SHARED, count=3 * 64) + load(2, at) + WAIT.format(n=0, at=SHARED, parity=0)
     out = torch.zeros(3 * 16)
     assert run(body + OUT.format(words=48), tiled, x, out).ok
-    torch.testing.assert_close(out, loaded(tiled, at), equal_nan=True, rtol=0, atol=0)
+    right = loaded(tiled, at).view(torch.int32)
+    right[loaded(tiled, at).isnan()] = 0x7FF77FF7
+    assert torch.equal(out.view(torch.int32), right)
+
+
+def test_a_load_rounds_to_tf32():
+    given = [0x3F801000, 0x3F800FFF, 0xBF803000, 0x00003000, 0x7F800000, 0x7FFFF000, 0xFF800001, 0x12345678]
+    x = torch.tensor([v - (v >> 31 << 32) for v in given], dtype=torch.int32).view(torch.float32).repeat(2)
+    word = struct.unpack("<32I", TiledTensor(x, (16,)).encode(0))[2]
+    body = BEGIN + EXPECT.format(at=SHARED, count=64) + load(1, (0,)) + WAIT.format(n=0, at=SHARED, parity=0)
+    out = torch.zeros(16, dtype=torch.int32)
+    assert run(body + OUT.format(words=16), Changed(x, (16,), words={2: word | 1 << 16}), x, out).ok
+    right = [0x3F802000, 0x3F800000, 0xBF804000, 0x00004000, 0x7F800000, 0x7FFFE000, 0x7FFFE000, 0x12346000]
+    assert [v % (1 << 32) for v in out[:8].tolist()] == right
 
 
 # every thread writes its words to the buffer; thread 0 stores it with the map
@@ -295,7 +322,7 @@ def test_addresses_and_sizes_that_no_copy_can_have():
         (bytes(128), "no tensor map is there"),
         (TiledTensor(torch.randn(64), (16,)), "another number of dimensions"),
         (TiledTensor(torch.randn(16, 32), (8, 6)), "a row of its box is no multiple of 16 bytes"),
-        (TiledTensor(torch.randn(16, 32), (8, 16), "128B"), "another size than its swizzle's span"),
+        (TiledTensor(torch.randn(16, 64), (8, 64), "128B"), "a row of its box is longer than its swizzle's span"),
     ],
 )
 def test_tensor_maps_that_cannot_be_used(tiled, words):
@@ -316,7 +343,7 @@ def test_tensor_maps_that_no_host_can_make(tensor, box, words):
         run(LOADED, TiledTensor(tensor, box), torch.zeros(1), torch.zeros(1))
 
 
-def test_a_map_has_the_bits_that_cute_dsl_writes():
+def test_a_map_differs_from_cute_dsls_in_bit_1_and_in_words_16_and_18():
     """Words as the host code of CuTe DSL 4.8.1 has them for these tensors, but for the promotion to L2 (bits 17 and 18
     of word 2)."""
     x = torch.zeros(5, 3, 48, 64, dtype=torch.bfloat16)
@@ -324,8 +351,90 @@ def test_a_map_has_the_bits_that_cute_dsl_writes():
     words = (
         "56789ab0 00001234 00006532 00000008 00000180 00000480 00000000 00000000 0000003f 0000002f 00000002 00000004"
     )
-    assert struct.unpack("<12I", data[:48]) == tuple(int(word, 16) for word in words.split())
-    assert struct.unpack("<4I", data[48:64]) == (0, 0x3F000000, 0x00020107, 0) and not any(data[64:])
+    theirs = [*(int(word, 16) for word in words.split()), 0, 0x3F000000, 0x00020107, *[0] * 17]
+    theirs[2] &= ~2
+    theirs[16], theirs[18] = 3 * 2 * 8 * 128, 1024
+    assert list(struct.unpack("<32I", data)) == theirs
+
+
+def test_copies_take_maps_as_cute_dsl_writes_them():
+    word = struct.unpack("<32I", TILED.encode(0))[2]
+    body = LOADED + OUT.format(words=256)
+    usual, out = torch.zeros(256), torch.zeros(256)
+    assert run(body, TILED, TILED.tensor, usual).ok
+    assert run(body, Changed(TILED.tensor, TILED.box, words={2: word | 2, 16: 0, 18: 0}), TILED.tensor, out).ok
+    assert torch.equal(usual, out) and torch.equal(usual.view(8, 32), TILED.tensor[:8])
+
+
+COORDINATE = "illegal coordinate of a bulk copy"
+
+
+@pytest.mark.parametrize(
+    ("at", "words"),
+    [
+        (
+            (0, 3),
+            "at coordinate 0 = 3, which is 12 bytes from the start of a row; coordinate 0 must be a multiple of 4",
+        ),
+        ((0, -1), "at coordinate 0 = -1, which is -4 bytes from the start"),
+        ((-20, 33), "at coordinate 0 = 33"),
+        ((-3, -8), ""),
+    ],
+)
+def test_a_copy_begins_at_a_multiple_of_16_bytes(at, words):
+    loading = EXPECT.format(at=SHARED, count=1024) + load(2, at) + WAIT.format(n=0, at=SHARED, parity=0)
+    report = copied(BEGIN + loading)
+    assert kinds(report) == ({COORDINATE} if words else set()) and words in str(report)
+
+
+@pytest.mark.parametrize(("at", "words"), [("-8, 0", "0 = -8"), ("0, -1", "1 = -1"), ("8, 1", ""), ("6, 1", "0 = 6")])
+@pytest.mark.parametrize("reduces", [False, True])
+def test_a_copy_to_global_memory_has_no_negative_coordinate(at, words, reduces):
+    store = STORE.replace("cp.async", "cp.reduce.async").replace("cta.tile", "cta.add.tile") if reduces else STORE
+    report = stored(BEGIN + FILL.format(words=256) + FENCE + store.format(at=at) + GROUP.format(read=""))
+    assert kinds(report) == ({COORDINATE} if words else set())
+    assert f"at coordinate {words}" in str(report) if words else report.ok
+
+
+@pytest.mark.parametrize(("operation", "dtype"), [("and", torch.int64), ("min", torch.float32)])
+def test_reductions_that_do_not_combine_a_type(operation, dtype):
+    out = torch.zeros(16, 32, dtype=dtype)
+    reduce = STORE.format(at="0, 0").replace("cp.async", "cp.reduce.async").replace("cta.tile", f"cta.{operation}.tile")
+    body = BEGIN + FILL.format(words=256) + FENCE + reduce + GROUP.format(read="")
+    report = run(body, TiledTensor(out, (4, 32)), torch.randn(256), out)
+    assert "a type that the reduction does not combine" in str(report)
+
+
+def short_rows(rows: int) -> tuple[Report, torch.Tensor, torch.Tensor]:
+    """A load of rows of 96 bytes in a swizzle of 128; the last row's first 16 bytes in the tensor, and as they come."""
+    x, out = torch.randn(160, 32), torch.zeros(4)
+    loading = EXPECT.format(at=SHARED, count=rows * 96) + load(2, (0, 4)) + WAIT.format(n=0, at=SHARED, parity=0)
+    at = (rows - 1) * 128 + 16 * ((rows - 1) % 8)
+    show = f"ld.shared.v4.b32 {{%r0, %r1, %r2, %r3}}, [s+{at}]; st.global.v4.b32 [%out], {{%r0, %r1, %r2, %r3}};"
+    report = run(BEGIN + loading + show, TiledTensor(x, (rows, 24), "128B"), x, out)
+    return report, x[rows - 1, 4:8], out
+
+
+def test_a_short_row_of_a_swizzled_box_takes_the_whole_span():
+    report, right, out = short_rows(14)
+    assert report.ok and torch.equal(out, right), str(report)
+
+
+def test_a_box_whose_spans_do_not_fit_is_out_of_bounds_of_shared_memory():
+    """129 rows of 96 bytes would fit, their spans do not."""
+    report, _, _ = short_rows(129)
+    assert "out of bounds of shared memory" in kinds(report) and "takes the swizzle's whole span" in str(report)
+
+
+def test_a_store_writes_16_bytes_at_a_time_beyond_the_end_of_a_row():
+    """Of 30 numbers, in memory with room for 32."""
+    whole, x = torch.zeros(12, 32), torch.randn(256)
+    body = BEGIN + FILL.format(words=256) + FENCE + STORE.format(at="0, 2") + GROUP.format(read="")
+    report = run(body, TiledTensor(whole[:, :30], (8, 32)), x, whole)
+    assert report.ok, str(report)
+    right = torch.zeros(12, 32)
+    right[2:10] = x.view(8, 32)
+    assert torch.equal(whole, right)
 
 
 def test_a_map_that_reaches_past_its_tensor_is_out_of_bounds():

@@ -1,0 +1,32 @@
+"""Tensor maps that Triton's launcher makes of descriptors."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from fuzz.devices.emulator import Unimplemented
+from fuzz.devices.emulator.frontends.tensor_descriptors import tensor_map
+from fuzz.devices.emulator.tensor_map import F32, FILL_NAN, SWIZZLE_128, TF32, TensorMap
+
+META = {"elem_type": F32, "block_size": [8, 32], "swizzle": SWIZZLE_128}
+
+
+def described(**fields):
+    x = torch.zeros(16, 64)
+    given = {"shape": x.shape, "strides": x.stride(), "padding": "zero", "round_f32_to_tf32": False}
+    return SimpleNamespace(base=x, **(given | fields))
+
+
+def test_a_descriptor_becomes_a_map_with_the_innermost_dimension_first():
+    found = tensor_map("x", described(padding="nan"), META, 256)
+    assert found == TensorMap(256, F32, (64, 16), (256,), (32, 8), swizzle=SWIZZLE_128, fill=FILL_NAN)
+
+
+def test_a_descriptor_that_rounds_has_elements_of_tf32():
+    assert tensor_map("x", described(round_f32_to_tf32=True), META, 0).element == TF32
+
+
+def test_im2col_is_not_emulated():
+    with pytest.raises(Unimplemented, match="x: a tensor descriptor with im2col"):
+        tensor_map("x", described(), META | {"is_im2col": True}, 0)
