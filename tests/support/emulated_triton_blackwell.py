@@ -15,6 +15,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 
 from fuzz.devices.emulator import Emulator, emulated
+from fuzz.devices.emulator.config import DEFAULT_CHECKS
 
 LOG2E = 1.4426950408889634
 
@@ -143,7 +144,8 @@ def _planted() -> dict[str, list[str]]:
             "mov.pred complete, -1;" if part in line and "try_wait" in line else line
             for line in text.splitlines() if part not in line or "try_wait" in line
         ]  # fmt: skip
-        kernel = Emulator(strict=False).load_ptx("\n".join(lines))
+        checks = DEFAULT_CHECKS | {"tensor_waits"}  # or a use of a loaded register does what the wait would
+        kernel = Emulator(strict=False, checks=checks).load_ptx("\n".join(lines))
         c = torch.zeros(128, 128)
         report = kernel.launch(
             "product", (1, 1, 1), (128, 1, 1), [a, b, c, 128, 128, 192, 0, 0], shared=compiled.metadata.shared
