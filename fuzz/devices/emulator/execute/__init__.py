@@ -2,5 +2,5 @@
 
 `cta.py` starts and ends CTAs, `divergence.py` chooses the lanes that run and puts spins to sleep. One file for each
 family of instructions: `load_store`, `atomics`, `cp_async`, `warp_ops` (shuffles, votes, barriers), `mbarrier`,
-`wgmma`. All but `launch.py` is compiled by numba.
+`wgmma`, `bulk_copies` (with `bulk_rows` and `bulk_rules`). All but `launch.py` is compiled by numba.
 """

@@ -1,6 +1,6 @@
 """Copies with a tensor map that an H200 refuses: it raises an illegal instruction. Compiled by numba.
 
-PTX does not state these rules; they fit all of the answers in ci/results/ptx_sm_90.json. A box that does not fit into
+The rules were measured; they fit all of the answers in ci/results/ptx_sm_90.json. A box that does not fit into
 shared memory is the remaining case: `bulk_copies.py` finds it as out of bounds.
 """
 

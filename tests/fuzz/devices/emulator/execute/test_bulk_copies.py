@@ -335,6 +335,8 @@ def test_tensor_maps_that_cannot_be_used(tiled, words):
     [
         (torch.randn(16, 30), (8, 16), "a stride of 120 bytes; it must be a multiple of 16"),
         (torch.randn(512, 4), (300, 4), "each dimension must have 1 to 256 elements"),
+        (torch.randn(0, 32), (8, 32), r"sizes \(32, 0\); each dimension must have 1 to 2\*\*32 elements"),
+        (torch.randn(256, 256), (256, 256), "more bytes than a CTA can have of shared memory"),
         (torch.randn(16, 32), (8,), "2 sizes, 1 strides and 1 sizes of a box"),
     ],
 )
