@@ -327,6 +327,18 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             (*EMULATOR, *BLOCKSPARSE),
         ),
         Row(
+            "cases of FlashAttention-4 for `sm_90a` with the same verdict on an H200 and emulated",
+            lambda r: f"{r['summary']['same_verdict']} of {r['summary']['compared']}",
+            "emulator_vs_sm_90_flash_attn_cute",
+            (*EMULATOR, "fuzz/targets/flash_attention_4"),
+        ),
+        Row(
+            "FlashAttention-4's known bugs for `sm_90` that are found without a GPU",
+            lambda r: f"{r['found']} of {r['of']}",
+            "flash_attention_4_emulated_host",
+            (*EMULATOR, "fuzz/targets/flash_attention_4"),
+        ),
+        Row(
             "races found in 590 labelled CUDA kernels (Indigo), false alarms; accesses out of bounds, false alarms",
             lambda r: labelled(r["suites"]["Indigo, with the checks lanes and equal_writes"]["counts"]),
             "race_suites_host",
