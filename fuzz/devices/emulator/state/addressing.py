@@ -136,7 +136,7 @@ def host_address(m, w, pc, lane, space, a, size):
         return 0
     if space == op.SHARED or space == op.SHARED_CLUSTER:
         slot = w // m.k[st.K_WARPS]
-        if m.k[st.K_CLUSTER] > 1 and a & op.CLUSTER_FLAG:
+        if a & op.CLUSTER_FLAG and m.k[st.K_CLUSTER] > 1:
             slot = slot_of_rank(m, w, pc, lane, space, a, size)
             if slot < 0:
                 return 0
