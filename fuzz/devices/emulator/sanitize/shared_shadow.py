@@ -41,8 +41,10 @@ def _reads(m, slot):
 @njit
 def note_shared(m, w, pc, lane, a, size, write, strong):
     """An access of a warp; see shadow.note."""
-    own = w // m.k[st.K_WARPS]
-    first, me = vector_clocks.first_in(m, own), vector_clocks.number_in(m, own, w)
+    warps, entities = m.k[st.K_WARPS], m.k[st.K_ENTITIES]
+    own = w // warps
+    rank = m.cta[own, st.CTA_RANK]
+    first, me = (m.cta[own, st.CTA_POSITION] - rank) * entities, rank * entities + w - own * warps
     block = vector_clocks.warp_row(m, w) + 16 + 8 * first
     now = i64(block + 8 * me)
     slot = own
@@ -66,7 +68,7 @@ def note_shared_by(m, w, slot, pc, lane, a, size, write, strong, mine, now):
 
 @njit(inline="always")
 def _note(m, w, own, slot, pc, lane, a, size, write, strong, mine, now, first, block):
-    """The same; own: the row of the warp's CTA; first: of the cluster's entities; block: what the warp knows of them."""
+    """The same. own: row of the warp's CTA; first: of the cluster's entities; block: what the warp knows of them."""
     k = m.k
     age = age_of(m, slot)
     lg = k[st.K_SHARED_GRANULE]
@@ -85,29 +87,27 @@ def _note(m, w, own, slot, pc, lane, a, size, write, strong, mine, now, first, b
                 finding(m, kind, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, first + x)
         if write:
             if races:
-                _after_reads(m, w, own, slot, pc, lane, g, size, mine, first, block)
+                _after_reads(m, w, own, slot, pc, lane, g, size, mine, first, block, reads + g * readers * 4)
             w64(writes + 8 * g, packed(age, strong, mine, now))
         elif not strong:
             w32(reads + (g * readers + mine) * 4, now)
 
 
 @njit(inline="always")
-def _after_reads(m, w, own, slot, pc, lane, g, size, mine, first, block):
-    """Holds a write of granule `g` against its readers."""
+def _after_reads(m, w, own, slot, pc, lane, g, size, mine, first, block, at):
+    """Holds a write of granule `g` against its readers, whose clocks are at `at`."""
     k = m.k
     lg = k[st.K_SHARED_GRANULE]
     if k[st.K_TENSOR_READS]:
         tensor_reads.overwritten(m, w, slot, pc, lane, g, size)
     if m.group[w, st.G_PENDING] and slot == own:
         overwritten(m, w, pc, lane, g << lg, 1 << lg)
-    at = _reads(m, slot) + g * k[st.K_READERS] * 4
-    first_slot = slot - m.cta[slot, st.CTA_RANK]
-    start = 0
-    for c in range(first_slot, first_slot + k[st.K_CLUSTER]):
-        for x in range(start, start + k[st.K_WARPS] + m.cta[c, st.CTA_AGENTS]):
-            if x != mine and u32(at + 4 * x) > i64(block + 8 * x):
+    for c in range(k[st.K_CLUSTER]):
+        start = c * k[st.K_ENTITIES]
+        its = slot - m.cta[slot, st.CTA_RANK] + c
+        for x in range(start, start + k[st.K_WARPS] + m.cta[its, st.CTA_AGENTS]):
+            if u32(at + 4 * x) > i64(block + 8 * x) and x != mine:
                 finding(m, st.F_RACE_RW, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, first + x)
-        start += k[st.K_ENTITIES]
 
 
 @njit
@@ -184,5 +184,6 @@ def note_async_write(m, w, slot, pc, lane, a, size, writer, clock):
                 ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
                 kind = st.F_BULK_PROXY if ordered else st.F_RACE_WW
                 finding(m, kind, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, origin + x)
-            _after_reads(m, w, own, slot, pc, lane, g, size, mine, origin, known)
+            at = _reads(m, slot) + g * k[st.K_READERS] * 4
+            _after_reads(m, w, own, slot, pc, lane, g, size, mine, origin, known, at)
         w64(writes + 8 * g, packed(age, 0, writer, clock))
