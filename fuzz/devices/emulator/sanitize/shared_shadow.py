@@ -41,20 +41,35 @@ def _reads(m, slot):
 @njit
 def note_shared(m, w, pc, lane, a, size, write, strong):
     """An access of a warp; see shadow.note."""
-    slot = owner(m, w, a)
-    me, now = vector_clocks.in_cluster(m, w), vector_clocks.own(m, w)
-    if slot != w // m.k[st.K_WARPS]:
-        cluster_order.visit(m, slot, me, now, pc, lane, a)
-    note_shared_by(m, w, slot, pc, lane, offset(a), size, write, strong, me, now)
+    warps, entities = m.k[st.K_WARPS], m.k[st.K_ENTITIES]
+    own = w // warps
+    rank = m.cta[own, st.CTA_RANK]
+    first, me = (m.cta[own, st.CTA_POSITION] - rank) * entities, rank * entities + w - own * warps
+    block = vector_clocks.warp_row(m, w) + 16 + 8 * first
+    now = i64(block + 8 * me)
+    slot = own
+    if a & op.CLUSTER_FLAG:
+        slot = owner(m, w, a)
+        if slot != own:
+            cluster_order.visit(m, slot, me, now, pc, lane, a)
+        a = offset(a)
+    _note(m, w, own, slot, pc, lane, a, size, write, strong, me, now, first, block)
 
 
 @njit
 def note_shared_by(m, w, slot, pc, lane, a, size, write, strong, mine, now):
     """An access at byte `a` of the shared memory of the CTA in row `slot`, that the warp issues and entity `mine` of
     the cluster makes at clock `now`."""
-    k = m.k
-    first = vector_clocks.first_of_cluster(m, w)
+    own = w // m.k[st.K_WARPS]
+    first = vector_clocks.first_in(m, own)
     block = vector_clocks.warp_row(m, w) + 16 + 8 * first
+    _note(m, w, own, slot, pc, lane, a, size, write, strong, mine, now, first, block)
+
+
+@njit(inline="always")
+def _note(m, w, own, slot, pc, lane, a, size, write, strong, mine, now, first, block):
+    """The same. own: row of the warp's CTA; first: of the cluster's entities; block: what the warp knows of them."""
+    k = m.k
     age = age_of(m, slot)
     lg = k[st.K_SHARED_GRANULE]
     writes, reads = _writes(m, slot), _reads(m, slot)
@@ -72,29 +87,27 @@ def note_shared_by(m, w, slot, pc, lane, a, size, write, strong, mine, now):
                 finding(m, kind, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, first + x)
         if write:
             if races:
-                _after_reads(m, w, slot, pc, lane, g, size, mine, block)
+                _after_reads(m, w, own, slot, pc, lane, g, size, mine, first, block, reads + g * readers * 4)
             w64(writes + 8 * g, packed(age, strong, mine, now))
         elif not strong:
             w32(reads + (g * readers + mine) * 4, now)
 
 
-@njit
-def _after_reads(m, w, slot, pc, lane, g, size, mine, block):
-    """Holds a write of granule `g` against its readers. block: what the warp knows of the cluster's entities."""
+@njit(inline="always")
+def _after_reads(m, w, own, slot, pc, lane, g, size, mine, first, block, at):
+    """Holds a write of granule `g` against its readers, whose clocks are at `at`."""
     k = m.k
     lg = k[st.K_SHARED_GRANULE]
     if k[st.K_TENSOR_READS]:
         tensor_reads.overwritten(m, w, slot, pc, lane, g, size)
-    if m.group[w, st.G_PENDING] and slot == w // k[st.K_WARPS]:
+    if m.group[w, st.G_PENDING] and slot == own:
         overwritten(m, w, pc, lane, g << lg, 1 << lg)
-    at = _reads(m, slot) + g * k[st.K_READERS] * 4
-    first_slot = slot - m.cta[slot, st.CTA_RANK]
     for c in range(k[st.K_CLUSTER]):
         start = c * k[st.K_ENTITIES]
-        for x in range(start, start + k[st.K_WARPS] + m.cta[first_slot + c, st.CTA_AGENTS]):
-            if x != mine and u32(at + 4 * x) > i64(block + 8 * x):
-                other = vector_clocks.first_of_cluster(m, w) + x
-                finding(m, st.F_RACE_RW, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, other)
+        its = slot - m.cta[slot, st.CTA_RANK] + c
+        for x in range(start, start + k[st.K_WARPS] + m.cta[its, st.CTA_AGENTS]):
+            if u32(at + 4 * x) > i64(block + 8 * x) and x != mine:
+                finding(m, st.F_RACE_RW, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, first + x)
 
 
 @njit
@@ -126,8 +139,8 @@ def note_async_read_by(m, w, pc, lane, a, size, reader, clock, unfenced):
     among the cluster's entities) makes at `clock`: what was written there must be ordered before it, with a proxy fence
     on the way, else it is a race, or a finding of kind `unfenced`."""
     k = m.k
-    slot, mine = w // k[st.K_WARPS], vector_clocks.in_cluster(m, w)
-    origin = vector_clocks.first_of_cluster(m, w)
+    slot = w // k[st.K_WARPS]
+    mine, origin = vector_clocks.number_in(m, slot, w), vector_clocks.first_in(m, slot)
     known = vector_clocks.warp_row(m, w) + 16 + 8 * origin
     proxied = known + k[st.K_PROXY]
     age = age_of(m, slot)
@@ -155,8 +168,8 @@ def note_async_write(m, w, slot, pc, lane, a, size, writer, clock):
     `writer` (its number among the cluster's entities) makes at `clock`. What was read there must be ordered before it;
     what was written there too, with a proxy fence on the way."""
     k = m.k
-    mine = vector_clocks.in_cluster(m, w)
-    origin = vector_clocks.first_of_cluster(m, w)
+    own = w // k[st.K_WARPS]
+    mine, origin = vector_clocks.number_in(m, own, w), vector_clocks.first_in(m, own)
     known = vector_clocks.warp_row(m, w) + 16 + 8 * origin
     proxied = known + k[st.K_PROXY]
     age = age_of(m, slot)
@@ -171,5 +184,6 @@ def note_async_write(m, w, slot, pc, lane, a, size, writer, clock):
                 ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
                 kind = st.F_BULK_PROXY if ordered else st.F_RACE_WW
                 finding(m, kind, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, origin + x)
-            _after_reads(m, w, slot, pc, lane, g, size, mine, known)
+            at = _reads(m, slot) + g * k[st.K_READERS] * 4
+            _after_reads(m, w, own, slot, pc, lane, g, size, mine, origin, known, at)
         w64(writes + 8 * g, packed(age, 0, writer, clock))

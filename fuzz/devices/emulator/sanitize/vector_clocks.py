@@ -146,18 +146,28 @@ def entity(m, w):
     return m.cta[w // m.k[st.K_WARPS], st.CTA_POSITION] * m.k[st.K_ENTITIES] + w % m.k[st.K_WARPS]
 
 
-@njit
-def first_of_cluster(m, w):
-    """The first entity of the warp's cluster."""
-    slot = w // m.k[st.K_WARPS]
+@njit(inline="always")
+def first_in(m, slot):
+    """The first entity of the cluster of the CTA in row `slot`."""
     return (m.cta[slot, st.CTA_POSITION] - m.cta[slot, st.CTA_RANK]) * m.k[st.K_ENTITIES]
 
 
-@njit
+@njit(inline="always")
+def number_in(m, slot, w):
+    """The number of a warp of the CTA in row `slot` among the entities of its cluster."""
+    return m.cta[slot, st.CTA_RANK] * m.k[st.K_ENTITIES] + w - slot * m.k[st.K_WARPS]
+
+
+@njit(inline="always")
+def first_of_cluster(m, w):
+    """The first entity of the warp's cluster."""
+    return first_in(m, w // m.k[st.K_WARPS])
+
+
+@njit(inline="always")
 def in_cluster(m, w):
     """The number of a warp among the entities of its cluster."""
-    slot = w // m.k[st.K_WARPS]
-    return m.cta[slot, st.CTA_RANK] * m.k[st.K_ENTITIES] + w % m.k[st.K_WARPS]
+    return number_in(m, w // m.k[st.K_WARPS], w)
 
 
 @njit

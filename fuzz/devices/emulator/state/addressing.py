@@ -117,6 +117,21 @@ def slot_of_rank(m, w, pc, lane, space, a, size):
 
 
 @njit
+def ranked_address(m, w, pc, lane, space, a, size):
+    """The same as `host_address` for an address beyond the CTA's shared memory: one with a rank, or a finding."""
+    slot = w // m.k[st.K_WARPS]
+    if a & op.CLUSTER_FLAG and m.k[st.K_CLUSTER] > 1:
+        slot = slot_of_rank(m, w, pc, lane, space, a, size)
+        if slot < 0:
+            return 0
+        a &= ~(op.CLUSTER_FLAG | op.RANKS << op.RANK_BIT)
+    if a < 0 or a + size > m.k[st.K_SHARED_SIZE]:
+        fault(m, st.F_SHARED_BOUNDS, pc, w, lane, a, size, m.k[st.K_SHARED_SIZE])
+        return 0
+    return m.k[st.K_SHARED] + slot * m.k[st.K_SHARED_STRIDE] + a
+
+
+@njit
 def host_address(m, w, pc, lane, space, a, size):
     """The host address of the kernel's address `a`, or 0 after recording why there is none: then the access is not to
     be made, and what it reads is zero."""
@@ -135,16 +150,9 @@ def host_address(m, w, pc, lane, space, a, size):
         fault(m, st.F_ALIGN, pc, w, lane, a, size, space)
         return 0
     if space == op.SHARED or space == op.SHARED_CLUSTER:
-        slot = w // m.k[st.K_WARPS]
-        if m.k[st.K_CLUSTER] > 1 and a & op.CLUSTER_FLAG:
-            slot = slot_of_rank(m, w, pc, lane, space, a, size)
-            if slot < 0:
-                return 0
-            a &= ~(op.CLUSTER_FLAG | op.RANKS << op.RANK_BIT)
         if a < 0 or a + size > m.k[st.K_SHARED_SIZE]:
-            fault(m, st.F_SHARED_BOUNDS, pc, w, lane, a, size, m.k[st.K_SHARED_SIZE])
-            return 0
-        return m.k[st.K_SHARED] + slot * m.k[st.K_SHARED_STRIDE] + a
+            return ranked_address(m, w, pc, lane, space, a, size)
+        return m.k[st.K_SHARED] + (w // m.k[st.K_WARPS]) * m.k[st.K_SHARED_STRIDE] + a
     if space == op.PARAM:
         if a >> op.SHIFT == 3:
             a -= op.PARAM_WINDOW
