@@ -263,6 +263,8 @@ class _Reader:
                 raise PtxError(f"line {line}: cannot read {statement[:120]!r} ({error})") from error
 
     def statement(self, line: int, s: str) -> None:
+        if not s:  # a semicolon alone
+            return
         if self.skip:
             self.skip += 1 if s == "{" else (-1 if s == "}" else 0)
         elif s == "{":

@@ -62,3 +62,8 @@ def test_debug_sections_are_no_statements_and_keep_the_count_of_lines() -> None:
     assert ret.line == len(TEXT.splitlines()) + 4 and ret.source is None
     assert module.files == {3: "/home/me/mine.py", 2: "/usr/lib/triton/standard.py"}
     assert module.kernels["kernel"].place(module.kernels["kernel"].instructions[1]) == ""  # a file without a name
+
+
+def test_a_semicolon_alone_is_no_instruction() -> None:
+    kernel = parse(TEXT.replace("ret;", ";\n;ret;")).kernels["kernel"]
+    assert [i.name for i in kernel.instructions] == [i.name for i in parse(TEXT).kernels["kernel"].instructions]
