@@ -124,7 +124,7 @@ def grade(suite: Suite, kernels: Iterable[Kernel], keep: Path | None) -> Grade:
 
 
 def versions() -> dict[str, str]:
-    """What compiled and ran the kernels."""
+    """Versions of the packages that compiled and ran the kernels."""
     found = {}
     for package in PACKAGES:
         try:

@@ -68,7 +68,7 @@ def data(vertices: int, edges: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def launches(kernel: Kernel, inputs: list[Graph], checks: frozenset[str]) -> Iterator[Run]:
-    """What each launch finds, made as the suite's driver does."""
+    """The findings of each launch, which is made as the suite's driver does."""
     text = kernel.file.read_text()
     cuda = Cuda(text[: text.index("void serial_code")], headers={"indigo_cuda.h": ""}, file=kernel.file.name)
     for one in inputs:

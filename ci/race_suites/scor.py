@@ -30,7 +30,7 @@ def scor(folder: Path) -> list[Suite]:
 
 
 def launches(kernel: Kernel, checks: frozenset[str]) -> Iterator[Run]:
-    """What each launch finds, as the suite's `main` makes it: one array of one zero."""
+    """The findings of each launch, made as the suite's `main` does: one array of one zero."""
     text = kernel.file.read_text()
     grid, block = (int(re.search(rf"#define {name}\s+(\d+)", text)[1]) for name in ("NBLOCKS", "TPERBLK"))  # type: ignore[index]
     device = "\n".join(line for line in text.split("int main")[0].splitlines() if not line.startswith("#include"))

@@ -1,4 +1,4 @@
-"""What suites have in common: kernels with labels, and what a launch found of what the labels speak of."""
+"""Parts that the suites share: kernels with labels, and the findings of a launch that the labels speak of."""
 
 from __future__ import annotations
 

@@ -46,6 +46,10 @@ def main() -> None:
             function(torch.zeros(64), shorter, 1.0, 41)
         except EmulationError as error:
             seen["out of bounds"] = str(error)
+        try:
+            function(torch.zeros(64), "no tensor", 1.0, 41)
+        except Exception as error:
+            seen["wrong argument"] = [type(error).__name__, str(error)]
     try:
         function(x, y, 2.0, 300)
     except RuntimeError as error:

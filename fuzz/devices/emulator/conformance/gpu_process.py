@@ -35,7 +35,7 @@ class GpuProcess:
         self.name, self.arch = self.answer(BEGIN_S)
 
     def ask(self, method: str, argument: Any) -> Any:
-        """What the GPU's method returns. Raises RuntimeError with its words: "hang: …" after `limit_s`."""
+        """The result of the GPU's method. Raises RuntimeError with its words: "hang: …" after `limit_s`."""
         if self.process is None:
             self.start()
         self.pipe.send((method, argument))

@@ -274,7 +274,7 @@ def written_groups(wb, cb, c, lane, which):
 
 @njit
 def begin_sums(at, to, stride, n, enable, sums, scale):
-    """What the products are added to: D times 2 ** -scale, or zeros."""
+    """The summand of the products: D times 2 ** -scale, or zeros."""
     if enable and at == to:
         return
     factor = np.float32(1.0 / (1 << scale))

@@ -89,12 +89,15 @@ def _raising_the_failure(call: Callable[..., Any]) -> Callable[..., Any]:
     raised instead."""
 
     def called(self: Any, *args: Any, **options: Any) -> Any:
+        global _failure
+        _failure = None
         try:
             return call(self, *args, **options)
         except Exception:
-            if _failure is None:
+            if _failure is None:  # raised before the call came to EmulatedFunction
                 raise
-        raise _failure
+        failure, _failure = _failure, None  # an exception holds the tensors of its frames
+        raise failure
 
     return called
 
@@ -131,7 +134,6 @@ class EmulatedFunction:
     def __call__(self, *arguments: Any) -> None:
         """Runs what the host function launches for these arguments. Raises EmulationError for a finding."""
         global _failure
-        _failure = None
         try:
             self._run(arguments)
         except Exception as error:

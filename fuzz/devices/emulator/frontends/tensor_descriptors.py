@@ -20,7 +20,7 @@ def is_descriptor(kind: object) -> bool:
 
 
 def arguments(kind: str, name: str, descriptor: Any, meta: dict[str, Any] | None) -> Iterator[Argument]:
-    """What a kernel takes for a descriptor, one after the other.
+    """The arguments that a kernel takes for a descriptor, one after the other.
 
     meta  what Triton's compiler knows of the tensor map that the kernel wants; None: it copies without TMA
     """

@@ -70,7 +70,7 @@ class TvmFfiObject:
         self.function = tvm_ffi.Function.__from_extern_c__(address, keep_alive_object=self.engine)
 
     def launched(self, launch: Launch) -> None:
-        """What the runtime calls for each launch."""
+        """The runtime calls this for each launch."""
         self.launches.append(launch)
 
     def call(self, arguments: tuple[Any, ...]) -> list[Launch]:

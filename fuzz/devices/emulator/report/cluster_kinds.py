@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
+from fuzz.devices.emulator.report.seen import Seen
 from fuzz.devices.emulator.state import tables as st
 
 CLUSTER_NAMES = {
@@ -15,19 +15,6 @@ CLUSTER_NAMES = {
     st.F_CLUSTER_MBARRIER: "mbarrier of another CTA than the destination",
 }
 ORDERED, GONE, MULTICAST = range(3)  # values of F_CLUSTER_EXITED: it may have exited; it has; a multicast to it
-
-
-class Seen(Protocol):
-    """What of kinds.Seen is used here."""
-
-    @property
-    def verb(self) -> str: ...
-    @property
-    def place(self) -> str: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def value(self) -> int: ...
 
 
 def _barrier(s: Seen) -> str:

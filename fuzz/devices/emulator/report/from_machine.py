@@ -9,8 +9,9 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.decode.decoder import Program
 from fuzz.devices.emulator.host.cuda_runtime import Launch
 from fuzz.devices.emulator.report.deadlock import Cta, Deadlock, Waiting
-from fuzz.devices.emulator.report.kinds import KIND_NAMES, Seen, sentence
+from fuzz.devices.emulator.report.kinds import KIND_NAMES, sentence
 from fuzz.devices.emulator.report.report import Finding
+from fuzz.devices.emulator.report.seen import Seen
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.global_memory import Memory
 from fuzz.devices.emulator.state.machine import Machine

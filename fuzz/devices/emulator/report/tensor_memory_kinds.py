@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
+from fuzz.devices.emulator.report.seen import Seen
 from fuzz.devices.emulator.sanitize import tensor_shadow
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.tensor_memory import (
@@ -35,27 +35,6 @@ TENSOR_MEMORY_NAMES = {
     st.F_TC_OVERWRITTEN: "shared memory overwritten before a tcgen05.commit was waited for",
     st.F_TC_DESCRIPTOR: "wrong operand of tcgen05",
 }
-
-
-class Seen(Protocol):
-    """What of kinds.Seen is used here."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def place(self) -> str: ...
-    @property
-    def other(self) -> str: ...
-    @property
-    def own(self) -> bool: ...
-    @property
-    def address(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def value(self) -> int: ...
-    @property
-    def lane(self) -> int: ...
 
 
 def columns(first: int, count: int) -> str:

@@ -65,7 +65,7 @@ def begin(m, w):
 
 @njit
 def commit(m, w, host):
-    """What warp `w` has issued is complete for those who wait for the mbarrier at `host`."""
+    """The operations that warp `w` has issued are complete for those who wait for the mbarrier at `host`."""
     row = vector_clocks.location_row(m, host, True)
     if row == 0:
         return

@@ -66,7 +66,7 @@ def _ends_of_rows() -> Iterator[MicroKernel]:
 
 
 def _numbers() -> Iterator[MicroKernel]:
-    """What a load makes of PATTERNS and of their negatives."""
+    """Loads of PATTERNS and of their negatives."""
     x = np.array([*PATTERNS, *(v | 1 << 31 for v in PATTERNS)], np.uint32)
     data = np.resize(x, 128)
     for element in (F32_FTZ, TF32, TF32_FTZ):

@@ -80,7 +80,7 @@ def test_the_set_has_every_type_swizzle_and_edge():
 
 
 def combined(operation, element, image, before):
-    """What a reduction makes of whole numbers, or of floats by min and max, in numpy."""
+    """A reduction of whole numbers, or of floats by min and max, in numpy."""
     x, old = (v.view(NUMPY[element]) for v in (image, before))
     with np.errstate(over="ignore"):
         return {

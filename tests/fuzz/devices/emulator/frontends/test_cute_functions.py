@@ -40,5 +40,10 @@ def test_a_finding_is_raised_as_such_and_names_the_source_line(seen: dict[str, A
     assert f"emulated_cute.py:{line}" in seen["out of bounds"]
 
 
+def test_a_call_that_fails_before_the_launch_raises_its_own_error(seen: dict[str, Any]) -> None:
+    name, words = seen["wrong argument"]
+    assert name != "EmulationError" and "out of bounds" not in words
+
+
 def test_outside_of_the_block_a_function_says_where_it_runs(seen: dict[str, Any]) -> None:
     assert "inside of `emulated`" in seen["outside of the block"]

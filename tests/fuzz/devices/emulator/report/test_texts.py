@@ -7,7 +7,8 @@ import pytest
 import torch
 from ptx_tools import own_word, run
 
-from fuzz.devices.emulator.report.kinds import KIND_NAMES, Seen, lanes, sentence
+from fuzz.devices.emulator.report.kinds import KIND_NAMES, lanes, sentence
+from fuzz.devices.emulator.report.seen import Seen
 from fuzz.devices.emulator.state.global_memory import Memory
 
 WORD = "shl.b32 %r0, %t, 2; mov.b32 %r1, s; add.s32 %r0, %r0, %r1;"

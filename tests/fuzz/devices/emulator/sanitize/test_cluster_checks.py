@@ -1,4 +1,4 @@
-"""What is found in kernels with clusters: races between CTAs, CTAs that exit too early, waits without an end."""
+"""Findings in kernels with clusters: races between CTAs, CTAs that exit too early, waits without an end."""
 
 import re
 
