@@ -57,8 +57,9 @@ def forks_and_returns(*arguments) -> Result:
 
 
 def _daemon(*arguments) -> Result:
-    """Starts a process in a session of its own that nobody waits for, and writes its number."""
-    subprocess.run(["sh", "-c", "setsid sleep 1234.5 >/dev/null 2>&1 & echo daemon $!"], check=True)
+    """Starts `sleep 1234.5` in a session of its own, which nobody waits for, and writes its number once it sleeps."""
+    started = "setsid sleep 1234.5 >/dev/null 2>&1 & until grep -qx sleep /proc/$!/comm; do :; done; echo daemon $!"
+    subprocess.run(["sh", "-c", started], check=True)
     return attention(*arguments)
 
 
