@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from covering import nightly_unless
 from judge_tools import FAKES, PLAIN, judge
 from msgspec.structs import replace
 
@@ -94,9 +93,8 @@ print(len(resources.memory_growth(load(sys.argv[1]), case, (256, 2048, 4096))))
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux only")
 @pytest.mark.skipif(not emulator_there() or load("blocksparse").missing() is not None, reason="needs the emulated GPU")
-@pytest.mark.parametrize(
-    ("name", "findings"), [nightly_unless(False, "blocksparse", 0), ("blocksparse!scores_allocated", 1)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("name", "findings"), [("blocksparse", 0), ("blocksparse!scores_allocated", 1)])
 def test_room_for_all_scores_is_growth_with_the_square(name, findings):
     """On the emulated GPU, whose own memory grows with the length; the first length has it ready."""
     ran = subprocess.run([sys.executable, "-c", SCORES, name], capture_output=True, text=True, timeout=300, check=True)

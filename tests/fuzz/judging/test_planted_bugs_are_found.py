@@ -29,6 +29,7 @@ def session(folder: Path, target: str, cases: int) -> tuple[list, list]:
     return list(Reader(folder / "session").new()), load_all(folder / "corpus")
 
 
+@pytest.mark.nightly
 def test_the_unmasked_row_statistics_store_is_found_and_minimised(tmp_path: Path) -> None:
     records, entries = session(tmp_path, "sdpa!unmasked_row_statistics", 8)
     assert any(record.outcome == "fail" for record in records)

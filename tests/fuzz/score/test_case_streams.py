@@ -64,6 +64,7 @@ def test_kernels_are_few_and_differ():
     assert kernels("sdpa", "host", 8, 2, 0) is None
 
 
+@pytest.mark.nightly
 def test_a_scores_kernels_meet_ordered_adds_of_several_tiles_as_often_as_a_sessions():
     """What few kernels there are, and how many tiles they meet, is chosen together: with 24 of them, chosen by their
     options alone, one case in forty had ordered adds of three tiles or more, where a session has one in seven."""

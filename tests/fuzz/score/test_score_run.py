@@ -137,6 +137,7 @@ def test_when_its_time_is_up_a_score_ends_by_itself_and_a_resume_goes_on(tmp_pat
     assert told[-1] == (2, 2, "1 of 1 mutants found · 2 cases")
 
 
+@pytest.mark.nightly
 def test_what_a_bug_did_to_its_process_does_not_hide_it_from_the_next_seed(tmp_path):
     """The bug's cache is full after 32 passes, and then nothing leaks any more."""
     settings = Settings(pattern="sdpa!workspace_kept", seeds=2, cases=40, peer_seeds=0, keys=8, minimize_runs=0)

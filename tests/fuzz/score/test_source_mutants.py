@@ -62,6 +62,7 @@ def test_refusals_defaults_annotations_and_texts_are_left_alone() -> None:
     assert lines == {10, 11, 12, 13, 14}
 
 
+@pytest.mark.nightly
 def test_all_mutants_of_the_bundled_kernels_are_python() -> None:
     drawn = sample("blocksparse", 120, seed=3) + sample("sdpa", 40, seed=3)
     assert {mutant.operator for mutant in drawn} == set(OPERATORS)

@@ -128,6 +128,7 @@ def test_a_probe_traps_where_values_differ(before, after, probe):
     assert trial.probed(PtxMutant("", "forward", "", 1, before, after)) == probe
 
 
+@pytest.mark.nightly
 def test_bugs_are_drawn_by_turns_of_operators_and_the_same_for_a_seed(monkeypatch):
     monkeypatch.setattr(sampling, "CONFIGS", (OF,))
     bugs = sampling.sample(240, 5)
