@@ -55,8 +55,7 @@ class EmulatedFlashAttention4(FlashAttention4):
         for build in self.builds(case, self.arch()):
             options = json.loads(build.options)
             _functions()[options["kernel"], options["key"]] = _loaded(build)
-        for name in INTERNALS:
-            owner(name).compile_cache = _Emulated(name, self.arch())
+        _replace_tables(self.arch())
         self._call(case, tensors)
         self._repeat = 0
 
@@ -83,7 +82,6 @@ class EmulatedFlashAttention4(FlashAttention4):
         from fuzz.devices.emulator import EmulationError, Unimplemented
         from fuzz.devices.emulator.config import BLOCK_CHECKS, LaunchConfig
         from fuzz.devices.emulator.frontends.cute_functions import Device as Gpu
-        from fuzz.devices.emulator.frontends.cute_functions import on_emulated_gpu
 
         options = options_of(case)
         checks = BLOCK_CHECKS if options["exits"] else BLOCK_CHECKS - {"copies_at_exit"}
@@ -92,16 +90,28 @@ class EmulatedFlashAttention4(FlashAttention4):
         gpu = Gpu(config, lambda report: None, _unwritten(), None if options["edge"] else _extent)
         self._repeat += 1
         try:
-            with (
-                on_emulated_gpu(self.arch(), gpu),
-                compiling_for(self.arch()),
-                replaced(torch.Tensor, is_cuda=True),
-            ):
+            with taking_cpu_tensors(self.arch(), gpu):
                 yield
         except EmulationError as error:
             raise DeviceError(*verdict_of(_short(error.report.kernel), error.report)) from error
         except Unimplemented as error:
             raise DeviceError("reject", (), {"emulator": f"the emulator does not know it yet: {error}"}) from error
+
+
+@contextlib.contextmanager
+def taking_cpu_tensors(arch: str, gpu: Any) -> Iterator[None]:
+    """In it FlashAttention-4's host code takes CPU tensors for those of a GPU of `arch`, 'sm_90a' or 'sm_100a', and its
+    launches run on `gpu`, a cute_functions.Device. Raises EmulationError for what the emulated GPU finds."""
+    from fuzz.devices.emulator.frontends.cute_functions import on_emulated_gpu
+
+    _replace_tables(arch)
+    with on_emulated_gpu(arch, gpu), compiling_for(arch), replaced(torch.Tensor, is_cuda=True):
+        yield
+
+
+def _replace_tables(arch: str) -> None:
+    for name in INTERNALS:
+        owner(name).compile_cache = _Emulated(name, arch)
 
 
 class _Emulated:

@@ -43,6 +43,7 @@ from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding, operand
 from fuzz.devices.emulator.state.code_cache import cache_folder
 from fuzz.devices.emulator.state.intrinsics import ctz, s32, straight_line, straight_line_tainted, u32, w32, w64
+from fuzz.devices.emulator.state.whole_program import compile_apart
 from oracles.reference.compiled_code import CheckedCode
 
 EVERY = 0xFFFFFFFF
@@ -441,10 +442,12 @@ with _cache_in(str(FOLDER)):
 
 @lru_cache
 def ready() -> None:
-    """Compiles `run`, which takes about a minute, or loads it from the cache folder; of processes that start together
+    """Compiles `run`, which takes most of a minute, or loads it from the cache folder; of processes that start together
     one compiles."""
     code = CheckedCode(FOLDER, "**/*.nb?")
     try:
+        if not any(FOLDER.glob("**/*.nbc")):
+            compile_apart(__name__, "run")
         dispatcher: Any = run
         dispatcher.compile((types.int64,))
     finally:

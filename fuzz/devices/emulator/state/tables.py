@@ -12,8 +12,11 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core.imputils import lower_builtin, lower_getattr_generic
+from numba.core.typing import signature
+from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global
 from numba.extending import intrinsic as _intrinsic
-from numba.extending import models, overload, overload_attribute, register_model
+from numba.extending import models, register_model
 
 intrinsic: Any = _intrinsic
 WATCHED = 256  # addresses that a spinning warp is watched for
@@ -77,6 +80,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "printed": (1 + 31,),  # (PRINTS) the address of a format, PRINTED_WORDS of arguments
     "trace": (10,),  # (K_TRACE_SIZE) slices of the timeline, columns T_…
 }
+PLACES = {name: place for place, name in enumerate(TABLES)}
 
 # columns of `cta`: linear index in the grid or -1 where none is resident; its place in the grid; warps that have not
 # exited; age; position in the order of dispatch; the clock that the last CTA here came to; the row's own number; bulk
@@ -219,24 +223,18 @@ def machine(typingctx, address):  # type: ignore[no-untyped-def]
     return _machine_type(types.int64), lambda context, b, signature, args: args[0]
 
 
-def _attribute(name: str, index: int, inner: tuple[int, ...]) -> None:
-    table = TableType(inner)
+@infer_getattr
+class _Tables(AttributeTemplate):
+    key = MachineType
 
-    @intrinsic
-    def find(typingctx, m):  # type: ignore[no-untyped-def]
-        def code(context, b, signature, args):  # type: ignore[no-untyped-def]
-            place = b.add(args[0], ir.Constant(ir.IntType(64), 8 * index))
-            return b.load(b.inttoptr(place, ir.IntType(64).as_pointer()))
-
-        return table(_machine_type), code
-
-    @overload_attribute(MachineType, name)
-    def get(m):  # type: ignore[no-untyped-def]
-        return lambda m: find(m)  # noqa: PLW0108 - numba wants a function of these names
+    def generic_resolve(self, typ: Any, attr: str) -> Any:  # type: ignore[override]
+        return TableType(TABLES[attr]) if attr in TABLES else None
 
 
-for _i, (_name, _inner) in enumerate(TABLES.items()):
-    _attribute(_name, _i, _inner)
+@lower_getattr_generic(MachineType)
+def _table(context: Any, b: Any, typ: MachineType, value: Any, attr: str) -> Any:
+    place = b.add(value, ir.Constant(ir.IntType(64), 8 * PLACES[attr]))
+    return b.load(b.inttoptr(place, ir.IntType(64).as_pointer()))
 
 
 def _element(b: Any, table: TableType, base: Any, index: Any, index_type: Any) -> Any:
@@ -258,33 +256,29 @@ def _element(b: Any, table: TableType, base: Any, index: Any, index_type: Any) -
     return b.inttoptr(b.add(base, b.shl(place, ir.Constant(i64, 3))), i64.as_pointer())
 
 
-@intrinsic
-def _read(typingctx, table, index):  # type: ignore[no-untyped-def]
-    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
-        return b.load(_element(b, table, args[0], args[1], index))
-
-    return types.int64(table, index), code
-
-
-@intrinsic
-def _write(typingctx, table, index, value):  # type: ignore[no-untyped-def]
-    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
-        wide = context.cast(b, args[2], value, types.int64)
-        b.store(wide, _element(b, table, args[0], args[1], index))
-        return context.get_dummy_value()
-
-    return types.void(table, index, value), code
+@infer_global(operator.getitem)
+class _Getitem(AbstractTemplate):
+    def generic(self, args: Any, kws: Any) -> Any:
+        table, index = args
+        return signature(types.int64, table, index) if isinstance(table, TableType) else None
 
 
-@overload(operator.getitem)
-def _getitem(table, index):  # type: ignore[no-untyped-def]
-    if isinstance(table, TableType):
-        return lambda table, index: _read(table, index)  # noqa: PLW0108
-    return None
+@lower_builtin(operator.getitem, TableType, types.Any)
+def _read(context: Any, b: Any, sig: Any, args: Any) -> Any:
+    table, index = sig.args
+    return b.load(_element(b, table, args[0], args[1], index))
 
 
-@overload(operator.setitem)
-def _setitem(table, index, value):  # type: ignore[no-untyped-def]
-    if isinstance(table, TableType):
-        return lambda table, index, value: _write(table, index, value)  # noqa: PLW0108
-    return None
+@infer_global(operator.setitem)
+class _Setitem(AbstractTemplate):
+    def generic(self, args: Any, kws: Any) -> Any:
+        table, index, value = args
+        return signature(types.none, table, index, value) if isinstance(table, TableType) else None
+
+
+@lower_builtin(operator.setitem, TableType, types.Any, types.Any)
+def _write(context: Any, b: Any, sig: Any, args: Any) -> Any:
+    table, index, value = sig.args
+    wide = context.cast(b, args[2], value, types.int64)
+    b.store(wide, _element(b, table, args[0], args[1], index))
+    return context.get_dummy_value()
