@@ -17,6 +17,7 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute import bulk_rules, cluster_copies
 from fuzz.devices.emulator.execute.bulk_rows import copy_rows, note_rows, row_count
 from fuzz.devices.emulator.execute.mbarrier_phase import complete_bytes
+from fuzz.devices.emulator.execute.refusal import refuse
 from fuzz.devices.emulator.sanitize import bulk_clocks, vector_clocks
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state import tensor_map as tm
@@ -49,7 +50,7 @@ def issue(m, w, pc, wb, cb, c, act):
             if s32(c + 60) == op.ABSENT:
                 post(m, w)
             else:
-                _post_to_many(m, w, pc, lane, u32(operand(wb, cb, s32(c + 60)) + 4 * lane) & 0xFFFF)
+                post_to_many(m, w, pc, lane, u32(operand(wb, cb, s32(c + 60)) + 4 * lane) & 0xFFFF)
     if m.k[st.K_CHECKS]:
         vector_clocks.tick(m, w)
 
@@ -78,6 +79,9 @@ def _entry(m, w, pc, wb, cb, c, lane, flags, kind, rank):
         if there & 63:
             finding(m, st.F_ALIGN, pc, w, lane, there, 64, op.GENERIC)
         why = bulk_rules.refusal(map_, rank, kind, s32(c + 56) >> 8)
+        if why >= tm.NO_INTERLEAVE:
+            refuse(m, pc, why, there)
+            return False
         if why != tm.VALID:
             finding(m, st.F_TENSOR_MAP, pc, w, lane, there, 0, why)
             return False
@@ -162,7 +166,7 @@ def post(m, w):
 
 
 @njit
-def _post_to_many(m, w, pc, lane, mask):
+def post_to_many(m, w, pc, lane, mask):
     """A multicast: a copy for each CTA of the mask, to the same places there."""
     own, b = w // m.k[st.K_WARPS], m.bulk
     first = own - m.cta[own, st.CTA_RANK]

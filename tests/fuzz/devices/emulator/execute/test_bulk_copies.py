@@ -11,6 +11,9 @@ import torch
 from ptx_tools import HEADER, Emulator, kinds
 
 from fuzz.devices.emulator import Report, TiledTensor
+from fuzz.devices.emulator.decode.decoder import Unimplemented
+from fuzz.devices.emulator.host.tiled_tensor import MappedTensor
+from fuzz.devices.emulator.tensor_map import F32, TensorMap
 
 SHARED = 16384
 RACE_WR = "race: read of an unordered write"
@@ -328,6 +331,36 @@ def test_addresses_and_sizes_that_no_copy_can_have():
 def test_tensor_maps_that_cannot_be_used(tiled, words):
     report = run(LOADED, tiled, torch.zeros(1), torch.zeros(1))
     assert "tensor map that cannot be used" in kinds(report) and words in str(report)
+
+
+IM2COL = (
+    "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+    "[s], [%m, {1, 1, 1}], [s], {%h0};"
+)
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        IM2COL, IM2COL.replace(".im2col.", ".im2col::w."), IM2COL.replace(".im2col.", ".im2col::w::128."),
+        IM2COL.replace(".global.im2col.", ".global.tile::gather4."),
+        "cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs.bulk_group [%m, {1, 1, 1}], [s];",
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [%m, {1, 1, 1, 1, 1}], [s];",
+    ],
+)  # fmt: skip
+def test_modes_that_are_not_emulated_are_refused_by_name(instruction):
+    with pytest.raises(Unimplemented) as error:
+        run(f'\n.file 1 "conv.py"\n.loc 1 12 0\n{instruction}', bytes(128), torch.zeros(1), torch.zeros(1))
+    said = str(error.value)
+    assert f"instruction {instruction.split()[0]!r} is not emulated: " in said and "(conv.py:12, PTX line" in said
+
+
+@pytest.mark.parametrize("interleave", [1, 2])
+def test_an_interleaved_tensor_map_is_refused_where_a_copy_uses_it(interleave):
+    tensor = torch.zeros(4096)
+    m = TensorMap(0, F32, (8, 16, 8), (32, 512), (8, 4, 2), interleave=interleave)
+    with pytest.raises(Unimplemented, match=r"'cp\.async\.bulk.*' with an interleaved tensor map is not emulated"):
+        run(BEGIN + load(3, (0, 0, 0)), MappedTensor(tensor, m), tensor, tensor)
 
 
 @pytest.mark.parametrize(
