@@ -67,7 +67,6 @@ class Product:
     half: bool = False  # m = 128 of a pair
     a_in_tensor_memory: bool = False
     copies_a: str = "tcgen05.cp.cta_group::1.128x256b"
-    copies_scales: str = "32x128b.warpx4"
 
     @property
     def k(self) -> int:
@@ -138,7 +137,7 @@ class Product:
         b = descriptor(4096, 16 * half, 128)
         scales = "".join(
             f"add.s64 %d9, %d5, {descriptor(at, 16, 128)}; add.u32 %r16, %r10, {column};"
-            f"@%q2 tcgen05.cp.{group}.{self.copies_scales} [%r16], %d9;"
+            f"@%q2 tcgen05.cp.{group}.32x128b.warpx4 [%r16], %d9;"
             for at, column in ((6144, 64), (6656, 68))
         )
         copy_a = "add.u32 %r17, %r10, 72;" if self.a_in_tensor_memory else ""

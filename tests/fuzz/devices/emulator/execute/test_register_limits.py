@@ -47,7 +47,7 @@ def test_registers_that_one_warpgroup_gives_the_other(schedule):
 
 
 def test_registers_that_nobody_gives():
-    report = launch(ROLES.format(240, 40), ".maxnreg 128")
+    report = launch(ROLES.format(240, 40) + "bar.sync 0;", ".maxnreg 128")
     assert report.status == "deadlock"
     text = str(report.deadlock)
     assert "waits for 112 more registers of each thread, of which its CTA has" in text
