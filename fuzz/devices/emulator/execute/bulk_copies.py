@@ -50,7 +50,8 @@ def issue(m, w, pc, wb, cb, c, act):
             if s32(c + 60) == op.ABSENT:
                 post(m, w)
             else:
-                post_to_many(m, w, pc, lane, u32(operand(wb, cb, s32(c + 60)) + 4 * lane) & 0xFFFF)
+                mask = u32(operand(wb, cb, s32(c + 60)) + 4 * lane) & 0xFFFF
+                post_to_many(m, w, pc, lane, mask, flags & op.BULK_PAIR)
     if m.k[st.K_CHECKS]:
         vector_clocks.tick(m, w)
 
@@ -89,7 +90,7 @@ def _entry(m, w, pc, wb, cb, c, lane, flags, kind, rank):
             finding(m, st.F_ALIGN, pc, w, lane, shared, FORM_ALIGNMENT, op.SHARED)
         bulk_rules.note_coordinates(m, w, pc, wb, cb, c, lane, kind, rank, map_, there)
         rows = row_count(map_, rank)
-        bytes_, extent = rows * tm.box_of(map_, 0) * tm.element_bytes(map_), rows * tm.pitch(map_)
+        bytes_, extent = rows * (tm.box_of(map_, 0) * tm.element_bits(map_) // 8), rows * tm.pitch(map_)
     else:
         bytes_ = u32(operand(wb, cb, s32(c + 36)) + 4 * lane)
         extent = bytes_
@@ -166,13 +167,14 @@ def post(m, w):
 
 
 @njit
-def post_to_many(m, w, pc, lane, mask):
-    """A multicast: a copy for each CTA of the mask, to the same places there."""
+def post_to_many(m, w, pc, lane, mask, pairs):
+    """A multicast: a copy for each CTA of the mask, to the same places there. pairs: each tells the CTA of its pair
+    that is even or odd as the one with the mbarrier is (.cta_group::2), else each tells its own."""
     own, b = w // m.k[st.K_WARPS], m.bulk
     first = own - m.cta[own, st.CTA_RANK]
     place = b[own, st.BULKS, st.B_BARRIER]
-    at, told = data_slot(m, own, st.BULKS), (place - m.k[st.K_SHARED]) // m.k[st.K_SHARED_STRIDE]
-    pair = at != told  # each copy tells the even CTA of its pair, where the first one does
+    told = (place - m.k[st.K_SHARED]) // m.k[st.K_SHARED_STRIDE]
+    odd = told - first & 1
     for rank in range(16):
         if not mask >> rank & 1:
             continue
@@ -183,7 +185,7 @@ def post_to_many(m, w, pc, lane, mask):
         elif m.cta[slot, st.CTA_WARPS] == 0:
             finding(m, st.F_CLUSTER_EXITED, pc, w, lane, where, b[own, st.BULKS, st.B_BYTES], MULTICAST)
         else:
-            signal = first + (rank & ~1) if pair else slot
+            signal = first + (rank & ~1 | odd) if pairs else slot
             b[own, st.BULKS, st.B_HOST] = memory_of(m, slot)
             b[own, st.BULKS, st.B_BARRIER] = place + (signal - told) * m.k[st.K_SHARED_STRIDE]
             b[own, st.BULKS, st.B_BARRIER_AT] = (

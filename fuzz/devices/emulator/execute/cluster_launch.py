@@ -56,7 +56,7 @@ def try_cancel(m, w, pc, wb, cb, c, act):
         b[slot, new, st.B_HOST] = bulk_copies.memory_of(m, slot)
         respond(m, slot)
         if flags & op.CLC_ALL and m.k[st.K_CLUSTER] > 1:
-            bulk_copies.post_to_many(m, w, pc, lane, (1 << m.k[st.K_CLUSTER]) - 1)
+            bulk_copies.post_to_many(m, w, pc, lane, (1 << m.k[st.K_CLUSTER]) - 1, 0)
         else:
             bulk_copies.post(m, w)
     if m.k[st.K_CHECKS]:

@@ -156,6 +156,7 @@ def refused(program: Program, pc: int, why: int, value: int) -> Unimplemented:
     what = {
         tm.NO_INTERLEAVE: "with an interleaved tensor map",
         tm.NO_REDUCTION: "of elements that are tf32 or flushed (ftz)",
+        tm.NO_PADDED_STORE: "from shared memory with padding",
     }.get(why, f"with descriptor {value:#x}")
     return unimplemented(program.source[pc], program.kernel, f"{what} is not emulated")
 

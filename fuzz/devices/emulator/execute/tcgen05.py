@@ -11,7 +11,7 @@ from numba import njit
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute.mbarrier_phase import note_arrival, settle
 from fuzz.devices.emulator.execute.tcgen05_mma import paired, product
-from fuzz.devices.emulator.execute.tcgen05_operands import expand
+from fuzz.devices.emulator.execute.tcgen05_operands import expand, used_of
 from fuzz.devices.emulator.sanitize import bulk_clocks, tensor_clocks, tensor_reads, tensor_shadow
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.state import tables as st
@@ -134,7 +134,7 @@ def _copy_chunk(m, w, cta, pc, lane, shape, bits, first, column, row, chunk, des
     if h == 0:
         return
     if m.k[st.K_CHECKS] & CHECKED:
-        tensor_reads.note_read_of(m, w, cta, pc, lane, a, 16)
+        tensor_reads.note_read_of(m, w, cta, pc, lane, a, used_of(bits))
     column += 4 * chunk
     if shape == op.TC_CP_4X256:
         _put(host_in(m, cta, first + 32 * row, column), h, bits)

@@ -102,6 +102,18 @@ def number(m, kind, at, flip):
 
 
 @njit
+def used_of(bits):
+    """Bytes of a chunk that hold numbers of so many bits, 16 of them where there is padding; the rest is not read."""
+    return 2 * bits if bits else CHUNK
+
+
+@njit
+def padded_bits(kind):
+    """Bits of a number of a type that is padded in shared memory, else 0."""
+    return 4 if kind == E2M1 else 6 if kind in (E2M3, E3M2) else 0
+
+
+@njit
 def small(m, kind, code, flip):
     """A number of 6 or 4 bits as an f32 pattern; higher bits of `code` are ignored."""
     table = m.k[st.K_TENSOR_SCRATCH] + SMALL
@@ -142,7 +154,7 @@ def in_chunk(m, kind, at, e, flip):
 def unpack_shared(m, w, slot, pc, lane, descriptor, transposed, kind, flip, rows, to, row_stride, k_stride):
     """Writes a matrix of `rows` rows of M or N from the shared memory of the CTA in row `slot` to `to`: number (row, k)
     `row_stride` and `k_stride` bytes apart. False where it reaches out of shared memory."""
-    per = numbers_of(kind) // 2
+    per, used = numbers_of(kind) // 2, used_of(padded_bits(kind))
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
     outer = rows // per if transposed else rows
     inner = 2 * per if transposed else 2
@@ -155,7 +167,7 @@ def unpack_shared(m, w, slot, pc, lane, descriptor, transposed, kind, flip, rows
                 whole = False
                 continue
             if checking:
-                tensor_reads.note_read_of(m, w, slot, pc, lane, a, CHUNK)
+                tensor_reads.note_read_of(m, w, slot, pc, lane, a, used)
             if transposed:
                 at, step = to + i * per * row_stride + j * k_stride, row_stride
             else:
