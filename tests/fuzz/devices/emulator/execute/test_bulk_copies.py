@@ -13,7 +13,7 @@ from ptx_tools import HEADER, Emulator, kinds
 from fuzz.devices.emulator import Report, TiledTensor
 from fuzz.devices.emulator.decode.decoder import Unimplemented
 from fuzz.devices.emulator.host.tiled_tensor import MappedTensor
-from fuzz.devices.emulator.tensor_map import F32, TensorMap
+from fuzz.devices.emulator.tensor_map import F32, U4, U4_PADDED, U6_PADDED, TensorMap
 
 SHARED = 16384
 RACE_WR = "race: read of an unordered write"
@@ -331,6 +331,53 @@ def test_addresses_and_sizes_that_no_copy_can_have():
 def test_tensor_maps_that_cannot_be_used(tiled, words):
     report = run(LOADED, tiled, torch.zeros(1), torch.zeros(1))
     assert "tensor map that cannot be used" in kinds(report) and words in str(report)
+
+
+@pytest.mark.parametrize(("element", "bits", "there"), [(U4, 4, 8), (U4_PADDED, 4, 16), (U6_PADDED, 6, 16)])
+@pytest.mark.parametrize("swizzle", [0, 3])
+def test_a_load_of_numbers_below_8_bits(element, bits, there, swizzle):
+    """16 of them are 8 or 12 bytes of the tensor, and 8 or 16 of shared memory, where padding is not written. The
+    mbarrier counts the bytes of the tensor, as CuTe DSL expects them."""
+    row, box, part = 128 * bits // 8, 64, 2 * bits
+    data = torch.randint(0, 256, (6, row), dtype=torch.uint8, generator=torch.Generator().manual_seed(bits))
+    m = TensorMap(0, element, (128, 6), (row,), (box, 4), swizzle=swizzle)
+    pitch = 128 if swizzle else box // 16 * there
+    out = torch.zeros(4 * pitch, dtype=torch.uint8)
+    body = BEGIN + EXPECT.format(at=SHARED, count=4 * box * bits // 8) + load(2, (1, 64))
+    body += WAIT.format(n=0, at=SHARED, parity=0) + OUT.format(words=pitch)
+    report = run(body, MappedTensor(data, m), data, out, checks=frozenset())
+    assert report.ok, str(report)
+    groups = data[1:5, row // 2 :].reshape(4, -1, part)
+    for r in range(4):
+        for g in range(box // 16):
+            at = r * pitch + there * g
+            at ^= (at >> 7 << 4) & 112 if swizzle else 0
+            assert torch.equal(out[at : at + part], groups[r, g])
+
+
+def test_a_store_from_padded_numbers_is_refused():
+    data = torch.zeros(6, 64, dtype=torch.uint8)
+    m = TensorMap(0, U4_PADDED, (128, 6), (64,), (64, 4))
+    store = "@!%other cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%m, {0, 0}], [s];"
+    with pytest.raises(Unimplemented, match="from shared memory with padding is not emulated"):
+        run(BEGIN + store, MappedTensor(data, m), data, data)
+
+
+def test_a_multicast_of_a_pair_tells_the_mbarrier_of_the_even_cta():
+    """.cta_group::2: the CTA that issues it expects the bytes of both destinations."""
+    x = torch.arange(256, dtype=torch.int32).reshape(16, 16)
+    out = torch.zeros(2, 64, dtype=torch.int32)
+    form = "cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    sync = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+    body = f"""{BEGIN} fence.mbarrier_init.release.cluster; {sync} .reg .b16 %mask; mov.b16 %mask, 3;
+mov.u32 %r3, %cluster_ctarank; mul.wide.u32 %d1, %r3, 256; add.s64 %out, %out, %d1; setp.ne.u32 %odd, %r3, 0;
+@%odd bra SYNC; {EXPECT.format(at=SHARED, count=512)}
+@!%other {form}.multicast::cluster [s], [%m, {{0, 4}}], [s+{SHARED}], %mask;
+{WAIT.format(n=0, at=SHARED, parity=0)} SYNC: {sync} {OUT.format(words=64)} {sync}"""
+    module = Emulator(strict=False).load_ptx(kernel(body))
+    report = module.launch("k", (2,), (32,), (TiledTensor(x, (4, 16)), x, out), cluster=(2,))
+    assert report.ok, str(report)
+    assert torch.equal(out, x[4:8].flatten().expand(2, 64))
 
 
 IM2COL = (

@@ -88,6 +88,24 @@ def test_clusters_of_two(schedule):
     assert (done == 1).all()
 
 
+def test_a_persistent_kernel_that_cute_dsl_compiles(tmp_path):
+    pytest.importorskip("cutlass")
+    from clc_persistent import Persistent
+    from cutlass import Int32, cute
+    from cutlass.cute.runtime import make_fake_stream, make_ptr
+
+    from kernels.blocksparse.compile.build import _compiling_for as compiling_for
+
+    pointer = make_ptr(Int32, 0, cute.AddressSpace.gmem, assumed_align=16)
+    with compiling_for("sm_100a"):
+        options = f"--keep-ptx --dump-dir={tmp_path}"
+        compiled = cute.compile(Persistent(16), pointer, make_fake_stream(), options=options)
+    for schedule in SCHEDULES:
+        words = torch.zeros(16, dtype=torch.int32)
+        report = Emulator(warp_schedule=schedule, resident_ctas=3).load(compiled)(words)
+        assert report.ok and (words == 1).all() and not report.checked_on_hardware
+
+
 # ---- what goes wrong
 
 
