@@ -12,7 +12,15 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute.mbarrier_phase import note_arrival, settle
 from fuzz.devices.emulator.execute.tcgen05_mma import paired, product
 from fuzz.devices.emulator.execute.tcgen05_operands import expand, used_of
-from fuzz.devices.emulator.sanitize import bulk_clocks, tensor_clocks, tensor_reads, tensor_shadow
+from fuzz.devices.emulator.sanitize import (
+    bulk_clocks,
+    cluster_order,
+    shared_shadow,
+    tensor_clocks,
+    tensor_reads,
+    tensor_shadow,
+    vector_clocks,
+)
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address, address_in, finding, host_address, offset, operand
@@ -75,7 +83,7 @@ def arrive(m, w, pc, lane, space, a, checking):
         finding(m, st.F_MBARRIER, pc, w, lane, a, 8, -1)
         return
     if checking:
-        note(m, w, pc, lane, space, a, 8, 0, 1)
+        _note_arrival(m, w, pc, lane, space, a, h)
         tensor_clocks.commit(m, w, h)
         if m.k[st.K_ENTITIES] > m.k[st.K_WARPS]:
             bulk_clocks.carry(m, w, h)
@@ -87,6 +95,21 @@ def arrive(m, w, pc, lane, space, a, checking):
     else:
         missing -= 1
     settle(m, h, wanted_of(old), missing, bytes_to_come(old), phase_of(old))
+
+
+@njit
+def _note_arrival(m, w, pc, lane, space, a, h):
+    """Notes the use of the mbarrier at host address `h`. In another CTA it is ordered before that CTA's exit by whoever
+    waits for the phase, as the warp's products are."""
+    slot = (h - m.k[st.K_SHARED]) // m.k[st.K_SHARED_STRIDE]
+    if slot == w // m.k[st.K_WARPS]:
+        note(m, w, pc, lane, space, a, 8, 0, 1)
+        return
+    if a >> op.SHIFT == 1:
+        a -= op.SHARED_WINDOW
+    me = vector_clocks.in_cluster(m, w)
+    shared_shadow.note_shared_by(m, w, slot, pc, lane, offset(a), 8, 0, 1, me, vector_clocks.own(m, w))
+    cluster_order.visit(m, slot, me, -m.tensor_warp[w, st.TW_ISSUED], pc, lane, a)
 
 
 @njit

@@ -97,6 +97,28 @@ def test_negated_numbers():
         assert report.ok and torch.equal(out.double(), sign * expected)
 
 
+SYNC = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+
+
+@pytest.mark.parametrize("schedule", ["in_order", "random", "oldest_last", "greedy"])
+def test_who_waits_for_a_commit_may_exit(schedule):
+    """It is the last access of the even CTA to the odd one's shared memory. Who does not wait for it must not."""
+
+    def alone(text):
+        head, tail = text.rsplit(SYNC, 1)
+        return head + tail
+
+    def hasty(text):
+        text = text.replace("WAIT: mbarrier", "setp.eq.u32 %q6, %r30, 1; @%q6 bra LEAVE; WAIT: mbarrier")
+        return alone(text).replace("bar.sync 1;", "LEAVE: bar.sync 1;")
+
+    form = replace(MXF8, pair=True)
+    report, out, expected = form.run(alone, warp_schedule=schedule)
+    assert report.ok and torch.equal(out.double(), expected), str(report)
+    report, _, _ = form.run(hasty, warp_schedule=schedule)
+    assert "shared memory of a CTA that has exited" in kinds(report), str(report)
+
+
 # ---- what goes wrong
 
 
