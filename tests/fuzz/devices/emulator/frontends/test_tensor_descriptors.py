@@ -31,7 +31,7 @@ def test_padded_numbers_of_4_bits_are_two_in_a_byte_of_the_tensor():
     """As Triton asks for them: its tensor and strides are bytes, its block numbers."""
     x = torch.zeros(16, 64, dtype=torch.uint8)
     meta = {"elem_type": U4_PADDED, "elem_size": 1, "block_size": [8, 128], "swizzle": SWIZZLE_128, "fp4_padded": True}
-    found = tensor_map("x", described(base=x, shape=x.shape, strides=x.stride()), meta, 0)
+    found = tensor_map("x", described(shape=x.shape, strides=x.stride()), meta, 0)
     assert found == TensorMap(0, U4_PADDED, (128, 16), (64,), (128, 8), swizzle=SWIZZLE_128)
 
 
