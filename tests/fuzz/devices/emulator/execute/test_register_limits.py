@@ -52,6 +52,8 @@ def test_registers_that_nobody_gives():
     text = str(report.deadlock)
     assert "waits for 112 more registers of each thread, of which its CTA has" in text
     assert "setmaxnreg.inc.sync.aligned.u32 240" in text
+    traced = launch(ROLES.format(240, 40) + "bar.sync 0;", ".maxnreg 128", trace=True)
+    assert any(s.open and s.label == "waits for registers" for s in traced.timelines[0].slices)
 
 
 def test_registers_of_a_warp_that_exits_are_free():
