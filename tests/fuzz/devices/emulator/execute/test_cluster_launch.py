@@ -159,6 +159,25 @@ def test_a_response_that_nobody_expects():
     assert re.search(r"0 have finished, \d have not started, 2 were cancelled", str(report.deadlock))
 
 
+def test_a_response_for_a_cta_that_has_exited():
+    """PTX: undefined for .multicast::cluster::all."""
+    ask = TRY.removeprefix("@%q0 ").replace(".b128", ".multicast::cluster::all.b128")
+    body = f"""{INIT} mov.u32 %r30, %cluster_ctarank; setp.eq.u32 %q3, %r30, 1; @%q3 ret; {EXPECT} nanosleep.u32 100;
+@%q0 {ask} {WAIT}"""
+    report = run(body, torch.zeros(1), grid=4, cluster=(2,), shared=32, warp_schedule="oldest_last", resident_ctas=2)
+    assert "shared memory of a CTA that has exited" in kinds(report)
+    assert "one of which has exited: 16 bytes at shared memory byte 0 of CTA (1, 0, 0)" in str(report)
+
+
+def test_a_response_for_another_cta():
+    """Both addresses have to be in the CTA's own shared memory."""
+    body = f"""{INIT} mov.u32 %r30, %cluster_ctarank; xor.b32 %r30, %r30, 1; mov.u32 %r31, s; barrier.cluster.arrive;
+barrier.cluster.wait; mapa.shared::cluster.u32 %r32, %r31, %r30; {TRY.replace("[s], [s+16]", "[%r32], [%r32+16]")}
+barrier.cluster.arrive; barrier.cluster.wait;"""
+    report = run(body, torch.zeros(1), grid=4, cluster=(2,), shared=32)
+    assert kinds(report) == {"shared memory of another CTA accessed as .shared::cta"}
+
+
 def test_a_response_in_flight_when_its_cta_exits():
     text = f".reg .b128 %w<2>; {INIT} {EXPECT} {TRY}"
     assert kinds(run(text, torch.zeros(32, dtype=torch.int32), grid=4, shared=32)) == {
