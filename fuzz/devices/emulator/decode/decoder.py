@@ -31,7 +31,8 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies,
     """Decodes one kernel; the methods named `op_…` handle one family each."""
 
     def program(self) -> Program:
-        starts = []
+        starts: list[int] = []  # the first micro-operation for each instruction, notes before it included
+        proper: list[int] = []  # that of the instruction itself
         self.use, self.loads_used = uses(self.kernel), first_uses(self.kernel)
         limited = any(i.name.startswith("setmaxnreg") for i in self.kernel.instructions)
         for index, i in enumerate(self.kernel.instructions):
@@ -40,9 +41,10 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies,
             if self.use.numbers:
                 self.register_uses(index)
             if index in self.loads_used:
-                self.note_loads_used([starts[load] for load in self.loads_used[index]])
+                self.note_loads_used([proper[load] for load in self.loads_used[index]])
             if limited:
                 self.registers_used(i)
+            proper.append(len(self.words))
             self.one(i)
         self.now = Instruction("ret", (), None, False, self.now.line if self.kernel.instructions else 0, "(end)")
         starts.append(len(self.words))

@@ -93,6 +93,20 @@ tcgen05.st.sync.aligned.32x32b.x32.b32 [%r11], {{{names}}}; tcgen05.wait::st.syn
     assert launch(body.replace("COUNT", "40"), block=128).ok
 
 
+def test_a_load_of_many_registers_is_complete_where_one_is_used():
+    """The note of how many it names stands before the load; the note that one is used means the load itself."""
+    loaded, stored = (", ".join(f"%{letter}{i}" for i in range(32)) for letter in "vw")
+    store = f"tcgen05.st.sync.aligned.32x32b.x32.b32 [%r11], {{{stored}}}; tcgen05.wait::st.sync.aligned;"
+    body = f"""{{ .reg .b32 %v<32>, %w<32>; setp.lt.u32 %q1, %t, 32;
+@%q1 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [s], 32; bar.sync 0; ld.shared.b32 %r10, [s];
+and.b32 %r11, %t, 96; shl.b32 %r11, %r11, 16; add.u32 %r11, %r10, %r11; {DEC.format(64)} {store}
+tcgen05.ld.sync.aligned.32x32b.x32.b32 {{{loaded}}}, [%r11]; USE {store} bar.sync 0;
+@%q1 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r10, 32; }}"""
+    assert launch(body.replace("USE", "add.u32 %r12, %v3, 1;"), block=128).ok
+    found = kinds(launch(body.replace("USE", ""), block=128))
+    assert found == {"tensor memory overwritten before tcgen05.wait::ld"}
+
+
 def test_without_a_number_of_registers_it_has_no_effect():
     report = launch(ROLES.format(240, 40), "")
     assert report.ok
