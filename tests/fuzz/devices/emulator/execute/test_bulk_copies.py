@@ -13,7 +13,7 @@ from ptx_tools import HEADER, Emulator, kinds
 from fuzz.devices.emulator import Report, TiledTensor
 from fuzz.devices.emulator.decode.decoder import Unimplemented
 from fuzz.devices.emulator.host.tiled_tensor import MappedTensor
-from fuzz.devices.emulator.tensor_map import F32, U4, U4_PADDED, U6_PADDED, TensorMap
+from fuzz.devices.emulator.tensor_map import F32, F32_FTZ, TF32, TF32_FTZ, U4, U4_PADDED, U6_PADDED, TensorMap
 
 SHARED = 16384
 RACE_WR = "race: read of an unordered write"
@@ -361,6 +361,15 @@ def test_a_store_from_padded_numbers_is_refused():
     store = "@!%other cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%m, {0, 0}], [s];"
     with pytest.raises(Unimplemented, match="from shared memory with padding is not emulated"):
         run(BEGIN + store, MappedTensor(data, m), data, data)
+
+
+@pytest.mark.parametrize("element", [F32_FTZ, TF32, TF32_FTZ])
+def test_reductions_of_rounded_or_flushed_elements_are_refused(element):
+    data = torch.zeros(8, 16)
+    m = TensorMap(0, element, (16, 8), (64,), (16, 8))
+    add = "@!%other cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%m, {0, 0}], [s];"
+    with pytest.raises(Unimplemented, match=r"of elements that are tf32 or flushed \(ftz\) is not emulated"):
+        run(BEGIN + add, MappedTensor(data, m), data, data)
 
 
 def test_a_multicast_of_a_pair_tells_the_mbarrier_of_the_even_cta():
