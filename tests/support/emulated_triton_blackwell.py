@@ -59,6 +59,61 @@ def attention(q, k, v, o, scale, len_q, len_k, M: tl.constexpr, N: tl.constexpr,
     tl.store(o + rows[:, None] * D + dims[None, :], total / weight[:, None], mask=rows[:, None] < len_q)
 
 
+@triton.jit
+def scaled(a, a_scale, b, b_scale, c, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, A: tl.constexpr,
+           B: tl.constexpr, A_PACK: tl.constexpr, B_PACK: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+    rows, columns, factors = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K // BLOCK)
+    a_steps, b_steps = tl.arange(0, K // A_PACK), tl.arange(0, K // B_PACK)
+    total = tl.zeros((M, N), tl.float32)
+    for start in range(0, k, K):
+        left = tl.load(a + rows[:, None] * (k // A_PACK) + start // A_PACK + a_steps[None, :])
+        right = tl.load(b + columns[None, :] * (k // B_PACK) + start // B_PACK + b_steps[:, None])
+        left_scale = tl.load(a_scale + rows[:, None] * (k // BLOCK) + start // BLOCK + factors[None, :])
+        right_scale = tl.load(b_scale + columns[:, None] * (k // BLOCK) + start // BLOCK + factors[None, :])
+        total = tl.dot_scaled(left, left_scale, A, right, right_scale, B, total)
+    tl.store(c + rows[:, None] * N + columns[None, :], total)
+
+
+FLOAT8 = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+HALVES = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])  # e2m1
+
+
+def _narrow(form: str, rows: int, k: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """(numbers as float64, as Triton takes them: two e2m1 in a byte)."""
+    if form == "e2m1":
+        codes = torch.randint(0, 16, (rows, k), generator=generator)
+        return torch.cat([HALVES, -HALVES]).double()[codes], (codes[:, 0::2] | codes[:, 1::2] << 4).to(torch.uint8)
+    x = (torch.randint(-6, 7, (rows, k), generator=generator) * 0.5).to(FLOAT8[form])
+    return x.double(), x
+
+
+def _factors(form: str, rows: int, k: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    if form == "e4m3":
+        x = (torch.randint(1, 5, (rows, k), generator=generator) * 0.5).to(FLOAT8[form])
+        return x.double(), x
+    codes = torch.randint(126, 129, (rows, k), generator=generator)
+    return torch.exp2(codes.double() - 127), codes.to(torch.uint8)
+
+
+def _scaled(many: bool) -> dict[str, bool]:
+    """tl.dot_scaled, whose layouts Triton makes: numbers, sums of which are exact."""
+    found = {}
+    every = [("e4m3", "e5m2", "e8m0", 32), ("e2m1", "e4m3", "e8m0", 32), ("e2m1", "e2m1", "e8m0", 32),
+             ("e2m1", "e2m1", "e4m3", 16), ("e4m3", "e2m1", "e8m0", 32), ("e5m2", "e5m2", "e8m0", 32)]  # fmt: skip
+    for a_form, b_form, scale, block in every if many else every[:4]:
+        generator = torch.Generator().manual_seed(5)
+        m, n, k = 128, 64, 256
+        (x, a), (y, b) = (_narrow(form, rows, k, generator) for form, rows in ((a_form, m), (b_form, n)))
+        (fx, a_scale), (fy, b_scale) = (_factors(scale, rows, k // block, generator) for rows in (m, n))
+        c = torch.full((m, n), float("nan"))
+        packs = [2 if form == "e2m1" else 1 for form in (a_form, b_form)]
+        with emulated("sm_100a"):
+            scaled[(1,)](a, a_scale, b, b_scale, c, k, m, n, k // 2, a_form, b_form, *packs, block)
+        exact = (x * fx.repeat_interleave(block, 1)) @ (y * fy.repeat_interleave(block, 1)).T
+        found[f"{a_form} {b_form} {scale} {block}"] = torch.equal(c.double(), exact)
+    return found
+
+
 def _whole(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(sum(shape))).float().to(dtype)
 
@@ -160,6 +215,7 @@ def main() -> None:
         "products": _products("many" in sys.argv),
         "same bits": _same_bits(),
         "attention": _attention("many" in sys.argv),
+        "scaled": _scaled("many" in sys.argv),
         "planted": _planted(),
     }
     json.dump(found, sys.stdout)

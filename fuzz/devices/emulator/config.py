@@ -20,11 +20,19 @@ ALL_CHECKS = frozenset(
         "tensor_waits",
         "volatile",
         "lanes",
+        "warpgroup_registers",
     }
 )
 # few kernels promise an order; compilers write no such fences; kernels leave such waits out; PTX orders volatile
-# accesses; warps run in step mostly
-DEFAULT_CHECKS = ALL_CHECKS - {"unordered_adds", "tensor_fences", "tensor_waits", "volatile", "lanes"}
+# accesses; warps run in step mostly; FlashAttention-4 gives warps of a warpgroup different numbers of registers
+DEFAULT_CHECKS = ALL_CHECKS - {
+    "unordered_adds",
+    "tensor_fences",
+    "tensor_waits",
+    "volatile",
+    "lanes",
+    "warpgroup_registers",
+}
 BLOCK_CHECKS = DEFAULT_CHECKS - {"equal_writes"}  # of an `emulated` block: Triton has several warps write one value
 
 
@@ -55,7 +63,9 @@ class LaunchConfig:
                    which is C++'s rule; by PTX they are relaxed ones of scope sys, and do not race with each other. A
                    volatile or atomic read needs the writer's fence only: none of its own after the flag that it saw;
                    'lanes' (beside 'races', and only when asked for): two lanes of one warp race in global memory where
-                   no __syncwarp or other barrier or fence is between their accesses.
+                   no __syncwarp or other barrier or fence is between their accesses;
+                   'warpgroup_registers' (only when asked for: FlashAttention-4 does otherwise): warps of a warpgroup
+                   that do not execute the same setmaxnreg, or with no barrier between two of them.
                    Bounds, alignment, barriers and deadlocks are always looked at
     trace          keep a timeline of every launch in the report, see report/timeline.py
     """

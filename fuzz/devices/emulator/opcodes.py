@@ -76,9 +76,18 @@ CLUSTER = BASE + 36  # 2 kind
 CLUSTER_ALIGNED = BASE + 37  # the same by all lanes of a warp together
 STORE_ASYNC = BASE + 38  # 2 flags, 3 address, 4 immediate, 5 mbarrier, 6 immediate, 7 its address has 64 bits,
 # 8 operation or -, 9… sources
+CLC = BASE + 39  # 2 flags, 3 address, 4 immediate, 5 mbarrier, 6 immediate
+REGISTERS = BASE + 40  # 2 grows, 3 registers of a thread
+REGISTERS_USED = BASE + 41  # 2 registers of a thread that the next instruction names
+CLC_WIDE, CLC_WIDE_BARRIER, CLC_ALL = (
+    1,
+    2,
+    4,
+)  # flags of CLC: addresses of 64 bits; a response for each CTA of the cluster
 (CLUSTER_ARRIVE, CLUSTER_ARRIVE_RELAXED, CLUSTER_WAIT, CLUSTER_FENCE_INITS) = range(4)  # kinds of CLUSTER
-# kinds of bulk copies, bits 0-3 of word 2; from the CTA's shared memory to another's; st.async, red.async
-(BULK_LOAD, BULK_STORE, BULK_REDUCE, BULK_LOCAL, BULK_WORDS, BULK_WORDS_REDUCE) = range(6)
+# kinds of bulk copies, bits 0-3 of word 2; from the CTA's shared memory to another's; st.async, red.async; responses of
+# clusterlaunchcontrol.try_cancel
+(BULK_LOAD, BULK_STORE, BULK_REDUCE, BULK_LOCAL, BULK_WORDS, BULK_WORDS_REDUCE, BULK_RESPONSE) = range(7)
 BULK_RANK = 4  # bits 4-7: dimensions of the tensor, 0 without a map
 BULK_WIDE_SHARED, BULK_WIDE_BARRIER, BULK_WIDE_SOURCE = 1 << 8, 1 << 9, 1 << 10  # addresses in registers of 64 bits
 BULK_PAIR = 1 << 11  # the mbarrier may be that of the other CTA of a pair (.cta_group::2)
@@ -95,9 +104,11 @@ OFFSET = (1 << RANK_BIT) - 1
 # tcgen05: instructions of one thread, then those of a warp
 TC_USED = BASE + 59  # 2… micro-operations of loads whose registers are used next, -1 at the end
 TC_MMA = BASE + 60  # 2 kind and flags, 3 D's address, 4 immediate, 5 A's descriptor or address, 6 immediate,
-# 7 B's descriptor, 8 instruction descriptor, 9 predicate enable-input-d, 10 scale-input-d, 11-14 disable-output-lane
+# 7 B's descriptor, 8 instruction descriptor, 9 predicate enable-input-d, 10 scale-input-d, 11-14 disable-output-lane;
+# with block scales: 11 -, 12 address of A's scale factors, 13 immediate, 14 and 15 those of B
 TC_COMMIT = BASE + 61  # 2 flags, 3 address, 4 immediate, 5 mask of CTAs of the cluster or -
-TC_CP = BASE + 62  # 2 shape, 3 address in tensor memory, 4 immediate, 5 descriptor
+TC_CP = BASE + 62  # 2 shape, 3 address in tensor memory, 4 immediate, 5 descriptor, 6 bits of packed numbers or 0, 7 of
+# two CTAs
 TC_FENCE = BASE + 63  # 2 after_thread_sync
 TC_ALLOC = BASE + 64  # 2 flags, 3 address, 4 immediate, 5 columns
 TC_DEALLOC = BASE + 65  # 2 address in tensor memory, 3 columns
@@ -106,10 +117,11 @@ TC_LD = BASE + 67  # 2 table of registers, 3 how many, 4 shape, 5 address, 6 imm
 TC_ST = BASE + 68  # the same
 TC_WAIT = BASE + 69  # 2 for stores
 # kinds and flags of TC_MMA
-TC_F16, TC_TF32, TC_F8F6F4, TC_I8 = range(4)
-TC_KIND = 3  # bits 0-1
-TC_A_IN_TENSOR_MEMORY = 4
-TC_PAIR = 8  # of two CTAs (.cta_group::2); word 11 is then a table of eight disable-output-lane, or -
+TC_F16, TC_TF32, TC_F8F6F4, TC_I8, TC_MXF8F6F4, TC_MXF4, TC_MXF4NVF4 = range(7)  # the last three with block scales
+TC_KIND = 7  # bits 0-2
+TC_A_IN_TENSOR_MEMORY = 8
+TC_FACTORS = 8  # bits 8-10: scale factors of a row of A
+TC_PAIR = 16  # of two CTAs (.cta_group::2); word 11 is then a table of eight disable-output-lane, or -
 TC_ALLOC_PAIR = 1 << 8  # flag of TC_ALLOC: with the other CTA of the pair
 # shapes of TC_LD and TC_ST
 TC_32X32, TC_16X64, TC_16X128, TC_16X256, TC_16X32X2 = range(5)

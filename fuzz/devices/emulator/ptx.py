@@ -8,6 +8,7 @@ change nothing here.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -77,6 +78,7 @@ class Kernel:
     explicit_cluster  it must be launched with clusters (.explicitcluster)
     max_cluster       the most CTAs of a cluster (.maxclusterrank), 0: not said
     grid_of_clusters  its grid counts clusters (.blocksareclusters)
+    entry_registers   the most registers of a thread when it starts, by .maxnreg or .maxntid; 0: not said
     """
 
     name: str
@@ -91,6 +93,7 @@ class Kernel:
     explicit_cluster: bool = False
     max_cluster: int = 0
     grid_of_clusters: bool = False
+    entry_registers: int = 0
 
     def place(self, instruction: Instruction) -> str:
         """The source line of an instruction: 'attention.py:41'; '' where the PTX does not say. With inlined code the
@@ -128,6 +131,7 @@ class Module:
         return frozenset(name for name in names if isinstance(name, str))
 
 
+SM_REGISTERS, MOST_REGISTERS, REGISTER_UNIT = 65536, 256, 8
 SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 _SKIPPED = (".pragma", ".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".noreturn",
             ".reqnctapercluster", ".explicitcluster", ".maxclusterrank", ".address_size", ".alias",
@@ -343,6 +347,7 @@ class _Reader:
             kernel.params.append(Param(m.group(1), at, total, kind.group(1) + "[]" * bool(m.group(2))))
             at += total
         self.cluster(kernel, s)
+        kernel.entry_registers = _entry_registers(s)
         self.kernel = self.module.kernels[kernel.name] = kernel
         self.source = self.inlined = None
         self.scopes = [{}]
@@ -485,6 +490,21 @@ class _Reader:
         self.frames.pop()
         self.statements, self.at, self.source, self.inlined = before
         return True
+
+
+def _entry_registers(header: str) -> int:
+    """Kernel.entry_registers: .maxnreg, or the registers of an SM divided among the threads that .maxntid (.reqntid)
+    and .minnctapersm promise it room for, as ptxas does; a multiple of 8."""
+    most = re.search(r"\.maxnreg\s+(\d+)", header)
+    if most:
+        return int(most.group(1)) // REGISTER_UNIT * REGISTER_UNIT
+    threads = re.search(r"\.(?:reqntid|maxntid)\s+([\d\s,]+)", header)
+    if not threads:
+        return 0
+    warps = -(-math.prod(int(n) for n in threads.group(1).split(",")) // 32)
+    ctas = re.search(r"\.minnctapersm\s+(\d+)", header)
+    share = SM_REGISTERS // (32 * warps * int(ctas.group(1) if ctas else 1))
+    return min(share, MOST_REGISTERS) // REGISTER_UNIT * REGISTER_UNIT
 
 
 def parse(text: str) -> Module:

@@ -32,16 +32,22 @@ MOST_ELEMENT_STRIDE = 8
 STRIDE_LIMIT = 1 << 40
 STRIDE_UNIT = 4  # bits of a stride that a map has not
 
-# codes of element types, and bytes of each
-(U8, U16, U32, S32, U64, S64, F16, F32, F32_FTZ, F64, BF16, TF32, TF32_FTZ) = range(13)
-ELEMENT_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
+# codes of element types, and bytes of each (0: see NUMBER_BITS). U4_PADDED and U6_PADDED have 8 and 4 bytes of padding
+# after each 16 numbers in shared memory
+(U8, U16, U32, S32, U64, S64, F16, F32, F32_FTZ, F64, BF16, TF32, TF32_FTZ, U4, U4_PADDED, U6_PADDED) = range(16)
+ELEMENT_BYTES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4, 0, 0, 0)
+NUMBER_BITS = (*(8 * n for n in ELEMENT_BYTES[:U4]), 4, 4, 6)  # in the tensor
+HELD_U4 = 11  # the code of U4 in a map
 NO_SWIZZLE, SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = range(4)
 FILL_ZERO, FILL_NAN = range(2)
 REPEATS = (16, 256, 512, 1024)  # bytes after which each swizzle repeats
 
 
 def held_element(code: int) -> tuple[int, int]:
-    """(the code of a type in a map, 1 if loads round to tf32): tf32 is f32 with rounding."""
+    """(the code of a type in a map, 1 if loads round to tf32): tf32 is f32 with rounding. Those below 8 bits are as
+    CuTe DSL writes them; no driver was asked."""
+    if code >= U4:
+        return code - U4 + HELD_U4, 0
     return {TF32: (F32, 1), TF32_FTZ: (F32_FTZ, 1)}.get(code, (code, 0))
 
 
@@ -96,7 +102,7 @@ class TensorMap:
         return (data + struct.pack("<3I", size, 0, REPEATS[self.swizzle])).ljust(SIZE, b"\0")
 
     def _bytes(self, shape: tuple[int, ...]) -> int:
-        return math.prod(shape) * ELEMENT_BYTES[self.element]
+        return math.prod(shape) * NUMBER_BITS[self.element] // 8
 
     def _check(self) -> None:
         rank = len(self.sizes)

@@ -16,7 +16,6 @@ BEGIN = PLACE + " setp.ne.u32 %other, %thread, 0; @%other bra END;"
 TESTS = f"""mbarrier.test_wait.parity.shared.b64 %q, {AT}, 0; selp.b32 %x, 1, 0, %q;
 mbarrier.test_wait.parity.shared.b64 %q, {AT}, 1; selp.b32 %y, 2, 0, %q; add.s32 %x, %x, %y;"""
 EXPECT = "arrive.expect_tx.release.cta"
-MANY = "it needs 1 to 131071"  # the emulator's words; PTX allows up to 2**20 - 1
 
 
 def arrive(count: int, form: str = "arrive.release.cta") -> str:
@@ -65,14 +64,14 @@ def sequence(form: str, count: int, steps: tuple[str, ...]) -> MicroKernel:
     for i, step in enumerate(steps, 1):
         lines += [step, TESTS, f"st.global.b32 [%o+{4 * i}], %x;"]
     text = "\n".join([*lines, "END: bar.sync 0;"])
-    return warp(f"mbarrier {form}", text, len(steps) + 1, MANY if count > 131071 else "")
+    return warp(f"mbarrier {form}", text, len(steps) + 1)
 
 
-def warp(form: str, body: str, words: int, refuses: str = "") -> MicroKernel:
+def warp(form: str, body: str, words: int) -> MicroKernel:
     """The kernel of one warp; 64 words of input."""
     registers = ".reg .b64 %o, %d<4>; .reg .b32 %x, %y, %z; .reg .pred %q, %other;"
     text = entry(body, 1, registers, "sm_90a", "8.0", 256, 128)
-    return MicroKernel(form, text, (np.arange(64, dtype=np.uint32),), 32, words, refuses=refuses)
+    return MicroKernel(form, text, (np.arange(64, dtype=np.uint32),), 32, words)
 
 
 def _states() -> Iterator[MicroKernel]:

@@ -31,15 +31,20 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies,
     """Decodes one kernel; the methods named `op_…` handle one family each."""
 
     def program(self) -> Program:
-        starts = []
+        starts: list[int] = []  # the first micro-operation for each instruction, notes before it included
+        proper: list[int] = []  # that of the instruction itself
         self.use, self.loads_used = uses(self.kernel), first_uses(self.kernel)
+        limited = any(i.name.startswith("setmaxnreg") for i in self.kernel.instructions)
         for index, i in enumerate(self.kernel.instructions):
             self.now = i
             starts.append(len(self.words))
             if self.use.numbers:
                 self.register_uses(index)
             if index in self.loads_used:
-                self.note_loads_used([starts[load] for load in self.loads_used[index]])
+                self.note_loads_used([proper[load] for load in self.loads_used[index]])
+            if limited:
+                self.registers_used(i)
+            proper.append(len(self.words))
             self.one(i)
         self.now = Instruction("ret", (), None, False, self.now.line if self.kernel.instructions else 0, "(end)")
         starts.append(len(self.words))
@@ -57,10 +62,11 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies,
         return Program(
             self.kernel, code, constants, self.size, self.specials, self.places, self.source,
             self.shared, self.dynamic, self.local, params, self.granule, self.smallest, self.globals,
-            bool(np.isin(code[:, 0], (op.WGMMA, op.BULK, op.TC_MMA, op.TC_CP)).any()), len(self.use.numbers),
-            bool(np.isin(code[:, 0], (op.BULK, op.STORE_ASYNC)).any()),
+            bool(np.isin(code[:, 0], (op.WGMMA, op.BULK, op.TC_MMA, op.TC_CP, op.CLC)).any()), len(self.use.numbers),
+            bool(np.isin(code[:, 0], (op.BULK, op.STORE_ASYNC, op.CLC)).any()),
             bool(((code[:, 0] >= op.TC_MMA) & (code[:, 0] <= op.TC_WAIT)).any()), _scoped(code), self.clustered,
-            bool(np.isin(code[:, 0], (op.CLUSTER, op.CLUSTER_ALIGNED)).any()),
+            bool(np.isin(code[:, 0], (op.CLUSTER, op.CLUSTER_ALIGNED)).any()), limited,
+            bool((code[:, 0] == op.CLC).any()),
         )  # fmt: skip
 
     def one(self, i: Instruction) -> None:

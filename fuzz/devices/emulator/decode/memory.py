@@ -7,11 +7,12 @@ import re
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.decode.async_stores import AsyncStoreFamilies
 from fuzz.devices.emulator.decode.bulk import BulkFamilies
+from fuzz.devices.emulator.decode.cluster_launch import ClusterLaunchFamilies
 from fuzz.devices.emulator.decode.operands import BITS, CACHE, SPACES
 from fuzz.devices.emulator.ptx import Instruction
 
 
-class MemoryFamilies(BulkFamilies, AsyncStoreFamilies):
+class MemoryFamilies(BulkFamilies, AsyncStoreFamilies, ClusterLaunchFamilies):
     """The methods named `op_…` handle one family each."""
 
     def memory_flags(self, i: Instruction, parts: list[str]) -> tuple[int, int, str]:
@@ -53,6 +54,7 @@ class MemoryFamilies(BulkFamilies, AsyncStoreFamilies):
         return flags, count, kind
 
     def op_ld(self, i: Instruction) -> None:
+        i = self.wide_access(i, 0) if i.name.endswith(".b128") else i
         flags, count, _ = self.memory_flags(i, i.name.split(".")[1:])
         targets = i.operands[0] if isinstance(i.operands[0], tuple) else (i.operands[0],)
         self.transfer(op.LOAD, i, flags, count, targets, i.operands[1])
@@ -62,6 +64,7 @@ class MemoryFamilies(BulkFamilies, AsyncStoreFamilies):
     def op_st(self, i: Instruction) -> None:
         if i.name.startswith("st.async"):
             return self.store_async(i)
+        i = self.wide_access(i, 1) if i.name.endswith(".b128") else i
         flags, count, _kind = self.memory_flags(i, i.name.split(".")[1:])
         x = i.operands[1]
         vector = isinstance(x, tuple) and x[0] not in ("f32", "f64")

@@ -21,6 +21,13 @@ class Unimplemented(NotImplementedError):
     """An instruction, or a form of one, that the emulator does not have."""
 
 
+def unimplemented(i: Instruction, kernel: Kernel, why: str) -> Unimplemented:
+    """The error for an instruction that is not emulated: one line, with its place in the source and in the PTX."""
+    place = kernel.place(i)
+    where = f"{f'{place}, ' if place else ''}PTX line {i.line}, kernel {kernel.name}"
+    return Unimplemented(f"instruction {i.name!r} {why}: {i.text!r} ({where})")
+
+
 @dataclass(frozen=True)
 class Program:
     """A kernel ready to run.
@@ -40,6 +47,8 @@ class Program:
     scoped     has fences or strong accesses of scope cta
     clustered  for a launch with clusters of several CTAs
     cluster_barrier  has instructions barrier.cluster
+    limited    has instructions setmaxnreg
+    cancels    has instructions clusterlaunchcontrol.try_cancel
     """
 
     kernel: Kernel
@@ -63,6 +72,8 @@ class Program:
     scoped: bool = False
     clustered: bool = False
     cluster_barrier: bool = False
+    limited: bool = False
+    cancels: bool = False
 
 
 BITS = {"b8": 8, "u8": 8, "s8": 8, "b16": 16, "u16": 16, "s16": 16, "f16": 16, "bf16": 16, "b32": 32, "u32": 32,
@@ -124,9 +135,8 @@ class Operands:
         self.constant_data += data.ljust(-(-len(data) // 128) * 128, b"\0")
         return at
 
-    def fail(self, why: str = "is not implemented") -> Unimplemented:
-        i = self.now
-        return Unimplemented(f"instruction {i.name!r} {why}: {i.text!r} (PTX line {i.line}, kernel {self.kernel.name})")
+    def fail(self, why: str = "is not emulated") -> Unimplemented:
+        return unimplemented(self.now, self.kernel, why)
 
     def constant(self, value: int, width: int) -> int:
         value %= 1 << width

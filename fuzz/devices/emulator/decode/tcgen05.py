@@ -12,6 +12,16 @@ MMA = re.compile(
     r"tcgen05\.mma\.cta_group::([12])\.kind::(f16|tf32|f8f6f4|i8)(?:\.collector::a::(?:fill|use|lastuse|discard))?"
 )
 KINDS = {"f16": op.TC_F16, "tf32": op.TC_TF32, "f8f6f4": op.TC_F8F6F4, "i8": op.TC_I8}
+SCALED = re.compile(
+    r"tcgen05\.mma\.cta_group::([12])\.kind::(mxf8f6f4|mxf4|mxf4nvf4)\.block_scale(?:\.(scale_vec::[124]X|block16|block32))?"
+    r"(?:\.collector::a::(?:fill|use|lastuse|discard))?"
+)
+SCALED_KINDS = {"mxf8f6f4": op.TC_MXF8F6F4, "mxf4": op.TC_MXF4, "mxf4nvf4": op.TC_MXF4NVF4}
+# scale factors of a row by kind and qualifier
+FACTORS = {("mxf8f6f4", None): 1, ("mxf8f6f4", "scale_vec::1X"): 1, ("mxf8f6f4", "block32"): 1, ("mxf4", None): 2,
+           ("mxf4", "scale_vec::2X"): 2, ("mxf4", "block32"): 2, ("mxf4nvf4", "scale_vec::2X"): 2,
+           ("mxf4nvf4", "block32"): 2, ("mxf4nvf4", "scale_vec::4X"): 4, ("mxf4nvf4", "block16"): 4}  # fmt: skip
+COPY = re.compile(r"tcgen05\.cp\.cta_group::([12])\.(.*?)(?:\.b8x16\.b([46])x16_p(?:32|64))?")
 MOVE = re.compile(
     r"tcgen05\.(ld|st)\.sync\.aligned\.(32x32b|16x64b|16x128b|16x256b|16x32bx2)\.x(\d+)(?:\.(pack|unpack)::16b)?\.b32"
 )
@@ -38,9 +48,8 @@ class TensorMemoryFamilies(Operands):
             return self.emit(op.TC_FENCE, int(words[0].startswith("fence::after")))
         if words in (["wait::ld", "sync", "aligned"], ["wait::st", "sync", "aligned"]):
             return self.emit(op.TC_WAIT, int(words[0] == "wait::st"))
-        if words[0] == "cp" and words[1] == "cta_group::1" and ".".join(words[2:]) in COPIES:
-            to, immediate, _ = self.address(i.operands[0])
-            return self.emit(op.TC_CP, COPIES[".".join(words[2:])], to, immediate, self.value(i.operands[1], 64))
+        if words[0] == "cp":
+            return self.tensor_copy(i)
         group, rest = words[1:2], words[2:]
         if group not in (["cta_group::1"], ["cta_group::2"]):
             raise self.fail()
@@ -61,6 +70,8 @@ class TensorMemoryFamilies(Operands):
 
     def tensor_product(self, i: Instruction) -> None:
         """tcgen05.mma: [d], a-desc or [a], b-desc, idesc, {disable-output-lane}, enable-input-d, scale-input-d."""
+        if ".block_scale" in i.name:
+            return self.scaled_product(i)
         m = MMA.fullmatch(i.name)
         if not m:
             raise self.fail()
@@ -79,7 +90,29 @@ class TensorMemoryFamilies(Operands):
             scale = last
         if len(rest) != 1:
             raise self.fail("has another number of operands than its form")
-        enable = rest[0]
+        off = [self.value(x, 32) for x in lanes] or [op.ABSENT] * 4
+        if pair and lanes:
+            off = [self.table(off)]
+        flags = KINDS[kind] | (op.TC_PAIR if pair else 0)
+        return self.product_of(flags, to, a, b, descriptor, rest[0], scale, *off)
+
+    def scaled_product(self, i: Instruction) -> None:
+        """tcgen05.mma with block scales: [d], a-desc or [a], b-desc, idesc, [scale-A], [scale-B], enable-input-d."""
+        m = SCALED.fullmatch(i.name)
+        factors = FACTORS.get((m[2], m[3])) if m else None
+        if m is None or factors is None:
+            raise self.fail()
+        if len(i.operands) != 7:
+            raise self.fail("has another number of operands than its form")
+        to, a, b, descriptor, a_scales, b_scales, enable = i.operands
+        flags = SCALED_KINDS[m[2]] | factors << op.TC_FACTORS | (op.TC_PAIR if m[1] == "2" else 0)
+        scales = (*self.address(a_scales)[:2], *self.address(b_scales)[:2])
+        self.product_of(flags, to, a, b, descriptor, enable, 0, op.ABSENT, *scales)
+
+    def product_of(
+        self, flags: int, to: object, a: object, b: object, descriptor: object, enable: object, scale: int, *rest: int
+    ) -> None:
+        """Emits a product. rest: the last words of its micro-operation."""
         if isinstance(enable, int):
             self.form("mov.pred", predicate := self.temporary("pred"), enable)
         elif str(enable).startswith("!"):
@@ -87,7 +120,6 @@ class TensorMemoryFamilies(Operands):
         else:
             predicate = str(enable)
         place, immediate, _ = self.address(to)
-        flags = KINDS[kind] | (op.TC_PAIR if pair else 0)
         in_memory = not isinstance(a, str | int)
         if in_memory:
             flags |= op.TC_A_IN_TENSOR_MEMORY
@@ -95,13 +127,20 @@ class TensorMemoryFamilies(Operands):
         else:
             a_place, a_immediate = self.value(a, 64), 0
         self.granule = min(self.granule, 4)
-        off = [self.value(x, 32) for x in lanes] or [op.ABSENT] * 4
-        if pair and lanes:
-            off = [self.table(off)]
-        return self.emit(
+        self.emit(
             op.TC_MMA, flags, place, immediate, a_place, a_immediate, self.value(b, 64), self.value(descriptor, 32),
-            self.register(predicate, 1), scale, *off,
+            self.register(predicate, 1), scale, *rest,
         )  # fmt: skip
+
+    def tensor_copy(self, i: Instruction) -> None:
+        """tcgen05.cp: [taddr], s-desc."""
+        m = COPY.fullmatch(i.name)
+        if not m or m[2] not in COPIES or i.name.endswith(("b6x16_p64", "b4x16_p32")):
+            raise self.fail()
+        to, immediate, _ = self.address(i.operands[0])
+        self.granule = min(self.granule, 4)
+        descriptor = self.value(i.operands[1], 64)
+        self.emit(op.TC_CP, COPIES[m[2]], to, immediate, descriptor, int(m[3] or 0), int(m[1] == "2"))
 
     def tensor_move(self, i: Instruction) -> None:
         """tcgen05.ld and .st."""

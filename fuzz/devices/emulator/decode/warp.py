@@ -6,7 +6,11 @@ import re
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.decode.clusters import ClusterFamilies
+from fuzz.devices.emulator.decode.wgmma_hazards import names
 from fuzz.devices.emulator.ptx import Address, Instruction
+
+LEAST_REGISTERS, MOST_REGISTERS = 24, 256  # of setmaxnreg
+WORDS = ("b32", "u32", "s32", "f32", "b64", "u64", "s64", "f64")  # types that take registers of 32 bits of their own
 
 
 class WarpFamilies(ClusterFamilies):
@@ -113,8 +117,21 @@ class WarpFamilies(ClusterFamilies):
         self.emit(op.NOTHING)
 
     def op_setmaxnreg(self, i: Instruction) -> None:
-        """Does nothing: the number of registers that a warp may use changes no result."""
-        self.emit(op.NOTHING)
+        """setmaxnreg.inc and .dec: registers that a warp may use."""
+        m = re.fullmatch(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32", i.name)
+        count = i.operands[0] if len(i.operands) == 1 else None
+        if not m:
+            raise self.fail()
+        if not isinstance(count, int) or count % 8 or not LEAST_REGISTERS <= count <= MOST_REGISTERS:
+            raise self.fail("has a count that PTX does not allow: it must be a multiple of 8 from 24 to 256")
+        return self.emit(op.REGISTERS, int(m[1] == "inc"), count)
+
+    def registers_used(self, i: Instruction) -> None:
+        """Emits the number of registers that the next instruction names, where a warp may have fewer."""
+        named = set(names(i.operands))
+        count = sum(max(1, self.width_of(name) // 32) for name in named if self.kernel.registers.get(name) in WORDS)
+        if count > LEAST_REGISTERS:
+            self.emit(op.REGISTERS_USED, count)
 
     def op_activemask(self, i: Instruction) -> None:
         self.emit(op.ACTIVE_MASK, self.register(str(i.operands[0]), 32))

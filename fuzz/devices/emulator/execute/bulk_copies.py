@@ -17,6 +17,7 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute import bulk_rules, cluster_copies
 from fuzz.devices.emulator.execute.bulk_rows import copy_rows, note_rows, row_count
 from fuzz.devices.emulator.execute.mbarrier_phase import complete_bytes
+from fuzz.devices.emulator.execute.refusal import refuse
 from fuzz.devices.emulator.sanitize import bulk_clocks, vector_clocks
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state import tensor_map as tm
@@ -49,7 +50,8 @@ def issue(m, w, pc, wb, cb, c, act):
             if s32(c + 60) == op.ABSENT:
                 post(m, w)
             else:
-                _post_to_many(m, w, pc, lane, u32(operand(wb, cb, s32(c + 60)) + 4 * lane) & 0xFFFF)
+                mask = u32(operand(wb, cb, s32(c + 60)) + 4 * lane) & 0xFFFF
+                post_to_many(m, w, pc, lane, mask, flags & op.BULK_PAIR)
     if m.k[st.K_CHECKS]:
         vector_clocks.tick(m, w)
 
@@ -78,6 +80,9 @@ def _entry(m, w, pc, wb, cb, c, lane, flags, kind, rank):
         if there & 63:
             finding(m, st.F_ALIGN, pc, w, lane, there, 64, op.GENERIC)
         why = bulk_rules.refusal(map_, rank, kind, s32(c + 56) >> 8)
+        if why >= tm.NO_INTERLEAVE:
+            refuse(m, pc, why, there)
+            return False
         if why != tm.VALID:
             finding(m, st.F_TENSOR_MAP, pc, w, lane, there, 0, why)
             return False
@@ -85,7 +90,7 @@ def _entry(m, w, pc, wb, cb, c, lane, flags, kind, rank):
             finding(m, st.F_ALIGN, pc, w, lane, shared, FORM_ALIGNMENT, op.SHARED)
         bulk_rules.note_coordinates(m, w, pc, wb, cb, c, lane, kind, rank, map_, there)
         rows = row_count(map_, rank)
-        bytes_, extent = rows * tm.box_of(map_, 0) * tm.element_bytes(map_), rows * tm.pitch(map_)
+        bytes_, extent = rows * (tm.box_of(map_, 0) * tm.element_bits(map_) // 8), rows * tm.pitch(map_)
     else:
         bytes_ = u32(operand(wb, cb, s32(c + 36)) + 4 * lane)
         extent = bytes_
@@ -162,13 +167,14 @@ def post(m, w):
 
 
 @njit
-def _post_to_many(m, w, pc, lane, mask):
-    """A multicast: a copy for each CTA of the mask, to the same places there."""
+def post_to_many(m, w, pc, lane, mask, pairs):
+    """A multicast: a copy for each CTA of the mask, to the same places there. pairs: each tells the CTA of its pair
+    that is even or odd as the one with the mbarrier is (.cta_group::2), else each tells its own."""
     own, b = w // m.k[st.K_WARPS], m.bulk
     first = own - m.cta[own, st.CTA_RANK]
     place = b[own, st.BULKS, st.B_BARRIER]
-    at, told = data_slot(m, own, st.BULKS), (place - m.k[st.K_SHARED]) // m.k[st.K_SHARED_STRIDE]
-    pair = at != told  # each copy tells the even CTA of its pair, where the first one does
+    told = (place - m.k[st.K_SHARED]) // m.k[st.K_SHARED_STRIDE]
+    odd = told - first & 1
     for rank in range(16):
         if not mask >> rank & 1:
             continue
@@ -179,7 +185,7 @@ def _post_to_many(m, w, pc, lane, mask):
         elif m.cta[slot, st.CTA_WARPS] == 0:
             finding(m, st.F_CLUSTER_EXITED, pc, w, lane, where, b[own, st.BULKS, st.B_BYTES], MULTICAST)
         else:
-            signal = first + (rank & ~1) if pair else slot
+            signal = first + (rank & ~1 | odd) if pairs else slot
             b[own, st.BULKS, st.B_HOST] = memory_of(m, slot)
             b[own, st.BULKS, st.B_BARRIER] = place + (signal - told) * m.k[st.K_SHARED_STRIDE]
             b[own, st.BULKS, st.B_BARRIER_AT] = (

@@ -45,8 +45,7 @@ def _rows(m, slot, i):
 def _row_bytes(m, slot, i):
     if m.bulk[slot, i, st.B_RANK] == 0:
         return m.bulk[slot, i, st.B_BYTES]
-    map_ = m.bulk[slot, i, st.B_MAP]
-    return tm.box_of(map_, 0) * tm.element_bytes(map_)
+    return tm.row_bytes(m.bulk[slot, i, st.B_MAP])
 
 
 @njit
@@ -64,10 +63,10 @@ def _inside(m, slot, i, row):
     if rank == 0:
         return m.bulk[slot, i, st.B_GLOBAL], 0, m.bulk[slot, i, st.B_BYTES]
     map_ = m.bulk[slot, i, st.B_MAP]
-    width = tm.element_bytes(map_)
-    row_bytes = tm.box_of(map_, 0) * width
+    bits = tm.element_bits(map_)
+    row_bytes = tm.box_of(map_, 0) * bits // 8
     x = m.bulk[slot, i, st.B_X]
-    at = i64(map_ + tm.ADDRESS) + x * width
+    at = i64(map_ + tm.ADDRESS) + x * bits // 8
     low = max(0, -x)
     high = min(tm.box_of(map_, 0), tm.size_of(map_, 0) - x)
     left = row
@@ -80,7 +79,7 @@ def _inside(m, slot, i, row):
         at += x * tm.stride_of(map_, d)
     if high <= low:
         return at, 0, 0
-    low, high = low * width, high * width
+    low, high = low * bits // 8, high * bits // 8
     if m.bulk[slot, i, st.B_KIND] == op.BULK_STORE:
         high += _beyond(m, at + high, -(at + high) % CHUNK, row_bytes - high)
     return at, low, high
@@ -173,6 +172,7 @@ def copy_rows(m, slot, i):
     b = m.bulk
     w, pc, lane, kind = b[slot, i, st.B_WARP], b[slot, i, st.B_PC], b[slot, i, st.B_LANE], b[slot, i, st.B_KIND]
     shared, bytes_, pitch = b[slot, i, st.B_HOST], _row_bytes(m, slot, i), _pitch(m, slot, i)
+    part = tm.chunk_bytes(b[slot, i, st.B_MAP]) if b[slot, i, st.B_RANK] else CHUNK
     for row in range(_rows(m, slot, i)):
         at, low, high = _inside(m, slot, i, row)
         h = 0
@@ -180,7 +180,9 @@ def copy_rows(m, slot, i):
             h = host_address(m, w, pc, lane, op.GLOBAL, at + low, 1) - low
         for offset in range(0, bytes_, CHUNK):
             place = shared + _place(m, slot, i, row * pitch + offset)
-            if kind == op.BULK_LOAD:
+            if kind == op.BULK_LOAD and part < CHUNK:
+                _load_padded(place, h, offset // CHUNK * part, part, low, high)
+            elif kind == op.BULK_LOAD:
                 _load_chunk(m, slot, i, place, h, offset, low, high)
             elif h:
                 _store_chunk(m, slot, i, place, h, offset, low, high)
@@ -188,6 +190,13 @@ def copy_rows(m, slot, i):
             wake(m, h + low, high - low)
     if kind == op.BULK_LOAD and m.k[st.K_SLEEPERS]:
         wake(m, shared + b[slot, i, st.B_SHARED] & ~1023, _rows(m, slot, i) * pitch + 1024)
+
+
+@njit
+def _load_padded(place, h, offset, size, low, high):
+    """16 numbers of 4 or 6 bits, which are `size` bytes from `offset` of the row on; the padding stays as it is."""
+    for j in range(size):
+        w8(place + j, u8(h + offset + j) if h and low <= offset + j < high else 0)
 
 
 @njit

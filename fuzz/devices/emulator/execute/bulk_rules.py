@@ -13,13 +13,15 @@ from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state import tensor_map as tm
 from fuzz.devices.emulator.state.addressing import finding, operand
 from fuzz.devices.emulator.state.intrinsics import s32
-from fuzz.devices.emulator.tensor_map import BF16, F16, F32, F32_FTZ, F64, S32, S64, TF32, TF32_FTZ, U32, U64
+from fuzz.devices.emulator.tensor_map import BF16, F16, F32, F32_FTZ, F64, S32, S64, TF32, TF32_FTZ, U4, U32, U64
 
 
 @njit
 def refusal(map_, rank, kind, operation):
     """Why the copy cannot use the map: tm.VALID, tm.BAD_… or tm.NO_…. operation: a reduction's."""
     why = tm.refusal(map_, rank)
+    if why == tm.VALID and kind != op.BULK_LOAD and tm.chunk_bytes(map_) < tm.CHUNK:
+        return tm.NO_PADDED_STORE
     if why == tm.VALID and kind == op.BULK_REDUCE:
         code = tm.element(map_)
         if code in (F32_FTZ, TF32, TF32_FTZ):
@@ -48,7 +50,7 @@ def note_coordinates(m, w, pc, wb, cb, c, lane, kind, rank, map_, there):
     width = tm.element_bytes(map_)
     for d in range(rank):
         x = s32(operand(wb, cb, s32(c + 36 + 4 * d)) + 4 * lane)
-        if d == 0 and x * width % tm.CHUNK:
+        if d == 0 and x * width % tm.CHUNK and tm.element(map_) < U4:
             finding(m, st.F_BULK_COORDINATE, pc, w, lane, there, width, x << 3)
         elif x < 0 and kind != op.BULK_LOAD:
             finding(m, st.F_BULK_COORDINATE, pc, w, lane, there, 0, x << 3 | d)

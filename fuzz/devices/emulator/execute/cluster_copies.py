@@ -1,5 +1,5 @@
-"""Copies from one CTA of a cluster to another: cp.async.bulk between their shared memories, st.async and red.async.
-Compiled by numba.
+"""Copies from one CTA of a cluster to another: cp.async.bulk between their shared memories, st.async and red.async; and
+responses of clusterlaunchcontrol.try_cancel. Compiled by numba.
 
 They stand among the bulk copies of the CTA that has their mbarrier (`bulk_copies.py`), and arrive when it is asked for
 its phase. st.async and red.async write by the generic proxy.
@@ -31,6 +31,9 @@ def note_copy(m, slot, i):
         shared_shadow.note_async_read_by(m, w, pc, lane, source, bytes_, who, clock, st.F_BULK_PROXY)
         shared_shadow.note_async_write(m, w, data, pc, lane, to, bytes_, who, clock)
         return
+    if kind == op.BULK_RESPONSE:
+        shared_shadow.note_async_write(m, w, data, pc, lane, to, bytes_, who, clock)
+        return
     write, strong = (2, STRONG) if kind == op.BULK_WORDS_REDUCE else (1, 0)
     shared_shadow.note_shared_by(m, w, data, pc, lane, to, bytes_, write, strong, who, clock)
 
@@ -45,9 +48,13 @@ def copy(m, slot, i):
         source = m.k[st.K_SHARED] + own * m.k[st.K_SHARED_STRIDE] + b[slot, i, st.B_GLOBAL]
         for at in range(0, bytes_, 16):
             copy16(to + at, source + at)
-    elif b[slot, i, st.B_KIND] == op.BULK_WORDS:
+    elif b[slot, i, st.B_KIND] == op.BULK_WORDS or b[slot, i, st.B_KIND] == op.BULK_RESPONSE:
         for j in range(bytes_ >> 2):
             w32(to + 4 * j, b[slot, i, st.B_X + (j >> 1)] >> 32 * (j & 1))
+        if b[slot, i, st.B_KIND] == op.BULK_RESPONSE and b[slot, i, st.B_OPERATION] == 0:
+            its = (b[slot, i, st.B_HOST] - m.k[st.K_SHARED]) // m.k[st.K_SHARED_STRIDE]
+            if m.cta[its, st.CTA_REFUSAL] == 0:
+                m.cta[its, st.CTA_REFUSAL] = b[slot, i, st.B_BARRIER]
     else:
         kind, operation = b[slot, i, st.B_OPERATION] & 255, b[slot, i, st.B_OPERATION] >> 8
         if bytes_ == 8:

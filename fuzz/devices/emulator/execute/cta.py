@@ -6,7 +6,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute import bulk_copies, cluster_barrier, tensor_memory, wgmma
+from fuzz.devices.emulator.execute import bulk_copies, cluster_barrier, register_limits, tensor_memory, wgmma
 from fuzz.devices.emulator.execute.cp_async import complete
 from fuzz.devices.emulator.execute.divergence import FAR
 from fuzz.devices.emulator.execute.warp_ops import check_barrier
@@ -52,6 +52,8 @@ def start(m, slot, position):
     m.cta[slot, st.CTA_AGE] = k[st.K_AGE]
     m.cta[slot, st.CTA_BULKS] = 0
     m.cta[slot, st.CTA_AGENTS] = 0
+    m.cta[slot, st.CTA_REFUSAL] = 0
+    register_limits.begin(m, slot)
     if k[st.K_CHECKS]:
         vector_clocks.begin(m, slot, position)
     if k[st.K_TENSOR_MEMORY]:
@@ -122,6 +124,7 @@ def leave(m, w, lanes):
     if m.alive[w]:
         return
     m.status[w] = st.DONE
+    register_limits.leave(m, w)
     m.cta[slot, st.CTA_WARPS] -= 1
     if m.cta[slot, st.CTA_WARPS] == 0:
         m.k[st.K_FINISHED] += 1
@@ -129,6 +132,7 @@ def leave(m, w, lanes):
         if m.k[st.K_CHECKS]:
             cluster_order.exits(m, slot)
         wgmma.end(m, slot)
+        register_limits.end(m, slot)
         if m.k[st.K_TENSOR_MEMORY]:
             tensor_memory.end(m, slot)
         _leave_cluster(m, slot - m.cta[slot, st.CTA_RANK])

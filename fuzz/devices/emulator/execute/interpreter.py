@@ -15,8 +15,16 @@ import numba
 from numba import njit, types
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute import async_stores, bulk_copies, cluster_barrier, tensor_maps
+from fuzz.devices.emulator.execute import (
+    async_stores,
+    bulk_copies,
+    cluster_barrier,
+    cluster_launch,
+    register_limits,
+    tensor_maps,
+)
 from fuzz.devices.emulator.execute.atomics import atomic
+from fuzz.devices.emulator.execute.chance import chance
 from fuzz.devices.emulator.execute.cp_async import commit, complete, copy_async
 from fuzz.devices.emulator.execute.cta import leave, start_cluster
 from fuzz.devices.emulator.execute.divergence import (
@@ -190,6 +198,10 @@ def run_warp(m, w, quantum):
             issue_tensor(m, w, pc, wb, cb, c, act, number)
         elif number == op.STORE_ASYNC:
             async_stores.issue(m, w, pc, wb, cb, c, act)
+        elif number == op.CLC:
+            cluster_launch.try_cancel(m, w, pc, wb, cb, c, act)
+        elif number == op.REGISTERS_USED:
+            register_limits.use(m, w, pc, ctz(act), s32(c + 8))
         elif number == op.CLUSTER:
             if cluster_barrier.run(m, w, pc, s32(c + 8), act):
                 if not wait_at(m, w, pc, act):
@@ -278,6 +290,10 @@ def run_warp(m, w, quantum):
                     if not wait_at(m, w, pc, act):
                         return executed
                     continue
+            elif number == op.REGISTERS:
+                if register_limits.adjust(m, w, pc, s32(c + 8), s32(c + 12)):
+                    m.pc[w] = pc
+                    return executed
             elif number == op.ELECT:
                 elect(wb, c, act, members & m.alive[w])
             elif number == op.WARP_BARRIER:
@@ -320,17 +336,6 @@ def record(m, w, ran):
             )
     m.trace[n, st.T_MEMORY] = k[st.K_MEMORY]
     k[st.K_MEMORY] = 0
-
-
-@njit
-def chance(m):
-    """A number from 0 to 2**31 - 1 from the launch's seed (xorshift)."""
-    x = m.k[st.K_SEED]
-    x ^= x << 13
-    x ^= (x >> 7) & 0x1FFFFFFFFFFFFFF
-    x ^= x << 17
-    m.k[st.K_SEED] = x
-    return (x >> 20) & 0x7FFFFFFF
 
 
 @njit
@@ -401,7 +406,7 @@ def run(address):
                 if m.cta[slot, st.CTA_INDEX] < 0 and k[st.K_NEXT] < total:
                     start_cluster(m, slot, k[st.K_NEXT])
                     k[st.K_NEXT] += k[st.K_CLUSTER]
-        if k[st.K_FINISHED] >= total:
+        if k[st.K_FINISHED] + k[st.K_CANCELLED] >= total:
             return st.FINISHED
         w = choose(m)
         if w < 0:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.decode.decoder import Program, Unimplemented
+from fuzz.devices.emulator.decode.operands import unimplemented
 from fuzz.devices.emulator.decode.special_registers import SPECIAL_REGISTERS, Geometry, values
 from fuzz.devices.emulator.decode.spins import wanted_by
 from fuzz.devices.emulator.execute import interpreter, tcgen05_operands
@@ -20,6 +21,7 @@ from fuzz.devices.emulator.report.report import Report
 from fuzz.devices.emulator.report.timeline import timeline
 from fuzz.devices.emulator.sanitize import cluster_order, tensor_shadow, vector_clocks
 from fuzz.devices.emulator.state import tables as st
+from fuzz.devices.emulator.state import tensor_map as tm
 from fuzz.devices.emulator.state import tensor_memory
 from fuzz.devices.emulator.state.global_memory import MappedArrays, Memory
 from fuzz.devices.emulator.state.machine import Machine
@@ -29,7 +31,8 @@ CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wra
           "unordered_adds": st.CHECK_ORDER, "warpgroups": st.CHECK_WARPGROUP,
           "equal_writes": st.CHECK_EQUAL, "tensor_fences": st.CHECK_TENSOR_FENCES,
           "tensor_waits": st.CHECK_TENSOR_WAITS, "volatile": st.CHECK_VOLATILE,
-          "copies_at_exit": st.CHECK_EXITS, "lanes": st.CHECK_LANES}  # fmt: skip
+          "copies_at_exit": st.CHECK_EXITS, "lanes": st.CHECK_LANES,
+          "warpgroup_registers": st.CHECK_REGISTERS}  # fmt: skip
 EXPLORED = 64  # CTAs that have not started and are run after a deadlock, to see what they would write
 TRACED = 1 << 18  # slices of a timeline
 Sizes = tuple[int, int, int]
@@ -68,7 +71,7 @@ def execute(
     mapped.array("constants")[:] = program.constants
     mapped.array("code", np.int32)[:] = program.code.reshape(-1)
     if program.tensor_memory:
-        table = tcgen05_operands.float8()
+        table = tcgen05_operands.narrow_floats()
         mapped.array("tensor_scratch", np.int32)[tcgen05_operands.FLOAT8 // 4 :][: len(table)] = table
     mapped.array("params")[: len(launch.params)] = np.frombuffer(launch.params, dtype=np.uint8)
     geometry = Geometry(
@@ -101,6 +104,7 @@ def execute(
         "ENTITIES": entities, "READERS": ctas * entities, "CLUSTER": ctas, "CLUSTER_X": cluster[0],
         "CLUSTER_Y": cluster[1], "CLUSTER_Z": cluster[2], "CLUSTER_BARRIER": program.cluster_barrier,
         "SPECIALS": len(specials), "TRACKED_REGISTERS": program.tracked,
+        "ENTRY_REGISTERS": program.kernel.entry_registers if program.limited else 0,
         **{name.upper(): address for name, address in mapped.at.items()},
     }.items():  # fmt: skip
         k[getattr(st, f"K_{name}")] = value
@@ -122,12 +126,10 @@ def execute(
     interpreter.ready()
     result = interpreter.run(machine.address)
     if k[st.K_REFUSED]:
-        source = program.source[int(k[st.K_REFUSED]) - 1]
-        raise Unimplemented(
-            f"instruction {source.name!r} with descriptor {int(k[st.K_REFUSED_VALUE]):#x} is not implemented: "
-            f"{source.text!r} (PTX line {source.line}, kernel {program.kernel.name})"
-        )
-    report.checked_on_hardware &= not program.tensor_memory
+        raise refused(program, int(k[st.K_REFUSED]) - 1, int(k[st.K_REFUSED_WHY]), int(k[st.K_REFUSED_VALUE]))
+    report.checked_on_hardware &= not (program.tensor_memory or program.cancels)
+    if program.limited and program.kernel.entry_registers == 0:
+        report.notes.append("setmaxnreg has no effect here: the kernel has neither .maxnreg nor .maxntid")
     if k[st.K_DROPPED]:
         report.notes.append("too many synchronising locations: races were not looked for to the end")
     report.printed += printed(machine.printed[: k[st.K_PRINTED]], memory)
@@ -147,6 +149,16 @@ def execute(
         k[st.K_EXPLORE] = EXPLORED
         interpreter.run(machine.address)
         report.deadlock = stopped.deadlock(waiting, EXPLORED)
+
+
+def refused(program: Program, pc: int, why: int, value: int) -> Unimplemented:
+    """The error for what a kernel asks for while it runs, see execute/refusal.py."""
+    what = {
+        tm.NO_INTERLEAVE: "with an interleaved tensor map",
+        tm.NO_REDUCTION: "of elements that are tf32 or flushed (ftz)",
+        tm.NO_PADDED_STORE: "from shared memory with padding",
+    }.get(why, f"with descriptor {value:#x}")
+    return unimplemented(program.source[pc], program.kernel, f"{what} is not emulated")
 
 
 def _special(name: str, place: int) -> tuple[int, int, int]:

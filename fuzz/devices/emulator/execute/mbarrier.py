@@ -13,14 +13,22 @@ from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute import bulk_copies
-from fuzz.devices.emulator.execute.mbarrier_phase import bytes_to_come, note_arrival, settle
+from fuzz.devices.emulator.execute.mbarrier_phase import note_arrival, settle
 from fuzz.devices.emulator.sanitize import cluster_order, vector_clocks
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.sanitize.shared_shadow import note_shared_by
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address, finding, host_address, offset, operand, remember_read
 from fuzz.devices.emulator.state.intrinsics import i64, s32, u32, w32, w64
-from fuzz.devices.emulator.state.mbarrier_word import MARK, MARKED, MOST, PENDING, PHASE, packed
+from fuzz.devices.emulator.state.mbarrier_word import (
+    MOST,
+    bytes_to_come,
+    is_mbarrier,
+    missing_of,
+    packed,
+    phase_of,
+    wanted_of,
+)
 
 
 @njit
@@ -63,32 +71,34 @@ def mbarrier(m, w, pc, wb, cb, c, act):
             m.wrote[w] = 1
             w64(h, packed(given, given, 0, 0))
             continue
-        if old >> MARKED != MARK:
+        if not is_mbarrier(old):
             finding(m, st.F_MBARRIER, pc, w, lane, a, 8, -1)
             continue
         if kind == op.MB_INVALIDATE:
             m.wrote[w] = 1
             w64(h, 0)
             continue
-        phase = old >> PHASE & 1
+        phase = phase_of(old)
         if kind == op.MB_TEST_PARITY or kind == op.MB_TEST_STATE:
             if checking:
                 note(m, w, pc, lane, space, a, 8, 0, 1)
             if m.spin[w, st.SPIN_PC] >= 0:
                 remember_read(m, w, h, a)
-            asked = given & 1 if kind == op.MB_TEST_PARITY else given >> PHASE & 1
+            asked = given & 1 if kind == op.MB_TEST_PARITY else phase_of(given)
             if phase == asked and m.cta[w // k[st.K_WARPS], st.CTA_BULKS]:
                 bulk_copies.arrive(m, w, h)
-                phase = i64(h) >> PHASE & 1
+                phase = phase_of(i64(h))
             if phase != asked:
                 done |= 1 << lane
+                if m.cta[w // k[st.K_WARPS], st.CTA_REFUSAL] == h:  # a failed try_cancel has been observed
+                    m.cta[w // k[st.K_WARPS], st.CTA_REFUSAL] = 1
                 if checking:
                     vector_clocks.strong_read(m, w, h + 4, not relaxed)
             continue
         # ---- arrivals, and bytes that are to come
         if checking:
             note(m, w, pc, lane, space, a, 8, 0, 1)  # not as a write, so that every use is held against the init
-        wanted, missing = old & MOST, old >> PENDING & MOST
+        wanted, missing = wanted_of(old), missing_of(old)
         bytes_ = bytes_to_come(old)
         if kind == op.MB_EXPECT or kind == op.MB_ARRIVE_EXPECT:
             bytes_ += given

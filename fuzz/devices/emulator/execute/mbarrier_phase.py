@@ -8,13 +8,14 @@ from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding, wake
 from fuzz.devices.emulator.state.intrinsics import i64, w64
-from fuzz.devices.emulator.state.mbarrier_word import BIAS, BYTES, MARK, MARKED, MOST, PENDING, PHASE, packed
-
-
-@njit
-def bytes_to_come(word):
-    """Bytes that the phase still waits for; below 0 where more came than were expected so far."""
-    return (word >> BYTES & 2 * BIAS - 1) - BIAS
+from fuzz.devices.emulator.state.mbarrier_word import (
+    bytes_to_come,
+    is_mbarrier,
+    missing_of,
+    packed,
+    phase_of,
+    wanted_of,
+)
 
 
 @njit
@@ -55,7 +56,7 @@ def settle(m, h, wanted, missing, bytes_, phase):
 def complete_bytes(m, w, pc, lane, h, a, count):
     """A copy of `count` bytes has arrived, and tells the mbarrier at host address `h` (the kernel's address `a`)."""
     word = i64(h)
-    if word >> MARKED != MARK:
+    if not is_mbarrier(word):
         finding(m, st.F_MBARRIER, pc, w, lane, a, 8, -1)
         return
-    settle(m, h, word & MOST, word >> PENDING & MOST, bytes_to_come(word) - count, word >> PHASE & 1)
+    settle(m, h, wanted_of(word), missing_of(word), bytes_to_come(word) - count, phase_of(word))

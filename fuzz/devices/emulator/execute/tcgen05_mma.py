@@ -6,7 +6,8 @@ later is a finding, not another result: see `sanitize/tensor_shadow.py` and `san
 
 Of a pair of CTAs (.cta_group::2), each has half of the rows of A and of D, and half of the columns of B, at the same
 addresses in its own memory; the even one has the first halves. For M = 256, row i of a CTA's half lies in lane i. For
-M = 128, it does for the first half of the columns; the second half lies beside them, 64 lanes further.
+M = 128, it does for the first half of the columns; the second half lies beside them, 64 lanes further. A in tensor
+memory is then in both: each row in lane i and in lane 64 + i.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import numpy as np
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.execute import tcgen05_scales
+from fuzz.devices.emulator.execute.refusal import refuse
 from fuzz.devices.emulator.execute.tcgen05_operands import (
     A_MATRIX,
     B_MATRIX,
     SUMS,
     UNKNOWN,
+    numbers_of,
     size_of,
     type_of,
     unpack_lane,
@@ -78,11 +82,6 @@ def well_formed(m, w, pc, lane, kind, idesc, pair):
     rows, n = (idesc >> 24 & 31) << 4, (idesc >> 17 & 63) << 3
     sums = idesc >> 4 & 3
     a, b = type_of(kind, idesc >> 7 & 7), type_of(kind, idesc >> 10 & 7)
-    if kind == op.TC_F8F6F4 and (a == UNKNOWN or b == UNKNOWN):
-        x, y = idesc >> 7 & 7, idesc >> 10 & 7
-        if x <= 5 and y <= 5 and x != 2 and y != 2:
-            refuse(m, pc, idesc)
-            return False
     right = a != UNKNOWN and b != UNKNOWN and idesc & (1 << 2 | 1 << 6 | 1 << 23 | 1 << 29) == 0
     if kind == op.TC_I8:
         right = right and sums == S32_SUMS and idesc >> 13 & 3 == 0
@@ -106,14 +105,6 @@ def well_formed(m, w, pc, lane, kind, idesc, pair):
 
 
 @njit
-def refuse(m, pc, value):
-    """Ends the launch: PTX defines this, the emulator does not have it."""
-    if m.k[st.K_REFUSED] == 0:
-        m.k[st.K_REFUSED] = pc + 1
-        m.k[st.K_REFUSED_VALUE] = value
-
-
-@njit
 def matrix_fits(m, w, pc, lane, descriptor, transposed, kind, which):
     """False, and a finding, for a descriptor of A or B that PTX does not define for the type and direction."""
     by_32 = swizzle_of(descriptor) == SWIZZLE_128_BY_32
@@ -134,11 +125,20 @@ def one_product(m, w, pc, wb, cb, c, lane):
     idesc = u32(operand(wb, cb, s32(c + 32)) + 4 * lane)
     pair = 2 if flags & op.TC_PAIR else 1
     slot = w // m.k[st.K_WARPS]
-    if not well_formed(m, w, pc, lane, kind, idesc, pair) or (pair == 2 and not _paired(m, w, pc, lane, slot)):
+    factors = flags >> op.TC_FACTORS & 7
+    if factors:
+        if not tcgen05_scales.well_formed(m, w, pc, lane, kind, idesc, pair, factors):
+            return
+        if idesc >> 31 & 1 or (pair == 2 and idesc >> 24 & 31 == 8):  # K = 96; M = 128 of two CTAs
+            refuse(m, pc, 0, idesc)
+            return
+    elif not well_formed(m, w, pc, lane, kind, idesc, pair):
+        return
+    if pair == 2 and not paired(m, w, pc, lane, slot):
         return
     rows, n = (idesc >> 24 & 31) << 4, (idesc >> 17 & 63) << 3
     b_type, b_flip = type_of(kind, idesc >> 10 & 7), (idesc >> 14 & 1) << 31
-    k = 32 // size_of(b_type)
+    k = numbers_of(b_type)
     b_descriptor = i64(operand(wb, cb, s32(c + 28)) + 8 * lane)
     if not matrix_fits(m, w, pc, lane, b_descriptor, idesc >> 16 & 1, b_type, SHARED_B):
         return
@@ -160,13 +160,18 @@ def one_product(m, w, pc, wb, cb, c, lane):
         if not unpack_shared(m, w, cta, pc, lane, b_descriptor, idesc >> 16 & 1, b_type, b_flip, n // pair, part, 4,
                              4 * n):  # fmt: skip
             whole = False
+    if factors:
+        where = (u32(operand(wb, cb, s32(c + 56)) + 4 * lane) + s32(c + 60)) & 0xFFFFFFFF
+        if not tcgen05_scales.apply(m, w, first, pair, pc, lane, where, idesc >> 4 & 3, idesc, n, factors, to, 4, 4 * n,
+                                    k):  # fmt: skip
+            return
     for cta in range(first, first + pair):
         if not _rows_of(m, w, cta, cta - first, pc, wb, cb, c, lane, idesc, rows, n, k, d, halves, whole):
             return
 
 
 @njit
-def _paired(m, w, pc, lane, slot):
+def paired(m, w, pc, lane, slot):
     """True if the CTA has another one beside it to make a pair with."""
     if m.cta[slot, st.CTA_RANK] ^ 1 >= m.k[st.K_CLUSTER]:
         finding(m, st.F_CLUSTER_RANK, pc, w, lane, 0, 0, m.cta[slot, st.CTA_RANK] ^ 1)
@@ -184,7 +189,8 @@ def _rows_of(m, w, cta, which, pc, wb, cb, c, lane, idesc, rows, n, k, d, halves
     flags = s32(c + 8)
     kind = flags & op.TC_KIND
     a_type, a_flip = type_of(kind, idesc >> 7 & 7), (idesc >> 13 & 1) << 31
-    sums = idesc >> 4 & 3
+    factors = flags >> op.TC_FACTORS & 7
+    sums = F32_SUMS if factors else idesc >> 4 & 3
     d_lane, d_column = d >> 16, d & 0xFFFF
     full = rows == 128 or halves == 2
     enable = u32(wb + s32(c + 36)) >> lane & 1
@@ -196,17 +202,16 @@ def _rows_of(m, w, cta, which, pc, wb, cb, c, lane, idesc, rows, n, k, d, halves
         if a >> 16 != d_lane or idesc >> 15 & 1:
             finding(m, st.F_TC_DESCRIPTOR, pc, w, lane, a, 0, LANE if a >> 16 != d_lane else INSTRUCTION)
             return False
-        if halves == 2:
-            refuse(m, pc, idesc)
-            return False
         if not usable_in(m, w, cta, pc, lane, a & 0xFFFF, 8):
             return False
         if checking:
-            read = 255 if rows == 128 else 0x55 << (d_lane >> 4)
+            read = 255 if full else 0x55 << (d_lane >> 4)
             tensor_shadow.note_in(m, w, cta, pc, read, a & 0xFFFF, 8, tensor_shadow.MMA_A)
         for i in range(rows):
             source = host_in(m, cta, lane_of(full, d_lane, i), a & 0xFFFF)
             unpack_lane(m, source, a_type, a_flip, scratch + A_MATRIX + 4 * k * i)
+            if halves == 2:
+                tcgen05_scales.same_lanes(m, w, cta, pc, lane, i, a & 0xFFFF, 32)
     else:
         a_descriptor = i64(operand(wb, cb, s32(c + 20)) + 8 * lane)
         if not matrix_fits(m, w, pc, lane, a_descriptor, idesc >> 15 & 1, a_type, SHARED_A):
@@ -214,6 +219,11 @@ def _rows_of(m, w, cta, which, pc, wb, cb, c, lane, idesc, rows, n, k, d, halves
         if not unpack_shared(m, w, cta, pc, lane, a_descriptor, idesc >> 15 & 1, a_type, a_flip, rows,
                              scratch + A_MATRIX, 4 * k, 4):  # fmt: skip
             whole = False
+    if factors:
+        where = (u32(operand(wb, cb, s32(c + 48)) + 4 * lane) + s32(c + 52)) & 0xFFFFFFFF
+        if not tcgen05_scales.apply(m, w, cta, 1, pc, lane, where, idesc >> 29 & 3, idesc, rows, factors,
+                                    scratch + A_MATRIX, 4 * k, 4, k):  # fmt: skip
+            return False
     if checking:
         access = tensor_shadow.MMA_ADD if enable else tensor_shadow.MMA_WRITE
         tensor_shadow.note_in(m, w, cta, pc, groups, d_column, n // halves, access)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuzz.devices.emulator.decode.operands import Unimplemented
-from fuzz.devices.emulator.tensor_map import ELEMENT_BYTES, FILL_NAN, FILL_ZERO, TF32, TensorMap
+from fuzz.devices.emulator.tensor_map import ELEMENT_BYTES, FILL_NAN, FILL_ZERO, TF32, U4_PADDED, TensorMap
 
 KIND = "tensordesc"
 TENSOR_MAP = "tensor map"  # the kind of an argument that is one
@@ -41,15 +41,17 @@ def arguments(kind: str, name: str, descriptor: Any, meta: dict[str, Any] | None
 def tensor_map(name: str, descriptor: Any, meta: dict[str, Any], address: int) -> TensorMap:
     """The tensor map that Triton's launcher makes of a descriptor. address: of its tensor, as the kernel knows it.
     Raises Unimplemented for what is not emulated."""
-    for option, why in (("is_im2col", "im2col"), ("fp4_padded", "padded 4-bit elements")):
-        if meta.get(option):
-            raise Unimplemented(f"{name}: a tensor descriptor with {why} is not emulated")
+    if meta.get("is_im2col"):
+        raise Unimplemented(f"{name}: a tensor descriptor with im2col is not emulated")
     element = TF32 if descriptor.round_f32_to_tf32 else meta["elem_type"]
-    width = ELEMENT_BYTES[meta["elem_type"]]
+    sizes = [int(x) for x in descriptor.shape]
+    if element == U4_PADDED:  # the tensor has two numbers in a byte
+        sizes[-1] *= 2
+    width = ELEMENT_BYTES[meta["elem_type"]] or 1
     return TensorMap(
         address,
         element,
-        tuple(reversed([int(x) for x in descriptor.shape])),
+        tuple(reversed(sizes)),
         tuple(reversed([int(x) * width for x in descriptor.strides[:-1]])),
         tuple(reversed(meta["block_size"])),
         swizzle=meta["swizzle"],

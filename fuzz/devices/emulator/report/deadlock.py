@@ -34,7 +34,7 @@ class Waiting:
 class Deadlock:
     """A state in which no resident warp can ever run again.
 
-    resident, finished, not_started  CTAs of the launch
+    resident, finished, not_started, cancelled  CTAs of the launch; cancelled by clusterlaunchcontrol
     resident_ctas                    the most that can be resident at once
     explored                         CTAs that have not started and were run to see what they would write
     """
@@ -45,12 +45,14 @@ class Deadlock:
     not_started: int
     resident_ctas: int
     explored: int = 0
+    cancelled: int = 0
 
     def __str__(self) -> str:
         """The cause in a sentence, the state of the launch, and a line for each group of warps that wait alike."""
         state = (
             f"  {self.resident} CTAs are resident (at most {self.resident_ctas} at once) and none can go on; "
             f"{self.finished} have finished, {self.not_started} have not started"
+            f"{f', {self.cancelled} were cancelled' if self.cancelled else ''}"
         )
         alike: dict[tuple[Cta, str, str], list[int]] = {}
         for w in self.waiting:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.decode.decoder import Program
 from fuzz.devices.emulator.host.cuda_runtime import Launch
+from fuzz.devices.emulator.ptx import Instruction
 from fuzz.devices.emulator.report.deadlock import Cta, Deadlock, Waiting
 from fuzz.devices.emulator.report.kinds import KIND_NAMES, sentence
 from fuzz.devices.emulator.report.report import Finding
@@ -15,7 +16,7 @@ from fuzz.devices.emulator.report.seen import Seen
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.global_memory import Memory
 from fuzz.devices.emulator.state.machine import Machine
-from fuzz.devices.emulator.state.mbarrier_word import describe, phase_of
+from fuzz.devices.emulator.state.mbarrier_word import describe, parity
 
 LOOP = 6  # micro-operations in which a loop that waits for an mbarrier has the question
 WATCHED = 4  # addresses of a spin that a report names
@@ -37,7 +38,7 @@ class Stopped:
 
     def waiting(self) -> dict[int, Waiting]:
         """The warps that wait, by their index, with the values that memory holds now."""
-        asleep = (st.AT_BARRIER, st.ASLEEP, st.AT_ALLOC)
+        asleep = (st.AT_BARRIER, st.ASLEEP, st.AT_ALLOC, st.AT_REGISTERS)
         return {w: self._waiting(w) for w in range(len(self.m.status)) if self.m.status[w] in asleep}
 
     def deadlock(self, waiting: dict[int, Waiting], explored: int) -> Deadlock:
@@ -51,7 +52,10 @@ class Stopped:
         ctas = self.m.cta[: -int(k[st.K_CLUSTER])]
         resident = int(((ctas[:, st.CTA_INDEX] >= 0) & (ctas[:, st.CTA_WARPS] > 0)).sum())
         left = int(k[st.K_CTAS] - k[st.K_NEXT])
-        return Deadlock(tuple(rows), resident, int(k[st.K_FINISHED]), left, int(k[st.K_RESIDENT_CTAS]), explored)
+        return Deadlock(
+            tuple(rows), resident, int(k[st.K_FINISHED]), left, int(k[st.K_RESIDENT_CTAS]), explored,
+            int(k[st.K_CANCELLED]),
+        )  # fmt: skip
 
     def _cta(self, linear: int) -> Cta:
         x, y, _ = self.launch.grid
@@ -136,6 +140,12 @@ class Stopped:
             if m.tensor_cta[slot, st.TC_ASKED] > m.tensor_cta[slot, st.TC_PASSED]:
                 what = "for the tcgen05.alloc of the other CTA of its pair, or " + what
             return Waiting(cta, w % warps, source.line, source.text, what, source=self.program.kernel.place(source))
+        if m.status[w] == st.AT_REGISTERS:
+            source = self.program.source[int(m.pc[w])]
+            return Waiting(
+                cta, w % warps, source.line, source.text, self._missing_registers(w, source),
+                source=self.program.kernel.place(source),
+            )  # fmt: skip
         if m.cluster[w, st.CL_WAITING] and m.status[w] == st.ASLEEP:
             lane = int(m.cluster[w, st.CL_WAITING]).bit_length() - 1
             source = self.program.source[int(m.lane_pc[w, lane])]
@@ -156,6 +166,19 @@ class Stopped:
             cta, w % warps, source.line, source.text, what, location, value, wanted,
             source=self.program.kernel.place(source),
         )  # fmt: skip
+
+    def _missing_registers(self, w: int, source: Instruction) -> str:
+        """What a warp at setmaxnreg.inc waits for, and which warps have the registers of its CTA."""
+        m, warps = self.m, int(self.m.k[st.K_WARPS])
+        slot, now = w // warps, int(m.limits[w, st.LIM_NOW])
+        has: dict[int, list[str]] = {}
+        for other in range(warps):
+            has.setdefault(int(m.limits[slot * warps + other, st.LIM_NOW]), []).append(str(other))
+        held = "; ".join(f"warp{'s' * (len(who) > 1)} {', '.join(who)}: {n}" for n, who in has.items() if n)
+        return (
+            f"for {int(str(source.operands[0])) - now} more registers of each thread, of which its CTA has "
+            f"{int(m.cta[slot, st.CTA_REGISTERS])} free; {held}"
+        )
 
     def _absent(self, slot: int) -> str:
         """Who has not arrived at the barrier of a cluster."""
@@ -179,7 +202,7 @@ class Stopped:
         row = next((row for row in rows.tolist() if row[st.AR_HOST] == host), None)
         if row is None:
             return "; no CTA of the cluster has arrived at it"
-        now = row[st.AR_RANKS] if row[st.AR_PHASE] == phase_of(word) else 0
+        now = row[st.AR_RANKS] if row[st.AR_PHASE] == parity(word) else 0
         first = slot - int(m.cta[slot, st.CTA_RANK])
         names = [f"CTA {self._cta(int(m.cta[first + rank, st.CTA_INDEX]))}" for rank in range(ctas)]
         told = []

@@ -9,10 +9,12 @@ from collections.abc import Callable
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.report.cluster_kinds import CLUSTER_NAMES, CLUSTER_SENTENCES
+from fuzz.devices.emulator.report.launch_kinds import LAUNCH_NAMES, LAUNCH_SENTENCES
 from fuzz.devices.emulator.report.seen import Seen
 from fuzz.devices.emulator.report.tensor_memory_kinds import TENSOR_MEMORY_NAMES, TENSOR_MEMORY_SENTENCES
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state import tensor_map as tm
+from fuzz.devices.emulator.state.mbarrier_word import MOST
 
 _NAMES = (
     "out of bounds", "misaligned access", "address of no tensor", "out of bounds of shared memory",
@@ -27,7 +29,7 @@ _NAMES = (
     "shared memory accessed by a bulk copy without fence.proxy.async", "bulk copy in flight when its CTA exits",
     "bulk copy with a misaligned address or size", "illegal coordinate of a bulk copy",
 )  # fmt: skip
-KIND_NAMES = dict(enumerate(_NAMES)) | CLUSTER_NAMES | TENSOR_MEMORY_NAMES
+KIND_NAMES = dict(enumerate(_NAMES)) | CLUSTER_NAMES | LAUNCH_NAMES | TENSOR_MEMORY_NAMES
 
 
 def lanes(mask: int) -> str:
@@ -105,7 +107,7 @@ def _descriptor(s: Seen) -> str:
 
 def _mbarrier(s: Seen) -> str:
     if s.name.startswith("mbarrier.init"):
-        return f"initialises the mbarrier at {s.place} for {s.value} arrivals; it needs 1 to {(1 << 17) - 1}"
+        return f"initialises the mbarrier at {s.place} for {s.value} arrivals; it needs 1 to {MOST}"
     if s.value < 0:
         return f"uses the memory at {s.place} as an mbarrier, but it is none: nothing has initialised it"
     return f"arrives at the mbarrier at {s.place} more often than its phase expects: {s.value} arrivals are left"
@@ -119,16 +121,14 @@ _MAPS = {
     tm.BAD_ROW: "a row of its box is no multiple of 16 bytes",
     tm.BAD_SPAN: "a row of its box is longer than its swizzle's span",
     tm.BAD_FILL: "its fill is NaN, but its elements are integers",
-    tm.NO_INTERLEAVE: "its layout is interleaved, which is not emulated",
     tm.BAD_REDUCTION: (
         "its elements have a type that the reduction does not combine; an H200 raises an illegal instruction"
     ),
-    tm.NO_REDUCTION: "its elements are tf32 or flushed (ftz), whose reductions are not emulated",
 }
 
 
 def _bulk_proxy(s: Seen) -> str:
-    return f"issues a bulk copy of {s.place}, which {s.other} writes; no fence.proxy.async is between the two"
+    return f"{s.verb} {s.place}, which {s.other} writes; no fence.proxy.async is between the two"
 
 
 def _bulk_coordinate(s: Seen) -> str:
@@ -208,6 +208,7 @@ _SENTENCES: dict[int, Callable[[Seen], str]] = {
         "addresses and sizes must be multiples of 16 bytes"
     ),
     **CLUSTER_SENTENCES,
+    **LAUNCH_SENTENCES,
     **TENSOR_MEMORY_SENTENCES,
 }
 

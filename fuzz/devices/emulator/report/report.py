@@ -60,7 +60,7 @@ class Report:
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
     timelines: list[Timeline] = field(default_factory=list, repr=False)  # of each launch, when Emulator(trace=True)
-    checked_on_hardware: bool = True  # False where a launch used instructions that no GPU of ours has: tcgen05
+    checked_on_hardware: bool = True  # False where a launch used instructions that no GPU of ours has
     kernel: str = ""  # the last one that was launched
     printed: str = ""  # by printf in kernels
     executions: list[tuple[list[Instruction], np.ndarray]] = field(default_factory=list, repr=False)  # of each launch
@@ -77,7 +77,9 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{self.status}: {self.launches} launches, {self.executed} micro-operations, {self.seconds:.3f} s"]
         if not self.checked_on_hardware:
-            lines.append("not checked on hardware: the kernel uses tcgen05 instructions, whose rules are PTX's alone")
+            lines.append(
+                "not checked on hardware: the kernel uses instructions of Blackwell, whose rules are PTX's alone"
+            )
         lines += self.notes
         lines += [str(f) for f in self.findings]
         if self.deadlock:

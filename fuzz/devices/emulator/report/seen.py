@@ -53,4 +53,6 @@ class Seen:
             return "updates"
         if name.startswith(("cp.async.bulk", "cp.reduce.async.bulk")):
             return "issues a bulk copy of"
+        if name.startswith("clusterlaunchcontrol"):
+            return "asks for a response into"
         return "reads" if name.startswith(("ld", "cp.async", "wgmma")) else "accesses"

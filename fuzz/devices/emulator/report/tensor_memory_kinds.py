@@ -14,6 +14,7 @@ from fuzz.devices.emulator.state.tensor_memory import (
     LANE,
     MORE_COLUMNS,
     OUTSIDE,
+    SCALES,
     SHAPE,
     SHARED_A,
     WRONG_ADDRESS,
@@ -34,6 +35,7 @@ TENSOR_MEMORY_NAMES = {
     st.F_TC_PROXY: "shared memory read by tcgen05 without fence.proxy.async",
     st.F_TC_OVERWRITTEN: "shared memory overwritten before a tcgen05.commit was waited for",
     st.F_TC_DESCRIPTOR: "wrong operand of tcgen05",
+    st.F_TC_COPIES: "copies in tensor memory that differ",
 }
 
 
@@ -50,7 +52,7 @@ def place(address: int) -> str:
 _VERBS = {
     tensor_shadow.LD: "reads", tensor_shadow.ST: "writes", tensor_shadow.MMA_WRITE: "writes, as D,",
     tensor_shadow.MMA_ADD: "adds to, as D,", tensor_shadow.MMA_A: "reads, as A,", tensor_shadow.CP_WRITE: "writes",
-    tensor_shadow.FREE: "frees",
+    tensor_shadow.FREE: "frees", tensor_shadow.MMA_SCALES: "reads, as scale factors,",
 }  # fmt: skip
 
 
@@ -108,6 +110,19 @@ def _descriptor(s: Seen) -> str:
     )
 
 
+def _copies(s: Seen) -> str:
+    where = f"column {s.address & 0xFFFF} of lane {s.address >> 16}"
+    if s.value == SCALES:
+        return (
+            f"issues a {s.name} whose scale factors in {where} are not those of the other lanes 32, 64 or 96 away; all "
+            "four quarters of the lanes, in both CTAs of a pair, must have the same"
+        )
+    return (
+        f"issues a {s.name} of two CTAs with M = 128 whose A in {where} is not that of lane {(s.address >> 16) - 64}; "
+        "both halves of the lanes must have the same A"
+    )
+
+
 TENSOR_MEMORY_SENTENCES: dict[int, Callable[[Seen], str]] = {
     st.F_TC_COLUMNS: _columns,
     st.F_TC_LANES: _lanes,
@@ -144,4 +159,5 @@ TENSOR_MEMORY_SENTENCES: dict[int, Callable[[Seen], str]] = {
         "mbarrier that a later tcgen05.commit arrives at"
     ),
     st.F_TC_DESCRIPTOR: _descriptor,
+    st.F_TC_COPIES: _copies,
 }

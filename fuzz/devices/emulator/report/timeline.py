@@ -69,6 +69,9 @@ class Timeline:
         return sorted(_joined(found), key=lambda s: s.start)
 
 
+RESOURCES = {st.AT_ALLOC: "columns of tensor memory", st.AT_REGISTERS: "registers"}
+
+
 def timeline(m: Machine, program: Program, launch: Launch, memory: Memory) -> Timeline:
     """Reads the recorded slices of a machine that has stopped."""
     n, end = int(m.k[st.K_TRACE]), int(m.k[st.K_EXECUTED])
@@ -91,6 +94,8 @@ def timeline(m: Machine, program: Program, launch: Launch, memory: Memory) -> Ti
             name = memory.describe(what, axes=True) if there else f"shared memory byte {what}"
             label = f"waits for {name} = {value} to {f'become {wanted}' if known else 'change'}"
             waiting[position, warp] = (start + length, WAIT, label)
+        elif status in RESOURCES:
+            waiting[position, warp] = (start + length, WAIT, f"waits for {RESOURCES[status]}")
     last = max(end // 40, 1)  # a wait without end is drawn on a little, so that it can be seen
     for (position, warp), (since, kind, label) in waiting.items():
         slices.append(Slice(place[position], warp, since, end + last - since, kind, label, True))

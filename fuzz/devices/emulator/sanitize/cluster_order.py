@@ -100,7 +100,8 @@ def fence_inits(m, w):
 
 @njit
 def visit(m, slot, who, clock, pc, lane, a):
-    """Entity `who` of the cluster accesses the shared memory of the CTA in row `slot`, another one than its own."""
+    """Entity `who` of the cluster accesses the shared memory of the CTA in row `slot`, another one than its own. clock:
+    below 0 the number of a warp's tcgen05.mma or .cp that must be known complete, see `tensor_clocks.py`."""
     if m.k[st.K_VISITS]:
         at = m.k[st.K_VISITS] + VISIT * (slot * m.k[st.K_READERS] + who)
         w64(at, clock)
@@ -122,8 +123,11 @@ def exits(m, slot):
             if c == rank or i64(at) == 0:
                 continue
             ordered = False
+            clock, beside = i64(at), 16 + 8 * (first + x)
+            if clock < 0:
+                clock, beside = -clock, beside + m.k[st.K_TENSOR_ROWS]
             for w in range(slot * warps, (slot + 1) * warps):
-                if i64(vector_clocks.warp_row(m, w) + 16 + 8 * (first + x)) >= i64(at):
+                if i64(vector_clocks.warp_row(m, w) + beside) >= clock:
                     ordered = True
             if not ordered:
                 visitor = (slot - rank + c) * warps + local

@@ -3,8 +3,8 @@
 A cell stands for 16 lanes of a column and has four words. The writer: kind (bits 42-43), warp (32-41, its number in the
 cluster) and a number (0-31), which is that of the operation (`tensor_clocks.py`) for mma and cp, and for tcgen05.st the
 warp's clock at the tcgen05.wait::st that covers it, PENDING until then. The warp's clock when it issued that mma or cp.
-The last tcgen05.ld: 1 + warp (from 32 on) and its clock at the wait::ld. The last mma that read it as A: 1 + warp and
-number.
+The last tcgen05.ld: 1 + warp (from 32 on) and its clock at the wait::ld. The last mma that read it as A, or as
+scale factors: 1 + warp and number.
 
 What counts as ordered follows PTX's memory consistency model of tcgen05 (docs/explanation/tensor_memory.md).
 """
@@ -27,7 +27,7 @@ PENDING = 0xFFFFFFFF
 LOW32 = 0xFFFFFFFF
 NOBODY, STORE, PRODUCT, COPY = range(4)  # kinds of writers
 # kinds of accesses
-LD, ST, MMA_WRITE, MMA_ADD, MMA_A, CP_WRITE, FREE = range(7)
+LD, ST, MMA_WRITE, MMA_ADD, MMA_A, CP_WRITE, FREE, MMA_SCALES = range(8)
 
 
 @njit(inline="always")
@@ -64,10 +64,10 @@ def _after_writer(m, w, pc, group, column, access, at):
                 _tell(m, st.F_TC_RACE, pc, w, group, column, access, warp)
             elif fences and access != FREE and fenced_known(m, w, warp) < number:
                 _tell(m, st.F_TC_FENCE, pc, w, group, column, access, warp)
-    elif access in (LD, ST, FREE) or (access == MMA_A and writer >> 42 == PRODUCT):
+    elif access in (LD, ST, FREE) or (access in (MMA_A, MMA_SCALES) and writer >> 42 == PRODUCT):
         if done(m, w, warp) < number:
             _tell(m, st.F_TC_COMMIT, pc, w, group, column, access, warp)
-        elif fences and access != FREE and access != MMA_A and fenced_done(m, w, warp) < number:
+        elif fences and access in (LD, ST) and fenced_done(m, w, warp) < number:
             _tell(m, st.F_TC_FENCE, pc, w, group, column, access, warp)
     elif warp != mine and done(m, w, warp) < number and known(m, w, warp) < i64(at + 8):
         _tell(m, st.F_TC_RACE, pc, w, group, column, access, warp)
@@ -111,13 +111,13 @@ def note_in(m, w, slot, pc, groups, column, count, access):
                 continue
             at = cell_at(m, slot, group, c)
             if i64(at) == 0:
-                if unwritten and access in (LD, MMA_ADD, MMA_A):
+                if unwritten and access in (LD, MMA_ADD, MMA_A, MMA_SCALES):
                     _tell(m, st.F_TC_UNWRITTEN, pc, w, group, c, access, mine)
             elif races:
                 _after_writer(m, w, pc, group, c, access, at)
             if access == LD:
                 w64(at + 16, (1 + mine) << 32 | PENDING)
-            elif access == MMA_A:
+            elif access in (MMA_A, MMA_SCALES):
                 w64(at + 24, (1 + mine) << 32 | issued)
             elif access == FREE:
                 if races:

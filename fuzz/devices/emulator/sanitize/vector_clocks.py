@@ -228,6 +228,12 @@ def end(m, slot):
 
 
 @njit
+def clock_of(m, w, other):
+    """How far the warp is ordered after the entity `other`."""
+    return i64(warp_row(m, w) + 16 + 8 * other)
+
+
+@njit
 def arrive(m, w, number):
     join(m, barrier_row(m, w // m.k[st.K_WARPS], number), warp_row(m, w))
     tick(m, w)

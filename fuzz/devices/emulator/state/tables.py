@@ -47,7 +47,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "arrived": (16,),  # (S) threads at each barrier
     "expected": (16,),  # (S) threads; 0: all that live
     "gathered": (16, 3),  # (S) a barrier's reductions so far, columns RED_…
-    "cta": (20,),  # (S) the resident CTA, columns CTA_…
+    "cta": (22,),  # (S) the resident CTA, columns CTA_…
     "cluster_inits": (),  # (W) clock of the last mbarrier.init that a fence.mbarrier_init has made visible, 0: none
     "cluster": (3,),  # (W) lanes at the barrier of the cluster, columns CL_…
     "arrivals": (ARRIVALS, 4),  # (S) who of the cluster has arrived at an mbarrier, columns AR_…
@@ -65,6 +65,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "copies": (COPIES, 8),  # (W) pending cp.async, columns COPY_…
     "pending": (),  # (W) how many
     "group": (8,),  # (W) groups of wgmma, columns G_…
+    "limits": (6,),  # (W) registers of a thread, columns LIM_…
     "wgmmas": (WGMMAS, 12),  # (W) in flight, columns W_…
     "issues": (ISSUES, 4),  # (first warp of a warpgroup) the last wgmma issued, columns I_…
     "columns": (16, 5),  # (S) 32 columns of tensor memory each: whose they are, columns U_…
@@ -85,10 +86,11 @@ PLACES = {name: place for place, name in enumerate(TABLES)}
 # columns of `cta`: linear index in the grid or -1 where none is resident; its place in the grid; warps that have not
 # exited; age; position in the order of dispatch; the clock that the last CTA here came to; the row's own number; bulk
 # copies in flight; agents that have made any; its cluster's place among the clusters, its own in the cluster; its rank
-# there; address of byte 0 of its shared memory; number of mbarriers in `arrivals`
+# there; address of byte 0 of its shared memory; number of mbarriers in `arrivals`; a failed try_cancel: 0 none, the
+# host address of its mbarrier once the response is there, 1 when a wait has seen it; free registers, of a thread each
 (CTA_INDEX, CTA_X, CTA_Y, CTA_Z, CTA_WARPS, CTA_AGE, CTA_POSITION, CTA_CLOCK, CTA_SLOT, CTA_BULKS,
  CTA_AGENTS, CTA_CLUSTER_X, CTA_CLUSTER_Y, CTA_CLUSTER_Z, CTA_IN_CLUSTER_X, CTA_IN_CLUSTER_Y, CTA_IN_CLUSTER_Z,
- CTA_RANK, CTA_BASE, CTA_ARRIVALS) = range(20)  # fmt: skip
+ CTA_RANK, CTA_BASE, CTA_ARRIVALS, CTA_REFUSAL, CTA_REGISTERS) = range(22)  # fmt: skip
 
 # columns of `cluster`: lanes that have arrived in this phase; lanes whose phase has completed, and that have not waited
 # for it yet; lanes that sleep in the wait
@@ -147,6 +149,10 @@ TW_ISSUED, TW_PENDING = range(2)  # columns of `tensor_warp`: mma and cp so far;
 # columns of `tensor_accesses`: is it a store; groups of 16 lanes, as a mask; first column; columns; pc
 TA_STORE, TA_GROUPS, TA_COLUMN, TA_COUNT, TA_PC = range(5)
 
+# columns of `limits`, of setmaxnreg: registers that a thread has; how many the warp has executed; its clock at the
+# last; what that asked for, 2 * registers + grows; its pc; 1 while it waits for registers
+LIM_NOW, LIM_COUNT, LIM_CLOCK, LIM_WHAT, LIM_PC, LIM_WAITS = range(6)
+
 # entries of `k`
 (K_CODE, K_CONSTANTS, K_REGISTERS, K_STRIDE, K_WARPS, K_RESIDENT_CTAS, K_SHARED, K_SHARED_SIZE, K_SHARED_STRIDE,
  K_PARAMS, K_PARAMS_SIZE, K_LOCAL, K_LOCAL_SIZE, K_THREADS, K_GRID_X, K_GRID_Y, K_GRID_Z, K_BLOCK_X, K_BLOCK_Y,
@@ -160,13 +166,16 @@ TA_STORE, TA_GROUPS, TA_COLUMN, TA_COUNT, TA_PC = range(5)
  K_REFUSED, K_REFUSED_VALUE,
  K_VERSIONS, K_SCOPED, K_PRINTED, K_FAULTED,
  K_CLUSTER, K_CLUSTER_X, K_CLUSTER_Y, K_CLUSTER_Z, K_CLUSTER_BARRIER, K_VISITS,
- K_SIZE) = range(80)  # fmt: skip
+ K_CANCELLED, K_ENTRY_REGISTERS, K_REFUSED_WHY,
+ K_SIZE) = range(83)  # fmt: skip
 
-RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY, AT_ALLOC = range(6)  # AT_ALLOC: waits for columns of tensor memory
+# AT_ALLOC: waits for columns of tensor memory; AT_REGISTERS: for registers (setmaxnreg.inc)
+RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY, AT_ALLOC, AT_REGISTERS = range(7)
 
 # bits of K_CHECKS; bounds, alignment, barriers and deadlocks are always seen
 CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED, CHECK_ORDER, CHECK_WARPGROUP, CHECK_EQUAL = 1, 2, 4, 8, 16, 32
 CHECK_TENSOR_FENCES, CHECK_VOLATILE, CHECK_TENSOR_WAITS, CHECK_EXITS, CHECK_LANES = 64, 128, 256, 512, 1024
+CHECK_REGISTERS = 2048
 
 # columns of `segments`; S_WRITTEN: a byte for each of its bytes (global_memory.Written), 0 where all count as written
 S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
@@ -179,9 +188,11 @@ S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
  F_BULK_COORDINATE) = range(30)  # fmt: skip
 # of clusters; users read report/cluster_kinds.py
 F_CLUSTER_BARRIER, F_CLUSTER_RANK, F_CLUSTER_SPACE, F_CLUSTER_EXITED, F_CLUSTER_MBARRIER = range(30, 35)
+F_CLC_AGAIN, F_REGISTERS = range(35, 37)  # of cluster launch control; of setmaxnreg, see report/launch_kinds.py
 # of tensor memory; users read report/tensor_memory_kinds.py
 (F_TC_COLUMNS, F_TC_LANES, F_TC_ALLOC, F_TC_LEAK, F_TC_RELINQUISHED, F_TC_UNWRITTEN, F_TC_STORE, F_TC_LOAD,
- F_TC_COMMIT, F_TC_RACE, F_TC_FENCE, F_TC_PROXY, F_TC_OVERWRITTEN, F_TC_DESCRIPTOR) = range(40, 54)  # fmt: skip
+ F_TC_COMMIT, F_TC_RACE, F_TC_FENCE, F_TC_PROXY, F_TC_OVERWRITTEN, F_TC_DESCRIPTOR,
+ F_TC_COPIES) = range(40, 55)  # fmt: skip
 OTHER_LANE = 32  # value of a race of two lanes of one warp: this, and the other lane
 # columns of a finding
 (C_KIND, C_PC, C_CTA, C_WARP, C_LANE, C_ADDRESS, C_SIZE, C_OTHER_CTA, C_OTHER_WARP, C_OTHER_PC, C_VALUE,

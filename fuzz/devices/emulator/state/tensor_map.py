@@ -19,6 +19,7 @@ from fuzz.devices.emulator.tensor_map import (
     FILL_BIT,
     FILL_BITS,
     FREE,
+    HELD_U4,
     INTERLEAVE_BIT,
     INTERLEAVE_BITS,
     PROPERTIES,
@@ -35,6 +36,9 @@ from fuzz.devices.emulator.tensor_map import (
     SWIZZLE_BITS,
     TF32,
     TF32_FTZ,
+    U4,
+    U4_PADDED,
+    U6_PADDED,
     U8,
     U16,
     U64,
@@ -43,7 +47,7 @@ from fuzz.devices.emulator.tensor_map import (
 
 # why a map is refused; report/kinds.py has the words
 (VALID, NOT_A_MAP, BAD_RANK, BAD_ELEMENT, BAD_ADDRESS, BAD_ROW, BAD_SPAN, BAD_FILL, BAD_REDUCTION, NO_INTERLEAVE,
- NO_REDUCTION) = range(11)  # fmt: skip
+ NO_REDUCTION, NO_PADDED_STORE) = range(12)  # fmt: skip
 
 
 CHUNK = 16  # bytes that a swizzle keeps together; rows, coordinates and stores count in them too
@@ -60,18 +64,38 @@ def element(map_):
     code = _property(map_, ELEMENT_BIT, ELEMENT_BITS)
     if _property(map_, ROUND_BIT, ROUND_BITS) and code in (F32, F32_FTZ):
         return TF32 if code == F32 else TF32_FTZ
-    return code
+    return code - HELD_U4 + U4 if code >= HELD_U4 else code
 
 
 @njit
 def element_bytes(map_):
-    """Bytes of an element."""
+    """Bytes of an element; 1 for those of less."""
     code = element(map_)
-    if code == U8:
+    if code == U8 or code >= U4:
         return 1
     if code in (U16, F16, BF16):
         return 2
     return 8 if code in (U64, S64, F64) else 4
+
+
+@njit
+def element_bits(map_):
+    """Bits of an element in the tensor."""
+    code = element(map_)
+    return 4 if code in (U4, U4_PADDED) else 6 if code == U6_PADDED else 8 * element_bytes(map_)
+
+
+@njit
+def chunk_bytes(map_):
+    """Bytes of the tensor that fill 16 bytes of shared memory: fewer where there is padding."""
+    code = element(map_)
+    return 8 if code == U4_PADDED else 12 if code == U6_PADDED else CHUNK
+
+
+@njit
+def row_bytes(map_):
+    """Bytes of shared memory that a row of a box takes, without those of a swizzle's span beyond it."""
+    return box_of(map_, 0) * element_bits(map_) // 8 * CHUNK // chunk_bytes(map_)
 
 
 @njit
@@ -115,7 +139,7 @@ def span(map_):
 @njit
 def pitch(map_):
     """Bytes of shared memory from one row of a box to the next: with a swizzle its whole span."""
-    return span(map_) if span(map_) > CHUNK else box_of(map_, 0) * element_bytes(map_)
+    return span(map_) if span(map_) > CHUNK else row_bytes(map_)
 
 
 @njit
@@ -134,15 +158,15 @@ def refusal(map_, rank):
     if _property(map_, RANK_BIT, RANK_BITS) + 1 != rank:
         return BAD_RANK
     code = element(map_)
-    if code > TF32_FTZ or _property(map_, ELEMENT_BIT, ELEMENT_BITS) > BF16:
+    if code > U6_PADDED:
         return BAD_ELEMENT
     if _property(map_, INTERLEAVE_BIT, INTERLEAVE_BITS):
         return NO_INTERLEAVE
     if i64(map_ + ADDRESS) & 15:
         return BAD_ADDRESS
-    if fills_nan(map_) and code < F16:
+    if fills_nan(map_) and (code < F16 or code >= U4):
         return BAD_FILL
-    row = box_of(map_, 0) * element_bytes(map_)
+    row = row_bytes(map_)
     if row & 15:
         return BAD_ROW
     if span(map_) > CHUNK and row > span(map_):

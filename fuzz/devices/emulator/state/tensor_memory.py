@@ -20,6 +20,7 @@ SCRATCH = 1 << 17  # bytes that a product needs beside it
 UNALLOCATED, FREED, OUTSIDE = range(3)
 WRONG_COLUMNS, MORE_COLUMNS, WRONG_ADDRESS = range(3)
 INSTRUCTION, SHAPE, SHARED_A, SHARED_B, LANE = range(5)
+SCALES = 1  # copies that differ are of scale factors, else of A
 
 
 @njit(inline="always")

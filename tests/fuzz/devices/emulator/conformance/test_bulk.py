@@ -64,7 +64,8 @@ def test_micro_kernels_without_an_answer_are_implemented():
     recorded = json.loads(HOPPER.read_text())["forms"]
     for kernel in bulk_kernels():
         if kernel.form not in recorded:
-            assert "not implemented" not in findings(kernel)
+            said = findings(kernel)
+            assert "is not emulated" not in said or "tf32 or flushed (ftz)" in said
 
 
 def test_the_set_has_every_type_swizzle_and_edge():

@@ -11,6 +11,9 @@ import torch
 from ptx_tools import HEADER, Emulator, kinds
 
 from fuzz.devices.emulator import Report, TiledTensor
+from fuzz.devices.emulator.decode.decoder import Unimplemented
+from fuzz.devices.emulator.host.tiled_tensor import MappedTensor
+from fuzz.devices.emulator.tensor_map import F32, F32_FTZ, TF32, TF32_FTZ, U4, U4_PADDED, U6_PADDED, TensorMap
 
 SHARED = 16384
 RACE_WR = "race: read of an unordered write"
@@ -328,6 +331,92 @@ def test_addresses_and_sizes_that_no_copy_can_have():
 def test_tensor_maps_that_cannot_be_used(tiled, words):
     report = run(LOADED, tiled, torch.zeros(1), torch.zeros(1))
     assert "tensor map that cannot be used" in kinds(report) and words in str(report)
+
+
+@pytest.mark.parametrize(("element", "bits", "there"), [(U4, 4, 8), (U4_PADDED, 4, 16), (U6_PADDED, 6, 16)])
+@pytest.mark.parametrize("swizzle", [0, 3])
+def test_a_load_of_numbers_below_8_bits(element, bits, there, swizzle):
+    """16 of them are 8 or 12 bytes of the tensor, and 8 or 16 of shared memory, where padding is not written. The
+    mbarrier counts the bytes of the tensor, as CuTe DSL expects them."""
+    row, box, part = 128 * bits // 8, 64, 2 * bits
+    data = torch.randint(0, 256, (6, row), dtype=torch.uint8, generator=torch.Generator().manual_seed(bits))
+    m = TensorMap(0, element, (128, 6), (row,), (box, 4), swizzle=swizzle)
+    pitch = 128 if swizzle else box // 16 * there
+    out = torch.zeros(4 * pitch, dtype=torch.uint8)
+    body = BEGIN + EXPECT.format(at=SHARED, count=4 * box * bits // 8) + load(2, (1, 64))
+    body += WAIT.format(n=0, at=SHARED, parity=0) + OUT.format(words=pitch)
+    report = run(body, MappedTensor(data, m), data, out, checks=frozenset())
+    assert report.ok, str(report)
+    groups = data[1:5, row // 2 :].reshape(4, -1, part)
+    for r in range(4):
+        for g in range(box // 16):
+            at = r * pitch + there * g
+            at ^= (at >> 7 << 4) & 112 if swizzle else 0
+            assert torch.equal(out[at : at + part], groups[r, g])
+
+
+def test_a_store_from_padded_numbers_is_refused():
+    data = torch.zeros(6, 64, dtype=torch.uint8)
+    m = TensorMap(0, U4_PADDED, (128, 6), (64,), (64, 4))
+    store = "@!%other cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%m, {0, 0}], [s];"
+    with pytest.raises(Unimplemented, match="from shared memory with padding is not emulated"):
+        run(BEGIN + store, MappedTensor(data, m), data, data)
+
+
+@pytest.mark.parametrize("element", [F32_FTZ, TF32, TF32_FTZ])
+def test_reductions_of_rounded_or_flushed_elements_are_refused(element):
+    data = torch.zeros(8, 16)
+    m = TensorMap(0, element, (16, 8), (64,), (16, 8))
+    add = "@!%other cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%m, {0, 0}], [s];"
+    with pytest.raises(Unimplemented, match=r"of elements that are tf32 or flushed \(ftz\) is not emulated"):
+        run(BEGIN + add, MappedTensor(data, m), data, data)
+
+
+def test_a_multicast_of_a_pair_tells_the_mbarrier_of_the_even_cta():
+    """.cta_group::2: the CTA that issues it expects the bytes of both destinations."""
+    x = torch.arange(256, dtype=torch.int32).reshape(16, 16)
+    out = torch.zeros(2, 64, dtype=torch.int32)
+    form = "cp.async.bulk.tensor.2d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+    sync = "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;"
+    body = f"""{BEGIN} fence.mbarrier_init.release.cluster; {sync} .reg .b16 %mask; mov.b16 %mask, 3;
+mov.u32 %r3, %cluster_ctarank; mul.wide.u32 %d1, %r3, 256; add.s64 %out, %out, %d1; setp.ne.u32 %odd, %r3, 0;
+@%odd bra SYNC; {EXPECT.format(at=SHARED, count=512)}
+@!%other {form}.multicast::cluster [s], [%m, {{0, 4}}], [s+{SHARED}], %mask;
+{WAIT.format(n=0, at=SHARED, parity=0)} SYNC: {sync} {OUT.format(words=64)} {sync}"""
+    module = Emulator(strict=False).load_ptx(kernel(body))
+    report = module.launch("k", (2,), (32,), (TiledTensor(x, (4, 16)), x, out), cluster=(2,))
+    assert report.ok, str(report)
+    assert torch.equal(out, x[4:8].flatten().expand(2, 64))
+
+
+IM2COL = (
+    "cp.async.bulk.tensor.3d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+    "[s], [%m, {1, 1, 1}], [s], {%h0};"
+)
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        IM2COL, IM2COL.replace(".im2col.", ".im2col::w."), IM2COL.replace(".im2col.", ".im2col::w::128."),
+        IM2COL.replace(".global.im2col.", ".global.tile::gather4."),
+        "cp.async.bulk.tensor.3d.global.shared::cta.im2col_no_offs.bulk_group [%m, {1, 1, 1}], [s];",
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile::scatter4.bulk_group [%m, {1, 1, 1, 1, 1}], [s];",
+    ],
+)  # fmt: skip
+def test_modes_that_are_not_emulated_are_refused_by_name(instruction):
+    with pytest.raises(Unimplemented) as error:
+        run(f'\n.file 1 "conv.py"\n.loc 1 12 0\n{instruction}', bytes(128), torch.zeros(1), torch.zeros(1))
+    said = str(error.value)
+    assert f"instruction {instruction.split()[0]!r} is not emulated: " in said and "(conv.py:12, PTX line" in said
+
+
+@pytest.mark.parametrize("interleave", [1, 2])
+def test_an_interleaved_tensor_map_is_refused_where_a_copy_uses_it(interleave):
+    tensor = torch.zeros(4096)
+    m = TensorMap(0, F32, (8, 16, 8), (32, 512), (8, 4, 2), interleave=interleave)
+    with pytest.raises(Unimplemented, match=r"'cp\.async\.bulk.*' with an interleaved tensor map is not emulated"):
+        run(BEGIN + load(3, (0, 0, 0)), MappedTensor(tensor, m), tensor, tensor)
 
 
 @pytest.mark.parametrize(

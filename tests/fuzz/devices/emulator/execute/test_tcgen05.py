@@ -320,25 +320,24 @@ def test_a_number_of_ctas_of_an_sm_below_one_is_refused():
 @pytest.mark.parametrize(
     "instruction",
     [
-        "tcgen05.cp.cta_group::2.128x256b [%r10], %d6;",
         "tcgen05.mma.ws.cta_group::1.kind::f16 [%r10], %d6, %d7, %r13, %q4;",
         "tcgen05.mma.sp.cta_group::1.kind::f16 [%r10], %d6, %d7, [%r11], %r13, %q4;",
-        "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale [%r10], %d6, %d7, %r13, [%r11], [%r11], %q4;",
+        "tcgen05.mma.ws.cta_group::1.kind::mxf8f6f4.block_scale [%r10], %d6, %d7, %r13, [%r11], [%r11], %q4;",
         "tcgen05.shift.cta_group::1.down [%r10];",
         "tcgen05.ld.red.sync.aligned.32x32b.x2.min.f32 {%r20, %r21}, %r22, [%r11];",
-        "tcgen05.cp.cta_group::1.128x256b.b8x16.b6x16_p32 [%r10], %d6;",
+        "tcgen05.cp.cta_group::1.128x256b.b8x16.b6x16_p64 [%r10], %d6;",
     ],
 )
 def test_forms_that_are_not_emulated_are_refused_by_name(instruction):
     with pytest.raises(Unimplemented) as error:
         run_small(instruction)
-    assert instruction.split()[0] in str(error.value)
+    assert f"instruction {instruction.split()[0]!r} is not emulated: " in str(error.value)
+    assert "PTX line" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_types_that_are_not_emulated_are_refused_when_a_product_uses_them():
-    idesc = 1 << 4 | 5 << 7 | 5 << 10 | COLUMNS >> 3 << 17 | 8 << 24  # e2m1
-    with pytest.raises(Unimplemented, match="with descriptor 0x8041690 is not implemented"):
-        run((f"mov.b32 %r13, {INSTRUCTION};", f"mov.b32 %r13, {idesc};"), (MMA, MMA.replace("f16", "f8f6f4")))
+def test_the_refusal_of_an_instruction_names_its_source_line():
+    with pytest.raises(Unimplemented, match=r"is not emulated: .* \(attention\.py:41, PTX line \d+, kernel k\)"):
+        run_small("tcgen05.shift.cta_group::1.down [%r10];".join(['\n.file 1 "attention.py"\n.loc 1 41 0\n', ""]))
 
 
 def test_strict_runs_raise_with_the_sentence():

@@ -7,7 +7,7 @@ import torch
 
 from fuzz.devices.emulator import Unimplemented
 from fuzz.devices.emulator.frontends.tensor_descriptors import tensor_map
-from fuzz.devices.emulator.tensor_map import F32, FILL_NAN, SWIZZLE_128, TF32, TensorMap
+from fuzz.devices.emulator.tensor_map import F32, FILL_NAN, SWIZZLE_128, TF32, U4_PADDED, TensorMap
 
 META = {"elem_type": F32, "block_size": [8, 32], "swizzle": SWIZZLE_128}
 
@@ -25,6 +25,14 @@ def test_a_descriptor_becomes_a_map_with_the_innermost_dimension_first():
 
 def test_a_descriptor_that_rounds_has_elements_of_tf32():
     assert tensor_map("x", described(round_f32_to_tf32=True), META, 0).element == TF32
+
+
+def test_padded_numbers_of_4_bits_are_two_in_a_byte_of_the_tensor():
+    """As Triton asks for them: its tensor and strides are bytes, its block numbers."""
+    x = torch.zeros(16, 64, dtype=torch.uint8)
+    meta = {"elem_type": U4_PADDED, "elem_size": 1, "block_size": [8, 128], "swizzle": SWIZZLE_128, "fp4_padded": True}
+    found = tensor_map("x", described(shape=x.shape, strides=x.stride()), meta, 0)
+    assert found == TensorMap(0, U4_PADDED, (128, 16), (64,), (128, 8), swizzle=SWIZZLE_128)
 
 
 def test_im2col_is_not_emulated():

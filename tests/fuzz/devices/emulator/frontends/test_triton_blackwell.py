@@ -46,6 +46,11 @@ def test_mma_wgmma_and_tcgen05_give_the_same_bits(seen: dict[str, Any]) -> None:
         assert one["equal"] == [True, True] and one["error in units of the bound"] < 1
 
 
+def test_products_with_block_scales_are_exact(seen: dict[str, Any]) -> None:
+    """mxf8f6f4 with and without packed operands, mxf4, mxf4nvf4."""
+    assert len(seen["scaled"]) == 4 and all(seen["scaled"].values()), seen["scaled"]
+
+
 def test_an_attention_forward_is_right(seen: dict[str, Any]) -> None:
     """P goes through tensor memory, sums are rescaled there. Errors are in units of the last place of P's type."""
     assert len(seen["attention"]) == 2 and max(seen["attention"].values()) < 1
@@ -78,3 +83,4 @@ def test_products_and_attention_of_more_shapes() -> None:
     found = run("many")
     assert len(found["products"]) == 46 and all(found["products"].values()), found["products"]
     assert len(found["attention"]) == 4 and max(found["attention"].values()) < 1
+    assert len(found["scaled"]) == 6 and all(found["scaled"].values()), found["scaled"]
