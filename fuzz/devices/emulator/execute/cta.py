@@ -75,6 +75,8 @@ def start(m, slot, position):
         m.wrote[w] = 1
         m.spin[w, st.SPIN_PC] = -1
         m.pending[w] = 0
+        for number in range(k[st.K_LOOPS]):
+            w64(k[st.K_TRIPS] + 8 * (w * k[st.K_LOOPS] + number), 0)
         m.cluster[w, st.CL_ARRIVED] = m.cluster[w, st.CL_PASSED] = m.cluster[w, st.CL_WAITING] = 0
         m.cluster_inits[w] = 0
         wgmma.begin(m, w)

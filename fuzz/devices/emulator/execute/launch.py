@@ -9,9 +9,10 @@ import numpy as np
 
 from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.decode.decoder import Program, Unimplemented
+from fuzz.devices.emulator.decode.loops import loop_count
 from fuzz.devices.emulator.decode.special_registers import SPECIAL_REGISTERS, Geometry, values
 from fuzz.devices.emulator.decode.spins import wanted_by
-from fuzz.devices.emulator.execute import interpreter, tcgen05_operands
+from fuzz.devices.emulator.execute import interpreter, tcgen05_operands, watch
 from fuzz.devices.emulator.execute.grid import dispatch_order
 from fuzz.devices.emulator.host.cuda_runtime import Launch
 from fuzz.devices.emulator.report.from_machine import Stopped
@@ -54,13 +55,14 @@ def execute(
     resident = max(ctas, min(config.resident_ctas // ctas * ctas, len(order)))
     slots = resident + ctas  # one cluster more than the launch has, for `interpreter.explore`
     n = slots * warps
+    loops = loop_count(program)
     shared_size = program.dynamic + launch.shared
     stride = -(-max(shared_size, 8) // 128) * 128
     mapped = MappedArrays(
         registers=n * program.registers, snapshots=n * program.registers, shared=slots * stride,
         local=n * 32 * max(program.local, 8), constants=len(program.constants), code=program.code.nbytes,
         params=max(program.params, 8) + 8, scratch=4096, taints=n * (program.registers >> 5) + 128,
-        tracked=16 * n * program.tracked,
+        tracked=16 * n * program.tracked, trips=8 * n * loops,
         special_values=len(program.specials) * warps * 256,
         **_tensor_memories(program, slots, warps, entities, len(order), shared_size, checks),
         **(_shadows(program, resident, warps, entities, len(order), shared_size, ctas) if checks else {}),
@@ -100,7 +102,7 @@ def execute(
         "DYNAMIC": launch.shared, "CODE_SIZE": len(program.code), "SEGMENTS": len(segments), "LAST": -1,
         "ENTITIES": entities, "READERS": ctas * entities, "CLUSTER": ctas, "CLUSTER_X": cluster[0],
         "CLUSTER_Y": cluster[1], "CLUSTER_Z": cluster[2], "CLUSTER_BARRIER": program.cluster_barrier,
-        "SPECIALS": len(specials), "TRACKED_REGISTERS": program.tracked,
+        "SPECIALS": len(specials), "LOOPS": loops, "TRACKED_REGISTERS": program.tracked,
         **{name.upper(): address for name, address in mapped.at.items()},
     }.items():  # fmt: skip
         k[getattr(st, f"K_{name}")] = value
@@ -120,7 +122,8 @@ def execute(
     machine.status[:] = st.EMPTY
     machine.cta[:, st.CTA_INDEX] = -1
     interpreter.ready()
-    result = interpreter.run(machine.address)
+    trips = mapped.array("trips", np.int64).reshape(n, loops)
+    result, report.endless = watch.run(machine, program, launch, memory, trips, config.patience)
     if k[st.K_REFUSED]:
         source = program.source[int(k[st.K_REFUSED]) - 1]
         raise Unimplemented(
@@ -133,10 +136,11 @@ def execute(
     report.printed += printed(machine.printed[: k[st.K_PRINTED]], memory)
     if k[st.K_PRINTED] > st.PRINTS:
         report.notes.append(f"only the first {st.PRINTS} of {k[st.K_PRINTED]} texts that the kernel prints are kept")
-    if result == st.OUT_OF_BUDGET and k[st.K_FAULTED]:
-        report.notes.append("stopped a while after its first access out of bounds: it does not end")
+    if k[st.K_FAULTED] and result in (st.OUT_OF_BUDGET, st.TOO_MANY) and k[st.K_FINDINGS] < st.FINDINGS:
+        result = st.TOO_MANY
+        report.notes.append("stopped a while after its first access out of bounds, before it ended")
     report.executed += int(k[st.K_EXECUTED])
-    report.status = ("finished", "deadlock", "budget", "stopped")[result]
+    report.status = ("finished", "deadlock", "budget", "stopped", "endless")[result]
     stopped = Stopped(machine, program, launch, memory)
     report.findings += stopped.findings()
     report.executions.append((program.source, np.cumsum(machine.reached[:-1])))

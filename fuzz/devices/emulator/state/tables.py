@@ -156,7 +156,8 @@ TA_STORE, TA_GROUPS, TA_COLUMN, TA_COUNT, TA_PC = range(5)
  K_REFUSED, K_REFUSED_VALUE,
  K_VERSIONS, K_SCOPED, K_PRINTED, K_FAULTED,
  K_CLUSTER, K_CLUSTER_X, K_CLUSTER_Y, K_CLUSTER_Z, K_CLUSTER_BARRIER, K_VISITS,
- K_SIZE) = range(80)  # fmt: skip
+ K_PAUSE, K_TRIPS, K_LOOPS,
+ K_SIZE) = range(83)  # fmt: skip
 
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY, AT_ALLOC = range(6)  # AT_ALLOC: waits for columns of tensor memory
 
@@ -184,7 +185,7 @@ OTHER_LANE = 32  # value of a race of two lanes of one warp: this, and the other
  C_SPARE) = range(12)  # fmt: skip
 
 # results of `run`
-FINISHED, DEADLOCK, OUT_OF_BUDGET, TOO_MANY = range(4)
+FINISHED, DEADLOCK, OUT_OF_BUDGET, TOO_MANY, PAUSED = range(5)
 
 IN_ORDER, RANDOM, OLDEST_LAST, GREEDY = range(4)
 
