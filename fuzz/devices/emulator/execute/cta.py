@@ -10,7 +10,7 @@ from fuzz.devices.emulator.execute import bulk_copies, cluster_barrier, tensor_m
 from fuzz.devices.emulator.execute.cp_async import complete
 from fuzz.devices.emulator.execute.divergence import FAR
 from fuzz.devices.emulator.execute.warp_ops import check_barrier
-from fuzz.devices.emulator.sanitize import cluster_order, vector_clocks
+from fuzz.devices.emulator.sanitize import cluster_order, shared_lines, vector_clocks
 from fuzz.devices.emulator.sanitize.taint import taints_of
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.intrinsics import i64, w32, w64
@@ -54,6 +54,7 @@ def start(m, slot, position):
     m.cta[slot, st.CTA_AGENTS] = 0
     if k[st.K_CHECKS]:
         vector_clocks.begin(m, slot, position)
+        shared_lines.begin(m, slot)
     if k[st.K_TENSOR_MEMORY]:
         tensor_memory.begin(m, slot)
     shared = k[st.K_SHARED] + slot * k[st.K_SHARED_STRIDE]

@@ -108,6 +108,7 @@ def execute(
         k[getattr(st, f"K_{name}")] = value
     if checks:
         k[st.K_ROW_SIZE], k[st.K_SHARED_CELLS] = _row_size(len(order), entities), _cells(program, shared_size)
+        k[st.K_LINES] = _lines(shared_size)
         k[st.K_PROXY] = _row_count(resident, warps) * k[st.K_ROW_SIZE] if program.asynchronous else 0
         k[st.K_TENSOR_ROWS] = _row_count(resident, warps) * k[st.K_ROW_SIZE] * 2 if program.tensor_memory else 0
         k[st.K_SHARED_GRANULE] = program.granule.bit_length() - 1
@@ -117,6 +118,7 @@ def execute(
     k[st.K_TRACE_SIZE] = TRACED if config.trace else 0
     machine.segments[:] = segments
     machine.order[:] = order
+    machine.slot[:] = np.arange(n) // warps
     machine.wanted[:] = wanted_by(program)
     machine.special[:] = np.array(specials, dtype=np.int64).reshape(-1, 3)
     machine.status[:] = st.EMPTY
@@ -161,7 +163,12 @@ def _special(name: str, place: int) -> tuple[int, int, int]:
 
 def _cells(program: Program, shared: int) -> int:
     """Cells of one CTA's shared memory."""
-    return shared // program.granule + 8
+    return (shared // 16 + 1) * (16 // program.granule)
+
+
+def _lines(shared: int) -> int:
+    """Lines of one CTA's shared memory, see sanitize/shared_lines.py."""
+    return shared // 16 + 1
 
 
 def _row_size(ctas: int, entities: int) -> int:
@@ -178,12 +185,13 @@ def _shadows(
     program: Program, resident: int, warps: int, entities: int, ctas: int, shared: int, cluster: int
 ) -> dict[str, int]:
     """Bytes of the clocks and of shared memory's cells, by the names of `k`. cluster: CTAs of one."""
-    cells = _cells(program, shared) * resident
+    cells, lines = _cells(program, shared) * resident, _lines(shared) * resident
     rows = _row_count(resident, warps) * (3 if program.tensor_memory else 1 + program.asynchronous)
     return {
         "rows": rows * _row_size(ctas, entities), "keys": 8 * vector_clocks.LOCATIONS,
         "versions": 8 * vector_clocks.LOCATIONS, "shared_writes": 8 * cells,
-        "shared_reads": 4 * cells * entities * cluster,
+        "shared_reads": 4 * cells * entities * cluster + 16, "line_writes": 8 * lines,
+        "line_reads": 4 * lines * entities * cluster + 16, "known": 4 * entities * cluster + 16,
         **({"visits": cluster_order.VISIT * resident * entities * cluster} if cluster > 1 else {}),
     }  # fmt: skip
 

@@ -39,6 +39,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "parked": (),  # (W) lanes that wait for others of the warp at a .sync instruction
     "asleep": (),  # (W) lanes that spin on unchanged memory
     "status": (),  # (W)
+    "slot": (),  # (W) row of `cta` of its CTA
     "lane_pc": (32,),  # (W)
     "barrier_at": (3,),  # (W) what the warp waits for at a barrier, columns AT_…
     "arrived": (16,),  # (S) threads at each barrier
@@ -156,8 +157,8 @@ TA_STORE, TA_GROUPS, TA_COLUMN, TA_COUNT, TA_PC = range(5)
  K_REFUSED, K_REFUSED_VALUE,
  K_VERSIONS, K_SCOPED, K_PRINTED, K_FAULTED,
  K_CLUSTER, K_CLUSTER_X, K_CLUSTER_Y, K_CLUSTER_Z, K_CLUSTER_BARRIER, K_VISITS,
- K_PAUSE, K_TRIPS, K_LOOPS,
- K_SIZE) = range(83)  # fmt: skip
+ K_PAUSE, K_TRIPS, K_LOOPS, K_LINE_WRITES, K_LINE_READS, K_LINES, K_KNOWN,
+ K_SIZE) = range(87)  # fmt: skip
 
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY, AT_ALLOC = range(6)  # AT_ALLOC: waits for columns of tensor memory
 
@@ -166,7 +167,7 @@ CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED, CHECK_ORDER, CHECK_WARPGROUP, C
 CHECK_TENSOR_FENCES, CHECK_VOLATILE, CHECK_TENSOR_WAITS, CHECK_EXITS, CHECK_LANES = 64, 128, 256, 512, 1024
 
 # columns of `segments`; S_WRITTEN: a byte for each of its bytes (global_memory.Written), 0 where all count as written
-S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
+S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_LINES = range(8)
 
 # what a finding is; users read report/kinds.py
 (F_BOUNDS, F_ALIGN, F_UNMAPPED, F_SHARED_BOUNDS, F_BARRIER_DIVERGED, F_BARRIER_COUNT, F_SYNC_MISSING, F_TRAP, F_COPIES,
