@@ -16,7 +16,7 @@ from torch import Tensor
 from fuzz.compiling import Build, obtain
 from fuzz.core.target import DeviceError
 from fuzz.devices.cuda import build_of
-from fuzz.devices.emulated_verdict import verdict_of
+from fuzz.devices.emulated_verdict import UNFINISHED, verdict_of
 from fuzz.devices.emulator import Emulator, LoadedKernel, PtxModule, Report
 from fuzz.devices.emulator.decode.decoder import Unimplemented
 from fuzz.devices.emulator.report.save import save
@@ -93,5 +93,5 @@ class EmulatedDevice:
             self.watch(build, report)
         self.launched.append(f"{variant.name} {arch}")
         self._keep_trace(variant.name, report)
-        if not report.ok and not (self.blind and report.deadlock is None and report.status != "budget"):
+        if not report.ok and not (self.blind and report.status not in UNFINISHED):
             raise DeviceError(*verdict_of(variant.kind, report))

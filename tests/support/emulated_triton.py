@@ -53,6 +53,12 @@ def all_the_same(o):
 
 
 @triton.jit
+def endless(x, o):
+    while tl.load(x) == 0:  # nothing writes it
+        tl.store(o, tl.load(o) + 1)
+
+
+@triton.jit
 def product_of_host_descriptors(a, b, c, K, M_TILE: tl.constexpr, N_TILE: tl.constexpr, K_TILE: tl.constexpr):
     m, n = tl.program_id(0) * M_TILE, tl.program_id(1) * N_TILE
     total = tl.zeros((M_TILE, N_TILE), tl.float32)
@@ -156,6 +162,7 @@ def main() -> None:
         "descriptors": _descriptors(),
         "tensor elsewhere": _raised(lambda: too_far[(1,)](x, few.to("meta"), 50, N=64)),
         "after": _after(),
+        "endless": _raised(lambda: endless[(1,)](torch.zeros(1), few), patience=0.2),
     }
     json.dump(found, sys.stdout)
 

@@ -47,7 +47,9 @@ class LaunchConfig:
     seed           of the random schedule, and of a permuted dispatch
     dispatch       'in_order', 'reversed' or 'permuted': the order in which CTAs of the grid become resident
     strict         raise EmulationError when a run finds something; else the report says so
-    budget         micro-operations of a warp, summed over a launch, after which it counts as endless
+    budget         micro-operations of a warp, summed over a launch, after which it is ended
+    patience       seconds of the processor that a launch gets in a loop whose end nothing shows (execute/watch.py), and
+                   after an access out of bounds; math.inf: no loop counts as endless
     checks         what is looked for: 'races', 'uninitialised', 'wrapped' (32-bit arithmetic that wrapped in an
                    address); 'warpgroups' (registers of wgmma used before wait_group or without wgmma.fence, and warps
                    of a warpgroup that do not issue the same); 'unordered_adds' (beside 'races', and only when asked
@@ -77,6 +79,7 @@ class LaunchConfig:
     dispatch: str = "in_order"
     strict: bool = True
     budget: int = 1 << 40
+    patience: float = 10.0
     checks: frozenset[str] = DEFAULT_CHECKS
     trace: bool = False
 
@@ -85,6 +88,8 @@ class LaunchConfig:
             raise ValueError(f"resident_ctas must be at least 1, not {self.resident_ctas}")
         if self.ctas_per_sm < 1:
             raise ValueError(f"ctas_per_sm must be at least 1, not {self.ctas_per_sm}")
+        if not self.patience > 0:
+            raise ValueError(f"patience: must be a positive number of seconds, not {self.patience}")
         if self.warp_schedule not in WARP_SCHEDULES:
             raise ValueError(f"warp_schedule must be one of {', '.join(WARP_SCHEDULES)}, not {self.warp_schedule!r}")
         if self.dispatch not in DISPATCHES:

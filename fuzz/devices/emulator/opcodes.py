@@ -8,7 +8,7 @@ see `isa/straight_line.py`. The constants are plain ints because numba freezes t
 from __future__ import annotations
 
 BASE = 1 << 20
-BRANCH = BASE + 0  # 2 target
+BRANCH = BASE + 0  # 2 target; of one that goes back: 3 number of its loop, 4 of the first loop inside of it
 EXIT = BASE + 1
 LOAD = BASE + 2  # 2 flags, 3 address, 4 immediate, 5… destinations
 STORE = BASE + 3  # 2 flags, 3 address, 4 immediate, 5… sources

@@ -12,6 +12,7 @@ import numpy as np
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.decode.carry import CarryFamilies
+from fuzz.devices.emulator.decode.loops import number_loops
 from fuzz.devices.emulator.decode.memory import MemoryFamilies
 from fuzz.devices.emulator.decode.operands import Program, Unimplemented
 from fuzz.devices.emulator.decode.tcgen05 import TensorMemoryFamilies
@@ -57,6 +58,7 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies,
                     raise self.fail("names an unknown label")
                 row[2] = starts[self.kernel.labels[label]]
         code = np.array(self.words, dtype=np.int32).reshape(-1, WIDTH)
+        number_loops(code)
         params = self.kernel.params[-1].offset + self.kernel.params[-1].size if self.kernel.params else 0
         constants = np.frombuffer(bytes(self.constant_data) or bytes(128), dtype=np.uint8)
         return Program(

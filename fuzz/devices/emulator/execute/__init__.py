@@ -1,6 +1,7 @@
-"""Runs launches. Begin with `launch.py` (one launch from set-up to report), then `interpreter.py` (one warp).
+"""Runs launches. Begin with `launch.py` (one launch from set-up to report), then `watch.py` (runs it in pieces, and
+ends it in an endless loop) and `interpreter.py` (one warp).
 
 `cta.py` starts and ends CTAs, `divergence.py` chooses the lanes that run and puts spins to sleep. One file for each
 family of instructions: `load_store`, `atomics`, `cp_async`, `warp_ops` (shuffles, votes, barriers), `mbarrier`,
-`wgmma`, `bulk_copies` (with `bulk_rows` and `bulk_rules`). All but `launch.py` is compiled by numba.
+`wgmma`, `bulk_copies` (with `bulk_rows` and `bulk_rules`). All but `launch.py` and `watch.py` is compiled by numba.
 """

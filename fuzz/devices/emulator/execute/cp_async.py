@@ -6,9 +6,18 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.sanitize import global_lines, shared_lines
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.addressing import address, finding, host_address, operand, wake
+from fuzz.devices.emulator.state.addressing import (
+    address,
+    finding,
+    host_address,
+    operand,
+    own_shared,
+    segment_of,
+    wake,
+)
 from fuzz.devices.emulator.state.intrinsics import copy16, i64, s32, u8, u32, w8
 
 
@@ -24,11 +33,28 @@ def copy_async(m, w, pc, wb, cb, c, act):
     limit = s32(c + 32)
     m.wrote[w] = 1
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
+    prefix, shared, memory = own_shared(m, w)
+    low, high, delta = 0, 0, 0
+    whole, stored = 0, 0  # lanes whose reads of global memory, and whose writes of shared memory, are noted
+    if checking:
+        stored = shared_lines.write_groups(m, w, to, a64, to_immediate, act, size)
+        if limit == op.ABSENT:
+            whole = global_lines.groups(m, w, source, source_immediate, act, size, 0)
+        else:
+            copied = 0
+            for lane in range(32):
+                if u32(operand(wb, cb, limit) + 4 * lane) == size:
+                    copied |= act & 1 << lane
+            whole = global_lines.groups(m, w, source, source_immediate, copied, size, 0)
     for lane in range(32):
         if not act >> lane & 1:
             continue
         a = address(to, a64, lane, to_immediate)
-        h = host_address(m, w, pc, lane, op.SHARED, a, size)
+        x = a ^ prefix
+        if x >= 0 and x + size <= shared and x & (size - 1) == 0:
+            h = memory + x
+        else:
+            h = host_address(m, w, pc, lane, op.SHARED, a, size)
         s = i64(source + 8 * lane) + source_immediate
         n = size
         if limit != op.ABSENT:
@@ -37,7 +63,9 @@ def copy_async(m, w, pc, wb, cb, c, act):
                 finding(m, st.F_COPY_SIZE, pc, w, lane, s, size, n)
                 n = size
         g = 0
-        if n > 0:
+        if n == size and s >= low and s + n <= high and s & (size - 1) == 0:
+            g = s + delta
+        elif n > 0:
             if s & (size - 1):
                 finding(m, st.F_ALIGN, pc, w, lane, s, size, op.GLOBAL)
             g = (
@@ -47,12 +75,15 @@ def copy_async(m, w, pc, wb, cb, c, act):
             )
             if g == 0:  # what cannot be read is zero
                 n, g = 0, h
+            else:
+                low, high, delta = segment_of(m, s)
         if h == 0:
             continue
         if checking:
-            if n > 0:
+            if n > 0 and not whole >> lane & 1:
                 note(m, w, pc, lane, op.GLOBAL, s, n, 0, 0)
-            note(m, w, pc, lane, op.SHARED, a, size, 1, 0)  # it may arrive at once …
+            if not stored >> lane & 1:
+                note(m, w, pc, lane, op.SHARED, a, size, 1, 0)  # it may arrive at once …
         i = m.pending[w]
         if i >= st.COPIES:
             finding(m, st.F_COPIES, pc, w, lane, a, size, i)
@@ -79,7 +110,16 @@ def commit(m, w, act):
 def complete(m, w, act, keep):
     """Makes the copies of all but the last `keep` committed groups of the lanes arrive (-1: everything issued)."""
     n = m.pending[w]
+    if n == 0:
+        return
     left = 0
+    checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
+    prefix, shared, _ = own_shared(m, w)
+    lines = checking and shared_lines.writes_lines(m, w)
+    of, known, readers = shared_lines.NOTHING, m.k[st.K_KNOWN], 0
+    if lines:
+        of = shared_lines.lines_of(m, w)
+        readers = shared_lines.readers_known(m, w, of)
     for i in range(n):
         lane, group = m.copies[w, i, st.COPY_LANE], m.copies[w, i, st.COPY_GROUP]
         due = act >> lane & 1 and (keep < 0 or group < m.groups[w, lane] - keep)
@@ -100,10 +140,12 @@ def complete(m, w, act, keep):
         else:
             for j in range(size):
                 w8(to + j, u8(source + j) if j < have else 0)
-        if m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED):
-            note(
-                m, w, m.copies[w, i, st.COPY_PC], lane, op.SHARED, m.copies[w, i, st.COPY_ADDRESS], size, 1, 0
-            )  # … or as late as this
+        if checking:  # … or as late as this
+            a = m.copies[w, i, st.COPY_ADDRESS]
+            x = a ^ prefix
+            whole = lines and size == 16 and x >= 0 and x + 16 <= shared
+            if not (whole and shared_lines.write_cell(of, x >> 4, known, readers)):
+                note(m, w, m.copies[w, i, st.COPY_PC], lane, op.SHARED, a, size, 1, 0)
         if m.k[st.K_SLEEPERS]:
             wake(m, to, size)
     m.pending[w] = left

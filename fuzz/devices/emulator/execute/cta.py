@@ -10,7 +10,7 @@ from fuzz.devices.emulator.execute import bulk_copies, cluster_barrier, register
 from fuzz.devices.emulator.execute.cp_async import complete
 from fuzz.devices.emulator.execute.divergence import FAR
 from fuzz.devices.emulator.execute.warp_ops import check_barrier
-from fuzz.devices.emulator.sanitize import cluster_order, vector_clocks
+from fuzz.devices.emulator.sanitize import cluster_order, shared_lines, vector_clocks
 from fuzz.devices.emulator.sanitize.taint import taints_of
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.intrinsics import i64, w32, w64
@@ -56,6 +56,7 @@ def start(m, slot, position):
     register_limits.begin(m, slot)
     if k[st.K_CHECKS]:
         vector_clocks.begin(m, slot, position)
+        shared_lines.begin(m, slot)
     if k[st.K_TENSOR_MEMORY]:
         tensor_memory.begin(m, slot)
     shared = k[st.K_SHARED] + slot * k[st.K_SHARED_STRIDE]
@@ -77,6 +78,8 @@ def start(m, slot, position):
         m.wrote[w] = 1
         m.spin[w, st.SPIN_PC] = -1
         m.pending[w] = 0
+        for number in range(k[st.K_LOOPS]):
+            w64(k[st.K_TRIPS] + 8 * (w * k[st.K_LOOPS] + number), 0)
         m.cluster[w, st.CL_ARRIVED] = m.cluster[w, st.CL_PASSED] = m.cluster[w, st.CL_WAITING] = 0
         m.cluster_inits[w] = 0
         wgmma.begin(m, w)

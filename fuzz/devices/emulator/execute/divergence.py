@@ -10,7 +10,7 @@ from numba import njit
 
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding, unchanged
-from fuzz.devices.emulator.state.intrinsics import copy16, ctz, i64
+from fuzz.devices.emulator.state.intrinsics import copy16, ctz, i64, s32, w64
 
 FAR = 1 << 30  # a place after every micro-operation
 
@@ -67,6 +67,16 @@ def converge(m, w, pc, act, members):
         finding(m, st.F_SYNC_MISSING, pc, w, ctz(missing), missing, 0, have)
     m.parked[w] &= ~have
     return have
+
+
+@njit
+def count_trip(m, w, c):
+    """Counts a trip of the loop whose backward branch is at `c`; the loops inside of it begin anew."""
+    trips = m.k[st.K_TRIPS] + 8 * w * m.k[st.K_LOOPS]
+    number = s32(c + 12)
+    for inside in range(s32(c + 16), number):
+        w64(trips + 8 * inside, 0)
+    w64(trips + 8 * number, i64(trips + 8 * number) + 1)
 
 
 @njit

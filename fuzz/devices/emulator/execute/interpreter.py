@@ -30,6 +30,7 @@ from fuzz.devices.emulator.execute.cta import leave, start_cluster
 from fuzz.devices.emulator.execute.divergence import (
     FAR,
     converge,
+    count_trip,
     select_group,
     select_lanes,
     set_pc,
@@ -112,6 +113,7 @@ def run_warp(m, w, quantum):
             if act == mask:
                 m.pc[w] = target
                 if target <= pc:
+                    count_trip(m, w, c)
                     if spins(m, w, pc, target):
                         if not select_lanes(m, w):
                             m.status[w] = st.ASLEEP
@@ -129,6 +131,7 @@ def run_warp(m, w, quantum):
                 set_pc(m, w, mask & ~act, pc + 1)
                 if target <= pc:  # the lanes that go round may be spinning
                     m.pc[w], m.mask[w] = target, act
+                    count_trip(m, w, c)
                     if spins(m, w, pc, target):
                         pass
                 if not select_lanes(m, w):
@@ -393,7 +396,8 @@ def explore(m):
 
 def run(address):
     """Runs the launch whose state.Machine has this address: FINISHED, DEADLOCK (nothing can run; the state stays for
-    the report), OUT_OF_BUDGET or TOO_MANY."""
+    the report), OUT_OF_BUDGET, TOO_MANY, or PAUSED, when K_PAUSE micro-operations have been run: then the next call
+    goes on, with the schedule that it would have had."""
     m = st.machine(address)
     k = m.k
     if k[st.K_EXPLORE]:
@@ -416,7 +420,7 @@ def run(address):
         if k[st.K_POLICY] == st.RANDOM:
             quantum = 1 << chance(m) % 12
         elif k[st.K_POLICY] == st.GREEDY:
-            quantum = FAR
+            quantum = max(1, k[st.K_PAUSE] - k[st.K_EXECUTED])  # the same warp goes on after the pause
         quantum = min(quantum, k[st.K_BUDGET] - k[st.K_EXECUTED] + 1)
         ran = run_warp(m, w, quantum)
         if k[st.K_TRACE] < k[st.K_TRACE_SIZE]:
@@ -426,6 +430,8 @@ def run(address):
             return st.OUT_OF_BUDGET
         if k[st.K_FINDINGS] >= st.FINDINGS:
             return st.TOO_MANY
+        if k[st.K_EXECUTED] >= k[st.K_PAUSE]:
+            return st.PAUSED
 
 
 @contextlib.contextmanager

@@ -9,10 +9,11 @@ import numpy as np
 
 from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.decode.decoder import Program, Unimplemented
+from fuzz.devices.emulator.decode.loops import loop_count
 from fuzz.devices.emulator.decode.operands import unimplemented
 from fuzz.devices.emulator.decode.special_registers import SPECIAL_REGISTERS, Geometry, values
 from fuzz.devices.emulator.decode.spins import wanted_by
-from fuzz.devices.emulator.execute import interpreter, tcgen05_operands
+from fuzz.devices.emulator.execute import interpreter, tcgen05_operands, watch
 from fuzz.devices.emulator.execute.grid import dispatch_order
 from fuzz.devices.emulator.host.cuda_runtime import Launch
 from fuzz.devices.emulator.report.from_machine import Stopped
@@ -57,13 +58,14 @@ def execute(
     resident = max(ctas, min(config.resident_ctas // ctas * ctas, len(order)))
     slots = resident + ctas  # one cluster more than the launch has, for `interpreter.explore`
     n = slots * warps
+    loops = loop_count(program)
     shared_size = program.dynamic + launch.shared
     stride = -(-max(shared_size, 8) // 128) * 128
     mapped = MappedArrays(
         registers=n * program.registers, snapshots=n * program.registers, shared=slots * stride,
         local=n * 32 * max(program.local, 8), constants=len(program.constants), code=program.code.nbytes,
         params=max(program.params, 8) + 8, scratch=4096, taints=n * (program.registers >> 5) + 128,
-        tracked=16 * n * program.tracked,
+        tracked=16 * n * program.tracked, trips=8 * n * loops,
         special_values=len(program.specials) * warps * 256,
         **_tensor_memories(program, slots, warps, entities, len(order), shared_size, checks),
         **(_shadows(program, resident, warps, entities, len(order), shared_size, ctas) if checks else {}),
@@ -103,13 +105,14 @@ def execute(
         "DYNAMIC": launch.shared, "CODE_SIZE": len(program.code), "SEGMENTS": len(segments), "LAST": -1,
         "ENTITIES": entities, "READERS": ctas * entities, "CLUSTER": ctas, "CLUSTER_X": cluster[0],
         "CLUSTER_Y": cluster[1], "CLUSTER_Z": cluster[2], "CLUSTER_BARRIER": program.cluster_barrier,
-        "SPECIALS": len(specials), "TRACKED_REGISTERS": program.tracked,
+        "SPECIALS": len(specials), "LOOPS": loops, "TRACKED_REGISTERS": program.tracked,
         "ENTRY_REGISTERS": program.kernel.entry_registers if program.limited else 0,
         **{name.upper(): address for name, address in mapped.at.items()},
     }.items():  # fmt: skip
         k[getattr(st, f"K_{name}")] = value
     if checks:
         k[st.K_ROW_SIZE], k[st.K_SHARED_CELLS] = _row_size(len(order), entities), _cells(program, shared_size)
+        k[st.K_LINES] = _lines(shared_size)
         k[st.K_PROXY] = _row_count(resident, warps) * k[st.K_ROW_SIZE] if program.asynchronous else 0
         k[st.K_TENSOR_ROWS] = _row_count(resident, warps) * k[st.K_ROW_SIZE] * 2 if program.tensor_memory else 0
         k[st.K_SHARED_GRANULE] = program.granule.bit_length() - 1
@@ -119,12 +122,14 @@ def execute(
     k[st.K_TRACE_SIZE] = TRACED if config.trace else 0
     machine.segments[:] = segments
     machine.order[:] = order
+    machine.slot[:] = np.arange(n) // warps
     machine.wanted[:] = wanted_by(program)
     machine.special[:] = np.array(specials, dtype=np.int64).reshape(-1, 3)
     machine.status[:] = st.EMPTY
     machine.cta[:, st.CTA_INDEX] = -1
     interpreter.ready()
-    result = interpreter.run(machine.address)
+    trips = mapped.array("trips", np.int64).reshape(n, loops)
+    result, report.endless = watch.run(machine, program, launch, memory, trips, config.patience)
     if k[st.K_REFUSED]:
         raise refused(program, int(k[st.K_REFUSED]) - 1, int(k[st.K_REFUSED_WHY]), int(k[st.K_REFUSED_VALUE]))
     report.checked_on_hardware &= not (program.tensor_memory or program.cancels)
@@ -135,10 +140,11 @@ def execute(
     report.printed += printed(machine.printed[: k[st.K_PRINTED]], memory)
     if k[st.K_PRINTED] > st.PRINTS:
         report.notes.append(f"only the first {st.PRINTS} of {k[st.K_PRINTED]} texts that the kernel prints are kept")
-    if result == st.OUT_OF_BUDGET and k[st.K_FAULTED]:
-        report.notes.append("stopped a while after its first access out of bounds: it does not end")
+    if k[st.K_FAULTED] and result in (st.OUT_OF_BUDGET, st.TOO_MANY) and k[st.K_FINDINGS] < st.FINDINGS:
+        result = st.TOO_MANY
+        report.notes.append("stopped a while after its first access out of bounds, before it ended")
     report.executed += int(k[st.K_EXECUTED])
-    report.status = ("finished", "deadlock", "budget", "stopped")[result]
+    report.status = ("finished", "deadlock", "budget", "stopped", "endless")[result]
     stopped = Stopped(machine, program, launch, memory)
     report.findings += stopped.findings()
     report.executions.append((program.source, np.cumsum(machine.reached[:-1])))
@@ -169,7 +175,12 @@ def _special(name: str, place: int) -> tuple[int, int, int]:
 
 def _cells(program: Program, shared: int) -> int:
     """Cells of one CTA's shared memory."""
-    return shared // program.granule + 8
+    return (shared // 16 + 1) * (16 // program.granule)
+
+
+def _lines(shared: int) -> int:
+    """Lines of one CTA's shared memory, see sanitize/shared_lines.py."""
+    return shared // 16 + 1
 
 
 def _row_size(ctas: int, entities: int) -> int:
@@ -186,12 +197,13 @@ def _shadows(
     program: Program, resident: int, warps: int, entities: int, ctas: int, shared: int, cluster: int
 ) -> dict[str, int]:
     """Bytes of the clocks and of shared memory's cells, by the names of `k`. cluster: CTAs of one."""
-    cells = _cells(program, shared) * resident
+    cells, lines = _cells(program, shared) * resident, _lines(shared) * resident
     rows = _row_count(resident, warps) * (3 if program.tensor_memory else 1 + program.asynchronous)
     return {
         "rows": rows * _row_size(ctas, entities), "keys": 8 * vector_clocks.LOCATIONS,
         "versions": 8 * vector_clocks.LOCATIONS, "shared_writes": 8 * cells,
-        "shared_reads": 4 * cells * entities * cluster,
+        "shared_reads": 4 * cells * entities * cluster + 16, "line_writes": 8 * lines,
+        "line_reads": 4 * lines * entities * cluster + 16, "known": 4 * entities * cluster + 16,
         **({"visits": cluster_order.VISIT * resident * entities * cluster} if cluster > 1 else {}),
     }  # fmt: skip
 

@@ -8,11 +8,20 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.sanitize import global_lines, shared_lines
 from fuzz.devices.emulator.sanitize.scopes import strength, strong_read, strong_write
 from fuzz.devices.emulator.sanitize.shadow import EQUAL, note
 from fuzz.devices.emulator.sanitize.vector_clocks import tick
 from fuzz.devices.emulator.state import tables as st
-from fuzz.devices.emulator.state.addressing import address, host_address, operand, remember_read, wake
+from fuzz.devices.emulator.state.addressing import (
+    address,
+    host_address,
+    operand,
+    own_shared,
+    remember_read,
+    segment_of,
+    wake,
+)
 from fuzz.devices.emulator.state.intrinsics import (
     copy16,
     i64,
@@ -31,6 +40,18 @@ from fuzz.devices.emulator.state.intrinsics import (
 
 
 @njit
+def note_groups(m, w, base, a64, immediate, act, space, bytes_, write):
+    """Notes what it can of a warp's weak access line by line; returns the lanes whose accesses are noted."""
+    if space == op.SHARED or space == op.SHARED_CLUSTER:
+        if write:
+            return shared_lines.write_groups(m, w, base, a64, immediate, act, bytes_)
+        return shared_lines.read_groups(m, w, base, a64, immediate, act, bytes_)
+    if a64 and (space == op.GLOBAL or space == op.GENERIC or space == op.CONST):
+        return global_lines.groups(m, w, base, immediate, act, bytes_, write)
+    return 0
+
+
+@njit
 def load(m, w, pc, wb, cb, c, act):
     flags = s32(c + 8)
     count = flags & 255
@@ -46,11 +67,27 @@ def load(m, w, pc, wb, cb, c, act):
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
     strong, narrow = flags >> op.STRONG & 1, flags >> op.CTA_SCOPE & 1
     held = strength(m, flags)
+    bytes_ = count * size
+    shared = space == op.SHARED or space == op.SHARED_CLUSTER
+    elsewhere = space == op.GLOBAL or space == op.GENERIC or space == op.CONST
+    prefix, limit, memory = own_shared(m, w)
+    low, high, delta = 0, 0, 0
+    noted = 0
+    if checking and held == 0 and strong == 0:
+        noted = note_groups(m, w, base, a64, immediate, act, space, bytes_, 0)
     for lane in range(32):
         if not act >> lane & 1:
             continue
         a = address(base, a64, lane, immediate)
-        h = host_address(m, w, pc, lane, space, a, count * size)
+        x = a ^ prefix
+        if shared and x >= 0 and x + bytes_ <= limit and x & (bytes_ - 1) == 0:
+            h = memory + x
+        elif a >= low and a + bytes_ <= high and a & (bytes_ - 1) == 0:
+            h = a + delta
+        else:
+            h = host_address(m, w, pc, lane, space, a, bytes_)
+            if elsewhere and h:
+                low, high, delta = segment_of(m, a)
         if h == 0:
             for j in range(count):  # what cannot be read is zero
                 d = s32(c + 20 + 4 * j)
@@ -62,10 +99,10 @@ def load(m, w, pc, wb, cb, c, act):
             continue
         if watching:
             remember_read(m, w, h, a)
-        if checking:
-            note(m, w, pc, lane, space, a, count * size, 0, held)
-            if strong:
-                strong_read(m, w, h, flags >> op.ACQUIRE & 1, narrow)
+        if checking and not noted >> lane & 1:
+            note(m, w, pc, lane, space, a, bytes_, 0, held)
+        if checking and strong:
+            strong_read(m, w, h, flags >> op.ACQUIRE & 1, narrow)
         for j in range(count):
             d = s32(c + 20 + 4 * j)
             if d == op.ABSENT:
@@ -102,20 +139,36 @@ def store(m, w, pc, wb, cb, c, act):
     forgiving = not m.k[st.K_CHECKS] & st.CHECK_EQUAL
     strong, narrow = flags >> op.STRONG & 1, flags >> op.CTA_SCOPE & 1
     held = strength(m, flags)
+    bytes_ = count * size
+    shared = space == op.SHARED or space == op.SHARED_CLUSTER
+    elsewhere = space == op.GLOBAL or space == op.GENERIC or space == op.CONST
+    prefix, limit, memory = own_shared(m, w)
+    low, high, delta = 0, 0, 0
+    noted = 0
+    if checking and held == 0 and strong == 0:
+        noted = note_groups(m, w, base, a64, immediate, act, space, bytes_, 1)
     for lane in range(32):
         if not act >> lane & 1:
             continue
         a = address(base, a64, lane, immediate)
-        h = host_address(m, w, pc, lane, space, a, count * size)
+        x = a ^ prefix
+        if shared and x >= 0 and x + bytes_ <= limit and x & (bytes_ - 1) == 0:
+            h = memory + x
+        elif a >= low and a + bytes_ <= high and a & (bytes_ - 1) == 0:
+            h = a + delta
+        else:
+            h = host_address(m, w, pc, lane, space, a, bytes_)
+            if elsewhere and h:
+                low, high, delta = segment_of(m, a)
         if h == 0:
             continue
-        if checking:
+        if checking and not noted >> lane & 1:
             write = 1
             if forgiving and _stored(wb, cb, c, lane, count, size, wide, h):
                 write = EQUAL
-            note(m, w, pc, lane, space, a, count * size, write, held)
-            if strong:
-                strong_write(m, w, h, flags >> op.RELEASE & 1, False, narrow)
+            note(m, w, pc, lane, space, a, bytes_, write, held)
+        if checking and strong:
+            strong_write(m, w, h, flags >> op.RELEASE & 1, False, narrow)
         for j in range(count):
             x = operand(wb, cb, s32(c + 20 + 4 * j))
             at = h + j * size
@@ -129,7 +182,7 @@ def store(m, w, pc, wb, cb, c, act):
             else:
                 w8(at, v)
         if m.k[st.K_SLEEPERS]:
-            wake(m, h, count * size)
+            wake(m, h, bytes_)
     if checking and flags >> op.RELEASE & 1:
         tick(m, w)
 
@@ -164,14 +217,23 @@ def load_matrix(m, w, pc, wb, cb, c):
     scratch = m.k[st.K_SCRATCH]
     watching = m.spin[w, st.SPIN_PC] >= 0
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
+    prefix, limit, memory = own_shared(m, w)
+    noted = 0
+    if checking:
+        act = (1 << 8 * count) - 1
+        noted = shared_lines.read_groups(m, w, base, a64, immediate, act, 16)
     for i in range(count):  # into scratch first: the address register may be a destination
         for r in range(8):
             lane = 8 * i + r
             a = address(base, a64, lane, immediate)
-            h = host_address(m, w, pc, lane, op.SHARED, a, 16)
+            x = a ^ prefix
+            if x >= 0 and x + 16 <= limit and x & 15 == 0:
+                h = memory + x
+            else:
+                h = host_address(m, w, pc, lane, op.SHARED, a, 16)
             if h:
                 copy16(scratch + 128 * i + 16 * r, h)
-                if checking:
+                if checking and not noted >> lane & 1:
                     note(m, w, pc, lane, op.SHARED, a, 16, 0, 0)
                 if watching:
                     remember_read(m, w, h, a)
@@ -198,6 +260,10 @@ def store_matrix(m, w, pc, wb, cb, c):
     m.wrote[w] = 1
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
     forgiving = not m.k[st.K_CHECKS] & st.CHECK_EQUAL
+    noted = 0
+    if checking:
+        act = (1 << 8 * count) - 1
+        noted = shared_lines.write_groups(m, w, base, a64, immediate, act, 16)
     for i in range(count):
         x = operand(wb, cb, s32(c + 20 + 4 * i))
         if transposed:
@@ -213,7 +279,7 @@ def store_matrix(m, w, pc, wb, cb, c):
                 row = scratch + 16 * r
                 write = EQUAL if forgiving and i64(h) == i64(row) and i64(h + 8) == i64(row + 8) else 1
                 copy16(h, row)
-                if checking:
+                if checking and not noted >> lane & 1:
                     note(m, w, pc, lane, op.SHARED, a, 16, write, 0)
                 if m.k[st.K_SLEEPERS]:
                     wake(m, h, 16)

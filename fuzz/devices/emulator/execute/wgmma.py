@@ -12,7 +12,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.sanitize import shared_shadow, vector_clocks
+from fuzz.devices.emulator.sanitize import shared_lines, shared_shadow, vector_clocks
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding, host_address, operand
 from fuzz.devices.emulator.state.intrinsics import (
@@ -67,12 +67,13 @@ def uniform_descriptor(m, w, pc, at):
 @njit
 def note_read(m, w, pc, descriptor, transposed, first, last):
     """Notes that the warp reads groups first … last - 1 of a matrix through the async proxy."""
-    size = m.k[st.K_SHARED_SIZE]
+    size, proxy = m.k[st.K_SHARED_SIZE], m.k[st.K_PROXY]
+    of = shared_lines.lines_of(m, w)
     for group in range(first, last):
         for half in range(2):
             for row in range(8):
                 a = row_of(descriptor, transposed, group, half, row)
-                if a + 16 <= size:
+                if a + 16 <= size and (a & 15 or not shared_lines.read_line_async(of, proxy, a >> 4)):
                     shared_shadow.note_async_read(m, w, pc, row, a, 16)
 
 

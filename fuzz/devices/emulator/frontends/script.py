@@ -59,6 +59,8 @@ def _texts(reports: Sequence[Report]) -> Iterator[str]:
     for report in reports:
         if report.deadlock is not None:
             yield f"{report.deadlock}\n  kernel {report.kernel}"
+        elif report.endless is not None:
+            yield str(report.endless)
         elif report.status == "budget":
             yield f"kernel {report.kernel} does not end within its budget of micro-operations"
     alike: dict[tuple[str, str, int], list[Finding]] = {}

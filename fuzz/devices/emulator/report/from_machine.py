@@ -10,6 +10,7 @@ from fuzz.devices.emulator.decode.decoder import Program
 from fuzz.devices.emulator.host.cuda_runtime import Launch
 from fuzz.devices.emulator.ptx import Instruction
 from fuzz.devices.emulator.report.deadlock import Cta, Deadlock, Waiting
+from fuzz.devices.emulator.report.endless import cta_at
 from fuzz.devices.emulator.report.kinds import KIND_NAMES, sentence
 from fuzz.devices.emulator.report.report import Finding
 from fuzz.devices.emulator.report.seen import Seen
@@ -58,8 +59,7 @@ class Stopped:
         )  # fmt: skip
 
     def _cta(self, linear: int) -> Cta:
-        x, y, _ = self.launch.grid
-        return linear % x, linear // x % y, linear // (x * y)
+        return cta_at(linear, self.launch.grid)
 
     def _place(self, address: int, axes: bool = True, cta: Cta | None = None) -> str:
         """An address in words. cta: whose warp uses it."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fuzz.devices.emulator.report.seen import shortened
+
 if TYPE_CHECKING:
     import numpy as np
 
     from fuzz.devices.emulator.ptx import Instruction
     from fuzz.devices.emulator.report.deadlock import Deadlock
+    from fuzz.devices.emulator.report.endless import Endless
     from fuzz.devices.emulator.report.timeline import Timeline
-
-LONGEST_NAME = 60  # characters of a kernel's name, which compilers make of all its parameters
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,23 @@ class Finding:
 
     def __str__(self) -> str:
         who = f"CTA {self.cta} warp {self.warp} lane {self.lane}"
-        name = self.kernel if len(self.kernel) <= LONGEST_NAME else f"{self.kernel[:LONGEST_NAME]}…"
         where = f"{self.source}, " if self.source else ""
-        return f"{self.kind}: {who} {self.detail} (kernel {name}, {where}PTX line {self.line}: {self.instruction})"
+        kernel = shortened(self.kernel)
+        return f"{self.kind}: {who} {self.detail} (kernel {kernel}, {where}PTX line {self.line}: {self.instruction})"
 
 
 @dataclass
 class Report:
-    """The outcome of one call: status 'finished', 'deadlock', 'budget' or 'stopped', and everything found on the
-    way.
+    """The outcome of one call: status 'finished', 'deadlock', 'endless', 'budget' or 'stopped' (after too many
+    findings, or a while after an access out of bounds), and everything found on the way.
+
+    endless  the loop of a launch that does not end; where its budget has ended it, the one that it was in
     """
 
     status: str = "finished"
     findings: list[Finding] = field(default_factory=list)
     deadlock: Deadlock | None = None
+    endless: Endless | None = None
     launches: int = 0
     executed: int = 0
     seconds: float = 0.0
@@ -84,6 +88,8 @@ class Report:
         lines += [str(f) for f in self.findings]
         if self.deadlock:
             lines.append(str(self.deadlock))
+        if self.endless:
+            lines.append(str(self.endless))
         return "\n".join(lines)
 
 

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LONGEST_NAME = 60  # characters of a kernel's name, which compilers make of all its parameters
+
+
+def shortened(kernel: str) -> str:
+    """A kernel's name as texts have it."""
+    return kernel if len(kernel) <= LONGEST_NAME else f"{kernel[:LONGEST_NAME]}…"
+
 
 @dataclass(frozen=True)
 class Seen:

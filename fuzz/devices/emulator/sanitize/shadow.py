@@ -6,8 +6,8 @@ concurrent readers in global memory, so a write after three or more unordered re
 
 The map of what was ever written is kept apart (global_memory.Written), because it outlives a launch.
 
-A global cell is launch (8 bits, 0: not written by one) | strong (1) | of scope cta (1) | entity (22) | clock (27) |
-lane (5). Cells of shared memory: `shared_shadow.py`.
+Cells: `global_cells.py` and `shared_cells.py`. Granules that are always accessed together have one cell:
+`global_lines.py` and `shared_lines.py`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.sanitize import vector_clocks
+from fuzz.devices.emulator.sanitize import global_lines, vector_clocks
+from fuzz.devices.emulator.sanitize.global_cells import (
+    CLOCK,
+    ENTITY,
+    NARROW_GLOBAL,
+    STRONG_GLOBAL,
+    concurrent,
+    other_lane,
+)
 from fuzz.devices.emulator.sanitize.scopes import NARROW, STRONG, SUM, UNFENCED, read_strongly
 from fuzz.devices.emulator.sanitize.shared_shadow import EQUAL, note_shared
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding
 from fuzz.devices.emulator.state.intrinsics import i64, u8, u32, w8, w32, w64
 
-LOW32 = 0xFFFFFFFF
 EVERY_BYTE = 0x01010101
-STRONG_GLOBAL = 1 << 55
-NARROW_GLOBAL = 1 << 54
-ENTITY = 0x3FFFFF
-CLOCK = 0x7FFFFFF
 
 
 @njit
@@ -82,10 +85,8 @@ def note_global_by(m, w, pc, lane, a, size, write, strong, me, now):
     """An access to global memory that the warp issues and entity `me` makes at clock `now`."""
     k = m.k
     s = a >> op.SHIFT
-    writes = m.segments[s, st.S_WRITE]
-    if writes == 0:
+    if m.segments[s, st.S_WRITE] == 0:
         return
-    reads = m.segments[s, st.S_READ]
     lg = m.segments[s, st.S_GRANULE]
     low = m.segments[s, st.S_LOW]
     written = m.segments[s, st.S_WRITTEN]
@@ -96,67 +97,44 @@ def note_global_by(m, w, pc, lane, a, size, write, strong, me, now):
         return
     clock = vector_clocks.warp_row(m, w) + 16
     launch = k[st.K_LAUNCH]
-    first = (a - low) >> lg
-    last = (a - low + size - 1) >> lg
     by_lane = k[st.K_CHECKS] & st.CHECK_LANES and me == vector_clocks.entity(m, w)
     bits = (STRONG_GLOBAL if strong & STRONG else 0) | (NARROW_GLOBAL if strong & NARROW else 0)
     cell_now = launch << 56 | bits | me << 32 | (now & CLOCK) << 5 | (lane & 31)
-    for g in range(first, last + 1):
-        cell = i64(writes + 8 * g)
+    at, end = a, a + size
+    while at < end:
+        place = low + ((at - low) >> lg << lg)
+        here, reads, at = global_lines.piece(m, s, at, end)
+        cell = i64(here)
         x, then = cell >> 32 & ENTITY, cell >> 5 & CLOCK
         there = cell >> 56 == launch
         if there and x == me:
             if by_lane and write != EQUAL and other_lane(cell, cell_now):
                 kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
-                finding(m, kind, pc, w, lane, low + (g << lg), size, st.OTHER_LANE | cell & 31, x)
+                finding(m, kind, pc, w, lane, place, size, st.OTHER_LANE | cell & 31, x)
         elif there and i64(clock + 8 * x) < then:
             if not strong & STRONG or races_with(m, bits, cell, x, me):
                 unordered = strong & UNFENCED == 0 or write & 1 == 1 or not read_strongly(m, w, x, then)
                 if unordered and write != EQUAL:
                     kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
-                    finding(m, kind, pc, w, lane, low + (g << lg), size, 1 if bits & cell & STRONG_GLOBAL else 0, x)
+                    finding(m, kind, pc, w, lane, place, size, 1 if bits & cell & STRONG_GLOBAL else 0, x)
             elif strong & SUM and k[st.K_CHECKS] & st.CHECK_ORDER:
-                finding(m, st.F_UNORDERED, pc, w, lane, low + (g << lg), size, 0, x)
+                finding(m, st.F_UNORDERED, pc, w, lane, place, size, 0, x)
         if write:
             for i in range(2):
-                cell = i64(reads + 16 * g + 8 * i)
+                cell = i64(reads + 8 * i)
                 x, then = cell >> 32 & ENTITY, cell >> 5 & CLOCK
                 if cell >> 56 != launch:
                     continue
                 if x == me:
                     if by_lane and other_lane(cell, cell_now):
-                        finding(m, st.F_RACE_RW, pc, w, lane, low + (g << lg), size, st.OTHER_LANE | cell & 31, x)
+                        finding(m, st.F_RACE_RW, pc, w, lane, place, size, st.OTHER_LANE | cell & 31, x)
                 elif i64(clock + 8 * x) < then and races_with(m, bits, cell, x, me):
                     both = 1 if bits & cell & STRONG_GLOBAL else 0
-                    finding(m, st.F_RACE_RW, pc, w, lane, low + (g << lg), size, both, x)
-            w64(writes + 8 * g, cell_now)
+                    finding(m, st.F_RACE_RW, pc, w, lane, place, size, both, x)
+            w64(here, cell_now)
         elif not strong & STRONG or strong & NARROW:
-            at = reads + 16 * g
-            another = by_lane and other_lane(i64(at), cell_now) and not concurrent(clock, at + 8, launch, me)
-            if another or concurrent(clock, at, launch, me):
-                at += 8
-            w64(at, cell_now)
-
-
-@njit
-def concurrent(clock, at, launch, me):
-    """True for a cell of another entity's access that is not ordered before those of the warp with this row."""
-    cell = i64(at)
-    x = cell >> 32 & ENTITY
-    return cell >> 56 == launch and x != me and i64(clock + 8 * x) < (cell >> 5 & CLOCK)
-
-
-@njit
-def other_lane(cell, mine):
-    """True for two accesses by lanes of one warp that nothing orders: the warp's clock has not moved in between. Strong
-    ones do not race with each other."""
-    changed = cell ^ mine
-    return (
-        changed >> 56 == 0
-        and changed >> 5 & (ENTITY << 27 | CLOCK) == 0
-        and changed & 31 != 0
-        and (cell & mine & STRONG_GLOBAL == 0)
-    )
+            another = by_lane and other_lane(i64(reads), cell_now) and not concurrent(clock, reads + 8, launch, me)
+            w64(reads + 8 if another or concurrent(clock, reads, launch, me) else reads, cell_now)
 
 
 @njit

@@ -1,7 +1,8 @@
 """Shadow of shared memory: who of the cluster touched a granule last. Compiled by numba.
 
 The last write of a granule is a cell (`shared_cells.py`). Beside it stands the clock of the last read by each entity of
-the cluster (K_READERS of them): warps, and what makes bulk copies.
+the cluster (K_READERS of them): warps, and what makes bulk copies. Granules that are always accessed together have one
+cell (`shared_lines.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.sanitize import cluster_order, tensor_reads, vector_clocks
+from fuzz.devices.emulator.sanitize import cluster_order, shared_lines, tensor_reads, vector_clocks
 from fuzz.devices.emulator.sanitize.shared_cells import (
     LOW32,
     STRONG_SHARED,
@@ -26,23 +27,11 @@ from fuzz.devices.emulator.state.wgmma_descriptor import holds
 EQUAL = 3  # a write of what is there already
 
 
-@njit(inline="always")
-def _writes(m, slot):
-    """Cells of the shared memory of the CTA in row `slot`."""
-    return m.k[st.K_SHARED_WRITES] + slot * m.k[st.K_SHARED_CELLS] * 8
-
-
-@njit(inline="always")
-def _reads(m, slot):
-    """Clocks of reads there: K_READERS of 4 bytes for each granule."""
-    return m.k[st.K_SHARED_READS] + slot * m.k[st.K_SHARED_CELLS] * m.k[st.K_READERS] * 4
-
-
 @njit
 def note_shared(m, w, pc, lane, a, size, write, strong):
     """An access of a warp; see shadow.note."""
     warps, entities = m.k[st.K_WARPS], m.k[st.K_ENTITIES]
-    own = w // warps
+    own = m.slot[w]
     rank = m.cta[own, st.CTA_RANK]
     first, me = (m.cta[own, st.CTA_POSITION] - rank) * entities, rank * entities + w - own * warps
     block = vector_clocks.warp_row(m, w) + 16 + 8 * first
@@ -60,7 +49,7 @@ def note_shared(m, w, pc, lane, a, size, write, strong):
 def note_shared_by(m, w, slot, pc, lane, a, size, write, strong, mine, now):
     """An access at byte `a` of the shared memory of the CTA in row `slot`, that the warp issues and entity `mine` of
     the cluster makes at clock `now`."""
-    own = w // m.k[st.K_WARPS]
+    own = m.slot[w]
     first = vector_clocks.first_in(m, own)
     block = vector_clocks.warp_row(m, w) + 16 + 8 * first
     _note(m, w, own, slot, pc, lane, a, size, write, strong, mine, now, first, block)
@@ -72,42 +61,44 @@ def _note(m, w, own, slot, pc, lane, a, size, write, strong, mine, now, first, b
     k = m.k
     age = age_of(m, slot)
     lg = k[st.K_SHARED_GRANULE]
-    writes, reads = _writes(m, slot), _reads(m, slot)
-    readers = k[st.K_READERS]
     races = k[st.K_CHECKS] & st.CHECK_RACES
-    for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
-        cell = i64(writes + 8 * g)
+    at, end = a, a + size
+    while at < end:
+        place = at >> lg << lg
+        here, reads, at = shared_lines.piece(m, slot, at, end)
+        cell = i64(here)
         if age_in_cell(cell) != age:
             if write & 1 == 0 and k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
-                finding(m, st.F_UNINITIALISED, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, -1)
+                finding(m, st.F_UNINITIALISED, pc, w, lane, address_in(m, w, slot, place), size, 0, -1)
         elif races and write != EQUAL and not (strong and cell & STRONG_SHARED):
             x = entity_of(cell)
             if x != mine and i64(block + 8 * x) < (cell & LOW32):
                 kind = st.F_RACE_WW if write == 1 else st.F_RACE_WR
-                finding(m, kind, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, first + x)
+                finding(m, kind, pc, w, lane, address_in(m, w, slot, place), size, 0, first + x)
         if write:
             if races:
-                _after_reads(m, w, own, slot, pc, lane, g, size, mine, first, block, reads + g * readers * 4)
-            w64(writes + 8 * g, packed(age, strong, mine, now))
+                _after_reads(m, w, own, slot, pc, lane, place, at, size, mine, first, block, reads)
+            w64(here, packed(age, strong, mine, now))
         elif not strong:
-            w32(reads + (g * readers + mine) * 4, now)
+            w32(reads + 4 * mine, now)
 
 
-@njit(inline="always")
-def _after_reads(m, w, own, slot, pc, lane, g, size, mine, first, block, at):
-    """Holds a write of granule `g` against its readers, whose clocks are at `at`."""
+@njit
+def _after_reads(m, w, own, slot, pc, lane, place, end, size, mine, first, block, reads):
+    """Holds a write of the bytes from `place` to `end`, which have one cell, against their readers, whose clocks are at
+    `reads`."""
     k = m.k
-    lg = k[st.K_SHARED_GRANULE]
     if k[st.K_TENSOR_READS]:
-        tensor_reads.overwritten(m, w, slot, pc, lane, g, size)
+        for g in range(place >> k[st.K_SHARED_GRANULE], end >> k[st.K_SHARED_GRANULE]):
+            tensor_reads.overwritten(m, w, slot, pc, lane, g, size)
     if m.group[w, st.G_PENDING] and slot == own:
-        overwritten(m, w, pc, lane, g << lg, 1 << lg)
+        overwritten(m, w, pc, lane, place, end - place)
     for c in range(k[st.K_CLUSTER]):
         start = c * k[st.K_ENTITIES]
         its = slot - m.cta[slot, st.CTA_RANK] + c
         for x in range(start, start + k[st.K_WARPS] + m.cta[its, st.CTA_AGENTS]):
-            if u32(at + 4 * x) > i64(block + 8 * x) and x != mine:
-                finding(m, st.F_RACE_RW, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, first + x)
+            if u32(reads + 4 * x) > i64(block + 8 * x) and x != mine:
+                finding(m, st.F_RACE_RW, pc, w, lane, address_in(m, w, slot, place), size, 0, first + x)
 
 
 @njit
@@ -139,27 +130,28 @@ def note_async_read_by(m, w, pc, lane, a, size, reader, clock, unfenced):
     among the cluster's entities) makes at `clock`: what was written there must be ordered before it, with a proxy fence
     on the way, else it is a race, or a finding of kind `unfenced`."""
     k = m.k
-    slot = w // k[st.K_WARPS]
+    slot = m.slot[w]
     mine, origin = vector_clocks.number_in(m, slot, w), vector_clocks.first_in(m, slot)
     known = vector_clocks.warp_row(m, w) + 16 + 8 * origin
     proxied = known + k[st.K_PROXY]
     age = age_of(m, slot)
     lg = k[st.K_SHARED_GRANULE]
-    writes, reads = _writes(m, slot), _reads(m, slot)
-    readers = k[st.K_READERS]
     races = k[st.K_CHECKS] & st.CHECK_RACES
-    for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
-        cell = i64(writes + 8 * g)
+    at, end = a, a + size
+    while at < end:
+        place = at >> lg << lg
+        here, reads, at = shared_lines.piece(m, slot, at, end)
+        cell = i64(here)
         if age_in_cell(cell) != age:
             if k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
-                finding(m, st.F_UNINITIALISED, pc, w, lane, g << lg, size, 0, -1)
+                finding(m, st.F_UNINITIALISED, pc, w, lane, place, size, 0, -1)
         elif races:
             x = entity_of(cell)
             if i64(proxied + 8 * x) < (cell & LOW32):
                 ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
                 kind = unfenced if ordered else st.F_RACE_WR
-                finding(m, kind, pc, w, lane, g << lg, size, 0, origin + x)
-        w32(reads + (g * readers + reader) * 4, clock)
+                finding(m, kind, pc, w, lane, place, size, 0, origin + x)
+        w32(reads + 4 * reader, clock)
 
 
 @njit
@@ -168,22 +160,23 @@ def note_async_write(m, w, slot, pc, lane, a, size, writer, clock):
     `writer` (its number among the cluster's entities) makes at `clock`. What was read there must be ordered before it;
     what was written there too, with a proxy fence on the way."""
     k = m.k
-    own = w // k[st.K_WARPS]
+    own = m.slot[w]
     mine, origin = vector_clocks.number_in(m, own, w), vector_clocks.first_in(m, own)
     known = vector_clocks.warp_row(m, w) + 16 + 8 * origin
     proxied = known + k[st.K_PROXY]
     age = age_of(m, slot)
     lg = k[st.K_SHARED_GRANULE]
-    writes = _writes(m, slot)
     races = k[st.K_CHECKS] & st.CHECK_RACES
-    for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
+    at, end = a, a + size
+    while at < end:
+        place = at >> lg << lg
+        here, reads, at = shared_lines.piece(m, slot, at, end)
         if races:
-            cell = i64(writes + 8 * g)
+            cell = i64(here)
             x = entity_of(cell)
             if age_in_cell(cell) == age and i64(proxied + 8 * x) < (cell & LOW32):
                 ordered = x == mine or i64(known + 8 * x) >= (cell & LOW32)
                 kind = st.F_BULK_PROXY if ordered else st.F_RACE_WW
-                finding(m, kind, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, origin + x)
-            at = _reads(m, slot) + g * k[st.K_READERS] * 4
-            _after_reads(m, w, own, slot, pc, lane, g, size, mine, origin, known, at)
-        w64(writes + 8 * g, packed(age, 0, writer, clock))
+                finding(m, kind, pc, w, lane, address_in(m, w, slot, place), size, 0, origin + x)
+            _after_reads(m, w, own, slot, pc, lane, place, at, size, mine, origin, known, reads)
+        w64(here, packed(age, 0, writer, clock))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from fuzz.devices.emulator.sanitize import tensor_clocks, vector_clocks
+from fuzz.devices.emulator.sanitize import shared_lines, tensor_clocks, vector_clocks
 from fuzz.devices.emulator.sanitize.shared_cells import LOW32, age_in_cell, age_of, entity_of
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address_in, finding
@@ -38,12 +38,11 @@ def note_read_of(m, w, slot, pc, lane, a, size):
     proxied = known + k[st.K_PROXY]
     age = age_of(m, slot)
     lg = k[st.K_SHARED_GRANULE]
-    writes = k[st.K_SHARED_WRITES] + slot * k[st.K_SHARED_CELLS] * 8
     reads = _cells(m, slot)
     mark = age << 43 | mine << 32 | m.tensor_warp[w, st.TW_ISSUED]
     races = k[st.K_CHECKS] & st.CHECK_RACES
     for g in range(a >> lg, ((a + size - 1) >> lg) + 1):
-        cell = i64(writes + 8 * g)
+        cell = shared_lines.written(m, slot, g)
         if age_in_cell(cell) != age:
             if k[st.K_CHECKS] & st.CHECK_UNINITIALISED:
                 finding(m, st.F_UNINITIALISED, pc, w, lane, address_in(m, w, slot, g << lg), size, 0, -1)

@@ -143,7 +143,8 @@ def join(m, to, source):
 
 @njit
 def entity(m, w):
-    return m.cta[w // m.k[st.K_WARPS], st.CTA_POSITION] * m.k[st.K_ENTITIES] + w % m.k[st.K_WARPS]
+    slot = m.slot[w]
+    return m.cta[slot, st.CTA_POSITION] * m.k[st.K_ENTITIES] + w - slot * m.k[st.K_WARPS]
 
 
 @njit(inline="always")

@@ -28,6 +28,22 @@ def address(base, wide, lane, immediate):
 
 
 @njit
+def contiguous(base, wide, lane, count, size):
+    """True where the registers of the `count` lanes from `lane` on hold addresses `size` bytes apart."""
+    if wide:
+        first = i64(base + 8 * lane)
+        for j in range(1, count):  # noqa: SIM110 - numba wants a loop
+            if i64(base + 8 * (lane + j)) != first + j * size:
+                return False
+        return True
+    first = u32(base + 4 * lane)
+    for j in range(1, count):  # noqa: SIM110 - numba wants a loop
+        if u32(base + 4 * (lane + j)) != first + j * size:
+            return False
+    return True
+
+
+@njit
 def finding(m, kind, pc, w, lane, where, size, value, other=-1):
     """Records the first finding of its kind at this instruction; `other`: the entity (vector_clocks.py) that took part,
     or -1."""
@@ -74,7 +90,7 @@ def fault(m, kind, pc, w, lane, where, size, value):
 @njit
 def owner(m, w, a):
     """Row of `cta` of the CTA whose shared memory has the address `a`, which is inside of it."""
-    slot = w // m.k[st.K_WARPS]
+    slot = m.slot[w]
     if a & op.CLUSTER_FLAG:
         slot += (a >> op.RANK_BIT & op.RANKS) - m.cta[slot, st.CTA_RANK]
     return slot
@@ -132,6 +148,24 @@ def ranked_address(m, w, pc, lane, space, a, size):
 
 
 @njit
+def own_shared(m, w):
+    """(what addresses of the CTA's own shared memory begin with, its bytes, host address of the first)."""
+    slot = m.slot[w]
+    return m.cta[slot, st.CTA_BASE], m.k[st.K_SHARED_SIZE], m.k[st.K_SHARED] + slot * m.k[st.K_SHARED_STRIDE]
+
+
+@njit
+def segment_of(m, a):
+    """(first address, last + 1, what to add for the host address) of the segment of a global address; nothing fits in
+    the one of an address that has none."""
+    s = a >> op.SHIFT
+    if s < op.FIRST_SEGMENT or s >= m.k[st.K_SEGMENTS]:
+        return 0, 0, 0
+    low = m.segments[s, st.S_LOW]
+    return low, m.segments[s, st.S_HIGH], m.segments[s, st.S_HOST] - low
+
+
+@njit
 def host_address(m, w, pc, lane, space, a, size):
     """The host address of the kernel's address `a`, or 0 after recording why there is none: then the access is not to
     be made, and what it reads is zero."""
@@ -152,7 +186,7 @@ def host_address(m, w, pc, lane, space, a, size):
     if space == op.SHARED or space == op.SHARED_CLUSTER:
         if a < 0 or a + size > m.k[st.K_SHARED_SIZE]:
             return ranked_address(m, w, pc, lane, space, a, size)
-        return m.k[st.K_SHARED] + (w // m.k[st.K_WARPS]) * m.k[st.K_SHARED_STRIDE] + a
+        return m.k[st.K_SHARED] + m.slot[w] * m.k[st.K_SHARED_STRIDE] + a
     if space == op.PARAM:
         if a >> op.SHIFT == 3:
             a -= op.PARAM_WINDOW

@@ -23,11 +23,13 @@ ALIGNMENT = 128
 
 @dataclass(frozen=True)
 class Shade:
-    """Shadow cells of a segment (sanitize/shadow.py): addresses of those for writes and for reads; bytes per cell."""
+    """Shadow cells of a segment (sanitize/shadow.py): addresses of those for writes and for reads; bytes per cell;
+    address of the lines (sanitize/global_lines.py), 0 where the segment's start does not let it have any."""
 
     writes: int
     reads: int
     granule: int
+    lines: int
     owner: MappedArrays
 
 
@@ -160,6 +162,7 @@ class Memory:
             rows[number, :4] = s.low, s.high, s.host, written
             if shadows and s.shade is not None:
                 rows[number, 4:7] = s.shade.writes, s.shade.reads, s.shade.granule.bit_length() - 1
+                rows[number, 7] = s.shade.lines
         return rows
 
     def _shade(self, smallest: int) -> None:
@@ -171,11 +174,14 @@ class Memory:
                 new[number] = granule = max(1, min(s.tensor.element_size(), smallest, 4))
                 cells = (s.high - s.low) // granule + 1
                 sizes |= {f"writes {number}": 8 * cells, f"reads {number}": 16 * cells}
+                sizes[f"lines {number}"] = 32 * ((s.high >> 4) - (s.low >> 4) + 1)
         if new:
             pieces = MappedArrays(**sizes)
             for number, granule in new.items():
                 at = pieces.at
-                self.segments[number].shade = Shade(at[f"writes {number}"], at[f"reads {number}"], granule, pieces)
+                s = self.segments[number]
+                lines = 0 if s.low % granule else at[f"lines {number}"]
+                s.shade = Shade(at[f"writes {number}"], at[f"reads {number}"], granule, lines, pieces)
 
     def shape(self, address: int) -> str:
         """The shape of the tensor that an address belongs to, as text; "" where it belongs to none."""

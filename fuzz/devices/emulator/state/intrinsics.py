@@ -129,6 +129,19 @@ def copy16(typingctx, to, source):  # type: ignore[no-untyped-def]
     return types.void(types.int64, types.int64), code
 
 
+@intrinsic
+def any_above(typingctx, values, bounds):  # type: ignore[no-untyped-def]
+    """1 if one of the four u32 at `values` is greater than the one in its place at `bounds`, else 0."""
+
+    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+        t = ir.VectorType(I32, 4).as_pointer()
+        x, y = (b.load(b.inttoptr(address, t), align=1) for address in args)
+        above = b.bitcast(b.icmp_unsigned(">", x, y), ir.IntType(4))
+        return b.zext(b.icmp_unsigned("!=", above, ir.Constant(ir.IntType(4), 0)), I64)
+
+    return types.int64(types.int64, types.int64), code
+
+
 def _unary(name: str) -> Any:
     @intrinsic
     def count(typingctx, x):  # type: ignore[no-untyped-def]

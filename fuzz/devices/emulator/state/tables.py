@@ -42,6 +42,7 @@ TABLES: dict[str, tuple[int, ...]] = {
     "parked": (),  # (W) lanes that wait for others of the warp at a .sync instruction
     "asleep": (),  # (W) lanes that spin on unchanged memory
     "status": (),  # (W)
+    "slot": (),  # (W) row of `cta` of its CTA
     "lane_pc": (32,),  # (W)
     "barrier_at": (3,),  # (W) what the warp waits for at a barrier, columns AT_…
     "arrived": (16,),  # (S) threads at each barrier
@@ -167,7 +168,8 @@ LIM_NOW, LIM_COUNT, LIM_CLOCK, LIM_WHAT, LIM_PC, LIM_WAITS = range(6)
  K_VERSIONS, K_SCOPED, K_PRINTED, K_FAULTED,
  K_CLUSTER, K_CLUSTER_X, K_CLUSTER_Y, K_CLUSTER_Z, K_CLUSTER_BARRIER, K_VISITS,
  K_CANCELLED, K_ENTRY_REGISTERS, K_REFUSED_WHY,
- K_SIZE) = range(83)  # fmt: skip
+ K_PAUSE, K_TRIPS, K_LOOPS, K_LINE_WRITES, K_LINE_READS, K_LINES, K_KNOWN,
+ K_SIZE) = range(90)  # fmt: skip
 
 # AT_ALLOC: waits for columns of tensor memory; AT_REGISTERS: for registers (setmaxnreg.inc)
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY, AT_ALLOC, AT_REGISTERS = range(7)
@@ -178,7 +180,7 @@ CHECK_TENSOR_FENCES, CHECK_VOLATILE, CHECK_TENSOR_WAITS, CHECK_EXITS, CHECK_LANE
 CHECK_REGISTERS = 2048
 
 # columns of `segments`; S_WRITTEN: a byte for each of its bytes (global_memory.Written), 0 where all count as written
-S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_SPARE = range(8)
+S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_LINES = range(8)
 
 # what a finding is; users read report/kinds.py
 (F_BOUNDS, F_ALIGN, F_UNMAPPED, F_SHARED_BOUNDS, F_BARRIER_DIVERGED, F_BARRIER_COUNT, F_SYNC_MISSING, F_TRAP, F_COPIES,
@@ -199,7 +201,7 @@ OTHER_LANE = 32  # value of a race of two lanes of one warp: this, and the other
  C_SPARE) = range(12)  # fmt: skip
 
 # results of `run`
-FINISHED, DEADLOCK, OUT_OF_BUDGET, TOO_MANY = range(4)
+FINISHED, DEADLOCK, OUT_OF_BUDGET, TOO_MANY, PAUSED = range(5)
 
 IN_ORDER, RANDOM, OLDEST_LAST, GREEDY = range(4)
 

@@ -56,6 +56,12 @@ def test_findings_name_the_argument_and_the_source_line(seen: dict[str, Any]) ->
     assert "race: two writes" in seen["race"] and " o[0]" in seen["race"]
 
 
+def test_an_endless_loop_is_named_by_its_source_line(seen: dict[str, Any]) -> None:
+    line = next(n for n, text in enumerate(SCRIPT.read_text().splitlines(), 1) if "nothing writes it" in text)
+    assert "endless: CTA (0, 0, 0) warp" in seen["endless"]
+    assert f"of kernel endless does not leave its loop (emulated_triton.py:{line}, PTX lines" in seen["endless"]
+
+
 def test_writes_of_one_value_are_a_race_where_that_is_asked_for(seen: dict[str, Any]) -> None:
     assert seen["race of equal values"] == ""
     assert "race: two writes" in seen["race of equal values, asked for"]

@@ -1,0 +1,130 @@
+"""Bytes that are always accessed by 16 share a shadow cell: what is found is the same as byte by byte."""
+
+import random
+from dataclasses import dataclass
+
+import pytest
+import torch
+from ptx_tools import kernel, kinds, run
+
+PLACES = 160  # bytes at which accesses begin
+UNWRITTEN = "read of uninitialised memory"
+RACES = {
+    (0, 0): "race: two writes",
+    (0, 1): "race: read of an unordered write",
+    (1, 0): "race: write over an unordered read",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """An instruction of one warp: every lane, or lane 0 alone, at byte `at` (+ its size per lane)."""
+
+    warp: int
+    phase: int
+    read: bool
+    at: int
+    size: int  # of a lane
+    lanes: int
+
+    def text(self, base: str, wide: bool) -> str:
+        """PTX; %r70 is the lane, %d30 and %r71 are its address. Predicate %q1: lane 0, %q{2 + warp}: the warp."""
+        vector = {4: "b32", 8: "v2.b32", 16: "v4.b32"}[self.size]
+        registers = ", ".join(f"%r{60 + i}" for i in range(self.size // 4))
+        data = f"{{{registers}}}" if self.size > 4 else registers
+        step = self.size if self.lanes > 1 else 0
+        if wide:
+            address = f"mul.wide.u32 %d30, %r70, {step}; add.s64 %d30, %d30, {base}; add.s64 %d30, %d30, {self.at};"
+            operand, space = "[%d30]", "global"
+        else:
+            address = f"mul.lo.u32 %r71, %r70, {step}; add.u32 %r71, %r71, {self.at}; add.u32 %r71, %r71, {base};"
+            operand, space = "[%r71]", "shared"
+        access = f"ld.{space}.{vector} {data}, {operand};" if self.read else f"st.{space}.{vector} {operand}, {data};"
+        skip = f"@!%q{2 + self.warp} bra $skip{id(self)};"
+        only = f"@!%q1 bra $skip{id(self)};" if self.lanes == 1 else ""
+        return f"{address}\n{skip} {only}\n{access}\n$skip{id(self)}:"
+
+    @property
+    def bytes(self) -> range:
+        return range(self.at, self.at + self.size * self.lanes)
+
+
+def program(seed: int, phases: int, count: int = 14) -> list[Access]:
+    """Accesses in the order in which they are executed: the warp that comes to a barrier last goes on first."""
+    draw = random.Random(seed)
+    made = []
+    for _ in range(count):
+        size = draw.choice((4, 8, 16))
+        lanes = draw.choice((1, 1, 32)) if size == 4 else 1
+        at = draw.randrange(0, PLACES // size) * size
+        if lanes > 1 and draw.random() < 0.5:
+            at &= ~15
+        made.append(Access(draw.randrange(2), draw.randrange(phases), draw.random() < 0.5, at, size, lanes))
+    return sorted(made, key=lambda one: (one.phase, one.warp ^ one.phase & 1))
+
+
+def expected(accesses: list[Access], initialised: bool) -> list[set[str]]:
+    """What each access is found to do, by the last write and the readers of every byte."""
+    wrote: dict[int, Access] = {}
+    readers: dict[int, dict[int, Access]] = {}
+    found = []
+    for one in accesses:
+        seen = set()
+        for byte in one.bytes:
+            last = wrote.get(byte)
+            if last is None and one.read and not initialised:
+                seen.add(UNWRITTEN)
+            if last is not None and (last.warp, last.phase) != (one.warp, one.phase) and last.phase == one.phase:
+                seen.add(RACES[0, int(one.read)])
+            if one.read:
+                readers.setdefault(byte, {})[one.warp] = one
+            else:
+                others = (r for w, r in readers.get(byte, {}).items() if w != one.warp)
+                if any(r.phase == one.phase for r in others):
+                    seen.add(RACES[1, 0])
+                wrote[byte] = one
+        found.append(seen)
+    return found
+
+
+SETUP = """mov.u32 %r70, %laneid; setp.eq.u32 %q1, %r70, 0; shr.u32 %r72, {id}; setp.eq.u32 %q2, %r72, 0;
+setp.eq.u32 %q3, %r72, 1; mov.u32 %r73, s; mov.b32 %r60, 1; mov.b32 %r61, 1; mov.b32 %r62, 1; mov.b32 %r63, 1;
+"""
+
+
+def found_at(report, text: str) -> list[set[str]]:
+    """Kinds of the findings of each access, in the order of the accesses."""
+    first = kernel("FIRST").splitlines().index("FIRST") + 1
+    at = [first + n for n, line in enumerate(text.splitlines()) if line.startswith(("ld.", "st."))]
+    return [{one.kind for one in report.findings if one.line == line} for line in at]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_shared_memory(seed):
+    accesses = program(seed, phases=3)
+    text = SETUP.format(id="%t, 5")
+    for phase in range(3):
+        text += "\n".join(one.text("%r73", False) for one in accesses if one.phase == phase) + "\nbar.sync 0;\n"
+    report = run(text, torch.zeros(1), block=64, shared=1024)
+    assert found_at(report, text) == expected(accesses, initialised=False)
+
+
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("start", [0, 1])
+def test_global_memory(seed, start):
+    """Two CTAs of a warp, which nothing orders; the tensor begins at a line, or four bytes after."""
+    accesses = [one for one in program(100 + seed, phases=1) if start == 0 or one.size == 4]
+    text = SETUP.format(id="%c, 0") + "\n".join(one.text("%p0", True) for one in accesses)
+    memory = torch.zeros(1024, dtype=torch.int32)
+    report = run(text, memory[start:], grid=2, block=32)
+    assert found_at(report, text) == expected(accesses, initialised=True)
+
+
+def test_the_next_cta_in_the_same_memory_finds_it_unwritten_and_whole():
+    """CTA 0 writes a part of a line, then all of it; CTA 1, in its place, reads it unwritten."""
+    body = """setp.eq.u32 %q1, %c, 1; @%q1 bra $second;
+mov.b32 %r1, 1; st.shared.b32 [s+4], %r1; st.shared.v4.b32 [s], {%r1, %r1, %r1, %r1}; bra $end;
+$second: ld.shared.v4.b32 {%r1, %r2, %r3, %r4}, [s];
+$end:"""
+    report = run(body, torch.zeros(1), grid=2, block=1, shared=64, resident_ctas=1)
+    assert kinds(report) == {UNWRITTEN} and report.findings[0].cta == (1, 0, 0)
