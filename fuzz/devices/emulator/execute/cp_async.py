@@ -80,31 +80,31 @@ def complete(m, w, act, keep):
     """Makes the copies of all but the last `keep` committed groups of the lanes arrive (-1: everything issued)."""
     n = m.pending[w]
     left = 0
+    checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
+    sleepers = m.k[st.K_SLEEPERS]
+    first = st.address_of(m.copies, w * st.COPIES * 8)
+    groups = st.address_of(m.groups, w * 32)
     for i in range(n):
-        lane, group = m.copies[w, i, st.COPY_LANE], m.copies[w, i, st.COPY_GROUP]
-        due = act >> lane & 1 and (keep < 0 or group < m.groups[w, lane] - keep)
+        row = first + 64 * i
+        lane, group = i64(row + 8 * st.COPY_LANE), i64(row + 8 * st.COPY_GROUP)
+        due = act >> lane & 1 and (keep < 0 or group < i64(groups + 8 * lane) - keep)
         if not due:
             if left != i:
-                for j in range(8):
-                    m.copies[w, left, j] = m.copies[w, i, j]
+                for j in range(0, 64, 16):
+                    copy16(first + 64 * left + j, row + j)
             left += 1
             continue
-        to, source, size, have = (
-            m.copies[w, i, st.COPY_TO],
-            m.copies[w, i, st.COPY_FROM],
-            m.copies[w, i, st.COPY_BYTES],
-            m.copies[w, i, st.COPY_HAVE],
-        )
+        to, source = i64(row + 8 * st.COPY_TO), i64(row + 8 * st.COPY_FROM)
+        size, have = i64(row + 8 * st.COPY_BYTES), i64(row + 8 * st.COPY_HAVE)
         if have == 16:
             copy16(to, source)
         else:
             for j in range(size):
                 w8(to + j, u8(source + j) if j < have else 0)
-        if m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED):
-            note(
-                m, w, m.copies[w, i, st.COPY_PC], lane, op.SHARED, m.copies[w, i, st.COPY_ADDRESS], size, 1, 0
-            )  # … or as late as this
-        if m.k[st.K_SLEEPERS]:
+        if checking:
+            # … or as late as this
+            note(m, w, i64(row + 8 * st.COPY_PC), lane, op.SHARED, i64(row + 8 * st.COPY_ADDRESS), size, 1, 0)
+        if sleepers:
             wake(m, to, size)
     m.pending[w] = left
     if left != n:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from fuzz.devices.emulator.isa.all_forms import FORMS, Form
+from fuzz.devices.emulator.isa.matrix_load import write_ldmatrix
 from fuzz.devices.emulator.isa.mma import MATRIX, write_mma
 from fuzz.devices.emulator.isa.tensor_core import write_tensor_product
 from fuzz.devices.emulator.isa.vectors import DOUBLE, FLOAT, I1, I16, I32, I64, LANES, Value, splat, vec
@@ -239,13 +240,14 @@ def overflow(b: ir.IRBuilder, name: str, operands: list[Value]) -> Value | None:
 
 
 def build() -> ir.Module:
-    """The LLVM module with `straight_line`, `straight_line_tainted` and the products of tensor cores in it."""
+    """The LLVM module: `straight_line`, `straight_line_tainted`, the products of tensor cores, ldmatrix."""
     module = ir.Module("straight_line")
     for tainted in (False, True):
         _Loop(module, tainted).build()
     for name in WARPGROUP_MMA:
         _mma_function(module, name)
     write_tensor_product(module)
+    write_ldmatrix(module)
     return module
 
 

@@ -67,7 +67,7 @@ def _link() -> Any:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(_compiled()))
     engine.finalize_object()
-    for name in ("straight_line", "straight_line_tainted", "tensor_product", *WARPGROUP_MMA):
+    for name in ("straight_line", "straight_line_tainted", "tensor_product", "ldmatrix", *WARPGROUP_MMA):
         llvm.add_symbol(f"attnfuzz_{name}", engine.get_function_address(name))
     return engine
 
@@ -77,11 +77,24 @@ mma_bf16, mma_f16, mma_f16_f16 = (
     types.ExternalFunction(f"attnfuzz_{name}", types.void(types.int64)) for name in WARPGROUP_MMA
 )
 tensor_product: Any = types.ExternalFunction("attnfuzz_tensor_product", types.void(*(types.int64,) * 6))
+ldmatrix: Any = types.ExternalFunction("attnfuzz_ldmatrix", types.int64(*(types.int64,) * 5))
 _words = (types.int64,) * 5
 straight_line: Any = types.ExternalFunction("attnfuzz_straight_line", types.int64(*_words, types.int32))
 straight_line_tainted: Any = types.ExternalFunction(
     "attnfuzz_straight_line_tainted", types.int64(*_words, types.int32, types.int64)
 )
+
+
+@intrinsic
+def run_translated(typingctx, function, registers, constants, taints, shared, size, last):  # type: ignore[no-untyped-def]
+    """Calls a function that `translate/` made of micro-operations, by its address; see `translate/runs.py`."""
+    signature = types.int64(*(types.int64,) * 7)
+
+    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+        kind = ir.FunctionType(I64, [I64] * 6)
+        return b.call(b.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+    return signature, code
 
 
 def _reader(width: ir.Type, extend: str, result: Any = types.int64) -> Any:

@@ -155,8 +155,8 @@ TA_STORE, TA_GROUPS, TA_COLUMN, TA_COUNT, TA_PC = range(5)
  K_TENSOR_MEMORY, K_TENSOR_SCRATCH, K_TENSOR_ROWS, K_TENSOR_FENCES, K_TENSOR_CELLS, K_TENSOR_READS, K_TENSOR_SHARE,
  K_REFUSED, K_REFUSED_VALUE,
  K_VERSIONS, K_SCOPED, K_PRINTED, K_FAULTED,
- K_CLUSTER, K_CLUSTER_X, K_CLUSTER_Y, K_CLUSTER_Z, K_CLUSTER_BARRIER, K_VISITS,
- K_SIZE) = range(80)  # fmt: skip
+ K_CLUSTER, K_CLUSTER_X, K_CLUSTER_Y, K_CLUSTER_Z, K_CLUSTER_BARRIER, K_VISITS, K_TRANSLATED,
+ K_SIZE) = range(81)  # fmt: skip
 
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY, AT_ALLOC = range(6)  # AT_ALLOC: waits for columns of tensor memory
 
@@ -217,6 +217,16 @@ _machine_type = MachineType()
 def machine(typingctx, address):  # type: ignore[no-untyped-def]
     """The machine whose list of tables is at `address`."""
     return _machine_type(types.int64), lambda context, b, signature, args: args[0]
+
+
+@intrinsic
+def address_of(typingctx, table, index):  # type: ignore[no-untyped-def]
+    """The address of number `index` of a table, all its dimensions counted as one."""
+
+    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+        return b.add(args[0], b.shl(args[1], ir.Constant(ir.IntType(64), 3)))
+
+    return types.int64(table, types.int64), code
 
 
 def _attribute(name: str, index: int, inner: tuple[int, ...]) -> None:
