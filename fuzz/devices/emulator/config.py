@@ -7,6 +7,7 @@ from dataclasses import dataclass
 ARCHES = ("sm_80", "sm_90a", "sm_100a")  # that kernels are compiled for
 WARP_SCHEDULES = ("in_order", "random", "oldest_last", "greedy")
 DISPATCHES = ("in_order", "reversed", "permuted")
+TRANSLATE = ("auto", "always", "never")
 ALL_CHECKS = frozenset(
     {
         "races",
@@ -57,6 +58,8 @@ class LaunchConfig:
                    'lanes' (beside 'races', and only when asked for): two lanes of one warp race in global memory where
                    no __syncwarp or other barrier or fence is between their accesses.
                    Bounds, alignment, barriers and deadlocks are always looked at
+    translate      machine code for the kernel's straight runs: 'auto' (where it is in the cache folder, and where the
+                   kernel has run for longer than compiling takes), 'always' or 'never'; results are the same
     trace          keep a timeline of every launch in the report, see report/timeline.py
     """
 
@@ -68,6 +71,7 @@ class LaunchConfig:
     strict: bool = True
     budget: int = 1 << 40
     checks: frozenset[str] = DEFAULT_CHECKS
+    translate: str = "auto"
     trace: bool = False
 
     def __post_init__(self) -> None:
@@ -79,5 +83,7 @@ class LaunchConfig:
             raise ValueError(f"warp_schedule must be one of {', '.join(WARP_SCHEDULES)}, not {self.warp_schedule!r}")
         if self.dispatch not in DISPATCHES:
             raise ValueError(f"dispatch must be one of {', '.join(DISPATCHES)}, not {self.dispatch!r}")
+        if self.translate not in TRANSLATE:
+            raise ValueError(f"translate must be one of {', '.join(TRANSLATE)}, not {self.translate!r}")
         if not frozenset(self.checks) <= ALL_CHECKS:
             raise ValueError(f"checks must be among {', '.join(sorted(ALL_CHECKS))}, not {sorted(self.checks)}")

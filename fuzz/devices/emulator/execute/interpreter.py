@@ -275,7 +275,8 @@ def run_warp(m, w, quantum):
             if number < op.BASE:
                 straight_line(code, pc, pc + 1, wb, cb, -1)
             elif number == op.LDMATRIX:
-                if not plainly or not ldmatrix(c, wb, cb, shared, k[st.K_SHARED_SIZE]):
+                wide = s32(c + 8) >> op.ADDRESS64 & 1
+                if wide or not plainly or not ldmatrix(c, wb, cb, shared, k[st.K_SHARED_SIZE]):
                     load_matrix(m, w, pc, wb, cb, c)
             elif number == op.STMATRIX:
                 store_matrix(m, w, pc, wb, cb, c)

@@ -2,16 +2,15 @@
 
     int64 ldmatrix(int64 operation, int64 registers, int64 constants, int64 shared, int64 size)
 
-`operation` is the address of the micro-operation, `shared` that of the CTA's `size` bytes of shared memory. Returns 1,
-or 0 where an address is not a plain one: not 32 bits wide, not a multiple of 16, or not inside of these bytes. Then
-nothing is done, and `execute/load_store.py` does it and finds out why.
+`operation` is the address of the micro-operation, whose address register has 32 bits, `shared` that of the CTA's `size`
+bytes of shared memory. Returns 1, or 0 where an address is no multiple of 16 or not inside of these bytes. Then nothing
+is done, and `execute/load_store.py` does it and finds out why.
 """
 
 from __future__ import annotations
 
 from llvmlite import ir
 
-from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.isa.vectors import I16, I32, I64, LANES, Value, splat, vec
 
 ROW = vec(I16, 8)
@@ -101,9 +100,7 @@ def write_ldmatrix(module: ir.Module) -> None:
     )  # fmt: skip
     immediate = word(4)
     destinations = [b.add(registers, b.sext(word(5 + i), I64)) for i in range(4)]
-    wide = b.and_(word(2), ir.Constant(I32, 1 << op.ADDRESS64))
-    kind = b.or_(b.shl(word(9), ir.Constant(I32, 1)), word(10))
-    choose = b.switch(b.or_(kind, wide), refuse)
+    choose = b.switch(b.or_(b.shl(word(9), ir.Constant(I32, 1)), word(10)), refuse)
     for count, transposed in VARIANTS:
         block = function.append_basic_block()
         choose.add_case(ir.Constant(I32, 2 * count + transposed), block)

@@ -1,0 +1,112 @@
+"""Machine code of a program's runs: compiled when they have taken long enough, kept in the cache folder, linked.
+
+A file there holds the runs of one program that had been reached when it was compiled. Its name has the digest of the
+program and of its own bytes, so that a file that is not whole, or not what was written, is found out and goes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from fuzz.devices.emulator.decode.operands import Program
+from fuzz.devices.emulator.state.code_cache import cache_folder, one_process
+from fuzz.devices.emulator.state.intrinsics import target_machine
+from fuzz.devices.emulator.translate.runs import build, starts
+
+SECONDS_EACH = 2e-3  # of the processor that the loop may take for each micro-operation before they are translated
+FILES = 2048  # that the cache folder keeps
+
+
+class Translation:
+    """What is translated of a program: for warps with taints, and for those without."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.spent = [0.0, 0.0]  # processor seconds of launches without and with taints
+        self.reached = np.zeros(len(program.code), dtype=bool)
+        self.tables: list[np.ndarray | None] = [None, None]
+        self._engines: list[Any] = []  # own the machine code
+
+    def table(self, with_taints: bool, when: str) -> int:
+        """Address of a table of int64, with a function's address for each micro-operation, or 0; 0 where nothing is
+        translated. Compiles where `when` is "always", or "auto" and the launches so far have taken long enough."""
+        if when == "never":
+            return 0
+        if self.tables[with_taints] is None:
+            path, code = _stored(self._name(with_taints))
+            if not code and (when == "always" or self.spent[with_taints] > SECONDS_EACH * len(self.program.code)):
+                code = self._compiled(with_taints, everything=when == "always")
+                _store(path, code)
+            if code:
+                self.tables[with_taints] = self._linked(code, with_taints)
+        table = self.tables[with_taints]
+        return 0 if table is None else table.ctypes.data
+
+    def ran(self, reached: np.ndarray, seconds: float, with_taints: bool) -> None:
+        """Notes a launch: how often each micro-operation was reached, and its seconds of the processor."""
+        self.reached |= reached > 0
+        self.spent[with_taints] += seconds
+
+    def _name(self, with_taints: bool) -> str:
+        digest = hashlib.sha256(self.program.code.tobytes() + bytes(self.program.constants))
+        return f"{digest.hexdigest()[:32]}.{'taints' if with_taints else 'plain'}"
+
+    def _compiled(self, with_taints: bool, everything: bool) -> bytes:
+        chosen = [start for start in starts(self.program, with_taints) if everything or self.reached[start]]
+        module = llvm.parse_assembly(str(build(self.program, chosen, with_taints)))
+        module.verify()
+        return target_machine().emit_object(module)
+
+    def _linked(self, code: bytes, with_taints: bool) -> np.ndarray:
+        engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
+        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        engine.finalize_object()
+        self._engines.append(engine)
+        table = np.zeros(len(self.program.code) + 1, dtype=np.int64)
+        for start in starts(self.program, with_taints):
+            table[start] = engine.get_function_address(f"run_{start}")
+        return table
+
+
+@lru_cache
+def _folder() -> Path:
+    return cache_folder("translate.compiled")
+
+
+def _stored(name: str) -> tuple[Path, bytes]:
+    """(path without the digest, the object code or nothing)"""
+    path = _folder() / name
+    for found in _folder().glob(f"{name}.*.o"):
+        with suppress(OSError):  # another process was quicker
+            code = found.read_bytes()
+            if found.name == _file_name(name, code):
+                return path, code
+            found.unlink()
+    return path, b""
+
+
+def _store(path: Path, code: bytes) -> None:
+    folder = path.parent
+    with one_process(folder):
+        beside = folder / f".{os.getpid()}"
+        try:
+            beside.write_bytes(code)
+            os.replace(beside, folder / _file_name(path.name, code))
+            files = sorted(folder.glob("*.o"), key=lambda file: file.stat().st_mtime)
+            for old in files[:-FILES]:
+                old.unlink()
+        except OSError:  # a full disk: compiled again next time
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
+
+
+def _file_name(name: str, code: bytes) -> str:
+    return f"{name}.{hashlib.sha256(code).hexdigest()[:32]}.o"
