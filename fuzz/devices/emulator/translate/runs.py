@@ -2,11 +2,11 @@
 
     int64 run_N(int64 registers, int64 constants, int64 taints, int64 shared, int64 size, int64 last)
 
-`run_N` runs micro-operations from number N on and returns the first that it has not run: one for the interpreter, or one
-that no run begins with. A run ends before a branch's target and before each operation for the interpreter; where the
-next one is translated too, it goes on there (a tail call). Operands and constants are fixed; what an operation does is
-written by the same functions as in `isa/straight_line.py`, so that it cannot mean anything else. Every result is
-written to the warp's registers at once: the state is that of the loop there whenever a run ends.
+`run_N` runs micro-operations from number N on and returns the first that it has not run: one for the interpreter, or
+one that no run begins with. A run ends before a branch's target and before each operation for the interpreter; where
+the next one is translated too, it goes on there (a tail call). Operands and constants are fixed; what an operation
+does is written by the same functions as in `isa/straight_line.py`, so that it cannot mean anything else. Every result
+is written to the warp's registers at once: the state is that of the loop there whenever a run ends.
 
 ldmatrix of unchecked memory is a run of its own, if `size`, the bytes of the CTA's shared memory at `shared`, is not 0
 and its number is below `last`, which is where the random schedule may take the warp away. `taints` is 0, or the
@@ -16,6 +16,7 @@ address of the warp's taints, then for functions of `build(tainted=True)` alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 
 import numpy as np
 from llvmlite import ir
@@ -41,7 +42,7 @@ def crossed(row: np.ndarray) -> bool:
 
 
 def translatable(row: np.ndarray, with_taints: bool) -> bool:
-    return bool(row[NUMBER] < op.BASE) or not with_taints and crossed(row)
+    return bool(row[NUMBER] < op.BASE) or (not with_taints and crossed(row))
 
 
 def starts(program: Program, with_taints: bool) -> dict[int, int]:
@@ -55,7 +56,7 @@ def starts(program: Program, with_taints: bool) -> dict[int, int]:
             cuts |= {i, i + 1}
     found = {}
     edges = sorted(cuts)
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         if low < len(code) and translatable(code[low], with_taints):
             for start in range(low, high, LONGEST):
                 found[start] = min(start + LONGEST, high)
@@ -184,7 +185,7 @@ class _Run:
         return self.known_taints[place >> 7]
 
     def mma(self, name: str, row: np.ndarray) -> None:
-        kind, sums, k = MATRIX[name]
+        _, sums, k = MATRIX[name]
         count = (8 if sums == "f32" else 4) + 3 * (k // 8)
         function = _outlined(self.function.module, name, [I64] * count, ir.VoidType(), lambda b, args: write_mma(
             b, name, lambda i: args[i]))  # fmt: skip
