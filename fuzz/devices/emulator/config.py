@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 
 ARCHES = ("sm_80", "sm_90a", "sm_100a")  # that kernels are compiled for
 WARP_SCHEDULES = ("in_order", "random", "oldest_last", "greedy")
@@ -59,7 +60,8 @@ class LaunchConfig:
                    no __syncwarp or other barrier or fence is between their accesses.
                    Bounds, alignment, barriers and deadlocks are always looked at
     translate      machine code for the kernel's straight runs: 'auto' (where it is in the cache folder, and where the
-                   kernel has run for longer than compiling takes), 'always' or 'never'; results are the same
+                   kernel has run for longer than compiling takes), 'always' or 'never'; results are the same. Where it
+                   is not given, the variable ATTNFUZZ_TRANSLATE is
     trace          keep a timeline of every launch in the report, see report/timeline.py
     """
 
@@ -71,7 +73,7 @@ class LaunchConfig:
     strict: bool = True
     budget: int = 1 << 40
     checks: frozenset[str] = DEFAULT_CHECKS
-    translate: str = "auto"
+    translate: str = field(default_factory=lambda: os.environ.get("ATTNFUZZ_TRANSLATE", "auto"))
     trace: bool = False
 
     def __post_init__(self) -> None:

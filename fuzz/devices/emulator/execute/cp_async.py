@@ -1,5 +1,11 @@
 """Asynchronous copies (cp.async): noted down when they are issued, carried out as late as PTX allows.
-Compiled by numba."""
+Compiled by numba.
+
+A copy of a lane is a row of `copies`. Where memory is not checked, the rows of lanes that copy together are used in
+another way: the first has WARP for a lane, two masks of lanes (those that are left, and those that read: the others get
+zeros), the bytes of each and, in place of an address, the number of rows; then come the lanes' addresses, WARP_ROWS in
+all.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,12 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address, finding, host_address, operand, wake
-from fuzz.devices.emulator.state.intrinsics import copy16, i64, s32, u8, u32, w8
+from fuzz.devices.emulator.state.intrinsics import copy16, i64, s32, u8, u32, w8, w64
+
+WARP = 32
+WARP_ROWS = 9
+COPY_TO_LANES, COPY_FROM_LANES = 64, 320  # from the row on, in bytes: host addresses to write and to read
+EVERY = 0xFFFFFFFF
 
 
 @njit
@@ -79,33 +90,75 @@ def commit(m, w, act):
 def complete(m, w, act, keep):
     """Makes the copies of all but the last `keep` committed groups of the lanes arrive (-1: everything issued)."""
     n = m.pending[w]
-    left = 0
+    left, i = 0, 0
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
-    sleepers = m.k[st.K_SLEEPERS]
     first = st.address_of(m.copies, w * st.COPIES * 8)
     groups = st.address_of(m.groups, w * 32)
-    for i in range(n):
+    while i < n:
         row = first + 64 * i
         lane, group = i64(row + 8 * st.COPY_LANE), i64(row + 8 * st.COPY_GROUP)
-        due = act >> lane & 1 and (keep < 0 or group < i64(groups + 8 * lane) - keep)
-        if not due:
-            if left != i:
-                for j in range(0, 64, 16):
-                    copy16(first + 64 * left + j, row + j)
-            left += 1
+        rows = i64(row + 8 * st.COPY_ADDRESS) if lane == WARP else 1
+        i += rows
+        if lane == WARP:
+            done = complete_warp(m, w, act, keep, row, groups)
+        else:
+            done = act >> lane & 1 and (keep < 0 or group < i64(groups + 8 * lane) - keep)
+        if not done:
+            to = first + 64 * left
+            if to != row:
+                for j in range(0, 64 * min(rows, WARP_ROWS), 16):
+                    copy16(to + j, row + j)
+            left += rows
+            continue
+        if lane == WARP:
             continue
         to, source = i64(row + 8 * st.COPY_TO), i64(row + 8 * st.COPY_FROM)
         size, have = i64(row + 8 * st.COPY_BYTES), i64(row + 8 * st.COPY_HAVE)
-        if have == 16:
-            copy16(to, source)
-        else:
-            for j in range(size):
-                w8(to + j, u8(source + j) if j < have else 0)
+        copy(to, source, size, have)
         if checking:
             # … or as late as this
             note(m, w, i64(row + 8 * st.COPY_PC), lane, op.SHARED, i64(row + 8 * st.COPY_ADDRESS), size, 1, 0)
-        if sleepers:
+        if m.k[st.K_SLEEPERS]:
             wake(m, to, size)
     m.pending[w] = left
     if left != n:
         m.wrote[w] = 1
+
+
+@njit
+def copy(to, source, size, have):
+    """`have` bytes, and zeros up to `size`."""
+    if have == 16:
+        copy16(to, source)
+    else:
+        for j in range(size):
+            w8(to + j, u8(source + j) if j < have else 0)
+
+
+@njit
+def complete_warp(m, w, act, keep, row, groups):
+    """The same for a row of several lanes (plain.py); True if none of its lanes is left. Lanes that are done leave its
+    mask."""
+    mask, reads, size = i64(row + 8 * st.COPY_TO), i64(row + 8 * st.COPY_FROM), i64(row + 8 * st.COPY_BYTES)
+    group = i64(row + 8 * st.COPY_GROUP)
+    due = mask & act
+    if keep >= 0:
+        for lane in range(32):
+            if group >= i64(groups + 8 * lane) - keep:
+                due &= ~(1 << lane)
+    sleepers = m.k[st.K_SLEEPERS]
+    if due == EVERY and reads == EVERY and size == 16 and not sleepers:
+        for lane in range(0, 256, 8):
+            copy16(i64(row + COPY_TO_LANES + lane), i64(row + COPY_FROM_LANES + lane))
+    else:
+        for lane in range(32):
+            if due >> lane & 1:
+                to = i64(row + COPY_TO_LANES + 8 * lane)
+                full = reads >> lane & 1
+                copy(to, i64(row + COPY_FROM_LANES + 8 * lane) if full else to, size, size if full else 0)
+                if sleepers:
+                    wake(m, to, size)
+    if due != 0:
+        m.wrote[w] = 1
+    w64(row + 8 * st.COPY_TO, mask & ~due)
+    return due == mask

@@ -10,11 +10,28 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.execute.cp_async import COPY_FROM_LANES, COPY_TO_LANES, WARP, WARP_ROWS
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address, operand
-from fuzz.devices.emulator.state.intrinsics import ctz, i64, popc, s8, s16, s32, u8, u16, u32, w8, w16, w32, w64
+from fuzz.devices.emulator.state.intrinsics import (
+    ctz,
+    host_addresses32,
+    host_addresses64,
+    i64,
+    popc,
+    s8,
+    s16,
+    s32,
+    u8,
+    u16,
+    u32,
+    w8,
+    w16,
+    w32,
+    w64,
+)
 
-HOSTS = 3072  # of the scratch memory: host addresses of the lanes, 256 bytes, and of a copy's sources
+HOSTS = 3072  # of the scratch memory: host addresses of the lanes
 
 
 @njit
@@ -36,17 +53,14 @@ def window(m, w, space, a):
 
 @njit
 def locate(m, w, space, base, wide, immediate, size, act, to):
-    """Writes the host addresses of the lanes' accesses of `size` bytes to `to`, 8 bytes each; False where one of them
-    is not plain."""
+    """Writes the host addresses of the lanes' accesses of `size` bytes to `to`, 8 bytes each; False where one of those
+    in `act` is not plain."""
     low, high, delta = window(m, w, space, address(base, wide, ctz(act), immediate))
-    high -= size
-    bad = 0
-    for lane in range(32):
-        if act >> lane & 1:
-            a = address(base, wide, lane, immediate)
-            bad |= (a - low | high - a) >> 63 | a & (size - 1)
-            w64(to + 8 * lane, a + delta)
-    return bad == 0
+    if wide:
+        outside = host_addresses64(base, immediate, low, high - size, size - 1, delta, to)
+    else:
+        outside = host_addresses32(base, immediate, low, high - size, size - 1, delta, to)
+    return outside & act == 0
 
 
 @njit
@@ -126,15 +140,20 @@ def store(m, w, wb, cb, c, act):
 
 @njit
 def copy_async(m, w, pc, wb, cb, c, act):
-    """cp.async of lanes that copy all of their bytes or none."""
+    """cp.async of lanes that copy all of their bytes or none, and have committed the same number of groups: see
+    cp_async.py for its rows of `copies`."""
     to = operand(wb, cb, s32(c + 12))
     source = operand(wb, cb, s32(c + 20))
-    a64, to_immediate = s32(c + 8) >> op.ADDRESS64 & 1, s32(c + 16)
-    immediate, size, limit = s32(c + 24), s32(c + 28), s32(c + 32)
-    hosts = m.k[st.K_SCRATCH] + HOSTS
-    if m.pending[w] + popc(act) > st.COPIES:
+    size, limit = s32(c + 28), s32(c + 32)
+    i, lanes = m.pending[w], popc(act)
+    if lanes < WARP_ROWS or i + lanes > st.COPIES:  # too many: the general function says so
         return False
-    if not locate(m, w, op.SHARED, to, a64, to_immediate, size, act, hosts):
+    group = m.groups[w, ctz(act)]
+    for lane in range(32):
+        if act >> lane & 1 and m.groups[w, lane] != group:
+            return False
+    row = st.address_of(m.copies, (w * st.COPIES + i) * 8)
+    if not locate(m, w, op.SHARED, to, s32(c + 8) >> op.ADDRESS64 & 1, s32(c + 16), size, act, row + COPY_TO_LANES):
         return False
     reads = act
     if limit != op.ABSENT:
@@ -147,23 +166,14 @@ def copy_async(m, w, pc, wb, cb, c, act):
                     reads |= 1 << lane
                 elif n:
                     return False
-    if reads and not locate(m, w, op.GLOBAL, source, 1, immediate, size, reads, hosts + 256):
+    if reads and not locate(m, w, op.GLOBAL, source, 1, s32(c + 24), size, reads, row + COPY_FROM_LANES):
         return False
     m.wrote[w] = 1
-    i = m.pending[w]
-    m.pending[w] = i + popc(act)
-    row = st.address_of(m.copies, w * st.COPIES * 8 + i * 8)
-    groups = st.address_of(m.groups, w * 32)
-    for lane in range(32):
-        if act >> lane & 1:
-            full = reads >> lane & 1
-            w64(row + 8 * st.COPY_LANE, lane)
-            w64(row + 8 * st.COPY_GROUP, i64(groups + 8 * lane))
-            w64(row + 8 * st.COPY_TO, i64(hosts + 8 * lane))
-            w64(row + 8 * st.COPY_FROM, i64(hosts + 256 + 8 * lane) if full else 0)
-            w64(row + 8 * st.COPY_BYTES, size)
-            w64(row + 8 * st.COPY_HAVE, size if full else 0)
-            w64(row + 8 * st.COPY_ADDRESS, address(to, a64, lane, to_immediate))
-            w64(row + 8 * st.COPY_PC, pc)
-            row += 64
+    w64(row + 8 * st.COPY_LANE, WARP)
+    w64(row + 8 * st.COPY_GROUP, group)
+    w64(row + 8 * st.COPY_TO, act)
+    w64(row + 8 * st.COPY_FROM, reads)
+    w64(row + 8 * st.COPY_BYTES, size)
+    w64(row + 8 * st.COPY_ADDRESS, lanes)
+    m.pending[w] = i + lanes
     return True

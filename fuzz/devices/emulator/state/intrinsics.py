@@ -231,3 +231,35 @@ def transpose16(typingctx, to, source):  # type: ignore[no-untyped-def]
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), code
+
+
+def _host_addresses(wide: bool) -> Any:
+    @intrinsic
+    def locate(typingctx, base, immediate, low, high, below, delta, to):  # type: ignore[no-untyped-def]
+        """Writes the addresses of 32 lanes (64 bits, or 32 that wrap around) plus `delta` to `to`, int64 each. Returns
+        the mask of lanes whose address is below `low`, above `high`, or has a bit of `below`."""
+
+        def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+            base, immediate, low, high, below, delta, to = args
+            t, short = ir.VectorType(I64, 32), ir.VectorType(I32, 32)
+
+            def spread(x, kind):  # type: ignore[no-untyped-def]
+                first = b.insert_element(ir.Constant(kind, ir.Undefined), x, ir.Constant(I32, 0))
+                return b.shuffle_vector(first, first, ir.Constant(short, [ir.Constant(I32, 0)] * 32))
+
+            if wide:
+                a = b.add(b.load(b.inttoptr(base, t.as_pointer()), align=64), spread(immediate, t))
+            else:
+                a = b.load(b.inttoptr(base, short.as_pointer()), align=64)
+                a = b.zext(b.add(a, spread(b.trunc(immediate, I32), short)), t)
+            askew = b.icmp_signed("!=", b.and_(a, spread(below, t)), ir.Constant(t, [ir.Constant(I64, 0)] * 32))
+            outside = b.or_(b.icmp_signed("<", a, spread(low, t)), b.icmp_signed(">", a, spread(high, t)))
+            b.store(b.add(a, spread(delta, t)), b.inttoptr(to, t.as_pointer()), align=64)
+            return b.zext(b.bitcast(b.or_(askew, outside), I32), I64)
+
+        return types.int64(*(types.int64,) * 7), code
+
+    return locate
+
+
+host_addresses32, host_addresses64 = _host_addresses(False), _host_addresses(True)

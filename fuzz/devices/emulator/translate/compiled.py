@@ -21,7 +21,7 @@ from fuzz.devices.emulator.state.code_cache import cache_folder, one_process
 from fuzz.devices.emulator.state.intrinsics import target_machine
 from fuzz.devices.emulator.translate.runs import build, starts
 
-SECONDS_EACH = 2e-3  # of the processor that the loop may take for each micro-operation before they are translated
+SECONDS_EACH = 3e-3  # of the processor that the loop may take for each micro-operation before they are translated
 FILES = 2048  # that the cache folder keeps
 
 
