@@ -109,11 +109,11 @@ def test_a_spin_sleeps_and_a_deadlock_is_explained_alike(checks):
 
 
 def answer(kernel: MicroKernel, translate: str, checks: frozenset[str]):
-    """What the emulator answers to a micro-kernel; where it refuses it, why."""
+    """What the emulator answers to a micro-kernel; where it refuses it, why (but not where: tensors lie anywhere)."""
     try:
         return suite.emulate(kernel, Emulator(checks=checks, translate=translate))
     except EmulationError as error:
-        return [str(f) for f in error.report.findings]
+        return [(f.kind, f.line) for f in error.report.findings]
     except Unimplemented as error:
         return str(error)
 
