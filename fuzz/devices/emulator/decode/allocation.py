@@ -19,7 +19,7 @@ from fuzz.devices.emulator.isa.all_forms import FORMS
 from fuzz.devices.emulator.isa.mma import MATRIX
 from fuzz.devices.emulator.ptx import Instruction, Kernel
 
-SMALL = 64  # instructions of a loop that may be a spin: a value that it compares is looked up when it sleeps
+SMALL = 64  # instructions of a loop that may be a spin
 Group = tuple[int, bool]  # bits of a register, and whether what writes it writes its taint
 _CLEANED = re.compile(r"(ld|ldmatrix|shfl|cvta)\.")
 _LEAVES = ("ret", "exit", "trap")
@@ -110,9 +110,10 @@ class _Lives:
             touch(mask, at, at)
         for at, i in enumerate(self.code):
             target = self.labels.get(str(i.operands[0]), at + 1) if i.name.startswith("bra") else at + 1
-            if target <= at < target + SMALL:
-                for mask in mentioned[target : at + 1]:
-                    touch(mask, target, at)
+            # what a loop compares may be looked up at any place in it (decode/spins.py): it stays there
+            for within in range(target, at + 1):
+                if at < target + SMALL or self.code[within].name.startswith("setp."):
+                    touch(mentioned[within], target, at)
         return {order[bit]: (first[bit], last[bit]) for bit in first}
 
     def mentioned(self, i: Instruction) -> int:

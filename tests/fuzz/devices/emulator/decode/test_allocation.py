@@ -53,3 +53,10 @@ def test_a_register_written_both_ways_shares_with_none():
     found = places("""mov.b32 %r0, 1; add.f32 %r0, %r0, %r0; st.global.b32 [%p0], %r0;
     mov.b32 %r1, 1; st.global.b32 [%p0], %r1; add.f32 %r2, 0f3F800000, 0f3F800000; st.global.b32 [%p0], %r2;""")
     assert len({found["%r0"], found["%r1"], found["%r2"]}) == 3
+
+
+def test_what_a_loop_compares_stays_where_it_is_through_all_of_the_loop():
+    filler = "mov.b32 %r3, 1; st.global.b32 [%p0], %r3;" * 40
+    found = places(f"""mov.b32 %r1, 0;
+    $loop: add.s32 %r1, %r1, 1; add.s32 %r2, %r1, 5; setp.lt.s32 %q0, %r2, 9; {filler} @%q0 bra $loop;""")
+    assert found["%r2"] != found["%r3"]
