@@ -33,6 +33,7 @@ class Translation:
         self.spent = [0.0, 0.0]  # processor seconds of launches without and with taints
         self.reached = np.zeros(len(program.code), dtype=bool)
         self.tables: list[np.ndarray | None] = [None, None]
+        self._looked = [False, False]  # for a file
         self._engines: list[Any] = []  # own the machine code
 
     def table(self, with_taints: bool, when: str) -> int:
@@ -41,12 +42,15 @@ class Translation:
         if when == "never":
             return 0
         if self.tables[with_taints] is None:
-            path, code = _stored(self._name(with_taints))
-            if not code and (when == "always" or self.spent[with_taints] > SECONDS_EACH * len(self.program.code)):
-                code = self._compiled(with_taints, everything=when == "always")
-                _store(path, code)
-            if code:
-                self.tables[with_taints] = self._linked(code, with_taints)
+            due = when == "always" or self.spent[with_taints] > SECONDS_EACH * len(self.program.code)
+            if due or not self._looked[with_taints]:
+                self._looked[with_taints] = True
+                path, code = _stored(self._name(with_taints))
+                if due and not code:
+                    code = self._compiled(with_taints, everything=when == "always")
+                    _store(path, code)
+                if code:
+                    self.tables[with_taints] = self._linked(code, with_taints)
         table = self.tables[with_taints]
         return 0 if table is None else table.ctypes.data
 
