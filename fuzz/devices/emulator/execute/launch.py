@@ -153,6 +153,7 @@ def execute(
     if result == st.DEADLOCK:
         waiting = stopped.waiting()
         k[st.K_EXPLORE] = EXPLORED
+        k[st.K_TRANSLATED] = 0  # what is explored has no checks, so no taints
         interpreter.run(machine.address)
         report.deadlock = stopped.deadlock(waiting, EXPLORED)
 

@@ -1,6 +1,6 @@
 """Machine code of a program's runs: compiled when they have taken long enough, kept in the cache folder, linked.
 
-A file there holds the runs of one program that had been reached when it was compiled. Its name has the digest of the
+A file there holds the runs of one program, or of a large one those that had run most. Its name has the digest of the
 program and of its own bytes, so that a file that is not whole, or not what was written, is found out and goes.
 """
 
@@ -22,6 +22,7 @@ from fuzz.devices.emulator.state.intrinsics import target_machine
 from fuzz.devices.emulator.translate.runs import build, starts
 
 SECONDS_EACH = 3e-3  # of the processor that the loop may take for each micro-operation before they are translated
+LARGEST = 2500  # micro-operations that are compiled at most, in below 3 s; of a larger program those that run most
 FILES = 2048  # that the cache folder keeps
 
 
@@ -31,7 +32,7 @@ class Translation:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.spent = [0.0, 0.0]  # processor seconds of launches without and with taints
-        self.reached = np.zeros(len(program.code), dtype=bool)
+        self.reached = np.zeros(len(program.code), dtype=np.int64)
         self.tables: list[np.ndarray | None] = [None, None]
         self._looked = [False, False]  # for a file
         self._engines: list[Any] = []  # own the machine code
@@ -56,7 +57,7 @@ class Translation:
 
     def ran(self, reached: np.ndarray, seconds: float, with_taints: bool) -> None:
         """Notes a launch: how often each micro-operation was reached, and its seconds of the processor."""
-        self.reached |= reached > 0
+        self.reached += reached
         self.spent[with_taints] += seconds
 
     def _name(self, with_taints: bool) -> str:
@@ -64,10 +65,22 @@ class Translation:
         return f"{digest.hexdigest()[:32]}.{'taints' if with_taints else 'plain'}"
 
     def _compiled(self, with_taints: bool, everything: bool) -> bytes:
-        chosen = [start for start in starts(self.program, with_taints) if everything or self.reached[start]]
+        chosen = starts(self.program, with_taints)
+        if not everything and len(self.program.code) > LARGEST:
+            chosen = self._busiest(chosen)
         module = llvm.parse_assembly(str(build(self.program, chosen, with_taints)))
         module.verify()
         return target_machine().emit_object(module)
+
+    def _busiest(self, ends: dict[int, int]) -> dict[int, int]:
+        """The runs in which most micro-operations ran, LARGEST of them or less."""
+        found, size = {}, 0
+        for start in sorted(ends, key=lambda start: -int(self.reached[start : ends[start]].sum())):
+            size += ends[start] - start
+            if size > LARGEST or self.reached[start] == 0:
+                break
+            found[start] = ends[start]
+        return found
 
     def _linked(self, code: bytes, with_taints: bool) -> np.ndarray:
         engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())

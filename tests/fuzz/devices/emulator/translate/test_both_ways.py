@@ -105,7 +105,8 @@ def test_a_spin_sleeps_and_a_deadlock_is_explained_alike(checks):
     memory = torch.zeros(16, dtype=torch.int32)
     options = {"grid": 5, "block": 1, "resident_ctas": 5, "checks": CHECKS[checks]}
     assert same(TURNS, memory, **options)[0] == "finished"
-    assert same(NEVER, memory, **{**options, "block": 32})[0] == "deadlock"
+    for resident in (5, 2):  # two: who has not started is looked at too
+        assert same(NEVER, memory, **{**options, "block": 32, "resident_ctas": resident})[0] == "deadlock"
 
 
 def answer(kernel: MicroKernel, translate: str, checks: frozenset[str]):

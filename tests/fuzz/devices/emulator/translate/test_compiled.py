@@ -5,6 +5,7 @@ import torch
 from ptx_tools import kernel
 
 from fuzz.devices.emulator import Emulator
+from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.translate import compiled
 
 BODY = (
@@ -69,3 +70,18 @@ def test_another_kernel_has_another_file(folder):
     module = Emulator(translate="always").load_ptx(kernel(BODY.replace("5", "6")))
     module.launch(None, (1,), (32,), [torch.zeros(32, dtype=torch.int32)])
     assert len([*folder.glob("*.o")]) == 2
+
+
+def test_of_a_large_kernel_the_runs_that_ran_most_are_translated(folder, monkeypatch):
+    monkeypatch.setattr(compiled, "LARGEST", 4)
+    monkeypatch.setattr(compiled, "SECONDS_EACH", 0.0)
+    body = """mov.b32 %r1, 0; mov.b32 %r3, 0; mov.b32 %r4, 0; mov.b32 %r5, 0;
+    $loop: add.s32 %r1, %r1, 1; setp.lt.s32 %q0, %r1, 9; @%q0 bra $loop;
+    add.s32 %r3, %r3, %r4; add.s32 %r5, %r5, %r3;"""
+    module = Emulator().load_ptx(kernel(body))
+    for _ in range(2):
+        module.launch(None, (1,), (32,), [torch.zeros(1)])
+    translated = table(module)
+    (loop,) = (int(row[2]) for row in module.programs.get("k").code if row[0] == op.BRANCH)
+    assert translated[loop]
+    assert 0 < (translated != 0).sum() < 3
