@@ -48,7 +48,7 @@ class Translation:
                 self._looked[with_taints] = True
                 path, code = _stored(self._name(with_taints))
                 if due and not code:
-                    code = self._compiled(with_taints, everything=when == "always")
+                    code = self.compile(with_taints, everything=when == "always")
                     _store(path, code)
                 if code:
                     self.tables[with_taints] = self._linked(code, with_taints)
@@ -64,7 +64,8 @@ class Translation:
         digest = hashlib.sha256(self.program.code.tobytes() + bytes(self.program.constants))
         return f"{digest.hexdigest()[:32]}.{'taints' if with_taints else 'plain'}"
 
-    def _compiled(self, with_taints: bool, everything: bool) -> bytes:
+    def compile(self, with_taints: bool, everything: bool) -> bytes:
+        """Object code of the program's runs; of a large program those that run most, unless `everything`."""
         chosen = starts(self.program, with_taints)
         if not everything and len(self.program.code) > LARGEST:
             chosen = self._busiest(chosen)
