@@ -1,10 +1,11 @@
 """Drawn cases of blocksparse on the emulated GPU, by the loop and translated: verdicts and reports must be the same.
 
-    python ci/check_translation.py [--cases 1000] [--kernels 40] [--seed 1]
+    python ci/check_translation.py [--cases 1000] [--kernels 40] [--numbers 10] [--seed 1]
 
 A case's launches are compared by status, micro-operations, how often each was reached, findings, deadlock, and the
 bytes of every tensor afterwards; its verdict by everything but its seconds. Each kernel takes seconds to compile: cases
-that need one more than `--kernels` are left out. Ends with 1 where a case differs, and names it.
+that need one more than `--kernels` that the cache has not are left out, and the others run with `--numbers` seeds of
+their inputs. Ends with 1 where a case differs, and names it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import argparse
 import hashlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from fuzz.compiling.cache import Cache
 from fuzz.core.case import Case, to_json
 from fuzz.devices import emulated
 from fuzz.devices.emulator import api
@@ -44,9 +47,12 @@ class Watched:
         api.run, emulated.obtain = self.run, self.obtain
 
     def obtain(self, build: Any) -> Any:
-        if build.key not in self.builds and len(self.builds) >= self.kernels:
-            raise TooManyKernels
-        self.builds.add(build.key)
+        if build.key not in self.builds:
+            if Cache(None).load(build) is None:
+                self.kernels -= 1
+            if self.kernels < 0:
+                raise TooManyKernels
+            self.builds.add(build.key)
         return self._obtain(build)
 
     def run(self, config: Any, programs: Any, launches: Any, memory: Any, *rest: Any) -> Any:
@@ -77,10 +83,17 @@ def judged(case: Case, target: Any, watched: Watched, way: str) -> tuple[Any, li
     return verdict, watched.launches
 
 
+def with_seeds(case: Case, count: int) -> Iterator[Case]:
+    """The case with `count` seeds of its inputs."""
+    for i in range(count):
+        yield msgspec.structs.replace(case, inputs=msgspec.structs.replace(case.inputs, seed=case.inputs.seed + i))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--kernels", type=int, default=40)
+    parser.add_argument("--numbers", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -98,19 +111,21 @@ def main() -> int:
     watched = Watched(options.kernels)
     compared = launches = different = 0
     outcomes: dict[str, int] = {}
-    for case in drawn:
+    for case in (another for one in drawn for another in with_seeds(one, options.numbers)):
+        if compared == options.cases:
+            break
         try:
             first, second = (judged(case, target, watched, way) for way in WAYS)
         except TooManyKernels:
+            continue
+        if not first[1]:  # refused, or nothing to launch
             continue
         compared += 1
         launches += len(first[1])
         outcomes[str(first[0]["outcome"])] = outcomes.get(str(first[0]["outcome"]), 0) + 1
         if first != second:
             different += 1
-            print("differs:", to_json(case))
-        if compared == options.cases:
-            break
+            print("differs:", to_json(case), flush=True)
     print(f"{compared} cases ({outcomes}), {launches} launches of {len(watched.builds)} kernels: {different} differ")
     return different > 0
 
