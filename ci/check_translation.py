@@ -67,8 +67,9 @@ class Watched:
     def note(self, report: Any, memory: Any) -> None:
         digest = hashlib.sha256()
         for segment in memory.segments.values():
-            if segment.tensor.untyped_storage().nbytes() < 1 << 28:
-                digest.update(bytes(segment.tensor.untyped_storage()))
+            storage = segment.tensor.untyped_storage()
+            if storage.nbytes() < 1 << 28:  # not reserved for an index at 2,000,000 tokens
+                digest.update(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().tobytes())
         reached = [counts.tobytes() for _, counts in report.executions]
         found = [str(finding) for finding in report.findings], str(report.deadlock), report.notes
         self.launches.append((report.status, report.executed, reached, found, digest.hexdigest()))

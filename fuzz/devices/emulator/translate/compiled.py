@@ -1,7 +1,8 @@
 """Machine code of a program's runs: compiled when they have taken long enough, kept in the cache folder, linked.
 
-A file there holds the runs of one program, or of a large one those that had run most. Its name has the digest of the
-program and of its own bytes, so that a file that is not whole, or not what was written, is found out and goes.
+A file there holds the runs of one program, or of a large one those that had run most. Its name is the program's digest,
+and it begins with the digest of what follows, so that a file that is not whole, or not what was written, is found out
+and goes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from fuzz.devices.emulator.translate.runs import build, starts
 
 SECONDS_EACH = 3e-3  # of the processor that the loop may take for each micro-operation before they are translated
 LARGEST = 2500  # micro-operations that are compiled at most, in below 3 s; of a larger program those that run most
-FILES = 2048  # that the cache folder keeps
+FILES = 2048  # that the cache folder keeps; of more the oldest quarter goes
+DIGEST = 32  # bytes
 
 
 class Translation:
@@ -46,10 +48,10 @@ class Translation:
             due = when == "always" or self.spent[with_taints] > SECONDS_EACH * len(self.program.code)
             if due or not self._looked[with_taints]:
                 self._looked[with_taints] = True
-                path, code = _stored(self._name(with_taints))
+                code = _stored(self._name(with_taints))
                 if due and not code:
                     code = self.compile(with_taints, everything=when == "always")
-                    _store(path, code)
+                    _store(self._name(with_taints), code)
                 if code:
                     self.tables[with_taints] = self._linked(code, with_taints)
         table = self.tables[with_taints]
@@ -99,32 +101,31 @@ def _folder() -> Path:
     return cache_folder("translate.compiled")
 
 
-def _stored(name: str) -> tuple[Path, bytes]:
-    """(path without the digest, the object code or nothing)"""
-    path = _folder() / name
-    for found in _folder().glob(f"{name}.*.o"):
-        with suppress(OSError):  # another process was quicker
-            code = found.read_bytes()
-            if found.name == _file_name(name, code):
-                return path, code
-            found.unlink()
-    return path, b""
+def _stored(name: str) -> bytes:
+    """The object code of this name, or nothing."""
+    path = _folder() / f"{name}.o"
+    try:
+        found = path.read_bytes()
+    except OSError:
+        return b""
+    code = found[DIGEST:]
+    if hashlib.sha256(code).digest() == found[:DIGEST]:
+        return code
+    path.unlink(missing_ok=True)
+    return b""
 
 
-def _store(path: Path, code: bytes) -> None:
-    folder = path.parent
+def _store(name: str, code: bytes) -> None:
+    folder = _folder()
     with one_process(folder):
         beside = folder / f".{os.getpid()}"
         try:
-            beside.write_bytes(code)
-            os.replace(beside, folder / _file_name(path.name, code))
-            files = sorted(folder.glob("*.o"), key=lambda file: file.stat().st_mtime)
-            for old in files[:-FILES]:
-                old.unlink()
+            beside.write_bytes(hashlib.sha256(code).digest() + code)
+            os.replace(beside, folder / f"{name}.o")
+            if len(os.listdir(folder)) > FILES:
+                files = sorted(folder.glob("*.o"), key=lambda file: file.stat().st_mtime)
+                for old in files[: FILES // 4]:
+                    old.unlink()
         except OSError:  # a full disk: compiled again next time
             with suppress(OSError):
                 beside.unlink(missing_ok=True)
-
-
-def _file_name(name: str, code: bytes) -> str:
-    return f"{name}.{hashlib.sha256(code).hexdigest()[:32]}.o"
