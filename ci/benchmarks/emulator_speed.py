@@ -3,7 +3,8 @@
     python ci/benchmarks/emulator_speed.py [--out FILE]
 
 Tile pairs: 64 x 64 x 64 steps of the block-sparse forward in bfloat16 per second of one core, with the checks off and
-on. Split: what the largest of them takes to be read (PTX to micro-operations), executed, and checked. Linear: seconds
+on, translated to machine code; `loop`: not translated. Translate: what compiling that takes, without and with taints.
+Split: what the largest of them takes to be read (PTX to micro-operations), executed, and checked. Linear: seconds
 against micro-operations, with the line through them. Start: a fresh process that runs one forward, with and without the
 compiled interpreter in the cache (the kernel is compiled before). Small case: 256 tokens, 2 heads, dim 64, forward and
 backward under three schedules, compiling not counted. Session: drawn cases, judged as a session does with three runs
@@ -69,6 +70,14 @@ def fastest(kernel: Any, values: list[Any], emulator: Emulator, repeats: int = 5
         report = kernel(*values, emulator=emulator)
         spent.append(time.process_time() - start)
     return statistics.median(spent[1:]), report.executed
+
+
+def seconds_to_translate(kernel: Any, taints: bool) -> float:
+    """Processor seconds to compile the kernel's machine code."""
+    translation = kernel.programs.translation(next(iter(kernel.programs.module.kernels)))
+    start = time.process_time()
+    translation.compile(taints, everything=True)
+    return round(time.process_time() - start, 2)
 
 
 def fresh(folder: Path, cache: str | None) -> tuple[float, float]:
@@ -178,16 +187,19 @@ def main() -> None:
         ("wrapped", frozenset({"wrapped"})),
         ("all", frozenset({"races", "uninitialised", "wrapped"})),
     ):
-        seconds, executed = fastest(kernel, values, Emulator(resident_ctas=4, checks=checks))
+        seconds, executed = fastest(kernel, values, Emulator(resident_ctas=4, checks=checks, translate="always"))
         took[name] = seconds
         result[f"tile_pairs_per_second_{name}"] = round(pairs / seconds)
         if name == "off":
             result["nanoseconds_per_micro_operation"] = round(1e9 * seconds / executed, 1)
             result["micro_operations_per_tile_pair"] = round(executed / pairs)
+    loop, _ = fastest(kernel, values, Emulator(resident_ctas=4, checks=OFF, translate="never"))
+    result["tile_pairs_per_second_off_loop"] = round(pairs / loop)
+    result["seconds_to_translate"] = [seconds_to_translate(kernel, taints) for taints in (False, True)]
     costs, points = [], []
     for length in (256, 512, 1024, 2048):
         _, many, _ = problem(length)
-        seconds, executed = fastest(kernel, many, Emulator(resident_ctas=4, checks=OFF))
+        seconds, executed = fastest(kernel, many, Emulator(resident_ctas=4, checks=OFF, translate="always"))
         points.append((executed, seconds))
         costs.append(
             {"tokens": length, "micro_operations": executed, "nanoseconds_each": round(1e9 * seconds / executed, 1)}

@@ -23,6 +23,7 @@ from fuzz.devices.emulator.host.cuda_runtime import Argument, HostObject, Launch
 from fuzz.devices.emulator.host.tiled_tensor import MappedTensor, TiledTensor
 from fuzz.devices.emulator.report.report import EmulationError, Report
 from fuzz.devices.emulator.state.global_memory import Memory, Written
+from fuzz.devices.emulator.translate.compiled import Translation
 
 
 class Emulator(LaunchConfig):
@@ -52,6 +53,7 @@ class Programs:
     def __init__(self, text: str) -> None:
         self.module = ptx.parse(text)
         self.decoded: dict[tuple[str, bool], Program] = {}
+        self.translations: dict[tuple[str, bool], Translation] = {}
 
     def kernel(self, name: str) -> ptx.Kernel:
         """A kernel as it was read. Raises ValueError where the PTX does not have it."""
@@ -67,6 +69,12 @@ class Programs:
                 self.module, replace(kernel, registers=dict(kernel.registers)), clustered
             )
         return self.decoded[name, clustered]
+
+    def translation(self, name: str, clustered: bool = False) -> Translation:
+        """The machine code that there is of a kernel."""
+        if (name, clustered) not in self.translations:
+            self.translations[name, clustered] = Translation(self.get(name, clustered))
+        return self.translations[name, clustered]
 
 
 class LoadedKernel:
@@ -208,7 +216,8 @@ def run(
         kernel = programs.kernel(launch.kernel)
         cluster, explicit = cluster_of(kernel, launch)
         program = programs.get(launch.kernel, math.prod(cluster) > 1)
-        execute(config, program, launch, memory, report, only, cluster, explicit)
+        translation = programs.translation(launch.kernel, math.prod(cluster) > 1)
+        execute(config, program, translation, launch, memory, report, only, cluster, explicit)
         report.launches += 1
         if report.status != "finished":
             break

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 
 ARCHES = ("sm_80", "sm_90a", "sm_100a")  # that kernels are compiled for
 WARP_SCHEDULES = ("in_order", "random", "oldest_last", "greedy")
 DISPATCHES = ("in_order", "reversed", "permuted")
+TRANSLATE = ("auto", "always", "never")
 ALL_CHECKS = frozenset(
     {
         "races",
@@ -69,6 +71,9 @@ class LaunchConfig:
                    'warpgroup_registers' (only when asked for: FlashAttention-4 does otherwise): warps of a warpgroup
                    that do not execute the same setmaxnreg, or with no barrier between two of them.
                    Bounds, alignment, barriers and deadlocks are always looked at
+    translate      machine code for the kernel's straight runs: 'auto' (where it is in the cache folder, and where the
+                   kernel has run for longer than compiling takes), 'always' or 'never'; results are the same. Where it
+                   is not given, the variable ATTNFUZZ_TRANSLATE is
     trace          keep a timeline of every launch in the report, see report/timeline.py
     """
 
@@ -81,6 +86,7 @@ class LaunchConfig:
     budget: int = 1 << 40
     patience: float = 10.0
     checks: frozenset[str] = DEFAULT_CHECKS
+    translate: str = field(default_factory=lambda: os.environ.get("ATTNFUZZ_TRANSLATE", "auto"))
     trace: bool = False
 
     def __post_init__(self) -> None:
@@ -94,5 +100,7 @@ class LaunchConfig:
             raise ValueError(f"warp_schedule must be one of {', '.join(WARP_SCHEDULES)}, not {self.warp_schedule!r}")
         if self.dispatch not in DISPATCHES:
             raise ValueError(f"dispatch must be one of {', '.join(DISPATCHES)}, not {self.dispatch!r}")
+        if self.translate not in TRANSLATE:
+            raise ValueError(f"translate must be one of {', '.join(TRANSLATE)}, not {self.translate!r}")
         if not frozenset(self.checks) <= ALL_CHECKS:
             raise ValueError(f"checks must be among {', '.join(sorted(ALL_CHECKS))}, not {sorted(self.checks)}")

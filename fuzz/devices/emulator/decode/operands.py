@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.decode.allocation import Group, share
 from fuzz.devices.emulator.decode.special_registers import SPECIAL_REGISTERS
 from fuzz.devices.emulator.isa.all_forms import FORMS
 from fuzz.devices.emulator.isa.straight_line import NUMBERS, WIDTH
@@ -99,6 +100,9 @@ class Operands:
         self.places: dict[str, int] = {}
         self.granule = self.smallest = 4
         self.lay_out_variables()
+        widths = {name: BITS.get(kind, 1) for name, kind in kernel.registers.items()}
+        self.shared_places = share(kernel, widths)
+        self.place_of: dict[tuple[Group, int], int] = {}
         predicates = sum(t == "pred" for t in kernel.registers.values())
         self.next_predicate = 0
         self.size = -(-4 * (predicates + 8) // 128) * 128
@@ -169,9 +173,13 @@ class Operands:
             place = 4 * self.next_predicate
             self.next_predicate += 1
             assert place < self.predicate_limit
+        elif self.shared_places.get(name) in self.place_of:
+            place = self.place_of[self.shared_places[name]]
         else:
             place = self.size
             self.size += 256 if own == 64 else 128
+            if name in self.shared_places:
+                self.place_of[self.shared_places[name]] = place
         self.places[name] = place
         if name not in self.kernel.registers:
             self.specials[name] = place

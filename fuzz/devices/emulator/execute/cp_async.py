@@ -1,5 +1,11 @@
 """Asynchronous copies (cp.async): noted down when they are issued, carried out as late as PTX allows.
-Compiled by numba."""
+Compiled by numba.
+
+A copy of a lane is a row of `copies`. Where memory is not checked, the rows of lanes that copy together are used in
+another way: the first has WARP for a lane, two masks of lanes (those that are left, and those that read: the others get
+zeros), the bytes of each and, in place of an address, the number of rows; then come the lanes' addresses, WARP_ROWS in
+all.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +24,12 @@ from fuzz.devices.emulator.state.addressing import (
     segment_of,
     wake,
 )
-from fuzz.devices.emulator.state.intrinsics import copy16, i64, s32, u8, u32, w8
+from fuzz.devices.emulator.state.intrinsics import copy16, i64, s32, u8, u32, w8, w64
+
+WARP = 32
+WARP_ROWS = 9
+COPY_TO_LANES, COPY_FROM_LANES = 64, 320  # from the row on, in bytes: host addresses to write and to read
+EVERY = 0xFFFFFFFF
 
 
 @njit
@@ -112,7 +123,7 @@ def complete(m, w, act, keep):
     n = m.pending[w]
     if n == 0:
         return
-    left = 0
+    left, i = 0, 0
     checking = m.k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
     prefix, shared, _ = own_shared(m, w)
     lines = checking and shared_lines.writes_lines(m, w)
@@ -120,34 +131,76 @@ def complete(m, w, act, keep):
     if lines:
         of = shared_lines.lines_of(m, w)
         readers = shared_lines.readers_known(m, w, of)
-    for i in range(n):
-        lane, group = m.copies[w, i, st.COPY_LANE], m.copies[w, i, st.COPY_GROUP]
-        due = act >> lane & 1 and (keep < 0 or group < m.groups[w, lane] - keep)
-        if not due:
-            if left != i:
-                for j in range(8):
-                    m.copies[w, left, j] = m.copies[w, i, j]
-            left += 1
-            continue
-        to, source, size, have = (
-            m.copies[w, i, st.COPY_TO],
-            m.copies[w, i, st.COPY_FROM],
-            m.copies[w, i, st.COPY_BYTES],
-            m.copies[w, i, st.COPY_HAVE],
-        )
-        if have == 16:
-            copy16(to, source)
+    first = st.address_of(m.copies, w * st.COPIES * 8)
+    groups = st.address_of(m.groups, w * 32)
+    while i < n:
+        row = first + 64 * i
+        lane, group = i64(row + 8 * st.COPY_LANE), i64(row + 8 * st.COPY_GROUP)
+        rows = i64(row + 8 * st.COPY_ADDRESS) if lane == WARP else 1
+        i += rows
+        if lane == WARP:
+            done = complete_warp(m, w, act, keep, row, groups)
         else:
-            for j in range(size):
-                w8(to + j, u8(source + j) if j < have else 0)
+            done = act >> lane & 1 and (keep < 0 or group < i64(groups + 8 * lane) - keep)
+        if not done:
+            to = first + 64 * left
+            if to != row:
+                for j in range(0, 64 * min(rows, WARP_ROWS), 16):
+                    copy16(to + j, row + j)
+            left += rows
+            continue
+        if lane == WARP:
+            continue
+        to, source = i64(row + 8 * st.COPY_TO), i64(row + 8 * st.COPY_FROM)
+        size, have = i64(row + 8 * st.COPY_BYTES), i64(row + 8 * st.COPY_HAVE)
+        copy(to, source, size, have)
         if checking:  # … or as late as this
-            a = m.copies[w, i, st.COPY_ADDRESS]
+            a = i64(row + 8 * st.COPY_ADDRESS)
             x = a ^ prefix
             whole = lines and size == 16 and x >= 0 and x + 16 <= shared
             if not (whole and shared_lines.write_cell(of, x >> 4, known, readers)):
-                note(m, w, m.copies[w, i, st.COPY_PC], lane, op.SHARED, a, size, 1, 0)
+                note(m, w, i64(row + 8 * st.COPY_PC), lane, op.SHARED, a, size, 1, 0)
         if m.k[st.K_SLEEPERS]:
             wake(m, to, size)
     m.pending[w] = left
     if left != n:
         m.wrote[w] = 1
+
+
+@njit
+def copy(to, source, size, have):
+    """`have` bytes, and zeros up to `size`."""
+    if have == 16:
+        copy16(to, source)
+    else:
+        for j in range(size):
+            w8(to + j, u8(source + j) if j < have else 0)
+
+
+@njit
+def complete_warp(m, w, act, keep, row, groups):
+    """The same for a row of several lanes (plain.py); True if none of its lanes is left. Lanes that are done leave its
+    mask."""
+    mask, reads, size = i64(row + 8 * st.COPY_TO), i64(row + 8 * st.COPY_FROM), i64(row + 8 * st.COPY_BYTES)
+    group = i64(row + 8 * st.COPY_GROUP)
+    due = mask & act
+    if keep >= 0:
+        for lane in range(32):
+            if group >= i64(groups + 8 * lane) - keep:
+                due &= ~(1 << lane)
+    sleepers = m.k[st.K_SLEEPERS]
+    if due == EVERY and reads == EVERY and size == 16 and not sleepers:
+        for lane in range(0, 256, 8):
+            copy16(i64(row + COPY_TO_LANES + lane), i64(row + COPY_FROM_LANES + lane))
+    else:
+        for lane in range(32):
+            if due >> lane & 1:
+                to = i64(row + COPY_TO_LANES + 8 * lane)
+                full = reads >> lane & 1
+                copy(to, i64(row + COPY_FROM_LANES + 8 * lane) if full else to, size, size if full else 0)
+                if sleepers:
+                    wake(m, to, size)
+    if due != 0:
+        m.wrote[w] = 1
+    w64(row + 8 * st.COPY_TO, mask & ~due)
+    return due == mask

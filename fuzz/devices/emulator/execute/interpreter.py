@@ -20,6 +20,7 @@ from fuzz.devices.emulator.execute import (
     bulk_copies,
     cluster_barrier,
     cluster_launch,
+    plain,
     register_limits,
     tensor_maps,
 )
@@ -51,7 +52,18 @@ from fuzz.devices.emulator.sanitize.taint import taint, taints_of
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding, operand
 from fuzz.devices.emulator.state.code_cache import cache_folder
-from fuzz.devices.emulator.state.intrinsics import ctz, s32, straight_line, straight_line_tainted, u32, w32, w64
+from fuzz.devices.emulator.state.intrinsics import (
+    ctz,
+    i64,
+    ldmatrix,
+    run_translated,
+    s32,
+    straight_line,
+    straight_line_tainted,
+    u32,
+    w32,
+    w64,
+)
 from fuzz.devices.emulator.state.whole_program import compile_apart
 from oracles.reference.compiled_code import CheckedCode
 
@@ -83,14 +95,26 @@ def run_warp(m, w, quantum):
     cb = k[st.K_CONSTANTS]
     code = k[st.K_CODE]
     taints = taints_of(m, w)
+    checking = k[st.K_CHECKS] & (st.CHECK_RACES | st.CHECK_UNINITIALISED)
+    shared = k[st.K_SHARED] + (w // k[st.K_WARPS]) * k[st.K_SHARED_STRIDE]
+    translated = k[st.K_TRANSLATED]
     executed = 0
     while True:
         pc, mask, stop = m.pc[w], m.mask[w], m.stop[w]
-        # ---- straight ahead until something is for us
-        if taints:
-            n = straight_line_tainted(code, pc, stop, wb, cb, mask, taints)
-        else:
-            n = straight_line(code, pc, stop, wb, cb, mask)
+        plainly = not checking and m.spin[w, st.SPIN_PC] < 0  # memory is neither checked nor watched
+        n = pc
+        # ---- straight ahead until something is for us: what is translated, and the rest of it
+        if translated and mask == EVERY:
+            function = i64(translated + 8 * pc)
+            if function:
+                size = k[st.K_SHARED_SIZE] if plainly and not taints and not k[st.K_TRACE_SIZE] else 0
+                last = pc + quantum - executed - 1 if k[st.K_POLICY] == st.RANDOM else FAR
+                n = run_translated(function, wb, cb, taints, shared, size, last)
+        if u32(code + 64 * n) < op.BASE:
+            if taints:
+                n = straight_line_tainted(code, n, stop, wb, cb, mask, taints)
+            else:
+                n = straight_line(code, n, stop, wb, cb, mask)
         executed += n - pc
         m.reached[pc] += 1
         pc = n
@@ -162,11 +186,14 @@ def run_warp(m, w, quantum):
         if taints:
             taint(m, w, pc, c, number, act, taints)
         if number == op.LOAD:
-            load(m, w, pc, wb, cb, c, act)
+            if not plainly or not plain.load(m, w, wb, cb, c, act):
+                load(m, w, pc, wb, cb, c, act)
         elif number == op.STORE:
-            store(m, w, pc, wb, cb, c, act)
+            if checking or not plain.store(m, w, wb, cb, c, act):
+                store(m, w, pc, wb, cb, c, act)
         elif number == op.CP_ASYNC:
-            copy_async(m, w, pc, wb, cb, c, act)
+            if checking or not plain.copy_async(m, w, pc, wb, cb, c, act):
+                copy_async(m, w, pc, wb, cb, c, act)
         elif number == op.ATOMIC:
             atomic(m, w, pc, wb, cb, c, act)
         elif number == op.CP_COMMIT:
@@ -265,7 +292,9 @@ def run_warp(m, w, quantum):
             if number < op.BASE:
                 straight_line(code, pc, pc + 1, wb, cb, -1)
             elif number == op.LDMATRIX:
-                load_matrix(m, w, pc, wb, cb, c)
+                wide = s32(c + 8) >> op.ADDRESS64 & 1
+                if wide or not plainly or not ldmatrix(c, wb, cb, shared, k[st.K_SHARED_SIZE]):
+                    load_matrix(m, w, pc, wb, cb, c)
             elif number == op.STMATRIX:
                 store_matrix(m, w, pc, wb, cb, c)
             elif number == op.SHUFFLE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,6 +27,7 @@ from fuzz.devices.emulator.state import tensor_map as tm
 from fuzz.devices.emulator.state import tensor_memory
 from fuzz.devices.emulator.state.global_memory import MappedArrays, Memory
 from fuzz.devices.emulator.state.machine import Machine
+from fuzz.devices.emulator.translate.compiled import Translation
 
 POLICIES = {"in_order": st.IN_ORDER, "random": st.RANDOM, "oldest_last": st.OLDEST_LAST, "greedy": st.GREEDY}
 CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wrapped": st.CHECK_WRAPPED,
@@ -40,10 +42,11 @@ Sizes = tuple[int, int, int]
 
 
 def execute(
-    config: LaunchConfig, program: Program, launch: Launch, memory: Memory, report: Report, only: Sequence[int] | None,
-    cluster: Sizes = (1, 1, 1), explicit_cluster: bool = False,
+    config: LaunchConfig, program: Program, translation: Translation, launch: Launch, memory: Memory, report: Report,
+    only: Sequence[int] | None, cluster: Sizes = (1, 1, 1), explicit_cluster: bool = False,
 ) -> None:  # fmt: skip
-    """Runs one launch, with clusters of `cluster` CTAs, and adds its outcome to `report`."""
+    """Runs one launch of `program`, with clusters of `cluster` CTAs, and adds its outcome to `report`. translation: of
+    this program."""
     threads = launch.block[0] * launch.block[1] * launch.block[2]
     if not 0 < threads <= 1024:
         raise ValueError(f"block: {threads} threads; a CTA has 1 to 1024")
@@ -128,8 +131,13 @@ def execute(
     machine.status[:] = st.EMPTY
     machine.cta[:, st.CTA_INDEX] = -1
     interpreter.ready()
+    with_taints = bool(checks & st.CHECK_WRAPPED)
+    k[st.K_TRANSLATED] = translation.table(with_taints, config.translate)
     trips = mapped.array("trips", np.int64).reshape(n, loops)
+    start = time.thread_time()
     result, report.endless = watch.run(machine, program, launch, memory, trips, config.patience)
+    reached = np.cumsum(machine.reached[:-1])
+    translation.ran(reached, time.thread_time() - start, with_taints)
     if k[st.K_REFUSED]:
         raise refused(program, int(k[st.K_REFUSED]) - 1, int(k[st.K_REFUSED_WHY]), int(k[st.K_REFUSED_VALUE]))
     report.checked_on_hardware &= not (program.tensor_memory or program.cancels)
@@ -147,12 +155,13 @@ def execute(
     report.status = ("finished", "deadlock", "budget", "stopped", "endless")[result]
     stopped = Stopped(machine, program, launch, memory)
     report.findings += stopped.findings()
-    report.executions.append((program.source, np.cumsum(machine.reached[:-1])))
+    report.executions.append((program.source, reached))
     if config.trace:
         report.timelines.append(timeline(machine, program, launch, memory))
     if result == st.DEADLOCK:
         waiting = stopped.waiting()
         k[st.K_EXPLORE] = EXPLORED
+        k[st.K_TRANSLATED] = 0  # what is explored has no checks, so no taints
         interpreter.run(machine.address)
         report.deadlock = stopped.deadlock(waiting, EXPLORED)
 

@@ -38,10 +38,16 @@ TURNED, BLOCKS_A, BLOCKS_B, ZEROS, OPERANDS = 1024, 1152, 1664, 1920, 2432
 @njit
 def read_block(m, w, pc, descriptor, transposed, negated, group, half, to):
     """Copies an 8 x 8 block to `to`, row by row of M or N."""
-    scratch = m.k[st.K_SCRATCH] + TURNED
+    k = m.k
+    scratch, size = k[st.K_SCRATCH] + TURNED, k[st.K_SHARED_SIZE]
+    shared = k[st.K_SHARED] + w // k[st.K_WARPS] * k[st.K_SHARED_STRIDE]
     into = scratch if transposed else to
     for row in range(8):
-        h = host_address(m, w, pc, row, op.SHARED, row_of(descriptor, transposed, group, half, row), 16)
+        a = row_of(descriptor, transposed, group, half, row)  # a multiple of 16, not negative
+        if a + 16 <= size:
+            copy16(into + 16 * row, shared + a)
+            continue
+        h = host_address(m, w, pc, row, op.SHARED, a, 16)
         if h:
             copy16(into + 16 * row, h)
         else:

@@ -13,9 +13,12 @@ its registers, set where 32-bit arithmetic overflowed on the way to the register
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
 from fuzz.devices.emulator.isa.all_forms import FORMS, Form
+from fuzz.devices.emulator.isa.matrix_load import write_ldmatrix
 from fuzz.devices.emulator.isa.mma import MATRIX, write_mma
 from fuzz.devices.emulator.isa.tensor_core import write_tensor_product
 from fuzz.devices.emulator.isa.vectors import DOUBLE, FLOAT, I1, I16, I32, I64, LANES, Value, splat, vec
@@ -27,37 +30,35 @@ WARPGROUP_MMA = {  # what wgmma is made of, see execute/wgmma.py
     for name, kind, sums in (("bf16", "bf16", "f32"), ("f16", "f16", "f32"), ("f16_f16", "f16", "f16"))
 }
 STRAIGHT = len(NUMBERS)  # numbers from here on belong to the interpreter
+VIEWS = {
+    "p": vec(I1), "f32": vec(FLOAT), "f64": vec(DOUBLE), "f32x2": vec(FLOAT, 2 * LANES),
+    "f16x2": vec(I16, 2 * LANES), "bf16x2": vec(I16, 2 * LANES),
+}  # fmt: skip
+
+
+def stored(kind: str) -> ir.Type:
+    """The type in which a register of this kind is kept: i32 mask, 32 x i32 or 32 x i64."""
+    return I32 if kind == "p" else vec(I64) if kind in ("b64", "f64", "f32x2") else vec(I32)
+
+
+def view(b: ir.IRBuilder, kind: str, value: Value) -> Value:
+    """A register as it is kept, as the vector type that `kind` names."""
+    if kind in ("b32", "b64"):
+        return value
+    if kind in ("b16", "f16", "bf16"):
+        return b.trunc(value, vec(I16))
+    return b.bitcast(value, VIEWS[kind])
 
 
 def load(b: ir.IRBuilder, kind: str, address: Value) -> Value:
-    """A register at `address`, as the vector type that `kind` names."""
-
-    def read(t: ir.Type) -> Value:
-        return b.load(b.inttoptr(address, t.as_pointer()), align=4 if t is I32 else 64)
-
-    if kind == "p":
-        return b.bitcast(read(I32), vec(I1))
-    if kind == "f32":
-        return read(vec(FLOAT))
-    if kind == "f64":
-        return read(vec(DOUBLE))
-    if kind == "f32x2":
-        return read(vec(FLOAT, 2 * LANES))
-    if kind in ("f16x2", "bf16x2"):
-        return read(vec(I16, 2 * LANES))
-    if kind == "b64":
-        return read(vec(I64))
-    value = read(vec(I32))
-    return b.trunc(value, vec(I16)) if kind in ("b16", "f16", "bf16") else value
+    """The register at `address`, as the vector type that `kind` names."""
+    t = stored(kind)
+    return view(b, kind, b.load(b.inttoptr(address, t.as_pointer()), align=4 if t is I32 else 64))
 
 
 def raw(b: ir.IRBuilder, kind: str, value: Value) -> Value:
-    """A result as it is stored: i32 mask, 32 x i32 or 32 x i64."""
-    if kind == "p":
-        return b.bitcast(value, I32)
-    if kind in ("b16", "f16", "bf16"):
-        return b.zext(value, vec(I32))
-    return b.bitcast(value, vec(I64) if kind in ("f64", "b64", "f32x2") else vec(I32))
+    """A result as it is kept, see `stored`."""
+    return b.zext(value, vec(I32)) if kind in ("b16", "f16", "bf16") else b.bitcast(value, stored(kind))
 
 
 class _Loop:
@@ -168,7 +169,7 @@ class _Loop:
         b.position_at_end(block)
         operands = [load(b, kind, self.address(1 + i)) for i, kind in enumerate(form.operands)]
         result = raw(b, form.result, form.write(b, *operands))
-        if self.tainted and form.result in ("b16", "b32", "b64"):
+        if self.tainted and tainted(form):
             self.taint(form, operands)
         key = "mask" if result.type is I32 else ("b64" if result.type.element == I64 else "b32")
         target, phi = self.store[key]
@@ -177,8 +178,7 @@ class _Loop:
         return block
 
     def taint(self, form: Form, operands: list[Value]) -> None:
-        """The result's taint: that of its integer operands, and the lanes whose 32-bit result overflowed. A mask of
-        bits (and) takes what it wants on purpose and ends the taint, unless it only aligns an address."""
+        """Writes the result's taint where lanes are active."""
         b = self.b
         taints = self.function.args[6]
 
@@ -190,20 +190,34 @@ class _Loop:
             where = b.add(taints, b.shl(b.zext(place, I64), ir.Constant(I64, 2)))
             return outside, b.inttoptr(where, I32.as_pointer())
 
-        total: Value = ir.Constant(I32, 0)
-        if not form.name.startswith("and.") or form.name == "and.b64":
-            for i, kind in enumerate(form.operands):
-                if kind in ("b16", "b32", "b64"):
-                    outside, pointer = at(1 + i)
-                    total = b.or_(total, b.select(outside, ir.Constant(I32, 0), b.load(pointer, align=4)))
-        if form.name == "and.b64":
-            total = b.and_(total, b.bitcast(aligns(b, operands), I32))
-        wrapped = overflow(b, form.name, operands)
-        if wrapped is not None:
-            total = b.or_(total, b.bitcast(wrapped, I32))
+        def of(index: int) -> Value:
+            outside, pointer = at(1 + index)
+            return b.select(outside, ir.Constant(I32, 0), b.load(pointer, align=4))
+
+        total = taint_of_result(b, form, operands, of)
         _, pointer = at(0)
         old = b.load(pointer, align=4)
         b.store(b.or_(b.and_(old, b.not_(self.active)), b.and_(total, self.active)), pointer, align=4)
+
+
+def tainted(form: Form) -> bool:
+    """True if results of this form have a taint."""
+    return form.result in ("b16", "b32", "b64")
+
+
+def taint_of_result(b: ir.IRBuilder, form: Form, operands: list[Value], taint: Callable[[int], Value]) -> Value:
+    """The result's taint: that of its integer operands, and the lanes whose 32-bit result overflowed. A mask of
+    bits (and) takes what it wants on purpose and ends the taint, unless it only aligns an address. taint: that of
+    operand i."""
+    total: Value = ir.Constant(I32, 0)
+    if not form.name.startswith("and.") or form.name == "and.b64":
+        for i, kind in enumerate(form.operands):
+            if kind in ("b16", "b32", "b64"):
+                total = b.or_(total, taint(i))
+    if form.name == "and.b64":
+        total = b.and_(total, b.bitcast(aligns(b, operands), I32))
+    wrapped = overflow(b, form.name, operands)
+    return total if wrapped is None else b.or_(total, b.bitcast(wrapped, I32))
 
 
 def aligns(b: ir.IRBuilder, operands: list[Value]) -> Value:
@@ -239,13 +253,14 @@ def overflow(b: ir.IRBuilder, name: str, operands: list[Value]) -> Value | None:
 
 
 def build() -> ir.Module:
-    """The LLVM module with `straight_line`, `straight_line_tainted` and the products of tensor cores in it."""
+    """The LLVM module: `straight_line`, `straight_line_tainted`, the products of tensor cores, ldmatrix."""
     module = ir.Module("straight_line")
     for tainted in (False, True):
         _Loop(module, tainted).build()
     for name in WARPGROUP_MMA:
         _mma_function(module, name)
     write_tensor_product(module)
+    write_ldmatrix(module)
     return module
 
 

@@ -67,7 +67,7 @@ def _link() -> Any:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(_compiled()))
     engine.finalize_object()
-    for name in ("straight_line", "straight_line_tainted", "tensor_product", *WARPGROUP_MMA):
+    for name in ("straight_line", "straight_line_tainted", "tensor_product", "ldmatrix", *WARPGROUP_MMA):
         llvm.add_symbol(f"attnfuzz_{name}", engine.get_function_address(name))
     return engine
 
@@ -77,11 +77,24 @@ mma_bf16, mma_f16, mma_f16_f16 = (
     types.ExternalFunction(f"attnfuzz_{name}", types.void(types.int64)) for name in WARPGROUP_MMA
 )
 tensor_product: Any = types.ExternalFunction("attnfuzz_tensor_product", types.void(*(types.int64,) * 6))
+ldmatrix: Any = types.ExternalFunction("attnfuzz_ldmatrix", types.int64(*(types.int64,) * 5))
 _words = (types.int64,) * 5
 straight_line: Any = types.ExternalFunction("attnfuzz_straight_line", types.int64(*_words, types.int32))
 straight_line_tainted: Any = types.ExternalFunction(
     "attnfuzz_straight_line_tainted", types.int64(*_words, types.int32, types.int64)
 )
+
+
+@intrinsic
+def run_translated(typingctx, function, registers, constants, taints, shared, size, last):  # type: ignore[no-untyped-def]
+    """Calls a function that `translate/` made of micro-operations, by its address; see `translate/runs.py`."""
+    signature = types.int64(*(types.int64,) * 7)
+
+    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+        kind = ir.FunctionType(I64, [I64] * 6)
+        return b.call(b.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+    return signature, code
 
 
 def _reader(width: ir.Type, extend: str, result: Any = types.int64) -> Any:
@@ -231,3 +244,35 @@ def transpose16(typingctx, to, source):  # type: ignore[no-untyped-def]
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), code
+
+
+def _host_addresses(wide: bool) -> Any:
+    @intrinsic
+    def locate(typingctx, base, immediate, low, high, below, delta, to):  # type: ignore[no-untyped-def]
+        """Writes the addresses of 32 lanes (64 bits, or 32 that wrap around) plus `delta` to `to`, int64 each. Returns
+        the mask of lanes whose address is below `low`, above `high`, or has a bit of `below`."""
+
+        def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+            base, immediate, low, high, below, delta, to = args
+            t, short = ir.VectorType(I64, 32), ir.VectorType(I32, 32)
+
+            def spread(x, kind):  # type: ignore[no-untyped-def]
+                first = b.insert_element(ir.Constant(kind, ir.Undefined), x, ir.Constant(I32, 0))
+                return b.shuffle_vector(first, first, ir.Constant(short, [ir.Constant(I32, 0)] * 32))
+
+            if wide:
+                a = b.add(b.load(b.inttoptr(base, t.as_pointer()), align=64), spread(immediate, t))
+            else:
+                a = b.load(b.inttoptr(base, short.as_pointer()), align=64)
+                a = b.zext(b.add(a, spread(b.trunc(immediate, I32), short)), t)
+            askew = b.icmp_signed("!=", b.and_(a, spread(below, t)), ir.Constant(t, [ir.Constant(I64, 0)] * 32))
+            outside = b.or_(b.icmp_signed("<", a, spread(low, t)), b.icmp_signed(">", a, spread(high, t)))
+            b.store(b.add(a, spread(delta, t)), b.inttoptr(to, t.as_pointer()), align=64)
+            return b.zext(b.bitcast(b.or_(askew, outside), I32), I64)
+
+        return types.int64(*(types.int64,) * 7), code
+
+    return locate
+
+
+host_addresses32, host_addresses64 = _host_addresses(False), _host_addresses(True)

@@ -168,8 +168,8 @@ LIM_NOW, LIM_COUNT, LIM_CLOCK, LIM_WHAT, LIM_PC, LIM_WAITS = range(6)
  K_VERSIONS, K_SCOPED, K_PRINTED, K_FAULTED,
  K_CLUSTER, K_CLUSTER_X, K_CLUSTER_Y, K_CLUSTER_Z, K_CLUSTER_BARRIER, K_VISITS,
  K_CANCELLED, K_ENTRY_REGISTERS, K_REFUSED_WHY,
- K_PAUSE, K_TRIPS, K_LOOPS, K_LINE_WRITES, K_LINE_READS, K_LINES, K_KNOWN,
- K_SIZE) = range(90)  # fmt: skip
+ K_PAUSE, K_TRIPS, K_LOOPS, K_LINE_WRITES, K_LINE_READS, K_LINES, K_KNOWN, K_TRANSLATED,
+ K_SIZE) = range(91)  # fmt: skip
 
 # AT_ALLOC: waits for columns of tensor memory; AT_REGISTERS: for registers (setmaxnreg.inc)
 RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY, AT_ALLOC, AT_REGISTERS = range(7)
@@ -234,6 +234,16 @@ _machine_type = MachineType()
 def machine(typingctx, address):  # type: ignore[no-untyped-def]
     """The machine whose list of tables is at `address`."""
     return _machine_type(types.int64), lambda context, b, signature, args: args[0]
+
+
+@intrinsic
+def address_of(typingctx, table, index):  # type: ignore[no-untyped-def]
+    """The address of number `index` of a table, all its dimensions counted as one."""
+
+    def code(context, b, signature, args):  # type: ignore[no-untyped-def]
+        return b.add(args[0], b.shl(args[1], ir.Constant(ir.IntType(64), 3)))
+
+    return types.int64(table, types.int64), code
 
 
 @infer_getattr

@@ -34,8 +34,8 @@ def row_of(descriptor, transposed, group, half, row):
     elif width == 16:
         a += group * stride + half * leading
     else:
-        blocks = width >> 4  # side by side in a row of the pattern
-        a += group % blocks * 16 + group // blocks * leading + half * stride
+        beside = 4 - (descriptor >> 62 & 3)  # binary logarithm of the blocks side by side in a row of the pattern
+        a += (group & (1 << beside) - 1) * 16 + (group >> beside) * leading + half * stride
     return a ^ ((a >> 7) - (descriptor >> 49 & 7) << 4 & width - 16)
 
 

@@ -1,0 +1,154 @@
+"""Registers of a kernel that can have one place: never in use at the same time.
+
+PTX has a register for every value, and a warp's registers would take more room than the processor's caches have. Here
+their lives are found from the control flow, and a place is given to the next register when the last one's life is over.
+A life is taken as all instructions from the first to the last at which the register's value may still be read. Lanes
+of a warp at different instructions do not disturb each other: each has its own part of a place.
+
+A register shares its place only with those whose taints (`sanitize/taint.py`) are written in the same way, and only if
+every instruction that writes it is of a family that is known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from fuzz.devices.emulator.decode.wgmma_hazards import names
+from fuzz.devices.emulator.isa.all_forms import FORMS
+from fuzz.devices.emulator.isa.mma import MATRIX
+from fuzz.devices.emulator.ptx import Instruction, Kernel
+
+SMALL = 64  # instructions of a loop that may be a spin
+Group = tuple[int, bool]  # bits of a register, and whether what writes it writes its taint
+_CLEANED = re.compile(r"(ld|ldmatrix|shfl|cvta)\.")
+_LEAVES = ("ret", "exit", "trap")
+
+
+def written(i: Instruction) -> tuple[tuple[str, ...], bool | None]:
+    """(registers that an instruction writes, whether it writes their taints; None if it is of no family known here)"""
+    if not i.operands:
+        return (), None
+    to = tuple(names(i.operands[0]))
+    form = FORMS.get(i.name)
+    if form is not None:
+        if isinstance(i.operands[0], tuple) and not i.name.startswith(("mov.b", "setp.")):
+            return to, None
+        return to, form.result in ("b16", "b32", "b64")
+    if i.name in MATRIX:
+        return to, False
+    return to, True if _CLEANED.match(i.name) else None
+
+
+class _Lives:
+    """First and last instruction of each register's life."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.code, self.labels = kernel.instructions, kernel.labels
+        self.bits = {name: n for n, name in enumerate(kernel.registers)}
+        behind = (at + 1 for at, i in enumerate(self.code) if i.name.startswith(("bra", *_LEAVES)))
+        self.starts = sorted({0, *self.labels.values(), *behind} - {len(self.code)})
+        self.ends = dict(zip(self.starts, [*self.starts[1:], len(self.code)], strict=True))
+
+    def after(self, last: int) -> Iterator[int]:
+        """Blocks that can follow the one that ends with instruction `last`."""
+        i = self.code[last]
+        if i.name.startswith("bra") and str(i.operands[0]) in self.labels:
+            yield self.labels[str(i.operands[0])]
+        if i.guard is not None or not i.name.startswith(("bra", *_LEAVES)):
+            yield last + 1
+
+    def effects(self, i: Instruction) -> tuple[int, int]:
+        """(registers that it reads, registers whose old value is over), as masks."""
+        to, known = written(i)
+        whole = known is not None and i.guard is None
+        reads = set(names(i.operands[1:] if whole else i.operands))
+        if i.guard is not None:
+            reads.add(i.guard)
+        masks = []
+        for found in (reads, to if whole else ()):
+            masks.append(sum(1 << bit for bit in {self.bits[name] for name in found if name in self.bits}))
+        return masks[0], masks[1]
+
+    def live_in(self) -> dict[int, int]:
+        """The registers, as a mask, whose values may be read from the start of each block on."""
+        effects = [self.effects(i) for i in self.code]
+        found = dict.fromkeys(self.starts, 0)
+        changed = True
+        while changed:
+            changed = False
+            for start in reversed(self.starts):
+                live = 0
+                for following in self.after(self.ends[start] - 1):
+                    live |= found.get(following, 0)
+                for reads, over in reversed(effects[start : self.ends[start]]):
+                    live = live & ~over | reads
+                if live != found[start]:
+                    found[start], changed = live, True
+        return found
+
+    def spans(self) -> dict[str, tuple[int, int]]:
+        """(first, last) by register; the first is -1 where its value may be read before anything writes it."""
+        order = list(self.bits)
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+
+        def touch(mask: int, low: int, high: int) -> None:
+            while mask:
+                bit = (mask & -mask).bit_length() - 1
+                mask &= mask - 1
+                first[bit], last[bit] = min(first.get(bit, low), low), max(last.get(bit, high), high)
+
+        live = self.live_in()
+        touch(live[0], -1, 0)
+        for start in self.starts:
+            touch(live[start], start, start)
+            for following in self.after(self.ends[start] - 1):
+                touch(live.get(following, 0), self.ends[start] - 1, self.ends[start] - 1)
+        mentioned = [self.mentioned(i) for i in self.code]
+        for at, mask in enumerate(mentioned):
+            touch(mask, at, at)
+        for at, i in enumerate(self.code):
+            target = self.labels.get(str(i.operands[0]), at + 1) if i.name.startswith("bra") else at + 1
+            # what a loop compares may be looked up at any place in it (decode/spins.py): it stays there
+            for within in range(target, at + 1):
+                if at < target + SMALL or self.code[within].name.startswith("setp."):
+                    touch(mentioned[within], target, at)
+        return {order[bit]: (first[bit], last[bit]) for bit in first}
+
+    def mentioned(self, i: Instruction) -> int:
+        found = {self.bits[name] for name in (*names(i.operands), i.guard or "") if name in self.bits}
+        return sum(1 << bit for bit in found)
+
+
+def share(kernel: Kernel, bits: dict[str, int]) -> dict[str, tuple[Group, int]]:
+    """By register that may share its place: (group, number of the place in it). bits: of the kernel's registers.
+
+    Registers that are not in the result want a place of their own."""
+    if any(i.name.startswith(("brx", "call")) for i in kernel.instructions):
+        return {}
+    groups: dict[str, Group | None] = {}
+    for i in kernel.instructions:
+        to, taints = written(i)
+        for name in to:
+            width = bits.get(name, 1)
+            group = None if taints is None or width == 1 else (max(width, 32), taints)
+            groups[name] = group if groups.get(name, group) == group else None
+    spans = _Lives(kernel).spans()
+    chosen = sorted((spans[name], name, group) for name, group in groups.items() if group and name in spans)
+    found: dict[str, tuple[Group, int]] = {}
+    free: dict[Group, list[int]] = {}
+    count: dict[Group, int] = {}
+    busy: list[tuple[int, Group, int]] = []
+    for (first, last), name, group in chosen:
+        for end, its, place in [x for x in busy if x[0] < first]:
+            free.setdefault(its, []).append(place)
+            busy.remove((end, its, place))
+        if free.get(group):
+            place = free[group].pop()
+        else:
+            place = count.get(group, 0)
+            count[group] = place + 1
+        found[name] = group, place
+        busy.append((last, group, place))
+    return found

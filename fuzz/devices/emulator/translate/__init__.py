@@ -1,0 +1,1 @@
+"""Kernels translated to machine code: straight runs of their micro-operations."""
