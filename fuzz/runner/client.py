@@ -17,6 +17,7 @@ import msgspec
 from fuzz.core.verdict import WROTE_OUTSIDE, Verdict
 from fuzz.process.exits import exit_name, innermost, last_line
 from fuzz.process.forked import ONE_THREAD, may_fork
+from fuzz.process import triton_mode
 from fuzz.process.tool import Tool
 from fuzz.runner import gpu, lost_case, proc_stats
 from fuzz.runner.deadline import BEGIN, LOAD, Deadline, Died, Ended, Grown, Hung, Replied
@@ -69,7 +70,7 @@ class Runner:
         load: str = "fuzz.targets.registry:load",
     ) -> None:
         self.device = device
-        self._env = gpu.environment(device)
+        self._env = gpu.environment(device) | (triton_mode.environment(files) if device == "host" else {})
         self._limits = limits or for_device(device)
         self._start = Start(device, threads, tuple(files), execute, load)
         self._keep = keep

@@ -29,14 +29,12 @@ _POKE = bytes(1 << 16)  # a shorter write does not always start the dump
 def environment(device: str) -> dict[str, str]:
     """Variables that bind a child to its device: it sees this GPU only, or none. Raises ValueError on another name.
 
-    Without a GPU, Triton's kernels run in its interpreter. It reads the variable when it is first imported, by whatever
-    that may be (PyTorch's compiler does it too), so the child has it from its start. And malloc keeps no caches of
-    small blocks per thread: newer glibcs (2.39) hand those out again without poison (fuzz/tensors/guard_bands.py), and
-    read the variable only when a process starts.
+    On the host malloc keeps no caches of small blocks per thread: newer glibcs (2.39) hand those out again without
+    poison (fuzz/tensors/guard_bands.py), and read the variable only when a process starts.
     """
     if device == "host":
         tunables = ":".join(filter(None, (os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.tcache_count=0")))
-        return {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1", "GLIBC_TUNABLES": tunables}
+        return {"CUDA_VISIBLE_DEVICES": "", "GLIBC_TUNABLES": tunables}
     order = os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's, so that its numbers are ours
     return {"CUDA_DEVICE_ORDER": order, "CUDA_VISIBLE_DEVICES": identity(device)}
 

@@ -3,26 +3,12 @@ device="emulator"."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
-from torch import Tensor
-
 from fuzz.core.case import Case
 from fuzz.core.script_call import ScriptError, Text
-from fuzz.core.target import DeviceError, Execution, Tensors
-from fuzz.devices.emulator_schedules import schedule_of
-from fuzz.targets import triton_mode
+from fuzz.core.target import Execution, Tensors
+from fuzz.process import triton_mode
 from fuzz.targets.function_target import FunctionTarget
-
-
-@functools.cache
-def _unwritten() -> Callable[[Tensor], Any]:
-    """View of the memory that runs of this process have allocated: which of it is written."""
-    from fuzz.devices.unwritten import Unwritten
-
-    return Unwritten()
+from fuzz.targets.triton_emulated import on_emulated_gpu
 
 
 class EmulatedFunctionTarget(FunctionTarget):
@@ -45,18 +31,15 @@ class EmulatedFunctionTarget(FunctionTarget):
 
     def run(self, case: Case, tensors: Tensors) -> Execution:
         """See AutogradTarget. Raises DeviceError for what the emulated GPU finds, and for what it does not emulate."""
-        from fuzz.devices.emulated_verdict import verdict_of
-        from fuzz.devices.emulator import EmulationError, Unimplemented, emulated
+        with on_emulated_gpu(self.arch, self._repeat):
+            self._repeat += 1
+            return super().run(case, tensors)
 
-        schedule = schedule_of(self._repeat)
-        self._repeat += 1
-        try:
-            with emulated(self.arch, written=_unwritten(), **schedule):
-                return super().run(case, tensors)
-        except EmulationError as error:
-            raise DeviceError(*verdict_of(error.report.kernel, error.report)) from error
-        except Unimplemented as error:
-            raise DeviceError("reject", (), {"emulator": f"the emulator does not know it yet: {error}"}) from error
+    def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
+        """See AutogradTarget and `run`."""
+        with on_emulated_gpu(self.arch, self._repeat):
+            self._repeat += 1
+            return super().run_around(case, tensors, others)
 
     def script_call(self, case: Case) -> Text:
         """See Target. Raises ScriptError: a script has PyTorch and Triton only."""

@@ -32,6 +32,23 @@ _FLOATS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32,
 _LONGEST_FILE = 150  # characters of a kernel's name in Triton's cache
 
 
+def until_ptx(before: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """A hook for `triton.knobs.runtime.add_stages_inspection_hook` with which compiling ends at PTX: the assembler takes
+    a fourth of the time, and nothing reads its code here. Such kernels have keys of their own in Triton's cache, since
+    no GPU could run them. before: the hook that was there, which is called too."""
+
+    def hook(backend: Any = None, stages: dict[str, Any] | None = None, *more: Any) -> tuple[str, str] | None:
+        if stages is None:
+            key, number = before() if before is not None else ("", "")
+            return f"{key} emulated", f"{number} emulated"
+        if before is not None:
+            before(backend, stages, *more)
+        stages["cubin"] = lambda ptx, metadata: b""
+        return None
+
+    return hook
+
+
 class EmulatedDriver(DriverBase):
     """Triton's active driver inside of `emulated`.
 
