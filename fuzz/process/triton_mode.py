@@ -1,9 +1,8 @@
-"""How Triton runs in a process: compiled, for a GPU or the emulated one, or in its interpreter.
+"""How Triton runs in a process without a GPU: in its interpreter, or compiled, for the emulated GPU.
 
-Triton asks once, when it is imported, so a process has one or the other. The user's target files decide: one that
-declares a target with device="emulator" needs kernels that are compiled, one that imports Triton for targets of the
-host needs the interpreter on a machine without a GPU. Where no file says, $TRITON_INTERPRET=1 asks for the interpreter,
-as everywhere with Triton; else kernels are compiled, and the bundled ones run on the emulated GPU.
+Triton asks once, when it is imported, so a process has one or the other. On the device 'emulator' kernels are compiled.
+On the host the user's target files decide: those that declare a target with device="emulator" need kernels that are
+compiled; all others are interpreted.
 """
 
 from __future__ import annotations
@@ -18,38 +17,31 @@ from typing import Literal, TypeAlias
 
 Mode: TypeAlias = Literal["interpreted", "emulated"]
 VARIABLE = "TRITON_INTERPRET"
-_ON = ("1", "true", "on", "yes", "y")  # as Triton reads its variables
-_asked: Mode = "interpreted" if os.environ.get(VARIABLE, "").lower() in _ON else "emulated"  # before files change it
-_chosen: Mode | None = None  # by the files that were loaded
+_chosen: Mode | None = None  # by the device, or the files that were loaded; None: interpreted
 
 
 class TritonModeError(ValueError):
     """Files of which one needs Triton's interpreter and another one the emulated GPU; one line."""
 
 
-def choose(files: Sequence[str]) -> None:
-    """Sets this process up for the targets of `files`, before they are imported. Raises TritonModeError."""
+def choose(files: Sequence[str], device: str = "host") -> None:
+    """Sets this process up for the targets of `files` on `device`, 'host' or 'emulator', before the files are imported.
+    Raises TritonModeError."""
     global _chosen
-    _chosen = _declared(files)
+    _chosen = "emulated" if device == "emulator" else _declared(files)
+    if not files:
+        return  # nothing is imported in this process
     if _chosen == "emulated":
         os.environ.pop(VARIABLE, None)
-    elif _chosen == "interpreted":
-        os.environ[VARIABLE] = "1"
+    else:
+        os.environ.setdefault(VARIABLE, "1")
 
 
-def chosen() -> Mode:
-    """How the bundled Triton kernels run on the host, beside the files of the last `choose`."""
-    return _chosen or _asked
-
-
-def environment(files: Sequence[str]) -> dict[str, str]:
-    """The variable with which a process that loads `files` on the host is to start: whatever imports Triton first
+def environment(files: Sequence[str], device: str) -> dict[str, str]:
+    """The variable with which a process that loads `files` for `device` is to start: whatever imports Triton first
     (PyTorch's compiler does it too), it is in the right mode."""
-    try:
-        mode = _declared(files) or _asked
-    except TritonModeError:  # the process itself says so
-        mode = _asked
-    return {VARIABLE: "1" if mode == "interpreted" else "0"}
+    emulates = device == "emulator" or any(mode_of(file) == "emulated" for file in files)
+    return {VARIABLE: "0" if emulates else "1"}
 
 
 def missing(mode: Mode) -> str | None:
@@ -58,6 +50,8 @@ def missing(mode: Mode) -> str | None:
         return "needs triton (pip install triton)"
     if mode == "emulated" and _interprets():
         return "needs Triton without its interpreter, which this process has; unset TRITON_INTERPRET"
+    if mode == "interpreted" and _chosen == "emulated":
+        return "needs Triton's interpreter; the session's target files run Triton on the emulated GPU"
     return None
 
 

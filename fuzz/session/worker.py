@@ -193,7 +193,7 @@ class Worker:
         return self._new_runner() if self._runner is None else self._runner
 
     def _new_runner(self) -> Runner:
-        device = "cuda:0" if self.settings.device == "cuda" else "host"
+        device = "cuda:0" if self.settings.device == "cuda" else self.settings.device
         self._runner = Runner(device, files=self.settings.files)
         return self._runner
 

@@ -42,9 +42,9 @@ def load(name: str, files: tuple[str, ...] = (), device: Device = "host") -> Tar
 
 def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bool = False) -> dict[str, Target]:
     """All targets of `device` by name, in a fixed order; mutants only when asked for."""
-    if device == "host":
+    if device != "cuda":
         try:
-            triton_mode.choose(files)
+            triton_mode.choose(files, device)
         except triton_mode.TritonModeError as error:
             raise TargetError(str(error)) from None
     listed: list[Target] = [*torch_sdpa.targets(), *torch_flex.targets(), *torch_varlen.targets(), *sdpa.targets()]
@@ -54,12 +54,13 @@ def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bo
         listed += _from_file(os.path.abspath(file))
     if mutants:
         listed += [*sdpa.mutants(), *blocksparse.mutants()]
-    return {target.name: target for target in listed if _runs_on(target, device)}
+    here = {target.name for target in listed if target.device == device}
+    return {target.name: target for target in listed if target.device == device or _taken_in(target, device, here)}
 
 
-def _runs_on(target: Target, device: Device) -> bool:
-    """A session on the host takes in the emulated GPU."""
-    return target.device == device or (device == "host" and target.device == "emulator")
+def _taken_in(target: Target, device: Device, here: set[str]) -> bool:
+    """True for a target of the emulated GPU in a session on the host, unless the host has one of this name."""
+    return device == "host" and target.device == "emulator" and target.name not in here
 
 
 @functools.cache

@@ -9,28 +9,74 @@ from typing import Any
 
 from torch import Tensor
 
-from fuzz.core.target import DeviceError
+from fuzz.core.case import Case
+from fuzz.core.target import DeviceError, Execution, Tensors
+from fuzz.devices.emulator.config import BLOCK_CHECKS
 from fuzz.devices.emulator_schedules import schedule_of
+from fuzz.targets.autograd import AutogradTarget
 
 
-@contextmanager
-def on_emulated_gpu(arch: str, repeat: int = 0, **settings: Any) -> Iterator[None]:
-    """`emulated` for one run of a case, whose memory is known to be written or not.
+class EmulatedTriton(AutogradTarget):
+    """Base of such targets, to stand before the class that makes the call. Each repeat runs its warps and CTAs in
+    another order.
 
-    repeat    number of the run: each one but the first has its warps and CTAs in an order of its own
-    settings  of every launch, those of LaunchConfig
-    Raises DeviceError for what the emulated GPU finds, and for what it does not emulate.
+    arch    what kernels are compiled for
+    checks  what is looked for while they run, see LaunchConfig
     """
-    from fuzz.devices.emulated_verdict import verdict_of
-    from fuzz.devices.emulator import EmulationError, Unimplemented, emulated
 
-    try:
-        with emulated(arch, written=_unwritten(), **{**schedule_of(repeat), **settings}):
+    arch: str = "sm_90a"
+    checks: frozenset[str] = BLOCK_CHECKS
+    _repeat = 0
+    _blind = False
+
+    def prepare(self, case: Case, tensors: Tensors) -> None:
+        """See Target. Subclasses compile what the case launches, within `compiling`."""
+        from fuzz.devices.emulator import ready
+
+        ready()
+        self._repeat = 0
+
+    def run(self, case: Case, tensors: Tensors) -> Execution:
+        """See AutogradTarget. Raises DeviceError for what the emulated GPU finds, and for what it does not emulate."""
+        with self._emulated():
+            return super().run(case, tensors)
+
+    def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
+        """See AutogradTarget and `run`."""
+        with self._emulated():
+            return super().run_around(case, tensors, others)
+
+    @contextmanager
+    def blind(self) -> Iterator[None]:
+        """See Target."""
+        self._blind = True
+        try:
             yield
-    except EmulationError as error:
-        raise DeviceError(*verdict_of(error.report.kernel, error.report)) from error
-    except Unimplemented as error:
-        raise DeviceError("reject", (), {"emulator": f"the emulator does not know it yet: {error}"}) from error
+        finally:
+            self._blind = False
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Block in which kernels are compiled, and none is launched."""
+        from fuzz.devices.emulator import emulated
+
+        with emulated(self.arch):
+            yield
+
+    @contextmanager
+    def _emulated(self) -> Iterator[None]:
+        from fuzz.devices.emulated_verdict import verdict_of
+        from fuzz.devices.emulator import EmulationError, Unimplemented, emulated
+
+        settings = schedule_of(self._repeat) | {"checks": self.checks, "strict": not self._blind}
+        self._repeat += 1
+        try:
+            with emulated(self.arch, written=_unwritten(), **settings):
+                yield
+        except EmulationError as error:
+            raise DeviceError(*verdict_of(error.report.kernel, error.report)) from error
+        except Unimplemented as error:
+            raise DeviceError("reject", (), {"emulator": f"the emulator does not know it yet: {error}"}) from error
 
 
 @functools.cache

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from fuzz.compiling import obtain
@@ -18,6 +19,7 @@ from fuzz.targets.blocksparse.hang_report import hanging_emulated
 from fuzz.targets.blocksparse.target import BlockSparseTarget
 from fuzz.targets.blocksparse.variants import variants_for
 from kernels.blocksparse.spec.variant import Variant, arch_for_products
+from oracles.metamorphic.relations import Equality
 from oracles.outputs import Outputs
 from oracles.problem import Problem
 
@@ -28,6 +30,10 @@ class EmulatedBlockSparse(BlockSparseTarget):
     device: Device = "emulator"
     executable = True
     runs_cta_subsets = True
+    relations: Mapping[str, Equality] = {
+        **BlockSparseTarget.relations,
+        "two_forwards": "off",
+    }  # a run has one hang to explain
     session_size = Size(1 << 17, 4, 1 << 13, 1 << 19)  # 0.3 s a case; lists of more than 64 blocks among them
     _prepared: CaseBlocks | None = None
     _repeat = 0
@@ -58,6 +64,15 @@ class EmulatedBlockSparse(BlockSparseTarget):
         except DeviceError as error:
             visits = None if self._prepared is None else self._prepared.expected_visits
             raise hanging_emulated(error, visits, int(options.get("slots", SLOTS))) from error
+
+    @contextmanager
+    def blind(self) -> Iterator[None]:
+        """See Target."""
+        emulated().blind = True
+        try:
+            yield
+        finally:
+            emulated().blind = False
 
     def launched(self) -> Iterable[str]:
         """See BlockSparseTarget."""

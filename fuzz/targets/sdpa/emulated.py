@@ -4,50 +4,30 @@ from __future__ import annotations
 
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
-from fuzz.core.target import Device, Execution, Tensors
+from fuzz.core.target import Device, Tensors
 from fuzz.devices.emulator.config import BLOCK_CHECKS
 from fuzz.devices.present import cuda_present
 from fuzz.targets.sdpa.target import BundledSdpa
-from fuzz.targets.triton_emulated import on_emulated_gpu
-
-ARCH = "sm_90a"
-CHECKS = BLOCK_CHECKS | {"unordered_adds"}  # its gradients are bitwise the same in every run
+from fuzz.targets.triton_emulated import EmulatedTriton
 
 
-class EmulatedSdpa(BundledSdpa):
-    """kernels.sdpa, or one of its mutants, on the emulated GPU. Each repeat runs its warps and CTAs in another order."""
+class EmulatedSdpa(EmulatedTriton, BundledSdpa):
+    """kernels.sdpa, or one of its mutants, on the emulated GPU."""
 
     device: Device = "emulator"
+    checks = BLOCK_CHECKS | {"unordered_adds"}  # its gradients are bitwise the same in every run
     pairs_per_second = 2e4
     session_size = Size(1 << 14, 6, 320)  # the interpreter's, so that a seed draws the same cases for both
-    _repeat = 0
 
     def missing(self) -> str | None:
         """See Target."""
-        if cuda_present():
-            return "kernels run on the GPU where there is one"
-        return super().missing()
+        return "kernels run on the GPU where there is one" if cuda_present() else super().missing()
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches."""
-        from fuzz.devices.emulator import ready
-
-        ready()
-        with on_emulated_gpu(ARCH):
+        super().prepare(case, tensors)
+        with self.compiling():
             self.compile(case, tensors)
-        self._repeat = 0
-
-    def run(self, case: Case, tensors: Tensors) -> Execution:
-        """See AutogradTarget. Raises DeviceError for what the emulated GPU finds."""
-        with on_emulated_gpu(ARCH, self._repeat, checks=CHECKS):
-            self._repeat += 1
-            return super().run(case, tensors)
-
-    def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
-        """See AutogradTarget and `run`."""
-        with on_emulated_gpu(ARCH, self._repeat, checks=CHECKS):
-            self._repeat += 1
-            return super().run_around(case, tensors, others)
 
     def expected_seconds(self, case: Case) -> float:
         """Emulated time goes with the number of tiles."""

@@ -10,7 +10,7 @@ from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.target import Device, Tensors
 from fuzz.devices.present import cuda_present
-from fuzz.process.triton_mode import VARIABLE
+from fuzz.process import triton_mode
 from fuzz.targets.sdpa.target import BundledSdpa
 from fuzz.targets.triton_interpreter import patch_interpreter
 from oracles.numerics import FUSED
@@ -23,13 +23,13 @@ class InterpretedSdpa(BundledSdpa):
     numerics = FUSED
     pairs_per_second = 2e4
     session_size = Size(1 << 14, 6, 320)  # the interpreter takes some 0.04 s for each tile of 64 x 64
-    script_setup = f'os.environ["{VARIABLE}"] = "1"  # no GPU\n'
+    script_setup = f'os.environ["{triton_mode.VARIABLE}"] = "1"  # no GPU\n'
 
     def missing(self) -> str | None:
         """See Target."""
         if cuda_present():
             return "Triton's interpreter is used on machines without a GPU"
-        return super().missing()
+        return triton_mode.missing("interpreted") or super().missing()
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Nothing is compiled."""
@@ -48,5 +48,5 @@ class InterpretedSdpa(BundledSdpa):
 
 
 def _interpret() -> None:
-    os.environ[VARIABLE] = "1"
+    os.environ[triton_mode.VARIABLE] = "1"
     patch_interpreter()

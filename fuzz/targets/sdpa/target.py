@@ -79,6 +79,8 @@ class BundledSdpa(AutogradTarget):
 
     def compile(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches, for Triton's active device."""
+        if OPTIONS.of(case)["mask"] == "both":
+            return  # refused by the call
         from kernels.sdpa import prepare
 
         if self.mutant:
@@ -114,9 +116,8 @@ class BundledSdpa(AutogradTarget):
         kernel = f'MUTANTS["{self.mutant}"]' if self.mutant else "scaled_dot_product_attention"
         arguments = ["q", "k", "v", *mask, *said, *["return_lse=True"] * given["lse"]]
         source = "kernels.mutants.sdpa.table import MUTANTS" if self.mutant else f"kernels.sdpa import {kernel}"
-        setup = (
-            f"{self.script_setup}sys.path.insert(0, {str(ROOT)!r})  # the folder that holds `kernels`\nfrom {source}  # noqa: E402"
-        )
+        path = f"sys.path.insert(0, {str(ROOT)!r})  # the folder that holds `kernels`"
+        setup = f"{self.script_setup}{path}\nfrom {source}  # noqa: E402"
         imports = (*["import os"] * ("os." in setup), "import sys")
         answer = "o, lse" if given["lse"] else "o"
         call = (*lines, f"{answer} = {kernel}({', '.join(arguments)})")

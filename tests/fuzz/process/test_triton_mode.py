@@ -9,10 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from fuzz.targets.triton_mode import mode_of
 
 from fuzz.targets import target, triton_mode
 from fuzz.targets.registry import TargetError, targets
-from fuzz.targets.triton_mode import mode_of
 
 ROOT = Path(__file__).resolve().parents[3]
 INTERPRETED = "import triton.language as tl\n"

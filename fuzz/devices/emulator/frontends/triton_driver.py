@@ -33,9 +33,9 @@ _LONGEST_FILE = 150  # characters of a kernel's name in Triton's cache
 
 
 def until_ptx(before: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """A hook for `triton.knobs.runtime.add_stages_inspection_hook` with which compiling ends at PTX: the assembler takes
-    a fourth of the time, and nothing reads its code here. Such kernels have keys of their own in Triton's cache, since
-    no GPU could run them. before: the hook that was there, which is called too."""
+    """A hook for `triton.knobs.runtime.add_stages_inspection_hook` with which compiling ends at PTX: the assembler would
+    take a fifth of the time, and nothing reads its code here. Such kernels have keys of their own in Triton's cache,
+    since no GPU could run them. before: the hook that was there, which is called too."""
 
     def hook(backend: Any = None, stages: dict[str, Any] | None = None, *more: Any) -> tuple[str, str] | None:
         if stages is None:
