@@ -18,7 +18,14 @@ from pathlib import Path
 
 from fuzz.core.target import Device, Target
 from fuzz.process import triton_mode
-from fuzz.targets import flashinfer_prefill, torch_flex, torch_sdpa, torch_varlen, xformers_attention
+from fuzz.targets import (
+    flashinfer_prefill,
+    torch_flex,
+    torch_flex_emulated,
+    torch_sdpa,
+    torch_varlen,
+    xformers_attention,
+)
 from fuzz.targets import function as decorator
 from fuzz.targets.blocksparse import catalog as blocksparse
 from fuzz.targets.cudnn_frontend import target as cudnn_frontend
@@ -47,7 +54,13 @@ def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bo
             triton_mode.choose(files, device)
         except triton_mode.TritonModeError as error:
             raise TargetError(str(error)) from None
-    listed: list[Target] = [*torch_sdpa.targets(), *torch_flex.targets(), *torch_varlen.targets(), *sdpa.targets()]
+    listed: list[Target] = [
+        *torch_sdpa.targets(),
+        *torch_flex.targets(),
+        *torch_flex_emulated.targets(),
+        *torch_varlen.targets(),
+        *sdpa.targets(),
+    ]
     listed += [*blocksparse.targets(), *flash_attention_4.targets(), *cudnn_frontend.targets()]
     listed += [*xformers_attention.targets(), *flashinfer_prefill.targets(), *_installed()]
     for file in files:
