@@ -5,15 +5,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from fuzz.core.case import Case
+from fuzz.core.script_call import Text
 from fuzz.core.target import DeviceError, Execution, Tensors
 from fuzz.devices.emulator.config import BLOCK_CHECKS
 from fuzz.devices.emulator_schedules import schedule_of
 from fuzz.targets.autograd import AutogradTarget
+
+ROOT = Path(__file__).resolve().parents[2]
+EMULATOR_PATH = f"sys.path.insert(0, {str(ROOT)!r})  # the folder that holds `fuzz`, which has the emulated GPU"
+_IMPORT = "from fuzz.devices.emulator import emulated  # noqa: E402"
 
 
 class EmulatedTriton(AutogradTarget):
@@ -54,6 +61,16 @@ class EmulatedTriton(AutogradTarget):
             yield
         finally:
             self._blind = False
+
+    def script_call(self, case: Case) -> Text:
+        """See Target: the text of the class that makes the call, on the emulated GPU."""
+        text = super().script_call(case)
+        found, setup = f'emulated("{self.arch}", strict=False', [EMULATOR_PATH, _IMPORT]
+        if more := self.checks - BLOCK_CHECKS:
+            setup.append("from fuzz.devices.emulator.config import BLOCK_CHECKS  # noqa: E402")
+            found += f", checks=BLOCK_CHECKS | {{{', '.join(map(repr, sorted(more)))}}}"
+        imports = tuple({*text.imports, "import sys"})
+        return replace(text, imports=imports, setup="\n".join([*setup, text.setup]), emulated=f"{found})")
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
