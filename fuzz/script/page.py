@@ -188,7 +188,7 @@ class _Page:
         joined = ", ".join(leaves)
         body = self._body(leaves if self.p.backward else [])
         if self.call.emulated:
-            lines += ["", "gpus = []  # of each run, with the reports of its launches"]
+            lines.append("gpus = []  # of each run, with the reports of its launches")
             inner = ["gpus.append(gpu)", *(line.removeprefix("    ") for line in body)]
             body = [f"    with {self.call.emulated} as gpu:", *("        " + line if line else "" for line in inner)]
         lines += ["", "", f"def run({joined}):", *body, "", "", *self._called(f"got = run({joined})")]
@@ -284,11 +284,9 @@ class _Page:
             lines += ['    wrong.append(f"{run.kernel} ran")']
         if self.call.emulated:
             lines += ["", "for report in [report for gpu in gpus for report in gpu.reports if not report.ok]:"]
-            lines += [
-                "    print(report)",
-                "    seen = [finding.kind for finding in report.findings] or [report.status]",
-            ]
-            lines += ["    wrong += [what for what in dict.fromkeys(seen) if what not in wrong]"]
+            lines += ["    print(report)"]
+            lines += ["    kinds = [finding.kind for finding in report.findings] or [report.status]"]
+            lines += ["    wrong += [kind for kind in dict.fromkeys(kinds) if kind not in wrong]"]
         if self._hangs():
             lines += ["", "faulthandler.cancel_dump_traceback_later()"]
         lines += ['print(f"FAILS: {\', \'.join(wrong)}" if wrong else "passes")', "raise SystemExit(1 if wrong else 0)"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
+from fuzz.core.script_call import Text
 from fuzz.core.target import Tensors
 from fuzz.devices.present import cuda_present
 from fuzz.process import triton_mode
@@ -36,6 +38,12 @@ class EmulatedFlex(EmulatedTriton, TorchFlex):
         with self.blind():
             self.run(case, tensors)
         self._repeat = 0
+
+    def script_call(self, case: Case) -> Text:
+        """See EmulatedTriton."""
+        text = super().script_call(case)
+        setup = "from fuzz.devices.emulator.frontends.inductor import gpu_kernels  # noqa: E402"
+        return replace(text, setup=f"{text.setup}\n{setup}", emulated=f'gpu_kernels("{self.arch}"), {text.emulated}')
 
     @contextmanager
     def _emulated(self) -> Iterator[None]:
