@@ -1,6 +1,6 @@
 """Mutants of kernels.sdpa on the emulated GPU, in a process of its own: Triton decides at its import whether it
-interprets. `python emulated_sdpa.py NAME…` ("": the correct kernel, on every case) prints a JSON object: for each
-mutant the outcome on the case that shows it, the findings, and the outcome of the correct kernel.
+interprets. `python emulated_sdpa.py MUTANT…` prints a JSON object: for each mutant the outcome on the case that shows
+it, the tensors and kinds of its findings, and the outcome of the correct kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ def main(names: list[str]) -> None:
         wrong, right = _verdict(name, case), _verdict("", case)
         kinds = sorted({f"{f.tensor} {f.kind}".strip() for f in wrong.findings})
         found[name] = {"outcome": wrong.outcome, "kinds": kinds, "right": right.outcome}
-        print(name, found[name], file=sys.stderr, flush=True)
     json.dump(found, sys.stdout)
 
 

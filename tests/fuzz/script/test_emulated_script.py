@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.core.case import Case, Inputs, to_json
+from fuzz.core.case import load as load_case
 from fuzz.script import write_script
 from fuzz.targets.registry import load
 from oracles.masks import Causal
@@ -65,7 +65,10 @@ def problem(dtype: str, **more) -> Problem:
 
 @pytest.mark.parametrize(
     ("name", "code", "said"),
-    [("sdpa", 0, "passes"), ("sdpa!unmasked_row_statistics", 1, "out of bounds")],
+    [
+        pytest.param("sdpa", 0, "passes", marks=pytest.mark.nightly),
+        ("sdpa!unmasked_row_statistics", 1, "out of bounds"),
+    ],
 )
 def test_a_script_of_sdpa_runs_it_on_the_emulated_gpu(tmp_path: Path, name: str, code: int, said: str) -> None:
     case = Case(name, problem("float16", mask=Causal()), Inputs())
@@ -94,19 +97,14 @@ def test_a_script_of_a_users_triton_function_names_the_line(tmp_path: Path) -> N
     assert f"script.py:{line}" in ran.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not find_spec("cutlass"), reason="needs nvidia-cutlass-dsl")
-@pytest.mark.parametrize(
-    "name", ["blocksparse", pytest.param("blocksparse!lock_is_n_block", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("name", ["blocksparse", "blocksparse!lock_is_n_block"])
 def test_a_script_of_blocksparse_runs_it_on_the_emulated_gpu(tmp_path: Path, name: str) -> None:
     case = Case(name, problem("bfloat16", mask=Causal()), Inputs())
-    if "!" in name:
-        given = json.loads((ROOT / "ci/cases/lock_is_n_block.json").read_text())
-        from fuzz.core.case import load as load_case
-
-        case = load_case(ROOT / "ci/cases/lock_is_n_block.json")
-        assert given["target"] == name
-    ran = started(written(tmp_path, case, name))
     wrong = "!" in name
+    if wrong:
+        case = load_case(ROOT / "ci/cases/lock_is_n_block.json")
+    ran = started(written(tmp_path, case, name))
     assert ran.returncode == int(wrong), ran.stdout + ran.stderr
     assert ("deadlock: semaphores" in ran.stdout) == wrong
