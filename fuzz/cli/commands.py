@@ -284,8 +284,9 @@ def _runner(options: argparse.Namespace) -> Runner:
     is used, since this process may have looked at it, and CUDA does not survive a fork."""
     from fuzz.runner import Runner
 
-    runner = Runner("cuda:0" if _device(options) == "cuda" else "host", files=_files(options))
-    if runner.device == "host":
+    device = _device(options)
+    runner = Runner("cuda:0" if device == "cuda" else device, files=_files(options))
+    if device != "cuda":
         runner.fork_zygote()
     return runner
 

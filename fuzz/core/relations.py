@@ -30,7 +30,7 @@ def _askable(target: Target) -> tuple[Relation, ...]:
         "strides": target.support.strides,
         "repeated_kv": target.support.gqa,
         "scaled_q": target.support.scale,
-        "two_forwards": target.interleaves and target.device != "emulator",
+        "two_forwards": target.interleaves,
         "options": target.chooses_variants or len(target.variants) > 1,
         "same_bits_options": bool(target.same_options),
     }

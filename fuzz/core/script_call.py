@@ -25,6 +25,8 @@ class Text:
     setup     lines before the inputs are made: functions, the source of a user's kernel
     mask      whether `call` reads `keep`
     lse       whether `call` makes `lse`, natural logarithm, in the problem's layout
+    emulated  of a kernel that runs on the emulated GPU: a context manager in which `call` and the backward pass run,
+              and whose value has `reports`, those of its launches; "": it runs elsewhere
     """
 
     call: tuple[str, ...]
@@ -32,6 +34,7 @@ class Text:
     setup: str = ""
     mask: bool = False
     lse: bool = False
+    emulated: str = ""
 
 
 def dense_text(problem: Problem) -> tuple[str, bool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -161,6 +162,10 @@ class Target:
     def run(self, case: Case, tensors: Tensors) -> Execution:
         """Forward and, when the problem asks for it, backward. May return before a GPU has finished."""
         raise NotImplementedError(f"{type(self).__name__} has no method run(case, tensors)")
+
+    def blind(self) -> AbstractContextManager[None]:
+        """Block in which a run gives its answers back whatever its device has seen, as a GPU does."""
+        return nullcontext()
 
     def right(self, case: Case, tensors: Tensors, precision: torch.dtype) -> Outputs | None:
         """The right answer, computed in `precision`, of an operation that is not attention; None: it is attention."""

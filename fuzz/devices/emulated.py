@@ -6,10 +6,11 @@ turns into a verdict.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -95,3 +96,37 @@ class EmulatedDevice:
         self._keep_trace(variant.name, report)
         if not report.ok and not (self.blind and report.status not in UNFINISHED):
             raise DeviceError(*verdict_of(variant.kind, report))
+
+
+class _Reporting(EmulatedDevice):
+    """A device whose launches end whatever is found. reports: those of all launches, in order."""
+
+    def __init__(self, arch: str, emulator: Emulator) -> None:
+        super().__init__(arch, emulator)
+        self.blind = True
+        self.reports: list[Report] = []
+        self.watch = lambda build, report: self.reports.append(report)
+
+    def __call__(self, variant: Variant, values: Sequence[Tensor | int | float], injection: Injection) -> None:
+        try:
+            super().__call__(variant, values, injection)
+        except DeviceError as error:
+            if error.outcome == "reject":
+                raise
+
+
+@contextmanager
+def on_emulated_gpu(arch: str, **settings: Any) -> Iterator[_Reporting]:
+    """Block in which kernels.blocksparse takes CPU tensors; its value has `reports`, one for each launch.
+
+    arch      what the kernels are compiled for;  settings  of every launch, those of Emulator
+    Raises DeviceError for an instruction that is not emulated.
+    """
+    from kernels.blocksparse.compile import runtime
+
+    device = _Reporting(arch, Emulator(strict=False, **settings))
+    runtime.launch_elsewhere(device)
+    try:
+        yield device
+    finally:
+        runtime.launch_elsewhere(None)

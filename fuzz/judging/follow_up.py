@@ -146,7 +146,7 @@ def _cases(case: Case, target: Target, variation: Variation, draw: random.Random
         changed = {n: replace(x, shared="") for n, x in stores.items() if x.shared}
         changed |= {"do": Storage()} if inputs.do.order == "expanded" else {}
         inputs = replace(inputs, **changed)
-    if variation.interleaved and (target.device == "emulator" or not target.interleaves):
+    if variation.interleaved and not target.interleaves:
         return
     other = replace(case, problem=variation.problem, inputs=inputs, relations=())
     if not variation.options:

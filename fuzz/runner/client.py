@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from fuzz.core.verdict import WROTE_OUTSIDE, Verdict
+from fuzz.process import triton_mode
 from fuzz.process.exits import exit_name, innermost, last_line
 from fuzz.process.forked import ONE_THREAD, may_fork
 from fuzz.process.tool import Tool
@@ -45,7 +46,8 @@ class _Pending:
 class Runner:
     """Runs cases in a process of their own. One thread at a time; any number of Runners side by side.
 
-    device     'host', or 'cuda:N': the Nth of CUDA_VISIBLE_DEVICES, in nvidia-smi's order; the child sees no other GPU
+    device     'host', 'emulator' (the emulated GPU), or 'cuda:N': the Nth of CUDA_VISIBLE_DEVICES, in nvidia-smi's
+               order; the child sees no other GPU
     files      user modules with targets, passed on to the registry
     threads    of torch on the host
     limits     all times and sizes; None: the device's defaults
@@ -69,11 +71,11 @@ class Runner:
         load: str = "fuzz.targets.registry:load",
     ) -> None:
         self.device = device
-        self._env = gpu.environment(device)
+        self._env = gpu.environment(device) | (triton_mode.environment(files, device) if gpu.without(device) else {})
         self._limits = limits or for_device(device)
         self._start = Start(device, threads, tuple(files), execute, load)
         self._keep = keep
-        self._core_dump = core_dump and device != "host"
+        self._core_dump = core_dump and not gpu.without(device)
         self._zygote: Zygote | None = None
         self._spare: Zygote | None = None
         self._child: Child | None = None
@@ -277,7 +279,7 @@ class Runner:
 
     def _device_evidence(self, child: Child, case: Case) -> dict[str, Any]:
         """What only the device can tell; a core dump ends the child."""
-        if self.device == "host":
+        if gpu.without(self.device):
             return {}
         found: dict[str, Any] = {"gpu": gpu.answered(self._gpu)}
         self._gpu = None
@@ -287,7 +289,7 @@ class Runner:
         return found
 
     def _ask_gpu(self) -> None:
-        self._gpu = gpu.ask(self.device, self._limits) if self.device != "host" else None
+        self._gpu = gpu.ask(self.device, self._limits) if not gpu.without(self.device) else None
 
     def _ready(self) -> Child:
         """The child, with its imports done and its device proven. One that is killed from outside before that is

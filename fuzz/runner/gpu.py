@@ -29,23 +29,26 @@ _POKE = bytes(1 << 16)  # a shorter write does not always start the dump
 def environment(device: str) -> dict[str, str]:
     """Variables that bind a child to its device: it sees this GPU only, or none. Raises ValueError on another name.
 
-    Without a GPU, Triton's kernels run in its interpreter. It reads the variable when it is first imported, by whatever
-    that may be (PyTorch's compiler does it too), so the child has it from its start. And malloc keeps no caches of
-    small blocks per thread: newer glibcs (2.39) hand those out again without poison (fuzz/tensors/guard_bands.py), and
-    read the variable only when a process starts.
+    On the host malloc keeps no caches of small blocks per thread: newer glibcs (2.39) hand those out again without
+    poison (fuzz/tensors/guard_bands.py), and read the variable only when a process starts.
     """
-    if device == "host":
+    if without(device):
         tunables = ":".join(filter(None, (os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.tcache_count=0")))
-        return {"CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1", "GLIBC_TUNABLES": tunables}
+        return {"CUDA_VISIBLE_DEVICES": "", "GLIBC_TUNABLES": tunables}
     order = os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # nvidia-smi's, so that its numbers are ours
     return {"CUDA_DEVICE_ORDER": order, "CUDA_VISIBLE_DEVICES": identity(device)}
+
+
+def without(device: str) -> bool:
+    """True for a device of a child that sees no GPU: 'host', and the emulated GPU."""
+    return device in ("host", "emulator")
 
 
 def identity(device: str) -> str:
     """What nvidia-smi calls 'cuda:N': the Nth of CUDA_VISIBLE_DEVICES where that is set, else N."""
     kind, _, number = device.partition(":")
     if kind != "cuda" or not (number or "0").isdigit():
-        raise ValueError(f"device: must be 'host' or 'cuda:N', got {device!r}")
+        raise ValueError(f"device: must be 'host', 'emulator' or 'cuda:N', got {device!r}")
     index = int(number or 0)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:

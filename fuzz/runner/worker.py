@@ -93,7 +93,7 @@ def _open(workshop: Workshop, message: Open) -> Opened | Refused:
     os.environ.update(message.env)
     torch.set_num_threads(workshop.start.threads)
     try:
-        if workshop.start.device != "host":
+        if workshop.start.device.startswith("cuda"):
             _sleep_in_waits()
             _prove_cuda()
     except Exception as error:

@@ -7,8 +7,6 @@ verdict's evidence under EVIDENCE. A hang, a crash or an exception fails all of 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -92,25 +90,10 @@ def _fails(case: Case, target: Target, first: list[Execution], enter: Enter) -> 
 
 def _blind_run(case: Case, target: Target, arena: Arena) -> Execution:
     """A run of which only the answers are looked at, as on a GPU; guard bands keep what it breaks from us."""
-    with _blindly(target), Guarded():
+    with target.blind(), Guarded():
         found = target.run(case, arena.copy().to(_device(target)).tensors())
     outputs = {name: x.detach().cpu() for name, x in found.outputs.items() if isinstance(x, torch.Tensor)}
     return replace(found, outputs=replace(found.outputs, **outputs))
-
-
-@contextmanager
-def _blindly(target: Target) -> Iterator[None]:
-    if target.device != "emulator":
-        yield
-        return
-    from fuzz.targets.blocksparse.devices import emulated
-
-    device = emulated()
-    device.blind = True
-    try:
-        yield
-    finally:
-        device.blind = False
 
 
 def _device(target: Target) -> torch.device:

@@ -108,7 +108,7 @@ def _work(settings: Settings, path: Path, waiting: multiprocessing.Queue[Trial],
     def late() -> bool:
         return ends is not None and time.time() >= ends
 
-    device = "cuda:0" if settings.device == "cuda" else "host"
+    device = "cuda:0" if settings.device == "cuda" else settings.device
     die_with_parent()
     try:
         with Runner(device) as plain, Runner(device, execute=JUDGE) as watched, open(path, "ab", buffering=0) as file:

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-Device: TypeAlias = Literal["host", "cuda"]
+Device: TypeAlias = Literal["host", "cuda", "emulator"]
 Generator: TypeAlias = Literal["ours", "uniform"]
 
 

@@ -117,7 +117,8 @@ class _Page:
         more += ["bias"] * (p.bias is not None) + ["forward and backward" if p.backward else "forward only"]
         lines = [f'"""{target.name}: {said}', "", *textwrap.wrap(", ".join([what, *more]) + ".", 110)]
         lines += [
-            f"Written by attnfuzz for case {self.case.id} with PyTorch {torch.__version__}; needs nothing of attnfuzz."
+            f"Written by attnfuzz for case {self.case.id} with PyTorch {torch.__version__}; needs "
+            + ("attnfuzz's emulated GPU, and no other." if self.call.emulated else "nothing of attnfuzz.")
         ]
         lines += self._notes()
         lines += ["It prints every tensor's worst error, ends with FAILS or passes, and exits with 1 or 0.", '"""', ""]
@@ -149,7 +150,8 @@ class _Page:
         return notes
 
     def _hangs(self) -> bool:
-        return self.verdict is not None and self.verdict.outcome == "hang"
+        """True if the script may not end; on the emulated GPU a hang is a state that it reports."""
+        return self.verdict is not None and self.verdict.outcome == "hang" and not self.call.emulated
 
     def _functions(self) -> list[str]:
         found = [self.call.setup] if self.call.setup else []
@@ -185,6 +187,10 @@ class _Page:
             lines.append("before_buffers = [memory.clone() for memory in buffers]")
         joined = ", ".join(leaves)
         body = self._body(leaves if self.p.backward else [])
+        if self.call.emulated:
+            lines.append("gpus = []  # of each run, with the reports of its launches")
+            inner = ["gpus.append(gpu)", *(line.removeprefix("    ") for line in body)]
+            body = [f"    with {self.call.emulated} as gpu:", *("        " + line if line else "" for line in inner)]
         lines += ["", "", f"def run({joined}):", *body, "", "", *self._called(f"got = run({joined})")]
         return "\n".join(["# The kernel.", *lines] if lines[0] else ["", "# The kernel.", *lines[2:]])
 
@@ -276,6 +282,11 @@ class _Page:
                 f"if not any(name in run.kernel for name in {list(self.target.proof)}):  # another kernel ran",
             ]
             lines += ['    wrong.append(f"{run.kernel} ran")']
+        if self.call.emulated:
+            lines += ["", "for report in [report for gpu in gpus for report in gpu.reports if not report.ok]:"]
+            lines += ["    print(report)"]
+            lines += ["    kinds = [finding.kind for finding in report.findings] or [report.status]"]
+            lines += ["    wrong += [kind for kind in dict.fromkeys(kinds) if kind not in wrong]"]
         if self._hangs():
             lines += ["", "faulthandler.cancel_dump_traceback_later()"]
         lines += ['print(f"FAILS: {\', \'.join(wrong)}" if wrong else "passes")', "raise SystemExit(1 if wrong else 0)"]

@@ -20,7 +20,7 @@ class Settings(msgspec.Struct, frozen=True):
     """What a session does. `targets` empty: every target that can run on `device` here. Raises ValueError."""
 
     targets: tuple[str, ...] = ()
-    device: Literal["host", "cuda"] = "host"
+    device: Literal["host", "cuda", "emulator"] = "host"
     cases: int = 300
     seed: int = 0
     size: str = "medium"
@@ -122,7 +122,12 @@ OPTIONS = (
         metavar="FILE",
         repeatable=True,
     ),
-    Option("device", "device", "where kernels run (cuda where there is a GPU, else host)", choices=("host", "cuda")),
+    Option(
+        "device",
+        "device",
+        "where kernels run (cuda where there is a GPU, else host, which takes in the emulated GPU)",
+        choices=("host", "cuda", "emulator"),
+    ),
 )
 
 

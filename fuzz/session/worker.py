@@ -77,7 +77,10 @@ class Worker:
         self.folder = Path(settings.folder)
         self._recorder = Recorder(self.folder, name)
         kept = load_good(settings.corpus)[0] if settings.corpus else []  # the session's end names the others
-        self._corpus = [entry for entry in kept if entry.found is None or entry.found.device == settings.device]
+        everywhere = (
+            settings.device == "emulator"
+        )  # which runs what a GPU runs, and what a session on the host takes in
+        self._corpus = [one for one in kept if everywhere or one.found is None or one.found.device == settings.device]
         self._runner: Runner | None = None
         self.faults: list[str] = []  # of the harness itself: a message each
         self._causes: Counter[str] = Counter()  # of the failures met, by the id of the raw cause
@@ -193,7 +196,7 @@ class Worker:
         return self._new_runner() if self._runner is None else self._runner
 
     def _new_runner(self) -> Runner:
-        device = "cuda:0" if self.settings.device == "cuda" else "host"
+        device = "cuda:0" if self.settings.device == "cuda" else self.settings.device
         self._runner = Runner(device, files=self.settings.files)
         return self._runner
 

@@ -17,11 +17,20 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from fuzz.core.target import Device, Target
-from fuzz.targets import flashinfer_prefill, sdpa, torch_flex, torch_sdpa, torch_varlen, triton_mode, xformers_attention
+from fuzz.process import triton_mode
+from fuzz.targets import (
+    flashinfer_prefill,
+    torch_flex,
+    torch_flex_emulated,
+    torch_sdpa,
+    torch_varlen,
+    xformers_attention,
+)
 from fuzz.targets import function as decorator
 from fuzz.targets.blocksparse import catalog as blocksparse
 from fuzz.targets.cudnn_frontend import target as cudnn_frontend
 from fuzz.targets.flash_attention_4 import catalog as flash_attention_4
+from fuzz.targets.sdpa import catalog as sdpa
 
 GROUP = "attnfuzz.targets"
 
@@ -40,24 +49,31 @@ def load(name: str, files: tuple[str, ...] = (), device: Device = "host") -> Tar
 
 def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bool = False) -> dict[str, Target]:
     """All targets of `device` by name, in a fixed order; mutants only when asked for."""
-    listed: list[Target] = [*torch_sdpa.targets(), *torch_flex.targets(), *torch_varlen.targets(), *sdpa.targets()]
-    listed += [*blocksparse.targets(), *flash_attention_4.targets(), *cudnn_frontend.targets()]
-    listed += [*xformers_attention.targets(), *flashinfer_prefill.targets(), *_installed()]
-    if files and device == "host":
+    if device != "cuda":
         try:
-            triton_mode.choose(files)
+            triton_mode.choose(files, device)
         except triton_mode.TritonModeError as error:
             raise TargetError(str(error)) from None
+    listed: list[Target] = [
+        *torch_sdpa.targets(),
+        *torch_flex.targets(),
+        *torch_flex_emulated.targets(),
+        *torch_varlen.targets(),
+        *sdpa.targets(),
+    ]
+    listed += [*blocksparse.targets(), *flash_attention_4.targets(), *cudnn_frontend.targets()]
+    listed += [*xformers_attention.targets(), *flashinfer_prefill.targets(), *_installed()]
     for file in files:
         listed += _from_file(os.path.abspath(file))
     if mutants:
         listed += [*sdpa.mutants(), *blocksparse.mutants()]
-    return {target.name: target for target in listed if _runs_on(target, device)}
+    here = {target.name for target in listed if target.device == device}
+    return {target.name: target for target in listed if target.device == device or _taken_in(target, device, here)}
 
 
-def _runs_on(target: Target, device: Device) -> bool:
-    """A session on the host takes in the emulated GPU."""
-    return target.device == device or (device == "host" and target.device == "emulator")
+def _taken_in(target: Target, device: Device, here: set[str]) -> bool:
+    """True for a target of the emulated GPU in a session on the host, unless the host has one of this name."""
+    return device == "host" and target.device == "emulator" and target.name not in here
 
 
 @functools.cache

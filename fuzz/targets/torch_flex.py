@@ -178,7 +178,7 @@ class TorchFlex(AutogradTarget):
             call += ["def score_mod(score, b, h, q, k):", *lines, f"    return score{added if p.bias else ''}", ""]
         arguments += options(p)
         call.append(f"o, lse = attend({', '.join([*arguments, 'return_lse=True'])})")
-        compiled = "torch.compile(flex_attention, fullgraph=True)" if self.device == "cuda" else "flex_attention"
+        compiled = "torch.compile(flex_attention, fullgraph=True)" if self.device != "host" else "flex_attention"
         imports = ("from torch.nn.attention.flex_attention import create_block_mask, flex_attention",)
         lines = [line for part in call for line in part.split("\n")]
         return Text(tuple(lines), imports, f"attend = {compiled}", mask=masked, lse=True)

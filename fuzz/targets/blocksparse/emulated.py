@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from fuzz.compiling import obtain
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
+from fuzz.core.script_call import Text
 from fuzz.core.target import Device, DeviceError, Execution, Tensors
+from fuzz.devices.emulator.config import DEFAULT_CHECKS
 from fuzz.targets.blocksparse import cta_subset, long_lists
 from fuzz.targets.blocksparse.block_lists import options_of
 from fuzz.targets.blocksparse.case_blocks import CaseBlocks, case_blocks
 from fuzz.targets.blocksparse.devices import SLOTS, connect, emulated, emulator_of
 from fuzz.targets.blocksparse.hang_report import hanging_emulated
+from fuzz.targets.blocksparse.script import blocksparse_text
 from fuzz.targets.blocksparse.target import BlockSparseTarget
 from fuzz.targets.blocksparse.variants import variants_for
 from kernels.blocksparse.spec.variant import Variant, arch_for_products
+from oracles.metamorphic.relations import Equality
 from oracles.outputs import Outputs
 from oracles.problem import Problem
 
@@ -28,6 +34,10 @@ class EmulatedBlockSparse(BlockSparseTarget):
     device: Device = "emulator"
     executable = True
     runs_cta_subsets = True
+    relations: Mapping[str, Equality] = {
+        **BlockSparseTarget.relations,
+        "two_forwards": "off",
+    }  # a run has one hang to explain
     session_size = Size(1 << 17, 4, 1 << 13, 1 << 19)  # 0.3 s a case; lists of more than 64 blocks among them
     _prepared: CaseBlocks | None = None
     _repeat = 0
@@ -58,6 +68,27 @@ class EmulatedBlockSparse(BlockSparseTarget):
         except DeviceError as error:
             visits = None if self._prepared is None else self._prepared.expected_visits
             raise hanging_emulated(error, visits, int(options.get("slots", SLOTS))) from error
+
+    def script_call(self, case: Case) -> Text:
+        """`forward` as text, on the emulated GPU that the case's options name."""
+        text = blocksparse_text(case, self.mutant)
+        made = emulator_of(options_of(case))
+        given = {name: getattr(made, name) for name in ("resident_ctas", "warp_schedule", "seed")}
+        settings = "".join(f", {name}={value!r}" for name, value in given.items())
+        setup = "from fuzz.devices.emulated import on_emulated_gpu  # noqa: E402"
+        if more := sorted(made.checks - DEFAULT_CHECKS):
+            setup += "\nfrom fuzz.devices.emulator.config import DEFAULT_CHECKS  # noqa: E402"
+            settings += f", checks=DEFAULT_CHECKS | {{{', '.join(map(repr, more))}}}"
+        return replace(text, setup=f"{text.setup}\n{setup}", emulated=f'on_emulated_gpu("{self.arch()}"{settings})')
+
+    @contextmanager
+    def blind(self) -> Iterator[None]:
+        """See Target."""
+        emulated().blind = True
+        try:
+            yield
+        finally:
+            emulated().blind = False
 
     def launched(self) -> Iterable[str]:
         """See BlockSparseTarget."""

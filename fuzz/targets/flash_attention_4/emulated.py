@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from fuzz.targets.flash_attention_4.compile_cache import INTERNALS, LAUNCHES, La
 from fuzz.targets.flash_attention_4.compile_cache import unusable as import_fails
 from fuzz.targets.flash_attention_4.target import FlashAttention4
 from fuzz.targets.flash_attention_4.unsupported import options_of
+from oracles.metamorphic.relations import Equality
 
 Function = Callable[..., None]
 
@@ -37,6 +38,7 @@ class EmulatedFlashAttention4(FlashAttention4):
     device: Device = "emulator"
     pairs_per_second = 2e4
     session_size = Size(1 << 15, 4, 1 << 9, 1 << 17)
+    relations: Mapping[str, Equality] = {**FlashAttention4.relations, "two_forwards": "off"}
     _repeat = 0
 
     def missing(self) -> str | None:

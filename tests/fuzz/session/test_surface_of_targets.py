@@ -16,10 +16,11 @@ from fuzz.core.case import Case
 from fuzz.core.surface import Given, Surface
 from fuzz.session.dry_calls import dry_calls, dry_coverage
 from fuzz.session.settings import Settings
-from fuzz.targets import flashinfer_prefill, sdpa, xformers_attention
+from fuzz.targets import flashinfer_prefill, xformers_attention
 from fuzz.targets.blocksparse import target as blocksparse
 from fuzz.targets.flash_attention_4 import calls
 from fuzz.targets.registry import load, targets
+from fuzz.targets.sdpa import target as sdpa
 from oracles.masks import Causal, Prefix
 from oracles.problem import Problem
 
@@ -39,6 +40,7 @@ LONG = [
     ("torch.flex", "cuda", 800),
     ("torch.nn.attention.varlen", "cuda", 3000),
     ("sdpa", "host", 800),
+    ("sdpa", "emulator", 800),
     ("blocksparse", "host", 800),
     ("flashinfer.single_prefill", "cuda", 2000),
     ("flashinfer.ragged_prefill", "cuda", 2000),

@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("triton")
 pytest.importorskip("cutlass")
 
-from fuzz.targets import sdpa
 from fuzz.targets.blocksparse import catalog as blocksparse
+from fuzz.targets.sdpa import catalog as sdpa
 from kernels.mutants import names
 from kernels.mutants.__main__ import all_mutants, main
 

@@ -92,17 +92,20 @@ def emulated(
 @contextmanager
 def _triton_driver(gpu: EmulatedGpu) -> Iterator[None]:
     """Triton's active driver is the emulated GPU's."""
+    from triton import knobs
     from triton.language import standard
     from triton.runtime import driver
     from triton.runtime.interpreter import InterpretedFunction
 
-    from fuzz.devices.emulator.frontends.triton_driver import EmulatedDriver
+    from fuzz.devices.emulator.frontends.triton_driver import EmulatedDriver, until_ptx
 
     if isinstance(standard.zeros, InterpretedFunction):
         raise ValueError("TRITON_INTERPRET: was set when triton was imported, so kernels are interpreted; unset it")
-    before = driver._active
+    before, hook = driver._active, knobs.runtime.add_stages_inspection_hook
     driver.set_active(EmulatedDriver(gpu.arch, gpu.config, gpu.add, gpu.written))
+    knobs.runtime.add_stages_inspection_hook = until_ptx(hook)
     try:
         yield
     finally:
         driver._active = before
+        knobs.runtime.add_stages_inspection_hook = hook

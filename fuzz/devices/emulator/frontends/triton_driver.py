@@ -6,6 +6,7 @@ from Triton's cache and launches that. Autotuning works: the time of a kernel is
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,23 @@ SCRATCH_ALIGNMENT = 128  # bytes, as tensor maps need it
 MOST_THREADS = 1024
 _FLOATS = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 _LONGEST_FILE = 150  # characters of a kernel's name in Triton's cache
+
+
+def until_ptx(before: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """A hook for `triton.knobs.runtime.add_stages_inspection_hook` with which compiling ends at PTX: the assembler
+    would take a fifth of the time, and nothing reads its code here. Such kernels have keys of their own in Triton's
+    cache, since no GPU could run them. before: the hook that was there, which is called too."""
+
+    def hook(backend: Any = None, stages: dict[str, Any] | None = None, *more: Any) -> tuple[str, str] | None:
+        if stages is None:
+            key, number = before() if before is not None else ("", "")
+            return f"{key} emulated", f"{number} emulated"
+        if before is not None:
+            before(backend, stages, *more)
+        stages["cubin"] = lambda ptx, metadata: b""
+        return None
+
+    return hook
 
 
 class EmulatedDriver(DriverBase):
@@ -112,9 +130,10 @@ class EmulatedDriver(DriverBase):
 class _Utils:
     """The part of a driver that loads binaries and knows the device."""
 
-    def load_binary(self, name: str, binary: bytes, shared: int, device: str) -> tuple[int, str, int, int, int]:
-        """(module, function, registers, spills, most threads); the launcher has the PTX."""
-        return 1, name, 0, 0, MOST_THREADS
+    def load_binary(self, name: str, binary: bytes, shared: int, device: str) -> tuple[None, str, int, int, int]:
+        """(module, function, registers, spills, most threads); the launcher has the PTX, and no module is unloaded, by
+        whom it may be when no driver is active."""
+        return None, name, 0, 0, MOST_THREADS
 
     def unload_module(self, module: int) -> None:
         """Nothing was loaded."""
@@ -132,7 +151,7 @@ class _Launcher:
         self.metadata = metadata
         self.ctas = getattr(metadata, "num_ctas", 1)  # of a cluster, which runs one program of the grid
         self.kinds = list(src.signature.items())
-        self.programs = Programs(_ptx(src.name, metadata.hash))
+        self.programs = _programs(src.name, metadata.hash)
 
     def __call__(self, x: int, y: int, z: int, *rest: Any) -> None:
         """`rest`: stream, function, packed metadata, launch metadata, two hooks, then the arguments as they were given.
@@ -168,12 +187,13 @@ class _Launcher:
         return memory[-memory.data_ptr() % SCRATCH_ALIGNMENT :][: ctas * size]
 
 
-def _ptx(name: str, key: str) -> str:
+@functools.cache
+def _programs(name: str, key: str) -> Programs:
     """The PTX that Triton has compiled. Raises ValueError where its cache has lost it."""
     path = get_cache_manager(key).get_file(f"{name[:_LONGEST_FILE]}.ptx")
     if path is None:
         raise ValueError(f"{name}: Triton's cache has no PTX of it; remove the cache's folder and run again")
-    return Path(path).read_text()
+    return Programs(Path(path).read_text())
 
 
 def _flat(given: Any, metas: Iterator[dict[str, Any]]) -> Iterator[Argument]:

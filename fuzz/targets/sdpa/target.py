@@ -1,10 +1,9 @@
-"""sdpa: the bundled dense attention in Triton, in the interpreter on a CPU and natively on a GPU; and its
-mutants."""
+"""sdpa: the bundled dense attention in Triton, and its mutants. What is common to all devices stands here; the files
+beside this one run the kernels."""
 
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
@@ -14,22 +13,18 @@ from typing import Any
 from torch import Tensor
 
 from fuzz.core.case import Case
-from fuzz.core.case_limits import Size
 from fuzz.core.script_call import Text, options
 from fuzz.core.support import Rule, Support
 from fuzz.core.surface import Surface
-from fuzz.core.target import Device, Tensors, Variant
-from fuzz.devices.present import cuda_present
-from fuzz.targets import triton_interpreter, triton_mode
+from fuzz.core.target import Tensors, Variant
 from fuzz.targets.autograd import AutogradTarget
 from fuzz.targets.mask_tensors import SAID, SHAPES, expanded_heads, mask_arguments, mask_text, says, shaped
 from fuzz.targets.options import Options, Value
-from kernels.mutants.names import SDPA as MUTANTS
 from oracles.metamorphic.relations import Equality
-from oracles.numerics import FUSED, TENSOR_CORES
+from oracles.numerics import TENSOR_CORES
 from oracles.problem import Problem
 
-_ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 # One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly.
 _RELATIONS: dict[str, Equality] = dict.fromkeys(
     ("permuted_sequences", "permuted_heads", "repeated_kv", "scaled_q", "doubled_v"), "bitwise"
@@ -45,28 +40,25 @@ OPTIONS = Options(mask=SAID, shape=SHAPES, gqa=("auto", "always", "expanded"), l
 
 
 class BundledSdpa(AutogradTarget):
-    """kernels.sdpa, or one of its mutants (named sdpa!MUTANT)."""
+    """kernels.sdpa, or one of its mutants (named sdpa!MUTANT). Subclasses run them."""
 
     proof: tuple[str, ...] = ("sdpa_forward",)
+    support = _SUPPORT
+    numerics = TENSOR_CORES
+    relations = _RELATIONS
+    clears_padding = True
+    script_setup = ""  # lines of a script before it imports the kernel
 
-    def __init__(self, device: Device, mutant: str = "") -> None:
+    def __init__(self, mutant: str = "") -> None:
         self.name = "sdpa" + f"!{mutant}" * bool(mutant)
-        self.device = device
         self.mutant = mutant
         self.summary = "kernels.sdpa" + (f" with the mutant {mutant}" if mutant else "")
-        self.support = _SUPPORT
         self.rules = (
             Rule("a bias of another dtype than the inputs", _other_bias),
             OPTIONS.rule(),
             Rule("options that the problem has no use for", lambda c: not _useful(c.problem, OPTIONS.of(c))),
             Rule("attn_mask beside is_causal", lambda c: OPTIONS.of(c)["mask"] == "both", "refuses"),
         )
-        self.numerics = TENSOR_CORES if device == "cuda" else FUSED
-        self.relations = _RELATIONS
-        self.clears_padding = True
-        self.pairs_per_second = 2e4 if device == "host" else 1e9
-        if device == "host":
-            self.session_size = Size(1 << 14, 6, 320)  # the interpreter takes some 0.04 s for each tile of 64 x 64
 
     @property
     def pinned(self) -> str:
@@ -74,14 +66,8 @@ class BundledSdpa(AutogradTarget):
         return "attnfuzz::sdpa_forward"
 
     def missing(self) -> str | None:
-        """Triton itself may be missing; without a GPU it needs its interpreter."""
-        if find_spec("triton") is None:
-            return "needs triton (pip install triton)"
-        if self.device == "host" and cuda_present():
-            return "Triton's interpreter is used on machines without a GPU"
-        if self.device == "host" and (why := triton_mode.missing("interpreted")):
-            return why
-        return super().missing()
+        """See Target."""
+        return "needs triton (pip install triton)" if find_spec("triton") is None else super().missing()
 
     def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
         """See Target: every way to say the mask, in every shape; heads in another way; without LSE."""
@@ -91,36 +77,26 @@ class BundledSdpa(AutogradTarget):
         offered["gqa"] = (heads,) if _useful(problem, {"mask": "auto", "gqa": heads}) else ()
         return OPTIONS.draws(**offered)
 
-    def prepare(self, case: Case, tensors: Tensors) -> None:
-        """Compiles every kernel that the case launches (nothing in the interpreter)."""
+    def compile(self, case: Case, tensors: Tensors) -> None:
+        """Compiles every kernel that the case launches, for Triton's active device."""
+        if OPTIONS.of(case)["mask"] == "both":
+            return  # refused by the call
+        from kernels.sdpa import prepare
+
+        if self.mutant:
+            from kernels.mutants.sdpa import registration
+
+            kernel_of(self.mutant)
+            prepare = partial(registration.prepare, f"sdpa!{self.mutant}")
         p = case.problem
-        _kernel(self.mutant, self.device)
-        if self.device == "cuda":
-            from kernels.sdpa import prepare
-
-            if self.mutant:
-                from kernels.mutants.sdpa import registration
-
-                prepare = partial(registration.prepare, f"sdpa!{self.mutant}")
-
-            bias = _leaf(tensors.bias, p.bias is not None and p.bias.grad)
-            k, v, mask, said = _arguments(case, tensors, bias)
-            prepare(
-                tensors.q,
-                k,
-                v,
-                mask,
-                **said,
-                backward=p.backward,
-                grad_out=tensors.do,
-            )
+        k, v, mask, said = _arguments(case, tensors, _leaf(tensors.bias, p.bias is not None and p.bias.grad))
+        prepare(tensors.q, k, v, mask, **said, backward=p.backward, grad_out=tensors.do)
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O and LSE."""
         k, v, mask, said = _arguments(case, tensors, tensors.bias)
         wanted = OPTIONS.of(case)["lse"]
-        kernel = _kernel(self.mutant, self.device)
-        answer = _SURFACE.call(kernel, tensors.q, k, v, mask, **said, return_lse=wanted)
+        answer = _SURFACE.call(kernel_of(self.mutant), tensors.q, k, v, mask, **said, return_lse=wanted)
         return answer if wanted else (answer, None)
 
     def surfaces(self) -> tuple[Surface, ...]:
@@ -140,32 +116,12 @@ class BundledSdpa(AutogradTarget):
         kernel = f'MUTANTS["{self.mutant}"]' if self.mutant else "scaled_dot_product_attention"
         arguments = ["q", "k", "v", *mask, *said, *["return_lse=True"] * given["lse"]]
         source = "kernels.mutants.sdpa.table import MUTANTS" if self.mutant else f"kernels.sdpa import {kernel}"
-        first = "" if self.device == "cuda" else 'os.environ["TRITON_INTERPRET"] = "1"  # no GPU\n'
-        setup = (
-            f"{first}sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`\nfrom {source}  # noqa: E402"
-        )
-        imports = ("import os", "import sys") if first else ("import sys",)
+        path = f"sys.path.insert(0, {str(ROOT)!r})  # the folder that holds `kernels`"
+        setup = f"{self.script_setup}{path}\nfrom {source}  # noqa: E402"
+        imports = (*["import os"] * ("os." in setup), "import sys")
         answer = "o, lse" if given["lse"] else "o"
         call = (*lines, f"{answer} = {kernel}({', '.join(arguments)})")
         return Text(call, imports, setup, reads, lse=given["lse"])
-
-    def expected_seconds(self, case: Case) -> float:
-        """The interpreter's time goes with the number of tiles, however few tokens they hold."""
-        if self.device == "cuda":
-            return super().expected_seconds(case)
-        p = case.problem
-        tiles = p.batch * p.heads_q * (p.len_q // 64 + 1) * (p.len_k // 64 + 1)  # padding's too
-        return 0.05 + 0.05 * tiles
-
-
-def targets() -> list[BundledSdpa]:
-    """The kernel on both devices."""
-    return [BundledSdpa("host"), BundledSdpa("cuda")]
-
-
-def mutants() -> list[BundledSdpa]:
-    """The mutants on both devices: never part of a session unless named."""
-    return [BundledSdpa(device, name) for device in ("host", "cuda") for name in MUTANTS]
 
 
 def _other_bias(case: Case) -> bool:
@@ -199,10 +155,8 @@ def _leaf(bias: Tensor | None, grad: bool) -> Tensor | None:
 
 
 @functools.cache
-def _kernel(mutant: str, device: Device) -> Callable:
-    if device == "host":
-        os.environ["TRITON_INTERPRET"] = "1"
-        triton_interpreter.patch_interpreter()
+def kernel_of(mutant: str) -> Callable:
+    """The public function, or that of a mutant. Its import decides how Triton runs in this process."""
     if mutant:
         from kernels.mutants.sdpa.table import MUTANTS as mutants
 

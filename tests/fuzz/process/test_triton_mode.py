@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.targets import target, triton_mode
+from fuzz.process import triton_mode
+from fuzz.process.triton_mode import VARIABLE, environment, mode_of
+from fuzz.targets import target
 from fuzz.targets.registry import TargetError, targets
-from fuzz.targets.triton_mode import mode_of
 
 ROOT = Path(__file__).resolve().parents[3]
 INTERPRETED = "import triton.language as tl\n"
@@ -100,6 +101,22 @@ def test_a_session_has_the_interpreter_or_the_emulated_gpu(tmp_path: Path) -> No
         (tmp_path / name).write_text(text)
     with pytest.raises(TargetError, match=r"one\.py has a target for the emulated GPU, .*other\.py one for Triton's"):
         targets((str(tmp_path / "one.py"), str(tmp_path / "other.py")))
+
+
+def test_a_process_starts_in_the_mode_of_its_device_and_files(tmp_path: Path) -> None:
+    for name, text in (("one.py", EMULATED), ("other.py", INTERPRETED)):
+        (tmp_path / name).write_text(text)
+    one, other = (str(tmp_path / name) for name in ("one.py", "other.py"))
+    expected = {((), "host"): "1", ((), "emulator"): "0", ((one,), "host"): "0", ((other,), "host"): "1"}
+    expected[(other,), "emulator"] = "0"
+    assert {key: environment(*key)[VARIABLE] for key in expected} == expected
+
+
+def test_a_device_has_its_own_target_of_a_name() -> None:
+    assert [targets((), device)["sdpa"].device for device in ("host", "emulator")] == ["host", "emulator"]
+    assert {target.device for target in targets((), "emulator").values()} == {"emulator"}
+    assert targets((), "host")["torch.flex"].device == "host"
+    assert targets((), "host")["blocksparse"].device == "emulator"  # the host has none of this name
 
 
 def test_the_bundled_triton_kernel_is_missing_only_where_the_files_ask_for_the_emulated_gpu(monkeypatch) -> None:

@@ -1,8 +1,8 @@
-"""How Triton runs in this process: in its interpreter, or compiled, for a GPU or the emulated one.
+"""How Triton runs in a process without a GPU: in its interpreter, or compiled, for the emulated GPU.
 
-Triton asks once, when it is imported, so a process has one or the other. The user's target files decide: those that
-declare a target with device="emulator" need kernels that are compiled; every other file is interpreted on a machine
-without a GPU.
+Triton asks once, when it is imported, so a process has one or the other. On the device 'emulator' kernels are compiled.
+On the host the user's target files decide: those that declare a target with device="emulator" need kernels that are
+compiled; all others are interpreted.
 """
 
 from __future__ import annotations
@@ -17,28 +17,31 @@ from typing import Literal, TypeAlias
 
 Mode: TypeAlias = Literal["interpreted", "emulated"]
 VARIABLE = "TRITON_INTERPRET"
-_chosen: Mode | None = None  # by the files that were loaded; None: Triton's interpreter, where there is no GPU
+_chosen: Mode | None = None  # by the device, or the files that were loaded; None: interpreted
 
 
 class TritonModeError(ValueError):
     """Files of which one needs Triton's interpreter and another one the emulated GPU; one line."""
 
 
-def choose(files: Sequence[str]) -> None:
-    """Sets this process up for the targets of `files`, before they are imported. Raises TritonModeError."""
-    modes = {file: mode for file in files if (mode := mode_of(file)) is not None}
-    if len(set(modes.values())) > 1:
-        names = {mode: next(file for file, one in modes.items() if one == mode) for mode in modes.values()}
-        raise TritonModeError(
-            f"{names['emulated']} has a target for the emulated GPU, {names['interpreted']} one for Triton's "
-            "interpreter: a session has one of the two; run them one after the other"
-        )
+def choose(files: Sequence[str], device: str = "host") -> None:
+    """Sets this process up for the targets of `files` on `device`, 'host' or 'emulator', before the files are imported.
+    Raises TritonModeError."""
     global _chosen
-    _chosen = "emulated" if "emulated" in modes.values() else None
-    if _chosen:
+    _chosen = "emulated" if device == "emulator" else _declared(files)
+    if not files:
+        return  # nothing is imported in this process
+    if _chosen == "emulated":
         os.environ.pop(VARIABLE, None)
-    elif files:
+    else:
         os.environ.setdefault(VARIABLE, "1")
+
+
+def environment(files: Sequence[str], device: str) -> dict[str, str]:
+    """The variable with which a process that loads `files` for `device` is to start: whatever imports Triton first
+    (PyTorch's compiler does it too), it is in the right mode."""
+    emulates = device == "emulator" or any(mode_of(file) == "emulated" for file in files)
+    return {VARIABLE: "0" if emulates else "1"}
 
 
 def missing(mode: Mode) -> str | None:
@@ -52,16 +55,6 @@ def missing(mode: Mode) -> str | None:
     return None
 
 
-def _interprets() -> bool:
-    """True if Triton was imported in this process so that it interprets."""
-    if (triton := sys.modules.get("triton")) is None or not hasattr(triton, "runtime"):
-        return False
-    from triton.language import standard
-    from triton.runtime.interpreter import InterpretedFunction
-
-    return isinstance(standard.zeros, InterpretedFunction)
-
-
 def mode_of(file: str) -> Mode | None:
     """How a target file needs Triton; None where it does not import it, or cannot be read."""
     try:
@@ -71,6 +64,30 @@ def mode_of(file: str) -> Mode | None:
     if any(_declares_emulated(node) for node in ast.walk(tree)):
         return "emulated"
     return "interpreted" if any(_imports_triton(node) for node in ast.walk(tree)) else None
+
+
+def _declared(files: Sequence[str]) -> Mode | None:
+    """The mode that `files` need; None: they do not say. Raises TritonModeError."""
+    names: dict[Mode, str] = {}
+    for file in files:
+        if (mode := mode_of(file)) is not None:
+            names.setdefault(mode, file)
+    if len(names) > 1:
+        raise TritonModeError(
+            f"{names['emulated']} has a target for the emulated GPU, {names['interpreted']} one for Triton's "
+            "interpreter: a session has one of the two; run them one after the other"
+        )
+    return next(iter(names), None)
+
+
+def _interprets() -> bool:
+    """True if Triton was imported in this process so that it interprets."""
+    if (triton := sys.modules.get("triton")) is None or not hasattr(triton, "runtime"):
+        return False
+    from triton.language import standard
+    from triton.runtime.interpreter import InterpretedFunction
+
+    return isinstance(standard.zeros, InterpretedFunction)
 
 
 def _declares_emulated(node: ast.AST) -> bool:
