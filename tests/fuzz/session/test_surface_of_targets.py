@@ -40,7 +40,6 @@ LONG = [
     ("torch.flex", "cuda", 800),
     ("torch.nn.attention.varlen", "cuda", 3000),
     ("sdpa", "host", 800),
-    ("sdpa", "emulator", 800),
     ("blocksparse", "host", 800),
     ("flashinfer.single_prefill", "cuda", 2000),
     ("flashinfer.ragged_prefill", "cuda", 2000),
