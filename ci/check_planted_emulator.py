@@ -33,8 +33,9 @@ CASES = 300  # of a session
 HANG, RACE = ("hang",), ("race_two_writes", "race_read_of_an_unordered_write", "race_write_over_an_unordered_read")
 # The mutants that the emulated GPU is to find, and the names of the checks that should see each.
 BUGS: dict[str, tuple[str, ...]] = {
-    "lock_is_n_block": HANG,
-    "rank_direction": (*HANG, "semaphore_order: hang"),  # predicted for one resident CTA, where the case has more
+    # of semaphores that are waited for in the wrong order the prediction for one resident CTA tells before a launch
+    "lock_is_n_block": (*HANG, "semaphore_order: hang"),
+    "rank_direction": (*HANG, "semaphore_order: hang"),
     "release_missing": HANG,
     "semaphores_not_cleared": ("read_of_uninitialised_memory",),
     "barrier_before_reuse_missing": RACE,

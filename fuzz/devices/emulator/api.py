@@ -17,7 +17,7 @@ import torch
 from fuzz.devices.emulator import ptx
 from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.decode.decoder import Program, decode
-from fuzz.devices.emulator.execute.grid import cluster_of
+from fuzz.devices.emulator.execute.clusters.grid import cluster_of
 from fuzz.devices.emulator.execute.launch import execute
 from fuzz.devices.emulator.host.cuda_runtime import Argument, HostObject, Launch, export
 from fuzz.devices.emulator.host.tiled_tensor import MappedTensor, TiledTensor

@@ -69,7 +69,7 @@ BULK = BASE + 30  # 2 kind, dimensions and flags, 3 shared address, 4 immediate,
 BULK_COMMIT = BASE + 31
 BULK_WAIT = BASE + 32  # 2 groups that may stay pending, 3 only until they have read their sources
 TENSOR_MAP = BASE + 33  # 2 offset of the field's word, 3 address, 4 immediate, 5 flags, 6 value, 7 … the field, see
-# execute/tensor_maps.py
+# execute/bulk/tensor_maps.py
 TENSOR_MAP_COPY = BASE + 34  # 2 address widths, 3 global address, 4 immediate, 5 shared address, 6 immediate
 PRINT = BASE + 35  # 2 and 3 places in local memory of the addresses of a format and its arguments
 CLUSTER = BASE + 36  # 2 kind

@@ -6,9 +6,12 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute import bulk_copies, cluster_barrier, register_limits, tensor_memory, wgmma
-from fuzz.devices.emulator.execute.cp_async import complete
+from fuzz.devices.emulator.execute import register_limits, wgmma
+from fuzz.devices.emulator.execute.bulk import copies as bulk_copies
+from fuzz.devices.emulator.execute.bulk.cp_async import complete
+from fuzz.devices.emulator.execute.clusters import barrier as cluster_barrier
 from fuzz.devices.emulator.execute.divergence import FAR
+from fuzz.devices.emulator.execute.tcgen05 import memory as tensor_memory
 from fuzz.devices.emulator.execute.warp_ops import check_barrier
 from fuzz.devices.emulator.sanitize import cluster_order, shared_lines, vector_clocks
 from fuzz.devices.emulator.sanitize.taint import taints_of

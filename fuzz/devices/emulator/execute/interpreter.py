@@ -15,18 +15,14 @@ import numba
 from numba import njit, types
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute import (
-    async_stores,
-    bulk_copies,
-    cluster_barrier,
-    cluster_launch,
-    plain,
-    register_limits,
-    tensor_maps,
-)
+from fuzz.devices.emulator.execute import plain, register_limits
 from fuzz.devices.emulator.execute.atomics import atomic
+from fuzz.devices.emulator.execute.bulk import async_stores, tensor_maps
+from fuzz.devices.emulator.execute.bulk import copies as bulk_copies
+from fuzz.devices.emulator.execute.bulk.cp_async import commit, complete, copy_async
 from fuzz.devices.emulator.execute.chance import chance
-from fuzz.devices.emulator.execute.cp_async import commit, complete, copy_async
+from fuzz.devices.emulator.execute.clusters import barrier as cluster_barrier
+from fuzz.devices.emulator.execute.clusters import launch as cluster_launch
 from fuzz.devices.emulator.execute.cta import leave, start_cluster
 from fuzz.devices.emulator.execute.divergence import (
     FAR,
@@ -41,9 +37,9 @@ from fuzz.devices.emulator.execute.divergence import (
 from fuzz.devices.emulator.execute.load_store import load, load_matrix, store, store_matrix
 from fuzz.devices.emulator.execute.mbarrier import mbarrier
 from fuzz.devices.emulator.execute.printf import note_print
-from fuzz.devices.emulator.execute.tcgen05 import issue as issue_tensor
-from fuzz.devices.emulator.execute.tensor_memory import collective as tensor_collective
-from fuzz.devices.emulator.execute.tensor_memory import loads_used
+from fuzz.devices.emulator.execute.tcgen05.issue import issue as issue_tensor
+from fuzz.devices.emulator.execute.tcgen05.memory import collective as tensor_collective
+from fuzz.devices.emulator.execute.tcgen05.memory import loads_used
 from fuzz.devices.emulator.execute.warp_ops import barrier, elect, match, redux, shuffle, vote
 from fuzz.devices.emulator.execute.wgmma import issue, note_register_use, wait_group
 from fuzz.devices.emulator.sanitize import vector_clocks

@@ -14,8 +14,9 @@ from fuzz.devices.emulator.decode.loops import loop_count
 from fuzz.devices.emulator.decode.operands import unimplemented
 from fuzz.devices.emulator.decode.special_registers import SPECIAL_REGISTERS, Geometry, values
 from fuzz.devices.emulator.decode.spins import wanted_by
-from fuzz.devices.emulator.execute import interpreter, tcgen05_operands, watch
-from fuzz.devices.emulator.execute.grid import dispatch_order
+from fuzz.devices.emulator.execute import interpreter, watch
+from fuzz.devices.emulator.execute.clusters.grid import dispatch_order
+from fuzz.devices.emulator.execute.tcgen05 import operands as tcgen05_operands
 from fuzz.devices.emulator.host.cuda_runtime import Launch
 from fuzz.devices.emulator.report.from_machine import Stopped
 from fuzz.devices.emulator.report.printed import printed

@@ -12,7 +12,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute import bulk_copies
+from fuzz.devices.emulator.execute.bulk import copies as bulk_copies
 from fuzz.devices.emulator.execute.mbarrier_phase import note_arrival, settle
 from fuzz.devices.emulator.sanitize import cluster_order, vector_clocks
 from fuzz.devices.emulator.sanitize.shadow import note

@@ -10,7 +10,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute.cp_async import COPY_FROM_LANES, COPY_TO_LANES, WARP, WARP_ROWS
+from fuzz.devices.emulator.execute.bulk.cp_async import COPY_FROM_LANES, COPY_TO_LANES, WARP, WARP_ROWS
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address, operand
 from fuzz.devices.emulator.state.intrinsics import (

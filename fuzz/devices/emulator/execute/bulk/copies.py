@@ -14,8 +14,9 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute import bulk_rules, cluster_copies
-from fuzz.devices.emulator.execute.bulk_rows import copy_rows, note_rows, row_count
+from fuzz.devices.emulator.execute.bulk import cluster_copies
+from fuzz.devices.emulator.execute.bulk import rules as bulk_rules
+from fuzz.devices.emulator.execute.bulk.rows import copy_rows, note_rows, row_count
 from fuzz.devices.emulator.execute.mbarrier_phase import complete_bytes
 from fuzz.devices.emulator.execute.refusal import refuse
 from fuzz.devices.emulator.sanitize import bulk_clocks, vector_clocks

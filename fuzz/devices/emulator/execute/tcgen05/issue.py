@@ -10,8 +10,8 @@ from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.execute.mbarrier_phase import note_arrival, settle
-from fuzz.devices.emulator.execute.tcgen05_mma import paired, product
-from fuzz.devices.emulator.execute.tcgen05_operands import expand, used_of
+from fuzz.devices.emulator.execute.tcgen05.mma import paired, product
+from fuzz.devices.emulator.execute.tcgen05.operands import expand, used_of
 from fuzz.devices.emulator.sanitize import (
     bulk_clocks,
     cluster_order,

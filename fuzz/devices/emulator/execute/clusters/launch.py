@@ -3,7 +3,7 @@ Compiled by numba.
 
 The request is decided when it is issued: it gets the next cluster in the order of dispatch, or fails where none is
 left. PTX lets it fail at any time, and does not say when: with the random schedule one in REFUSED_OF does, and the
-cluster starts later as usual. The response is written as bulk copies are (`bulk_copies.py`): when the mbarrier is asked
+cluster starts later as usual. The response is written as bulk copies are (`bulk/copies.py`): when the mbarrier is asked
 for its phase.
 
 The 16 bytes of a response, which PTX leaves opaque: x, y, z of the cluster's first CTA; 1 if it is cancelled. Those of
@@ -15,7 +15,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute import bulk_copies
+from fuzz.devices.emulator.execute.bulk import copies as bulk_copies
 from fuzz.devices.emulator.execute.chance import chance
 from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.state import tables as st

@@ -1,7 +1,7 @@
 """Copies from one CTA of a cluster to another: cp.async.bulk between their shared memories, st.async and red.async; and
 responses of clusterlaunchcontrol.try_cancel. Compiled by numba.
 
-They stand among the bulk copies of the CTA that has their mbarrier (`bulk_copies.py`), and arrive when it is asked for
+They stand among the bulk copies of the CTA that has their mbarrier (`bulk/copies.py`), and arrive when it is asked for
 its phase. st.async and red.async write by the generic proxy.
 """
 

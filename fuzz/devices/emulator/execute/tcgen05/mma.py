@@ -16,9 +16,9 @@ import numpy as np
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute import tcgen05_scales
 from fuzz.devices.emulator.execute.refusal import refuse
-from fuzz.devices.emulator.execute.tcgen05_operands import (
+from fuzz.devices.emulator.execute.tcgen05 import scales as tcgen05_scales
+from fuzz.devices.emulator.execute.tcgen05.operands import (
     A_MATRIX,
     B_MATRIX,
     SUMS,

@@ -1,7 +1,7 @@
 """Copies with a tensor map that an H200 refuses: it raises an illegal instruction. Compiled by numba.
 
 The rules were measured; they fit all of the answers in ci/results/ptx_sm_90.json. A box that does not fit into
-shared memory is the remaining case: `bulk_copies.py` finds it as out of bounds.
+shared memory is the remaining case: `bulk/copies.py` finds it as out of bounds.
 """
 
 from __future__ import annotations

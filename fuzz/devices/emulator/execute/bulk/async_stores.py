@@ -6,7 +6,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute import bulk_copies
+from fuzz.devices.emulator.execute.bulk import copies as bulk_copies
 from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address, finding, host_address, offset, operand, owner

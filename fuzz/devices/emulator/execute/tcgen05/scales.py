@@ -10,7 +10,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
-from fuzz.devices.emulator.execute.tcgen05_operands import FACTORS, FLOAT8, UNKNOWN, type_of
+from fuzz.devices.emulator.execute.tcgen05.operands import FACTORS, FLOAT8, UNKNOWN, type_of
 from fuzz.devices.emulator.sanitize import tensor_shadow
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding

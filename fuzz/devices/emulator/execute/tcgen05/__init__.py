@@ -1,0 +1,1 @@
+"""Blackwell's tensor cores and tensor memory. Begin with issue.py."""
