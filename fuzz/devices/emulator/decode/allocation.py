@@ -22,6 +22,11 @@ from fuzz.devices.emulator.ptx import Instruction, Kernel
 SMALL = 64  # instructions of a loop that may be a spin
 Group = tuple[int, bool]  # bits of a register, and whether what writes it writes its taint
 _CLEANED = re.compile(r"(ld|ldmatrix|shfl|cvta)\.")
+_ENDS = re.compile(  # a stretch of micro-operations for straight_line.py: those of the interpreter
+    r"(bra|ret|exit|trap|ld|st|atom|red|ldmatrix|stmatrix|cp|bar|barrier|shfl|vote|redux|match|activemask|elect|fence|"
+    r"membar|mbarrier|nanosleep|wgmma|tcgen05)(\.|$)"
+)
+_CLOCK = re.compile(r"%(clock|globaltimer)")  # read by the interpreter too
 _LEAVES = ("ret", "exit", "trap")
 
 
@@ -108,6 +113,8 @@ class _Lives:
         mentioned = [self.mentioned(i) for i in self.code]
         for at, mask in enumerate(mentioned):
             touch(mask, at, at)
+        for low, high, mask in self.stretches():
+            touch(mask, low, high)
         for at, i in enumerate(self.code):
             target = self.labels.get(str(i.operands[0]), at + 1) if i.name.startswith("bra") else at + 1
             # what a loop compares may be looked up at any place in it (decode/spins.py): it stays there
@@ -115,6 +122,25 @@ class _Lives:
                 if at < target + SMALL or self.code[within].name.startswith("setp."):
                     touch(mentioned[within], target, at)
         return {order[bit]: (first[bit], last[bit]) for bit in first}
+
+    def stretches(self) -> Iterator[tuple[int, int, int]]:
+        """(from, to, registers) of stretches of register instructions: what is read there of before stays to the end.
+
+        Lanes that were parked at its end run a stretch again when a lane of their warp wakes up (interpreter.py); what
+        it reads is then what it was. A stretch may begin at a label, after another instruction, and anywhere in a
+        kernel whose micro-operations note the use of registers."""
+        anywhere = any(i.name.startswith(("wgmma.", "tcgen05.")) for i in self.code)
+        begins = set(self.starts)
+        end, reads = len(self.code) - 1, 0
+        for at in reversed(range(len(self.code))):
+            i = self.code[at]
+            if _ENDS.match(i.name):
+                end, reads = at, 0
+            before, over = self.effects(i)
+            reads = reads & ~over | before
+            last = self.code[at - 1] if at else None
+            if anywhere or at in begins or last is None or last.name not in FORMS or _CLOCK.search(last.text):
+                yield at, end, reads
 
     def mentioned(self, i: Instruction) -> int:
         found = {self.bits[name] for name in (*names(i.operands), i.guard or "") if name in self.bits}

@@ -16,6 +16,13 @@ def test_a_value_that_is_over_leaves_its_place_to_the_next():
     assert found["%r2"] == found["%r0"] != found["%r1"]
 
 
+def test_what_a_stretch_reads_of_before_it_stays_to_its_end():
+    """Lanes run a stretch again when another of their warp wakes up."""
+    body = "mov.b32 %r0, 1; st.global.b32 [%p0], %r0; mov.b32 %r1, %r0; add.s32 %r2, %r1, 5; st.global.b32 [%p0], %r2;"
+    found = places(body)
+    assert found["%r2"] != found["%r0"]
+
+
 def test_a_result_does_not_share_with_an_operand_of_its_instruction():
     found = places("mov.b32 %r0, 1; add.s32 %r1, %r0, %r0; st.global.b32 [%p0], %r1;")
     assert found["%r0"] != found["%r1"]

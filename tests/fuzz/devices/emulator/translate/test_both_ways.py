@@ -130,9 +130,10 @@ def differing(kernels):
 
 
 def test_micro_kernels_answer_alike():
-    assert differing(list(suite.all_kernels())[::40]) == []
+    assert differing(list(suite.all_kernels())[::80]) == []
 
 
 @pytest.mark.nightly
-def test_all_micro_kernels_answer_alike():
-    assert differing(suite.all_kernels()) == []
+@pytest.mark.parametrize("part", range(16))
+def test_all_micro_kernels_answer_alike(part):
+    assert differing(list(suite.all_kernels())[part::16]) == []

@@ -78,7 +78,7 @@ def test_of_a_large_kernel_the_runs_that_ran_most_are_translated(folder, monkeyp
     body = """mov.b32 %r1, 0; mov.b32 %r3, 0; mov.b32 %r4, 0; mov.b32 %r5, 0;
     $loop: add.s32 %r1, %r1, 1; setp.lt.s32 %q0, %r1, 9; @%q0 bra $loop;
     add.s32 %r3, %r3, %r4; add.s32 %r5, %r5, %r3;"""
-    module = Emulator().load_ptx(kernel(body))
+    module = Emulator(translate="auto").load_ptx(kernel(body))
     for _ in range(2):
         module.launch(None, (1,), (32,), [torch.zeros(1)])
     translated = table(module)
