@@ -64,7 +64,6 @@ def _leave_the_rest_as_ir(only: Any) -> None:
 
     def flags_of(self: Any, flags: Any) -> Any:
         flags = customized(self, flags)
-        flags.no_rewrites = True  # of array expressions
         if self.py_func is not only:
             flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
         return flags
