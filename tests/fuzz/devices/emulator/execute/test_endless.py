@@ -69,7 +69,7 @@ def test_an_endless_loop_in_which_no_tensor_changes_says_so():
 
 def test_a_long_loop_with_a_counter_is_left_alone():
     """Many more trips than elements, and many times the patience, but its counter says when it ends."""
-    body = f"mov.b32 %r1, {1 << 18};\n" + COUNTED.format(compare="lt.s32")
+    body = f"mov.b32 %r1, {1 << 20};\n" + COUNTED.format(compare="lt.s32")
     finishes(body, torch.zeros(1, dtype=torch.int32))
 
 
