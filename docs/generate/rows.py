@@ -359,6 +359,14 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             command="ci/benchmarks/emulator_speed.py",
         ),
         Row(
+            "FlashAttention-4's forward pass for `sm_90a`, checks on: 4,096 tokens, 8 heads, head dim 128, causal",
+            lambda r: f"{r['seconds']} s",
+            "flash_attention_4_emulated_speed_host",
+            (*EMULATOR, "fuzz/targets/flash_attention_4"),
+            machine="2 cores",
+            command="ci/benchmarks/flash_attention_4_emulated.py",
+        ),
+        Row(
             "first result of a fresh process: warm cache; cold",
             lambda r: f"{min(r['seconds_to_first_result_warm']):.1f} s; {min(r['seconds_to_first_result_cold']):.0f} s",
             "emulator_host",
