@@ -95,6 +95,8 @@ def run_warp(m, w, quantum):
     shared = k[st.K_SHARED] + (w // k[st.K_WARPS]) * k[st.K_SHARED_STRIDE]
     translated = k[st.K_TRANSLATED]
     executed = 0
+    if m.mask[w] == 0:  # it was woken
+        select_lanes(m, w)
     while True:
         pc, mask, stop = m.pc[w], m.mask[w], m.stop[w]
         plainly = not checking and m.spin[w, st.SPIN_PC] < 0  # memory is neither checked nor watched

@@ -230,6 +230,7 @@ def wake(m, host, size):
                     m.k[st.K_SLEEPERS] -= 1
                     if m.status[w] == st.ASLEEP:
                         m.status[w] = st.RUNNING
+                        m.mask[w] = 0  # who runs is chosen when it goes on: others of the warp may be parked
                     break
 
 
