@@ -20,7 +20,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["ATTNFUZZ_CACHE"] = str(Path(__file__).resolve().parents[1] / ".attnfuzz" / "test-cache")
 
 EMULATED = (
+    "tests/ci/test_race_suites",
     "tests/fuzz/cli/test_repro_trace",
+    "tests/fuzz/cli/test_sanitize",
     "tests/fuzz/devices/emulator",
     "tests/fuzz/judging/test_cta_subset",
     "tests/fuzz/judging/test_planted",
