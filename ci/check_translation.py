@@ -37,7 +37,7 @@ class TooManyKernels(BaseException):
 
 
 class Watched:
-    """What launches did, in place of `api.run`; and a limit to the kernels, in place of `emulated.obtain`."""
+    """Keeps the outcome of launches, in place of `api.run`; limits the kernels, in place of `emulated.obtain`."""
 
     def __init__(self, kernels: int) -> None:
         self.kernels = kernels

@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def printed(text: str) -> str:
-    """What a program prints, and the findings that ended it."""
+    """The output of a program, and the findings that ended it."""
     said = io.StringIO()
     gpu = Device(LaunchConfig(checks=CHECKS, dispatch="in_order"), lambda report: None, None, None)
     with contextlib.redirect_stdout(said), warnings.catch_warnings():

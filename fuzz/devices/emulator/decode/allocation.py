@@ -1,7 +1,7 @@
 """Registers of a kernel that can have one place: never in use at the same time.
 
-PTX has a register for every value, and a warp's registers would take more room than the processor's caches have. Here
-their lives are found from the control flow, and a place is given to the next register when the last one's life is over.
+PTX has a register for every value; together a warp's registers are larger than the processor's caches. Here their
+lives are found from the control flow, and a place is given to the next register when the last one's life is over.
 A life is taken as all instructions from the first to the last at which the register's value may still be read. Lanes
 of a warp at different instructions do not disturb each other: each has its own part of a place.
 

@@ -1,4 +1,4 @@
-"""What PTX defines and the emulator does not have, where that shows only while a kernel runs. Compiled by numba."""
+"""Refusals of PTX that is not emulated, where that shows only while a kernel runs. Compiled by numba."""
 
 from __future__ import annotations
 

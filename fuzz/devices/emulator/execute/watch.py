@@ -178,7 +178,7 @@ class Watch:
         return np.array(rows, dtype=np.int64).reshape(-1, 2, 32)
 
     def _read(self, w: int, way: Exit, x: str | int) -> np.ndarray:
-        """What an operand of a comparison holds in the warp's lanes."""
+        """The values of a comparison's operand in the warp's lanes."""
         if isinstance(x, int):
             return np.full(32, x)
         k = self.m.k

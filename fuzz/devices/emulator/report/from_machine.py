@@ -168,7 +168,7 @@ class Stopped:
         )  # fmt: skip
 
     def _missing_registers(self, w: int, source: Instruction) -> str:
-        """What a warp at setmaxnreg.inc waits for, and which warps have the registers of its CTA."""
+        """The registers that a warp at setmaxnreg.inc waits for, and the warps of its CTA that have them."""
         m, warps = self.m, int(self.m.k[st.K_WARPS])
         slot, now = w // warps, int(m.limits[w, st.LIM_NOW])
         has: dict[int, list[str]] = {}

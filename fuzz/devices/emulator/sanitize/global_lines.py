@@ -68,7 +68,7 @@ def read_cell(here, reads, clock, launch, me, cell_now):
 
 @njit
 def write_cell(here, reads, clock, launch, me, cell_now):
-    """The same of a weak write, which is to be ordered after all before."""
+    """Notes a weak write of all that has one cell; False where it is not ordered after every access before."""
     cell = i64(here)
     if cell >> 56 == launch:
         x = cell >> 32 & ENTITY

@@ -197,7 +197,7 @@ def read_groups(m, w, base, a64, immediate, act, bytes_):
 
 @njit
 def write_groups(m, w, base, a64, immediate, act, bytes_):
-    """The same of weak writes."""
+    """Notes weak writes of `bytes_` bytes by each lane of `act`; returns the lanes whose writes are noted."""
     if 16 % bytes_ or not writes_lines(m, w):
         return 0
     lines = lines_of(m, w)

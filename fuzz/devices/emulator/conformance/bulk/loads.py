@@ -88,7 +88,7 @@ def _at_edges() -> Iterator[MicroKernel]:
 
 
 def _filled_with_nan() -> Iterator[MicroKernel]:
-    """NaN outside the tensor, for every type that has one and every swizzle."""
+    """Loads that fill with NaN outside the tensor, for every type that has one and every swizzle."""
     for element in range(F16, len(t.NAMES)):
         width = tm.ELEMENT_BYTES[element]
         for swizzle in range(4):
@@ -146,7 +146,7 @@ def _strided() -> Iterator[MicroKernel]:
 
 
 def _forms() -> Iterator[MicroKernel]:
-    """The same box by every way to write the instruction, and to tell its mbarrier."""
+    """Loads of one box by every way to write the instruction, and to tell its mbarrier."""
     m = t.tensor(F16, (40, 12), (32, 8), swizzle=2)
     p = Load(m, (8, 3))
     usual = t.LOAD.format(rank=2)

@@ -101,7 +101,7 @@ def _layouts() -> Iterator[MicroKernel]:
 
 
 def _forms() -> Iterator[MicroKernel]:
-    """The same box by every way to write the instruction, and to wait for it."""
+    """Stores of one box by every way to write the instruction, and to wait for it."""
     p = Store(tensor(F16, (40, 12), (32, 8), swizzle=2), (16, 7))
     yield store("without tile", p, t.STORE.replace(".tile", ""))
     policy = "createpolicy.fractional.L2::evict_first.b64 %d1, 0.5;"

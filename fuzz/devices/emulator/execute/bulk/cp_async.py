@@ -179,8 +179,8 @@ def copy(to, source, size, have):
 
 @njit
 def complete_warp(m, w, act, keep, row, groups):
-    """The same for a row of several lanes (plain.py); True if none of its lanes is left. Lanes that are done leave its
-    mask."""
+    """Makes the due copies of a row of several lanes (plain.py) arrive, and takes their lanes out of its mask; True if
+    none is left."""
     mask, reads, size = i64(row + 8 * st.COPY_TO), i64(row + 8 * st.COPY_FROM), i64(row + 8 * st.COPY_BYTES)
     group = i64(row + 8 * st.COPY_GROUP)
     due = mask & act

@@ -1,7 +1,7 @@
 """tcgen05 instructions of a single thread beside mma: commit, cp and fences. Compiled by numba.
 
-A commit arrives at its mbarrier at once, the earliest moment that PTX allows; whoever waits for it knows the warp's
-products complete (`sanitize/tensor_clocks.py`).
+A commit arrives at its mbarrier at once, as early as PTX allows. To a warp that waits for it the products are complete
+(`sanitize/tensor_clocks.py`).
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def arrive(m, w, pc, lane, space, a, checking):
 
 @njit
 def _note_arrival(m, w, pc, lane, space, a, h):
-    """Notes the use of the mbarrier at host address `h`. In another CTA it is ordered before that CTA's exit by whoever
-    waits for the phase, as the warp's products are."""
+    """Notes the use of the mbarrier at host address `h`. In another CTA a warp that waits for the phase orders it
+    before that CTA's exit, as it does the products."""
     slot = (h - m.k[st.K_SHARED]) // m.k[st.K_SHARED_STRIDE]
     if slot == w // m.k[st.K_WARPS]:
         note(m, w, pc, lane, space, a, 8, 0, 1)

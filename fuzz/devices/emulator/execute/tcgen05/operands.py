@@ -1,7 +1,7 @@
 """Operands of tcgen05.mma as plain matrices of 32-bit numbers: A and B unpacked, an instruction descriptor taken apart.
 Compiled by numba.
 
-K is 32 bytes wide for every type. A matrix in shared memory is read in chunks of 16 bytes
+K takes 32 bytes for every type. A matrix in shared memory is read in chunks of 16 bytes
 (`state/tcgen05_descriptor.py`), one in tensor memory in words of 32 bits.
 
 A chunk of kind::f8f6f4 and kind::mxf8f6f4 has 16 numbers of every type: those of 6 or 4 bits lie one after the other at
