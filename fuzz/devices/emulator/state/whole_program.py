@@ -33,12 +33,16 @@ ENVIRONMENT = {"NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING": "1"}  # of messages t
 def compile_apart(module: str, name: str) -> bool:
     """Compiles the function `name` of `module`, which takes one int64 and has cache=True, into numba's cache. Tells
     whether that worked."""
-    script = SCRIPT.format(path=sys.path, module=module, name=name, parent=os.getpid())
+    if not sys.executable:  # Python inside of another program
+        return False
+    command = [sys.executable, "-c", SCRIPT.format(path=sys.path, module=module, name=name, parent=os.getpid())]
     quiet = subprocess.DEVNULL
-    command = [sys.executable, "-c", script]
-    return not subprocess.run(
-        command, stdin=quiet, stdout=quiet, stderr=quiet, env=os.environ | ENVIRONMENT, check=False
-    ).returncode
+    environment = os.environ | ENVIRONMENT
+    try:
+        done = subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, env=environment, check=False)
+    except OSError:  # no room for a process
+        return False
+    return done.returncode == 0
 
 
 def compile_whole(module: str, name: str, parent: int) -> None:

@@ -63,3 +63,9 @@ def test_another_process_leaves_the_whole_program_in_the_cache(module, tmp_path)
 def test_what_cannot_be_compiled_is_told(module):
     assert not compile_apart(module, "no_such_function")
     assert not compile_apart("no_such_module", "run")
+
+
+@pytest.mark.parametrize("executable", ["", "/no/such/python"])
+def test_without_another_process_nothing_is_compiled(module, executable, monkeypatch):
+    monkeypatch.setattr(sys, "executable", executable)
+    assert not compile_apart(module, "run")
