@@ -19,8 +19,10 @@ def endless(body, *tensors, patience=0.2, **options):
 
 def is_left_alone(body, *tensors, **options):
     """True where a launch takes five times the patience, and finishes."""
-    report = run(body, *tensors, patience=0.02, **options)
-    return (report.status, report.endless, report.seconds > 0.1) == ("finished", None, True)
+    patience = 0.004
+    report = run(body, *tensors, patience=patience, **options)
+    assert report.seconds > 5 * patience, "the loop is too short to show it"
+    return (report.status, report.endless) == ("finished", None)
 
 
 @pytest.mark.parametrize("schedule", ["in_order", "random", "oldest_last", "greedy"])
