@@ -11,6 +11,7 @@ import torch
 
 from fuzz.devices.emulator.api import Emulator
 from fuzz.devices.emulator.conformance.bulk.suite import bulk_kernels
+from fuzz.devices.emulator.conformance.clusters import cluster_kernels
 from fuzz.devices.emulator.conformance.kernel import THREADS, MicroKernel
 from fuzz.devices.emulator.conformance.mbarriers import mbarrier_kernels
 from fuzz.devices.emulator.conformance.micro_kernels import (
@@ -36,6 +37,7 @@ def all_kernels() -> Iterator[MicroKernel]:
     yield from wgmma_kernels()
     yield from bulk_kernels()
     yield from mbarrier_kernels()
+    yield from cluster_kernels()
 
 
 def emulate(kernel: MicroKernel, emulator: Emulator | None = None) -> np.ndarray:
