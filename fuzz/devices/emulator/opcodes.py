@@ -92,6 +92,7 @@ BULK_RANK = 4  # bits 4-7: dimensions of the tensor, 0 without a map
 BULK_WIDE_SHARED, BULK_WIDE_BARRIER, BULK_WIDE_SOURCE = 1 << 8, 1 << 9, 1 << 10  # addresses in registers of 64 bits
 BULK_PAIR = 1 << 11  # the mbarrier may be that of the other CTA of a pair (.cta_group::2)
 BULK_OWN = 1 << 12  # to the CTA's own shared memory only (.shared::cta)
+BULK_REDUCES = 1 << 16  # of a reduction's operation and type: BULK_LOCAL combines
 
 GLOBAL, SHARED, LOCAL, PARAM, GENERIC, CONST, SHARED_CLUSTER = range(7)
 

@@ -26,6 +26,10 @@ INITIALISED = "fence.mbarrier_init.release.cluster; " + MEET
 BULK = "cp.async.bulk.shared::cluster.{source}.mbarrier::complete_tx::bytes"
 
 
+REDUCTIONS = ("add.u32", "add.s32", "add.u64", "min.u32", "min.s32", "max.u32", "max.s32", "inc.u32", "dec.u32",
+                    "and.b32", "or.b32", "xor.b32")  # fmt: skip
+
+
 def begin(ctas: int, words: int, slot: int = 16) -> str:
     """%mine and %peer: this thread's `slot` bytes of shared memory, here and in the next CTA, which hold words that
     differ from one thread to the next; %told: the next CTA's mbarrier; %o: the thread's place of the output."""
@@ -134,8 +138,8 @@ def _atomics() -> Iterator[MicroKernel]:
             words = 4 if wide else 2
             body += f"st.global.{size} [%o+{2 * words}], {old};\n{MEET}{show(words // 2)}"
             yield cluster(f"atom.shared::cluster.{full}", begin(4, words) + body, 4, words)
-    for how in ("add.u32", "max.u32", "or.b32", "inc.u32", "min.s32"):
-        body = f"{begin(4, 1)}sub.u32 %x, %peer, %mine; mapa.shared::cluster.u32 %r0, %sa, 0;\n"
+    for how in ("add.u32", "max.u32", "or.b32", "and.b32", "min.s32"):
+        body = f"{begin(4, 1)}mapa.shared::cluster.u32 %r0, %sa, 0;\n"
         body += f"red.shared::cluster.{how} [%r0], %index;\n{MEET}{show(1)}"
         yield cluster(f"red.shared::cluster.{how} of all threads at CTA 0", body, 4, 1)
     for how in ("relaxed.cluster", "acq_rel.cluster", "release.gpu"):
@@ -231,6 +235,16 @@ fence.proxy.async; {MEET}
 @%first {name} [%r0], [s+{source}], {size}, [%told];
 {_wait()}{show(8)}{MEET}"""
         yield cluster(f"{name} {size} from {source} to {to}", body, 4, 8)
+    for how in REDUCTIONS:
+        name = f"cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.{how}"
+        body = f"""{begin(4, 4)}{_init(1)}@%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [s+{BARRIER}], 1024;
+shl.b32 %mine, %thread, 3; add.u32 %mine, %mine, %sa; mul.lo.u32 %x, %index, 0x1030509; not.b32 %y, %x;
+st.shared.v2.b32 [%mine+4096], {{%x, %y}}; add.u32 %x, %sa, 64; mapa.shared::cluster.u32 %r0, %x, %next;
+fence.proxy.async; {MEET}
+@%first {name} [%r0], [s+4096], 1024, [%told];
+{_wait()}shl.b32 %mine, %thread, 4; add.u32 %mine, %mine, %sa;
+{show(4)}{MEET}"""
+        yield cluster(name, body, 4, 4)
     given = t.pattern(8192)
     for ctas, masks in ((2, (1, 2, 3)), (4, (0b1111, 0b1010, 0b0110, 0b1000)), (8, (0xFF, 0x81))):
         for mask in masks:

@@ -22,6 +22,9 @@ _BITS, _HALVES = ("b32", "b64"), ("f16", "bf16")
 REDUCED = {"add": ("u32", "s32", "u64", "f32", "f64", *_HALVES), "min": ("u32", "s32", "u64", "s64", *_HALVES),
            "max": ("u32", "s32", "u64", "s64", *_HALVES), "inc": ("u32",), "dec": ("u32",), "and": _BITS, "or": _BITS,
            "xor": _BITS}  # fmt: skip
+# the same for a reduction of another CTA's shared memory
+REDUCED_LOCAL = {"add": ("u32", "s32", "u64"), "min": ("u32", "s32"), "max": ("u32", "s32"), "inc": ("u32",),
+                 "dec": ("u32",), "and": ("b32",), "or": ("b32",), "xor": ("b32",)}  # fmt: skip
 COPY = re.compile(
     r"cp\.(?P<reduce>reduce\.)?async\.bulk\.(?:tensor\.(?P<rank>[1-5])d\.)?(?P<spaces>[\w:]+\.[\w:]+)"
     r"(?:\.(?P<first>mbarrier::complete_tx::bytes|bulk_group))?(?:\.(?P<operation>add|min|max|inc|dec|and|or|xor))?"
@@ -70,7 +73,7 @@ class BulkFamilies(Operands):
             raise self.fail()
         load = m["spaces"] in (*LOADS, LOCAL)
         signal = m["first"] or m["second"]
-        if (signal == "bulk_group") == load or (load and m["reduce"]):
+        if (signal == "bulk_group") == load or (m["reduce"] and m["spaces"] in LOADS):
             raise self.fail()
         x = list(i.operands[: len(i.operands) - bool(m["hint"])])
         if load:
@@ -87,10 +90,14 @@ class BulkFamilies(Operands):
             raise self.fail("has another number of operands than its form")
         to = self.address(x[0])
         source, coordinates = self.tensor(x[1], rank) if rank else (self.address(x[1]), [self.value(x[2], 32)])
-        kind = op.BULK_LOCAL if m["spaces"] == LOCAL else op.BULK_LOAD
+        kind, operation = op.BULK_LOCAL if m["spaces"] == LOCAL else op.BULK_LOAD, 0
+        if m["reduce"]:
+            if m["type"] not in REDUCED_LOCAL[m["operation"]]:
+                raise self.fail()
+            operation = op.BULK_REDUCES | REDUCTIONS[m["operation"]] << 8 | TYPES[m["type"]]
         kind |= op.BULK_PAIR if "cta_group::2" in words else 0
         kind |= op.BULK_OWN if m["spaces"].startswith("shared::cta.") else 0
-        self.bulk_copy(kind, rank, to, source, self.address(x[-1]), coordinates, 0, mask)
+        self.bulk_copy(kind, rank, to, source, self.address(x[-1]), coordinates, operation, mask)
 
     def bulk_store(self, i: Instruction, m: re.Match[str], x: list[object]) -> None:
         rank = int(m["rank"] or 0)

@@ -171,7 +171,6 @@ def refused(program: Program, pc: int, why: int, value: int) -> Unimplemented:
     """The error for what a kernel asks for while it runs, see execute/refusal.py."""
     what = {
         tm.NO_INTERLEAVE: "with an interleaved tensor map",
-        tm.NO_REDUCTION: "of elements that are tf32 or flushed (ftz)",
         tm.NO_PADDED_STORE: "from shared memory with padding",
     }.get(why, f"with descriptor {value:#x}")
     return unimplemented(program.source[pc], program.kernel, f"{what} is not emulated")

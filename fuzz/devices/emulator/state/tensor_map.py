@@ -47,7 +47,7 @@ from fuzz.devices.emulator.tensor_map import (
 
 # why a map is refused; report/kinds.py has the words
 (VALID, NOT_A_MAP, BAD_RANK, BAD_ELEMENT, BAD_ADDRESS, BAD_ROW, BAD_SPAN, BAD_FILL, BAD_REDUCTION, NO_INTERLEAVE,
- NO_REDUCTION, NO_PADDED_STORE) = range(12)  # fmt: skip
+ NO_PADDED_STORE) = range(11)  # fmt: skip
 
 
 CHUNK = 16  # bytes that a swizzle keeps together; rows, coordinates and stores count in them too

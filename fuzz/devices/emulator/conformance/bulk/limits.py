@@ -10,7 +10,7 @@ import numpy as np
 from fuzz.devices.emulator.conformance.bulk import text as t
 from fuzz.devices.emulator.conformance.bulk.loads import Load, load
 from fuzz.devices.emulator.conformance.bulk.maps import PUBLISH, TAKE, VERSION
-from fuzz.devices.emulator.conformance.bulk.reductions import TENSOR, reduce_tensor
+from fuzz.devices.emulator.conformance.bulk.reductions import TENSOR, reduce_tensor, special
 from fuzz.devices.emulator.conformance.bulk.stores import GUARD, Store, store, tensor
 from fuzz.devices.emulator.conformance.kernel import MapArgument, MicroKernel
 from fuzz.devices.emulator.tensor_map import (
@@ -78,6 +78,8 @@ def _unnamed_reductions() -> Iterator[MicroKernel]:
     image, before = (t.random_words(f"unnamed {x}", 1024) & np.uint32(0x3FFF3FFF) for x in ("image", "before"))
     for operation, element in UNNAMED:
         yield reduce_tensor(operation, element, "unnamed", image, before)
+    for element in (F32_FTZ, TF32, TF32_FTZ):
+        yield reduce_tensor("add", element, "special", *special(F32))
 
 
 def _maps_of_cute_dsl() -> Iterator[MicroKernel]:

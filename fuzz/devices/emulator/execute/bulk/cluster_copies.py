@@ -1,4 +1,5 @@
-"""Copies from one CTA of a cluster to another: cp.async.bulk between their shared memories, st.async and red.async; and
+"""Copies from one CTA of a cluster to another: cp.async.bulk and cp.reduce.async.bulk between their shared memories,
+st.async and red.async; and
 responses of clusterlaunchcontrol.try_cancel. Compiled by numba.
 
 They stand among the bulk copies of the CTA that has their mbarrier (`bulk/copies.py`), and arrive when it is asked for
@@ -29,6 +30,9 @@ def note_copy(m, slot, i):
     if kind == op.BULK_LOCAL:
         source = b[slot, i, st.B_GLOBAL]
         shared_shadow.note_async_read_by(m, w, pc, lane, source, bytes_, who, clock, st.F_BULK_PROXY)
+        if b[slot, i, st.B_OPERATION] & op.BULK_REDUCES:  # reductions of several CTAs meet without a race
+            shared_shadow.note_shared_by(m, w, data, pc, lane, to, bytes_, 2, STRONG, who, clock)
+            return
         shared_shadow.note_async_write(m, w, data, pc, lane, to, bytes_, who, clock)
         return
     if kind == op.BULK_RESPONSE:
@@ -39,6 +43,17 @@ def note_copy(m, slot, i):
 
 
 @njit
+def _reduce(to, source, bytes_, operation, kind):
+    """Combines numbers of 32 bits, or of 64 for op.T_U64, with those of another CTA."""
+    if kind == op.T_U64:
+        for at in range(0, bytes_, 8):
+            w64(to + at, combine(operation, kind, i64(to + at), i64(source + at), 0))
+    else:
+        for at in range(0, bytes_, 4):
+            w32(to + at, combine(operation, kind, u32(to + at), u32(source + at), 0))
+
+
+@njit
 def copy(m, slot, i):
     """Moves the data of entry `i`."""
     b = m.bulk
@@ -46,8 +61,11 @@ def copy(m, slot, i):
     if b[slot, i, st.B_KIND] == op.BULK_LOCAL:
         own = b[slot, i, st.B_WARP] // m.k[st.K_WARPS]
         source = m.k[st.K_SHARED] + own * m.k[st.K_SHARED_STRIDE] + b[slot, i, st.B_GLOBAL]
-        for at in range(0, bytes_, 16):
-            copy16(to + at, source + at)
+        if b[slot, i, st.B_OPERATION] & op.BULK_REDUCES:
+            _reduce(to, source, bytes_, b[slot, i, st.B_OPERATION] >> 8 & 255, b[slot, i, st.B_OPERATION] & 255)
+        else:
+            for at in range(0, bytes_, 16):
+                copy16(to + at, source + at)
     elif b[slot, i, st.B_KIND] == op.BULK_WORDS or b[slot, i, st.B_KIND] == op.BULK_RESPONSE:
         for j in range(bytes_ >> 2):
             w32(to + 4 * j, b[slot, i, st.B_X + (j >> 1)] >> 32 * (j & 1))

@@ -2,8 +2,8 @@
 
 A copy with a tensor map moves a box: rows along the tensor's first dimension, one after the other in shared memory,
 with 16 bytes at a time permuted by the swizzle, of which each row takes the whole span. What lies outside the tensor is
-not read; a load gives the fill there. A store writes 16 bytes at a time: where a row of the tensor ends within them, it
-writes beyond, as an H200 does. A copy without a map is one row.
+not read; a load gives the fill there. A store or reduction writes 16 bytes at a time: where a row of the tensor ends
+within them, it writes beyond, as an H200 does. A copy without a map is one row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fuzz.devices.emulator.state import tensor_map as tm
 from fuzz.devices.emulator.state.addressing import host_address, wake
 from fuzz.devices.emulator.state.intrinsics import bits_f32, copy16, f16_f32, i64, u8, u16, u32, w8, w16, w32, w64
 from fuzz.devices.emulator.state.tensor_map import CHUNK
-from fuzz.devices.emulator.tensor_map import BF16, F16, F32, F64, S32, S64, TF32, TF32_FTZ
+from fuzz.devices.emulator.tensor_map import BF16, F16, F32, F32_FTZ, F64, S32, S64, TF32, TF32_FTZ
 
 NAN16 = 0x7FFF  # of reductions
 FILL = 0x7FF77FF77FF77FF7  # of loads outside the tensor, whatever its type
@@ -80,14 +80,15 @@ def _inside(m, slot, i, row):
     if high <= low:
         return at, 0, 0
     low, high = low * bits // 8, high * bits // 8
-    if m.bulk[slot, i, st.B_KIND] == op.BULK_STORE:
+    if m.bulk[slot, i, st.B_KIND] != op.BULK_LOAD:
         high += _beyond(m, at + high, -(at + high) % CHUNK, row_bytes - high)
     return at, low, high
 
 
 @njit
 def _beyond(m, at, size, most):
-    """How many of the `size` bytes from `at` on a store writes beyond a row's end: none where they lie in no tensor."""
+    """How many of the `size` bytes from `at` on a store or reduction writes beyond a row's end: none where they lie in
+    no tensor."""
     s = at >> op.SHIFT
     size = min(size, most)
     return size if size > 0 and at + size <= m.segments[s, st.S_HIGH] else 0
@@ -151,7 +152,7 @@ def _type(m, slot, i):
     if m.bulk[slot, i, st.B_RANK] == 0:
         return m.bulk[slot, i, st.B_OPERATION] & 255
     code = tm.element(m.bulk[slot, i, st.B_MAP])
-    if code == F32:
+    if code in (F32, F32_FTZ, TF32, TF32_FTZ):  # sums are not rounded to tf32
         return op.T_F32
     if code == F64:
         return op.T_F64
@@ -164,6 +165,20 @@ def _type(m, slot, i):
     if code == S64:
         return op.T_S64
     return op.T_U64 if tm.element_bytes(m.bulk[slot, i, st.B_MAP]) == 8 else op.T_U32
+
+
+@njit
+def _flushes(m, slot, i):
+    """True for a reduction that takes subnormal numbers as zeros: by a tensor map of such a type."""
+    if m.bulk[slot, i, st.B_RANK] == 0:
+        return False
+    return tm.element(m.bulk[slot, i, st.B_MAP]) in (F32_FTZ, TF32_FTZ)
+
+
+@njit
+def _flushed(x):
+    """A pattern of f32, zero in place of a subnormal number."""
+    return x if x & 0x7F800000 else x & 0x80000000
 
 
 @njit
@@ -219,11 +234,11 @@ def _load_chunk(m, slot, i, place, h, offset, low, high):
 @njit
 def _rounded(code, x):
     """A pattern of f32 as a load of an element type that rounds to tf32 brings it. (f32_ftz comes as it is.)"""
-    if code == TF32_FTZ and x & 0x7F800000 == 0:
-        return x & 0x80000000
+    if code == TF32_FTZ:
+        x = _flushed(x)
     if x & 0x7FFFFFFF > 0x7F800000:
         return TF32_NAN
-    return x + 0x1000 & 0xFFFFE000
+    return x + 0xFFF + (x >> 13 & 1) & 0xFFFFE000  # ties to even
 
 
 @njit
@@ -236,12 +251,14 @@ def _store_chunk(m, slot, i, place, h, offset, low, high):
             for j in range(first, last):
                 w8(h + offset + j, u8(place + j))
         return
-    kind, operation = _type(m, slot, i), m.bulk[slot, i, st.B_OPERATION] >> 8
+    kind, operation, flushes = _type(m, slot, i), m.bulk[slot, i, st.B_OPERATION] >> 8, _flushes(m, slot, i)
     width = 8 if kind in (op.T_U64, op.T_S64, op.T_F64) else 2 if kind in (op.T_F16, op.T_BF16) else 4
     for j in range(first, last, width):
         to, source = h + offset + j, place + j
         if width == 8:
             w64(to, combine(operation, kind, i64(to), i64(source), 0))
+        elif flushes:
+            w32(to, _flushed(combine(operation, kind, _flushed(u32(to)), _flushed(u32(source)), 0)))
         elif width == 4:
             w32(to, combine(operation, kind, u32(to), u32(source), 0))
         else:

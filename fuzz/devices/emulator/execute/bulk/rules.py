@@ -22,12 +22,8 @@ def refusal(map_, rank, kind, operation):
     why = tm.refusal(map_, rank)
     if why == tm.VALID and kind != op.BULK_LOAD and tm.chunk_bytes(map_) < tm.CHUNK:
         return tm.NO_PADDED_STORE
-    if why == tm.VALID and kind == op.BULK_REDUCE:
-        code = tm.element(map_)
-        if code in (F32_FTZ, TF32, TF32_FTZ):
-            return tm.NO_REDUCTION
-        if not _reduces(operation, code):
-            return tm.BAD_REDUCTION
+    if why == tm.VALID and kind == op.BULK_REDUCE and not _reduces(operation, tm.element(map_)):
+        return tm.BAD_REDUCTION
     return why
 
 
@@ -35,7 +31,7 @@ def refusal(map_, rank, kind, operation):
 def _reduces(operation, code):
     """True if a reduction exists for an element type."""
     if operation == op.ADD:
-        return code in (U32, S32, U64, F16, BF16, F32, F64)
+        return code in (U32, S32, U64, F16, BF16, F32, F64, F32_FTZ, TF32, TF32_FTZ)
     if operation in (op.MIN, op.MAX):
         return code in (U32, S32, U64, S64, F16, BF16)
     if operation in (op.INC, op.DEC):
