@@ -134,8 +134,24 @@ class _Emulated:
 
 
 def _launch(name: str, function: Function, *arguments: Any) -> None:
-    function(*arguments)
+    MASKS.update((mask.data_ptr(), mask) for mask in _masks_among(arguments))
+    try:
+        function(*arguments)
+    finally:
+        MASKS.clear()
     LAUNCHES.kept.append(Launch(name, None))
+
+
+MASKS: dict[int, Tensor] = {}  # by address, of the launch under way
+
+
+def _masks_among(x: Any) -> Iterator[Tensor]:
+    """The tensors of masks among a launch's arguments."""
+    if isinstance(x, Tensor) and x.dtype is torch.uint8:
+        yield x
+    elif isinstance(x, tuple | list):
+        for one in x:
+            yield from _masks_among(one)
 
 
 @functools.cache
@@ -162,8 +178,12 @@ def _unwritten() -> Callable[[Tensor], Any]:
 
 def _extent(tensor: Tensor) -> Tensor:
     """Memory that kernels may access: of a mask's tensor what lies behind it too, since a known bug reads that
-    (`arguments.keep_tensor`), and would hide every other one."""
-    return tensor.new_empty(0).set_(tensor.untyped_storage()) if tensor.dtype is torch.uint8 else tensor
+    (`arguments.keep_tensor`), and would hide every other one. A kernel that FlashAttention-4 has compiled itself gets
+    a view that does not know of it."""
+    if tensor.dtype is not torch.uint8:
+        return tensor
+    whole = MASKS.get(tensor.data_ptr(), tensor)
+    return whole.new_empty(0).set_(whole.untyped_storage())
 
 
 def _short(kernel: str) -> str:
