@@ -85,6 +85,8 @@ def record(gpu: GpuProcess, path: Path, missing: bool) -> None:
         if isinstance(forms.get(form), str) and same and (kernel.exact or len(kept[form]) == kernel.threads):
             kernels[form] = fingerprint(kernel)
             continue
+        if isinstance(forms.get(form), dict) and "refused" in forms[form] and kernels.get(form) == fingerprint(kernel):
+            continue
         kept.pop(form, None)
         needs = too_new(kernel, gpu.arch)
         if needs:

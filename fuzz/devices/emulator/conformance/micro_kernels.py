@@ -77,7 +77,7 @@ def needs(name: str) -> tuple[str, str]:
         return "sm_100", "8.8"
     if "e4m3x2" in name or "e5m2x2" in name:
         return "sm_89", "8.1"
-    if name.endswith(("s16x2", "u16x2")):
+    if name.endswith(("s16x2", "u16x2", "relu.s32")):
         return "sm_90", "8.0"
     if "bf16" in name and not name.startswith(("cvt.rn.bf16.f32", "cvt.rz.bf16.f32", "cvt.rn.bf16x2", "cvt.rz.bf16x2",
                                                 "cvt.rn.relu", "cvt.rz.relu", "fma", "max", "min",

@@ -164,6 +164,8 @@ class MemoryFamilies(BulkFamilies, AsyncStoreFamilies, ClusterLaunchFamilies):
             return self.emit(op.CP_WAIT, int(i.operands[0]))  # type: ignore[call-overload]
         if name == "cp.async.wait_all":
             return self.emit(op.CP_WAIT, -1)
+        if name.startswith("cp.async.mbarrier.arrive"):
+            return self.arrive_after_copies(i)
         m = re.fullmatch(r"cp\.async\.(ca|cg)\.shared(?:::cta)?\.global((?:\.L2::\w+)*)", name)
         if not m:
             raise self.fail()
@@ -179,6 +181,19 @@ class MemoryFamilies(BulkFamilies, AsyncStoreFamilies, ClusterLaunchFamilies):
         if not at_wide:
             raise self.fail("has a global address of 32 bits")
         return self.emit(op.CP_ASYNC, to_wide, to, to_immediate, at, at_immediate, size, source)
+
+    def arrive_after_copies(self, i: Instruction) -> None:
+        """cp.async.mbarrier.arrive: an arrival when the thread's copies are done. They are done at once, which PTX
+        allows. Without .noinc the arrival is one more than the mbarrier counts: nothing is left of both."""
+        m = re.fullmatch(r"cp\.async\.mbarrier\.arrive(\.noinc)?((?:\.shared(?:::cta)?)?)\.b64", i.name)
+        if not m:
+            raise self.fail()
+        self.emit(op.CP_WAIT, -1)
+        place, immediate, wide = self.address(i.operands[0])
+        space = op.SHARED if m[2] else op.GENERIC
+        self.granule = min(self.granule, 4)
+        self.emit(op.MBARRIER, op.MB_ARRIVE | wide | space << op.SPACE, place, immediate, op.ABSENT,
+                  self.value(int(m[1] is not None), 32))  # fmt: skip
 
     def op_prefetch(self, i: Instruction) -> None:
         self.emit(op.NOTHING)

@@ -33,6 +33,14 @@ for names, t in typed("neg", (16, 32, 64), "s"):
     add(names, t, t, lambda b, x: b.neg(x))
 for names, t in typed("abs", (16, 32, 64), "s"):
     add(names, t, t, lambda b, x: b.select(b.icmp_signed("<", x, splat(x.type, 0)), b.neg(x), x))
+for op, order in (("min", "<"), ("max", ">")):
+
+    def not_negative(b: ir.IRBuilder, x: Value, y: Value, order: str = order) -> Value:
+        """min or max, zero in place of a negative number."""
+        found, zero = b.select(b.icmp_signed(order, x, y), x, y), splat(x.type, 0)
+        return b.select(b.icmp_signed("<", found, zero), zero, found)
+
+    add(f"{op}.relu.s32", "b32", "b32 b32", not_negative)
 for sign, compare in (("s", "icmp_signed"), ("u", "icmp_unsigned")):
     for op, order in (("min", "<"), ("max", ">")):
         for names, t in typed(op, (16, 32, 64), sign):

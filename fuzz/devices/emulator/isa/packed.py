@@ -53,6 +53,17 @@ for sign, compare in (("s", "icmp_signed"), ("u", "icmp_unsigned")):
 
         add(f"{op}.{sign}16x2", "b32", "b32 b32", halves)
 
+for op, order in (("min", "<"), ("max", ">")):
+
+    def not_negative(b: ir.IRBuilder, x: Value, y: Value, order: str = order) -> Value:
+        """min or max of halves, zero in place of a negative number."""
+        t = vec(I16, 2 * LANES)
+        p, q, zero = b.bitcast(x, t), b.bitcast(y, t), splat(t, 0)
+        found = b.select(b.icmp_signed(order, p, q), p, q)
+        return b.bitcast(b.select(b.icmp_signed("<", found, zero), zero, found), vec(I32))
+
+    add(f"{op}.relu.s16x2", "b32", "b32 b32", not_negative)
+
 
 def added(b: ir.IRBuilder, x: Value, y: Value) -> Value:
     t = vec(I16, 2 * LANES)

@@ -135,3 +135,58 @@ setp.eq.b32 %q0, %t, 0; @!%q0 bra END;
 {ARRIVE} {ARRIVE} st.shared.b32 [s+16], 7; {ARRIVE} bra END;
 READ: nanosleep.u32 1000; {WAIT.format(n=0, parity=0)} ld.shared.b32 %r0, [s+16]; END:"""
     assert "race: read of an unordered write" in kinds(run(body, words(1), block=64, shared=64, warp_schedule="greedy"))
+
+
+# each thread of warp 0 copies 16 bytes and arrives when they are there; warp 1 waits and reads them
+COPIED = f"""{INIT.format(count=32)}
+setp.gt.u32 %q2, %t, 31; @%q2 bra READ;
+mul.wide.u32 %d0, %t, 16; add.s64 %d0, %p0, %d0; mul.lo.u32 %r0, %t, 16; mov.u32 %r1, s; add.u32 %r0, %r0, %r1;
+cp.async.cg.shared.global [%r0+64], [%d0], 16; cp.async.mbarrier.arrive.noinc.shared.b64 [s]; bra END;
+READ: {WAIT.format(n=0, parity=0)} sub.u32 %r0, %t, 32; mul.wide.u32 %d0, %r0, 4; add.s64 %d0, %p1, %d0;
+mul.lo.u32 %r0, %r0, 16; mov.u32 %r1, s; add.u32 %r0, %r0, %r1; ld.shared.b32 %r2, [%r0+64];
+st.global.b32 [%d0], %r2; END:"""
+
+
+@pytest.mark.parametrize("schedule", ["in_order", "random", "oldest_last", "greedy"])
+def test_an_arrival_behind_copies_brings_them_to_who_waits(schedule):
+    given, out = torch.arange(128, dtype=torch.int32), words(32)
+    report = run(COPIED, given, out, block=64, shared=1024, warp_schedule=schedule)
+    assert report.ok, str(report)
+    assert torch.equal(out, given[::4])
+
+
+def test_copies_whose_arrival_is_not_waited_for_are_a_race():
+    hasty = COPIED.replace(WAIT.format(n=0, parity=0), "")
+    given = torch.arange(128, dtype=torch.int32)
+    for schedule in ("in_order", "oldest_last"):
+        found = kinds(run(hasty, given, words(32), block=64, shared=1024, warp_schedule=schedule))
+        assert {"race: read of an unordered write", "race: write over an unordered read"} & set(found)
+
+
+def test_an_arrival_behind_copies_counts_with_noinc_only():
+    """Without it the mbarrier counts one arrival more and gets it: those that it was made for are still missing."""
+    given = torch.arange(128, dtype=torch.int32)
+    counted = COPIED.replace(".noinc", "")
+    report = run(counted, given, words(32), block=64, shared=1024)
+    assert report.status == "deadlock"
+    assert "mbarrier with 0 of 32 arrivals" in str(report.deadlock)
+    out = words(32)
+    both = counted.replace("[s]; bra END;", "[s]; mbarrier.arrive.shared.b64 _, [s]; bra END;")
+    assert run(both, given, out, block=64, shared=1024).ok and torch.equal(out, given[::4])
+
+
+@pytest.mark.parametrize(("form", "expected"), [("max", [7, 0, 3, 0]), ("min", [0, 0, 2, 0])])
+def test_relu_of_integers(form, expected):
+    """Of two words, and of four halves."""
+    x, y = torch.tensor([7, -5, 2, -(1 << 31)]), torch.tensor([-3, -9, 3, -1])
+    out = words(4)
+    body = "mul.wide.u32 %d0, %t, 4; add.s64 %d1, %p0, %d0; add.s64 %d2, %p1, %d0; add.s64 %d3, %p2, %d0;\n"
+    body += (
+        f"ld.global.b32 %r0, [%d1]; ld.global.b32 %r1, [%d2]; {form}.relu.s32 %r2, %r0, %r1; st.global.b32 [%d3], %r2;"
+    )
+    assert run(body, x.int(), y.int(), out, block=4).ok
+    assert out.tolist() == expected
+    halves = torch.tensor([7, -5, 2, -32768], dtype=torch.int16), torch.tensor([-3, -9, 3, -1], dtype=torch.int16)
+    packed = words(2)
+    assert run(body.replace(".s32", ".s16x2"), *(x.view(torch.int32) for x in halves), packed, block=2).ok
+    assert packed.view(torch.int16).tolist() == expected
