@@ -1,7 +1,7 @@
 """FlashAttention-4's bugs for sm_100a as programs for a report: runs those of corpus/regressions/README.md on the
 emulated GPU, and says whether each still prints what stands below it there.
 
-    python ci/flash_attention_4_programs.py        with flash-attn-4 (pip install '.[fa4]'); compiles 7 kernels
+    python ci/flash_attention_4_programs.py        with flash-attn-4 (pip install '.[fa4]'); compiles 10 kernels
 
 A program allocates on "cuda", as a reader with a B200 runs it; here its tensors are the CPU's.
 """
@@ -17,6 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from cutlass._mlir.ir import MLIRError
+
 from fuzz.devices.emulator import EmulationError, ready
 from fuzz.devices.emulator.config import LaunchConfig
 from fuzz.devices.emulator.frontends.cute_functions import Device
@@ -26,6 +28,8 @@ PAGE = Path(__file__).resolve().parent.parent / "corpus" / "regressions" / "READ
 PART = "## FlashAttention-4 for sm_100a"
 PROGRAM = re.compile(r"^### (\S+)$.*?^```python\n(.*?)^```\n```\n(.*?)^```$", re.M | re.S)
 CHECKS = frozenset({"races", "uninitialised"})
+ERROR = re.compile(r"^error: .*$", re.M)
+FOLDERS = re.compile(r'"/[^"]*/')  # before the name of a file
 WIDTH = 200  # characters of a finding that the page shows
 
 
@@ -45,7 +49,7 @@ def main() -> int:
 
 
 def printed(text: str) -> str:
-    """The output of a program, and the findings that ended it."""
+    """The output of a program, and the findings or the compiler's error that ended it."""
     said = io.StringIO()
     gpu = Device(LaunchConfig(checks=CHECKS, dispatch="in_order"), lambda report: None, None, None)
     with contextlib.redirect_stdout(said), warnings.catch_warnings():
@@ -56,6 +60,8 @@ def printed(text: str) -> str:
         except EmulationError as error:
             for finding in error.report.findings:
                 print(str(finding).partition(" (kernel ")[0][:WIDTH], f"({finding.source})")
+        except MLIRError as error:
+            print(ERROR.findall(FOLDERS.sub('"', str(error)))[0][:WIDTH])
     return said.getvalue()
 
 
