@@ -91,8 +91,8 @@ def test_a_clean_log_of_a_run_that_raised_or_died_is_no_pass(stand_in) -> None:
 
 def test_a_run_that_never_ends_is_killed(stand_in) -> None:
     stand_in(CLEAN)
-    verdict = run("sleeps", file="hangs", limit=8.0)
-    assert verdict.outcome == "hang" and "not done after 8 s" in verdict.findings[0].message
+    verdict = run("sleeps", file="hangs", limit=4.0)
+    assert verdict.outcome == "hang" and "not done after 4 s" in verdict.findings[0].message
 
 
 def test_whoever_kills_the_command_ends_what_it_runs(stand_in) -> None:
