@@ -27,12 +27,15 @@ os.environ["ATTNFUZZ_CACHE"] = str(Path(__file__).resolve().parents[1] / ".attnf
 
 EMULATED = (
     "tests/ci/test_race_suites",
+    "tests/docs/test_cuda_page",
     "tests/fuzz/cli/test_repro_trace",
     "tests/fuzz/cli/test_sanitize",
     "tests/fuzz/devices/emulator",
     "tests/fuzz/judging/test_cta_subset",
     "tests/fuzz/judging/test_planted",
+    "tests/fuzz/process/test_triton_mode",
     "tests/fuzz/score",
+    "tests/fuzz/script/test_emulated_script",
     "tests/fuzz/session",
     "tests/fuzz/targets/blocksparse",
     "tests/kernels/blocksparse",
