@@ -47,4 +47,4 @@ def test_a_server_is_a_child_that_dies_with_its_pipe():
         server = fork_server.start("fuzz.compiling.server", [theirs.fileno()], os.environ, numbers=[0])
         assert isinstance(server.popen, warm_start.Process)
         server.parent_pipe.close()
-        assert server.popen.wait(5.0) == -signal.SIGKILL
+        assert server.popen.wait(5.0) in (1, -signal.SIGKILL)  # 1: it was gone before the kernel was asked to kill it
