@@ -41,6 +41,7 @@ def test_one_that_does_not_end_is_killed():
         warm_start.run(["-c", "import time; time.sleep(60)"], timeout=0.2)
 
 
+@pytest.mark.skipif(not warm_start.POSSIBLE, reason="needs Linux")
 def test_a_server_is_a_child_that_dies_with_its_pipe():
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -10,7 +10,9 @@ it starts is a child of the test process, which can wait for it as for any other
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import gc
 import io
 import json
 import os
@@ -20,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +37,7 @@ IMPORTS = {
     "fuzz.compiling.server": ("fuzz.compiling.server", "cutlass.cute"),
 }
 _CLONE = {"x86_64": 56, "aarch64": 220}
+POSSIBLE = sys.platform == "linux" and platform.machine() in _CLONE  # elsewhere all starts are fresh ones
 _CLONE_PARENT = 0x8000
 _MOST = 1 << 20  # bytes of a request
 
@@ -68,6 +72,18 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Runs Python with these arguments, which begin with a file, -c, -m, or -I and one of them, to its end. Its input
     is empty. Raises subprocess.TimeoutExpired, after its end."""
+    if not POSSIBLE:
+        command = [sys.executable, *arguments]
+        return subprocess.run(
+            command,
+            cwd=cwd,
+            env=env,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     (reading, writing), (errors_reading, errors_writing) = os.pipe(), os.pipe()
     request = {
         "arguments": list(arguments),
@@ -115,8 +131,6 @@ def start(
 
 def _read_both(out: IO[str], errors: IO[str], process: Process, timeout: float) -> tuple[str, str]:
     """All that both pipes give, to their ends."""
-    import threading
-
     texts = ["", ""]
 
     def read(index: int, file: IO[str]) -> None:
@@ -168,8 +182,6 @@ def _search_path() -> str:
 
 def main(number: str, *imports: str) -> None:
     """The seed process: imports, then forks for each request until the test process is gone."""
-    import gc
-
     gc.disable()
     own = list(sys.path)
     for name in imports:
@@ -260,9 +272,6 @@ def _execute(arguments: list[str], search_path: list[str]) -> None:
 
 def _end(code: int) -> NoReturn:
     """As the interpreter ends, but for the search for garbage."""
-    import atexit
-    import threading
-
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
