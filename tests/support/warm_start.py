@@ -2,7 +2,7 @@
 
 `run` takes the place of subprocess.run([sys.executable, …]), `start` that of fuzz.process.fork_server.start. A process
 so started has its own arguments, environment, folder, search path, session and standard streams. It is not a fresh
-Python: what tests a start itself, imports, peak memory, or variables that torch reads while it is imported needs one.
+Python: what tests a start itself, imports, or variables that torch reads while it is imported needs one.
 
 One seed process for each list of imports serves a test process as long as that lives. It forks with CLONE_PARENT: what
 it starts is a child of the test process, which can wait for it as for any other.
@@ -113,20 +113,20 @@ def start(
     reading, writing = fork_server.pipe()
     request = {"module": module, "numbers": list(numbers), "env": {**environment, "PYTHONPATH": _search_path()}}
     with open(os.devnull, "r+b", buffering=0) as null:
-        out, errors = (
-            null.fileno()
-            if to == subprocess.DEVNULL
-            else number
-            if to is None
-            else to
-            if isinstance(to, int)
-            else to.fileno()
-            for number, to in ((1, stdout), (2, stderr))
-        )
+        streams = [_descriptor(to, own, null) for own, to in ((1, stdout), (2, stderr))]
         read_by_imports = tuple((name, value) for name, value in environment.items() if name.startswith("CUTE_DSL_"))
-        process = _seed(IMPORTS[module], read_by_imports).fork(request, [out, errors, reading.fileno(), *descriptors])
+        process = _seed(IMPORTS[module], read_by_imports).fork(request, [*streams, reading.fileno(), *descriptors])
     reading.close()
     return fork_server.ForkServer(process, writing)  # type: ignore[arg-type]
+
+
+def _descriptor(to: IO[bytes] | int | None, own: int, null: IO[bytes]) -> int:
+    """What subprocess.Popen's stdout and stderr mean."""
+    if to is None:
+        return own
+    if isinstance(to, int):
+        return null.fileno() if to == subprocess.DEVNULL else to
+    return to.fileno()
 
 
 def _read_both(out: IO[str], errors: IO[str], process: Process, timeout: float) -> tuple[str, str]:
