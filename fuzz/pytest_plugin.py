@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fuzz.process.imports import end_without_collecting, freeze, importing
 from fuzz.session.settings import add_options, from_options
 
 if TYPE_CHECKING:
@@ -37,9 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
         from fuzz.process.parent_death import leave_with_parent
 
         leave_with_parent()
+    with importing():
+        from fuzz.session.pool import new_folder
+    freeze()
+    end_without_collecting()
+    if hasattr(config, "workerinput"):
         return
-    from fuzz.session.pool import new_folder
-
     folder = config.getoption(f"--{PREFIX}output-dir") or new_folder()
     config.stash[_FOLDER] = folder
     config.pluginmanager.register(_Controller(config, Path(folder)), "attnfuzz-controller")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import warm_start
 
 from docs.generate.registry import fill
 from fuzz.cli.parsers import parser
@@ -81,7 +82,7 @@ def test_block_sparse_attention_by_itself_runs_as_the_readme_has_it(tmp_path):
     connected = "from fuzz.targets.blocksparse.devices import connect\n\nconnect('emulator')\n"
     file.write_text(connected + text + "\nprint(*out.shape, bool(q.grad.isfinite().all()))\n")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, file], env=environment, capture_output=True, text=True, check=False)
+    done = warm_start.run([str(file)], env=environment)
     assert done.stdout.split() == ["1", "4", "200", "64", "True"], done.stderr
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fuzz.cli.exit_codes import HARNESS, INTERRUPTED, USAGE
 from fuzz.devices.present import ask
 from fuzz.process.forked import ONE_THREAD
-from fuzz.process.imports import importing
+from fuzz.process.imports import end_without_collecting, freeze, importing
 from fuzz.process.signals import held
 
 
@@ -46,6 +46,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         from fuzz.targets.registry import TargetError
 
         command_line = parser()
+    if arguments is None:  # this process is the command, and nothing else
+        freeze()
+        end_without_collecting()
     options = command_line.parse_args(arguments)
     try:
         check_packages()

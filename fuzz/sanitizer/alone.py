@@ -14,6 +14,7 @@ import torch
 
 from fuzz.core import case as cases
 from fuzz.core.target import Tensors
+from fuzz.process.imports import end_without_collecting
 from fuzz.targets.registry import load
 from fuzz.tensors.arena import ALIGNMENT, Arena, build
 
@@ -48,4 +49,5 @@ def apart(arena: Arena) -> Tensors:
 
 
 if __name__ == "__main__":
+    end_without_collecting()
     sys.exit(main(sys.argv[1:]))

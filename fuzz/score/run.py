@@ -20,6 +20,7 @@ import msgspec
 
 from fuzz.core.case import to_json
 from fuzz.process.forked import one_thread
+from fuzz.process.imports import freeze, importing
 from fuzz.process.parent_death import die_with_parent
 from fuzz.process.signals import end, held, ready
 from fuzz.runner import Runner, RunnerError
@@ -112,7 +113,9 @@ def _work(settings: Settings, path: Path, waiting: multiprocessing.Queue[Trial],
     die_with_parent()
     try:
         with Runner(device) as plain, Runner(device, execute=JUDGE) as watched, open(path, "ab", buffering=0) as file:
-            import_module("fuzz.session.preload")
+            with importing():
+                import_module("fuzz.session.preload")
+            freeze()
             plain.fork_zygote()
             watched.fork_zygote()
             ready()
@@ -124,8 +127,9 @@ def _work(settings: Settings, path: Path, waiting: multiprocessing.Queue[Trial],
                     return
                 # what a mutant did to its process, as to fill a cache, may hide it from the next seed
                 if trial.bug in met:
-                    plain.close()
-                    watched.close()
+                    for runner in (plain, watched):
+                        runner.close()
+                        runner.fork_zygote()
                     met.clear()
                 met.add(trial.bug)
                 try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+
+import warm_start
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "ci/foreign_kernels"
@@ -28,8 +28,9 @@ print(json.dumps(said))
 
 
 def test_a_kernel_that_is_not_there_is_named_with_what_to_do() -> None:
-    command = [sys.executable, "-c", LOAD, *map(str, FILES)]
-    said = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    done = warm_start.run(["-c", LOAD, *map(str, FILES)], cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
     assert len(said) == 2 * len(FILES)
     assert all("fetch it first, see ci/foreign_kernels/README.md" in line for line in said)
 

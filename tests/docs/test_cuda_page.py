@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import warm_start
 
 from fuzz.devices.emulator import Cuda, emulated
 from fuzz.devices.emulator.config import ALL_CHECKS, BLOCK_CHECKS
@@ -26,11 +26,9 @@ SCRIPT, BLOCK = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
 
 def test_the_script_finds_what_the_page_shows(tmp_path: Path) -> None:
     (tmp_path / "sums.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "fuzz.cli.main", "sanitize", "sums.py"]
+    command = ["-m", "fuzz.cli.main", "sanitize", "sums.py"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = warm_start.run(command, cwd=tmp_path, env=environment, timeout=300)
     (shown,) = re.findall(r"^```text\n(.*?)^```", PAGE, re.M | re.S)
     assert done.returncode == 1
     assert _without_registers(done.stdout) == _without_registers(shown), done.stderr

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
+import warm_start
 from judge_tools import FAKES
 
 ROOT = Path(__file__).parents[2]
 
 
-def session(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess:
+def session(tmp_path: Path, *arguments: str) -> CompletedProcess[str]:
     (tmp_path / "corpus").mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "fuzz", "--fuzz-size", "small"]
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "fuzz", "--fuzz-size", "small"]
     command += ["--fuzz-output-dir", str(tmp_path / "session"), "--fuzz-corpus", str(tmp_path / "corpus"), *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    return warm_start.run(command, cwd=ROOT, timeout=280)
 
 
 def test_a_clean_session_over_two_workers_ends_with_the_table(tmp_path: Path) -> None:
@@ -57,8 +57,7 @@ def test_a_device_that_is_not_there_is_usage_and_not_a_skip(tmp_path: Path, more
 
 def test_other_pytest_runs_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "test_nothing.py").write_text("def test_nothing():\n    assert True\n")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = warm_start.run(["-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path)], cwd=tmp_path)
     assert done.returncode == 0 and "attnfuzz" not in done.stdout
 
 

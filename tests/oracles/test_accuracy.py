@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from covering import covering
 from flash_in_torch import flash
 
 from oracles.accuracy import EXACT, FUSED, Budget, Judgement, judge, same_precision
@@ -223,9 +224,7 @@ FAULTS: dict[str, tuple[Mask, Callable[[Problem, Tensors], Outputs]]] = {
 }
 
 
-@pytest.mark.parametrize("gain", [1.0, 0.1, 0.05])
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(("name", "dtype", "gain"), covering(list(FAULTS), DTYPES, [1.0, 0.1, 0.05]))
 def test_gross_faults_at_256_tokens_are_found(name: str, dtype: Dtype, gain: float) -> None:
     """Also with inputs of 0.1 and 0.05, at which fixed tolerances pass most of them."""
     mask, fault = FAULTS[name]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import warm_start
 
 from fuzz.cli.main import main
 
@@ -60,10 +60,7 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     (folder / "script.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_DEFAULT_FP_FUSION": "1"}
     environment.pop("TRITON_INTERPRET", None)
-    return subprocess.run(
-        [sys.executable, "-m", *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
-        check=False,
-    )  # fmt: skip
+    return warm_start.run(["-m", *command], cwd=folder, env=environment, timeout=300)
 
 
 @needs_triton

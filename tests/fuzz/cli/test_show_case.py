@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import warm_start
 from rich.console import Console
 
 from fuzz.cli.show_case import picture
@@ -46,8 +45,8 @@ def test_pictures_of_any_size_fit(len_q: int, len_k: int) -> None:
 def test_a_picture_comes_without_warnings() -> None:
     code = "from fuzz.cli.show_case import picture\nfrom oracles.problem import Problem\n"
     code += "picture(Problem((9,), (9,), 1, 1, 16, 16, 'float32'))"
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr == ""  # PyTorch warns once in a process of an operation in beta
+    done = warm_start.run(["-c", code])
+    assert done.returncode == 0 and done.stderr == ""  # PyTorch warns once in a process of an operation in beta
 
 
 def test_an_empty_sequence_has_no_picture() -> None:

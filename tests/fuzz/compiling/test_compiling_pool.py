@@ -64,7 +64,7 @@ def test_a_failure_keeps_its_log(cache: Cache, toy) -> None:
     assert kept is not None and "tile_m: must be 64 or 128" in kept.log and kept.log == logs["toy_kernels:raises"]
 
 
-def test_a_server_that_dies_costs_what_it_had_in_hand(cache: Cache, toy, tmp_path: Path) -> None:
+def test_a_server_that_dies_costs_what_it_had_in_hand(cache: Cache, toy, tmp_path: Path, fresh_servers) -> None:
     marker = str(tmp_path / "marker")
     with Pool(cache) as pool:
         found = [(e.status, e.why) for e in pool.build([toy("kills_server", marker=marker), toy("add", value=3)])]

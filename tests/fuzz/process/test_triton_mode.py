@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import warm_start
 
 from fuzz.process import triton_mode
 from fuzz.process.triton_mode import VARIABLE, environment, mode_of
@@ -139,14 +138,12 @@ def test_a_declaration_for_the_emulated_gpu_stands_alone() -> None:
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
 def test_a_session_on_the_emulated_gpu_finds_what_is_read_past_the_end_and_before_it_is_written(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(EMULATED)
-    command = [sys.executable, "-m", "fuzz.cli.main", "run", "--target-file", "mine.py", "--jobs", "1", "--seed", "1"]
+    command = ["-m", "fuzz.cli.main", "run", "--target-file", "mine.py", "--jobs", "1", "--seed", "1"]
     command += ["--cases", "24", "--output-dir", "session"]
     command += [word for name in ("right", "reads_past_the_end", "reads_unwritten") for word in ("--target", name)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
     environment.pop("TRITON_INTERPRET", None)
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
+    done = warm_start.run(command, cwd=tmp_path, env=environment, timeout=280)
     found = sorted(line for line in done.stdout.splitlines() if line.startswith("NEW "))
     assert done.returncode == 1 and len(found) == 2, done.stdout + done.stderr
     told = (

@@ -246,7 +246,7 @@ def test_a_missing_judge_is_an_error_of_the_start():
         found.start()
 
 
-def test_a_start_without_end_is_an_error():
+def test_a_start_without_end_is_an_error(fresh_servers):
     with (
         runner(limits=Limits(start=0.05)) as found,
         pytest.raises(RunnerError, match=r"not done starting after 0\.05 s"),

@@ -23,12 +23,17 @@ from oracles.problem import Problem
 
 FAKES = Path(__file__).parents[2] / "fakes"
 CLEAN = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
+RAN = '{"kernel": "honest"}'
 PROGRAM = f"""#!{sys.executable}
 import os, subprocess, sys
 given = sys.argv[1:]
 command = given[given.index({sys.executable!r}):]
 open(os.environ["STAND_IN_SEEN"], "w").write(" ".join(given) + "\\n" + str(os.getpid()))
-code = subprocess.call(command)
+if "STAND_IN_ENDED" in os.environ:  # what a run of the case would have written
+    open(command[command.index("fuzz.sanitizer.alone") + 2], "w").write(os.environ["STAND_IN_ENDED"])
+    code = 0
+else:
+    code = subprocess.call(command)
 open(given[given.index("--log-file") + 1], "w").write(os.environ["STAND_IN_LOG"])
 sys.exit(code or (86 if "Invalid" in os.environ["STAND_IN_LOG"] else 0))
 """
@@ -36,9 +41,12 @@ sys.exit(code or (86 if "Invalid" in os.environ["STAND_IN_LOG"] else 0))
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Installs the stand-in, whose log is the argument; returns the file with the command line that it was given."""
+    """Installs the stand-in, whose log is the argument; returns the file with the command line that it was given. It
+    runs the case, or writes what `ended` has, where the run itself is beside the point."""
 
-    def install(log: str) -> Path:
+    def install(log: str, ended: str = "") -> Path:
+        if ended:
+            monkeypatch.setenv("STAND_IN_ENDED", ended)
         program = tmp_path / "bin" / "compute-sanitizer"
         program.parent.mkdir()
         program.write_text(PROGRAM)
@@ -83,8 +91,8 @@ def test_a_clean_log_of_a_run_that_raised_or_died_is_no_pass(stand_in) -> None:
 
 def test_a_run_that_never_ends_is_killed(stand_in) -> None:
     stand_in(CLEAN)
-    verdict = run("sleeps", file="hangs", limit=8.0)
-    assert verdict.outcome == "hang" and "not done after 8 s" in verdict.findings[0].message
+    verdict = run("sleeps", file="hangs", limit=4.0)
+    assert verdict.outcome == "hang" and "not done after 4 s" in verdict.findings[0].message
 
 
 def test_whoever_kills_the_command_ends_what_it_runs(stand_in) -> None:
@@ -111,7 +119,7 @@ sanitize(case, "memcheck", device="host", files=({str(FAKES / "hangs.py")!r},))"
 
 
 def test_no_report_is_an_error_and_not_a_pass(stand_in) -> None:
-    stand_in("")
+    stand_in("", RAN)
     with pytest.raises(SanitizerError, match="gave no report"):
         run("honest")
 
@@ -124,7 +132,7 @@ def test_no_report_is_an_error_and_not_a_pass(stand_in) -> None:
     ],
 )
 def test_trouble_of_the_tool_is_neither_a_pass_nor_a_finding(stand_in, line: str, counted: int) -> None:
-    stand_in(CLEAN.replace("=========", f"========= {line}\n=========", 1).replace(": 0", f": {counted}"))
+    stand_in(CLEAN.replace("=========", f"========= {line}\n=========", 1).replace(": 0", f": {counted}"), RAN)
     with pytest.raises(SanitizerError, match=line):
         run("honest")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import warm_start
 
 from fuzz.core.case import Case, Inputs, to_json
 from fuzz.core.case import load as load_case
@@ -47,10 +47,7 @@ pytestmark = pytest.mark.skipif(not find_spec("triton") or not find_spec("numba"
 def started(script: Path) -> subprocess.CompletedProcess[str]:
     """The script in a process of its own, whose working directory and search path know nothing of this repository."""
     environment = {name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "PYTHONPATH")}
-    command = [sys.executable, script.name]
-    return subprocess.run(
-        command, cwd=script.parent, env=environment, capture_output=True, text=True, timeout=600, check=False
-    )
+    return warm_start.run([script.name], cwd=script.parent, env=environment, timeout=600)
 
 
 def written(folder: Path, case: Case, name: str) -> Path:
@@ -80,12 +77,10 @@ def test_a_script_of_a_users_triton_function_names_the_line(tmp_path: Path) -> N
     (tmp_path / "mine.py").write_text(MINE)
     case = Case("mine", Problem((3,), (10,), 1, 1, 16, 16, "float32", backward=False), Inputs(), repeats=1)
     (tmp_path / "case.json").write_text(to_json(case))
-    command = [sys.executable, "-m", "fuzz.cli.main", "repro", "case.json", "--target-file", "mine.py"]
+    command = ["-m", "fuzz.cli.main", "repro", "case.json", "--target-file", "mine.py"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("TRITON_INTERPRET", None)
-    told = subprocess.run(
-        [*command, "--script", "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    told = warm_start.run([*command, "--script", "script.py"], cwd=tmp_path, env=environment)
     assert told.returncode == 1, told.stdout + told.stderr
     ran = started(tmp_path / "script.py")
     assert ran.returncode == 1 and "out of bounds" in ran.stdout.splitlines()[-1], ran.stdout + ran.stderr

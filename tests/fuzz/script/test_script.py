@@ -11,6 +11,7 @@ from typing import get_args
 import msgspec
 import pytest
 import torch
+import warm_start
 
 from fuzz.core.case import Case, Distribution, Inputs, Storage
 from fuzz.core.refusal import refusal
@@ -120,8 +121,7 @@ def alone(text: str, folder: Path, *free: str) -> subprocess.CompletedProcess[st
     """The script in a process of its own, in another folder, with the harness out of reach (but for `free`)."""
     blocked = sorted({"fuzz", "oracles", "kernels"} - set(free))
     (folder / "script.py").write_text(BLOCK.format(blocked=blocked) + text)
-    command = [sys.executable, "-I", str(folder / "script.py")]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    return warm_start.run(["-I", str(folder / "script.py")], cwd=folder)
 
 
 def taken(*targets: str) -> list[tuple[str, str]]:

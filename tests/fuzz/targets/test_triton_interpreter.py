@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+import warm_start
 
 from fuzz.targets.registry import targets
 
@@ -35,7 +33,7 @@ print(launches, len(inner), len(set(inner)))
 
 @pytest.mark.skipif(targets((), "host")["sdpa"].missing() is not None, reason="needs Triton, and no GPU")
 def test_functions_that_a_kernel_calls_are_prepared_once():
-    ran = subprocess.run([sys.executable, "-c", RUN], capture_output=True, text=True, timeout=240, check=False)
+    ran = warm_start.run(["-c", RUN], timeout=240)
     assert not ran.returncode, ran.stderr
     launches, looked, different = map(int, ran.stdout.split())
     assert launches >= 3 and looked == different > 3

@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+import warm_start
 from msgspec.structs import replace
 from sdpa_shown import SHOWN
 
@@ -47,8 +46,8 @@ def test_wrong_on_the_emulated_gpu_where_the_correct_kernel_passes(names):
     """In a process of its own: this one interprets."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, str(ROOT / "tests/support/emulated_sdpa.py"), *names]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200, check=False)
+    command = [str(ROOT / "tests/support/emulated_sdpa.py"), *names]
+    done = warm_start.run(command, env=environment, timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     assert set(found) == set(names)

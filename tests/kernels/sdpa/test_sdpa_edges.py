@@ -2,12 +2,11 @@
 
 import math
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+import warm_start
 from sdpa_cases import DEVICE, qkv, random, run
 
 from kernels.sdpa import scaled_dot_product_attention
@@ -81,7 +80,5 @@ def test_cpu_tensors_without_the_interpreter_say_what_to_set():
     program = "import torch, kernels.sdpa as s; x = torch.ones(1, 1, 4, 16); s.scaled_dot_product_attention(x, x, x)"
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, cwd=root, capture_output=True, text=True, check=False
-    )
+    done = warm_start.run(["-c", program], env=environment, cwd=root)
     assert "RuntimeError" in done.stderr and "TRITON_INTERPRET=1" in done.stderr

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+import warm_start
 
 from oracles.masks import And, Causal, Documents, Intervals, Mask, Not, PerBatch, PerHead, Prefix, Tokens, Window
 from oracles.problem import Bias, Problem, dense_mask, shapes
@@ -184,8 +183,7 @@ SWITCHES = [
 
 def test_fp32_ignores_and_keeps_the_programs_precision() -> None:
     root = Path(__file__).resolve().parents[3]
-    command = [sys.executable, "-c", PRECISION, *SWITCHES]
-    run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    run = warm_start.run(["-c", PRECISION, *SWITCHES], cwd=root)
     assert run.returncode == 0, run.stderr
 
 
@@ -230,9 +228,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before * 1024 
 
 def _peak_above_inputs_and_outputs(length: int) -> int:
     root = Path(__file__).resolve().parents[3]
-    run = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(length)], cwd=root, capture_output=True, text=True, check=True
-    )
+    run = warm_start.run(["-c", MEMORY, str(length)], cwd=root, timeout=3600)
+    assert run.returncode == 0, run.stderr
     return int(run.stdout)
 
 

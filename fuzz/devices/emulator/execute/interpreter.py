@@ -60,7 +60,7 @@ from fuzz.devices.emulator.state.intrinsics import (
     w32,
     w64,
 )
-from fuzz.devices.emulator.state.whole_program import compile_apart
+from fuzz.devices.emulator.state.whole_program import compile_apart, is_cached
 from oracles.reference.compiled_code import CheckedCode
 
 EVERY = 0xFFFFFFFF
@@ -484,9 +484,9 @@ def ready() -> None:
     one compiles."""
     code = CheckedCode(FOLDER, "**/*.nb?")
     try:
-        if not any(FOLDER.glob("**/*.nbc")):
-            compile_apart(__name__, "run")
         dispatcher: Any = run
+        if not is_cached(dispatcher):
+            compile_apart(__name__, "run")
         dispatcher.compile((types.int64,))
     finally:
         code.seal()

@@ -129,17 +129,23 @@ class CudaKernel:
 
 @dataclass
 class _Module:
-    """Compiled source. symbol: of the kernel that was asked for; None: the only one."""
+    """Compiled source.
+
+    symbol   of the kernel that was asked for; None: the only one
+    known    parameters of the kernels that have run, by the name that C++ has for them
+    aliases  of those names the ones that are no symbols of the source
+    """
 
     programs: Programs
     symbol: str | None
     source: str
     file: str
     known: dict[str, tuple[cuda_signature.Parameter, ...]] = field(default_factory=dict)
+    aliases: set[str] = field(default_factory=set)
 
     def only_kernel(self) -> str:
         """The symbol of the kernel to run. Raises ValueError where it is not clear which."""
-        kernels = [one for one in self.programs.module.kernels if one not in self.known]
+        kernels = [one for one in self.programs.module.kernels if one not in self.aliases]
         if self.symbol is not None:
             return self.symbol
         if len(kernels) != 1:
@@ -154,7 +160,9 @@ class _Module:
         if name not in self.known:
             kernels = self.programs.module.kernels
             self.known[name] = cuda_signature.parameters(kernels[symbol].params, symbol, self.source)
-            kernels[name] = replace(kernels[symbol], name=name)
+            if name != symbol:
+                kernels[name] = replace(kernels[symbol], name=name)
+                self.aliases.add(name)
         return name, self.known[name]
 
 

@@ -30,6 +30,11 @@ compile_whole({module!r}, {name!r}, {parent})
 ENVIRONMENT = {"NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING": "1"}  # of messages that nobody sees
 
 
+def is_cached(dispatcher: Any) -> bool:
+    """True if numba's cache has code of this function's file as it is: of this path, size and time."""
+    return bool(dispatcher._cache._cache_file._load_index())
+
+
 def compile_apart(module: str, name: str) -> bool:
     """Compiles the function `name` of `module`, which takes one int64 and has cache=True, into numba's cache. Tells
     whether that worked."""

@@ -152,7 +152,7 @@ def test_the_semaphore_wait_warp_meets_the_warpgroups_at_every_block(kernel, ord
     assert max(errors(problem, out).values()) <= 1
 
 
-@pytest.mark.parametrize(("dim", "there"), [(64, "160 of 192"), (128, "128 of 160")])
+@pytest.mark.parametrize(("dim", "there"), [(64, "160 of 192"), nightly_unless(False, 128, "128 of 160")])
 def test_a_semaphore_wait_warp_that_waits_forever_is_named(dim, there):
     """At dim 64 a semaphore-release warp is beside it, which does not wait for the semaphore."""
     shape = {"dim": dim, "tile_m": 64, "tile_n": 128, "mask": "random", "deterministic": True, "products": "wgmma"}

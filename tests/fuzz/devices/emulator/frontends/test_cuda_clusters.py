@@ -1,5 +1,6 @@
 """CUDA C++ kernels with thread block clusters on the emulated GPU."""
 
+from functools import lru_cache
 from importlib.util import find_spec
 
 import pytest
@@ -46,6 +47,7 @@ extern "C" __global__ void sum(const float* x, float* out, int n) {
     LAST
 }
 """
+Compiled = lru_cache(Cuda)  # NVRTC takes half a second for each
 SCHEDULES = ["in_order", "random", "oldest_last"]
 
 
@@ -55,7 +57,7 @@ def histogram(source, schedule, ctas):
     out = torch.zeros(64, dtype=torch.int32)
     with emulated("sm_90a", triton=False, strict=False, warp_schedule=schedule, dispatch="permuted"):
         options = (f"-DCTAS={ctas}", "-DBINS=64")
-        report = Cuda(source, options=options).kernel(2 * ctas, 64)(x, out, 700)
+        report = Compiled(source, options=options).kernel(2 * ctas, 64)(x, out, 700)
     return report, out, torch.bincount(x, minlength=64).int()
 
 
@@ -81,15 +83,15 @@ def test_a_histogram_without_its_first_barrier():
 def test_the_launch_may_say_the_size_of_a_cluster(schedule):
     x, out = torch.arange(500.0), torch.zeros(1)
     with emulated("sm_90a", triton=False, strict=False, warp_schedule=schedule):
-        report = Cuda(SUM.replace("LAST", "cluster.sync();")).kernel(4, 32, shared=16, cluster=4)(x, out, 500)
+        report = Compiled(SUM.replace("LAST", "cluster.sync();")).kernel(4, 32, shared=16, cluster=4)(x, out, 500)
         assert report.ok, str(report)
         assert out.item() == x.sum()
         with pytest.raises(ValueError, match="is no multiple of the cluster"):
-            Cuda(SUM.replace("LAST", "")).kernel(6, 32, shared=16, cluster=4)(x, out, 500)
+            Compiled(SUM.replace("LAST", "")).kernel(6, 32, shared=16, cluster=4)(x, out, 500)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_sum_whose_ctas_leave_before_it_is_read(schedule):
     with emulated("sm_90a", triton=False, strict=False, warp_schedule=schedule):
-        report = Cuda(SUM.replace("LAST", "")).kernel(4, 32, shared=16, cluster=4)(torch.ones(9), torch.zeros(1), 9)
+        report = Compiled(SUM.replace("LAST", "")).kernel(4, 32, shared=16, cluster=4)(torch.ones(9), torch.zeros(1), 9)
     assert {f.kind for f in report.findings} == {"shared memory of a CTA that has exited"}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_start
+from once import once
 
 pytestmark = pytest.mark.skipif(
     find_spec("cutlass") is None or find_spec("tvm_ffi") is None, reason="needs nvidia-cutlass-dsl and apache-tvm-ffi"
@@ -20,13 +20,13 @@ SCRIPT = ROOT / "tests/support/emulated_cute.py"
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    def make() -> Any:
+        done = warm_start.run([str(SCRIPT)], env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return once(tmp_path_factory, __name__, make)
 
 
 def test_a_compiled_function_runs_on_cpu_tensors(seen: dict[str, Any]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_start
+from once import once
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
 ROOT = Path(__file__).resolve().parents[5]
@@ -20,21 +20,14 @@ SCRIPT = ROOT / "tests/support/emulated_triton_blackwell.py"
 def run(*arguments: str) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_DEFAULT_FP_FUSION": "1"}
     environment.pop("TRITON_INTERPRET", None)
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
+    done = warm_start.run([str(SCRIPT), *arguments], env=environment, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, Any]:
-    return run()
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return once(tmp_path_factory, __name__, run)
 
 
 def test_products_of_every_type_with_masked_edges_are_exact(seen: dict[str, Any]) -> None:

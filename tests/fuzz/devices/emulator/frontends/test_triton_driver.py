@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_start
+from once import once
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
 ROOT = Path(__file__).resolve().parents[5]
@@ -22,16 +23,17 @@ def run(*, interpreted: bool) -> subprocess.CompletedProcess[str]:
     environment.pop("TRITON_INTERPRET", None)
     if interpreted:
         environment["TRITON_INTERPRET"] = "1"
-    return subprocess.run(
-        [sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    return warm_start.run([str(SCRIPT)], env=environment, timeout=300)
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, Any]:
-    done = run(interpreted=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    def make() -> Any:
+        done = run(interpreted=False)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout)
+
+    return once(tmp_path_factory, __name__, make)
 
 
 def test_numbers_pointers_and_constants_reach_the_kernel(seen: dict[str, Any]) -> None:

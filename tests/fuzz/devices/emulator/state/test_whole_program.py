@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fuzz.devices.emulator.state.whole_program import compile_apart
+from fuzz.devices.emulator.state.whole_program import compile_apart, is_cached
 
 MODULE = '''
 from numba import njit
@@ -43,7 +43,8 @@ def module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     yield name
-    sys.modules.pop(name, None)
+    for made in (name, f"{name}_copy"):
+        sys.modules.pop(made, None)
 
 
 def test_another_process_leaves_the_whole_program_in_the_cache(module, tmp_path):
@@ -54,8 +55,11 @@ def test_another_process_leaves_the_whole_program_in_the_cache(module, tmp_path)
     before, config.CACHE_DIR = config.CACHE_DIR, str(tmp_path / "cache")
     try:
         run = importlib.import_module(module).run
+        (tmp_path / f"{module}_copy.py").write_text(MODULE)
+        copy = importlib.import_module(f"{module}_copy").run
     finally:
         config.CACHE_DIR = before
+    assert is_cached(run) and not is_cached(copy), "numba keeps code by the file's path"
     assert run(27) == 1000 * 13 + 111 + 13
     assert sum(run.stats.cache_hits.values()) == 1, "it was compiled here"
 
