@@ -179,7 +179,7 @@ def keep(mask: Mask, q: Tensor, k: Tensor, *, batch: int, head: int, len_q: int,
     here = {"batch": batch, "head": head, "len_q": len_q, "len_k": len_k}
     match mask:
         case Full():
-            return torch.ones((), dtype=torch.bool, device=q.device).expand(torch.broadcast_shapes(q.shape, k.shape))
+            return torch.ones((), dtype=torch.bool, device=q.device).expand(torch.broadcast_tensors(q, k)[0].shape)
         case Causal(align):
             return k <= q + _shift(align, len_q, len_k)
         case Window(left, right, align):

@@ -32,6 +32,12 @@ _UNIT = 1.0 / 37837.0  # 1 / standard deviation of the sum of four uniform 16-bi
 
 def random_bits(seed: int, stream: str, count: int, device: torch.device | str) -> Tensor:
     """int64 (count,): 64 random bits per position (a splitmix64-style finaliser over the counter; wraps by design)."""
+    if torch.device(device).type == "cpu":
+        from oracles.reference import numba_loops
+
+        made = torch.empty(count, dtype=torch.int64)
+        numba_loops.random_bits(_start(seed, stream), made.numpy())
+        return made
     return _mixed(_counters(seed, stream, count, device))
 
 

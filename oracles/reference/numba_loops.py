@@ -41,6 +41,45 @@ _FOLDER = folder_of(njit)
 _CODE = CheckedCode(_FOLDER, "numba_loops.*.nb?") if _FOLDER is not None else None
 
 
+@njit("uint64", "int64[::1]")
+def random_bits(start: Any, out: Any) -> None:
+    """`random_bits` of fuzz/tensors/values.py, counted from `start`."""
+    s29, s31, s32 = np.uint64(29), np.uint64(31), np.uint64(32)
+    f1, f2, f3 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+    for i in range(len(out)):
+        x = start + np.uint64(i)
+        x = (x ^ (x >> s31)) * f1
+        x = (x ^ (x >> s29)) * f2
+        x = (x ^ (x >> s32)) * f3
+        out[i] = np.int64(x ^ (x >> s32))
+
+
+@njit("boolean[:, ::1]", "int64[::1]", "boolean", "int64[::1]", "int64[::1]")
+def blocks(kept: Any, pick: Any, largest: Any, centre: Any, level: Any) -> None:
+    """`_block` of fuzz/tensors/coded_values.py: fills centre and level, (rows,); kept (rows, keys)."""
+    rows, keys = kept.shape
+    count, bits = np.zeros(max(keys, 1), np.int64), 1
+    while 1 << bits < keys:
+        bits += 1
+    for r in range(rows):
+        for k in range(keys):
+            count[k] = 1 if kept[r, k] else 0
+        centre[r], level[r], left = 0, 0, keys
+        for at in range(bits + 1):
+            good = 0
+            for block in range(left):
+                good += 1 if count[block] > 0 and count[block] & (count[block] - 1) == 0 else 0
+            if good > 0 and (largest or at == 0 or (pick[r] >> at) % 3 > 0):
+                nth, block = pick[r] % good, 0
+                while not (count[block] > 0 and count[block] & (count[block] - 1) == 0 and nth == 0):
+                    nth -= 1 if count[block] > 0 and count[block] & (count[block] - 1) == 0 else 0
+                    block += 1
+                centre[r], level[r] = block << at, at
+            for block in range((left + 1) // 2):
+                count[block] = count[2 * block] + (count[2 * block + 1] if 2 * block + 1 < left else 0)
+            left = (left + 1) // 2
+
+
 @njit("uint64[::1]", "int64[::1]", "float32", "float32[::1]")
 def normals(starts: Any, counts: Any, unit: Any, out: Any) -> None:
     """`normal` of fuzz/tensors/values.py for several streams, one after the other: `counts` numbers from each of
