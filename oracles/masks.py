@@ -259,6 +259,7 @@ def _intervals(mask: Intervals, q: Tensor, k: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def _interval_table(mask: Intervals) -> Tensor:
     """int64 (intervals, 2, rows) as (slots, 2, rows); empty slots are [0, 0)."""
     slots = max([len(row) for row in mask.rows], default=0)
@@ -270,6 +271,7 @@ def _interval_table(mask: Intervals) -> Tensor:
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def _grid(mask: Blocks | Tokens) -> Tensor:
     """uint8 (rows, columns) with one row and column of zeros appended, so that positions past the grid can be
     clamped."""

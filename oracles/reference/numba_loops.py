@@ -24,6 +24,7 @@ _SIZE, _INFINITY = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
 _DEEPEST = np.float32(-100.0)
 _FARTHEST = np.float32(1e15)
 _LEAST_SQUARES = np.float32(1e-30)
+_LEAST_FOURTHS = np.float32(1e-37)
 _LEAST_MEAN = 1e-30
 _UNIT2 = np.float32(2.0**-48)  # 1 / BASE of oracles/error_budget/rounding_units.py, squared
 
@@ -121,6 +122,22 @@ def share(value2: Any, squares: Any) -> Any:
     x4 = x2 * x2
     x8 = x4 * x4
     return x8 * x8
+
+
+@njit("float32[::1]", "float32[::1]", "float32[::1]", "float32[::1]")
+def equal_terms(value2: Any, squares: Any, fourths: Any, out: Any) -> None:
+    """`equal_terms` of oracles/error_budget/rounding_units.py. NaN stays NaN."""
+    for i in range(len(out)):
+        square, fourth = squares[i], fourths[i]
+        count = value2[i] / (_LEAST_SQUARES if square < _LEAST_SQUARES else square)
+        sized = square * square / (_LEAST_FOURTHS if fourth < _LEAST_FOURTHS else fourth)
+        small = count if count < sized or count != count else sized
+        large = count if count > sized or count != count else sized
+        x = small / (_LEAST_SQUARES if large < _LEAST_SQUARES else large)
+        x2 = x * x
+        x4 = x2 * x2
+        x8 = x4 * x4
+        out[i] = count * (x8 * x8)
 
 
 @njit(
