@@ -179,7 +179,7 @@ def keep(mask: Mask, q: Tensor, k: Tensor, *, batch: int, head: int, len_q: int,
     here = {"batch": batch, "head": head, "len_q": len_q, "len_k": len_k}
     match mask:
         case Full():
-            return torch.ones((), dtype=torch.bool, device=q.device).expand(torch.broadcast_shapes(q.shape, k.shape))
+            return torch.ones((), dtype=torch.bool, device=q.device).expand(torch.broadcast_tensors(q, k)[0].shape)
         case Causal(align):
             return k <= q + _shift(align, len_q, len_k)
         case Window(left, right, align):
@@ -259,6 +259,7 @@ def _intervals(mask: Intervals, q: Tensor, k: Tensor) -> Tensor:
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def _interval_table(mask: Intervals) -> Tensor:
     """int64 (intervals, 2, rows) as (slots, 2, rows); empty slots are [0, 0)."""
     slots = max([len(row) for row in mask.rows], default=0)
@@ -270,6 +271,7 @@ def _interval_table(mask: Intervals) -> Tensor:
 
 
 @lru_cache(maxsize=64)
+@torch.inference_mode(False)
 def _grid(mask: Blocks | Tokens) -> Tensor:
     """uint8 (rows, columns) with one row and column of zeros appended, so that positions past the grid can be
     clamped."""

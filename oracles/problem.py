@@ -196,6 +196,7 @@ def dense_mask(problem: Problem, device: torch.device | str = "cpu") -> Tensor:
 
 
 @lru_cache(maxsize=8)
+@torch.inference_mode(False)  # it is kept, and a reference with gradients may be next
 def _small_mask(problem: Problem) -> Tensor:
     return _made_mask(problem, "cpu")
 

@@ -24,7 +24,7 @@ from fuzz.judging.follow_up import FollowUp
 from fuzz.judging.perturb import perturbed
 from fuzz.process.machine_fault import MachineFault
 from fuzz.runner import process_state
-from fuzz.tensors.arena import Arena
+from fuzz.tensors.arena import Arena, on_device
 from fuzz.tensors.guard_bands import POISON, Guarded, poison_cuda, poisoned_malloc
 from fuzz.tensors.to_cpu import to_cpu
 from oracles.outputs import Outputs
@@ -161,16 +161,17 @@ def rehearse(device: torch.device) -> None:
 
 
 def run_all(
-    case: Case, target: Target, pristine: Arena, home: torch.device, clock: Clock, follow_ups: Sequence[FollowUp]
+    case: Case, target: Target, source: Arena, device: torch.device, clock: Clock, follow_ups: Sequence[FollowUp]
 ) -> Runs:
     """Prepares once and runs `repeats` times, each time at other addresses and under another load; then the follow-up
     cases.
 
     On a GPU all runs are queued one after the other and waited for once, within the deadline of all of them: with
-    many processes on one device every wait costs a time slice. The answers come back on `home`.
+    many processes on one device every wait costs a time slice. The answers come back to where the inputs `source` are.
     """
-    device = pristine.buffer.device
-    runs = Runs(device)
+    home, runs = source.buffer.device, Runs(device)
+    there = _all_on_device(source, follow_ups, device)
+    pristine = there[id(source)]
     first = runs.fresh(pristine)
     clock.start("prepare", PREPARE_LIMIT)
     queued = device.type == "cuda"
@@ -192,18 +193,28 @@ def run_all(
             runs.executions.append(execution)
             runs.guards.append(guard)
     for follow_up in follow_ups:
-        limit += _run_follow_up(follow_up, target, runs, clock, limit if queued else 0.0)
+        limit += _run_follow_up(follow_up, there, target, runs, clock, limit if queued else 0.0)
     call(partial(runs.collect, home))
     if queued and home == device:
         call(partial(torch.cuda.synchronize, device))
     return runs
 
 
-def _run_follow_up(follow_up: FollowUp, target: Target, runs: Runs, clock: Clock, before: float) -> float:
-    """Adds one follow-up case to the runs; returns the seconds that it may take. before: those of what is queued on a
-    GPU."""
-    arena = runs.fresh(follow_up.pristine.to(runs.device))
-    others = runs.fresh(follow_up.others.to(runs.device)) if follow_up.others is not None else None
+def _all_on_device(source: Arena, follow_ups: Sequence[FollowUp], device: torch.device) -> dict[int, Arena]:
+    """The inputs of a case and of its follow-up cases on `device`, by the id of each arena: moved before any run is
+    queued, as a later copy would wait for what is."""
+    inputs = [source, *(x for f in follow_ups for x in (f.pristine, f.others) if x is not None)]
+    each = list({id(arena): arena for arena in inputs}.values())
+    return {id(arena): moved for arena, moved in zip(each, on_device(each, device), strict=True)}
+
+
+def _run_follow_up(
+    follow_up: FollowUp, there: dict[int, Arena], target: Target, runs: Runs, clock: Clock, before: float
+) -> float:
+    """Adds one follow-up case to the runs; returns the seconds that it may take. there: the inputs on the device;
+    before: seconds of what is queued on a GPU."""
+    arena = runs.fresh(there[id(follow_up.pristine)])
+    others = runs.fresh(there[id(follow_up.others)]) if follow_up.others is not None else None
     limit = deadline(target, follow_up.case, 1 if others is None else 2)
     clock.start("prepare", PREPARE_LIMIT)
     try:

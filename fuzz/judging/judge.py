@@ -175,7 +175,7 @@ def _judge(job: _Job, pristine: Arena) -> Verdict:
     budget = _budget_of(job, pristine)
     seal = budget.sealed()
     follow_ups = _follow_ups(job, pristine)
-    runs = run_all(case, target, pristine.to(job.device), pristine.buffer.device, clock, follow_ups)
+    runs = run_all(case, target, pristine, job.device, clock, follow_ups)
     clock.start("judge", INPUTS_LIMIT)
     findings = runs.memory_findings((seal != budget.sealed()).any())
     if any(f.place.pattern == HARNESS for f in findings):

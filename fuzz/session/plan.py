@@ -63,7 +63,8 @@ def plan(settings: Settings) -> list[Shard]:
             count = min(left, max(SHARD_CASES, min(settings.cases // SHARDS, MOST_SHARD_CASES)))
             shards.append(Shard(name, index, count, _seed(settings.seed, name, index), whole - left))
             left, index = left - count, index + 1
-    return sorted(shards, key=lambda shard: (_start(shard.target, settings), shard.index, shard.target))
+    start = {name: _start(name, settings) for name in names}
+    return sorted(shards, key=lambda shard: (start[shard.target], shard.index, shard.target))
 
 
 def compiled(name: str, settings: Settings) -> Compiled | None:

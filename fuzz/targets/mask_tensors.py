@@ -61,8 +61,8 @@ def shaped(mask: Tensor, problem: Problem, how: str, narrowed: tuple[int, ...] =
     if how == "plain":
         return mask
     if how == "narrow":
-        first = narrowed if problem.bias is None else ()
-        mask = mask[tuple(slice(0, 1) if axis in first and _same_along(mask, axis) else slice(None) for axis in AXES)]
+        same = _same_axes(problem) if problem.bias is None else frozenset()
+        mask = mask[tuple(slice(0, 1) if axis in same and axis in narrowed else slice(None) for axis in AXES)]
         while mask.dim() > (3 not in narrowed) and mask.shape[0] == 1:
             mask = mask[0]
         return mask
@@ -122,6 +122,13 @@ def rank(problem: Problem, said: str, how: str, narrowed: tuple[int, ...] = AXES
     bias = None if problem.bias is None else torch.zeros(shapes(problem)["bias"], dtype=problem.torch_dtype)
     mask, _ = mask_arguments(problem, bias, torch.device("cpu"), said)
     return -1 if mask is None else shaped(mask, problem, how, narrowed).dim()
+
+
+@lru_cache(maxsize=64)
+def _same_axes(problem: Problem) -> frozenset[int]:
+    """The axes along which the mask of a problem is the same; of a mask on the CPU, so that no device is waited for."""
+    mask = dense_mask(problem)
+    return frozenset(axis for axis in AXES if _same_along(mask, axis))
 
 
 def _same_along(mask: Tensor, axis: int) -> bool:

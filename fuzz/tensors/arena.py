@@ -8,6 +8,7 @@ after a run therefore shows both a changed input and a write outside any tensor.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -53,12 +54,12 @@ class Arena:
 
     def view(self, slot: Slot) -> Tensor:
         """The tensor in that slot."""
-        flat = self.buffer[slot.start : slot.stop].view(slot.dtype)
-        return flat.as_strided(slot.shape, slot.strides, flat.storage_offset())
+        return _place(self.buffer.view(slot.dtype), slot)
 
     def tensors(self) -> Tensors:
         """All of them."""
-        there = {slot.name: self.view(slot) for slot in self.slots}
+        flat = {dtype: self.buffer.view(dtype) for dtype in {slot.dtype for slot in self.slots}}
+        there = {slot.name: _place(flat[slot.dtype], slot) for slot in self.slots}
         return Tensors(there["q"], there["k"], there["v"], there.get("do"), there.get("bias"))
 
     def copy(self) -> Arena:
@@ -85,6 +86,24 @@ class Arena:
         return [_explain(self, pristine, where)]
 
 
+def on_device(arenas: Sequence[Arena], device: torch.device) -> list[Arena]:
+    """The arenas with their bytes on `device`, in one copy for which nothing is waited; those that are there already as
+    they are."""
+    if all(arena.buffer.device == device for arena in arenas):
+        return list(arenas)
+    sizes = [-(-arena.buffer.numel() // ALIGNMENT) * ALIGNMENT for arena in arenas]
+    staged = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    for arena, part in zip(arenas, staged.split(sizes), strict=True):
+        part[: arena.buffer.numel()].copy_(arena.buffer)
+    moved = staged.to(device, non_blocking=True).split(sizes)
+    return [Arena(part[: a.buffer.numel()], a.slots) for a, part in zip(arenas, moved, strict=True)]
+
+
+def _place(flat: Tensor, slot: Slot) -> Tensor:
+    """The tensor of a slot; flat: its whole buffer as elements of its dtype."""
+    return flat.as_strided(slot.shape, slot.strides, flat.storage_offset() + slot.start // slot.dtype.itemsize)
+
+
 def build(
     case: Case, device: torch.device | str, values: dict[str, Tensor] | None = None, poison: int = POISON
 ) -> Arena:
@@ -104,11 +123,12 @@ def build(
         size = stop + GUARD_BYTES
     size = -(-size // 8) * 8
     arena = Arena(torch.full((size,), poison, dtype=torch.uint8, device=device), tuple(slots))
+    flat = {dtype: arena.buffer.view(dtype) for dtype in {slot.dtype for slot in slots}}
     for slot in slots:
         if getattr(case.inputs, slot.name, _PLAIN).order == "expanded":
-            arena.buffer[slot.start :][: slot.dtype.itemsize].view(slot.dtype).fill_(1.0)
+            flat[slot.dtype][slot.start // slot.dtype.itemsize] = 1.0
         else:
-            _first(arena.view(slot)).copy_(_first(values[slot.name], slot.strides))
+            _first(_place(flat[slot.dtype], slot)).copy_(_first(values[slot.name], slot.strides))
     return arena
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from oracles.masks import varies_by_head
 from oracles.problem import Problem, mask_tile, sequence_view, shapes
+from oracles.reference.backend import uses_numba
 
 MOST_BITS = 15
 GAIN = 64.0  # times 2 is the distance of two scores, more than exact.GAP
@@ -170,6 +171,13 @@ def _edge(kept: Tensor, pick: Tensor) -> Tensor:
 
 def _block(kept: Tensor, pick: Tensor, *, largest: bool) -> tuple[Tensor, Tensor, Tensor]:
     """An aligned block of 2 ** level keys of which the row sees a power of two: the largest, or any level's."""
+    if uses_numba(kept):
+        from oracles.reference import numba_loops
+
+        centre, level = torch.empty_like(pick), torch.empty_like(pick)
+        given = kept.contiguous().numpy(), pick.contiguous().numpy()
+        numba_loops.blocks(*given, largest, centre.numpy(), level.numpy())
+        return centre, level, torch.zeros_like(pick)
     rows, n_k = kept.shape
     bits = max(n_k - 1, 1).bit_length()
     centre, level = torch.zeros_like(pick), torch.zeros_like(pick)

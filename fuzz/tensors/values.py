@@ -31,8 +31,20 @@ _UNIT = 1.0 / 37837.0  # 1 / standard deviation of the sum of four uniform 16-bi
 
 
 def random_bits(seed: int, stream: str, count: int, device: torch.device | str) -> Tensor:
-    """int64 (count,): 64 random bits per position (a splitmix64-style finaliser over the counter; wraps by design)."""
+    """int64 (count,): 64 random bits per position (a splitmix64-style finaliser over the counter; wraps by design). The
+    definition, which scripts take along."""
     return _mixed(_counters(seed, stream, count, device))
+
+
+def bits(seed: int, stream: str, count: int, device: torch.device | str) -> Tensor:
+    """`random_bits`, on a CPU in one pass."""
+    if torch.device(device).type != "cpu":
+        return random_bits(seed, stream, count, device)
+    from oracles.reference import numba_loops
+
+    made = torch.empty(count, dtype=torch.int64)
+    numba_loops.random_bits(_start(seed, stream), made.numpy())
+    return made
 
 
 def normal(seed: int, stream: str, shape: tuple[int, ...], device: torch.device | str) -> Tensor:
@@ -90,15 +102,13 @@ def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
     shape = shapes(p)
     exact = case.inputs.distribution in CODED
     if exact and fits(p):
-        made = coded(p, seed, case.inputs.distribution, device, random_bits)
+        made = coded(p, seed, case.inputs.distribution, device, bits)
         if p.layout == "padded" and p.ragged:
             _fill_padding(p, made)
         return made
     match "integers" if exact else case.inputs.distribution:
         case "integers":
-            made = {
-                n: (random_bits(seed, n, math.prod(shape[n]), device) % 5).view(shape[n]).float().sub_(2) for n in names
-            }
+            made = {n: (bits(seed, n, math.prod(shape[n]), device) % 5).view(shape[n]).float().sub_(2) for n in names}
         case "constant":
             made = {n: torch.full(shape[n], 0.5 if n == "q" else 1.0, device=device) for n in names}
         case _:
@@ -135,7 +145,7 @@ def _point_at_needles(p: Problem, seed: int, made: dict[str, Tensor]) -> None:
         if not (p.lengths_q[b] and p.lengths_k[b]):
             continue
         q, k = sequence_view(p, "q", made["q"], b), sequence_view(p, "k", made["k"], b)
-        pick = random_bits(seed + b, "needle", p.heads_q * p.lengths_q[b], q.device) % p.lengths_k[b]
+        pick = bits(seed + b, "needle", p.heads_q * p.lengths_q[b], q.device) % p.lengths_k[b]
         heads = torch.arange(p.heads_q, device=q.device)[:, None] // p.group
         q.copy_(k[heads, pick.view(p.heads_q, -1)] * NEEDLE_GAIN)
 

@@ -17,7 +17,8 @@ from oracles.problem import Problem
 
 
 class BackwardRun:
-    """dQ, dK, dV, dBias of a part, from its forward. Two runs differ in delta, because their O do."""
+    """dQ, dK, dV, dBias of a part, from its forward. Two runs differ in delta, because their O do; where delta is not
+    made of O they are one, and `delta`, `ds`, `draw` have a first axis of 1."""
 
     def __init__(self, forward: ForwardRun, do: Tensor) -> None:
         f = self.f = forward
@@ -26,7 +27,7 @@ class BackwardRun:
         if f.numerics.delta == "input":
             delta = (f.round(f.o, True) * self.do).sum(-1, keepdim=True)
         else:
-            delta = (f.again * self.dp).sum(-1, keepdim=True).expand(RUNS, *f.o.shape[1:-1], 1)
+            delta = (f.again * self.dp).sum(-1, keepdim=True)[None]
         self.delta = delta
         self.ds = f.round(f.again, f.numerics.weights == "input") * (
             self.dp - delta
@@ -41,13 +42,13 @@ class BackwardRun:
         early = f.scale if n.dscaled == "dscores" else 1.0
         late = 1.0 if n.dscaled == "dscores" else f.scale
         draw = f.round(self.draw * early, n.dscores == "input")
-        dk = f.to_key(draw, f.q_of_dk.expand(RUNS, *f.q.shape), by_head)
+        dk = f.to_key(draw, f.q_of_dk.expand(len(draw), *f.q.shape), by_head)
         found = {"dq": f.by_key(draw, f.folded) * late, "dk": dk if n.scales_q_of_dk else dk * late}
-        found["dv"] = dv.expand(RUNS, *dv.shape)
+        found["dv"] = dv[None]
         if wants_dbias(f.problem):
             one_by_one = n.dbias == "input" and f.problem.bias is not None and f.problem.bias.dtype == "input"
             found["dbias"] = _sum_bias(f.problem, f.round(self.ds, one_by_one))
-        return found
+        return {name: x.expand(RUNS, *x.shape[1:]) for name, x in found.items()}
 
     def variance(self, o2: Tensor, lse2: Tensor) -> dict[str, Tensor]:
         """Variances in units of V, dO and K or Q, squared."""

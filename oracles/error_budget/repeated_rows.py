@@ -10,6 +10,7 @@ integers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -61,7 +62,12 @@ class RepeatedRows:
 
 def _hashed(x: Tensor) -> Tensor:
     """int64 (sets, rows): equal for equal rows, and for hardly any others."""
-    generator = torch.Generator().manual_seed(_SEED + x.shape[-1])
-    odd = torch.randint(1 << 62, (x.shape[-1],), generator=generator).mul_(2).add_(1).to(x.device)
     bits = (x + 0.0).contiguous().view(torch.int32).long()  # -0 is 0
-    return (bits * odd).sum(-1)
+    return (bits * _odd_numbers(x.shape[-1]).to(x.device)).sum(-1)
+
+
+@lru_cache(maxsize=64)
+def _odd_numbers(count: int) -> Tensor:
+    """int64 (count,): random odd numbers, which follow from their count."""
+    generator = torch.Generator().manual_seed(_SEED + count)
+    return torch.randint(1 << 62, (count,), generator=generator).mul_(2).add_(1)

@@ -74,6 +74,13 @@ def equal_terms(value2: Tensor, squares: Tensor, fourths: Tensor) -> Tensor:
     """Number of equal terms of a sum, where the rest of them are 0; 0 where terms differ in size or in sign. value2:
     the sum squared; squares, fourths: sums of the terms' squares and fourth powers. Of n equal terms, and zeros,
     value2 / squares and squares^2 / fourths are both n; terms of both signs lower the first, others the second."""
+    if uses_numba(value2):
+        from oracles.reference import numba_loops
+
+        found = torch.empty(value2.shape)
+        given = (x.expand_as(value2).contiguous().view(-1).numpy() for x in (value2, squares, fourths))
+        numba_loops.equal_terms(*given, found.view(-1).numpy())
+        return found
     count = value2 / squares.clamp_min(1e-30)
     sized = squares * squares / fourths.clamp_min(1e-37)
     return count * _steep(torch.minimum(count, sized) / torch.maximum(count, sized).clamp_min(1e-30))

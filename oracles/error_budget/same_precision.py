@@ -54,11 +54,12 @@ def same_precision(
     """Runs and noise of a case, in the problem's layout, on the inputs' device; arguments as for `reference`.
 
     Padding and rows without keys have the reference's values in `runs` (0 and -inf) and no noise. Memory is bounded as
-    the reference's is: large problems are cut into parts.
+    the reference's is: large problems are cut into parts. The tensors are of torch.inference_mode: nothing made of them
+    has a gradient.
     """
     chunks = list(split(problem, PAIR_BYTES, CHUNK_BYTES))
     tensors = {"q": q, "k": k, "v": v, "do": do, "bias": bias}
-    with torch.no_grad(), no_tf32():
+    with torch.inference_mode(), no_tf32():
         units = Units.make(problem, numerics, tensors)
         if len(chunks) == 1 and chunks[0].whole:
             runs, variance = _of_chunk(chunks[0], numerics, units, tensors)

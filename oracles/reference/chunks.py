@@ -146,17 +146,20 @@ def _ragged(lengths: tuple[int, ...]) -> bool:
 
 
 @lru_cache(maxsize=4)
+@torch.inference_mode(False)  # what is kept is used with gradients and without
 def _dense(problem: Problem, device: torch.device) -> Tensor:
     return dense_mask(problem, device)
 
 
 @lru_cache(maxsize=16)
+@torch.inference_mode(False)
 def _padding(lengths: tuple[int, ...], device: torch.device) -> Tensor:
     """bool (batch, longest), True past a sequence's end."""
     return torch.arange(max(lengths), device=device) >= torch.tensor(lengths, device=device)[:, None]
 
 
 @lru_cache(maxsize=16)
+@torch.inference_mode(False)
 def _index(lengths: tuple[int, ...], device: torch.device) -> Tensor:
     """int64 (total,): where each packed row stands in the flattened (batch * longest) rows."""
     return torch.cat([b * max(lengths) + torch.arange(n) for b, n in enumerate(lengths)]).to(device)

@@ -20,9 +20,11 @@ from oracles.reference.compiled_code import CheckedCode, folder_of
 
 _LARGEST = np.float32(np.finfo(np.float32).max)
 _ONE, _ZERO = np.float32(1.0), np.float32(0.0)
+_SIZE, _INFINITY = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
 _DEEPEST = np.float32(-100.0)
 _FARTHEST = np.float32(1e15)
 _LEAST_SQUARES = np.float32(1e-30)
+_LEAST_FOURTHS = np.float32(1e-37)
 _LEAST_MEAN = 1e-30
 _UNIT2 = np.float32(2.0**-48)  # 1 / BASE of oracles/error_budget/rounding_units.py, squared
 
@@ -38,6 +40,45 @@ def njit(*arguments: str, returns: str = "void") -> Any:
 
 _FOLDER = folder_of(njit)
 _CODE = CheckedCode(_FOLDER, "numba_loops.*.nb?") if _FOLDER is not None else None
+
+
+@njit("uint64", "int64[::1]")
+def random_bits(start: Any, out: Any) -> None:
+    """`random_bits` of fuzz/tensors/values.py, counted from `start`."""
+    s29, s31, s32 = np.uint64(29), np.uint64(31), np.uint64(32)
+    f1, f2, f3 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+    for i in range(len(out)):
+        x = start + np.uint64(i)
+        x = (x ^ (x >> s31)) * f1
+        x = (x ^ (x >> s29)) * f2
+        x = (x ^ (x >> s32)) * f3
+        out[i] = np.int64(x ^ (x >> s32))
+
+
+@njit("boolean[:, ::1]", "int64[::1]", "boolean", "int64[::1]", "int64[::1]")
+def blocks(kept: Any, pick: Any, largest: Any, centre: Any, level: Any) -> None:
+    """`_block` of fuzz/tensors/coded_values.py: fills centre and level, (rows,); kept (rows, keys)."""
+    rows, keys = kept.shape
+    count, bits = np.zeros(max(keys, 1), np.int64), 1
+    while 1 << bits < keys:
+        bits += 1
+    for r in range(rows):
+        for k in range(keys):
+            count[k] = 1 if kept[r, k] else 0
+        centre[r], level[r], left = 0, 0, keys
+        for at in range(bits + 1):
+            good = 0
+            for block in range(left):
+                good += 1 if count[block] > 0 and count[block] & (count[block] - 1) == 0 else 0
+            if good > 0 and (largest or at == 0 or (pick[r] >> at) % 3 > 0):
+                nth, block = pick[r] % good, 0
+                while not (count[block] > 0 and count[block] & (count[block] - 1) == 0 and nth == 0):
+                    nth -= 1 if count[block] > 0 and count[block] & (count[block] - 1) == 0 else 0
+                    block += 1
+                centre[r], level[r] = block << at, at
+            for block in range((left + 1) // 2):
+                count[block] = count[2 * block] + (count[2 * block + 1] if 2 * block + 1 < left else 0)
+            left = (left + 1) // 2
 
 
 @njit("uint64[::1]", "int64[::1]", "float32", "float32[::1]")
@@ -62,12 +103,14 @@ def normals(starts: Any, counts: Any, unit: Any, out: Any) -> None:
 @njit("float32[::1]", returns="float32")
 def largest(x: Any) -> Any:
     """The largest finite |x|, 0 where there is none."""
-    most = _ZERO
-    for i in range(len(x)):
-        size = abs(x[i])
-        if size > most and size <= _LARGEST:
-            most = size
-    return most
+    bits, most = x.view(np.int32), np.int32(0)
+    for i in range(len(bits)):  # of fp32 without its sign, integers have the same order
+        size = bits[i] & _SIZE
+        size = size if size < _INFINITY else np.int32(0)
+        most = size if size > most else most
+    found = np.empty(1, np.int32)
+    found[0] = most
+    return found.view(np.float32)[0]
 
 
 @njit("float32", "float32", returns="float32")
@@ -79,6 +122,22 @@ def share(value2: Any, squares: Any) -> Any:
     x4 = x2 * x2
     x8 = x4 * x4
     return x8 * x8
+
+
+@njit("float32[::1]", "float32[::1]", "float32[::1]", "float32[::1]")
+def equal_terms(value2: Any, squares: Any, fourths: Any, out: Any) -> None:
+    """`equal_terms` of oracles/error_budget/rounding_units.py. NaN stays NaN."""
+    for i in range(len(out)):
+        square, fourth = squares[i], fourths[i]
+        count = value2[i] / (_LEAST_SQUARES if square < _LEAST_SQUARES else square)
+        sized = square * square / (_LEAST_FOURTHS if fourth < _LEAST_FOURTHS else fourth)
+        small = count if count < sized or count != count else sized
+        large = count if count > sized or count != count else sized
+        x = small / (_LEAST_SQUARES if large < _LEAST_SQUARES else large)
+        x2 = x * x
+        x4 = x2 * x2
+        x8 = x4 * x4
+        out[i] = count * (x8 * x8)
 
 
 @njit(
@@ -185,6 +244,20 @@ def noise(variance: Any, run: Any, unit: Any, last: Any, least: Any, lse: Any, o
             out[i] = whole if rounding == _ZERO else whole + least
 
 
+@njit("float64[::1]", "float32[:, ::1]", "int64", "float32[::1]", "boolean", "boolean", "float32[::1]")
+def _sigma_of_numbers(want: Any, runs: Any, first: Any, noise: Any, exactly: Any, lse: Any, out: Any) -> None:
+    """`sigma` of rows of one number."""
+    for i in range(len(want)):
+        worst, right = _ZERO, want[i] if exactly else np.float64(np.float32(want[i]))
+        for run in range(len(runs)):
+            own = np.float64(runs[run, first + i]) - right
+            own2 = np.float32(own * own)
+            own2 = np.float32(np.inf) if np.isnan(own2) else own2
+            worst = own2 if own2 > worst else worst
+        worst = np.sqrt(_ZERO if lse and want[i] == np.float64(runs[0, first + i]) else worst)
+        out[i] = worst if noise[i] < worst else noise[i]  # NaN stays
+
+
 @njit(
     "float64[::1]", "float32[:, ::1]", "int64", "float32[::1]", "int64", "boolean", "boolean", "float32", "float32[::1]"
 )
@@ -197,29 +270,33 @@ def sigma(
     exactly  whether a run is compared with `want` itself, and not with its fp32
     here     how much of its own error an element may make: 1 / HERE
     """
+    if dim == 1:
+        _sigma_of_numbers(want, runs, first, noise, exactly, lse, out)
+        return
     for row in range(len(want) // dim):
         start = row * dim
+        right, least, found = want[start : start + dim], noise[start : start + dim], out[start : start + dim]
+        found[:] = -1.0  # of the worst run at that place, squared; NaN where a run is
         worst = _ZERO  # mean square over the row, of the worst run
         for run in range(len(runs)):
-            total = 0.0
-            for i in range(start, start + dim):
-                own = np.float64(runs[run, first + i]) - (want[i] if exactly else np.float64(np.float32(want[i])))
-                own2 = own * own
-                total += own2
-                out[i] = np.float32(own2) if run == 0 or not own2 <= out[i] else out[i]
+            given, total = runs[run, first + start : first + start + dim], 0.0
+            if exactly:
+                for i in range(dim):
+                    own = np.float64(given[i]) - right[i]
+                    total += own * own
+                    found[i] = found[i] if own * own <= found[i] else np.float32(own * own)
+            else:
+                for i in range(dim):
+                    own = np.float64(given[i]) - np.float64(np.float32(right[i]))
+                    total += own * own
+                    found[i] = found[i] if own * own <= found[i] else np.float32(own * own)
             mean = np.float32(total / dim)
             mean = np.float32(np.inf) if np.isnan(mean) else mean
             worst = mean if mean > worst else worst
-        if lse and want[start] == np.float64(runs[0, first + start]):
-            worst = _ZERO
         worst = np.sqrt(worst)
-        for i in range(start, start + dim):
-            found = noise[i]
-            found = worst if found < worst else found  # NaN stays
-            if dim > 1:
-                one = np.sqrt(out[i]) * here
-                found = one if one > found or np.isnan(found) else found
-            out[i] = found
+        for i in range(dim):
+            one, most = np.sqrt(found[i]) * here, worst if least[i] < worst else least[i]  # NaN stays
+            found[i] = one if one > most or most != most else most
 
 
 @njit("float64", returns="float64")
@@ -242,28 +319,35 @@ def worst(
     there  1 for the rows that are judged, else 0, (sequences or 1, rows); empty: all are
     """
     count = len(got) // max(rows * dim, 1)
-    means, sums = np.zeros((count, rows)), np.zeros(dim)
+    means, sums, row_z = np.zeros((count, rows)), np.zeros(dim), np.zeros(dim, np.float32)
     most, at, over, alike, total = -1.0, 0, 0.0, 0.0, 0.0
     has_checked, reaching = len(checked) > 0, len(reaches) > 0
     for n in range(count):
         sums[:] = 0.0
         for r in range(rows):
             start = (n * rows + r) * dim
-            sizes, sum2 = 0.0, 0.0
-            for i in range(start, start + dim):
-                value = got[i]
-                if value == low[i] or (has_checked and checked[i] == _ZERO):
-                    continue
-                if reaching and reaches[i] and np.isinf(value) and (value > _ZERO) == (want[i] > 0):
-                    continue
-                z = np.float32(np.float64(value) - want[i]) / sigma[i]
-                z2 = np.float64(z * z)
+            value, right, unit = got[start : start + dim], want[start : start + dim], sigma[start : start + dim]
+            near = low[start : start + dim]
+            for i in range(dim):
+                z = np.float32(np.float64(value[i]) - right[i]) / unit[i]
+                row_z[i] = _ZERO if value[i] == near[i] else z
+            if has_checked:
+                for i in range(dim):
+                    row_z[i] = _ZERO if checked[start + i] == _ZERO else row_z[i]
+            if reaching:
+                for i in range(dim):
+                    if reaches[start + i] and np.isinf(value[i]) and (value[i] > _ZERO) == (right[i] > 0):
+                        row_z[i] = _ZERO
+            sizes, sum2, largest2 = 0.0, 0.0, 0.0
+            for i in range(dim):
+                z2 = np.float64(row_z[i] * row_z[i])
                 z2 = z2 if z2 <= huge else huge
-                sizes += abs(np.float64(z))
+                sizes += abs(np.float64(row_z[i]))
                 sum2 += z2
-                sums[i - start] += np.float64(z)
-                if z2 > most:
-                    most, at = z2, n * rows + r
+                sums[i] += np.float64(row_z[i])
+                largest2 = z2 if z2 > largest2 else largest2
+            if largest2 > most:
+                most, at = largest2, n * rows + r
             mean, size_z = sum2 / dim, sizes / dim
             means[n, r] = mean
             total += mean

@@ -11,7 +11,7 @@ from covering import covering
 from flash_in_torch import flash
 
 from oracles.accuracy import EXACT, FUSED, Budget, Judgement, judge, same_precision
-from oracles.masks import Causal, Mask, Not, PerHead, Prefix, Tokens, Window
+from oracles.masks import Causal, Documents, Intervals, Mask, Not, PerHead, Prefix, Tokens, Window
 from oracles.numerics import Numerics
 from oracles.outputs import Outputs
 from oracles.problem import Bias, Dtype, Problem, shapes
@@ -338,6 +338,28 @@ def test_the_noise_predicts_the_error(dtype: Dtype, numerics: Numerics) -> None:
         want, runs, noise = (getattr(x, name) for x in (right, same.runs, same.noise))
         z = ((runs - want) / noise)[:, :, :, 1:]
         assert 0.5 < float(z.square().mean().sqrt()) < 0.9 and float(z.abs().max()) < 5, name
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+@pytest.mark.parametrize(
+    "mask", [Intervals((((0, 3),), ((1, 2), (4, 9)))), Tokens(("110", "011")), Documents((0, 4)), Window(3)], ids=str
+)
+def test_a_reference_with_gradients_may_follow_a_same_precision_run(mask: Mask, layout: str) -> None:
+    """Masks and places that are kept from one to the other have to suit both."""
+    problem, t = make(lengths_q=(23, 11), lengths_k=(17, 5), mask=mask, layout=layout)
+    same = same_precision(problem, **t)
+    assert judge(problem, rounded(problem, right := reference(problem, **t)), right, same).ratio < 0.5
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_two_runs_that_are_one_are_equal(dtype: Dtype) -> None:
+    """Where delta is not made of O, the gradients do not see how O was normalised."""
+    problem, t = make(dtype, bias=Bias())
+    runs = same_precision(problem, **t, numerics=EXACT).runs
+    for name in ("dq", "dk", "dv", "dbias"):
+        assert torch.equal(*getattr(runs, name)), name
+    rounding = same_precision(problem, **t, numerics=replace(EXACT, delta="input")).runs
+    assert dtype == "float32" or (rounding.dq is not None and not torch.equal(*rounding.dq))
 
 
 def test_cut_up_noise_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

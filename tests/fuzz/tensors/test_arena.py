@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from fuzz.core.case import Case, Inputs, Storage
-from fuzz.tensors.arena import ALIGNMENT, GUARD_BYTES, build
+from fuzz.tensors.arena import ALIGNMENT, GUARD_BYTES, build, on_device
 from fuzz.tensors.values import make_values
 from oracles.problem import Bias, Problem
 
 NAMES = ("q", "k", "v", "do", "bias")
+DTYPES = ("float16", "bfloat16", "float32")
 ORDERS = ("bhsd", "bshd", "sbhd", "bhds")
 
 
@@ -180,3 +181,19 @@ def test_every_order_of_axes_spans_exactly_its_elements():
 def test_a_gpu_has_the_same_bytes():
     c = case(Inputs(5, "needle", q=Storage("bshd", 3, 1)))
     assert torch.equal(build(c, "cpu").buffer, build(c, "cuda").buffer.cpu())
+
+
+def test_arenas_go_to_a_device_together_with_their_bytes_and_their_alignment():
+    """cpu:0 stands for another device than cpu, where the arenas are."""
+    inputs = Inputs(3, q=Storage("bshd", 3, 1))
+    arenas = [build(case(inputs, dtype=dtype), "cpu") for dtype in DTYPES]
+    moved = on_device(arenas, torch.device("cpu", 0))
+    for was, now in zip(arenas, moved, strict=True):
+        assert now.same(was) and now.buffer.data_ptr() != was.buffer.data_ptr() and now.slots == was.slots
+        for slot in now.slots:
+            x = now.tensor(slot.name)
+            assert x.data_ptr() - now.buffer.data_ptr() == slot.start and x.stride() == slot.strides
+            assert torch.equal(x, was.tensor(slot.name))
+        now.tensor("q").zero_()
+    assert not moved[0].same(arenas[0]) and moved[0].changes(arenas[0])[0].tensor == "q"
+    assert all(x is y for x, y in zip(arenas, on_device(arenas, torch.device("cpu")), strict=True))

@@ -75,6 +75,13 @@ def test_the_loop_and_the_definition_make_the_same_bits(seed):
     assert all(torch.equal(found[name], normal(seed, name, shape, "cpu")) for name, shape in asked.items())
 
 
+@pytest.mark.parametrize("seed", [0, 255, 2**31 - 1])
+@pytest.mark.parametrize("stream", ["q", "needle"])
+def test_the_loop_and_the_definition_draw_the_same_bits(seed, stream):
+    for count in (0, 1, 5_000):
+        assert torch.equal(values.bits(seed, stream, count, "cpu"), random_bits(seed, stream, count, "cpu"))
+
+
 def test_shapes_and_names():
     p = case(bias=Bias()).problem
     made = make_values(case(bias=Bias()), "cpu")

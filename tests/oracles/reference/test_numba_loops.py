@@ -19,9 +19,12 @@ from fuzz.session.draw import cases_of
 from fuzz.session.settings import Settings
 from fuzz.targets.registry import load
 from fuzz.tensors.arena import build
+from fuzz.tensors.coded_values import _block
+from fuzz.tensors.values import bits, normals
 from oracles import accuracy
-from oracles.error_budget.budget import Budget
+from oracles.error_budget.budget import Budget, Slot, _sigma
 from oracles.error_budget.pair_variance import Gradients, Scores
+from oracles.error_budget.rounding_units import equal_terms
 from oracles.error_budget.same_precision import Same, same_precision
 from oracles.numerics import CPU_FLASH, CUDNN, EAGER, EFFICIENT, EXACT, FLEX_EAGER, FUSED, Numerics
 from oracles.outputs import Outputs
@@ -167,6 +170,46 @@ def test_the_largest_is_finite() -> None:
     x = torch.tensor([0.5, -3.0, torch.inf, torch.nan, -torch.inf])
     assert numba_loops.largest(x.numpy()) == 3.0
     assert numba_loops.largest(x[2:].numpy()) == 0.0
+
+
+@pytest.mark.parametrize("keys", [1, 2, 3, 31, 64, 129])
+@pytest.mark.parametrize("largest", [True, False])
+def test_blocks_of_keys_are_the_definitions(keys: int, largest: bool) -> None:
+    rows = 40
+    drawn = bits(keys, "k", rows * keys, "cpu").view(rows, keys)
+    causal = torch.arange(keys) <= torch.arange(rows)[:, None] * 3
+    pick = bits(keys, "q", rows, "cpu")
+    for kept in (causal, drawn % 3 > 0, drawn % 50 == 0, torch.ones_like(causal), torch.zeros_like(causal)):
+        mine, theirs = both(lambda kept=kept: _block(kept, pick, largest=largest))
+        assert all(torch.equal(x, y) for x, y in zip(mine, theirs, strict=True))
+
+
+def test_numbers_of_equal_terms_are_the_definitions_to_the_bit() -> None:
+    """Also of what is not finite, 0, or beyond fp32's range when it is squared."""
+    special = torch.tensor([torch.nan, torch.inf, 0.0, 1e-38, 1e30, 1.0])
+    odd = torch.cartesian_prod(special, special, special).T.contiguous()
+    sizes = 10.0 ** torch.tensor([-30.0, -9.0, 0.0, 12.0])[:, None]
+    usual = normals(3, {"q": (4, 500), "k": (4, 500), "v": (4, 500)}, "cpu")
+    of_sums = tuple(x.abs() * sizes for x in usual.values())
+    for sums in (tuple(odd), of_sums, (of_sums[0], of_sums[0], of_sums[0] * of_sums[0])):
+        mine, theirs = both(lambda sums=sums: equal_terms(*sums))
+        assert torch.equal(mine.isnan(), theirs.isnan())
+        assert torch.equal(mine.nan_to_num(), theirs.nan_to_num())
+
+
+@pytest.mark.parametrize("dim", [1, 7, 64])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_sigma_is_the_definitions_also_of_runs_that_are_not_finite(dim: int, dtype: str) -> None:
+    problem, rows = Problem((5,), (5,), 1, 1, dim, dim, dtype), 20
+    made = normals(5, {"q": (rows * dim,), "k": (2, rows * dim), "v": (rows * dim,)}, "cpu")
+    want, noise = made["q"].double(), made["v"].abs() * 1e-3
+    runs = (want + made["k"] * 1e-3).float()
+    for row, value in enumerate((torch.nan, torch.inf, -torch.inf)):
+        runs[row % 2, row * dim] = value
+    slot = Slot("o", (1, 1, rows, dim), torch.float32, 0, rows * dim)
+    mine, theirs = both(lambda: _sigma(problem, slot, want, runs, 0, noise))
+    assert torch.equal(mine.isfinite(), theirs.isfinite())
+    assert close(mine[mine.isfinite()], theirs[mine.isfinite()], 1e-6)
 
 
 def _stray(x: Tensor, by: Tensor) -> Tensor:
