@@ -5,7 +5,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from ptx_tools import kernel, kinds, run
+from ptx_tools import Emulator, kernel, kinds, run
+
+from fuzz.devices.emulator import api
+from fuzz.devices.emulator.api import Programs
+from fuzz.devices.emulator.host.cuda_runtime import Launch
+from fuzz.devices.emulator.state.global_memory import Memory, Written
 
 PLACES = 160  # bytes at which accesses begin
 UNWRITTEN = "read of uninitialised memory"
@@ -179,3 +184,25 @@ $second: ld.shared.v4.b32 {%r1, %r2, %r3, %r4}, [s];
 $end:"""
     report = run(body, torch.zeros(1), grid=2, block=1, shared=64, resident_ctas=1)
     assert kinds(report) == {UNWRITTEN} and report.findings[0].cta == (1, 0, 0)
+
+
+@pytest.mark.parametrize("access", ["ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%d1];",
+                                    "cp.async.cg.shared.global [%r0], [%d1], 16;"])  # fmt: skip
+@pytest.mark.parametrize("missing", [None, 0, 16 * 20 + 7, 511])
+def test_one_byte_that_nothing_wrote_is_found_in_the_line_of_its_lane(access, missing):
+    """Each lane of two warps reads its own 16 bytes, twice; the second warp's are all written."""
+    body = f"""mul.wide.u32 %d0, %t, 16; add.s64 %d1, %p0, %d0; shl.b32 %r0, %t, 4;
+mov.u32 %r5, s; add.u32 %r0, %r0, %r5; {access}
+{access}"""
+    tensor = torch.zeros(256, dtype=torch.int32)
+    written = Written(tensor.data_ptr(), 1024)
+    written.map()[:] = 1
+    if missing is not None:
+        written.map()[missing] = 0
+    memory = Memory()
+    params = memory.add("tensor", tensor, written).to_bytes(8, "little")
+    programs = Programs(kernel(body, shared=1024))
+    launch = Launch("k", (1, 1, 1), (64, 1, 1), 0, params)
+    report = api.run(Emulator(strict=False), programs, [launch], memory)
+    found = [(one.kind, one.warp, one.lane) for one in report.findings]
+    assert found == ([] if missing is None else 2 * [(UNWRITTEN, 0, missing // 16)])
