@@ -190,8 +190,7 @@ def run_warp(m, w, quantum):
             if checking or not plain.store(m, w, wb, cb, c, act):
                 store(m, w, pc, wb, cb, c, act)
         elif number == op.CP_ASYNC:
-            if checking or not plain.copy_async(m, w, pc, wb, cb, c, act):
-                copy_async(m, w, pc, wb, cb, c, act)
+            copy_async(m, w, pc, wb, cb, c, act)
         elif number == op.ATOMIC:
             atomic(m, w, pc, wb, cb, c, act)
         elif number == op.CP_COMMIT:

@@ -39,6 +39,7 @@ CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wra
           "warpgroup_registers": st.CHECK_REGISTERS}  # fmt: skip
 EXPLORED = 64  # CTAs that have not started and are run after a deadlock, to see what they would write
 TRACED = 1 << 18  # slices of a timeline
+DENSE = ("registers", "shared", "taints", "code", "constants", "line_writes", "line_reads")  # memory mostly touched
 Sizes = tuple[int, int, int]
 
 
@@ -66,6 +67,7 @@ def execute(
     shared_size = program.dynamic + launch.shared
     stride = -(-max(shared_size, 8) // 128) * 128
     mapped = MappedArrays(
+        DENSE,
         registers=n * program.registers, snapshots=n * program.registers, shared=slots * stride,
         local=n * 32 * max(program.local, 8), constants=len(program.constants), code=program.code.nbytes,
         params=max(program.params, 8) + 8, scratch=4096, taints=n * (program.registers >> 5) + 128,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.execute import plain
 from fuzz.devices.emulator.sanitize import global_lines, shared_lines
 from fuzz.devices.emulator.sanitize.scopes import strength, strong_read, strong_write
 from fuzz.devices.emulator.sanitize.shadow import EQUAL, note
@@ -25,6 +26,7 @@ from fuzz.devices.emulator.state.addressing import (
 from fuzz.devices.emulator.state.intrinsics import (
     copy16,
     i64,
+    ldmatrix,
     s8,
     s16,
     s32,
@@ -74,7 +76,9 @@ def load(m, w, pc, wb, cb, c, act):
     low, high, delta = 0, 0, 0
     noted = 0
     if checking and held == 0 and strong == 0:
-        noted = note_groups(m, w, base, a64, immediate, act, space, bytes_, 0)
+        noted = act if space == op.PARAM else note_groups(m, w, base, a64, immediate, act, space, bytes_, 0)
+        if noted == act and not watching and plain.load(m, w, wb, cb, c, act):
+            return
     for lane in range(32):
         if not act >> lane & 1:
             continue
@@ -147,6 +151,8 @@ def store(m, w, pc, wb, cb, c, act):
     noted = 0
     if checking and held == 0 and strong == 0:
         noted = note_groups(m, w, base, a64, immediate, act, space, bytes_, 1)
+        if noted == act and plain.store(m, w, wb, cb, c, act):
+            return
     for lane in range(32):
         if not act >> lane & 1:
             continue
@@ -222,6 +228,8 @@ def load_matrix(m, w, pc, wb, cb, c):
     if checking:
         act = (1 << 8 * count) - 1
         noted = shared_lines.read_groups(m, w, base, a64, immediate, act, 16)
+        if noted == act and not watching and not a64 and ldmatrix(c, wb, cb, memory, limit):
+            return
     for i in range(count):  # into scratch first: the address register may be a destination
         for r in range(8):
             lane = 8 * i + r

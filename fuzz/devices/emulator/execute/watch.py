@@ -62,7 +62,7 @@ def run(
             return result, watch.busiest(f"the launch has come to its budget of {budget:,} micro-operations")
         if result != st.PAUSED:
             return result, None
-        found = watch.look(spent)
+        found = watch.look(spent) if spent >= patience / 20 else None  # before, it could not judge any loop
         if found is not None:
             before = _digest(memory)
             k[st.K_PAUSE] = k[st.K_EXECUTED] + pace

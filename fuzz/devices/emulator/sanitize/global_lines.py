@@ -18,11 +18,13 @@ from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.sanitize.global_cells import CLOCK, ENTITY, concurrent
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address, contiguous
-from fuzz.devices.emulator.state.intrinsics import i64, u32, w32, w64
+from fuzz.devices.emulator.state.intrinsics import ctz, host_addresses64, i64, u32, w32, w64
+from fuzz.devices.emulator.state.lane_addresses import HOSTS
 
 EVERY_BYTE = 0x0101010101010101  # eight bytes of a map of what is written
 FOUR_BYTES = 0x01010101
 SPLIT = (1 << 56) - 1  # below the launch's number: the cell of a line that is split
+NONE = -2  # no cell's value
 
 
 @njit
@@ -90,11 +92,70 @@ def _is_written(at, size):
 
 
 @njit
+def read_lines(m, w, s, hosts, delta, act):
+    """Notes weak reads of the lines of segment `s` at the host addresses of the lanes of `act`, which are at `hosts`
+    and all inside of it; returns the lanes whose reads are noted. delta: host address minus the kernel's.
+
+    A cell that is the same as the lane's before gets the same answer."""
+    k = m.k
+    if m.segments[s, st.S_LINES] == 0 or k[st.K_CHECKS] & st.CHECK_LANES:
+        return 0
+    me = vector_clocks.entity(m, w)
+    clock = vector_clocks.warp_row(m, w) + 16
+    races, launch = k[st.K_CHECKS] & st.CHECK_RACES, k[st.K_LAUNCH]
+    now = launch << 56 | me << 32 | (i64(clock + 8 * me) & CLOCK) << 5
+    low = m.segments[s, st.S_LOW]
+    lines = m.segments[s, st.S_LINES] - 32 * (low >> 4)
+    written = m.segments[s, st.S_WRITTEN] if k[st.K_CHECKS] & st.CHECK_UNINITIALISED else 0
+    ordered, reader, place, noted = NONE, NONE, 8, 0
+    for lane in range(32):
+        if not act >> lane & 1:
+            continue
+        a = i64(hosts + 8 * lane) - delta
+        line = lines + 2 * a
+        if written and i64(line + 24) != launch:
+            at = written + a - low
+            if i64(at) != EVERY_BYTE or i64(at + 8) != EVERY_BYTE:
+                continue
+            w64(line + 24, launch)
+        if races:
+            cell = i64(line)
+            if cell != ordered:
+                x = cell >> 32 & ENTITY
+                if cell >> 56 == launch and (x == ENTITY or (x != me and i64(clock + 8 * x) < (cell >> 5 & CLOCK))):
+                    continue
+                ordered = cell
+            last = i64(line + 8) >> 5  # but for its lane
+            if last != reader:
+                reader, place = last, 16 if concurrent(clock, line + 8, launch, me) else 8
+            w64(line + place, now | lane)
+        noted |= 1 << lane
+    return noted
+
+
+@njit
+def _read_groups(m, w, base, immediate, act):
+    """The same of reads of 16 bytes, from the lanes' addresses of the kernel; of lanes of the first one's segment."""
+    s = address(base, 1, ctz(act), immediate) >> op.SHIFT
+    if s < op.FIRST_SEGMENT or s >= m.k[st.K_SEGMENTS]:
+        return 0
+    hosts, low, high = m.k[st.K_SCRATCH] + HOSTS, m.segments[s, st.S_LOW], m.segments[s, st.S_HIGH]
+    outside = host_addresses64(base, immediate, low, high - 16, 15, 0, hosts)
+    return read_lines(m, w, s, hosts, 0, act & ~outside)
+
+
+@njit
 def groups(m, w, base, immediate, act, bytes_, write):
     """Notes weak accesses of `bytes_` bytes by each lane of `act`; returns the lanes whose accesses are noted."""
     k = m.k
     if 16 % bytes_ or k[st.K_CHECKS] & st.CHECK_LANES:
         return 0
+    noted = 0
+    if bytes_ == 16 and not write:
+        noted = _read_groups(m, w, base, immediate, act)
+        act &= ~noted
+        if act == 0:
+            return noted
     races, unwritten = k[st.K_CHECKS] & st.CHECK_RACES, k[st.K_CHECKS] & st.CHECK_UNINITIALISED
     me = vector_clocks.entity(m, w)
     clock = vector_clocks.warp_row(m, w) + 16
@@ -102,7 +163,7 @@ def groups(m, w, base, immediate, act, bytes_, write):
     now = launch << 56 | me << 32 | (i64(clock + 8 * me) & CLOCK) << 5
     split = launch << 56 | SPLIT
     per = 16 // bytes_
-    together, noted = (1 << per) - 1, 0
+    together, last = (1 << per) - 1, -1
     known, lines, low, high, written, writes, reads, lg = -1, 0, 0, 0, 0, 0, 0, 0
     for first in range(0, 32, per):
         whole = act >> first & together == together and contiguous(base, 1, first, per, bytes_)
@@ -110,6 +171,9 @@ def groups(m, w, base, immediate, act, bytes_, write):
             if not act >> lane & 1:
                 continue
             a = address(base, 1, lane, immediate)
+            if a == last:  # the same access, which changes nothing
+                noted |= 1 << lane
+                continue
             s = a >> op.SHIFT
             if s != known:
                 if s < op.FIRST_SEGMENT or s >= k[st.K_SEGMENTS]:
@@ -137,7 +201,7 @@ def groups(m, w, base, immediate, act, bytes_, write):
                     else:
                         good = good and read_cell(writes + 8 * g, reads + 16 * g, clock, launch, me, now | lane)
             if good:
-                noted |= 1 << lane
+                noted, last = noted | 1 << lane, a
                 if write and written:
                     for i in range(0, bytes_, 4):
                         w32(bytes_written + i, FOUR_BYTES)

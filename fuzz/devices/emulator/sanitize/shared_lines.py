@@ -17,8 +17,10 @@ from fuzz.devices.emulator.sanitize.shared_cells import LOW32, age_of, packed
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import address, contiguous
 from fuzz.devices.emulator.state.intrinsics import any_above, i64, u32, w32, w64
+from fuzz.devices.emulator.state.lane_addresses import HOSTS, locate_lines
 
 SPLIT = -1  # cell of a line whose granules have cells of their own
+NONE = -2  # no cell's value
 NOTHING = (0,) * 7  # in place of `lines_of`, where nothing is checked
 
 
@@ -166,15 +168,79 @@ def write_cell(of, number, known, readers):
 
 
 @njit
+def read_lines(of, hosts, memory, act):
+    """The same as `read_cell` for the lines at the host addresses of the lanes of `act`, which are at `hosts`; returns
+    the lanes whose reads are noted. memory: host address of the CTA's shared memory.
+
+    A cell that is the same as the lane's before gets the same answer: what a warp reads was mostly written at once."""
+    cells, clocks, size, age, me, now, block = of
+    ordered, noted = NONE, 0
+    for lane in range(32):
+        if not act >> lane & 1:
+            continue
+        number = (i64(hosts + 8 * lane) - memory) >> 4
+        cell = i64(cells + 8 * number)
+        if cell != ordered:
+            if cell >> 43 != age:
+                continue
+            x = cell >> 32 & 1023
+            if x != me and i64(block + 8 * x) < (cell & LOW32):
+                continue
+            ordered = cell
+        w32(clocks + size * number + 4 * me, now)
+        noted |= 1 << lane
+    return noted
+
+
+@njit
+def write_lines(of, hosts, memory, act, known, readers):
+    """The same as `write_cell` for the lines at the lanes' host addresses, see `read_lines`. The readers of each line
+    are looked at, whoever wrote it last."""
+    cells, clocks, size, age, me, now, block = of
+    record = packed(age, 0, me, now)
+    ordered, noted = NONE, 0
+    for lane in range(32):
+        if not act >> lane & 1:
+            continue
+        number = (i64(hosts + 8 * lane) - memory) >> 4
+        cell = i64(cells + 8 * number)
+        if cell != ordered:
+            if cell >> 43 == age:
+                x = cell >> 32 & 1023
+                if x != me and i64(block + 8 * x) < (cell & LOW32):
+                    continue
+            elif cell == SPLIT:
+                continue
+            ordered = cell
+        at, later = clocks + size * number, 0
+        for x in range(0, readers, 4):
+            later |= any_above(at + 4 * x, known + 4 * x)
+        if later:
+            continue
+        w64(cells + 8 * number, record)
+        noted |= 1 << lane
+    return noted
+
+
+@njit
 def read_groups(m, w, base, a64, immediate, act, bytes_):
     """Notes weak reads of `bytes_` bytes by each lane of `act`; returns the lanes whose reads are noted."""
     if 16 % bytes_:
         return 0
     lines = lines_of(m, w)
+    noted = 0
+    if bytes_ == 16:
+        hosts = m.k[st.K_SCRATCH] + HOSTS
+        outside = locate_lines(m, w, base, a64, immediate, hosts)
+        memory = m.k[st.K_SHARED] + m.slot[w] * m.k[st.K_SHARED_STRIDE]
+        noted = read_lines(lines, hosts, memory, act & ~outside)
+        act &= ~noted
+        if act == 0:
+            return noted
     granules = granules_of(m, w, lines)
     prefix, size, lg = m.cta[m.slot[w], st.CTA_BASE], m.k[st.K_SHARED_SIZE], m.k[st.K_SHARED_GRANULE]
     per = 16 // bytes_
-    together, noted = (1 << per) - 1, 0
+    together = (1 << per) - 1
     for first in range(0, 32, per):
         x = address(base, a64, first, immediate) ^ prefix
         whole = act >> first & together == together and x & 15 == 0 and x >= 0 and x + 16 <= size
@@ -201,11 +267,20 @@ def write_groups(m, w, base, a64, immediate, act, bytes_):
     if 16 % bytes_ or not writes_lines(m, w):
         return 0
     lines = lines_of(m, w)
+    known, readers = m.k[st.K_KNOWN], readers_known(m, w, lines)
+    noted = 0
+    if bytes_ == 16:
+        hosts = m.k[st.K_SCRATCH] + HOSTS
+        outside = locate_lines(m, w, base, a64, immediate, hosts)
+        memory = m.k[st.K_SHARED] + m.slot[w] * m.k[st.K_SHARED_STRIDE]
+        noted = write_lines(lines, hosts, memory, act & ~outside, known, readers)
+        act &= ~noted
+        if act == 0:
+            return noted
     granules = granules_of(m, w, lines)
     prefix, size, lg = m.cta[m.slot[w], st.CTA_BASE], m.k[st.K_SHARED_SIZE], m.k[st.K_SHARED_GRANULE]
-    known, readers = m.k[st.K_KNOWN], readers_known(m, w, lines)
     per = 16 // bytes_
-    together, noted = (1 << per) - 1, 0
+    together = (1 << per) - 1
     for first in range(0, 32, per):
         x = address(base, a64, first, immediate) ^ prefix
         whole = act >> first & together == together and x & 15 == 0 and x >= 0 and x + 16 <= size

@@ -7,7 +7,8 @@ it came from even when it strays far, and memory of this process outside the ten
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from fuzz.devices.emulator.ptx import Variable
 
 NORESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python's mmap does not name
 ALIGNMENT = 128
+LARGE_PAGE = 1 << 21  # bytes; one is zeroed in the time that 30 small ones take to be touched
+MOST_IN_LARGE_PAGES = 64 << 20  # bytes of a mapping: one touched byte commits the whole page
 
 
 @dataclass(frozen=True)
@@ -59,18 +62,26 @@ class MappedArrays:
     or an array of it. numpy.zeros would do, were it not that a session has malloc fill what it hands out
     (fuzz.tensors.guard_bands), so that every byte would be written, then zeroed, for each launch.
 
-    at  the address of each
+    dense  names of pieces of which most is touched: they lie together, in large pages where they are large
+    at     the address of each
     """
 
-    def __init__(self, **sizes: int) -> None:
+    def __init__(self, dense: Collection[str] = (), /, **sizes: int) -> None:
         self.sizes = sizes
-        starts, end = {}, 0
-        for name, size in sizes.items():
+        starts, end, together = {}, 0, 0
+        for name in sorted(sizes, key=lambda name: name not in dense):
             starts[name] = end
-            end += -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
-        self.owner, base = reserve(end)
-        self.at = {name: base + start for name, start in starts.items()}
-        self._starts = starts
+            end += -(-max(sizes[name], 1) // ALIGNMENT) * ALIGNMENT
+            if name in dense:
+                together = end
+        large = min(together + LARGE_PAGE * 7 // 8, MOST_IN_LARGE_PAGES) // LARGE_PAGE * LARGE_PAGE
+        self.owner, base = reserve(max(end, large) + (LARGE_PAGE if large else 0))
+        first = -base % LARGE_PAGE if large else 0
+        if large and hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a kernel without them
+                self.owner.madvise(mmap.MADV_HUGEPAGE, first, large)
+        self.at = {name: base + first + start for name, start in starts.items()}
+        self._starts = {name: first + start for name, start in starts.items()}
 
     def array(self, name: str, dtype: type = np.uint8) -> np.ndarray:
         """A piece as an array of one dimension."""
@@ -176,7 +187,7 @@ class Memory:
                 sizes |= {f"writes {number}": 8 * cells, f"reads {number}": 16 * cells}
                 sizes[f"lines {number}"] = 32 * ((s.high >> 4) - (s.low >> 4) + 1)
         if new:
-            pieces = MappedArrays(**sizes)
+            pieces = MappedArrays([name for name in sizes if name.startswith("lines")], **sizes)
             for number, granule in new.items():
                 at = pieces.at
                 s = self.segments[number]

@@ -1,10 +1,7 @@
 """Asynchronous copies (cp.async): noted down when they are issued, carried out as late as PTX allows.
 Compiled by numba.
 
-A copy of a lane is a row of `copies`. Where memory is not checked, the rows of lanes that copy together are used in
-another way: the first has WARP for a lane, two masks of lanes (those that are left, and those that read: the others get
-zeros), the bytes of each and, in place of an address, the number of rows; then come the lanes' addresses, WARP_ROWS in
-all.
+A copy of a lane is a row of `copies`. Lanes that copy together are noted down as one, see `warp_copies.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +9,7 @@ from __future__ import annotations
 from numba import njit
 
 from fuzz.devices.emulator import opcodes as op
+from fuzz.devices.emulator.execute.bulk import warp_copies
 from fuzz.devices.emulator.sanitize import global_lines, shared_lines
 from fuzz.devices.emulator.sanitize.shadow import note
 from fuzz.devices.emulator.state import tables as st
@@ -24,17 +22,14 @@ from fuzz.devices.emulator.state.addressing import (
     segment_of,
     wake,
 )
-from fuzz.devices.emulator.state.intrinsics import copy16, i64, s32, u8, u32, w8, w64
-
-WARP = 32
-WARP_ROWS = 9
-COPY_TO_LANES, COPY_FROM_LANES = 64, 320  # from the row on, in bytes: host addresses to write and to read
-EVERY = 0xFFFFFFFF
+from fuzz.devices.emulator.state.intrinsics import copy16, i64, s32, u32
 
 
 @njit
 def copy_async(m, w, pc, wb, cb, c, act):
     """cp.async: only noted down here; the data arrives as late as PTX allows, when a wait asks for it."""
+    if warp_copies.issue(m, w, pc, wb, cb, c, act):
+        return
     a64 = s32(c + 8) >> op.ADDRESS64 & 1
     to = operand(wb, cb, s32(c + 12))
     to_immediate = s32(c + 16)
@@ -136,24 +131,25 @@ def complete(m, w, act, keep):
     while i < n:
         row = first + 64 * i
         lane, group = i64(row + 8 * st.COPY_LANE), i64(row + 8 * st.COPY_GROUP)
-        rows = i64(row + 8 * st.COPY_ADDRESS) if lane == WARP else 1
+        together = lane == warp_copies.WARP
+        rows = i64(row + 8 * st.COPY_ADDRESS) if together else 1
         i += rows
-        if lane == WARP:
-            done = complete_warp(m, w, act, keep, row, groups)
+        if together:
+            done = warp_copies.complete(m, w, act, keep, row, groups, checking)
         else:
             done = act >> lane & 1 and (keep < 0 or group < i64(groups + 8 * lane) - keep)
         if not done:
             to = first + 64 * left
             if to != row:
-                for j in range(0, 64 * min(rows, WARP_ROWS), 16):
+                for j in range(0, 64 * min(rows, warp_copies.WARP_ROWS), 16):
                     copy16(to + j, row + j)
             left += rows
             continue
-        if lane == WARP:
+        if together:
             continue
         to, source = i64(row + 8 * st.COPY_TO), i64(row + 8 * st.COPY_FROM)
         size, have = i64(row + 8 * st.COPY_BYTES), i64(row + 8 * st.COPY_HAVE)
-        copy(to, source, size, have)
+        warp_copies.copy(to, source, size, have)
         if checking:  # … or as late as this
             a = i64(row + 8 * st.COPY_ADDRESS)
             x = a ^ prefix
@@ -165,42 +161,3 @@ def complete(m, w, act, keep):
     m.pending[w] = left
     if left != n:
         m.wrote[w] = 1
-
-
-@njit
-def copy(to, source, size, have):
-    """`have` bytes, and zeros up to `size`."""
-    if have == 16:
-        copy16(to, source)
-    else:
-        for j in range(size):
-            w8(to + j, u8(source + j) if j < have else 0)
-
-
-@njit
-def complete_warp(m, w, act, keep, row, groups):
-    """Makes the due copies of a row of several lanes (plain.py) arrive, and takes their lanes out of its mask; True if
-    none is left."""
-    mask, reads, size = i64(row + 8 * st.COPY_TO), i64(row + 8 * st.COPY_FROM), i64(row + 8 * st.COPY_BYTES)
-    group = i64(row + 8 * st.COPY_GROUP)
-    due = mask & act
-    if keep >= 0:
-        for lane in range(32):
-            if group >= i64(groups + 8 * lane) - keep:
-                due &= ~(1 << lane)
-    sleepers = m.k[st.K_SLEEPERS]
-    if due == EVERY and reads == EVERY and size == 16 and not sleepers:
-        for lane in range(0, 256, 8):
-            copy16(i64(row + COPY_TO_LANES + lane), i64(row + COPY_FROM_LANES + lane))
-    else:
-        for lane in range(32):
-            if due >> lane & 1:
-                to = i64(row + COPY_TO_LANES + 8 * lane)
-                full = reads >> lane & 1
-                copy(to, i64(row + COPY_FROM_LANES + 8 * lane) if full else to, size, size if full else 0)
-                if sleepers:
-                    wake(m, to, size)
-    if due != 0:
-        m.wrote[w] = 1
-    w64(row + 8 * st.COPY_TO, mask & ~due)
-    return due == mask

@@ -4,9 +4,10 @@ import ctypes
 import gc
 
 import numpy as np
+import pytest
 
 from fuzz.devices.emulator.state import tables as state
-from fuzz.devices.emulator.state.global_memory import MappedArrays
+from fuzz.devices.emulator.state.global_memory import LARGE_PAGE, MappedArrays
 from fuzz.devices.emulator.state.machine import Machine
 from fuzz.tensors.guard_bands import poison_malloc
 
@@ -21,6 +22,18 @@ def test_pieces_are_zeroed_aligned_and_apart():
         pieces.array(name)[:] = i + 1
     assert [set(pieces.array(name).tolist()) for name in ("a", "b", "d")] == [{1}, {2}, {3}]
     assert ctypes.c_uint8.from_address(pieces.at["b"] + 999).value == 2
+
+
+@pytest.mark.parametrize("size", [1, LARGE_PAGE // 16, LARGE_PAGE // 2, 5 * LARGE_PAGE + 1])
+def test_dense_pieces_lie_together_and_apart_from_others(size):
+    pieces = MappedArrays(["b", "d"], a=100, b=size, c=1000, d=size)
+    ends = {name: pieces.at[name] + pieces.sizes[name] for name in pieces.sizes}
+    assert sorted(pieces.at, key=pieces.at.__getitem__) == ["b", "d", "a", "c"]
+    assert ends["b"] <= pieces.at["d"] and ends["d"] <= pieces.at["a"] and ends["a"] <= pieces.at["c"]
+    for name in pieces.sizes:
+        array = pieces.array(name)
+        assert array.ctypes.data == pieces.at[name] and not array.any()
+        array[:] = 1
 
 
 def test_an_array_keeps_its_memory_when_the_pieces_are_gone():
