@@ -206,7 +206,7 @@ def test_a_round_trip_takes_well_under_a_millisecond(record_property):
     assert median < 1e-3
 
 
-def test_close_kills_and_the_next_case_starts_afresh(shared):
+def test_close_kills_and_the_next_case_starts_afresh(shared, fresh_servers):
     shared.run(case("honest"))
     pid = shared.pid
     shared.close()
