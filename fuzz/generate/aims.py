@@ -18,7 +18,7 @@ from oracles.masks import Mask
 Draw: TypeAlias = random.Random
 Aim: TypeAlias = Literal["", "plain", "late"]
 
-AIMS: tuple[Aim, ...] = ("",) * 15 + ("plain",) * 3 + ("late",) * 2  # a case's aim is one of these
+AIMS: tuple[Aim, ...] = ("",) * 16 + ("plain",) * 4 + ("late",) * 2  # a case's aim is one of these
 PLAIN_SHARE = 0.10  # of the cases of a target with a backward pass, at least
 LATE_SHARE = 0.08  # of the cases of a target that takes such masks, at least; tiles of 64
 ZERO_SCALE_SHARE = 0.03  # of the cases of a target that takes a scale, at least

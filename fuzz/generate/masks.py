@@ -1,7 +1,7 @@
 """Masks of the cases that are drawn: leaves biased to the edges of tiles, joined, or one for each head or sequence.
 
 They are drawn with a generator that Hypothesis controls; long random material (token rows, block grids, intervals)
-comes from one drawn seed. See NOTE [near-copies] and NOTE [focus] of strategies.py.
+comes from one drawn seed. See NOTE [near-copies] and NOTE [focus] of cases.py.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class Sizes:
 def draw_mask(
     draw: Draw, allowed: frozenset[str] | None, native: Sequence[str], sizes: Sizes, *, bias: bool = False
 ) -> Mask:
-    """A mask of the `allowed` kinds (None: any), three in five of `native` ones. With a bias two in three have none:
-    many kernels join the two into one, which is then as large as the mask, and no longer shared."""
-    if bias and (allowed is None or "full" in allowed) and draw.choice((True, True, False)):
+    """A mask of the `allowed` kinds (None: any), three in five of `native` ones. With a bias half have none: many
+    kernels join the two into one, which is then as large as the mask, and no longer shared."""
+    if bias and (allowed is None or "full" in allowed) and draw.choice((True, False)):
         return m.Full()
     if draw.choice((True, True, True, False, False)):
         able = [kind for kind in native if allowed is None or kind in allowed]
