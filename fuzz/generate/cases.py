@@ -14,12 +14,13 @@ reached a causal path, half of those with a few tokens, and hardly one in a hund
 broadcast.
 NOTE [budget]: what is spent on heads is not left for tokens. Half of the cases have few heads and long sequences, which
 several tiles in both directions need; the other half have many heads and sequences.
-NOTE [aims]: two cases in eleven are plain, one in eleven has rows whose first tile of keys is empty: see aims.py.
+NOTE [aims]: four cases in 23 are plain, as many have a native mask, no option and lengths that differ, two have rows
+whose first tile of keys is empty: see aims.py.
 NOTE [turns]: a session begins with a case for each kernel of a target: see kernel_turns.py, fuzz/session/turns.py. Such
 a case has an option or two, and half of its inputs are FLOWING: a kernel's only turn is not spent on a case that hides
 most errors.
 NOTE [several]: with few heads × sequences to spend, heads drawn first leave one sequence. So ragged cases and
-half of those with a bias keep room for a second one. One in five ragged cases has a sequence that is empty. Half of the
+three of four of those with a bias keep room for a second one. One in five ragged cases has a sequence that is empty. Half of the
 packed cases, and one padded case in five, are ragged even where that is not in focus: lengths meet every option.
 """
 
@@ -39,10 +40,10 @@ from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.relations import relations_for
 from fuzz.core.support import Support
 from fuzz.core.target import Target
-from fuzz.generate.aims import AIMS, TILE, Aim, late_lengths, late_mask
+from fuzz.generate.aims import AIMS, TILE, Aim, late_lengths, late_mask, native_lengths
 from fuzz.generate.grid import Grid
 from fuzz.generate.kernel_turns import draw_meeting, support_of, variants_of
-from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, one_in
+from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, native_mask, one_in
 from fuzz.generate.oversubscribed import draw_oversubscribed
 from oracles.masks import Causal, Full, Mask
 from oracles.problem import Bias, Problem
@@ -63,7 +64,7 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
     "constant",
     *CODED,
 )
-SUMS_CODED = {"plain": (True, False, False, False), "": (True, False)}  # sums over a group's heads; by aim
+SUMS_CODED = {"plain": (True, False, False), "": (True, False)}  # sums over a group's heads; by aim
 FLOWING: tuple[Distribution, ...] = ("normal", "normal", "adversarial", "integers")  # no P near one-hot: dS is not 0
 INEXACT = tuple(name for name in DISTRIBUTIONS if name not in CODED)
 # Axes of stride 0. Keys, or values, that are all one make O the same whatever the scores: of k and v the first three.
@@ -75,14 +76,15 @@ ALONE_AS = ("same", "same", "near", "any", "any", "any")
 PACKED_AS = ("same", "near", "near", "any", "any", "any")
 NEAR = (-65, -64, -17, -1, 1, 17, 64, 65)
 FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 2), (2, 2), (1, 4), (2, 2), (1, 2))  # KV heads, query heads for each
-HEADS_KV, GROUPS = (1, 2, 3, 4), (1, 1, 2, 2, 2, 3, 4, 8)  # of the other half: NOTE [budget]
+HEADS_KV, GROUPS = (1, 2, 3, 4), (1, 1, 2, 2, 3, 4, 8)  # of the other half: NOTE [budget]
 TWO_TILES = 90  # tokens on both sides; heads that leave pairs for fewer come less often
 PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
 LONG_LISTS_SHARE = 20  # one case in so many has long block lists, where the target has lists
 OPTIONS = (0, 1, 1, 1, 2, 2)  # numbers of options in focus: of most cases, of a kernel's turn
 TURN_OPTIONS = (1, 1, 2, 2)
 RAGGED_SHARE = {"packed": 2, "padded": 5}  # one case in so many of those without an aim; NOTE [several]
-_MEETING_AIMS: tuple[Aim, ...] = ("plain", *("",) * 5)  # of a case in which CTAs are to wait for one another
+_AIMED_LENGTHS = {"late": late_lengths, "native": native_lengths}
+_MEETING_AIMS: tuple[Aim, ...] = ("plain", "native", *("",) * 4)  # of a case in which CTAs are to wait for one another
 OVERSUBSCRIBED_SHARE = 8  # one case in so many has an oversubscribed grid, where the target knows them
 
 
@@ -122,12 +124,12 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     aim = draw.choice(AIMS)
     meets = kernel if kernel is not None and kernel.least_q else None
     aim = draw.choice(_MEETING_AIMS) if meets is not None else aim
-    focus = frozenset() if aim == "plain" else focus - {"ragged"} if aim == "late" else focus
+    focus = frozenset() if aim in ("plain", "native") else focus - {"ragged"} if aim == "late" else focus
     focus |= {"softcap"} if kernel is not None and kernel.softcap else set()
     crowded = bool(target.oversubscribed) and not aim and kernel is None and one_in(draw, OVERSUBSCRIBED_SHARE)
-    long = aim == "late" or draw.choice((True, False))  # NOTE [budget]
-    ragged = "ragged" in focus or (support.ragged and not aim and one_in(draw, RAGGED_SHARE[layout]))
-    several = ragged or ("bias" in focus and draw.choice((True, False)))  # NOTE [several]
+    long = aim in ("late", "native") or draw.choice((True, False))  # NOTE [budget]
+    ragged = "ragged" in focus or (_may_be_ragged(support, layout, focus, aim) and one_in(draw, RAGGED_SHARE[layout]))
+    several = ragged or ("bias" in focus and not one_in(draw, 4))  # NOTE [several]
     room = replace(size, rows=max(size.rows // 2, 1)) if several else size
     batch, heads_q, heads_kv = _few_heads(draw, support, room) if long else _heads(draw, support, room)
     if several and 2 * heads_q <= size.rows:
@@ -135,9 +137,10 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     dim, dim_v = _dims(draw, support, "dim_v" in focus)
     longest = min(size.length, max(size.elements // (batch * heads_q * max(dim, dim_v)), 1))
     lengths_q, lengths_k = _lengths(draw, support, layout, ragged, batch, size.pairs // heads_q, longest)
-    late = aim == "late" and support.cross
-    if late and (short := late_lengths(draw, size.pairs // (heads_q * batch), longest)) is not None:
-        lengths_q, lengths_k = (short[0],) * batch, (short[1],) * batch
+    if aim in _AIMED_LENGTHS and support.cross:
+        aimed = _AIMED_LENGTHS[aim](draw, size.pairs // (heads_q * batch), longest)
+        if aimed is not None:
+            lengths_q, lengths_k = (aimed[0],) * batch, (aimed[1],) * batch
     grid = _grid(draw, target, size, meets, oversubscribed=crowded, ragged=ragged)
     if grid is not None:
         heads_q, heads_kv, lengths_q, lengths_k = grid.heads_q, grid.heads_kv, grid.lengths_q, grid.lengths_k
@@ -179,6 +182,12 @@ def _grid(
     return None
 
 
+def _may_be_ragged(support: Support, layout: str, focus: frozenset[str], aim: Aim) -> bool:
+    """True if sequences may differ in length where that is not in focus. With a bias padded ones do not: kernels that
+    say padding by a mask join the two."""
+    return support.ragged and not aim and not (layout == "padded" and "bias" in focus)
+
+
 def _focus(draw: Draw, support: Support, counts: Sequence[int]) -> frozenset[str]:
     """The options of a case; as many as one of `counts`. NOTE [focus]"""
     able = [name for name in ("scale", "softcap", "bias", "ragged", "strides") if getattr(support, name)]
@@ -200,7 +209,10 @@ def _mask(draw: Draw, support: Support, native: Sequence[str], sizes: Sizes, aim
         late = late_mask(draw, support.masks, sizes.len_q, sizes.len_k)
         if late is not None:
             return late
-    mask = draw_mask(draw, support.masks, native, sizes, bias=bias)
+    ways = [kind for kind in native if kind != "full"]
+    mask = native_mask(draw, support.masks, ways, sizes) if aim == "native" else None
+    if mask is None:
+        mask = draw_mask(draw, support.masks, native, sizes, bias=bias)
     if support.causal_align is not None and isinstance(mask, Causal):
         return Causal(support.causal_align)
     return mask
@@ -277,7 +289,7 @@ def _length(draw: Draw, least: int, most: int) -> int:
         return draw.choice(known)
     if kind < 34:
         return draw.randint(max(least, most // 2), max(most, 1))
-    if kind < 38:
+    if kind < 37:
         return draw.randint(max(least, 1), max(most, 1))
     return least
 
@@ -304,8 +316,8 @@ def _dims(draw: Draw, support: Support, differ: bool) -> tuple[int, int]:
 
 
 def _bias(draw: Draw, support: Support) -> Bias:
-    flags = draw.randint(0, 7)
-    batch, heads, rows = (bool(flags >> i & 1) for i in range(3))
+    batch = one_in(draw, 3)  # a bias of positions is the same for all sequences
+    heads, rows = draw.choice((True, False)), draw.choice((True, False))
     cols = not one_in(draw, 8)  # one number for a row of scores changes no weight, and its gradient is 0
     grad = support.bias_grad and not one_in(draw, 5)
     dtype: Literal["input", "float32"] = "float32" if one_in(draw, 8) else "input"
