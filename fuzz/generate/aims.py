@@ -4,8 +4,8 @@ plain   a full mask, no option, with a backward pass: what every kernel is used 
         has nothing to hide behind
 late    rows whose first tile of keys is empty and a later one is not, beside rows of the same tile of queries that
         see the first one: a running maximum of -inf meets numbers; a few tokens show it
-native  a mask that the kernel has a way of its own for, no option, lengths that differ by a part of a tile or more: such
-        ways compute where loops end from both lengths, and one option more leads around them
+native  a mask that the kernel has a way of its own for, no option, lengths that differ: such ways compute from both
+        lengths where their loops end, and one option more leads around them
 """
 
 from __future__ import annotations

@@ -19,9 +19,10 @@ whose first tile of keys is empty: see aims.py.
 NOTE [turns]: a session begins with a case for each kernel of a target: see kernel_turns.py, fuzz/session/turns.py. Such
 a case has an option or two, and half of its inputs are FLOWING: a kernel's only turn is not spent on a case that hides
 most errors.
-NOTE [several]: with few heads × sequences to spend, heads drawn first leave one sequence. So ragged cases and
-three of four of those with a bias keep room for a second one. One in five ragged cases has a sequence that is empty. Half of the
-packed cases, and one padded case in five, are ragged even where that is not in focus: lengths meet every option.
+NOTE [several]: with few heads × sequences to spend, heads drawn first leave one sequence. So ragged cases and three of
+four of those with a bias keep room for a second one. One in five ragged cases has a sequence that is empty. Half of the
+packed cases, and one padded case in five, are ragged even where that is not in focus: lengths meet every option but a
+bias, which padding would join.
 """
 
 from __future__ import annotations
