@@ -58,7 +58,7 @@ def test_a_session_has_its_shares(name: str, size: Size) -> None:
         "scale of 0": (sum(case.problem.scale == 0 for case in cases) / COUNT, ZERO_SCALE_SHARE),
     }
     assert all(share >= least for share, least in shares.values()), shares
-    assert shares["plain"][0] + shares["late"][0] + shares["native"][0] < 0.5  # most cases are left to chance
+    assert shares["plain"][0] + shares["late"][0] + shares["native"][0] < 0.55  # about half are left to chance
 
 
 def test_a_kernel_of_a_flag_meets_causal_masks_that_end_a_tile_before_the_queries() -> None:
