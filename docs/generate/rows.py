@@ -154,7 +154,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             "mutants found, five seeds each; cases until found, median of the bugs' medians, and worst",
             lambda r: (
                 f"{r['found']} of {r['mutants']}, in all {sum(bug['found'] for bug in r['bugs']):,} of "
-                f"{sum(bug['trials'] for bug in r['bugs']):,} trials; {r['median']:.0f} cases, worst {r['worst']}"
+                f"{sum(bug['trials'] for bug in r['bugs']):,} trials; {r['median']:g} cases, worst {r['worst']}"
             ),
             "score_host",
             (*ORACLES, "kernels"),
