@@ -144,7 +144,8 @@ class Target:
 
     def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
         """Kinds of masks that the kernels have a way of their own for: sessions draw them more often, each as often as
-        it is named. (): those of most kernels."""
+        it is named; 'causal_top_left' is what a flag for causal masks says, whatever the lengths. (): those of most
+        kernels."""
         return ()
 
     def may_differ(self, case: Case) -> frozenset[str]:

@@ -4,6 +4,8 @@ plain   a full mask, no option, with a backward pass: what every kernel is used 
         has nothing to hide behind
 late    rows whose first tile of keys is empty and a later one is not, beside rows of the same tile of queries that
         see the first one: a running maximum of -inf meets numbers; a few tokens show it
+native  a mask that the kernel has a way of its own for, no option, lengths that differ: such ways compute from both
+        lengths where their loops end, and one option more leads around them
 """
 
 from __future__ import annotations
@@ -16,15 +18,18 @@ from oracles import masks as m
 from oracles.masks import Mask
 
 Draw: TypeAlias = random.Random
-Aim: TypeAlias = Literal["", "plain", "late"]
+Aim: TypeAlias = Literal["", "plain", "late", "native"]
 
-AIMS: tuple[Aim, ...] = ("",) * 15 + ("plain",) * 3 + ("late",) * 2  # a case's aim is one of these
+AIMS: tuple[Aim, ...] = ("",) * 13 + ("plain",) * 4 + ("native",) * 4 + ("late",) * 2  # a case's aim is one of these
 PLAIN_SHARE = 0.10  # of the cases of a target with a backward pass, at least
 LATE_SHARE = 0.08  # of the cases of a target that takes such masks, at least; tiles of 64
+NATIVE_SHARE = 0.15  # of the cases of a target that takes a causal mask and lengths that differ, at least
 ZERO_SCALE_SHARE = 0.03  # of the cases of a target that takes a scale, at least
 TILE = 64
 _LENGTHS_Q = (2, 3, 16, 17, 33, 63, 64, 65, 100, 128)
 _LENGTHS_K = (65, 66, 80, 96, 127, 128, 129, 192, 193, 257)
+_SHORTER = (16, 33, 63, 64, 65, 80, 100, 127, 128, 129)  # of native cases: queries, or keys
+_LONGER_BY = (1, 17, 63, 64, 65, 100, 128, 129)  # so many more of the other
 
 
 def late_lengths(draw: Draw, pairs: int, longest: int) -> tuple[int, int] | None:
@@ -34,6 +39,15 @@ def late_lengths(draw: Draw, pairs: int, longest: int) -> tuple[int, int] | None
         return None
     len_k = draw.choice(keys)
     return draw.choice([n for n in _LENGTHS_Q if n <= min(longest, pairs // len_k)]), len_k
+
+
+def native_lengths(draw: Draw, pairs: int, longest: int) -> tuple[int, int] | None:
+    """(len_q, len_k) of at most `pairs` pairs, which differ, either one the longer; None where that is too much."""
+    able = [(n, n + more) for n in _SHORTER for more in _LONGER_BY if n + more <= longest and n * (n + more) <= pairs]
+    if not able:
+        return None
+    lengths = draw.choice(able)
+    return lengths if draw.choice((True, False)) else lengths[::-1]
 
 
 def late_mask(draw: Draw, allowed: frozenset[str] | None, len_q: int, len_k: int) -> Mask | None:

@@ -7,17 +7,22 @@ place is mostly the least of every choice. `draw.sample` is made of such strateg
 cases were near-copies that ended in zeros, so draw by `choice` and `randint` alone.
 Long random material (token rows, block grids, intervals) comes from one drawn seed: Hypothesis's bytes are mostly zero.
 
-NOTE [focus]: a case uses a few of the target's options, often none, and each of those for certain; three in five masks
-are native to the target (Target.native_masks), and most of those beside a bias are none. Kernels have paths of their
+NOTE [focus]: a case uses a few of the target's options, mostly one, and each of those for certain; three in five masks
+are native to the target (Target.native_masks), and half of those beside a bias are none. Kernels have paths of their
 own for just these, and one option too many leads around them: with each option left to chance, one case in thirteen
 reached a causal path, half of those with a few tokens, and hardly one in a hundred the gradient of a bias that is
 broadcast.
 NOTE [budget]: what is spent on heads is not left for tokens. Half of the cases have few heads and long sequences, which
 several tiles in both directions need; the other half have many heads and sequences.
-NOTE [aims]: one case in seven is plain, one in ten has rows whose first tile of keys is empty: see aims.py.
-NOTE [turns]: a session begins with a case for each kernel of a target: see kernel_turns.py, fuzz/session/turns.py.
-NOTE [several]: with few heads × sequences to spend, heads drawn first leave one sequence. So ragged cases and
-half of those with a bias keep room for a second one. One in five ragged cases has a sequence that is empty.
+NOTE [aims]: four cases in 23 are plain, as many have a native mask, no option and lengths that differ, two have rows
+whose first tile of keys is empty: see aims.py.
+NOTE [turns]: a session begins with a case for each kernel of a target: see kernel_turns.py, fuzz/session/turns.py. Such
+a case has an option or two, and half of its inputs are FLOWING: a kernel's only turn is not spent on a case that hides
+most errors.
+NOTE [several]: with few heads × sequences to spend, heads drawn first leave one sequence. So ragged cases and three of
+four of those with a bias keep room for a second one. One in five ragged cases has a sequence that is empty. Half of the
+packed cases, and one padded case in five, are ragged even where that is not in focus: lengths meet every option but a
+bias, which padding would join.
 """
 
 from __future__ import annotations
@@ -36,10 +41,10 @@ from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.relations import relations_for
 from fuzz.core.support import Support
 from fuzz.core.target import Target
-from fuzz.generate.aims import AIMS, TILE, Aim, late_lengths, late_mask
+from fuzz.generate.aims import AIMS, TILE, Aim, late_lengths, late_mask, native_lengths
 from fuzz.generate.grid import Grid
 from fuzz.generate.kernel_turns import draw_meeting, support_of, variants_of
-from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, one_in
+from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, native_mask, one_in
 from fuzz.generate.oversubscribed import draw_oversubscribed
 from oracles.masks import Causal, Full, Mask
 from oracles.problem import Bias, Problem
@@ -60,6 +65,7 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
     "constant",
     *CODED,
 )
+SUMS_CODED = {"plain": (True, False, False), "": (True, False)}  # sums over a group's heads; by aim
 FLOWING: tuple[Distribution, ...] = ("normal", "normal", "adversarial", "integers")  # no P near one-hot: dS is not 0
 INEXACT = tuple(name for name in DISTRIBUTIONS if name not in CODED)
 # Axes of stride 0. Keys, or values, that are all one make O the same whatever the scores: of k and v the first three.
@@ -70,11 +76,16 @@ ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
 ALONE_AS = ("same", "same", "near", "any", "any", "any")
 PACKED_AS = ("same", "near", "near", "any", "any", "any")
 NEAR = (-65, -64, -17, -1, 1, 17, 64, 65)
-FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 2), (2, 2), (1, 4))  # KV heads, query heads for each
+FEW_HEADS = ((1, 1), (2, 2), (1, 2), (2, 1), (1, 2), (2, 2), (1, 4), (2, 2), (1, 2))  # KV heads, query heads for each
+HEADS_KV, GROUPS = (1, 2, 3, 4), (1, 1, 2, 2, 3, 4, 8)  # of the other half: NOTE [budget]
 TWO_TILES = 90  # tokens on both sides; heads that leave pairs for fewer come less often
 PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
-LONG_LISTS_SHARE = 12  # one case in so many has long block lists, where the target has lists
-_MEETING_AIMS: tuple[Aim, ...] = ("plain", "", "")  # of a case in which CTAs are to wait for one another
+LONG_LISTS_SHARE = 20  # one case in so many has long block lists, where the target has lists
+OPTIONS = (0, 1, 1, 1, 2, 2)  # numbers of options in focus: of most cases, of a kernel's turn
+TURN_OPTIONS = (1, 1, 2, 2)
+RAGGED_SHARE = {"packed": 2, "padded": 5}  # one case in so many of those without an aim; NOTE [several]
+_AIMED_LENGTHS = {"late": late_lengths, "native": native_lengths}
+_MEETING_AIMS: tuple[Aim, ...] = ("plain", "native", *("",) * 4)  # of a case in which CTAs are to wait for one another
 OVERSUBSCRIBED_SHARE = 8  # one case in so many has an oversubscribed grid, where the target knows them
 
 
@@ -110,16 +121,16 @@ def _within(target: Target, size: Size) -> Size:
 def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelChoice | None = None) -> Case:
     support = target.support if kernel is None else support_of(kernel, target.support)
     layout = draw.choice(support.layouts)
-    focus = _focus(draw, support)
+    focus = _focus(draw, support, TURN_OPTIONS if kernel is not None else OPTIONS)
     aim = draw.choice(AIMS)
     meets = kernel if kernel is not None and kernel.least_q else None
     aim = draw.choice(_MEETING_AIMS) if meets is not None else aim
-    focus = frozenset() if aim == "plain" else focus - {"ragged"} if aim == "late" else focus
+    focus = frozenset() if aim in ("plain", "native") else focus - {"ragged"} if aim == "late" else focus
     focus |= {"softcap"} if kernel is not None and kernel.softcap else set()
     crowded = bool(target.oversubscribed) and not aim and kernel is None and one_in(draw, OVERSUBSCRIBED_SHARE)
-    long = aim == "late" or draw.choice((True, False))  # NOTE [budget]
-    ragged = "ragged" in focus or (layout == "packed" and not aim and draw.choice((True, False)))
-    several = ragged or ("bias" in focus and draw.choice((True, False)))  # NOTE [several]
+    long = aim in ("late", "native") or draw.choice((True, False))  # NOTE [budget]
+    ragged = "ragged" in focus or (_may_be_ragged(support, layout, focus, aim) and one_in(draw, RAGGED_SHARE[layout]))
+    several = ragged or ("bias" in focus and not one_in(draw, 4))  # NOTE [several]
     room = replace(size, rows=max(size.rows // 2, 1)) if several else size
     batch, heads_q, heads_kv = _few_heads(draw, support, room) if long else _heads(draw, support, room)
     if several and 2 * heads_q <= size.rows:
@@ -127,9 +138,10 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     dim, dim_v = _dims(draw, support, "dim_v" in focus)
     longest = min(size.length, max(size.elements // (batch * heads_q * max(dim, dim_v)), 1))
     lengths_q, lengths_k = _lengths(draw, support, layout, ragged, batch, size.pairs // heads_q, longest)
-    late = aim == "late" and support.cross
-    if late and (short := late_lengths(draw, size.pairs // (heads_q * batch), longest)) is not None:
-        lengths_q, lengths_k = (short[0],) * batch, (short[1],) * batch
+    if aim in _AIMED_LENGTHS and support.cross:
+        aimed = _AIMED_LENGTHS[aim](draw, size.pairs // (heads_q * batch), longest)
+        if aimed is not None:
+            lengths_q, lengths_k = (aimed[0],) * batch, (aimed[1],) * batch
     grid = _grid(draw, target, size, meets, oversubscribed=crowded, ragged=ragged)
     if grid is not None:
         heads_q, heads_kv, lengths_q, lengths_k = grid.heads_q, grid.heads_kv, grid.lengths_q, grid.lengths_k
@@ -151,7 +163,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
         bias=_bias(draw, support) if "bias" in focus else None,
         backward=support.backward and (kernel is not None or aim == "plain" or not one_in(draw, 10)),
     )
-    inputs = _inputs(draw, support, problem, focus, aim)
+    inputs = _inputs(draw, support, problem, focus, aim, turn=kernel is not None)
     if inputs.distribution in CODED and support.scale:
         problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES))
     variants = variants_of(kernel, target.variants_for(problem))
@@ -165,18 +177,24 @@ def _grid(
 ) -> Grid | None:
     """Heads and lengths of a case in which CTAs are to meet; None where it has those that were drawn."""
     if meets is not None:
-        return draw_meeting(draw, meets, gqa=target.support.gqa, ragged=ragged, rows=size.rows)
+        return draw_meeting(draw, meets, gqa=target.support.gqa, ragged=ragged, rows=size.rows, pairs=size.pairs)
     if oversubscribed:
         return draw_oversubscribed(draw, target.oversubscribed, gqa=target.support.gqa, ragged=ragged)
     return None
 
 
-def _focus(draw: Draw, support: Support) -> frozenset[str]:
-    """The options of a case. NOTE [focus]"""
+def _may_be_ragged(support: Support, layout: str, focus: frozenset[str], aim: Aim) -> bool:
+    """True if sequences may differ in length where that is not in focus. With a bias padded ones do not: kernels that
+    say padding by a mask join the two."""
+    return support.ragged and not aim and not (layout == "padded" and "bias" in focus)
+
+
+def _focus(draw: Draw, support: Support, counts: Sequence[int]) -> frozenset[str]:
+    """The options of a case; as many as one of `counts`. NOTE [focus]"""
     able = [name for name in ("scale", "softcap", "bias", "ragged", "strides") if getattr(support, name)]
     able += ["dim_v"] if support.dim_v_differs else []
     able += ["bias"] if support.bias and support.bias_grad else []  # twice: it has a gradient, and shapes of its own
-    count = min(draw.choice((0, 0, 1, 1, 1, 2)), len(able))
+    count = min(draw.choice(counts), len(able))
     chosen: set[str] = set()
     for last in range(len(able) - count, len(able)):  # Floyd's sample; for `draw.sample` see NOTE [near-copies]
         name = able[draw.randint(0, last)]
@@ -192,7 +210,10 @@ def _mask(draw: Draw, support: Support, native: Sequence[str], sizes: Sizes, aim
         late = late_mask(draw, support.masks, sizes.len_q, sizes.len_k)
         if late is not None:
             return late
-    mask = draw_mask(draw, support.masks, native, sizes, bias=bias)
+    ways = [kind for kind in native if kind != "full"]
+    mask = native_mask(draw, support.masks, ways, sizes) if aim == "native" else None
+    if mask is None:
+        mask = draw_mask(draw, support.masks, native, sizes, bias=bias)
     if support.causal_align is not None and isinstance(mask, Causal):
         return Causal(support.causal_align)
     return mask
@@ -209,11 +230,8 @@ def _relations(target: Target, case: Case) -> tuple[str, ...]:
 
 
 def _heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:
-    heads_kv = draw.choice((1, 2, 3, 4))
-    group = draw.choice((1, 1, 2, 3, 4, 8)) if support.gqa else 1
-    while heads_kv * group > size.rows:
-        group = max(1, group // 2)
-        heads_kv = max(1, heads_kv // 2) if group == 1 else heads_kv
+    known = [(n, g) for n in HEADS_KV for g in GROUPS if n * g <= max(size.rows, 1) and (g == 1 or support.gqa)]
+    heads_kv, group = draw.choice(known)
     batch = draw.randint(1, max(1, min(4, size.rows // (heads_kv * group))))
     return batch, heads_kv * group, heads_kv
 
@@ -272,7 +290,7 @@ def _length(draw: Draw, least: int, most: int) -> int:
         return draw.choice(known)
     if kind < 34:
         return draw.randint(max(least, most // 2), max(most, 1))
-    if kind < 38:
+    if kind < 37:
         return draw.randint(max(least, 1), max(most, 1))
     return least
 
@@ -299,15 +317,15 @@ def _dims(draw: Draw, support: Support, differ: bool) -> tuple[int, int]:
 
 
 def _bias(draw: Draw, support: Support) -> Bias:
-    flags = draw.randint(0, 7)
-    batch, heads, rows = (bool(flags >> i & 1) for i in range(3))
+    batch = one_in(draw, 3)  # a bias of positions is the same for all sequences
+    heads, rows = draw.choice((True, False)), draw.choice((True, False))
     cols = not one_in(draw, 8)  # one number for a row of scores changes no weight, and its gradient is 0
     grad = support.bias_grad and not one_in(draw, 5)
     dtype: Literal["input", "float32"] = "float32" if one_in(draw, 8) else "input"
     return Bias(batch, heads, rows, cols, dtype if dtype in support.bias_dtypes else support.bias_dtypes[0], grad)
 
 
-def _inputs(draw: Draw, support: Support, problem: Problem, focus: frozenset[str], aim: Aim) -> Inputs:
+def _inputs(draw: Draw, support: Support, problem: Problem, focus: frozenset[str], aim: Aim, *, turn: bool) -> Inputs:
     """Exact inputs choose the scale themselves, and take no softcap: not where one of those is looked at."""
     stores = {name: Storage() for name in ("q", "k", "v", "do")}
     if "strides" in focus:
@@ -316,9 +334,9 @@ def _inputs(draw: Draw, support: Support, problem: Problem, focus: frozenset[str
             stores["do"] = Storage("expanded")
     known = INEXACT if focus & {"scale", "softcap"} else DISTRIBUTIONS
     sums = problem.backward and problem.group > 1 and problem.dtype != "float32"
-    if known is DISTRIBUTIONS and sums and draw.choice((True, False) if aim == "plain" else (True, True, False)):
+    if known is DISTRIBUTIONS and sums and draw.choice(SUMS_CODED["plain" if aim == "plain" else ""]):
         known = CODED  # digits that a sum over a group's heads loses are within any budget
-    if "bias" in focus and draw.choice((True, True, True, False)):
+    if ("bias" in focus and draw.choice((True, True, True, False))) or (turn and draw.choice((True, False))):
         known = FLOWING
     distribution = draw.choice(known)
     if support.shared and distribution not in CODED and one_in(draw, 12):

@@ -1,7 +1,7 @@
 """Masks of the cases that are drawn: leaves biased to the edges of tiles, joined, or one for each head or sequence.
 
 They are drawn with a generator that Hypothesis controls; long random material (token rows, block grids, intervals)
-comes from one drawn seed. See NOTE [near-copies] and NOTE [focus] of strategies.py.
+comes from one drawn seed. See NOTE [near-copies] and NOTE [focus] of cases.py.
 """
 
 from __future__ import annotations
@@ -80,18 +80,23 @@ class Sizes:
 def draw_mask(
     draw: Draw, allowed: frozenset[str] | None, native: Sequence[str], sizes: Sizes, *, bias: bool = False
 ) -> Mask:
-    """A mask of the `allowed` kinds (None: any), three in five of `native` ones. With a bias two in three have none:
-    many kernels join the two into one, which is then as large as the mask, and no longer shared."""
-    if bias and (allowed is None or "full" in allowed) and draw.choice((True, True, False)):
+    """A mask of the `allowed` kinds (None: any), three in five of `native` ones. With a bias half have none: many
+    kernels join the two into one, which is then as large as the mask, and no longer shared."""
+    if bias and (allowed is None or "full" in allowed) and draw.choice((True, False)):
         return m.Full()
-    if draw.choice((True, True, True, False, False)):
-        able = [kind for kind in native if allowed is None or kind in allowed]
-        leaves = [kind for kind in able if kind in _LEAVES and _fits(kind, sizes)]
-        if leaves:
-            spread = [kind for kind in able if kind in sizes.spread]
-            kind = draw.choice(leaves + spread)
-            return _LEAVES[kind](draw, sizes) if kind in leaves else _spread(draw, [kind], leaves, sizes)
-    return _any(draw, allowed, sizes)
+    mask = native_mask(draw, allowed, native, sizes) if draw.choice((True, True, True, False, False)) else None
+    return _any(draw, allowed, sizes) if mask is None else mask
+
+
+def native_mask(draw: Draw, allowed: frozenset[str] | None, native: Sequence[str], sizes: Sizes) -> Mask | None:
+    """A mask of one of the `native` kinds, or of two of them by head or sequence; None where none is allowed and
+    fits."""
+    able = [kind for kind in native if allowed is None or _FLAGS.get(kind, kind) in allowed]
+    leaves = [kind for kind in able if kind in _ALL_LEAVES and _fits(kind, sizes)]
+    if not leaves:
+        return None
+    kind = draw.choice(leaves + [kind for kind in able if kind in sizes.spread])
+    return _ALL_LEAVES[kind](draw, sizes) if kind in leaves else _spread(draw, [kind], leaves, sizes)
 
 
 def _any(draw: Draw, allowed: frozenset[str] | None, sizes: Sizes) -> Mask:
@@ -118,9 +123,9 @@ def _any(draw: Draw, allowed: frozenset[str] | None, sizes: Sizes) -> Mask:
 
 def _spread(draw: Draw, axes: Sequence[str], leaves: Sequence[str], sizes: Sizes) -> Mask:
     """Two masks that take turns along one of the axes, or both ways along both."""
-    first, second = (_LEAVES[draw.choice(leaves)](draw, sizes) for _ in range(2))
+    first, second = (_ALL_LEAVES[draw.choice(leaves)](draw, sizes) for _ in range(2))
     if len(axes) > 1 and draw.choice((True, False)):
-        return m.PerBatch((m.PerHead((first, second)), _LEAVES[draw.choice(leaves)](draw, sizes)))
+        return m.PerBatch((m.PerHead((first, second)), _ALL_LEAVES[draw.choice(leaves)](draw, sizes)))
     return m.PerHead((first, second)) if draw.choice(axes) == "per_head" else m.PerBatch((first, second))
 
 
@@ -223,3 +228,6 @@ _LEAVES: dict[str, Callable[[Draw, Sizes], Mask]] = {
     "intervals": _intervals,
     "tokens": _tokens,
 }
+CAUSAL_FLAG = "causal_top_left"  # kind of native mask: what a flag `is_causal` says, whatever the lengths
+_FLAGS = {CAUSAL_FLAG: "causal"}
+_ALL_LEAVES = _LEAVES | {CAUSAL_FLAG: lambda draw, sizes: m.Causal()}

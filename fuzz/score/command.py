@@ -143,8 +143,8 @@ def _folder(options: argparse.Namespace) -> Path:
 
 def _ptx_mutants(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The score of PTX mutants, with its table as 'table'; its results lie beside the trials."""
-    from fuzz.score.ptx_mutants import run
     from fuzz.score.ptx_mutants.render import table
+    from fuzz.score.ptx_mutants.run import run
 
     place = folder / "machine"
     place.mkdir(parents=True, exist_ok=True)

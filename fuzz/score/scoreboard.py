@@ -109,7 +109,7 @@ def make_scoreboard(settings: Settings, ended: Iterable[Ended]) -> Scoreboard:
 def _machine() -> dict[str, Any]:
     """`records.machine`; its command without this machine's folders."""
     found = machine()
-    place = r" --(folder|out|picture)[ =]\S+"
+    place = r" --(output-dir|out|plot)[ =]\S+"
     return found | {"command": re.sub(place, "", found["command"])}
 
 

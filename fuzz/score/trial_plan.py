@@ -35,8 +35,9 @@ def bugs(settings: Settings) -> dict[str, Target]:
 
 def trials(settings: Settings) -> list[Trial]:
     """All trials of a score: one seed of every mutant after the other, so that a score that is cut short says most. The
-    seeds that other criteria judge too, and minimising, come last: such a trial takes several times as long."""
-    found = []
+    seeds that other criteria judge too, and minimising, come last: such a trial takes several times as long. After all
+    of them come uniform cases."""
+    found, uniform = [], []
     order = {bug: at for at, bug in enumerate(settings.first)}
     names = sorted(bugs(settings), key=lambda bug: order.get(bug, len(order)))
     for index in range(settings.seeds):
@@ -47,8 +48,8 @@ def trials(settings: Settings) -> list[Trial]:
             peers = min(settings.peer_cases, cases) if index >= settings.seeds - settings.peer_seeds else 0
             found.append(Trial(bug, "ours", seed, cases, peers, minimize=last and settings.minimize_runs > 0))
             if peers:
-                found.append(Trial(bug, "uniform", seed, peers, peers))
-    return found
+                uniform.append(Trial(bug, "uniform", seed, peers, peers))
+    return found + uniform
 
 
 def good(bug: Target, device: Device = "host") -> Target:

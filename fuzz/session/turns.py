@@ -1,7 +1,8 @@
 """Turns: each kernel of a target gets its case of a session before any gets a second one.
 
 A session of a target begins with one case for each of its kernels, in an order that follows from the session's seed,
-and the target's seed cases among the first of them. They fill its shards from the first on, so they are the same with
+and the target's seed cases among the first of them. Kernels whose CTAs wait for one another can fail in more ways than
+others: two of them come before each other one. They fill its shards from the first on, so they are the same with
 any number of workers; what follows is Hypothesis's. They are drawn by a generator of their own: Hypothesis forbids
 draws that depend on what was drawn before.
 """
@@ -16,16 +17,17 @@ from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Target
 from fuzz.generate.cases import kernel_case
+from fuzz.generate.kernel_turns import meet
 from fuzz.session.plan import Shard
 
 TRIES = 20  # for a case that no rule refuses
-KERNELS_EACH = 2  # so many kernels have their turn before each of the target's seed cases
+WAITING_EACH = 2  # kernels whose CTAs wait, before each other one
+KERNELS_EACH = 4  # so many kernels have their turn before each of the target's seed cases
 
 
 def first_cases(shard: Shard, target: Target, size: Size, repeats: int, seed: int) -> tuple[Case, ...]:
     """The cases that a shard begins with, in place of as many drawn ones. seed: the session's."""
-    kernels = list(target.kernel_choices())
-    random.Random(f"{seed}/{target.name}").shuffle(kernels)
+    kernels = _order(target.kernel_choices(), random.Random(f"{seed}/{target.name}"))
     places = _places(len(kernels), target.seed_cases())[shard.start : shard.start + shard.cases]
     return tuple(
         place
@@ -33,6 +35,16 @@ def first_cases(shard: Shard, target: Target, size: Size, repeats: int, seed: in
         else _turn(target, size, repeats, kernels[place], f"{seed}/{target.name}/{place}")
         for place in places
     )
+
+
+def _order(kernels: tuple[KernelChoice, ...], draw: random.Random) -> list[KernelChoice]:
+    """All kernels: two whose CTAs wait before each that has no such CTAs, while there are both."""
+    shuffled = draw.sample(kernels, len(kernels))
+    waiting = [kernel for kernel in shuffled if kernel.least_q]
+    order = [kernel for kernel in shuffled if not kernel.least_q]
+    for i, kernel in enumerate(waiting):
+        order.insert(i + i // WAITING_EACH, kernel)
+    return order
 
 
 def _places(kernels: int, seed_cases: tuple[Case, ...]) -> list[Case | int]:
@@ -44,9 +56,14 @@ def _places(kernels: int, seed_cases: tuple[Case, ...]) -> list[Case | int]:
 
 
 def _turn(target: Target, size: Size, repeats: int, kernel: KernelChoice, seed: str) -> Case:
-    """The case of a kernel; the last of TRIES where a rule refuses all."""
+    """The case of a kernel: the first of TRIES that no rule refuses, and in three of four turns of a kernel whose CTAs
+    wait, one in which they meet; where there is none, the last one that is not refused, or the last."""
+    to_meet = bool(kernel.least_q) and random.Random(seed).randrange(4) > 0
+    found = None
     for attempt in range(TRIES):
         case = kernel_case(random.Random(f"{seed}/{attempt}"), target, size, repeats, kernel)
         if refusal(target, case) is None:
-            break
-    return case
+            found = case
+            if not to_meet or meet(case.problem, kernel):
+                break
+    return found or case

@@ -16,6 +16,8 @@ from oracles.masks import Causal, Full
 from oracles.outputs import Outputs
 from oracles.problem import Problem, dense_mask
 
+FLAGGED = ("full", "causal_top_left", "causal_top_left")  # native masks of what takes `dense_arguments`
+
 
 class AutogradTarget(Target):
     """A target whose kernel is a differentiable function. Subclasses say what they support and write `forward`."""

@@ -15,7 +15,7 @@ from fuzz.core.script_call import Text, options
 from fuzz.core.support import Rule, Support
 from fuzz.core.surface import Surface
 from fuzz.core.target import Device, Tensors, Variant
-from fuzz.targets.autograd import AutogradTarget
+from fuzz.targets.autograd import FLAGGED, AutogradTarget
 from fuzz.targets.mask_tensors import AXES, SAID, SHAPES, expanded_heads, mask_arguments, mask_text, rank, says, shaped
 from fuzz.targets.options import Options, Value
 from oracles.masks import Causal, Full
@@ -81,6 +81,10 @@ class TorchSdpa(AutogradTarget):
     def pinned(self) -> str:
         """The pin itself."""
         return self.pinned_name(self.name.rsplit(".", 1)[1])
+
+    def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
+        """See Target: what a flag says, or none."""
+        return FLAGGED
 
     def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
         """See Target: every way to say the mask, in every shape, and the heads in another way than the problem has."""

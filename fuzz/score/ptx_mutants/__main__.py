@@ -16,8 +16,8 @@ def main() -> None:
     """Draws mutants, tries them, prints the tables; with --json writes the score, with --folder goes on where it
     was."""
     from fuzz.compiling.build_key import toolchain
-    from fuzz.score.ptx_mutants import run
     from fuzz.score.ptx_mutants.render import table
+    from fuzz.score.ptx_mutants.run import run
     from fuzz.score.ptx_mutants.trial import CASES, MOST, WIDE
 
     parser = argparse.ArgumentParser(prog="python -m fuzz.score.ptx_mutants", description=__doc__)

@@ -56,7 +56,7 @@ def native_masks(dtype: str, dim: int) -> tuple[str, ...]:
     special = _SPECIAL.get((dtype, PADDED_DIMS.index(padded_dim(dim))))
     if special == "band":
         return ("causal", "window", "window")
-    return ("full", "causal", "window", "documents", "per_head", "per_head", "per_batch")
+    return ("full", "causal", "window", "documents", "intervals", "per_head", "per_head", "per_batch")
 
 
 def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], ...]:

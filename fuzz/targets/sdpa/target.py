@@ -17,12 +17,12 @@ from fuzz.core.script_call import Text, options
 from fuzz.core.support import Rule, Support
 from fuzz.core.surface import Surface
 from fuzz.core.target import Tensors, Variant
-from fuzz.targets.autograd import AutogradTarget
+from fuzz.targets.autograd import FLAGGED, AutogradTarget
 from fuzz.targets.mask_tensors import SAID, SHAPES, expanded_heads, mask_arguments, mask_text, says, shaped
 from fuzz.targets.options import Options, Value
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import TENSOR_CORES
-from oracles.problem import Problem
+from oracles.problem import Dtype, Problem
 
 ROOT = Path(__file__).resolve().parents[3]
 # One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly.
@@ -68,6 +68,10 @@ class BundledSdpa(AutogradTarget):
     def missing(self) -> str | None:
         """See Target."""
         return "needs triton (pip install triton)" if find_spec("triton") is None else super().missing()
+
+    def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
+        """See Target: what a flag says, or none."""
+        return FLAGGED
 
     def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
         """See Target: every way to say the mask, in every shape; heads in another way; without LSE."""

@@ -7,13 +7,14 @@ import pytest
 from fuzz.core.case import Case
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.refusal import refusal
+from fuzz.generate.kernel_turns import meet
 from fuzz.judging.judge import execute
 from fuzz.session.draw import cases_of, explore, seed_cases
 from fuzz.session.plan import plan
 from fuzz.session.settings import Settings
 from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
 from fuzz.targets.registry import load
-from oracles.masks import kinds
+from oracles.masks import Full, kinds
 
 needs_emulator = pytest.mark.skipif(not (toolchain_there() and emulator_there()), reason="needs toolchain and emulator")
 
@@ -57,12 +58,47 @@ def test_kernels_whose_ctas_wait_have_two_of_them_on_one_tile_and_two_tiles_each
     ordered = [kernel for kernel in target.kernel_choices() if kernel.variant["deterministic"]]
     found = [case for case in session("blocksparse", 60) if case not in target.seed_cases()]
     for kernel in ordered:
-        assert kernel.least_q > kernel.variant["tile_m"] and kernel.least_k > kernel.variant["tile_n"]
+        assert kernel.least_q > int(kernel.variant["tile_m"]) and kernel.least_k > int(kernel.variant["tile_n"])
         assert any(
             serves(case, kernel) and case.problem.len_q >= kernel.least_q and case.problem.len_k >= kernel.least_k
             for case in found
         ), kernel
     assert any(kernel.variant.get("products") == "wgmma" and kernel.dims == (104, 128) for kernel in ordered)
+
+
+@needs_emulator
+def test_two_kernels_whose_ctas_wait_come_before_each_other_one() -> None:
+    found = [case for case in session("blocksparse", 60) if case not in load("blocksparse").seed_cases()]
+    assert [case.variant["deterministic"] for case in found[:9]] == 3 * [True, True, False]
+
+
+@needs_emulator
+def test_ctas_that_wait_meet_in_most_of_their_turns_and_not_in_all() -> None:
+    """In the others a tile of queries lacks some of its tiles of keys, by which ranks differ from block numbers."""
+    target = load("blocksparse")
+    ordered = [kernel for kernel in target.kernel_choices() if kernel.least_q]
+    first = [case for seed in range(3) for case in session("blocksparse", 25, seed) if case not in target.seed_cases()]
+    met = [meet(case.problem, kernel) for case in first for kernel in ordered if serves(case, kernel)]
+    assert 0.7 < sum(met) / len(met) < 1, met
+
+
+@needs_emulator
+def test_first_cases_have_options_masks_and_sequences_of_different_lengths_as_often_as_later_ones() -> None:
+    """A turn adds its kernel to a case, it does not make the case simple."""
+    target = load("blocksparse")
+    turns, seeds = len(target.kernel_choices()), target.seed_cases()
+    first = [case for seed in range(6) for case in session("blocksparse", 50, seed)[: turns + len(seeds)]]
+    problems = [case.problem for case in first if case not in seeds]
+    counts = {
+        "plain": sum(p.mask == Full() and not p.ragged and p.scale is None and not p.softcap for p in problems),
+        "full mask": sum(p.mask == Full() for p in problems),
+        "ragged": sum(p.ragged for p in problems),
+        "several heads": sum(p.heads_q > 1 for p in problems),
+        "more query tiles": sum(p.len_q - p.len_k > 64 for p in problems),
+    }
+    shares = {name: count / len(problems) for name, count in counts.items()}
+    assert 0.05 < shares["plain"] < 0.2 and shares["full mask"] < 0.3, shares
+    assert shares["ragged"] > 0.3 and shares["several heads"] > 0.6 and shares["more query tiles"] > 0.1, shares
 
 
 @needs_emulator
@@ -92,7 +128,8 @@ def test_options_of_a_users_target_have_their_turns(tmp_path) -> None:
 @pytest.mark.nightly
 @needs_emulator
 def test_a_semaphore_released_one_step_early_is_found_in_a_session_of_sixty() -> None:
-    """By the turn of the one kernel that has this release: the rest of the session is not run here."""
+    """By the turn of the one kernel that has this release: the rest of the session is not run here. Three of four turns
+    are made for such a race; of these three sessions two show it."""
     name = "blocksparse!released_one_step_early"
     target = load(name)
     (kernel,) = (
@@ -100,6 +137,10 @@ def test_a_semaphore_released_one_step_early_is_found_in_a_session_of_sixty() ->
         for kernel in target.kernel_choices()
         if kernel.variant["deterministic"] and kernel.variant.get("products") == "wgmma" and kernel.dims == (104, 128)
     )
-    case = next(case for case in session(name, 60) if not case.variant.get("ctas") and serves(case, kernel))
-    verdict = execute(case, target, lambda phase, limit: None)
-    assert verdict.outcome == "fail" and "adds in no fixed order" in verdict.findings[0].message
+    found = 0
+    for seed in (1, 2, 3):
+        case = next(case for case in session(name, 60, seed) if not case.variant.get("ctas") and serves(case, kernel))
+        verdict = execute(case, target, lambda phase, limit: None)
+        assert (verdict.outcome == "fail") == meet(case.problem, kernel)
+        found += verdict.outcome == "fail" and "adds in no fixed order" in verdict.findings[0].message
+    assert found >= 2

@@ -6,12 +6,9 @@ a deadlock is a state in which no warp can run.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-import numba
 from numba import njit, types
 
 from fuzz.devices.emulator import opcodes as op
@@ -47,7 +44,7 @@ from fuzz.devices.emulator.sanitize.scopes import fence
 from fuzz.devices.emulator.sanitize.taint import taint, taints_of
 from fuzz.devices.emulator.state import tables as st
 from fuzz.devices.emulator.state.addressing import finding, operand
-from fuzz.devices.emulator.state.code_cache import cache_folder
+from fuzz.devices.emulator.state.code_cache import cache_folder, numba_cache_in
 from fuzz.devices.emulator.state.intrinsics import (
     ctz,
     i64,
@@ -460,20 +457,8 @@ def run(address):
             return st.PAUSED
 
 
-@contextlib.contextmanager
-def _cache_in(folder: str) -> Iterator[None]:
-    """Numba's cache knows only the file of the function that it keeps; the folder's name knows all of them."""
-    config: Any = numba.config
-    before = config.CACHE_DIR
-    config.CACHE_DIR = folder
-    try:
-        yield
-    finally:
-        config.CACHE_DIR = before
-
-
 FOLDER = cache_folder("execute.interpreter")
-with _cache_in(str(FOLDER)):
+with numba_cache_in(FOLDER):
     run = njit(cache=True, nogil=True)(run)
 
 

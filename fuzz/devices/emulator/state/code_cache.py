@@ -14,10 +14,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
 import numba
+from numba.core import caching
 
 from fuzz.process.cache_folder import refuse_shared, spare, unwritable
 
@@ -75,3 +77,20 @@ def one_process(folder: Path) -> Iterator[None]:
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def numba_cache_in(folder: Path) -> Iterator[None]:
+    """Context in which `njit(cache=True)` keeps a function's code in `folder`, whose name says which sources it was
+    compiled from: numba itself looks at the function's own file alone. Where that file lies is no part of it, so copies
+    of the sources share their code."""
+    config: Any = numba.config
+    locator: Any = caching.__dict__["_CacheLocator"]
+    before, subpath = config.CACHE_DIR, locator.__dict__["get_suitable_cache_subpath"]
+    config.CACHE_DIR = str(folder)
+    locator.get_suitable_cache_subpath = staticmethod(lambda file: Path(file).stem)
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before
+        locator.get_suitable_cache_subpath = subpath

@@ -23,16 +23,24 @@ def judged(name: str, case):
     return execute(case, load(name), lambda phase, limit: None)
 
 
-def longest(case) -> int:
-    """Entries of the longest row or column."""
+def longest_lists(case) -> dict[str, tuple[int, int]]:
+    """Entries of the longest list of masked blocks, and of the longest one of full blocks, in both directions."""
     blocks = case_blocks(case, "").launched
-    lists = [blocks.forward.partial, blocks.forward.full, blocks.backward.partial, blocks.backward.full]
-    return max(int(one.count.max()) for one in lists)
+    return {
+        name: (int(lists.partial.count.max()), int(lists.full.count.max()))
+        for name, lists in (("rows", blocks.forward), ("columns", blocks.backward))
+    }
+
+
+def longest(case) -> int:
+    """Entries of the longest list."""
+    return max(max(pair) for pair in longest_lists(case).values())
 
 
 def test_a_session_begins_with_long_rows_and_columns_that_are_right() -> None:
     cases = long_lists.seed_cases("blocksparse")
-    assert sorted(map(longest, cases)) == [64, 96, 128, 128]
+    column, row = map(longest_lists, cases)
+    assert (column["columns"], row["rows"]) == ((128, 64), (96, 128))
     for case in cases:
         verdict = judged("blocksparse", case)
         assert (verdict.outcome, verdict.kernel) == ("pass", "") and "the case asks for no run" in verdict.reason
@@ -61,7 +69,7 @@ def test_sessions_draw_them() -> None:
 
 def test_a_column_of_32_that_loses_a_block_is_found_among_the_first_cases() -> None:
     name = "blocksparse!column_of_32_loses_its_last"
-    first = load(name).seed_cases()[:4]
-    assert [judged(name, case).outcome for case in first] == ["fail", "fail", "pass", "pass"]
+    first = load(name).seed_cases()[:2]
+    assert [judged(name, case).outcome for case in first] == ["fail", "pass"]
     finding = judged(name, first[0]).findings[0]
-    assert finding.oracle == "block_lists" and "m_block 63" in finding.message
+    assert finding.oracle == "block_lists" and "m_block 191" in finding.message

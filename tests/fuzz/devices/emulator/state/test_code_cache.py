@@ -1,6 +1,8 @@
 """The version of compiled code: every file that is compiled belongs to it, and none that only the host runs."""
 
-from fuzz.devices.emulator.state.code_cache import ROOT, sources
+import importlib.util
+
+from fuzz.devices.emulator.state.code_cache import ROOT, numba_cache_in, sources
 
 COMPILED = ("@njit", "@intrinsic", "@overload", "import ir\n")
 FOLDERS = ("isa", "state", "sanitize", "execute")
@@ -28,3 +30,21 @@ def test_what_only_the_host_runs_costs_no_compilation():
 
 def test_straight_line_code_does_not_depend_on_the_interpreter():
     assert all(name.startswith("isa/") for name in names("isa.straight_line"))
+
+
+def test_copies_of_the_sources_share_their_compiled_code(tmp_path):
+    """One folder for both: its name stands for the sources, wherever they lie."""
+    hits = []
+    for place in ("one", "other"):
+        (tmp_path / place).mkdir()
+        file = tmp_path / place / "doubled.py"
+        file.write_text("from numba import njit\n\ndef double(x):\n    return 2 * x\n")
+        spec = importlib.util.spec_from_file_location("doubled", file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        with numba_cache_in(tmp_path / "cache"):
+            double = module.njit(cache=True)(module.double)
+        assert double(21) == 42
+        hits.append(sum(double.stats.cache_hits.values()))
+    assert hits == [0, 1]
+    assert len(list(tmp_path.glob("cache/**/*.nbc"))) == 1
