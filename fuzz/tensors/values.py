@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fuzz.core.case import CODED, Case, Storage
-from fuzz.tensors.coded_values import coded, fits
+from fuzz.tensors.coded_values import coded, fits, fives
 from oracles.masks import keep
 from oracles.problem import Problem, sequence_view, shapes
 
@@ -108,7 +108,7 @@ def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
         return made
     match "integers" if exact else case.inputs.distribution:
         case "integers":
-            made = {n: (bits(seed, n, math.prod(shape[n]), device) % 5).view(shape[n]).float().sub_(2) for n in names}
+            made = {n: fives(bits(seed, n, math.prod(shape[n]), device)).view(shape[n]) for n in names}
         case "constant":
             made = {n: torch.full(shape[n], 0.5 if n == "q" else 1.0, device=device) for n in names}
         case _:
