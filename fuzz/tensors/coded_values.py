@@ -90,7 +90,7 @@ def _gain(p: Problem) -> float:
 def _keys(p: Problem, index: Tensor, noise: Tensor) -> Tensor:
     """(heads, len_k, dim): the bits of each index, two constants, and numbers that no query looks at."""
     bits = _bits(p)
-    found = (noise % 5 - 2).float()
+    found = fives(noise)
     place = torch.arange(bits, device=index.device)
     found[..., :bits] = _signs(index, place) * 2.0**place
     found[..., bits], found[..., bits + 1] = 256 * COARSE, COARSE
@@ -118,7 +118,7 @@ def _values(p: Problem, style: str, index: Tensor, noise: Tensor) -> Tensor:
         low, high = index[..., None] * (2 * dims + 1), (index // DIGITS)[..., None] * (dims * dims)
         return ((low + high + 17 * dims + 29 * head) % DIGITS - DIGITS // 2).float()
     if style == "uniform_pow2":
-        return (noise % 5 - 2).float()
+        return fives(noise)
     bits = _bits(p)
     spread = (dims * 0x9E3779B1 >> 7) % ((1 << bits) - 1) + 1
     chosen = torch.where(dims < bits, 1 << dims.clamp(max=bits), spread)
@@ -131,9 +131,9 @@ def _values(p: Problem, style: str, index: Tensor, noise: Tensor) -> Tensor:
 def _gradients(style: str, noise: Tensor, n_q: int, large: float) -> Tensor:
     """-1, 0 and 1, a third of them `large` times that; but for one_hot in two places of a few rows only, so that sums
     stay exact."""
-    found = (noise % 3 - 1).float()
+    found = _threes(noise)
     if large > 1:
-        found = torch.where((noise >> 8) % 3 == 0, found * large, found)
+        found = torch.where(_threes(noise >> 8) < 0, found * large, found)
     if style == "one_hot" or not noise.numel():
         return found
     here = torch.arange(noise.shape[-1], device=noise.device)
@@ -191,6 +191,28 @@ def _block(kept: Tensor, pick: Tensor, *, largest: bool) -> tuple[Tensor, Tensor
         take = good.any(1) & (torch.ones_like(pick, dtype=torch.bool) if largest or not at else (pick >> at) % 3 > 0)
         centre, level = torch.where(take, block << at, centre), torch.where(take, at, level)
     return centre, level, torch.zeros_like(pick)
+
+
+def fives(noise: Tensor) -> Tensor:
+    """float32 of random int64: -2 to 2."""
+    if not uses_numba(noise):
+        return (noise % 5 - 2).float()
+    from oracles.reference import numba_loops
+
+    found = torch.empty(noise.shape)
+    numba_loops.fives(noise.reshape(-1).numpy(), found.view(-1).numpy())
+    return found
+
+
+def _threes(noise: Tensor) -> Tensor:
+    """float32 of random int64: -1, 0 or 1."""
+    if not uses_numba(noise):
+        return (noise % 3 - 1).float()
+    from oracles.reference import numba_loops
+
+    found = torch.empty(noise.shape)
+    numba_loops.threes(noise.reshape(-1).numpy(), found.view(-1).numpy())
+    return found
 
 
 def _signs(index: Tensor, place: Tensor) -> Tensor:

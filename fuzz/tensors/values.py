@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fuzz.core.case import CODED, Case, Storage
-from fuzz.tensors.coded_values import coded, fits
+from fuzz.tensors.coded_values import coded, fits, fives
 from oracles.masks import keep
 from oracles.problem import Problem, sequence_view, shapes
 
@@ -36,7 +36,7 @@ def random_bits(seed: int, stream: str, count: int, device: torch.device | str) 
     return _mixed(_counters(seed, stream, count, device))
 
 
-def bits(seed: int, stream: str, count: int, device: torch.device | str) -> Tensor:
+def bits_at_once(seed: int, stream: str, count: int, device: torch.device | str) -> Tensor:
     """`random_bits`, on a CPU in one pass."""
     if torch.device(device).type != "cpu":
         return random_bits(seed, stream, count, device)
@@ -102,13 +102,13 @@ def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
     shape = shapes(p)
     exact = case.inputs.distribution in CODED
     if exact and fits(p):
-        made = coded(p, seed, case.inputs.distribution, device, bits)
+        made = coded(p, seed, case.inputs.distribution, device, bits_at_once)
         if p.layout == "padded" and p.ragged:
             _fill_padding(p, made)
         return made
     match "integers" if exact else case.inputs.distribution:
         case "integers":
-            made = {n: (bits(seed, n, math.prod(shape[n]), device) % 5).view(shape[n]).float().sub_(2) for n in names}
+            made = {n: fives(bits_at_once(seed, n, math.prod(shape[n]), device)).view(shape[n]) for n in names}
         case "constant":
             made = {n: torch.full(shape[n], 0.5 if n == "q" else 1.0, device=device) for n in names}
         case _:
@@ -145,7 +145,7 @@ def _point_at_needles(p: Problem, seed: int, made: dict[str, Tensor]) -> None:
         if not (p.lengths_q[b] and p.lengths_k[b]):
             continue
         q, k = sequence_view(p, "q", made["q"], b), sequence_view(p, "k", made["k"], b)
-        pick = bits(seed + b, "needle", p.heads_q * p.lengths_q[b], q.device) % p.lengths_k[b]
+        pick = bits_at_once(seed + b, "needle", p.heads_q * p.lengths_q[b], q.device) % p.lengths_k[b]
         heads = torch.arange(p.heads_q, device=q.device)[:, None] // p.group
         q.copy_(k[heads, pick.view(p.heads_q, -1)] * NEEDLE_GAIN)
 

@@ -55,6 +55,20 @@ def random_bits(start: Any, out: Any) -> None:
         out[i] = np.int64(x ^ (x >> s32))
 
 
+@njit("int64[::1]", "float32[::1]")
+def threes(x: Any, out: Any) -> None:
+    """-1, 0, 1: x % 3 - 1. The divisor is a constant, as to divide by a variable takes many times as long."""
+    for i in range(len(x)):
+        out[i] = np.float32(x[i] % 3 - 1)
+
+
+@njit("int64[::1]", "float32[::1]")
+def fives(x: Any, out: Any) -> None:
+    """-2 to 2: x % 5 - 2."""
+    for i in range(len(x)):
+        out[i] = np.float32(x[i] % 5 - 2)
+
+
 @njit("boolean[:, ::1]", "int64[::1]", "boolean", "int64[::1]", "int64[::1]")
 def blocks(kept: Any, pick: Any, largest: Any, centre: Any, level: Any) -> None:
     """`_block` of fuzz/tensors/coded_values.py: fills centre and level, (rows,); kept (rows, keys)."""

@@ -79,7 +79,7 @@ def test_the_loop_and_the_definition_make_the_same_bits(seed):
 @pytest.mark.parametrize("stream", ["q", "needle"])
 def test_the_loop_and_the_definition_draw_the_same_bits(seed, stream):
     for count in (0, 1, 5_000):
-        assert torch.equal(values.bits(seed, stream, count, "cpu"), random_bits(seed, stream, count, "cpu"))
+        assert torch.equal(values.bits_at_once(seed, stream, count, "cpu"), random_bits(seed, stream, count, "cpu"))
 
 
 def test_shapes_and_names():

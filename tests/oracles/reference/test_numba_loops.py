@@ -19,8 +19,8 @@ from fuzz.session.draw import cases_of
 from fuzz.session.settings import Settings
 from fuzz.targets.registry import load
 from fuzz.tensors.arena import build
-from fuzz.tensors.coded_values import _block
-from fuzz.tensors.values import bits, normals
+from fuzz.tensors.coded_values import _block, _threes, fives
+from fuzz.tensors.values import bits_at_once, normals
 from oracles import accuracy
 from oracles.error_budget.budget import Budget, Slot, _sigma
 from oracles.error_budget.pair_variance import Gradients, Scores
@@ -176,12 +176,20 @@ def test_the_largest_is_finite() -> None:
 @pytest.mark.parametrize("largest", [True, False])
 def test_blocks_of_keys_are_the_definitions(keys: int, largest: bool) -> None:
     rows = 40
-    drawn = bits(keys, "k", rows * keys, "cpu").view(rows, keys)
+    drawn = bits_at_once(keys, "k", rows * keys, "cpu").view(rows, keys)
     causal = torch.arange(keys) <= torch.arange(rows)[:, None] * 3
-    pick = bits(keys, "q", rows, "cpu")
+    pick = bits_at_once(keys, "q", rows, "cpu")
     for kept in (causal, drawn % 3 > 0, drawn % 50 == 0, torch.ones_like(causal), torch.zeros_like(causal)):
         mine, theirs = both(lambda kept=kept: _block(kept, pick, largest=largest))
         assert all(torch.equal(x, y) for x, y in zip(mine, theirs, strict=True))
+
+
+def test_small_integers_are_the_definitions() -> None:
+    drawn = torch.cat([bits_at_once(1, "q", 5_000, "cpu"), torch.tensor([0, -1, -5, 2**63 - 1, -(2**63)])]).view(5, -1)
+    assert (drawn < 0).any() and (drawn > 0).any()
+    for of in (fives, _threes):
+        mine, theirs = both(lambda of=of: of(drawn))
+        assert torch.equal(mine, theirs) and mine.unique().numel() == (5 if of is fives else 3)
 
 
 def test_numbers_of_equal_terms_are_the_definitions_to_the_bit() -> None:
