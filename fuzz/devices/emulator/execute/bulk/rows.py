@@ -228,14 +228,13 @@ def _load_chunk(m, slot, i, place, h, offset, low, high):
         code = tm.element(m.bulk[slot, i, st.B_MAP])
         if code in (TF32, TF32_FTZ):
             for j in range(max(low - offset, 0), min(high - offset, CHUNK), 4):
-                w32(place + j, _rounded(code, u32(place + j)))
+                w32(place + j, _rounded(u32(place + j)))
 
 
 @njit
-def _rounded(code, x):
-    """A pattern of f32 as a load of an element type that rounds to tf32 brings it. (f32_ftz comes as it is.)"""
-    if code == TF32_FTZ:
-        x = _flushed(x)
+def _rounded(x):
+    """A pattern of f32 as a load of an element type that rounds to tf32 brings it. Subnormal numbers come as they are:
+    types named ftz flush them in reductions alone."""
     if x & 0x7FFFFFFF > 0x7F800000:
         return TF32_NAN
     return x + 0xFFF + (x >> 13 & 1) & 0xFFFFE000  # ties to even
