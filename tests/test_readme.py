@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from shutil import copytree
 
 import msgspec
 import pytest
@@ -122,6 +123,7 @@ def test_commands_of_the_readme_run(command, tmp_path):
     for shown, used in STAND_INS.items():
         command = command.replace(shown, used, 1)
     (tmp_path / "my_attention.py").write_text(script("my_attention.py"))
+    copytree(ROOT / "corpus", tmp_path / "corpus")
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         shlex.split(command), cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=850

@@ -150,13 +150,14 @@ def test_nan_fill_and_element_strides():
 
 
 def test_a_load_rounds_to_tf32():
+    """Ties go to the even number, as on an H200."""
     given = [0x3F801000, 0x3F800FFF, 0xBF803000, 0x00003000, 0x7F800000, 0x7FFFF000, 0xFF800001, 0x12345678]
     x = torch.tensor([v - (v >> 31 << 32) for v in given], dtype=torch.int32).view(torch.float32).repeat(2)
     word = struct.unpack("<32I", TiledTensor(x, (16,)).encode(0))[2]
     body = BEGIN + EXPECT.format(at=SHARED, count=64) + load(1, (0,)) + WAIT.format(n=0, at=SHARED, parity=0)
     out = torch.zeros(16, dtype=torch.int32)
     assert run(body + OUT.format(words=16), Changed(x, (16,), words={2: word | 1 << 16}), x, out).ok
-    right = [0x3F802000, 0x3F800000, 0xBF804000, 0x00004000, 0x7F800000, 0x7FFFE000, 0x7FFFE000, 0x12346000]
+    right = [0x3F800000, 0x3F800000, 0xBF804000, 0x00004000, 0x7F800000, 0x7FFFE000, 0x7FFFE000, 0x12346000]
     assert [v % (1 << 32) for v in out[:8].tolist()] == right
 
 
@@ -364,12 +365,16 @@ def test_a_store_from_padded_numbers_is_refused():
 
 
 @pytest.mark.parametrize("element", [F32_FTZ, TF32, TF32_FTZ])
-def test_reductions_of_rounded_or_flushed_elements_are_refused(element):
-    data = torch.zeros(8, 16)
+def test_reductions_add_tf32_as_f32_and_flush_where_the_type_says_so(element):
+    tiny = 2.0**-130  # subnormal
+    given, out = torch.tensor([1.0 + 2.0**-20, tiny, 1.0, tiny]), torch.tensor([0.5, 0.25 + 2.0**-20, tiny, tiny])
+    x, memory = given.repeat(8, 4), out.repeat(8, 4)
     m = TensorMap(0, element, (16, 8), (64,), (16, 8))
     add = "@!%other cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group [%m, {0, 0}], [s];"
-    with pytest.raises(Unimplemented, match=r"of elements that are tf32 or flushed \(ftz\) is not emulated"):
-        run(BEGIN + add, MappedTensor(data, m), data, data)
+    body = BEGIN + FILL.format(words=128) + FENCE + add + GROUP.format(read="")
+    assert run(body, MappedTensor(memory, m), x, memory).ok
+    right = torch.tensor([1.5 + 2.0**-20, 0.25 + 2.0**-20, 1.0, 0.0 if element != TF32 else 2 * tiny])
+    assert torch.equal(memory, right.repeat(8, 4))
 
 
 def test_a_multicast_of_a_pair_tells_the_mbarrier_of_the_even_cta():
