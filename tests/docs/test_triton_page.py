@@ -57,7 +57,7 @@ def test_every_command_of_the_page_does_what_it_says(folder: Path) -> None:
             f"{line}: exit {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
         )
         if arguments[0] == "run":
-            assert "nan, expected 0" in done.stdout
+            assert "O is NaN" in done.stdout and "where 0 is expected" in done.stdout
     small = from_json((folder / "small.json").read_text())
     assert small.problem.pairs <= 4
     assert "nan" in done.stdout and done.stdout.splitlines()[-1] == "FAILS: o"
