@@ -138,8 +138,8 @@ def _cuda_stream() -> Any:
     """Current device and stream, once CUDA has started."""
     if not torch.cuda.is_initialized():
         return None
-    stream = torch.cuda.current_stream()
-    return stream.device_index, stream.cuda_stream
+    device = _C._cuda_getDevice()
+    return device, _C._cuda_getCurrentRawStream(device)
 
 
 def _set_cuda_stream(value: Any) -> None:

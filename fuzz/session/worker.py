@@ -42,6 +42,7 @@ from fuzz.targets.registry import load
 
 BEFORE = 32  # cases that a failure's record has of those which its process ran before it
 WITH_BEFORE = 20  # failures of each cause that have them
+CONFIRMING = 3.0  # seconds kept for a failure that is confirmed and not minimised
 SETTLING = 0.25  # share of a session's time, at most, that is kept for the failures that it has met
 
 
@@ -181,8 +182,8 @@ class Worker:
         left = self._left()
         if left is None:
             return False
-        needed = min(len(self._causes) * self.settings.minimize_seconds, SETTLING * self.settings.seconds)
-        return left <= needed
+        each = self.settings.minimize_seconds if self.settings.minimize_runs else CONFIRMING
+        return left <= min(len(self._causes) * each, SETTLING * self.settings.seconds)
 
     def _left(self) -> float | None:
         """Seconds that are left of the session; None: there is no limit."""
