@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fuzz.process.machine_fault import MachineFault
+from fuzz.process.turn import turn
 from fuzz.runner.copies import Copies
 from fuzz.runner.device_probe import DeviceProbe
 from fuzz.runner.wire import (
@@ -34,6 +35,9 @@ from fuzz.runner.wire import (
 if TYPE_CHECKING:
     from fuzz.runner.process_state import ProcessState
 
+# Processes that open a GPU at once; where there are more, the driver has them wait for one another.
+OPENING = int(os.environ.get("OPENING", "4"))
+OPENING_PATIENCE = 5.0  # seconds until one opens it all the same
 _BLOCKING_SYNC = 4  # CU_CTX_SCHED_BLOCKING_SYNC
 
 
@@ -94,8 +98,9 @@ def _open(workshop: Workshop, message: Open) -> Opened | Refused:
     torch.set_num_threads(workshop.start.threads)
     try:
         if workshop.start.device.startswith("cuda"):
-            _sleep_in_waits()
-            _prove_cuda()
+            with turn("cuda", OPENING, OPENING_PATIENCE):
+                _sleep_in_waits()
+                _prove_cuda()
     except Exception as error:
         return refused(error)
     workshop.state = _state()  # threads and the environment are set

@@ -117,7 +117,8 @@ class TorchVarlen(AutogradTarget):
             offered["out"] = (True,) if len(_surfaces()) > 1 else ()
             ways = OPTIONS.draws(**offered)  # forward alone is one case in ten: most are of what backward cannot ask
             odd = tuple(way for way in ways if way.get("keys") or way.get("out"))
-            return (*ways, *odd, *odd, *odd)
+            three = tuple(way | {"splits": "one"} for way in odd if way.get("keys") and way.get("out"))
+            return (*ways, *odd, *odd, *odd, *three, *three, *three)
         return OPTIONS.draws(**offered)
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
