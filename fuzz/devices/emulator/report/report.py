@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,8 +44,18 @@ class Finding:
     def __str__(self) -> str:
         who = f"CTA {self.cta} warp {self.warp} lane {self.lane}"
         where = f"{self.source}, " if self.source else ""
-        kernel = shortened(self.kernel)
-        return f"{self.kind}: {who} {self.detail} (kernel {kernel}, {where}PTX line {self.line}: {self.instruction})"
+        kernel, instruction = shortened(self.kernel), _LIST.sub(_shorter, self.instruction)
+        return f"{self.kind}: {who} {self.detail} (kernel {kernel}, {where}PTX line {self.line}: {instruction})"
+
+
+_LIST = re.compile(r"\{([^{}]*)\}")
+_SHOWN = 4  # registers of a list
+
+
+def _shorter(match: re.Match[str]) -> str:
+    """A list of registers in braces; of a long one its first and how many they are."""
+    registers = match[1].split(",")
+    return match[0] if len(registers) <= _SHOWN else f"{{{registers[0].strip()}, … {len(registers)} registers}}"
 
 
 @dataclass
@@ -85,12 +96,19 @@ class Report:
                 "not checked on hardware: the kernel uses instructions of Blackwell, whose rules are PTX's alone"
             )
         lines += self.notes
-        lines += [str(f) for f in self.findings]
+        lines += self._each_cause_once()
         if self.deadlock:
             lines.append(str(self.deadlock))
         if self.endless:
             lines.append(str(self.endless))
         return "\n".join(lines)
+
+    def _each_cause_once(self) -> list[str]:
+        """The first finding of each kind at each place of the kernel's source, with the number of the others."""
+        alike: dict[tuple[str, str, str], list[Finding]] = {}
+        for one in self.findings:
+            alike.setdefault((one.kind, one.kernel, one.source or f"PTX line {one.line}"), []).append(one)
+        return [f"{ones[0]}{f' (and {len(ones) - 1} more like it)' * (len(ones) > 1)}" for ones in alike.values()]
 
 
 class EmulationError(RuntimeError):

@@ -8,6 +8,7 @@ import torch
 from ptx_tools import own_word, run
 
 from fuzz.devices.emulator.report.kinds import KIND_NAMES, lanes, sentence
+from fuzz.devices.emulator.report.report import Finding, Report
 from fuzz.devices.emulator.report.seen import Seen
 from fuzz.devices.emulator.state.global_memory import Memory
 
@@ -99,3 +100,20 @@ def test_tensors_with_named_dimensions_are_told_with_them():
 def test_long_kernel_names_are_cut():
     (found,) = run("st.global.b32 [%p0], %c;", words(1), grid=2, block=1).findings
     assert f"(kernel {'x' * 60}…, PTX line" in str(replace(found, kernel="x" * 61))
+
+
+def finding(**changed):
+    one = Finding("race: two writes", "k", "st.shared.b32 [%r1], %r2", 7, (0, 0, 0), 1, 0, 64, 4, "", "w", "a.py:3")
+    return replace(one, **changed)
+
+
+def test_a_report_says_each_cause_once():
+    ones = [finding(), finding(address=68, line=9), finding(source="a.py:4"), finding(source="", line=7)]
+    said = str(Report(findings=[*ones, finding(source="", line=8)])).splitlines()[1:]
+    assert [line.count("(and 1 more like it)") for line in said] == [1, 0, 0, 0]
+    assert ["a.py:3" in line for line in said] == [True, False, False, False]
+
+
+def test_long_lists_of_registers_are_cut():
+    long = "mma {%f0, %f1, %f2, %f3, %f4}, {%r0, %r1, %r2, %r3}, %rd5"
+    assert "mma {%f0, … 5 registers}, {%r0, %r1, %r2, %r3}, %rd5)" in str(finding(instruction=long))
