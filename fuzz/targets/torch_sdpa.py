@@ -59,7 +59,7 @@ class TorchSdpa(AutogradTarget):
         self.support = support
         self.numerics = numerics
         self.proof = (proof, self.pinned_name(backend)) if proof else ()
-        self.rules = (*_EVERYWHERE, *rules, _BOTH)
+        self.rules = (*_EVERYWHERE, *rules, _BOTH, _BOTH_WITHOUT_KEYS)
         self.deterministic = deterministic
         self.backend = {
             "math": SDPBackend.MATH,
@@ -155,8 +155,12 @@ _EVERYWHERE = (
 )
 _BOTH = Rule(
     "attn_mask beside is_causal: 'An error is thrown if both attn_mask and is_causal are set'",
-    lambda c: OPTIONS.of(c)["mask"] == "both",
+    lambda c: OPTIONS.of(c)["mask"] == "both" and c.problem.len_k > 0,
     "refuses",
+)
+_BOTH_WITHOUT_KEYS = Rule(
+    "attn_mask beside is_causal without any key: PyTorch returns zeros before it looks at masks",
+    lambda c: OPTIONS.of(c)["mask"] == "both" and not c.problem.len_k,
 )
 _TENSOR = Rule("attn_mask", lambda c: OPTIONS.of(c)["mask"] in ("bool", "float"), "refuses")
 _RANK_3 = Rule("attn_mask of three dimensions", lambda c: _rank(c) == 3, "refuses")

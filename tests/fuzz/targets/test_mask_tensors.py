@@ -101,3 +101,10 @@ def test_a_mask_that_the_problem_does_not_have_is_not_asked():
     for case in (bias, heads, known):
         found = refusal(load("torch.sdpa.math"), case)
         assert found is not None and found.kind == "cannot"
+
+
+@pytest.mark.parametrize(("len_k", "kind"), [(5, "refuses"), (0, "cannot")])
+def test_a_mask_beside_is_causal_is_refused_where_there_are_keys(len_k, kind):
+    problem = Problem((7,), (len_k,), 1, 1, 8, 8, "float32", mask=Causal())
+    refused = refusal(load("torch.sdpa.math"), Case("torch.sdpa.math", problem, variant={"mask": "both"}))
+    assert refused is not None and refused.kind == kind
