@@ -1,7 +1,7 @@
 """Aims: kinds of cases that a session has a stated share of, because chance alone gives too few of them.
 
 plain   a full mask, no option, with a backward pass: what every kernel is used for, and where a wrong gradient
-        has nothing to hide behind
+        has nothing to hide behind; half of them have lengths of a tile or more that differ
 late    rows whose first tile of keys is empty and a later one is not, beside rows of the same tile of queries that
         see the first one: a running maximum of -inf meets numbers; a few tokens show it
 native  a mask that the kernel has a way of its own for, no option, lengths that differ: such ways compute from both
@@ -28,7 +28,7 @@ ZERO_SCALE_SHARE = 0.03  # of the cases of a target that takes a scale, at least
 TILE = 64
 _LENGTHS_Q = (2, 3, 16, 17, 33, 63, 64, 65, 100, 128)
 _LENGTHS_K = (65, 66, 80, 96, 127, 128, 129, 192, 193, 257)
-_SHORTER = (16, 33, 63, 64, 65, 80, 100, 127, 128, 129)  # of native cases: queries, or keys
+_SHORTER = (16, 33, 63, 64, 65, 80, 100, 127, 128, 129)  # queries, or keys
 _LONGER_BY = (1, 17, 63, 64, 65, 100, 128, 129)  # so many more of the other
 
 
@@ -41,7 +41,7 @@ def late_lengths(draw: Draw, pairs: int, longest: int) -> tuple[int, int] | None
     return draw.choice([n for n in _LENGTHS_Q if n <= min(longest, pairs // len_k)]), len_k
 
 
-def native_lengths(draw: Draw, pairs: int, longest: int) -> tuple[int, int] | None:
+def unequal_lengths(draw: Draw, pairs: int, longest: int) -> tuple[int, int] | None:
     """(len_q, len_k) of at most `pairs` pairs, which differ, either one the longer; None where that is too much."""
     able = [(n, n + more) for n in _SHORTER for more in _LONGER_BY if n + more <= longest and n * (n + more) <= pairs]
     if not able:

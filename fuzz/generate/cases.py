@@ -41,7 +41,7 @@ from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.relations import relations_for
 from fuzz.core.support import Support
 from fuzz.core.target import Target
-from fuzz.generate.aims import AIMS, TILE, Aim, late_lengths, late_mask, native_lengths
+from fuzz.generate.aims import AIMS, TILE, Aim, late_lengths, late_mask, unequal_lengths
 from fuzz.generate.grid import Grid
 from fuzz.generate.kernel_turns import draw_meeting, support_of, variants_of
 from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, native_mask, one_in
@@ -84,7 +84,7 @@ LONG_LISTS_SHARE = 20  # one case in so many has long block lists, where the tar
 OPTIONS = (0, 1, 1, 1, 2, 2)  # numbers of options in focus: of most cases, of a kernel's turn
 TURN_OPTIONS = (1, 1, 2, 2)
 RAGGED_SHARE = {"packed": 2, "padded": 5}  # one case in so many of those without an aim; NOTE [several]
-_AIMED_LENGTHS = {"late": late_lengths, "native": native_lengths}
+_AIMED_LENGTHS = {"late": late_lengths, "native": unequal_lengths, "plain": unequal_lengths}  # half of the plain ones
 _MEETING_AIMS: tuple[Aim, ...] = ("plain", "native", *("",) * 4)  # of a case in which CTAs are to wait for one another
 OVERSUBSCRIBED_SHARE = 8  # one case in so many has an oversubscribed grid, where the target knows them
 
@@ -128,7 +128,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     focus = frozenset() if aim in ("plain", "native") else focus - {"ragged"} if aim == "late" else focus
     focus |= {"softcap"} if kernel is not None and kernel.softcap else set()
     crowded = bool(target.oversubscribed) and not aim and kernel is None and one_in(draw, OVERSUBSCRIBED_SHARE)
-    long = aim in ("late", "native") or draw.choice((True, False))  # NOTE [budget]
+    long = aim != "" or draw.choice((True, False))  # NOTE [budget]
     ragged = "ragged" in focus or (_may_be_ragged(support, layout, focus, aim) and one_in(draw, RAGGED_SHARE[layout]))
     several = ragged or ("bias" in focus and not one_in(draw, 4))  # NOTE [several]
     room = replace(size, rows=max(size.rows // 2, 1)) if several else size
@@ -138,7 +138,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     dim, dim_v = _dims(draw, support, "dim_v" in focus)
     longest = min(size.length, max(size.elements // (batch * heads_q * max(dim, dim_v)), 1))
     lengths_q, lengths_k = _lengths(draw, support, layout, ragged, batch, size.pairs // heads_q, longest)
-    if aim in _AIMED_LENGTHS and support.cross:
+    if aim in _AIMED_LENGTHS and support.cross and (aim != "plain" or draw.choice((True, False))):
         aimed = _AIMED_LENGTHS[aim](draw, size.pairs // (heads_q * batch), longest)
         if aimed is not None:
             lengths_q, lengths_k = (aimed[0],) * batch, (aimed[1],) * batch

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fuzz.core.case import Case
-from fuzz.generate.aims import LATE_SHARE, NATIVE_SHARE, PLAIN_SHARE, TILE, ZERO_SCALE_SHARE, native_lengths
+from fuzz.generate.aims import LATE_SHARE, NATIVE_SHARE, PLAIN_SHARE, TILE, ZERO_SCALE_SHARE, unequal_lengths
 from fuzz.generate.cases import MEDIUM, SMALL, Size, _case
 from fuzz.generate.masks import Sizes, native_mask
 from fuzz.targets.registry import load
@@ -69,10 +69,10 @@ def test_a_kernel_of_a_flag_meets_causal_masks_that_end_a_tile_before_the_querie
 
 def test_lengths_of_native_cases_differ_either_way_within_the_budget() -> None:
     draw = random.Random(0)
-    found = [native_lengths(draw, 1 << 14, 320) for _ in range(200)]
+    found = [unequal_lengths(draw, 1 << 14, 320) for _ in range(200)]
     assert all(m != n and m * n <= 1 << 14 and max(m, n) <= 320 for m, n in found)
     assert {m > n for m, n in found} == {True, False}
-    assert native_lengths(draw, 200, 320) is None and native_lengths(draw, 1 << 14, 16) is None
+    assert unequal_lengths(draw, 200, 320) is None and unequal_lengths(draw, 1 << 14, 16) is None
 
 
 def test_native_masks_are_of_the_kinds_named_and_allowed() -> None:
