@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from fuzz.core.case import Case
-from fuzz.generate.aims import LATE_SHARE, NATIVE_SHARE, PLAIN_SHARE, TILE, ZERO_SCALE_SHARE, unequal_lengths
+from fuzz.generate.aims import LATE_SHARE, NATIVE_SHARE, PLAIN_SHARE, TILE, ZERO_SCALE_SHARE, late_mask, unequal_lengths
 from fuzz.generate.cases import MEDIUM, SMALL, Size, _case
 from fuzz.generate.masks import Sizes, native_mask
 from fuzz.targets.registry import load
-from oracles.masks import Causal, Full, PerHead, Window
+from oracles.masks import Causal, Full, Intervals, PerHead, Window
 from oracles.problem import dense_mask
 
 COUNT = 400
@@ -65,6 +65,27 @@ def test_a_kernel_of_a_flag_meets_causal_masks_that_end_a_tile_before_the_querie
     """One case in forty and more: tiles below the diagonal that no key fills."""
     cases = [case for case in drawn("sdpa", MEDIUM) if by_a_flag(case)]
     assert sum(case.problem.len_q > case.problem.len_k + TILE for case in cases) > COUNT / 40
+
+
+def test_half_of_small_cases_have_several_tiles_of_keys() -> None:
+    cases = drawn("sdpa", SMALL)
+    assert sum(case.problem.len_k > TILE for case in cases) / COUNT > 0.4
+    assert sum(0 < case.problem.len_k <= TILE for case in cases) / COUNT > 0.3
+    assert sum(case.problem.len_q > TILE > case.problem.len_k for case in cases) / COUNT > 0.05
+
+
+def test_most_flags_are_given_by_the_plainest_call_and_the_other_ways_stay() -> None:
+    cases = [case for case in drawn("sdpa", MEDIUM) if by_a_flag(case)]
+    assert 0.5 < sum(not case.variant for case in cases) / len(cases) < 0.9
+
+
+def test_rows_that_see_a_later_tile_lie_beside_rows_without_keys_now_and_then() -> None:
+    draw, found = random.Random(0), []
+    for _ in range(60):
+        mask = late_mask(draw, frozenset({"intervals"}), 65, 129)
+        assert isinstance(mask, Intervals)
+        found.append(() in mask.rows)
+    assert {True, False} == set(found)
 
 
 def test_lengths_of_native_cases_differ_either_way_within_the_budget() -> None:
