@@ -14,8 +14,9 @@ reached a causal path, half of those with a few tokens, and hardly one in a hund
 broadcast.
 NOTE [budget]: what is spent on heads is not left for tokens. Half of the cases have few heads and long sequences, which
 several tiles in both directions need; the other half have many heads and sequences.
-NOTE [aims]: four cases in 23 are plain, as many have a native mask, no option and lengths that differ, two have rows
-whose first tile of keys is empty: see aims.py.
+NOTE [aims]: four cases in 24 are plain, five have a native mask, no option and lengths that differ, three have rows
+whose first tile of keys is empty: see aims.py. Half of the plain and of the native ones are made by the plainest call
+that the target has: another way to say a mask is another path. So a case without an aim has an option or two.
 NOTE [turns]: a session begins with a case for each kernel of a target: see kernel_turns.py, fuzz/session/turns.py. Such
 a case has an option or two, and half of its inputs are FLOWING: a kernel's only turn is not spent on a case that hides
 most errors.
@@ -41,7 +42,7 @@ from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.relations import relations_for
 from fuzz.core.support import Support
 from fuzz.core.target import Target
-from fuzz.generate.aims import AIMS, TILE, Aim, late_lengths, late_mask, native_lengths
+from fuzz.generate.aims import AIMS, TILE, Aim, aimed_lengths, late_mask
 from fuzz.generate.grid import Grid
 from fuzz.generate.kernel_turns import draw_meeting, support_of, variants_of
 from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, native_mask, one_in
@@ -81,11 +82,10 @@ HEADS_KV, GROUPS = (1, 2, 3, 4), (1, 1, 2, 2, 3, 4, 8)  # of the other half: NOT
 TWO_TILES = 90  # tokens on both sides; heads that leave pairs for fewer come less often
 PARTLY = 16  # one case in so many has huge tensors, of which a part is computed, where the target can
 LONG_LISTS_SHARE = 20  # one case in so many has long block lists, where the target has lists
-OPTIONS = (0, 1, 1, 1, 2, 2)  # numbers of options in focus: of most cases, of a kernel's turn
+OPTIONS = (1, 1, 1, 2, 2)  # numbers of options in focus: of most cases, of a kernel's turn
 TURN_OPTIONS = (1, 1, 2, 2)
 RAGGED_SHARE = {"packed": 2, "padded": 5}  # one case in so many of those without an aim; NOTE [several]
-_AIMED_LENGTHS = {"late": late_lengths, "native": native_lengths}
-_MEETING_AIMS: tuple[Aim, ...] = ("plain", "native", *("",) * 4)  # of a case in which CTAs are to wait for one another
+_MEETING_AIMS: tuple[Aim, ...] = ("plain", "native", "late", *("",) * 4)  # of a case in which CTAs are to wait
 OVERSUBSCRIBED_SHARE = 8  # one case in so many has an oversubscribed grid, where the target knows them
 
 
@@ -128,7 +128,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     focus = frozenset() if aim in ("plain", "native") else focus - {"ragged"} if aim == "late" else focus
     focus |= {"softcap"} if kernel is not None and kernel.softcap else set()
     crowded = bool(target.oversubscribed) and not aim and kernel is None and one_in(draw, OVERSUBSCRIBED_SHARE)
-    long = aim in ("late", "native") or draw.choice((True, False))  # NOTE [budget]
+    long = aim != "" or draw.choice((True, False))  # NOTE [budget]
     ragged = "ragged" in focus or (_may_be_ragged(support, layout, focus, aim) and one_in(draw, RAGGED_SHARE[layout]))
     several = ragged or ("bias" in focus and not one_in(draw, 4))  # NOTE [several]
     room = replace(size, rows=max(size.rows // 2, 1)) if several else size
@@ -138,8 +138,8 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     dim, dim_v = _dims(draw, support, "dim_v" in focus)
     longest = min(size.length, max(size.elements // (batch * heads_q * max(dim, dim_v)), 1))
     lengths_q, lengths_k = _lengths(draw, support, layout, ragged, batch, size.pairs // heads_q, longest)
-    if aim in _AIMED_LENGTHS and support.cross:
-        aimed = _AIMED_LENGTHS[aim](draw, size.pairs // (heads_q * batch), longest)
+    if support.cross and not ragged:
+        aimed = aimed_lengths(draw, aim, lengths_k[0], size.pairs // (heads_q * batch), longest)
         if aimed is not None:
             lengths_q, lengths_k = (aimed[0],) * batch, (aimed[1],) * batch
     grid = _grid(draw, target, size, meets, oversubscribed=crowded, ragged=ragged)
@@ -167,7 +167,8 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
     if inputs.distribution in CODED and support.scale:
         problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES))
     variants = variants_of(kernel, target.variants_for(problem))
-    variant = draw.choice(variants) if len(variants) > 1 else variants[0]
+    plainest = aim in ("plain", "native") and {} in variants and draw.choice((True, False))
+    variant = {} if plainest else draw.choice(variants) if len(variants) > 1 else variants[0]
     case = Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
     return structs.replace(case, relations=_relations(target, case))
 

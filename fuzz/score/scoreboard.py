@@ -115,7 +115,7 @@ def _machine() -> dict[str, Any]:
 
 def _bug(name: str, ones: Sequence[Ended]) -> Bug:
     errors = tuple(dict.fromkeys(one.error for one in ones if one.error))
-    ours = [one for one in ones if one.trial.generator == "ours" and _whole(one)]
+    ours = _one_each_seed(one for one in ones if one.trial.generator == "ours" and _whole(one))
     cases = [one.found.get(OURS, one.run + 1) for one in ours] or [0]
     hits = [one for one in ours if OURS in one.found]
     return Bug(
@@ -130,7 +130,7 @@ def _bug(name: str, ones: Sequence[Ended]) -> Bug:
         oracles=dict(Counter(one.oracle for one in hits).most_common()),
         seen=tuple(_seen(ones)),
         message=hits[0].message if hits else "",
-        smallest=next((one.smallest for one in ours if one.smallest is not None), None),
+        smallest=next((one.smallest for one in ones if one.smallest is not None), None),
         errors=errors,
     )
 
@@ -140,11 +140,18 @@ def _whole(one: Ended) -> bool:
     return not one.error and (not one.cut or OURS in one.found)
 
 
+def _one_each_seed(ones: Iterable[Ended]) -> list[Ended]:
+    """Trials by seed; of the two of a seed that other criteria judge too, which have the same cases, the one without
+    them."""
+    by_seed = {one.trial.seed: one for one in sorted(ones, key=lambda one: -one.trial.peers)}
+    return [by_seed[seed] for seed in sorted(by_seed)]
+
+
 def _seen(ones: Sequence[Ended]) -> Iterable[Seen]:
     for generator in GENERATORS:
         trials = [one for one in ones if one.trial.generator == generator and _whole(one)]
         for rule in RULES:
-            asked = [one for one in trials if rule == OURS or one.trial.peers]
+            asked = _one_each_seed(trials) if rule == OURS else [one for one in trials if one.trial.peers]
             if asked:
                 limits = tuple(one.trial.cases if rule == OURS else one.trial.peers for one in asked)
                 seeds = tuple(one.trial.seed for one in asked)

@@ -15,9 +15,9 @@ class Settings(msgspec.Struct, frozen=True):
 
     pattern     of the mutants' names, as in a shell: 'blocksparse!*'
     seeds       trials of each mutant; cases: the most of a trial
-    peer_seeds, peer_cases  so many of the trials, the last ones, go on after the mutant was found, until every other
-                            project's
-                rule and ours has seen it or so many cases are done; as many trials draw uniformly
+    peer_seeds, peer_cases  so many of the seeds, the last ones, have a second trial, which goes on after the mutant was
+                found, until every other project's rule and ours has seen it or so many cases are done; as many trials
+                draw uniformly
     keys        kernels of each target that a score may compile (each takes seconds): cases that need others are drawn
                 again. 128 are all that sessions of `blocksparse` draw, some 100
     minimize_runs  of each mutant's last trial, if it finds it; 0: none are minimised
@@ -68,4 +68,5 @@ class Trial(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """Name of it in the records."""
-        return f"{self.generator} {self.bug} {self.seed}"
+        judged = " peers" if self.peers and self.generator == "ours" else ""
+        return f"{self.generator} {self.bug} {self.seed}{judged}"

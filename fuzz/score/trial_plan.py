@@ -35,21 +35,22 @@ def bugs(settings: Settings) -> dict[str, Target]:
 
 def trials(settings: Settings) -> list[Trial]:
     """All trials of a score: one seed of every mutant after the other, so that a score that is cut short says most. The
-    seeds that other criteria judge too, and minimising, come last: such a trial takes several times as long. After all
-    of them come uniform cases."""
-    found, uniform = [], []
+    last seeds come again for the other criteria, which judge more cases than ours need, and to minimise: such a trial
+    takes several times as long. After all of them come uniform cases."""
+    found, judged, uniform = [], [], []
     order = {bug: at for at, bug in enumerate(settings.first)}
     names = sorted(bugs(settings), key=lambda bug: order.get(bug, len(order)))
     for index in range(settings.seeds):
-        last = index == settings.seeds - 1
+        minimize = index == settings.seeds - 1 and settings.minimize_runs > 0
         for bug in names:
             seed = settings.starts.get(bug, settings.seed) + index
             cases = settings.limits.get(bug, settings.cases)
             peers = min(settings.peer_cases, cases) if index >= settings.seeds - settings.peer_seeds else 0
-            found.append(Trial(bug, "ours", seed, cases, peers, minimize=last and settings.minimize_runs > 0))
+            found.append(Trial(bug, "ours", seed, cases, minimize=minimize and not peers))
             if peers:
+                judged.append(Trial(bug, "ours", seed, cases, peers, minimize=minimize))
                 uniform.append(Trial(bug, "uniform", seed, peers, peers))
-    return found + uniform
+    return found + judged + uniform
 
 
 def good(bug: Target, device: Device = "host") -> Target:

@@ -5,6 +5,11 @@ and the target's seed cases among the first of them. Kernels whose CTAs wait for
 others: two of them come before each other one. They fill its shards from the first on, so they are the same with
 any number of workers; what follows is Hypothesis's. They are drawn by a generator of their own: Hypothesis forbids
 draws that depend on what was drawn before.
+
+NOTE [unlike first]: the next kernel is the one with most options, dtypes and head dims that no kernel before it has;
+once all were there, counting begins anew. So the first kernels of a session are as different as they can be. In a
+random order one session of `blocksparse` in four has one of the few kernels that take intervals as their mask among its
+first three, in this one every second.
 """
 
 from __future__ import annotations
@@ -38,13 +43,28 @@ def first_cases(shard: Shard, target: Target, size: Size, repeats: int, seed: in
 
 
 def _order(kernels: tuple[KernelChoice, ...], draw: random.Random) -> list[KernelChoice]:
-    """All kernels: two whose CTAs wait before each that has no such CTAs, while there are both."""
+    """All kernels: two whose CTAs wait before each that has no such CTAs, while there are both; of several the one with
+    most that the kernels before it do not have, NOTE [unlike first]."""
     shuffled = draw.sample(kernels, len(kernels))
     waiting = [kernel for kernel in shuffled if kernel.least_q]
-    order = [kernel for kernel in shuffled if not kernel.least_q]
-    for i, kernel in enumerate(waiting):
-        order.insert(i + i // WAITING_EACH, kernel)
+    others = [kernel for kernel in shuffled if not kernel.least_q]
+    order: list[KernelChoice] = []
+    seen: set[tuple[str, object]] = set()
+    while waiting or others:
+        turn = waiting if waiting and (not others or len(order) % (WAITING_EACH + 1) < WAITING_EACH) else others
+        fresh = [len(_properties(kernel) - seen) for kernel in turn]
+        if not any(fresh):
+            seen.clear()
+            fresh = [len(_properties(kernel)) for kernel in turn]
+        kernel = turn.pop(fresh.index(max(fresh)))
+        seen |= _properties(kernel)
+        order.append(kernel)
     return order
+
+
+def _properties(kernel: KernelChoice) -> set[tuple[str, object]]:
+    """What tells a kernel from others: options, dtype, dims, softcap."""
+    return {*kernel.variant.items(), ("dtype", kernel.dtype), ("dims", kernel.dims), ("softcap", kernel.softcap)}
 
 
 def _places(kernels: int, seed_cases: tuple[Case, ...]) -> list[Case | int]:

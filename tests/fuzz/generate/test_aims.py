@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from fuzz.core.case import Case
-from fuzz.generate.aims import LATE_SHARE, NATIVE_SHARE, PLAIN_SHARE, TILE, ZERO_SCALE_SHARE, native_lengths
+from fuzz.generate.aims import LATE_SHARE, NATIVE_SHARE, PLAIN_SHARE, TILE, ZERO_SCALE_SHARE, late_mask, unequal_lengths
 from fuzz.generate.cases import MEDIUM, SMALL, Size, _case
 from fuzz.generate.masks import Sizes, native_mask
 from fuzz.targets.registry import load
-from oracles.masks import Causal, Full, PerHead, Window
+from oracles.masks import Causal, Full, Intervals, PerHead, Window
 from oracles.problem import dense_mask
 
 COUNT = 400
@@ -67,12 +67,33 @@ def test_a_kernel_of_a_flag_meets_causal_masks_that_end_a_tile_before_the_querie
     assert sum(case.problem.len_q > case.problem.len_k + TILE for case in cases) > COUNT / 40
 
 
+def test_half_of_small_cases_have_several_tiles_of_keys() -> None:
+    cases = drawn("sdpa", SMALL)
+    assert sum(case.problem.len_k > TILE for case in cases) / COUNT > 0.4
+    assert sum(0 < case.problem.len_k <= TILE for case in cases) / COUNT > 0.3
+    assert sum(case.problem.len_q > TILE > case.problem.len_k for case in cases) / COUNT > 0.05
+
+
+def test_most_flags_are_given_by_the_plainest_call_and_the_other_ways_stay() -> None:
+    cases = [case for case in drawn("sdpa", MEDIUM) if by_a_flag(case)]
+    assert 0.5 < sum(not case.variant for case in cases) / len(cases) < 0.9
+
+
+def test_rows_that_see_a_later_tile_lie_beside_rows_without_keys_now_and_then() -> None:
+    draw, found = random.Random(0), []
+    for _ in range(60):
+        mask = late_mask(draw, frozenset({"intervals"}), 65, 129)
+        assert isinstance(mask, Intervals)
+        found.append(() in mask.rows)
+    assert {True, False} == set(found)
+
+
 def test_lengths_of_native_cases_differ_either_way_within_the_budget() -> None:
     draw = random.Random(0)
-    found = [native_lengths(draw, 1 << 14, 320) for _ in range(200)]
+    found = [unequal_lengths(draw, 1 << 14, 320) for _ in range(200)]
     assert all(m != n and m * n <= 1 << 14 and max(m, n) <= 320 for m, n in found)
     assert {m > n for m, n in found} == {True, False}
-    assert native_lengths(draw, 200, 320) is None and native_lengths(draw, 1 << 14, 16) is None
+    assert unequal_lengths(draw, 200, 320) is None and unequal_lengths(draw, 1 << 14, 16) is None
 
 
 def test_native_masks_are_of_the_kinds_named_and_allowed() -> None:

@@ -25,12 +25,15 @@ def test_only_planted_bugs_that_are_asked_for_are_scored():
 
 def test_the_first_seed_of_every_bug_comes_first_and_those_that_take_long_last():
     found = trials(WANTED)
-    assert [trial.seed for trial in found] == [0, 0, 1, 1, 1, 1]
-    assert [trial.generator for trial in found] == ["ours"] * 4 + ["uniform"] * 2
-    assert [trial.cases for trial in found] == [50, 50, 50, 50, 20, 20]
-    assert [trial.peers for trial in found] == [0, 0, 20, 20, 20, 20]
-    assert [trial.minimize for trial in found] == [False, False, True, True, False, False]
-    assert not any(trial.peers for trial in trials(replace(WANTED, peer_seeds=0)))
+    assert [trial.seed for trial in found] == [0, 0, 1, 1, 1, 1, 1, 1]
+    assert [trial.generator for trial in found] == ["ours"] * 6 + ["uniform"] * 2
+    assert [trial.cases for trial in found] == [50] * 6 + [20, 20]
+    assert [trial.peers for trial in found] == [0] * 4 + [20] * 4
+    assert [trial.minimize for trial in found] == [False] * 4 + [True, True, False, False]
+    assert len({trial.name for trial in found}) == len(found)
+    alone = trials(replace(WANTED, peer_seeds=0))
+    assert not any(trial.peers for trial in alone)
+    assert [trial.minimize for trial in alone] == [False, False, True, True]
 
 
 def test_a_limit_of_its_own_ends_a_bugs_trial():

@@ -30,7 +30,8 @@ def folder(tmp_path_factory):
 
 
 def test_a_planted_bug_is_found_judged_by_peers_and_made_smaller(folder):
-    ours = next(one for one in ended(folder) if one.trial.generator == "ours")
+    alone, ours = (one for one in ended(folder) if one.trial.generator == "ours")
+    assert alone.trial.peers == 0 and ours.trial.peers == 3 and alone.found[OURS] == ours.found[OURS] == alone.run
     assert (not ours.error and ours.found[OURS] == ours.run) or ours.run == 3
     assert ours.oracle.startswith(("accuracy", "exact", "metamorphic")) and not ours.alarms
     assert ours.smallest is not None and ours.case is not None
@@ -44,14 +45,14 @@ def test_uniform_cases_have_a_trial_of_their_own(folder):
 
 def test_what_is_there_is_not_run_again(folder):
     before = {path: path.stat().st_mtime_ns for path in folder.glob("ended-*")}
-    assert len(run(WANTED, folder, 1)) == 2
+    assert len(run(WANTED, folder, 1)) == 3
     assert {path: path.stat().st_mtime_ns for path in folder.glob("ended-*")} == before
 
 
 def test_a_line_that_was_cut_off_is_left_out(folder, tmp_path):
     whole = next(folder.glob("ended-*")).read_bytes()
     (tmp_path / "ended-0.jsonl").write_bytes(whole[:-20])
-    assert len(ended(tmp_path)) == 1
+    assert len(ended(tmp_path)) == 2
 
 
 def test_a_folder_of_another_score_is_refused(folder):

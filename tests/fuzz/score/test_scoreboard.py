@@ -59,6 +59,14 @@ def test_rules_are_counted_only_where_they_looked_on():
     assert seen.cases == (5, None) and seen.limits == (20, 20) and seen.counted == [5, 21]
 
 
+def test_a_seed_that_is_judged_by_other_rules_too_counts_once():
+    made = make_scoreboard(WANTED, [*ENDED[:3], one("sdpa!a", 0, 3, peers=0), one("sdpa!a", 1, 9, peers=0)])
+    (bug,) = made.bugs
+    assert (bug.trials, bug.median) == (3, 5)
+    seen = {(s.generator, s.rule): s for s in bug.seen}
+    assert sorted(seen["ours", OURS].seeds) == [0, 1, 2] and seen["ours", "flash-attention"].seeds == (0, 1)
+
+
 def test_the_curve_falls_as_trials_find_their_bugs():
     x, y = survival(make_scoreboard(WANTED, ENDED[:3]), "ours", OURS)
     assert list(zip(x, y, strict=True)) == [(0, 1.0), (3, 2 / 3), (5, 1 / 3), (9, 0.0), (100, 0.0)]

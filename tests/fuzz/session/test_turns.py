@@ -7,13 +7,16 @@ import pytest
 from fuzz.core.case import Case
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.refusal import refusal
+from fuzz.generate.cases import SMALL
 from fuzz.generate.kernel_turns import meet
 from fuzz.judging.judge import execute
 from fuzz.session.draw import cases_of, explore, seed_cases
-from fuzz.session.plan import plan
+from fuzz.session.plan import Shard, plan
 from fuzz.session.settings import Settings
+from fuzz.session.turns import first_cases
 from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
 from fuzz.targets.registry import load
+from kernels.blocksparse.spec.variant import padded_dim
 from oracles.masks import Full, kinds
 
 needs_emulator = pytest.mark.skipif(not (toolchain_there() and emulator_there()), reason="needs toolchain and emulator")
@@ -70,6 +73,29 @@ def test_kernels_whose_ctas_wait_have_two_of_them_on_one_tile_and_two_tiles_each
 def test_two_kernels_whose_ctas_wait_come_before_each_other_one() -> None:
     found = [case for case in session("blocksparse", 60) if case not in load("blocksparse").seed_cases()]
     assert [case.variant["deterministic"] for case in found[:9]] == 3 * [True, True, False]
+
+
+@needs_emulator
+def test_the_first_kernels_of_a_session_differ_most() -> None:
+    """Few kernels take a band or intervals as their mask: a random order has one of them among the first three in one
+    session of four."""
+    target = load("blocksparse")
+    firsts = [first_cases(Shard("blocksparse", 0, 3, seed), target, SMALL, 1, seed) for seed in range(24)]
+    masks, dims, dtypes = ([len({of(case) for case in first}) for first in firsts] for of in (_mask, _dim, _dtype))
+    assert min(masks) >= 2 and masks.count(3) >= 6
+    assert min(dims) >= 2 and dims.count(3) >= 12 and dtypes.count(2) >= 18
+
+
+def _mask(case: Case) -> str:
+    return str(case.variant["mask"])
+
+
+def _dim(case: Case) -> int:
+    return padded_dim(case.problem.dim)
+
+
+def _dtype(case: Case) -> str:
+    return case.problem.dtype
 
 
 @needs_emulator
