@@ -1,6 +1,6 @@
 """Drawn cases of blocksparse on the emulated GPU, by the loop and translated: verdicts and reports must be the same.
 
-    python ci/check_translation.py [--cases 1000] [--kernels 40] [--numbers 10] [--seed 1]
+    python ci/check_translation.py [--cases 1000] [--kernels 40] [--numbers 10] [--seed 1] [--out RESULT.json]
 
 A case's launches are compared by status, micro-operations, how often each was reached, findings, deadlock, and the
 bytes of every tensor afterwards; its verdict by everything but its seconds. Each kernel takes seconds to compile: cases
@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,6 +31,7 @@ from fuzz.devices.emulator import api
 from fuzz.generate.cases import MEDIUM, cases
 from fuzz.judging import leaks
 from fuzz.judging.judge import execute
+from fuzz.session.records import machine
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 
 WAYS = ("never", "always")
@@ -99,6 +102,7 @@ def main() -> int:
     parser.add_argument("--kernels", type=int, default=40)
     parser.add_argument("--numbers", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="write the result as JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)
     target = EmulatedBlockSparse()
@@ -130,7 +134,12 @@ def main() -> int:
         if first != second:
             different += 1
             print("differs:", to_json(case), flush=True)
-    print(f"{compared} cases ({outcomes}), {launches} launches of {len(watched.builds)} kernels: {different} differ")
+    kernels = len(watched.builds)
+    print(f"{compared} cases ({outcomes}), {launches} launches of {kernels} kernels: {different} differ")
+    if options.out:
+        found = {"cases": compared, "outcomes": outcomes, "launches": launches, "kernels": kernels}
+        found |= {"differ": different, "machine": machine()}
+        options.out.write_text(json.dumps(found, indent=2) + "\n")
     return different > 0
 
 
