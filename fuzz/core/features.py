@@ -262,6 +262,11 @@ _INPUTS = (
         lambda v: v.p.backward and bool(v.case.inputs.detached),
     ),
     Feature(
+        "detached:all",
+        "no gradient of q, k or v is asked for, only the bias's",
+        lambda v: v.p.backward and {"q", "k", "v"} <= set(v.case.inputs.detached),
+    ),
+    Feature(
         "expanded_do",
         "the output's gradient is one value with strides 0",
         lambda v: v.case.inputs.do.order == "expanded",

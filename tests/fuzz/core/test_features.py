@@ -73,6 +73,10 @@ ADDED = [
     ({"inputs": Inputs(do=Storage("expanded")), "backward": True}, {"expanded_do", "backward"}),
     ({"inputs": Inputs(k=Storage(shared="s"))}, {"shared"}),
     ({"inputs": Inputs(detached=("q",)), "backward": True}, {"detached", "backward"}),
+    (
+        {"inputs": Inputs(detached=("q", "k", "v")), "bias": Bias(), "backward": True},
+        {"detached", "detached:all", "bias", "bias:grad", "backward"},
+    ),
     ({"variant": {"tile": 64}}, {"variant:tile=64"}),
 ]
 
