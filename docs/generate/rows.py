@@ -195,8 +195,9 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             false_alarm_free,
             "no_false_alarm_host",
             ORACLES,
-            commit="5042849",
-            machine="2 cores; H100 80GB HBM3",
+            commit="12d6551",
+            machine="2 cores",
+            date="2026-11-24",
         ),
         Row(
             "`blocksparse` on a GPU, deterministic cases 20 times each",

@@ -21,7 +21,8 @@ ROWS_WITHOUT_KEYS = "rows_without_keys"
 MASKED = "masked"
 PADS_APART = "dim:pads_apart"
 HALF_TILE = "len_k:half_tile"
-TRAITS = frozenset({PADS_APART, HALF_TILE})
+ALL_DETACHED = "detached:all"
+TRAITS = frozenset({PADS_APART, HALF_TILE, ALL_DETACHED})
 MOST_PAIRS = 1 << 24
 TILE = 64  # what 'tail' and 'many_tiles' are counted in: the tile that most kernels share or divide
 
@@ -78,7 +79,8 @@ def sees_nothing(case: Case, batch: int, head: int, row: int) -> bool:
 
 def traits(case: Case) -> frozenset[str]:
     """Properties that only an explanation written by hand may rest on, since a reduction may bring them about."""
-    return TRAITS & {f.name for f in (*_LENGTHS, *_DIMS) if f.holds(_view(case))}
+    view = _view(case)
+    return TRAITS & {f.name for f in (*_LENGTHS, *_DIMS, *_RARE) if f.holds(view)}
 
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
@@ -274,6 +276,15 @@ _INPUTS = (
             switch=name not in ("normal", "integers", "constant"),
         )
         for name in get_args(Distribution)
+    ),
+)
+
+_RARE = (  # no part of the table: no session is asked to meet it
+    Feature(
+        ALL_DETACHED,
+        "no gradient of q, k or v is asked for, only the bias's",
+        lambda v: v.p.backward and {"q", "k", "v"} <= set(v.case.inputs.detached),
+        switch=False,
     ),
 )
 

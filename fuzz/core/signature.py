@@ -35,6 +35,7 @@ __all__ = [
     "same_failure",
     "signature",
     "tensors",
+    "typed",
 ]
 
 UNWRITTEN = "read_of_uninitialised_memory"
@@ -188,6 +189,11 @@ def same_failure(known: Verdict, found: Verdict) -> bool:
         return False
     untyped = _failure(known)[0] not in _TYPED
     return _overlap(tensors(known), tensors(found)) and (untyped or _place(known) == _place(found))
+
+
+def typed(verdict: Verdict) -> bool:
+    """True if the failure is an error or a process that died: the error's type, or the phase, tells it apart."""
+    return _failure(verdict)[0] in _TYPED
 
 
 def explains(known: Signature, found: Signature) -> bool:

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 from fuzz.core.case import Case, normal
 from fuzz.core.features import MASK_KINDS, switches
-from fuzz.core.signature import Signature, same_failure, signature
+from fuzz.core.signature import Signature, same_failure, signature, typed
 from fuzz.core.verdict import Verdict
 from fuzz.minimize.edits import replace
 from fuzz.minimize.kinds import Row
@@ -27,6 +28,7 @@ from fuzz.minimize.masks import written_out
 from fuzz.minimize.passes import PASSES
 from fuzz.minimize.rate import FLOOR, MOST_TRIES, tries
 from fuzz.minimize.result import Minimized, Step, Stopped
+from fuzz.minimize.shape import other_shapes
 from oracles.masks import Tokens
 
 Probe: TypeAlias = Callable[[Case], Verdict]
@@ -288,19 +290,30 @@ class _Search:
 
     def _needs(self) -> frozenset[str]:
         """The switches of the case; its 16-bit dtype only if the other one does not fail, and the mask's kind only if
-        the same mask written out as tokens does not fail, or cannot be asked for."""
+        the same mask written out as tokens does not fail, or cannot be asked for. An error's shape only as far as other
+        shapes do not raise it: a short length is no full tile, whether or not that matters."""
         found = switches(self.case)
         if self.stopped == "interrupted":
             return found
         mask = self.case.problem.mask
         if isinstance(mask, Tokens) or ((written := written_out(self.case)) and self._also_fails(written)):
             found -= MASK_KINDS
+        assert self.verdict is not None
         other = {"float16": "bfloat16", "bfloat16": "float16"}.get(self.case.problem.dtype)
         if other is not None:
             converted = replace(self.case, problem=replace(self.case.problem, dtype=other))
             refused = self._allowed is not None and not self._allowed(converted)
             if refused or self._also_fails(converted):
                 found -= {self.case.problem.dtype}
+        return found - self._of_shape_alone() if typed(self.verdict) else found
+
+    def _of_shape_alone(self) -> frozenset[str]:
+        """The switches that the case has for its shape, and other shapes that fail alike have not."""
+        found: frozenset[str] = frozenset()
+        with suppress(_Stop):
+            for alternatives in other_shapes(self.case):
+                other = next(filter(self._also_fails, alternatives), self.case)
+                found |= switches(self.case) - switches(other)
         return found
 
     def _also_fails(self, case: Case) -> bool:

@@ -74,6 +74,27 @@ def dims(case: Case) -> Options:
             yield from (edit(case, **{name: dim}) for name in ("dim", "dim_v") if dim < getattr(p, name))
 
 
+def other_shapes(case: Case) -> list[list[Case]]:
+    """Shapes that may stand in for that of a small case, though they are no smaller, in two lists of alternatives:
+    full tiles of queries and keys, or of one of them; several sequences for several heads, or the other way round."""
+    p, here = case.problem, pairs(case)
+    whole = [(full(q), full(k)) for q, k in here]
+    lengths = [whole, [(q, k) for (q, _), (_, k) in zip(whole, here, strict=True)]]
+    lengths.append([(q, k) for (q, _), (_, k) in zip(here, whole, strict=True)])
+    tiles = [with_lengths(case, each) for each in lengths]
+    swapped = None
+    if p.batch == 1 < p.heads_q == p.heads_kv:
+        swapped = edit(case, lengths_q=p.lengths_q * 2, lengths_k=p.lengths_k * 2, heads_q=1, heads_kv=1)
+    elif p.heads_q == 1 < p.batch and (one := keep_sequences(case, [0])) is not None:
+        swapped = edit(one, heads_q=2, heads_kv=2)
+    return [[other for other in some if other not in (None, case)] for some in (tiles, [swapped])]
+
+
+def full(length: int) -> int:
+    """The least length of full tiles of 64 that is no shorter."""
+    return -(-length // 64) * 64
+
+
 def least(length: int, tile: int) -> int:
     """The least length with the remainder that `length` has by `tile`. A multiple stays one, and so does one row more
     than a multiple: a length of 1 would be another class, decoding."""

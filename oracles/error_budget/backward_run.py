@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from oracles.error_budget.forward_run import RUNS, ForwardRun
+from oracles.error_budget.half_repeated import RowSets, fits_fp32
 from oracles.error_budget.pair_variance import Gradients, GradientUnits
 from oracles.error_budget.repeated_rows import RepeatedRows
 from oracles.error_budget.rounding_units import BASE, equal_terms
 from oracles.numerics import Numerics
 from oracles.problem import Problem
+
+NO_SETS = RowSets(None, None, None)
 
 
 class BackwardRun:
@@ -88,9 +91,11 @@ class BackwardRun:
         )
         rows = (self.delta[0].squeeze(-1), delta2.squeeze(-1), lse2, f.total_alike2 if f.fine else None)
         squares = f.products2(do1, f.v / units.of["v"])
-        to = Gradients(f.p, f.of_again, f.chain, self.ds[0], self.dp, *rows, squares, p.group, single).variances()
+        pairs = Gradients(f.p, f.of_again, f.chain, self.ds[0], self.dp, *rows, squares, p.group, single)
+        to = pairs.variances()
         pulled2 = f.by_key(to.pulled, k1) ** 2
-        repeated = RepeatedRows.find(f.fold(q1), f.fold(do1)) if f.fine else None
+        sets = RowSets.find(f.fold(q1), f.fold(do1), self._errs) if f.fine else NO_SETS
+        repeated = sets.both
         to_k, to_v = (to.to_k, to.to_v) if repeated is None else (repeated.merged(to.to_k), repeated.merged(to.to_v))
         dq, dk, dv = f.by_key(to.to_q, k2), f.to_key(to_k, q2), f.to_key(to_v, do2)
         if n.folds_k and n.folded == "input":
@@ -106,6 +111,10 @@ class BackwardRun:
                 ds, one = self.draw[0] / both, torch.ones_like(do1[..., :1])
                 dv = dv + value2 * f.to_key(repeated.counted(f.p), one) * units.equal(1)
                 dk = dk + f.to_key(ds, q1) ** 2 * f.to_key(repeated.counted(ds.abs()), one) * units.equal(1)
+        for rows_of, errors in self._shared(sets, pairs):
+            dk = dk + sets.of_products(rows_of, f.fold(errors if f.chain is None else errors * f.chain), f.fold(q1))
+        if sets.q is not None:
+            dv = dv + sets.of_products(sets.q, f.fold(f.p * pairs.of_p().sqrt()), f.fold(do1))
         found = {"dq": dq + delta2 * pulled2, "dk": dk, "dv": dv}
         if to.to_bias is not None:
             assert p.bias is not None
@@ -115,7 +124,47 @@ class BackwardRun:
             else:
                 of_delta = merged(delta2 * f.p.sum(-1, keepdim=True) ** 2)
                 found["dbias"] = _sum_bias(p, merged(to.to_bias)) + _sum_bias(p, of_delta)
+            found["dbias"] = found["dbias"] + self._shared_by_bias(sets, pairs)
         return found
+
+    def _shared(self, sets: RowSets, pairs: Gradients) -> list[tuple[RepeatedRows, Tensor]]:
+        """Half-repeated rows, and the error of dS before the softcap that they share: one standard deviation, with the
+        sign of what it is a share of."""
+        found = []
+        if sets.do is not None:
+            found.append((sets.do, self.f.p * pairs.of_dp().sqrt()))
+        if sets.q is not None:
+            found.append((sets.q, self.ds[0] / pairs.units.both * pairs.of_p().sqrt()))
+        return found
+
+    def _shared_by_bias(self, sets: RowSets, pairs: Gradients) -> Tensor | float:
+        """Variance that errors shared by half-repeated rows add to dBias, which sums them over rows, over the heads of
+        a group, or both. sets: those of a KV head's whole group."""
+        f, bias = self.f, self.f.problem.bias
+        assert bias is not None
+        by_row = bias.rows and not bias.heads
+        if not f.fine or (bias.rows and (bias.heads or f.problem.group == 1)):
+            return 0.0
+        if by_row:  # no row of one head meets another one
+            sets = RowSets.find(self._heads_last(f.q), self._heads_last(self.do), self._errs, merged=False)
+        elif bias.heads and f.problem.group > 1:
+            sets = RowSets.find(f.q, self.do, self._errs)
+        more: Tensor | float = 0.0
+        for rows_of, errors in self._shared(sets, pairs):
+            found = sets.of_sums(rows_of, self._heads_last(errors) if by_row else errors)
+            found = found.transpose(-3, -2).reshape(errors.shape) if by_row else found
+            more = more + _sum_bias(f.problem, found).clamp_min(0.0)
+        return more
+
+    def _errs(self, name: str) -> bool:
+        """Whether fp32 rounds the dot products of Q and K, or of dO and V."""
+        f = self.f
+        x, y = (f.plain_q, f.k) if name == "q" else (self.do, f.v)
+        return not fits_fp32(f.by_query(x.double(), y.double()))
+
+    def _heads_last(self, x: Tensor) -> Tensor:
+        """(…, heads_q, rows, d) as (…, heads_kv, rows, group, d)."""
+        return x.unflatten(-3, (-1, self.f.problem.group)).transpose(-3, -2)
 
     def _merging_rows(self, repeated: RepeatedRows | None) -> Callable[[Tensor], Tensor]:
         """Function that merges variances of dS in repeated rows, before a dBias sums rows, and with `heads` unset also

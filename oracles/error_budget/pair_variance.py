@@ -211,14 +211,20 @@ class Gradients:
         """By the loop where there is one."""
         return self._by_numba() if uses_numba(self.p) else self._by_torch()
 
+    def of_dp(self) -> Tensor:
+        """Variances of dP, in units of `both` squared."""
+        units, dp2, whole = self.units, (self.dp / self.units.both) ** 2, self.squares.tensor(self.group)
+        found = (dp2 + whole) * units.summed
+        return found if units.alike is None else found + dp2 * share(dp2, units.terms * whole) * units.alike
+
+    def of_p(self) -> Tensor:
+        """Relative variances of P as the backward pass has it."""
+        return self.scores.rel2 + self.lse2[..., None]
+
     def _by_torch(self) -> OfGradients:
         units, scores, p = self.units, self.scores, self.p
-        ds2, dp2, whole = (self.ds / units.both) ** 2, (self.dp / units.both) ** 2, self.squares.tensor(self.group)
-        of_dp2 = (dp2 + whole) * units.summed
-        if units.alike is not None:
-            of_dp2 = of_dp2 + dp2 * share(dp2, units.terms * whole) * units.alike
-        relative2 = scores.rel2 + self.lse2[..., None]
-        own = ds2 * relative2 + scores.p2 * of_dp2
+        ds2, relative2 = (self.ds / units.both) ** 2, self.of_p()
+        own = ds2 * relative2 + scores.p2 * self.of_dp()
         if units.weights:
             own = own + scores.rounded * units.weights * ((self.dp - self.delta[..., None]) / units.both) ** 2
         own_raw, draw2, p2, pulled = own, ds2, scores.p2, p

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from fuzz.core.case import Case, Inputs, Storage
-from fuzz.core.features import FEATURES, MASKED, feature_pairs, features, ordered, switches
+from fuzz.core.features import FEATURES, MASKED, feature_pairs, features, ordered, switches, traits
 from oracles.masks import And, Blocks, Causal, Documents, Full, Not, Or, PerHead, Tokens, Window
 from oracles.problem import Bias, Problem
 
@@ -80,6 +80,13 @@ ADDED = [
 @pytest.mark.parametrize(("change", "added"), ADDED, ids=[" ".join(sorted(added)) for _, added in ADDED])
 def test_a_change_adds_its_features(change, added):
     assert features(make(**change)) - PLAIN == added | ({MASKED} if "mask" in change else set())
+
+
+def test_a_gradient_of_the_bias_alone_is_a_trait():
+    def of(*names):
+        return traits(make(inputs=Inputs(detached=names), bias=Bias(), backward=True))
+
+    assert of("q", "k", "v") - of("q", "k") == {"detached:all"} and not of("q") - traits(make())
 
 
 def test_a_plain_case_has_no_switches():

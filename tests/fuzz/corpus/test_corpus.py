@@ -14,15 +14,16 @@ from minimize_bugs import Probe, failure, plain, tail
 from runner_tools import case
 
 from fuzz.core import features
-from fuzz.core.case import CaseError, to_json
+from fuzz.core.case import CaseError, Inputs, to_json
 from fuzz.core.signature import signature
-from fuzz.core.verdict import Finding, Signature, Verdict
+from fuzz.core.verdict import Finding, Location, Signature, Verdict
 from fuzz.corpus import store
 from fuzz.corpus.entry import ANY_TARGET, CorpusError, Entry, Found
 from fuzz.corpus.replay import distil, known, replay
 from fuzz.corpus.store import encode, load, load_all, load_before, load_case, save
 from fuzz.minimize import minimize
-from oracles.masks import Intervals
+from oracles.masks import Blocks, Causal, Full, Intervals, PerHead
+from oracles.problem import Bias
 
 
 def entry(case=None, verdict=None, **changes):
@@ -243,6 +244,39 @@ def test_distil_keeps_one_entry_of_a_bug():
     other = entry(plain(), OTHER, name="c")
     kept = distil([large, other, small, PASSES])
     assert [e.name for e in kept] == ["", "b", "c"]
+
+
+REGRESSIONS = Path(__file__).parents[3] / "corpus" / "regressions"
+BIAS_ALONE = Inputs(detached=("q", "k", "v"))
+
+
+@pytest.mark.parametrize(
+    ("made", "error", "explained"),
+    [
+        (plain(((65, 65), (65, 65)), (1, 1), bias=Bias(heads=True), dtype="bfloat16", scale=0.1), "RuntimeError", True),
+        (plain(((64, 64),), (2, 2), bias=Bias(rows=False), mask=Blocks(64, 64, (".",))), "RuntimeError", True),
+        (
+            plain(((3, 384), (3, 384)), bias=Bias(), mask=PerHead((Full(), Causal("bottom_right")))),
+            "RuntimeError",
+            True,
+        ),
+        (plain(((65, 65),), bias=Bias()), "TypeError", False),
+        (plain(((65, 65),), bias=Bias(grad=False)), "RuntimeError", False),
+    ],
+)
+def test_a_gradient_of_the_mask_alone_is_known_in_any_shape(made, error, explained):
+    """The LSE that PyTorch's memory-efficient kernel did not keep is missing whatever the lengths, dtype and mask are;
+    the message names strideB with one head, else strideH."""
+    entries = [e for e in load_all(REGRESSIONS) if e.case.target == "torch.sdpa.efficient"]
+    detached = BIAS_ALONE if made.problem.bias.grad else Inputs(detached=("q", "k"))
+    asked = msgspec.structs.replace(made, target="torch.sdpa.efficient", inputs=detached)
+    raised = Finding("protocol", "raised", "LSE is not correctly aligned", place=Location(pattern=error))
+    found = known(signature(asked, Verdict(asked.id, "fail", (raised,))), entries)
+    assert (found is not None) == explained
+    if found is not None:
+        assert found.name == "torch.sdpa.efficient_raised_gradient_of_mask_alone_cuda.json"
+    some = msgspec.structs.replace(asked, inputs=Inputs(detached=("q",)))
+    assert known(signature(some, Verdict(some.id, "fail", (raised,))), entries) is None
 
 
 def test_the_must_pass_list_is_sound():

@@ -9,7 +9,7 @@ from minimize_bugs import Probe, failure, plain, random_case, tail
 from fuzz.core.case import Case, Inputs, Storage, normal
 from fuzz.core.features import switches
 from fuzz.core.signature import explains, signature
-from fuzz.core.verdict import Verdict
+from fuzz.core.verdict import Finding, Location, Verdict
 from fuzz.minimize import minimize
 from fuzz.minimize.edits import edit, replace
 from oracles.masks import And, Blocks, Causal, Documents, Full, Intervals, Not, Or, PerBatch, PerHead, Tokens, Window
@@ -204,6 +204,39 @@ def test_candidates_that_the_target_does_not_take_are_not_probed():
 def test_a_needed_dtype_is_in_the_signature():
     found = minimize(plain(dtype="float16"), Probe(lambda c: c.problem.dtype == "float16"))
     assert "float16" in found.signature.features
+
+
+def error(case, kind="RuntimeError"):
+    return Verdict(case.id, "fail", (Finding("protocol", "raised", "m", place=Location(pattern=kind)),))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "heads"), [(((63, 62),), 4), (((64, 64),), 2), (((1, 90),), 2), (((64, 5), (64, 5)), 1)]
+)
+def test_an_error_does_not_need_the_shape_that_another_one_may_stand_in_for(lengths, heads):
+    """It needs several pairs of sequence and head; which of the two there are several of, and tails, do not matter."""
+
+    def probe(case):
+        p = case.problem
+        return error(case) if p.softcap and p.batch * p.heads_q > 1 else Verdict(case.id, "pass")
+
+    found = minimize(plain(lengths, (heads, heads), softcap=2.0), probe)
+    assert found.signature.features == ("softcap",)
+    for other in (plain(((128, 64),), softcap=9.0), plain(((5, 64), (64, 7)), (1, 1), softcap=1.0, dtype="bfloat16")):
+        assert explains(found.signature, signature(other, error(other)))
+        assert not explains(found.signature, signature(other, error(other, "TypeError")))
+
+
+def test_an_error_needs_the_shape_without_which_it_is_not_raised():
+    found = minimize(plain(), lambda c: error(c) if tail(c) else Verdict(c.id, "pass"))
+    assert found.signature.features == ("heads", "len_q:tail", "backward")
+    either = minimize(plain(), lambda c: error(c) if c.problem.len_q % 64 or c.problem.len_k % 64 else failure(c))
+    assert set(either.signature.features) & {"len_q:tail", "len_k:tail"}
+
+
+def test_wrong_numbers_keep_the_shape_of_their_case():
+    found = minimize(plain(((63, 62),)), Probe(lambda c: c.problem.heads_q > 1))
+    assert {"heads", "len_q:tail", "len_k:tail"} <= set(found.signature.features)
 
 
 def test_other_failures_are_kept_but_not_followed():

@@ -76,8 +76,8 @@ def test_rows_that_differ_have_no_twins(gradient: float | None, monkeypatch: pyt
         lengths_q=(64, 64), lengths_k=(33, 33), heads_q=4, heads_kv=2, dim=16, dim_v=16, dtype="float32", mask=Causal()
     )
     t = _inputs(problem, 0, gradient)
-    with_twins = same_precision(problem, **t).noise
-    monkeypatch.setattr(RepeatedRows, "find", staticmethod(lambda *_: None))
+    with_twins, find = same_precision(problem, **t).noise, RepeatedRows.find
+    monkeypatch.setattr(RepeatedRows, "find", staticmethod(lambda *x: None if len(x) == 2 else find(*x)))
     without = same_precision(problem, **t).noise
     for (name, x), (_, y) in zip(with_twins.items(), without.items(), strict=True):
         assert torch.equal(x, y), name
