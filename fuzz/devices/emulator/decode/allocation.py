@@ -126,9 +126,7 @@ class _Lives:
                 if at < target + SMALL or self.code[within].name.startswith("setp."):
                     mask |= mentioned[within]
             self._touch(mask, target, at)
-        return {
-            name: (self.first[bit], self.last[bit]) for bit, name in enumerate(self.order) if self.last[bit] >= -1
-        }
+        return {name: (self.first[bit], self.last[bit]) for bit, name in enumerate(self.order) if self.last[bit] >= -1}
 
     def _touch(self, mask: int, low: int, high: int) -> None:
         """Has the lives of these registers last from `low` to `high` at least."""
