@@ -144,7 +144,7 @@ def _driver(machine: Machine) -> Found:
 def _triton(machine: Machine) -> Found:
     status, text = _package("triton", machine)
     return status, text + (
-        "" if status != "ok" else ", on the GPU" if machine.cuda else ", in its interpreter (no GPU)"
+        "" if status != "ok" else ", on the GPU" if machine.cuda else ", on the emulated GPU (no GPU)"
     )
 
 

@@ -28,7 +28,7 @@ from oracles.outputs import Outputs
 from oracles.problem import Dtype, Problem
 
 METADATA_ONLY = "run"  # the option of a variant that is False where the metadata alone is judged
-Device: TypeAlias = Literal["host", "cuda", "emulator"]
+Device: TypeAlias = Literal["host", "cuda", "emulator", "interpreter"]
 Variant: TypeAlias = dict[str, str | int | bool]
 
 
@@ -141,6 +141,11 @@ class Target:
         not told apart."""
         several = len(self.variants) > 1 and not self.chooses_variants
         return tuple(KernelChoice(variant) for variant in self.variants) if several else ()
+
+    def with_fewer_kernels(self, problem: Problem) -> Problem:
+        """The problem that a session draws in place of this one, where kernels are dear to compile: in another dtype,
+        so that several cases share them."""
+        return problem
 
     def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
         """Kinds of masks that the kernels have a way of their own for: sessions draw them more often, each as often as

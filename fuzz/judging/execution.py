@@ -39,7 +39,7 @@ _REFERENCE_CHANGED = (
     "the kernel wrote outside its tensors, into memory of the harness: the right answer, computed before the run, is "
     "another one after it"
 )
-FLOOR = {"host": 0.5, "cuda": 1.0, "emulator": 10.0}
+FLOOR = {"host": 0.5, "cuda": 1.0, "emulator": 10.0, "interpreter": 0.5}
 MARGIN = 10.0
 
 

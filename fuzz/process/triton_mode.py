@@ -1,8 +1,8 @@
 """How Triton runs in a process without a GPU: in its interpreter, or compiled, for the emulated GPU.
 
-Triton asks once, when it is imported, so a process has one or the other. On the device 'emulator' kernels are compiled.
-On the host the user's target files decide: those that declare a target with device="emulator" need kernels that are
-compiled; all others are interpreted.
+Triton asks once, when it is imported, so a process has one or the other. On the device 'emulator' kernels are compiled,
+on 'interpreter' they are interpreted. On the host they are compiled too, unless there are target files of the user's:
+those that declare a target with device="emulator" need kernels that are compiled; all others are interpreted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 Mode: TypeAlias = Literal["interpreted", "emulated"]
 VARIABLE = "TRITON_INTERPRET"
-_chosen: Mode | None = None  # by the device, or the files that were loaded; None: interpreted
+_chosen: Mode | None = None  # by the device and the files that were loaded
 
 
 class TritonModeError(ValueError):
@@ -25,10 +25,10 @@ class TritonModeError(ValueError):
 
 
 def choose(files: Sequence[str], device: str = "host") -> None:
-    """Sets this process up for the targets of `files` on `device`, 'host' or 'emulator', before the files are imported.
+    """Sets this process up for the targets of `files` on `device`, one without a GPU, before the files are imported.
     Raises TritonModeError."""
     global _chosen
-    _chosen = "emulated" if device == "emulator" else _declared(files)
+    _chosen = mode(files, device)
     if not files:
         return  # nothing is imported in this process
     if _chosen == "emulated":
@@ -40,18 +40,32 @@ def choose(files: Sequence[str], device: str = "host") -> None:
 def environment(files: Sequence[str], device: str) -> dict[str, str]:
     """The variable with which a process that loads `files` for `device` is to start: whatever imports Triton first
     (PyTorch's compiler does it too), it is in the right mode."""
-    emulates = device == "emulator" or any(mode_of(file) == "emulated" for file in files)
-    return {VARIABLE: "0" if emulates else "1"}
+    return {VARIABLE: "0" if mode(files, device) == "emulated" else "1"}
 
 
-def missing(mode: Mode) -> str | None:
+def mode(files: Sequence[str], device: str) -> Mode:
+    """How Triton kernels run in a session with `files` on `device`, one without a GPU. Raises TritonModeError."""
+    if device == "emulator":
+        return "emulated"
+    declared = _declared(files)
+    if device == "interpreter" and declared == "emulated":
+        raise TritonModeError(
+            f"{next(file for file in files if mode_of(file) == 'emulated')} has a target for the emulated GPU: "
+            "leave out --device interpreter"
+        )
+    if device == "interpreter":
+        return "interpreted"
+    return declared or ("interpreted" if files else "emulated")
+
+
+def missing(wanted: Mode) -> str | None:
     """Reason why kernels cannot run this way in this process, or None."""
     if find_spec("triton") is None:
         return "needs triton (pip install triton)"
-    if mode == "emulated" and _interprets():
+    if wanted == "emulated" and _interprets():
         return "needs Triton without its interpreter, which this process has; unset TRITON_INTERPRET"
-    if mode == "interpreted" and _chosen == "emulated":
-        return "needs Triton's interpreter; the session's target files run Triton on the emulated GPU"
+    if wanted == "interpreted" and _chosen == "emulated":
+        return "needs Triton's interpreter; the session runs Triton on the emulated GPU"
     return None
 
 

@@ -40,15 +40,15 @@ def environment(device: str) -> dict[str, str]:
 
 
 def without(device: str) -> bool:
-    """True for a device of a child that sees no GPU: 'host', and the emulated GPU."""
-    return device in ("host", "emulator")
+    """True for a device of a child that sees no GPU: 'host', the emulated GPU, Triton's interpreter."""
+    return device in ("host", "emulator", "interpreter")
 
 
 def identity(device: str) -> str:
     """What nvidia-smi calls 'cuda:N': the Nth of CUDA_VISIBLE_DEVICES where that is set, else N."""
     kind, _, number = device.partition(":")
     if kind != "cuda" or not (number or "0").isdigit():
-        raise ValueError(f"device: must be 'host', 'emulator' or 'cuda:N', got {device!r}")
+        raise ValueError(f"device: must be 'host', 'emulator', 'interpreter' or 'cuda:N', got {device!r}")
     index = int(number or 0)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:

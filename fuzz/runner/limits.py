@@ -58,4 +58,4 @@ CUDA = Limits(floor=1.0)
 
 def for_device(device: str) -> Limits:
     """The defaults of 'host' or 'cuda:N'."""
-    return HOST if device in ("host", "emulator") else CUDA
+    return HOST if device in ("host", "emulator", "interpreter") else CUDA

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fuzz.process.progress import ProgressLine
 from fuzz.score.settings import Settings
+from fuzz.session.settings import DEVICES
 
 if TYPE_CHECKING:
     from fuzz.score.regression_check import Lost
@@ -41,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--ptx-mutants", type=int, default=0, metavar="N", help="number of PTX mutants to run too (0)")
     add("--max-time", type=float, default=0.0, metavar="SECONDS", help="begin no case after so many seconds (no limit)")
     add("--seed", type=int, default=0, help="the first seed (0)")
-    add("--device", choices=("host", "cuda", "emulator"), default="host", help="where the kernels run (host)")
+    add("--device", choices=DEVICES, default="host", help="where the kernels run (host); see run")
     add("--output-dir", default="", metavar="DIR", help="where trials are written down (.attnfuzz/scores/<time>)")
     add("--resume", action="store_true", help="go on with the last folder, or with --output-dir")
     add("--out", metavar="FILE.json", help="write the scoreboard")

@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-Device: TypeAlias = Literal["host", "cuda", "emulator"]
+Device: TypeAlias = Literal["host", "cuda", "emulator", "interpreter"]
 Generator: TypeAlias = Literal["ours", "uniform"]
 
 

@@ -14,13 +14,14 @@ from typing import Any, Literal
 import msgspec
 
 SIZES = ("small", "medium", "large")  # the names of fuzz.generate.cases.SIZES
+DEVICES = ("host", "cuda", "emulator", "interpreter")  # those of fuzz.core.target.Device
 
 
 class Settings(msgspec.Struct, frozen=True):
     """What a session does. `targets` empty: every target that can run on `device` here. Raises ValueError."""
 
     targets: tuple[str, ...] = ()
-    device: Literal["host", "cuda", "emulator"] = "host"
+    device: Literal["host", "cuda", "emulator", "interpreter"] = "host"
     cases: int = 300
     seed: int = 0
     size: str = "medium"
@@ -125,8 +126,10 @@ OPTIONS = (
     Option(
         "device",
         "device",
-        "where kernels run (cuda where there is a GPU, else host, which takes in the emulated GPU)",
-        choices=("host", "cuda", "emulator"),
+        "where kernels run: cuda; host (PyTorch's kernels on the CPU, all others on the emulated GPU); interpreter (as "
+        "host, but Triton's kernels in Triton's interpreter); emulator (the emulated GPU alone). Default: cuda where "
+        "there is a GPU, else host",
+        choices=DEVICES,
     ),
 )
 

@@ -78,10 +78,9 @@ class Worker:
         self.folder = Path(settings.folder)
         self._recorder = Recorder(self.folder, name)
         kept = load_good(settings.corpus)[0] if settings.corpus else []  # the session's end names the others
-        everywhere = (
-            settings.device == "emulator"
-        )  # which runs what a GPU runs, and what a session on the host takes in
-        self._corpus = [one for one in kept if everywhere or one.found is None or one.found.device == settings.device]
+        everywhere = settings.device == "emulator"  # it runs what a GPU runs, and what a session on the host takes in
+        devices = {settings.device} | ({"host"} if settings.device == "interpreter" else set())
+        self._corpus = [one for one in kept if everywhere or one.found is None or one.found.device in devices]
         self._runner: Runner | None = None
         self.faults: list[str] = []  # of the harness itself: a message each
         self._causes: Counter[str] = Counter()  # of the failures met, by the id of the raw cause

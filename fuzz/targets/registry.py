@@ -48,7 +48,9 @@ def load(name: str, files: tuple[str, ...] = (), device: Device = "host") -> Tar
 
 
 def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bool = False) -> dict[str, Target]:
-    """All targets of `device` by name, in a fixed order; mutants only when asked for."""
+    """All targets of `device` by name, in a fixed order; mutants only when asked for. NOTE [taken in]: on the host they
+    are those of the host, then of the interpreter where the session's Triton kernels are interpreted, then of the
+    emulated GPU, each one that has no name of those before."""
     if device != "cuda":
         try:
             triton_mode.choose(files, device)
@@ -67,13 +69,18 @@ def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bo
         listed += _from_file(os.path.abspath(file))
     if mutants:
         listed += [*sdpa.mutants(), *blocksparse.mutants()]
-    here = {target.name for target in listed if target.device == device}
-    return {target.name: target for target in listed if target.device == device or _taken_in(target, device, here)}
+    chosen: dict[str, Target] = {}
+    for one in reversed(_devices(files, device)):
+        chosen |= {target.name: target for target in listed if target.device == one}
+    return {target.name: target for target in listed if chosen.get(target.name) is target}
 
 
-def _taken_in(target: Target, device: Device, here: set[str]) -> bool:
-    """True for a target of the emulated GPU in a session on the host, unless the host has one of this name."""
-    return device == "host" and target.device == "emulator" and target.name not in here
+def _devices(files: tuple[str, ...], device: Device) -> tuple[Device, ...]:
+    """The devices whose targets a session on `device` has, the first for a name first; NOTE [taken in]."""
+    if device in ("cuda", "emulator"):
+        return (device,)
+    interpreted = triton_mode.mode(files, device) == "interpreted"
+    return ("host", "interpreter", "emulator") if interpreted else ("host", "emulator")
 
 
 @functools.cache

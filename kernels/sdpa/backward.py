@@ -15,7 +15,7 @@ import triton.language as tl
 
 from kernels.sdpa.forward import last_interior_key, last_key, locate
 from kernels.sdpa.row_state import load_row_state
-from kernels.sdpa.scores import apply_mask, probabilities
+from kernels.sdpa.scores import MASK_RUNTIME, MASK_STRIDES, apply_mask, probabilities
 from kernels.sdpa.tiles import dot, load_tile, round_to, store_tile
 
 
@@ -100,14 +100,14 @@ def gather_dkdv(
     return rdK, rdV
 
 
-BACKWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", "mMask", "tMask", "mState"]
+BACKWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", "mMask", *MASK_RUNTIME, "mState"]
 BACKWARD_RUNTIME += ["mdQ", "tdQ", "mdK", "tdK", "mdV", "tdV"]
 BACKWARD_RUNTIME += ["batches", "heads_q", "heads_kv", "len_q", "len_k", "dim", "dim_v"]
 DKDV_RUNTIME = [name for name in BACKWARD_RUNTIME if name not in ("mdQ", "tdQ")]
 DQ_RUNTIME = [name for name in BACKWARD_RUNTIME if name not in ("mdK", "tdK", "mdV", "tdV")]
 
 
-@triton.jit(do_not_specialize=DKDV_RUNTIME, do_not_specialize_on_alignment=DKDV_RUNTIME)
+@triton.jit(do_not_specialize=DKDV_RUNTIME, do_not_specialize_on_alignment=[*DKDV_RUNTIME, MASK_STRIDES[3]])
 def dkdv_kernel(
     mQ,
     tQ,
@@ -118,7 +118,10 @@ def dkdv_kernel(
     mdO,
     tdO,
     mMask,
-    tMask,
+    mask_batch_stride,
+    mask_head_stride,
+    mask_row_stride,
+    mask_column_stride,
     mState,
     mdK,
     tdK,
@@ -149,6 +152,7 @@ def dkdv_kernel(
     finish_dk: tl.constexpr,
 ):
     """dK and dV of one tile of keys, over all query heads of the group in their order."""
+    tMask = (mask_batch_stride, mask_head_stride, mask_row_stride, mask_column_stride)
     n_block, batch, head_kv = locate(tl.cdiv(len_k, TILE_N), batches, heads_kv, INTERPRETED)
     n_start = n_block * TILE_N
     rK = load_tile(mK, tK, batch, head_kv, n_start, len_k, dim, TILE_N, BLOCK_D, DESCRIPTOR, INTERPRETED)
@@ -273,7 +277,7 @@ def gather_dq(
     return rdQ
 
 
-@triton.jit(do_not_specialize=DQ_RUNTIME, do_not_specialize_on_alignment=DQ_RUNTIME)
+@triton.jit(do_not_specialize=DQ_RUNTIME, do_not_specialize_on_alignment=[*DQ_RUNTIME, MASK_STRIDES[3]])
 def dq_kernel(
     mQ,
     tQ,
@@ -284,7 +288,10 @@ def dq_kernel(
     mdO,
     tdO,
     mMask,
-    tMask,
+    mask_batch_stride,
+    mask_head_stride,
+    mask_row_stride,
+    mask_column_stride,
     mState,
     mdQ,
     tdQ,
@@ -313,6 +320,7 @@ def dq_kernel(
     finish_dq: tl.constexpr,
 ):
     """dQ of one tile of queries; the mirror image of `forward_kernel`."""
+    tMask = (mask_batch_stride, mask_head_stride, mask_row_stride, mask_column_stride)
     m_blocks = tl.cdiv(len_q, TILE_M)
     m_block, batch, head = locate(m_blocks, batches, heads_q, INTERPRETED)
     if CAUSAL and not INTERPRETED:

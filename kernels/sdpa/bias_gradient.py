@@ -10,10 +10,10 @@ import triton.language as tl
 
 from kernels.sdpa.forward import locate
 from kernels.sdpa.row_state import load_row_state
-from kernels.sdpa.scores import apply_mask, probabilities
+from kernels.sdpa.scores import MASK_RUNTIME, MASK_STRIDES, apply_mask, probabilities
 from kernels.sdpa.tiles import dot, load_tile, narrow
 
-DBIAS_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", "mMask", "tMask", "mState", "mdMask"]
+DBIAS_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", "mMask", *MASK_RUNTIME, "mState", "mdMask"]
 DBIAS_RUNTIME += ["batches", "heads_q", "heads_kv", "len_q", "len_k", "dim", "dim_v"]
 DBIAS_RUNTIME += ["mask_batches", "mask_heads", "mask_rows", "mask_columns"]
 
@@ -36,7 +36,7 @@ def finish_dbias(rdMask, scale):
     return rdMask
 
 
-@triton.jit(do_not_specialize=DBIAS_RUNTIME, do_not_specialize_on_alignment=DBIAS_RUNTIME)
+@triton.jit(do_not_specialize=DBIAS_RUNTIME, do_not_specialize_on_alignment=[*DBIAS_RUNTIME, MASK_STRIDES[3]])
 def dbias_kernel(
     mQ,
     tQ,
@@ -47,7 +47,10 @@ def dbias_kernel(
     mdO,
     tdO,
     mMask,
-    tMask,
+    mask_batch_stride,
+    mask_head_stride,
+    mask_row_stride,
+    mask_column_stride,
     mState,
     mdMask,
     batches,
@@ -78,6 +81,7 @@ def dbias_kernel(
     finish_dbias: tl.constexpr,
 ):
     """dMask (mask_batches, mask_heads, mask_rows, mask_columns), contiguous; each size is 1 or the full one."""
+    tMask = (mask_batch_stride, mask_head_stride, mask_row_stride, mask_column_stride)
     column_tiles = tl.cdiv(mask_columns, TILE_N)
     tiles = tl.cdiv(mask_rows, TILE_M) * column_tiles
     tile, mask_batch, mask_head = locate(tiles, mask_batches, mask_heads, INTERPRETED)

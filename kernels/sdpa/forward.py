@@ -7,7 +7,7 @@ programs start with the last, longest rows.
 import triton
 import triton.language as tl
 
-from kernels.sdpa.scores import apply_mask, score_unit
+from kernels.sdpa.scores import MASK_RUNTIME, MASK_STRIDES, apply_mask, score_unit
 from kernels.sdpa.tiles import dot, load_tile, round_to, store_tile
 
 
@@ -106,11 +106,11 @@ def locate(tiles, batches, heads, INTERPRETED: tl.constexpr):
     return tile, batch_head // heads, batch_head % heads
 
 
-FORWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mMask", "tMask", "mO", "tO", "mLSE"]
+FORWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mMask", *MASK_RUNTIME, "mO", "tO", "mLSE"]
 FORWARD_RUNTIME += ["batches", "heads_q", "heads_kv", "len_q", "len_k", "dim", "dim_v"]
 
 
-@triton.jit(do_not_specialize=FORWARD_RUNTIME, do_not_specialize_on_alignment=FORWARD_RUNTIME)
+@triton.jit(do_not_specialize=FORWARD_RUNTIME, do_not_specialize_on_alignment=[*FORWARD_RUNTIME, MASK_STRIDES[3]])
 def forward_kernel(
     mQ,
     tQ,
@@ -119,7 +119,10 @@ def forward_kernel(
     mV,
     tV,
     mMask,
-    tMask,
+    mask_batch_stride,
+    mask_head_stride,
+    mask_row_stride,
+    mask_column_stride,
     mO,
     tO,
     mLSE,
@@ -152,6 +155,7 @@ def forward_kernel(
     statistics_offset: tl.constexpr,
 ):
     """O = softmax(Q K^T · scale + mask) V and LSE, see `kernels.sdpa.api` for shapes and dtypes."""
+    tMask = (mask_batch_stride, mask_head_stride, mask_row_stride, mask_column_stride)
     m_blocks = tl.cdiv(len_q, TILE_M)
     m_block, batch, head = locate(m_blocks, batches, heads_q, INTERPRETED)
     if CAUSAL and not INTERPRETED:

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels.sdpa.scores import MASK_STRIDES
+
 _ALIGNMENT = 16
 _STRIDE_LIMIT = 2**40
 
@@ -45,12 +47,13 @@ def as_it_is(name: str, tensor: Tensor) -> Tensor:
 def operands(
     tiles: dict[str, tuple[Tensor, int]], block: int, descriptor: bool, seen: Seen = as_it_is
 ) -> dict[str, Any]:
-    """Kernel arguments mX and tX for each X: tiles maps X to a 4-D tensor and the rows of its tile."""
+    """Kernel arguments mX and tX for each X: tiles maps X to a 4-D tensor and the rows of its tile. A descriptor has
+    the strides itself, and tX is 0 beside it: Triton compiles anew for what divides a tuple's numbers, read or not."""
     arguments: dict[str, Any] = {}
     for name, (given, rows) in tiles.items():
         tensor = seen(name, given)
         arguments[f"m{name}"] = _describe(tensor, [1, 1, rows, block]) if descriptor else tensor
-        arguments[f"t{name}"] = tuple(tensor.stride())
+        arguments[f"t{name}"] = (0,) * tensor.dim() if descriptor else tuple(tensor.stride())
     return arguments
 
 
@@ -71,7 +74,8 @@ def mask_strides(mask: Tensor) -> tuple[int, ...]:
 def mask_operands(
     mask: Tensor | None, unused: Tensor, strides_of: Callable[[Tensor], tuple[int, ...]] = mask_strides
 ) -> dict[str, Any]:
-    """Kernel arguments mMask and tMask: a broadcast dimension has stride 0, bools are read as bytes."""
+    """Kernel arguments mMask and MASK_STRIDES: a broadcast dimension has stride 0, bools are read as bytes."""
     if mask is None:
-        return {"mMask": unused, "tMask": (0, 0, 0, 0)}
-    return {"mMask": mask.view(torch.uint8) if mask.dtype == torch.bool else mask, "tMask": strides_of(mask)}
+        return {"mMask": unused, **dict.fromkeys(MASK_STRIDES, 0)}
+    strides = dict(zip(MASK_STRIDES, strides_of(mask), strict=True))
+    return {"mMask": mask.view(torch.uint8) if mask.dtype == torch.bool else mask, **strides}

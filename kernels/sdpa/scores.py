@@ -21,6 +21,11 @@ from kernels.sdpa.tiles import wide_product, widen
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
+MASK_STRIDES = ["mask_batch_stride", "mask_head_stride", "mask_row_stride", "mask_column_stride"]
+# Compiled anew where the column stride is 1, so that neighbouring threads load neighbouring elements, and for no other.
+MASK_RUNTIME = MASK_STRIDES[:3]
+
+
 @triton.jit
 def apply_mask(
     rS,

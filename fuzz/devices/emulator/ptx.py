@@ -138,6 +138,7 @@ _SKIPPED = (".pragma", ".reqntid", ".maxntid", ".minnctapersm", ".maxnreg", ".no
             ".blocksareclusters", ".callprototype")  # fmt: skip
 
 
+_BRACKET = re.compile(r"[{\[(\]})]")
 _INLINE = re.compile(r"^[ \t]*//[ \t]*(begin|end) inline asm[ \t]*$", re.M)
 
 
@@ -204,6 +205,8 @@ def _statements(text: str):  # type: ignore[no-untyped-def]
 def number(text: str) -> object:
     """An immediate: an int, or ('f32' | 'f64', bits)."""
     t = text.strip()
+    if not t or t[0] not in "-0123456789":
+        return None
     m = re.fullmatch(r"(-?)0[fF]([0-9a-fA-F]{8})", t)
     if m:
         return ("f32", int(m.group(2), 16) ^ (0x80000000 if m.group(1) else 0))
@@ -220,6 +223,9 @@ def number(text: str) -> object:
 
 def split(text: str) -> list[str]:
     """Operands at the top level of braces and brackets."""
+    if not _BRACKET.search(text):
+        plain = [part.strip() for part in text.split(",")]
+        return plain if plain[-1] else plain[:-1]
     parts, depth, start = [], 0, 0
     for i, c in enumerate(text):
         if c in "{[(":

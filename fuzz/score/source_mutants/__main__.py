@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fuzz.score.source_mutants", description=__doc__)
     add = parser.add_argument
     add("--target", choices=sorted(PACKAGES), default="blocksparse", help="whose source is changed (blocksparse)")
-    add("--device", choices=("host", "cuda"), default="host", help="where the sessions run (host)")
+    add("--device", choices=("host", "cuda", "interpreter"), default="host", help="where the sessions run (host)")
     add("--count", type=int, default=200, help="mutants (200)")
     add("--seed", type=int, default=1, help="of the choice of mutants (1)")
     add("--cases", type=int, default=60, help="of each session (60)")

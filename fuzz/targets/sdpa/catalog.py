@@ -9,7 +9,11 @@ from fuzz.targets.sdpa.interpreted import InterpretedSdpa
 from fuzz.targets.sdpa.target import BundledSdpa
 from kernels.mutants.names import SDPA as MUTANTS
 
-CLASSES: dict[Device, type[BundledSdpa]] = {"host": InterpretedSdpa, "emulator": EmulatedSdpa, "cuda": GpuSdpa}
+CLASSES: dict[Device, type[BundledSdpa]] = {
+    "interpreter": InterpretedSdpa,
+    "emulator": EmulatedSdpa,
+    "cuda": GpuSdpa,
+}
 
 
 def targets() -> list[BundledSdpa]:

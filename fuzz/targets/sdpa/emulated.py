@@ -7,8 +7,10 @@ from fuzz.core.case_limits import Size
 from fuzz.core.target import Device, Tensors
 from fuzz.devices.emulator.config import BLOCK_CHECKS
 from fuzz.devices.present import cuda_present
+from fuzz.targets.sdpa.fewer_kernels import with_fewer_kernels
 from fuzz.targets.sdpa.target import BundledSdpa
 from fuzz.targets.triton_emulated import EmulatedTriton
+from oracles.problem import Problem
 
 
 class EmulatedSdpa(EmulatedTriton, BundledSdpa):
@@ -17,11 +19,17 @@ class EmulatedSdpa(EmulatedTriton, BundledSdpa):
     device: Device = "emulator"
     checks = BLOCK_CHECKS | {"unordered_adds"}  # its gradients are bitwise the same in every run
     pairs_per_second = 2e4
-    session_size = Size(1 << 14, 6, 320)  # the interpreter's, so that a seed draws the same cases for both
+    session_size = Size(1 << 14, 6, 320)  # the interpreter's, so that a seed draws the same problems for both
 
     def missing(self) -> str | None:
         """See Target."""
-        return "kernels run on the GPU where there is one" if cuda_present() else super().missing()
+        if cuda_present():
+            return "kernels run on the GPU where there is one"
+        return super().missing()
+
+    def with_fewer_kernels(self, problem: Problem) -> Problem:
+        """See Target."""
+        return with_fewer_kernels(problem)
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches."""

@@ -19,7 +19,7 @@ from oracles.numerics import FUSED
 class InterpretedSdpa(BundledSdpa):
     """kernels.sdpa, or one of its mutants, in Triton's interpreter."""
 
-    device: Device = "host"
+    device: Device = "interpreter"
     numerics = FUSED
     pairs_per_second = 2e4
     session_size = Size(1 << 14, 6, 320)  # the interpreter takes some 0.04 s for each tile of 64 x 64

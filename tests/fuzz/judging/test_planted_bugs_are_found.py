@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,12 @@ from fuzz.session.settings import Settings
 from fuzz.session.worker import run
 
 
-def session(folder: Path, target: str, cases: int) -> tuple[list, list]:
+def session(folder: Path, target: str, cases: int, device: Any = "host") -> tuple[list, list]:
     """The records and the new entries of a small session."""
     (folder / "corpus").mkdir()
     wanted = Settings(
         targets=(target,),
-        device="host",
+        device=device,
         cases=cases,
         seed=3,
         size="small",
@@ -31,7 +32,7 @@ def session(folder: Path, target: str, cases: int) -> tuple[list, list]:
 
 @pytest.mark.nightly
 def test_the_unmasked_row_statistics_store_is_found_and_minimised(tmp_path: Path) -> None:
-    records, entries = session(tmp_path, "sdpa!unmasked_row_statistics", 8)
+    records, entries = session(tmp_path, "sdpa!unmasked_row_statistics", 8, "interpreter")
     assert any(record.outcome == "fail" for record in records)
     (entry,) = entries
     p = entry.case.problem

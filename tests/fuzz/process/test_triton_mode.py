@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import warm_start
+from msgspec.structs import replace
+from sdpa_shown import SHOWN
 
+from fuzz.core.case import to_json
+from fuzz.core.target import Device
 from fuzz.process import triton_mode
 from fuzz.process.triton_mode import VARIABLE, environment, mode_of
 from fuzz.targets import target
-from fuzz.targets.registry import TargetError, targets
+from fuzz.targets.registry import TargetError, load, targets
 
 ROOT = Path(__file__).resolve().parents[3]
 INTERPRETED = "import triton.language as tl\n"
@@ -106,26 +111,64 @@ def test_a_process_starts_in_the_mode_of_its_device_and_files(tmp_path: Path) ->
     for name, text in (("one.py", EMULATED), ("other.py", INTERPRETED)):
         (tmp_path / name).write_text(text)
     one, other = (str(tmp_path / name) for name in ("one.py", "other.py"))
-    expected = {((), "host"): "1", ((), "emulator"): "0", ((one,), "host"): "0", ((other,), "host"): "1"}
-    expected[(other,), "emulator"] = "0"
+    (tmp_path / "plain.py").write_text("import torch\n")
+    plain = str(tmp_path / "plain.py")  # what it imports may import Triton
+    expected = {((), "host"): "0", ((one,), "host"): "0", ((other,), "host"): "1", ((plain,), "host"): "1"}
+    expected |= {((), "emulator"): "0", ((other,), "emulator"): "0"}
+    expected |= {((), "interpreter"): "1", ((other,), "interpreter"): "1", ((plain,), "interpreter"): "1"}
     assert {key: environment(*key)[VARIABLE] for key in expected} == expected
 
 
 def test_a_device_has_its_own_target_of_a_name() -> None:
-    assert [targets((), device)["sdpa"].device for device in ("host", "emulator")] == ["host", "emulator"]
     assert {target.device for target in targets((), "emulator").values()} == {"emulator"}
-    assert targets((), "host")["torch.flex"].device == "host"
-    assert targets((), "host")["blocksparse"].device == "emulator"  # the host has none of this name
+    for device in ("host", "interpreter"):
+        assert targets((), device)["torch.flex"].device == "host"
+        assert targets((), device)["blocksparse"].device == "emulator"  # the host has none of this name
 
 
-def test_the_bundled_triton_kernel_is_missing_only_where_the_files_ask_for_the_emulated_gpu(monkeypatch) -> None:
+@pytest.mark.parametrize("name", ["sdpa", "sdpa!tail_keys_not_masked"])
+def test_the_bundled_triton_kernel_runs_on_the_emulated_gpu_unless_the_interpreter_is_asked_for(name: str) -> None:
+    devices: tuple[Device, ...] = ("host", "emulator", "interpreter")
+    assert [load(name, (), device).device for device in devices] == ["emulator", "emulator", "interpreter"]
+
+
+def test_the_bundled_triton_kernel_runs_as_the_users_files_need_triton(tmp_path: Path) -> None:
+    """One process has one of the two."""
+    texts = {
+        "emulated.py": ("emulator", "import triton\nfrom fuzz.targets import target\n", ', device="emulator"'),
+        "interpreted.py": ("interpreter", "from fuzz.targets import target\n", ""),
+    }
+    for file, (device, imports, where) in texts.items():
+        (tmp_path / file).write_text(f'{imports}@target("mine"{where})\ndef mine(q, k, v): ...\n')
+        known = targets((str(tmp_path / file),), "host")
+        assert known["sdpa"].device == device and known["mine"].device == ("emulator" if where else "host")
+    with pytest.raises(TargetError, match="has a target for the emulated GPU: leave out --device interpreter"):
+        targets((str(tmp_path / "emulated.py"),), "interpreter")
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
+def test_a_target_of_the_interpreter_is_missing_in_a_session_on_the_emulated_gpu(monkeypatch) -> None:
     """Whoever imported Triton in this process: kernels run in a child, which has the interpreter."""
-    if not triton_mode.find_spec("triton"):
-        pytest.skip("needs triton")
     monkeypatch.setattr(triton_mode, "_chosen", None)
     assert triton_mode.missing("interpreted") is None
     monkeypatch.setattr(triton_mode, "_chosen", "emulated")
-    assert "run Triton on the emulated GPU" in (triton_mode.missing("interpreted") or "")
+    assert "runs Triton on the emulated GPU" in (triton_mode.missing("interpreted") or "")
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
+def test_repro_finds_a_race_by_default_which_the_interpreter_cannot_see(tmp_path: Path) -> None:
+    """The mutant stores LSE of rows beyond the tile, which another program writes too. The interpreter runs one program
+    after the other: it shows the write outside of the tensor alone."""
+    case = replace(SHOWN["unmasked_row_statistics"][0], target="sdpa!unmasked_row_statistics")
+    (tmp_path / "case.json").write_text(to_json(case))
+    command = ["-m", "fuzz.cli.main", "repro", "case.json", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    kinds = {}
+    for device in ("host", "interpreter"):
+        done = warm_start.run([*command, "--device", device], cwd=tmp_path, env=environment, timeout=280)
+        assert done.returncode == 1, done.stdout + done.stderr
+        kinds[device] = {finding["kind"] for finding in json.loads(done.stdout)["findings"]}
+    assert "race_two_writes" in kinds["host"] and "race_two_writes" not in kinds["interpreter"]
 
 
 def test_a_declaration_for_the_emulated_gpu_stands_alone() -> None:

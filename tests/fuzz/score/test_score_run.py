@@ -19,7 +19,15 @@ from fuzz.score.run import ended, run
 from fuzz.score.settings import Settings
 from fuzz.score.trial import OURS
 
-WANTED = Settings(pattern="sdpa!tail_keys_not_masked", seeds=1, cases=25, peer_seeds=1, peer_cases=3, minimize_runs=6)
+WANTED = Settings(
+    pattern="sdpa!tail_keys_not_masked",
+    seeds=1,
+    cases=25,
+    peer_seeds=1,
+    peer_cases=3,
+    minimize_runs=6,
+    device="interpreter",
+)
 
 
 @pytest.fixture(scope="module")
@@ -141,5 +149,13 @@ def test_when_its_time_is_up_a_score_ends_by_itself_and_a_resume_goes_on(tmp_pat
 @pytest.mark.nightly
 def test_what_a_bug_did_to_its_process_does_not_hide_it_from_the_next_seed(tmp_path):
     """The bug's cache is full after 32 passes, and then nothing leaks any more."""
-    settings = Settings(pattern="sdpa!workspace_kept", seeds=2, cases=40, peer_seeds=0, keys=8, minimize_runs=0)
+    settings = Settings(
+        pattern="sdpa!workspace_kept",
+        seeds=2,
+        cases=40,
+        peer_seeds=0,
+        keys=8,
+        minimize_runs=0,
+        device="interpreter",
+    )
     assert [one.found.get(OURS, 0) > 0 for one in run(settings, tmp_path / "score", jobs=1)] == [True, True]

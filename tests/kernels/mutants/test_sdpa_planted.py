@@ -14,7 +14,7 @@ from fuzz.judging.judge import execute
 from fuzz.targets.sdpa.catalog import CLASSES
 from kernels.mutants.sdpa.table import MUTANTS
 
-DEVICE = "cuda" if torch.cuda.is_available() else "host"
+DEVICE = "cuda" if torch.cuda.is_available() else "interpreter"
 
 
 def verdict(name, case):

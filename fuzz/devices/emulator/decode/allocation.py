@@ -12,7 +12,8 @@ every instruction that writes it is of a family that is known here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
 
 from fuzz.devices.emulator.decode.wgmma_hazards import names
 from fuzz.devices.emulator.isa.all_forms import FORMS
@@ -50,10 +51,13 @@ class _Lives:
 
     def __init__(self, kernel: Kernel) -> None:
         self.code, self.labels = kernel.instructions, kernel.labels
-        self.bits = {name: n for n, name in enumerate(kernel.registers)}
+        self.order = list(kernel.registers)
+        self.bits = {name: n for n, name in enumerate(self.order)}
         behind = (at + 1 for at, i in enumerate(self.code) if i.name.startswith(("bra", *_LEAVES)))
         self.starts = sorted({0, *self.labels.values(), *behind} - {len(self.code)})
         self.ends = dict(zip(self.starts, [*self.starts[1:], len(self.code)], strict=True))
+        self.effects = [self._effects(i) for i in self.code]
+        self.first, self.last = [len(self.code)] * len(self.order), [-2] * len(self.order)
 
     def after(self, last: int) -> Iterator[int]:
         """Blocks that can follow the one that ends with instruction `last`."""
@@ -63,88 +67,101 @@ class _Lives:
         if i.guard is not None or not i.name.startswith(("bra", *_LEAVES)):
             yield last + 1
 
-    def effects(self, i: Instruction) -> tuple[int, int]:
+    def _effects(self, i: Instruction) -> tuple[int, int]:
         """(registers that it reads, registers whose old value is over), as masks."""
         to, known = written(i)
         whole = known is not None and i.guard is None
-        reads = set(names(i.operands[1:] if whole else i.operands))
+        reads = names(i.operands[1:] if whole else i.operands)
         if i.guard is not None:
-            reads.add(i.guard)
-        masks = []
-        for found in (reads, to if whole else ()):
-            masks.append(sum(1 << bit for bit in {self.bits[name] for name in found if name in self.bits}))
-        return masks[0], masks[1]
+            reads.append(i.guard)
+        return self._mask(reads), self._mask(to) if whole else 0
+
+    def _mask(self, registers: Iterable[str]) -> int:
+        mask = 0
+        for name in registers:
+            if (bit := self.bits.get(name)) is not None:
+                mask |= 1 << bit
+        return mask
+
+    def _block(self, start: int) -> tuple[int, int]:
+        """`effects` of a whole block: (read before it writes them, values that are over or read)."""
+        reads = over = 0
+        for its, gone in reversed(self.effects[start : self.ends[start]]):
+            reads, over = reads & ~gone | its, over | gone
+        return reads, over
 
     def live_in(self) -> dict[int, int]:
         """The registers, as a mask, whose values may be read from the start of each block on."""
-        effects = [self.effects(i) for i in self.code]
+        blocks = [(start, *self._block(start), tuple(self.after(self.ends[start] - 1))) for start in self.starts]
         found = dict.fromkeys(self.starts, 0)
         changed = True
         while changed:
             changed = False
-            for start in reversed(self.starts):
+            for start, reads, over, behind in reversed(blocks):
                 live = 0
-                for following in self.after(self.ends[start] - 1):
+                for following in behind:
                     live |= found.get(following, 0)
-                for reads, over in reversed(effects[start : self.ends[start]]):
-                    live = live & ~over | reads
+                live = live & ~over | reads
                 if live != found[start]:
                     found[start], changed = live, True
         return found
 
     def spans(self) -> dict[str, tuple[int, int]]:
         """(first, last) by register; the first is -1 where its value may be read before anything writes it."""
-        order = list(self.bits)
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-
-        def touch(mask: int, low: int, high: int) -> None:
-            while mask:
-                bit = (mask & -mask).bit_length() - 1
-                mask &= mask - 1
-                first[bit], last[bit] = min(first.get(bit, low), low), max(last.get(bit, high), high)
-
         live = self.live_in()
-        touch(live[0], -1, 0)
+        self._touch(live[0], -1, 0)
         for start in self.starts:
-            touch(live[start], start, start)
+            self._touch(live[start], start, start)
             for following in self.after(self.ends[start] - 1):
-                touch(live.get(following, 0), self.ends[start] - 1, self.ends[start] - 1)
-        mentioned = [self.mentioned(i) for i in self.code]
+                self._touch(live.get(following, 0), self.ends[start] - 1, self.ends[start] - 1)
+        mentioned = [self._mask((*names(i.operands), i.guard or "")) for i in self.code]
         for at, mask in enumerate(mentioned):
-            touch(mask, at, at)
-        for low, high, mask in self.stretches():
-            touch(mask, low, high)
+            self._touch(mask, at, at)
+        self._touch_stretches()
         for at, i in enumerate(self.code):
             target = self.labels.get(str(i.operands[0]), at + 1) if i.name.startswith("bra") else at + 1
             # what a loop compares may be looked up at any place in it (decode/spins.py): it stays there
+            mask = 0
             for within in range(target, at + 1):
                 if at < target + SMALL or self.code[within].name.startswith("setp."):
-                    touch(mentioned[within], target, at)
-        return {order[bit]: (first[bit], last[bit]) for bit in first}
+                    mask |= mentioned[within]
+            self._touch(mask, target, at)
+        return {name: (self.first[bit], self.last[bit]) for bit, name in enumerate(self.order) if self.last[bit] >= -1}
 
-    def stretches(self) -> Iterator[tuple[int, int, int]]:
-        """(from, to, registers) of stretches of register instructions: what is read there of before stays to the end.
+    def _touch(self, mask: int, low: int, high: int) -> None:
+        """Has the lives of these registers last from `low` to `high` at least."""
+        while mask:
+            lowest = mask & -mask
+            mask ^= lowest
+            bit = lowest.bit_length() - 1
+            if low < self.first[bit]:
+                self.first[bit] = low
+            if high > self.last[bit]:
+                self.last[bit] = high
+
+    def _touch_stretches(self) -> None:
+        """Stretches of register instructions: what is read there of before stays to the end.
 
         Lanes that were parked at its end run a stretch again when a lane of their warp wakes up (interpreter.py); what
         it reads is then what it was. A stretch may begin at a label, after another instruction, and anywhere in a
-        kernel whose micro-operations note the use of registers."""
+        kernel whose micro-operations note the use of registers. A register is touched once for all beginnings, one
+        before the other, that read it."""
         anywhere = any(i.name.startswith(("wgmma.", "tcgen05.")) for i in self.code)
         begins = set(self.starts)
         end, reads = len(self.code) - 1, 0
+        read, since = 0, end  # by the stretch that begins at `since`
         for at in reversed(range(len(self.code))):
             i = self.code[at]
             if _ENDS.match(i.name):
-                end, reads = at, 0
-            before, over = self.effects(i)
+                self._touch(read, since, end)
+                end, reads, read = at, 0, 0
+            before, over = self.effects[at]
             reads = reads & ~over | before
             last = self.code[at - 1] if at else None
             if anywhere or at in begins or last is None or last.name not in FORMS or _CLOCK.search(last.text):
-                yield at, end, reads
-
-    def mentioned(self, i: Instruction) -> int:
-        found = {self.bits[name] for name in (*names(i.operands), i.guard or "") if name in self.bits}
-        return sum(1 << bit for bit in found)
+                self._touch(read & ~reads, since, end)
+                read, since = reads, at
+        self._touch(read, since, end)
 
 
 def share(kernel: Kernel, bits: dict[str, int]) -> dict[str, tuple[Group, int]]:
@@ -165,16 +182,18 @@ def share(kernel: Kernel, bits: dict[str, int]) -> dict[str, tuple[Group, int]]:
     found: dict[str, tuple[Group, int]] = {}
     free: dict[Group, list[int]] = {}
     count: dict[Group, int] = {}
-    busy: list[tuple[int, Group, int]] = []
-    for (first, last), name, group in chosen:
-        for end, its, place in [x for x in busy if x[0] < first]:
+    busy: list[tuple[int, int, Group, int]] = []  # a heap: last instruction, number of the register, its place
+    for number, ((first, last), name, group) in enumerate(chosen):
+        over = []
+        while busy and busy[0][0] < first:
+            over.append(heappop(busy)[1:])
+        for _, its, place in sorted(over):
             free.setdefault(its, []).append(place)
-            busy.remove((end, its, place))
         if free.get(group):
             place = free[group].pop()
         else:
             place = count.get(group, 0)
             count[group] = place + 1
         found[name] = group, place
-        busy.append((last, group, place))
+        heappush(busy, (last, number, group, place))
     return found

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
 
-from fuzz.devices.emulator.ptx import Instruction, Kernel
+from fuzz.devices.emulator.ptx import Address, Instruction, Kernel
 
 AGES = 9  # committed groups that are distinguished; older ones count as one
 MOVE = re.compile(r"mov\.[bfus](16|32|64)")
@@ -42,15 +42,21 @@ Move = tuple[tuple[int, ...], tuple[int, ...]]
 State = tuple[int, ...]  # masks of registers: used since the last fence; in flight: not committed, by youngest group …
 
 
-def names(x: object) -> Iterator[str]:
+def names(x: object) -> list[str]:
     """The registers among operands."""
+    found: list[str] = []
+    _add_names(x, found)
+    return found
+
+
+def _add_names(x: object, found: list[str]) -> None:
     if isinstance(x, str):
-        yield x.lstrip("!")
+        found.append(x.lstrip("!"))
     elif isinstance(x, tuple):
         for part in x:
-            yield from names(part)
-    elif hasattr(x, "base") and x.base:
-        yield x.base
+            _add_names(part, found)
+    elif isinstance(x, Address) and x.base:
+        found.append(x.base)
 
 
 class _Flow:
