@@ -23,9 +23,14 @@ class Options:
     def __init__(self, **values: tuple[Value, ...]) -> None:
         self.values: Mapping[str, tuple[Value, ...]] = values
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The plainest call."""
+        return {name: known[0] for name, known in self.values.items()}
+
     def of(self, case: Case) -> dict[str, Any]:
         """All options of a case, with the defaults."""
-        return {name: known[0] for name, known in self.values.items()} | case.variant
+        return self.defaults | case.variant
 
     def rule(self) -> Rule:
         """Refusal of an option, or a value, that is not known."""

@@ -20,6 +20,8 @@ from fuzz.core.target import Tensors, Variant
 from fuzz.targets.autograd import FLAGGED, AutogradTarget
 from fuzz.targets.mask_tensors import SAID, SHAPES, expanded_heads, mask_arguments, mask_text, says, shaped
 from fuzz.targets.options import Options, Value
+from fuzz.targets.sdpa import split_keys
+from oracles.masks import Causal
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import TENSOR_CORES
 from oracles.problem import Dtype, Problem
@@ -36,7 +38,10 @@ _SURFACE = Surface.declared(
     "enable_gqa=False, *, return_lse=False)",
     never={"dropout_p": "0 is all that it takes"},
 )
-OPTIONS = Options(mask=SAID, shape=SHAPES, gqa=("auto", "always", "expanded"), lse=(True, False))
+OPTIONS = Options(
+    mask=SAID, shape=SHAPES, gqa=("auto", "always", "expanded"), lse=(True, False), keys=("whole", "split")
+)
+SPLIT_SHARE = 4  # one case in so many and one has its keys split, where they can be
 
 
 class BundledSdpa(AutogradTarget):
@@ -57,6 +62,7 @@ class BundledSdpa(AutogradTarget):
             Rule("a bias of another dtype than the inputs", _other_bias),
             OPTIONS.rule(),
             Rule("options that the problem has no use for", lambda c: not _useful(c.problem, OPTIONS.of(c))),
+            Rule("keys in two calls, of inputs that may have an exact answer", _inexact_split),
             Rule("attn_mask beside is_causal", lambda c: OPTIONS.of(c)["mask"] == "both", "refuses"),
         )
 
@@ -74,12 +80,14 @@ class BundledSdpa(AutogradTarget):
         return FLAGGED
 
     def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
-        """See Target: every way to say the mask, in every shape; heads in another way; without LSE."""
+        """See Target: every way to say the mask, in every shape; heads in another way; without LSE; in two calls."""
         offered: dict[str, tuple[Value, ...]] = {"mask": says(problem), "shape": SHAPES[1:], "lse": (False,)}
         # Heads that are expanded leave the kernel no group: with gradients its sums over a group are what is looked at.
         heads = "always" if problem.group == 1 or problem.backward else "expanded"
-        offered["gqa"] = (heads,) if _useful(problem, {"mask": "auto", "gqa": heads}) else ()
-        return OPTIONS.draws(**offered)
+        offered["gqa"] = (heads,) if _useful(problem, OPTIONS.defaults | {"gqa": heads}) else ()
+        ways = OPTIONS.draws(**offered)
+        split: Variant = {"keys": "split"}
+        return ways + (split,) * (len(ways) // SPLIT_SHARE if _useful(problem, OPTIONS.defaults | split) else 0)
 
     def compile(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches, for Triton's active device."""
@@ -94,12 +102,18 @@ class BundledSdpa(AutogradTarget):
             prepare = partial(registration.prepare, f"sdpa!{self.mutant}")
         p = case.problem
         k, v, mask, said = _arguments(case, tensors, _leaf(tensors.bias, p.bias is not None and p.bias.grad))
-        prepare(tensors.q, k, v, mask, **said, backward=p.backward, grad_out=tensors.do)
+        split = OPTIONS.of(case)["keys"] == "split"
+        for part_k, part_v, part in split_keys.parts_of(k, v, mask) if split else [(k, v, mask)]:
+            prepare(tensors.q, part_k, part_v, part, **said, backward=p.backward, grad_out=tensors.do)
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O and LSE."""
         k, v, mask, said = _arguments(case, tensors, tensors.bias)
         wanted = OPTIONS.of(case)["lse"]
+        if OPTIONS.of(case)["keys"] == "split":
+            call = partial(_SURFACE.call, kernel_of(self.mutant), tensors.q)
+            parts = split_keys.parts_of(k, v, mask)
+            return split_keys.merged([call(*part, **said, return_lse=True) for part in parts])
         answer = _SURFACE.call(kernel_of(self.mutant), tensors.q, k, v, mask, **said, return_lse=wanted)
         return answer if wanted else (answer, None)
 
@@ -125,6 +139,8 @@ class BundledSdpa(AutogradTarget):
         imports = (*["import os"] * ("os." in setup), "import sys")
         answer = "o, lse" if given["lse"] else "o"
         call = (*lines, f"{answer} = {kernel}({', '.join(arguments)})")
+        if given["keys"] == "split":
+            call = (*lines, *split_keys.text(kernel, mask, said))
         return Text(call, imports, setup, reads, lse=given["lse"])
 
 
@@ -133,11 +149,18 @@ def _other_bias(case: Case) -> bool:
     return p.bias is not None and p.bias.dtype == "float32" and p.dtype != "float32"
 
 
+def _inexact_split(case: Case) -> bool:
+    return OPTIONS.of(case)["keys"] == "split" and split_keys.exact(case)
+
+
 def _useful(problem: Problem, given: dict[str, Any]) -> bool:
     """True if the problem can be said so; dK and dV of expanded heads are summed by autograd, in their dtype."""
     exact = not problem.backward or problem.dtype == "float32"
     heads = {"auto": True, "always": problem.group == 1, "expanded": problem.group > 1 and exact}
-    return given["mask"] in ("auto", *says(problem)) and heads[given["gqa"]]
+    by_a_flag = problem.mask == Causal() and problem.bias is None and not problem.ragged
+    split = split_keys.takes(problem) and given["lse"] and not (by_a_flag and given["mask"] in ("auto", "both"))
+    whole = given["keys"] == "whole"
+    return given["mask"] in ("auto", *says(problem)) and heads[given["gqa"]] and (whole or split)
 
 
 def _arguments(
