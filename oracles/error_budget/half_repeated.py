@@ -10,8 +10,8 @@ Dot products that are exact, as those of one-hot inputs or of small integers, sh
 Each is one random number times a sum over the rows. Independent errors, which budgets count at first, give the sum of
 the squares instead. A budget grows where the square of the sum is larger, and shrinks nowhere. Rows that one KV head's
 group of query heads has in common count too, as do sets of any size. Rows equal in both are in repeated_rows.py, and
-within a half-repeated set they are counted as there. Of a problem that is computed in parts (reference/chunks.py), rows of
-different parts count as independent.
+within a half-repeated set they are counted as there. Of a problem that is computed in parts (reference/chunks.py),
+rows of different parts count as independent.
 """
 
 from __future__ import annotations
