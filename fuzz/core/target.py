@@ -84,6 +84,7 @@ class Target:
     relations         the equality that each metamorphic relation requires of it, by the relation's name; others have
                       the relation's default
     same_options      names of those of its options that must not change a single bit
+    follow_ups        one case in so many has follow-up cases; 0: every one, or on the emulated GPU one in four
     oversubscribed    number of tiles of 128 keys, over all sequences and KV heads, that makes more CTAs than the device
                       holds at once: some cases have as many where CTAs wait for one another; 0: no such cases
     """
@@ -107,6 +108,7 @@ class Target:
     kernel_names: str = ""
     relations: Mapping[str, Equality] = {}
     same_options: frozenset[str] = frozenset()
+    follow_ups: int = 0
     oversubscribed: int = 0
 
     # Set for each subclass, by the methods that it has of its own.

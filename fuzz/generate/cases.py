@@ -226,7 +226,8 @@ def _relations(target: Target, case: Case) -> tuple[str, ...]:
     the rest is they would double the choices of an example, and with them the number of its near-copies."""
     draw = random.Random(case.id)
     known = relations_for(target, case)
-    if not known or (target.device == "emulator" and not one_in(draw, 4)):
+    share = target.follow_ups or (4 if target.device == "emulator" else 1)
+    if not known or (share > 1 and not one_in(draw, share)):
         return ()
     return tuple(draw.sample(known, min(2 if one_in(draw, 4) else 1, len(known))))
 

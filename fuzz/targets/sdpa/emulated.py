@@ -19,6 +19,7 @@ class EmulatedSdpa(EmulatedTriton, BundledSdpa):
     device: Device = "emulator"
     checks = BLOCK_CHECKS | {"unordered_adds"}  # its gradients are bitwise the same in every run
     pairs_per_second = 2e4
+    follow_ups = 1  # a run is quick; one mutant in 39 shows in a follow-up case alone
     session_size = Size(1 << 14, 6, 320)  # the interpreter's, so that a seed draws the same problems for both
 
     def missing(self) -> str | None:

@@ -23,6 +23,12 @@ def test_only_planted_bugs_that_are_asked_for_are_scored():
     assert not any("!" not in name for name in bugs(Settings()))
 
 
+@pytest.mark.parametrize(("device", "expected"), [("host", "emulator"), ("interpreter", "interpreter")])
+def test_mutants_of_triton_kernels_run_emulated_unless_the_interpreter_is_asked_for(device, expected):
+    found = bugs(Settings(pattern="sdpa!*", device=device)).values()
+    assert {bug.device for bug in found} == {expected} == {good(bug, device).device for bug in found}
+
+
 def test_the_first_seed_of_every_bug_comes_first_and_those_that_take_long_last():
     found = trials(WANTED)
     assert [trial.seed for trial in found] == [0, 0, 1, 1, 1, 1, 1, 1]

@@ -138,7 +138,15 @@ def _wait_until(holds: Callable[[], bool]) -> None:
 
 
 def test_when_its_time_is_up_a_score_ends_by_itself_and_a_resume_goes_on(tmp_path):
-    wanted = Settings(pattern="sdpa!falls_back", seeds=2, cases=25, peer_seeds=0, peer_cases=0, minimize_runs=0)
+    wanted = Settings(
+        pattern="sdpa!falls_back",
+        seeds=2,
+        cases=25,
+        peer_seeds=0,
+        peer_cases=0,
+        minimize_runs=0,
+        device="interpreter",
+    )
     assert run(wanted, tmp_path, 1, seconds=0.001) == []
     told: list[tuple[int, int, str]] = []
     ended = run(wanted, tmp_path, 1, progress=lambda *what: told.append(what))

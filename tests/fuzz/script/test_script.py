@@ -159,14 +159,14 @@ def test_a_script_needs_nothing_of_ours(target, name, tmp_path):
 def test_the_bundled_kernel_needs_its_own_folder_only(tmp_path):
     pytest.importorskip("triton")
     case = case_of("sdpa", "bias")
-    ran = alone(write_script(case, load("sdpa"), None), tmp_path, "kernels")
+    ran = alone(write_script(case, load("sdpa", device="interpreter"), None), tmp_path, "kernels")
     assert (ran.returncode, ran.stdout.splitlines()[-1]) == (0, "passes"), ran.stderr
 
 
 def test_a_planted_bug_fails(tmp_path):
     pytest.importorskip("triton")
     name = "sdpa!tail_keys_not_masked"
-    wrong = write_script(Case(name, problem(), Inputs()), load(name), None)
+    wrong = write_script(Case(name, problem(), Inputs()), load(name, device="interpreter"), None)
     ran = alone(wrong, tmp_path, "kernels")
     assert ran.returncode == 1 and ran.stdout.splitlines()[-1].startswith("FAILS: o"), ran.stdout + ran.stderr
 

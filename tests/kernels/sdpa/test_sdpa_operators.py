@@ -1,10 +1,16 @@
 """kernels.sdpa as PyTorch operators: opcheck, torch.compile, and launches that can be prepared without being run."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from sdpa_cases import DEVICE, qkv, random
 
-from kernels.sdpa import plan, prepare, scaled_dot_product_attention
+from fuzz.targets.sdpa import fewer_kernels
+from kernels.sdpa import config, plan, prepare, scaled_dot_product_attention
 
 BACKEND = "inductor" if DEVICE == "cuda" else "aot_eager"
 OPERATORS = torch.ops.attnfuzz
@@ -79,3 +85,37 @@ def test_lengths_and_strides_need_no_compilation_of_their_own():
         for batch, heads, len_q, len_k, dim in [(1, 1, 16, 16, 32), (2, 3, 17, 1, 24), (1, 4, 1, 129, 20)]
     }
     assert len(keys) == 1
+
+
+COUNT = """
+import sys
+import torch
+from triton.runtime.jit import JITFunction
+from fuzz.devices.emulator import emulated
+from kernels.sdpa import plan
+
+keys = set()
+JITFunction._do_compile = lambda self, key, *more: keys.add((self.__name__, str(key)))
+with emulated("sm_90a"):
+    for pad in (0, 1, 16):
+        for dim in (8, 24, 32):
+            q, k, v = (torch.zeros(2, 2, 33, dim, dtype=torch.float16) for _ in "qkv")
+            mask = torch.zeros(2, 2, 33, 33 + pad, dtype=torch.float16)[..., :33]
+            for launch in plan(q, k, v, mask):
+                launch.kernel.warmup(grid=(1,), **launch.runtime, **launch.constants, **launch.options)
+print(sorted(name for name, _ in keys))
+"""
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="asks Triton on the emulated GPU")
+def test_triton_compiles_a_kernel_once_whatever_divides_the_strides_of_masks_and_of_descriptors():
+    """In a process of its own, in which Triton does not interpret."""
+    root = Path(__file__).resolve().parents[3]
+    environment = {**os.environ, "PYTHONPATH": str(root), "TRITON_INTERPRET": "0"}
+    command = [sys.executable, "-c", COUNT]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == str(["dkdv_kernel", "dq_kernel", "forward_kernel", "row_state_kernel"]), done.stderr
+
+
+def test_a_session_on_the_emulated_gpu_knows_how_head_dims_are_padded():
+    assert fewer_kernels.BLOCKS_D == config.BLOCKS_D
