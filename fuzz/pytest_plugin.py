@@ -119,10 +119,10 @@ class _Controller:
 
         from fuzz.compiling.cache import CacheError
         from fuzz.session.follow import Follower
-        from fuzz.session.plan import plan, runnable_here
+        from fuzz.session.plan import archs, plan, runnable_here
         from fuzz.session.precompile import BackgroundCompile
         from fuzz.session.ready import ReadyShards
-        from fuzz.session.records import machine, write_session
+        from fuzz.session.records import add_machine, write_session
         from fuzz.targets.registry import TargetError
 
         if self.config.option.collectonly:
@@ -130,9 +130,11 @@ class _Controller:
         settings, ready = _settings(self.config), ReadyShards(self.folder)
         try:
             runnable_here(settings)
-            session = write_session(self.folder, settings, machine())
+            shards = plan(settings)
+            session = write_session(self.folder, settings)
+            add_machine(self.folder, session, archs((shard.target for shard in shards), settings))
             ready.begin()
-            self.compiling = BackgroundCompile(settings, plan(settings), ready.add)
+            self.compiling = BackgroundCompile(settings, shards, ready.add)
             console = Console(file=self.stderr)
             self.follower = Follower(
                 self.folder, session.skip, settings.cases, console, self.compiling.progress, settings.device

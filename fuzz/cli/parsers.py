@@ -17,6 +17,7 @@ import shtab
 from fuzz.cli import commands
 from fuzz.cli.exit_codes import SUMMARY
 from fuzz.devices.emulator.config import ALL_CHECKS, ARCHES, BLOCK_CHECKS, WARP_SCHEDULES
+from fuzz.ledger import place
 from fuzz.session import settings
 
 WHERE = "where artifacts lie ($ATTNFUZZ_CACHE, or ~/.cache/attnfuzz), up to $ATTNFUZZ_CACHE_GIB GiB of them (4)"
@@ -101,6 +102,7 @@ def _run(sub: Any) -> None:
         metavar="DIR",
         help="go on with the session of this folder: its settings, and those of its cases that were not run",
     )
+    place.add_option(command.add_argument)
     _jobs_option(command)
 
 
