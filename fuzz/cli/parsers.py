@@ -14,7 +14,7 @@ from typing import Any
 
 import shtab
 
-from fuzz.cli import commands
+from fuzz.cli import commands, ledger
 from fuzz.cli.exit_codes import SUMMARY
 from fuzz.devices.emulator.config import ALL_CHECKS, ARCHES, BLOCK_CHECKS, WARP_SCHEDULES
 from fuzz.ledger import place
@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
         _mutation_score,
         _targets,
         _sanitize,
+        _import,
         _doctor,
         _schema,
         _completion,
@@ -256,6 +257,18 @@ def _sanitize(sub: Any) -> None:
     )
     command.add_argument("script", metavar="SCRIPT.py", help="takes CPU tensors; TRITON_INTERPRET is unset for it")
     command.add_argument("arguments", nargs=argparse.REMAINDER, metavar="…", help="arguments of the script")
+
+
+def _import(sub: Any) -> None:
+    command = _command(
+        sub,
+        "import",
+        ledger.import_,
+        "take sessions' folders into the ledger; what is in it already counts once",
+        "attnfuzz import .attnfuzz/sessions/*",
+    )
+    command.add_argument("paths", nargs="+", metavar="PATH", help="a session's folder, of this or an older version")
+    place.add_option(command.add_argument)
 
 
 def _doctor(sub: Any) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, log, sqrt
+from math import ceil, log
 
-Z = 1.959964  # 95 %, two-sided
+from fuzz.minimize.rate import wilson
+
 PASSES = 10  # of a failure that shows in every run
 MOST_PASSES = 1000
 MISSED = 0.01  # probability that a failure that is still there passes as often as it has to
@@ -25,14 +26,8 @@ class Rate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's interval of the probability of failing, at 95 %. (0, 1) where nothing was run."""
-        if not self.runs:
-            return 0.0, 1.0
-        share, n = self.failed / self.runs, self.runs
-        middle = share + Z * Z / (2 * n)
-        half = Z * sqrt(share * (1 - share) / n + Z * Z / (4 * n * n))
-        below, above = (middle - half) / (1 + Z * Z / n), (middle + half) / (1 + Z * Z / n)
-        return (0.0 if not self.failed else max(below, 0.0)), (1.0 if self.failed == n else min(above, 1.0))
+        """Wilson's interval of the probability of failing, at 95 %; (0, 1) where nothing was run."""
+        return wilson(self.failed, self.runs)
 
     @property
     def passes_needed(self) -> int:

@@ -1,4 +1,4 @@
-"""Sums over a session's cases: outcomes, seconds by phase, pairs of features. Some thousand rows, however many cases."""
+"""Sums over a session's cases: outcomes, seconds by phase, pairs of features; thousands of rows, not millions."""
 
 from __future__ import annotations
 
