@@ -12,13 +12,12 @@ from pathlib import Path
 
 import msgspec
 
+from fuzz.ledger.environment import rows_of
 from fuzz.ledger.errors import LedgerError
 from fuzz.ledger.rows import (
     Batch,
     CompileRow,
     FindingRow,
-    Hardware,
-    Revision,
     RunRow,
     SessionRow,
     content_id,
@@ -89,9 +88,7 @@ class Folder:
         s = self._session = read_session_file(self.path)
         settings, machine, env = s.settings, s.machine, s.environment
         device = str(settings.get("device", ""))
-        packages = env.packages or {
-            name: str(machine[name]) for name in ("python", "torch", "triton") if name in machine
-        }
+        hardware, toolchain, revision = rows_of(machine, env)
         return SessionRow(
             uid=uid_of(s),
             began=s.since,
@@ -104,15 +101,9 @@ class Folder:
             folder=str(self.path.absolute()),
             settings=settings,
             archs={name: env.archs.get(name, device) for name in dict.fromkeys([*env.archs, *self._targets])},
-            hardware=Hardware(
-                host=env.host,
-                cpu=str(machine.get("cpu", "")),
-                cpus=int(machine.get("cpus", 0)),
-                machine=str(machine.get("machine", "")),
-                gpu=str(machine.get("gpu", "")).split(",")[0],
-            ),
-            toolchain=packages,
-            revision=Revision(env.commit, env.changed, env.at),
+            hardware=hardware,
+            toolchain=toolchain,
+            revision=revision,
         )
 
     def _counts(self) -> dict:

@@ -28,16 +28,21 @@ def grouped(connection: Connection, found: Iterable[Signature], targets: dict[st
     if not wanted:
         return {}
     one_writer(connection)
-    alias = schema.alias.c
-    known = {
-        row.uid: row.signature_id
-        for row in connection.execute(select(alias.uid, alias.signature_id).where(alias.uid.in_(list(wanted))))
-    }
+    known = aliases(connection, wanted)
     for uid, one in wanted.items():
         if uid not in known:
             known[uid] = _joined(connection, one, targets[one.target]) or _added(connection, one, targets[one.target])
             connection.execute(insert(schema.alias).values(uid=uid, signature_id=known[uid]))
     return known
+
+
+def aliases(connection: Connection, uids: Iterable[str]) -> dict[str, int]:
+    """Numbers of signatures by the ids of findings, as far as the ledger has them."""
+    if not (wanted := list(uids)):
+        return {}
+    table = schema.alias.c
+    query = select(table.uid, table.signature_id).where(table.uid.in_(wanted))
+    return {row.uid: row.signature_id for row in connection.execute(query)}
 
 
 def one_signature(known: Signature, found: Signature) -> bool:

@@ -25,6 +25,7 @@ from fuzz.ledger.rate import Rate
 State: TypeAlias = Literal["new", "open", "flaky", "expected", "fixed", "regressed"]
 STATES: tuple[State, ...] = ("regressed", "new", "open", "flaky", "expected", "fixed")  # as a report lists them
 _RANGE = re.compile(r"(\D*?)(\d+)[a-z]?\.\.(\D*?)(\d+)[a-z]?")
+_NONE = Rate(0, 0)
 _ARCH = re.compile(r"(\D*)(\d+)[a-z]?")
 
 
@@ -105,14 +106,15 @@ class Life:
 
 
 def life(history: Iterable[Step], now: float, newest: str) -> Life:
-    """The life of a signature at the time `now`.
+    """The life of a signature.
 
     history  in any order; steps of one time count in the order given
+    now      decides which expectations have expired; seconds of the epoch
     newest   the newest night of the ledger
     Raises ValueError for a history without a failure.
     """
     walk = _Walk()
-    for step in sorted((step for step in history if step.at <= now), key=lambda step: step.at):
+    for step in sorted(history, key=lambda step: step.at):
         walk.take(step)
     if walk.first is None:
         raise ValueError("history: has no failure")
@@ -139,7 +141,7 @@ class _Walk:
     first: Seen | Replayed | None = None
     last: float = 0.0
     opened: float = 0.0
-    rate: Rate = Rate(0, 0)
+    rate: Rate = _NONE
     archs: dict[str, None] = field(default_factory=dict)
     passes: dict[str, int] = field(default_factory=dict)  # after the last failure
     passed: int = 0  # runs that passed after the last failure, on whichever arch
@@ -187,7 +189,7 @@ class _Walk:
     def _failed(self, step: Seen | Replayed) -> None:
         if self.fixed or self.first is None:
             self.fixed, self.opened = False, step.at
-            self.rate, self.archs, self.passed = Rate(0, 0), {}, 0
+            self.rate, self.archs, self.passed = _NONE, {}, 0
         if self.first is None:
             self.first = step
         failed, runs = self.rate.failed + step.failed, self.rate.runs + self.passed + max(step.runs, step.failed)

@@ -174,8 +174,8 @@ def measurements(ledger: Ledger) -> pd.DataFrame:
 
 
 def runs(ledger: Ledger, session: str) -> pd.DataFrame:
-    """Cases of one session: target, place, case_id, outcome, signature (id, or ''), ratio, seconds, features (a bytes of
-    bits, see `feature_names`)."""
+    """Cases of one session: target, place, case_id, outcome, signature (id, or ''), ratio, seconds, features (bits in
+    bytes, see `feature_names`)."""
     r, s = schema.run.c, schema.session.c
     query = (
         select(
@@ -213,7 +213,7 @@ def _by_target(table: Any, *columns: Any) -> Select[Any]:
         .join_from(table, schema.session, s.id == t.session_id)
         .join(schema.target, schema.target.c.id == t.target_id)
         .outerjoin(schema.session_target, _same(schema.session_target, t.session_id, t.target_id))
-        .order_by(s.began, t.target_id)
+        .order_by(s.began, t.target_id, columns[0])
     )
 
 

@@ -15,6 +15,7 @@ from fuzz.core.verdict import Signature
 from fuzz.corpus.entry import Entry
 from fuzz.ledger.rows import FindingRow, FindingStatus
 from fuzz.session import records
+from fuzz.session.confirm import runs_for
 from fuzz.session.records import Record, Session, Settlement, settlement
 
 
@@ -40,6 +41,7 @@ class Settled:
         case: Case | None = record.case if entry is None else entry.case
         explained = entry is not None and entry.known
         note = one.note if one is not None else ""
+        again = runs_for(record.verdict) if self.status == "unconfirmed" and record.verdict is not None else 0
         return FindingRow(
             signature=self.signature,
             status=self.status,
@@ -47,7 +49,7 @@ class Settled:
             at=record.at,
             met=met,
             failed=one.failed if one is not None else 1,
-            probed=one.probed if one is not None else 1,
+            probed=one.probed if one is not None else 1 + again,
             minimal=one is not None and one.minimal,
             message=(one.message if one is not None else "") or record.message,
             note=entry.explanation if explained and entry is not None else note,

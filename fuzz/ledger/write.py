@@ -16,13 +16,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from fuzz.ledger import schema
 from fuzz.ledger.database import Ledger
-from fuzz.ledger.grouping import encoded, grouped
+from fuzz.ledger.grouping import aliases, encoded, grouped
 from fuzz.ledger.rows import OUTCOMES, Batch, EventRow, FindingRow, MeasurementRow, ReplayRow, RunRow, SessionRow
 
 RATIO = 1000  # run.ratio is in thousandths of the error budget
 DURATION = 10_000  # run.duration is in tenths of a millisecond
 _MOST = 2**31 - 1
-_OUTCOME = {name: number for number, name in enumerate(OUTCOMES)}
+_OUTCOME: dict[str, int] = {name: number for number, name in enumerate(OUTCOMES)}
 
 
 def write(ledger: Ledger, batch: Batch) -> None:
@@ -100,6 +100,7 @@ class _Writer:
     def write(self) -> None:
         """Writes all of it."""
         numbers = grouped(self._connection, (one.signature for one in self._batch.findings), self._targets)
+        numbers |= aliases(self._connection, {run.signature for run in self._batch.runs} - {"", *numbers})
         self._many(schema.run, ("session_id", "target_id", "place"), [self._run(r, numbers) for r in self._batch.runs])
         self._write_findings(numbers)
         self._write_sums()
