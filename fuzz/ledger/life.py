@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
+from fuzz.ledger.errors import LedgerError
 from fuzz.ledger.rate import Rate
 
 State: TypeAlias = Literal["new", "open", "flaky", "expected", "fixed", "regressed"]
@@ -125,6 +126,12 @@ def covers(archs: Sequence[str], arch: str) -> bool:
     """True if one of `archs` is this arch: its name, a pattern ('emulated-*'), or a range of numbers ('sm_90..sm_103',
     which has 'sm_90', 'sm_90a' and 'sm_100a'). Empty: every arch."""
     return not archs or any(fnmatchcase(arch, one) or _in_range(one, arch) for one in archs)
+
+
+def check_arch(one: str) -> None:
+    """Raises LedgerError for a range that is none: 'sm_90..'."""
+    if ".." in one and _RANGE.fullmatch(one) is None:
+        raise LedgerError(f"--arch: {one}: a range is 'sm_90..sm_103'")
 
 
 def _in_range(one: str, arch: str) -> bool:
