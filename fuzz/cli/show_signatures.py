@@ -59,7 +59,7 @@ def lines(known: Known) -> list[str]:
         f"{known.uid} {known.signature.target}: {what(known.signature)}",
         f"    {life.state} since {_day(life.since)}; first failed {_day(life.first)}, last {_day(life.last)}; "
         f"{known.met} cases in {known.sessions} session{'' if known.sessions == 1 else 's'}",
-        f"    rate of its saved case: {life.rate}, {'flaky' if life.rate.flaky else 'every time'}; "
+        f"    rate of its saved case: {life.rate}, {'flaky' if life.flaky else 'every time'}; "
         f"on {', '.join(life.archs)}",
         f"    {best.message}",
     ]
