@@ -69,8 +69,8 @@ def fill(ledger: Ledger, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["all.jsonl", "all.jsonl.gz"])
-def test_an_import_of_an_export_is_the_same_ledger_once_or_twice(ledger, tmp_path, name):
-    with Ledger(str(tmp_path / "from.sqlite")) as source:
+def test_an_import_of_an_export_is_the_same_ledger_once_or_twice(ledger, tmp_path, name, another):
+    with another("from.sqlite") as source:
         fill(source, tmp_path)
         assert export(source, str(tmp_path / name), ALL) == 2
         for _ in range(2):
@@ -78,10 +78,10 @@ def test_an_import_of_an_export_is_the_same_ledger_once_or_twice(ledger, tmp_pat
             same(source, ledger)
 
 
-def test_a_ledger_goes_out_as_it_came_in(ledger, tmp_path):
+def test_a_ledger_goes_out_as_it_came_in(ledger, tmp_path, another):
     fill(ledger, tmp_path)
     export(ledger, str(tmp_path / "out.jsonl"), ALL)
-    with Ledger(str(tmp_path / "to.sqlite")) as other:
+    with another("to.sqlite") as other:
         load(other, str(tmp_path / "out.jsonl"))
         same(ledger, other)
         export(other, str(tmp_path / "again.jsonl"), ALL)
@@ -89,12 +89,12 @@ def test_a_ledger_goes_out_as_it_came_in(ledger, tmp_path):
     assert len(first) == len(second)
 
 
-def test_two_machines_with_the_same_bug_have_one_signature(ledger, tmp_path):
+def test_two_machines_with_the_same_bug_have_one_signature(ledger, tmp_path, another):
     alike = Signature("t", "wrong", "accuracy", ("dq",), features=("softcap", "causal"))
     for day, sign in enumerate((DQ, alike)):
         night = SessionFolder(tmp_path / str(day), day)
         night.settles(night.fails(1, sign), sign)
-        with Ledger(str(tmp_path / f"{day}.sqlite")) as one:
+        with another(f"{day}.sqlite") as one:
             take_in(one, night.path)
             export(one, str(tmp_path / f"{day}.jsonl"), ALL)
         load(ledger, str(tmp_path / f"{day}.jsonl"))
@@ -102,10 +102,10 @@ def test_two_machines_with_the_same_bug_have_one_signature(ledger, tmp_path):
     assert known.sessions == 2 and known.life.state == "open"
 
 
-def test_some_nights_or_no_runs_can_be_exported(ledger, tmp_path):
+def test_some_nights_or_no_runs_can_be_exported(ledger, tmp_path, another):
     fill(ledger, tmp_path)
     assert export(ledger, str(tmp_path / "one.jsonl"), Selection(nights=("night1",), runs=False)) == 1
-    with Ledger(str(tmp_path / "to.sqlite")) as other:
+    with another("to.sqlite") as other:
         load(other, str(tmp_path / "one.jsonl"))
         assert read.sessions(other)["session"].tolist() == ["id1"] and read.runs(other, "id1").empty
         assert read.sessions(other)["cases"].tolist() == [5]
@@ -133,22 +133,22 @@ def exported(tmp_path_factory) -> list[str]:
         (-1, '{"type":"event","uid":"e","signature":"ffffffff","at":1,"kind":"expect"}', "no line before it has"),
     ],
 )
-def test_a_file_that_is_none_is_refused_with_the_line(tmp_path, exported, number, line, message):
+def test_a_file_that_is_none_is_refused_with_the_line(tmp_path, exported, number, line, message, another):
     lines = list(exported)
     lines[number] = line
     path = tmp_path / "bad.jsonl"
     path.write_text("\n".join(lines) + "\n")
-    with Ledger(str(tmp_path / "to.sqlite")) as ledger, pytest.raises(LedgerError, match=message) as error:
+    with another("to.sqlite") as ledger, pytest.raises(LedgerError, match=message) as error:
         load(ledger, str(path))
     assert str(path) in str(error.value)
 
 
-def test_a_torn_file_is_refused_and_its_whole_counts_once_after_it(tmp_path, exported):
+def test_a_torn_file_is_refused_and_its_whole_counts_once_after_it(tmp_path, exported, another):
     whole = ("\n".join(exported) + "\n").encode()
     torn, path = tmp_path / "torn.jsonl.gz", tmp_path / "whole.jsonl.gz"
     path.write_bytes(gzip.compress(whole))
     torn.write_bytes(path.read_bytes()[:-40])
-    with Ledger(str(tmp_path / "to.sqlite")) as ledger:
+    with another("to.sqlite") as ledger:
         with pytest.raises(LedgerError, match="torn"):
             load(ledger, str(torn))
         load(ledger, str(path))
