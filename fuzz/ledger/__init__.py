@@ -9,7 +9,7 @@ place.py       the option --ledger; database.py opens SQLite or PostgreSQL; sche
                migrations/ the way there
 write.py       a Batch into the tables: upserts, so that nothing counts twice; names.py gives names their numbers,
                grouping.py findings their signature
-life.py        the life of a signature (new, open, flaky, expected, fixed, regressed) as a function of its history, which
+life.py        the life of a signature (new, open, flaky, expected, fixed, regressed), a function of the history that
                history.py reads; replaying.py runs its case again
 signatures.py  read side: signatures with their lives; read.py: pandas frames, one for each question of a report
 transfer.py    JSON Lines, for machines without a database; unload.py, write's mirror image
