@@ -4,8 +4,8 @@
 
 writers  so many processes at once, each writing a session of its own in batches: runs a second, in all, and processor
          seconds of the writers for a million runs (PostgreSQL's own processes are not among them)
-nights   a ledger of so many nights, 20,000 cases each: bytes, bytes a run, and for each question of a report its seconds
-         by the clock, then those of this process's processor time
+nights   a ledger of so many nights, 20,000 cases each: bytes, bytes a run, and for each question of a report the
+         seconds by the clock, then those of this process's processor time
 
 The cases are drawn as sessions draw them, for the targets that need no GPU, and not run: features and options are real,
 outcomes and times are made up. One case in 200 fails, of 20 signatures. PostgreSQL has its default settings, which wait
