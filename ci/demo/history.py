@@ -132,14 +132,17 @@ def _assign(folder: Path, revision: str, number: int, place: int) -> None:
             text = "".join(json.dumps({**x, "at": x["at"] + moved} if x.get("at") else x) + "\n" for x in lines)
             file.write_text(text)
         session |= {"since": began, "night": night, "skip": {}}
-    said = subprocess.run(["git", "-C", ROOT, "log", "-1", "--format=%H %ct", revision], stdout=subprocess.PIPE)
-    commit, at = said.stdout.decode().split()
+    commit, at = _git("log", "-1", "--format=%H %ct", revision).split()
     session["environment"] = {**_environment(), **session.get("environment", {})}
     session["environment"] |= {"host": HOST, "commit": commit, "changed": False, "at": float(at)}
     path.write_text(json.dumps(session))
     os.utime(path)
     for file in folder.glob("*.jsonl"):
         os.utime(file, (began + 600, began + 600))
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", "-C", ROOT, *arguments], stdout=subprocess.PIPE, check=True).stdout.decode()
 
 
 def _environment() -> dict[str, Any]:
@@ -187,11 +190,9 @@ def _measure(path: Path) -> None:
 
     rows = []
     for file, figures in (("score_host.json", _score), ("blocksparse_speed_h200.json", _speed)):
-        log = ["git", "-C", ROOT, "log", "--format=%H %ct", "--", f"ci/results/{file}"]
-        for line in subprocess.run(log, stdout=subprocess.PIPE, check=True).stdout.decode().splitlines():
+        for line in _git("log", "--format=%H %ct", "--diff-filter=AM", "--", f"ci/results/{file}").splitlines():
             commit, at = line.split()
-            shown = subprocess.run(["git", "-C", ROOT, "show", f"{commit}:ci/results/{file}"], stdout=subprocess.PIPE)
-            result = json.loads(shown.stdout or b"{}")
+            result = json.loads(_git("show", f"{commit}:ci/results/{file}"))
             gpu = str(result.get("machine", {}).get("gpu", "")).split(",")[0]
             for series, value, unit in figures(result):
                 name = f"{series} {commit}"

@@ -102,6 +102,7 @@ class SignatureItem(msgspec.Struct, frozen=True):
     sessions     that met it; met: cases that it explains in all of them
     needs        features without which no smaller case fails, where the case is minimised (`minimal`)
     link, until  of an expected one
+    signature    its first finding's (fuzz/core/verdict.py)
     case         the saved case as JSON; after: cases that have to be run before it
     outcome      of the saved case; commit: of the session that saved it
     nights       share of the target's cases that it explains, by night, of the last nights
@@ -140,6 +141,7 @@ class SignatureItem(msgspec.Struct, frozen=True):
     outcome: str
     commit: str
     device: str
+    signature: dict[str, Any]
     case: dict[str, Any] | None
     after: tuple[dict[str, Any], ...]
     nights: tuple[tuple[str, float], ...]
@@ -162,9 +164,9 @@ class Coverage(msgspec.Struct, frozen=True):
     """coverage.json: cases that had both of two features.
 
     features  names; never: those of the harness's own table that no case had
-    pairs     [place in `features`, place in `features`, cases, failed]; a feature with itself: that feature alone. A pair
-              that is not listed was never covered
-    options   number of features that are options of targets ('variant:…'): too many for the picture, left out of `pairs`
+    pairs     [place in `features`, place in `features`, cases, failed]; a feature with itself: that feature alone. What
+              is not listed was never covered
+    options   number of features that are options of targets ('variant:…'); left out of `features` and `pairs`
     growth    by night
     """
 

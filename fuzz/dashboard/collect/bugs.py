@@ -74,6 +74,7 @@ def _item(
         outcome=best.outcome,
         commit=best.commit,
         device=str(about.at[best.session, "device"]),
+        signature=msgspec.to_builtins(sign),
         case=_plain(best.case),
         after=tuple(msgspec.to_builtins(case) for case in best.after),
         nights=_by_night(met, of_sessions, about, nights),

@@ -9,6 +9,7 @@ deaf to single outliers. A shift that lasts fewer than LEAST nights is not repor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import erfc, sqrt
 
 import numpy as np
@@ -17,9 +18,9 @@ from fuzz.dashboard.model import Shift
 
 LEAST, LEVEL, SHIFT = 5, 0.01, 0.03
 RULE = (
-    f"A series is split where the rank sum statistic (Mann-Whitney, two-sided) is largest, with at least {LEAST} points on "
-    f"either side. The split is a change point if its p, times the number of splits that were tried, is below {LEVEL:g} "
-    f"and the medians differ by at least {SHIFT:.0%}; then both parts are looked at in the same way."
+    f"A series is split where the rank sum statistic (Mann-Whitney, two-sided) is largest, with at least {LEAST} points "
+    f"on either side. The split is a change point if its p, times the number of splits that were tried, is below "
+    f"{LEVEL:g} and the medians differ by at least {SHIFT:.0%}; then both parts are looked at in the same way."
 )
 
 
@@ -28,7 +29,7 @@ def change_points(values: Sequence[float]) -> tuple[Shift, ...]:
     data = np.asarray(values, dtype=np.float64)
     cuts = sorted(_cuts(data, 0, len(data)))
     edges = [0, *(at for at, _ in cuts), len(data)]
-    medians = [float(np.median(data[a:b])) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    medians = [float(np.median(data[a:b])) for a, b in pairwise(edges) if b > a]
     return tuple(Shift(at, medians[i], medians[i + 1], p) for i, (at, p) in enumerate(cuts))
 
 

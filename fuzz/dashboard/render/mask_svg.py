@@ -1,0 +1,51 @@
+"""A mask as a small SVG picture: rows are queries, columns keys; kept tokens are filled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup, escape
+
+from fuzz.core.mask_tiles import MaskTiles, mask_tiles
+from oracles.masks import tag
+from oracles.problem import Problem
+
+MOST = 48  # tiles along a side
+SIDE = 96  # pixels of the longer side
+
+
+def mask_svg(problem: Problem, batch: int = 0, head: int = 0) -> Markup:
+    """The mask of one sequence and head. Tiles that are kept in part are paler, and hatched by the style sheet."""
+    tiles = mask_tiles(problem, batch, head, MOST, MOST)
+    name = f"mask {tag(problem.mask)}, {problem.lengths_q[batch]} queries by {problem.lengths_k[batch]} keys"
+    if tiles is None:
+        return Markup('<span class="quiet">{}: no pairs</span>').format(name)
+    kept = sum(map(sum, tiles.shares)) / sum(map(len, tiles.shares))
+    high, wide = len(tiles.shares), len(tiles.shares[0])
+    scale = SIDE / max(high, wide)
+    full, part = (_path(tiles, whole) for whole in (True, False))
+    return Markup(
+        '<svg class="mask" role="img" width="{:.0f}" height="{:.0f}" viewBox="0 0 {} {}" preserveAspectRatio="none">'
+        '<title>{}; {:.0%} kept</title><rect class="none" width="{}" height="{}"/>'
+        '<path class="part" d="{}"/><path class="full" d="{}"/></svg>'
+    ).format(max(wide * scale, 6), max(high * scale, 6), wide, high, escape(name), kept, wide, high, part, full)
+
+
+def _path(tiles: MaskTiles, whole: bool) -> str:
+    """Runs of tiles in a row as rectangles: those that are kept whole, or in part."""
+    found = []
+    for y, row in enumerate(tiles.shares):
+        wanted = [(share == 1) if whole else (0 < share < 1) for share in row]
+        found += [f"M{a} {y}h{b - a}v1h-{b - a}z" for a, b in _runs(wanted)]
+    return "".join(found)
+
+
+def _runs(wanted: Sequence[bool]) -> list[tuple[int, int]]:
+    found, start = [], -1
+    for x, one in enumerate([*wanted, False]):
+        if one and start < 0:
+            start = x
+        elif not one and start >= 0:
+            found.append((start, x))
+            start = -1
+    return found
