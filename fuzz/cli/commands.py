@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace) -> int:
-    from fuzz.cli.ledger import beside
+    from fuzz.ledger.beside import beside
     from fuzz.session.pool import run_session
     from fuzz.session.resume import read_session
     from fuzz.session.settings import OPTIONS, Settings, from_options

@@ -3,7 +3,8 @@
 A session's folder stays the source of truth while it runs; the ledger takes its rows from there, any number of times.
 
 rows.py      what goes in and out, as values; one Batch is what a session has to say at one moment
-folder.py    a session's folder as Batches; feed.py sends them while the session runs
+folder.py    a session's folder as Batches; feed.py sends them; beside.py does so while the
+             session runs
 database.py  opens SQLite or PostgreSQL by URL; schema.py has the tables, migrations/ the way there
 write.py     a Batch into the tables: upserts, so that nothing counts twice; names.py gives names their numbers,
              grouping.py findings their signature

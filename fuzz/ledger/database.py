@@ -16,7 +16,6 @@ from typing import Any, Self
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
 from fuzz.ledger.errors import LedgerError
 from fuzz.ledger.migrate import upgrade
@@ -115,7 +114,7 @@ def _check_file(path: Path, place: str, create: bool) -> None:
 
 def _engine(url: URL, place: str) -> Engine:
     if url.get_backend_name() == "sqlite":
-        engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": BUSY, "check_same_thread": False})
+        engine = create_engine(url, connect_args={"timeout": BUSY, "check_same_thread": False})
         event.listen(engine, "connect", _sqlite_connected)
         event.listen(engine, "begin", _sqlite_begins)
         return engine

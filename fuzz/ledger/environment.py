@@ -19,7 +19,7 @@ def rows_of(machine: dict[str, Any], env: Environment) -> tuple[Hardware, dict[s
         machine=str(machine.get("machine", "")),
         gpu=str(machine.get("gpu", "")).split(",")[0],
     )
-    known = {name: str(machine[name]) for name in ("python", "torch", "triton") if name in machine}
+    known: dict[str, str] = {name: str(machine[name]) for name in ("python", "torch", "triton") if name in machine}
     return hardware, env.packages or known, Revision(env.commit, env.changed, env.at)
 
 

@@ -2,7 +2,7 @@
 
 new        failed for the first time in the newest night
 open       fails, every time
-flaky      fails in k of n runs
+flaky      fails in k of n runs on one arch
 expected   somebody said that it fails, why, on which archs, and until when; or a case of the corpus explains it
 fixed      its saved case passed often enough, on every arch that it failed on, after its last failure
 regressed  failed again after it was fixed
@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
+from fuzz.ledger.errors import LedgerError
 from fuzz.ledger.rate import Rate
 
 State: TypeAlias = Literal["new", "open", "flaky", "expected", "fixed", "regressed"]
@@ -79,9 +80,9 @@ class Life:
 
     since         time at which it came into this state, as far as its history says; of 'new' its first failure
     first, last   times of its first and its last failure, of all its history
-    rate          of its saved case, from the failure that opened it (again) to its last one
-    archs         on which it failed since it was opened (again)
-    passes        by arch: runs of the saved case in a row that passed, after the last failure
+    rates         of its saved case, by arch that it failed on since it was opened (again): from its first failure there
+                  to its last one
+    passes        by arch: runs of the saved case in a row that passed, after the last failure on any of them
     passes_needed on each of those archs, until it is fixed
     link, until   of 'expected'
     fixes         times at which it was fixed
@@ -91,13 +92,27 @@ class Life:
     since: float
     first: float
     last: float
-    rate: Rate
-    archs: tuple[str, ...]
+    rates: dict[str, Rate]
     passes: dict[str, int] = field(default_factory=dict)
     passes_needed: int = 0
     link: str = ""
     until: str = ""
     fixes: tuple[float, ...] = ()
+
+    @property
+    def archs(self) -> tuple[str, ...]:
+        """The archs that it failed on since it was opened (again)."""
+        return tuple(self.rates)
+
+    @property
+    def rate(self) -> Rate:
+        """Rate over these archs together."""
+        return Rate(sum(rate.failed for rate in self.rates.values()), sum(rate.runs for rate in self.rates.values()))
+
+    @property
+    def flaky(self) -> bool:
+        """True if on one arch some runs fail and some pass, whatever the state."""
+        return any(rate.flaky for rate in self.rates.values())
 
     @property
     def failing(self) -> bool:
@@ -127,6 +142,12 @@ def covers(archs: Sequence[str], arch: str) -> bool:
     return not archs or any(fnmatchcase(arch, one) or _in_range(one, arch) for one in archs)
 
 
+def check_arch(one: str) -> None:
+    """Raises LedgerError for a range that is none: 'sm_90..'."""
+    if ".." in one and _RANGE.fullmatch(one) is None:
+        raise LedgerError(f"--arch: {one}: a range is 'sm_90..sm_103'")
+
+
 def _in_range(one: str, arch: str) -> bool:
     ends, this = _RANGE.fullmatch(one), _ARCH.fullmatch(arch)
     if ends is None or this is None or ends[1] != this[1] or ends[3] not in ("", ends[1]):
@@ -141,10 +162,9 @@ class _Walk:
     first: Seen | Replayed | None = None
     last: float = 0.0
     opened: float = 0.0
-    rate: Rate = _NONE
-    archs: dict[str, None] = field(default_factory=dict)
-    passes: dict[str, int] = field(default_factory=dict)  # after the last failure
-    passed: int = 0  # runs that passed after the last failure, on whichever arch
+    rates: dict[str, Rate] = field(default_factory=dict)
+    passed: dict[str, int] = field(default_factory=dict)  # runs that passed after the arch's last failure
+    passes: dict[str, int] = field(default_factory=dict)  # after the last failure on any arch
     expected: Expected | None = None
     fixes: list[float] = field(default_factory=list)
     fixed: bool = False
@@ -164,16 +184,14 @@ class _Walk:
 
     def end(self, now: float, newest: str) -> Life:
         assert self.first is not None
-        needed = self.rate.passes_needed
         found = Life(
             "open",
             self.opened,
             self.first.at,
             self.last,
-            self.rate,
-            tuple(self.archs),
+            dict(self.rates),
             dict(self.passes),
-            needed,
+            self._needed,
             fixes=tuple(self.fixes),
         )
         if self.fixed:
@@ -184,29 +202,34 @@ class _Walk:
             return replace(found, state="regressed")
         if isinstance(self.first, Seen) and self.first.night == newest:
             return replace(found, state="new")
-        return replace(found, state="flaky" if self.rate.flaky else "open")
+        return replace(found, state="flaky" if found.flaky else "open")
+
+    @property
+    def _needed(self) -> int:
+        return max(rate.passes_needed for rate in self.rates.values())
 
     def _failed(self, step: Seen | Replayed) -> None:
         if self.fixed or self.first is None:
             self.fixed, self.opened = False, step.at
-            self.rate, self.archs, self.passed = _NONE, {}, 0
+            self.rates, self.passed = {}, {}
         if self.first is None:
             self.first = step
-        failed, runs = self.rate.failed + step.failed, self.rate.runs + self.passed + max(step.runs, step.failed)
-        self.rate, self.passed, self.last = Rate(failed, runs), 0, step.at
-        self.archs[step.arch] = None
-        self.passes = dict.fromkeys(self.archs, 0)
+        before, passed = self.rates.get(step.arch, _NONE), self.passed.get(step.arch, 0)
+        runs = before.runs + passed + max(step.runs, step.failed)
+        self.rates[step.arch] = Rate(before.failed + step.failed, runs)
+        self.passed[step.arch], self.last = 0, step.at
+        self.passes = dict.fromkeys(self.rates, 0)
         if isinstance(step, Seen) and step.known and self.expected is None:
             self.expected = Expected(step.at, step.link)
 
     def _passed(self, step: Replayed) -> None:
         if self.first is None or self.fixed:
             return
-        self.passed += step.runs
-        if step.arch not in self.archs:
+        if step.arch not in self.rates:
             return
+        self.passed[step.arch] += step.runs
         self.passes[step.arch] += step.runs
-        if all(count >= self.rate.passes_needed for count in self.passes.values()):
+        if all(count >= self._needed for count in self.passes.values()):
             self.fixed, self.expected = True, None
             self.fixes.append(step.at)
 
@@ -216,4 +239,4 @@ class _Walk:
         today = datetime.fromtimestamp(now, UTC).date().isoformat()
         if said is None or (said.until and said.until < today):
             return None
-        return said if all(covers(said.archs, arch) for arch in self.archs) else None
+        return said if all(covers(said.archs, arch) for arch in self.rates) else None

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, TypeAlias
 
 import msgspec
 
@@ -74,8 +74,11 @@ def export(ledger: Ledger, path: str, which: Selection) -> int:
 
 
 def load(ledger: Ledger, path: str) -> int:
-    """Reads what `export` wrote into a ledger; returns the number of sessions. Raises LedgerError with the number of the
-    line for a file that is none of this version, or ends too early; what came before that line is in the ledger then."""
+    """Reads what `export` wrote into a ledger; returns the number of sessions.
+
+    Raises LedgerError with the number of the line for a file that is none of this version, or ends too early; what came
+    before that line is in the ledger then.
+    """
     number = count = 0
     session: Batch | None = None
     try:
@@ -176,8 +179,8 @@ def _open(path: str, mode: str) -> Iterator[IO[bytes]]:
         return
     place = Path(path)
     beside = place.with_name(f".{place.name}.part") if "w" in mode else place
-    opened: Any = gzip.open(beside, mode) if path.endswith(".gz") else open(beside, mode)
-    with opened as file:
-        yield file
+    opened = gzip.open if path.endswith(".gz") else open
+    with opened(beside, mode) as file:
+        yield file  # type: ignore[misc]
     if beside != place:
         beside.replace(place)

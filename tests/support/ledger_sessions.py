@@ -26,17 +26,17 @@ def case_of(index: int, target: str = "t") -> Case:
 
 
 class SessionFolder:
-    """A session of target `t`, one shard, in a folder.
+    """A session of one target, one shard, in a folder.
 
     day  begins so many days after the first one
     """
 
-    def __init__(self, path: Path, day: int = 0, cases: int = 10, **changed: object) -> None:
-        self.path, self.began = path, BEGAN + day * DAY
-        settings = {"targets": ["t"], "device": "host", "cases": cases, "seed": 7, "folder": str(path), "corpus": ""}
-        session = Session(settings, {"cpu": "model", "cpus": 2}, self.began, {}, f"id{day}", f"night{day}", ENVIRONMENT)
+    def __init__(self, path: Path, day: int = 0, cases: int = 10, *, target: str = "t", arch: str = "sm_90a") -> None:
+        self.path, self.began, self.target = path, BEGAN + day * DAY, target
+        settings = {"targets": [target], "device": "host", "cases": cases, "seed": 7, "folder": str(path), "corpus": ""}
+        where = msgspec.structs.replace(ENVIRONMENT, archs={target: arch})
+        session = Session(settings, {"cpu": "model", "cpus": 2}, self.began, {}, f"id{day}", f"night{day}", where)
         path.mkdir(parents=True, exist_ok=True)
-        session = msgspec.structs.replace(session, **changed)
         (path / "session.json").write_bytes(msgspec.json.encode(session))
 
     def passes(self, *indices: int, worker: str = "w0") -> None:
@@ -45,10 +45,15 @@ class SessionFolder:
 
     def fails(self, index: int, signature: Signature = DQ, outcome: Outcome = "fail", **changed: object) -> Record:
         """A case that fails, as it was met."""
-        verdict = Verdict(case_of(index).id, outcome, reason="why", evidence={"gpu": "busy"})
+        verdict = Verdict(case_of(index, self.target).id, outcome, reason="why", evidence={"gpu": "busy"})
         record = self._record(index, outcome, "w0")
         record = msgspec.structs.replace(
-            record, signature=signature, status="met", case=case_of(index), verdict=verdict, at=self.began + 1
+            record,
+            signature=signature,
+            status="met",
+            case=case_of(index, self.target),
+            verdict=verdict,
+            at=self.began + 1,
         )
         record = msgspec.structs.replace(record, **changed)
         self._add([record], "w0")
@@ -70,9 +75,8 @@ class SessionFolder:
     def _record(self, index: int, outcome: Outcome, worker: str) -> Record:
         seconds = {"draw": 0.25, "run": 0.5, "total": 1.0}
         features = ("gqa", "softcap") if index % 2 else ("gqa",)
-        return Record(
-            worker, "t-0", "t", case_of(index).id, outcome, seconds, index, features, ratio=0.125 * (index % 8)
-        )
+        case, shard = case_of(index, self.target).id, f"{self.target}-0"
+        return Record(worker, shard, self.target, case, outcome, seconds, index, features, ratio=0.125 * (index % 8))
 
     def _add(self, records: list[Record], worker: str) -> None:
         recorder = Recorder(self.path, worker)

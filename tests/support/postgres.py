@@ -6,16 +6,16 @@ PostgreSQL refuses to run as root; root starts it as the user `postgres`, which 
 from __future__ import annotations
 
 import glob
-import itertools
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 PLACES = "/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/bin"
@@ -33,56 +33,60 @@ def binaries() -> Path | None:
     )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Server:
-    """A running server; `database` gives the URL of a new one."""
+    """A running server."""
 
     port: int
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def url(self, name: str) -> str:
-        """URL of a database."""
-        return f"postgresql://{USER}@127.0.0.1:{self.port}/{name}"
+    @property
+    def url(self) -> str:
+        """URL of its database."""
+        return f"postgresql://{USER}@127.0.0.1:{self.port}/postgres"
 
-    def database(self, template: str = "template1") -> str:
-        """URL of a new database, a copy of another one."""
+    def drop_tables(self) -> None:
+        """Leaves the database without a table."""
+        self._do("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+
+    def empty_tables(self, names: Sequence[str]) -> None:
+        """Removes all rows of tables, which takes a tenth of the time of making them."""
+        self._do(f"TRUNCATE {', '.join(names)} RESTART IDENTITY")
+
+    def _do(self, command: str) -> None:
         import psycopg
 
-        name = f"ledger{next(self._numbers)}"
-        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
-        return self.url(name)
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(command.encode())
 
 
 @contextmanager
-def server(folder: Path, settings: tuple[str, ...] = FAST) -> Iterator[Server]:
-    """Runs a server in `folder`, which is its own. Raises RuntimeError where it does not start."""
+def server(settings: tuple[str, ...] = FAST) -> Iterator[Server]:
+    """Runs a server in a folder of its own, which its user can reach: pytest's folders are the caller's alone. Raises
+    RuntimeError where it does not start."""
     where = binaries()
     assert where is not None
-    data, port = Path(tempfile.mkdtemp(prefix="attnfuzz-postgres-", dir=folder)), _free_port()
-    user: list[str] = []
+    folder, port = Path(tempfile.mkdtemp(prefix="attnfuzz-postgres-")), _free_port()
+    data, user = folder / "data", list[str]()
     if os.geteuid() == 0:
-        shutil.chown(data, USER)
+        shutil.chown(folder, USER, USER)
         user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
     init = [str(where / "initdb"), "-D", str(data), "-A", "trust", "-U", USER, "-E", "UTF8", "--no-locale", "--no-sync"]
-    done = subprocess.run([*user, *init], capture_output=True, text=True, cwd="/", check=False)
-    if done.returncode:
-        raise RuntimeError(f"initdb: {done.stderr}")
-    options = [f"port={port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", *settings]
-    command = [str(where / "postgres"), "-D", str(data), *(word for option in options for word in ("-c", option))]
-    with (folder / "postgres.log").open("w") as log:
-        running = subprocess.Popen([*user, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
+    running: subprocess.Popen[bytes] | None = None
     try:
-        _wait(port, running, folder / "postgres.log")
+        done = subprocess.run([*user, *init], capture_output=True, text=True, cwd="/", check=False)
+        if done.returncode:
+            raise RuntimeError(f"initdb: {done.stderr}")
+        options = [f"port={port}", "listen_addresses=127.0.0.1", "unix_socket_directories=", *settings]
+        command = [str(where / "postgres"), "-D", str(data), *(word for option in options for word in ("-c", option))]
+        with (folder / "log").open("w") as log:
+            running = subprocess.Popen([*user, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/")
+        _wait(port, running, folder / "log")
         yield Server(port)
     finally:
-        running.terminate()  # a smart shutdown would wait for clients; SIGTERM is that, so SIGQUIT follows
-        try:
-            running.wait(2)
-        except subprocess.TimeoutExpired:
-            running.send_signal(3)
-            running.wait(10)
-        shutil.rmtree(data, ignore_errors=True)
+        if running is not None:
+            running.send_signal(signal.SIGQUIT)  # at once: nobody needs the data
+            running.wait(30)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _free_port() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -12,10 +13,13 @@ from pathlib import Path
 import pytest
 from judge_tools import FAKES
 
+from fuzz.cli.command import every
 from fuzz.cli.exit_codes import SUMMARY
 from fuzz.cli.main import main
 from fuzz.cli.parsers import parser
 from fuzz.core.case import Case, to_json
+from fuzz.ledger import read
+from fuzz.ledger.database import Ledger
 from fuzz.runner import HarnessError, Runner
 from fuzz.targets import autograd
 from oracles.masks import Causal
@@ -184,10 +188,17 @@ def test_a_session_from_the_command_line(tmp_path: Path) -> None:
         "small",
     ]
     command += ["--jobs", "2", "--output-dir", str(tmp_path / "s"), "--corpus", str(tmp_path)]
+    command += ["--ledger", str(tmp_path / "ledger.sqlite")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert "torch.sdpa.math" in done.stdout and "no new finding" in done.stdout
     assert json.loads((tmp_path / "s" / "session.json").read_text())["settings"]["cases"] == 6
+    assert f"ledger: {tmp_path / 'ledger.sqlite'}" in done.stdout
+    with Ledger(str(tmp_path / "ledger.sqlite"), create=False) as ledger:
+        (row,) = read.sessions(ledger).to_dict("records")
+        assert (row["cases"], row["planned"], row["failing"]) == (6, 6, 0) and row["ended"] >= row["began"]
+        assert len(read.runs(ledger, row["session"])) == 6 and not read.coverage(ledger).empty
+        assert read.tallies(ledger)["arch"].tolist() == ["host"]
 
 
 def test_the_harness_s_own_fault_has_an_exit_code_of_its_own(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,13 +220,13 @@ def test_the_version_and_the_completion_of_a_shell(capsys) -> None:
 
 
 def test_every_command_has_a_summary_an_example_that_parses_and_the_exit_codes() -> None:
-    commands = next(action.choices for action in parser()._actions if isinstance(action.choices, dict))
-    for name, command in commands.items():
+    commands = next(action for action in parser()._actions if isinstance(action.choices, dict))
+    for command in every(commands):
         text = command.format_help()
-        examples = [line.strip() for line in text.splitlines() if line.strip().startswith(f"attnfuzz {name}")]
+        examples = [line.strip() for line in text.splitlines() if line.strip().startswith(command.prog)]
         assert examples and SUMMARY in text and command.description
         for example in examples:
-            parser().parse_args(shlex.split(example.split(">")[0])[1:])
+            parser().parse_args(shlex.split(re.split("[>&]", example)[0])[1:])
 
 
 def test_an_option_has_no_second_spelling() -> None:

@@ -96,7 +96,7 @@ def test_a_session_counts_once_however_often_it_is_imported(ledger, session, tmp
         assert contents(ledger) == before
 
 
-def test_a_session_that_goes_on_is_that_of_one_that_was_never_cut_off(ledger, tmp_path):
+def test_a_session_that_goes_on_is_that_of_one_that_was_never_cut_off(ledger, tmp_path, another):
     part, whole = SessionFolder(tmp_path / "part"), SessionFolder(tmp_path / "whole")
     part.passes(0, 1, 2)
     part.fails(5)
@@ -109,7 +109,7 @@ def test_a_session_that_goes_on_is_that_of_one_that_was_never_cut_off(ledger, tm
             whole.fails(5)
     take_in(ledger, part.path)
     resumed = read.runs(ledger, "id0")
-    with Ledger(str(tmp_path / "other.sqlite")) as other:
+    with another("other.sqlite") as other:
         take_in(other, whole.path)
         pd.testing.assert_frame_equal(resumed, read.runs(other, "id0"))
         names = ["target", "outcome", "cases", "seconds"]
