@@ -193,6 +193,7 @@ def _measure(path: Path) -> None:
         for line in _git("log", "--format=%H %ct", "--diff-filter=AM", "--", f"ci/results/{file}").splitlines():
             commit, at = line.split()
             result = json.loads(_git("show", f"{commit}:ci/results/{file}"))
+            where: tuple[Hardware, dict[str, str], Revision]
             gpu = str(result.get("machine", {}).get("gpu", "")).split(",")[0]
             for series, value, unit in figures(result):
                 name = f"{series} {commit}"

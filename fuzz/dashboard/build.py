@@ -10,16 +10,13 @@ from pathlib import Path
 
 import msgspec
 
+from fuzz.dashboard.errors import SiteError
 from fuzz.dashboard.model import Site
 from fuzz.dashboard.render.charts import Chart
 from fuzz.dashboard.render.pages import DATA, pages
 
 ASSETS = ("style.css", "theme.js", "site.js")
 MARK = ".attnfuzz-site"  # a file that says that the folder is ours
-
-
-class SiteError(ValueError):
-    """A folder that the site cannot be written to; one line."""
 
 
 def build(site: Site, out: Path, targets: Sequence[str] = (), timelines: Mapping[str, str] | None = None) -> int:

@@ -27,6 +27,15 @@ class Change(msgspec.Struct, frozen=True):
     where: tuple[str, ...]
 
 
+class TargetRan(msgspec.Struct, frozen=True):
+    """A target in the newest night. cases: run or refused; failing: of them failed; seconds: of workers."""
+
+    target: str
+    cases: int
+    failing: int
+    seconds: float
+
+
 class News(msgspec.Struct, frozen=True):
     """news.json: what is new since the sessions of the night before had ended.
 
@@ -36,6 +45,7 @@ class News(msgspec.Struct, frozen=True):
     open                  number of signatures that fail and are not expected
     environment           what changed, drivers and compilers first
     sessions, cases, failing  of the newest night; unfinished: sessions that were cut off or are running
+    targets               that the newest night ran
     """
 
     made: str
@@ -50,6 +60,7 @@ class News(msgspec.Struct, frozen=True):
     cases: int
     failing: int
     unfinished: int
+    targets: tuple[TargetRan, ...]
 
 
 class Met(msgspec.Struct, frozen=True):

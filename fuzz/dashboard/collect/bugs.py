@@ -60,7 +60,7 @@ def _item(
         runs=now_.rate.runs,
         low=round(low, 4),
         high=round(high, 4),
-        flaky=now_.rate.flaky,
+        flaky=now_.flaky,
         archs=tuple(arch or "unknown" for arch in now_.archs),
         passes=now_.passes,
         passes_needed=now_.passes_needed,

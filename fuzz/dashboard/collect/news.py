@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fuzz.dashboard.collect.when import iso
-from fuzz.dashboard.model import Change, News
+from fuzz.dashboard.model import Change, News, TargetRan
+from fuzz.ledger.rows import FAILING
 from fuzz.ledger.signatures import Known
 
 if TYPE_CHECKING:
@@ -17,8 +18,10 @@ FIRST = ("nvidia-driver", "gpu", "revision", "torch", "nvidia-cutlass-dsl", "tri
 OPEN = frozenset({"new", "regressed", "open", "flaky"})
 
 
-def news(known: Sequence[Known], sessions: pd.DataFrame, changes: pd.DataFrame, now: float) -> News:
-    """The news of the newest night. sessions, changes: as fuzz.ledger.read gives them."""
+def news(
+    known: Sequence[Known], sessions: pd.DataFrame, tallies: pd.DataFrame, changes: pd.DataFrame, now: float
+) -> News:
+    """The news of the newest night. The frames are those of fuzz.ledger.read."""
     order = list(dict.fromkeys(sessions["night"]))  # sessions come in the order of their beginning
     night, before = ([*order[::-1], "", ""])[:2]
     mine, old = sessions[sessions["night"] == night], sessions[sessions["night"] == before]
@@ -36,7 +39,18 @@ def news(known: Sequence[Known], sessions: pd.DataFrame, changes: pd.DataFrame, 
         cases=int(mine["cases"].sum()),
         failing=int(mine["failing"].sum()),
         unfinished=int((mine["cases"] < mine["planned"]).sum()),
+        targets=_targets(tallies[tallies["night"] == night]),
     )
+
+
+def _targets(tallies: pd.DataFrame) -> tuple[TargetRan, ...]:
+    found = []
+    for target, rows in tallies.groupby("target", sort=True):
+        failing = rows[rows["outcome"].isin(FAILING)]["cases"].sum()
+        found.append(
+            TargetRan(str(target), int(rows["cases"].sum()), int(failing), round(float(rows["seconds"].sum()), 2))
+        )
+    return tuple(found)
 
 
 def environment(changes: pd.DataFrame) -> tuple[Change, ...]:

@@ -21,7 +21,7 @@ def collect(ledger: Ledger, now: float | None = None) -> Site:
     known = signatures(ledger, now)
     sessions, tallies = read.sessions(ledger), read.tallies(ledger)
     return Site(
-        news=news(known, sessions, read.changes(ledger), now),
+        news=news(known, sessions, tallies, read.changes(ledger), now),
         signatures=bugs(ledger, known, sessions, tallies, now),
         coverage=coverage(ledger, sessions),
         nights=nights(sessions, tallies, read.compiles(ledger)),

@@ -18,7 +18,6 @@ from bokeh.models import (
     HoverTool,
     NumeralTickFormatter,
     Range1d,
-    Span,
 )
 from bokeh.plotting import figure
 
@@ -69,20 +68,28 @@ def lines(
     at = list(x) or list(range(len(places)))
     made = _figure(at, places if not x else (), number, unit, x_label)
     for i, (label, values) in enumerate(series.items()):
-        source = ColumnDataSource({"x": at, "y": [float("nan") if v is None else v for v in values], "at": list(places)})
+        source = ColumnDataSource(
+            {"x": at, "y": [float("nan") if v is None else v for v in values], "at": list(places)}
+        )
         colour = COLOURS[i % len(COLOURS)]
         legend = {"legend_label": label} if len(series) > 1 else {}
         made.line("x", "y", source=source, color=colour, line_width=2, **legend)
         dots = made.scatter(
-            "x", "y", source=source, marker=MARKERS[i % len(MARKERS)], size=5 if len(at) > 60 else 7, color=colour, **legend
+            "x",
+            "y",
+            source=source,
+            marker=MARKERS[i % len(MARKERS)],
+            size=5 if len(at) > 60 else 7,
+            color=colour,
+            **legend,
         )
         shown = f"@y{{{number}}} {unit}".strip()
         made.add_tools(HoverTool(renderers=[dots], tooltips=[("", "@at"), (label, shown)]))
-    for place in marks:
-        made.add_layout(Span(location=place - 0.5, dimension="height", line_dash="dashed", line_color=COLOURS[1]))
+    if marks:
+        made.vspan(x=[place - 0.5 for place in marks], line_dash="dashed", line_color=COLOURS[1])
     _legend(made, len(series))
     grid = Grid(("", *series), tuple((place, *(v[i] for v in series.values())) for i, place in enumerate(places)))
-    return Chart(name, title, summary, json_item(made, name), HEIGHT, grid)
+    return Chart(name, title, summary, as_json(made, name), HEIGHT, grid)
 
 
 def bars(
@@ -113,7 +120,7 @@ def bars(
         made.add_tools(HoverTool(renderers=[one], tooltips=[("", "@at"), (label, shown)]))
     _legend(made, len(series))
     grid = Grid(("", *series), tuple((place, *(v[i] for v in series.values())) for i, place in enumerate(places)))
-    return Chart(name, title, summary, json_item(made, name), HEIGHT, grid)
+    return Chart(name, title, summary, as_json(made, name), HEIGHT, grid)
 
 
 def blank(**options: Any) -> Any:
@@ -135,6 +142,12 @@ def blank(**options: Any) -> Any:
     return made
 
 
+def as_json(made: Any, name: str) -> dict[str, Any]:
+    """A figure as what the site's script gives to Bokeh, for the element of that id."""
+    found: Any = json_item(made, name)  # type: ignore[arg-type]
+    return dict(found)
+
+
 def _figure(at: Sequence[float], places: Sequence[str], number: str, unit: str, x_label: str) -> Any:
     made = blank(height=HEIGHT, x_axis_label=x_label or None, y_axis_label=unit or None)
     made.xgrid.grid_line_color = None
@@ -144,7 +157,7 @@ def _figure(at: Sequence[float], places: Sequence[str], number: str, unit: str, 
         ticks = list(range(len(places) - 1, -1, -step))[::-1]  # the newest has a label
         made.xaxis.ticker = FixedTicker(ticks=ticks)
         made.xaxis.major_label_overrides = {i: _short(places[i]) for i in ticks}
-        made.x_range = Range1d(-0.6, len(places) - 0.4)
+        made.x_range = Range1d(start=-0.6, end=len(places) - 0.4)
     else:
         made.xaxis.formatter = NumeralTickFormatter(format="0,0")
     return made

@@ -1,12 +1,11 @@
-"""Feature x feature: each cell a pair of features, its colour the share of its cases that failed; never covered: blank."""
+"""Feature x feature: a cell is a pair of features, its colour the share of its cases that failed."""
 
 from __future__ import annotations
 
-from bokeh.embed import json_item
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, Range1d
 
 from fuzz.dashboard.model import Coverage
-from fuzz.dashboard.render.charts import Chart, Grid, blank
+from fuzz.dashboard.render.charts import Chart, Grid, as_json, blank
 
 PASSING = "#9ecae1"
 FAILING = ("#fee391", "#fec44f", "#fe9929", "#d95f0e", "#993404")  # ColorBrewer YlOrBr
@@ -35,7 +34,7 @@ def heat_map(name: str, coverage: Coverage) -> Chart:
     every = [(a, b) for b in range(count) for a in range(b + 1)]
     covered = [pair for pair in every if pair in known]
     height = max(count * CELL + MARGIN, 240)
-    made = blank(height=height, x_range=Range1d(-0.5, count - 0.5), y_range=Range1d(count - 0.5, -0.5))
+    made = blank(height=height, x_range=_range(-0.5, count - 0.5), y_range=_range(count - 0.5, -0.5))
     made.grid.grid_line_color = None
     source = ColumnDataSource(
         {
@@ -68,7 +67,11 @@ def heat_map(name: str, coverage: Coverage) -> Chart:
         f"{count} features: of {len(every)} pairs {len(covered)} were run, {len(never)} never; "
         f"in {failing} at least one case failed."
     )
-    return Chart(name, "Features by features", summary, json_item(made, name), height, _worst(coverage))
+    return Chart(name, "Features by features", summary, as_json(made, name), height, _worst(coverage))
+
+
+def _range(start: float, end: float) -> Range1d:
+    return Range1d(start=start, end=end)
 
 
 def _worst(coverage: Coverage) -> Grid:

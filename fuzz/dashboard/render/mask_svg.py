@@ -10,12 +10,12 @@ from fuzz.core.mask_tiles import MaskTiles, mask_tiles
 from oracles.masks import tag
 from oracles.problem import Problem
 
-MOST = 48  # tiles along a side
+MOST = 64  # tiles along a side
 SIDE = 96  # pixels of the longer side
 
 
 def mask_svg(problem: Problem, batch: int = 0, head: int = 0) -> Markup:
-    """The mask of one sequence and head. Tiles that are kept in part are paler, and hatched by the style sheet."""
+    """The mask of one sequence and head. Tiles that are kept in part are paler."""
     tiles = mask_tiles(problem, batch, head, MOST, MOST)
     name = f"mask {tag(problem.mask)}, {problem.lengths_q[batch]} queries by {problem.lengths_k[batch]} keys"
     if tiles is None:
@@ -23,19 +23,19 @@ def mask_svg(problem: Problem, batch: int = 0, head: int = 0) -> Markup:
     kept = sum(map(sum, tiles.shares)) / sum(map(len, tiles.shares))
     high, wide = len(tiles.shares), len(tiles.shares[0])
     scale = SIDE / max(high, wide)
-    full, part = (_path(tiles, whole) for whole in (True, False))
+    few, most, full = (_path(tiles, *bounds) for bounds in ((0, 0.5), (0.5, 1), (1, 2)))
     return Markup(
         '<svg class="mask" role="img" width="{:.0f}" height="{:.0f}" viewBox="0 0 {} {}" preserveAspectRatio="none">'
         '<title>{}; {:.0%} kept</title><rect class="none" width="{}" height="{}"/>'
-        '<path class="part" d="{}"/><path class="full" d="{}"/></svg>'
-    ).format(max(wide * scale, 6), max(high * scale, 6), wide, high, escape(name), kept, wide, high, part, full)
+        '<path class="few" d="{}"/><path class="most" d="{}"/><path class="full" d="{}"/></svg>'
+    ).format(max(wide * scale, 6), max(high * scale, 6), wide, high, escape(name), kept, wide, high, few, most, full)
 
 
-def _path(tiles: MaskTiles, whole: bool) -> str:
-    """Runs of tiles in a row as rectangles: those that are kept whole, or in part."""
+def _path(tiles: MaskTiles, above: float, to: float) -> str:
+    """Runs of tiles in a row as rectangles: those of which a share in (0, 0.5), [0.5, 1) or [1, 2) is kept."""
     found = []
     for y, row in enumerate(tiles.shares):
-        wanted = [(share == 1) if whole else (0 < share < 1) for share in row]
+        wanted = [share > 0 and above <= share < to for share in row]
         found += [f"M{a} {y}h{b - a}v1h-{b - a}z" for a, b in _runs(wanted)]
     return "".join(found)
 

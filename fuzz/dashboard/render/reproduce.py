@@ -64,5 +64,7 @@ def script(bug: SignatureItem, files: Sequence[str] = ()) -> tuple[str, str]:
     device = bug.device if bug.device in ("host", "cuda", "emulator") else "host"
     try:
         return write_script(case, load(bug.target, tuple(files), device), verdict), ""  # type: ignore[arg-type]
-    except (ScriptError, TargetError, OSError, ImportError) as error:
+    except TargetError:
+        return "", f"{bug.target} is not known here; attnfuzz report --target-file FILE knows targets of your own"
+    except (ScriptError, OSError, ImportError) as error:
         return "", str(error).split("\n")[0]

@@ -19,13 +19,13 @@ def sparkline(nights: Sequence[tuple[str, float]]) -> Markup:
     for place, (night, share) in enumerate(nights):
         high = LEAST + (HEIGHT - LEAST) * share / most if share else 1.0
         bars.append(
-            Markup('<rect class="{}" x="{}" y="{:.1f}" width="{}" height="{:.1f}"><title>{}: {:.0%}</title></rect>').format(
-                "hit" if share else "miss", place * (BAR + GAP), HEIGHT - high, BAR, high, night, share
-            )
+            Markup(
+                '<rect class="{}" x="{}" y="{:.1f}" width="{}" height="{:.1f}"><title>{}: {:.0%}</title></rect>'
+            ).format("hit" if share else "miss", place * (BAR + GAP), HEIGHT - high, BAR, high, night, share)
         )
     hit = sum(share > 0 for _, share in nights)
     wide = len(nights) * (BAR + GAP)
-    title = f"met in {hit} of {len(nights)} nights that ran its target, the newest on the right; at most {most:.0%} of the cases"
+    title = f"met in {hit} of {len(nights)} nights that ran its target, in at most {most:.0%} of their cases"
     return Markup('<svg class="spark" role="img" width="{}" height="{}"><title>{}</title>{}</svg>').format(
         wide, HEIGHT, title, Markup("").join(bars)
     )

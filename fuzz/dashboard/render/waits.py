@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_LINE = re.compile(r"^\s*(?P<who>CTA \([^)]*\) warps? [\d, ]+?) waits? (?P<what>.+?)(?: \((?P<where>PTX line [^)]*)\))?$")
+_LINE = re.compile(
+    r"^\s*(?P<who>CTA \([^)]*\) warps? [\d, ]+?) waits? (?P<what>.+?)(?: \((?P<where>PTX line [^)]*)\))?$"
+)
 _VALUE = re.compile(r"^for (?P<what>.+) = (?P<now>\S+) to become (?P<wanted>.+)$")
 
 
