@@ -19,8 +19,8 @@ from fuzz.dashboard.model import Shift
 LEAST, LEVEL, SHIFT = 5, 0.01, 0.03
 RULE = (
     f"A series is split where the rank sum statistic (Mann-Whitney, two-sided) is largest, with at least {LEAST} "
-    f"points on either side. The split is a change point if its p, times the number of splits that were tried, is below "
-    f"{LEVEL:g} and the medians differ by at least {SHIFT:.0%}; then both parts are looked at in the same way."
+    f"points on either side. The split is a change point if its p, times the number of splits that were tried, is "
+    f"below {LEVEL:g} and the medians differ by at least {SHIFT:.0%}; then both parts are looked at in the same way."
 )
 
 

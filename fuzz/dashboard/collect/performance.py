@@ -25,7 +25,7 @@ def _kernels(timings: pd.DataFrame) -> list[Series]:
     """Bundled kernels in sessions: the median over a night's cases of the `run` phase; of several sessions the mean of
     their medians, by cases. Cases differ from night to night, so small steps are no news."""
     bundled = timings["target"].str.split("!").str[0].isin(BUNDLED) & ~timings["target"].str.contains("!")
-    rows = timings[bundled & (timings["phase"] == RUN)]
+    rows = timings[bundled & (timings["phase"] == RUN)].fillna({"arch": "an unknown arch"})
     found = []
     for (target, arch), part in rows.groupby(["target", "arch"], sort=True):
         weighed = part.assign(sum=part["p50"] * part["cases"]).groupby("night", sort=False)[["sum", "cases"]].sum()
