@@ -130,5 +130,7 @@ def _measure(ledger: Ledger) -> None:
     """Eight values before a step of a tenth, eight after it."""
     for i in range(16):
         value = (500.0 if i < 8 else 450.0) + i % 3
-        row = MeasurementRow(f"m{i}", "blocksparse forward", FIRST + i * 3600, value, "TFLOP/s", revision=Revision(f"c{i}"))
+        row = MeasurementRow(
+            f"m{i}", "blocksparse forward", FIRST + i * 3600, value, "TFLOP/s", revision=Revision(f"c{i}")
+        )
         write_single(ledger, [row])
