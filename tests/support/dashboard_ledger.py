@@ -47,7 +47,7 @@ HANG = Signature(LOCK, "hang", "emulator", kernel="backward")
 REPORT = """deadlock: 1 launches, 226372 micro-operations, 0.804 s
 deadlock: semaphores[b 0, h 0, m 3] is 0; CTA (2, 0, 0) waits for 2, CTA (3, 0, 0) for 3
   4 CTAs are resident (at most 4 at once) and none can go on; 2 have finished, 2 have not started
-  CTA (2, 0, 0) warp 1 waits for semaphores[b 0, h 0, m 3] = 0 to become 2 (PTX line 3519: ld.acquire.gpu.global.b32 %r2)
+  CTA (2, 0, 0) warp 1 waits for semaphores[b 0, h 0, m 3] = 0 to become 2 (PTX line 3519: ld.acquire.gpu.b32 %r2)
   CTA (2, 0, 0) warps 0, 2, 3 wait at barrier 0, where 224 of 256 threads have arrived (PTX line 3938: bar.sync 0)"""
 
 
@@ -77,7 +77,8 @@ def _night(ledger: Ledger, day: int, findings: list[FindingRow], torch: str) -> 
     archs = {MATH: "host", "sdpa": "host", LOCK: "emulated-sm_90a", HOSTILE: "host"}
     session = SessionRow(
         uid=f"session{day}", began=began, night=NIGHTS[day], ended=began + 3600, device="host", seed=day,
-        planned=100 + 20 * (day == 1), command="attnfuzz run", archs=archs, hardware=Hardware("runner", "cpu", 2, "x86_64"),
+        planned=100 + 20 * (day == 1), command="attnfuzz run", archs=archs,
+        hardware=Hardware("runner", "cpu", 2, "x86_64"),
         toolchain={"python": "3.11", "torch": torch, "<b>triton": f"3.{day}"},
         revision=Revision(f"{day}" * 40, False, began - 600),
     )  # fmt: skip

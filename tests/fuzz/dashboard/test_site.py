@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -105,7 +106,7 @@ def test_pages_have_landmarks_one_heading_and_no_gap_in_the_levels(pages: list[P
         tags = [tag for tag, _ in page.elements]
         assert [tags.count(tag) for tag in ("main", "nav", "header", "footer", "h1")] == [1, 1, 1, 1, 1], page.path
         levels = [int(tag[1]) for tag in tags if len(tag) == 2 and tag[0] == "h" and tag[1].isdecimal()]
-        assert all(b <= a + 1 for a, b in zip(levels, levels[1:], strict=False)), (page.path, levels)
+        assert all(b <= a + 1 for a, b in pairwise(levels)), (page.path, levels)
         assert page.all("html") == [{"lang": "en"}]
 
 
