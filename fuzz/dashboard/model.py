@@ -119,7 +119,7 @@ class SignatureItem(msgspec.Struct, frozen=True):
     nights       share of the target's cases that it explains, by night, of the last nights
     appeared     revisions between which it appeared
     history      its life, the newest first; met_in: the newest sessions that met it
-    evidence     Verdict of the failure as it was met (findings, worst places, stacks), or null
+    evidence     Verdict of the failure as it was met (findings, worst places, stacks), long texts cut, or null
     """
 
     uid: str

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from fuzz.core.case import Case
 from fuzz.core.signature import needs
+from fuzz.core.verdict import Verdict
 from fuzz.dashboard.collect.when import iso
 from fuzz.dashboard.model import Met, Range, SignatureItem, Step
 from fuzz.ledger import life, read
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LAST_NIGHTS = 30  # of the small picture of a signature's nights
-MOST_STEPS, MOST_MET = 40, 40
+MOST_STEPS, MOST_MET = 16, 16
+MOST_FINDINGS, MOST_TEXT = 6, 6000  # of a verdict; letters of a piece of evidence
 _DAY = 86400.0
 
 
@@ -81,7 +85,7 @@ def _item(
         appeared=_appeared(met, of_sessions, about),
         history=_steps(known),
         met_in=tuple(_met(row, about) for row in met.iloc[::-1][:MOST_MET].to_dict("records")),
-        evidence=None if best.evidence is None else msgspec.to_builtins(best.evidence),
+        evidence=None if best.evidence is None else _bounded(best.evidence),
     )
 
 
@@ -127,12 +131,35 @@ def _appeared(met: pd.DataFrame, ran: Mapping[str, int], about: pd.DataFrame) ->
     return Range(str(good["commit"]), str(bad["commit"]), str(good["night"]), str(bad["night"]))
 
 
+def _bounded(verdict: Verdict) -> dict[str, Any]:
+    """A verdict without what a reader of a bug does not need, and with the beginning of long texts."""
+    kept = msgspec.structs.replace(
+        verdict,
+        findings=verdict.findings[:MOST_FINDINGS],
+        follow_ups=(),
+        calls=(),
+        seconds={},
+        evidence={name: _cut(value) for name, value in verdict.evidence.items()},
+    )
+    return msgspec.to_builtins(kept)
+
+
+def _cut(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False, default=str)
+    return text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + "\n…"
+
+
 def _steps(known: Known) -> tuple[Step, ...]:
-    """Its history in words, the newest first."""
+    """Its history in words, the newest first; steps in a row that say the same are one, of the last of them."""
     found = [(step.at, _words(step)) for step in known.history]
     found += [(at, f"fixed: passed {known.life.passes_needed} times in a row or more") for at in known.life.fixes]
     found.sort(key=lambda one: one[0])
-    return tuple(Step(iso(at), words) for at, words in found[::-1][:MOST_STEPS])
+    steps = []
+    for words, same in groupby(found, key=lambda one: one[1]):
+        times = [at for at, _ in same]
+        again = f", and {len(times) - 1} times before that since {iso(times[0])[:10]}" if len(times) > 1 else ""
+        steps.append(Step(iso(times[-1]), words + again))
+    return tuple(steps[::-1][:MOST_STEPS])
 
 
 def _words(step: life.Step) -> str:

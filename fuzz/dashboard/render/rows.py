@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from fuzz.dashboard.render.sparkline import sparkline
 from fuzz.dashboard.render.waits import Wait, waits
 
 _UID = re.compile(r"[0-9a-f]{1,32}")
-MOST_TEXT = 6000  # letters of a piece of evidence
+SHORT = 1200  # letters of a command that a table holds; the page of the signature has every one
 _NAMES = {
     "emulator": "What the emulated GPU saw",
     "predicted": "Predicted from the block lists",
@@ -88,6 +87,11 @@ class Row:
         """Shell lines that show it again."""
         return command(self.bug, self.files)
 
+    @property
+    def short_command(self) -> str:
+        """The command, where it is short enough for a table."""
+        return self.command if len(self.command) <= SHORT else ""
+
     @cached_property
     def spark(self) -> Markup:
         """Its nights."""
@@ -126,10 +130,8 @@ class Row:
         messages = "\n".join(str(one.get("message", "")) for one in found)
         texts = [("Findings", messages)] if messages else []
         for name, value in self._texts().items():
-            shown = value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
-            if shown.strip():
-                cut = shown[:MOST_TEXT] + ("\n…" if len(shown) > MOST_TEXT else "")
-                texts.append((_NAMES.get(name, name.replace("_", " ")), cut))
+            if str(value).strip():
+                texts.append((_NAMES.get(name, name.replace("_", " ")), str(value)))
         return texts
 
     def _texts(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import msgspec
 import pytest
 
 from fuzz.core.case import Case
+from fuzz.core.verdict import Verdict
 from fuzz.corpus.store import load_before, load_case
+from fuzz.dashboard.collect.bugs import _bounded
 from fuzz.dashboard.model import Site
 from fuzz.dashboard.render.filters import days, linked, moment, shorten
 from fuzz.dashboard.render.heat_map import colour
@@ -21,7 +24,7 @@ from fuzz.dashboard.render.reproduce import command, script
 from fuzz.dashboard.render.rows import Row
 from fuzz.dashboard.render.sparkline import sparkline
 from fuzz.dashboard.render.waits import waits
-from oracles.masks import Causal, Full, Window
+from oracles.masks import Causal, Full, Tokens, Window
 from oracles.problem import Problem
 
 
@@ -104,9 +107,23 @@ def test_an_id_that_is_no_number_makes_no_path(site: Site) -> None:
 
 
 def test_evidence_is_cut(site: Site) -> None:
-    evidence = {"evidence": {"stderr": "x" * 100_000}}
-    ((_, text),) = Row(item(site, made.OLD.id, evidence=evidence)).text
-    assert len(text) < 7000
+    verdict = Verdict("c", "crash", evidence={"stderr": "x" * 100_000, "gpu": {"busy": 1}}, seconds={"run": 1.0})
+    found = _bounded(verdict)
+    assert len(found["evidence"]["stderr"]) < 7000 and '"busy": 1' in found["evidence"]["gpu"]
+    assert "seconds" not in found
+
+
+def test_a_mask_at_random_is_drawn_in_fewer_tiles() -> None:
+    draw = random.Random(0)
+    tokens = Tokens(tuple("".join(draw.choice("01") for _ in range(200)) for _ in range(200)))
+    assert len(mask_svg(Problem((200,), (200,), 1, 1, 8, 8, "float32", mask=tokens))) < 8000
+
+
+def test_a_long_command_is_on_the_page_alone(site: Site) -> None:
+    bug = item(site, made.OLD.id)
+    long = msgspec.structs.replace(bug, case={**bug.case, "variant": {"x": "y" * 2000}})
+    assert Row(long).command and not Row(long).short_command
+    assert Row(bug).short_command == Row(bug).command
 
 
 def test_signatures_without_a_case_have_a_page(site: Site) -> None:
