@@ -55,7 +55,7 @@ def night_charts(nights: Nights) -> list[tuple[str, list[Chart]]]:
     rate = ", ".join(f"{one.per_second:.2g} on {one.device}" for one in newest)
     cost = [
         lines("rate", "Throughput", f"Cases in a second of one worker; in the newest night {rate}.", places,
-              by_device(lambda one: one.per_second or None), unit="cases/s"),
+              by_device(lambda one: one.per_second or None), unit="cases/s", from_zero=True),
         bars("cases", "Cases", f"{sum(one.cases for one in newest):,} in the newest night.", places,
              sums(lambda one: one.cases), number="0,0", unit="cases"),
         bars("hangs", "Seconds lost to hangs",
@@ -63,7 +63,8 @@ def night_charts(nights: Nights) -> list[tuple[str, list[Chart]]]:
              sums(lambda one: one.hang_seconds), unit="s"),
         lines("cache", "Kernels out of the cache",
               f"{cached} of {kernels} in the newest night." if kernels else "The newest night compiled none ahead.",
-              places, by_device(lambda one: one.cached / one.kernels if one.kernels else None), number="0%"),
+              places, by_device(lambda one: one.cached / one.kernels if one.kernels else None), number="0%",
+              from_zero=True),
         bars("failing", "Cases that failed", f"{sum(one.failing for one in newest):,} in the newest night.", places,
              sums(lambda one: one.failing), number="0,0", unit="cases"),
     ]  # fmt: skip
@@ -97,7 +98,7 @@ def _flakes(nights: Nights, places: Sequence[str]) -> list[Chart]:
     share = {(one.night, one.target): one.flakes / one.cases for one in nights.flakes if one.cases}
     summary = "Share of a target's cases whose repeats did not agree, or that failed in some runs only."
     series = {target: [share.get((night, target)) for night in places] for target in worst}
-    return [lines("flakes", "Flake rate by target", summary, places, series, number="0.[0]%")]
+    return [lines("flakes", "Flake rate by target", summary, places, series, number="0.[0]%", from_zero=True)]
 
 
 def _series(name: str, one: Series) -> Chart:

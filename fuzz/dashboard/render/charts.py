@@ -59,11 +59,12 @@ def lines(
     unit: str = "",
     x: Sequence[float] = (),
     x_label: str = "",
+    from_zero: bool = False,
 ) -> Chart:
     """Lines over places (nights, commits), with a break where there is no value.
 
     number  format of values, of numbro. marks: places of vertical lines (change points). x: positions of the places on
-    the axis, where those are numbers; else they are put side by side under their names
+    the axis, where those are numbers; else they are put side by side under their names. from_zero: of the values' axis
     """
     at = list(x) or list(range(len(places)))
     made = _figure(at, places if not x else (), number, unit, x_label)
@@ -87,6 +88,8 @@ def lines(
         made.add_tools(HoverTool(renderers=[dots], tooltips=[("", "@at"), (label, shown)]))
     if marks:
         made.vspan(x=[place - 0.5 for place in marks], line_dash="dashed", line_color=COLOURS[1])
+    if from_zero:
+        made.y_range.start = 0
     _legend(made, len(series))
     grid = Grid(("", *series), tuple((place, *(v[i] for v in series.values())) for i, place in enumerate(places)))
     return Chart(name, title, summary, as_json(made, name), HEIGHT, grid)
