@@ -95,11 +95,13 @@ def fill(path: Path, options: argparse.Namespace) -> int:
     import gzip
 
     from fuzz.ledger.database import Ledger
+    from fuzz.ledger.rows import Batch, RunRow
     from fuzz.ledger.signatures import signatures
     from fuzz.ledger.transfer import Line, RunsLine, SessionLine, _unpacked
     from fuzz.ledger.write import write
 
-    sessions, runs = [], []
+    sessions: list[Batch] = []
+    runs: list[RunRow] = []
     with gzip.open(HISTORY) as file:
         next(file)
         for text in file:
@@ -116,7 +118,7 @@ def fill(path: Path, options: argparse.Namespace) -> int:
         row[[place[name] for name in run.features]] = 1
     with Ledger(str(path)) as ledger:
         for night in range(options.nights):
-            chosen = draw.integers(len(runs), size=options.cases)
+            chosen = np.asarray(draw.integers(len(runs), size=options.cases))
             batch = _night(night, chosen, runs, has, features, sessions, draw, options)
             write(ledger, batch)
         return len(signatures(ledger))
