@@ -24,7 +24,8 @@ _FAILING = [OUTCOMES.index(outcome) for outcome in sorted(FAILING)]
 
 def sessions(ledger: Ledger) -> pd.DataFrame:
     """One row for each session: night, session, began, ended, device, seed, planned, cases, failing, seconds, host,
-    cpu, cpus, gpu, toolchain, commit, changed, command, folder. cases < planned: it was cut off, or is running."""
+    cpu, cpus, gpu, toolchain, commit, changed, command, folder. ended is NaN while it runs; cases < planned: it was cut
+    off, or is running."""
     s, h, r, t = schema.session.c, schema.hardware.c, schema.revision.c, schema.tally.c
     sums = (
         select(
@@ -49,7 +50,9 @@ def sessions(ledger: Ledger) -> pd.DataFrame:
         .outerjoin(sums, sums.c.session_id == s.id)
         .order_by(s.began)
     )  # fmt: skip
-    return _frame(ledger, query)
+    frame = _frame(ledger, query)
+    frame["ended"] = frame["ended"].astype(float)  # NaN where it has none, also where none has one
+    return frame
 
 
 def tallies(ledger: Ledger) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Table, delete, select, update
+from sqlalchemy import Connection, Table, bindparam, cast, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from fuzz.ledger import schema
@@ -70,14 +70,21 @@ def upsert(
     """Inserts rows; of those whose key is there, the columns in `change` are replaced (None: all but the keys)."""
     if not rows:
         return
-    changed = [name for name in rows[0] if name not in keys] if change is None else list(change)
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    made: Any = insert(table)
+    names = list(rows[0])
+    changed = [name for name in names if name not in keys] if change is None else list(change)
+    made: Any
+    values: Any = list(rows)
+    if connection.dialect.name == "postgresql":  # a list for each column takes half the time of rows
+        columns = [func.unnest(cast(bindparam(name), postgresql.ARRAY(table.c[name].type))) for name in names]
+        made = postgresql.insert(table).from_select(names, select(*columns))
+        values = {name: [row[name] for row in rows] for name in names}
+    else:
+        made = sqlite.insert(table)
     if changed:
         made = made.on_conflict_do_update(index_elements=keys, set_={name: made.excluded[name] for name in changed})
     else:
         made = made.on_conflict_do_nothing(index_elements=keys)
-    connection.execute(made, list(rows))
+    connection.execute(made, values)
 
 
 def bits(numbers: Iterable[int]) -> bytes:

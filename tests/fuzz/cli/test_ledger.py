@@ -134,18 +134,9 @@ def killed_and_resumed(tmp_path: Path, place: str) -> None:
     folder = tmp_path / "session"
     options = ["--ledger", place, "--jobs", "2"]
     command = [sys.executable, "-m", "fuzz.cli.main", "run", *options]
-    new = [
-        "--target",
-        "torch.sdpa.math",
-        "--cases",
-        "600",
-        "--size",
-        "small",
-        "--corpus",
-        "",
-        "--output-dir",
-        str(folder),
-    ]
+    (honest,) = (file for file in FAKES if file.endswith("honest.py"))
+    new = ["--target", "fake.honest", "--target-file", honest, "--cases", "600", "--corpus", ""]
+    new += ["--size", "small", "--output-dir", str(folder)]
     running = subprocess.Popen([*command, *new], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     Ledger(place).close()
     with Ledger(place) as ledger:

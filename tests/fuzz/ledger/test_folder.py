@@ -10,12 +10,15 @@ import pandas as pd
 import pytest
 from ledger_sessions import DQ, ENVIRONMENT, SessionFolder, case_of
 
+from fuzz.compiling import Build
+from fuzz.compiling.pool import Ended
 from fuzz.core.verdict import Signature
 from fuzz.ledger import read, schema
 from fuzz.ledger.database import Ledger
 from fuzz.ledger.errors import LedgerError
 from fuzz.ledger.feed import take_in
 from fuzz.ledger.signatures import signature, signatures
+from fuzz.session.compile_records import write_compiled
 from fuzz.session.records import Session
 
 LSE = Signature("t", "wrong", "accuracy", ("lse",), features=("gqa",))
@@ -81,6 +84,16 @@ def test_a_finding_has_its_case_evidence_and_number_of_cases(ledger, session):
     assert known.best.evidence is not None and known.best.evidence.evidence == {"gpu": "busy"}
     (row,) = read.findings(ledger).to_dict("records")
     assert (row["signature"], row["met"], row["cases"], row["arch"]) == (DQ.id, 2, 10, "sm_90a")
+
+
+def test_kernels_are_counted_once_by_arch_and_by_how_they_first_ended(ledger, session):
+    build = Build.of("toy_kernels:copies", {}, "sm_90a")
+    other = Build.of("toy_kernels:fails", {}, "sm_90a")
+    write_compiled(session.path, [Ended(build, "built", 2.5), other])
+    write_compiled(session.path, [build, other])  # of the session that goes on
+    take_in(ledger, session.path)
+    rows = read.compiles(ledger)[["arch", "status", "kernels", "seconds"]]
+    assert sorted(map(tuple, rows.to_numpy())) == [("sm_90a", "built", 1, 2.5), ("sm_90a", "cached", 1, 0.0)]
 
 
 @pytest.mark.parametrize("moved", [False, True])
