@@ -74,7 +74,8 @@ doctor: $(STAMP)  ## what this machine lacks, and the command that mends it
 demo-report: $(STAMP)  ## the dashboard of twelve nights in build/demo-report/index.html
 	rm -f build/demo-ledger.sqlite*
 	@mkdir -p build
-	$(BIN)/attnfuzz import ci/demo/history.jsonl.gz --ledger build/demo-ledger.sqlite
+	$(BIN)/python -c "import lzma, shutil, sys; shutil.copyfileobj(lzma.open('ci/demo/history.jsonl.xz'), sys.stdout.buffer)" \
+		| $(BIN)/attnfuzz import - --ledger build/demo-ledger.sqlite
 	$(BIN)/attnfuzz report --ledger build/demo-ledger.sqlite --out build/demo-report --target-file ci/demo/own.py --timelines 1 $(ARGS)
 
 report: $(STAMP)  ## the dashboard of this folder's ledger in report/index.html

@@ -3,7 +3,7 @@
     python ci/benchmarks/report.py [--nights 200] [--cases 20000] [--copies 8] [--runs] [--out FILE.json]
 
 The ledger is resampled, not measured: each night draws its cases with replacement from the runs of the demonstration's
-history (ci/demo/history.jsonl.gz), with their targets, outcomes, features and seconds, and counts tallies, pairs of
+history (ci/demo/history.jsonl.xz), with their targets, outcomes, features and seconds, and counts tallies, pairs of
 features and timings over them. Each signature of the history stands in it `--copies` times, as of targets of other
 names, and is met in a night if a drawn run has it. Only the report's own time and size are results. Its rows for each
 case are written with --runs alone (4 million, minutes): the report does not read them.
@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-HISTORY = ROOT / "ci" / "demo" / "history.jsonl.gz"
+HISTORY = ROOT / "ci" / "demo" / "history.jsonl.xz"
 FIRST = 1_770_000_000.0
 DAY = 86400.0
 RAN = ("pass", "fail", "flake", "hang", "crash")
@@ -60,7 +60,7 @@ def about(options: argparse.Namespace) -> dict[str, Any]:
         ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
     )
     return {
-        "what": "attnfuzz report over a resampled ledger: rows drawn from ci/demo/history.jsonl.gz",
+        "what": "attnfuzz report over a resampled ledger: rows drawn from ci/demo/history.jsonl.xz",
         "commit": commit.stdout.strip(),
         "machine": machine(),
         "nights": options.nights,
@@ -92,7 +92,7 @@ def measure(ledger: Path, site: Path) -> dict[str, Any]:
 
 def fill(path: Path, options: argparse.Namespace) -> int:
     """Writes the ledger; returns the number of its signatures."""
-    import gzip
+    import lzma
 
     from fuzz.ledger.database import Ledger
     from fuzz.ledger.rows import Batch, RunRow
@@ -102,7 +102,7 @@ def fill(path: Path, options: argparse.Namespace) -> int:
 
     sessions: list[Batch] = []
     runs: list[RunRow] = []
-    with gzip.open(HISTORY) as file:
+    with lzma.open(HISTORY) as file:
         next(file)
         for text in file:
             line = msgspec.json.decode(text, type=Line)

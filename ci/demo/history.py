@@ -1,6 +1,6 @@
 """Makes the history of the demonstration site: real sessions, over revisions of this repository, as nights of a ledger.
 
-    python ci/demo/history.py --work /tmp/demo --out ci/demo/history.jsonl.gz
+    python ci/demo/history.py --work /tmp/demo --out ci/demo/history.jsonl.xz
 
 Each night is a revision (`git archive`, no worktree) in which `attnfuzz run` fuzzes targets that a CPU runs: PyTorch's,
 the bundled Triton kernel in the interpreter, mutants, fakes of tests/fakes, and a kernel of a user's, own.py beside
@@ -220,7 +220,7 @@ def _speed(result: dict[str, Any]) -> Iterator[tuple[str, float, str]]:
 
 def _export(ledger: Path, out: Path, work: Path) -> None:
     """Writes the ledger, with this machine's folders left out of its texts."""
-    import gzip
+    import lzma
 
     from fuzz.ledger.database import Ledger
     from fuzz.ledger.transfer import export
@@ -232,8 +232,8 @@ def _export(ledger: Path, out: Path, work: Path) -> None:
     text = plain.read_text()
     for revision, _ in NIGHTS:
         text = text.replace(f"{work / revision}/", "")
-    text = text.replace(f"{ROOT}/", "").replace(sys.prefix, ".venv")
-    out.write_bytes(gzip.compress(text.encode(), mtime=0))
+    text = text.replace(f"{ROOT}/", "").replace(sys.prefix, ".venv").replace(sys.base_prefix, "python")
+    out.write_bytes(lzma.compress(text.encode(), preset=9))
     print(f"{out}: {out.stat().st_size} bytes, {len(text.splitlines())} lines")
 
 
