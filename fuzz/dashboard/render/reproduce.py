@@ -6,17 +6,19 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
 
 from fuzz.core.case import Case
 from fuzz.core.script_call import ScriptError
+from fuzz.core.target import Device
 from fuzz.core.verdict import Outcome, Signature, Verdict
 from fuzz.corpus.entry import VERSION, Entry
 from fuzz.dashboard.model import SignatureItem
 from fuzz.script import write_script
-from fuzz.targets.registry import TargetError, load
+from fuzz.targets.registry import TargetError, load, targets
 
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -31,13 +33,25 @@ def command(bug: SignatureItem, files: Sequence[str] = ()) -> str:
     if bug.case is None:
         return ""
     name = file_name(bug)
-    words = ["attnfuzz", "repro", name, *(w for file in files for w in ("--target-file", file))]
+    own = () if bug.target in _known(bug.device) else files
+    words = ["attnfuzz", "repro", name, *(word for file in own for word in ("--target-file", file))]
     if bug.device in ("cuda", "emulator"):
         words += ["--device", bug.device]
     runs = min(max(bug.runs, 10), 100) if bug.flaky else 1
     if runs > 1:
         words += ["--runs", str(runs)]
     return f"cat > {name} <<'EOF'\n{json.dumps(saved(bug), ensure_ascii=False)}\nEOF\n{shlex.join(words)}"
+
+
+@cache
+def _known(device: str) -> frozenset[str]:
+    """Names of the targets that need no file."""
+    return frozenset(targets(device=_device(device), mutants=True))
+
+
+def _device(name: str) -> Device:
+    known: dict[str, Device] = {"cuda": "cuda", "emulator": "emulator"}
+    return known.get(name, "host")
 
 
 def saved(bug: SignatureItem) -> dict[str, Any]:
@@ -61,9 +75,8 @@ def script(bug: SignatureItem, files: Sequence[str] = ()) -> tuple[str, str]:
         return "", "the session did not keep the case"
     case = msgspec.convert(bug.case, Case)
     verdict = None if bug.evidence is None else msgspec.convert(bug.evidence, Verdict)
-    device = bug.device if bug.device in ("host", "cuda", "emulator") else "host"
     try:
-        return write_script(case, load(bug.target, tuple(files), device), verdict), ""  # type: ignore[arg-type]
+        return write_script(case, load(bug.target, tuple(files), _device(bug.device)), verdict), ""
     except TargetError:
         return "", f"{bug.target} is not known here; attnfuzz report --target-file FILE knows targets of your own"
     except (ScriptError, OSError, ImportError) as error:

@@ -75,7 +75,8 @@ class Row:
             return "not kept"
         p = self.case.problem
         lengths = f"{sum(p.lengths_q)} × {sum(p.lengths_k)} tokens"
-        return f"{lengths}, {p.heads_q}/{p.heads_kv} heads, dim {p.dim}, {p.dtype}"
+        heads = f"{p.heads_q}/{p.heads_kv} heads"
+        return f"{lengths}, {heads}, dim {p.dim}, {p.dtype}" + ", not minimised" * (not self.bug.minimal)
 
     @property
     def described(self) -> str:

@@ -77,6 +77,11 @@ def test_the_command_writes_a_case_that_repro_reads(site: Site, tmp_path: Path) 
     assert "<" not in file.name and "`" not in file.name
 
 
+def test_the_command_names_files_of_targets_that_are_not_the_packages_alone(site: Site) -> None:
+    assert command(item(site, made.NEW.id), ("own.py",)).endswith(" --target-file own.py")
+    assert not command(item(site, made.OLD.id), ("own.py",)).endswith("own.py")
+
+
 def test_cases_that_have_to_run_before_are_in_the_command(site: Site, tmp_path: Path) -> None:
     bug = item(site, made.OLD.id)
     bug = msgspec.structs.replace(bug, after=(bug.case,))
