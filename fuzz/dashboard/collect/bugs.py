@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LAST_NIGHTS = 30  # of the small picture of a signature's nights
-MOST_STEPS, MOST_MET = 16, 16
+MOST_STEPS, MOST_MET = 16, 10
 MOST_FINDINGS, MOST_TEXT = 6, 6000  # of a verdict; letters of a piece of evidence
 _DAY = 86400.0
 

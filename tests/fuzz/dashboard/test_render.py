@@ -49,9 +49,10 @@ def test_a_mask_without_pairs_is_words() -> None:
 
 
 def test_a_night_without_a_failure_is_no_bar() -> None:
-    svg = str(sparkline((("n1", 0.0), ("n2", 0.5))))
-    assert svg.count('class="hit"') == 1 and svg.count('class="miss"') == 1
-    assert "met in 1 of 2 nights" in svg
+    svg = str(sparkline((("n1", 0.0), ("n2", 0.5), ("n3", 0.25))))
+    assert 'class="hit" d="M5 22v-22h4v22zM10 22v-12h4v12z"' in svg  # as high as its share, of the highest
+    assert 'class="miss" d="M0 22v-1h4v1z"' in svg
+    assert "met in 2 of 3 nights" in svg
 
 
 def test_waits_of_a_deadlock_are_rows() -> None:
