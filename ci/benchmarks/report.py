@@ -4,8 +4,8 @@
 
 The ledger is resampled, not measured: each night draws its cases with replacement from the runs of the demonstration's
 history (ci/demo/history.jsonl.xz), with their targets, outcomes, features and seconds, and counts tallies, pairs of
-features and timings over them. Each signature of the history stands in it `--copies` times, as of other source
-lines, and is met in a night if a drawn run has it. Only the report's own time and size are results. Its rows for each
+features and timings over them. Each signature of the history stands in it `--copies` times, as of other
+kinds, and is met in a night if a drawn run has it. Only the report's own time and size are results. Its rows for each
 case are written with --runs alone (4 million, minutes): the report does not read them.
 """
 
@@ -170,12 +170,12 @@ def _night(
 
 
 def _copy(row: Any, number: int, began: float, met: dict[str, int]) -> Any:
-    """A finding as that of another line of the kernel; number 0: as it is."""
+    """A finding as one of another kind; number 0: as it is."""
     if not number:
         return msgspec.structs.replace(row, at=began + 60, met=met[row.signature.id])
     return msgspec.structs.replace(
         row,
-        signature=msgspec.structs.replace(row.signature, line=f"copy_{number}.py:1"),
+        signature=msgspec.structs.replace(row.signature, kind=f"{row.signature.kind}_{number}"),
         at=began + 60,
         met=met[row.signature.id],
     )
