@@ -15,7 +15,8 @@ def sparkline(nights: Sequence[tuple[str, float]]) -> Markup:
     if not nights:
         return Markup('<span class="quiet">–</span>')
     most = max(share for _, share in nights) or 1.0
-    hits, misses = [], []
+    hits: list[str] = []
+    misses: list[str] = []
     for place, (_, share) in enumerate(nights):
         high = round(LEAST + (HEIGHT - LEAST) * share / most) if share else 1
         (hits if share else misses).append(f"M{place * (BAR + GAP)} {HEIGHT}v-{high}h{BAR}v{high}z")
