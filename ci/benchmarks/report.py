@@ -6,7 +6,7 @@ The ledger is resampled, not measured: each night draws its cases with replaceme
 history (ci/demo/history.jsonl.xz), with their targets, outcomes, features and seconds, and counts tallies, pairs of
 features and timings over them. Each signature of the history stands in it `--copies` times, as of other
 kinds, and is met in a night if a drawn run has it. Only the report's own time and size are results. Its rows for each
-case are written with --runs alone (4 million, minutes): the report does not read them.
+case are written with --runs alone (4 million in two minutes): the report does not read them.
 """
 
 from __future__ import annotations

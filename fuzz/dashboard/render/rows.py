@@ -76,7 +76,7 @@ class Row:
         p = self.case.problem
         lengths = f"{sum(p.lengths_q)} × {sum(p.lengths_k)} tokens"
         heads = f"{p.heads_q}/{p.heads_kv} heads"
-        return f"{lengths}, {heads}, dim {p.dim}, {p.dtype}" + ", not minimised" * (not self.bug.minimal)
+        return f"{lengths}, {heads}, dim {p.dim}, {p.dtype}" + ", perhaps not minimal" * (not self.bug.minimal)
 
     @property
     def described(self) -> str:
