@@ -56,9 +56,9 @@ def case_of(target: str, mask: Any = None, dim: int = 16) -> Case:
     return Case(target, Problem((40,), (72,), 2, 1, dim, dim, "float32", mask=mask or Causal()))
 
 
-def fill(path: Path) -> Path:
-    """Writes the ledger; returns its path."""
-    with Ledger(str(path)) as ledger:
+def fill(place: Path | str) -> None:
+    """Writes the ledger to a file, or a database by its URL."""
+    with Ledger(str(place)) as ledger:
         _night(ledger, 0, [_found(OLD, 0), _found(BACK, 0), _found(GONE, 0), _found(SAID, 0)], torch="2.12.0")
         _pass(ledger, BACK, 0.5)
         _say(ledger, SAID)
@@ -69,7 +69,6 @@ def fill(path: Path) -> Path:
         back = [_found(BACK, 3), _found(OLD, 3), _found(NEW, 3, message=MESSAGE), hang]
         _night(ledger, 3, back, torch="2.13.0")
         _measure(ledger)
-    return path
 
 
 def _night(ledger: Ledger, day: int, findings: list[FindingRow], torch: str) -> None:
@@ -83,7 +82,7 @@ def _night(ledger: Ledger, day: int, findings: list[FindingRow], torch: str) -> 
         revision=Revision(f"{day}" * 40, False, began - 600),
     )  # fmt: skip
     tallies = [
-        TallyRow(MATH, "pass", 80, 20.0), TallyRow(MATH, "fail", 10, 5.0), TallyRow(MATH, "flake", day == 1, 1.0),
+        TallyRow(MATH, "pass", 80, 20.0), TallyRow(MATH, "fail", 10, 5.0), TallyRow(MATH, "flake", int(day == 1), 1.0),
         TallyRow(LOCK, "hang", 2, 30.0), TallyRow(HOSTILE, "pass", 8, 1.0),
     ]  # fmt: skip
     pairs = [("gqa", "gqa"), ("softcap", "softcap"), ("gqa", "softcap"), ("variant:tile_m=64", "gqa")]

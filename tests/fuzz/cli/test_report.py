@@ -14,7 +14,9 @@ from fuzz.cli.main import main
 
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(made.fill(tmp_path_factory.mktemp("ledger") / "ledger.sqlite"))
+    path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
+    made.fill(path)
+    return str(path)
 
 
 def test_the_site_and_the_checks_are_written(

@@ -16,7 +16,9 @@ from fuzz.ledger.database import Ledger
 @pytest.fixture(scope="session")
 def ledger_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ledger of four nights."""
-    return dashboard_ledger.fill(tmp_path_factory.mktemp("ledger") / "ledger.sqlite")
+    path = tmp_path_factory.mktemp("ledger") / "ledger.sqlite"
+    dashboard_ledger.fill(path)
+    return path
 
 
 @pytest.fixture(scope="session")
