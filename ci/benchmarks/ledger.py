@@ -4,7 +4,8 @@
 
 writers  so many processes at once, each writing a session of its own in batches: runs a second, in all, and processor
          seconds of the writers for a million runs (PostgreSQL's own processes are not among them)
-nights   a ledger of so many nights, 20,000 cases each: bytes, bytes a run, and the seconds of each question of a report
+nights   a ledger of so many nights, 20,000 cases each: bytes, bytes a run, and for each question of a report the
+         seconds by the clock, then those of this process's processor time
 
 The cases are drawn as sessions draw them, for the targets that need no GPU, and not run: features and options are real,
 outcomes and times are made up. One case in 200 fails, of 20 signatures. PostgreSQL has its default settings, which wait
@@ -178,9 +179,9 @@ def large(place: str, source: Night, nights: int, cases: int, size: Callable[[],
         asked["signatures"] = lambda: signatures(ledger)
         seconds = {}
         for name, ask in asked.items():
-            began = time.perf_counter()
+            began, before = time.perf_counter(), time.process_time()
             ask()
-            seconds[name] = round(time.perf_counter() - began, 2)
+            seconds[name] = [round(time.perf_counter() - began, 2), round(time.process_time() - before, 2)]
     held = size()
     runs = nights * cases
     return {
@@ -225,7 +226,7 @@ def main() -> None:
     options = parser.parse_args()
     source = Night(drawn())
     sessions = [source.session(number, options.runs) for number in range(options.writers)]
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False)
     result: dict[str, Any] = {"commit": commit.stdout.strip(), "machine": machine()}
     for database in options.database:
         found: dict[str, Any] = {"writers": []}

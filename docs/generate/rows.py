@@ -294,6 +294,29 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             "compile_host",
             ("fuzz/compiling", "fuzz/session"),
         ),
+        Row(
+            "cases that 16 processes at once write into a ledger, a second: SQLite; PostgreSQL",
+            lambda r: "; ".join(
+                f"{max(found['runs_per_s'] for found in r[name]['writers']):,}" for name in ("sqlite", "postgresql")
+            ),
+            "ledger_host",
+            ("fuzz/ledger",),
+        ),
+        Row(
+            "the writers' processor seconds for a million cases: SQLite; PostgreSQL, without its server's",
+            lambda r: "; ".join(
+                f"{min(found['cpu_s_per_million'] for found in r[name]['writers']):.0f}"
+                for name in ("sqlite", "postgresql")
+            ),
+            "ledger_host",
+            ("fuzz/ledger",),
+        ),
+        Row(
+            "bytes of a ledger, a case: SQLite; PostgreSQL",
+            lambda r: "; ".join(f"{r[name]['nights']['bytes_per_run']:.0f}" for name in ("sqlite", "postgresql")),
+            "ledger_host",
+            ("fuzz/ledger",),
+        ),
     ),
     "Deadlocks": (
         Row(

@@ -79,26 +79,28 @@ def compiles(ledger: Ledger) -> pd.DataFrame:
 def coverage(ledger: Ledger, *, by_night: bool = False) -> pd.DataFrame:
     """Features (feature == other) and pairs that cases had: feature, other, cases, failed; by_night: with night first,
     in the order of nights. Cases that were refused are left out."""
+    import pandas as pd
+
     c, s = schema.coverage.c, schema.session.c
-    one, other = schema.feature.alias("one"), schema.feature.alias("other")
-    sums = (func.sum(c.cases).label("cases"), func.sum(c.failed).label("failed"))
-    keys: list[Any] = [c.feature_id, c.other_id]
-    if by_night:
-        summed = select(s.night, func.min(s.began).label("began"), *keys, *sums).join_from(
-            schema.coverage, schema.session
-        )
-        keys = [s.night, *keys]
-    else:
-        summed = select(*keys, *sums)
-    part = summed.group_by(*keys).subquery()
-    named = [one.c.name.label("feature"), other.c.name.label("other"), part.c.cases, part.c.failed]
-    query = (
-        select(*([part.c.night] if by_night else []), *named)
-        .join_from(part, one, one.c.id == part.c.feature_id)
-        .join(other, other.c.id == part.c.other_id)
-        .order_by(*([part.c.began] if by_night else []), part.c.feature_id, part.c.other_id)
-    )
-    return _frame(ledger, query)
+    columns = ["feature", "other", "cases", "failed"]
+    if not by_night:
+        sums = (func.sum(c.cases), func.sum(c.failed))
+        keys = (c.feature_id, c.other_id)
+        frame = _numbers(ledger, select(*keys, *sums).group_by(*keys).order_by(*keys), columns)
+    else:  # hundreds of thousands of rows: pandas sums them in a tenth of the database's time
+        with ledger.read() as connection:
+            began = connection.execute(select(s.id, s.night).order_by(s.began)).all()
+        nights = list(dict.fromkeys(night for _, night in began))
+        order = {number: nights.index(night) for number, night in began}
+        query = select(c.session_id, c.feature_id, c.other_id, c.cases, c.failed)
+        frame = _numbers(ledger, query, ["night", *columns])
+        frame["night"] = frame["night"].map(order)
+        frame = frame.groupby(["night", "feature", "other"], as_index=False, sort=True).sum()
+        frame["night"] = pd.Series(nights, dtype=object).take(frame["night"]).to_numpy()
+    names = pd.Series(feature_names(ledger), dtype=object)
+    for column in ("feature", "other"):
+        frame[column] = names.loc[frame[column]].to_numpy()
+    return frame
 
 
 def findings(ledger: Ledger) -> pd.DataFrame:
@@ -239,3 +241,14 @@ def _frame(ledger: Ledger, query: Select[Any]) -> pd.DataFrame:
         rows = connection.execute(query)
         names = list(rows.keys())
         return pd.DataFrame(rows.all(), columns=names)
+
+
+def _numbers(ledger: Ledger, query: Select[Any], columns: list[str]) -> pd.DataFrame:
+    """A frame of whole numbers."""
+    import numpy as np
+    import pandas as pd
+
+    with ledger.read() as connection:
+        rows = connection.execute(query).all()
+    found = np.fromiter((tuple(row) for row in rows), dtype=(np.int64, len(columns)), count=len(rows))
+    return pd.DataFrame(found, columns=columns)
