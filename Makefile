@@ -11,10 +11,10 @@ ARCHS ?= sm_80 sm_90a sm_100a sm_103a sm_120a
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install fuzz test compile corpus lint format bench score conformance nightly docs doctor clean
+.PHONY: help install fuzz test compile corpus lint format bench score conformance nightly docs doctor report demo-report clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@ 2>/dev/null || grep '##' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@ 2>/dev/null || grep '##' $(MAKEFILE_LIST)
 
 install: $(STAMP)  ## .venv with the pinned dependencies and this package; nothing when it is there already
 
@@ -69,6 +69,17 @@ docs: $(STAMP)  ## the manual in site/, built by MkDocs; site/index.html opens w
 
 doctor: $(STAMP)  ## what this machine lacks, and the command that mends it
 	$(BIN)/attnfuzz doctor
+
+# The site of the demonstration's ledger: ci/demo/history.py says where its rows come from.
+demo-report: $(STAMP)  ## the dashboard of twelve nights in build/demo-report/index.html
+	rm -f build/demo-ledger.sqlite*
+	@mkdir -p build
+	$(BIN)/python -c "import lzma, shutil, sys; shutil.copyfileobj(lzma.open('ci/demo/history.jsonl.xz'), sys.stdout.buffer)" \
+		| $(BIN)/attnfuzz import - --ledger build/demo-ledger.sqlite
+	$(BIN)/attnfuzz report --ledger build/demo-ledger.sqlite --out build/demo-report --target-file ci/demo/own.py --timelines 1 $(ARGS)
+
+report: $(STAMP)  ## the dashboard of this folder's ledger in report/index.html
+	$(BIN)/attnfuzz report --out report $(ARGS)
 
 clean:  ## removes .venv and caches; sessions and the corpus stay
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from docs.generate import case_format, command_line, docstrings, ledger, measurements, race_suites, surface_coverage
+from docs.generate import (
+    case_format,
+    command_line,
+    docstrings,
+    ledger,
+    measurements,
+    race_suites,
+    site_data,
+    surface_coverage,
+)
 
 GENERATORS: dict[str, Callable[[], str]] = {
     "headlines": measurements.headlines,
@@ -18,6 +27,7 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "oracles": docstrings.oracles,
     "ledger-tables": ledger.tables,
     "ledger-reads": ledger.reads,
+    "site-data": site_data.structs,
     "race-suites": race_suites.suites,
     "race-inputs": race_suites.inputs,
     "race-differences": race_suites.differences,

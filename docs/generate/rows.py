@@ -262,6 +262,12 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ("tests", "fuzz", "Makefile"),
         ),
         Row(
+            "`attnfuzz report` over 200 resampled nights of 20,000 cases: processor time; site; its signatures",
+            lambda r: f"{r['processor_seconds']:.0f} s; {r['bytes'] / 1e6:.1f} MB; {r['signatures']}",
+            "report_host",
+            ("fuzz/dashboard", "fuzz/ledger"),
+        ),
+        Row(
             "a hang: until the verdict; with the restart and the next case",
             lambda r: f"{r['hang']['verdict_s']:.1f} s; {r['hang']['with_next_case_s']:.1f} s",
             "harness_host",

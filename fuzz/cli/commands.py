@@ -127,8 +127,8 @@ def _sanitized(case, target, options: argparse.Namespace):
 
 
 def minimize(options: argparse.Namespace) -> int:
-    from fuzz.cli.show_case import describe
     from fuzz.core.case import to_json
+    from fuzz.core.case_words import describe
     from fuzz.core.refusal import refusal
     from fuzz.core.verdict import summary
     from fuzz.corpus.store import load_case

@@ -41,6 +41,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         from fuzz.core.import_check import check_packages
         from fuzz.core.script_call import ScriptError
         from fuzz.corpus.entry import CorpusError
+        from fuzz.dashboard.errors import SiteError
         from fuzz.ledger.errors import LedgerError
         from fuzz.runner import HarnessError, RunnerError
         from fuzz.session.resume import SessionError
@@ -53,6 +54,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             LedgerError,
             RunnerError,
             ScriptError,
+            SiteError,
             SessionError,
             TargetError,
         )

@@ -17,6 +17,7 @@ from fuzz.cli import commands, ledger_parsers
 from fuzz.cli.command import command as _command
 from fuzz.cli.command import every
 from fuzz.cli.exit_codes import SUMMARY
+from fuzz.cli.report import add_report
 from fuzz.devices.emulator.config import ALL_CHECKS, ARCHES, BLOCK_CHECKS, WARP_SCHEDULES
 from fuzz.ledger import place
 from fuzz.session import settings
@@ -25,7 +26,18 @@ WHERE = "where artifacts lie ($ATTNFUZZ_CACHE, or ~/.cache/attnfuzz), up to $ATT
 _COMPLETED = {  # by metavar: what a shell offers
     "DIR": shtab.DIRECTORY,
     **dict.fromkeys(
-        ("FILE", "CASE.json", "OUT.json", "OUT.jsonl", "OUT.py", "FILE.json", "FILE.svg", "SCRIPT.py", "PATH"),
+        (
+            "FILE",
+            "CASE.json",
+            "OUT.json",
+            "OUT.jsonl",
+            "OUT.py",
+            "FILE.json",
+            "FILE.svg",
+            "OUT.xml",
+            "SCRIPT.py",
+            "PATH",
+        ),
         shtab.FILE,
     ),
 }
@@ -52,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
         _targets,
         _sanitize,
         *ledger_parsers.COMMANDS,
+        add_report,
         _doctor,
         _schema,
         _completion,

@@ -5,21 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fuzz.core.case import Case, Storage
-from fuzz.core.features import features, ordered
+from fuzz.core.case import Case
+from fuzz.core.case_words import describe
+from fuzz.core.mask_tiles import SAMPLE, mask_tiles
 from fuzz.core.verdict import Verdict, summary
-from oracles.masks import keep, varies_by_batch, varies_by_head
-from oracles.metamorphic.relations import RELATIONS
+from oracles.masks import varies_by_batch, varies_by_head
 from oracles.problem import Problem
 
 WIDTH = 64
 HEIGHT = 24
-SAMPLE = 32
 FULL, PARTIAL, EMPTY = "█", "▒", "·"
 _COLOUR = {"pass": "bold green", "reject": "bold yellow"}
 
@@ -29,61 +27,21 @@ def picture(problem: Problem, batch: int = 0, head: int = 0, bad_rows: tuple[int
 
     bad_rows  query rows to mark with '◀' at the right edge
     """
-    n_q, n_k = problem.lengths_q[batch], problem.lengths_k[batch]
-    if not (n_q and n_k):
-        return f"(no pairs: {n_q} queries, {n_k} keys)"
-    step_q, step_k = _step(n_q, HEIGHT), _step(n_k, WIDTH)
-    lines = [f"rows: {n_q} queries, columns: {n_k} keys; one character is {step_q} x {step_k} tokens"]
-    if step_q * step_k > SAMPLE**2:
+    tiles = mask_tiles(problem, batch, head, HEIGHT, WIDTH)
+    if tiles is None:
+        return f"(no pairs: {problem.lengths_q[batch]} queries, {problem.lengths_k[batch]} keys)"
+    lines = [
+        f"rows: {tiles.rows} queries, columns: {tiles.cols} keys; "
+        f"one character is {tiles.step_q} x {tiles.step_k} tokens"
+    ]
+    if tiles.sampled:
         lines[0] += f" (looked at in {SAMPLE} x {SAMPLE} places)"
-    cols = torch.arange(n_k)[_places(n_k, step_k)][None, :]
-    looked = torch.bincount(cols[0] // step_k).tolist()  # places of each column of characters
-    for start in range(0, n_q, step_q):
-        stop = min(start + step_q, n_q)
-        rows = torch.arange(start, stop)[_places(stop - start, stop - start)][:, None]
-        kept = keep(problem.mask, rows, cols, batch=batch, head=head, len_q=n_q, len_k=n_k)
-        seen = torch.zeros(len(looked), dtype=torch.int64).index_add_(0, cols[0] // step_k, kept.sum(0))
-        row = "".join(
-            EMPTY if count == 0 else FULL if count == places * len(rows) else PARTIAL
-            for count, places in zip(seen.tolist(), looked, strict=True)
-        )
-        marked = bad_rows is not None and start < bad_rows[1] and bad_rows[0] < stop
+    for number, shares in enumerate(tiles.shares):
+        row = "".join(EMPTY if share == 0 else FULL if share == 1 else PARTIAL for share in shares)
+        start = number * tiles.step_q
+        marked = bad_rows is not None and start < bad_rows[1] and bad_rows[0] < start + tiles.step_q
         lines.append(f"{start:>6} {row}{' ◀ wrong' if marked else ''}")
     return "\n".join(lines)
-
-
-def describe(case: Case) -> list[str]:
-    """The case in a few lines."""
-    p, i = case.problem, case.inputs
-    lines = [
-        f"target     {case.target}" + (f"  variant {case.variant}" if case.variant else ""),
-        f"lengths    q {_list(p.lengths_q)}   k {_list(p.lengths_k)}   ({p.layout})",
-        f"heads      {p.heads_q} query, {p.heads_kv} key/value;  dim {p.dim}"
-        + (f", dim_v {p.dim_v}" if p.dim_v != p.dim else "")
-        + f";  {p.dtype}",
-        f"inputs     {i.distribution}, seed {i.seed}" + _stores(case),
-    ]
-    options = []
-    if p.scale is not None:
-        options.append(f"scale {p.scale}")
-    if p.softcap:
-        options.append(f"softcap {p.softcap}")
-    if p.bias is not None:
-        flags = "".join(
-            name if there else "1"
-            for name, there in zip("BHQK", (p.bias.batch, p.bias.heads, p.bias.rows, p.bias.cols), strict=True)
-        )
-        options.append(
-            f"bias [{flags}]{' float32' if p.bias.dtype == 'float32' else ''}{' with gradient' if p.bias.grad else ''}"
-        )
-    options.append("forward and backward" if p.backward else "forward only")
-    if p.backward and i.detached:
-        options.append(f"no gradient of {', '.join(i.detached)}")
-    lines.append(f"options    {', '.join(options)}; {case.repeats} runs")
-    if case.relations:
-        lines.append(f"and with   {', '.join(RELATIONS[name].meaning for name in case.relations)}")
-    lines.append(f"features   {', '.join(ordered(features(case)))}")
-    return lines
 
 
 def show(case: Case, verdict: Verdict, console: Console) -> None:
@@ -143,34 +101,3 @@ def _worst_table(verdict: Verdict) -> Table:
         ratio = "not finite" if w.tensor in not_finite else f"{w.ratio:.3g}"
         made.add_row(w.tensor, ratio, w.grain, str(w.batch), str(w.head), str(w.row), style="bold red" if bad else "")
     return made
-
-
-def _places(length: int, step: int) -> torch.Tensor:
-    """At most SAMPLE positions of every run of `step`, its first and last among them."""
-    inside = torch.linspace(0, step - 1, min(step, SAMPLE)).round().long()
-    every = (torch.arange(0, length, step)[:, None] + inside).flatten()
-    return every[every < length]
-
-
-def _step(length: int, most: int) -> int:
-    """The least power of two, from 1, with at most `most` tiles."""
-    step = 1
-    while -(-length // step) > most:
-        step *= 2
-    return step
-
-
-def _list(lengths: tuple[int, ...]) -> str:
-    return str(lengths[0]) if len(lengths) == 1 else str(list(lengths))
-
-
-def _stores(case: Case) -> str:
-    odd = [
-        f"{name} {store.order}"
-        + (f" pad {store.pad}" * bool(store.pad))
-        + (f" offset {store.offset}" * bool(store.offset))
-        + (f" shared along {store.shared}" * bool(store.shared))
-        for name, store in ((n, getattr(case.inputs, n)) for n in ("q", "k", "v", "do"))
-        if store != Storage()
-    ]
-    return f"; strides: {', '.join(odd)}" if odd else ""

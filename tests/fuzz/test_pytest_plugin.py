@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from subprocess import CompletedProcess
+from xml.etree import ElementTree as Xml
 
 import pytest
 import torch
@@ -39,8 +41,13 @@ def test_a_clean_session_over_two_workers_ends_with_the_table(tmp_path: Path) ->
 
 def test_a_finding_fails_the_session_and_names_the_command(tmp_path: Path) -> None:
     files = [part for file in FAKES for part in ("--fuzz-target-file", file)]
-    done = session(tmp_path, "--fuzz-cases", "6", "--fuzz-target", "fake.wrong_dtype", *files)
+    junit = tmp_path / "results.xml"
+    done = session(tmp_path, "--fuzz-cases", "6", "--fuzz-target", "fake.wrong_dtype", *files, f"--junitxml={junit}")
     assert done.returncode == 1, done.stdout + done.stderr
+    properties = [(one.get("name"), one.get("value", "")) for one in Xml.parse(junit).iter("property")]
+    assert ("cases", "6") in properties
+    failures = [value for name, value in properties if name == "failure"]
+    assert failures and all(re.match("case [0-9a-f]{12}, signature [0-9a-f]{8}: ", value) for value in failures)
     saved = list((tmp_path / "corpus").glob("*.json"))
     assert saved and all(f"attnfuzz repro {path}" in done.stdout for path in saved)
     assert done.stdout.count("NEW fake.wrong_dtype") == len(saved)
