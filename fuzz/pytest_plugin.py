@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fuzz.ledger.place import add_option
 from fuzz.process.imports import end_without_collecting, freeze, importing
 from fuzz.session.settings import add_options, from_options
 
@@ -27,7 +29,9 @@ _FOLDER: pytest.StashKey[str] = pytest.StashKey()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the options of a session: those of `attnfuzz run`, each with the prefix --fuzz."""
-    add_options(parser.getgroup("attnfuzz", "attnfuzz sessions (pytest fuzz)").addoption, PREFIX)
+    add = parser.getgroup("attnfuzz", "attnfuzz sessions (pytest fuzz)").addoption
+    add_options(add, PREFIX)
+    add_option(add, PREFIX)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -110,6 +114,8 @@ class _Controller:
         self.folder = folder
         self.follower: Any = None
         self.compiling: Any = None
+        self.ledger = ExitStack()
+        self.last_line: Callable[[], str] = str
         self.began = time.monotonic()
         self.stderr = open(os.dup(2), "w")  # noqa: SIM115 - pytest captures descriptor 2 while a test runs
 
@@ -118,21 +124,26 @@ class _Controller:
         from rich.console import Console
 
         from fuzz.compiling.cache import CacheError
+        from fuzz.ledger.beside import beside
+        from fuzz.ledger.errors import LedgerError
         from fuzz.session.follow import Follower
-        from fuzz.session.plan import plan, runnable_here
+        from fuzz.session.plan import archs, plan, runnable_here
         from fuzz.session.precompile import BackgroundCompile
         from fuzz.session.ready import ReadyShards
-        from fuzz.session.records import machine, write_session
+        from fuzz.session.records import add_machine, write_session
         from fuzz.targets.registry import TargetError
 
         if self.config.option.collectonly:
             return
         settings, ready = _settings(self.config), ReadyShards(self.folder)
         try:
+            feeding = beside(self.config.getoption(f"--{PREFIX}ledger"))
             runnable_here(settings)
-            session = write_session(self.folder, settings, machine())
+            shards = plan(settings)
+            session = write_session(self.folder, settings)
+            add_machine(self.folder, session, archs((shard.target for shard in shards), settings))
             ready.begin()
-            self.compiling = BackgroundCompile(settings, plan(settings), ready.add)
+            self.compiling = BackgroundCompile(settings, shards, ready.add)
             console = Console(file=self.stderr)
             self.follower = Follower(
                 self.folder, session.skip, settings.cases, console, self.compiling.progress, settings.device
@@ -140,8 +151,9 @@ class _Controller:
             self.compiling.say = self.follower.line.print
             # Without xdist this process draws the session's cases itself, so it does not draw them in a thread too.
             self.compiling.start(plan_first=not self.config.pluginmanager.hasplugin("dsession"))
-        except (CacheError, TargetError, OSError) as error:  # a user's mistake, not an error of pytest's
+        except (CacheError, LedgerError, TargetError, OSError) as error:  # a user's mistake, not an error of pytest's
             raise pytest.UsageError(str(error)) from None
+        self.last_line = self.ledger.enter_context(feeding(self.folder))
         self.follower.__enter__()
 
     def pytest_sessionfinish(self) -> None:
@@ -164,6 +176,8 @@ class _Controller:
         console = Console(file=terminalreporter._tw._file, width=max(terminalreporter._tw.fullwidth, 110))
         settings, spent = _settings(self.config), time.monotonic() - self.began
         show(self.follower.records, spent, console, settings.files, settings.device, ended=self.follower.ended)
+        if line := self.last_line():
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
         console.print(f"records: {self.folder}", highlight=False)
 
     def _stop(self) -> None:
@@ -172,6 +186,7 @@ class _Controller:
             compiling.close()
             if self.follower is not None:
                 self.follower.__exit__()
+                self.ledger.close()
 
 
 def _settings(config: pytest.Config) -> Any:

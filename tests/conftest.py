@@ -23,6 +23,7 @@ from fuzz.process import fork_server
 from fuzz.process.imports import freeze, importing
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["ATTNFUZZ_LEDGER"] = "none"  # sessions of tests are in no ledger, but where a test says so
 os.environ["ATTNFUZZ_CACHE"] = str(Path(__file__).resolve().parents[1] / ".attnfuzz" / "test-cache")
 
 EMULATED = (

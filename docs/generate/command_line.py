@@ -49,8 +49,12 @@ def _section(name: str, parser: argparse.ArgumentParser) -> str:
 
 
 def commands() -> str:
-    """A section for each command of attnfuzz."""
-    return "\n\n".join(_section(name, parser) for name, parser in _subparsers(whole_parser()).items())
+    """A section for each command of attnfuzz, and for each of its own."""
+    sections = []
+    for name, parser in _subparsers(whole_parser()).items():
+        nested = _subparsers(parser)
+        sections += [_section(f"{name} {own}", its) for own, its in nested.items()] or [_section(name, parser)]
+    return "\n\n".join(sections)
 
 
 class _Options:

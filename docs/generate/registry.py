@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from docs.generate import case_format, command_line, docstrings, measurements, race_suites, surface_coverage
+from docs.generate import case_format, command_line, docstrings, ledger, measurements, race_suites, surface_coverage
 
 GENERATORS: dict[str, Callable[[], str]] = {
     "headlines": measurements.headlines,
@@ -16,6 +16,8 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "case-format": case_format.fields,
     "targets": docstrings.targets,
     "oracles": docstrings.oracles,
+    "ledger-tables": ledger.tables,
+    "ledger-reads": ledger.reads,
     "race-suites": race_suites.suites,
     "race-inputs": race_suites.inputs,
     "race-differences": race_suites.differences,

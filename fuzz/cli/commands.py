@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace) -> int:
+    from fuzz.ledger.beside import beside
     from fuzz.session.pool import run_session
     from fuzz.session.resume import read_session
     from fuzz.session.settings import OPTIONS, Settings, from_options
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
         settings = read_session(Path(options.resume)).settings
     else:
         settings = from_options(_getter(options))
-    ended = run_session(settings, options.jobs, _console(), resume=bool(options.resume))
+    ended = run_session(settings, options.jobs, _console(), resume=bool(options.resume), beside=beside(options.ledger))
     if ended.interrupted:
         return INTERRUPTED
     if ended.new:

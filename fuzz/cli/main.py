@@ -41,10 +41,21 @@ def _run(arguments: Sequence[str] | None) -> int:
         from fuzz.core.import_check import check_packages
         from fuzz.core.script_call import ScriptError
         from fuzz.corpus.entry import CorpusError
+        from fuzz.ledger.errors import LedgerError
         from fuzz.runner import HarnessError, RunnerError
         from fuzz.session.resume import SessionError
         from fuzz.targets.registry import TargetError
 
+        mistakes = (
+            CacheError,
+            CaseError,
+            CorpusError,
+            LedgerError,
+            RunnerError,
+            ScriptError,
+            SessionError,
+            TargetError,
+        )
         command_line = parser()
     if arguments is None:  # this process is the command, and nothing else
         freeze()
@@ -56,7 +67,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except HarnessError as error:  # its message holds the child's traceback, which a report needs
         print(f"attnfuzz: {error}", file=sys.stderr)
         return HARNESS
-    except (CacheError, CaseError, CorpusError, ScriptError, SessionError, TargetError, RunnerError, OSError) as error:
+    except (*mistakes, OSError) as error:
         print(f"attnfuzz: {_one_line(error)}", file=sys.stderr)
         return USAGE
 

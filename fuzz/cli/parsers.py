@@ -8,21 +8,26 @@ fuzz/session/settings.py.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import shtab
 
-from fuzz.cli import commands
+from fuzz.cli import commands, ledger_parsers
+from fuzz.cli.command import command as _command
+from fuzz.cli.command import every
 from fuzz.cli.exit_codes import SUMMARY
 from fuzz.devices.emulator.config import ALL_CHECKS, ARCHES, BLOCK_CHECKS, WARP_SCHEDULES
+from fuzz.ledger import place
 from fuzz.session import settings
 
 WHERE = "where artifacts lie ($ATTNFUZZ_CACHE, or ~/.cache/attnfuzz), up to $ATTNFUZZ_CACHE_GIB GiB of them (4)"
 _COMPLETED = {  # by metavar: what a shell offers
     "DIR": shtab.DIRECTORY,
-    **dict.fromkeys(("FILE", "CASE.json", "OUT.json", "OUT.py", "FILE.json", "FILE.svg", "SCRIPT.py"), shtab.FILE),
+    **dict.fromkeys(
+        ("FILE", "CASE.json", "OUT.json", "OUT.jsonl", "OUT.py", "FILE.json", "FILE.svg", "SCRIPT.py", "PATH"),
+        shtab.FILE,
+    ),
 }
 
 
@@ -46,33 +51,17 @@ def parser() -> argparse.ArgumentParser:
         _mutation_score,
         _targets,
         _sanitize,
+        *ledger_parsers.COMMANDS,
         _doctor,
         _schema,
         _completion,
     ):
         add(sub)
-    for command in sub.choices.values():
+    for command in every(sub):
         for action in command._actions:
             if isinstance(action.metavar, str) and action.metavar in _COMPLETED:
                 vars(action)["complete"] = _COMPLETED[action.metavar]  # what shtab reads
     return made
-
-
-def _command(
-    sub: Any, name: str, action: Callable[[argparse.Namespace], int], summary: str, *examples: str
-) -> argparse.ArgumentParser:
-    """A command with its one-line summary; `examples` stand at the end of its help."""
-    shown = "\n".join(["example:" if len(examples) == 1 else "examples:", *(f"  {line}" for line in examples)])
-    command = sub.add_parser(
-        name,
-        help=summary,
-        description=f"{summary[0].upper()}{summary[1:]}.",
-        epilog=f"{shown}\n\n{SUMMARY}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    command.set_defaults(command=action)
-    return command
 
 
 def _device_options(command: argparse.ArgumentParser) -> None:
@@ -101,6 +90,7 @@ def _run(sub: Any) -> None:
         metavar="DIR",
         help="go on with the session of this folder: its settings, and those of its cases that were not run",
     )
+    place.add_option(command.add_argument)
     _jobs_option(command)
 
 

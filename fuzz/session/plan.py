@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 
 import msgspec
 
 from fuzz.compiling.build_key import Compiled
 from fuzz.core.target import Device, Target
+from fuzz.session.environment import gpu_arch
 from fuzz.session.settings import Settings
 from fuzz.targets.registry import TargetError, load, targets
 
@@ -71,6 +73,24 @@ def compiled(name: str, settings: Settings) -> Compiled | None:
     """The target `name` of a session where its kernels are compiled ahead, else None."""
     target = load(name, settings.files, settings.device)
     return target if isinstance(target, Compiled) else None
+
+
+def archs(names: Iterable[str], settings: Settings) -> dict[str, str]:
+    """What each target's kernels are compiled for here, as `Environment.archs` has it."""
+    return {name: _arch(load(name, settings.files, settings.device)) for name in dict.fromkeys(names)}
+
+
+def _arch(target: Target) -> str:
+    own = getattr(target, "arch", "")
+    try:
+        arch = str(own() if callable(own) else own)
+    except ValueError:  # a GPU for which the target has no kernels
+        arch = ""
+    if target.device == "emulator":
+        return f"emulated-{arch}" if arch else "emulated"
+    if target.device == "cuda":
+        return arch or gpu_arch() or "cuda"
+    return "host"
 
 
 def _start(name: str, settings: Settings) -> tuple[bool, bool, bool]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 from rich.console import Console
@@ -18,12 +20,19 @@ from fuzz.corpus.store import unreadable_in
 from fuzz.process.signals import terminated_as_interrupted
 from fuzz.session.crew import Crew
 from fuzz.session.follow import Follower
-from fuzz.session.plan import SHARD_CASES, compiled, plan, runnable_here
+from fuzz.session.plan import SHARD_CASES, archs, compiled, plan, runnable_here
 from fuzz.session.precompile import BackgroundCompile
 from fuzz.session.records import Record, add_machine, faults_in, notes_in, write_session
 from fuzz.session.report import show
 from fuzz.session.resume import AlreadyRan, already_ran, owned, read_session, unfinished
 from fuzz.session.settings import Settings
+
+Beside: TypeAlias = Callable[[Path], AbstractContextManager[Callable[[], str]]]
+
+
+@contextmanager
+def _nothing(folder: Path) -> Iterator[Callable[[], str]]:
+    yield str
 
 
 @dataclass(frozen=True)
@@ -38,11 +47,20 @@ class SessionEnd:
     unusable: tuple[str, ...] = ()
 
 
-def run_session(settings: Settings, jobs: int | None, console: Console, *, resume: bool = False) -> SessionEnd:
+def run_session(
+    settings: Settings,
+    jobs: int | None,
+    console: Console,
+    *,
+    resume: bool = False,
+    beside: Beside = _nothing,
+) -> SessionEnd:
     """Runs a whole session in `jobs` processes (one per core), and shows it.
 
     resume  goes on with the session of settings.folder: its cases that have no record yet are run, and the table shows
             all of them
+    beside  called with the folder once the workers have started: entered then, and left when all is recorded. What it
+            gives is called last, and says a line for users, or ''
 
     The workers are forks of this process where it has a single thread: first its imports are done, then they start, and
     each opens its device while the session is planned here. Ctrl-C and SIGTERM end it early: the table shows what was
@@ -55,12 +73,12 @@ def run_session(settings: Settings, jobs: int | None, console: Console, *, resum
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)  # before the workers, each of which would fail in it
     with owned(folder), terminated_as_interrupted():
-        ended = _run(settings, jobs or auto_jobs(), console, resume)
+        ended = _run(settings, jobs or auto_jobs(), console, resume, beside)
     console.print(f"records: {folder}", highlight=False)
     return ended
 
 
-def _run(settings: Settings, jobs: int, console: Console, resume: bool) -> SessionEnd:
+def _run(settings: Settings, jobs: int, console: Console, resume: bool, beside: Beside) -> SessionEnd:
     folder = Path(settings.folder)
     ran: AlreadyRan = {}
     if resume:
@@ -83,12 +101,12 @@ def _run(settings: Settings, jobs: int, console: Console, resume: bool) -> Sessi
     compiling = BackgroundCompile(settings, todo, crew.hand_out_of(todo))
     stderr = Console(stderr=True)
     follower = Follower(folder, session.skip, settings.cases, stderr, compiling.progress, settings.device)
-    with follower, compiling:
+    with beside(folder) as last_line, follower, compiling:
         compiling.say = follower.line.print
         try:
             compiling.start()
             with suppress(OSError):  # a full disk, which the workers meet too
-                add_machine(folder, session)
+                add_machine(folder, session, archs((shard.target for shard in shards), settings))
             problems = crew.work(shards, lambda: already_ran(read_session(folder)))
         except KeyboardInterrupt:
             interrupted = True
@@ -103,6 +121,8 @@ def _run(settings: Settings, jobs: int, console: Console, resume: bool) -> Sessi
     for line in (*("interrupted: the table shows what was run",) * interrupted, *problems, *notes, *unusable):
         console.print(line, style="bold red", highlight=False, markup=False, soft_wrap=True)
     for line in crew.replaced:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    if line := last_line():
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if interrupted:
         console.print(f"go on: attnfuzz run --resume {folder}", highlight=False, markup=False, soft_wrap=True)

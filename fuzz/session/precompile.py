@@ -15,6 +15,8 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 from hypothesis.errors import HypothesisWarning
@@ -29,6 +31,7 @@ from fuzz.core.target import Target
 from fuzz.process.signals import held
 from fuzz.session.build_plan import builds_of
 from fuzz.session.compile_progress import compile_all, summary
+from fuzz.session.compile_records import write_compiled
 from fuzz.session.plan import Shard, compiled, plan, runnable
 from fuzz.session.settings import Settings
 
@@ -154,6 +157,7 @@ class BackgroundCompile:
                 self._total = len(set().union(*missing.values()))
             else:
                 self._release(shard)
+        self._record(build for build, cached in there.items() if cached)
         return missing
 
     def _compile(self, missing: dict[str, set[Build]]) -> None:
@@ -170,9 +174,15 @@ class BackgroundCompile:
                 builds.discard(one.build)
                 if not builds and name in self._waiting:
                     self._release(self._waiting[name])
+        self._record(ended)
         if ended:
             for line in summary(ended, time.monotonic() - began, self._pool):
                 self.say(line)
+
+    def _record(self, ended: Iterable[Ended | Build]) -> None:
+        if self._settings.folder:
+            with suppress(OSError):  # a full disk, which the workers meet too
+                write_compiled(Path(self._settings.folder), ended)
 
     def _release(self, shard: Shard) -> None:
         del self._waiting[shard.name]

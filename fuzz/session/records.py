@@ -1,11 +1,12 @@
 """A session's folder: what was run, appended line by line, so that a kill loses at most the case in flight.
 
-session.json            Session: settings, machine, versions, when it began
+session.json            Session: settings, machine, environment, when it began
 lock                    held while a session runs in the folder (resume.py)
 records-<worker>.jsonl  one Record per case, in the order run
 faults-<worker>.jsonl   one Fault per case that was not judged, where there are any
 notes.txt               what users are to be told once, a line each
 settled-<worker>.jsonl  what became of the failures that were met: one Settled per failure that was looked into
+compiled.jsonl          the kernels that were compiled for it, or were in the cache (compile_records.py)
 claims/                 causes of failures that a worker looks into at this moment (claims.py)
 findings/               one corpus entry per new finding (fuzz/corpus/entry.py)
 quarantine/             failures that did not show again
@@ -16,8 +17,9 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import re
 import sys
-import time
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -29,10 +31,12 @@ import msgspec
 from fuzz.core.case import Case, to_json
 from fuzz.core.signature import cause, explains
 from fuzz.core.verdict import Outcome, Signature, Verdict
+from fuzz.session.environment import Environment, environment
 
 MOST = 6  # failures of one raw cause that are looked into
 Status: TypeAlias = Literal["", "met", "new", "again", "known", "unconfirmed"]
 NOTES = "notes.txt"
+_PASSWORD = re.compile(r"(://[^/@\s:]*:)[^@\s]*@")  # of a ledger's URL
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -41,12 +45,17 @@ class Session(msgspec.Struct, frozen=True):
     settings  the fields of fuzz.session.settings.Settings
     since     seconds of the epoch at which it began
     skip      by file of records: bytes of a session before, in the same folder
+    id        of the session, wherever its folder lies; '' in folders of older versions
+    night     name that it shares with other sessions of one night: $ATTNFUZZ_NIGHT, or the UTC date of its beginning
     """
 
     settings: dict[str, Any]
     machine: dict[str, Any]
     since: float = 0.0
     skip: dict[str, int] = {}
+    id: str = ""
+    night: str = ""
+    environment: Environment = Environment()
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -327,7 +336,7 @@ def machine() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpu": _cpu_name(),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": _PASSWORD.sub(r"\1***@", " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])),
     }
     with suppress(PackageNotFoundError):
         found["triton"] = version("triton")
@@ -342,18 +351,23 @@ def sizes(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in folder.glob("records-*.jsonl")}
 
 
-def write_session(folder: Path, settings: Any, where: dict[str, Any] | None = None) -> Session:
-    """Begins a session: writes session.json, which leaves out the records that are there already. where: `machine`;
-    None: `add_machine` adds it later."""
+def write_session(folder: Path, settings: Any) -> Session:
+    """Begins a session: writes session.json, which leaves out the records that are there already. `add_machine` adds
+    the rest later."""
     folder.mkdir(parents=True, exist_ok=True)
-    session = Session(msgspec.to_builtins(settings), where or {}, time.time(), sizes(folder))
+    now = datetime.datetime.now(datetime.UTC)
+    night = os.environ.get("ATTNFUZZ_NIGHT") or now.date().isoformat()
+    session = Session(
+        msgspec.to_builtins(settings), {}, now.timestamp(), sizes(folder), id=uuid.uuid4().hex, night=night
+    )
     _write(folder, session)
     return session
 
 
-def add_machine(folder: Path, session: Session) -> None:
-    """Adds `machine` to session.json. To ask the machine takes a moment: the workers are at work by then."""
-    _write(folder, msgspec.structs.replace(session, machine=machine()))
+def add_machine(folder: Path, session: Session, archs: dict[str, str] | None = None) -> None:
+    """Adds `machine` and environment to session.json. To ask the machine takes a moment: the workers are at work by
+    then. archs: as in Environment."""
+    _write(folder, msgspec.structs.replace(session, machine=machine(), environment=environment(archs)))
 
 
 def _write(folder: Path, session: Session) -> None:
