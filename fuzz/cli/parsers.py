@@ -13,7 +13,7 @@ from typing import Any
 
 import shtab
 
-from fuzz.cli import bisect, commands, ledger_parsers
+from fuzz.cli import bisect, commands, corpus, ledger_parsers
 from fuzz.cli.command import command as _command
 from fuzz.cli.command import every
 from fuzz.cli.exit_codes import SUMMARY
@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
         _repro,
         _minimize,
         bisect.add,
+        corpus.add,
         _conformance,
         _compile,
         _mutation_score,
