@@ -5,7 +5,8 @@
 3. A case that somebody wrote an explanation for stays. So does the case of each signature: none is dropped.
 4. Of the others as many stay as the features (and pairs of features) ask for that these leave open: fewest.py.
 
-What a merged case (1, 2) covers beside the one that stays for it is not counted. Every kept case, and every dropped one, says why.
+What a merged case (1, 2) covers beside the one that stays for it is not counted. Every kept case, and
+every dropped one, says why.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """The fewest sets that cover what all of them cover: greedy, with a bound, and exact where that is within reach.
 
 Greedy takes the set with most new elements, and has at most H(d) = 1 + 1/2 + … + 1/d times the fewest, d the largest
-set's size (Chvátal 1979). A lower bound is the best of three. The elements over the largest set's size. The number of
-elements of which no set holds two. And the charges: charging each element 1 / (what the set that covered it first covered anew) gives more for
-the instance at hand: no set's charges exceed H(its size), so that all charges, each divided by the largest sum of a
-set, are a feasible dual, and their total is a lower bound. The exact search is branch and bound over the element that
-fewest sets hold; it starts from greedy's answer, and gives up after NODES nodes.
+set's size (Chvátal 1979). For the instance at hand a lower bound is the largest of three:
+    the number of elements over the largest set's size;
+    a number of elements of which no set holds two;
+    the charges: each element costs 1 / (what the set that covered it first covered anew); divided by the largest sum of
+    a set they are a feasible dual, and their total is a bound.
+The exact search is branch and bound over the element that fewest sets hold; it starts from greedy's answer, and gives
+up after NODES nodes.
 """
 
 from __future__ import annotations
