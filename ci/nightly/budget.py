@@ -43,6 +43,11 @@ class Budget(msgspec.Struct, frozen=True):
         """Cases of a round: about four rounds a device, of 50 cases at least."""
         return max(50, -(-self.cases // (4 * len(self.devices))))
 
+    @property
+    def seconds_per_round(self) -> float:
+        """Seconds after which a round draws no further case: an eighth of a device's share."""
+        return max(LEAST, self.seconds / (8 * len(self.devices))) if self.seconds else float("inf")
+
     def left(self, rounds: Sequence[Round]) -> tuple[int, float]:
         """Cases and seconds that are left (inf: no limit)."""
         cases = self.cases - sum(one.cases for one in rounds)

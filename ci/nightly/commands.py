@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shlex
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from ci.nightly.state import Night
 
+_DEATH = 1  # PR_SET_PDEATHSIG
+_LIBC = ctypes.CDLL(None)
 SHOWN = 15  # lines of a log
 
 
@@ -21,8 +25,9 @@ def run(night: Night, stage: str, command: Sequence[str], *, seconds: float | No
         log.flush()
         try:
             return subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, timeout=seconds, check=False
-            ).returncode
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, timeout=seconds,
+                preexec_fn=_die_with_parent, check=False,
+            ).returncode  # fmt: skip
         except subprocess.TimeoutExpired:
             log.write(f"ended after {seconds:g} s\n")
             return 124
@@ -36,7 +41,7 @@ def output(night: Night, stage: str, command: Sequence[str], *, seconds: float |
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True, timeout=seconds,
-                env=os.environ | {"ATTNFUZZ_NIGHT": night.name}, check=False,
+                env=os.environ | {"ATTNFUZZ_NIGHT": night.name}, preexec_fn=_die_with_parent, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             log.write(f"ended after {seconds:g} s\n")
@@ -48,3 +53,8 @@ def output(night: Night, stage: str, command: Sequence[str], *, seconds: float |
 def tail(path: Path, lines: int = SHOWN) -> str:
     """The last lines of a log."""
     return "\n".join(f"    {line}" for line in path.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _die_with_parent() -> None:
+    """In the child: a night that is killed leaves no session behind, which would hold the folder of its own."""
+    _LIBC.prctl(_DEATH, signal.SIGKILL, 0, 0, 0)

@@ -50,7 +50,7 @@ def minimise(night: Night, options: Options) -> Done:
 
 
 def bisect(night: Night, options: Options) -> Done:
-    """Looks for the commit that each new signature came with, from the newest session that ran its target without it."""
+    """Looks for the commit that each new signature came with, after the newest session that ran its target without."""
     news = [one for one in known(options) if one.life.state in NEWS and one.best.case is not None]
     done = {part["uid"] for part in night.parts("bisect")}
     for one in news[:MOST]:

@@ -25,7 +25,8 @@ def fuzz(night: Night, options: Options) -> Done:
         pairs.setdefault(one.device, set()).update(_pairs(Path(one.folder)))
     while (device := budget.next(rounds)) is not None:
         cases, seconds = budget.left(rounds)
-        one = _round(night, options, len(rounds), device, min(budget.per_round, cases), seconds, pairs)
+        cases, seconds = min(budget.per_round, cases), min(budget.seconds_per_round, seconds)
+        one = _round(night, options, len(rounds), device, cases, seconds, pairs)
         if one is None:
             return Done("failed", f"a session on {device} broke: see {night.log(STAGE)}")
         night.keep(STAGE, one)

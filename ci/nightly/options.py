@@ -50,8 +50,7 @@ def parse(arguments: Sequence[str] | None, stages: Sequence[str]) -> Asked:
     """The command line; what is not given follows from the machine."""
     parser = argparse.ArgumentParser(
         prog="ci/nightly.sh",
-        description="One night: tests, compile, fuzz, replay, score, minimise, bisect, ledger, report. A night that was "
-        "cut off goes on.",
+        description=f"One night: {', '.join(stages)}. A night that was cut off goes on.",
         epilog="exit codes: 0 nothing new, 1 a new or regressed signature or a check that failed, 3 a stage broke",
     )
     add, default = parser.add_argument, Options()

@@ -29,7 +29,10 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Kept(msgspec.Struct, omit_defaults=True):
-    """What the file has. parts: what stages keep while they run, by stage; spent: seconds of stages that are not done."""
+    """What the file has.
+
+    parts  what stages keep while they run; spent: seconds of stages that are not done; both by stage
+    """
 
     night: str
     began: float
