@@ -4,7 +4,8 @@ A night's time goes out in rounds, each a session of one device. A device is *co
 than SATURATED of its covered pairs of features anew; among covering devices the one with most new pairs a second
 comes next, one that has not run before all others. When none is covering, the next round goes to the device with the
 largest expected rate of new findings, (findings + 1) / (seconds + PRIOR): a Gamma prior of one finding in PRIOR
-seconds, so that a device that finds nothing falls behind, and one that was tried little gets its turn.
+seconds, so that a device that finds nothing falls behind. One that did not run in the last TURN rounds runs all the
+same.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 
 SATURATED = 0.01
 PRIOR = 1800.0
+TURN = 10
 LEAST = 30.0  # seconds: a shorter round would only start and end
 
 
@@ -66,6 +68,9 @@ class Budget(msgspec.Struct, frozen=True):
         covering = [device for device, its in by.items() if its[-1].new_pairs >= SATURATED * its[-1].pairs]
         if covering:
             return max(covering, key=lambda device: by[device][-1].new_pairs / max(by[device][-1].seconds, 1e-9))
+        recent = {one.device for one in rounds[-TURN:]}
+        if len(rounds) >= TURN and (waiting := [device for device in self.devices if device not in recent]):
+            return waiting[0]
         return max(self.devices, key=lambda device: _rate(by[device]))
 
 
