@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from ci.nightly import state
 from ci.nightly.commands import output, run
-from ci.nightly.options import Options, attnfuzz
+from ci.nightly.options import Options, attnfuzz, target_files
 from ci.nightly.state import Done, Night
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def minimise(night: Night, options: Options) -> Done:
         folder.mkdir(exist_ok=True)
         saved, out = folder / f"{one.uid}.json", folder / f"{one.uid}.min.json"
         run(night, "minimise", attnfuzz("ledger", "show", one.uid, "--case", str(saved), "--ledger", options.ledger))
-        limit = ["--max-time", str(MINIMISE_SECONDS)]
+        limit = ["--max-time", str(MINIMISE_SECONDS), *target_files(options)]
         code = run(night, "minimise", attnfuzz("minimize", str(saved), "--out", str(out), *limit))
         night.keep("minimise", {"uid": one.uid, "code": code, "out": str(out) if out.exists() else ""})
     reduced = sum(bool(part["out"]) for part in night.parts("minimise"))
@@ -63,11 +64,11 @@ def bisect(night: Night, options: Options) -> Done:
 
 
 def _bisected(night: Night, options: Options, one: Known) -> dict[str, object]:
-    good = last_good(options, one)
+    good = last_good(options, one, state.commits(night.folder.parent))
     if good is None:
         return {"note": "no session of another commit ran its target without it"}
     bounds = ["--good", good, "--bad", night.kept.commit]
-    command = attnfuzz("bisect", one.uid, *bounds, "--json", "--ledger", options.ledger)
+    command = attnfuzz("bisect", one.uid, *bounds, "--json", "--ledger", options.ledger, *target_files(options))
     code, text = output(night, "bisect", command, seconds=BISECT_SECONDS)
     if code not in (0, 1):
         return {"note": f"good {good[:12]}: exit code {code}: see {night.log('bisect')}"}
@@ -76,9 +77,12 @@ def _bisected(night: Night, options: Options, one: Known) -> dict[str, object]:
     return {"first_bad": answer["first_bad"], "probability": answer["probability"], "confident": answer["confident"]}
 
 
-def last_good(options: Options, one: Known) -> str | None:
+def last_good(options: Options, one: Known, commits: dict[str, str]) -> str | None:
     """Commit of the newest session that ran the target before the signature was first met; None: there is none, or it
-    is the commit at which it was met."""
+    is the commit at which it was met.
+
+    commits  of the repository in which the nights ran, by night; of other nights the harness's own is taken
+    """
     from fuzz.ledger import read
 
     with _ledger(options) as ledger:
@@ -86,9 +90,11 @@ def last_good(options: Options, one: Known) -> str | None:
     ran = set(tallies[tallies["target"] == one.signature.target]["session"])
     met = set(findings[findings["signature"] == one.uid]["session"])
     first = sessions[sessions["session"].isin(met)]["began"].min()
-    clean = sessions[sessions["session"].isin(ran - met) & (sessions["began"] < first) & (sessions["commit"] != "")]
-    commits = clean[clean["commit"] != one.best.commit].sort_values("began")["commit"]
-    return str(commits.iloc[-1]) if len(commits) else None
+    sessions["commit"] = [commits.get(row.night) or row.commit for row in sessions.itertuples()]
+    met_at = commits.get(one.best.night) or one.best.commit
+    clean = sessions[sessions["session"].isin(ran - met) & (sessions["began"] < first)].sort_values("began")
+    found = [str(name) for name in clean["commit"] if name and name != met_at]
+    return found[-1] if found else None
 
 
 def _ledger(options: Options) -> Ledger:

@@ -9,7 +9,7 @@ import msgspec
 
 from ci.nightly.budget import Budget, Round
 from ci.nightly.commands import run
-from ci.nightly.options import Options, attnfuzz
+from ci.nightly.options import Options, attnfuzz, target_files
 from ci.nightly.state import Done, Night
 
 STAGE = "fuzz"
@@ -81,7 +81,7 @@ def _command(
     limit = ["--max-time", f"{seconds:.0f}"] if seconds < float("inf") else []
     targets = [part for name in options.targets for part in ("--target", name)]
     asked = ["--device", device.partition(":")[0], "--cases", str(cases), "--seed", str(night.seed * 1000 + number)]
-    return attnfuzz("run", *asked, *limit, *targets, "--output-dir", str(folder), *place)
+    return attnfuzz("run", *asked, *limit, *targets, *target_files(options), "--output-dir", str(folder), *place)
 
 
 def _visible(device: str) -> dict[str, str]:

@@ -12,7 +12,6 @@ import msgspec
 
 ROOT = ".attnfuzz/nightly"
 ARCHS = ("sm_90a", "sm_100a")  # where no GPU says otherwise
-TARGETS = ("blocksparse",)
 CONFORMANCE = ("torch.sdpa.math",)
 
 
@@ -21,6 +20,7 @@ class Options(msgspec.Struct, frozen=True):
 
     cases    of all sessions; minutes: of all sessions (0: no limit)
     devices  'host', 'emulator', 'cuda:N'; archs: to compile for
+    targets  to fuzz, by name; none: every one that runs here. files: target files
     """
 
     cases: int = 20000
@@ -28,6 +28,7 @@ class Options(msgspec.Struct, frozen=True):
     devices: tuple[str, ...] = ("host",)
     archs: tuple[str, ...] = ARCHS
     targets: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     conformance: tuple[str, ...] = CONFORMANCE
     ledger: str = ".attnfuzz/ledger.sqlite"
     site: str = ".attnfuzz/site"
@@ -60,6 +61,7 @@ def parse(arguments: Sequence[str] | None, stages: Sequence[str]) -> Asked:
     add("--device", action="append", metavar="DEVICE", help="host, emulator, cuda:N (every GPU, and host)")
     add("--arch", action="append", metavar="ARCH", help="to compile for (those of the GPUs, else sm_90a and sm_100a)")
     add("--target", action="append", metavar="NAME", help="to fuzz (every one that runs here)")
+    add("--target-file", action="append", default=[], metavar="FILE", help="with targets of your own; may be repeated")
     add("--conformance", action="append", metavar="TARGET", help=f"({', '.join(CONFORMANCE)})")
     add("--skip", action="append", choices=stages, default=[], help="leave out a stage; may be repeated")
     add("--ledger", default=os.environ.get("ATTNFUZZ_LEDGER") or default.ledger, metavar="URL", help="file or URL")
@@ -77,6 +79,7 @@ def parse(arguments: Sequence[str] | None, stages: Sequence[str]) -> Asked:
         devices=tuple(given.device or (*(f"cuda:{number}" for number in range(len(gpus))), "host")),
         archs=tuple(given.arch or dict.fromkeys(gpus) or ARCHS),
         targets=tuple(given.target or ()),
+        files=tuple(os.path.abspath(file) for file in given.target_file),
         conformance=tuple(given.conformance or CONFORMANCE),
         ledger=given.ledger,
         site=given.site,
@@ -100,6 +103,11 @@ def gpu_archs() -> list[str]:
 def attnfuzz(*arguments: str) -> list[str]:
     """A command of this checkout."""
     return [sys.executable, "-m", "fuzz.cli", *arguments]
+
+
+def target_files(options: Options) -> list[str]:
+    """The options of a command for target files."""
+    return [part for file in options.files for part in ("--target-file", file)]
 
 
 def pytest(*arguments: str) -> list[str]:

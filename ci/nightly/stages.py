@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ci.nightly import findings, fuzzing
 from ci.nightly.commands import output, run
-from ci.nightly.options import Options, attnfuzz, pytest
+from ci.nightly.options import Options, attnfuzz, pytest, target_files
 from ci.nightly.state import Done, Night
 
 NO_TESTS = 5  # pytest's exit code
@@ -36,7 +36,9 @@ def compile_(night: Night, options: Options) -> Done:
 
     cases = Budget(options.devices, options.cases).per_round
     asked = ["--cases", str(min(cases, 300)), "--seed", str(night.seed * 1000), "--jobs", options.jobs]
-    targets = [part for name in options.targets or ("blocksparse",) for part in ("--target", name)]
+    targets = [part for name in options.targets or ("blocksparse",) for part in ("--target", name)] + target_files(
+        options
+    )
     archs = [part for arch in options.archs for part in ("--arch", arch)]
     code = run(night, "compile", attnfuzz("compile", "--device", "cuda", *archs, *targets, *asked))
     return Done("ok" if code == 0 else "failed", f"{', '.join(options.archs)}" + f": exit code {code}" * bool(code))
@@ -45,7 +47,7 @@ def compile_(night: Night, options: Options) -> Done:
 def replay(night: Night, options: Options) -> Done:
     """Every saved case, those of the ledger too, which closes and reopens signatures."""
     saved = run(night, "replay", pytest("-n", options.jobs, "corpus"))
-    known = run(night, "replay", attnfuzz("ledger", "replay", "--ledger", options.ledger))
+    known = run(night, "replay", attnfuzz("ledger", "replay", *target_files(options), "--ledger", options.ledger))
     notes = ["corpus " + ("passes" if saved in (0, NO_TESTS) else f"fails (exit code {saved})")]
     notes.append({0: "ledger's cases pass", 1: "ledger's cases fail still"}.get(known, f"ledger: exit code {known}"))
     broke = saved > 1 and saved != NO_TESTS

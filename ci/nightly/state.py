@@ -120,6 +120,12 @@ def newest(root: Path, *, done: bool = False) -> Kept | None:
     return max(found, key=lambda kept: kept.began, default=None)
 
 
+def commits(root: Path) -> dict[str, str]:
+    """The commit of every night that is in a folder of nights."""
+    kept = (msgspec.json.decode(path.read_bytes(), type=Kept) for path in root.glob(f"*/{FILE}"))
+    return {one.night: one.commit for one in kept}
+
+
 def _owned(night: Night) -> Night:
     """The night, with its folder's lock. Raises SystemExit where another process has it."""
     night._lock = os.open(night.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

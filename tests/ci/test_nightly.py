@@ -13,6 +13,7 @@ from random import Random
 
 import msgspec
 import pytest
+from planted_history import CAP, FILE, git, planted
 
 from ci.nightly import __main__ as nightly
 from ci.nightly import stages, state, summary
@@ -133,6 +134,27 @@ def test_every_stage_of_the_list_is_an_option_and_the_archs_are_known() -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)
+def test_a_new_finding_is_traced_to_its_commit(tmp_path: Path) -> None:
+    """A night at a sound revision of a target file, and one after it was broken."""
+    made = planted(tmp_path / "repository")
+    skipped = [part for name in NAMES if name not in ("fuzz", "minimise", "bisect") for part in ("--skip", name)]
+    command = [
+        sys.executable, "-m", "ci.nightly", "--root", str(tmp_path / "nights"), "--ledger", str(tmp_path / "l.sqlite"),
+        "--jobs", "1", "--cases", "60", "--device", "host", "--target", "mine", "--target-file", FILE, *skipped,
+    ]  # fmt: skip
+    for title, code in (("a name for the fill value", 0), ("imports in order", 1)):
+        git(made.folder, "checkout", "--quiet", made.commits[title])
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=made.folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+    print(done.stdout)
+    assert f"since {made.commits[CAP][:12]} {CAP}" in done.stdout
+    assert "new" in done.stdout.splitlines()[-2]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
 def test_a_night_that_is_killed_loses_nothing_and_counts_nothing_twice(tmp_path: Path) -> None:
     """Two nights of real sessions on one target; the first is killed in the middle of its fuzzing."""
     ledger = tmp_path / "ledger.sqlite"

@@ -54,6 +54,7 @@ class Planted:
 
 def planted(folder: Path) -> Planted:
     """Makes the repository in `folder`."""
+    folder.mkdir(exist_ok=True)
     git(folder, "init", "--quiet", "--initial-branch=main")
     text = dict(SOUND)
     steps: list[tuple[str, dict[str, str]]] = [

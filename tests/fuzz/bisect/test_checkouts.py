@@ -94,6 +94,7 @@ def test_revisions_that_make_no_history_are_an_error(repository: Planted, good: 
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)
 def test_a_reliable_regression_is_found_in_real_revisions(repository: Planted, tmp_path: Path, capsys) -> None:
     commits = list(repository.commits.values())
     case = write(tmp_path, CASES[CAP])
@@ -107,6 +108,7 @@ def test_a_reliable_regression_is_found_in_real_revisions(repository: Planted, t
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("bug", [CAP, FLAKY, ROWS])
 def test_three_planted_regressions_are_found(repository: Planted, tmp_path: Path, capsys, bug: str) -> None:
     commits = list(repository.commits.values())
@@ -121,6 +123,7 @@ def test_three_planted_regressions_are_found(repository: Planted, tmp_path: Path
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)
 def test_a_killed_search_goes_on(repository: Planted, tmp_path: Path, capsys) -> None:
     commits = list(repository.commits.values())
     arguments = command(repository, write(tmp_path, CASES[CAP]), tmp_path / "state", commits[0], commits[5])
