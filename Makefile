@@ -58,10 +58,8 @@ score: $(STAMP)  ## finds again the mutants that the committed scoreboard found;
 conformance: $(STAMP)  ## the matrix of published configurations for one target (TARGET=torch.sdpa.math)
 	$(BIN)/attnfuzz conformance $(or $(TARGET),torch.sdpa.math) $(ARGS)
 
-nightly: $(STAMP)  ## every test, nightly ones too, and a long session with a seed of the day (CASES=20000)
-	$(BIN)/python -m pytest -n auto --dist worksteal tests
-	$(BIN)/python -m pytest -n auto corpus
-	$(BIN)/python -m pytest -n auto fuzz --fuzz-cases $(or $(CASES),20000) --fuzz-seed $(or $(SEED),$(shell date -u +%Y%m%d)) $(ARGS)
+nightly: $(STAMP)  ## every test, nightly ones too, a long session with a seed of the day, replays, bisection, report (CASES=20000)
+	PYTHON=$(BIN)/python ci/nightly.sh --cases $(or $(CASES),20000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 docs: $(STAMP)  ## the manual in site/, built by MkDocs; site/index.html opens without a server
 	$(BIN)/python -m docs.generate --check README.md

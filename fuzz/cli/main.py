@@ -35,6 +35,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     os.environ.update(ONE_THREAD)  # a process with a second thread, as numpy's BLAS starts, cannot be forked
     ask()
     with held(), importing():  # torch is among them, whose modules may swallow a KeyboardInterrupt
+        from fuzz.bisect.revisions import BisectError
         from fuzz.cli.parsers import parser
         from fuzz.compiling.cache import CacheError
         from fuzz.core.case import CaseError
@@ -48,6 +49,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         from fuzz.targets.registry import TargetError
 
         mistakes = (
+            BisectError,
             CacheError,
             CaseError,
             CorpusError,

@@ -13,7 +13,7 @@ from typing import Any
 
 import shtab
 
-from fuzz.cli import commands, ledger_parsers
+from fuzz.cli import bisect, commands, corpus, ledger_parsers
 from fuzz.cli.command import command as _command
 from fuzz.cli.command import every
 from fuzz.cli.exit_codes import SUMMARY
@@ -58,6 +58,8 @@ def parser() -> argparse.ArgumentParser:
         _show,
         _repro,
         _minimize,
+        bisect.add,
+        corpus.add,
         _conformance,
         _compile,
         _mutation_score,

@@ -24,16 +24,6 @@ def known(found: Signature, entries: Iterable[Entry]) -> Entry | None:
     return next((e for e in entries if e.known and e.signature is not None and explains(e.signature, found)), None)
 
 
-def distil(entries: Iterable[Entry]) -> list[Entry]:
-    """`entries` without those that another one explains; one with an explanation is kept first. 'pass' entries stay."""
-    kept: list[Entry] = []
-    for entry in sorted(entries, key=lambda e: (not e.known, len(e.signature.features) if e.signature else 0, e.name)):
-        mine = entry.signature
-        if mine is None or not any(e.signature is not None and explains(e.signature, mine) for e in kept):
-            kept.append(entry)
-    return sorted(kept, key=lambda e: e.name)
-
-
 class Replay(msgspec.Struct, frozen=True):
     """What became of an entry: pass; known (fails as it says); new (fails, nobody knows why); fail (otherwise than it
     says); unexpected_pass (it says that it fails, and it does not); skip."""

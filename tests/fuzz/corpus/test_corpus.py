@@ -19,7 +19,7 @@ from fuzz.core.signature import signature
 from fuzz.core.verdict import Finding, Location, Signature, Verdict
 from fuzz.corpus import store
 from fuzz.corpus.entry import ANY_TARGET, CorpusError, Entry, Found
-from fuzz.corpus.replay import distil, known, replay
+from fuzz.corpus.replay import known, replay
 from fuzz.corpus.store import encode, load, load_all, load_before, load_case, save
 from fuzz.minimize import minimize
 from oracles.masks import Blocks, Causal, Full, Intervals, PerHead
@@ -236,14 +236,6 @@ def test_a_flaky_entry_gets_more_runs_before_it_counts_as_passing():
     assert replay(flaky, lambda case: next(outputs)).status == "known"
     never = replay(flaky, answer(PASSED))
     assert (never.status, never.runs) == ("unexpected_pass", 10)
-
-
-def test_distil_keeps_one_entry_of_a_bug():
-    small = entry(plain(((65, 65),), heads=(2, 2)), explanation="the tail", name="b")
-    large = entry(plain(softcap=2.0), name="a")
-    other = entry(plain(), OTHER, name="c")
-    kept = distil([large, other, small, PASSES])
-    assert [e.name for e in kept] == ["", "b", "c"]
 
 
 REGRESSIONS = Path(__file__).parents[3] / "corpus" / "regressions"

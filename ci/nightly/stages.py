@@ -1,0 +1,108 @@
+"""The stages of a night, in their order. Each may be run again: what it did already is found, and not done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ci.nightly import findings, fuzzing
+from ci.nightly.commands import output, run
+from ci.nightly.options import Options, attnfuzz, pytest, target_files
+from ci.nightly.state import Done, Night
+
+NO_TESTS = 5  # pytest's exit code
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage. minutes: a guess for a machine of 16 cores and these options, until a night has measured it."""
+
+    name: str
+    what: str
+    run: Callable[[Night, Options], Done]
+    minutes: Callable[[Options], float]
+
+
+def tests(night: Night, options: Options) -> Done:
+    """The project's own tests, nightly ones too."""
+    code = run(night, "tests", pytest("-n", options.jobs, "--dist", "worksteal", "tests", *options.pytest_args))
+    return Done("ok" if code == 0 else "failed", f"exit code {code}" if code else "all passed")
+
+
+def compile_(night: Night, options: Options) -> Done:
+    """The kernels of the first session for every arch of the fleet, on CPU workers."""
+    from ci.nightly.budget import Budget
+
+    cases = Budget(options.devices, options.cases).per_round
+    asked = ["--cases", str(min(cases, 300)), "--seed", str(night.seed * 1000), "--jobs", options.jobs]
+    targets = [part for name in options.targets or ("blocksparse",) for part in ("--target", name)] + target_files(
+        options
+    )
+    archs = [part for arch in options.archs for part in ("--arch", arch)]
+    code = run(night, "compile", attnfuzz("compile", "--device", "cuda", *archs, *targets, *asked))
+    return Done("ok" if code == 0 else "failed", f"{', '.join(options.archs)}" + f": exit code {code}" * bool(code))
+
+
+def replay(night: Night, options: Options) -> Done:
+    """Every saved case, those of the ledger too, which closes and reopens signatures."""
+    saved = run(night, "replay", pytest("-n", options.jobs, "corpus"))
+    known = run(night, "replay", attnfuzz("ledger", "replay", *target_files(options), "--ledger", options.ledger))
+    notes = ["corpus " + ("passes" if saved in (0, NO_TESTS) else f"fails (exit code {saved})")]
+    notes.append({0: "ledger's cases pass", 1: "ledger's cases fail still"}.get(known, f"ledger: exit code {known}"))
+    broke = saved > 1 and saved != NO_TESTS
+    return Done("failed" if broke else "findings" if saved == 1 else "ok", "; ".join(notes))
+
+
+def conformance(night: Night, options: Options) -> Done:
+    """The published configurations."""
+    codes = {name: run(night, "conformance", attnfuzz("conformance", name)) for name in options.conformance}
+    bad = [f"{name}: exit code {code}" for name, code in codes.items() if code]
+    worst = max(codes.values(), default=0)
+    return Done("ok" if not worst else "findings" if worst == 1 else "failed", "; ".join(bad) or ", ".join(codes))
+
+
+def score(night: Night, options: Options) -> Done:
+    """Planted bugs that the scoreboard has as found are found again."""
+    code = run(night, "score", attnfuzz("mutation-score", "--check", "--jobs", options.jobs))
+    return Done("ok" if code == 0 else "failed", "as the scoreboard says" if code == 0 else f"exit code {code}")
+
+
+def ledger(night: Night, options: Options) -> Done:
+    """Sessions whose last lines the ledger lacks, and the night as JSON Lines for other machines."""
+    folders = sorted(str(path.parent) for path in (night.folder / "sessions").glob("*/session.json"))
+    out = night.folder / "night.jsonl.gz"
+    code = run(night, "ledger", attnfuzz("import", *folders, "--ledger", options.ledger)) if folders else 0
+    if not code:
+        where = ["--night", night.name, "--ledger", options.ledger]
+        code = run(night, "ledger", attnfuzz("export", str(out), *where))
+    return Done("ok", f"{len(folders)} sessions; {out}") if code == 0 else Done("failed", f"exit code {code}")
+
+
+def report(night: Night, options: Options) -> Done:
+    """The site, where this version has the command."""
+    code, _ = output(night, "report", attnfuzz("report", "--help"))
+    if code:
+        return Done("skipped", "this version has no `attnfuzz report`")
+    code = run(night, "report", attnfuzz("report", "--ledger", options.ledger, "--out", options.site))
+    return Done("ok", str(Path(options.site) / "index.html")) if code == 0 else Done("failed", f"exit code {code}")
+
+
+STAGES = (
+    Stage("tests", "the project's tests, nightly ones too", tests, lambda options: 20),
+    Stage("compile", "kernels for every arch, on CPU workers", compile_, lambda options: 4 * len(options.archs)),
+    Stage(
+        "fuzz",
+        "sessions on each device: coverage first, then new findings",
+        fuzzing.fuzz,
+        lambda options: min(options.cases / 300, options.minutes or 1e9),
+    ),
+    Stage("replay", "saved cases, and those of the ledger", replay, lambda options: 10),
+    Stage("conformance", "the published configurations", conformance, lambda options: 3 * len(options.conformance)),
+    Stage("score", "planted bugs are found again", score, lambda options: 10),
+    Stage("minimise", "findings that no session reduced", findings.minimise, lambda options: 3),
+    Stage("bisect", "the commit that each new finding came with", findings.bisect, lambda options: 10),
+    Stage("ledger", "sessions that the ledger lacks; the night as JSON Lines", ledger, lambda options: 1),
+    Stage("report", "the site", report, lambda options: 1),
+)
+NAMES = tuple(stage.name for stage in STAGES)
