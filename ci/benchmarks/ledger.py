@@ -226,7 +226,9 @@ def main() -> None:
     options = parser.parse_args()
     source = Night(drawn())
     sessions = [source.session(number, options.runs) for number in range(options.writers)]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     result: dict[str, Any] = {"commit": commit.stdout.strip(), "machine": machine()}
     for database in options.database:
         found: dict[str, Any] = {"writers": []}
