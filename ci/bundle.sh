@@ -3,7 +3,7 @@
 #   ci/bundle.sh OUT.tar.xz [--host-has FREEZE.txt] [--python 3.12] [--extra NAME] [--arch ARCH]… [--target NAME]…
 #                [--cases N] [--seed S] [--small]
 # --host-has: `pip list --format=freeze` of the host; what it has is not packed, and versions follow it.
-# --small: wheels are stored without compression in a xz archive with the x86 filter: a third less, some minutes more.
+# --small: wheels are stored without compression in an xz archive with the x86 filter: smaller, some minutes more.
 # On the host: tar xf OUT.tar.xz && attnfuzz-bundle/try.sh (or install.sh alone).
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)

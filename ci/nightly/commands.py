@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ci.nightly.state import Night
@@ -17,24 +17,20 @@ _LIBC = ctypes.CDLL(None)
 SHOWN = 15  # lines of a log
 
 
-def run(night: Night, stage: str, command: Sequence[str], *, seconds: float | None = None, **variables: str) -> int:
-    """Exit code of a command; 124 where it took more than `seconds`. Its sessions belong to the night."""
-    environment = os.environ | {"ATTNFUZZ_NIGHT": night.name} | variables
+def run(night: Night, stage: str, command: Sequence[str], *, variables: Mapping[str, str] | None = None) -> int:
+    """Exit code of a command, whose sessions belong to the night. variables: of its environment."""
+    environment = os.environ | {"ATTNFUZZ_NIGHT": night.name} | dict(variables or {})
     with open(night.log(stage), "a") as log:
         log.write(f"$ {shlex.join(command)}\n")
         log.flush()
-        try:
-            return subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, timeout=seconds,
-                preexec_fn=_die_with_parent, check=False,
-            ).returncode  # fmt: skip
-        except subprocess.TimeoutExpired:
-            log.write(f"ended after {seconds:g} s\n")
-            return 124
+        return subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
+            preexec_fn=_die_with_parent, check=False,
+        ).returncode  # fmt: skip
 
 
 def output(night: Night, stage: str, command: Sequence[str], *, seconds: float | None = None) -> tuple[int, str]:
-    """Exit code and standard output of a command; the rest goes to the log."""
+    """Exit code and standard output of a command; the rest goes to the log. 124 where it took more than `seconds`."""
     with open(night.log(stage), "a") as log:
         log.write(f"$ {shlex.join(command)}\n")
         log.flush()

@@ -21,8 +21,8 @@ def fuzz(night: Night, options: Options) -> Done:
     budget = Budget(options.devices, options.cases, 60 * options.minutes)
     pairs: dict[str, set[tuple[str, str]]] = {}
     rounds = [msgspec.convert(one, Round) for one in night.parts(STAGE)]
-    for one in rounds:
-        pairs.setdefault(one.device, set()).update(_pairs(Path(one.folder)))
+    for before in rounds:
+        pairs.setdefault(before.device, set()).update(_pairs(Path(before.folder)))
     while (device := budget.next(rounds)) is not None:
         cases, seconds = budget.left(rounds)
         cases, seconds = min(budget.per_round, cases), min(budget.seconds_per_round, seconds)
@@ -53,7 +53,9 @@ def _round(
 
     folder = night.folder / "sessions" / f"{number:03}-{device.replace(':', '')}"
     began = time.monotonic()
-    code = run(night, STAGE, _command(night, options, folder, number, device, cases, seconds), **_visible(device))
+    code = run(
+        night, STAGE, _command(night, options, folder, number, device, cases, seconds), variables=_visible(device)
+    )
     if code >= BROKE:
         return None
     records = settlement(folder).apply(read_session(folder).records)
