@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fuzz.runner.process_state import ProcessState
 
 # Processes that open a GPU at once; where there are more, the driver has them wait for one another.
-OPENING = int(os.environ.get("OPENING", "4"))
+OPENING = 4
 OPENING_PATIENCE = 5.0  # seconds until one opens it all the same
 _BLOCKING_SYNC = 4  # CU_CTX_SCHED_BLOCKING_SYNC
 
