@@ -16,7 +16,8 @@ def place(target: Target, name: str | None) -> Path | None:
     if not name:
         return None
     if target.device != "emulator" or not target.traces:
-        raise TargetError(f"--trace follows the emulated GPU: {target.name} runs on {target.device}")
+        why = "is launched by Triton, not by the harness" if target.device == "emulator" else f"runs on {target.device}"
+        raise TargetError(f"--trace follows kernels that the harness launches on the emulated GPU: {target.name} {why}")
     path = Path(name)
     if path.suffix == ".svg":
         raise TargetError("--trace: needs a name that does not end in .svg, which is the picture's beside it")

@@ -13,6 +13,8 @@ KIND = "tensordesc"
 TENSOR_MAP = "tensor map"  # the kind of an argument that is one
 Argument = tuple[str, str, Any]  # its kind, in Triton's words, its name and its value
 
+_ROUNDS = "round_f32_to_tf32"  # of a descriptor; Triton 3.6 has no such
+
 
 def is_descriptor(kind: object) -> bool:
     """True for Triton's type of a tensor descriptor: 'tensordesc<bf16[64,64]>'."""
@@ -31,7 +33,8 @@ def arguments(kind: str, name: str, descriptor: Any, meta: dict[str, Any] | None
         yield f"*{element[1]}", name, descriptor.base
         yield from (("i64", name, one) for one in (*sizes, *strides))
         yield "i1", name, descriptor.padding == "nan"
-        yield "i1", name, descriptor.round_f32_to_tf32
+        if hasattr(descriptor, _ROUNDS):
+            yield "i1", name, descriptor.round_f32_to_tf32
     else:
         yield TENSOR_MAP, name, (descriptor, meta)
     yield from (("i32", name, one) for one in sizes)
@@ -43,7 +46,7 @@ def tensor_map(name: str, descriptor: Any, meta: dict[str, Any], address: int) -
     Raises Unimplemented for what is not emulated."""
     if meta.get("is_im2col"):
         raise Unimplemented(f"{name}: a tensor descriptor with im2col is not emulated")
-    element = TF32 if descriptor.round_f32_to_tf32 else meta["elem_type"]
+    element = TF32 if getattr(descriptor, _ROUNDS, False) else meta["elem_type"]
     sizes = [int(x) for x in descriptor.shape]
     if element == U4_PADDED:  # the tensor has two numbers in a byte
         sizes[-1] *= 2

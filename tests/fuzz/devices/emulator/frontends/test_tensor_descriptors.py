@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fuzz.devices.emulator import Unimplemented
-from fuzz.devices.emulator.frontends.tensor_descriptors import tensor_map
+from fuzz.devices.emulator.frontends.tensor_descriptors import arguments, tensor_map
 from fuzz.devices.emulator.tensor_map import F32, FILL_NAN, SWIZZLE_128, TF32, U4_PADDED, TensorMap
 
 META = {"elem_type": F32, "block_size": [8, 32], "swizzle": SWIZZLE_128}
@@ -25,6 +25,14 @@ def test_a_descriptor_becomes_a_map_with_the_innermost_dimension_first():
 
 def test_a_descriptor_that_rounds_has_elements_of_tf32():
     assert tensor_map("x", described(round_f32_to_tf32=True), META, 0).element == TF32
+
+
+def test_descriptors_of_a_triton_that_knows_no_such_rounding_have_no_argument_for_it():
+    older, newer = described(), described()
+    del older.round_f32_to_tf32
+    assert tensor_map("x", older, META, 0).element == F32
+    kinds = [[kind for kind, *_ in arguments("tensordesc<fp32[8,32]>", "x", one, None)] for one in (older, newer)]
+    assert [one.count("i1") for one in kinds] == [1, 2]
 
 
 def test_padded_numbers_of_4_bits_are_two_in_a_byte_of_the_tensor():
