@@ -1,4 +1,4 @@
-"""What the ledger takes and gives, on SQLite and on PostgreSQL, printed and written as JSON with the machine.
+"""Speed and size of the ledger on SQLite and on PostgreSQL, printed and written as JSON with the machine.
 
     python ci/benchmarks/ledger.py --out ci/results/ledger_host.json
 

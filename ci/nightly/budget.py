@@ -34,7 +34,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """What a night may spend on fuzzing. cases: of all devices together; seconds: 0 is no limit."""
+    """Limits of a night's fuzzing. cases: of all devices together; seconds: 0 is no limit."""
 
     devices: tuple[str, ...]
     cases: int

@@ -1,4 +1,4 @@
-"""What a night does with its findings: minimising those that a session had no time for, and bisecting what is new."""
+"""Work on a night's findings: minimising those that a session had no time for, and bisecting what is new."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ CONFORMANCE = ("torch.sdpa.math",)
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What a night does; kept with its state, so that a night that goes on does the same.
+    """Options of a night; kept with its state, so that a night that goes on does the same.
 
     cases    of all sessions; minutes: of all sessions (0: no limit)
     devices  'host', 'emulator', 'cuda:N'; archs: to compile for

@@ -31,7 +31,7 @@ def tests(night: Night, options: Options) -> Done:
 
 
 def compile_(night: Night, options: Options) -> Done:
-    """The kernels of the first session for every arch of the fleet, on CPU workers."""
+    """Compiles the kernels of the first session for each GPU architecture of the fleet, on CPU workers."""
     from ci.nightly.budget import Budget
 
     cases = Budget(options.devices, options.cases).per_round

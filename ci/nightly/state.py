@@ -29,7 +29,7 @@ class Done(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Kept(msgspec.Struct, omit_defaults=True):
-    """What the file has.
+    """Contents of the file.
 
     parts  what stages keep while they run; spent: seconds of stages that are not done; both by stage
     """
@@ -62,7 +62,7 @@ class Night:
         return self.kept.seed
 
     def parts(self, stage: str) -> list[Any]:
-        """What a stage has kept so far."""
+        """The values that a stage has kept so far."""
         return self.kept.parts.get(stage, [])
 
     def keep(self, stage: str, part: Any) -> None:

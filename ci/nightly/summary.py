@@ -40,7 +40,7 @@ def _estimate(name: str, guess: float, options: Options, last: Kept | None) -> t
 
 
 def table(night: Night) -> str:
-    """What became of each stage."""
+    """Table of the stages: how each ended, and its minutes."""
     lines = [f"{'stage':<12}{'result':<10}{'minutes':>8}  note"]
     for stage in STAGES:
         done = night.kept.done.get(stage.name, Done("skipped", "not reached"))

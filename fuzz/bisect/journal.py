@@ -18,7 +18,7 @@ RUNS = "runs.jsonl"
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What is asked: another question is another search.
+    """The question of a search: another one is another search.
 
     where      the repository, or 'packages'; revisions: the names of all, the good one first
     signature  of the failure that is looked for; None: any failure

@@ -67,7 +67,7 @@ class Posterior:
 
 
 def posterior(bad: NDArray[np.bool_], failed: NDArray[np.int64], clean: NDArray[np.int64]) -> Posterior:
-    """What `failed` and `clean` runs of each revision, [r], say. Raises ValueError where no single revision explains
+    """Evidence of `failed` and `clean` runs of each revision, [r]. Raises ValueError where no single revision explains
     which of them failed."""
     possible = ~(~bad & (failed > 0)).any(1)
     if not possible.any():

@@ -1,4 +1,4 @@
-"""What a search needs of a history, and of an environment in which one revision runs: two small protocols.
+"""Protocols of a search: a history of revisions, and an environment in which one of them runs.
 
 checkouts.py and packages.py implement Revisions; tests give the search a history that is not real.
 """

@@ -1,4 +1,4 @@
-"""What the commands about the ledger do: `attnfuzz ledger …`, `export`, `import`."""
+"""Commands about the ledger: `attnfuzz ledger …`, `export`, `import`."""
 
 from __future__ import annotations
 

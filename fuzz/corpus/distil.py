@@ -41,7 +41,7 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Distilled:
-    """What stays of a corpus.
+    """The cases that stay of a corpus.
 
     signatures  number of causes; covered: of features (and pairs) by target
     bound       no choice of cases that is allowed has fewer than so many; equal to len(kept): these are the fewest
@@ -88,7 +88,7 @@ def distil(entries: Iterable[Entry], *, pairs: bool = False) -> Distilled:
 
 
 def size(case: Case) -> tuple[int, int, int]:
-    """What 'smaller' means of two cases: options, then scores to compute, then the length of the file."""
+    """Order of cases by size: options, then scores to compute, then the length of the file."""
     return len(switches(case)), case.problem.pairs * case.problem.dim, len(to_json(case))
 
 
@@ -129,7 +129,7 @@ def _one_cause(known: Signature, found: Signature) -> bool:
 
 
 def _elements(case: Case, pairs: bool) -> set[tuple[str, ...]]:
-    """What a case covers: (target, feature), and (target, feature, other)."""
+    """Traits that a case covers: (target, feature), and (target, feature, other)."""
     names = features(case)
     found: set[tuple[str, ...]] = {(case.target, name) for name in names}
     return found | {(case.target, *pair) for pair in feature_pairs(names)} if pairs else found

@@ -1,4 +1,4 @@
-"""What the site says, as values: each struct below is a file of site/data/, or a part of one. Pages show nothing else.
+"""The site's contents as values: each struct below is a file of site/data/, or a part of one. Pages show nothing else.
 
 Times are ISO 8601 in UTC, durations seconds, shares numbers from 0 to 1. docs/reference/site_data.md is generated from
 the docstrings.

@@ -32,7 +32,7 @@ class Feeder:
         self._thread.join()
 
     def line(self) -> str:
-        """What users are told at the end of the session."""
+        """The line that users read at the end of the session."""
         return self._said
 
     def _work(self) -> None:

@@ -234,7 +234,7 @@ class _Walk:
             self.fixes.append(step.at)
 
     def _expected(self, now: float) -> Expected | None:
-        """What was said of it, where that holds today and for every arch that it failed on."""
+        """The event that declares it expected, where that holds today and for every arch that it failed on."""
         said = self.expected
         today = datetime.fromtimestamp(now, UTC).date().isoformat()
         if said is None or (said.until and said.until < today):

@@ -137,7 +137,7 @@ def packages(ledger: Ledger) -> pd.DataFrame:
 
 
 def changes(ledger: Ledger) -> pd.DataFrame:
-    """What differs from the session before on the same host and device: night, session, host, device, name, before,
+    """Differences from the session before on the same host and device: night, session, host, device, name, before,
     after. name: a package, 'nvidia-driver', 'revision' (commits, with '+' where files were edited), 'gpu'."""
     import pandas as pd
 
@@ -166,7 +166,7 @@ def replays(ledger: Ledger) -> pd.DataFrame:
 
 
 def events(ledger: Ledger) -> pd.DataFrame:
-    """What people said: signature (id), at, kind, link, archs (comma-separated), until, author."""
+    """People's statements: signature (id), at, kind, link, archs (comma-separated), until, author."""
     e = schema.event.c
     query = select(schema.signature.c.uid.label("signature"), e.at, e.kind, e.link, e.archs, e.until, e.author)
     return _frame(ledger, query.join_from(schema.event, schema.signature).order_by(e.at))

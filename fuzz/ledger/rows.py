@@ -186,7 +186,7 @@ class ReplayRow(msgspec.Struct, frozen=True, omit_defaults=True, tag="replay"):
 
 
 class EventRow(msgspec.Struct, frozen=True, omit_defaults=True, tag="event"):
-    """What a person said about a signature.
+    """A person's statement about a signature.
 
     kind     'expect': it is known to fail, as `link` explains, on `archs` (empty: on all), until the end of the ISO
              date `until` ('': for good). 'unexpect': takes that back

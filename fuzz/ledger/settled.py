@@ -1,4 +1,4 @@
-"""What became of each failure of a session: the signature that it counts under, and the case that was saved for it."""
+"""Outcome of each failure of a session: the signature that it counts under, and the case that was saved for it."""
 
 from __future__ import annotations
 

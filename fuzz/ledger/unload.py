@@ -37,7 +37,7 @@ RUNS = 500  # of a list
 
 @dataclass(frozen=True)
 class Selection:
-    """What is exported.
+    """Contents of an export.
 
     nights    names of nights; empty: all
     sessions  ids of sessions; empty: all of the nights

@@ -69,5 +69,5 @@ def _class(target: str) -> str:
 
 
 def _text(text: str) -> str:
-    """What XML can hold of a text."""
+    """A text without the characters that XML cannot hold."""
     return _NOT_XML.sub("\ufffd", text)

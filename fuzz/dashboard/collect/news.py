@@ -1,4 +1,4 @@
-"""What is new since last night: signatures that came, came back or went, and what changed in the environment."""
+"""News since last night: signatures that came, came back or went, and what changed in the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each night cost and gave, by device: cases, seconds, hangs, kernels out of the cache; flakes by target."""
+"""Figures of each night by device: cases, seconds, hangs, kernels out of the cache; flakes by target."""
 
 from __future__ import annotations
 

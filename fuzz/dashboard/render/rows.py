@@ -49,7 +49,7 @@ class Row:
 
     @property
     def words(self) -> str:
-        """What the filter looks in."""
+        """The text that the filter searches."""
         b = self.bug
         return " ".join([b.uid, b.title, b.message, b.target, b.kind, b.state, *b.archs, *b.needs]).lower()
 

@@ -1,4 +1,4 @@
-"""What Alembic runs: the migrations, on the connection and in the transaction of fuzz/ledger/migrate.py."""
+"""Entry point of Alembic: runs the migrations, on the connection and in the transaction of fuzz/ledger/migrate.py."""
 
 from __future__ import annotations
 
