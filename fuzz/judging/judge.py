@@ -74,7 +74,7 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
     refused = refusal(target, case)
     if refused is not None and refused.kind == "cannot":
         return Verdict(case.id, "reject", reason=f"cannot express: {refused.why}")
-    where = torch.device(device or ("cuda" if target.device == "cuda" else "cpu"))
+    where = with_index(torch.device(device or ("cuda" if target.device == "cuda" else "cpu")))
     job = _Job(case, target, where, Clock(enter))
     refuses = "" if refused is None else refused.why
     try:
@@ -88,6 +88,13 @@ def execute(case: Case, target: Target, enter: Enter, device: torch.device | str
     finally:
         job.clock.stop()
         oom_retry.give_back(where)
+
+
+def with_index(device: torch.device) -> torch.device:
+    """The device as its tensors name it: cuda:0 for cuda, which PyTorch takes for another device than cuda:0."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def oracle_device(case: Case, where: torch.device) -> torch.device:

@@ -36,8 +36,11 @@ class Feeder:
         return self._said
 
     def _work(self) -> None:
-        from fuzz.ledger.feed import FeedError, feed
-
+        try:
+            from fuzz.ledger.feed import FeedError, feed
+        except ImportError as error:
+            self._said = f"no ledger: {error}; where it is installed: attnfuzz import {self._folder}"
+            return
         try:
             self._said = f"ledger: {feed(self._place, self._folder, self._stop.wait)}"
         except FeedError as error:

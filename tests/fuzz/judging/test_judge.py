@@ -6,6 +6,7 @@ import copy
 import dataclasses
 
 import pytest
+import torch
 from judge_tools import FAKES, PLAIN, judge, kinds
 from msgspec.structs import replace
 
@@ -13,7 +14,7 @@ from fuzz.core.case import Case, Inputs, Storage
 from fuzz.core.target import DeviceError, Execution
 from fuzz.core.verdict import Finding
 from fuzz.judging.execution import FLOOR, MARGIN, deadline
-from fuzz.judging.judge import execute
+from fuzz.judging.judge import execute, with_index
 from fuzz.targets import Rule
 from fuzz.targets.registry import load
 from oracles.masks import Causal, Full, Intervals, PerHead
@@ -192,3 +193,17 @@ def test_equal_terms_of_rows_that_see_some_keys_only_do_not_alarm() -> None:
     case = Case("torch.sdpa.math", problem, Inputs(4, "constant"), repeats=1)
     found = execute(case, load("torch.sdpa.math"), lambda phase, seconds: None)
     assert found.outcome == "pass" and found.ratio < 0.5, found
+
+
+def test_a_gpu_is_named_as_its_tensors_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    # cuda is another device than cuda:0 to PyTorch: outputs of a large case, which is judged on the GPU, would be taken
+    # for those of a small one, and brought to the CPU.
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert with_index(torch.device("cuda")) == torch.device("cuda", 1)
+    assert with_index(torch.device("cuda:0")) == torch.device("cuda", 0)
+    assert with_index(torch.device("cpu")) == torch.device("cpu")
+    asked: list[torch.device] = []
+    monkeypatch.setattr("fuzz.judging.judge.perturb.ready", lambda device: asked.append(device) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        execute(Case("torch.sdpa.math", PLAIN), load("torch.sdpa.math", (), "cuda"), lambda phase, limit: None)
+    assert asked == [torch.device("cuda", 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from pathlib import Path
 
@@ -59,3 +60,11 @@ def test_without_a_ledger_nothing_is_opened(tmp_path, monkeypatch):
     with beside("none")(tmp_path) as line:
         pass
     assert line() == "" and not list(tmp_path.iterdir())
+
+
+def test_packages_of_the_ledger_that_are_missing_cost_a_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fuzz.ledger.feed", None)
+    session = SessionFolder(tmp_path / "s")
+    with beside(str(tmp_path / "ledger.sqlite"))(session.path) as line:
+        session.passes(0)
+    assert line().startswith("no ledger: ") and line().endswith(f"attnfuzz import {session.path}")

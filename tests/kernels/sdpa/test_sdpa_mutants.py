@@ -3,7 +3,7 @@ harness says of all of them is tested in mutants/."""
 
 import pytest
 import torch
-from sdpa_cases import assert_right, complaints, qkv, run
+from sdpa_cases import DEVICE, assert_right, complaints, qkv, run
 
 from kernels.mutants.sdpa.table import MUTANTS
 from kernels.sdpa import scaled_dot_product_attention
@@ -32,6 +32,8 @@ HIDDEN = {
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_wrong_where_the_correct_kernel_is_right(guarded, name):
+    if DEVICE == "cuda" and name == "unmasked_row_statistics":
+        pytest.skip("two CTAs write the same rows; which of them is last is not fixed on a GPU")
     sizes, options, wrong = SHOWN[name]
     inputs = qkv(*sizes)
     got = run(MUTANTS[name], inputs, return_lse=True, **options)
