@@ -202,6 +202,7 @@ def test_a_gpu_is_named_as_its_tensors_name_it(monkeypatch: pytest.MonkeyPatch) 
     assert with_index(torch.device("cuda")) == torch.device("cuda", 1)
     assert with_index(torch.device("cuda:0")) == torch.device("cuda", 0)
     assert with_index(torch.device("cpu")) == torch.device("cpu")
+    monkeypatch.setattr("fuzz.judging.judge.oom_retry.give_back", lambda device: None)
     asked: list[torch.device] = []
     monkeypatch.setattr("fuzz.judging.judge.perturb.ready", lambda device: asked.append(device) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
