@@ -23,7 +23,7 @@ from fuzz.core.target import Target
 from fuzz.core.verdict import Verdict, summary
 from fuzz.minimize import minimize
 from fuzz.runner import Runner
-from fuzz.session.draw import cases_of, explore, seed_cases
+from fuzz.session.draw import drawer_of, explore, seed_cases
 from fuzz.session.plan import plan
 from fuzz.session.records import machine
 from fuzz.session.settings import Settings
@@ -154,7 +154,7 @@ def first_bad(
 
     for shard in plan(settings):
         if not found and time.monotonic() < until:
-            explore(shard, cases_of(target, settings), each, seed_cases(shard, target, settings))
+            explore(shard, drawer_of(target, settings), each, seed_cases(shard, target, settings))
     return *(found[0] if found else (None, None)), count, compiling
 
 

@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 from fuzz.core.case import Case  # noqa: E402
 from fuzz.core.refusal import refusal  # noqa: E402
 from fuzz.core.target import Device, Target  # noqa: E402
-from fuzz.session.draw import cases_of, explore  # noqa: E402
+from fuzz.session.draw import drawer_of, explore  # noqa: E402
 from fuzz.session.plan import plan  # noqa: E402
 from fuzz.session.settings import Settings  # noqa: E402
 from fuzz.targets.registry import load  # noqa: E402
@@ -72,7 +72,7 @@ def drawn(args: argparse.Namespace) -> list[Case]:
     for shard in plan(settings):
         explore(
             shard,
-            cases_of(target, settings),
+            drawer_of(target, settings),
             lambda case: found.append(case) if refusal(target, case) is None else None,
         )
         if len(found) >= args.cases:

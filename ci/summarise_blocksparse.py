@@ -29,7 +29,7 @@ from summarise_sessions import publish, summary  # noqa: E402
 from fuzz.compiling import Cache  # noqa: E402
 from fuzz.core.case import Case  # noqa: E402
 from fuzz.core.refusal import refusal  # noqa: E402
-from fuzz.session.draw import CLIMBING_CASES, cases_of, explore, seed_cases  # noqa: E402
+from fuzz.session.draw import climbs, drawer_of, explore, seed_cases  # noqa: E402
 from fuzz.session.plan import plan  # noqa: E402
 from fuzz.session.records import Reader, Record  # noqa: E402
 from fuzz.session.settings import Settings  # noqa: E402
@@ -97,12 +97,12 @@ def ctas(case: Case) -> int:
 def drawn(settings: Settings) -> list[Case]:
     """The cases of a session, once more. Raises ValueError where its shards climb."""
     shards = plan(settings)
-    if max(shard.cases for shard in shards) >= CLIMBING_CASES:
-        raise ValueError("cases: so many in one session cannot be drawn again; its shards climb")
+    if any(map(climbs, shards)):
+        raise ValueError("cases: so many in one session cannot be drawn again; some of its shards climb")
     found: list[Case] = []
     for shard in shards:
         target = load(shard.target, settings.files, settings.device)
-        explore(shard, cases_of(target, settings), found.append, seed_cases(shard, target, settings))
+        explore(shard, drawer_of(target, settings), found.append, seed_cases(shard, target, settings))
     return found
 
 

@@ -27,7 +27,7 @@ from fuzz.judging import execution
 from fuzz.judging.judge import execute
 from fuzz.runner.wire import Start
 from fuzz.runner.worker import Workshop
-from fuzz.session.draw import cases_of, explore
+from fuzz.session.draw import drawer_of, explore
 from fuzz.session.plan import Settings, plan
 from fuzz.targets.registry import load
 
@@ -39,7 +39,7 @@ def drawn(settings: Settings) -> tuple[list[Case], float]:
     cases = list[Case]()
     began = time.process_time()
     for shard in plan(settings):
-        explore(shard, cases_of(load(shard.target, (), settings.device), settings), cases.append)
+        explore(shard, drawer_of(load(shard.target, (), settings.device), settings), cases.append)
     return cases, time.process_time() - began
 
 

@@ -45,7 +45,7 @@ from fuzz.ledger.rows import Batch, FindingRow, RunRow, SessionRow  # noqa: E402
 from fuzz.ledger.signatures import signatures  # noqa: E402
 from fuzz.ledger.sums import Sums  # noqa: E402
 from fuzz.ledger.write import write  # noqa: E402
-from fuzz.session.draw import cases_of, explore  # noqa: E402
+from fuzz.session.draw import drawer_of, explore  # noqa: E402
 from fuzz.session.plan import plan  # noqa: E402
 from fuzz.session.records import Record, machine  # noqa: E402
 from fuzz.session.settings import Settings  # noqa: E402
@@ -71,7 +71,7 @@ def drawn() -> list[Record]:
             seconds["total"] = sum(seconds.values())
             found.append(Record("w", name, target, case.id, "pass", seconds, 0, ordered(features(case)), rng.random()))
 
-        explore(shard, cases_of(load(shard.target), settings), add)
+        explore(shard, drawer_of(load(shard.target), settings), add)
     return found
 
 

@@ -29,7 +29,7 @@ bias, which padding would join.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -95,8 +95,9 @@ LARGE = Size(1 << 22, 32, elements=1 << 25)
 SIZES = {"small": SMALL, "medium": MEDIUM, "large": LARGE}
 
 
-def cases(target: Target, size: Size = MEDIUM, repeats: int = 3) -> st.SearchStrategy[Case]:
-    """Cases for `target`, within what it declares to support; its rules may still say no to some."""
+def drawer(target: Target, size: Size = MEDIUM, repeats: int = 3) -> Callable[[Draw], Case]:
+    """Function that draws a case for `target`, within what it declares to support; its rules may still say no to
+    some."""
     within = _within(target, size)
 
     def one(draw: Draw) -> Case:
@@ -105,7 +106,17 @@ def cases(target: Target, size: Size = MEDIUM, repeats: int = 3) -> st.SearchStr
             part = target.draw_long_lists(draw, repeats)
         return part or _case(draw, target, within, repeats)
 
-    return st.randoms(use_true_random=False).map(one)
+    return one
+
+
+def strategy(drawn: Callable[[Draw], Case]) -> st.SearchStrategy[Case]:
+    """Cases of a `drawer`, drawn by Hypothesis."""
+    return st.randoms(use_true_random=False).map(drawn)
+
+
+def cases(target: Target, size: Size = MEDIUM, repeats: int = 3) -> st.SearchStrategy[Case]:
+    """Cases of `drawer`, drawn by Hypothesis."""
+    return strategy(drawer(target, size, repeats))
 
 
 def kernel_case(draw: random.Random, target: Target, size: Size, repeats: int, kernel: KernelChoice) -> Case:

@@ -18,7 +18,7 @@ from fuzz.core.case import Case, Inputs
 from fuzz.core.case_limits import Size
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Target
-from fuzz.generate.cases import cases
+from fuzz.generate.cases import drawer
 from fuzz.score.settings import Generator, Settings, Trial
 from fuzz.score.trial_plan import good, kernels, size_of, within
 from fuzz.session.draw import explore
@@ -67,7 +67,7 @@ def _all(generator: Generator, seed: int, target: Target, repeats: int) -> Itera
             index * SHARD_CASES,
         )
         size = size_of(target)
-        explore(shard, cases(target, size, repeats), drawn.append, first_cases(shard, target, size, repeats, seed))
+        explore(shard, drawer(target, size, repeats), drawn.append, first_cases(shard, target, size, repeats, seed))
         yield from drawn
 
 

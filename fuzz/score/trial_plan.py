@@ -15,7 +15,7 @@ from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Device, Target
-from fuzz.generate.cases import cases
+from fuzz.generate.cases import drawer
 from fuzz.score.settings import Settings, Trial
 from fuzz.session.draw import explore
 from fuzz.session.plan import Shard
@@ -82,7 +82,7 @@ def kernels(name: str, device: Device, count: int, repeats: int, seed: int) -> f
         if refusal(target, case) is None and (builds := frozenset(_builds(case, target))):
             sample.append((builds, _values(case, target, builds)))
 
-    explore(Shard(name, 0, SAMPLED, seed), cases(target, size_of(target), repeats), look)
+    explore(Shard(name, 0, SAMPLED, seed), drawer(target, size_of(target), repeats), look)
     expected = _shares(values for _, values in sample)
     chosen: frozenset[Build] = frozenset()
     while True:

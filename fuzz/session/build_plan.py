@@ -1,8 +1,8 @@
 """plan: the build keys that a seeded session needs, known before it starts, because its cases are data.
 
 Draws every case of the session without running it (about a millisecond each) and asks its target what it compiles.
-Exact for shards below `session.CLIMBING_CASES` cases; in longer ones Hypothesis also climbs on what it sees of the
-runs, and a key that only such a case needs is compiled when it comes (fuzz/compiling/obtain.py).
+Exact but for shards that climb (draw.py): in those Hypothesis goes by what it sees of the runs, and a key that only
+such a case needs is compiled when it comes (fuzz/compiling/obtain.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fuzz.compiling.build_key import Build, Compiled
 from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Target
-from fuzz.session.draw import Stop, cases_of, explore, seed_cases
+from fuzz.session.draw import Stop, drawer_of, explore, seed_cases
 from fuzz.session.plan import Shard, compiled
 from fuzz.session.plan import plan as shards_of
 from fuzz.session.settings import Settings
@@ -78,7 +78,7 @@ def builds_of(shard: Shard, settings: Settings, arch: str, most: int | None = No
         if next(drawn) == most:
             raise Stop
 
-    explore(shard, cases_of(target, settings), add, seed_cases(shard, target, settings))
+    explore(shard, drawer_of(target, settings), add, seed_cases(shard, target, settings))
     return uses
 
 

@@ -1,26 +1,32 @@
-"""The cases of a shard: Hypothesis draws them from its seed, the same ones in every process."""
+"""The cases of a shard, drawn from its seed, the same ones in every process.
+
+Hypothesis draws them. In a shard of LONG_SHARD cases and more its engine costs more than it gives: 3 ms a case, where a
+small case takes 20 in all. There a generator of random numbers draws, but in one of CLIMBING_EACH such shards, in which
+Hypothesis climbs on the errors that it is told of.
+"""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from itertools import count
 
 import msgspec
 from hypothesis import HealthCheck, Phase, given, seed
 from hypothesis import settings as hypothesis_settings
-from hypothesis.strategies import SearchStrategy
 
 from fuzz.core.case import Case
 from fuzz.core.target import Target
 from fuzz.generate import cases as strategies
+from fuzz.generate.masks import Draw
 from fuzz.generate.reproducible_draws import reproducible_draws
 from fuzz.session.plan import Shard
 from fuzz.session.settings import Settings
 from fuzz.session.turns import first_cases
 
-CLIMBING_CASES = 100
+LONG_SHARD = 100
+CLIMBING_EACH = 4  # one long shard in so many climbs
 SMALL_EXAMPLES = 50  # of Hypothesis's first examples at most, and a tenth of all: mostly zeros
 
 
@@ -28,10 +34,23 @@ class Stop(BaseException):
     """Raised by a function that `explore` calls: it takes no more cases. Hypothesis would replay an Exception."""
 
 
-def cases_of(under_test: Target, settings: Settings) -> SearchStrategy[Case]:
-    """The strategy of a session for one target."""
-    drawn = strategies.cases(under_test, strategies.SIZES[settings.size], settings.repeats)
-    return drawn.map(partial(_repeated, under_test, settings)) if settings.repeats_deterministic else drawn
+def drawer_of(under_test: Target, settings: Settings) -> Callable[[Draw], Case]:
+    """Function that draws a case of a session for one target."""
+    drawn = strategies.drawer(under_test, strategies.SIZES[settings.size], settings.repeats)
+    if not settings.repeats_deterministic:
+        return drawn
+    return lambda draw: _repeated(under_test, settings, drawn(draw))
+
+
+def by_hypothesis(shard: Shard) -> bool:
+    """True if Hypothesis draws the cases of a shard."""
+    return shard.cases < LONG_SHARD or climbs(shard)
+
+
+def climbs(shard: Shard) -> bool:
+    """True if the cases of a shard depend on what is learned of those before: Hypothesis is to know of each before it
+    draws the next one."""
+    return shard.cases >= LONG_SHARD and shard.index % CLIMBING_EACH == 0
 
 
 def seed_cases(shard: Shard, under_test: Target, settings: Settings) -> tuple[Case, ...]:
@@ -47,12 +66,25 @@ def _repeated(under_test: Target, settings: Settings, case: Case) -> Case:
 
 
 def explore(
-    shard: Shard, drawn: SearchStrategy[Case], each: Callable[[Case], None], first: tuple[Case, ...] = ()
+    shard: Shard, drawn: Callable[[Draw], Case], each: Callable[[Case], None], first: tuple[Case, ...] = ()
 ) -> None:
     """Calls `each` on the cases of a shard; `first` take the places of the first ones drawn. They depend on the shard
-    alone, but for shards of CLIMBING_CASES and more, in which Hypothesis climbs on what `each` tells it. The examples
-    that it begins with are left out: they make the least of nearly every choice, so that they are small, and alike in
-    every shard. Ends early where `each` raises Stop."""
+    alone, but for those that climb. Ends early where `each` raises Stop."""
+    if by_hypothesis(shard):
+        _by_hypothesis(shard, drawn, each, first)
+        return
+    draw = random.Random(shard.seed)
+    with suppress(Stop):
+        for number in range(shard.cases):
+            case = drawn(draw)
+            each(first[number] if number < len(first) else case)
+
+
+def _by_hypothesis(
+    shard: Shard, drawn: Callable[[Draw], Case], each: Callable[[Case], None], first: tuple[Case, ...]
+) -> None:
+    """`explore` by Hypothesis. The examples that it begins with are left out: they make the least of nearly every
+    choice, so that they are small, and alike in every shard."""
     waiting = list(first)
     left_out = next(n for n in count(1) if n > min((shard.cases + n) // 10, SMALL_EXAMPLES))
     met = 0
@@ -62,10 +94,10 @@ def explore(
         max_examples=shard.cases + left_out,
         database=None,
         deadline=None,
-        phases=[Phase.generate, Phase.target] if shard.cases >= CLIMBING_CASES else [Phase.generate],
+        phases=[Phase.generate, Phase.target] if climbs(shard) else [Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(drawn)
+    @given(strategies.strategy(drawn))
     def loop(case: Case) -> None:
         nonlocal met
         met += 1

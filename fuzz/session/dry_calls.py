@@ -14,7 +14,7 @@ from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
 from fuzz.core.surface import Given, NotRun, recording
 from fuzz.core.target import Target
-from fuzz.session.draw import cases_of, explore, seed_cases
+from fuzz.session.draw import drawer_of, explore, seed_cases
 from fuzz.session.plan import Shard, plan
 from fuzz.session.settings import Settings
 from fuzz.targets.registry import load
@@ -49,4 +49,4 @@ def _add(shard: Shard, target: Target, settings: Settings, found: list[Given]) -
         for given in found:
             given.add(texts)
 
-    explore(shard, cases_of(target, settings), add, seed_cases(shard, target, settings))
+    explore(shard, drawer_of(target, settings), add, seed_cases(shard, target, settings))

@@ -32,7 +32,7 @@ from fuzz.corpus.store import load_good, save
 from fuzz.judging.follow_up import failed_alone
 from fuzz.runner import HarnessError, MachineError, Runner
 from fuzz.session.confirm import runs_for
-from fuzz.session.draw import CLIMBING_CASES, Stop, cases_of, explore, seed_cases
+from fuzz.session.draw import Stop, by_hypothesis, climbs, drawer_of, explore, seed_cases
 from fuzz.session.plan import Shard
 from fuzz.session.records import Fault, Record, Recorder, Settled, settlement, write_fault
 from fuzz.session.resume import AlreadyRan
@@ -120,14 +120,16 @@ class Worker:
         met: list[Record] = []
         broken: list[Exception] = []
 
-        climbs = shard.cases >= CLIMBING_CASES
+        learning, climbing = by_hypothesis(shard), climbs(shard)
         ran, places = self._ran.get(shard.name, {}), count()
 
         def learn(case: Case, passed: bool, ratio: float) -> None:
-            """Hypothesis learns of a case. Failures that are known would hold it where they are."""
+            """Hypothesis, where it draws, learns of a case. Failures that are known would hold it where they are."""
+            if not learning:
+                return
             for name in _features(case):
                 event(name)
-            if climbs and passed:
+            if climbing and passed:
                 target(ratio, label=f"error / budget of {shard.target}")
 
         def each(case: Case) -> None:
@@ -144,7 +146,7 @@ class Worker:
                 raise Stop
             try:
                 records = self._turn(under_test, shard, case, index)
-                if climbs:  # Hypothesis is to learn of this very case before it draws the next one
+                if climbing:  # Hypothesis is to learn of this very case before it draws the next one
                     records += self._turn(under_test, shard, None)
             except Exception as error:  # ours, not the target's: Hypothesis must not replay and shrink it
                 broken.append(error)
@@ -155,7 +157,7 @@ class Worker:
                 learn(case, bool(passed), sum(passed))
 
         self._ended_at = time.perf_counter()
-        explore(shard, cases_of(under_test, self.settings), each, seed_cases(shard, under_test, self.settings))
+        explore(shard, drawer_of(under_test, self.settings), each, seed_cases(shard, under_test, self.settings))
         with suppress(Stop):
             if not broken:
                 loop(None)

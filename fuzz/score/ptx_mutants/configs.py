@@ -111,7 +111,7 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
             assert all(build.key in keys for build in target.builds(case, arch_without_gpu("emulator")))
             found.setdefault(case.id, case)
 
-    drawn = strategies.cases(target, strategies.SMALL, REPEATS)
+    drawn = strategies.drawer(target, strategies.SMALL, REPEATS)
     for shard in range(_SHARDS):
         explore(Shard(chosen.name, shard, SHARD_CASES, 1000 * seed + shard), drawn, keep)
     by_size: list[list[Case]] = [[], [], [], [], []]

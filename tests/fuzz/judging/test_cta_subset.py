@@ -14,7 +14,7 @@ from fuzz.core.verdict import Verdict
 from fuzz.judging.cta_subset import reserved, seen
 from fuzz.judging.judge import execute
 from fuzz.score import criteria_judge
-from fuzz.session.draw import cases_of, explore, seed_cases
+from fuzz.session.draw import drawer_of, explore, seed_cases
 from fuzz.session.plan import Shard
 from fuzz.session.settings import Settings
 from fuzz.targets.blocksparse.devices import emulator_there
@@ -132,7 +132,7 @@ def test_a_session_has_the_standing_cases_among_its_first_ones_each_once() -> No
     target, wanted, seen = emulated(), Settings(targets=("blocksparse",), size="small"), list[Case]()
     for index in range(4):
         shard = Shard("blocksparse", index, 8, 3, 8 * index)
-        explore(shard, cases_of(target, wanted), seen.append, seed_cases(shard, target, wanted))
+        explore(shard, drawer_of(target, wanted), seen.append, seed_cases(shard, target, wanted))
     assert len(seen) == 32
     assert [case for case in seen if case in target.seed_cases()] == list(target.seed_cases())
     assert set(target.seed_cases()) <= set(seen[:20])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,8 +24,8 @@ from fuzz.corpus.entry import Entry
 from fuzz.corpus.store import load_all, save
 from fuzz.runner import HarnessError, Runner
 from fuzz.session import worker
-from fuzz.session.draw import cases_of, explore
-from fuzz.session.plan import plan
+from fuzz.session.draw import drawer_of, explore
+from fuzz.session.plan import Shard, plan
 from fuzz.session.records import Reader, Record, Recorder, faults_in, settlement
 from fuzz.session.settings import Settings
 from fuzz.session.settle import save_rest
@@ -74,7 +77,7 @@ DRAW = """
 import sys
 if sys.argv[1] == "after":
     import fuzz.score.command, fuzz.script, fuzz.minimize, kernels.mutants.blocksparse.table, fuzz.cli.doctor
-from fuzz.session.draw import cases_of, explore
+from fuzz.session.draw import drawer_of, explore
 from fuzz.session.plan import plan
 from fuzz.session.settings import Settings
 from fuzz.session.settle import save_rest
@@ -82,7 +85,7 @@ from fuzz.targets.registry import load
 wanted = Settings(targets=("torch.sdpa.math",), cases=100, seed=4)
 target = load("torch.sdpa.math")
 for shard in plan(wanted):
-    explore(shard, cases_of(target, wanted), lambda case: print(case.id))
+    explore(shard, drawer_of(target, wanted), lambda case: print(case.id))
 """
 
 
@@ -99,10 +102,22 @@ def test_cases_that_promise_the_same_bits_may_be_repeated_more_often(tmp_path: P
     target = load("blocksparse", device="cuda")
     found = []
     for shard in plan(wanted):
-        explore(shard, cases_of(target, wanted), found.append)
+        explore(shard, drawer_of(target, wanted), found.append)
     assert {(case.variant["deterministic"], case.repeats) for case in found} == {(True, 20), (False, 3)}
     with pytest.raises(ValueError, match="repeats_deterministic"):
         settings(tmp_path, repeats_deterministic=-1).__post_init__()
+
+
+def test_long_shards_are_run_whole_whoever_draws_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzz.session.draw.LONG_SHARD", 5)
+    wanted = settings(tmp_path, cases=10)
+    climbing, plain = (Shard("fake.honest", index, 5, index + 1, 5 * index) for index in range(2))
+    drawn: list[str] = []
+    explore(plain, drawer_of(load("fake.honest", FAKES), wanted), lambda case: drawn.append(case.id))
+    run(wanted, [climbing, plain], "w0")
+    by_shard = {shard.name: [r for r in records(tmp_path) if r.shard == shard.name] for shard in (climbing, plain)}
+    assert [record.case_id for record in by_shard[plain.name]] == drawn
+    assert len(by_shard[climbing.name]) == 5
 
 
 def test_one_bug_is_reported_once_and_minimised_into_the_corpus(tmp_path: Path) -> None:
@@ -222,12 +237,16 @@ def test_cases_are_recorded_as_drawn_though_the_next_is_drawn_meanwhile(tmp_path
         events.append(("drawn", case.id))
         return case
 
+    def noting(*of: Any) -> Callable[[random.Random], Case]:
+        drawn = drawer_of(*of)
+        return lambda draw: noted(drawn(draw))
+
     monkeypatch.setattr(worker, "Runner", Noted)
-    monkeypatch.setattr(worker, "cases_of", lambda *of: cases_of(*of).map(noted))
+    monkeypatch.setattr(worker, "drawer_of", noting)
     wanted = settings(tmp_path, cases=12)
     (shard,) = plan(wanted)
     drawn: list[str] = []
-    explore(shard, cases_of(load("fake.honest", FAKES), wanted), lambda case: drawn.append(case.id))
+    explore(shard, drawer_of(load("fake.honest", FAKES), wanted), lambda case: drawn.append(case.id))
     run(wanted, [shard], "w0")
     found = records(tmp_path)
     assert [record.case_id for record in found] == drawn

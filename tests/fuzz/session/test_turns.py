@@ -10,7 +10,7 @@ from fuzz.core.refusal import refusal
 from fuzz.generate.cases import SMALL
 from fuzz.generate.kernel_turns import meet
 from fuzz.judging.judge import execute
-from fuzz.session.draw import cases_of, explore, seed_cases
+from fuzz.session.draw import drawer_of, explore, seed_cases
 from fuzz.session.plan import Shard, plan
 from fuzz.session.settings import Settings
 from fuzz.session.turns import first_cases
@@ -26,7 +26,7 @@ def session(name: str, cases: int, seed: int = 1) -> list[Case]:
     """All cases of a session of one target."""
     settings, target, found = Settings(cases=cases, seed=seed, targets=(name,)), load(name), list[Case]()
     for shard in plan(settings):
-        explore(shard, cases_of(target, settings), found.append, seed_cases(shard, target, settings))
+        explore(shard, drawer_of(target, settings), found.append, seed_cases(shard, target, settings))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from fuzz.generate.cases import MEDIUM, cases
+from fuzz.generate.cases import MEDIUM, drawer
 from fuzz.session.draw import explore
 from fuzz.session.plan import Shard
 from fuzz.targets.registry import load
@@ -36,7 +36,7 @@ def test_sessions_on_the_emulated_gpu_draw_that_dtype_alone_and_those_of_the_int
     drawn = {}
     for device in ("host", "interpreter"):
         target, found = load("sdpa", (), device), []
-        explore(Shard("sdpa", 0, 60, 7), cases(target, MEDIUM), lambda case, found=found: found.append(case.problem))
+        explore(Shard("sdpa", 0, 60, 7), drawer(target, MEDIUM), lambda case, found=found: found.append(case.problem))
         drawn[device] = found
     assert all(one == with_fewer_kernels(one) for one in drawn["host"])
     assert any(one != with_fewer_kernels(one) for one in drawn["interpreter"])

@@ -15,7 +15,8 @@ from torch import Tensor
 
 import oracles.error_budget.same_precision as same_precision_module
 from fuzz.core.case import Case
-from fuzz.session.draw import cases_of
+from fuzz.generate.cases import strategy
+from fuzz.session.draw import drawer_of
 from fuzz.session.settings import Settings
 from fuzz.targets.registry import load
 from fuzz.tensors.arena import build
@@ -42,7 +43,7 @@ NUMERICS = {
     "efficient": EFFICIENT,
     "cudnn": CUDNN,
 }
-DRAWN = given(cases_of(load("torch.sdpa.math"), Settings(size="small")), st.sampled_from(sorted(NUMERICS)))
+DRAWN = given(strategy(drawer_of(load("torch.sdpa.math"), Settings(size="small"))), st.sampled_from(sorted(NUMERICS)))
 MANY = settings(max_examples=80, deadline=None, database=None, derandomize=True)
 
 

@@ -14,7 +14,7 @@ from fuzz.core.refusal import refusal
 from fuzz.core.target import Device
 from fuzz.judging.judge import execute
 from fuzz.session.build_plan import plan
-from fuzz.session.draw import cases_of, explore
+from fuzz.session.draw import drawer_of, explore
 from fuzz.session.plan import plan as shards
 from fuzz.session.settings import Settings
 from fuzz.targets.blocksparse.catalog import CLASSES, MUTANTS
@@ -70,7 +70,7 @@ def test_sessions_draw_head_dims_to_256_and_on_a_gpu_crowds_of_ctas() -> None:
         wanted = Settings(targets=("blocksparse",), device=device, cases=500, size="small")  # type: ignore[arg-type]
         for shard in shards(wanted):
             target = load("blocksparse", device=device)  # type: ignore[arg-type]
-            explore(shard, cases_of(target, wanted), found.append)
+            explore(shard, drawer_of(target, wanted), found.append)
     for found in drawn.values():
         large = [one.problem.dim for one in found if one.problem.dim > 128]
         assert 0.03 < len(large) / len(found) < 0.11 and max(large) > 192
@@ -88,7 +88,7 @@ def test_half_of_the_ordered_adds_of_several_tiles_are_shuffled() -> None:
     wanted = Settings(targets=("blocksparse",), device="host", cases=1500)
     found: list[Case] = []
     for shard in shards(wanted):
-        explore(shard, cases_of(load("blocksparse", device="host"), wanted), found.append)
+        explore(shard, drawer_of(load("blocksparse", device="host"), wanted), found.append)
     whole = [one for one in found if "ctas" not in one.variant]
     ordered = [one for one in whole if one.problem.backward and one.variant["deterministic"]]
     several = [one for one in ordered if one.problem.len_k > 2 * int(one.variant["tile_n"])]

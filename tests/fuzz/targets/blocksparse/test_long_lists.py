@@ -8,7 +8,7 @@ import pytest
 
 from fuzz.core.refusal import refusal
 from fuzz.judging.judge import execute
-from fuzz.session.draw import cases_of, explore, seed_cases
+from fuzz.session.draw import drawer_of, explore, seed_cases
 from fuzz.session.plan import plan
 from fuzz.session.settings import Settings
 from fuzz.targets.blocksparse import long_lists
@@ -62,7 +62,7 @@ def test_sessions_draw_them() -> None:
     for seed in range(1, 5):
         settings, drawn = Settings(cases=100, seed=seed, targets=("blocksparse",)), []
         for shard in plan(settings):
-            explore(shard, cases_of(target, settings), drawn.append, seed_cases(shard, target, settings))
+            explore(shard, drawer_of(target, settings), drawn.append, seed_cases(shard, target, settings))
         alone += sum(not target.runs(case) for case in drawn[len(target.seed_cases()) + len(target.kernel_choices()) :])
     assert alone >= 6
 
