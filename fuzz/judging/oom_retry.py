@@ -16,12 +16,19 @@ from fuzz.core.verdict import Verdict
 
 SCARCE = 0.25  # of the card's memory, that should be free
 RETRIED = "run once more: the GPU's memory had run out"
+LOOK = 0.25  # seconds between two looks at the card, which ask the driver
 PATIENCE = 15.0  # seconds to wait for that before a case is asked once more
 
 
+_looked: dict[torch.device, float] = {}  # when, by time.monotonic()
+
+
 def give_back(device: torch.device) -> None:
-    """Frees what PyTorch keeps where little of the GPU's memory is free."""
-    if device.type == "cuda" and _free(device) < SCARCE:
+    """Frees what PyTorch keeps where little of the GPU's memory is free; looks at most every LOOK seconds."""
+    if device.type != "cuda" or time.monotonic() < _looked.get(device, 0.0) + LOOK:
+        return
+    _looked[device] = time.monotonic()
+    if _free(device) < SCARCE:
         torch.cuda.empty_cache()
 
 

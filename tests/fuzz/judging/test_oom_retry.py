@@ -21,6 +21,7 @@ class Memory:
 
     def __init__(self, monkeypatch, *free: int) -> None:
         self.free, self.emptied = list(free), 0
+        monkeypatch.setattr(oom_retry, "_looked", {})
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (self._look(), 100))
         monkeypatch.setattr(torch.cuda, "empty_cache", self._empty)
 
@@ -37,6 +38,17 @@ def test_what_pytorch_keeps_is_given_back_where_little_is_free(monkeypatch, free
     oom_retry.give_back(CARD)
     oom_retry.give_back(torch.device("cpu"))
     assert memory.emptied == emptied
+
+
+def test_the_card_is_not_looked_at_after_each_small_case(monkeypatch):
+    memory, now = Memory(monkeypatch, 24), [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    for _ in range(5):
+        oom_retry.give_back(CARD)
+    assert memory.emptied == 1
+    now[0] += oom_retry.LOOK
+    oom_retry.give_back(CARD)
+    assert memory.emptied == 2
 
 
 def test_waits_until_others_let_go_but_not_for_ever(monkeypatch):
