@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fuzz.core.case import Case
 from fuzz.core.script_call import Text
@@ -67,7 +69,7 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
     lines = [f"sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`"]
     imported = [source, sources[how], _SCHEDULES] + [_PLANNER] * planned + [*_TWO_CALLS] * split
     lines += [f"from {one}  # noqa: E402" for one in sorted(imported)]
-    parts = [block_lists.runs, block_lists._positions] * (how == "intervals")
+    parts: list[Callable[..., Any]] = [block_lists.runs, block_lists._positions] * (how == "intervals")
     if split:
         parts += [two_calls.keys_of_parity, two_calls.listed, two_calls.beside]
     if parts:
