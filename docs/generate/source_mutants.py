@@ -51,7 +51,8 @@ def readings() -> str:
         places = [_place(one) for one in result["survivors"]]
         counts = Counter(read.get(place, "not examined") for place in places)
         lines.append(f"- `{result['target']}`, {where}:")
-        lines += [f"    - {count} {text}" for text, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+        ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        lines += [f"    - {count} {text}" for text, count in ordered]
     return "\n".join(lines)
 
 

@@ -110,12 +110,24 @@ def _made(p: Problem, named: Options, seed: int, parity: int | None = None) -> B
     elif options["mask"] == "intervals":
         made = intervals.intervals(runs(dense_mask(p)), p.lengths_q, p.lengths_k, **tiles)
     else:
-        made = from_mask.from_mask(dense_mask(p), p.lengths_q, p.lengths_k, **tiles)
+        made = _from_tokens(p, str(options["lists"]), **tiles)
     if parity is not None:
         made = two_calls.keys_of_parity(made, parity)
     if options["schedule"] == "planned" and p.backward:
         made = least_blocking(made, heads_q=p.heads_q, heads_kv=p.heads_kv, batch=p.batch).blocks
     return laid_out(made, str(options["lists"]))
+
+
+def _from_tokens(p: Problem, layout: str, **tiles: Any) -> BlockSparse:
+    """Lists and bits from the token predicate: as a tensor, or where they are to be padded as a function, which is the
+    other way that their builder has to take it."""
+    kept = dense_mask(p)
+    if layout != "padded":
+        return from_mask.from_mask(kept, p.lengths_q, p.lengths_k, **tiles)
+    batch, heads = kept.shape[:2]
+    return from_mask.from_predicate(
+        lambda b, h, q, k: kept[b, h][q, k], p.lengths_q, p.lengths_k, heads=heads, batch=batch, **tiles
+    )
 
 
 @functools.lru_cache(maxsize=4)
@@ -183,7 +195,8 @@ def runs(mask: Tensor) -> Tensor:
 
 def laid_out(blocks: BlockSparse, layout: str) -> BlockSparse:
     """The blocks with their lists laid out in CSR, padded to the whole grid, or to the longest row (compact); what
-    runs parallel to an index tensor (slots, ranks) moves with it."""
+    runs parallel to an index tensor (slots, ranks) moves with it. Compact ones have no LPT orders, as lists that no
+    builder of the kernels' own has made."""
     if layout == "csr":
         return blocks
     forward, backward, mask, order = blocks.forward, blocks.backward, blocks.mask, blocks.order
@@ -203,7 +216,8 @@ def laid_out(blocks: BlockSparse, layout: str) -> BlockSparse:
     if backward is not None:
         backward = BlockLists(*(_padded(one, layout, rows) for one in (backward.partial, backward.full)))
     forward = BlockLists(*(_padded(one, layout, columns) for one in (forward.partial, forward.full)))
-    return replace(blocks, forward=forward, backward=backward, mask=mask, order=order)
+    lpt = None if layout == "compact" else blocks.lpt
+    return replace(blocks, forward=forward, backward=backward, mask=mask, order=order, lpt=lpt)
 
 
 def _band(problem: Problem):

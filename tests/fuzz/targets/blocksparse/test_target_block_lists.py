@@ -147,6 +147,12 @@ def test_what_no_entry_uses_is_poison() -> None:
     assert (blocks.mask.slot == UNUSED).sum() == 5 * 5 - 5
 
 
+def test_compact_lists_have_no_launch_orders() -> None:
+    problem = Problem((300,), (300,), 1, 1, 64, 64, "float16", mask=m.Causal())
+    made = {lists: blocks_of(Case("blocksparse", problem, variant={"lists": lists})) for lists in LISTS}
+    assert {lists for lists in LISTS if made[lists].lpt is None} == {"compact"}
+
+
 def test_runs_of_a_random_mask_are_the_mask() -> None:
     mask = torch.rand((2, 3, 17, 29), generator=torch.Generator().manual_seed(1)) < 0.5
     bounds = runs(mask)
