@@ -188,6 +188,11 @@ class Target:
         """How it rounds on the way in a case: `numerics`, unless an option of the case adds roundings."""
         return self.numerics
 
+    def reads_values(self, case: Case) -> bool:
+        """True where a call's options depend on the inputs' values, so that a follow-up case with others may have other
+        bits."""
+        return False
+
     def planned(self, case: Case) -> frozenset[str] | None:
         """The kernels that `prepare` compiles for a case, as Execution.kernel names what was launched: those of a case
         are separated by ', '. None: not known; otherwise nothing may be compiled after `prepare`."""

@@ -133,8 +133,10 @@ def _first(case: Case, target: Target, pristine: Arena, relation: Relation) -> F
 
 def _kept(equality: Equality, target: Target, source: Case, other: Case) -> Equality:
     """The equality that a follow-up case requires. Where its tensors have other strides than the source's, the target
-    may run another kernel, whose sums have another order: bits are equal only where it keeps them under `strides`."""
+    may run another kernel, whose sums have another order: bits are equal only where it keeps them under `strides`. Nor
+    are they where the options of a call depend on the inputs' values."""
     moved = other.inputs != source.inputs and required_equality(target, "strides") != "bitwise"
+    moved = moved or target.reads_values(source) or target.reads_values(other)
     return "within_budget" if moved and equality == "bitwise" else equality
 
 
