@@ -36,6 +36,8 @@ class Numerics:
                  of keys, by the LSE so far, before P is rounded. O of more than one key is no exact sum
     splits       keys are split between CTAs whose O are put together by their LSEs, logarithms: O of more than one
                  key is no exact sum
+    merged       keys are in two calls, the even blocks of so many keys in one, the odd ones in the other, whose O are
+                 put together by their LSEs: O, dO and dQ of each are rounded to the input dtype; 0: one call
     exp          relative error of the exponential (ex2.approx: 2^-22; a polynomial may be worse)
     tanh         absolute error of the softcap's tanh (tanh.approx.f32: about 2^-10.9)
     dot          relative error of one step of an fp32 sum of half precision products (2^-24; tensor cores that cut
@@ -57,6 +59,7 @@ class Numerics:
     tile: int = 32
     renormalised: Literal["", "end", "tiles"] = ""
     splits: bool = False
+    merged: int = 0
     exp: float = 2.0**-22
     tanh: float = 2.0**-22
     dot: float = 2.0**-24

@@ -13,6 +13,7 @@ from docs.generate import (
     measurements,
     race_suites,
     site_data,
+    source_mutants,
     surface_coverage,
 )
 
@@ -31,6 +32,8 @@ GENERATORS: dict[str, Callable[[], str]] = {
     "race-suites": race_suites.suites,
     "race-inputs": race_suites.inputs,
     "race-differences": race_suites.differences,
+    "source-mutants": source_mutants.table,
+    "source-mutant-readings": source_mutants.readings,
     "surface-coverage": surface_coverage.table,
     "surface-reasons": surface_coverage.reasons,
 }

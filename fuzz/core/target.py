@@ -69,7 +69,7 @@ class Target:
     device            where it runs
     summary           one line for `attnfuzz targets`
     support, rules    what it takes; fuzz/core/refusal.py
-    numerics          how it rounds on the way, which decides the error budget
+    numerics          how it rounds on the way, which decides the error budget; see `numerics_of`
     proof             a run's `kernel` must contain one of these; empty: the target cannot prove what ran
     deterministic     whether repeats must agree bit for bit (a declared exception is printed, not hidden)
     variants          a case has one of these dictionaries of options, unless `variants_for` says more
@@ -183,6 +183,15 @@ class Target:
         """As `run` on `tensors`, with a forward of `others` between forward and backward and its backward at the
         end."""
         raise NotImplementedError(f"{self.name} has no run_around")
+
+    def numerics_of(self, case: Case) -> Numerics:
+        """How it rounds on the way in a case: `numerics`, unless an option of the case adds roundings."""
+        return self.numerics
+
+    def reads_values(self, case: Case) -> bool:
+        """True where a call's options depend on the inputs' values, so that a follow-up case with others may have other
+        bits."""
+        return False
 
     def planned(self, case: Case) -> frozenset[str] | None:
         """The kernels that `prepare` compiles for a case, as Execution.kernel names what was launched: those of a case

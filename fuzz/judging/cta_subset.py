@@ -82,7 +82,7 @@ def judge_cta_subset(case: Case, target: Target, clock: Clock) -> Verdict:
     for rows in found:
         small, some = _excerpt(problem, rows, given)
         outputs = [_part(e.outputs, rows) for e in executions]
-        judged = _judgement(small, some, outputs[0], target.numerics)
+        judged = _judgement(small, some, outputs[0], target.numerics_of(case))
         worst = judged if worst is None or judged.ratio > worst.ratio else worst
         findings += [replace(f, message=f"{rows}: {f.message}") for f in judged.findings]
         unstable = determinism.compare(outputs)

@@ -53,6 +53,10 @@ class FollowUp:
         """The words by which findings name it."""
         return self.relation.title
 
+    def numerics(self, target: Target) -> Numerics:
+        """How the target rounds in it."""
+        return self.variation.numerics(target.numerics_of(self.case))
+
     def run(self, target: Target, given: Tensors, others: Tensors | None) -> Execution:
         """A run on tensors of the case's device. Raises whatever the target raises."""
         if others is None:
@@ -79,10 +83,10 @@ def compare_outputs(
     source: Case,
     source_outputs: Outputs,
     outputs: Outputs,
-    budget: Callable[[Callable[[Numerics], Numerics]], Budget],
+    budget: Callable[[Numerics], Budget],
 ) -> list[Finding]:
     """Findings where the outputs of a follow-up case are not what its source's outputs require. `budget` gives the
-    budget of the source's problem under changed numerics."""
+    budget of the source's problem under the follow-up case's numerics."""
     not_bitwise = target.may_differ(source) | target.may_differ(follow_up.case)
     relation, variation = follow_up.relation, follow_up.variation
     return compare(
@@ -92,7 +96,7 @@ def compare_outputs(
         source.problem,
         source_outputs,
         outputs,
-        lambda: budget(variation.numerics),
+        lambda: budget(follow_up.numerics(target)),
         not_bitwise,
     )
 
@@ -129,8 +133,10 @@ def _first(case: Case, target: Target, pristine: Arena, relation: Relation) -> F
 
 def _kept(equality: Equality, target: Target, source: Case, other: Case) -> Equality:
     """The equality that a follow-up case requires. Where its tensors have other strides than the source's, the target
-    may run another kernel, whose sums have another order: bits are equal only where it keeps them under `strides`."""
+    may run another kernel, whose sums have another order: bits are equal only where it keeps them under `strides`. Nor
+    are they where the options of a call depend on the inputs' values."""
     moved = other.inputs != source.inputs and required_equality(target, "strides") != "bitwise"
+    moved = moved or target.reads_values(source) or target.reads_values(other)
     return "within_budget" if moved and equality == "bitwise" else equality
 
 

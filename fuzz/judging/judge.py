@@ -224,7 +224,7 @@ def _budget_of(job: _Job, pristine: Arena) -> Budget:
         return own
     right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
     clock.book("same_precision")
-    same = _same(problem, given, job.target.numerics)
+    same = _same(problem, given, job.target.numerics_of(job.case))
     clock.book("judge")
     return Budget.of(problem, right, same, padding=job.target.clears_padding)
 
@@ -269,25 +269,25 @@ def _judge_numbers(
     judgements = [accuracy.judge_with(budget, e.outputs) for e in judged]
     bad = [j for j in judgements if j.findings]
     worst = max(judgements, key=lambda j: (len(j.findings) > 0, j.ratio))
-    may_differ = target.may_differ(case)
+    may_differ, numerics = target.may_differ(case), target.numerics_of(case)
     unstable = [f for f in unstable if target.deterministic and f.tensor not in may_differ]
     given = pristine.tensors()
     findings = [
         *findings,
         *worst.findings,
-        *(_exact(case, target.numerics, given, judged[0].outputs, budget) if target.attention else ()),
+        *(_exact(case, numerics, given, judged[0].outputs, budget) if target.attention else ()),
         *unstable,
         *predicted,
     ]
     failures: list[FollowUpFailure] = []
     if not findings:
-        under = partial(_budget_under, target, given, budget)
+        under = partial(_budget_under, target, numerics, given, budget)
         findings, failures = _judge_follow_ups(job, executions[0].outputs, later, under)
     flaky = (len(bad), len(judged)) if 0 < len(bad) < len(judged) else (0, 0)
     evidence = {}
     if target.attention and not any(flaky):
         again = partial(_judge_under, case, target, given, judged[0].outputs, budget)
-        findings, changes = propose(findings, worst.ratio, target.numerics, again)
+        findings, changes = propose(findings, worst.ratio, numerics, again)
         evidence = {"proposed_numerics": changes} if changes else {}
     return conclude(
         case, findings, job.clock, executions, judgement=worst, flaky=flaky, evidence=evidence, follow_ups=failures
@@ -307,7 +307,7 @@ def _judge_follow_ups(
     job: _Job,
     source_outputs: Outputs,
     later: list[tuple[FollowUp, Execution]],
-    budget: Callable[[Callable[[Numerics], Numerics]], Budget],
+    budget: Callable[[Numerics], Budget],
 ) -> tuple[list[Finding], list[FollowUpFailure]]:
     """Findings of the follow-up cases of a case that is right itself, and those of them that are wrong by themselves.
 
@@ -331,7 +331,7 @@ def _judge_alone(target: Target, follow_up: FollowUp, outputs: Outputs) -> tuple
     """Findings of a follow-up case's outputs, judged as those of a case of its own."""
     problem, given = follow_up.case.problem, follow_up.pristine.tensors()
     right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
-    same = _same(problem, given, follow_up.variation.numerics(target.numerics))
+    same = _same(problem, given, follow_up.numerics(target))
     return accuracy.judge_with(Budget.of(problem, right, same, padding=target.clears_padding), outputs).findings
 
 
@@ -348,10 +348,9 @@ def _exact(case: Case, numerics: Numerics, given: Tensors, outputs: Outputs, bud
     return exact.judge(case.problem, q, k, v, outputs, bias=given.bias, do=given.do, numerics=numerics, right=right)
 
 
-def _budget_under(target: Target, given: Tensors, budget: Budget, change: Callable[[Numerics], Numerics]) -> Budget:
-    """The budget of a follow-up case: `budget`, or that of the target's numerics as a relation changes them. Its
+def _budget_under(target: Target, declared: Numerics, given: Tensors, budget: Budget, changed: Numerics) -> Budget:
+    """The budget of a follow-up case: `budget`, that of the source's `declared` numerics, or that of its own. Its
     padding is its own."""
-    changed = change(target.numerics)
-    if changed == target.numerics and not budget.padding:
+    if changed == declared and not budget.padding:
         return budget
     return Budget.of(budget.problem, budget.reference, _same(budget.problem, given, changed))

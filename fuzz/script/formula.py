@@ -42,8 +42,16 @@ def formulas(problem: Problem, numerics: Numerics, masked: bool) -> str:
     lines += [
         f"lse = r(s.logsumexp(-1, keepdim=True), {FP32})",
         "p = torch.exp(s - lse.nan_to_num(neginf=0.0))  # rows without keys are 0",
-        f"o = {_last(_at('p', n.probs) + ' @ v', _long(p, p.len_k))}",
     ]
+    if n.merged:
+        lines += [
+            f"odd = torch.arange(k.shape[-2], device=k.device) // {n.merged} % 2 == 1",
+            "parts = [p * ~odd, p * odd]  # P of the keys of each call",
+            f"parted = [r({_at('part', n.probs)} @ v) for part in parts]  # O of each, times its share of the row",
+            "o = r(sum(parted))",
+        ]
+    else:
+        lines.append(f"o = {_last(_at('p', n.probs) + ' @ v', _long(p, p.len_k))}")
     found = ['"o": o', '"lse": lse.squeeze(-1)']
     if p.backward:
         lines += _backward(p, n)
@@ -60,7 +68,10 @@ def _backward(p: Problem, n: Numerics) -> list[str]:
     if n.rescored == "k" and n.scaled != "k":
         again += f" + q @ ({folded} - k).mT * SCALE" + (" * (1 - bend**2)" if p.softcap else "")
     lines = [f"p = torch.exp({again} - lse.nan_to_num(neginf=0.0))  # kernels compute it again"]
-    lines += [f"ds = p * (do @ v.mT - ({stored} * do).sum(-1, keepdim=True))"]
+    if n.merged:
+        lines += _two_calls()
+    else:
+        lines += [f"ds = p * (do @ v.mT - ({stored} * do).sum(-1, keepdim=True))"]
     if p.bias is not None and p.bias.grad:
         flags = (p.bias.batch, p.bias.heads, p.bias.rows, p.bias.cols)
         axes = [axis for axis, there in enumerate(flags) if not there]
@@ -71,15 +82,29 @@ def _backward(p: Problem, n: Numerics) -> list[str]:
         lines.append("ds = ds * (1 - bend**2)")
     lines.append(f"ds = {_at('ds', n.dscores)}")
     dk, dv = "ds.mT @ q * SCALE", f"{_at('p', n.probs)}.mT @ do"
+    if n.merged:
+        dv = f"sum({_at('part', n.probs)}.mT @ d for part, d in zip(parts, dos))"
     if p.group > 1:
         dk, dv = (f"({x})" if n.heads != "input" else f"r({x})" for x in (dk, dv))
         dk, dv = (f"{x}.unflatten(1, (-1, {p.group})).sum(2)" for x in (dk, dv))
+    dq = f"ds @ {folded} * SCALE" if not n.merged else f"sum(r(ds * x @ {folded} * SCALE) for x in (~odd, odd))"
     often_q, often_k = (max(_tiles(n_, n), _long(p, n_)) for n_ in (p.len_k, p.len_q * p.group))
     return [
         *lines,
-        f"dq = {_last(f'ds @ {folded} * SCALE', often_q)}",
+        f"dq = {_last(dq, often_q)}",
         f"dk = {_last(dk, often_k)}",
         f"dv = {_last(dv, often_k)}",
+    ]
+
+
+def _two_calls() -> list[str]:
+    """dS where keys are in two calls: each has a dO of its own, which is rounded, and its LSE has a gradient."""
+    return [
+        "parts, dos = [p * ~odd, p * odd], [r(do), r(do)]",
+        "ds = 0",
+        "for part, d, x in zip(parts, dos, parted):",
+        "    x = x / part.sum(-1, keepdim=True).clamp_min(1e-300)  # O of the call",
+        "    ds = ds + part * (d @ v.mT - ((d - do) * x + o * do).sum(-1, keepdim=True))",
     ]
 
 

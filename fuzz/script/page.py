@@ -162,7 +162,7 @@ class _Page:
             found += helpers
         found += [
             _ROUND_HALF if self.p.dtype == "float16" else _ROUND,
-            formula.formulas(self.p, self.target.numerics, self.in_formula),
+            formula.formulas(self.p, self.target.numerics_of(self.case), self.in_formula),
         ]
         if self.p.layout == "packed":
             found.append(formula.packed(self.p, self.in_formula))

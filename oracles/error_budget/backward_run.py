@@ -27,26 +27,53 @@ class BackwardRun:
         f = self.f = forward
         self.do = f.chunk.take("do", do, torch.float32)
         self.dp = f.by_query(self.do, f.v)
+        self.do_of_parts = [f.round(part.share * self.do, True) for part in f.parts]
+        """dO of each call."""
         if f.numerics.delta == "input":
             delta = (f.round(f.o, True) * self.do).sum(-1, keepdim=True)
         else:
             delta = (f.again * self.dp).sum(-1, keepdim=True)[None]
         self.delta = delta
-        self.ds = f.round(f.again, f.numerics.weights == "input") * (
-            self.dp - delta
-        )  # of what the softmax is taken of: scores with softcap and bias
+        weights = f.round(f.again, f.numerics.weights == "input")
+        # of what the softmax is taken of: scores with softcap and bias
+        self.ds = self._of_parts() if f.parts else weights * (self.dp - delta)
         self.draw = self.ds if f.chain is None else self.ds * f.chain
+
+    def _of_parts(self) -> Tensor:
+        """dS of both calls: each has its own O and dO, and its LSE a gradient."""
+        f = self.f
+        found, whole = torch.zeros(()), (f.o * self.do).sum(-1, keepdim=True)
+        for part, o, do in zip(f.parts, f.of_parts, self.do_of_parts, strict=True):
+            grad_lse = part.share * ((o * self.do).sum(-1, keepdim=True) - whole)
+            delta = (o * do).sum(-1, keepdim=True) - grad_lse
+            found = found + part.probs * (f.by_query(do, f.v) - delta)
+        return found
+
+    def _dv_of_parts(self, rounded: bool, by_head: bool) -> Tensor:
+        """dV of both calls."""
+        f = self.f
+        pairs = zip(f.parts, self.do_of_parts, strict=True)
+        return sum(
+            (f.to_key(f.round(part.probs, rounded), do, by_head) for part, do in pairs),
+            torch.zeros(()),
+        )
 
     def runs(self) -> dict[str, Tensor]:
         """Answers, (RUNS, …), before the last rounding."""
         f, n = self.f, self.f.numerics
         by_head = n.heads == "input"
-        dv = f.to_key(f.round(f.again, n.probs == "input"), self.do, by_head)
+        if f.parts:
+            dv = self._dv_of_parts(n.probs == "input", by_head)
+        else:
+            dv = f.to_key(f.round(f.again, n.probs == "input"), self.do, by_head)
         early = f.scale if n.dscaled == "dscores" else 1.0
         late = 1.0 if n.dscaled == "dscores" else f.scale
         draw = f.round(self.draw * early, n.dscores == "input")
         dk = f.to_key(draw, f.q_of_dk.expand(len(draw), *f.q.shape), by_head)
         found = {"dq": f.by_key(draw, f.folded) * late, "dk": dk if n.scales_q_of_dk else dk * late}
+        if f.parts:
+            each = (f.by_key(draw * part.keys, f.folded) * late for part in f.parts)
+            found["dq"] = sum((f.round(dq, True) for dq in each), torch.zeros(()))
         found["dv"] = dv[None]
         if wants_dbias(f.problem):
             one_by_one = n.dbias == "input" and f.problem.bias is not None and f.problem.bias.dtype == "input"
@@ -61,8 +88,10 @@ class BackwardRun:
         both = units.of["v"] * units.of["do"]
         o1 = f.o[0] / units.of["v"]
         terms = o1 * o1 * do2
+        # where keys are in two calls dO of each is rounded, and with it every term of dP, delta and dV
+        of_do = units.kept("input") if f.parts else 0.0
         of_dp = units.summed(p.dim_v)
-        delta2 = (o2 * do2 + (units.kept(n.delta) + of_dp) * terms).sum(-1, keepdim=True)
+        delta2 = (o2 * do2 + (units.kept(n.delta) + of_dp + of_do) * terms).sum(-1, keepdim=True)
         total2 = (self.delta[0] / both) ** 2
         delta2 = delta2 + of_dp * total2
         if f.fine:
@@ -77,7 +106,7 @@ class BackwardRun:
             step2 = step2 / f.scale**2  # the step is of scale * dS
         single = GradientUnits(
             both=both,
-            summed=of_dp,
+            summed=of_dp + of_do,
             terms=p.dim_v,
             alike=units.equal(p.dim_v) if f.fine else None,
             weights=units.kept("input") if n.weights == "input" else 0.0,
@@ -85,7 +114,7 @@ class BackwardRun:
             seen=step2,
             into_q=rounding + units.summed(len_k) + units.kept(n.sums) * by_tile[1],
             into_k=rounding + units.summed(len_q) + each,
-            into_v=units.kept(n.probs) + units.summed(len_q) + each,
+            into_v=units.kept(n.probs) + of_do + units.summed(len_q) + each,
             into_bias=rounding + one_by_one + units.summed(len_q * p.batch),
             biased=wants_bias,
         )
@@ -115,6 +144,8 @@ class BackwardRun:
             dk = dk + sets.of_products(rows_of, f.fold(errors if f.chain is None else errors * f.chain), f.fold(q1))
         if sets.q is not None:
             dv = dv + sets.of_products(sets.q, f.fold(f.p * pairs.of_p().sqrt()), f.fold(do1))
+        for part in f.parts:
+            dq = dq + units.kept("input") * f.by_key(self.draw[0] / both * part.keys, k1) ** 2
         found = {"dq": dq + delta2 * pulled2, "dk": dk, "dv": dv}
         if to.to_bias is not None:
             assert p.bias is not None

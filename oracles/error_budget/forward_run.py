@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from oracles.error_budget.merged_keys import KeyPart, key_parts
 from oracles.error_budget.pair_variance import OfScores, Scores, ScoreUnits, Squares
 from oracles.error_budget.rounding_units import BASE, ROUND2, Units
 from oracles.numerics import Numerics
@@ -53,10 +54,24 @@ class ForwardRun:
         self.p = weights / safe
         self.lse = (self.top + torch.log(total)).squeeze(-1)
         rounded = numerics.probs == "input"
-        unnormalised = self.by_key(self.round(weights, rounded), self.v) / safe
-        self.o = torch.stack([unnormalised, self.by_key(self.round(self.p, rounded), self.v)])
+        self.parts: tuple[KeyPart, ...] = key_parts(self.below, total, numerics.merged) if numerics.merged else ()
+        """Keys of each call, where there are two."""
+        self.of_parts = [self._of_part(part) for part in self.parts]
+        """O of each call as it is stored, (RUNS, …)."""
+        if self.parts:
+            self.o = sum((part.share * o for part, o in zip(self.parts, self.of_parts, strict=True)), torch.zeros(()))
+        else:
+            unnormalised = self.by_key(self.round(weights, rounded), self.v) / safe
+            self.o = torch.stack([unnormalised, self.by_key(self.round(self.p, rounded), self.v)])
         self.again = self._weights_again(bias) if numerics.rescored == "k" and numerics.scaled != "k" else self.p
         """P as the backward pass works it out."""
+
+    def _of_part(self, part: KeyPart) -> Tensor:
+        """O of one call, rounded: as for one call of all keys, P normalised after its product and before."""
+        rounded = self.numerics.probs == "input"
+        unnormalised = self.by_key(self.round(part.weights, rounded), self.v) / part.total
+        normalised = self.by_key(self.round(part.probs, rounded), self.v)
+        return self.round(torch.stack([unnormalised, normalised]), True)
 
     def _finished(self, raw: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Scores with softcap, bias and mask, and the softcap's derivative, from those before."""
@@ -129,6 +144,10 @@ class ForwardRun:
             o = o + units.alike(o2, v_squares, self.by_key(p4, v2 * v2))
             lse = lse + self.total_alike2
         of_logs = units.summed(0) * (self.top.squeeze(-1).clamp(-1e15, 1e15) ** 2 + self.lse.clamp(-1e15, 1e15) ** 2)
+        for part, of_part in zip(self.parts, self.of_parts, strict=True):  # O of each call, and its share
+            o = o + (units.kept("input") + 2 * of_logs[..., None]) * (part.share * of_part[0] / units.of["v"]) ** 2
+        if self.parts:
+            lse = lse + 2 * of_logs
         if n.renormalised:
             times = math.ceil(len_k / n.tile) if n.renormalised == "tiles" else 1
             o = o + o2 * (times * of_logs)[..., None]

@@ -71,7 +71,7 @@ def _one(q: Tensor, k: Tensor, v: Tensor, sequence: int, options: dict[str, Any]
     if options.get("learnable_sink") is not None:
         total = total + torch.exp(options["learnable_sink"].double()[:, None] - top)
     o = torch.einsum("hqk,khd->qhd", weights / total.masked_fill(empty, 1.0)[..., None], v)
-    return o.to(q.dtype), (top + total.log()).masked_fill(empty, float("-inf")).float().detach()
+    return o.to(q.dtype), (top + total.log()).masked_fill(empty, float("-inf")).float()
 
 
 def _kept(len_q: int, len_k: int, heads: int, sequence: int, options: dict[str, Any]) -> Tensor:

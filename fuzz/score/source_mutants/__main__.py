@@ -23,7 +23,8 @@ def main() -> None:
     """Draws mutants, tries them side by side, prints the tables; with --folder goes on where it was."""
     given = _parser().parse_args()
     plan = Plan(given.target, given.device, given.cases, given.session_seed, given.session_seconds)
-    drawn = sample(given.target, given.count, given.seed)
+    drawn = sample(given.target, given.count, given.seed)[given.skip :]
+    drawn = [mutant for mutant in drawn if not given.only or mutant.id in given.only]
     results = _all(drawn, plan, given)
     made = score(results, seed=given.seed, cases=given.cases, target=given.target)
     print(table(made))
@@ -43,6 +44,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--target", choices=sorted(PACKAGES), default="blocksparse", help="whose source is changed (blocksparse)")
     add("--device", choices=("host", "cuda", "interpreter"), default="host", help="where the sessions run (host)")
     add("--count", type=int, default=200, help="mutants (200)")
+    add("--skip", type=int, default=0, help="how many of them, the first ones, are left out: tried elsewhere (0)")
+    add("--only", nargs="+", metavar="ID", default=(), help="of these, those with such an id, as results name them")
     add("--seed", type=int, default=1, help="of the choice of mutants (1)")
     add("--cases", type=int, default=60, help="of each session (60)")
     add("--session-seed", type=int, default=0, help="seed of each session (0)")

@@ -16,6 +16,7 @@ from msgspec.structs import replace as with_fields
 from torch import Tensor
 
 from fuzz.core.case import Case
+from fuzz.targets.blocksparse import two_calls
 from kernels.blocksparse.lists import bands, from_mask, intervals
 from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse
@@ -75,13 +76,15 @@ def expressible(problem: Problem, mask: str) -> bool:
 
 def blocks_of(case: Case) -> BlockSparse:
     """Block lists of a case on the CPU, both directions, with the ranks of its schedule; made once for all who ask
-    for them, and not to be changed in place."""
+    for them, and not to be changed in place. Those of all keys, whether or not they are in two calls."""
     return _made(*_key(case))
 
 
-def blocks_on(case: Case, device: torch.device) -> BlockSparse:
-    """`blocks_of` on `device`, one object for all runs of a case, so that their contents are checked once."""
-    return _moved(*_key(case), device)
+def calls_on(case: Case, device: torch.device) -> tuple[BlockSparse, ...]:
+    """Block lists of each of the case's calls on `device`, one or two: the same objects for all runs of a case, so that
+    their contents are checked once."""
+    parities = (0, 1) if two_calls.splits(case) else (None,)
+    return tuple(_moved(*_key(case), parity, device) for parity in parities)
 
 
 def _key(case: Case) -> tuple[Problem, Options, int]:
@@ -93,7 +96,7 @@ def _key(case: Case) -> tuple[Problem, Options, int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _made(p: Problem, named: Options, seed: int) -> BlockSparse:
+def _made(p: Problem, named: Options, seed: int, parity: int | None = None) -> BlockSparse:
     options = dict(named)
     tiles: dict[str, Any] = {
         "tile_m": int(options["tile_m"]),
@@ -107,15 +110,29 @@ def _made(p: Problem, named: Options, seed: int) -> BlockSparse:
     elif options["mask"] == "intervals":
         made = intervals.intervals(runs(dense_mask(p)), p.lengths_q, p.lengths_k, **tiles)
     else:
-        made = from_mask.from_mask(dense_mask(p), p.lengths_q, p.lengths_k, **tiles)
+        made = _from_tokens(p, str(options["lists"]), **tiles)
+    if parity is not None:
+        made = two_calls.keys_of_parity(made, parity)
     if options["schedule"] == "planned" and p.backward:
         made = least_blocking(made, heads_q=p.heads_q, heads_kv=p.heads_kv, batch=p.batch).blocks
     return laid_out(made, str(options["lists"]))
 
 
+def _from_tokens(p: Problem, layout: str, **tiles: Any) -> BlockSparse:
+    """Lists and bits from the token predicate: as a tensor, or where they are to be padded as a function, which is the
+    other way that their builder has to take it."""
+    kept = dense_mask(p)
+    if layout != "padded":
+        return from_mask.from_mask(kept, p.lengths_q, p.lengths_k, **tiles)
+    batch, heads = kept.shape[:2]
+    return from_mask.from_predicate(
+        lambda b, h, q, k: kept[b, h][q, k], p.lengths_q, p.lengths_k, heads=heads, batch=batch, **tiles
+    )
+
+
 @functools.lru_cache(maxsize=4)
-def _moved(p: Problem, named: Options, seed: int, device: torch.device) -> BlockSparse:
-    return _made(p, named, seed).to(device)
+def _moved(p: Problem, named: Options, seed: int, parity: int | None, device: torch.device) -> BlockSparse:
+    return _made(p, named, seed, parity).to(device)
 
 
 @functools.lru_cache(maxsize=1)
@@ -178,7 +195,8 @@ def runs(mask: Tensor) -> Tensor:
 
 def laid_out(blocks: BlockSparse, layout: str) -> BlockSparse:
     """The blocks with their lists laid out in CSR, padded to the whole grid, or to the longest row (compact); what
-    runs parallel to an index tensor (slots, ranks) moves with it."""
+    runs parallel to an index tensor (slots, ranks) moves with it. Compact ones have no LPT orders, as lists that no
+    builder of the kernels' own has made."""
     if layout == "csr":
         return blocks
     forward, backward, mask, order = blocks.forward, blocks.backward, blocks.mask, blocks.order
@@ -198,7 +216,8 @@ def laid_out(blocks: BlockSparse, layout: str) -> BlockSparse:
     if backward is not None:
         backward = BlockLists(*(_padded(one, layout, rows) for one in (backward.partial, backward.full)))
     forward = BlockLists(*(_padded(one, layout, columns) for one in (forward.partial, forward.full)))
-    return replace(blocks, forward=forward, backward=backward, mask=mask, order=order)
+    lpt = None if layout == "compact" else blocks.lpt
+    return replace(blocks, forward=forward, backward=backward, mask=mask, order=order, lpt=lpt)
 
 
 def _band(problem: Problem):

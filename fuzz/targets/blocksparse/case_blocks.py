@@ -8,8 +8,9 @@ from functools import cached_property, lru_cache
 import torch
 
 from fuzz.core.case import Case
-from fuzz.targets.blocksparse.block_lists import blocks_of, blocks_on, options_of
+from fuzz.targets.blocksparse.block_lists import blocks_of, calls_on, options_of
 from fuzz.targets.blocksparse.static_checks import visits_of
+from fuzz.targets.blocksparse.two_calls import splits
 from kernels.blocksparse.lists.types import BlockSparse
 from oracles.dq_visits import Visits
 
@@ -23,7 +24,7 @@ class CaseBlocks:
 
     @property
     def lists(self) -> BlockSparse:
-        """What the kernels are called with, on the CPU."""
+        """What the kernels are called with, on the CPU; where keys are in two calls, of both together."""
         return blocks_of(self.case)
 
     @cached_property
@@ -37,8 +38,9 @@ class CaseBlocks:
 
     @cached_property
     def visits(self) -> Visits | None:
-        """The ordered adds of the backward pass; None where there are none, or nothing is known of a mutant's."""
-        if not self.case.problem.backward or not options_of(self.case)["deterministic"]:
+        """The ordered adds of the backward pass; None where there are none or two passes, or nothing is known of a
+        mutant's."""
+        if not self.case.problem.backward or not options_of(self.case)["deterministic"] or splits(self.case):
             return None
         return visits_of(self.case, self.lists, self.mutant)
 
@@ -47,9 +49,10 @@ class CaseBlocks:
         """`visits`, or where nothing is known of them, those of the correct kernels: what a hang is explained by."""
         return self.visits or (CaseBlocks(self.case, "").visits if self.mutant else None)
 
-    def on(self, device: torch.device) -> BlockSparse:
-        """`lists` on `device`: the same tensors in every run of the case, so that their contents are checked once."""
-        return blocks_on(self.case, device)
+    def calls(self, device: torch.device) -> tuple[BlockSparse, ...]:
+        """Lists of each call, one or two, on `device`: the same tensors in every run of the case, so that their
+        contents are checked once."""
+        return calls_on(self.case, device)
 
 
 @lru_cache(maxsize=1)

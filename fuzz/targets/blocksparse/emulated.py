@@ -55,7 +55,7 @@ class EmulatedBlockSparse(BlockSparseTarget):
         super().prepare(case, tensors)
         connect(self.device)
         self._prepared = case_blocks(case, self.mutant)
-        self._prepared.on(tensors.q.device)
+        self._prepared.calls(tensors.q.device)
         self._repeat = 0
 
     def run(self, case: Case, tensors: Tensors) -> Execution:

@@ -44,7 +44,7 @@ class GpuBlockSparse(BlockSparseTarget):
         connect(self.device)
         self._load(case)
         self._prepared = case_blocks(case, self.mutant)
-        self._prepared.on(tensors.q.device)
+        self._prepared.calls(tensors.q.device)
         _ = self._prepared.expected_visits  # now, since `look` has no time for it
 
     def run(self, case: Case, tensors: Tensors) -> Execution:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fuzz.core.case import Case
 from fuzz.core.script_call import Text
-from fuzz.targets.blocksparse import block_lists
+from fuzz.targets import merge_by_lse
+from fuzz.targets.blocksparse import block_lists, two_calls
 from fuzz.targets.blocksparse.block_lists import FASTEST, options_of, schedule_of
 from oracles.masks import Causal, Window
 from oracles.problem import cumulative
@@ -32,9 +35,13 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
         call.append(f"bounds = torch.nn.functional.pad(runs(keep), {pad})")
     call.append(f"blocks = {made}")
     planned = options["schedule"] == "planned" and p.backward
+    split = two_calls.splits(case)
+    if split:
+        call.append("calls = [keys_of_parity(blocks, parity) for parity in (0, 1)]")
     if planned:
         heads = f"heads_q={p.heads_q}, heads_kv={p.heads_kv}, batch={p.batch}"
-        call.append(f"blocks = least_blocking(blocks, {heads}).blocks")
+        best = f"least_blocking(blocks, {heads}).blocks"
+        call.append(f"calls = [{best} for blocks in calls]" if split else f"blocks = {best}")
     kernel = f'MUTANTS["{mutant}"]' if mutant else "block_sparse_attention"
     given = [f"scale={p.scale!r}"] * (p.scale is not None) + [f"softcap={p.softcap!r}"] * (p.softcap > 0)
     given.append(f"deterministic={bool(options['deterministic'])}")
@@ -46,7 +53,11 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
             numbers = list(cumulative(each) if p.layout == "packed" else each)
             call.append(f"{name} = torch.tensor({numbers}, dtype=torch.int32, device=q.device)")
             given.append(f"{name}={name}")
-    call.append(f"o, lse = {kernel}(q, k, v, blocks, {', '.join(given)})")
+    answer = f"{kernel}(q, k, v, blocks, {', '.join(given)})"
+    if split:
+        call += [f"parts = [{answer} for blocks in calls]", *merge_by_lse.lines(packed=p.layout == "packed")]
+    else:
+        call.append(f"o, lse = {answer}")
     sources = {
         "bits": "kernels.blocksparse.lists.from_mask import from_mask",
         "intervals": "kernels.blocksparse.lists.intervals import intervals",
@@ -56,15 +67,23 @@ def blocksparse_text(case: Case, mutant: str) -> Text:
         "kernels.mutants.blocksparse.table import MUTANTS" if mutant else f"kernels.blocksparse.api import {kernel}"
     )
     lines = [f"sys.path.insert(0, {str(_ROOT)!r})  # the folder that holds `kernels`"]
-    imported = [source, sources[how], _SCHEDULES] + [_PLANNER] * planned
+    imported = [source, sources[how], _SCHEDULES] + [_PLANNER] * planned + [*_TWO_CALLS] * split
     lines += [f"from {one}  # noqa: E402" for one in sorted(imported)]
-    if how == "intervals":
-        parts = (block_lists.runs, block_lists._positions)
+    parts: list[Callable[..., Any]] = [block_lists.runs, block_lists._positions] * (how == "intervals")
+    if split:
+        parts += [two_calls.keys_of_parity, two_calls.listed, two_calls.beside]
+    if parts:
         lines += ["from torch import Tensor  # noqa: E402", *(f"\n\n{inspect.getsource(part)}" for part in parts)]
     return Text(tuple(call), ("import sys",), "\n".join(lines), how != "band", lse=True)
 
 
 _PLANNER = "kernels.blocksparse.planner.planner import least_blocking"
+_TWO_CALLS = (  # what keys_of_parity reads
+    "dataclasses import replace",
+    "kernels.blocksparse.lists.lpt import with_lpt_order",
+    "kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse, entries, exclusive_sum",
+    "kernels.blocksparse.lists.write_order import with_order",
+)
 _SCHEDULES = "kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, permutation"
 
 

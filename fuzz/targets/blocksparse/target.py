@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -23,8 +25,9 @@ from fuzz.core.surface import Apart, Surface
 from fuzz.core.target import METADATA_ONLY, Tensors
 from fuzz.core.verdict import Finding
 from fuzz.devices.present import cuda_present
+from fuzz.targets import merge_by_lse
 from fuzz.targets.autograd import AutogradTarget
-from fuzz.targets.blocksparse import cta_subset, long_lists
+from fuzz.targets.blocksparse import cta_subset, long_lists, two_calls
 from fuzz.targets.blocksparse.block_lists import (
     FASTEST,
     LISTS,
@@ -44,7 +47,7 @@ from fuzz.targets.blocksparse.variants import kernel_choices, native_masks, vari
 from kernels.blocksparse.spec.variant import PRODUCTS, Injection, Variant
 from oracles import block_lists, semaphore_order
 from oracles.metamorphic.relations import Equality
-from oracles.numerics import TENSOR_CORES
+from oracles.numerics import TENSOR_CORES, Numerics
 from oracles.problem import Dtype, Problem
 
 SUPPORT = Support(
@@ -76,6 +79,7 @@ _KNOWN = {
     "schedule": SCHEDULES,
     "deterministic": (False, True),
     "products": (FASTEST, *PRODUCTS),
+    "keys": two_calls.KEYS,
     "slots": range(1, 1025),
     "warps": ("in_order", "random", "starve_oldest", "one_first"),
     "seed": range(1 << 31),
@@ -108,7 +112,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
             "tiles or products that the architecture has no room or no instructions for",
             lambda case: not self.fits(case),
         )
-        self.rules = (*_RULES, *cta_subset.rules(self.runs_cta_subsets), too_large)
+        self.rules = (*_RULES, two_calls.rule(), *cta_subset.rules(self.runs_cta_subsets), too_large)
 
     def uncompilable(self) -> str | None:
         """See Compiled."""
@@ -205,18 +209,24 @@ class BlockSparseTarget(AutogradTarget, Compiled):
         """O and LSE."""
         p, options = case.problem, options_of(case)
         device = tensors.q.device
-        return _SURFACE.call(
+        call = partial(
+            _SURFACE.call,
             _kernel(self.mutant),
             tensors.q,
             tensors.k,
             tensors.v,
-            case_blocks(case, self.mutant).on(device),
             scale=p.scale,
             softcap=p.softcap,
             deterministic=bool(options["deterministic"]),
             products=products_of(case, self.arch()),
             **lengths_on(p, device),
         )
+        parts = [call(blocks) for blocks in case_blocks(case, self.mutant).calls(device)]
+        return parts[0] if len(parts) == 1 else merge_by_lse.merged(parts)
+
+    def numerics_of(self, case: Case) -> Numerics:
+        """See Target: where keys are in two calls, more is rounded."""
+        return replace(self.numerics, merged=self.tile_keys(case)) if two_calls.splits(case) else self.numerics
 
     def surfaces(self) -> tuple[Surface, ...]:
         """See Target."""
@@ -249,6 +259,10 @@ class BlockSparseTarget(AutogradTarget, Compiled):
     def tile_rows(self, case: Case) -> int:
         """See Target."""
         return int(options_of(case)["tile_m"])
+
+    def tile_keys(self, case: Case) -> int:
+        """Keys of a block."""
+        return int(options_of(case)["tile_n"])
 
     def runs(self, case: Case) -> bool:
         """See Target."""

@@ -4,7 +4,7 @@ A compile costs seconds, so dtype, head dim and softcap each bring one or two ch
 with them, laid out so that every pair of choices occurs up to head dim 128; the mask kind that only some problems can
 have is drawn twice as often where it can be, or half as often again where bits are deterministic. Larger dims have one
 kernel each: tiles of 64 keys and bits. What costs no compile (layout of the lists, schedule; on the emulator the number
-of resident CTAs and the order of warps) varies freely.
+of resident CTAs and the order of warps; keys in two calls) varies freely.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from itertools import product
 from typing import Any
 
 from fuzz.core.kernel_choice import KernelChoice
+from fuzz.targets.blocksparse import two_calls
 from fuzz.targets.blocksparse.block_lists import LISTS, MASKS_OF, SCHEDULES, expressible
 from kernels.blocksparse.spec.variant import LARGEST_DIM, PADDED_DIMS, padded_dim
 from oracles.masks import Causal
 from oracles.problem import Dtype, Problem
 
+# Variants with keys in two calls, of a backward pass over several blocks of keys: one more for so many. It shares no
+# divisor with the numbers of choices that cost no compile, so that it meets all of them.
+SPLIT_SHARE = 5
 # Another mask kind than bits, by dtype and padded dim.
 _SPECIAL = {
     ("bfloat16", 0): "intervals",
@@ -64,7 +68,9 @@ def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], .
     first, *special = _with_products(problem, emulated)
     ordered = bool(special) and problem.backward and first["deterministic"]
     kernels = [first] * 2 + special * 3 if ordered else [first] + special * 2
-    return tuple(kernel | choice for kernel in kernels for choice in _free(problem, kernel, emulated))
+    found = [kernel | choice for kernel in kernels for choice in _free(problem, kernel, emulated)]
+    split = [one | {"keys": "split"} for one in found[::SPLIT_SHARE] if two_calls.useful(problem, one["tile_n"])]
+    return (*found, *split)
 
 
 def _free(problem: Problem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:

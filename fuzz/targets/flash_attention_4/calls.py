@@ -115,7 +115,7 @@ def _with_extras(
     elif options["hints"] == "min":
         made["min_seqlen_k"] = min(p.lengths_k)
     if options["sink"]:
-        made["learnable_sink"] = sink(p, device)
+        made["learnable_sink"] = sink(p, device, options["sink"])
     if not options["metadata"]:
         made["disable_scheduler_metadata"] = True
     if options["scores"] == "score_mod":

@@ -6,7 +6,9 @@ Where the interface's words leave a meaning open, a call is one that every readi
 flags     `causal` or `window_size` beside a mask_mod. No word says whether both count or one. The source drops the
           flags (interface.py:438). So the mask_mod says the whole mask, the flags included.
 sink      `learnable_sink` adds exp(sink) to each row's sum. No word says what -inf does; -1e4 adds 0 in float32. A row
-          without keys would have LSE = sink, so every row has keys.
+          without keys would have LSE = sink, so every row has keys. "undone": one that counts, in float32, and is taken
+          out of the answer again (sinks.py); that LSE has it too is what the source says (softmax.py:47). Where the
+          answer may be exact it adds nothing either.
 scores    softcap as a score_mod of FlashAttention-4's own (utils.py:189) and its derivative; both at once it refuses.
 scalars   a mask_mod that reads its bounds from `aux_scalars`, of the compiler's Int32: `tuple` is all its words say.
 function  flash_attn_varlen_func for sequences that are equally long, with seqused_q and seqused_k.
@@ -27,12 +29,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuzz.targets.flash_attention_4.arguments import mask_options
+from fuzz.targets.flash_attention_4.sinks import MOST_PAIRS
 from oracles.masks import Causal, Full, Window
 from oracles.problem import Problem, dense_mask
 
 EXTRAS: dict[str, tuple[str | int | bool, ...]] = {
     "flags": (False, True),
-    "sink": (False, True),
+    "sink": (False, True, "undone"),
     "scores": ("softcap", "score_mod"),
     "function": ("auto", "varlen"),
     "hints": ("max", "none", "min"),
@@ -70,6 +73,7 @@ def misplaced(problem: Problem, options: dict[str, Any]) -> str:
     reasons = {
         "flags=True needs a mask that causal or window_size says": given["flags"] and not said,
         "sink=True needs a key for every row": given["sink"] and not (launches and _every_row_has_keys(p)),
+        "sink=undone works out LSE, of few tokens": given["sink"] == "undone" and p.pairs > MOST_PAIRS,
         "scores=score_mod is about a softcap": given["scores"] == "score_mod" and not p.softcap,
         "function=varlen is about equally long padded sequences": given["function"] == "varlen"
         and (p.layout == "packed" or p.ragged),
@@ -102,9 +106,10 @@ def bounds_of(problem: Problem) -> tuple[int, int] | None:
     return OPEN if left is None else left - shift, OPEN if right is None else right + shift
 
 
-def sink(problem: Problem, device: torch.device | str) -> Tensor:
-    """learnable_sink (heads_q,), which adds nothing."""
-    return torch.full((problem.heads_q,), SINK, dtype=problem.torch_dtype, device=device)
+def sink(problem: Problem, device: torch.device | str, kind: str | bool) -> Tensor:
+    """learnable_sink (heads_q,), which adds nothing; of the dtype of the one that counts where that takes its place."""
+    dtype = torch.float32 if kind == "undone" else problem.torch_dtype
+    return torch.full((problem.heads_q,), SINK, dtype=dtype, device=device)
 
 
 def page_table(problem: Problem, device: torch.device | str) -> Tensor:

@@ -23,7 +23,7 @@ from msgspec.structs import replace as replace_struct
 from torch import Tensor
 
 from fuzz.compiling import Build, Compiled
-from fuzz.core.case import Case, Inputs, Storage, to_json
+from fuzz.core.case import CODED, Case, Inputs, Storage, to_json
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Support
 from fuzz.core.surface import Surface
@@ -35,11 +35,13 @@ from fuzz.targets.flash_attention_4.arguments import mask_options
 from fuzz.targets.flash_attention_4.calls import Call, call_of, dry_run, forward, prepared, refusing
 from fuzz.targets.flash_attention_4.compile_cache import LAUNCHES, SOURCES, connect, planned, unusable, warm
 from fuzz.targets.flash_attention_4.extras import HD256, bounds_of, extras_for, fits
+from fuzz.targets.flash_attention_4.script import text_of
+from fuzz.targets.flash_attention_4.sinks import counting_sink, without_sink
 from fuzz.targets.flash_attention_4.surface import DENSE, VARLEN
 from fuzz.targets.flash_attention_4.unsupported import OPTIONS, blocks_for, options_of
 from fuzz.tensors.arena import build
 from oracles.masks import Causal, Full, Mask, PerBatch, PerHead, Prefix, Window, varies_by_batch, varies_by_head
-from oracles.numerics import TENSOR_CORES
+from oracles.numerics import TENSOR_CORES, Numerics
 from oracles.outputs import Outputs
 from oracles.problem import Problem, shapes
 
@@ -151,8 +153,22 @@ class FlashAttention4(AutogradTarget, Compiled):
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
         """O and LSE, in the problem's layout."""
-        o, lse = forward(self._call(case, tensors))
-        return (o if case.problem.layout == "packed" else o.transpose(1, 2)), lse
+        call, counts = self._call(case, tensors), _counting(case)
+        if counts:
+            sink = counting_sink(case.problem, tensors.q, tensors.k, tensors.v)
+            call = replace(call, options=call.options | {"learnable_sink": sink})
+        o, lse = forward(call)
+        o = o if case.problem.layout == "packed" else o.transpose(1, 2)
+        return without_sink(o, lse, call.options["learnable_sink"]) if counts else (o, lse)
+
+    def reads_values(self, case: Case) -> bool:
+        """See Target: a sink that counts is made for the scores."""
+        return _counting(case)
+
+    def numerics_of(self, case: Case) -> Numerics:
+        """See Target: where a sink is taken out again O and dO are rounded once more, as of a call that has all keys,
+        whose O is put together with that of a call without any."""
+        return replace(self.numerics, merged=max(case.problem.len_k, 1)) if _counting(case) else self.numerics
 
     def run(self, case: Case, tensors: Tensors) -> Execution:
         """See AutogradTarget."""
@@ -195,7 +211,9 @@ class FlashAttention4(AutogradTarget, Compiled):
         said = mask_options(p)
         if options["mask"] != "options" or said is None:
             raise ScriptError(f"{self.name}: no script for mask={options['mask']}, which needs a mask_mod")
-        return _text(p, options, said)
+        if options["sink"] == "undone":
+            raise ScriptError(f"{self.name}: no script for sink=undone, whose sink is worked out from the scores")
+        return text_of(p, options, said)
 
     def _call(self, case: Case, tensors: Tensors) -> Call:
         return call_of(case, tensors, _prepared(case, tensors.q.device))
@@ -271,6 +289,11 @@ def _simplest(mask: Mask, options: bool) -> Mask:
     return PerBatch((found,)) if varies_by_batch(mask) else found
 
 
+def _counting(case: Case) -> bool:
+    """True if the case has a sink that counts; one whose inputs may have an exact answer has one that adds nothing."""
+    return options_of(case)["sink"] == "undone" and case.inputs.distribution not in CODED
+
+
 def _padded(problem: Problem, outputs: Outputs) -> Outputs:
     """FlashAttention-4 leaves rows past a sequence's used length unwritten; here they hold what is asked for there."""
     if problem.layout == "packed" or not problem.ragged:
@@ -286,32 +309,6 @@ def _padded(problem: Problem, outputs: Outputs) -> Outputs:
 
     there: Any = {name: filled(name, x) for name, x in outputs.items()}
     return replace(outputs, **there)
-
-
-def _text(problem: Problem, options: dict[str, Any], said: dict[str, Any]) -> Text:
-    p = problem
-    named: dict[str, Any] = {"softmax_scale": p.scale, "softcap": p.softcap or None, **said}
-    named |= {"deterministic": options["deterministic"] or None}
-    named |= {"pack_gqa": None if options["pack_gqa"] == "auto" else options["pack_gqa"] == "on"}
-    given = [f"{name}={value!r}" for name, value in named.items() if value is not None]
-    tensors = ["q", "k", "v"] if p.layout == "packed" else [f"{x}.transpose(1, 2)" for x in ("q", "k", "v")]
-    setup, function = "", "flash_attn_func"
-    if p.layout == "packed" or p.ragged:
-        function = "flash_attn_varlen_func"
-        kind = "cu_seqlens" if p.layout == "packed" else "seqused"
-        ends = {"q": p.lengths_q, "k": p.lengths_k}
-        lines = []
-        for name, lengths in ends.items():
-            values = [sum(lengths[:i]) for i in range(len(lengths) + 1)] if p.layout == "packed" else list(lengths)
-            lines.append(f'{kind}_{name} = torch.tensor({values}, dtype=torch.int32, device="cuda")')
-            given.append(f"{kind}_{name}={kind}_{name}")
-            if p.layout == "packed":
-                given.append(f"max_seqlen_{name}={max(lengths)}")
-        setup = "\n".join(lines)
-    call = [f"o, lse = {function}({', '.join([*tensors, *given, 'return_lse=True'])})"]
-    if p.layout != "packed":
-        call.append("o = o.transpose(1, 2)")
-    return Text(tuple(call), (f"from flash_attn.cute import {function}",), setup, lse=True)
 
 
 @cache

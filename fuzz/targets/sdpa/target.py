@@ -17,6 +17,7 @@ from fuzz.core.script_call import Text, options
 from fuzz.core.support import Rule, Support
 from fuzz.core.surface import Surface
 from fuzz.core.target import Tensors, Variant
+from fuzz.targets import merge_by_lse
 from fuzz.targets.autograd import FLAGGED, AutogradTarget
 from fuzz.targets.mask_tensors import SAID, SHAPES, expanded_heads, mask_arguments, mask_text, says, shaped
 from fuzz.targets.options import Options, Value
@@ -113,7 +114,7 @@ class BundledSdpa(AutogradTarget):
         if OPTIONS.of(case)["keys"] == "split":
             call = partial(_SURFACE.call, kernel_of(self.mutant), tensors.q)
             parts = split_keys.parts_of(k, v, mask)
-            return split_keys.merged([call(*part, **said, return_lse=True) for part in parts])
+            return merge_by_lse.merged([call(*part, **said, return_lse=True) for part in parts])
         answer = _SURFACE.call(kernel_of(self.mutant), tensors.q, k, v, mask, **said, return_lse=wanted)
         return answer if wanted else (answer, None)
 
@@ -150,7 +151,7 @@ def _other_bias(case: Case) -> bool:
 
 
 def _inexact_split(case: Case) -> bool:
-    return OPTIONS.of(case)["keys"] == "split" and split_keys.exact(case)
+    return OPTIONS.of(case)["keys"] == "split" and merge_by_lse.exact(case)
 
 
 def _useful(problem: Problem, given: dict[str, Any]) -> bool:

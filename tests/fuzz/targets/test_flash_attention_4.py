@@ -315,3 +315,35 @@ def test_a_build_holds_the_case_that_it_is_compiled_from():
     call = adapter.dry_call(from_json(options["case"]))
     assert (options["kernel"], options["key"]) in tables.planned(call, "sm_90a")
     assert refusals.ARCHS == ("sm_90a", "sm_100a")
+
+
+SUNK = {
+    "padded": Problem((40,), (56,), 4, 2, 16, 16, "bfloat16", mask=Causal("bottom_right")),
+    "packed": Problem((40, 9), (56, 30), 4, 2, 16, 16, "float16", layout="packed", mask=Causal("bottom_right")),
+}
+
+
+@pytest.mark.parametrize("layout", SUNK)
+def test_a_sink_that_counts_is_taken_out_again(on_the_host, layout):
+    verdict = ran(Case("flash_attn.cute", SUNK[layout], variant={"sink": "undone"}, repeats=1), on_the_host)
+    assert verdict.outcome == "pass" and verdict.ratio < 0.6, verdict.findings
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        (lambda function, given: function(**given | {"learnable_sink": None}), {"o", "lse", "dq", "dk", "dv"}),
+        (lambda function, given: (lambda o, lse: (o, lse.detach()))(*function(**given)), {"dq", "dk"}),
+    ],
+    ids=["no sink", "no gradient of LSE"],
+)
+def test_a_kernel_that_forgets_the_sink_is_wrong(on_the_host, monkeypatch, change, wrong):
+    known = kernels.interface().flash_attn_func
+    names = ("q", "k", "v")
+
+    def changed(*tensors, **options):
+        return change(known, dict(zip(names, tensors, strict=True)) | options)
+
+    monkeypatch.setattr(kernels.interface(), "flash_attn_func", changed)
+    verdict = ran(Case("flash_attn.cute", SUNK["padded"], variant={"sink": "undone"}, repeats=1), on_the_host)
+    assert {f.tensor for f in verdict.findings} == wrong

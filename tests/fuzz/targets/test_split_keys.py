@@ -12,6 +12,7 @@ from torch import Tensor
 from fuzz.core.case import Case, Inputs
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Tensors
+from fuzz.targets import merge_by_lse
 from fuzz.targets.sdpa import split_keys, target
 from fuzz.targets.sdpa.target import BundledSdpa
 from oracles.masks import Causal, Full, Intervals
@@ -60,8 +61,8 @@ def test_two_calls_answer_as_one_does() -> None:
 
 
 def test_gradients_are_wrong_where_lse_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    merged = split_keys.merged
-    monkeypatch.setattr(split_keys, "merged", lambda parts: merged([(o, lse.detach()) for o, lse in parts]))
+    merged = merge_by_lse.merged
+    monkeypatch.setattr(merge_by_lse, "merged", lambda parts: merged([(o, lse.detach()) for o, lse in parts]))
     split, whole = answers(CASE), answers(replace(CASE, variant={}))
     wrong = {name for name in split if not torch.allclose(split[name], whole[name], atol=1e-6, rtol=1e-5)}
     assert wrong == {"dq", "dk", "dbias"}
@@ -72,7 +73,7 @@ def test_the_lines_of_a_script_answer_as_the_target_does() -> None:
     mask = torch.where(torch.rand(4, 5) < 0.5, 0.0, -torch.inf)
     names: dict[str, Any] = {"torch": torch, "attention": attention, "q": q, "k": k, "v": v, "m": mask}
     exec("\n".join(split_keys.text("attention", ["attn_mask=m"], [])), names)
-    o, lse = split_keys.merged([attention(q, *part, return_lse=True) for part in split_keys.parts_of(k, v, mask)])
+    o, lse = merge_by_lse.merged([attention(q, *part, return_lse=True) for part in split_keys.parts_of(k, v, mask)])
     torch.testing.assert_close((names["o"], names["lse"]), (o, lse))
 
 

@@ -6,10 +6,20 @@ import itertools
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from fuzz.core.case import Case, Inputs
-from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES, UNUSED, blocks_of, expressible, runs, schedule_of
-from kernels.blocksparse.lists.types import Band, Bits, Intervals
+from fuzz.targets.blocksparse.block_lists import (
+    LISTS,
+    SCHEDULES,
+    UNUSED,
+    blocks_of,
+    calls_on,
+    expressible,
+    runs,
+    schedule_of,
+)
+from kernels.blocksparse.lists.types import Band, Bits, BlockSparse, Intervals
 from oracles import masks as m
 from oracles.problem import Problem, dense_mask
 
@@ -24,9 +34,8 @@ MASKS = {
 }
 
 
-def decoded(case: Case) -> torch.Tensor:
+def decoded(p: Problem, blocks: BlockSparse) -> torch.Tensor:
     """Token mask (batch, heads_q, len_q, len_k) of the forward lists, entry by entry; checks the backward ones."""
-    p, blocks = case.problem, blocks_of(case)
     found = torch.zeros((p.batch, p.heads_q, p.len_q, p.len_k), dtype=torch.bool)
     entries = {"forward": set(), "backward": set()}
     for kind, b, h in itertools.product(("partial", "full"), range(p.batch), range(p.heads_q)):
@@ -93,15 +102,26 @@ def test_the_lists_are_the_predicate_in_every_layout(name: str, how: str) -> Non
     right = dense_mask(problem).expand(2, 2, -1, -1)
     for layout, (tile_m, tile_n) in zip(LISTS, ((64, 64), (128, 64), (64, 128)), strict=True):
         variant = {"mask": how, "lists": layout, "tile_m": tile_m, "tile_n": tile_n}
-        assert torch.equal(decoded(Case("blocksparse", problem, variant=variant)), right), layout
+        case = Case("blocksparse", problem, variant=variant)
+        assert torch.equal(decoded(problem, blocks_of(case)), right), layout
+    split = calls_on(replace(case, variant=variant | {"keys": "split"}), torch.device("cpu"))
+    for parity, blocks in enumerate(split):
+        keys = torch.arange(problem.len_k) // tile_n % 2 == parity
+        assert torch.equal(decoded(problem, blocks), right & keys), parity
 
 
+@pytest.mark.parametrize("keys", ["whole", "split"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("layout", LISTS)
-def test_ranks_count_the_writers_of_each_dq_tile_in_launch_order(schedule: str, layout: str) -> None:
+def test_ranks_count_the_writers_of_each_dq_tile_in_launch_order(schedule: str, layout: str, keys: str) -> None:
     problem = Problem((300,), (300,), 2, 2, 64, 64, "float16", mask=m.PerHead((m.Window(100, 20), m.Causal())))
     variant = {"schedule": schedule, "lists": layout, "tile_m": 64, "tile_n": 64}
-    blocks = blocks_of(Case("blocksparse", problem, Inputs(seed=3), variant))
+    case = Case("blocksparse", problem, Inputs(seed=3), variant | {"keys": keys})
+    for blocks in [blocks_of(case)] if keys == "whole" else calls_on(case, torch.device("cpu")):
+        assert_ranks_count_the_writers(blocks)
+
+
+def assert_ranks_count_the_writers(blocks: BlockSparse) -> None:
     order = blocks.schedule.launch_order(5, "cpu")
     for h in range(2):
         launched = order[0, h % order.shape[1]].tolist()
@@ -125,6 +145,12 @@ def test_what_no_entry_uses_is_poison() -> None:
     blocks = blocks_of(Case("blocksparse", problem, variant={"lists": "padded", "tile_m": 64, "tile_n": 64}))
     assert (blocks.forward.partial.index == UNUSED).sum() == 5 * 5 - 5
     assert (blocks.mask.slot == UNUSED).sum() == 5 * 5 - 5
+
+
+def test_compact_lists_have_no_launch_orders() -> None:
+    problem = Problem((300,), (300,), 1, 1, 64, 64, "float16", mask=m.Causal())
+    made = {lists: blocks_of(Case("blocksparse", problem, variant={"lists": lists})) for lists in LISTS}
+    assert {lists for lists in LISTS if made[lists].lpt is None} == {"compact"}
 
 
 def test_runs_of_a_random_mask_are_the_mask() -> None:
