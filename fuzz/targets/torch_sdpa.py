@@ -26,6 +26,10 @@ _DENSE = Support(bias=True, bias_grad=True, softcap=False, max_pairs=1 << 24)
 _HALF: tuple[Dtype, ...] = ("float16", "bfloat16")
 
 
+def _nothing(case: Case) -> bool:
+    return not (case.problem.len_q and case.problem.len_k)
+
+
 def _plain_mask(case: Case) -> bool:
     p = case.problem
     return p.bias is None and not p.ragged and (p.mask == Full() or p.mask == Causal())
@@ -59,7 +63,7 @@ class TorchSdpa(AutogradTarget):
         self.support = support
         self.numerics = numerics
         self.proof = (proof, self.pinned_name(backend)) if proof else ()
-        self.rules = (*_EVERYWHERE, *rules, _BOTH, _BOTH_WITHOUT_KEYS)
+        self.rules = (*_EVERYWHERE, *rules, _BOTH, _BOTH_OF_NOTHING, _MASK_GRADIENT_OF_NOTHING)
         self.deterministic = deterministic
         self.backend = {
             "math": SDPBackend.MATH,
@@ -155,12 +159,17 @@ _EVERYWHERE = (
 )
 _BOTH = Rule(
     "attn_mask beside is_causal: 'An error is thrown if both attn_mask and is_causal are set'",
-    lambda c: OPTIONS.of(c)["mask"] == "both" and c.problem.len_k > 0,
+    lambda c: OPTIONS.of(c)["mask"] == "both" and not _nothing(c),
     "refuses",
 )
-_BOTH_WITHOUT_KEYS = Rule(
-    "attn_mask beside is_causal without any key: PyTorch returns zeros before it looks at masks",
-    lambda c: OPTIONS.of(c)["mask"] == "both" and not c.problem.len_k,
+_BOTH_OF_NOTHING = Rule(
+    "attn_mask beside is_causal without any query or key: PyTorch returns zeros before it looks at masks",
+    lambda c: OPTIONS.of(c)["mask"] == "both" and _nothing(c),
+)
+_MASK_GRADIENT_OF_NOTHING = Rule(
+    "the gradient of attn_mask alone without any query or key: the zeros that PyTorch returns require no gradient",
+    lambda c: _nothing(c) and c.problem.backward and {"q", "k", "v"} <= set(c.inputs.detached),
+    "refuses",
 )
 _TENSOR = Rule("attn_mask", lambda c: OPTIONS.of(c)["mask"] in ("bool", "float"), "refuses")
 _RANK_3 = Rule("attn_mask of three dimensions", lambda c: _rank(c) == 3, "refuses")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from fuzz.core.case import Case
+from fuzz.core.case import Case, Inputs
 from fuzz.core.refusal import refusal
 from fuzz.core.surface import kind
 from fuzz.judging.judge import execute
@@ -103,8 +103,17 @@ def test_a_mask_that_the_problem_does_not_have_is_not_asked():
         assert found is not None and found.kind == "cannot"
 
 
-@pytest.mark.parametrize(("len_k", "kind"), [(5, "refuses"), (0, "cannot")])
-def test_a_mask_beside_is_causal_is_refused_where_there_are_keys(len_k, kind):
-    problem = Problem((7,), (len_k,), 1, 1, 8, 8, "float32", mask=Causal())
+@pytest.mark.parametrize(("len_q", "len_k", "kind"), [(9, 7, "refuses"), (9, 0, "cannot"), (0, 7, "cannot")])
+def test_a_mask_beside_is_causal_is_refused_where_there_are_queries_and_keys(len_q, len_k, kind):
+    problem = replace(PLAIN, mask=Causal(), lengths_q=(len_q,) * 2, lengths_k=(len_k,) * 2)
     refused = refusal(load("torch.sdpa.math"), Case("torch.sdpa.math", problem, variant={"mask": "both"}))
     assert refused is not None and refused.kind == kind
+
+
+@pytest.mark.parametrize(("len_q", "len_k", "outcome"), [(9, 7, "pass"), (9, 0, "reject"), (0, 7, "reject")])
+def test_the_gradient_of_a_mask_alone_is_refused_where_nothing_is_computed(len_q, len_k, outcome):
+    problem = replace(PLAIN, bias=Bias(), lengths_q=(len_q,) * 2, lengths_k=(len_k,) * 2)
+    case = Case("torch.sdpa.math", problem, Inputs(detached=("q", "k", "v")))
+    verdict = execute(case, load("torch.sdpa.math"), lambda phase, limit: None)
+    assert verdict.outcome == outcome
+    assert outcome == "pass" or verdict.reason.startswith("refused as declared: the gradient of attn_mask alone")
