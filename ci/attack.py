@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import secrets
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -34,7 +36,16 @@ def _soak(options: argparse.Namespace) -> int:
         folder = Path(options.folder or temporary) / "session"
         roles = tuple(options.roles.split(","))
         print(f"seed {seed}; log: {folder.with_suffix('.log')}", flush=True)
-        done = soak.soak(options.cases, options.workers, seed, options.kill_every, folder, roles)
+        done = soak.soak(
+            options.cases,
+            options.workers,
+            seed,
+            options.kill_every,
+            folder,
+            roles,
+            seconds=options.max_time,
+            say=partial(print, "soak:", file=sys.stderr, flush=True),
+        )
     found = {"command": " ".join(["python", "ci/attack.py", *sys.argv[1:]]), **soak.result(done)}
     table = Table(title=f"Soak, seed {seed}", title_justify="left")
     table.add_column("what")
@@ -89,6 +100,13 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--cases", type=int, default=3000, metavar="N", help="cases of the session (3000)")
     one.add_argument("--workers", type=int, default=2, metavar="N", help="worker processes of the session (2)")
     one.add_argument("--kill-every", type=float, default=5.0, metavar="SECONDS", help="from kill to kill, mean (5)")
+    one.add_argument(
+        "--max-time",
+        type=float,
+        default=math.inf,
+        metavar="SECONDS",
+        help="stop then, judge what was run",
+    )
     one.add_argument("--seed", type=int, metavar="S", help="of the session and of the kills (drawn, and printed)")
     one.add_argument(
         "--roles", default=",".join(soak.ROLES), metavar="A,B", help=f"who is killed ({','.join(soak.ROLES)})"

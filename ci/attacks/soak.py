@@ -6,6 +6,7 @@ right has a finding, no process is left, and none of them grows.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import secrets
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -35,6 +37,7 @@ ROLES = ("controller", "worker", "zygote", "child")  # by their depth in the tre
 MARK = "ATTNFUZZ_SOAK"
 LONGEST = 1.25  # a process's memory in the last third of the soak, over that in the first
 SLACK = 64 << 20
+SAY_EVERY = 10.0  # seconds
 
 
 @dataclass
@@ -66,7 +69,7 @@ class Soak:
     def failures(self) -> list[str]:
         """Faults of the soak, a line each."""
         found = {
-            "cases were not run": self.missing,
+            "cases were not run": 0 if self.gave_up else self.missing,
             "cases were recorded twice": self.twice,
             "cases are others than in an uninterrupted session": self.other_cases,
             "findings of targets that are right": len(self.false_findings),
@@ -77,17 +80,39 @@ class Soak:
         return [f"{count} {text}" for text, count in found.items() if count] + [self.gave_up] * bool(self.gave_up)
 
 
-def soak(cases: int, workers: int, seed: int, kill_every: float, folder: Path, roles: tuple[str, ...]) -> Soak:
-    """Runs the session in `folder`, killing one process of a random role every `kill_every` seconds in the mean."""
+def soak(
+    cases: int,
+    workers: int,
+    seed: int,
+    kill_every: float,
+    folder: Path,
+    roles: tuple[str, ...],
+    *,
+    seconds: float = math.inf,
+    say: Callable[[str], None] = lambda line: None,
+) -> Soak:
+    """Runs the session in `folder`, killing one process of a random role every `kill_every` seconds in the mean.
+
+    seconds  the session is stopped after so many, and judged by what it has run until then
+    say      is told now and then how far it is
+    """
     draw, done = random.Random(seed), Soak(cases, workers, seed, kill_every)
     mark = secrets.token_hex(8)
     kills: Counter[str] = Counter()
     memory: list[tuple[float, str, int]] = []
     began = time.monotonic()
     session = _start(folder, cases, workers, seed, mark, resume=False)
-    next_kill = time.monotonic() + draw.expovariate(1 / kill_every)
+    next_kill, next_line = time.monotonic() + draw.expovariate(1 / kill_every), began
     while True:
         time.sleep(0.25)
+        if time.monotonic() > next_line:
+            next_line = time.monotonic() + SAY_EVERY
+            say(f"{_lines(folder)} of {cases} cases, {sum(kills.values())} kills, {done.resumes} resumes")
+        if time.monotonic() > began + seconds:
+            session.terminate()
+            session.wait()
+            done.gave_up = f"the time was up after {len(read_session(folder).records)} of {cases} cases"
+            break
         if session.poll() is not None:
             if session.returncode in (0, 1) and len(read_session(folder).records) >= cases:
                 break
@@ -112,6 +137,11 @@ def soak(cases: int, workers: int, seed: int, kill_every: float, folder: Path, r
     done.left_processes = _left(mark)
     _memory(memory, done)
     return done
+
+
+def _lines(folder: Path) -> int:
+    """Records of a session that runs, roughly: one that is being written counts too."""
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("records-*.jsonl"))
 
 
 def with_signal(pid: int) -> None:
@@ -217,5 +247,5 @@ def _memory(memory: list[tuple[float, str, int]], done: Soak) -> None:
             for low, high in ((0, done.seconds / 3), (2 * done.seconds / 3, done.seconds))
         )
         done.rss_first[role], done.rss_last[role] = first >> 20, last >> 20
-        if last > LONGEST * first + SLACK:
+        if first and last > LONGEST * first + SLACK:
             done.grown.append(role)

@@ -226,12 +226,13 @@ def time_of(call, repeats: int, flush: torch.Tensor | None) -> float:
 
 
 def time_both(attention, inputs, grad_out, repeats, flush) -> tuple[float, float]:
-    """(forward, backward) milliseconds; NaN where the backend refuses the call."""
+    """(forward, backward) milliseconds; NaN where the backend refuses the call, which is printed."""
     try:
         out = attention(*inputs)
         forward = time_of(lambda: attention(*inputs), repeats, flush)
         backward = time_of(lambda: torch.autograd.grad(out, inputs, grad_out, retain_graph=True), repeats, flush)
-    except RuntimeError:
+    except RuntimeError as error:
+        print(f"not timed: {type(error).__name__}: {str(error).strip().splitlines()[0]}", file=sys.stderr)
         return math.nan, math.nan
     return forward, backward
 
