@@ -22,8 +22,8 @@ from oracles.problem import Dtype, Problem
 # Variants with keys in two calls, of a backward pass over several blocks of keys: one more for so many. It shares no
 # divisor with the numbers of choices that cost no compile, so that it meets all of them.
 SPLIT_SHARE = 5
-# Copies of these for packed sequences: their rows of LSE are found by another way, and a row's LSE has a gradient only if
-# the row sees keys of both calls.
+# Copies of these for packed sequences: their rows of LSE are found in another way, and a row's LSE has a gradient only
+# where the row sees keys of both calls.
 SPLIT_PACKED = 3
 # Another mask kind than bits, by dtype and padded dim.
 _SPECIAL = {
