@@ -22,6 +22,9 @@ from oracles.problem import Dtype, Problem
 # Variants with keys in two calls, of a backward pass over several blocks of keys: one more for so many. It shares no
 # divisor with the numbers of choices that cost no compile, so that it meets all of them.
 SPLIT_SHARE = 5
+# Copies of these for packed sequences: their rows of LSE are found in another way, and a row's LSE has a gradient only
+# where the row sees keys of both calls.
+SPLIT_PACKED = 3
 # Another mask kind than bits, by dtype and padded dim.
 _SPECIAL = {
     ("bfloat16", 0): "intervals",
@@ -70,7 +73,8 @@ def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], .
     kernels = [first] * 2 + special * 3 if ordered else [first] + special * 2
     found = [kernel | choice for kernel in kernels for choice in _free(problem, kernel, emulated)]
     split = [one | {"keys": "split"} for one in found[::SPLIT_SHARE] if two_calls.useful(problem, one["tile_n"])]
-    return (*found, *split)
+    several = problem.layout == "packed" and problem.batch > 1
+    return (*found, *split * (SPLIT_PACKED if several else 1))
 
 
 def _free(problem: Problem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from fuzz.targets.blocksparse.devices import emulator_there
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from fuzz.targets.blocksparse.gpu import GpuBlockSparse
 from fuzz.targets.blocksparse.target import BlockSparseTarget
-from fuzz.targets.blocksparse.variants import kernels_for
+from fuzz.targets.blocksparse.variants import kernel_choices, kernels_for
 from fuzz.targets.registry import load, targets
 from kernels.blocksparse.spec.variant import Variant
 from oracles.masks import Causal, Documents, Full, Intervals, PerHead, Tokens, Window
@@ -82,6 +82,14 @@ def test_sessions_draw_head_dims_to_256_and_on_a_gpu_crowds_of_ctas() -> None:
     crowded = [one for one in drawn["cuda"] if ctas(one) > 300]
     assert 0.06 < len(crowded) / len(drawn["cuda"]) < 0.2
     assert not any(ctas(one) > 300 for one in drawn["host"] if "ctas" not in one.variant)
+
+
+@pytest.mark.skipif(not emulator_there(), reason="needs the emulated GPU")
+def test_the_emulated_gpu_refuses_no_kernel_that_sessions_draw() -> None:
+    """A kernel that fits no architecture has its cases refused, and a refusal is no failure."""
+    known, fitting = kernel_choices(emulated=True), EmulatedBlockSparse().kernel_choices()
+    assert known == fitting
+    assert {one.variant.get("products") for one in fitting} == {None, "wgmma"}
 
 
 def test_half_of_the_ordered_adds_of_several_tiles_are_shuffled() -> None:

@@ -98,5 +98,7 @@ def test_sessions_have_them_with_every_layout_schedule_and_number_of_resident_ct
         assert 0.1 < len(split) / len(offered) < 0.25
         for name in ("lists", "schedule", "slots"):
             assert {one.get(name) for one in split} == {one.get(name) for one in offered}, name
+        packed = target.variants_for(replace(PACKED, lengths_k=(300, 140)))
+        assert 0.3 < len([one for one in packed if one.get("keys") == "split"]) / len(packed) < 0.45
         alone = target.variants_for(replace(PADDED, lengths_k=(64,)))
         assert not [one for one in alone if one.get("keys") == "split"]
