@@ -74,7 +74,9 @@ def stand_in(folder: Path, name: str, version: str) -> Path:
     path, info = folder / f"{stem}-py3-none-any.whl", f"{stem}.dist-info"
     with zipfile.ZipFile(path, "w") as made:
         made.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}+{LOCAL}\n")
-        made.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: bundle\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        made.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: bundle\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         made.writestr(f"{info}/RECORD", "")
     return path
 

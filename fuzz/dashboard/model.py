@@ -43,6 +43,8 @@ class News(msgspec.Struct, frozen=True):
     night, before         the newest night and the one before it; '' where there is none
     new, regressed, fixed ids of signatures
     open                  number of signatures that fail and are not expected
+    unlisted              number of signatures that neither signatures.json nor a page has: the least urgent ones, left
+                          out for the site's size
     environment           what changed, drivers and compilers first
     sessions, cases, failing  of the newest night; unfinished: sessions that were cut off or are running
     targets               that the newest night ran
@@ -61,6 +63,7 @@ class News(msgspec.Struct, frozen=True):
     failing: int
     unfinished: int
     targets: tuple[TargetRan, ...]
+    unlisted: int = 0
 
 
 class Met(msgspec.Struct, frozen=True):
@@ -120,6 +123,8 @@ class SignatureItem(msgspec.Struct, frozen=True):
     appeared     revisions between which it appeared
     history      its life, the newest first; met_in: the newest sessions that met it
     evidence     Verdict of the failure as it was met (findings, worst places, stacks), long texts cut, or null
+    page         path of its page in the site; '' for one that is short because the site would grow too large: without
+                 case, nights, history, met_in and evidence, its message cut
     """
 
     uid: str
@@ -160,6 +165,7 @@ class SignatureItem(msgspec.Struct, frozen=True):
     history: tuple[Step, ...]
     met_in: tuple[Met, ...]
     evidence: dict[str, Any] | None
+    page: str = ""
 
 
 class Growth(msgspec.Struct, frozen=True):
