@@ -1,6 +1,6 @@
 """The wheels that a host lacks: what ci/bundle.sh packs beside kernels and cases.
 
-python ci/bundle_wheels.py PROJECT.whl --host HOST.txt --out WHEELS [--python 3.12] [--without NAME]… [--add REQUIREMENT]…
+    python ci/bundle_wheels.py PROJECT.whl --host HOST.txt --out WHEELS [--python 3.12] [--without NAME] [--add WHAT]
 
 pip resolves for the host: each package that the host has stands there as a wheel without content and without
 requirements, whose local version ('2.11.0+host') no index has. So the versions that are packed fit to the host's, and
@@ -32,9 +32,8 @@ CONSTRAINTS = Path(__file__).resolve().parents[1] / "constraints.txt"
 def listed(text: str) -> dict[str, str]:
     """Versions by normal name, of lines 'name==version' as `pip list --format=freeze` prints them, without local
     labels ('+cu130'). Raises ValueError for a line of another form."""
-    found = {}
-    for line in text.splitlines():
-        line = line.partition("#")[0].strip()
+    found: dict[str, str] = {}
+    for line in (one.partition("#")[0].strip() for one in text.splitlines()):
         name, equal, version = line.partition("==")
         if line and not equal:
             raise ValueError(f"--host: must have lines as 'name==version' (pip list --format=freeze), got {line!r}")
@@ -127,7 +126,7 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--python", default="3.12", help="of the host (3.12)")
     parser.add_argument("--without", action="append", default=[], metavar="NAME", help="leave out, with what it needs")
-    parser.add_argument("--add", action="append", default=[], metavar="REQUIREMENT", help="pack too")
+    parser.add_argument("--add", action="append", default=[], metavar="WHAT", help="pack too")
     parser.add_argument("--store", action="store_true", help="without compression: for an archive that is compressed")
     given = parser.parse_args()
     try:

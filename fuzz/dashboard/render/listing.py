@@ -15,7 +15,7 @@ import msgspec
 from fuzz.dashboard.model import SignatureItem
 from fuzz.dashboard.render.rows import Row
 
-PAGES, ROWS = 1_700_000, 700_000  # bytes
+PAGES, ROWS = 2_200_000, 700_000  # bytes
 TWICE = 2  # a row stands on the first page and among all signatures
 MARKUP = 1500  # bytes of a row around its texts
 LONG = 200  # letters of a short row's message
