@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,9 +64,20 @@ def conformance(night: Night, options: Options) -> Done:
 
 
 def score(night: Night, options: Options) -> Done:
-    """Planted bugs that the scoreboard has as found are found again."""
-    code = run(night, "score", attnfuzz("mutation-score", "--check", "--jobs", options.jobs))
-    return Done("ok" if code == 0 else "failed", "as the scoreboard says" if code == 0 else f"exit code {code}")
+    """Planted bugs that the scoreboard has as found are found again; the figures go to the ledger."""
+    out, trials = night.folder / "score.json", str(night.folder / "score")
+    again = ["--resume"] if Path(trials).is_dir() else []
+    command = attnfuzz("mutation-score", "--check", "--jobs", options.jobs, "--out", str(out), "--output-dir", trials)
+    code = run(night, "score", [*command, *again])
+    kept = measured(night, options, "score", [out]) if out.exists() else False
+    note = "as the scoreboard says" if code == 0 else f"exit code {code}"
+    return Done("ok" if code == 0 else "failed", note + ", figures in the ledger" * kept)
+
+
+def measured(night: Night, options: Options, stage: str, files: Sequence[Path]) -> bool:
+    """True if the figures of these results are in the ledger."""
+    command = [sys.executable, "-m", "ci.measurements", *map(str, files), "--ledger", options.ledger]
+    return run(night, stage, command) == 0
 
 
 def ledger(night: Night, options: Options) -> Done:

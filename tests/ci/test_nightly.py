@@ -148,7 +148,12 @@ def test_a_new_finding_is_traced_to_its_commit(tmp_path: Path) -> None:
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, cwd=made.folder, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stdout + done.stderr
-    print(done.stdout)
+    from fuzz.ledger import read
+    from fuzz.ledger.database import Ledger
+
+    with Ledger(str(tmp_path / "l.sqlite"), create=False) as ledger:
+        (kept,) = read.bisections(ledger).to_dict("records")
+    assert kept["first"] == [[made.commits[CAP], CAP]] and kept["confident"]
     assert f"since {made.commits[CAP][:12]} {CAP}" in done.stdout
     assert "new" in done.stdout.splitlines()[-2]
 

@@ -60,7 +60,16 @@ def listing(bugs: Sequence[SignatureItem], files: Sequence[str], page: Callable[
 def short(bug: SignatureItem) -> SignatureItem:
     """A signature without its case, history and evidence."""
     return msgspec.structs.replace(
-        bug, page="", message=bug.message[:LONG], case=None, after=(), nights=(), history=(), met_in=(), evidence=None
+        bug,
+        page="",
+        message=bug.message[:LONG],
+        case=None,
+        after=(),
+        nights=(),
+        history=(),
+        met_in=(),
+        evidence=None,
+        bisected=None,
     )
 
 
