@@ -5,5 +5,6 @@ options.py   the command line, and what the machine has
 stages.py    the stages, in their order
 fuzzing.py   sessions on each device, within a budget (budget.py)
 findings.py  minimising and bisecting what is new
+unfinished.py  sessions of killed processes, for the ledger
 summary.py   the plan and the table at the end
 """

@@ -11,6 +11,7 @@ from ci.nightly import findings, fuzzing
 from ci.nightly.commands import output, run
 from ci.nightly.options import Options, attnfuzz, pytest, target_files
 from ci.nightly.state import Done, Night
+from ci.nightly.unfinished import unfinished
 
 NO_TESTS = 5  # pytest's exit code
 
@@ -81,14 +82,21 @@ def measured(night: Night, options: Options, stage: str, files: Sequence[Path]) 
 
 
 def ledger(night: Night, options: Options) -> Done:
-    """Sessions whose last lines the ledger lacks, and the night as JSON Lines for other machines."""
-    folders = sorted(str(path.parent) for path in (night.folder / "sessions").glob("*/session.json"))
+    """Sessions whose last lines the ledger lacks, those of killed processes too; the night as JSON Lines for other
+    machines."""
+    mine = sorted(path.parent for path in (night.folder / "sessions").glob("*/session.json"))
+    cut, elsewhere = unfinished(night.folder.parent, options)
+    folders = list(dict.fromkeys([*mine, *cut]))
     out = night.folder / "night.jsonl.gz"
-    code = run(night, "ledger", attnfuzz("import", *folders, "--ledger", options.ledger)) if folders else 0
+    code = run(night, "ledger", attnfuzz("import", *map(str, folders), "--ledger", options.ledger)) if folders else 0
     if not code:
         where = ["--night", night.name, "--ledger", options.ledger]
         code = run(night, "ledger", attnfuzz("export", str(out), *where))
-    return Done("ok", f"{len(folders)} sessions; {out}") if code == 0 else Done("failed", f"exit code {code}")
+    for place in elsewhere:
+        print(f"    not finished, on another machine: {place} (there: attnfuzz run --resume, or attnfuzz import)")
+    others = len(folders) - len(mine)
+    note = f"{len(mine)} sessions" + f", {others} of before that were cut off" * bool(others)
+    return Done("ok", f"{note}; {out}") if code == 0 else Done("failed", f"exit code {code}")
 
 
 def report(night: Night, options: Options) -> Done:

@@ -13,6 +13,7 @@ from random import Random
 
 import msgspec
 import pytest
+from ledger_sessions import SessionFolder
 from planted_history import CAP, FILE, git, planted
 
 from ci.nightly import __main__ as nightly
@@ -21,6 +22,13 @@ from ci.nightly.budget import Budget, Round
 from ci.nightly.options import Options, parse
 from ci.nightly.stages import NAMES, Stage
 from ci.nightly.state import Done, Kept, Night
+from ci.nightly.unfinished import unfinished
+from fuzz.ledger import read
+from fuzz.ledger.database import Ledger
+from fuzz.ledger.feed import take_in
+from fuzz.ledger.folder import Folder
+from fuzz.ledger.write import write
+from fuzz.session.resume import owned
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_LEDGER = "/nowhere/ledger.sqlite"
@@ -133,6 +141,41 @@ def test_every_stage_of_the_list_is_an_option_and_the_archs_are_known() -> None:
     assert list(NAMES) == wanted and all(stage.minutes(Options()) > 0 for stage in stages.STAGES)
 
 
+def test_sessions_that_were_cut_off_are_found_for_the_next_night(tmp_path, monkeypatch) -> None:
+    """Of nights those that the ledger lacks wholly or in part; of users those that it has begun; none that runs."""
+    root, options = tmp_path / "nights", Options(ledger=str(tmp_path / "ledger.sqlite"))
+    monkeypatch.setattr("ci.nightly.unfinished.SESSIONS", tmp_path / "sessions")
+    made = {
+        name: SessionFolder(tmp_path / name, day)
+        for day, name in enumerate((
+            "nights/2026-11-01/sessions/whole", "nights/2026-11-01/sessions/begun", "nights/2026-11-02/sessions/unsent",
+            "nights/2026-11-02/sessions/runs", "nights/2026-11-02/sessions/empty", "sessions/begun", "sessions/unsent",
+        ))
+    }  # fmt: skip
+    with Ledger(options.ledger) as ledger:
+        for name, folder in made.items():
+            if not name.endswith("empty"):
+                folder.passes(1, 2)
+            if name.endswith("whole"):
+                take_in(ledger, folder.path)
+            if name.endswith("begun"):
+                for batch in Folder(folder.path).more():
+                    write(ledger, batch)
+        away = SessionFolder(tmp_path / "away", 9)
+        away.passes(1)
+        (batch,) = Folder(away.path).more()
+        other = msgspec.structs.replace(
+            batch.session, hardware=msgspec.structs.replace(batch.session.hardware, host="b200")
+        )
+        write(ledger, msgspec.structs.replace(batch, session=other))
+    monkeypatch.setattr("platform.node", lambda: "host")
+    with owned(made["nights/2026-11-02/sessions/runs"].path):
+        found, elsewhere = unfinished(root, options)
+    names = [str(path.relative_to(tmp_path)) for path in found]
+    assert names == ["nights/2026-11-01/sessions/begun", "nights/2026-11-02/sessions/unsent", "sessions/begun"]
+    assert elsewhere == [f"b200:{away.path}"]
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
 def test_a_new_finding_is_traced_to_its_commit(tmp_path: Path) -> None:
@@ -148,9 +191,6 @@ def test_a_new_finding_is_traced_to_its_commit(tmp_path: Path) -> None:
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, cwd=made.folder, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stdout + done.stderr
-    from fuzz.ledger import read
-    from fuzz.ledger.database import Ledger
-
     with Ledger(str(tmp_path / "l.sqlite"), create=False) as ledger:
         (kept,) = read.bisections(ledger).to_dict("records")
     assert kept["first"] == [[made.commits[CAP], CAP]] and kept["confident"]
@@ -183,9 +223,6 @@ def test_a_night_that_is_killed_loses_nothing_and_counts_nothing_twice(tmp_path:
         assert len(kept) == number
         told = json.loads(kept[-1].read_text())
         assert told["ended"] and told["done"]["fuzz"]["note"] == "100 cases in 2 sessions, 0 findings"
-    from fuzz.ledger import read
-    from fuzz.ledger.database import Ledger
-
     with Ledger(str(ledger), create=False) as opened:
         sessions = read.sessions(opened)
     assert len(sessions) == 4 and sessions["cases"].sum() == 200 and sessions["night"].nunique() == 2
