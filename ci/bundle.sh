@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Packs wheels, compiled kernels and cases for a GPU host without a network (x86-64, Linux) into one archive:
 #   ci/bundle.sh OUT.tar.xz --host HOST.txt [--python 3.12] [--without NAME]… [--add REQUIREMENT]…
-#                [--arch ARCH]… [--target NAME]… [--cases N] [--seed S] [--fast]
+#                [--arch ARCH]… [--target NAME]… [--cases N] [--seed S] [--fast] [--split SIZE]
 # --host     `python3 -m pip list --format=freeze` of the host: what it has is not packed. It must have torch and Triton.
-# --without  a package to leave out, as nvidia-cutlass-dsl: 50 of 60 MB; without it `blocksparse` does not run
+# --without  a package to leave out, as nvidia-cutlass-dsl: 53 of 65 MB; without it `blocksparse` does not run
 # --add      a package that the project does not need itself, as flash-attn-4
 # --arch, --target, --cases, --seed   the session whose kernels are compiled (sm_90a, blocksparse, 100, 7)
 # --fast     a larger archive, minutes sooner
+# --split    parts of at most SIZE ('32M'), OUT.tar.xz.00 and so on, where a transfer has a limit: cat OUT.tar.xz.* | tar xJ
 # On the host: tar xf OUT.tar.xz && attnfuzz-bundle/install.sh && attnfuzz-bundle/try.sh
 set -euo pipefail
-usage() { sed -n '2,11s/^# \?//p' "$0"; }
-out="" host="" version=3.12 cases=100 seed=7 fast="" archs=() targets=() wheels=() without=""
+usage() { sed -n '2,12s/^# \?//p' "$0"; }
+out="" host="" version=3.12 cases=100 seed=7 fast="" size="" archs=() targets=() wheels=() without=""
 while (($#)); do
     case $1 in
         --host) host=$(realpath "$2"); shift ;;
@@ -22,6 +23,7 @@ while (($#)); do
         --cases) cases=$2; shift ;;
         --seed) seed=$2; shift ;;
         --fast) fast=yes ;;
+        --split) size=$2; shift ;;
         -h | --help) usage; exit ;;
         -*) echo "bundle: unknown option $1" >&2; exit 2 ;;
         *) out=$(realpath -m "$1") ;;
@@ -39,10 +41,11 @@ bundle=$work/attnfuzz-bundle
 mkdir -p "$bundle/src"
 
 echo "::: the project's files"
-git archive HEAD | tar -x -C "$bundle/src" # the commit: a wheel of it has the same kernels as the sources
+# The commit, not the folder: the keys of the kernels have to be those of the wheel. setuptools writes beside what it builds.
+mkdir "$work/build"
+git archive HEAD | tar -x -C "$work/build"
+git archive HEAD corpus pyproject.toml README.md LICENSE | tar -x -C "$bundle/src"
 commit=$(git rev-parse HEAD)
-# setuptools writes beside what it builds
-cp -r "$bundle/src" "$work/build"
 "$python" -m pip wheel -qq --no-deps --wheel-dir "$work" "$work/build"
 
 echo "::: wheels that the host lacks"
@@ -55,7 +58,7 @@ if [[ " $without " == *" nvidia-cutlass-dsl "* ]]; then
     echo "none: the host could not load them without nvidia-cutlass-dsl"
     mkdir "$bundle/kernels"
 else
-    (cd "$bundle/src" && "$python" -m fuzz.cli compile --device cuda "${archs[@]}" "${targets[@]}" --cases "$cases" \
+    (cd "$work/build" && "$python" -m fuzz.cli compile --device cuda "${archs[@]}" "${targets[@]}" --cases "$cases" \
         --seed "$seed" --cache "$bundle/kernels")
 fi
 chmod -R go-w "$bundle/kernels"
@@ -67,4 +70,9 @@ printf '%s=%q\n' COMMIT "$commit" VERSION "$version" TARGETS "${targets[*]}" CAS
 echo "::: archive"
 if [[ -n $fast ]]; then compress=(xz -1 -T0); else compress=(xz --x86 "--lzma2=preset=9e,dict=256MiB" -T1); fi
 tar -C "$work" --owner=0 --group=0 -cf - attnfuzz-bundle | "${compress[@]}" > "$out"
-ls -l "$out"
+if [[ -n $size ]]; then
+    rm -f "$out".[0-9][0-9]
+    split --numeric-suffixes --bytes "$size" "$out" "$out."
+    rm "$out"
+fi
+ls -l "$out"*

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.nightly import findings, fuzzing
+from ci.nightly import findings, fuzzing, passed
 from ci.nightly.commands import output, run
 from ci.nightly.options import Options, attnfuzz, pytest, target_files
 from ci.nightly.state import Done, Night
@@ -27,9 +27,18 @@ class Stage:
 
 
 def tests(night: Night, options: Options) -> Done:
-    """The project's own tests, nightly ones too."""
-    code = run(night, "tests", pytest("-n", options.jobs, "--dist", "worksteal", "tests", *options.pytest_args))
-    return Done("ok" if code == 0 else "failed", f"exit code {code}" if code else "all passed")
+    """The project's own tests, nightly ones too. Those that passed before a cut are not run again."""
+    folder = night.folder / "passed"
+    folder.mkdir(exist_ok=True)
+    before = passed.files(folder)
+    count = sum(1 for _ in passed.names(before))
+    command = pytest("-v", "-p", passed.__name__, "-n", options.jobs, "--dist", "worksteal", "tests")
+    place = {passed.VARIABLE: str(folder / f"{len(before) + 1}.txt")}
+    code = run(night, "tests", [*command, *options.pytest_args], variables=place)
+    if code == NO_TESTS and count:  # every test had passed
+        code = 0
+    note = f"exit code {code}: see {night.log('tests')}" if code else "all passed"
+    return Done("ok" if code == 0 else "failed", note + f", {count} of them before a cut" * bool(count))
 
 
 def compile_(night: Night, options: Options) -> Done:

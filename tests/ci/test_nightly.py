@@ -17,7 +17,7 @@ from ledger_sessions import SessionFolder
 from planted_history import CAP, FILE, git, planted
 
 from ci.nightly import __main__ as nightly
-from ci.nightly import stages, state, summary
+from ci.nightly import passed, stages, state, summary
 from ci.nightly.budget import Budget, Round
 from ci.nightly.options import Options, parse
 from ci.nightly.stages import NAMES, Stage
@@ -139,6 +139,29 @@ def test_every_stage_of_the_list_is_an_option_and_the_archs_are_known() -> None:
     assert asked.options.skip == ("tests",) and asked.options.minutes == 5
     wanted = ["tests", "compile", "fuzz", "replay", "conformance", "score", "minimise", "bisect", "ledger", "report"]
     assert list(NAMES) == wanted and all(stage.minutes(Options()) > 0 for stage in stages.STAGES)
+
+
+@pytest.mark.nightly
+def test_tests_that_passed_before_a_cut_are_not_run_again(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.parametrize('i', range(4))\ndef test_it(i): assert i != 2\n"
+        "@pytest.fixture\ndef bad():\n    yield\n    raise RuntimeError\ndef test_end(bad): pass\n"
+    )
+    (tmp_path / "1.txt").write_text("test_it.py::test_it[0]\ntest_it.py::test_it[1]\ntest_it.py::test_it[3")  # torn
+
+    def ran(number: int) -> tuple[str, list[str]]:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), passed.VARIABLE: str(tmp_path / f"{number}.txt")}
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "1", "-c", "/dev/null", "--rootdir", ".", "test_it.py"]
+        plugins = ["-p", passed.__name__, "-p", "no:attnfuzz", "-p", "no:cacheprovider"]
+        done = subprocess.run(
+            [*command, *plugins], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout, (tmp_path / f"{number}.txt").read_text().splitlines()
+
+    told, kept = ran(2)
+    assert "1 failed, 2 passed, 1 error" in told and kept == ["test_it.py::test_it[3]"]
+    told, kept = ran(3)
+    assert "1 failed, 1 passed, 1 error" in told and not kept
 
 
 def test_sessions_that_were_cut_off_are_found_for_the_next_night(tmp_path, monkeypatch) -> None:
