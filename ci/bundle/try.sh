@@ -16,7 +16,7 @@ attnfuzz doctor || true
 echo "::: saved cases"
 python -m pytest -q -p no:cacheprovider -n "${JOBS:-auto}" corpus || code=$?
 echo "::: session"
-count() { find "$ATTNFUZZ_CACHE/artifacts" -mindepth 1 -maxdepth 1 2> /dev/null | wc -l; }
+count() { { find "$ATTNFUZZ_CACHE/artifacts" -mindepth 1 -maxdepth 1 2> /dev/null || true; } | wc -l; }
 before=$(count)
 read -ra targets <<< "$TARGETS"
 ran=0
