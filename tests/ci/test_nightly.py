@@ -124,6 +124,17 @@ def test_stages_that_are_done_or_left_out_do_not_run(tmp_path, monkeypatch, caps
     assert "goes on with night" in capsys.readouterr().out
 
 
+def test_a_night_that_goes_on_can_be_made_shorter_and_nothing_else(tmp_path, monkeypatch) -> None:
+    begun = state.open_night(tmp_path, msgspec.to_builtins(Options(skip=("tests",), cases=7, ledger=NO_LEDGER)), "")
+    os.close(begun._lock)
+    log: list[str] = []
+    made = [fake(name, Done("ok"), log) for name in ("tests", "fuzz", "score")]
+    assert night(monkeypatch, tmp_path, made, "--skip", "score", "--max-minutes", "5", "--cases", "9") == 0
+    kept = state.newest(tmp_path)
+    assert log == ["fuzz"] and kept is not None
+    assert [kept.settings[name] for name in ("skip", "minutes", "cases")] == [["tests", "score"], 5.0, 7]
+
+
 def test_the_plan_changes_nothing_and_learns_from_the_last_night(tmp_path, monkeypatch, capsys) -> None:
     made = [fake("compile", Done("ok")), fake("fuzz", Done("ok"))]
     assert night(monkeypatch, tmp_path, made, "--dry-run", "--cases", "600") == 0
