@@ -26,7 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     night = state.open_night(
         root, msgspec.to_builtins(asked.options), _commit(), seed=asked.seed, new=asked.new
     )  # fmt: skip
-    options = msgspec.convert(night.kept.settings, Options)
+    options = _shorter(msgspec.convert(night.kept.settings, Options), asked.options)
+    night.kept.settings = msgspec.to_builtins(options)
+    night.save()
     if night.kept.done or night.kept.spent:
         print(f"goes on with night {night.name}, as it began (--new begins another)")
     print(plan(night.kept, options, state.newest(root, done=True)), flush=True)
@@ -43,11 +45,17 @@ def _dry_run(root: Path, asked: Asked) -> int:
     """Prints the plan, and changes nothing."""
     last = state.newest(root)
     if last is not None and not last.ended and not asked.new and time.time() - last.began < state.STALE:
-        kept, options = last, msgspec.convert(last.settings, Options)
+        kept, options = last, _shorter(msgspec.convert(last.settings, Options), asked.options)
     else:
         kept, options = Kept("to come", time.time(), asked.seed or 0), asked.options
     print(plan(kept, options, state.newest(root, done=True)))
     return 0
+
+
+def _shorter(began: Options, asked: Options) -> Options:
+    """The options that a night began with; those asked for now may leave out further stages, and limit the fuzzing."""
+    skip = tuple(dict.fromkeys([*began.skip, *asked.skip]))
+    return msgspec.structs.replace(began, skip=skip, minutes=asked.minutes or began.minutes)
 
 
 def _run(night: Night, options: Options, stage: Stage) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ci.nightly import findings, fuzzing
+from ci.nightly import findings, fuzzing, passed
 from ci.nightly.commands import output, run
 from ci.nightly.options import Options, attnfuzz, pytest, target_files
 from ci.nightly.state import Done, Night
+from ci.nightly.unfinished import unfinished
 
 NO_TESTS = 5  # pytest's exit code
 
@@ -25,9 +27,18 @@ class Stage:
 
 
 def tests(night: Night, options: Options) -> Done:
-    """The project's own tests, nightly ones too."""
-    code = run(night, "tests", pytest("-n", options.jobs, "--dist", "worksteal", "tests", *options.pytest_args))
-    return Done("ok" if code == 0 else "failed", f"exit code {code}" if code else "all passed")
+    """The project's own tests, nightly ones too. Those that passed before a cut are not run again."""
+    folder = night.folder / "passed"
+    folder.mkdir(exist_ok=True)
+    before = passed.files(folder)
+    count = sum(1 for _ in passed.names(before))
+    command = pytest("-v", "-p", passed.__name__, "-n", options.jobs, "--dist", "worksteal", "tests")
+    place = {passed.VARIABLE: str(folder / f"{len(before) + 1}.txt")}
+    code = run(night, "tests", [*command, *options.pytest_args], variables=place)
+    if code == NO_TESTS and count:  # every test had passed
+        code = 0
+    note = f"exit code {code}: see {night.log('tests')}" if code else "all passed"
+    return Done("ok" if code == 0 else "failed", note + f", {count} of them before a cut" * bool(count))
 
 
 def compile_(night: Night, options: Options) -> Done:
@@ -63,20 +74,38 @@ def conformance(night: Night, options: Options) -> Done:
 
 
 def score(night: Night, options: Options) -> Done:
-    """Planted bugs that the scoreboard has as found are found again."""
-    code = run(night, "score", attnfuzz("mutation-score", "--check", "--jobs", options.jobs))
-    return Done("ok" if code == 0 else "failed", "as the scoreboard says" if code == 0 else f"exit code {code}")
+    """Planted bugs that the scoreboard has as found are found again; the figures go to the ledger."""
+    out, trials = night.folder / "score.json", str(night.folder / "score")
+    again = ["--resume"] if Path(trials).is_dir() else []
+    command = attnfuzz("mutation-score", "--check", "--jobs", options.jobs, "--out", str(out), "--output-dir", trials)
+    code = run(night, "score", [*command, *again])
+    kept = measured(night, options, "score", [out]) if out.exists() else False
+    note = "as the scoreboard says" if code == 0 else f"exit code {code}"
+    return Done("ok" if code == 0 else "failed", note + ", figures in the ledger" * kept)
+
+
+def measured(night: Night, options: Options, stage: str, files: Sequence[Path]) -> bool:
+    """True if the figures of these results are in the ledger."""
+    command = [sys.executable, "-m", "ci.measurements", *map(str, files), "--ledger", options.ledger]
+    return run(night, stage, command) == 0
 
 
 def ledger(night: Night, options: Options) -> Done:
-    """Sessions whose last lines the ledger lacks, and the night as JSON Lines for other machines."""
-    folders = sorted(str(path.parent) for path in (night.folder / "sessions").glob("*/session.json"))
+    """Sessions whose last lines the ledger lacks, those of killed processes too; the night as JSON Lines for other
+    machines."""
+    mine = sorted(path.parent for path in (night.folder / "sessions").glob("*/session.json"))
+    cut, elsewhere = unfinished(night.folder.parent, options)
+    folders = list(dict.fromkeys([*mine, *cut]))
     out = night.folder / "night.jsonl.gz"
-    code = run(night, "ledger", attnfuzz("import", *folders, "--ledger", options.ledger)) if folders else 0
+    code = run(night, "ledger", attnfuzz("import", *map(str, folders), "--ledger", options.ledger)) if folders else 0
     if not code:
         where = ["--night", night.name, "--ledger", options.ledger]
         code = run(night, "ledger", attnfuzz("export", str(out), *where))
-    return Done("ok", f"{len(folders)} sessions; {out}") if code == 0 else Done("failed", f"exit code {code}")
+    for place in elsewhere:
+        print(f"    not finished, on another machine: {place} (there: attnfuzz run --resume, or attnfuzz import)")
+    others = len(folders) - len(mine)
+    note = f"{len(mine)} sessions" + f", {others} of before that were cut off" * bool(others)
+    return Done("ok", f"{note}; {out}") if code == 0 else Done("failed", f"exit code {code}")
 
 
 def report(night: Night, options: Options) -> Done:

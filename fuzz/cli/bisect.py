@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
+import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +106,45 @@ def bisect(options: argparse.Namespace) -> int:
         _say(f"{len(history.revisions)} suspects after {history.good}")
         answer = search(history, trials, journal, confidence=options.confidence, most_runs=options.runs, say=_say)
         print(_json(answer, history, journal) if options.json else _text(answer, journal))
+        _keep(options, answer, history)
     return OK if answer.confident else FINDINGS
+
+
+def _keep(options: argparse.Namespace, answer: Answer, history: History) -> None:
+    """Writes the answer into the ledger that the signature came from."""
+    from fuzz.cli.ledger import _open
+    from fuzz.ledger.environment import here
+    from fuzz.ledger.rows import BisectionRow
+    from fuzz.ledger.signatures import signature
+    from fuzz.ledger.write import write_single
+
+    if _is_file(options.case):
+        return
+    with _open(options, create=False) as ledger:
+        row = BisectionRow(
+            uid=uuid.uuid4().hex,
+            signature=signature(ledger, options.case).uid,
+            at=time.time(),
+            history="packages" if options.versions else "commits",
+            good=history.good.name,
+            bad=history.revisions[-1].name,
+            suspects=len(history.revisions),
+            first=tuple((one.name, one.title) for one in answer.first),
+            probability=answer.probability,
+            confident=answer.confident,
+            failed=answer.failed,
+            runs=answer.runs,
+            **here(),
+        )
+        write_single(ledger, [row])
+
+
+def _is_file(case: str) -> bool:
+    """True for a case's file, False for a signature of the ledger. Raises FileNotFoundError for a file that is none."""
+    path = Path(case)
+    if not path.is_file() and path.suffix == ".json":
+        raise FileNotFoundError(f"{path}: no such file")
+    return path.is_file()
 
 
 def _entry(options: argparse.Namespace) -> Entry:
@@ -116,14 +156,12 @@ def _entry(options: argparse.Namespace) -> Entry:
     from fuzz.ledger.signatures import signature
 
     path = Path(options.case)
-    if path.is_file():
+    if _is_file(options.case):
         case, after = load_case(path), load_before(path)
         kept = load(path) if _is_entry(path) else None
         if kept is not None and kept.signature is not None:
             return kept
         return Entry(version=VERSION, expect="pass", case=case, after=after)
-    if path.suffix == ".json":
-        raise FileNotFoundError(f"{path}: no such file")
     with _open(options, create=False) as ledger:
         known = signature(ledger, options.case)
     if known.best.case is None:

@@ -30,16 +30,17 @@ def build(site: Site, out: Path, targets: Sequence[str] = (), timelines: Mapping
     for folder in ("assets", "data", "signature"):
         shutil.rmtree(out / folder, ignore_errors=True)
         (out / folder).mkdir(parents=True)
+    shown, texts = pages(site, targets, timelines)
     for name in DATA:
-        (out / "data" / f"{name}.json").write_bytes(msgspec.json.encode(getattr(site, name)))
+        (out / "data" / f"{name}.json").write_bytes(msgspec.json.encode(getattr(shown, name)))
     for name in ASSETS:
         (out / "assets" / name).write_bytes((files("fuzz.dashboard.render") / "static" / name).read_bytes())
     with as_file(files("bokeh") / "server" / "static" / "js" / "bokeh.min.js") as script:
         shutil.copyfile(script, out / "assets" / "bokeh.min.js")
-    for path, text, charts in pages(site, targets, timelines):
-        (out / path).write_text(text, encoding="utf-8")
-        if charts:
-            (out / "assets" / f"charts-{Path(path).stem}.js").write_text(_script(charts), encoding="utf-8")
+    for page in texts:
+        (out / page.path).write_text(page.text, encoding="utf-8")
+        if page.charts:
+            (out / "assets" / f"charts-{Path(page.path).stem}.js").write_text(_script(page.charts), encoding="utf-8")
     return sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
 
 

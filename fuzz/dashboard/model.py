@@ -43,6 +43,8 @@ class News(msgspec.Struct, frozen=True):
     night, before         the newest night and the one before it; '' where there is none
     new, regressed, fixed ids of signatures
     open                  number of signatures that fail and are not expected
+    unlisted              number of signatures that neither signatures.json nor a page has: the least urgent ones, left
+                          out for the site's size
     environment           what changed, drivers and compilers first
     sessions, cases, failing  of the newest night; unfinished: sessions that were cut off or are running
     targets               that the newest night ran
@@ -61,6 +63,7 @@ class News(msgspec.Struct, frozen=True):
     failing: int
     unfinished: int
     targets: tuple[TargetRan, ...]
+    unlisted: int = 0
 
 
 class Met(msgspec.Struct, frozen=True):
@@ -101,6 +104,25 @@ class Range(msgspec.Struct, frozen=True):
     bad_night: str
 
 
+class Bisected(msgspec.Struct, frozen=True):
+    """The newest search for the revision that a signature came with (`attnfuzz bisect`).
+
+    history      'commits' or 'packages'; good, bad: revisions known to lack and to have it; suspects: those after
+                 `good`
+    first        (revision, title) of the first bad one; several where it is one of these
+    probability  that this is right; confident: as probable as was asked for
+    """
+
+    at: str
+    history: str
+    good: str
+    bad: str
+    suspects: int
+    first: tuple[tuple[str, str], ...]
+    probability: float
+    confident: bool
+
+
 class SignatureItem(msgspec.Struct, frozen=True):
     """signatures.json holds a list of these: a bug, as far as failures can tell.
 
@@ -118,8 +140,11 @@ class SignatureItem(msgspec.Struct, frozen=True):
     outcome      of the saved case; commit: of the session that saved it
     nights       share of the target's cases that it explains, by night, of the last nights
     appeared     revisions between which it appeared
+    bisected     the newest search for the revision that it came with, or null
     history      its life, the newest first; met_in: the newest sessions that met it
     evidence     Verdict of the failure as it was met (findings, worst places, stacks), long texts cut, or null
+    page         path of its page in the site; '' for one that is short because the site would grow too large: without
+                 case, nights, history, met_in and evidence, its message cut
     """
 
     uid: str
@@ -160,6 +185,8 @@ class SignatureItem(msgspec.Struct, frozen=True):
     history: tuple[Step, ...]
     met_in: tuple[Met, ...]
     evidence: dict[str, Any] | None
+    page: str = ""
+    bisected: Bisected | None = None
 
 
 class Growth(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, inspect, text
 from fuzz.ledger.errors import LedgerError
 from fuzz.ledger.locks import one_writer
 
-HEAD = "0001"
+HEAD = "0002"
 MIGRATIONS = Path(__file__).parent / "migrations"
 _VERSIONS = "alembic_version"
 

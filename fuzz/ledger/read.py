@@ -172,6 +172,20 @@ def events(ledger: Ledger) -> pd.DataFrame:
     return _frame(ledger, query.join_from(schema.event, schema.signature).order_by(e.at))
 
 
+def bisections(ledger: Ledger) -> pd.DataFrame:
+    """Searches for the revision that a signature came with: signature (id), at, history ('commits' or 'packages'),
+    good, bad, suspects, first (list of [revision, title]), probability, confident, failed, runs, commit, gpu,
+    toolchain."""
+    import msgspec
+
+    b = schema.bisection.c
+    columns = (b.at, b.history, b.good, b.bad, b.suspects, b.first, b.probability, b.confident, b.failed, b.runs)
+    query = _with_environment(schema.bisection, schema.signature.c.uid.label("signature"), *columns)
+    found = _frame(ledger, query.join(schema.signature).order_by(b.at))
+    found["first"] = [msgspec.json.decode(text) for text in found["first"]]
+    return found
+
+
 def measurements(ledger: Ledger) -> pd.DataFrame:
     """Figures over time: series, at, value, unit, commit, gpu, toolchain."""
     m = schema.measurement.c

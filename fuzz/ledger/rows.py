@@ -202,6 +202,33 @@ class EventRow(msgspec.Struct, frozen=True, omit_defaults=True, tag="event"):
     author: str = ""
 
 
+class BisectionRow(msgspec.Struct, frozen=True, omit_defaults=True, tag="bisection"):
+    """A search for the revision that a signature came with.
+
+    history      'commits' or 'packages'; good, bad: revisions that are known to lack and to have it
+    suspects     revisions after the good one
+    first        (revision, title) of the first bad one; several where those between them could not be run
+    probability  that `first` is right; confident: as probable as was asked for
+    failed, runs at the bad revision
+    """
+
+    uid: str
+    signature: str
+    at: float
+    history: str
+    good: str
+    bad: str
+    suspects: int
+    first: tuple[tuple[str, str], ...]
+    probability: float
+    confident: bool
+    failed: int
+    runs: int
+    hardware: Hardware = Hardware()
+    toolchain: dict[str, str] = {}
+    revision: Revision = Revision()
+
+
 class MeasurementRow(msgspec.Struct, frozen=True, omit_defaults=True, tag="measurement"):
     """A figure over time, as a benchmark's: `series` ('blocksparse forward causal 4096'), the value in `unit`."""
 
@@ -213,3 +240,6 @@ class MeasurementRow(msgspec.Struct, frozen=True, omit_defaults=True, tag="measu
     hardware: Hardware = Hardware()
     toolchain: dict[str, str] = {}
     revision: Revision = Revision()
+
+
+Single: TypeAlias = ReplayRow | EventRow | BisectionRow | MeasurementRow  # rows that belong to no session

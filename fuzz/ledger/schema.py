@@ -280,6 +280,25 @@ event = _table(
     _column("author", Text, "who said so"),
 )
 
+bisection = _table(
+    "bisection",
+    "A search for the revision that a signature came with (`attnfuzz bisect`).",
+    _number(),
+    _uid("of this row, in every ledger"),
+    _to("signature", index=True),
+    _column("at", Double, AT),
+    _column("history", Text, "what was searched: `commits` or `packages`"),
+    _column("good", Text, "the revision that is known not to have it"),
+    _column("bad", Text, "the revision that is known to have it"),
+    _column("suspects", Integer, "revisions after the good one"),
+    _column("first", Text, "JSON list of [revision, title]: the first bad one, or those of which one is"),
+    _column("probability", Double, "that `first` is right"),
+    _column("confident", Boolean, "it is as probable as was asked for"),
+    _column("failed", Integer, "runs of the saved case at the bad revision that failed, …"),
+    _column("runs", Integer, "… of so many"),
+    *_environment(),
+)
+
 measurement = _table(
     "measurement",
     "A figure over time: a benchmark's, the scoreboard's.",

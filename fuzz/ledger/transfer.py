@@ -1,9 +1,9 @@
 """JSON Lines: a ledger, or some nights of it, as a file; and back. Machines without a database take part with it.
 
 The first line names the format and its version. Every other line is one struct with its `type`: signatures first, then
-each session with its findings and sums, followed by its runs, some hundred a line; then replays, events, measurements.
-Names of features and targets stand once a line, and a run is a list that points at them. Reading a file twice writes
-the same rows twice, which counts once.
+each session with its findings and sums, followed by its runs, some hundred a line; then replays, events, bisections,
+measurements. Names of features and targets stand once a line, and a run is a list that points at them. Reading a file
+twice writes the same rows twice, which counts once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fuzz.core.verdict import Signature
 from fuzz.ledger.database import Ledger
 from fuzz.ledger.errors import LedgerError
 from fuzz.ledger.grouping import grouped
-from fuzz.ledger.rows import Batch, EventRow, MeasurementRow, ReplayRow, RunRow
+from fuzz.ledger.rows import Batch, BisectionRow, EventRow, MeasurementRow, ReplayRow, RunRow
 from fuzz.ledger.unload import Selection, sessions_of, signatures_of, singles_of
 from fuzz.ledger.write import write, write_single
 
@@ -58,7 +58,7 @@ class RunsLine(msgspec.Struct, frozen=True, tag="runs"):
     runs: tuple[tuple[int, int, str, str, float, float, tuple[int, ...], int], ...]
 
 
-Line: TypeAlias = SignatureLine | SessionLine | RunsLine | ReplayRow | EventRow | MeasurementRow
+Line: TypeAlias = SignatureLine | SessionLine | RunsLine | ReplayRow | EventRow | BisectionRow | MeasurementRow
 
 
 def export(ledger: Ledger, path: str, which: Selection) -> int:

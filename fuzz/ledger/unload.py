@@ -17,6 +17,7 @@ from fuzz.ledger.grouping import decoded
 from fuzz.ledger.rows import (
     OUTCOMES,
     Batch,
+    BisectionRow,
     CompileRow,
     CoverageRow,
     EventRow,
@@ -27,6 +28,7 @@ from fuzz.ledger.rows import (
     Revision,
     RunRow,
     SessionRow,
+    Single,
     TallyRow,
     TimingRow,
 )
@@ -75,8 +77,8 @@ def sessions_of(ledger: Ledger, which: Selection) -> Iterator[tuple[Batch, Itera
             yield _batch(connection, names, number), _runs(connection, names, number) if which.runs else iter(())
 
 
-def singles_of(ledger: Ledger, which: Selection) -> Iterator[ReplayRow | EventRow | MeasurementRow]:
-    """Replays and events; measurements where no session is left out."""
+def singles_of(ledger: Ledger, which: Selection) -> Iterator[Single]:
+    """Replays, events and bisections; measurements where no session is left out."""
     with ledger.read() as connection:
         names = _Names(connection)
         for row in connection.execute(select(schema.replay).order_by(schema.replay.c.id)):
@@ -85,6 +87,14 @@ def singles_of(ledger: Ledger, which: Selection) -> Iterator[ReplayRow | EventRo
         for row in connection.execute(select(schema.event).order_by(schema.event.c.id)):
             sign, archs = names.signatures[row.signature_id], tuple(filter(None, row.archs.split(",")))
             yield EventRow(row.uid, sign, row.at, row.kind, row.link, archs, row.until, row.author)
+        for row in connection.execute(select(schema.bisection).order_by(schema.bisection.c.id)):
+            same = ("uid", "at", "history", "good", "bad", "suspects", "probability", "confident", "failed", "runs")
+            yield BisectionRow(
+                **{name: getattr(row, name) for name in same},
+                signature=names.signatures[row.signature_id],
+                first=msgspec.json.decode(row.first, type=tuple[tuple[str, str], ...]),
+                **names.environment(row),
+            )
         for row in connection.execute(select(schema.measurement).order_by(schema.measurement.c.id)):
             if which.everything:
                 yield MeasurementRow(row.uid, row.series, row.at, row.value, row.unit, **names.environment(row))

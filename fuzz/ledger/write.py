@@ -17,7 +17,18 @@ from sqlalchemy.dialects import postgresql, sqlite
 from fuzz.ledger import schema
 from fuzz.ledger.database import Ledger
 from fuzz.ledger.grouping import aliases, encoded, grouped
-from fuzz.ledger.rows import OUTCOMES, Batch, EventRow, FindingRow, MeasurementRow, ReplayRow, RunRow, SessionRow
+from fuzz.ledger.rows import (
+    OUTCOMES,
+    Batch,
+    BisectionRow,
+    EventRow,
+    FindingRow,
+    MeasurementRow,
+    ReplayRow,
+    RunRow,
+    SessionRow,
+    Single,
+)
 
 RATIO = 1000  # run.ratio is in thousandths of the error budget
 DURATION = 10_000  # run.duration is in tenths of a millisecond
@@ -31,7 +42,7 @@ def write(ledger: Ledger, batch: Batch) -> None:
         _Writer(ledger, connection, batch).write()
 
 
-def write_single(ledger: Ledger, rows: Iterable[EventRow | ReplayRow | MeasurementRow]) -> None:
+def write_single(ledger: Ledger, rows: Iterable[Single]) -> None:
     """Writes rows that belong to no session; those that are there already stay as they are.
 
     Raises KeyError for a row about a signature that the ledger does not have.
@@ -54,6 +65,11 @@ def write_single(ledger: Ledger, rows: Iterable[EventRow | ReplayRow | Measureme
                     "toolchain_id": ledger.names.toolchain(connection, row.toolchain),
                     "revision_id": ledger.names.revision(connection, row.revision),
                 }
+            if isinstance(row, BisectionRow):
+                table = schema.bisection
+                same = ("history", "good", "bad", "suspects", "probability", "confident", "failed", "runs")
+                values |= {name: getattr(row, name) for name in same}
+                values["first"] = msgspec.json.encode(row.first).decode()
             if isinstance(row, ReplayRow):
                 table = schema.replay
                 values |= {"arch": row.arch, "failed": row.failed, "runs": row.runs}

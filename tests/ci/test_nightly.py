@@ -13,14 +13,22 @@ from random import Random
 
 import msgspec
 import pytest
+from ledger_sessions import SessionFolder
 from planted_history import CAP, FILE, git, planted
 
 from ci.nightly import __main__ as nightly
-from ci.nightly import stages, state, summary
+from ci.nightly import passed, stages, state, summary
 from ci.nightly.budget import Budget, Round
 from ci.nightly.options import Options, parse
 from ci.nightly.stages import NAMES, Stage
 from ci.nightly.state import Done, Kept, Night
+from ci.nightly.unfinished import unfinished
+from fuzz.ledger import read
+from fuzz.ledger.database import Ledger
+from fuzz.ledger.feed import take_in
+from fuzz.ledger.folder import Folder
+from fuzz.ledger.write import write
+from fuzz.session.resume import owned
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_LEDGER = "/nowhere/ledger.sqlite"
@@ -116,6 +124,17 @@ def test_stages_that_are_done_or_left_out_do_not_run(tmp_path, monkeypatch, caps
     assert "goes on with night" in capsys.readouterr().out
 
 
+def test_a_night_that_goes_on_can_be_made_shorter_and_nothing_else(tmp_path, monkeypatch) -> None:
+    begun = state.open_night(tmp_path, msgspec.to_builtins(Options(skip=("tests",), cases=7, ledger=NO_LEDGER)), "")
+    os.close(begun._lock)
+    log: list[str] = []
+    made = [fake(name, Done("ok"), log) for name in ("tests", "fuzz", "score")]
+    assert night(monkeypatch, tmp_path, made, "--skip", "score", "--max-minutes", "5", "--cases", "9") == 0
+    kept = state.newest(tmp_path)
+    assert log == ["fuzz"] and kept is not None
+    assert [kept.settings[name] for name in ("skip", "minutes", "cases")] == [["tests", "score"], 5.0, 7]
+
+
 def test_the_plan_changes_nothing_and_learns_from_the_last_night(tmp_path, monkeypatch, capsys) -> None:
     made = [fake("compile", Done("ok")), fake("fuzz", Done("ok"))]
     assert night(monkeypatch, tmp_path, made, "--dry-run", "--cases", "600") == 0
@@ -134,6 +153,64 @@ def test_every_stage_of_the_list_is_an_option_and_the_archs_are_known() -> None:
 
 
 @pytest.mark.nightly
+def test_tests_that_passed_before_a_cut_are_not_run_again(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.parametrize('i', range(4))\ndef test_it(i): assert i != 2\n"
+        "@pytest.fixture\ndef bad():\n    yield\n    raise RuntimeError\ndef test_end(bad): pass\n"
+    )
+    (tmp_path / "1.txt").write_text("test_it.py::test_it[0]\ntest_it.py::test_it[1]\ntest_it.py::test_it[3")  # torn
+
+    def ran(number: int) -> tuple[str, list[str]]:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), passed.VARIABLE: str(tmp_path / f"{number}.txt")}
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "1", "-c", "/dev/null", "--rootdir", ".", "test_it.py"]
+        plugins = ["-p", passed.__name__, "-p", "no:attnfuzz", "-p", "no:cacheprovider"]
+        done = subprocess.run(
+            [*command, *plugins], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout, (tmp_path / f"{number}.txt").read_text().splitlines()
+
+    told, kept = ran(2)
+    assert "1 failed, 2 passed, 1 error" in told and kept == ["test_it.py::test_it[3]"]
+    told, kept = ran(3)
+    assert "1 failed, 1 passed, 1 error" in told and not kept
+
+
+def test_sessions_that_were_cut_off_are_found_for_the_next_night(tmp_path, monkeypatch) -> None:
+    """Of nights those that the ledger lacks wholly or in part; of users those that it has begun; none that runs."""
+    root, options = tmp_path / "nights", Options(ledger=str(tmp_path / "ledger.sqlite"))
+    monkeypatch.setattr("ci.nightly.unfinished.SESSIONS", tmp_path / "sessions")
+    made = {
+        name: SessionFolder(tmp_path / name, day)
+        for day, name in enumerate((
+            "nights/2026-11-01/sessions/whole", "nights/2026-11-01/sessions/begun", "nights/2026-11-02/sessions/unsent",
+            "nights/2026-11-02/sessions/runs", "nights/2026-11-02/sessions/empty", "sessions/begun", "sessions/unsent",
+        ))
+    }  # fmt: skip
+    with Ledger(options.ledger) as ledger:
+        for name, folder in made.items():
+            if not name.endswith("empty"):
+                folder.passes(1, 2)
+            if name.endswith("whole"):
+                take_in(ledger, folder.path)
+            if name.endswith("begun"):
+                for batch in Folder(folder.path).more():
+                    write(ledger, batch)
+        away = SessionFolder(tmp_path / "away", 9)
+        away.passes(1)
+        (batch,) = Folder(away.path).more()
+        other = msgspec.structs.replace(
+            batch.session, hardware=msgspec.structs.replace(batch.session.hardware, host="b200")
+        )
+        write(ledger, msgspec.structs.replace(batch, session=other))
+    monkeypatch.setattr("platform.node", lambda: "host")
+    with owned(made["nights/2026-11-02/sessions/runs"].path):
+        found, elsewhere = unfinished(root, options)
+    names = [str(path.relative_to(tmp_path)) for path in found]
+    assert names == ["nights/2026-11-01/sessions/begun", "nights/2026-11-02/sessions/unsent", "sessions/begun"]
+    assert elsewhere == [f"b200:{away.path}"]
+
+
+@pytest.mark.nightly
 @pytest.mark.timeout(1200)
 def test_a_new_finding_is_traced_to_its_commit(tmp_path: Path) -> None:
     """A night at a sound revision of a target file, and one after it was broken."""
@@ -148,7 +225,9 @@ def test_a_new_finding_is_traced_to_its_commit(tmp_path: Path) -> None:
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, cwd=made.folder, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == code, done.stdout + done.stderr
-    print(done.stdout)
+    with Ledger(str(tmp_path / "l.sqlite"), create=False) as ledger:
+        (kept,) = read.bisections(ledger).to_dict("records")
+    assert kept["first"] == [[made.commits[CAP], CAP]] and kept["confident"]
     assert f"since {made.commits[CAP][:12]} {CAP}" in done.stdout
     assert "new" in done.stdout.splitlines()[-2]
 
@@ -178,9 +257,6 @@ def test_a_night_that_is_killed_loses_nothing_and_counts_nothing_twice(tmp_path:
         assert len(kept) == number
         told = json.loads(kept[-1].read_text())
         assert told["ended"] and told["done"]["fuzz"]["note"] == "100 cases in 2 sessions, 0 findings"
-    from fuzz.ledger import read
-    from fuzz.ledger.database import Ledger
-
     with Ledger(str(ledger), create=False) as opened:
         sessions = read.sessions(opened)
     assert len(sessions) == 4 and sessions["cases"].sum() == 200 and sessions["night"].nunique() == 2

@@ -19,7 +19,12 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/workflows").glob("*.yml")}
 JOBS = [(name, job) for name, flow in WORKFLOWS.items() for job in flow["jobs"]]
 VARIABLES = {"CASES": "10", "SEED": "1", "ARCH": "sm_100a", "GPU_ARCH": "sm_100a", "GPU_TARGETS": "blocksparse"}
-SCRIPTS = [ROOT / "ci/nightly.sh", *sorted((ROOT / "ci/slurm").iterdir())]
+SCRIPTS = [
+    ROOT / "ci/nightly.sh",
+    ROOT / "ci/bundle.sh",
+    *sorted(ROOT.glob("ci/slurm/*")),
+    *sorted(ROOT.glob("ci/bundle/*")),
+]
 
 
 def runs(name: str, job: str) -> list[str]:

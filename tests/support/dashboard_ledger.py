@@ -13,6 +13,7 @@ from fuzz.core.verdict import Finding, Location, Signature, Verdict, Worst
 from fuzz.ledger.database import Ledger
 from fuzz.ledger.rows import (
     Batch,
+    BisectionRow,
     CompileRow,
     CoverageRow,
     EventRow,
@@ -68,6 +69,7 @@ def fill(place: Path | str) -> None:
         hang = _found(HANG, 3, outcome="hang", evidence={"emulator": REPORT})
         back = [_found(BACK, 3), _found(OLD, 3), _found(NEW, 3, message=MESSAGE), hang]
         _night(ledger, 3, back, torch="2.13.0")
+        _bisect(ledger, OLD)
         _measure(ledger)
 
 
@@ -124,6 +126,14 @@ def _pass(ledger: Ledger, signature: Signature, day: float) -> None:
 def _say(ledger: Ledger, signature: Signature) -> None:
     link = "https://example.org/issues/12"
     write_single(ledger, [EventRow("event0", signature.id, FIRST + 3600, "expect", link=link, author="somebody")])
+
+
+def _bisect(ledger: Ledger, signature: Signature) -> None:
+    first = (("c7" * 20, "Softcap: <tile> of 64"),)
+    write_single(
+        ledger,
+        [BisectionRow("bisection0", signature.id, NOW, "commits", "c1" * 20, "c9" * 20, 8, first, 0.9987, True, 5, 5)],
+    )
 
 
 def _measure(ledger: Ledger) -> None:

@@ -13,7 +13,7 @@ from fuzz.core.case import Case
 from fuzz.core.signature import needs
 from fuzz.core.verdict import Verdict
 from fuzz.dashboard.collect.when import iso
-from fuzz.dashboard.model import Met, Range, SignatureItem, Step
+from fuzz.dashboard.model import Bisected, Met, Range, SignatureItem, Step
 from fuzz.ledger import life, read
 from fuzz.ledger.database import Ledger
 from fuzz.ledger.signatures import Known
@@ -33,12 +33,15 @@ def bugs(
 ) -> tuple[SignatureItem, ...]:
     """Every signature, in the order of `known`. sessions, tallies: as fuzz.ledger.read gives them."""
     findings = read.findings(ledger)
+    bisections = read.bisections(ledger).to_dict("records")  # the newest stands last
+    searched = {str(row["signature"]): row for row in bisections}
     met_in = {str(uid): rows for uid, rows in findings.groupby("signature")}
     ran = tallies[tallies["outcome"] != "reject"].groupby(["session", "target"], sort=False)["cases"].sum()
     by_target = {str(target): rows for target, rows in ran.reset_index().groupby("target")}
     about = sessions.set_index("session")
     nights = list(dict.fromkeys(sessions["night"]))[-LAST_NIGHTS:]
-    return tuple(_item(one, met_in[one.uid], by_target.get(one.signature.target), about, nights, now) for one in known)
+    items = (_item(one, met_in[one.uid], by_target.get(one.signature.target), about, nights, now) for one in known)
+    return tuple(msgspec.structs.replace(one, bisected=_bisected(searched.get(one.uid))) for one in items)
 
 
 def _item(
@@ -86,6 +89,21 @@ def _item(
         history=_steps(known),
         met_in=tuple(_met(row, about) for row in met.iloc[::-1][:MOST_MET].to_dict("records")),
         evidence=None if best.evidence is None else _bounded(best.evidence),
+    )
+
+
+def _bisected(row: Mapping[Any, Any] | None) -> Bisected | None:
+    if row is None:
+        return None
+    return Bisected(
+        at=iso(row["at"]),
+        history=row["history"],
+        good=row["good"],
+        bad=row["bad"],
+        suspects=int(row["suspects"]),
+        first=tuple((name, title) for name, title in row["first"]),
+        probability=round(float(row["probability"]), 4),
+        confident=bool(row["confident"]),
     )
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -14,6 +17,7 @@ from fuzz.dashboard.render import filters
 from fuzz.dashboard.render.chart_pages import coverage_charts, night_charts, performance_charts
 from fuzz.dashboard.render.charts import Chart
 from fuzz.dashboard.render.heat_map import labels
+from fuzz.dashboard.render.listing import listing
 from fuzz.dashboard.render.reproduce import script
 from fuzz.dashboard.render.rows import Row
 
@@ -24,28 +28,42 @@ PAGES = (
     ("nights", "Nights"),
     ("performance", "Performance"),
 )
+MOST_NEWS = 50  # signatures that the first page names of each kind of news
 DATA = ("news", "signatures", "coverage", "nights", "performance")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page: its path in the site, its text, its charts."""
+
+    path: str
+    text: str
+    charts: Sequence[Chart] = ()
 
 
 def pages(
     site: Site, files: Sequence[str] = (), timelines: Mapping[str, str] | None = None
-) -> Iterator[tuple[str, str, Sequence[Chart]]]:
-    """Path, text and charts of every page.
+) -> tuple[Site, Iterator[Page]]:
+    """The site with what is shown of its signatures (render/listing.py), and its pages.
 
     files      of users' own targets, for their scripts and commands
     timelines  by signature: path of its timeline in the site
     """
-    rows = [Row(bug, files) for bug in site.signatures]
-    environment = _environment(site)
-    yield from _tables(environment, site, rows)
-    yield from _charts(environment, site)
-    page = environment.get_template("signature.html.j2")
-    for row in rows:
+    environment = _environment()
+    template = environment.get_template("signature.html.j2")
+
+    def page(row: Row) -> str:
         text, reason = script(row.bug, files)
         shown: dict[str, Any] = {name: getattr(row, name) for name in ("places", "waits", "text", "met")}
         about = {"row": row, "script": text, "no_script": reason, "timeline": (timelines or {}).get(row.bug.uid, "")}
-        where = f"signature/{row.page}.html"
-        yield where, page.render(here="signature", root="../", charts=(), stacks=(), **shown, **about), ()
+        return template.render(site=site, here="signature", root="../", charts=(), stacks=(), **shown, **about)
+
+    made = listing(site.signatures, files, page)
+    news = msgspec.structs.replace(site.news, unlisted=made.left)
+    site = msgspec.structs.replace(site, news=news, signatures=tuple(row.bug for row in made.rows))
+    environment.globals["site"] = site
+    own = (Page(path, text) for path, text in made.pages.items())
+    return site, chain(_tables(environment, site, made.rows), _charts(environment, site), own)
 
 
 def change(one: Change) -> Markup:
@@ -59,7 +77,7 @@ def change(one: Change) -> Markup:
     return line + Markup(' <span class="quiet">on {}</span>').format(", ".join(one.where))
 
 
-def _environment(site: Site) -> Environment:
+def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader("fuzz.dashboard.render"),
         autoescape=True,
@@ -69,31 +87,33 @@ def _environment(site: Site) -> Environment:
     )
     made.filters.update({name: getattr(filters, name) for name in ("moment", "days", "shorten", "figure", "linked")})
     made.tests["match_emulated"] = lambda arch: str(arch).startswith("emulated")
-    made.globals.update(site=site, pages=PAGES, data_files=DATA, change=change)
+    made.globals.update(most_news=MOST_NEWS, pages=PAGES, data_files=DATA, change=change)
     return made
 
 
-def _tables(environment: Environment, site: Site, rows: Sequence[Row]) -> Iterator[tuple[str, str, Sequence[Chart]]]:
-    still = [row for row in rows if row.bug.state in OPEN]
-    for name, shown in (("index", still), ("signatures", rows)):
+def _tables(environment: Environment, site: Site, rows: Sequence[Row]) -> Iterator[Page]:
+    with_page = [row for row in rows if row.bug.state in OPEN and row.bug.page]
+    for name, shown in (("index", with_page), ("signatures", rows)):
         text = environment.get_template(f"{name}.html.j2").render(
             here=name,
             root="",
             charts=(),
             rows=rows,
-            open_rows=still,
-            other=len(rows) - len(still),
+            open_rows=with_page,
+            more_open=site.news.open - len(with_page),
+            other=len(rows) + site.news.unlisted - site.news.open,
             by_uid={row.bug.uid: row for row in rows},
             states=list(dict.fromkeys(row.bug.state for row in shown)),
             targets=sorted({row.bug.target for row in shown}),
         )
-        yield f"{name}.html", text, ()
+        yield Page(f"{name}.html", text)
 
 
-def _charts(environment: Environment, site: Site) -> Iterator[tuple[str, str, Sequence[Chart]]]:
+def _charts(environment: Environment, site: Site) -> Iterator[Page]:
     drawn = coverage_charts(site.coverage)
     page = environment.get_template("coverage.html.j2")
-    yield "coverage.html", page.render(here="coverage", root="", charts=drawn, legend=labels()), drawn
+    text = page.render(here="coverage", root="", charts=drawn, legend=labels())
+    yield Page("coverage.html", text, drawn)
     rule = site.performance.rule + " Dashed lines are change points."
     both = (
         ("nights", "Nights", "What the nights cost and gave.", night_charts(site.nights)),
@@ -103,4 +123,4 @@ def _charts(environment: Environment, site: Site) -> Iterator[tuple[str, str, Se
     for name, heading, lead, sections in both:
         drawn = [chart for _, part in sections for chart in part]
         text = page.render(here=name, root="", charts=drawn, heading=heading, lead=lead, sections=sections)
-        yield f"{name}.html", text, drawn
+        yield Page(f"{name}.html", text, drawn)

@@ -42,8 +42,8 @@ class Row:
     files: Sequence[str] = ()
 
     @property
-    def page(self) -> str:
-        """Name of its page without the suffix; a ledger of other machines may hold any text as an id."""
+    def name(self) -> str:
+        """Name of its page's file without the suffix; a ledger of other machines may hold any text as an id."""
         uid = self.bug.uid
         return uid if _UID.fullmatch(uid) else hashlib.sha256(uid.encode()).hexdigest()[:8]
 

@@ -109,7 +109,7 @@ def test_a_target_that_is_not_known_here_has_no_script(site: Site) -> None:
 
 def test_an_id_that_is_no_number_makes_no_path(site: Site) -> None:
     bug = msgspec.structs.replace(item(site, made.OLD.id), uid="../../x")
-    assert len(Row(bug).page) == 8 and Row(bug).page.isalnum()
+    assert len(Row(bug).name) == 8 and Row(bug).name.isalnum()
 
 
 def test_evidence_is_cut(site: Site) -> None:
@@ -135,7 +135,8 @@ def test_a_long_command_is_on_the_page_alone(site: Site) -> None:
 def test_signatures_without_a_case_have_a_page(site: Site) -> None:
     bug = item(site, made.OLD.id, case=None, evidence=None, message="")
     news = msgspec.structs.replace(site.news, new=(), regressed=(), fixed=())
-    found = {path: text for path, text, _ in pages(msgspec.structs.replace(site, news=news, signatures=(bug,)))}
+    _, made_ = pages(msgspec.structs.replace(site, news=news, signatures=(bug,)))
+    found = {page.path: page.text for page in made_}
     assert "did not keep the case" in found[f"signature/{bug.uid}.html"]
 
 

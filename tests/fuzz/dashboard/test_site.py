@@ -16,6 +16,7 @@ from fuzz.dashboard.build import build
 from fuzz.dashboard.errors import SiteError
 from fuzz.dashboard.model import Site
 from fuzz.dashboard.render.pages import DATA
+from fuzz.dashboard.render.pages import pages as rendered
 
 _VOID = {"meta", "link", "br", "img", "input", "hr", "rect", "path"}
 
@@ -156,9 +157,13 @@ def test_a_signature_shows_waits_worst_places_script_and_history(built: Path) ->
     assert "Worst place of each tensor" in other and "7.5" in other
     assert "lines of Python" in other and "import torch" in other
     assert "fixed: passed 10 times in a row" in other
+    traced = (built / "signature" / f"{made.OLD.id}.html").read_text()
+    assert "the first bad revision is, with probability 0.9987, of 8 after" in traced
+    assert "<code>c7c7c7c7c7c7</code> Softcap: &lt;tile&gt; of 64" in traced
 
 
 def test_data_are_the_values_of_the_pages(site: Site, built: Path) -> None:
+    site, _ = rendered(site)
     for name in DATA:
         value = getattr(site, name)
         text = (built / "data" / f"{name}.json").read_bytes()

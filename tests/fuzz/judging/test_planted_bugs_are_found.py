@@ -31,6 +31,7 @@ def session(folder: Path, target: str, cases: int, device: Any = "host") -> tupl
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)
 def test_the_unmasked_row_statistics_store_is_found_and_minimised(tmp_path: Path) -> None:
     records, entries = session(tmp_path, "sdpa!unmasked_row_statistics", 8, "interpreter")
     assert any(record.outcome == "fail" for record in records)
@@ -42,6 +43,7 @@ def test_the_unmasked_row_statistics_store_is_found_and_minimised(tmp_path: Path
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)  # 25 cases, with their kernels to compile: minutes on a machine that does other things too
 @pytest.mark.parametrize(
     "name",
     [

@@ -15,7 +15,7 @@ from fuzz.ledger import read
 from fuzz.ledger.database import Ledger
 from fuzz.ledger.errors import LedgerError
 from fuzz.ledger.feed import take_in
-from fuzz.ledger.rows import EventRow, Hardware, MeasurementRow, ReplayRow, Revision
+from fuzz.ledger.rows import BisectionRow, EventRow, Hardware, MeasurementRow, ReplayRow, Revision
 from fuzz.ledger.signatures import signatures
 from fuzz.ledger.transfer import export, load
 from fuzz.ledger.unload import Selection
@@ -23,7 +23,7 @@ from fuzz.ledger.write import write_single
 
 FRAMES = (
     "sessions", "tallies", "timings", "compiles", "findings", "packages", "changes", "replays", "events",
-    "measurements",
+    "bisections", "measurements",
 )  # fmt: skip
 WHERE = {"hardware": Hardware("host"), "toolchain": {"python": "3.11"}, "revision": Revision("c0ffee")}
 ALL = Selection()
@@ -63,6 +63,9 @@ def fill(ledger: Ledger, folder: Path) -> None:
     singles = [
         ReplayRow("r1", DQ.id, 1.7e9 + 5, "sm_90a", 1, 3, **WHERE),
         EventRow("e1", DQ.id, 1.7e9 + 6, "expect", "issues/1", ("sm_90a",), "2100-01-01", "somebody"),
+        BisectionRow(
+            "b1", DQ.id, 1.7e9 + 8, "commits", "a", "d", 3, (("b", "x"), ("c", "")), 0.9, False, 2, 5, **WHERE
+        ),
         MeasurementRow("m1", "forward", 1.7e9 + 7, 2.5, "TFLOP/s", **WHERE),
     ]
     write_single(ledger, singles)
@@ -157,4 +160,11 @@ def test_a_torn_file_is_refused_and_its_whole_counts_once_after_it(tmp_path, exp
 
 def test_every_line_says_its_type(exported):
     kinds = [json.loads(line).get("type") for line in exported[1:]]
-    assert kinds == ["signature", "session", "runs", "session", "runs", "replay", "event", "measurement"]
+    assert kinds == ["signature", "session", "runs", "session", "runs", "replay", "event", "bisection", "measurement"]
+
+
+def test_bisections_are_read_with_their_revisions(ledger, tmp_path):
+    fill(ledger, tmp_path)
+    (row,) = read.bisections(ledger).to_dict("records")
+    assert row["signature"] == DQ.id and row["first"] == [["b", "x"], ["c", ""]]
+    assert (row["history"], row["probability"], row["confident"], row["suspects"]) == ("commits", 0.9, False, 3)
