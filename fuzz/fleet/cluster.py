@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fuzz.compiling.build_key import Build
@@ -89,7 +89,7 @@ class RayCluster:
                 told.append((name, decode(ray.get(ref), News)))
                 self._ask(name)
             except RayError as error:
-                self._actors.pop(name, None)
+                self.forget(name)  # it may be there all the same, behind a network that is not
                 told.append((name, _reason(error)))
         return told
 
@@ -225,6 +225,8 @@ def _nodes() -> list[dict[str, Any]]:
 
 def _reason(error: RayError) -> str:
     """One line of Ray's message."""
+    if isinstance(error, ActorUnavailableError):
+        return "its node does not answer"
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     cause = next((line for line in lines if "exited" in line or "died" in line or "Error" in line), "")
     return (cause or (lines[0] if lines else type(error).__name__))[:300]

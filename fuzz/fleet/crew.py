@@ -215,7 +215,7 @@ class FleetCrew:
 
     def _lose(self, member: Member, why: str) -> None:
         """A worker that is gone; its slot is free, where its node is there."""
-        if not member.holds:
+        if member.fit:
             self.replaced.append(f"worker {member.name} on {member.slot.shown} was lost: {why}")
         if not member.device:
             self._not_started[member.slot] += 1
@@ -350,4 +350,8 @@ class FleetCrew:
         fit = [member for member in list(self._members.values()) if member.fit]
         hosts = len({member.slot.node for member in fit})
         drained = f", {len(self._drained)} drained" if self._drained else ""
-        return f"{len(fit)} workers on {hosts} node{'' if hosts == 1 else 's'}{drained}"
+        return f"{_count(len(fit), 'worker')} on {_count(hosts, 'node')}{drained}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
