@@ -49,7 +49,7 @@ class Cases:
 
     def ran(self, shard: str) -> Mapping[int, Ran]:
         """The cases of a shard that are on record, by their places; those of a complete one are not kept."""
-        return self._open.get(shard, {})
+        return dict(self._open.get(shard, {}))
 
     def missing(self) -> dict[str, int]:
         """By shard that is not complete: how many of its cases are not on record."""
