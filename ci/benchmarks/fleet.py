@@ -1,12 +1,12 @@
 """A session on a cluster of which a node is killed, beside the same session on one machine: what is lost, or differs.
 
     python ci/benchmarks/fleet.py --cases 10000 --out ci/results/fleet_host.json          # two nodes of this machine
-    python ci/benchmarks/fleet.py --device cuda --workers 1 2 --cases 5000 --no-kill      # one GPU beside two
+    python ci/benchmarks/fleet.py --device cuda --nodes 1 --gpus 1 2 --cases 5000         # one GPU beside two
 
 one      `attnfuzz run`: the verdict of each case, by its shard and its place in it
-fleet    `attnfuzz fleet` on --nodes nodes of Ray's on this machine, with --workers workers on each (several numbers:
-         one run for each). When half of the cases are on record, all processes of a node are killed at once; ten
-         seconds later a new node takes its place
+fleet    `attnfuzz fleet` on --nodes nodes of Ray's on this machine, with a worker on each, or --gpus GPUs on each
+         (several numbers: one run for each). When half of the cases are on record, all processes of a node are killed
+         at once, unless it is the only one; ten seconds later a new node takes its place
 checked  no case is missing, on record or in the ledger; none is there twice; case ids, outcomes, ratios (error over
          error budget) and causes of failures are equal, and so is the number of findings of each target
 Exits with 1 where one of these does not hold. On GPUs the nodes share those of this machine out among them.
@@ -54,9 +54,9 @@ def main() -> int:
             result["one"] = one["told"]
             print("one machine:", one["told"], flush=True)
         result["fleets"] = []
-        for workers in options.workers:
-            here = Path(folder) / f"fleet{workers}"
-            fleet = _fleet(here, options, workers)
+        for gpus in options.gpus if options.device == "cuda" else [0]:
+            here = Path(folder) / f"fleet{gpus}"
+            fleet = _fleet(here, options, gpus)
             told = fleet["told"] | (_compared(one, fleet) if one is not None else {})
             result["fleets"].append(told)
             print("fleet:", told, flush=True)
@@ -65,12 +65,12 @@ def main() -> int:
     return 0 if all(_right(told, options.cases) for told in result["fleets"]) else 1
 
 
-def _fleet(folder: Path, options: argparse.Namespace, workers: int) -> dict[str, Any]:
+def _fleet(folder: Path, options: argparse.Namespace, gpus: int) -> dict[str, Any]:
     """A session on a cluster that is made for it."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args=_node(options, workers, 0))
-    nodes = [cluster.add_node(**_node(options, workers, number)) for number in range(1, options.nodes)]
+    cluster = Cluster(initialize_head=True, head_node_args=_node(options, gpus, 0))
+    nodes = [cluster.add_node(**_node(options, gpus, number)) for number in range(1, options.nodes)]
     try:
         command = _command("fleet", options, folder, "--address", cluster.address)
         began = time.monotonic()
@@ -81,23 +81,23 @@ def _fleet(folder: Path, options: argparse.Namespace, workers: int) -> dict[str,
             print(f"killing a node at {killed_at} cases, {time.monotonic() - began:.0f} s", flush=True)
             _kill(cluster, nodes[-1])
             time.sleep(REPLACED_AFTER)
-            cluster.add_node(**_node(options, workers, options.nodes - 1))
+            cluster.add_node(**_node(options, gpus, options.nodes - 1))
         code = session.wait()
         found = _read(folder, code, time.monotonic() - began)
-        found["told"] |= {"nodes": options.nodes, "workers of a node": workers, "node killed at": killed_at}
+        found["told"] |= {"nodes": options.nodes, "GPUs of a node": gpus, "node killed at": killed_at}
         return found
     finally:
         cluster.shutdown()
 
 
-def _node(options: argparse.Namespace, workers: int, number: int) -> dict[str, Any]:
-    """Arguments of a node: CPUs for its workers, or GPUs of this machine that no other node has."""
+def _node(options: argparse.Namespace, gpus: int, number: int) -> dict[str, Any]:
+    """Arguments of a node: a CPU for its worker, or GPUs of this machine that no other node has."""
     made: dict[str, Any] = {"object_store_memory": STORE, "include_dashboard": False}
     if options.device != "cuda":
-        return made | {"num_cpus": workers}
-    own = ",".join(str(number * workers + i) for i in range(workers))
+        return made | {"num_cpus": 1}
+    own = ",".join(str(number * gpus + i) for i in range(gpus))
     cpus = (os.cpu_count() or 1) // options.nodes
-    return made | {"num_cpus": cpus, "num_gpus": workers, "env_vars": {"CUDA_VISIBLE_DEVICES": own}}
+    return made | {"num_cpus": cpus, "num_gpus": gpus, "env_vars": {"CUDA_VISIBLE_DEVICES": own}}
 
 
 def _kill(cluster: Any, node: Any) -> None:
@@ -202,7 +202,7 @@ def _options() -> argparse.Namespace:
     add("--size", default="small")
     add("--device", default="host", choices=("host", "cuda"))
     add("--nodes", type=int, default=2)
-    add("--workers", type=int, nargs="+", default=[1], help="of each node")
+    add("--gpus", type=int, nargs="+", default=[1], help="of each node, with --device cuda")
     add("--target", action="append", help=f"default: {', '.join(TARGETS)}")
     add("--target-file", action="append", type=Path, help="files of --target")
     add("--no-kill", dest="kill", action="store_false", help="kill no node")

@@ -22,7 +22,7 @@ def add(sub: Any) -> None:
         sub,
         "fleet",
         fleet,
-        "run a fuzz session on the machines of a Ray cluster, a worker on each GPU",
+        "run a fuzz session on the machines of a Ray cluster, with workers on each GPU",
         "attnfuzz fleet --address auto --target blocksparse --cases 100000 --ledger postgresql://ledger/attnfuzz",
         "attnfuzz fleet --address auto --device host --worker-cpus 2 --cases 20000",
         "attnfuzz fleet --address auto --resume .attnfuzz/sessions/20261123-041500-77",
@@ -41,6 +41,13 @@ def add(sub: Any) -> None:
         default=1,
         metavar="N",
         help="CPUs of a worker that has no GPU (1)",
+    )
+    option(
+        "--workers-per-gpu",
+        type=settings.positive,
+        default=0,
+        metavar="N",
+        help="workers that share a GPU (one for each CPU of its machine, at most 16)",
     )
     option(
         "--health-target",
@@ -81,7 +88,7 @@ def fleet(options: argparse.Namespace) -> int:
 
     health = options.health_target or ("none" if asked.device == "emulator" else TARGET)
     how = Options("" if health == "none" else health, options.stall, options.wait)
-    with RayCluster(options.address, asked.device == "cuda", options.worker_cpus) as cluster:
+    with RayCluster(options.address, asked.device == "cuda", options.worker_cpus, options.workers_per_gpu) as cluster:
         hire = partial(FleetCrew, cluster, how)
         asked = _with_targets(asked, cluster)
         ended = run_session(

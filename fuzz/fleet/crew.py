@@ -5,8 +5,8 @@ idle, writes what they tell into the session's folder, and replaces those that a
 given to another one, which draws all of its cases again and runs those that are not on record.
 
 NOTE [drained]: a device that gives a wrong answer to the health check, or none, gets no case for the rest of the
-session; what its worker has run since its last right answer is not counted, and run elsewhere. A failure that costs two
-devices in a row is counted: then it is the case's doing.
+session, from none of the workers that share it; what a worker has run since its own last right answer is not counted,
+and run elsewhere. A failure that costs two devices in a row is counted: then it is the case's doing.
 """
 
 from __future__ import annotations
@@ -207,6 +207,10 @@ class FleetCrew:
                 self._settling.add(self._cases.add([news.suspect]))
         self._take_back(member, news.why)
         if member.slot.gpu:
+            for other in self._members.values():  # whether what they have run counts, their own last check says
+                if other is not member and other.fit and other.device == member.device:
+                    self._take_back(other, news.why)
+                    other.hold()
             member.hold()  # so that nobody else is given that GPU
         else:
             self._closed.add(member.slot)

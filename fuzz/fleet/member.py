@@ -31,17 +31,18 @@ class Options:
 
 @dataclass(frozen=True)
 class Slot:
-    """Place for one worker: a GPU of a node, or as many CPUs as a worker takes; numbered within the node."""
+    """Place for one worker: a share of one of a node's GPUs, or as many CPUs as a worker takes; numbered within the
+    node. gpu: the share; 0: it has no GPU."""
 
     node: str
     host: str
     number: int
-    gpu: bool
+    gpu: float = 0.0
 
     @property
     def shown(self) -> str:
         """For readers."""
-        return f"{self.host} {'GPU' if self.gpu else 'CPU'} {self.number}"
+        return f"{self.host} {'GPU worker' if self.gpu else 'CPU worker'} {self.number}"
 
 
 class Handle(Protocol):

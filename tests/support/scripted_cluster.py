@@ -78,7 +78,9 @@ class Worker:
 
     @property
     def introduction(self) -> Introduction:
-        device = f"{self.slot.host} {'GPU' if self.slot.gpu else 'CPU'} {self.slot.number}"
+        """Two workers share a GPU where each has half of it."""
+        number = int(self.slot.number * self.slot.gpu) if self.slot.gpu else self.slot.number
+        device = f"{self.slot.host} {'GPU' if self.slot.gpu else 'CPU'} {number}"
         return Introduction(device, code(()))
 
     def works(self) -> News | None:

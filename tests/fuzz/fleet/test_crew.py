@@ -19,8 +19,8 @@ from fuzz.session.settings import Settings
 from fuzz.targets.registry import TargetError
 
 SHARDS = [Shard("t", i, 10, i, 10 * i) for i in range(6)]
-CPUS = [Slot(node, node, 0, False) for node in ("a", "b")]
-GPUS = [Slot(node, node, 0, True) for node in ("a", "b")]
+CPUS = [Slot(node, node, 0) for node in ("a", "b")]
+GPUS = [Slot(node, node, 0, 1.0) for node in ("a", "b")]
 
 
 def fleet(
@@ -53,8 +53,8 @@ def test_every_case_is_on_record_once_though_workers_are_lost_in_the_middle_of_a
     assert crew.work(SHARDS, dict) == []
     assert places(tmp_path) == EVERY
     assert [line.partition(":")[0] for line in crew.replaced] == [
-        "worker w0 on a CPU 0 was lost",
-        "worker w2 on a CPU 0 was lost",
+        "worker w0 on a CPU worker 0 was lost",
+        "worker w2 on a CPU worker 0 was lost",
     ]
     rest = [sorted(job.ran) for worker in cluster.workers.values() for job in worker.given if job.ran]
     assert rest and all(places == [0, 1, 2, 3, 4] for places in rest), "what is left of their shards, not all of it"
@@ -89,6 +89,19 @@ def test_a_device_with_a_wrong_answer_is_drained_and_its_cases_run_elsewhere(tmp
     assert set(cluster.workers) == {"w0", "w1"}, "its worker keeps the GPU, so that no other one gets it"
 
 
+def test_all_workers_of_a_device_that_is_drained_stop(tmp_path: Path) -> None:
+    def lies(worker: Worker) -> News | None:
+        return worker.works() if worker.told < 4 else News("unfit", why="a wrong answer", dropped=1)
+
+    slots = [Slot("a", "a", number, 0.5) for number in range(4)]
+    cluster = ScriptedCluster(slots, w0=lies)
+    crew = fleet(tmp_path, cluster)
+    assert crew.work(SHARDS, dict) == []
+    assert places(tmp_path) == EVERY
+    assert [worker.stopped for worker in cluster.workers.values()] == [True, True, False, False]
+    assert len(cluster.workers) == 4 and len(crew.replaced) == 1
+
+
 def test_a_failure_that_costs_two_devices_counts(tmp_path: Path) -> None:
     def hangs(worker: Worker) -> News | None:
         """Its GPU does not come back from the fourth case of the first shard."""
@@ -97,7 +110,7 @@ def test_a_failure_that_costs_two_devices_counts(tmp_path: Path) -> None:
             return News("unfit", why="no answer", suspect=record(worker.name, shard, 3, fails=True), dropped=1)
         return worker.works()
 
-    slots = [Slot("a", "a", number, True) for number in range(4)]
+    slots = [Slot("a", "a", number, 1.0) for number in range(4)]
     cluster = ScriptedCluster(slots, **dict.fromkeys(("w0", "w1", "w2", "w3"), hangs))
     crew = fleet(tmp_path, cluster)
     assert crew.work(SHARDS, dict) == []

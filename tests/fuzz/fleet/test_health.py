@@ -6,6 +6,7 @@ import pytest
 from scripted_cluster import record
 
 from fuzz.core.case import Case
+from fuzz.core.target import Device
 from fuzz.core.verdict import Finding, Verdict
 from fuzz.fleet.health import Health, Unfit, cases
 from fuzz.fleet.outbox import Outbox
@@ -72,7 +73,7 @@ def test_a_fleet_without_a_check_sends_records_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("device", ["host", "cuda"])
-def test_the_checks_cases_are_ones_that_the_target_takes(device: str) -> None:
+def test_the_checks_cases_are_ones_that_the_target_takes(device: Device) -> None:
     from fuzz.core.refusal import refusal
     from fuzz.targets.registry import load
 
