@@ -2,10 +2,10 @@
 
     python ci/benchmarks/fleet_driver.py --out ci/results/fleet_driver_host.json
 
-FleetCrew as it is, with the progress line's reader and a ledger (SQLite, then PostgreSQL) beside it. In place of Ray and
-of kernels stand --workers workers in this process that tell of a whole shard at once, in the bytes that a real worker
-sends; those are made before the clock starts, from cases drawn as a session draws them. So the figures are of the
-session's process alone: what it reads, writes down and sends to the ledger. One case in 200 fails, of one cause.
+FleetCrew as it is, with the progress line's reader, and no ledger, SQLite's or PostgreSQL's beside it. In place of Ray
+and of kernels stand --workers workers in this process that tell of a whole shard at once, in the bytes that a real
+worker sends; those are made before the clock starts, from cases drawn as a session draws them. So the figures are of
+the session's process alone: what it reads, writes down and sends to the ledger. One case in 200 fails, of one cause.
 """
 
 from __future__ import annotations
