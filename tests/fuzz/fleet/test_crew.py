@@ -9,12 +9,13 @@ import msgspec
 import pytest
 from scripted_cluster import ScriptedCluster, Worker, record
 
-from fuzz.fleet.crew import DEVICES, LOSSES, FleetCrew
+from fuzz.fleet.crew import FleetCrew
 from fuzz.fleet.member import Options, Slot
 from fuzz.fleet.messages import News
+from fuzz.fleet.work_list import DEVICES, LOSSES
 from fuzz.session.plan import Shard
 from fuzz.session.records import Reader, settlement
-from fuzz.session.resume import AlreadyRan, Ran
+from fuzz.session.resume import AlreadyRan, Ran, unfinished
 from fuzz.session.settings import Settings
 from fuzz.targets.registry import TargetError
 
@@ -30,9 +31,11 @@ def fleet(
     how = Options(wait=options.pop("wait", 0.05), **options)  # type: ignore[arg-type]
     crew = FleetCrew(cluster, how, Settings(targets=(), folder=str(folder), corpus=""), ran or {}, ends)
     crew.check_targets()
-    crew._to_come = len(SHARDS)
-    for shard in SHARDS:
-        crew._hand_out(shard)
+    todo = unfinished(SHARDS, ran or {})
+    crew.compiling(todo)
+    assert crew._list is not None
+    for shard in todo:
+        crew._list.hand_out(shard)
     return crew
 
 
@@ -180,7 +183,6 @@ def test_cases_on_record_are_not_run_again(tmp_path: Path) -> None:
     (tmp_path / "session.json").write_text('{"settings": {}, "machine": {}}')
     cluster = ScriptedCluster(CPUS)
     crew = fleet(tmp_path, cluster, ran)
-    crew._shards.popleft()  # complete
     assert crew.work(SHARDS, dict) == []
     assert places(tmp_path) == [place for place in EVERY if place[1] not in ran.get(place[0], {})]
 

@@ -97,3 +97,30 @@ def test_a_fleet_that_is_interrupted_goes_on_where_it_was(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{before} cases before" in done.stdout
     check(folder)
+
+
+def test_kernels_are_compiled_on_the_cluster_and_cached_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: Any
+) -> None:
+    import ray
+
+    from fuzz.compiling.cache import Cache
+    from fuzz.fleet.cluster import RayCluster
+    from fuzz.fleet.compiling import FleetPool
+    from fuzz.fleet.kernels import Kernel
+
+    recipes = ROOT / "tests" / "fakes" / "recipes"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(recipes)]))
+    monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "nodes"))
+    sent: list[Kernel] = []
+    builds = [toy("add", value=1), toy("add", value=2), toy("raises")]
+    with two_nodes() as address:
+        monkeypatch.setenv("ATTNFUZZ_CACHE", str(tmp_path / "here"))
+        with RayCluster(address, gpu=False) as cluster, FleetPool(cluster.compilers(), sent.append) as pool:
+            assert pool.jobs == 2
+            ended = {one.build: one for one in pool.build(builds)}
+        assert not ray.is_initialized()
+    assert [ended[build].status for build in builds] == ["built", "built", "failed"]
+    assert {kernel.build for kernel in sent} == set(builds[:2])
+    assert all(Cache().load(build) is not None for build in builds[:2])
+    assert len(list((tmp_path / "nodes" / "artifacts").iterdir())) == 2
