@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
 import resource
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +84,9 @@ def _news(records: list[Record], cases: int, rng: random.Random) -> bytes:
     return encode(News("idle", None, tuple(made), finished=("SHARD",), steps=1))
 
 
-def measure(ledger: str, records: list[Record], cases: int, workers: int) -> dict[str, Any]:
+def measure(ledger: str, cases: int, workers: int) -> dict[str, Any]:
     """A session, and what this process spent on it."""
-    teller = Teller(records, min(max(cases // 128, 25), 500))
+    teller = Teller(drawn(), min(max(cases // 128, 25), 500))
     slots = [Slot(f"node{number // 8}", f"node{number // 8}", number % 8) for number in range(workers)]
     cluster = ScriptedCluster(slots, **{f"w{number}": teller.step for number in range(workers)})
     with tempfile.TemporaryDirectory() as folder:
@@ -110,6 +112,11 @@ def measure(ledger: str, records: list[Record], cases: int, workers: int) -> dic
     }
 
 
+def _ledger(name: str, folder: Path) -> Any:
+    """The place of a new ledger; 'none': there is none."""
+    return nullcontext(("none", int)) if name == "none" else place(name, folder)
+
+
 def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -126,12 +133,9 @@ def main() -> None:
     )
     result: dict[str, Any] = {"commit": commit.stdout.strip(), "machine": machine(), "driver": {}}
     for name in options.ledger:
-        with tempfile.TemporaryDirectory() as folder:
-            if name == "none":
-                found = measure("none", drawn(), options.cases, options.workers)
-            else:
-                with place(name, Path(folder)) as (where, _):
-                    found = measure(where, drawn(), options.cases, options.workers)
+        fresh = multiprocessing.get_context("spawn").Pool(1)  # its peak of memory is its own
+        with tempfile.TemporaryDirectory() as folder, _ledger(name, Path(folder)) as (where, _), fresh:
+            found = fresh.apply(measure, (where, options.cases, options.workers))
         result["driver"][name] = found
         print(name, found, flush=True)
     if options.out:

@@ -1,4 +1,4 @@
-"""How the ledger grows with the cases in it, on SQLite and on PostgreSQL: bytes, speed of writing, seconds of questions.
+"""How the ledger grows with the cases in it, on SQLite and on PostgreSQL: bytes, speed of writing, time of questions.
 
     python ci/benchmarks/ledger_growth.py --sessions 5 10 20 40 --cases 100000 --out ci/results/ledger_growth_host.json
 
