@@ -220,7 +220,7 @@ def _connect(address: str | None) -> None:
     local: dict[str, Any] = {} if address else {"object_store_memory": LOCAL_STORE, "include_dashboard": False}
     ours = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address, **quiet, **local)
+        ray.init(address=address or "local", **quiet, **local)  # not to one that happens to run here
     except (OSError, RuntimeError, ValueError, RayError) as error:
         raise ConnectionError(f"ray {address or ''}: {str(error).strip().splitlines()[0]}") from error
     signal.signal(signal.SIGTERM, ours)  # Ray's would end this process before its workers' last records are written
