@@ -319,7 +319,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ("fuzz/ledger",),
         ),
         Row(
-            "cases on a cluster of which a node is killed: lost; counted twice; with another verdict than on one machine",
+            "cases on a cluster of which a node is killed: lost; counted twice; with a verdict unlike one machine's",
             lambda r: (
                 f"{r['one']['records']:,} cases: "
                 + "; ".join(str(r["fleets"][0][name]) for name in ("lost", "counted twice", "other verdicts"))
@@ -336,7 +336,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ("fuzz/fleet", "fuzz/session", "fuzz/ledger"),
         ),
         Row(
-            "writing a million cases into a ledger that has many, processor seconds, the server's too: SQLite; PostgreSQL",
+            "processor seconds of writing a million cases into a ledger, its server's too: SQLite; PostgreSQL",
             lambda r: "; ".join(
                 f"{sum(r[name][-1]['cpu_s_per_million']):.0f} at {r[name][-1]['runs']:,}"
                 for name in ("sqlite", "postgresql")
