@@ -318,6 +318,32 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             "ledger_host",
             ("fuzz/ledger",),
         ),
+        Row(
+            "cases on a cluster of which a node is killed: lost; counted twice; with a verdict unlike one machine's",
+            lambda r: (
+                f"{r['one']['records']:,} cases: "
+                + "; ".join(str(r["fleets"][0][name]) for name in ("lost", "counted twice", "other verdicts"))
+            ),
+            "fleet_host",
+            ("fuzz/fleet", "fuzz/session"),
+        ),
+        Row(
+            "processor seconds of a fleet's one process for a million cases: no ledger; SQLite; PostgreSQL",
+            lambda r: "; ".join(
+                f"{r['driver'][name]['cpu_s_per_million']:.0f}" for name in ("none", "sqlite", "postgresql")
+            ),
+            "fleet_driver_host",
+            ("fuzz/fleet", "fuzz/session", "fuzz/ledger"),
+        ),
+        Row(
+            "processor seconds of writing a million cases into a ledger, its server's too: SQLite; PostgreSQL",
+            lambda r: "; ".join(
+                f"{sum(r[name][-1]['cpu_s_per_million']):.0f} at {r[name][-1]['runs']:,}"
+                for name in ("sqlite", "postgresql")
+            ),
+            "ledger_growth_host",
+            ("fuzz/ledger",),
+        ),
     ),
     "Deadlocks": (
         Row(

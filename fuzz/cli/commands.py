@@ -19,23 +19,37 @@ from fuzz.cli.exit_codes import FINDINGS, HARNESS, INTERRUPTED, OK, USAGE
 
 if TYPE_CHECKING:
     from fuzz.runner import Runner
+    from fuzz.session.pool import SessionEnd
+    from fuzz.session.settings import Settings
 
 
 def run(options: argparse.Namespace) -> int:
     from fuzz.ledger.beside import beside
     from fuzz.session.pool import run_session
+
+    settings = session_settings(options)
+    ended = run_session(
+        settings, options.jobs, make_console(), resume=bool(options.resume), beside=beside(options.ledger)
+    )
+    return exit_code(ended)
+
+
+def session_settings(options: argparse.Namespace) -> Settings:
+    """Settings of a new session, or of the one that --resume names. Raises SessionError, TargetError."""
     from fuzz.session.resume import read_session
     from fuzz.session.settings import OPTIONS, Settings, from_options
 
-    if options.resume:
-        given = [f"--{one.name}" for one in OPTIONS if _given(options, one, Settings())]
-        if given or options.no_minimize:
-            said = ", ".join(given or ["--no-minimize"])
-            raise _usage(f"--resume goes on with the settings of its session: leave out {said}")
-        settings = read_session(Path(options.resume)).settings
-    else:
-        settings = from_options(_getter(options))
-    ended = run_session(settings, options.jobs, _console(), resume=bool(options.resume), beside=beside(options.ledger))
+    if not options.resume:
+        return from_options(_getter(options))
+    given = [f"--{one.name}" for one in OPTIONS if _given(options, one, Settings())]
+    if given or options.no_minimize:
+        said = ", ".join(given or ["--no-minimize"])
+        raise _usage(f"--resume goes on with the settings of its session: leave out {said}")
+    return read_session(Path(options.resume)).settings
+
+
+def exit_code(ended: SessionEnd) -> int:
+    """Exit code of a session."""
     if ended.interrupted:
         return INTERRUPTED
     if ended.new:
@@ -55,7 +69,7 @@ def show(options: argparse.Namespace) -> int:
     from fuzz.session.report import show
     from fuzz.session.resume import read_session
 
-    folder, console = Path(options.folder), _console()
+    folder, console = Path(options.folder), make_console()
     kept = read_session(folder)
     ended = settlement(folder)
     records = ended.apply(kept.records)
@@ -78,7 +92,7 @@ def repro(options: argparse.Namespace) -> int:
     from fuzz.core.case import to_json
     from fuzz.corpus.store import load_before, load_case
 
-    console = _console()
+    console = make_console()
     case, before = load_case(options.case), load_before(options.case)
     target = _load(case.target, options)
     if (why := target.missing()) is not None:
@@ -194,7 +208,7 @@ def compile_ahead(options: argparse.Namespace) -> int:
     from fuzz.session.settings import from_options
 
     settings = from_options(_getter(options))
-    cache, console = Cache(options.cache), _console()
+    cache, console = Cache(options.cache), make_console()
     if cache.notice:
         console.print(cache.notice, highlight=False, markup=False, soft_wrap=True)
     builds: list[Build] = []
@@ -216,7 +230,7 @@ def mutation_score(options: argparse.Namespace) -> int:
     from fuzz.score.command import score
 
     try:
-        return score(options, _console())
+        return score(options, make_console())
     except ValueError as error:
         raise _usage(str(error)) from error
 
@@ -226,7 +240,7 @@ def targets(options: argparse.Namespace) -> int:
     from fuzz.session.surface_coverage import declared_lines
     from fuzz.targets.registry import targets
 
-    console = _console()
+    console = make_console()
     for name, target in targets(_files(options), _device(options), mutants=True).items():
         why = target.missing()
         state = "[green]runs here[/]" if why is None else f"[yellow]cannot run here: {why}[/]"
@@ -270,7 +284,8 @@ def _getter(options: argparse.Namespace) -> Callable[[str], Any]:
     return lambda name: getattr(options, name.replace("-", "_"), None)
 
 
-def _console() -> Console:
+def make_console() -> Console:
+    """Where a command prints."""
     return Console() if sys.stdout.isatty() else Console(width=120)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import shtab
 
-from fuzz.cli import bisect, commands, corpus, ledger_parsers
+from fuzz.cli import bisect, commands, corpus, fleet, ledger_parsers
 from fuzz.cli.command import command as _command
 from fuzz.cli.command import every
 from fuzz.cli.exit_codes import SUMMARY
@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     sub = made.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in (
         _run,
+        fleet.add,
         _show,
         _repro,
         _minimize,

@@ -19,6 +19,7 @@ from importlib import import_module
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fuzz.process.exits import exit_name
@@ -27,7 +28,9 @@ from fuzz.process.imports import freeze, importing
 from fuzz.process.parent_death import die_with_parent
 from fuzz.process.signals import end, held, interrupt_once, ready
 from fuzz.runner import RunnerError
-from fuzz.session.plan import Shard
+from fuzz.session.plan import Shard, archs, runnable_here
+from fuzz.session.precompile import BackgroundCompile
+from fuzz.session.records import Session, add_machine
 from fuzz.session.resume import AlreadyRan, unfinished
 from fuzz.session.settings import Settings
 from fuzz.session.shard_pipe import ShardWriter, take
@@ -47,6 +50,19 @@ class Crew:
         self.replaced: list[str] = []  # a line for each worker that died and whose cases others have run
         self._ends = ends
         self._begin()
+
+    def check_targets(self) -> None:
+        """Raises TargetError for a target of the session that this machine cannot run, and where there is none."""
+        runnable_here(self._settings)
+
+    def compiling(self, todo: list[Shard]) -> BackgroundCompile:
+        """What compiles for the shards of `todo`, and hands each of them out."""
+        return BackgroundCompile(self._settings, todo, self.hand_out_of(todo))
+
+    def add_machine(self, session: Session, shards: list[Shard]) -> None:
+        """Adds what the workers run on to session.json."""
+        used = archs((shard.target for shard in shards), self._settings)
+        add_machine(Path(self._settings.folder), session, used)
 
     def hand_out_of(self, todo: list[Shard]) -> Callable[[Shard], None]:
         """A function that hands out one of `todo`, from any thread; after the last of them there are no more."""

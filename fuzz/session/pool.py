@@ -1,4 +1,5 @@
-"""Several worker processes for one session from the command line; pytest-xdist does the same for `pytest fuzz`."""
+"""A whole session from the command line, with workers on this machine or elsewhere (`Workers`); pytest-xdist does the
+same for `pytest fuzz`."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 from rich.console import Console
@@ -20,14 +22,45 @@ from fuzz.corpus.store import unreadable_in
 from fuzz.process.signals import terminated_as_interrupted
 from fuzz.session.crew import Crew
 from fuzz.session.follow import Follower
-from fuzz.session.plan import SHARD_CASES, archs, compiled, plan, runnable_here
+from fuzz.session.plan import SHARD_CASES, Shard, compiled, plan
 from fuzz.session.precompile import BackgroundCompile
-from fuzz.session.records import Record, add_machine, faults_in, notes_in, write_session
+from fuzz.session.records import Record, Session, faults_in, notes_in, write_session
 from fuzz.session.report import show
 from fuzz.session.resume import AlreadyRan, already_ran, owned, read_session, unfinished
 from fuzz.session.settings import Settings
 
 Beside: TypeAlias = Callable[[Path], AbstractContextManager[Callable[[], str]]]
+
+
+class Workers(Protocol):
+    """Those who run the cases of a session and settle its failures: session.crew.Crew, fleet.crew.FleetCrew.
+
+    replaced  a line for each worker that was lost, and whose cases others have run
+    """
+
+    replaced: list[str]
+
+    def check_targets(self) -> None:
+        """Raises TargetError for a target of the session that cannot be run, and where there is none."""
+
+    def compiling(self, todo: list[Shard]) -> BackgroundCompile:
+        """What compiles for the shards of `todo`, and hands each of them out."""
+
+    def add_machine(self, session: Session, shards: list[Shard]) -> None:
+        """Adds what the workers run on to session.json."""
+
+    def work(self, shards: list[Shard], ran: Callable[[], AlreadyRan]) -> list[str]:
+        """Waits until every case of `shards` was run, as `ran` tells of the session so far, and failures are settled.
+        Returns a line for each problem that left cases undone."""
+
+    def interrupt(self) -> None:
+        """Ends them early; what they have run is recorded."""
+
+    def end(self, patience: float | None = None) -> None:
+        """Ends them, after so many seconds; None: a default."""
+
+
+Hire: TypeAlias = Callable[[Settings, AlreadyRan, float | None], Workers]  # float: the end, by time.monotonic()
 
 
 @contextmanager
@@ -54,6 +87,8 @@ def run_session(
     *,
     resume: bool = False,
     beside: Beside = _nothing,
+    hire: Hire | None = None,
+    command: str = "run",
 ) -> SessionEnd:
     """Runs a whole session in `jobs` processes (one per core), and shows it.
 
@@ -61,6 +96,8 @@ def run_session(
             all of them
     beside  called with the folder once the workers have started: entered then, and left when all is recorded. What it
             gives is called last, and says a line for users, or ''
+    hire    gives the workers; None: `jobs` processes
+    command the command of `attnfuzz` that goes on with it
 
     The workers are forks of this process where it has a single thread: first its imports are done, then they start, and
     each opens its device while the session is planned here. Ctrl-C and SIGTERM end it early: the table shows what was
@@ -73,21 +110,25 @@ def run_session(
     folder = Path(settings.folder)
     folder.mkdir(parents=True, exist_ok=True)  # before the workers, each of which would fail in it
     with owned(folder), terminated_as_interrupted():
-        ended = _run(settings, jobs or auto_jobs(), console, resume, beside)
+        ended = _run(settings, console, resume, beside, hire or partial(_processes, jobs or auto_jobs()), command)
     console.print(f"records: {folder}", highlight=False)
     return ended
 
 
-def _run(settings: Settings, jobs: int, console: Console, resume: bool, beside: Beside) -> SessionEnd:
+def _processes(jobs: int, settings: Settings, ran: AlreadyRan, ends: float | None) -> Crew:
+    return Crew(settings, min(jobs, _most_shards(settings)), ran, ends)
+
+
+def _run(settings: Settings, console: Console, resume: bool, beside: Beside, hire: Hire, command: str) -> SessionEnd:
     folder = Path(settings.folder)
     ran: AlreadyRan = {}
     if resume:
         ran = already_ran(read_session(folder))
     began, since = time.monotonic(), time.time()
     ends = began + settings.seconds if settings.seconds else None
-    crew = Crew(settings, min(jobs, _most_shards(settings)), ran, ends)
+    crew = hire(settings, ran, ends)
     try:
-        runnable_here(settings)
+        crew.check_targets()
         shards = plan(settings)
         session = read_session(folder).session if resume else write_session(folder, settings)
         if any(compiled(name, settings) is not None for name in {shard.target for shard in shards}):
@@ -98,7 +139,7 @@ def _run(settings: Settings, jobs: int, console: Console, resume: bool, beside: 
     todo = unfinished(shards, ran)
     before = sum(map(len, ran.values()))
     interrupted = False
-    compiling = BackgroundCompile(settings, todo, crew.hand_out_of(todo))
+    compiling = crew.compiling(todo)
     stderr = Console(stderr=True)
     follower = Follower(folder, session.skip, settings.cases, stderr, compiling.progress, settings.device)
     with beside(folder) as last_line, follower, compiling:
@@ -106,7 +147,7 @@ def _run(settings: Settings, jobs: int, console: Console, resume: bool, beside: 
         try:
             compiling.start()
             with suppress(OSError):  # a full disk, which the workers meet too
-                add_machine(folder, session, archs((shard.target for shard in shards), settings))
+                crew.add_machine(session, shards)
             problems = crew.work(shards, lambda: already_ran(read_session(folder)))
         except KeyboardInterrupt:
             interrupted = True
@@ -125,7 +166,7 @@ def _run(settings: Settings, jobs: int, console: Console, resume: bool, beside: 
     if line := last_line():
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if interrupted:
-        console.print(f"go on: attnfuzz run --resume {folder}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"go on: attnfuzz {command} --resume {folder}", highlight=False, markup=False, soft_wrap=True)
     new = tuple(record for record in follower.records if record.counts)
     return SessionEnd(new, tuple(problems), interrupted, unusable)
 

@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -44,9 +44,11 @@ ENOUGH = 2  # shards
 class BackgroundCompile:
     """Compiles in a thread, in the order of `shards`.
 
-    ready   called once with each shard as soon as it can be run: from `start` for the shards that need no compiling,
-            else from the thread
-    say     called with each line of the summary at the end
+    ready      called once with each shard as soon as it can be run: from `start` for the shards that need no compiling,
+               else from the thread
+    say        called with each line of the summary at the end
+    make_pool  what compiles; None: processes on this machine
+    archs      by target: what the workers run; None: this machine's
 
     Raises CacheError from `start` for a bad setting of the cache. Leaving the `with` block, also by Ctrl-C, ends the
     compiling; what is compiled by then is in the cache.
@@ -58,8 +60,12 @@ class BackgroundCompile:
         shards: Sequence[Shard],
         ready: Callable[[Shard], None],
         say: Callable[[str], None] = lambda text: None,
+        *,
+        make_pool: Callable[[], Pool] | None = None,
+        archs: Mapping[str, str] | None = None,
     ) -> None:
         self._settings, self._ready, self.say = settings, ready, say
+        self._make_pool, self._archs = make_pool or _local_pool, archs
         self._waiting = {shard.name: shard for shard in shards}
         self._pool: Pool | None = None
         self._thread: threading.Thread | None = None
@@ -78,15 +84,14 @@ class BackgroundCompile:
         plan_first  draws the cases before it returns, for a process that draws cases in its main thread too
         """
         names = {shard.target for shard in self._waiting.values()}
-        archs = {name: target.arch() for name in names if (target := compiled(name, self._settings)) is not None}
+        archs = self._archs_of(names)
         for shard in [shard for shard in self._waiting.values() if shard.target not in archs]:
             self._release(shard)
         if not self._waiting:
             return
-        cache = Cache()
-        if cache.notice:
-            self.say(f"attnfuzz: {cache.notice}")
-        self._pool, self._planning = Pool(cache, auto_jobs(), nice=NICE), True
+        self._pool, self._planning = self._make_pool(), True
+        if self._pool.cache.notice:
+            self.say(f"attnfuzz: {self._pool.cache.notice}")
         missing = self._missing(archs) if plan_first else None
         if self._settings.seconds:  # nothing is run after that
             self._timer = threading.Timer(self._settings.seconds, self.stop)
@@ -117,6 +122,13 @@ class BackgroundCompile:
             return ""
         failed = f", {self._failed} failed" if self._failed else ""
         return f"compiling {self._total} kernels, {self._done} done{failed}"
+
+    def _archs_of(self, names: Iterable[str]) -> dict[str, str]:
+        """By target that is compiled ahead: for which arch."""
+        found = {name: target for name in names if (target := compiled(name, self._settings)) is not None}
+        if self._archs is None:
+            return {name: target.arch() for name, target in found.items()}
+        return {name: self._archs[name] for name in found if name in self._archs}
 
     def _run(self, archs: dict[str, str], missing: dict[str, set[Build]] | None) -> None:
         assert self._pool is not None
@@ -187,6 +199,10 @@ class BackgroundCompile:
     def _release(self, shard: Shard) -> None:
         del self._waiting[shard.name]
         self._ready(shard)
+
+
+def _local_pool() -> Pool:
+    return Pool(Cache(), auto_jobs(), nice=NICE)
 
 
 def compile_ahead(settings: Settings, console: Console) -> list[Ended]:

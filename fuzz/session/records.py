@@ -364,10 +364,13 @@ def write_session(folder: Path, settings: Any) -> Session:
     return session
 
 
-def add_machine(folder: Path, session: Session, archs: dict[str, str] | None = None) -> None:
-    """Adds `machine` and environment to session.json. To ask the machine takes a moment: the workers are at work by
-    then. archs: as in Environment."""
-    _write(folder, msgspec.structs.replace(session, machine=machine(), environment=environment(archs)))
+def add_machine(
+    folder: Path, session: Session, archs: dict[str, str] | None = None, found: dict[str, Any] | None = None
+) -> None:
+    """Adds machine and environment to session.json. To ask the machine takes a moment: the workers are at work by
+    then. archs: as in Environment; found: the machine, None: this one."""
+    found = machine() if found is None else found
+    _write(folder, msgspec.structs.replace(session, machine=found, environment=environment(archs)))
 
 
 def _write(folder: Path, session: Session) -> None:

@@ -16,9 +16,10 @@ from fuzz.core.verdict import Finding, Signature, Verdict
 from fuzz.corpus.store import load_all
 from fuzz.runner import HarnessError
 from fuzz.session.claims import Claims
+from fuzz.session.look_into import NOT_LOOKED_INTO
 from fuzz.session.records import Reader, Record, Recorder, Settled, Settlement, settlement
 from fuzz.session.settings import Settings
-from fuzz.session.settle import NOT_LOOKED_INTO, Settler, save_rest
+from fuzz.session.settle import Settler, save_rest
 from oracles.masks import Causal, Window
 from oracles.problem import Problem
 
