@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fuzz.ledger.rows import MeasurementRow, content_id
+from fuzz.ledger.tables.rows import MeasurementRow, content_id
 
 Result: TypeAlias = Mapping[str, Any]
 Figure: TypeAlias = tuple[str, float, str]  # series, value, unit
@@ -118,7 +118,7 @@ def points(result: Result, name: str, at: float) -> list[MeasurementRow]:
           without '_' was measured here
     at    when it was measured, where it does not say so itself
     """
-    from fuzz.ledger.environment import rows_of
+    from fuzz.ledger.ingest.environment import rows_of
     from fuzz.session.environment import Environment, environment
 
     reader = next((one for one in READERS if one.keys <= result.keys()), None)
@@ -195,8 +195,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
         for row in rows:
             print(f"{datetime.fromtimestamp(row.at, UTC):%Y-%m-%d %H:%M} {row.series}: {row.value:.6g} {row.unit}")
         return code
-    from fuzz.ledger.database import Ledger
-    from fuzz.ledger.write import write_single
+    from fuzz.ledger.ingest.write import write_single
+    from fuzz.ledger.tables.database import Ledger
 
     with Ledger(given.ledger) as ledger_:
         write_single(ledger_, rows)

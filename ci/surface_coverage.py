@@ -3,8 +3,9 @@
     python -m ci.surface_coverage --cases 1000 --seed 0 ci/results/surface_coverage.json
 
 Draws the cases that a session with that seed draws for each target and lets the adapters make their calls on tensors on
-the CPU, up to the kernel (fuzz/session/dry_calls.py): no GPU is needed. Targets whose packages are not importable here
-are named with the reason. xFormers cannot be imported beside flash-attn-4: it is measured by itself (--add xformers).
+the CPU, up to the kernel (fuzz/session/summary/dry_calls.py): no GPU is needed. Targets whose packages are not
+importable here are named with the reason. xFormers cannot be imported beside flash-attn-4: it is measured by itself
+(--add xformers).
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import Any
 
 from fuzz.core.surface import Given
 from fuzz.core.target import Device
-from fuzz.session.dry_calls import dry_coverage
 from fuzz.session.records import machine
 from fuzz.session.settings import Settings
-from fuzz.session.surface_coverage import totals
+from fuzz.session.summary.dry_calls import dry_coverage
+from fuzz.session.summary.surface_coverage import totals
 from fuzz.targets.registry import targets
 
 DEVICES: tuple[Device, ...] = ("host", "cuda")

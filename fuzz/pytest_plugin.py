@@ -124,13 +124,13 @@ class _Controller:
         from rich.console import Console
 
         from fuzz.compiling.cache import CacheError
-        from fuzz.ledger.beside import beside
         from fuzz.ledger.errors import LedgerError
-        from fuzz.session.follow import Follower
+        from fuzz.ledger.ingest.beside import beside
         from fuzz.session.plan import archs, plan, runnable_here
-        from fuzz.session.precompile import BackgroundCompile
-        from fuzz.session.ready import ReadyShards
+        from fuzz.session.precompile.background_compile import BackgroundCompile
+        from fuzz.session.precompile.ready import ReadyShards
         from fuzz.session.records import add_machine, write_session
+        from fuzz.session.summary.follow import Follower
         from fuzz.targets.registry import TargetError
 
         if self.config.option.collectonly:
@@ -168,7 +168,7 @@ class _Controller:
         """Prints the table, the coverage, the findings."""
         from rich.console import Console
 
-        from fuzz.session.report import show
+        from fuzz.session.summary.report import show
 
         if self.follower is None:
             return

@@ -8,7 +8,7 @@ import pytest
 
 from fuzz.core.signature import cause
 from fuzz.session.plan import Shard
-from fuzz.session.ready import ReadyShards
+from fuzz.session.precompile.ready import ReadyShards
 from fuzz.session.worker import Worker
 
 

@@ -29,9 +29,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from fuzz.compiling import Build, Cache, Pool  # noqa: E402
-from fuzz.session.build_plan import plan  # noqa: E402
 from fuzz.session.pool import run_session  # noqa: E402
-from fuzz.session.precompile import compile_ahead  # noqa: E402
+from fuzz.session.precompile.background_compile import compile_ahead  # noqa: E402
+from fuzz.session.precompile.build_plan import plan  # noqa: E402
 from fuzz.session.records import Reader, machine  # noqa: E402
 from fuzz.session.settings import Settings  # noqa: E402
 

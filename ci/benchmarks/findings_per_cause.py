@@ -28,7 +28,7 @@ import msgspec
 from rich.console import Console
 
 from fuzz.core.signature import cause, explains
-from fuzz.session.one_bug import one_bug
+from fuzz.session.failures.one_bug import one_bug
 from fuzz.session.pool import new_folder, run_session
 from fuzz.session.records import Reader, Record, Settled, machine, settlement
 from fuzz.session.settings import Settings

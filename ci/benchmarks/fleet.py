@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from fuzz.core.signature import cause  # noqa: E402
-from fuzz.ledger import read  # noqa: E402
-from fuzz.ledger.database import Ledger  # noqa: E402
+from fuzz.ledger.query import read  # noqa: E402
+from fuzz.ledger.tables.database import Ledger  # noqa: E402
 from fuzz.session.records import Record, machine, settlement  # noqa: E402
 from fuzz.session.resume import read_session  # noqa: E402
 

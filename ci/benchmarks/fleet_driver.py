@@ -37,7 +37,7 @@ from fuzz.core.signature import signature  # noqa: E402
 from fuzz.fleet.crew import FleetCrew  # noqa: E402
 from fuzz.fleet.member import Options, Slot  # noqa: E402
 from fuzz.fleet.messages import News, decode, encode  # noqa: E402
-from fuzz.ledger.beside import beside  # noqa: E402
+from fuzz.ledger.ingest.beside import beside  # noqa: E402
 from fuzz.session.pool import run_session  # noqa: E402
 from fuzz.session.records import Record, machine  # noqa: E402
 from fuzz.session.settings import Settings  # noqa: E402

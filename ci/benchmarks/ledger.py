@@ -9,7 +9,7 @@ nights   a ledger of so many nights, 20,000 cases each: bytes, bytes a run, and 
 
 The cases are drawn as sessions draw them, for the targets that need no GPU, and not run: features and options are real,
 outcomes and times are made up. One case in 200 fails, of 20 signatures. PostgreSQL has its default settings, which wait
-for the disk at each commit; SQLite's ledger does not (fuzz/ledger/database.py).
+for the disk at each commit; SQLite's ledger does not (fuzz/ledger/tables/database.py).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ import postgres  # noqa: E402
 from fuzz.core.case import Case  # noqa: E402
 from fuzz.core.features import features, ordered  # noqa: E402
 from fuzz.core.verdict import Signature  # noqa: E402
-from fuzz.ledger import read  # noqa: E402
-from fuzz.ledger.database import Ledger  # noqa: E402
-from fuzz.ledger.rows import Batch, FindingRow, RunRow, SessionRow  # noqa: E402
-from fuzz.ledger.signatures import signatures  # noqa: E402
-from fuzz.ledger.sums import Sums  # noqa: E402
-from fuzz.ledger.write import write  # noqa: E402
+from fuzz.ledger.ingest.sums import Sums  # noqa: E402
+from fuzz.ledger.ingest.write import write  # noqa: E402
+from fuzz.ledger.query import read  # noqa: E402
+from fuzz.ledger.query.signatures import signatures  # noqa: E402
+from fuzz.ledger.tables.database import Ledger  # noqa: E402
+from fuzz.ledger.tables.rows import Batch, FindingRow, RunRow, SessionRow  # noqa: E402
 from fuzz.session.draw import drawer_of, explore  # noqa: E402
 from fuzz.session.plan import plan  # noqa: E402
 from fuzz.session.records import Record, machine  # noqa: E402

@@ -33,11 +33,12 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "ci" / "b
 
 from ledger import Night, drawn, place, send  # noqa: E402
 
-from fuzz.ledger import read, schema  # noqa: E402
-from fuzz.ledger.database import Ledger  # noqa: E402
-from fuzz.ledger.signatures import signatures  # noqa: E402
-from fuzz.session.build_plan import builds_of  # noqa: E402
+from fuzz.ledger.query import read  # noqa: E402
+from fuzz.ledger.query.signatures import signatures  # noqa: E402
+from fuzz.ledger.tables import schema  # noqa: E402
+from fuzz.ledger.tables.database import Ledger  # noqa: E402
 from fuzz.session.plan import plan  # noqa: E402
+from fuzz.session.precompile.build_plan import builds_of  # noqa: E402
 from fuzz.session.records import machine  # noqa: E402
 from fuzz.session.settings import Settings  # noqa: E402
 

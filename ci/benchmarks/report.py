@@ -94,11 +94,11 @@ def fill(path: Path, options: argparse.Namespace) -> int:
     """Writes the ledger; returns the number of its signatures."""
     import lzma
 
-    from fuzz.ledger.database import Ledger
-    from fuzz.ledger.rows import Batch, RunRow
-    from fuzz.ledger.signatures import signatures
+    from fuzz.ledger.ingest.write import write
+    from fuzz.ledger.query.signatures import signatures
+    from fuzz.ledger.tables.database import Ledger
+    from fuzz.ledger.tables.rows import Batch, RunRow
     from fuzz.ledger.transfer import Line, RunsLine, SessionLine, _unpacked
-    from fuzz.ledger.write import write
 
     sessions: list[Batch] = []
     runs: list[RunRow] = []
@@ -131,7 +131,7 @@ def _night(
     from collections import Counter
     from datetime import UTC, datetime
 
-    from fuzz.ledger.rows import FAILING, Batch, CoverageRow, TallyRow
+    from fuzz.ledger.tables.rows import FAILING, Batch, CoverageRow, TallyRow
 
     began = FIRST + night * DAY
     like = sessions[int(draw.integers(len(sessions)))]

@@ -154,8 +154,8 @@ def _environment() -> dict[str, Any]:
 
 
 def _take_in(ledger: Path, folder: Path) -> None:
-    from fuzz.ledger.database import Ledger
-    from fuzz.ledger.feed import take_in
+    from fuzz.ledger.ingest.feed import take_in
+    from fuzz.ledger.tables.database import Ledger
 
     with Ledger(str(ledger)) as opened:
         take_in(opened, folder)
@@ -165,11 +165,11 @@ def _replay(path: Path, night: int) -> None:
     """Runs the saved cases of `own`, without its bug, a few hours after a night."""
     import msgspec
 
-    from fuzz.ledger.database import Ledger
-    from fuzz.ledger.environment import here
+    from fuzz.ledger.ingest.environment import here
+    from fuzz.ledger.ingest.write import write_single
+    from fuzz.ledger.query.signatures import signatures
     from fuzz.ledger.replaying import replay, runs_to_do
-    from fuzz.ledger.signatures import signatures
-    from fuzz.ledger.write import write_single
+    from fuzz.ledger.tables.database import Ledger
     from fuzz.runner import Runner
 
     os.environ["OWN_BUGS"] = ""
@@ -184,9 +184,9 @@ def _replay(path: Path, night: int) -> None:
 
 
 def _measure(path: Path) -> None:
-    from fuzz.ledger.database import Ledger
-    from fuzz.ledger.rows import Hardware, MeasurementRow, Revision
-    from fuzz.ledger.write import write_single
+    from fuzz.ledger.ingest.write import write_single
+    from fuzz.ledger.tables.database import Ledger
+    from fuzz.ledger.tables.rows import Hardware, MeasurementRow, Revision
 
     rows: dict[
         tuple[str, float], MeasurementRow
@@ -229,9 +229,9 @@ def _export(ledger: Path, out: Path, work: Path) -> None:
     """Writes the ledger, with this machine's folders left out of its texts."""
     import lzma
 
-    from fuzz.ledger.database import Ledger
+    from fuzz.ledger.query.unload import Selection
+    from fuzz.ledger.tables.database import Ledger
     from fuzz.ledger.transfer import export
-    from fuzz.ledger.unload import Selection
 
     plain = work / "history.jsonl"
     with Ledger(str(ledger)) as opened:

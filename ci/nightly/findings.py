@@ -11,8 +11,8 @@ from ci.nightly.options import Options, attnfuzz, target_files
 from ci.nightly.state import Done, Night
 
 if TYPE_CHECKING:
-    from fuzz.ledger.database import Ledger
-    from fuzz.ledger.signatures import Known
+    from fuzz.ledger.query.signatures import Known
+    from fuzz.ledger.tables.database import Ledger
 
 MINIMISE_SECONDS = 180
 BISECT_SECONDS = 1800
@@ -23,7 +23,7 @@ NEWS = ("new", "regressed")
 def known(options: Options) -> list[Known]:
     """All signatures of the ledger; none where there is no ledger."""
     from fuzz.ledger.errors import LedgerError
-    from fuzz.ledger.signatures import signatures
+    from fuzz.ledger.query.signatures import signatures
 
     try:
         with _ledger(options) as ledger:
@@ -83,7 +83,7 @@ def last_good(options: Options, one: Known, commits: dict[str, str]) -> str | No
 
     commits  of the repository in which the nights ran, by night; of other nights the harness's own is taken
     """
-    from fuzz.ledger import read
+    from fuzz.ledger.query import read
 
     with _ledger(options) as ledger:
         sessions, tallies, findings = read.sessions(ledger), read.tallies(ledger), read.findings(ledger)
@@ -98,6 +98,6 @@ def last_good(options: Options, one: Known, commits: dict[str, str]) -> str | No
 
 
 def _ledger(options: Options) -> Ledger:
-    from fuzz.ledger.database import Ledger
+    from fuzz.ledger.tables.database import Ledger
 
     return Ledger(options.ledger, create=False)

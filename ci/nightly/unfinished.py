@@ -24,7 +24,7 @@ def unfinished(root: Path, options: Options) -> tuple[list[Path], list[str]]:
     root  folder of all nights
     """
     from fuzz.ledger.errors import LedgerError
-    from fuzz.ledger.folder import read_session_file, uid_of
+    from fuzz.ledger.ingest.folder import read_session_file, uid_of
 
     ended, elsewhere = _known(options)
     found: dict[str, Path] = {}
@@ -47,9 +47,9 @@ def _folders(root: Path) -> Iterator[tuple[Path, bool]]:
 
 def _known(options: Options) -> tuple[dict[str, bool], dict[str, str]]:
     """By session: whether the ledger has its end; and where it lies, if not on this host, of those that it has not."""
-    from fuzz.ledger import read
-    from fuzz.ledger.database import Ledger
     from fuzz.ledger.errors import LedgerError
+    from fuzz.ledger.query import read
+    from fuzz.ledger.tables.database import Ledger
 
     try:
         with Ledger(options.ledger, create=False) as ledger:

@@ -68,7 +68,7 @@ def _class(item: type) -> str:
 
 def targets() -> str:
     """The decorator, then the classes behind it, then Numerics."""
-    function = importlib.import_module("fuzz.targets.function")
+    function = importlib.import_module("fuzz.targets.user_function.function")
     decorator = function.target
     parts = [
         "## The decorator",

@@ -7,7 +7,8 @@ import inspect
 from sqlalchemy import Column, Table
 
 from docs.generate.prose import cell, prose
-from fuzz.ledger import read, schema
+from fuzz.ledger.query import read
+from fuzz.ledger.tables import schema
 
 
 def tables() -> str:
@@ -17,7 +18,7 @@ def tables() -> str:
 
 def reads() -> str:
     """A row for each function of the read side."""
-    lines = ["| function of `fuzz.ledger.read` | frame |", "| --- | --- |"]
+    lines = ["| function of `fuzz.ledger.query.read` | frame |", "| --- | --- |"]
     for name, function in inspect.getmembers(read, inspect.isfunction):
         if function.__module__ == read.__name__ and not name.startswith("_"):
             lines.append(f"| `{name}` | {cell(prose(function.__doc__))} |")

@@ -113,10 +113,10 @@ def bisect(options: argparse.Namespace) -> int:
 def _keep(options: argparse.Namespace, answer: Answer, history: History) -> None:
     """Writes the answer into the ledger that the signature came from."""
     from fuzz.cli.ledger import _open
-    from fuzz.ledger.environment import here
-    from fuzz.ledger.rows import BisectionRow
-    from fuzz.ledger.signatures import signature
-    from fuzz.ledger.write import write_single
+    from fuzz.ledger.ingest.environment import here
+    from fuzz.ledger.ingest.write import write_single
+    from fuzz.ledger.query.signatures import signature
+    from fuzz.ledger.tables.rows import BisectionRow
 
     if _is_file(options.case):
         return
@@ -153,7 +153,7 @@ def _entry(options: argparse.Namespace) -> Entry:
     from fuzz.corpus.entry import VERSION, Entry
     from fuzz.corpus.store import load, load_before, load_case
     from fuzz.ledger.errors import LedgerError
-    from fuzz.ledger.signatures import signature
+    from fuzz.ledger.query.signatures import signature
 
     path = Path(options.case)
     if _is_file(options.case):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def run(options: argparse.Namespace) -> int:
-    from fuzz.ledger.beside import beside
+    from fuzz.ledger.ingest.beside import beside
     from fuzz.session.pool import run_session
 
     settings = session_settings(options)
@@ -66,8 +66,8 @@ def _given(options: argparse.Namespace, option: Any, defaults: Any) -> bool:
 
 def show(options: argparse.Namespace) -> int:
     from fuzz.session.records import faults_in, notes_in, settlement
-    from fuzz.session.report import show
     from fuzz.session.resume import read_session
+    from fuzz.session.summary.report import show
 
     folder, console = Path(options.folder), make_console()
     kept = read_session(folder)
@@ -147,7 +147,7 @@ def minimize(options: argparse.Namespace) -> int:
     from fuzz.core.verdict import summary
     from fuzz.corpus.store import load_case
     from fuzz.minimize import Step, minimize
-    from fuzz.session.findings import reproduce
+    from fuzz.session.summary.findings import reproduce
 
     case = load_case(options.case)
     target = _load(case.target, options)
@@ -187,7 +187,7 @@ def minimize(options: argparse.Namespace) -> int:
 def conformance(options: argparse.Namespace) -> int:
     from fuzz.corpus.conformance import cases_of, conformance
     from fuzz.corpus.store import load_all
-    from fuzz.session.precompile import compile_for
+    from fuzz.session.precompile.background_compile import compile_for
 
     target = _load(options.target, options)
     if (why := target.missing()) is not None:
@@ -203,8 +203,8 @@ def conformance(options: argparse.Namespace) -> int:
 
 def compile_ahead(options: argparse.Namespace) -> int:
     from fuzz.compiling import Build, Cache, Pool
-    from fuzz.session.build_plan import plan
-    from fuzz.session.compile_progress import compile_all
+    from fuzz.session.precompile.build_plan import plan
+    from fuzz.session.precompile.compile_progress import compile_all
     from fuzz.session.settings import from_options
 
     settings = from_options(_getter(options))
@@ -237,7 +237,7 @@ def mutation_score(options: argparse.Namespace) -> int:
 
 def targets(options: argparse.Namespace) -> int:
     from fuzz.core.refusal import limits
-    from fuzz.session.surface_coverage import declared_lines
+    from fuzz.session.summary.surface_coverage import declared_lines
     from fuzz.targets.registry import targets
 
     console = make_console()

@@ -74,7 +74,7 @@ def add(sub: Any) -> None:
 def fleet(options: argparse.Namespace) -> int:
     """Runs it; returns the exit code."""
     from fuzz.cli.commands import exit_code, make_console, session_settings
-    from fuzz.ledger.beside import beside
+    from fuzz.ledger.ingest.beside import beside
     from fuzz.session.pool import run_session
 
     asked = session_settings(options)

@@ -18,14 +18,14 @@ from fuzz.ledger.errors import LedgerError
 from fuzz.ledger.place import NONE, chosen
 
 if TYPE_CHECKING:
-    from fuzz.ledger.database import Ledger
-    from fuzz.ledger.rows import EventKind
-    from fuzz.ledger.signatures import Known
+    from fuzz.ledger.query.signatures import Known
+    from fuzz.ledger.tables.database import Ledger
+    from fuzz.ledger.tables.rows import EventKind
 
 
 def list_(options: argparse.Namespace) -> int:
     from fuzz.cli.show_signatures import as_json, table
-    from fuzz.ledger.signatures import signatures
+    from fuzz.ledger.query.signatures import signatures
 
     with _open(options, create=False) as ledger:
         found = signatures(ledger)
@@ -45,7 +45,7 @@ def list_(options: argparse.Namespace) -> int:
 def show(options: argparse.Namespace) -> int:
     from fuzz.cli.show_signatures import lines
     from fuzz.core.case import to_json
-    from fuzz.ledger.signatures import signature
+    from fuzz.ledger.query.signatures import signature
 
     with _open(options, create=False) as ledger:
         known = signature(ledger, options.signature)
@@ -71,7 +71,7 @@ def unexpect(options: argparse.Namespace) -> int:
 
 
 def replay(options: argparse.Namespace) -> int:
-    from fuzz.ledger.signatures import signature, signatures
+    from fuzz.ledger.query.signatures import signature, signatures
 
     with _open(options, create=False) as ledger:
         if options.signature:
@@ -84,10 +84,10 @@ def replay(options: argparse.Namespace) -> int:
 def _replay_all(ledger: Ledger, chosen_ones: list[Known], options: argparse.Namespace) -> bool:
     """True if one failed."""
     from fuzz.cli.commands import _files, _runner
-    from fuzz.ledger.environment import here
+    from fuzz.ledger.ingest.environment import here
+    from fuzz.ledger.ingest.write import write_single
+    from fuzz.ledger.query.signatures import signature
     from fuzz.ledger.replaying import replay, runs_to_do
-    from fuzz.ledger.signatures import signature
-    from fuzz.ledger.write import write_single
     from fuzz.session.plan import archs
     from fuzz.session.settings import from_options
     from fuzz.targets.registry import TargetError
@@ -123,9 +123,9 @@ def _missing(name: str, files: tuple[str, ...], device: Any) -> str | None:
 
 
 def measure(options: argparse.Namespace) -> int:
-    from fuzz.ledger.environment import here
-    from fuzz.ledger.rows import MeasurementRow
-    from fuzz.ledger.write import write_single
+    from fuzz.ledger.ingest.environment import here
+    from fuzz.ledger.ingest.write import write_single
+    from fuzz.ledger.tables.rows import MeasurementRow
 
     row = MeasurementRow(uuid.uuid4().hex, options.series, time.time(), options.value, options.unit, **here())
     with _open(options) as ledger:
@@ -134,8 +134,8 @@ def measure(options: argparse.Namespace) -> int:
 
 
 def export(options: argparse.Namespace) -> int:
+    from fuzz.ledger.query.unload import Selection
     from fuzz.ledger.transfer import export
-    from fuzz.ledger.unload import Selection
 
     which = Selection(tuple(options.night), tuple(options.session), not options.no_runs)
     with _open(options, create=False) as ledger:
@@ -145,7 +145,7 @@ def export(options: argparse.Namespace) -> int:
 
 
 def import_(options: argparse.Namespace) -> int:
-    from fuzz.ledger.feed import take_in
+    from fuzz.ledger.ingest.feed import take_in
     from fuzz.ledger.transfer import load
 
     with _open(options) as ledger:
@@ -158,9 +158,9 @@ def import_(options: argparse.Namespace) -> int:
 
 
 def _say(options: argparse.Namespace, kind: EventKind, **said: Any) -> int:
-    from fuzz.ledger.rows import EventRow
-    from fuzz.ledger.signatures import signature
-    from fuzz.ledger.write import write_single
+    from fuzz.ledger.ingest.write import write_single
+    from fuzz.ledger.query.signatures import signature
+    from fuzz.ledger.tables.rows import EventRow
 
     author = ""
     with suppress(OSError, KeyError):
@@ -174,7 +174,7 @@ def _say(options: argparse.Namespace, kind: EventKind, **said: Any) -> int:
 
 def _open(options: argparse.Namespace, *, create: bool = True) -> Ledger:
     """The ledger of a command. Raises LedgerError where users want none."""
-    from fuzz.ledger.database import Ledger
+    from fuzz.ledger.tables.database import Ledger
 
     where = chosen(options.ledger)
     if where in NONE:

@@ -46,8 +46,8 @@ def add_report(sub: Any) -> None:
 
 def report(options: argparse.Namespace) -> int:
     from fuzz.dashboard.collect.site import collect
-    from fuzz.ledger.database import Ledger
     from fuzz.ledger.errors import LedgerError
+    from fuzz.ledger.tables.database import Ledger
 
     if not (options.out or options.junit or options.github):
         raise LedgerError("report: needs --out, --junit or --github")

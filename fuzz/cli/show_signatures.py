@@ -12,8 +12,8 @@ from rich.table import Table
 from fuzz.core.features import ordered
 from fuzz.core.signature import needs
 from fuzz.ledger.life import Expected, Life, Replayed, Seen, Step
-from fuzz.ledger.signatures import Known
-from fuzz.session.findings import what
+from fuzz.ledger.query.signatures import Known
+from fuzz.session.summary.findings import what
 
 DAY = 86400.0
 _COLOURS = {

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from fuzz.corpus.entry import Entry
-from fuzz.session.look_into import Looked
+from fuzz.session.failures.look_into import Looked
 from fuzz.session.plan import Shard
 from fuzz.session.records import Fault, Record
 from fuzz.session.resume import Ran

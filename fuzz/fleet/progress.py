@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fuzz.compiling.pool import Pool
 from fuzz.session.plan import Shard
-from fuzz.session.precompile import BackgroundCompile
+from fuzz.session.precompile.background_compile import BackgroundCompile
 from fuzz.session.settings import Settings
 
 

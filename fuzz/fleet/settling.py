@@ -8,11 +8,11 @@ from pathlib import Path
 
 from fuzz.corpus.entry import Entry
 from fuzz.fleet.cases import FILE
-from fuzz.session.look_into import Looked
+from fuzz.session.failures.look_into import Looked
+from fuzz.session.failures.settle import cause_id, plainest
+from fuzz.session.failures.write_down import Reporter
 from fuzz.session.records import Record, Settlement, settlement
 from fuzz.session.settings import Settings
-from fuzz.session.settle import cause_id, plainest
-from fuzz.session.write_down import Reporter
 
 ATTEMPTS = 2  # workers that may be lost over one cause
 

@@ -21,7 +21,7 @@ from fuzz.fleet.messages import Introduction, Job, News, Order, State, decode, e
 from fuzz.fleet.outbox import Outbox
 from fuzz.fleet.versions import code
 from fuzz.runner import RunnerError
-from fuzz.session.look_into import Looked
+from fuzz.session.failures.look_into import Looked
 from fuzz.session.plan import archs
 from fuzz.session.records import Record, machine
 from fuzz.session.settings import Settings

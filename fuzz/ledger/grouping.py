@@ -1,9 +1,9 @@
 """Which findings are one signature of the ledger, over sessions, machines and months.
 
-A session groups its own failures (fuzz/session/one_bug.py), and minimises each cause. Another night reduces the same
-bug to a slightly different case, so a finding joins the signature of the ledger that explains it, that it explains, or
-that it looks like (fuzz/core/signature.py); else it is a new one. What was decided once stays: `alias` keeps it by the
-id of the finding's own signature.
+A session groups its own failures (fuzz/session/failures/one_bug.py), and minimises each cause. Another night reduces
+the same bug to a slightly different case, so a finding joins the signature of the ledger that explains it, that it
+explains, or that it looks like (fuzz/core/signature.py); else it is a new one. What was decided once stays: `alias`
+keeps it by the id of the finding's own signature.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sqlalchemy import Connection, insert, select
 
 from fuzz.core.signature import explains, look_alike
 from fuzz.core.verdict import Signature
-from fuzz.ledger import schema
-from fuzz.ledger.locks import one_writer
+from fuzz.ledger.tables import schema
+from fuzz.ledger.tables.locks import one_writer
 
 
 def grouped(connection: Connection, found: Iterable[Signature], targets: dict[str, int]) -> dict[str, int]:

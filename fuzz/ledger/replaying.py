@@ -9,9 +9,9 @@ from typing import Any
 
 from fuzz.core.case import Case
 from fuzz.core.verdict import Verdict
+from fuzz.ledger.query.signatures import Known
 from fuzz.ledger.rate import MOST_PASSES, PASSES
-from fuzz.ledger.rows import ReplayRow
-from fuzz.ledger.signatures import Known
+from fuzz.ledger.tables.rows import ReplayRow
 
 _COSTLY = ("hang", "crash")
 

@@ -18,12 +18,12 @@ from typing import IO, TypeAlias
 import msgspec
 
 from fuzz.core.verdict import Signature
-from fuzz.ledger.database import Ledger
 from fuzz.ledger.errors import LedgerError
 from fuzz.ledger.grouping import grouped
-from fuzz.ledger.rows import Batch, BisectionRow, EventRow, MeasurementRow, ReplayRow, RunRow
-from fuzz.ledger.unload import Selection, sessions_of, signatures_of, singles_of
-from fuzz.ledger.write import write, write_single
+from fuzz.ledger.ingest.write import write, write_single
+from fuzz.ledger.query.unload import Selection, sessions_of, signatures_of, singles_of
+from fuzz.ledger.tables.database import Ledger
+from fuzz.ledger.tables.rows import Batch, BisectionRow, EventRow, MeasurementRow, ReplayRow, RunRow
 
 FORMAT, VERSION = "attnfuzz-ledger", 1
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import fuzz.tensors.values as values
 from fuzz.core.case import CODED, Case, Storage
 from fuzz.core.script_call import ScriptError
-from fuzz.targets.source_excerpt import excerpt
+from fuzz.targets.user_function.source_excerpt import excerpt
 from oracles.problem import shapes
 
 _UNPACK = '''\

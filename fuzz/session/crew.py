@@ -29,7 +29,7 @@ from fuzz.process.parent_death import die_with_parent
 from fuzz.process.signals import end, held, interrupt_once, ready
 from fuzz.runner import RunnerError
 from fuzz.session.plan import Shard, archs, runnable_here
-from fuzz.session.precompile import BackgroundCompile
+from fuzz.session.precompile.background_compile import BackgroundCompile
 from fuzz.session.records import Session, add_machine
 from fuzz.session.resume import AlreadyRan, unfinished
 from fuzz.session.settings import Settings

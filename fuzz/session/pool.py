@@ -21,13 +21,13 @@ from fuzz.compiling.pool import auto_jobs
 from fuzz.corpus.store import unreadable_in
 from fuzz.process.signals import terminated_as_interrupted
 from fuzz.session.crew import Crew
-from fuzz.session.follow import Follower
 from fuzz.session.plan import SHARD_CASES, Shard, compiled, plan
-from fuzz.session.precompile import BackgroundCompile
+from fuzz.session.precompile.background_compile import BackgroundCompile
 from fuzz.session.records import Record, Session, faults_in, notes_in, write_session
-from fuzz.session.report import show
 from fuzz.session.resume import AlreadyRan, already_ran, owned, read_session, unfinished
 from fuzz.session.settings import Settings
+from fuzz.session.summary.follow import Follower
+from fuzz.session.summary.report import show
 
 Beside: TypeAlias = Callable[[Path], AbstractContextManager[Callable[[], str]]]
 

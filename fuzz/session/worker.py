@@ -27,13 +27,13 @@ from fuzz.corpus.store import load_good
 from fuzz.runner import HarnessError, MachineError, Runner
 from fuzz.session.book import Book, FolderBook
 from fuzz.session.draw import Stop, by_hypothesis, climbs, drawer_of, explore, seed_cases
-from fuzz.session.look_into import Investigator, Looked
+from fuzz.session.failures.look_into import Investigator, Looked
+from fuzz.session.failures.recording import Pending, Recording, features_of
+from fuzz.session.failures.settle import Settler
 from fuzz.session.plan import Shard
-from fuzz.session.recording import Pending, Recording, features_of
 from fuzz.session.records import Fault, Record, Settled, settlement
 from fuzz.session.resume import AlreadyRan, Ran
 from fuzz.session.settings import Settings
-from fuzz.session.settle import Settler
 from fuzz.targets.registry import load
 
 BEFORE = 32  # cases that a failure's record has of those which its process ran before it

@@ -26,11 +26,11 @@ from fuzz.targets import (
     torch_varlen,
     xformers_attention,
 )
-from fuzz.targets import function as decorator
 from fuzz.targets.blocksparse import catalog as blocksparse
 from fuzz.targets.cudnn_frontend import target as cudnn_frontend
 from fuzz.targets.flash_attention_4 import catalog as flash_attention_4
 from fuzz.targets.sdpa import catalog as sdpa
+from fuzz.targets.user_function import function as decorator
 
 GROUP = "attnfuzz.targets"
 

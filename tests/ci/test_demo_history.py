@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fuzz.dashboard.build import build
 from fuzz.dashboard.collect.site import collect
-from fuzz.ledger.database import Ledger
 from fuzz.ledger.life import STATES
+from fuzz.ledger.tables.database import Ledger
 from fuzz.ledger.transfer import load
 
 HISTORY = Path(__file__).parents[2] / "ci" / "demo" / "history.jsonl.xz"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ci import measurements
-from fuzz.ledger import read
-from fuzz.ledger.database import Ledger
+from fuzz.ledger.query import read
+from fuzz.ledger.tables.database import Ledger
 
 RESULTS = Path(__file__).resolve().parents[2] / "ci" / "results"
 SCORE = {

@@ -23,11 +23,11 @@ from ci.nightly.options import Options, parse
 from ci.nightly.stages import NAMES, Stage
 from ci.nightly.state import Done, Kept, Night
 from ci.nightly.unfinished import unfinished
-from fuzz.ledger import read
-from fuzz.ledger.database import Ledger
-from fuzz.ledger.feed import take_in
-from fuzz.ledger.folder import Folder
-from fuzz.ledger.write import write
+from fuzz.ledger.ingest.feed import take_in
+from fuzz.ledger.ingest.folder import Folder
+from fuzz.ledger.ingest.write import write
+from fuzz.ledger.query import read
+from fuzz.ledger.tables.database import Ledger
 from fuzz.session.resume import owned
 
 ROOT = Path(__file__).resolve().parents[2]

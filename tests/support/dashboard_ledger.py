@@ -10,8 +10,9 @@ import msgspec
 
 from fuzz.core.case import Case
 from fuzz.core.verdict import Finding, Location, Signature, Verdict, Worst
-from fuzz.ledger.database import Ledger
-from fuzz.ledger.rows import (
+from fuzz.ledger.ingest.write import write, write_single
+from fuzz.ledger.tables.database import Ledger
+from fuzz.ledger.tables.rows import (
     Batch,
     BisectionRow,
     CompileRow,
@@ -26,7 +27,6 @@ from fuzz.ledger.rows import (
     TallyRow,
     TimingRow,
 )
-from fuzz.ledger.write import write, write_single
 from oracles.masks import Causal
 from oracles.problem import Problem
 

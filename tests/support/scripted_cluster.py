@@ -18,7 +18,7 @@ from fuzz.fleet.kernels import Kernel
 from fuzz.fleet.member import Slot
 from fuzz.fleet.messages import Introduction, Job, News, Order
 from fuzz.fleet.versions import code
-from fuzz.session.look_into import Looked
+from fuzz.session.failures.look_into import Looked
 from fuzz.session.plan import Shard
 from fuzz.session.records import Record, Settled
 from oracles.problem import Problem

@@ -14,10 +14,11 @@ from fuzz.core.signature import needs
 from fuzz.core.verdict import Verdict
 from fuzz.dashboard.collect.when import iso
 from fuzz.dashboard.model import Bisected, Met, Range, SignatureItem, Step
-from fuzz.ledger import life, read
-from fuzz.ledger.database import Ledger
-from fuzz.ledger.signatures import Known
-from fuzz.session.findings import what
+from fuzz.ledger import life
+from fuzz.ledger.query import read
+from fuzz.ledger.query.signatures import Known
+from fuzz.ledger.tables.database import Ledger
+from fuzz.session.summary.findings import what
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +32,7 @@ _DAY = 86400.0
 def bugs(
     ledger: Ledger, known: Sequence[Known], sessions: pd.DataFrame, tallies: pd.DataFrame, now: float
 ) -> tuple[SignatureItem, ...]:
-    """Every signature, in the order of `known`. sessions, tallies: as fuzz.ledger.read gives them."""
+    """Every signature, in the order of `known`. sessions, tallies: as fuzz.ledger.query.read gives them."""
     findings = read.findings(ledger)
     bisections = read.bisections(ledger).to_dict("records")  # the newest stands last
     searched = {str(row["signature"]): row for row in bisections}

@@ -8,8 +8,9 @@ from sqlalchemy import func, select
 
 from fuzz.core.features import FEATURES, ordered
 from fuzz.dashboard.model import Coverage, Growth
-from fuzz.ledger import read, schema
-from fuzz.ledger.database import Ledger
+from fuzz.ledger.query import read
+from fuzz.ledger.tables import schema
+from fuzz.ledger.tables.database import Ledger
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +19,7 @@ OPTION = "variant:"
 
 
 def coverage(ledger: Ledger, sessions: pd.DataFrame) -> Coverage:
-    """The coverage of all sessions. sessions: as fuzz.ledger.read gives them."""
+    """The coverage of all sessions. sessions: as fuzz.ledger.query.read gives them."""
     frame = read.coverage(ledger)
     singles = frame[frame["feature"] == frame["other"]]
     names = [name for name in ordered(singles["feature"]) if not name.startswith(OPTION)]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from fuzz.dashboard.collect.when import iso
 from fuzz.dashboard.model import Change, News, TargetRan
-from fuzz.ledger.rows import FAILING
-from fuzz.ledger.signatures import Known
+from fuzz.ledger.query.signatures import Known
+from fuzz.ledger.tables.rows import FAILING
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +21,7 @@ OPEN = frozenset({"new", "regressed", "open", "flaky"})
 def news(
     known: Sequence[Known], sessions: pd.DataFrame, tallies: pd.DataFrame, changes: pd.DataFrame, now: float
 ) -> News:
-    """The news of the newest night. The frames are those of fuzz.ledger.read."""
+    """The news of the newest night. The frames are those of fuzz.ledger.query.read."""
     order = list(dict.fromkeys(sessions["night"]))  # sessions come in the order of their beginning
     night, before = ([*order[::-1], "", ""])[:2]
     mine, old = sessions[sessions["night"] == night], sessions[sessions["night"] == before]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def nights(sessions: pd.DataFrame, tallies: pd.DataFrame, compiles: pd.DataFrame) -> Nights:
-    """All nights, the oldest first. The frames are those of fuzz.ledger.read."""
+    """All nights, the oldest first. The frames are those of fuzz.ledger.query.read."""
     device = dict(zip(sessions["session"], sessions["device"], strict=True))
     tallies = tallies.assign(device=tallies["session"].map(device))
     compiles = compiles.assign(device=compiles["session"].map(device))

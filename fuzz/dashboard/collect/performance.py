@@ -17,7 +17,7 @@ SCOREBOARD = "scoreboard"
 
 
 def performance(timings: pd.DataFrame, measurements: pd.DataFrame) -> Performance:
-    """All series, each with at least two points. The frames are those of fuzz.ledger.read."""
+    """All series, each with at least two points. The frames are those of fuzz.ledger.query.read."""
     return Performance(RULE, (*_kernels(timings), *_measured(measurements)))
 
 

@@ -10,9 +10,9 @@ from fuzz.dashboard.collect.news import news
 from fuzz.dashboard.collect.nights import nights
 from fuzz.dashboard.collect.performance import performance
 from fuzz.dashboard.model import Site
-from fuzz.ledger import read
-from fuzz.ledger.database import Ledger
-from fuzz.ledger.signatures import signatures
+from fuzz.ledger.query import read
+from fuzz.ledger.query.signatures import signatures
+from fuzz.ledger.tables.database import Ledger
 
 
 def collect(ledger: Ledger, now: float | None = None) -> Site:

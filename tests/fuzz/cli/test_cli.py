@@ -18,8 +18,8 @@ from fuzz.cli.exit_codes import SUMMARY
 from fuzz.cli.main import main
 from fuzz.cli.parsers import parser
 from fuzz.core.case import Case, to_json
-from fuzz.ledger import read
-from fuzz.ledger.database import Ledger
+from fuzz.ledger.query import read
+from fuzz.ledger.tables.database import Ledger
 from fuzz.runner import HarnessError, Runner
 from fuzz.targets import autograd
 from oracles.masks import Causal

@@ -18,8 +18,8 @@ from ledger_sessions import DQ, SessionFolder, case_of
 from fuzz.cli.main import main
 from fuzz.core.case import load
 from fuzz.core.verdict import Signature
-from fuzz.ledger import read
-from fuzz.ledger.database import Ledger
+from fuzz.ledger.query import read
+from fuzz.ledger.tables.database import Ledger
 from fuzz.session.records import Reader
 
 HONEST = Signature("fake.honest", "wrong", "accuracy", ("dq",), features=("softcap",))

@@ -13,10 +13,10 @@ from fuzz.cli.show_case import picture
 from fuzz.cli.show_case import show as show_case
 from fuzz.core.case import Case
 from fuzz.core.verdict import Finding, Location, Signature, Verdict, Worst
-from fuzz.session.findings import findings
-from fuzz.session.follow import progress_note
 from fuzz.session.records import Record
-from fuzz.session.report import coverage, show
+from fuzz.session.summary.findings import findings
+from fuzz.session.summary.follow import progress_note
+from fuzz.session.summary.report import coverage, show
 from oracles.masks import Blocks, Causal, PerHead, Prefix
 from oracles.problem import Problem
 

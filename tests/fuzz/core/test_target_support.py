@@ -81,7 +81,7 @@ def test_packed_functions_get_cu_seqlens(tmp_path: Path) -> None:
         seen.update(q=cu_seqlens_q.tolist(), k=cu_seqlens_k.tolist(), most=(max_len_q, max_len_k))
         return q.new_zeros(*q.shape[:2], v.shape[2]) + 0 * q.sum() + 0 * k.sum() + 0 * v.sum()
 
-    from fuzz.targets.function import DECLARED
+    from fuzz.targets.user_function.function import DECLARED
 
     made = next(t for t in reversed(DECLARED) if t.name == "packed" and t.device == "host")
     case = Case("packed", replace(PLAIN, layout="packed", lengths_q=(3, 0, 5), lengths_k=(2, 7, 1)))
@@ -133,7 +133,7 @@ def test_a_rule_of_a_users_own_refuses(tmp_path: Path) -> None:
     def attention(q, k, v, mask):
         return q
 
-    from fuzz.targets.function import DECLARED
+    from fuzz.targets.user_function.function import DECLARED
 
     found = refusal(DECLARED[-1], Case("ruled", replace(PLAIN, mask=Prefix(1))))
     assert found is not None and (found.kind, found.why) == ("refuses", "prefixes")

@@ -10,7 +10,7 @@ import pytest
 from fuzz.dashboard.build import build
 from fuzz.dashboard.collect.site import collect
 from fuzz.dashboard.model import Site
-from fuzz.ledger.database import Ledger
+from fuzz.ledger.tables.database import Ledger
 
 
 @pytest.fixture(scope="session")

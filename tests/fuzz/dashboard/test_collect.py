@@ -9,7 +9,7 @@ import pytest
 
 from fuzz.dashboard.collect.site import collect
 from fuzz.dashboard.model import SignatureItem, Site
-from fuzz.ledger.database import Ledger
+from fuzz.ledger.tables.database import Ledger
 
 
 def bug(site: Site, uid: str) -> SignatureItem:

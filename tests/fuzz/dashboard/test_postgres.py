@@ -9,7 +9,7 @@ import pytest
 
 from fuzz.dashboard.collect.site import collect
 from fuzz.dashboard.model import Site
-from fuzz.ledger.database import Ledger
+from fuzz.ledger.tables.database import Ledger
 
 
 @pytest.mark.skipif(postgres.binaries() is None, reason="PostgreSQL's binaries are missing")

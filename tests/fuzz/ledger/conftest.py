@@ -8,9 +8,9 @@ from pathlib import Path
 import postgres
 import pytest
 
-from fuzz.ledger import schema
-from fuzz.ledger.database import Ledger
 from fuzz.ledger.errors import LedgerError
+from fuzz.ledger.tables import schema
+from fuzz.ledger.tables.database import Ledger
 
 NO_POSTGRES = "PostgreSQL's binaries are missing (Debian: apt-get install postgresql)"
 

@@ -11,15 +11,15 @@ import pytest
 from ledger_sessions import DQ, SessionFolder
 
 from fuzz.core.verdict import Signature
-from fuzz.ledger import read
-from fuzz.ledger.database import Ledger
 from fuzz.ledger.errors import LedgerError
-from fuzz.ledger.feed import take_in
-from fuzz.ledger.rows import BisectionRow, EventRow, Hardware, MeasurementRow, ReplayRow, Revision
-from fuzz.ledger.signatures import signatures
+from fuzz.ledger.ingest.feed import take_in
+from fuzz.ledger.ingest.write import write_single
+from fuzz.ledger.query import read
+from fuzz.ledger.query.signatures import signatures
+from fuzz.ledger.query.unload import Selection
+from fuzz.ledger.tables.database import Ledger
+from fuzz.ledger.tables.rows import BisectionRow, EventRow, Hardware, MeasurementRow, ReplayRow, Revision
 from fuzz.ledger.transfer import export, load
-from fuzz.ledger.unload import Selection
-from fuzz.ledger.write import write_single
 
 FRAMES = (
     "sessions", "tallies", "timings", "compiles", "findings", "packages", "changes", "replays", "events",

@@ -275,7 +275,7 @@ def test_a_target_file_that_starts_threads_is_never_forked(tmp_path):
     threaded = tmp_path / "threaded.py"
     threaded.write_text(
         f"import sys, threading, time\nsys.path.insert(0, {str(ROOT / 'tests' / 'fakes')!r})\nimport crashes\n"
-        "from fuzz.targets.function import DECLARED as TARGETS\n"
+        "from fuzz.targets.user_function.function import DECLARED as TARGETS\n"
         "threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()\n"
     )
     with runner(files=(str(threaded),)) as found:
@@ -292,7 +292,7 @@ def test_triton_imported_before_the_bundled_kernel_still_interprets(tmp_path):
     early = tmp_path / "early.py"
     early.write_text(
         f"import sys\nimport triton.language\nsys.path.insert(0, {str(ROOT / 'tests' / 'fakes')!r})\nimport crashes\n"
-        "from fuzz.targets.function import DECLARED as TARGETS\n"
+        "from fuzz.targets.user_function.function import DECLARED as TARGETS\n"
     )
     problem = Problem((5,), (7,), 1, 1, 16, 16, "float32", scale=0.25)
     with Runner("host", files=(str(early),)) as found:

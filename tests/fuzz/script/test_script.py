@@ -19,7 +19,7 @@ from fuzz.core.target import Target
 from fuzz.core.verdict import Finding, Verdict
 from fuzz.script import ScriptError, write_script
 from fuzz.targets.registry import load
-from fuzz.targets.source_excerpt import excerpt
+from fuzz.targets.user_function.source_excerpt import excerpt
 from fuzz.tensors.arena import build
 from oracles.masks import (
     KINDS,

@@ -25,10 +25,10 @@ from fuzz.corpus.store import load_all, save
 from fuzz.runner import HarnessError, Runner
 from fuzz.session import worker
 from fuzz.session.draw import drawer_of, explore
+from fuzz.session.failures.settle import save_rest
 from fuzz.session.plan import Shard, plan
 from fuzz.session.records import Reader, Record, Recorder, faults_in, settlement
 from fuzz.session.settings import Settings
-from fuzz.session.settle import save_rest
 from fuzz.session.worker import Worker, run
 from fuzz.targets.registry import TargetError, load
 from oracles.problem import Problem
@@ -80,7 +80,7 @@ if sys.argv[1] == "after":
 from fuzz.session.draw import drawer_of, explore
 from fuzz.session.plan import plan
 from fuzz.session.settings import Settings
-from fuzz.session.settle import save_rest
+from fuzz.session.failures.settle import save_rest
 from fuzz.targets.registry import load
 wanted = Settings(targets=("torch.sdpa.math",), cases=100, seed=4)
 target = load("torch.sdpa.math")

@@ -14,8 +14,8 @@ import pytest
 
 from fuzz.core.case import Case
 from fuzz.core.surface import Given, Surface
-from fuzz.session.dry_calls import dry_calls, dry_coverage
 from fuzz.session.settings import Settings
+from fuzz.session.summary.dry_calls import dry_calls, dry_coverage
 from fuzz.targets import flashinfer_prefill, xformers_attention
 from fuzz.targets.blocksparse import target as blocksparse
 from fuzz.targets.flash_attention_4 import calls

@@ -13,9 +13,9 @@ from fuzz.core.case import Case, Inputs
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Device
 from fuzz.judging.judge import execute
-from fuzz.session.build_plan import plan
 from fuzz.session.draw import drawer_of, explore
 from fuzz.session.plan import plan as shards
+from fuzz.session.precompile.build_plan import plan
 from fuzz.session.settings import Settings
 from fuzz.targets.blocksparse.catalog import CLASSES, MUTANTS
 from fuzz.targets.blocksparse.devices import emulator_there

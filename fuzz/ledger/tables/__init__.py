@@ -1,0 +1,1 @@
+"""The database itself: schema.py has its tables, rows.py their rows as values, database.py opens it."""

@@ -1,0 +1,1 @@
+"""What users see of a session: follow.py while it runs, report.py at its end."""

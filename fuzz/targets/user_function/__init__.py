@@ -1,0 +1,1 @@
+"""@target: a user's own function as a target. Begin with function.py."""
