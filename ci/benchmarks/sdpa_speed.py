@@ -27,7 +27,7 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "support" / "kernels"))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import triton
@@ -112,7 +112,7 @@ def lay_out(x: torch.Tensor, layout: str) -> torch.Tensor:
 
 
 def check_case(case: dict, generator: torch.Generator) -> list[str]:
-    """Complaints about one call, forward and backward, see tests/support/sdpa_cases.py for what is right."""
+    """Complaints about one call, forward and backward, see tests/support/kernels/sdpa_cases.py for what is right."""
     inputs = tensors_of(case, generator)
     options = {"is_causal": case["mask"] == "causal", "scale": case["scale"]}
     got, again = (

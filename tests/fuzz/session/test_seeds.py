@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.session.draw import cases_of, explore, seed_cases
+from fuzz.session.draw import drawer_of, explore, seed_cases
 from fuzz.session.plan import Settings, plan
 from fuzz.session.records import Reader
 from fuzz.session.worker import run
@@ -27,7 +27,7 @@ def test_a_seed_draws_the_cases_that_it_drew_when_the_list_was_made(name):
     drawn: list[str] = []
     (shard,) = (shard for shard in plan(SETTINGS) if shard.name == name)
     target = load(shard.target)
-    explore(shard, cases_of(target, SETTINGS), lambda case: drawn.append(case.id), seed_cases(shard, target, SETTINGS))
+    explore(shard, drawer_of(target, SETTINGS), lambda case: drawn.append(case.id), seed_cases(shard, target, SETTINGS))
     assert drawn == [line.split()[0] for line in COMMITTED["shards"][name]]
 
 

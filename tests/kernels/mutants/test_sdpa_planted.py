@@ -46,7 +46,7 @@ def test_wrong_on_the_emulated_gpu_where_the_correct_kernel_passes(names):
     """In a process of its own: this one interprets."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("TRITON_INTERPRET", None)
-    command = [str(ROOT / "tests/support/emulated_sdpa.py"), *names]
+    command = [str(ROOT / "tests/support/kernels/emulated_sdpa.py"), *names]
     done = warm_start.run(command, env=environment, timeout=1200)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)

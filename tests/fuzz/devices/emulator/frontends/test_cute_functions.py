@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
     find_spec("cutlass") is None or find_spec("tvm_ffi") is None, reason="needs nvidia-cutlass-dsl and apache-tvm-ffi"
 )
 ROOT = Path(__file__).resolve().parents[5]
-SCRIPT = ROOT / "tests/support/emulated_cute.py"
+SCRIPT = ROOT / "tests/support/emulator/emulated_cute.py"
 
 
 @pytest.fixture(scope="module")

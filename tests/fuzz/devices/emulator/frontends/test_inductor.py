@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[5]
 def test_compiled_flex_attention_runs_as_the_kernels_of_a_gpu() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, str(ROOT / "tests/support/emulated_flex.py")]
+    command = [sys.executable, str(ROOT / "tests/support/emulator/emulated_flex.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)

@@ -14,7 +14,7 @@ from once import once
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
 ROOT = Path(__file__).resolve().parents[5]
-SCRIPT = ROOT / "tests/support/emulated_triton_blackwell.py"
+SCRIPT = ROOT / "tests/support/emulator/emulated_triton_blackwell.py"
 
 
 def run(*arguments: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[5]
 def test_a_product_and_a_sum_over_the_ctas_of_a_cluster():
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_DEFAULT_FP_FUSION": "1"}
     environment.pop("TRITON_INTERPRET", None)
-    script = [str(ROOT / "tests/support/emulated_triton_clusters.py"), "sm_90a", "sm_100a"]
+    script = [str(ROOT / "tests/support/emulator/emulated_triton_clusters.py"), "sm_90a", "sm_100a"]
     done = warm_start.run(script, env=environment, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     seen = json.loads(done.stdout)

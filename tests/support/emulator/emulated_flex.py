@@ -21,7 +21,7 @@ from fuzz.targets.torch_flex_emulated import EmulatedFlex
 from oracles.masks import Causal
 from oracles.problem import Problem
 
-CORPUS = Path(__file__).resolve().parents[2] / "corpus/regressions"
+CORPUS = Path(__file__).resolve().parents[3] / "corpus/regressions"
 
 
 def _block() -> dict[str, Any]:
