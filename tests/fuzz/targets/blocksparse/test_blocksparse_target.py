@@ -123,8 +123,8 @@ def test_what_is_planned_for_a_case_is_what_it_builds(
 
 
 def usual(one: Case) -> bool:
-    """With a scale that every case takes."""
-    return one.problem.scale is None or one.problem.scale > 0
+    """With a scale that every case takes, and keys in one call, as all inputs can have them."""
+    return (one.problem.scale is None or one.problem.scale > 0) and one.variant.get("keys") != "split"
 
 
 def test_builds_name_the_injection_only_where_they_are() -> None:
