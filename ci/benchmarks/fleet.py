@@ -147,6 +147,7 @@ def _read(folder: Path, code: int, seconds: float) -> dict[str, Any]:
             "exit code": code,
             "seconds": round(seconds),
             "records": len(records),
+            "records a second": round(len(records) / seconds, 1),
             "in the ledger": [runs, tallies],
             "outcomes": dict(sorted(Counter(record.outcome for record in records).items())),
             "cases by worker": dict(sorted(Counter(record.worker for record in records).items())),

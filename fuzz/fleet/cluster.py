@@ -203,8 +203,8 @@ class _Actor(FleetWorker):
     """A worker in a process of Ray's."""
 
     def __init__(self, order: bytes) -> None:
-        numbers = ray.get_gpu_ids()
-        super().__init__(order, f"{platform.node()} GPU {numbers[0]}" if numbers else "")
+        numbers, node = ray.get_gpu_ids(), ray.get_runtime_context().get_node_id()
+        super().__init__(order, f"{platform.node()} ({node[:6]}) GPU {numbers[0]}" if numbers else "")
 
 
 def _runnable(device: Any, files: tuple[str, ...]) -> list[str]:

@@ -34,11 +34,12 @@ def command(folder: Path, *more: str) -> list[str]:
 
 
 @contextmanager
-def two_nodes(**variables: str) -> Iterator[str]:
-    """The address of a cluster; the second node has more variables of the environment."""
+def two_nodes(gpus: int = 0, **variables: str) -> Iterator[str]:
+    """The address of a cluster; the second node has more variables of the environment. gpus: of each node, in Ray's
+    books only."""
     from ray.cluster_utils import Cluster
 
-    made: dict[str, Any] = {"num_cpus": 1, "object_store_memory": STORE}
+    made: dict[str, Any] = {"num_cpus": 1, "num_gpus": gpus, "object_store_memory": STORE}
     cluster = Cluster(initialize_head=True, head_node_args=made | {"include_dashboard": False})
     try:
         cluster.add_node(**made, env_vars=variables)
@@ -73,6 +74,31 @@ def test_a_device_that_breaks_is_drained_and_its_last_cases_run_elsewhere(tmp_pa
     assert "was drained: a wrong answer to the health check: fail: O is wrong" in done.stdout, done.stdout
     assert len(check(tmp_path / "s")) == 2
     assert settlement(tmp_path / "s").settled == []
+
+
+def test_a_gpu_that_breaks_is_drained_for_all_workers_that_share_it(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    from fuzz.fleet.cluster import RayCluster
+    from fuzz.fleet.crew import FleetCrew
+    from fuzz.fleet.member import Options
+    from fuzz.session.pool import run_session
+    from fuzz.session.settings import Settings
+
+    settings = Settings(("fake.honest",), cases=300, size="small", files=FAKES, corpus="", folder=str(tmp_path / "s"))
+    crews: list[FleetCrew] = []
+    with two_nodes(1, FAKE_BREAKS_AFTER="12") as address, RayCluster(address, gpu=True, share=2) as cluster:
+        assert len(cluster.slots()) == 4
+
+        def hire(*given: Any) -> FleetCrew:
+            crews.append(FleetCrew(cluster, Options("fake.breaks"), *given))
+            return crews[0]
+
+        ended = run_session(settings, None, Console(stderr=True), hire=hire)
+    assert not ended.problems and not ended.new
+    check(tmp_path / "s")
+    (line,) = crews[0].replaced
+    assert "GPU 0 was drained: a wrong answer to the health check" in line and len(crews[0]._drained) == 1
 
 
 def test_a_fleet_that_is_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
