@@ -49,8 +49,8 @@ def _again() -> str:
     if not found:
         return ""
     return (
-        f"{len(tried)} of the others were tried again in whole sessions on the emulated GPU, with the gaps below closed: "
-        f"{len(found)} were found, after {min(found)} to {max(found)} cases."
+        f"{len(tried)} of the others were tried again in whole sessions on the emulated GPU, with the gaps below "
+        f"closed: {len(found)} were found, after {min(found)} to {max(found)} cases."
     )
 
 
