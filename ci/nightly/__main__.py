@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +19,8 @@ from ci.nightly.summary import exit_code, news, plan, table
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code: 0 nothing new, 1 something new or a check that failed, 3 a stage broke."""
+    """Exit code: 0 nothing new, 1 something new or a check that failed, 3 a stage broke, 130 interrupted."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the seconds of the stage are kept
     asked = parse(arguments, NAMES)
     root = Path(asked.root)
     if asked.dry_run:

@@ -38,7 +38,7 @@ def news(
         sessions=len(mine),
         cases=int(mine["cases"].sum()),
         failing=int(mine["failing"].sum()),
-        unfinished=int((mine["cases"] < mine["planned"]).sum()),
+        unfinished=int(mine["cut"].sum()),
         targets=_targets(tallies[tallies["night"] == night]),
     )
 

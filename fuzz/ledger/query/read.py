@@ -18,14 +18,18 @@ from fuzz.ledger.tables.rows import FAILING, OUTCOMES
 if TYPE_CHECKING:
     import pandas as pd
 
+UP = 0.8  # share of a session's limit of time after which its last case may have been the last that it drew
 _REJECT = OUTCOMES.index("reject")
 _FAILING = [OUTCOMES.index(outcome) for outcome in sorted(FAILING)]
 
 
 def sessions(ledger: Ledger) -> pd.DataFrame:
     """One row for each session: night, session, began, ended, device, seed, planned, cases, failing, seconds, host,
-    cpu, cpus, gpu, toolchain, commit, changed, command, folder. ended is NaN while it runs; cases < planned: it was cut
-    off, or is running."""
+    cpu, cpus, gpu, toolchain, commit, changed, command, folder, cut. ended is NaN while it runs; cut: it was cut off,
+    or is running: it has fewer cases than planned, and its time was not up."""
+    import msgspec
+    import numpy as np
+
     s, h, r, t = schema.session.c, schema.hardware.c, schema.revision.c, schema.tally.c
     sums = (
         select(
@@ -42,7 +46,7 @@ def sessions(ledger: Ledger) -> pd.DataFrame:
             s.night, s.uid.label("session"), s.began, s.ended, s.device, s.seed, s.planned,
             func.coalesce(sums.c.cases, 0).label("cases"), func.coalesce(sums.c.failing, 0).label("failing"),
             func.coalesce(sums.c.seconds, 0.0).label("seconds"), h.host, h.cpu, h.cpus, h.gpu,
-            schema.toolchain.c.uid.label("toolchain"), r.commit, r.changed, s.command, s.folder,
+            schema.toolchain.c.uid.label("toolchain"), r.commit, r.changed, s.command, s.folder, s.settings,
         )
         .join_from(schema.session, schema.hardware)
         .join(schema.toolchain)
@@ -52,6 +56,9 @@ def sessions(ledger: Ledger) -> pd.DataFrame:
     )  # fmt: skip
     frame = _frame(ledger, query)
     frame["ended"] = frame["ended"].astype(float)  # NaN where it has none, also where none has one
+    limit = np.array([float(msgspec.json.decode(text).get("seconds") or np.inf) for text in frame.pop("settings")])
+    in_time = ~(frame["ended"] - frame["began"] >= UP * limit)
+    frame["cut"] = (frame["cases"] < frame["planned"]) & in_time
     return frame
 
 

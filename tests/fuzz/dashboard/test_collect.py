@@ -9,7 +9,9 @@ import pytest
 
 from fuzz.dashboard.collect.site import collect
 from fuzz.dashboard.model import SignatureItem, Site
+from fuzz.ledger.ingest.write import write
 from fuzz.ledger.tables.database import Ledger
+from fuzz.ledger.tables.rows import Batch, SessionRow, TallyRow
 
 
 def bug(site: Site, uid: str) -> SignatureItem:
@@ -43,6 +45,17 @@ def test_sessions_that_were_cut_off_are_counted(tmp_path: Path) -> None:
     with Ledger(str(tmp_path / "l.sqlite")) as ledger:
         made._night(ledger, 1, [], torch="2.12.0")  # plans 120 cases, runs 101
         assert collect(ledger).news.unfinished == 1
+
+
+@pytest.mark.parametrize(("seconds", "took", "unfinished"), [(30, 29, 0), (30, 10, 1), (0, 29, 1), (30, None, 1)])
+def test_a_session_whose_time_was_up_is_finished(tmp_path: Path, seconds: float, took: float | None, unfinished: int):
+    ended = None if took is None else made.FIRST + took
+    session = SessionRow(
+        "a", made.FIRST, "n", ended, planned=9, settings={"seconds": seconds}, archs={made.MATH: "host"}
+    )
+    with Ledger(str(tmp_path / "l.sqlite")) as ledger:
+        write(ledger, Batch(session, tallies=(TallyRow(made.MATH, "pass", 5, 1.0),)))
+        assert collect(ledger).news.unfinished == unfinished
 
 
 def test_a_signature_has_its_life_and_the_revisions_between_which_it_appeared(site: Site) -> None:
