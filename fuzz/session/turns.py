@@ -3,8 +3,8 @@
 A session of a target begins with one case for each of its kernels, in an order that follows from the session's seed,
 and the target's seed cases among the first of them. Kernels whose CTAs wait for one another can fail in more ways than
 others: two of them come before each other one. They fill its shards from the first on, so they are the same with
-any number of workers; what follows is Hypothesis's. They are drawn by a generator of their own: Hypothesis forbids
-draws that depend on what was drawn before.
+any number of workers; what follows is drawn as draw.py says. They are drawn by a generator of their own: Hypothesis
+forbids draws that depend on what was drawn before.
 
 NOTE [unlike first]: the next kernel is the one with most options, dtypes and head dims that no kernel before it has;
 once all were there, counting begins anew. So the first kernels of a session are as different as they can be. In a

@@ -1,9 +1,9 @@
 """The loop: draw, run, record; the same for pytest, the command line and a cluster (fuzz/fleet).
 
 A session is a list of shards: one target, a share of its cases, a seed of its own. Any process may run any shard, so
-a session gives the same cases however many workers run it. Hypothesis draws; it never sees a failure (reduction is
-ours, fuzz/minimize), only the events and the error ratio that it is to climb on. A failure is recorded as it was met;
-what becomes of it is decided after the cases (settle.py).
+a session gives the same cases however many workers run it. Where Hypothesis draws (draw.py) it never sees a failure
+(reduction is ours, fuzz/minimize), only the events and the error ratio that it is to climb on. A failure is recorded as
+it was met; what becomes of it is decided after the cases (failures/settle.py).
 """
 
 from __future__ import annotations
