@@ -9,6 +9,7 @@ from kernels.dynamic_mask.attention import CAUSAL
 from kernels.dynamic_mask.config import MAX_DIM, WORD
 
 DTYPES = (torch.float16, torch.bfloat16)
+MOST_ASKED = 64
 BIAS_DTYPES = (*DTYPES, torch.float32)
 
 
@@ -28,7 +29,9 @@ def check_tensors(query: Tensor, key: Tensor, value: Tensor, packed: bool) -> No
     if key.shape[-1] != query.shape[-1]:
         raise ValueError(f"key: got dim {key.shape[-1]}, need query's {query.shape[-1]}")
     if value.shape[:-1] != key.shape[:-1]:
-        raise ValueError(f"value: got {tuple(value.shape[:-1])} before its head dim, need key's {tuple(key.shape[:-1])}")
+        raise ValueError(
+            f"value: got {tuple(value.shape[:-1])} before its head dim, need key's {tuple(key.shape[:-1])}"
+        )
     if not packed and key.shape[0] != query.shape[0]:
         raise ValueError(f"key: got batch {key.shape[0]}, need query's {query.shape[0]}")
     heads_q, heads_kv = query.shape[1], key.shape[1]
@@ -65,9 +68,7 @@ def check_lengths(
     return sizes[0], most[0], most[1]
 
 
-def check_plane(
-    name: str, plane: Tensor, full: tuple[int, int, int, int], heads_kv: int, query: Tensor
-) -> None:
+def check_plane(name: str, plane: Tensor, full: tuple[int, int, int, int], heads_kv: int, query: Tensor) -> None:
     """A mask or a bias: 4-D, each size 1 or full, and heads also heads_kv; full is (batch, heads_q, max_q, max_k)."""
     packed = plane.dtype == torch.int32
     known = (torch.bool, torch.int32) if name == "mask" else BIAS_DTYPES
@@ -83,9 +84,7 @@ def check_plane(
         raise ValueError(f"{name}: got shape {tuple(plane.shape)}, need {need}")
 
 
-def check_numbers(
-    causal: str | None, scale: float | None, softcap: float, num_splits: int, dim: int
-) -> tuple[int, float]:
+def check_numbers(causal: str | None, scale: float | None, softcap: float, dim: int) -> tuple[int, float]:
     """(causal as a number, scale)."""
     if causal not in CAUSAL:
         raise ValueError(f"causal: got {causal!r}, need None, 'top_left' or 'bottom_right'")
@@ -95,6 +94,10 @@ def check_numbers(
         raise ValueError(f"scale: got {scale}, need a finite number")
     if not (math.isfinite(softcap) and softcap >= 0):
         raise ValueError(f"softcap: got {softcap}, need 0 (none) or a positive finite number")
-    if not 0 <= num_splits <= 64:
-        raise ValueError(f"num_splits: got {num_splits}, need 0 (chosen by the sizes) to 64")
     return CAUSAL[causal], float(scale)
+
+
+def check_splits(num_splits: int) -> None:
+    """The number of programs that share a tile of keys."""
+    if not 0 <= num_splits <= MOST_ASKED:
+        raise ValueError(f"num_splits: got {num_splits}, need 0 (chosen by the sizes) to {MOST_ASKED}")

@@ -1,7 +1,7 @@
 """Tile sizes: one table, by head dim bucket. No autotuning at run time.
 
-Head dims are padded to the next of 32, 64, 128, 256 (`block_d`). Tiles are small on purpose: a tile is skipped only where
-it holds no key, and a mask of a few keys in each row leaves few empty tiles among large ones.
+Head dims are padded to the next of 32, 64, 128, 256 (`block_d`). Tiles are small on purpose: a tile is skipped only
+where it holds no key, and a mask of a few keys in each row leaves few empty tiles among large ones.
 """
 
 from dataclasses import dataclass

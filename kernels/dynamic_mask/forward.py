@@ -259,9 +259,7 @@ def forward_kernel(
         offset = row_offset(batch, head, heads_q, rows, first_q, PACKED)
         store_lse(mLSE, offset, m_start + tl.arange(0, TILE_M), rLSE, n_q)
         rO = rAcc * rInverse[:, None]
-        store_rows(
-            mO, tO, rO, batch, head, first_q, m_start, n_q, dim_v, DTYPE, TILE_M, BLOCK_D, ALIGNED, INTERPRETED
-        )
+        store_rows(mO, tO, rO, batch, head, first_q, m_start, n_q, dim_v, DTYPE, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
     mCount = mTiles + ((batch * heads_q + head) * m_blocks + m_block).to(tl.int64) * 2
     tl.store(mCount, visited)
     tl.store(mCount + 1, skipped)

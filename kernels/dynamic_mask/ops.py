@@ -39,9 +39,7 @@ def dynamic_mask_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(out, lse, tiles): see `kernels.dynamic_mask.api.dynamic_mask_attention`. num_splits and deterministic are
     backward's."""
-    attention = Attention(
-        query, key, value, mask, bias, cu_q, cu_k, max_q, max_k, causal, scale, softcap, injection
-    )
+    attention = Attention(query, key, value, mask, bias, cu_q, cu_k, max_q, max_k, causal, scale, softcap, injection)
     outputs = empty_outputs(attention)
     for launch in forward_launches(attention, *outputs):
         launch.run()
@@ -50,9 +48,7 @@ def dynamic_mask_forward(
 
 @dynamic_mask_forward.register_fake
 def _(query, key, value, mask, bias, cu_q, cu_k, max_q, max_k, causal, scale, softcap, *_):
-    return empty_outputs(
-        Attention(query, key, value, mask, bias, cu_q, cu_k, max_q, max_k, causal, scale, softcap)
-    )
+    return empty_outputs(Attention(query, key, value, mask, bias, cu_q, cu_k, max_q, max_k, causal, scale, softcap))
 
 
 @torch.library.custom_op("attnfuzz::dynamic_mask_backward", mutates_args=())
@@ -80,9 +76,7 @@ def dynamic_mask_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """(dQ, dK, dV, dBias, tiles); dBias has no elements and one dimension where it is not wanted. tiles (batch,
     heads_kv, programs of a head, 2) int32: the tiles that were visited and skipped on the way to dK and dV."""
-    attention = Attention(
-        query, key, value, mask, bias, cu_q, cu_k, max_q, max_k, causal, scale, softcap, injection
-    )
+    attention = Attention(query, key, value, mask, bias, cu_q, cu_k, max_q, max_k, causal, scale, softcap, injection)
     grads = empty_gradients(attention, want_bias, num_splits, deterministic)
     for launch in backward_launches(attention, grad_out, grad_lse, out, lse, grads):
         launch.run()
@@ -92,12 +86,28 @@ def dynamic_mask_backward(
 
 @dynamic_mask_backward.register_fake
 def _(
-    grad_out, grad_lse, query, key, value, mask, bias, cu_q, cu_k, out, lse, max_q, max_k, causal, scale, softcap,
-    num_splits, deterministic, want_bias, injection,
+    grad_out,
+    grad_lse,
+    query,
+    key,
+    value,
+    mask,
+    bias,
+    cu_q,
+    cu_k,
+    out,
+    lse,
+    max_q,
+    max_k,
+    causal,
+    scale,
+    softcap,
+    num_splits,
+    deterministic,
+    want_bias,
+    injection,
 ):
-    attention = Attention(
-        query, key, value, mask, bias, cu_q, cu_k, max_q, max_k, causal, scale, softcap
-    )
+    attention = Attention(query, key, value, mask, bias, cu_q, cu_k, max_q, max_k, causal, scale, softcap)
     grads = empty_gradients(attention, want_bias, num_splits, deterministic)
     dq, dk, dv, dbias = finished(attention, grads)
     return dq, dk, dv, query.new_empty(0) if dbias is None else dbias, grads.tiles

@@ -170,10 +170,11 @@ def _row_state_launch(
 def _dkdv_launch(attention: Attention, grad_out: Tensor, grads: Gradients) -> Launch:
     steps, config = attention.steps, attention.config.dkdv
     parts = {"dK": grads.dk, "dV": grads.dv}
-    first = {name: part[0] if grads.split else part for name, part in parts.items()}
-    operands = attention.named(Q=attention.query, K=attention.key, V=attention.value, dO=grad_out, **first)
-    pitch = {name: part.stride(0) if grads.split and grads.deterministic else 0 for name, part in parts.items()}
-    operands |= {f"t{name}": (*operands[f"t{name}"], pitch[name]) for name in parts}
+    operands = attention.named(Q=attention.query, K=attention.key, V=attention.value, dO=grad_out)
+    for name, part in parts.items():
+        pitch, *strides = part.stride() if grads.split else (0, *part.stride())
+        first = 0 if attention.packed else strides[0]
+        operands |= {f"m{name}": part, f"t{name}": (first, *strides[1:], pitch if grads.deterministic else 0)}
     aligned = attention.aligned(grad_out, *([] if grads.split else parts.values()))
     return Launch(
         dkdv_kernel,

@@ -1,7 +1,7 @@
 """What backward needs of each row, prepared once: LSE and delta = rowsum(O ∘ dO) - dLSE.
 
-NOTE [row state] mState (2, batches or 1, heads_q, rows) float32: plane 0 holds LSE, plane 1 delta. Rows without keys hold
-(+inf, 0), and so do loads beyond a sequence: all probabilities of theirs are exp2(-inf) = 0.
+NOTE [row state] mState (2, batches or 1, heads_q, rows) float32: plane 0 holds LSE, plane 1 delta. Rows without keys
+hold (+inf, 0), and so do loads beyond a sequence: all probabilities of theirs are exp2(-inf) = 0.
 """
 
 import triton

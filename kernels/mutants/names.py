@@ -42,6 +42,8 @@ SDPA = (
     "falls_back",
 )
 
+DYNAMIC_MASK: tuple[str, ...] = ()
+
 BLOCKSPARSE = (
     "lock_is_n_block",
     "release_missing",
