@@ -7,8 +7,8 @@ With P the probabilities, dP = dO V^T and delta as in row_state.py:
 (Dao, arXiv:2307.08691, section 3.1). Tiles without a pair that counts are skipped, see NOTE [skip] in forward.py.
 
 NOTE [splits] The queries of one tile of keys can be spread over several programs (`splits`), each of which has every
-splits-th tile of queries. Each writes float32 sums of its own, which the host adds in their order: the same bits in every
-run. ATOMIC programs add to one sum instead, in whatever order they come; then bits may differ.
+splits-th tile of queries. Each writes float32 sums of its own, which the host adds in their order: the same bits in
+every run. ATOMIC programs add to one sum instead, in whatever order they come; then bits may differ.
 """
 
 import triton

@@ -2,8 +2,8 @@
 
 It walks over the batches, heads, queries and keys that share its entries and adds dS in one fixed order: no atomics,
 and no buffer larger than the bias. Tiles of the mask without a pair that counts are skipped, and where all of them are
-the gradient is written as 0. A bias of one row is summed beside dK instead, see `dkdv_kernel`, unless its heads are more
-than the KV heads.
+the gradient is written as 0. A bias of one row is summed beside dK instead, see `dkdv_kernel`, unless its heads are
+more than the KV heads.
 """
 
 import triton

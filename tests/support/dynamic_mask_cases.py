@@ -44,7 +44,7 @@ class Call:
 
 
 def tensors_of(call):
-    """(query, key, value, mask, bias), each sequence's rows padded to the longest's; whole tiles of the mask are empty."""
+    """(query, key, value, mask, bias), sequences padded to the longest; whole tiles of the mask are empty."""
     batch, _, len_q, len_k = call.sizes
     shapes = ((call.heads_q, len_q, call.dim), (call.heads_kv, len_k, call.dim), (call.heads_kv, len_k, call.dim_v))
     leaves = [random(batch, *s, dtype=call.dtype, seed=call.seed + i).requires_grad_() for i, s in enumerate(shapes)]
@@ -61,7 +61,7 @@ def tensors_of(call):
 
 def kept_pairs(call, mask):
     """bool (batch, heads_q, len_q, len_k): lengths, mask and causality together."""
-    batch, heads, len_q, len_k = call.sizes
+    _, heads, len_q, len_k = call.sizes
     keep = torch.zeros(call.sizes, dtype=torch.bool, device=DEVICE)
     q, k = torch.arange(len_q, device=DEVICE)[:, None], torch.arange(len_k, device=DEVICE)
     for b, (n_q, n_k) in enumerate(zip(call.lengths_q, call.lengths_k, strict=True)):
@@ -146,7 +146,7 @@ def got_and_wanted(call, tensors=None):
 
 
 def delta_rounding(call, out):
-    """Standard deviations that delta = rowsum(O ∘ dO) is off by where O is rounded first, as the kernel has it: three."""
+    """Three standard deviations of the error of delta = rowsum(O ∘ dO) where O is rounded, as the kernel has it."""
     grad_out = random(*out.shape[:3], call.dim_v, dtype=call.dtype, seed=7).double()
     return 3 * torch.finfo(call.dtype).eps / 4 * math.sqrt(largest((out * grad_out).pow(2).sum(-1)))
 
@@ -160,7 +160,9 @@ def complaints(call, tensors=None):
         result = got[name]
         more = rounded * math.sqrt(math.prod(call.sizes) / max(wanted.numel(), 1)) if name == "dbias" else 0.0
         sums = 2**-22 * (1 + largest(exact["lse"])) * sum(largest(x) for n, x in exact.items() if n != "lse")
-        limit = FACTOR * difference(plain[name], wanted) + 2 * torch.finfo(result.dtype).eps * largest(wanted) + sums + more
+        limit = (
+            FACTOR * difference(plain[name], wanted) + 2 * torch.finfo(result.dtype).eps * largest(wanted) + sums + more
+        )
         if result.shape != wanted.shape:
             found[name] = f"shape {tuple(result.shape)}, not {tuple(wanted.shape)}"
         elif not torch.equal(torch.isinf(result), torch.isinf(wanted)) or torch.isnan(result).any():

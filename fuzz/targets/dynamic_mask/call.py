@@ -42,7 +42,7 @@ def by_a_flag(problem: Problem) -> bool:
 
 def says(problem: Problem) -> tuple[str, ...]:
     """The ways to say the mask, beside the default: 'both' is a flag and a tensor that has the flag's zeros too."""
-    ways = ("bool", "bits")
+    ways: tuple[str, ...] = ("bool", "bits")
     ways += ("both",) if direction(problem.mask) is not None else ()
     return ways + (("bias",) if problem.bias is not None and not by_a_flag(problem) else ())
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
-from fuzz.core.target import Device, Tensors
+from fuzz.core.target import Device, Execution, Tensors
 from fuzz.devices.emulator.config import BLOCK_CHECKS
 from fuzz.devices.present import cuda_present
 from fuzz.targets.dynamic_mask.call import OPTIONS
@@ -40,14 +40,26 @@ class EmulatedDynamicMask(EmulatedTriton, BundledDynamicMask):
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches."""
         super().prepare(case, tensors)
-        # gradients are bitwise the same in every run, unless the case says that they need not be
-        ordered = bool(OPTIONS.of(case)["deterministic"])
-        self.checks = BLOCK_CHECKS | {"unordered_adds"} if ordered else BLOCK_CHECKS
         with self.compiling():
             self.compile(case, tensors)
+
+    def run(self, case: Case, tensors: Tensors) -> Execution:
+        """See EmulatedTriton."""
+        self.checks = _checks(case)
+        return super().run(case, tensors)
+
+    def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
+        """See EmulatedTriton."""
+        self.checks = _checks(case)
+        return super().run_around(case, tensors, others)
 
     def expected_seconds(self, case: Case) -> float:
         """Emulated time goes with the number of tiles."""
         p = case.problem
         tiles = p.batch * p.heads_q * (p.len_q // 64 + 1) * (p.len_k // 64 + 1)
         return 0.5 + 0.05 * tiles * (4 if p.backward else 1)
+
+
+def _checks(case: Case) -> frozenset[str]:
+    """Gradients are bitwise the same in every run, unless the case says that they need not be."""
+    return BLOCK_CHECKS | {"unordered_adds"} if OPTIONS.of(case)["deterministic"] else BLOCK_CHECKS

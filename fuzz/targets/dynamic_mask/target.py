@@ -1,5 +1,5 @@
-"""dynamic_mask: the bundled attention that skips empty tiles of its mask, and its mutants. What is common to all devices
-stands here; the files beside this one run the kernels."""
+"""dynamic_mask: the bundled attention that skips empty tiles of its mask, and its mutants. What is common to all
+devices stands here; the files beside this one run the kernels."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class BundledDynamicMask(AutogradTarget):
 
 def _split(way: Variant) -> Variant:
     """Sums in any order need several programs for a tile of keys."""
-    return {"splits": 2} | way if way.get("deterministic") is False else way
+    return {**{"splits": 2}, **way} if way.get("deterministic") is False else way
 
 
 @functools.cache
