@@ -3,6 +3,7 @@
 NOTE [aligned] ALIGNED promises for every tensor of a launch that the last axis has stride 1 (a bias of one column is
 never aligned), that runs of it start at multiples of 16 bytes, and that head dims and the columns of masks and biases
 are multiples of 16 bytes long. Loads are then 16 bytes wide, with predicates that are the same for all of these bytes.
+The hints that say so to the compiler hold where a pointer is made, and not for the argument of a function.
 
 NOTE [packed] In a packed call tensors are (1, heads, total, dim): their batch stride is 0, and a sequence begins at row
 cu_seqlens[batch]. Masks and biases are padded ones in both layouts.
@@ -35,12 +36,6 @@ def sequence(mCuQ, mCuK, batch, len_q, len_k, PACKED: tl.constexpr):
 
 
 @triton.jit
-def wide_runs(mX, RUN: tl.constexpr):
-    """Pointers (rows, RUN) whose rows are runs that start at multiples of 16 bytes: see NOTE [aligned]."""
-    return tl.max_contiguous(tl.multiple_of(mX, [1, 16]), [1, RUN])
-
-
-@triton.jit
 def row_pointers(
     mX, tX, batch, head, first, row, rows, columns, TILE: tl.constexpr, BLOCK_D: tl.constexpr, ALIGNED: tl.constexpr
 ):
@@ -49,7 +44,8 @@ def row_pointers(
     column = tl.arange(0, BLOCK_D)[None, :]
     offsets = wide_product(batch, tX[0]) + wide_product(head, tX[1]) + wide_product(first + index_row, tX[2])
     if ALIGNED:
-        mTile = wide_runs(mX + (offsets + column), BLOCK_D)
+        mTile = mX + (offsets + column)
+        mTile = tl.max_contiguous(tl.multiple_of(mTile, [1, 16]), [1, BLOCK_D])
         inside = (index_row < rows) & (column // VECTOR < columns // VECTOR)
     else:
         mTile = mX + (offsets + wide_product(column, tX[3]))
@@ -107,7 +103,8 @@ def plane_pointers(mX, tX, share, batch, head, m, n, TILE_N: tl.constexpr, ALIGN
     """Pointers to elements (m, n) of a mask's or bias's plane; `share` query heads have one plane."""
     offsets = wide_product(batch, tX[0]) + wide_product(head // share, tX[1]) + wide_product(m, tX[2])
     if ALIGNED:
-        mTile = wide_runs(mX + (offsets + n), TILE_N)
+        mTile = mX + (offsets + n)
+        mTile = tl.max_contiguous(tl.multiple_of(mTile, [1, 16]), [1, TILE_N])
     else:
         mTile = mX + (offsets + wide_product(n, tX[3]))
     return mTile
