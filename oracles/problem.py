@@ -181,7 +181,7 @@ def mask_tile(
     q = torch.arange(*rows, device=device)[:, None]
     k = torch.arange(*cols, device=device)[None, :]
     lengths = {"len_q": problem.lengths_q[batch], "len_k": problem.lengths_k[batch]}
-    return keep(problem.mask, q, k, batch=batch, head=head, **lengths)
+    return keep(problem.mask, q, k, batch=batch, head=head, group=problem.group, **lengths)
 
 
 def dense_mask(problem: Problem, device: torch.device | str = "cpu") -> Tensor:

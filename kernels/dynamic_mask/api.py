@@ -65,7 +65,8 @@ def dynamic_mask_attention(
     A row without keys has out 0 and gradients 0. Tiles of 64 x 64 scores (`config`) of which mask keeps none are
     skipped, forward and backward: no product, no softmax, no load of their bias; dBias is 0 there. Gradients are
     bitwise the same in every run. Scores and sums are float32; no tensor has the scores' size but mask, bias and its
-    gradient. Raises ValueError for arguments outside of the above, RuntimeError for CPU tensors without TRITON_INTERPRET=1.
+    gradient. Raises ValueError for arguments outside of the above, RuntimeError for CPU tensors without
+    TRITON_INTERPRET=1.
     """
     return dynamic_mask_answer(
         query,

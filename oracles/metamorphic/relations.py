@@ -25,7 +25,14 @@ from oracles.finding import Finding, Location
 from oracles.location import position
 from oracles.masks import And, Blocks, Causal, Full, Mask, Not, Or, PerBatch, PerHead, Prefix, Window
 from oracles.metamorphic.fully_masked import fully_masked, hidden_from_earlier_rows
-from oracles.metamorphic.permutations import Tensors, outputs_of_heads, outputs_of_sequences, take_heads, take_sequences
+from oracles.metamorphic.permutations import (
+    Tensors,
+    of_heads,
+    outputs_of_heads,
+    outputs_of_sequences,
+    take_heads,
+    take_sequences,
+)
 from oracles.numerics import Numerics
 from oracles.outputs import TITLES, Outputs
 from oracles.problem import Problem, sequence_view
@@ -245,7 +252,7 @@ def _permuted_heads(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variatio
 
 def _repeated_kv(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
     axis = 1
-    other = structs.replace(p, heads_kv=p.heads_q)
+    other = structs.replace(p, heads_kv=p.heads_q, mask=of_heads(p.mask, range(p.heads_q), p.group))
     tensors = given | {name: given[name].repeat_interleave(p.group, axis) for name in ("k", "v")}
 
     def back(theirs: Outputs, first: Outputs) -> Outputs:

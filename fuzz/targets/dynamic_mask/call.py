@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fuzz.targets.mask_tensors import AXES, ROOM
 from fuzz.targets.options import Options
-from oracles.masks import Align, And, Causal, Full, Mask
+from oracles.masks import Align, And, Causal, Full, Mask, TopK
 from oracles.problem import Problem, cumulative, dense_mask
 
 SHAPES = ("plain", "narrow", "expanded", "whole", "padded")
@@ -29,6 +29,8 @@ def direction(mask: Mask) -> Align | None:
     match mask:
         case Causal(align):
             return align
+        case TopK(of=of):
+            return direction(of)
         case And(parts):
             return next((found for part in parts if (found := direction(part)) is not None), None)
     return None
