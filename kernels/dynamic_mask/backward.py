@@ -260,7 +260,7 @@ def dkdv_kernel(
             rNext = load_mask(
                 mMask, tMask, mask_share, batch, head_first, m_first, n_start, n_q, n_k, MASK, ALIGNED, TILE_M, TILE_N
             )
-            active = any_key(rNext, False)
+            active = any_key(rNext, True)
         for step in range(0, steps):
             rMask = rNext
             m_start = m_first + step // group * pitch
@@ -525,7 +525,7 @@ def dq_kernel(
             rNext = load_mask(
                 mMask, tMask, mask_share, batch, head, m_start, 0, n_q, n_k, MASK, ALIGNED, TILE_M, TILE_N
             )
-            active = any_key(rNext, False)
+            active = any_key(rNext, True)
         for n_start in range(0, last_key(m_start, n_k, shift, TILE_M, CAUSAL), TILE_N):
             rMask = rNext
             if MASK != "none":

@@ -144,7 +144,7 @@ def dbias_kernel(
                             TILE_M,
                             TILE_N,
                         )
-                        active = any_key(rMask, False)
+                        active = any_key(rMask, True)
                     if active:
                         rQ = load_rows(
                             mQ, tQ, batch, head, first_q, m_start, n_q, dim, TILE_M, BLOCK_D, ALIGNED, INTERPRETED

@@ -188,7 +188,7 @@ def forward_kernel(
             rNext = load_mask(
                 mMask, tMask, mask_share, batch, head, m_start, 0, n_q, n_k, MASK, ALIGNED, TILE_M, TILE_N
             )
-            active = any_key(rNext, False)
+            active = any_key(rNext, True)
         for n_start in range(0, last_key(m_start, n_k, shift, TILE_M, CAUSAL), TILE_N):
             rMask = rNext
             if MASK != "none":

@@ -152,7 +152,7 @@ def load_mask(
 @triton.jit
 def any_key(rMask, before):
     """Whether a mask's tile has a key, as one number for all threads (an OR over the CTA); `before` is that of the tile
-    before, and is not used."""
+    before, True at first, and is not used."""
     return tl.max(tl.max((rMask != 0).to(tl.int32), 1), 0) != 0
 
 

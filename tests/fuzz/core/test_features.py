@@ -6,7 +6,7 @@ import pytest
 
 from fuzz.core.case import Case, Inputs, Storage
 from fuzz.core.features import FEATURES, MASKED, feature_pairs, features, ordered, switches, traits
-from oracles.masks import And, Blocks, Causal, Documents, Full, Not, Or, PerHead, Tokens, Window
+from oracles.masks import And, Blocks, Causal, Documents, Full, Not, Or, PerHead, Tokens, TopK, Window
 from oracles.problem import Bias, Problem
 
 PLAIN_INPUTS = Inputs()
@@ -57,6 +57,7 @@ ADDED = [
     ({"mask": Blocks(64, 64, ("M",))}, {"blocks", "blocks:partial"}),
     ({"mask": Blocks(32, 32, ("F", "."))}, {"blocks", "blocks:empty", "rows_without_keys"}),
     ({"mask": Tokens(("1",) * 64)}, {"tokens"}),
+    ({"mask": TopK(3, Causal())}, {"top_k", "causal"}),
     ({"scale": 0.0}, {"scale", "scale:zero"}),
     ({"scale": -1.0}, {"scale", "scale:negative"}),
     ({"softcap": 5.0}, {"softcap"}),
