@@ -1,6 +1,6 @@
 """Mutants of kernels.dynamic_mask on the emulated GPU, in a process of its own: Triton decides at its import whether it
-interprets. `python emulated_dynamic_mask.py MUTANT…` prints a JSON object: for each mutant the outcome on the case that shows
-it, the tensors and kinds of its findings, and the outcome of the correct kernel.
+interprets. `python emulated_dynamic_mask.py MUTANT…` prints a JSON object: for each mutant the outcome on the case that
+shows it, the tensors and kinds of its findings, and the outcome of the correct kernel.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import json
 import sys
 from typing import Any
 
-from msgspec.structs import replace
 from dynamic_mask_shown import SHOWN
+from msgspec.structs import replace
 
 from fuzz.judging.judge import execute
 from fuzz.targets.dynamic_mask.emulated import EmulatedDynamicMask
