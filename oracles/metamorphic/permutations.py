@@ -86,7 +86,8 @@ def take_heads(p: Problem, given: Tensors, order: Sequence[int], kv: Sequence[in
     made = {}
     for name, x in given.items():
         if name == "bias":
-            made[name] = x[:, list(order)] if p.bias is not None and p.bias.heads else x
+            assert p.bias is not None
+            made[name] = x[:, list(kv)] if p.bias.kv_heads else x[:, list(order)] if p.bias.heads else x
         else:
             made[name] = x[:, list(kv if name in ("k", "v") else order)]
     return other, made
@@ -96,8 +97,10 @@ def outputs_of_heads(p: Problem, theirs: Outputs, order: Sequence[int], kv: Sequ
     """Answers with query heads `order` and KV heads `kv` of `theirs`; p is the problem that they then belong to."""
     found = {}
     for name, x in theirs.items():
-        if name == "dbias" and (p.bias is None or not p.bias.heads):
+        if name == "dbias" and (p.bias is None or not (p.bias.heads or p.bias.kv_heads)):
             found[name] = x
+        elif name == "dbias" and p.bias is not None and p.bias.kv_heads:
+            found[name] = x[:, list(kv)]
         elif name == "lse" and p.layout == "packed":
             found[name] = x[list(order)]
         else:

@@ -34,6 +34,7 @@ _SUPPORT = Support(
     layouts=("padded", "packed"),
     bias=True,
     bias_grad=True,
+    bias_kv_heads=True,
     softcap=True,
     lse=True,
     max_pairs=1 << 24,

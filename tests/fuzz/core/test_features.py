@@ -99,7 +99,16 @@ def test_names_are_unique_and_every_feature_can_hold():
     names = [feature.name for feature in FEATURES]
     assert len(names) == len(set(names))
     shown = set().union(*(features(make(**change)) for change, _ in ADDED))
-    leaves = {"prefix", "intervals", "per_batch", "window:right", "window:bottom_right", "bias:broadcast_cols", "large"}
+    leaves = {
+        "prefix",
+        "intervals",
+        "per_batch",
+        "window:right",
+        "window:bottom_right",
+        "bias:broadcast_cols",
+        "large",
+        "bias:kv_heads",
+    }
     leaves |= {"float16", "len_k:1", "inputs:large", "inputs:integers", "inputs:constant", "inputs:adversarial"}
     assert set(names) - shown == leaves
 

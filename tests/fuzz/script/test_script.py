@@ -82,6 +82,7 @@ SPREAD = {
     "per_batch": (problem(mask=PerBatch((TOKENS, Full())), lengths_q=(5, 5), lengths_k=(6, 6)), Inputs()),
     "ragged": (problem(mask=Causal(), **TWO), Inputs(distribution="needle")),
     "bias": (problem(bias=Bias(False, True, True, False), mask=Causal()), Inputs()),
+    "bias_kv_heads": (problem(bias=Bias(kv_heads=True), heads_q=4), Inputs()),
     "bias_no_grad": (problem(bias=Bias(True, False, False, True, grad=False), **TWO), Inputs()),
     "softcap": (problem(softcap=3.0, mask=Causal(), bias=Bias()), Inputs(distribution="large")),
     "strides": (
