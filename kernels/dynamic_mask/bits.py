@@ -1,5 +1,7 @@
 """Packed masks: 32 keys in an int32 word, an eighth of the bytes of a bool mask."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,7 +18,7 @@ def pack_mask(mask: Tensor) -> Tensor:
     """
     len_k = mask.shape[-1]
     words = -(-len_k // WORD)
-    lines = mask.reshape(-1, len_k)
+    lines = mask.reshape(math.prod(mask.shape[:-1]), len_k)
     weights = torch.arange(WORD, device=mask.device, dtype=torch.int32)
     parts = []
     for part in lines.split(max(1, _SLICE // max(words * WORD, 1))):
