@@ -1,4 +1,4 @@
-"""kernels.dynamic_mask as PyTorch operators: opcheck, one graph under torch.compile, launches, counters, determinism."""
+"""kernels.dynamic_mask as PyTorch operators: opcheck, one graph under torch.compile, launches, counters, same bits."""
 
 import inspect
 
