@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fuzz.targets.mask_tensors import AXES, ROOM
 from fuzz.targets.options import Options
-from oracles.masks import Align, And, Causal, Full, Mask, TopK
+from oracles.masks import Align, And, Causal, Full, Mask, TopK, kinds
 from oracles.problem import Problem, cumulative, dense_mask
 
 SHAPES = ("plain", "narrow", "expanded", "whole", "padded")
@@ -43,10 +43,13 @@ def by_a_flag(problem: Problem) -> bool:
 
 
 def says(problem: Problem) -> tuple[str, ...]:
-    """The ways to say the mask, beside the default: 'both' is a flag and a tensor that has the flag's zeros too."""
+    """The ways to say the mask, beside the default: 'both' is a flag and a tensor that has the flag's zeros too; 'bias'
+    is -inf in the bias, which needs a head of its own for each mask."""
     ways: tuple[str, ...] = ("bool", "bits")
     ways += ("both",) if direction(problem.mask) is not None else ()
-    return ways + (("bias",) if problem.bias is not None and not by_a_flag(problem) else ())
+    shared = problem.bias is not None and problem.bias.kv_heads and problem.group > 1
+    joins = problem.bias is not None and not by_a_flag(problem) and not (shared and "per_head" in kinds(problem.mask))
+    return ways + ("bias",) * joins
 
 
 def useful(problem: Problem, given: dict[str, Any]) -> bool:

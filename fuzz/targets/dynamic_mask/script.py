@@ -45,6 +45,8 @@ def _planes(p: Problem, given: dict[str, Any]) -> tuple[list[str], list[str]]:
     if p.bias is not None:
         hidden = {"bias": "-inf"}.get(how, "nan" if given["hidden"] == "nan" else "")
         seen = "keep"
+        if p.bias.kv_heads and p.group > 1:
+            seen = f"keep.expand(-1, {p.heads_q}, -1, -1).unflatten(1, ({p.heads_kv}, {p.group})).any(2)"
         if hidden and not flag:
             lines.append(f'hidden = torch.where({seen}, bias, float("{hidden}"))')
         named.append("bias=hidden" if lines else "bias=bias")
