@@ -129,6 +129,8 @@ class Worker:
                 event(name)
             if climbs and passed:
                 target(ratio, label=f"error / budget of {shard.target}")
+                for label, number in under_test.climbs(case).items():
+                    target(number, label=f"{label} of {shard.target}")
 
         def each(case: Case) -> None:
             """Runs a case, unless that was done before."""

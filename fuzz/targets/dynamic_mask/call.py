@@ -21,6 +21,7 @@ OPTIONS = Options(
     splits=(0, 1, 2, 3),
     deterministic=(True, False),
 )
+TILE = 64  # of kernels.dynamic_mask.config
 WORD = 32  # kernels.dynamic_mask.config.WORD, whose import would be Triton's too
 
 
@@ -103,6 +104,17 @@ def shaped(plane: Tensor, problem: Problem, how: str, *, narrow: bool = True, co
     if how == "expanded":
         return whole
     return F.pad(whole, (0, ROOM))[..., : full[3]] if how == "padded" else whole.contiguous()
+
+
+def mixed_tiles(problem: Problem) -> float:
+    """0 where all tiles of 64 x 64 scores hold a pair that counts, or none does; 1 where half of them do."""
+    mask = dense_mask(problem)
+    if not mask.numel():
+        return 0.0
+    pads = (0, -mask.shape[3] % TILE, 0, -mask.shape[2] % TILE)
+    tiles = F.pad(mask, pads).unflatten(3, (-1, TILE)).unflatten(2, (-1, TILE)).any(5).any(3)
+    kept = float(tiles.float().mean())
+    return 2 * min(kept, 1 - kept)
 
 
 def _words(mask: Tensor, problem: Problem, how: str) -> Tensor:

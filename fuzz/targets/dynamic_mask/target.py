@@ -4,7 +4,7 @@ devices stands here; the files beside this one run the kernels."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from fuzz.core.support import Rule, Support
 from fuzz.core.surface import Surface
 from fuzz.core.target import Tensors, Variant
 from fuzz.targets.autograd import AutogradTarget
-from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, by_a_flag, says, useful
+from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, by_a_flag, mixed_tiles, says, useful
 from fuzz.targets.dynamic_mask.script import call_text
 from fuzz.targets.options import Value
 from oracles.metamorphic.relations import Equality
@@ -88,6 +88,10 @@ class BundledDynamicMask(AutogradTarget):
             offered |= {"splits": (2, 3), "deterministic": (False,)}
         ways = OPTIONS.draws(**offered)
         return tuple(way for way in map(_split, ways) if useful(problem, OPTIONS.defaults | way))
+
+    def climbs(self, case: Case) -> Mapping[str, float]:
+        """See Target: tiles that are skipped, and as many that are not, as a share of all of them."""
+        return {"skipped beside visited tiles": mixed_tiles(case.problem)}
 
     def may_differ(self, case: Case) -> frozenset[str]:
         """See Target: sums that programs add to in any order."""

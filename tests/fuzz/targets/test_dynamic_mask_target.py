@@ -12,7 +12,7 @@ from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
 from fuzz.targets.dynamic_mask.call import OPTIONS, arguments, direction, says, useful
 from fuzz.targets.dynamic_mask.catalog import CLASSES
-from oracles.masks import And, Causal, Full, PerHead, TopK, Window
+from oracles.masks import And, Blocks, Causal, Full, PerHead, TopK, Window
 from oracles.problem import Bias, Problem, dense_mask
 
 DEVICE = torch.device("cpu")
@@ -65,6 +65,15 @@ def test_every_way_that_is_drawn_is_useful_and_taken():
         assert not useful(problem, OPTIONS.defaults | {"mask": "nothing"})
     assert "bias" in says(KV_BIAS) and "bias" not in says(TOP)
     assert "bias" not in says(replace(KV_BIAS, mask=PerHead((Full(), Causal()))))
+
+
+def test_a_session_climbs_to_masks_with_empty_tiles_among_others():
+    target = CLASSES["interpreter"]()
+    shares = {}
+    for name, mask in (("full", Full()), ("causal", Causal()), ("half", Blocks(64, 64, ("F.", ".F")))):
+        problem = replace(TOP, lengths_q=(128,), lengths_k=(128,), mask=mask)
+        (shares[name],) = target.climbs(Case(target.name, problem)).values()
+    assert shares == {"full": 0.0, "causal": 0.5, "half": 1.0}
 
 
 def test_sums_in_any_order_may_differ():
