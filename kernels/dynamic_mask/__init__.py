@@ -1,7 +1,7 @@
 """Attention with a dynamic mask in Triton: empty tiles of the mask are skipped, forward and backward.
 
 api what users call · checks what is refused · ops the custom operators · attention the operands of a call · plans from
-operands to launches · config the tile table · forward, row_state, backward, bias_gradient the kernels · tiles, scores
+operands to launches · config the tile table · forward, row_state, dkdv, dq, bias_gradient the kernels · tiles, scores
 their device helpers · bits packed masks · selection a mask and a bias from values · injection what a mutant replaces.
 """
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from kernels.dynamic_mask.backward import finish_gradient, heads_of
 from kernels.dynamic_mask.bias_gradient import shared_batches, shared_heads, sum_of_shared
+from kernels.dynamic_mask.dkdv import finish_gradient, heads_of
 from kernels.dynamic_mask.forward import store_lse
 from kernels.dynamic_mask.scores import score_gradient
 from kernels.dynamic_mask.tiles import any_key, load_mask
@@ -29,7 +29,7 @@ def state_heads(heads_q: int, heads_kv: int) -> int:
 
 
 def sum_of_parts(parts: Tensor) -> Tensor:
-    """The sum over the programs that shared a tile of keys: NOTE [splits] in backward.py. (splits, …) to (…)."""
+    """The sum over the programs that shared a tile of keys: NOTE [splits] in dkdv.py. (splits, …) to (…)."""
     return parts.sum(0)
 
 
