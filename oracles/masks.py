@@ -18,6 +18,7 @@ from torch import Tensor
 Align: TypeAlias = Literal["top_left", "bottom_right"]
 PARTIAL_PERCENT = 50
 LONGEST = 2**31 - 1  # no position is larger
+_SLICE = 1 << 24  # scores that are looked at together
 
 
 class _Mask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"):
@@ -131,6 +132,24 @@ class Not(_Mask, frozen=True, tag="not"):
     of: Mask
 
 
+class TopK(_Mask, frozen=True, tag="top_k"):
+    """Of the keys that `of` keeps, the `width` with the largest scores in each row, all of them where there are fewer.
+
+    A key has one score for all rows: a hash of the seed, the sequence, the KV head and the key; ties go to the lower
+    index. `sequence` and `head` say whose scores all sequences, or all KV heads, have; None: their own.
+    """
+
+    width: int
+    of: Mask = Full()
+    seed: int = 0
+    sequence: int | None = None
+    head: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("width", "seed", "sequence", "head"):
+            _at_least(0, getattr(self, name), name)
+
+
 class PerHead(_Mask, frozen=True, tag="per_head"):
     """Query head h has the mask of[h mod len(of)]."""
 
@@ -149,7 +168,22 @@ class PerBatch(_Mask, frozen=True, tag="per_batch"):
         _not_empty(self.of)
 
 
-Mask = Full | Causal | Window | Prefix | Documents | Intervals | Blocks | Tokens | And | Or | Not | PerHead | PerBatch
+Mask = (
+    Full
+    | Causal
+    | Window
+    | Prefix
+    | Documents
+    | Intervals
+    | Blocks
+    | Tokens
+    | And
+    | Or
+    | Not
+    | TopK
+    | PerHead
+    | PerBatch
+)
 
 KINDS: dict[str, type[_Mask]] = {
     kind.__struct_config__.tag: kind  # type: ignore[misc]
@@ -165,18 +199,20 @@ KINDS: dict[str, type[_Mask]] = {
         And,
         Or,
         Not,
+        TopK,
         PerHead,
         PerBatch,
     )
 }
 
 
-def keep(mask: Mask, q: Tensor, k: Tensor, *, batch: int, head: int, len_q: int, len_k: int) -> Tensor:
+def keep(mask: Mask, q: Tensor, k: Tensor, *, batch: int, head: int, len_q: int, len_k: int, group: int = 1) -> Tensor:
     """The predicate: bool, broadcast of `q` and `k` (int64 positions inside sequence `batch`, any device).
 
-    True where query position q of query head `head` sees key position k; len_q and len_k are that sequence's lengths.
+    True where query position q of query head `head` sees key position k; len_q and len_k are that sequence's lengths,
+    group the query heads that share a KV head.
     """
-    here = {"batch": batch, "head": head, "len_q": len_q, "len_k": len_k}
+    here = {"batch": batch, "head": head, "len_q": len_q, "len_k": len_k, "group": group}
     match mask:
         case Full():
             return torch.ones((), dtype=torch.bool, device=q.device).expand(torch.broadcast_tensors(q, k)[0].shape)
@@ -207,6 +243,9 @@ def keep(mask: Mask, q: Tensor, k: Tensor, *, batch: int, head: int, len_q: int,
             return _reduce(torch.logical_or, [keep(part, q, k, **here) for part in parts])
         case Not(part):
             return ~keep(part, q, k, **here)
+        case TopK(of=of):
+            scores = _scores(mask, batch, head // group, len_k, q.device)
+            return keep(of, q, k, **here) & (scores[k] >= _least_scores(mask, scores, q, here))
         case PerHead(parts):
             return keep(parts[head % len(parts)], q, k, **here)
         case PerBatch(parts):
@@ -232,12 +271,14 @@ def tag(mask: Mask) -> str:
 
 def varies_by_head(mask: Mask) -> bool:
     """True if query heads may see different keys."""
-    return "per_head" in kinds(mask)
+    own = isinstance(mask, PerHead) or (isinstance(mask, TopK) and mask.head is None)
+    return own or any(map(varies_by_head, parts(mask)))
 
 
 def varies_by_batch(mask: Mask) -> bool:
     """True if sequences of equal lengths may see different keys."""
-    return "per_batch" in kinds(mask)
+    own = isinstance(mask, PerBatch) or (isinstance(mask, TopK) and mask.sequence is None)
+    return own or any(map(varies_by_batch, parts(mask)))
 
 
 def _shift(align: Align, len_q: int, len_k: int) -> int:
@@ -293,6 +334,29 @@ def _pair_hash(q: Tensor, k: Tensor, seed: int) -> Tensor:
     x = ((x ^ (x >> 15)) * 0x2C1B3C6D) & low
     x = ((x ^ (x >> 12)) * 0x297A2D39) & low
     return (x ^ (x >> 15)) & 0x7FFFFFFF
+
+
+def _scores(mask: TopK, sequence: int, head: int, len_k: int, device: torch.device) -> Tensor:
+    """int64 (len_k,): a score for each key, no two the same: of equal hashes the lower index is larger."""
+    sequence = sequence if mask.sequence is None else mask.sequence
+    head = head if mask.head is None else mask.head
+    k = torch.arange(len_k, device=device)
+    row = torch.full((), (sequence * 0x10001 + head) & 0xFFFFFFF, device=device)
+    return (_pair_hash(row, k, mask.seed) << 31) + (LONGEST - k)
+
+
+def _least_scores(mask: TopK, scores: Tensor, q: Tensor, here: dict[str, int]) -> Tensor:
+    """int64, of q's shape: the least score that a key needs in each row. Rows are looked at in slices."""
+    if not mask.width or not scores.numel():
+        return torch.full(q.shape, 2**62, device=q.device)
+    if mask.width >= len(scores):
+        return torch.zeros(q.shape, dtype=torch.int64, device=q.device)
+    rows, place = q.flatten().unique(return_inverse=True)
+    keys, found = torch.arange(len(scores), device=q.device), []
+    for part in rows.split(max(1, _SLICE // len(scores))):
+        seen = keep(mask.of, part[:, None], keys, **here).expand(len(part), -1)
+        found.append(torch.where(seen, scores, 0).topk(mask.width, dim=1, sorted=True).values[:, -1])
+    return torch.cat([*found, rows.new_empty(0)])[place].view(q.shape)
 
 
 def _reduce(join, kept: list[Tensor]) -> Tensor:

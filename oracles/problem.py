@@ -34,7 +34,8 @@ LARGEST = torch.finfo(torch.float32).max  # scale, softcap
 
 class Bias(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Additive bias (batch or 1, heads_q or 1, len_q or 1, len_k or 1): each flag says whether that axis is there in
-    full or broadcast. Padded shape in both layouts; in a packed problem axis 0 is the sequence."""
+    full or broadcast. Padded shape in both layouts; in a packed problem axis 0 is the sequence. With kv_heads axis 1 is
+    there once for each KV head, whose query heads share it, whatever `heads` says."""
 
     batch: bool = False
     heads: bool = False
@@ -42,6 +43,7 @@ class Bias(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     cols: bool = True
     dtype: Literal["input", "float32"] = "input"
     grad: bool = True
+    kv_heads: bool = False
 
 
 class Problem(
@@ -142,7 +144,8 @@ def shapes(problem: Problem) -> Shapes:
     found |= {"dq": q, "dk": k, "dv": (*k[:-1], v)}
     if p.bias is not None:
         b = p.bias
-        full = ((b.batch, p.batch), (b.heads, p.heads_q), (b.rows, p.len_q), (b.cols, p.len_k))
+        heads = (True, p.heads_kv) if b.kv_heads else (b.heads, p.heads_q)
+        full = ((b.batch, p.batch), heads, (b.rows, p.len_q), (b.cols, p.len_k))
         found["bias"] = found["dbias"] = tuple(size if there else 1 for there, size in full)
     return found
 
@@ -164,7 +167,7 @@ def sequence_view(problem: Problem, name: str, tensor: Tensor, batch: int) -> Te
 
 
 def bias_view(problem: Problem, bias: Tensor, batch: int) -> Tensor:
-    """The part of a bias (or of its gradient) that sequence `batch` adds to: (heads_q or 1, len_q or 1, len_k or 1)."""
+    """The part of a bias (or of its gradient) that sequence `batch` adds to: (heads or 1, len_q or 1, len_k or 1)."""
     assert problem.bias is not None
     part = bias[batch if problem.bias.batch else 0]
     if problem.bias.rows:
@@ -174,6 +177,12 @@ def bias_view(problem: Problem, bias: Tensor, batch: int) -> Tensor:
     return part
 
 
+def bias_by_query(bias: Tensor, heads_q: int) -> Tensor:
+    """A bias (…, heads, rows, cols) that broadcasts against (…, heads_q, len_q, len_k): heads of KV heads repeated."""
+    heads = bias.shape[-3]
+    return bias if heads in (1, heads_q) else bias.repeat_interleave(heads_q // heads, dim=-3)
+
+
 def mask_tile(
     problem: Problem, batch: int, head: int, rows: tuple[int, int], cols: tuple[int, int], device: torch.device | str
 ) -> Tensor:
@@ -181,7 +190,7 @@ def mask_tile(
     q = torch.arange(*rows, device=device)[:, None]
     k = torch.arange(*cols, device=device)[None, :]
     lengths = {"len_q": problem.lengths_q[batch], "len_k": problem.lengths_k[batch]}
-    return keep(problem.mask, q, k, batch=batch, head=head, **lengths)
+    return keep(problem.mask, q, k, batch=batch, head=head, group=problem.group, **lengths)
 
 
 def dense_mask(problem: Problem, device: torch.device | str = "cpu") -> Tensor:

@@ -28,6 +28,7 @@ def describe(case: Case) -> list[str]:
             name if there else "1"
             for name, there in zip("BHQK", (p.bias.batch, p.bias.heads, p.bias.rows, p.bias.cols), strict=True)
         )
+        flags += " per KV head" * p.bias.kv_heads
         options.append(
             f"bias [{flags}]{' float32' if p.bias.dtype == 'float32' else ''}{' with gradient' if p.bias.grad else ''}"
         )

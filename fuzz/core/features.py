@@ -241,6 +241,7 @@ _SCORES = (
     Feature("bias:float32", "a float32 bias beside 16-bit inputs", _bias(lambda b: b.dtype == "float32")),
     Feature("bias:batch", "a bias per sequence", _bias(lambda b: b.batch)),
     Feature("bias:heads", "a bias per head", _bias(lambda b: b.heads)),
+    Feature("bias:kv_heads", "a bias per KV head", _bias(lambda b: b.kv_heads)),
     Feature("bias:broadcast_rows", "one bias for all rows", _bias(lambda b: not b.rows)),
     Feature("bias:broadcast_cols", "one bias for all columns", _bias(lambda b: not b.cols)),
     Feature(

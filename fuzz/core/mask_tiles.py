@@ -41,7 +41,8 @@ def mask_tiles(problem: Problem, batch: int, head: int, most_rows: int, most_col
     for start in range(0, n_q, step_q):
         stop = min(start + step_q, n_q)
         rows = torch.arange(start, stop)[_places(stop - start, stop - start)][:, None]
-        kept = keep(problem.mask, rows, cols, batch=batch, head=head, len_q=n_q, len_k=n_k)
+        here = {"batch": batch, "head": head, "group": problem.group, "len_q": n_q, "len_k": n_k}
+        kept = keep(problem.mask, rows, cols, **here)
         kept = kept.broadcast_to(len(rows), cols.shape[1])
         seen = torch.zeros(len(looked), dtype=torch.int64).index_add_(0, cols[0] // step_k, kept.sum(0))
         shares.append(tuple((seen.double() / (looked * len(rows))).tolist()))

@@ -62,6 +62,10 @@ _CHECKS: tuple[_Check, ...] = (
         lambda s: f"a bias that is not of dtype {' or '.join(s.bias_dtypes)}",
         lambda s, c: c.problem.bias is not None and c.problem.bias.dtype not in s.bias_dtypes,
     ),
+    _Check(
+        lambda s: "a bias per KV head",
+        lambda s, c: bool(s.bias and not s.bias_kv_heads and c.problem.bias and c.problem.bias.kv_heads),
+    ),
     _Check(lambda s: "no bias", lambda s, c: not s.bias and c.problem.bias is not None),
     _Check(
         lambda s: "no gradient of the bias",
@@ -123,6 +127,7 @@ def _shown(s: Support, default: Support) -> list[bool]:
         s.ragged and not s.ragged_q,
         not s.cross,
         s.bias and len(s.bias_dtypes) < 2,
+        s.bias and not s.bias_kv_heads,
         not s.bias,
         s.bias and not s.bias_grad,
         not s.softcap,

@@ -73,6 +73,7 @@ _OPTIONS = frozenset(
         "and",
         "or",
         "not",
+        "top_k",
         "per_head",
         "per_batch",
         "ragged",

@@ -30,6 +30,7 @@ class Support:
     cross: bool = True  # sequences of fewer or more keys than queries
     bias: bool = False
     bias_grad: bool = False
+    bias_kv_heads: bool = False  # a bias per KV head
     bias_dtypes: tuple[Literal["input", "float32"], ...] = ("input", "float32")
     softcap: bool = False
     scale: bool = True

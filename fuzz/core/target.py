@@ -155,6 +155,11 @@ class Target:
         kernels."""
         return ()
 
+    def climbs(self, case: Case) -> Mapping[str, float]:
+        """Numbers of a case, by label, that a session climbs on beside the error over the budget: larger ones lead into
+        paths of the kernel's own."""
+        return {}
+
     def may_differ(self, case: Case) -> frozenset[str]:
         """The tensors that repeats of `case` may give different bits of, where the target is `deterministic`."""
         return frozenset()

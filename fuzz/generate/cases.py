@@ -336,7 +336,9 @@ def _bias(draw: Draw, support: Support) -> Bias:
     cols = not one_in(draw, 8)  # one number for a row of scores changes no weight, and its gradient is 0
     grad = support.bias_grad and not one_in(draw, 5)
     dtype: Literal["input", "float32"] = "float32" if one_in(draw, 8) else "input"
-    return Bias(batch, heads, rows, cols, dtype if dtype in support.bias_dtypes else support.bias_dtypes[0], grad)
+    dtype = dtype if dtype in support.bias_dtypes else support.bias_dtypes[0]
+    kv_heads = support.bias_kv_heads and draw.choice((True, False))
+    return Bias(batch, heads and not kv_heads, rows, cols, dtype, grad, kv_heads)
 
 
 def _inputs(draw: Draw, support: Support, problem: Problem, focus: frozenset[str], aim: Aim, *, turn: bool) -> Inputs:

@@ -218,6 +218,13 @@ def _tokens(draw: Draw, sizes: Sizes) -> Mask:
     return m.Tokens(tuple(rows))
 
 
+def _top_k(draw: Draw, sizes: Sizes) -> Mask:
+    """A few keys of each row, mostly of a causal mask; as many as there are, or more, now and then."""
+    width = draw.choice((1, 2, 4, 8, 16, 16, 32, 64, sizes.len_k))
+    of = m.Full() if one_in(draw, 4) else m.Causal(_align(draw, sizes))
+    return m.TopK(width, of, draw.randint(0, 255))
+
+
 _LEAVES: dict[str, Callable[[Draw, Sizes], Mask]] = {
     "full": lambda draw, sizes: m.Full(),
     "causal": lambda draw, sizes: m.Causal(_align(draw, sizes)),
@@ -230,4 +237,5 @@ _LEAVES: dict[str, Callable[[Draw, Sizes], Mask]] = {
 }
 CAUSAL_FLAG = "causal_top_left"  # kind of native mask: what a flag `is_causal` says, whatever the lengths
 _FLAGS = {CAUSAL_FLAG: "causal"}
-_ALL_LEAVES = _LEAVES | {CAUSAL_FLAG: lambda draw, sizes: m.Causal()}
+# Kinds that are drawn only where a target names them as native.
+_ALL_LEAVES = _LEAVES | {CAUSAL_FLAG: lambda draw, sizes: m.Causal(), "top_k": _top_k}

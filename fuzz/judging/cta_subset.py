@@ -140,7 +140,8 @@ def seen(problem: Problem, batch: int, head: int, first: int, stop: int) -> Rows
 
     def kept(rows: Tensor, begin: int, end: int) -> Tensor:
         cols = torch.arange(begin, end)[None, :]
-        mask = keep(problem.mask, rows[:, None], cols, batch=batch, head=head, len_q=problem.len_q, len_k=problem.len_k)
+        here = {"batch": batch, "head": head, "group": problem.group, "len_q": problem.len_q, "len_k": problem.len_k}
+        mask = keep(problem.mask, rows[:, None], cols, **here)
         return mask.expand(rows.shape[0], end - begin)
 
     def ends(rows: range) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from fuzz.core.case import Case
-from oracles.masks import Mask, PerBatch, parts
+from oracles.masks import Mask, PerBatch, TopK, parts
 
 replace = msgspec.structs.replace
 
@@ -65,6 +65,9 @@ def _of_sequences(mask: Mask, kept: Sequence[int]) -> Mask:
     if isinstance(mask, PerBatch):
         chosen = tuple(mask.of[b % len(mask.of)] for b in kept)
         return chosen[0] if len(set(chosen)) == 1 else PerBatch(chosen)
+    if isinstance(mask, TopK) and mask.sequence is None and list(kept) != list(range(len(kept))):
+        pinned = tuple(replace(mask, sequence=b) for b in kept)
+        return pinned[0] if len(pinned) == 1 else PerBatch(pinned)
     for index, part in enumerate(parts(mask)):
         mask = rebuild(mask, index, _of_sequences(part, kept))
     return mask

@@ -24,6 +24,7 @@ from oracles.masks import (
     Or,
     Prefix,
     Tokens,
+    TopK,
     Window,
     parts,
     varies_by_head,
@@ -60,7 +61,8 @@ def as_tokens(case: Case) -> Options:
 def written_out(case: Case) -> Case | None:
     """`case` with its mask as explicit tokens; None where it has none, is too large, or has more than one mask."""
     p = case.problem
-    if isinstance(p.mask, Full | Tokens) or p.batch > 1 or varies_by_head(p.mask) or not 0 < p.len_q * p.len_k <= MOST:
+    several = p.batch > 1 or (p.heads_q > 1 and varies_by_head(p.mask))
+    if isinstance(p.mask, Full | Tokens) or several or not 0 < p.len_q * p.len_k <= MOST:
         return None
     rows = mask_tile(p, 0, 0, (0, p.len_q), (0, p.len_k), "cpu").expand(p.len_q, p.len_k).int().tolist()
     return edit(case, mask=Tokens(tuple("".join(map(str, row)) for row in rows)))
@@ -168,6 +170,8 @@ def _trimmed(mask: Mask, len_q: int, len_k: int, *, seeded: bool) -> Mask:
         case Blocks(tile_m, tile_n, table, seed):
             n_m, n_n = -(-len_q // tile_m), -(-len_k // tile_n)
             return Blocks(tile_m, tile_n, tuple(row[:n_n] for row in table[:n_m]), seed if seeded else 0)
+        case TopK(width, seed=seed):
+            return replace(mask, width=min(width, len_k), seed=seed if seeded else 0)
         case Tokens(table):
             return Tokens(tuple(row[:len_k] for row in table[:len_q]))
         case Intervals(table):
@@ -226,6 +230,10 @@ def _plainer_leaf(mask: Mask) -> Iterator[Mask]:
                 yield from (replace(mask, **{name: n}) for n in _less(size or 0))
         case Prefix(length):
             yield from (Prefix(n) for n in _less(length) if n)
+        case TopK(width, _, _, sequence, head):
+            if (sequence, head) != (None, None):
+                yield replace(mask, sequence=None, head=None)
+            yield from (replace(mask, width=n) for n in _less(width) if n)
         case Documents(q_bounds, k_bounds) if k_bounds is not None:
             yield Documents(q_bounds)
 

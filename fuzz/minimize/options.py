@@ -68,7 +68,7 @@ def bias(case: Case) -> Options:
         return
     plain = Bias(grad=False)
     yield edit(case, bias=plain)
-    for name in ("dtype", "batch", "heads", "rows", "cols", "grad"):
+    for name in ("dtype", "batch", "kv_heads", "heads", "rows", "cols", "grad"):
         yield edit(case, bias=replace(case.problem.bias, **{name: getattr(plain, name)}))
 
 

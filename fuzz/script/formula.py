@@ -36,7 +36,8 @@ def formulas(problem: Problem, numerics: Numerics, masked: bool) -> str:
     if p.softcap:
         lines += [f"bend = torch.tanh(s / {p.softcap})", f"s = {_at(f'{p.softcap} * bend', n.scores)}"]
     if bias:
-        lines.append(f"s = {_at('s + bias.double()', n.scores)}")
+        by_query = f".repeat_interleave({p.group}, 1)" if p.bias is not None and p.bias.kv_heads and p.group > 1 else ""
+        lines.append(f"s = {_at(f's + bias.double(){by_query}', n.scores)}")
     if keep:
         lines.append('s = s.masked_fill(~keep, float("-inf"))')
     lines += [
@@ -73,10 +74,12 @@ def _backward(p: Problem, n: Numerics) -> list[str]:
     else:
         lines += [f"ds = p * (do @ v.mT - ({stored} * do).sum(-1, keepdim=True))"]
     if p.bias is not None and p.bias.grad:
-        flags = (p.bias.batch, p.bias.heads, p.bias.rows, p.bias.cols)
+        flags = (p.bias.batch, p.bias.heads or p.bias.kv_heads, p.bias.rows, p.bias.cols)
         axes = [axis for axis, there in enumerate(flags) if not there]
         # in a packed problem every sequence is on its own here, and what is shared is summed afterwards
         summed = f".sum({axes}, keepdim=True)" if axes else ""
+        if p.bias.kv_heads and p.group > 1:
+            summed = f".unflatten(1, (-1, {p.group})).sum(2)" + summed
         lines.append(f"dbias = r({_at('ds', n.dscores)}{summed})")
     if p.softcap:
         lines.append("ds = ds * (1 - bend**2)")

@@ -38,6 +38,18 @@ def tiled(rows, tile_m, tile_n, len_q, len_k{seed}):
             seen[i, j] = row[j // tile_n] == "F"{half}
     return seen'''
 
+_TOP_K = '''\
+def top_k(seen, width, seed, b, head, len_k):
+    """bool, as `seen`: of the keys that a row sees, the `width` with the largest scores; a key has one score."""
+    low, key = 0xFFFFFFFF, torch.arange(len_k)
+    x = (((b * 0x10001 + head) & 0xFFFFFFF) * 0x9E3779B1 + key * 0x85EBCA77 + (seed & 0xFFFF) * 0x27D4EB2F) & low
+    x = ((x ^ (x >> 15)) * 0x2C1B3C6D) & low
+    x = ((x ^ (x >> 12)) * 0x297A2D39) & low
+    score = (((x ^ (x >> 15)) & 0x7FFFFFFF) << 31) + 2**31 - 1 - key  # of equal ones the lower index is larger
+    seen = torch.where(seen, score, -1)
+    best = seen.topk(min(width, len_k), dim=-1).indices
+    return torch.zeros_like(seen, dtype=torch.bool).scatter_(-1, best, True) & (seen >= 0)'''
+
 _PAIR_HASH = '''\
 def half(q, k, seed):
     """A fixed half of the (query, key) pairs."""
@@ -52,6 +64,9 @@ def half(q, k, seed):
 class Written:
     """An expression over q (len_q, 1) and k (len_k,), and the functions and tables that it needs."""
 
+    group: int = 1
+    sequence: str = "b"
+    head: str = "h"
     helpers: dict[str, str] = field(default_factory=dict)
     tables: list[str] = field(default_factory=list)
 
@@ -64,11 +79,13 @@ class Written:
 
 def dense(problem: Problem, indent: str = "") -> tuple[list[str], list[str]]:
     """Lines of helpers, and lines that make `keep`, bool (batch or 1, heads_q or 1, len_q, len_k), True = keep."""
-    p, written = problem, Written()
+    p = problem
     heads = p.heads_q if varies_by_head(p.mask) else 1
     batch = p.batch if varies_by_batch(p.mask) or p.ragged else 1
+    alone = batch == heads == 1
+    written = Written(p.group, "0" if alone else "b", "h" if heads > 1 else "0")
     positions = ["q = torch.arange(len_q)[:, None]", "k = torch.arange(len_k)"]
-    if batch == heads == 1:
+    if alone:
         text = expression(p.mask, written)
         lines = [f"len_q, len_k = {p.len_q}, {p.len_k}", *positions]
         lines.append(f"keep = ({text}).expand(len_q, len_k)[None, None]")
@@ -116,6 +133,12 @@ def expression(mask: Mask, written: Written) -> str:
             return " | ".join(f"({expression(part, written)})" for part in of)
         case m.Not(of):
             return f"~({expression(of, written)})"
+        case m.TopK(width, of, seed, sequence, head):
+            written.helpers["top_k"] = _TOP_K
+            group = f" // {written.group}" if written.group > 1 and written.head != "0" else ""
+            where = f"{written.sequence if sequence is None else sequence}, "
+            where += written.head + group if head is None else str(head)
+            return f"top_k(({expression(of, written)}).expand(len_q, len_k), {width}, {seed}, {where}, len_k)"
         case m.PerHead(of):
             return f"[{', '.join(expression(part, written) for part in of)}][h % {len(of)}]"
         case m.PerBatch(of):

@@ -136,6 +136,8 @@ class Worker:
                 event(name)
             if climbing and passed:
                 target(ratio, label=f"error / budget of {shard.target}")
+                for label, number in under_test.climbs(case).items():
+                    target(number, label=f"{label} of {shard.target}")
 
         def each(case: Case) -> None:
             """Runs a case, unless that was done before."""

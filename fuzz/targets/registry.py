@@ -28,6 +28,7 @@ from fuzz.targets import (
 )
 from fuzz.targets.blocksparse import catalog as blocksparse
 from fuzz.targets.cudnn_frontend import target as cudnn_frontend
+from fuzz.targets.dynamic_mask import catalog as dynamic_mask
 from fuzz.targets.flash_attention_4 import catalog as flash_attention_4
 from fuzz.targets.sdpa import catalog as sdpa
 from fuzz.targets.user_function import function as decorator
@@ -62,13 +63,14 @@ def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bo
         *torch_flex_emulated.targets(),
         *torch_varlen.targets(),
         *sdpa.targets(),
+        *dynamic_mask.targets(),
     ]
     listed += [*blocksparse.targets(), *flash_attention_4.targets(), *cudnn_frontend.targets()]
     listed += [*xformers_attention.targets(), *flashinfer_prefill.targets(), *_installed()]
     for file in files:
         listed += _from_file(os.path.abspath(file))
     if mutants:
-        listed += [*sdpa.mutants(), *blocksparse.mutants()]
+        listed += [*sdpa.mutants(), *dynamic_mask.mutants(), *blocksparse.mutants()]
     chosen: dict[str, Target] = {}
     for one in reversed(_devices(files, device)):
         chosen |= {target.name: target for target in listed if target.device == one}

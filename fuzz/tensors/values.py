@@ -163,7 +163,7 @@ def _lift_masked_keys(p: Problem, made: dict[str, Tensor]) -> None:
         cols = torch.arange(n_k, device=made["q"].device)[None, :]
         k = sequence_view(p, "k", made["k"], b)
         for head in range(p.heads_kv):
-            kept = keep(p.mask, rows, cols, batch=b, head=head * p.group, len_q=n_q, len_k=n_k)
+            kept = keep(p.mask, rows, cols, batch=b, head=head * p.group, group=p.group, len_q=n_q, len_k=n_k)
             hidden = (~kept).sum(0) * 16 // rows.shape[0]
             k[head] += hidden.to(torch.float32)[:, None] * (1 / 16)
 

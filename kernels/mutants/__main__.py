@@ -12,8 +12,8 @@ HERE = Path(__file__).parent
 _HEAD = """# Mutants
 
 Each is a few lines at one injection point of a kernel, or of what its host side prepares; none is in a kernel's normal
-path. `attnfuzz run --target 'sdpa!kv_head_modulo'` looks for one. The files are in `sdpa/` and `blocksparse/`; this
-table is made from them by `python -m kernels.mutants`.
+path. `attnfuzz run --target 'sdpa!kv_head_modulo'` looks for one. The files are in `sdpa/`, `dynamic_mask/` and
+`blocksparse/`; this table is made from them by `python -m kernels.mutants`.
 
 """
 
@@ -21,9 +21,11 @@ table is made from them by `python -m kernels.mutants`.
 def all_mutants() -> dict[str, dict[str, Mutant]]:
     """Mutants of all kernels, by kernel and name."""
     from kernels.mutants.blocksparse import table as blocksparse
+    from kernels.mutants.dynamic_mask import table as dynamic_mask
     from kernels.mutants.sdpa import table as sdpa
 
-    return {"sdpa": dict(sdpa.MUTANTS), "blocksparse": dict(blocksparse.MUTANTS)}
+    tables = {"sdpa": sdpa, "dynamic_mask": dynamic_mask, "blocksparse": blocksparse}
+    return {name: dict(table.MUTANTS) for name, table in tables.items()}
 
 
 def table(bugs: dict[str, dict[str, Mutant]]) -> str:

@@ -42,6 +42,25 @@ SDPA = (
     "falls_back",
 )
 
+DYNAMIC_MASK = (
+    "flag_carried_over",
+    "flag_carried_over_in_backward",
+    "flag_of_the_first_warp",
+    "dq_scaled_twice",
+    "group_updates_lost",
+    "row_state_of_kv_heads",
+    "dbias_of_one_sequence",
+    "dbias_of_one_head",
+    "dbias_not_summed",
+    "dbias_of_one_row_not_summed",
+    "dbias_of_one_part",
+    "mask_strides_kept",
+    "mask_tail_read",
+    "delta_missing",
+    "kv_head_modulo",
+    "unmasked_row_statistics",
+)
+
 BLOCKSPARSE = (
     "lock_is_n_block",
     "release_missing",

@@ -173,12 +173,13 @@ class BackwardRun:
         a group, or both. sets: those of a KV head's whole group."""
         f, bias = self.f, self.f.problem.bias
         assert bias is not None
-        by_row = bias.rows and not bias.heads
-        if not f.fine or (bias.rows and (bias.heads or f.problem.group == 1)):
+        own = bias.heads and not bias.kv_heads  # a head of its own for each query head
+        by_row = bias.rows and not own
+        if not f.fine or (bias.rows and (own or f.problem.group == 1)):
             return 0.0
         if by_row:  # no row of one head meets another one
             sets = RowSets.find(self._heads_last(f.q), self._heads_last(self.do), self._errs, merged=False)
-        elif bias.heads and f.problem.group > 1:
+        elif own and f.problem.group > 1:
             sets = RowSets.find(f.q, self.do, self._errs)
         more: Tensor | float = 0.0
         for rows_of, errors in self._shared(sets, pairs):
@@ -204,7 +205,7 @@ class BackwardRun:
         assert bias is not None
         if not self.f.fine or bias.rows:
             repeated = None
-        elif bias.heads and self.f.problem.group > 1:
+        elif bias.heads and not bias.kv_heads and self.f.problem.group > 1:
             repeated = RepeatedRows.find(self.f.q, self.do)
         return (lambda variance: variance) if repeated is None else repeated.merged
 
@@ -222,6 +223,8 @@ def _sum_bias(problem: Problem, x: Tensor) -> Tensor:
     """(…, sequences, heads_q, rows, len_k) summed over the axes along which the bias is broadcast."""
     bias = problem.bias
     assert bias is not None
-    there = (bias.batch, bias.heads, bias.rows, bias.cols)
+    if bias.kv_heads:
+        x = x.unflatten(-3, (-1, problem.group)).sum(-3)
+    there = (bias.batch, bias.heads or bias.kv_heads, bias.rows, bias.cols)
     axes = [axis for axis, full in zip((-4, -3, -2, -1), there, strict=True) if not full]
     return x.sum(axes, keepdim=True) if axes else x

@@ -11,6 +11,7 @@ from oracles.error_budget.merged_keys import KeyPart, key_parts
 from oracles.error_budget.pair_variance import OfScores, Scores, ScoreUnits, Squares
 from oracles.error_budget.rounding_units import BASE, ROUND2, Units
 from oracles.numerics import Numerics
+from oracles.problem import bias_by_query
 from oracles.reference.chunks import Chunk
 
 RUNS = 2
@@ -82,7 +83,7 @@ class ForwardRun:
             chain = 1 - bent * bent
             scores = self.round(bent * cap, rounded)
         if bias is not None:
-            scores = self.round(scores + self.chunk.bias(bias), rounded)
+            scores = self.round(scores + bias_by_query(self.chunk.bias(bias), scores.shape[-3]), rounded)
         return (scores if self.keep is None else torch.where(self.keep, scores, -math.inf)), chain
 
     def _weights_again(self, bias: Tensor | None) -> Tensor:

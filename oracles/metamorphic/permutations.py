@@ -13,7 +13,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from oracles.masks import Mask, PerBatch, PerHead
+from oracles.masks import Mask, PerBatch, PerHead, TopK
 from oracles.outputs import Outputs
 from oracles.problem import Problem, sequence_view, shapes
 
@@ -82,11 +82,12 @@ def outputs_of_sequences(other: Problem, theirs: Outputs, p: Problem, first: Out
 
 def take_heads(p: Problem, given: Tensors, order: Sequence[int], kv: Sequence[int]) -> tuple[Problem, Tensors]:
     """The problem with query heads `order` and KV heads `kv`; `order` must keep together the groups of `kv`."""
-    other = structs.replace(p, heads_q=len(order), heads_kv=len(kv), mask=of_heads(p.mask, order))
+    other = structs.replace(p, heads_q=len(order), heads_kv=len(kv), mask=of_heads(p.mask, order, p.group))
     made = {}
     for name, x in given.items():
         if name == "bias":
-            made[name] = x[:, list(order)] if p.bias is not None and p.bias.heads else x
+            assert p.bias is not None
+            made[name] = x[:, list(kv)] if p.bias.kv_heads else x[:, list(order)] if p.bias.heads else x
         else:
             made[name] = x[:, list(kv if name in ("k", "v") else order)]
     return other, made
@@ -96,8 +97,10 @@ def outputs_of_heads(p: Problem, theirs: Outputs, order: Sequence[int], kv: Sequ
     """Answers with query heads `order` and KV heads `kv` of `theirs`; p is the problem that they then belong to."""
     found = {}
     for name, x in theirs.items():
-        if name == "dbias" and (p.bias is None or not p.bias.heads):
+        if name == "dbias" and (p.bias is None or not (p.bias.heads or p.bias.kv_heads)):
             found[name] = x
+        elif name == "dbias" and p.bias is not None and p.bias.kv_heads:
+            found[name] = x[:, list(kv)]
         elif name == "lse" and p.layout == "packed":
             found[name] = x[list(order)]
         else:
@@ -114,14 +117,19 @@ def of_sequences(mask: Mask, order: Sequence[int]) -> Mask:
     """The mask whose sequence `at` has that of sequence order[at]."""
     if isinstance(mask, PerBatch):
         return PerBatch(tuple(of_sequences(mask.of[b % len(mask.of)], order) for b in order))
+    if isinstance(mask, TopK) and mask.sequence is None:
+        return PerBatch(tuple(structs.replace(mask, sequence=b, of=of_sequences(mask.of, order)) for b in order))
     return _rebuilt(mask, lambda part: of_sequences(part, order))
 
 
-def of_heads(mask: Mask, order: Sequence[int]) -> Mask:
-    """The mask whose query head `at` has that of head order[at]."""
+def of_heads(mask: Mask, order: Sequence[int], group: int) -> Mask:
+    """The mask whose query head `at` has that of head order[at]; group: query heads that share a KV head."""
     if isinstance(mask, PerHead):
-        return PerHead(tuple(of_heads(mask.of[h % len(mask.of)], order) for h in order))
-    return _rebuilt(mask, lambda part: of_heads(part, order))
+        return PerHead(tuple(of_heads(mask.of[h % len(mask.of)], order, group) for h in order))
+    if isinstance(mask, TopK) and mask.head is None:
+        of = of_heads(mask.of, order, group)
+        return PerHead(tuple(structs.replace(mask, head=h // group, of=of) for h in order))
+    return _rebuilt(mask, lambda part: of_heads(part, order, group))
 
 
 def _rebuilt(mask: Mask, rebuild) -> Mask:

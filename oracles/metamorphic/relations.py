@@ -25,7 +25,14 @@ from oracles.finding import Finding, Location
 from oracles.location import position
 from oracles.masks import And, Blocks, Causal, Full, Mask, Not, Or, PerBatch, PerHead, Prefix, Window
 from oracles.metamorphic.fully_masked import fully_masked, hidden_from_earlier_rows
-from oracles.metamorphic.permutations import Tensors, outputs_of_heads, outputs_of_sequences, take_heads, take_sequences
+from oracles.metamorphic.permutations import (
+    Tensors,
+    of_heads,
+    outputs_of_heads,
+    outputs_of_sequences,
+    take_heads,
+    take_sequences,
+)
 from oracles.numerics import Numerics
 from oracles.outputs import TITLES, Outputs
 from oracles.problem import Problem, sequence_view
@@ -176,7 +183,9 @@ def _reordered_sums(
 ) -> frozenset[str]:
     """Sums whose order follows that of the batch, of the heads, or of a group's query heads."""
     bias = problem.bias
-    over = bias is not None and ((batch and not bias.batch) or (heads and not bias.heads))
+    over = bias is not None and (
+        (batch and not bias.batch) or (heads and not bias.heads and not bias.kv_heads) or (group and bias.kv_heads)
+    )
     return (frozenset({"dbias"}) if over else frozenset()) | (_KEYS if group else frozenset())
 
 
@@ -245,16 +254,19 @@ def _permuted_heads(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variatio
 
 def _repeated_kv(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:
     axis = 1
-    other = structs.replace(p, heads_kv=p.heads_q)
-    tensors = given | {name: given[name].repeat_interleave(p.group, axis) for name in ("k", "v")}
+    other = structs.replace(p, heads_kv=p.heads_q, mask=of_heads(p.mask, range(p.heads_q), p.group))
+    names = ("k", "v", "bias") if p.bias is not None and p.bias.kv_heads else ("k", "v")
+    tensors = given | {name: given[name].repeat_interleave(p.group, axis) for name in names}
 
     def back(theirs: Outputs, first: Outputs) -> Outputs:
         def of(x: Tensor | None) -> Tensor | None:
             return None if x is None else x.unflatten(axis, (p.heads_kv, p.group)).double().sum(axis + 1).to(x.dtype)
 
-        return replace(theirs, dk=of(theirs.dk), dv=of(theirs.dv))
+        found = replace(theirs, dk=of(theirs.dk), dv=of(theirs.dv))
+        return replace(found, dbias=of(found.dbias)) if "bias" in names else found
 
-    yield Variation(other, tensors, back, _KEYS, lambda numerics: replace(numerics, heads="input"))
+    sums = _KEYS | {"dbias"} if "bias" in names else _KEYS
+    yield Variation(other, tensors, back, sums, lambda numerics: replace(numerics, heads="input"))
 
 
 def _scaled_q(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from oracles.gradients import gradients
 from oracles.outputs import Outputs
-from oracles.problem import Problem, shapes
+from oracles.problem import Problem, bias_by_query, shapes
 from oracles.reference.chunks import Chunk, split
 
 CHUNK_BYTES = {"cpu": 64 << 20}  # what a CPU's caches like; elsewhere fewer, larger parts
@@ -78,8 +78,8 @@ def attention(
     """The formula itself, differentiable: O (batch, heads_q, len_q, dim_v) and LSE (batch, heads_q, len_q).
 
     q (batch, heads_q, len_q, dim), k (batch, heads_kv, len_k, dim), v (…, dim_v); len_k at least 1. `keep` is bool and
-    broadcasts to (batch, heads_q, len_q, len_k), as does `bias`. The row maximum is a constant to autograd: softmax
-    does not depend on it.
+    broadcasts to (batch, heads_q, len_q, len_k), as does `bias`, which may also have heads_kv heads. The row maximum is
+    a constant to autograd: softmax does not depend on it.
     """
     batch, heads_q, len_q, dim = q.shape
     heads_kv, len_k = k.shape[1], k.shape[2]
@@ -88,7 +88,7 @@ def attention(
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     if bias is not None:
-        scores = scores + bias
+        scores = scores + bias_by_query(bias, heads_q)
     if keep is not None:
         scores = torch.where(keep, scores, -math.inf)
     top = scores.detach().amax(-1, keepdim=True).nan_to_num(neginf=0.0)

@@ -70,7 +70,9 @@ class Chunk:
             return bias
         assert self.problem.bias is not None
         view = bias_view(self.problem, bias, self.batch)
-        if self.problem.bias.heads:
+        if self.problem.bias.kv_heads:
+            view = view[slice(*self.heads)]
+        elif self.problem.bias.heads:
             view = view[slice(*self._query_heads)]
         return (view[:, slice(*self.rows)] if self.problem.bias.rows else view)[None]
 

@@ -42,6 +42,11 @@ def said(mask: Mask, b: int, h: int, q: int, k: int, len_q: int, len_k: int) -> 
             return any(said(part, *here) for part in of)
         case m.Not(of):
             return not said(of, *here)
+        case m.TopK(width, of, seed, sequence, head):
+            row = (b if sequence is None else sequence) * 0x10001 + (h // GROUP if head is None else head)
+            seen = [key for key in range(len_k) if said(of, b, h, q, key, len_q, len_k)]
+            best = sorted(seen, key=lambda key: (-pair_hash(row, key, seed), key))
+            return k in best[:width]
         case m.PerHead(of):
             return said(of[h % len(of)], *here)
         case m.PerBatch(of):
@@ -86,10 +91,15 @@ JOINED: dict[str, Mask] = {
     "or": m.Or((m.Prefix(2), m.Causal("bottom_right"), m.Tokens(("0000011",)))),
     "not": m.Not(m.Causal()),
     "deep": m.Not(m.Or((m.And((m.Full(), m.Not(m.Prefix(1)))), m.Documents((3,))))),
+    "top_k": m.TopK(3, m.Causal("bottom_right"), seed=7),
+    "top_k_all": m.TopK(20, m.Window(2, 3)),
+    "top_k_none": m.TopK(0),
+    "top_k_pinned": m.TopK(2, m.Full(), 1, sequence=1, head=2),
     "per_head": m.PerHead((m.Causal(), m.Full(), m.Blocks(2, 2, ("FM", ".F")))),
     "per_batch": m.PerBatch((m.Prefix(1), m.Causal("bottom_right"))),
     "both": m.PerBatch((m.PerHead((m.Full(), m.Causal())), m.Not(m.PerHead((m.Causal(), m.Prefix(3)))))),
 }
+GROUP = 2  # query heads of a KV head
 LENGTHS = [(0, 5), (5, 0), (1, 1), (6, 6), (4, 9), (9, 4), (1, 8), (8, 1)]
 
 
@@ -99,7 +109,7 @@ def table(mask: Mask, b: int, h: int, len_q: int, len_k: int) -> list[list[bool]
 
 def kept(mask: Mask, b: int, h: int, len_q: int, len_k: int) -> torch.Tensor:
     q, k = torch.arange(len_q)[:, None], torch.arange(len_k)[None, :]
-    return keep(mask, q, k, batch=b, head=h, len_q=len_q, len_k=len_k)
+    return keep(mask, q, k, batch=b, head=h, len_q=len_q, len_k=len_k, group=GROUP)
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
@@ -122,7 +132,7 @@ def test_any_positions_broadcast_as_a_tile_does(name):
     mask, (len_q, len_k) = (LEAVES | JOINED)[name], (9, 7)
     q, k = torch.tensor([8, 3, 3, 0]), torch.tensor([6, 0, 5, 5])
     whole = kept(mask, 1, 1, len_q, len_k)
-    here = {"batch": 1, "head": 1, "len_q": len_q, "len_k": len_k}
+    here = {"batch": 1, "head": 1, "len_q": len_q, "len_k": len_k, "group": GROUP}
     assert torch.equal(keep(mask, q, k, **here), whole[q, k])
     assert torch.equal(keep(mask, q[:, None], k[None, :], **here), whole[q][:, k])
 

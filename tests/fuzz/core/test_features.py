@@ -6,7 +6,7 @@ import pytest
 
 from fuzz.core.case import Case, Inputs, Storage
 from fuzz.core.features import FEATURES, MASKED, feature_pairs, features, ordered, switches, traits
-from oracles.masks import And, Blocks, Causal, Documents, Full, Not, Or, PerHead, Tokens, Window
+from oracles.masks import And, Blocks, Causal, Documents, Full, Not, Or, PerHead, Tokens, TopK, Window
 from oracles.problem import Bias, Problem
 
 PLAIN_INPUTS = Inputs()
@@ -57,6 +57,7 @@ ADDED = [
     ({"mask": Blocks(64, 64, ("M",))}, {"blocks", "blocks:partial"}),
     ({"mask": Blocks(32, 32, ("F", "."))}, {"blocks", "blocks:empty", "rows_without_keys"}),
     ({"mask": Tokens(("1",) * 64)}, {"tokens"}),
+    ({"mask": TopK(3, Causal())}, {"top_k", "causal"}),
     ({"scale": 0.0}, {"scale", "scale:zero"}),
     ({"scale": -1.0}, {"scale", "scale:negative"}),
     ({"softcap": 5.0}, {"softcap"}),
@@ -98,7 +99,16 @@ def test_names_are_unique_and_every_feature_can_hold():
     names = [feature.name for feature in FEATURES]
     assert len(names) == len(set(names))
     shown = set().union(*(features(make(**change)) for change, _ in ADDED))
-    leaves = {"prefix", "intervals", "per_batch", "window:right", "window:bottom_right", "bias:broadcast_cols", "large"}
+    leaves = {
+        "prefix",
+        "intervals",
+        "per_batch",
+        "window:right",
+        "window:bottom_right",
+        "bias:broadcast_cols",
+        "large",
+        "bias:kv_heads",
+    }
     leaves |= {"float16", "len_k:1", "inputs:large", "inputs:integers", "inputs:constant", "inputs:adversarial"}
     assert set(names) - shown == leaves
 

@@ -126,9 +126,9 @@ def test_what_a_target_cannot_express_is_never_drawn(name):
 
 
 def test_every_feature_is_drawn(wide):
-    """Of the table of features; 'large' needs a larger size."""
+    """Of the table of features; 'large' needs a larger size, others a target that names them."""
     met = Counter(name for case in wide for name in features(case))
-    never = [f.name for f in FEATURES if not met[f.name] and f.name != "large"]
+    never = [f.name for f in FEATURES if not met[f.name] and f.name not in ("large", "top_k", "bias:kv_heads")]
     rare = {f.name: met[f.name] for f in FEATURES if 0 < met[f.name] < 5}
     print(f"never drawn in {len(wide)}: {never}; under five times: {rare}")
     assert never == []
@@ -139,9 +139,14 @@ def test_large_cases_are_drawn_at_the_large_size():
 
 
 def test_every_kind_of_mask_and_of_numbers_is_drawn(wide):
-    assert set().union(*(kinds(case.problem.mask) for case in wide)) == set(KINDS)
+    assert set().union(*(kinds(case.problem.mask) for case in wide)) == set(KINDS) - {"top_k"}
     assert {case.inputs.distribution for case in wide} == set(strategies.DISTRIBUTIONS)
     assert {case.problem.dtype for case in wide} == {"float16", "bfloat16", "float32"}
+
+
+def test_a_kind_that_a_target_names_as_native_is_drawn_for_it(monkeypatch):
+    monkeypatch.setattr(Wide, "native_masks", lambda self, dtype, dim: ("top_k",))
+    assert any("top_k" in kinds(case.problem.mask) for case in drawn(Wide(), count=20))
 
 
 def test_most_lengths_are_boundaries_and_some_are_not(wide):

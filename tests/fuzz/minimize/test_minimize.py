@@ -12,7 +12,21 @@ from fuzz.core.signature import explains, signature
 from fuzz.core.verdict import Finding, Location, Verdict
 from fuzz.minimize import minimize
 from fuzz.minimize.edits import edit, replace
-from oracles.masks import And, Blocks, Causal, Documents, Full, Intervals, Not, Or, PerBatch, PerHead, Tokens, Window
+from oracles.masks import (
+    And,
+    Blocks,
+    Causal,
+    Documents,
+    Full,
+    Intervals,
+    Not,
+    Or,
+    PerBatch,
+    PerHead,
+    Tokens,
+    TopK,
+    Window,
+)
 from oracles.problem import Bias
 
 
@@ -114,6 +128,11 @@ BUGS = {
         plain(mask=Intervals(tuple(((0, 5), (9, q + 10)) for q in range(447)))),
         lambda c: has(Intervals, c.problem.mask),
         lambda c: is_small(c) and len(c.problem.mask.rows) <= 64,
+    ),
+    "needs the largest scores of each row": (
+        plain(mask=TopK(64, Causal("bottom_right"), seed=9)),
+        lambda c: has(TopK, c.problem.mask),
+        lambda c: is_small(c) and c.problem.mask in (TopK(1), TopK(1, Causal())),
     ),
     "needs a masked token in the first row": (
         plain(((40, 40),), mask=Tokens(tuple("01" * 20 for _ in range(40)))),

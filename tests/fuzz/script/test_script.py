@@ -35,6 +35,7 @@ from oracles.masks import (
     PerHead,
     Prefix,
     Tokens,
+    TopK,
     Window,
     kinds,
 )
@@ -76,9 +77,12 @@ SPREAD = {
     "blocks_batch": (problem(mask=BLOCKS, **TWO), Inputs(seed=9)),
     "tokens_not": (problem(mask=Not(And((TOKENS, Window(None, 4))))), Inputs()),
     "per_head": (problem(mask=PerHead((Causal(), BLOCKS, Prefix(2))), heads_q=6), Inputs(distribution="adversarial")),
+    "top_k": (problem(mask=TopK(3, Causal(), 5), lengths_q=(9, 9), lengths_k=(9, 9), heads_q=4), Inputs()),
+    "top_k_alone": (problem(mask=TopK(2), heads_q=1, heads_kv=1), Inputs()),
     "per_batch": (problem(mask=PerBatch((TOKENS, Full())), lengths_q=(5, 5), lengths_k=(6, 6)), Inputs()),
     "ragged": (problem(mask=Causal(), **TWO), Inputs(distribution="needle")),
     "bias": (problem(bias=Bias(False, True, True, False), mask=Causal()), Inputs()),
+    "bias_kv_heads": (problem(bias=Bias(kv_heads=True), heads_q=4), Inputs()),
     "bias_no_grad": (problem(bias=Bias(True, False, False, True, grad=False), **TWO), Inputs()),
     "softcap": (problem(softcap=3.0, mask=Causal(), bias=Bias()), Inputs(distribution="large")),
     "strides": (

@@ -18,6 +18,7 @@ from fuzz.session.settings import Settings
 from fuzz.session.summary.dry_calls import dry_calls, dry_coverage
 from fuzz.targets import flashinfer_prefill, xformers_attention
 from fuzz.targets.blocksparse import target as blocksparse
+from fuzz.targets.dynamic_mask import target as dynamic_mask
 from fuzz.targets.flash_attention_4 import calls
 from fuzz.targets.registry import load, targets
 from fuzz.targets.sdpa import target as sdpa
@@ -127,7 +128,11 @@ def package(name: str, *path: str) -> Path:
 
 @pytest.mark.parametrize(
     ("surface", "file"),
-    [(sdpa._SURFACE, "kernels/sdpa/api.py"), (blocksparse._SURFACE, "kernels/blocksparse/api.py")],
+    [
+        (sdpa._SURFACE, "kernels/sdpa/api.py"),
+        (dynamic_mask._SURFACE, "kernels/dynamic_mask/api.py"),
+        (blocksparse._SURFACE, "kernels/blocksparse/api.py"),
+    ],
 )
 def test_a_declared_signature_of_ours_is_that_of_the_source(surface: Surface, file: str):
     assert surface.names == names_in(ROOT / file, surface.name)

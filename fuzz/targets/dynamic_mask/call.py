@@ -1,0 +1,137 @@
+"""One case as a call of kernels.dynamic_mask: the mask by a flag, as bools, as packed words, or by -inf in the bias."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fuzz.targets.mask_tensors import AXES, ROOM
+from fuzz.targets.options import Options
+from oracles.masks import Align, And, Causal, Full, Mask, TopK, kinds
+from oracles.problem import Problem, cumulative, dense_mask
+
+SHAPES = ("plain", "narrow", "expanded", "whole", "padded")
+OPTIONS = Options(
+    mask=("auto", "bool", "bits", "both", "bias"),
+    shape=SHAPES,
+    hidden=("kept", "nan"),
+    splits=(0, 1, 2, 3),
+    deterministic=(True, False),
+)
+TILE = 64  # of kernels.dynamic_mask.config
+WORD = 32  # kernels.dynamic_mask.config.WORD, whose import would be Triton's too
+
+
+def direction(mask: Mask) -> Align | None:
+    """The alignment of a causal mask that `mask` is, or is a part of together with others."""
+    match mask:
+        case Causal(align):
+            return align
+        case TopK(of=of):
+            return direction(of)
+        case And(parts):
+            return next((found for part in parts if (found := direction(part)) is not None), None)
+    return None
+
+
+def by_a_flag(problem: Problem) -> bool:
+    """True if the flag `causal`, or nothing, says the problem's mask: padding is said by a mask."""
+    hidden = problem.layout == "padded" and problem.ragged
+    return isinstance(problem.mask, Full | Causal) and not hidden
+
+
+def says(problem: Problem) -> tuple[str, ...]:
+    """The ways to say the mask, beside the default: 'both' is a flag and a tensor that has the flag's zeros too; 'bias'
+    is -inf in the bias, which needs a head of its own for each mask."""
+    ways: tuple[str, ...] = ("bool", "bits")
+    ways += ("both",) if direction(problem.mask) is not None else ()
+    shared = problem.bias is not None and problem.bias.kv_heads and problem.group > 1
+    joins = problem.bias is not None and not by_a_flag(problem) and not (shared and "per_head" in kinds(problem.mask))
+    return ways + ("bias",) * joins
+
+
+def useful(problem: Problem, given: dict[str, Any]) -> bool:
+    """True if the problem can be said so."""
+    told = given["mask"] != "auto" or not by_a_flag(problem)
+    if given["mask"] not in ("auto", *says(problem)) or (given["shape"] != "plain" and not (told or problem.bias)):
+        return False
+    if given["hidden"] == "nan" and (problem.bias is None or given["mask"] == "bias" or not told):
+        return False
+    return problem.backward or (not given["splits"] and given["deterministic"])
+
+
+def arguments(problem: Problem, bias: Tensor | None, device: torch.device, given: dict[str, Any]) -> dict[str, Any]:
+    """Every argument of `dynamic_mask_attention` after query, key and value; differentiable in bias."""
+    p, how = problem, given["mask"]
+    found: dict[str, Any] = {"scale": p.scale, "softcap": p.softcap}
+    if (how == "auto" and by_a_flag(p)) or how == "both":
+        found["causal"] = direction(p.mask)
+    mask = None if how == "auto" and by_a_flag(p) else dense_mask(p, device)
+    if bias is not None:
+        if mask is not None and (how == "bias" or given["hidden"] == "nan"):
+            bias = torch.where(_heads(mask, bias), bias, float("-inf") if how == "bias" else float("nan"))
+        found["bias"] = shaped(bias, p, given["shape"], narrow=False)
+    if mask is not None and how != "bias":
+        found["mask"] = _words(mask, p, given["shape"]) if how == "bits" else shaped(mask, p, given["shape"])
+    if p.layout == "packed":
+        for name, lengths in (("q", p.lengths_q), ("k", p.lengths_k)):
+            found[f"cu_seqlens_{name}"] = torch.tensor(cumulative(lengths), dtype=torch.int32, device=device)
+            found[f"max_seqlen_{name}"] = max(lengths)
+    if p.backward:
+        found |= {"num_splits": given["splits"], "deterministic": given["deterministic"]}
+    return found
+
+
+def shaped(plane: Tensor, problem: Problem, how: str, *, narrow: bool = True, columns: int | None = None) -> Tensor:
+    """The same mask, or bias, in another shape or layout; 4-D always, differentiable.
+
+    how      plain: axes of 1 where nothing varies; narrow: also those along which the mask is the same; expanded: all
+             axes in full, with stride 0; whole: the same, in memory; padded: whole, with ROOM unused columns
+    columns  of a whole plane, where that is not len_k: words
+    """
+    full = (problem.batch, problem.heads_q, problem.len_q, problem.len_k if columns is None else columns)
+    if how == "plain":
+        return plane
+    if how == "narrow":
+        if not narrow:
+            return plane
+        axes = AXES[:3] if columns is not None else AXES
+        return plane[tuple(slice(0, 1) if a in axes and _same(plane, a) else slice(None) for a in AXES)]
+    whole = plane.expand(full)
+    if how == "expanded":
+        return whole
+    return F.pad(whole, (0, ROOM))[..., : full[3]] if how == "padded" else whole.contiguous()
+
+
+def mixed_tiles(problem: Problem) -> float:
+    """0 where all tiles of 64 x 64 scores hold a pair that counts, or none does; 1 where half of them do."""
+    mask = dense_mask(problem)
+    if not mask.numel():
+        return 0.0
+    pads = (0, -mask.shape[3] % TILE, 0, -mask.shape[2] % TILE)
+    tiles = F.pad(mask, pads).unflatten(3, (-1, TILE)).unflatten(2, (-1, TILE)).any(5).any(3)
+    kept = float(tiles.float().mean())
+    return 2 * min(kept, 1 - kept)
+
+
+def _words(mask: Tensor, problem: Problem, how: str) -> Tensor:
+    """The mask in words of 32 keys, in that shape: a packed mask cannot be broadcast over keys."""
+    from kernels.dynamic_mask import pack_mask
+
+    columns = -(-problem.len_k // WORD)
+    return shaped(pack_mask(mask.expand(*mask.shape[:3], problem.len_k)), problem, how, columns=columns)
+
+
+def _heads(mask: Tensor, bias: Tensor) -> Tensor:
+    """The mask beside a bias that has fewer heads than it: all that any of the query heads of a bias's head keeps."""
+    heads, fewer = mask.shape[1], bias.shape[1]
+    if fewer in (1, heads) or heads == 1:
+        return mask
+    return mask.unflatten(1, (fewer, heads // fewer)).any(2)
+
+
+def _same(mask: Tensor, axis: int) -> bool:
+    return mask.shape[axis] > 0 and bool((mask == mask.narrow(axis, 0, 1)).all())

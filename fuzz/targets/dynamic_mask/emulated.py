@@ -1,0 +1,65 @@
+"""dynamic_mask on the emulated GPU: kernels compiled for Hopper, run on a CPU."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fuzz.core.case import Case
+from fuzz.core.case_limits import Size
+from fuzz.core.target import Device, Execution, Tensors
+from fuzz.devices.emulator.config import BLOCK_CHECKS
+from fuzz.devices.present import cuda_present
+from fuzz.targets.dynamic_mask.call import OPTIONS
+from fuzz.targets.dynamic_mask.target import BundledDynamicMask
+from fuzz.targets.triton_emulated import EmulatedTriton
+from oracles.problem import Problem
+
+BLOCKS_D = (32, 64, 128, 256)  # kernels.dynamic_mask.config.BLOCKS_D, whose import would be Triton's too
+
+
+class EmulatedDynamicMask(EmulatedTriton, BundledDynamicMask):
+    """kernels.dynamic_mask, or one of its mutants, on the emulated GPU."""
+
+    device: Device = "emulator"
+    pairs_per_second = 2e4
+    follow_ups = 2
+    session_size = Size(1 << 14, 6, 320)  # the interpreter's, so that a seed draws the same problems for both
+
+    def missing(self) -> str | None:
+        """See Target."""
+        if cuda_present():
+            return "kernels run on the GPU where there is one"
+        return super().missing()
+
+    def with_fewer_kernels(self, problem: Problem) -> Problem:
+        """See Target: of each head dim, layout, and whether there is a bias or a softcap, one dtype."""
+        block = next(n for n, block in enumerate(BLOCKS_D) if block >= max(problem.dim, problem.dim_v))
+        odd = block + (problem.layout == "packed") + (problem.bias is not None) + (problem.softcap > 0)
+        return replace(problem, dtype="float16" if odd % 2 else "bfloat16")
+
+    def prepare(self, case: Case, tensors: Tensors) -> None:
+        """Compiles every kernel that the case launches."""
+        super().prepare(case, tensors)
+        with self.compiling():
+            self.compile(case, tensors)
+
+    def run(self, case: Case, tensors: Tensors) -> Execution:
+        """See EmulatedTriton."""
+        self.checks = _checks(case)
+        return super().run(case, tensors)
+
+    def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
+        """See EmulatedTriton."""
+        self.checks = _checks(case)
+        return super().run_around(case, tensors, others)
+
+    def expected_seconds(self, case: Case) -> float:
+        """Emulated time goes with the number of tiles."""
+        p = case.problem
+        tiles = p.batch * p.heads_q * (p.len_q // 64 + 1) * (p.len_k // 64 + 1)
+        return 0.5 + 0.05 * tiles * (4 if p.backward else 1)
+
+
+def _checks(case: Case) -> frozenset[str]:
+    """Gradients are bitwise the same in every run, unless the case says that they need not be."""
+    return BLOCK_CHECKS | {"unordered_adds"} if OPTIONS.of(case)["deterministic"] else BLOCK_CHECKS

@@ -1,0 +1,18 @@
+"""dynamic_mask on a GPU."""
+
+from __future__ import annotations
+
+from fuzz.core.case import Case
+from fuzz.core.target import Device, Tensors
+from fuzz.targets.dynamic_mask.target import BundledDynamicMask
+
+
+class GpuDynamicMask(BundledDynamicMask):
+    """kernels.dynamic_mask, or one of its mutants, on the GPU of this machine."""
+
+    device: Device = "cuda"
+    pairs_per_second = 1e9
+
+    def prepare(self, case: Case, tensors: Tensors) -> None:
+        """Compiles every kernel that the case launches."""
+        self.compile(case, tensors)

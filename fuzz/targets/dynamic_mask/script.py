@@ -1,0 +1,53 @@
+"""The call of kernels.dynamic_mask as lines of a script that needs only `kernels`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fuzz.core.case import Case
+from fuzz.core.script_call import ScriptError, Text
+from fuzz.targets.dynamic_mask.call import OPTIONS, by_a_flag, direction
+from oracles.problem import Problem, cumulative
+
+
+def call_text(case: Case, kernel: str, imports: Sequence[str], setup: str) -> Text:
+    """Lines that make mask and bias of `keep`, and the call. Raises ScriptError for tensors in another shape than the
+    plain one."""
+    p, given = case.problem, OPTIONS.of(case)
+    if given["shape"] != "plain":
+        raise ScriptError(f"{case.target}: no script for a mask in the shape {given['shape']!r}")
+    lines, named = _planes(p, given)
+    for name, lengths in (("q", p.lengths_q), ("k", p.lengths_k)) if p.layout == "packed" else ():
+        numbers = list(cumulative(lengths))
+        lines.append(f"cu_{name} = torch.tensor({numbers}, dtype=torch.int32, device=DEVICE)")
+        named += [f"cu_seqlens_{name}=cu_{name}", f"max_seqlen_{name}={max(lengths)}"]
+    named += [f"scale={p.scale!r}"] * (p.scale is not None) + [f"softcap={p.softcap!r}"] * (p.softcap > 0)
+    named += [f"num_splits={given['splits']}"] * bool(given["splits"])
+    named += ["deterministic=False"] * (not given["deterministic"])
+    call = f"answer = {kernel}({', '.join(['q', 'k', 'v', *named])})"
+    packs = ["from kernels.dynamic_mask import pack_mask  # noqa: E402"] * (given["mask"] == "bits")
+    reads = any("keep" in line for line in lines + named)
+    modules = (*["import os"] * ("os." in setup), "import sys")
+    whole = setup + "\n".join([*imports, *packs])
+    return Text((*lines, call, "o, lse = answer.out, answer.lse"), modules, whole, reads, lse=True)
+
+
+def _planes(p: Problem, given: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Lines that make `bias`, and the arguments that say the mask."""
+    how, flag = given["mask"], given["mask"] == "auto" and by_a_flag(p)
+    lines, named = [], []
+    if not flag and how != "bias":
+        packed = f"pack_mask(keep.expand(-1, -1, -1, {p.len_k})" + ")"
+        named.append(f"mask={packed if how == 'bits' else 'keep'}")
+    if (flag or how == "both") and direction(p.mask) is not None:
+        named.append(f"causal={direction(p.mask)!r}")
+    if p.bias is not None:
+        hidden = {"bias": "-inf"}.get(how, "nan" if given["hidden"] == "nan" else "")
+        seen = "keep"
+        if p.bias.kv_heads and p.group > 1:
+            seen = f"keep.expand(-1, {p.heads_q}, -1, -1).unflatten(1, ({p.heads_kv}, {p.group})).any(2)"
+        if hidden and not flag:
+            lines.append(f'hidden = torch.where({seen}, bias, float("{hidden}"))')
+        named.append("bias=hidden" if lines else "bias=bias")
+    return lines, named

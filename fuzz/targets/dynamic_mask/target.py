@@ -1,0 +1,148 @@
+"""dynamic_mask: the bundled attention that skips empty tiles of its mask, and its mutants. What is common to all
+devices stands here; the files beside this one run the kernels."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fuzz.core.case import Case
+from fuzz.core.script_call import Text
+from fuzz.core.support import Rule, Support
+from fuzz.core.surface import Surface
+from fuzz.core.target import Tensors, Variant
+from fuzz.targets.autograd import AutogradTarget
+from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, by_a_flag, mixed_tiles, says, useful
+from fuzz.targets.dynamic_mask.script import call_text
+from fuzz.targets.options import Value
+from oracles.metamorphic.relations import Equality
+from oracles.numerics import TENSOR_CORES
+from oracles.problem import Dtype, Problem
+
+ROOT = Path(__file__).resolve().parents[3]
+# One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly.
+_RELATIONS: dict[str, Equality] = dict.fromkeys(
+    ("permuted_sequences", "permuted_heads", "repeated_kv", "scaled_q", "doubled_v"), "bitwise"
+)
+_SUPPORT = Support(
+    dtypes=("bfloat16", "float16"),
+    layouts=("padded", "packed"),
+    bias=True,
+    bias_grad=True,
+    bias_kv_heads=True,
+    softcap=True,
+    lse=True,
+    max_pairs=1 << 24,
+)
+_SURFACE = Surface.declared(
+    "dynamic_mask_answer(query, key, value, mask=None, bias=None, *, causal=None, scale=None, softcap=0.0, "
+    "cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, deterministic=True, num_splits=0)"
+)
+
+
+class BundledDynamicMask(AutogradTarget):
+    """kernels.dynamic_mask, or one of its mutants (named dynamic_mask!MUTANT). Subclasses run them."""
+
+    proof: tuple[str, ...] = ("dynamic_mask_forward",)
+    support = _SUPPORT
+    numerics = TENSOR_CORES
+    relations = _RELATIONS
+    clears_padding = True
+    script_setup = ""  # lines of a script before it imports the kernel
+
+    def __init__(self, mutant: str = "") -> None:
+        self.name = "dynamic_mask" + f"!{mutant}" * bool(mutant)
+        self.mutant = mutant
+        self.summary = "kernels.dynamic_mask" + (f" with the mutant {mutant}" if mutant else "")
+        self.rules = (
+            OPTIONS.rule(),
+            Rule("options that the problem has no use for", lambda c: not useful(c.problem, OPTIONS.of(c))),
+        )
+
+    @property
+    def pinned(self) -> str:
+        """The operator has no other implementation."""
+        return "attnfuzz::dynamic_mask_forward"
+
+    def missing(self) -> str | None:
+        """See Target."""
+        return "needs triton (pip install triton)" if find_spec("triton") is None else super().missing()
+
+    def native_masks(self, dtype: Dtype, dim: int) -> tuple[str, ...]:
+        """See Target: masks with empty tiles, which is what the kernel is for, and causal ones."""
+        return ("top_k", "top_k", "top_k", "blocks", "window", "causal", "full", "per_head")
+
+    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+        """See Target: every way to say the mask, in every shape; parts of the sums of dK and dV."""
+        offered: dict[str, tuple[Value, ...]] = {"mask": says(problem)}
+        if problem.bias is not None or not by_a_flag(problem):
+            offered["shape"] = SHAPES[1:]
+        if problem.bias is not None and not by_a_flag(problem):
+            offered["hidden"] = ("nan",)
+        if problem.backward:
+            offered |= {"splits": (2, 3), "deterministic": (False,)}
+        ways = OPTIONS.draws(**offered)
+        return tuple(way for way in map(_split, ways) if useful(problem, OPTIONS.defaults | way))
+
+    def climbs(self, case: Case) -> Mapping[str, float]:
+        """See Target: tiles that are skipped, and as many that are not, as a share of all of them."""
+        return {"skipped beside visited tiles": mixed_tiles(case.problem)}
+
+    def may_differ(self, case: Case) -> frozenset[str]:
+        """See Target: sums that programs add to in any order."""
+        given = OPTIONS.of(case)
+        return frozenset() if given["deterministic"] or given["splits"] == 1 else frozenset({"dk", "dv"})
+
+    def compile(self, case: Case, tensors: Tensors) -> None:
+        """Compiles every kernel that the case launches, for Triton's active device."""
+        from kernels.dynamic_mask.api import checked, compile_launches, launches_of
+
+        p, bias = case.problem, tensors.bias
+        if bias is not None:
+            bias = bias.detach().requires_grad_(bool(p.bias and p.bias.grad))
+        given = arguments(p, bias, tensors.q.device, OPTIONS.of(case))
+        settings = {name: given.pop(name) for name in ("deterministic", "num_splits") if name in given}
+        if self.mutant:
+            kernel_of(self.mutant)
+            given["injection"] = f"dynamic_mask!{self.mutant}"
+        call = checked(tensors.q, tensors.k, tensors.v, **given)
+        compile_launches(launches_of(call, p.backward, tensors.do, **settings))
+
+    def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
+        """O and LSE."""
+        given = arguments(case.problem, tensors.bias, tensors.q.device, OPTIONS.of(case))
+        answer = _SURFACE.call(kernel_of(self.mutant), tensors.q, tensors.k, tensors.v, **given)
+        return answer.out, answer.lse
+
+    def surfaces(self) -> tuple[Surface, ...]:
+        """See Target."""
+        return (_SURFACE,)
+
+    def script_call(self, case: Case) -> Text:
+        """`forward` as text."""
+        kernel = f'MUTANTS["{self.mutant}"]' if self.mutant else "dynamic_mask_answer"
+        source = "mutants.dynamic_mask.table import MUTANTS" if self.mutant else f"dynamic_mask import {kernel}"
+        path = f"sys.path.insert(0, {str(ROOT)!r})  # the folder that holds `kernels`"
+        return call_text(case, kernel, [path, f"from kernels.{source}  # noqa: E402"], self.script_setup)
+
+
+def _split(way: Variant) -> Variant:
+    """Sums in any order need several programs for a tile of keys."""
+    return {**{"splits": 2}, **way} if way.get("deterministic") is False else way
+
+
+@functools.cache
+def kernel_of(mutant: str) -> Callable[..., Any]:
+    """The public function, or that of a mutant. Its import decides how Triton runs in this process."""
+    if mutant:
+        from kernels.mutants.dynamic_mask.table import MUTANTS as mutants
+
+        return mutants[mutant]
+    from kernels.dynamic_mask import dynamic_mask_answer
+
+    return dynamic_mask_answer

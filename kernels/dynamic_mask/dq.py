@@ -1,0 +1,240 @@
+"""The kernel of dQ: the mirror image of dkdv.py, a program per tile of queries walks along the keys."""
+
+import triton
+import triton.language as tl
+
+from kernels.dynamic_mask.dkdv import BACKWARD_RUNTIME
+from kernels.dynamic_mask.forward import COLUMNS, last_key, row_offset
+from kernels.dynamic_mask.row_state import load_row_state
+from kernels.dynamic_mask.scores import choose, probabilities, raw_gradient, soft_capped
+from kernels.dynamic_mask.tiles import keep_tile, load_bias, load_rows, sequence, store_rows
+from kernels.sdpa.forward import locate
+from kernels.sdpa.tiles import dot, round_to
+
+DQ_RUNTIME = [*(name for name in BACKWARD_RUNTIME if name != "mTiles"), "mdQ", "tdQ"]
+
+
+@triton.jit
+def gather_dq(
+    rdQ,
+    rQ,
+    rdO,
+    rLSE,
+    rDelta,
+    rMask,
+    mK,
+    tK,
+    mV,
+    tV,
+    mMask,
+    tMask,
+    mask_share,
+    mBias,
+    tBias,
+    bias_share,
+    batch,
+    head,
+    head_kv,
+    first_k,
+    m_start,
+    n_start,
+    n_q,
+    n_k,
+    shift,
+    dim,
+    dim_v,
+    scale,
+    softcap,
+    DTYPE: tl.constexpr,
+    MASK: tl.constexpr,
+    BIAS: tl.constexpr,
+    ONE_ROW: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    score_gradient: tl.constexpr,
+):
+    """Adds one tile of keys to dQ."""
+    rK = load_rows(mK, tK, batch, head_kv, first_k, n_start, n_k, dim, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
+    rV = load_rows(mV, tV, batch, head_kv, first_k, n_start, n_k, dim_v, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
+    rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
+    rdP = dot(rdO, tl.trans(rV), tl.zeros([TILE_M, TILE_N], tl.float32))
+    rS, rBent = soft_capped(rS, scale, softcap, SOFTCAP)
+    rBias = rS
+    if BIAS:
+        rBias = load_bias(
+            mBias, tBias, bias_share, batch, head, m_start, n_start, n_q, n_k, ONE_ROW, ALIGNED, TILE_M, TILE_N
+        )
+    rKeep = keep_tile(
+        rMask, mMask, tMask, mask_share, batch, head, m_start, n_start, n_q, n_k, shift, MASK, CAUSAL, TILE_M, TILE_N
+    )
+    rP = probabilities(choose(rS, rBias, rKeep, BIAS), rLSE[:, None])
+    rdS = raw_gradient(score_gradient(rP, rdP, rDelta[:, None]), rBent, SOFTCAP)
+    return dot(round_to(rdS, DTYPE, INTERPRETED), rK, rdQ)
+
+
+@triton.jit(do_not_specialize=DQ_RUNTIME, do_not_specialize_on_alignment=[*DQ_RUNTIME, *COLUMNS])
+def dq_kernel(
+    mQ,
+    tQ,
+    mK,
+    tK,
+    mV,
+    tV,
+    mdO,
+    tdO,
+    mMask,
+    mask_0,
+    mask_1,
+    mask_2,
+    mask_3,
+    mask_share,
+    mBias,
+    bias_0,
+    bias_1,
+    bias_2,
+    bias_3,
+    bias_share,
+    mState,
+    mdQ,
+    tdQ,
+    mCuQ,
+    mCuK,
+    batches,
+    heads_q,
+    heads_kv,
+    len_q,
+    len_k,
+    rows,
+    planes,
+    dim,
+    dim_v,
+    align,
+    scale,
+    softcap,
+    DTYPE: tl.constexpr,
+    MASK: tl.constexpr,
+    BIAS: tl.constexpr,
+    ONE_ROW: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    PACKED: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    load_mask: tl.constexpr,
+    any_key: tl.constexpr,
+    kv_head_of: tl.constexpr,
+    score_gradient: tl.constexpr,
+    finish_dq: tl.constexpr,
+):
+    """dQ of one tile of queries of one head."""
+    tMask = (mask_0, mask_1, mask_2, mask_3)
+    tBias = (bias_0, bias_1, bias_2, bias_3)
+    m_blocks = tl.cdiv(len_q, TILE_M)
+    m_block, batch, head = locate(m_blocks, batches, heads_q, INTERPRETED)
+    if CAUSAL and not INTERPRETED:
+        m_block = m_blocks - 1 - m_block
+    m_start = m_block * TILE_M
+    first_q, first_k, n_q, n_k = sequence(mCuQ, mCuK, batch, len_q, len_k, PACKED)
+    shift = align * (n_k - n_q)
+    head_kv = kv_head_of(head, heads_q, heads_kv)
+    if m_start < n_q:
+        rQ = load_rows(mQ, tQ, batch, head, first_q, m_start, n_q, dim, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
+        rdO = load_rows(mdO, tdO, batch, head, first_q, m_start, n_q, dim_v, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
+        offset = row_offset(batch, head, heads_q, rows, first_q, PACKED)
+        rLSE, rDelta = load_row_state(mState, offset, planes, m_start + tl.arange(0, TILE_M), n_q)
+        rdQ = tl.zeros([TILE_M, BLOCK_D], tl.float32)
+        active = True
+        rNext = rLSE
+        if MASK != "none":
+            rNext = load_mask(
+                mMask, tMask, mask_share, batch, head, m_start, 0, n_q, n_k, MASK, ALIGNED, TILE_M, TILE_N
+            )
+            active = any_key(rNext, True)
+        for n_start in range(0, last_key(m_start, n_k, shift, TILE_M, CAUSAL), TILE_N):
+            rMask = rNext
+            if MASK != "none":
+                rNext = load_mask(
+                    mMask,
+                    tMask,
+                    mask_share,
+                    batch,
+                    head,
+                    m_start,
+                    n_start + TILE_N,
+                    n_q,
+                    n_k,
+                    MASK,
+                    ALIGNED,
+                    TILE_M,
+                    TILE_N,
+                )
+            if active:
+                rdQ = gather_dq(
+                    rdQ,
+                    rQ,
+                    rdO,
+                    rLSE,
+                    rDelta,
+                    rMask,
+                    mK,
+                    tK,
+                    mV,
+                    tV,
+                    mMask,
+                    tMask,
+                    mask_share,
+                    mBias,
+                    tBias,
+                    bias_share,
+                    batch,
+                    head,
+                    head_kv,
+                    first_k,
+                    m_start,
+                    n_start,
+                    n_q,
+                    n_k,
+                    shift,
+                    dim,
+                    dim_v,
+                    scale,
+                    softcap,
+                    DTYPE,
+                    MASK,
+                    BIAS,
+                    ONE_ROW,
+                    CAUSAL,
+                    SOFTCAP,
+                    ALIGNED,
+                    INTERPRETED,
+                    TILE_M,
+                    TILE_N,
+                    BLOCK_D,
+                    score_gradient,
+                )
+            if MASK != "none":
+                active = any_key(rNext, active)
+        store_rows(
+            mdQ,
+            tdQ,
+            finish_dq(rdQ, scale),
+            batch,
+            head,
+            first_q,
+            m_start,
+            n_q,
+            dim,
+            DTYPE,
+            TILE_M,
+            BLOCK_D,
+            ALIGNED,
+            INTERPRETED,
+        )

@@ -1,0 +1,265 @@
+"""The forward kernel: one program makes one tile of O and of LSE, walking along the keys, and skips empty tiles.
+
+NOTE [skip] Of each tile of scores the mask's tile is loaded first, one tile ahead. Where no pair of it counts, its K, V
+and bias are not loaded and nothing is computed. The test is one number for the whole CTA, so no thread of a tile takes
+another branch than its neighbours. Tiles beyond the last key that causality leaves are not looked at.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.dynamic_mask.scores import choose, online_softmax, soft_capped
+from kernels.dynamic_mask.tiles import keep_tile, load_bias, load_rows, sequence, store_rows
+from kernels.sdpa.forward import locate
+from kernels.sdpa.scores import row_statistics
+from kernels.sdpa.tiles import dot, round_to
+
+
+@triton.jit
+def last_key(m_start, n_k, shift, TILE_M: tl.constexpr, CAUSAL: tl.constexpr):
+    """One past the last key that causality leaves to any row of the tile; 0 or less: none."""
+    last = n_k
+    if CAUSAL:
+        last = tl.minimum(n_k, m_start + TILE_M + shift)
+    return last
+
+
+@triton.jit
+def row_offset(batch, head, heads_q, rows, first_q, PACKED: tl.constexpr):
+    """First element of a sequence's rows in LSE and the like, (batches or 1, heads_q, rows) contiguous."""
+    place = head
+    if not PACKED:
+        place = batch * heads_q + head
+    return place.to(tl.int64) * rows + first_q
+
+
+@triton.jit
+def store_lse(mLSE, offset, m, rLSE, n_q):
+    """Writes a tile's LSE; rows beyond n_q belong to the next head, or the next sequence."""
+    tl.store(mLSE + offset + m, rLSE, mask=m < n_q)
+
+
+@triton.jit
+def attend(
+    rAcc,
+    rMax,
+    rSum,
+    rQ,
+    rMask,
+    mK,
+    tK,
+    mV,
+    tV,
+    mMask,
+    tMask,
+    mask_share,
+    mBias,
+    tBias,
+    bias_share,
+    batch,
+    head,
+    head_kv,
+    first_k,
+    m_start,
+    n_start,
+    n_q,
+    n_k,
+    shift,
+    dim,
+    dim_v,
+    scale,
+    softcap,
+    DTYPE: tl.constexpr,
+    MASK: tl.constexpr,
+    BIAS: tl.constexpr,
+    ONE_ROW: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Adds one tile of keys to the running (accumulator, maximum, sum)."""
+    rK = load_rows(mK, tK, batch, head_kv, first_k, n_start, n_k, dim, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
+    rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
+    rS, _ = soft_capped(rS, scale, softcap, SOFTCAP)
+    rBias = rS
+    if BIAS:
+        rBias = load_bias(
+            mBias, tBias, bias_share, batch, head, m_start, n_start, n_q, n_k, ONE_ROW, ALIGNED, TILE_M, TILE_N
+        )
+    rKeep = keep_tile(
+        rMask, mMask, tMask, mask_share, batch, head, m_start, n_start, n_q, n_k, shift, MASK, CAUSAL, TILE_M, TILE_N
+    )
+    rP, rShrink, rMax, rSum = online_softmax(choose(rS, rBias, rKeep, BIAS), rMax, rSum)
+    rV = load_rows(mV, tV, batch, head_kv, first_k, n_start, n_k, dim_v, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
+    rAcc = dot(round_to(rP, DTYPE, INTERPRETED), rV, rAcc * rShrink[:, None])
+    return rAcc, rMax, rSum
+
+
+PLANES = ["mMask", "mask_0", "mask_1", "mask_2", "mask_share", "mBias", "bias_0", "bias_1", "bias_2", "bias_share"]
+SIZES = ["mCuQ", "mCuK", "batches", "heads_q", "heads_kv", "len_q", "len_k", "rows", "dim", "dim_v", "align"]
+FORWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", *PLANES, "mO", "tO", "mLSE", "mTiles", *SIZES]
+COLUMNS = ["mask_3", "bias_3"]  # strides: compiled anew where they are 1, so that neighbouring threads load neighbours
+
+
+@triton.jit(do_not_specialize=FORWARD_RUNTIME, do_not_specialize_on_alignment=[*FORWARD_RUNTIME, *COLUMNS])
+def forward_kernel(
+    mQ,
+    tQ,
+    mK,
+    tK,
+    mV,
+    tV,
+    mMask,
+    mask_0,
+    mask_1,
+    mask_2,
+    mask_3,
+    mask_share,
+    mBias,
+    bias_0,
+    bias_1,
+    bias_2,
+    bias_3,
+    bias_share,
+    mO,
+    tO,
+    mLSE,
+    mTiles,
+    mCuQ,
+    mCuK,
+    batches,
+    heads_q,
+    heads_kv,
+    len_q,
+    len_k,
+    rows,
+    dim,
+    dim_v,
+    align,
+    scale,
+    softcap,
+    DTYPE: tl.constexpr,
+    MASK: tl.constexpr,
+    BIAS: tl.constexpr,
+    ONE_ROW: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    PACKED: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    load_mask: tl.constexpr,
+    any_key: tl.constexpr,
+    kv_head_of: tl.constexpr,
+    store_lse: tl.constexpr,
+):
+    """O, LSE and, in mTiles (programs, 2), the tiles that were visited and skipped; see `kernels.dynamic_mask.api`.
+
+    align  times len_k - len_q is what causality is shifted by: 0 at the top left, 1 at the bottom right
+    rows   of LSE and of O: len_q, or the total of a packed call
+    """
+    tMask = (mask_0, mask_1, mask_2, mask_3)
+    tBias = (bias_0, bias_1, bias_2, bias_3)
+    m_blocks = tl.cdiv(len_q, TILE_M)
+    m_block, batch, head = locate(m_blocks, batches, heads_q, INTERPRETED)
+    if CAUSAL and not INTERPRETED:
+        m_block = m_blocks - 1 - m_block
+    m_start = m_block * TILE_M
+    first_q, first_k, n_q, n_k = sequence(mCuQ, mCuK, batch, len_q, len_k, PACKED)
+    shift = align * (n_k - n_q)
+    head_kv = kv_head_of(head, heads_q, heads_kv)
+
+    visited = len_q * 0
+    skipped = len_q * 0
+    if m_start < n_q:
+        rQ = load_rows(mQ, tQ, batch, head, first_q, m_start, n_q, dim, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
+        rAcc = tl.zeros([TILE_M, BLOCK_D], tl.float32)
+        rMax = tl.full([TILE_M], -float("inf"), tl.float32)
+        rSum = tl.zeros([TILE_M], tl.float32)
+        active = True
+        rNext = rMax
+        if MASK != "none":
+            rNext = load_mask(
+                mMask, tMask, mask_share, batch, head, m_start, 0, n_q, n_k, MASK, ALIGNED, TILE_M, TILE_N
+            )
+            active = any_key(rNext, True)
+        for n_start in range(0, last_key(m_start, n_k, shift, TILE_M, CAUSAL), TILE_N):
+            rMask = rNext
+            if MASK != "none":
+                rNext = load_mask(
+                    mMask,
+                    tMask,
+                    mask_share,
+                    batch,
+                    head,
+                    m_start,
+                    n_start + TILE_N,
+                    n_q,
+                    n_k,
+                    MASK,
+                    ALIGNED,
+                    TILE_M,
+                    TILE_N,
+                )
+            if active:
+                rAcc, rMax, rSum = attend(
+                    rAcc,
+                    rMax,
+                    rSum,
+                    rQ,
+                    rMask,
+                    mK,
+                    tK,
+                    mV,
+                    tV,
+                    mMask,
+                    tMask,
+                    mask_share,
+                    mBias,
+                    tBias,
+                    bias_share,
+                    batch,
+                    head,
+                    head_kv,
+                    first_k,
+                    m_start,
+                    n_start,
+                    n_q,
+                    n_k,
+                    shift,
+                    dim,
+                    dim_v,
+                    scale,
+                    softcap,
+                    DTYPE,
+                    MASK,
+                    BIAS,
+                    ONE_ROW,
+                    CAUSAL,
+                    SOFTCAP,
+                    ALIGNED,
+                    INTERPRETED,
+                    TILE_M,
+                    TILE_N,
+                    BLOCK_D,
+                )
+                visited += 1
+            else:
+                skipped += 1
+            if MASK != "none":
+                active = any_key(rNext, active)
+
+        rLSE, rInverse = row_statistics(rMax, rSum, 1.0)
+        offset = row_offset(batch, head, heads_q, rows, first_q, PACKED)
+        store_lse(mLSE, offset, m_start + tl.arange(0, TILE_M), rLSE, n_q)
+        rO = rAcc * rInverse[:, None]
+        store_rows(mO, tO, rO, batch, head, first_q, m_start, n_q, dim_v, DTYPE, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
+    mCount = mTiles + ((batch * heads_q + head) * m_blocks + m_block).to(tl.int64) * 2
+    tl.store(mCount, visited)
+    tl.store(mCount + 1, skipped)

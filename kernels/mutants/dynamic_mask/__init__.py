@@ -1,0 +1,1 @@
+"""Mutants of kernels.dynamic_mask; begin with table.py."""

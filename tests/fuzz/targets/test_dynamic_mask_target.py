@@ -1,0 +1,99 @@
+"""Target dynamic_mask: the ways to say a mask are one problem, and a script says what the target did."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from fuzz.core.case import Case
+from fuzz.core.refusal import refusal
+from fuzz.targets.dynamic_mask.call import OPTIONS, arguments, direction, says, useful
+from fuzz.targets.dynamic_mask.catalog import CLASSES
+from oracles.masks import And, Blocks, Causal, Full, PerHead, TopK, Window
+from oracles.problem import Bias, Problem, dense_mask
+
+DEVICE = torch.device("cpu")
+TOP = Problem((9, 9), (40, 40), 4, 2, 16, 16, "float16", mask=TopK(3, Causal("bottom_right")))
+KV_BIAS = replace(TOP, bias=Bias(kv_heads=True))
+
+
+def said(problem, bias=None, **options):
+    return arguments(problem, bias, DEVICE, OPTIONS.defaults | options)
+
+
+def test_a_causal_mask_is_a_flag_and_a_top_k_of_it_a_mask_beside_a_flag():
+    causal = replace(TOP, mask=Causal("bottom_right"))
+    assert said(causal)["causal"] == "bottom_right" and "mask" not in said(causal)
+    assert "causal" not in said(TOP) and said(TOP, mask="both")["causal"] == "bottom_right"
+    assert torch.equal(said(TOP, mask="both")["mask"], dense_mask(TOP))
+    assert direction(And((Window(2, 2), Causal()))) == "top_left" and direction(Full()) is None
+
+
+def test_words_hold_the_mask():
+    pytest.importorskip("triton")
+    from kernels.dynamic_mask import unpack_mask
+
+    words = said(TOP, mask="bits")["mask"]
+    assert words.dtype == torch.int32 and torch.equal(unpack_mask(words, 40), dense_mask(TOP))
+
+
+@pytest.mark.parametrize("way", [{"mask": "bias"}, {"hidden": "nan"}], ids=str)
+def test_a_bias_per_kv_head_is_hidden_where_no_query_head_of_its_group_sees(way):
+    bias = torch.zeros(1, 2, 9, 40, dtype=torch.float16)
+    hidden = ~said(KV_BIAS, bias, **way)["bias"].isfinite()
+    assert hidden.shape == (2, 2, 9, 40)
+    assert torch.equal(hidden, ~dense_mask(KV_BIAS).unflatten(1, (2, 2)).any(2))
+
+
+@pytest.mark.parametrize("shape", ["plain", "narrow", "expanded", "whole", "padded"])
+def test_a_mask_in_any_shape_is_the_same_mask(shape):
+    mask = said(TOP, shape=shape)["mask"]
+    assert mask.dim() == 4 and torch.equal(mask.expand(2, 4, 9, 40), dense_mask(TOP))
+
+
+def test_every_way_that_is_drawn_is_useful_and_taken():
+    target = CLASSES["interpreter"]()
+    for problem in (TOP, KV_BIAS, replace(TOP, mask=Full()), replace(KV_BIAS, backward=False)):
+        ways = target.variants_for(problem)
+        assert {} in ways and len(ways) > 3
+        for way in ways:
+            assert useful(problem, OPTIONS.defaults | way)
+            assert refusal(target, Case(target.name, problem, variant=way)) is None
+        assert not useful(problem, OPTIONS.defaults | {"mask": "nothing"})
+    assert "bias" in says(KV_BIAS) and "bias" not in says(TOP)
+    assert "bias" not in says(replace(KV_BIAS, mask=PerHead((Full(), Causal()))))
+
+
+def test_a_session_climbs_to_masks_with_empty_tiles_among_others():
+    target = CLASSES["interpreter"]()
+    shares = {}
+    for name, mask in (("full", Full()), ("causal", Causal()), ("half", Blocks(64, 64, ("F.", ".F")))):
+        problem = replace(TOP, lengths_q=(128,), lengths_k=(128,), mask=mask)
+        (shares[name],) = target.climbs(Case(target.name, problem)).values()
+    assert shares == {"full": 0.0, "causal": 0.5, "half": 1.0}
+
+
+def test_sums_in_any_order_may_differ():
+    target = CLASSES["interpreter"]()
+    assert target.may_differ(Case(target.name, TOP, variant={"splits": 2, "deterministic": False})) == {"dk", "dv"}
+    assert target.may_differ(Case(target.name, TOP, variant={"splits": 2})) == frozenset()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", [{}, {"mask": "bits", "splits": 2}, {"mask": "bias"}, {"hidden": "nan"}], ids=str)
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_a_script_of_a_case_that_is_right_passes(way, layout, tmp_path):
+    pytest.importorskip("triton")
+    from fuzz.script.page import write_script
+
+    target = CLASSES["interpreter"]()
+    problem = replace(KV_BIAS, layout=layout, lengths_q=(9, 4) if layout == "packed" else (9, 9))
+    path = tmp_path / "case.py"
+    path.write_text(write_script(Case(target.name, problem, variant=way), target, None))
+    done = subprocess.run(
+        [sys.executable, str(path)], env=os.environ, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
