@@ -92,7 +92,8 @@ def shaped(plane: Tensor, problem: Problem, how: str, *, narrow: bool = True, co
              axes in full, with stride 0; whole: the same, in memory; padded: whole, with ROOM unused columns
     columns  of a whole plane, where that is not len_k: words
     """
-    full = (problem.batch, problem.heads_q, problem.len_q, problem.len_k if columns is None else columns)
+    heads = problem.heads_q if plane.shape[1] == 1 else plane.shape[1]  # a bias per KV head keeps those
+    full = (problem.batch, heads, problem.len_q, problem.len_k if columns is None else columns)
     if how == "plain":
         return plane
     if how == "narrow":

@@ -52,6 +52,8 @@ def test_a_bias_per_kv_head_is_hidden_where_no_query_head_of_its_group_sees(way)
 def test_a_mask_in_any_shape_is_the_same_mask(shape):
     mask = said(TOP, shape=shape)["mask"]
     assert mask.dim() == 4 and torch.equal(mask.expand(2, 4, 9, 40), dense_mask(TOP))
+    bias = torch.randn(1, 2, 9, 40, dtype=torch.float16)
+    assert torch.equal(said(KV_BIAS, bias, shape=shape)["bias"].expand(2, 2, 9, 40), bias.expand(2, -1, -1, -1))
 
 
 def test_every_way_that_is_drawn_is_useful_and_taken():
