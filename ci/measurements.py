@@ -89,6 +89,13 @@ def ledger(result: Result) -> Iterator[Figure]:
             yield name, one["runs_per_s"], "runs/s"
 
 
+def ledger_growth(result: Result) -> Iterator[Figure]:
+    """A ledger that grows (benchmarks/ledger_growth.py)."""
+    for database in ("sqlite", "postgresql"):
+        largest = result[database][-1]
+        yield f"ledger in {database}, {largest['runs']} runs: size", largest["bytes"] / 1e6, "MB"
+
+
 @dataclass(frozen=True)
 class Reader:
     """A kind of result: keys that it has at its top, and its figures."""
@@ -106,6 +113,7 @@ READERS = tuple(
         ("tile_pairs_per_second_off", emulator),
         ("rate keys arch", compiling),
         ("nights signatures bytes_by_part", report),
+        ("kernels sqlite postgresql", ledger_growth),
         ("sqlite postgresql", ledger),
     )
 )

@@ -20,7 +20,7 @@ from fuzz.session.worker import Worker
 from fuzz.targets.flash_attention_4 import target as flash_attention_4
 from fuzz.targets.registry import load
 
-TARGET = str(Path(__file__).parents[2] / "fakes" / "recipes" / "compiled_target.py")
+TARGET = str(Path(__file__).parents[3] / "fakes" / "recipes" / "compiled_target.py")
 
 
 def settings(**changed) -> Settings:

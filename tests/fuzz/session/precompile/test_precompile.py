@@ -12,7 +12,7 @@ from fuzz.session.precompile.background_compile import BackgroundCompile
 from fuzz.session.precompile.ready import ReadyShards
 from fuzz.session.settings import Settings
 
-TARGET = str(Path(__file__).parents[2] / "fakes" / "recipes" / "compiled_target.py")
+TARGET = str(Path(__file__).parents[3] / "fakes" / "recipes" / "compiled_target.py")
 SETTINGS = Settings(
     targets=("fake.compiled", "torch.sdpa.math"), files=(TARGET,), cases=40, seed=5, size="small", corpus=""
 )
