@@ -117,10 +117,10 @@ def rates(key: str, count: str) -> Callable[[dict[str, Any]], str]:
 
 
 def run_times(result: dict[str, Any]) -> str:
-    """Minutes of each command, the least and the most of its runs, fresh and with caches apart."""
+    """Minutes of each command, the least and the most of its runs, without and with cached kernels apart."""
     minutes: dict[tuple[str, bool], list[float]] = {}
     for run in result["runs"]:
-        minutes.setdefault((run["command"], run["caches"] == "none"), []).append(run["seconds"] / 60)
+        minutes.setdefault((run["command"], "kernels" not in run["caches"]), []).append(run["seconds"] / 60)
     wanted = (("make test", True), ("make test", False), (".ci/run", True), ("make fuzz", True))
     shown = (sorted({f"{m:.1f}" for m in minutes[key]}, key=float) for key in wanted)
     return "; ".join(" to ".join(dict.fromkeys((each[0], each[-1]))) + " min" for each in shown)
