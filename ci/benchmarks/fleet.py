@@ -134,7 +134,7 @@ def _wait_for(folder: Path, cases: int, session: subprocess.Popen[bytes]) -> int
 
 
 def _read(folder: Path, code: int, seconds: float) -> dict[str, Any]:
-    """What is on record of a session, and in its ledger."""
+    """The cases on record of a session, and those in its ledger."""
     records = read_session(folder).records
     with Ledger(f"{folder}.sqlite", create=False) as ledger:
         tallies = int(read.tallies(ledger)["cases"].sum())
@@ -162,7 +162,7 @@ def _signature(settled: Any) -> str:
 
 
 def _compared(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """What is missing, there twice, or another one."""
+    """Cases that are missing, there twice, or other ones."""
     here, there = _by_place(one["records"]), _by_place(other["records"])
     return {
         "lost": len(here.keys() - there.keys()),

@@ -1,4 +1,4 @@
-"""What the one process of a fleet's session can take: cases a second, processor seconds and memory for a million cases.
+"""Load that one process of a fleet's session can take: cases a second, processor seconds and memory for 10^6 cases.
 
     python ci/benchmarks/fleet_driver.py --out ci/results/fleet_driver_host.json
 

@@ -18,7 +18,7 @@ TICK = 0.5  # seconds until `stop` is heard
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What came of a build: its kernel, or why there is none, as in compiling.pool.Ended."""
+    """Outcome of a build: its kernel, or why there is none, as in compiling.pool.Ended."""
 
     seconds: float
     kernel: Kernel | None = None

@@ -72,7 +72,7 @@ class FleetCrew:
             raise TargetError(f"{name} cannot run on the cluster: {why}")
 
     def compiling(self, todo: list[Shard]) -> FleetCompile:
-        """What compiles on the cluster for the shards of `todo`, and hands each of them out."""
+        """Compiler, on the cluster, of the kernels for the shards of `todo`, which hands each of them out."""
         assert self._first is not None
         met = read_session(Path(self._settings.folder)).records if self._ran else ()
         self._list = WorkList(self._settings, self._corpus, todo, self._ran, met, self._ends)
@@ -144,7 +144,7 @@ class FleetCrew:
                     self._lose(member, news)
 
     def _take(self, member: Member, news: News) -> None:
-        """What a worker tells."""
+        """Takes in the news of a worker."""
         member.heard(news)
         if news.introduction is not None:
             self._meet(member, news.introduction)

@@ -26,7 +26,7 @@ class Kernel(msgspec.Struct, frozen=True):
 
     @property
     def build(self) -> Build:
-        """What it is compiled from; its key follows from the sources and the toolchain of this machine."""
+        """Sources and options of the kernel; its key follows from the sources and the toolchain of this machine."""
         return Build(self.recipe, self.options, self.arch, self.sources)
 
 

@@ -74,7 +74,7 @@ class Cluster(Protocol):
         """Makes a kernel known to all nodes."""
 
     def compilers(self) -> Compilers:
-        """What compiles."""
+        """Nodes that compile."""
 
 
 @dataclass

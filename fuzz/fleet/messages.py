@@ -54,7 +54,7 @@ class Introduction(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class News(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a worker tells, each record once.
+    """News of a worker, each record once.
 
     state     'unfit': its device is not to be trusted, or it cannot go on; 'ended': it was stopped
     records   of cases before a health check that was right

@@ -11,7 +11,7 @@ from fuzz.session.records import Fault, Record, Recorder, write_fault
 
 
 class Book(Protocol):
-    """What a worker tells of its cases."""
+    """Sink of what a worker tells of its cases."""
 
     def add(self, record: Record) -> None:
         """A case that was judged."""

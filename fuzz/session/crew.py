@@ -56,7 +56,7 @@ class Crew:
         runnable_here(self._settings)
 
     def compiling(self, todo: list[Shard]) -> BackgroundCompile:
-        """What compiles for the shards of `todo`, and hands each of them out."""
+        """Compiler of the kernels for the shards of `todo`, which hands each of them out."""
         return BackgroundCompile(self._settings, todo, self.hand_out_of(todo))
 
     def add_machine(self, session: Session, shards: list[Shard]) -> None:

@@ -44,7 +44,7 @@ class Workers(Protocol):
         """Raises TargetError for a target of the session that cannot be run, and where there is none."""
 
     def compiling(self, todo: list[Shard]) -> BackgroundCompile:
-        """What compiles for the shards of `todo`, and hands each of them out."""
+        """Compiler of the kernels for the shards of `todo`, which hands each of them out."""
 
     def add_machine(self, session: Session, shards: list[Shard]) -> None:
         """Adds what the workers run on to session.json."""
