@@ -38,6 +38,8 @@ MARK = "ATTNFUZZ_SOAK"
 LONGEST = 1.25  # a process's memory in the last third of the soak, over that in the first
 SLACK = 64 << 20
 SAY_EVERY = 10.0  # seconds
+FAULT = 3  # exit code of a session that broke
+PATIENCE = 5  # of them, one after the other, without a case
 
 
 @dataclass
@@ -115,6 +117,7 @@ def soak(
     began, ends = now - before.seconds, now + seconds
     session = _start(folder, cases, workers, seed, mark, resume=(folder / "session.json").is_file())
     next_kill, next_line = now + draw.expovariate(1 / kill_every), now
+    broke, lines = 0, 0
     while True:
         time.sleep(0.25)
         if time.monotonic() > next_line:
@@ -123,7 +126,8 @@ def soak(
         if time.monotonic() > ends:
             session.terminate()
             session.wait()
-            done.gave_up = f"the time was up after {len(read_session(folder).records)} of {cases} cases"
+            if _lines(folder) < cases:
+                done.gave_up = f"the time was up after {_lines(folder)} of {cases} cases"
             break
         if session.poll() is not None:
             if session.returncode in (0, 1) and len(read_session(folder).records) >= cases:
@@ -132,6 +136,11 @@ def soak(
                 done.gave_up = f"the session ended with exit code {session.returncode}"
                 break
             begun = (folder / "session.json").is_file()
+            broke = broke + 1 if session.returncode == FAULT and _lines(folder) == lines else 0
+            lines = _lines(folder)
+            if broke == PATIENCE:
+                done.gave_up = f"the session broke {broke} times without a case: see {folder.with_suffix('.log')}"
+                break
             done.resumes += begun
             session = _start(folder, cases, workers, seed, mark, resume=begun)
             continue
@@ -147,7 +156,8 @@ def soak(
     done.seconds, done.kills = round(time.monotonic() - began, 1), dict(kills)
     so_far = _SoFar(done.seconds, done.kills, done.resumes, _thinned(memory))
     _so_far_file(folder).write_bytes(msgspec.json.encode(so_far))
-    _read(folder, done, draw)
+    if (folder / "session.json").is_file():
+        _read(folder, done, draw)
     done.left_processes = _left(mark)
     _memory(memory, done)
     return done
