@@ -47,10 +47,20 @@ def says(problem: Problem) -> tuple[str, ...]:
     """The ways to say the mask, beside the default: 'both' is a flag and a tensor that has the flag's zeros too; 'bias'
     is -inf in the bias, which needs a head of its own for each mask."""
     ways: tuple[str, ...] = ("bool", "bits")
-    ways += ("both",) if direction(problem.mask) is not None else ()
+    ways += ("both",) * _flag_holds(problem)
     shared = problem.bias is not None and problem.bias.kv_heads and problem.group > 1
     joins = problem.bias is not None and not by_a_flag(problem) and not (shared and "per_head" in kinds(problem.mask))
     return ways + ("bias",) * joins
+
+
+def _flag_holds(problem: Problem) -> bool:
+    """True if the flag masks nothing that the mask keeps. 'bottom_right' counts from the padded lengths, the mask of a
+    problem from each sequence's own."""
+    align = direction(problem.mask)
+    if align != "bottom_right" or problem.layout == "packed":
+        return align is not None
+    shift = problem.len_k - problem.len_q
+    return all(n_k - n_q <= shift for n_q, n_k in zip(problem.lengths_q, problem.lengths_k, strict=True))
 
 
 def useful(problem: Problem, given: dict[str, Any]) -> bool:
