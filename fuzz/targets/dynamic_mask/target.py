@@ -22,7 +22,7 @@ from fuzz.targets.dynamic_mask.script import call_text
 from fuzz.targets.options import Value
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import TENSOR_CORES
-from oracles.problem import Dtype, Problem
+from oracles.problem import Bias, Dtype, Problem
 
 ROOT = Path(__file__).resolve().parents[3]
 # One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly.
@@ -52,6 +52,7 @@ class BundledDynamicMask(AutogradTarget):
     support = _SUPPORT
     numerics = TENSOR_CORES
     relations = _RELATIONS
+    native_biases = (Bias(rows=False, kv_heads=True), Bias(rows=False))  # summed beside dK, over the axes they lack
     clears_padding = True
     script_setup = ""  # lines of a script before it imports the kernel
 
