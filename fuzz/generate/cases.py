@@ -342,7 +342,7 @@ def _bias(draw: Draw, support: Support, native: Sequence[Bias]) -> Bias:
     dtype: Literal["input", "float32"] = "float32" if one_in(draw, 8) else "input"
     dtype = dtype if dtype in support.bias_dtypes else support.bias_dtypes[0]
     kv_heads = support.bias_kv_heads and draw.choice((True, False))
-    if native and draw.choice((True, False)):
+    if bool(native) and draw.choice((True, False)):
         return structs.replace(draw.choice(native), dtype=dtype, grad=grad)
     return Bias(batch, heads and not kv_heads, rows, cols, dtype, grad, kv_heads)
 

@@ -15,17 +15,13 @@ from kernels.dynamic_mask.dkdv import finish_gradient, heads_of
 from kernels.dynamic_mask.forward import store_lse
 from kernels.dynamic_mask.scores import score_gradient
 from kernels.dynamic_mask.tiles import any_key, load_mask
-from kernels.sdpa.injection import kv_head_of
+from kernels.sdpa.injection import kv_head_of, state_heads
+from kernels.sdpa.launch import Launch
 
 
 def plane_strides(plane: Tensor) -> tuple[int, ...]:
     """Strides of a mask or bias (4-D) that broadcasts where its size is 1."""
     return tuple(0 if size == 1 else stride for size, stride in zip(plane.shape, plane.stride(), strict=True))
-
-
-def state_heads(heads_q: int, heads_kv: int) -> int:
-    """Heads whose rows have a state: LSE and delta belong to queries."""
-    return heads_q
 
 
 def sum_of_parts(parts: Tensor) -> Tensor:
@@ -38,6 +34,16 @@ def shared_sum(sums: Tensor, shape: tuple[int, ...]) -> Tensor:
     it."""
     axes = [axis for axis in (0, 1) if shape[axis] == 1]
     return (sums.sum(axes, keepdim=True) if axes else sums)[:, :, None]
+
+
+def launched(launches: list[Launch]) -> list[Launch]:
+    """The launches of a pass."""
+    return launches
+
+
+def bias_is_answered(wanted: bool) -> bool:
+    """Whether backward answers with a gradient of the bias; wanted: there is a bias, and it requires one."""
+    return wanted
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,8 @@ class InjectionPoints:
     state_heads: Callable[[int, int], int] = state_heads
     sum_of_parts: Callable[[Tensor], Tensor] = sum_of_parts
     shared_sum: Callable[[Tensor, tuple[int, ...]], Tensor] = shared_sum
+    launches: Callable[[list[Launch]], list[Launch]] = launched
+    bias_is_answered: Callable[[bool], bool] = bias_is_answered
 
 
 _REGISTRY: dict[str, InjectionPoints] = {"": InjectionPoints()}

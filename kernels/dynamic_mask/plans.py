@@ -109,7 +109,7 @@ def forward_launches(attention: Attention, out: Tensor, lse: Tensor, tiles: Tens
         },
         _options(config),
     )
-    return [launch]
+    return steps.launches([launch])
 
 
 def backward_launches(
@@ -123,7 +123,7 @@ def backward_launches(
     ]
     if grads.dbias is not None and grads.sums is None:
         launches.append(_dbias_launch(attention, grad_out, grads.state, grads.dbias))
-    return launches
+    return attention.steps.launches(launches)
 
 
 def finished(attention: Attention, grads: Gradients) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

@@ -18,6 +18,7 @@ from fuzz.core.surface import Surface
 from fuzz.core.target import Tensors, Variant
 from fuzz.targets.autograd import AutogradTarget
 from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, by_a_flag, mixed_tiles, says, useful
+from fuzz.targets.dynamic_mask.counters import check_tiles
 from fuzz.targets.dynamic_mask.script import call_text
 from fuzz.targets.options import Value
 from oracles.metamorphic.relations import Equality
@@ -91,7 +92,8 @@ class BundledDynamicMask(AutogradTarget):
         return tuple(way for way in map(_split, ways) if useful(problem, OPTIONS.defaults | way))
 
     def climbs(self, case: Case) -> Mapping[str, float]:
-        """See Target: tiles that are skipped, and as many that are not, as a share of all of them."""
+        """See Target: tiles that are skipped, and as many that are not, as a share of all of them: what the kernel
+        counts, as `check_tiles` sees to, told of the case alone."""
         return {"skipped beside visited tiles": mixed_tiles(case.problem)}
 
     def may_differ(self, case: Case) -> frozenset[str]:
@@ -115,9 +117,10 @@ class BundledDynamicMask(AutogradTarget):
         compile_launches(launches_of(call, p.backward, tensors.do, **settings))
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
-        """O and LSE."""
+        """O and LSE. Raises DeviceError where the kernel's counts of tiles are not those of the mask."""
         given = arguments(case.problem, tensors.bias, tensors.q.device, OPTIONS.of(case))
         answer = _SURFACE.call(kernel_of(self.mutant), tensors.q, tensors.k, tensors.v, **given)
+        check_tiles(answer.tiles, case.problem, given, *_tile_sizes(case.problem))
         return answer.out, answer.lse
 
     def surfaces(self) -> tuple[Surface, ...]:
@@ -130,6 +133,15 @@ class BundledDynamicMask(AutogradTarget):
         source = "mutants.dynamic_mask.table import MUTANTS" if self.mutant else f"dynamic_mask import {kernel}"
         path = f"sys.path.insert(0, {str(ROOT)!r})  # the folder that holds `kernels`"
         return call_text(case, kernel, [path, f"from kernels.{source}  # noqa: E402"], self.script_setup)
+
+
+def _tile_sizes(problem: Problem) -> tuple[int, int]:
+    """Queries and keys of a tile of scores in the forward pass, in this process."""
+    from kernels.dynamic_mask.attention import INTERPRETED
+    from kernels.dynamic_mask.config import block_d, find_config
+
+    tiles = find_config(block_d(problem.dim, problem.dim_v), INTERPRETED).forward
+    return tiles.tile_m, tiles.tile_n
 
 
 def _split(way: Variant) -> Variant:

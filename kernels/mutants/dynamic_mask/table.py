@@ -1,13 +1,13 @@
 """Mutants of `kernels.dynamic_mask`: each replaces one step, written as it was written in a project, or as it might be.
 
-The barriers that a kernel with shared buffers of its own may lack are Triton's to place here: bugs of that kind are
-made in the compiled code (fuzz/score/ptx_mutants).
+Importing this file registers those of machine.py too.
 """
 
 import triton
 import triton.language as tl
 
 from kernels.dynamic_mask.tiles import BITS, plane_pointers
+from kernels.mutants.dynamic_mask import machine  # noqa: F401
 from kernels.mutants.dynamic_mask.registration import MUTANTS, register_mutant
 
 __all__ = ["MUTANTS"]
@@ -46,6 +46,19 @@ register_mutant(
     "flash-dmattn 801e816: any_active of each thread, before __syncthreads_or",
     any_key_forward=_of_the_first_warp,
     any_key_backward=_of_the_first_warp,
+)
+
+
+@triton.jit
+def _always(rMask, before):
+    return tl.max(tl.max((rMask != 0).to(tl.int32), 1), 0) >= 0
+
+
+register_mutant(
+    "never_skips",
+    "Forward visits every tile: all answers are right, and empty tiles cost as much as others.",
+    "invented, after masks whose empty tiles are found, and multiplied all the same",
+    any_key_forward=_always,
 )
 
 
@@ -213,4 +226,11 @@ register_mutant(
     "LSE is stored without the row mask: rows beyond a sequence land in the next head's, or the next sequence's.",
     "FlagGems pull request on SDPA backward, August 2025: tl.store(m_ptrs, m_i)",
     store_lse=_lse_unmasked,
+)
+
+register_mutant(
+    "dbias_without_a_bias",
+    "Backward answers with a gradient of a bias that there is none of.",
+    "flash-dmattn 6b855d2: a gradient of the bias is returned where the bias is None",
+    bias_is_answered=lambda wanted: True,
 )

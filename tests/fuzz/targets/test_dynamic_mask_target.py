@@ -1,5 +1,6 @@
 """Target dynamic_mask: the ways to say a mask are one problem, and a script says what the target did."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from msgspec.structs import replace
 
 from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
+from fuzz.core.target import DeviceError
 from fuzz.targets.dynamic_mask.call import OPTIONS, arguments, direction, says, useful
 from fuzz.targets.dynamic_mask.catalog import CLASSES
+from fuzz.targets.dynamic_mask.counters import check_tiles
 from oracles.masks import And, Blocks, Causal, Full, PerHead, TopK, Window
 from oracles.problem import Bias, Problem, dense_mask
 
@@ -76,6 +79,34 @@ def test_a_session_climbs_to_masks_with_empty_tiles_among_others():
         problem = replace(TOP, lengths_q=(128,), lengths_k=(128,), mask=mask)
         (shares[name],) = target.climbs(Case(target.name, problem)).values()
     assert shares == {"full": 0.0, "causal": 0.5, "half": 1.0}
+
+
+HALVES = replace(TOP, lengths_q=(128,), lengths_k=(100,), heads_q=1, heads_kv=1, mask=Blocks(64, 64, ("F.", "FF")))
+
+
+COUNTS = {  # visited and skipped tiles of both rows of tiles: what is said of them
+    ((1, 1), (2, 0)): "",
+    ((1, 1), (1, 1)): "",  # one too few: the answers show that
+    ((2, 0), (2, 0)): "4 tiles of scores were visited, of which 3 hold a pair",
+    ((1, 0), (2, 0)): "add up to 3, and there are 4",
+}
+
+
+@pytest.mark.parametrize("how", ["auto", "bits"])
+@pytest.mark.parametrize("counts", COUNTS)
+def test_counts_of_tiles_are_compared_with_the_mask(how, counts):
+    if how == "bits":
+        pytest.importorskip("triton")
+    expected = pytest.raises(DeviceError, match=COUNTS[counts]) if COUNTS[counts] else contextlib.nullcontext()
+    with expected:
+        check_tiles(torch.tensor([[counts]]), HALVES, said(HALVES, mask=how), 64, 64)
+
+
+def test_causality_ends_a_row_of_tiles_and_a_sequence_its_own():
+    causal = said(replace(TOP, mask=Causal("bottom_right"), lengths_q=(100,), lengths_k=(130,)))
+    problem = replace(HALVES, lengths_q=(100, 5), lengths_k=(130, 64), layout="packed")
+    tiles = torch.tensor([[[(2, 0), (3, 0)]], [[(1, 0), (0, 0)]]])
+    check_tiles(tiles, problem, {"causal": causal["causal"]}, 64, 64)
 
 
 def test_sums_in_any_order_may_differ():
