@@ -26,16 +26,16 @@ def check_tiles(tiles: Tensor, problem: Problem, given: dict[str, Any], tile_m: 
     tiles  (batch, heads_q, tiles of queries, 2): visited, skipped
     Raises DeviceError where more were visited than hold a pair, or where the two do not add up.
     """
-    counted = tiles.cpu().long()
+    counted = tiles.long()
     blocks = counted.shape[2]
     most, every = torch.zeros_like(counted[..., 0]), torch.zeros_like(counted[..., 0])
     mask = mask_of(given, problem)
     for batch, (len_q, len_k) in enumerate(lengths_of(problem)):
-        columns = last_tiles(given.get("causal"), len_q, len_k, blocks, tile_m, tile_n)
+        columns = last_tiles(given.get("causal"), len_q, len_k, blocks, tile_m, tile_n).to(tiles.device)
         every[batch] = columns
         most[batch] = columns
         if mask is not None and problem.len_k and blocks:
-            seen = torch.arange(-(-problem.len_k // tile_n)) < columns[:, None]
+            seen = torch.arange(-(-problem.len_k // tile_n), device=tiles.device) < columns[:, None]
             most[batch] = (tiles_with_a_pair(mask, batch, len_q, len_k, tile_m, tile_n) & seen).sum(-1)
     visited, total = counted[..., 0], counted.sum(-1)
     if not torch.equal(total, every):
@@ -52,7 +52,7 @@ def lengths_of(problem: Problem) -> list[tuple[int, int]]:
 
 
 def mask_of(given: dict[str, Any], problem: Problem) -> Tensor | None:
-    """The mask tensor of a call as bool (batch or 1, heads_q or 1, len_q or 1, len_k), on the CPU; None without one."""
+    """The mask tensor of a call as bool (batch or 1, heads_q or 1, len_q or 1, len_k); None without one."""
     mask = given.get("mask")
     if mask is None:
         return None
@@ -60,7 +60,7 @@ def mask_of(given: dict[str, Any], problem: Problem) -> Tensor | None:
         from kernels.dynamic_mask import unpack_mask
 
         mask = unpack_mask(mask, problem.len_k)
-    mask = mask.cpu().expand(*mask.shape[:3], problem.len_k)
+    mask = mask.expand(*mask.shape[:3], problem.len_k)
     groups = problem.heads_q // max(mask.shape[1], 1)
     return mask.repeat_interleave(groups, 1) if mask.shape[1] > 1 and groups > 1 else mask
 

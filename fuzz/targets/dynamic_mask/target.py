@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[3]
 _RELATIONS: dict[str, Equality] = dict.fromkeys(
     ("permuted_sequences", "permuted_heads", "repeated_kv", "scaled_q", "doubled_v"), "bitwise"
 )
-_SUPPORT = Support(
+SUPPORT = Support(
     dtypes=("bfloat16", "float16"),
     layouts=("padded", "packed"),
     bias=True,
@@ -50,7 +50,7 @@ class BundledDynamicMask(AutogradTarget):
     """kernels.dynamic_mask, or one of its mutants (named dynamic_mask!MUTANT). Subclasses run them."""
 
     proof: tuple[str, ...] = ("dynamic_mask_forward",)
-    support = _SUPPORT
+    support = SUPPORT
     numerics = TENSOR_CORES
     relations = _RELATIONS
     native_biases = (Bias(rows=False, kv_heads=True), Bias(rows=False))  # summed beside dK, over the axes they lack

@@ -60,6 +60,38 @@ def test_without_a_bias_no_gradient_of_it_is_made():
     assert found[3].shape == (0,)
 
 
+def test_no_launch_has_a_tensor_of_the_scores_size_but_mask_bias_and_its_gradient():
+    call = Call((512,), (640,), 2, 1, 16, 16, mask="11ff", bias="11ff")
+    query, key, value, mask, bias = tensors_of(call)
+    found = {}
+    for launch in plan(query, key, value, mask, bias, num_splits=4):
+        for name, x in launch.runtime.items():
+            if isinstance(x, torch.Tensor) and x.numel() >= 512 * 640:
+                found.setdefault(launch.kernel.__name__, set()).add(name)
+    planes = {"mMask", "mBias"}
+    passes = {"forward_kernel": planes, "dkdv_kernel": planes, "dq_kernel": planes}
+    assert found == passes | {"dbias_kernel": planes | {"mdBias"}}
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
+@pytest.mark.parametrize("bits", [False, True])
+def test_peak_memory_grows_with_the_length_and_not_with_its_square(bits):
+    length, heads = 4096, 4
+    query, key, value = (random(1, heads, length, 32, dtype=torch.float16).requires_grad_() for _ in "qkv")
+    mask = (random(1, 1, length, length) > 0).to(DEVICE)
+    mask = pack_mask(mask) if bits else mask
+    row = random(1, heads, 1, length, dtype=torch.float16).requires_grad_()
+    for _ in range(2):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        out = dynamic_mask_attention(query, key, value, mask, row, causal="top_left", num_splits=1)
+        torch.autograd.grad(out.float().sum(), (query, key, value, row))
+        more = torch.cuda.max_memory_allocated() - before
+        del out
+    assert more < length * length  # a byte for each score of one head
+
+
 def test_a_whole_bias_has_a_kernel_of_its_own_and_a_row_has_none():
     query, key, value, mask, row = tensors_of(SMALL)
     whole = random(1, 1, 6, 9).requires_grad_()
