@@ -159,15 +159,10 @@ register_mutant(
 
 @triton.jit
 def _unpredicated(
-    mMask,
-    tMask,
-    share,
-    batch,
-    head,
+    mask,
+    place,
     m_start,
     n_start,
-    n_q,
-    n_k,
     MASK: tl.constexpr,
     ALIGNED: tl.constexpr,
     TILE_M: tl.constexpr,
@@ -178,8 +173,8 @@ def _unpredicated(
         column = n_start // BITS + tl.arange(0, TILE_N // BITS)[None, :]
     else:
         column = n_start + tl.arange(0, TILE_N)[None, :]
-    mTile = plane_pointers(mMask, tMask, share, batch, head, m, column, TILE_N, False)
-    return tl.load(mTile, mask=(m < n_q) & (column * 0 + n_start < n_k), other=0)
+    mTile = plane_pointers(mask, place, m, column, TILE_N, False)
+    return tl.load(mTile, mask=(m < place[2]) & (column * 0 + n_start < place[3]), other=0)
 
 
 register_mutant(
