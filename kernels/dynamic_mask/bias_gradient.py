@@ -13,8 +13,9 @@ from kernels.dynamic_mask.forward import COLUMNS, PLANES, SIZES, row_offset
 from kernels.dynamic_mask.row_state import load_row_state
 from kernels.dynamic_mask.scores import probabilities, soft_capped
 from kernels.dynamic_mask.tiles import load_rows, masked, sequence
+from kernels.sdpa.bias_gradient import store_shared
 from kernels.sdpa.forward import locate
-from kernels.sdpa.tiles import dot, narrow
+from kernels.sdpa.tiles import dot
 
 DBIAS_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", *PLANES, "mState", "mdBias", *SIZES, "planes"]
 DBIAS_RUNTIME += ["bias_batches", "bias_heads", "bias_rows", "bias_columns"]
@@ -30,12 +31,6 @@ def shared_batches(first, batches, bias_batches):
 def shared_heads(first, bias_share):
     """(start, stop) of the query heads that share a bias's head."""
     return first * bias_share, (first + 1) * bias_share
-
-
-@triton.jit
-def sum_of_shared(rdBias, axis: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr):
-    """The sum along an axis over which the bias is broadcast, everywhere along it."""
-    return tl.broadcast_to(tl.sum(rdBias, axis, keep_dims=True), (TILE_M, TILE_N))
 
 
 @triton.jit(do_not_specialize=DBIAS_RUNTIME, do_not_specialize_on_alignment=[*DBIAS_RUNTIME, *COLUMNS])
@@ -165,15 +160,18 @@ def dbias_kernel(
                         rdP = dot(rdO, tl.trans(rV), tl.zeros([TILE_M, TILE_N], tl.float32))
                         rdBias += score_gradient(rP, rdP, rDelta[:, None])
 
-    if bias_rows == 1:
-        rdBias = sum_of_shared(rdBias, 0, TILE_M, TILE_N)
-    if bias_columns == 1:
-        rdBias = sum_of_shared(rdBias, 1, TILE_M, TILE_N)
-    row = row_start + tl.arange(0, TILE_M)[:, None]
-    column = column_start + tl.arange(0, TILE_N)[None, :]
-    row_of_all = (bias_batch * bias_heads + bias_head).to(tl.int64) * bias_rows + row
-    tl.store(
-        mdBias + row_of_all * bias_columns + column,
-        narrow(rdBias, BIAS_DTYPE, INTERPRETED),
-        mask=(row < bias_rows) & (column < bias_columns),
+    of_head = (bias_batch * bias_heads + bias_head).to(tl.int64) * bias_rows
+    store_shared(
+        mdBias,
+        rdBias,
+        of_head,
+        row_start,
+        column_start,
+        bias_rows,
+        bias_columns,
+        BIAS_DTYPE,
+        INTERPRETED,
+        TILE_M,
+        TILE_N,
+        sum_of_shared,
     )

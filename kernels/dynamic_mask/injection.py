@@ -10,13 +10,15 @@ from typing import Any
 
 from torch import Tensor
 
-from kernels.dynamic_mask.bias_gradient import shared_batches, shared_heads, sum_of_shared
+from kernels.dynamic_mask.bias_gradient import shared_batches, shared_heads
 from kernels.dynamic_mask.dkdv import finish_gradient, heads_of
 from kernels.dynamic_mask.forward import store_lse
 from kernels.dynamic_mask.scores import score_gradient
 from kernels.dynamic_mask.tiles import any_key, load_mask
+from kernels.sdpa.bias_gradient import sum_of_shared
 from kernels.sdpa.injection import kv_head_of, state_heads
 from kernels.sdpa.launch import Launch
+from kernels.sdpa.registry import Registry
 
 
 def plane_strides(plane: Tensor) -> tuple[int, ...]:
@@ -72,18 +74,5 @@ class InjectionPoints:
     bias_is_answered: Callable[[bool], bool] = bias_is_answered
 
 
-_REGISTRY: dict[str, InjectionPoints] = {"": InjectionPoints()}
-
-
-def register_injection(name: str, injection: InjectionPoints) -> None:
-    """Makes a mutant's steps known to the custom operators. Raises ValueError where others have that name."""
-    if _REGISTRY.setdefault(name, injection) is not injection:
-        raise ValueError(f"injection: the name {name!r} is taken; choose another")
-
-
-def find_injection(name: str) -> InjectionPoints:
-    """The steps of that name. Raises ValueError where there are none."""
-    try:
-        return _REGISTRY[name]
-    except KeyError:
-        raise ValueError(f"injection: got {name!r}, need one of {sorted(_REGISTRY)} (import kernels.mutants)") from None
+_REGISTRY = Registry(InjectionPoints())
+register_injection, find_injection = _REGISTRY.register, _REGISTRY.find

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.dynamic_mask.attention import INTERPRETED, TRITON_DTYPES, Attention
+from kernels.dynamic_mask.attention import TRITON_DTYPES, Attention
 from kernels.dynamic_mask.bias_gradient import dbias_kernel
 from kernels.dynamic_mask.config import Tiles, splits_of
 from kernels.dynamic_mask.dkdv import dkdv_kernel
 from kernels.dynamic_mask.dq import dq_kernel
 from kernels.dynamic_mask.forward import forward_kernel
 from kernels.dynamic_mask.row_state import row_state_kernel
-from kernels.sdpa.launch import Launch
+from kernels.sdpa.launch import INTERPRETED, Launch
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,8 @@ class BundledDynamicMask(AutogradTarget):
 
     def compile(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches, for Triton's active device."""
-        from kernels.dynamic_mask.api import checked, compile_launches, launches_of
+        from kernels.dynamic_mask.api import checked, launches_of
+        from kernels.sdpa.launch import compile_launches
 
         p, bias = case.problem, tensors.bias
         if bias is not None:
@@ -137,8 +138,8 @@ class BundledDynamicMask(AutogradTarget):
 
 def _tile_sizes(problem: Problem) -> tuple[int, int]:
     """Queries and keys of a tile of scores in the forward pass, in this process."""
-    from kernels.dynamic_mask.attention import INTERPRETED
     from kernels.dynamic_mask.config import block_d, find_config
+    from kernels.sdpa.launch import INTERPRETED
 
     tiles = find_config(block_d(problem.dim, problem.dim_v), INTERPRETED).forward
     return tiles.tile_m, tiles.tile_n

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from kernels.dynamic_mask.tiles import BITS, plane_pointers
+from kernels.mutants import steps
 from kernels.mutants.dynamic_mask import machine  # noqa: F401
 from kernels.mutants.dynamic_mask.registration import MUTANTS, register_mutant
 
@@ -62,16 +63,11 @@ register_mutant(
 )
 
 
-@triton.jit
-def _scaled_twice(rX, scale):
-    return rX * scale * scale
-
-
 register_mutant(
     "dq_scaled_twice",
     "dQ is multiplied by the scale twice: wrong unless the scale is 0 or 1.",
     "flash-dmattn 4291d01, c49dead: dQ from a K that is scaled already, and scaled again",
-    finish_dq=_scaled_twice,
+    finish_dq=steps.scaled_twice,
 )
 
 
@@ -122,16 +118,11 @@ register_mutant(
 )
 
 
-@triton.jit
-def _not_summed(rdBias, axis: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr):
-    return rdBias
-
-
 register_mutant(
     "dbias_not_summed",
     "The gradient of a bias that is broadcast over rows or columns is that of one row or column in 64.",
     "flash-dmattn 9181f70, a5b4cb7, ca66b6c: the gradient of a broadcast bias, reduced over wrong axes or not at all",
-    sum_of_shared=_not_summed,
+    sum_of_shared=steps.not_summed,
 )
 
 
@@ -185,42 +176,27 @@ register_mutant(
 )
 
 
-@triton.jit
-def _without_delta(rP, rdP, rDelta):
-    return rP * rdP
-
-
 register_mutant(
     "delta_missing",
     "dS = P dP, without delta: dV is right, dQ, dK and dBias are wrong.",
     "invented, after FlashAttention-4 4460ebbc: the kernel reads delta before it is there",
-    score_gradient=_without_delta,
+    score_gradient=steps.without_delta,
 )
-
-
-@triton.jit
-def _kv_head_modulo(head, heads_q, heads_kv):
-    return head % heads_kv
 
 
 register_mutant(
     "kv_head_modulo",
     "Query heads take KV heads round-robin instead of in groups: wrong wherever 1 < heads_kv < heads_q.",
     "FlagGems 33e4cda7: kv_head_id = off_hz % kv_numhead",
-    kv_head_of=_kv_head_modulo,
+    kv_head_of=steps.kv_head_modulo,
 )
-
-
-@triton.jit
-def _lse_unmasked(mLSE, offset, m, rLSE, n_q):
-    tl.store(mLSE + offset + m, rLSE)
 
 
 register_mutant(
     "unmasked_row_statistics",
     "LSE is stored without the row mask: rows beyond a sequence land in the next head's, or the next sequence's.",
     "FlagGems pull request on SDPA backward, August 2025: tl.store(m_ptrs, m_i)",
-    store_lse=_lse_unmasked,
+    store_lse=steps.lse_unmasked,
 )
 
 register_mutant(
