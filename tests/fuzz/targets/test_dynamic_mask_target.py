@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
 from fuzz.core.target import DeviceError
-from fuzz.targets.dynamic_mask.call import OPTIONS, arguments, direction, says, useful
+from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, direction, says, useful
 from fuzz.targets.dynamic_mask.catalog import CLASSES
 from fuzz.targets.dynamic_mask.counters import check_tiles
 from oracles.masks import And, Blocks, Causal, Full, PerHead, TopK, Window
@@ -43,6 +43,16 @@ def test_words_hold_the_mask():
     assert words.dtype == torch.int32 and torch.equal(unpack_mask(words, 40), dense_mask(TOP))
 
 
+def test_the_kernels_own_selection_is_the_mask_of_the_case():
+    pytest.importorskip("triton")
+    for mask in (TOP.mask, TopK(3), TopK(50, Causal()), TopK(2, Causal("bottom_right"), sequence=0, head=1)):
+        problem = replace(TOP, lengths_q=(50, 50), mask=mask)
+        found = said(problem, mask="selected")["mask"]
+        assert found.shape[1] == 2 and "selected" in says(problem)
+        assert torch.equal(found.repeat_interleave(2, 1).expand(2, 4, 50, 40), dense_mask(problem).expand(2, 4, -1, -1))
+    assert "selected" not in says(replace(TOP, lengths_k=(40, 30))) + says(replace(TOP, mask=Causal()))
+
+
 @pytest.mark.parametrize("way", [{"mask": "bias"}, {"hidden": "nan"}], ids=str)
 def test_a_bias_per_kv_head_is_hidden_where_no_query_head_of_its_group_sees(way):
     bias = torch.zeros(1, 2, 9, 40, dtype=torch.float16)
@@ -51,7 +61,7 @@ def test_a_bias_per_kv_head_is_hidden_where_no_query_head_of_its_group_sees(way)
     assert torch.equal(hidden, ~dense_mask(KV_BIAS).unflatten(1, (2, 2)).any(2))
 
 
-@pytest.mark.parametrize("shape", ["plain", "narrow", "expanded", "whole", "padded"])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_a_mask_in_any_shape_is_the_same_mask(shape):
     mask = said(TOP, shape=shape)["mask"]
     assert mask.dim() == 4 and torch.equal(mask.expand(2, 4, 9, 40), dense_mask(TOP))
