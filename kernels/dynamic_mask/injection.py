@@ -38,6 +38,11 @@ def shared_sum(sums: Tensor, shape: tuple[int, ...]) -> Tensor:
     return (sums.sum(axes, keepdim=True) if axes else sums)[:, :, None]
 
 
+def lse_gradient(grad_lse: Tensor | None) -> Tensor | None:
+    """The gradient of LSE that backward adds to delta; None where nobody has used LSE."""
+    return grad_lse
+
+
 def launched(launches: list[Launch]) -> list[Launch]:
     """The launches of a pass."""
     return launches
@@ -70,6 +75,7 @@ class InjectionPoints:
     state_heads: Callable[[int, int], int] = state_heads
     sum_of_parts: Callable[[Tensor], Tensor] = sum_of_parts
     shared_sum: Callable[[Tensor, tuple[int, ...]], Tensor] = shared_sum
+    lse_gradient: Callable[[Tensor | None], Tensor | None] = lse_gradient
     launches: Callable[[list[Launch]], list[Launch]] = launched
     bias_is_answered: Callable[[bool], bool] = bias_is_answered
 

@@ -116,6 +116,7 @@ def backward_launches(
     attention: Attention, grad_out: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, grads: Gradients
 ) -> list[Launch]:
     """Writes the row state, then everything in `grads`; `finished` makes the answers of its parts."""
+    grad_lse = attention.steps.lse_gradient(grad_lse)
     launches = [
         _row_state_launch(attention, grad_out, grad_lse, out, lse, grads.state),
         _dkdv_launch(attention, grad_out, grads),

@@ -64,6 +64,7 @@ DYNAMIC_MASK = (
     "kv_head_modulo",
     "unmasked_row_statistics",
     "dbias_without_a_bias",
+    "lse_gradient_dropped",
 )
 
 BLOCKSPARSE = (

@@ -37,5 +37,6 @@ SHOWN: dict[str, tuple[Case, set[str]]] = {
     "next_keys_copied_early": (_of(64, 192, (1, 1), 32), {"race"}),
     "next_queries_copied_early": (_of(192, 64, (1, 1), 32), {"race"}),
     "dbias_without_a_bias": (_of(9, 9, (1, 1)), {"raised"}),
+    "lse_gradient_dropped": (_of(9, 130, (1, 1), variant={"keys": "split"}), {"dq wrong", "dk wrong"}),
     "unmasked_row_statistics": (_of(40, 9, (3, 3)), {"lse wrong", "dq wrong", "output wrote_outside"}),
 }

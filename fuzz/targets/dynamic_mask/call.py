@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fuzz.targets.dynamic_mask import two_calls
 from fuzz.targets.mask_tensors import AXES, ROOM
 from fuzz.targets.options import Options
 from oracles.masks import Align, And, Causal, Full, Mask, TopK, kinds, top_scores
@@ -21,6 +22,7 @@ OPTIONS = Options(
     hidden=("kept", "nan"),
     splits=(0, 1, 2, 3),
     deterministic=(True, False),
+    keys=two_calls.KEYS,
 )
 TILE = 64  # of kernels.dynamic_mask.config
 WORD = 32  # kernels.dynamic_mask.config.WORD, whose import would be Triton's too
@@ -69,6 +71,8 @@ def useful(problem: Problem, given: dict[str, Any]) -> bool:
         return False
     if given["hidden"] == "nan" and (problem.bias is None or given["mask"] == "bias" or not told):
         return False
+    if given["keys"] == "split" and not two_calls.useful(problem, given["mask"]):
+        return False
     return problem.backward or (not given["splits"] and given["deterministic"])
 
 
@@ -94,6 +98,12 @@ def arguments(problem: Problem, bias: Tensor | None, device: torch.device, given
     if p.backward:
         found |= {"num_splits": given["splits"], "deterministic": given["deterministic"]}
     return found
+
+
+def calls(problem: Problem, bias: Tensor | None, device: torch.device, given: dict[str, Any]) -> list[dict[str, Any]]:
+    """`arguments` of the one call that a case is, or of both where its keys are in two."""
+    found = arguments(problem, bias, device, given)
+    return two_calls.parts_of(found, problem.len_k, device) if given["keys"] == "split" else [found]
 
 
 def shaped(plane: Tensor, problem: Problem, how: str, *, narrow: bool = True, columns: int | None = None) -> Tensor:

@@ -205,3 +205,10 @@ register_mutant(
     "flash-dmattn 6b855d2: a gradient of the bias is returned where the bias is None",
     bias_is_answered=lambda wanted: True,
 )
+
+register_mutant(
+    "lse_gradient_dropped",
+    "The gradient of LSE is not added: wrong where O and LSE of several calls are put together.",
+    "invented, after the survivors of one-line changes in sessions that gave LSE no gradient",
+    lse_gradient=lambda grad_lse: None,
+)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from fuzz.core.case import Case
+from fuzz.core.case import Case, Inputs
 from fuzz.core.refusal import refusal
 from fuzz.core.target import DeviceError
-from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, direction, says, useful
+from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, calls, direction, says, useful
 from fuzz.targets.dynamic_mask.catalog import CLASSES
-from fuzz.targets.dynamic_mask.counters import check_tiles
+from fuzz.targets.dynamic_mask.counters import check_tiles, mask_of
 from oracles.masks import And, Blocks, Causal, Full, PerHead, TopK, Window
 from oracles.problem import Bias, Problem, dense_mask
 
@@ -80,6 +80,30 @@ def test_every_way_that_is_drawn_is_useful_and_taken():
         assert not useful(problem, OPTIONS.defaults | {"mask": "nothing"})
     assert "bias" in says(KV_BIAS) and "bias" not in says(TOP)
     assert "bias" not in says(replace(KV_BIAS, mask=PerHead((Full(), Causal()))))
+
+
+@pytest.mark.parametrize("how", ["auto", "bool", "bits"])
+@pytest.mark.parametrize("mask", [Full(), TopK(3, Causal())], ids=str)
+def test_keys_in_two_calls_are_all_of_them_once(how, mask):
+    pytest.importorskip("triton")
+    problem = replace(TOP, lengths_k=(130, 130), mask=mask)
+    parts = calls(problem, None, DEVICE, OPTIONS.defaults | {"keys": "split", "mask": how})
+    masks = [mask_of(part, problem) for part in parts]
+    assert torch.equal(
+        (masks[0].int() + masks[1].int()).expand(2, 4, 9, 130).bool(), dense_mask(problem).expand(2, 4, 9, -1)
+    )
+    assert not (masks[0] & masks[1]).any() and not masks[0][..., 64:128].any() and not masks[1][..., :64].any()
+
+
+def test_keys_in_two_calls_need_two_tiles_and_a_gradient():
+    long = replace(TOP, lengths_k=(130, 130))
+    split = OPTIONS.defaults | {"keys": "split"}
+    assert useful(long, split) and not useful(long, split | {"mask": "bias"})
+    assert not useful(TOP, split) and not useful(replace(long, backward=False), split)
+    assert not useful(replace(long, bias=Bias(cols=False)), split)
+    target, variant = CLASSES["interpreter"](), {"keys": "split"}
+    known = {name: Case(target.name, long, Inputs(distribution=name), variant) for name in ("normal", "one_hot")}
+    assert refusal(target, known["normal"]) is None and refusal(target, known["one_hot"]) is not None
 
 
 def test_a_session_climbs_to_masks_with_empty_tiles_among_others():
