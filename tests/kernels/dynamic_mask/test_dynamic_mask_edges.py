@@ -7,7 +7,7 @@ import torch
 from dynamic_mask_cases import Call, complaints, got_and_wanted, tensors_of
 from sdpa_cases import random
 
-from kernels.dynamic_mask import dynamic_mask_answer, dynamic_mask_attention
+from kernels.dynamic_mask import dynamic_mask_answer, dynamic_mask_attention, pack_mask
 
 
 @pytest.mark.parametrize("lengths", [((0,), (70,)), ((9,), (0,)), ((0,), (0,))], ids=str)
@@ -81,6 +81,19 @@ def test_other_strides_give_the_same_answers():
     turned = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in (query, key, value)]
     wide = torch.nn.functional.pad(mask, (0, 7))[..., :40]
     assert not complaints(call, (*turned, wide, bias))
+
+
+def test_words_whose_columns_lie_apart_are_the_same_mask():
+    """Of tensors that are loaded 16 bytes at a time, which words never are."""
+    query, key, value, mask, _ = tensors_of(Call((64,), (160,), 1, 1, 32, 32, mask="11ff"))
+    mask[:] = False
+    mask[:, :, 5, 100] = True
+    words = pack_mask(mask)
+    apart = words.mT.contiguous().mT
+    assert apart.stride(3) != 1
+    one, other = (dynamic_mask_answer(query, key, value, given) for given in (words, apart))
+    assert torch.equal(one.out, other.out) and torch.equal(one.tiles, other.tiles)
+    assert one.out[0, 0, 5].any()
 
 
 REFUSED = {
