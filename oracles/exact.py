@@ -21,7 +21,7 @@ from oracles.finding import Finding
 from oracles.masks import Full
 from oracles.numerics import Numerics
 from oracles.outputs import Outputs
-from oracles.problem import Problem, bias_view, mask_tile, sequence_view, shapes
+from oracles.problem import Problem, bias_by_query, bias_view, mask_tile, sequence_view, shapes
 from oracles.reference.chunks import rows_there
 
 GAP = 110.0  # exp(-GAP) is 0 in fp32
@@ -169,7 +169,7 @@ class _Piece:
         if p.softcap:
             scores = p.softcap * torch.tanh(scores / p.softcap)
         if bias is not None:
-            part = bias_view(p, bias, b).double()
+            part = bias_by_query(bias_view(p, bias, b).double(), p.heads_q)
             part = part[self.heads] if part.shape[0] > 1 else part
             scores = scores + (part[:, rows] if part.shape[1] > 1 else part)
         kept = torch.ones_like(scores, dtype=torch.bool)

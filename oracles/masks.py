@@ -244,7 +244,7 @@ def keep(mask: Mask, q: Tensor, k: Tensor, *, batch: int, head: int, len_q: int,
         case Not(part):
             return ~keep(part, q, k, **here)
         case TopK(of=of):
-            scores = _scores(mask, batch, head // group, len_k, q.device)
+            scores = top_scores(mask, batch, head // group, len_k, q.device)
             return keep(of, q, k, **here) & (scores[k] >= _least_scores(mask, scores, q, here))
         case PerHead(parts):
             return keep(parts[head % len(parts)], q, k, **here)
@@ -336,7 +336,7 @@ def _pair_hash(q: Tensor, k: Tensor, seed: int) -> Tensor:
     return (x ^ (x >> 15)) & 0x7FFFFFFF
 
 
-def _scores(mask: TopK, sequence: int, head: int, len_k: int, device: torch.device) -> Tensor:
+def top_scores(mask: TopK, sequence: int, head: int, len_k: int, device: torch.device) -> Tensor:
     """int64 (len_k,): a score for each key, no two the same: of equal hashes the lower index is larger."""
     sequence = sequence if mask.sequence is None else mask.sequence
     head = head if mask.head is None else mask.head

@@ -25,7 +25,7 @@ from fuzz.core.verdict import Finding, Outcome
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import FUSED, Numerics
 from oracles.outputs import Outputs
-from oracles.problem import Dtype, Problem
+from oracles.problem import Bias, Dtype, Problem
 
 METADATA_ONLY = "run"  # the option of a variant that is False where the metadata alone is judged
 Device: TypeAlias = Literal["host", "cuda", "emulator", "interpreter"]
@@ -79,6 +79,8 @@ class Target:
     start_seconds     what a run takes at least, for the deadline only
     attention         whether it computes attention; else `right` gives the answer, and there are no follow-up cases
     executable        False: there is no device for it here; its cases are compiled and inspected only
+    native_biases     biases that the kernels have a way of their own for: sessions draw a bias more often, and half of
+                      them are of these; (): none are drawn more often
     clears_padding    whether rows of padding hold what rows without keys do: O = 0, LSE = -inf
     kernel_names      a part of its kernels' names, by which a sanitizer picks them; "": all kernels
     relations         the equality that each metamorphic relation requires of it, by the relation's name; others have
@@ -104,6 +106,7 @@ class Target:
     start_seconds: float = 0.01
     attention: bool = True
     executable: bool = True
+    native_biases: tuple[Bias, ...] = ()
     clears_padding: bool = False
     kernel_names: str = ""
     relations: Mapping[str, Equality] = {}

@@ -17,6 +17,7 @@ several tiles in both directions need; the other half have many heads and sequen
 NOTE [aims]: four cases in 24 are plain, five have a native mask, no option and lengths that differ, three have rows
 whose first tile of keys is empty: see aims.py. Half of the plain and of the native ones are made by the plainest call
 that the target has: another way to say a mask is another path. So a case without an aim has an option or two.
+A target with biases of its own (Target.native_biases) has a bias beside half of its native masks.
 NOTE [turns]: a session begins with a case for each kernel of a target: see kernel_turns.py, fuzz/session/turns.py. Such
 a case has an option or two, and half of its inputs are FLOWING: a kernel's only turn is not spent on a case that hides
 most errors.
@@ -132,11 +133,12 @@ def _within(target: Target, size: Size) -> Size:
 def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelChoice | None = None) -> Case:
     support = target.support if kernel is None else support_of(kernel, target.support)
     layout = draw.choice(support.layouts)
-    focus = _focus(draw, support, TURN_OPTIONS if kernel is not None else OPTIONS)
+    focus = _focus(draw, target, support, TURN_OPTIONS if kernel is not None else OPTIONS)
     aim = draw.choice(AIMS)
     meets = kernel if kernel is not None and kernel.least_q else None
     aim = draw.choice(_MEETING_AIMS) if meets is not None else aim
     focus = frozenset() if aim in ("plain", "native") else focus - {"ragged"} if aim == "late" else focus
+    focus |= {"bias"} if aim == "native" and target.native_biases and draw.choice((True, False)) else set()
     focus |= {"softcap"} if kernel is not None and kernel.softcap else set()
     crowded = bool(target.oversubscribed) and not aim and kernel is None and one_in(draw, OVERSUBSCRIBED_SHARE)
     long = aim != "" or draw.choice((True, False))  # NOTE [budget]
@@ -171,7 +173,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
         mask=_mask(draw, support, native, sizes, aim, bias="bias" in focus),
         scale=draw.choice(SCALES) if "scale" in focus else None,
         softcap=draw.choice(SOFTCAPS) if "softcap" in focus else 0.0,
-        bias=_bias(draw, support) if "bias" in focus else None,
+        bias=_bias(draw, support, target.native_biases) if "bias" in focus else None,
         backward=support.backward and (kernel is not None or aim == "plain" or not one_in(draw, 10)),
     )
     problem = target.with_fewer_kernels(problem)
@@ -202,11 +204,12 @@ def _may_be_ragged(support: Support, layout: str, focus: frozenset[str], aim: Ai
     return support.ragged and not aim and not (layout == "padded" and "bias" in focus)
 
 
-def _focus(draw: Draw, support: Support, counts: Sequence[int]) -> frozenset[str]:
+def _focus(draw: Draw, target: Target, support: Support, counts: Sequence[int]) -> frozenset[str]:
     """The options of a case; as many as one of `counts`. NOTE [focus]"""
     able = [name for name in ("scale", "softcap", "bias", "ragged", "strides") if getattr(support, name)]
     able += ["dim_v"] if support.dim_v_differs else []
     able += ["bias"] if support.bias and support.bias_grad else []  # twice: it has a gradient, and shapes of its own
+    able += ["bias"] if support.bias and target.native_biases else []
     count = min(draw.choice(counts), len(able))
     chosen: set[str] = set()
     for last in range(len(able) - count, len(able)):  # Floyd's sample; for `draw.sample` see NOTE [near-copies]
@@ -330,7 +333,8 @@ def _dims(draw: Draw, support: Support, differ: bool) -> tuple[int, int]:
     return dim, one() if differ else dim
 
 
-def _bias(draw: Draw, support: Support) -> Bias:
+def _bias(draw: Draw, support: Support, native: Sequence[Bias]) -> Bias:
+    """The bias of a case. With native ones every other is of these, in any dtype."""
     batch = one_in(draw, 3)  # a bias of positions is the same for all sequences
     heads, rows = draw.choice((True, False)), draw.choice((True, False))
     cols = not one_in(draw, 8)  # one number for a row of scores changes no weight, and its gradient is 0
@@ -338,6 +342,8 @@ def _bias(draw: Draw, support: Support) -> Bias:
     dtype: Literal["input", "float32"] = "float32" if one_in(draw, 8) else "input"
     dtype = dtype if dtype in support.bias_dtypes else support.bias_dtypes[0]
     kv_heads = support.bias_kv_heads and draw.choice((True, False))
+    if bool(native) and draw.choice((True, False)):
+        return structs.replace(draw.choice(native), dtype=dtype, grad=grad)
     return Bias(batch, heads and not kv_heads, rows, cols, dtype, grad, kv_heads)
 
 

@@ -89,7 +89,7 @@ def parameters(function) -> frozenset[str]:
     return frozenset(inspect.signature(function).parameters)
 
 
-def _nodes(o: Tensor, most: int = 12) -> list[str]:
+def _nodes(o: Tensor, most: int = 24) -> list[str]:
     """Names of the nodes behind a tensor, nearest first."""
     found: list[str] = []
     todo = [o.grad_fn]

@@ -5,11 +5,11 @@ from typing import Literal
 
 from torch import Tensor
 
-from kernels.dynamic_mask.attention import INTERPRETED, Attention
+from kernels.dynamic_mask.attention import Attention
 from kernels.dynamic_mask.checks import check_lengths, check_numbers, check_plane, check_splits, check_tensors
 from kernels.dynamic_mask.ops import dynamic_mask_forward
 from kernels.dynamic_mask.plans import backward_launches, empty_gradients, empty_outputs, forward_launches
-from kernels.sdpa.launch import Launch
+from kernels.sdpa.launch import Launch, compile_launches
 
 
 @dataclass(frozen=True)
@@ -227,11 +227,3 @@ def prepare(*args, **kwargs) -> int:
     returns  how many launches there are. Does nothing under Triton's interpreter, which compiles nothing.
     """
     return compile_launches(plan(*args, **kwargs))
-
-
-def compile_launches(launches: list[Launch]) -> int:
-    """Compiles and loads the kernels of launches; how many launches there are."""
-    if not INTERPRETED:
-        for launch in launches:
-            launch.compile()
-    return len(launches)

@@ -6,14 +6,11 @@ from typing import Any
 import torch
 import triton.language as tl
 from torch import Tensor
-from triton.runtime import driver
-from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.dynamic_mask.config import Config, block_d, find_config
-from kernels.dynamic_mask.forward import forward_kernel
 from kernels.dynamic_mask.injection import InjectionPoints, find_injection
+from kernels.sdpa.launch import INTERPRETED, check_device
 
-INTERPRETED = isinstance(forward_kernel, InterpretedFunction)
 TRITON_DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 CAUSAL = {None: 0, "top_left": 1, "bottom_right": 2}
 BYTES = 16
@@ -47,11 +44,7 @@ class Attention:
     injection: str = ""
 
     def __post_init__(self) -> None:
-        if self.query.device.type == "cpu" and not INTERPRETED and not _takes_cpu_tensors():
-            raise RuntimeError(
-                "query: got a CPU tensor where Triton compiles for a GPU; to run on a CPU, set TRITON_INTERPRET=1 in "
-                "the environment before triton is imported, or use fuzz.devices.emulator.emulated"
-            )
+        check_device(self.query)
 
     @property
     def steps(self) -> InjectionPoints:
@@ -165,11 +158,3 @@ def _aligned(tensor: Tensor) -> bool:
     outer = [stride * tensor.itemsize for size, stride in zip(sizes[:-1], strides[:-1], strict=True) if size > 1]
     contiguous = strides[-1] == 1 and sizes[-1] % 8 == 0
     return contiguous and tensor.data_ptr() % BYTES == 0 and not any(pitch % BYTES for pitch in outer)
-
-
-def _takes_cpu_tensors() -> bool:
-    """True if Triton's active driver is one whose tensors are the CPU's, as that of an emulated GPU."""
-    try:
-        return driver.active.get_active_torch_device().type == "cpu"
-    except RuntimeError:  # no driver
-        return False

@@ -11,10 +11,11 @@ import triton.language as tl
 
 from kernels.dynamic_mask.forward import COLUMNS, PLANES, SIZES, row_offset
 from kernels.dynamic_mask.row_state import load_row_state
-from kernels.dynamic_mask.scores import choose, probabilities, soft_capped
-from kernels.dynamic_mask.tiles import keep_tile, load_bias, load_rows, sequence
+from kernels.dynamic_mask.scores import probabilities, soft_capped
+from kernels.dynamic_mask.tiles import load_rows, masked, sequence
+from kernels.sdpa.bias_gradient import store_shared
 from kernels.sdpa.forward import locate
-from kernels.sdpa.tiles import dot, narrow
+from kernels.sdpa.tiles import dot
 
 DBIAS_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", *PLANES, "mState", "mdBias", *SIZES, "planes"]
 DBIAS_RUNTIME += ["bias_batches", "bias_heads", "bias_rows", "bias_columns"]
@@ -30,12 +31,6 @@ def shared_batches(first, batches, bias_batches):
 def shared_heads(first, bias_share):
     """(start, stop) of the query heads that share a bias's head."""
     return first * bias_share, (first + 1) * bias_share
-
-
-@triton.jit
-def sum_of_shared(rdBias, axis: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr):
-    """The sum along an axis over which the bias is broadcast, everywhere along it."""
-    return tl.broadcast_to(tl.sum(rdBias, axis, keep_dims=True), (TILE_M, TILE_N))
 
 
 @triton.jit(do_not_specialize=DBIAS_RUNTIME, do_not_specialize_on_alignment=[*DBIAS_RUNTIME, *COLUMNS])
@@ -102,8 +97,8 @@ def dbias_kernel(
 ):
     """dBias (bias_batches, bias_heads, bias_rows, bias_columns), contiguous; each size as `kernels.dynamic_mask.api`
     says."""
-    tMask = (mask_0, mask_1, mask_2, mask_3)
-    tBias = (bias_0, bias_1, bias_2, bias_3)
+    mask = (mMask, (mask_0, mask_1, mask_2, mask_3), mask_share)
+    bias = (mBias, (bias_0, bias_1, bias_2, bias_3), bias_share)
     column_tiles = tl.cdiv(bias_columns, TILE_N)
     tiles = tl.cdiv(bias_rows, TILE_M) * column_tiles
     tile, bias_batch, bias_head = locate(tiles, bias_batches, bias_heads, INTERPRETED)
@@ -120,6 +115,11 @@ def dbias_kernel(
         n_last = tl.where(bias_columns == 1, n_k, tl.minimum(column_start + 1, n_k))
         for head in range(head_start, head_stop):
             head_kv = kv_head_of(head, heads_q, heads_kv)
+            place = (batch, head, n_q, n_k, shift)
+            gQ = (mQ, tQ, batch, head, first_q, n_q, dim)
+            gK = (mK, tK, batch, head_kv, first_k, n_k, dim)
+            gV = (mV, tV, batch, head_kv, first_k, n_k, dim_v)
+            gdO = (mdO, tdO, batch, head, first_q, n_q, dim_v)
             offset = row_offset(batch, head, heads_q, rows, first_q, PACKED)
             for m_start in range(row_start, m_last, TILE_M):
                 n_stop = n_last
@@ -129,83 +129,49 @@ def dbias_kernel(
                     active = True
                     rMask = rdBias
                     if MASK != "none":
-                        rMask = load_mask(
-                            mMask,
-                            tMask,
-                            mask_share,
-                            batch,
-                            head,
-                            m_start,
-                            n_start,
-                            n_q,
-                            n_k,
-                            MASK,
-                            ALIGNED,
-                            TILE_M,
-                            TILE_N,
-                        )
+                        rMask = load_mask(mask, place, m_start, n_start, MASK, ALIGNED, TILE_M, TILE_N)
                         active = any_key(rMask, True)
                     if active:
-                        rQ = load_rows(
-                            mQ, tQ, batch, head, first_q, m_start, n_q, dim, TILE_M, BLOCK_D, ALIGNED, INTERPRETED
-                        )
-                        rK = load_rows(
-                            mK, tK, batch, head_kv, first_k, n_start, n_k, dim, TILE_N, BLOCK_D, ALIGNED, INTERPRETED
-                        )
+                        rQ = load_rows(gQ, m_start, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
+                        rK = load_rows(gK, n_start, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
                         rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
                         rS, _ = soft_capped(rS, scale, softcap, SOFTCAP)
-                        rBias = load_bias(
-                            mBias,
-                            tBias,
-                            bias_share,
-                            batch,
-                            head,
-                            m_start,
-                            n_start,
-                            n_q,
-                            n_k,
-                            ONE_ROW,
-                            ALIGNED,
-                            TILE_M,
-                            TILE_N,
-                        )
-                        rKeep = keep_tile(
+                        rS = masked(
+                            rS,
                             rMask,
-                            mMask,
-                            tMask,
-                            mask_share,
-                            batch,
-                            head,
+                            mask,
+                            bias,
+                            place,
                             m_start,
                             n_start,
-                            n_q,
-                            n_k,
-                            shift,
                             MASK,
+                            True,
+                            ONE_ROW,
                             CAUSAL,
+                            False,
+                            ALIGNED,
                             TILE_M,
                             TILE_N,
                         )
                         rLSE, rDelta = load_row_state(mState, offset, planes, m_start + tl.arange(0, TILE_M), n_q)
-                        rP = probabilities(choose(rS, rBias, rKeep, True), rLSE[:, None])
-                        rdO = load_rows(
-                            mdO, tdO, batch, head, first_q, m_start, n_q, dim_v, TILE_M, BLOCK_D, ALIGNED, INTERPRETED
-                        )
-                        rV = load_rows(
-                            mV, tV, batch, head_kv, first_k, n_start, n_k, dim_v, TILE_N, BLOCK_D, ALIGNED, INTERPRETED
-                        )
+                        rP = probabilities(rS, rLSE[:, None])
+                        rdO = load_rows(gdO, m_start, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
+                        rV = load_rows(gV, n_start, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
                         rdP = dot(rdO, tl.trans(rV), tl.zeros([TILE_M, TILE_N], tl.float32))
                         rdBias += score_gradient(rP, rdP, rDelta[:, None])
 
-    if bias_rows == 1:
-        rdBias = sum_of_shared(rdBias, 0, TILE_M, TILE_N)
-    if bias_columns == 1:
-        rdBias = sum_of_shared(rdBias, 1, TILE_M, TILE_N)
-    row = row_start + tl.arange(0, TILE_M)[:, None]
-    column = column_start + tl.arange(0, TILE_N)[None, :]
-    row_of_all = (bias_batch * bias_heads + bias_head).to(tl.int64) * bias_rows + row
-    tl.store(
-        mdBias + row_of_all * bias_columns + column,
-        narrow(rdBias, BIAS_DTYPE, INTERPRETED),
-        mask=(row < bias_rows) & (column < bias_columns),
+    of_head = (bias_batch * bias_heads + bias_head).to(tl.int64) * bias_rows
+    store_shared(
+        mdBias,
+        rdBias,
+        of_head,
+        row_start,
+        column_start,
+        bias_rows,
+        bias_columns,
+        BIAS_DTYPE,
+        INTERPRETED,
+        TILE_M,
+        TILE_N,
+        sum_of_shared,
     )

@@ -16,8 +16,8 @@ import triton.language as tl
 
 from kernels.dynamic_mask.forward import COLUMNS, PLANES, SIZES, row_offset
 from kernels.dynamic_mask.row_state import load_row_state
-from kernels.dynamic_mask.scores import choose, probabilities, raw_gradient, soft_capped
-from kernels.dynamic_mask.tiles import keep_tile, load_bias, load_rows, row_pointers, sequence, store_rows
+from kernels.dynamic_mask.scores import probabilities, raw_gradient, soft_capped
+from kernels.dynamic_mask.tiles import load_rows, masked, row_pointers, sequence, store_rows
 from kernels.sdpa.forward import locate
 from kernels.sdpa.tiles import dot, round_to
 
@@ -52,30 +52,16 @@ def gather_dkdv(
     rK,
     rV,
     rMask,
-    mQ,
-    tQ,
-    mdO,
-    tdO,
+    gQ,
+    gdO,
     mState,
     planes,
-    mMask,
-    tMask,
-    mask_share,
-    mBias,
-    tBias,
-    bias_share,
-    batch,
-    head,
-    heads_q,
-    rows,
-    first_q,
+    offset,
+    mask,
+    bias,
+    place,
     m_start,
     n_start,
-    n_q,
-    n_k,
-    shift,
-    dim,
-    dim_v,
     scale,
     softcap,
     DTYPE: tl.constexpr,
@@ -85,7 +71,6 @@ def gather_dkdv(
     CAUSAL: tl.constexpr,
     SOFTCAP: tl.constexpr,
     COLUMN_SUMS: tl.constexpr,
-    PACKED: tl.constexpr,
     ALIGNED: tl.constexpr,
     INTERPRETED: tl.constexpr,
     TILE_M: tl.constexpr,
@@ -94,24 +79,16 @@ def gather_dkdv(
     score_gradient: tl.constexpr,
 ):
     """Adds one tile of queries of one head to (dK, dV, dBias). Scores are held transposed, (TILE_N, TILE_M)."""
-    rQ = load_rows(mQ, tQ, batch, head, first_q, m_start, n_q, dim, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
+    rQ = load_rows(gQ, m_start, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
     rS = dot(rK, tl.trans(rQ), tl.zeros([TILE_N, TILE_M], tl.float32))
     rS, rBent = soft_capped(rS, scale, softcap, SOFTCAP)
-    rdO = load_rows(mdO, tdO, batch, head, first_q, m_start, n_q, dim_v, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
+    rdO = load_rows(gdO, m_start, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
     rdP = dot(rV, tl.trans(rdO), tl.zeros([TILE_N, TILE_M], tl.float32))
-    rBias = rS
-    if BIAS:
-        rBias = tl.trans(
-            load_bias(
-                mBias, tBias, bias_share, batch, head, m_start, n_start, n_q, n_k, ONE_ROW, ALIGNED, TILE_M, TILE_N
-            )
-        )
-    rKeep = keep_tile(
-        rMask, mMask, tMask, mask_share, batch, head, m_start, n_start, n_q, n_k, shift, MASK, CAUSAL, TILE_M, TILE_N
+    rS = masked(
+        rS, rMask, mask, bias, place, m_start, n_start, MASK, BIAS, ONE_ROW, CAUSAL, True, ALIGNED, TILE_M, TILE_N
     )
-    offset = row_offset(batch, head, heads_q, rows, first_q, PACKED)
-    rLSE, rDelta = load_row_state(mState, offset, planes, m_start + tl.arange(0, TILE_M), n_q)
-    rP = probabilities(choose(rS, rBias, tl.trans(rKeep), BIAS), rLSE[None, :])
+    rLSE, rDelta = load_row_state(mState, offset, planes, m_start + tl.arange(0, TILE_M), place[2])
+    rP = probabilities(rS, rLSE[None, :])
     rdV = dot(round_to(rP, DTYPE, INTERPRETED), rdO, rdV)
     rdS = score_gradient(rP, rdP, rDelta[None, :])
     if COLUMN_SUMS:
@@ -123,16 +100,11 @@ def gather_dkdv(
 
 @triton.jit
 def store_sum(
-    mX,
-    tX,
+    gX,
+    pitch,
     rX,
     split,
-    batch,
-    head,
-    first,
     row,
-    rows,
-    columns,
     DTYPE: tl.constexpr,
     SPLIT: tl.constexpr,
     ATOMIC: tl.constexpr,
@@ -141,17 +113,17 @@ def store_sum(
     ALIGNED: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """Writes dK or dV, or a program's part of it: see NOTE [splits]. Parts have a first axis of their own, tX[4]."""
+    """Writes dK or dV, or a program's part of it, `pitch` elements after the part before: see NOTE [splits]."""
     if SPLIT:
-        mTile, inside = row_pointers(
-            mX + split.to(tl.int64) * tX[4], tX, batch, head, first, row, rows, columns, TILE, BLOCK_D, False
-        )
+        mX, tX, batch, head, first, rows, columns = gX
+        gPart = (mX + split.to(tl.int64) * pitch, tX, batch, head, first, rows, columns)
+        mTile, inside = row_pointers(gPart, row, TILE, BLOCK_D, False)
         if ATOMIC:
             tl.atomic_add(mTile, rX, mask=inside, sem="relaxed")
         else:
             tl.store(mTile, rX, mask=inside)
     else:
-        store_rows(mX, tX, rX, batch, head, first, row, rows, columns, DTYPE, TILE, BLOCK_D, ALIGNED, INTERPRETED)
+        store_rows(gX, rX, row, DTYPE, TILE, BLOCK_D, ALIGNED, INTERPRETED)
 
 
 BACKWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", *PLANES, "mState", "mTiles", *SIZES, "planes"]
@@ -231,12 +203,12 @@ def dkdv_kernel(
     A group's heads follow one another at each tile of queries: where they share a mask, its tile is in the cache. Keys
     beyond n_k need no comparison: they reach only rows of dK and dV that are not stored.
     """
-    tMask = (mask_0, mask_1, mask_2, mask_3)
-    tBias = (bias_0, bias_1, bias_2, bias_3)
+    mask = (mMask, (mask_0, mask_1, mask_2, mask_3), mask_share)
+    bias = (mBias, (bias_0, bias_1, bias_2, bias_3), bias_share)
     n_blocks = tl.cdiv(len_k, TILE_N)
-    place, batch, head_kv = locate(n_blocks * splits, batches, heads_kv, INTERPRETED)
-    n_block = place // splits
-    split = place % splits
+    place_in_head, batch, head_kv = locate(n_blocks * splits, batches, heads_kv, INTERPRETED)
+    n_block = place_in_head // splits
+    split = place_in_head % splits
     n_start = n_block * TILE_N
     first_q, first_k, n_q, n_k = sequence(mCuQ, mCuK, batch, len_q, len_k, PACKED)
     shift = align * (n_k - n_q)
@@ -246,8 +218,10 @@ def dkdv_kernel(
     skipped = len_q * 0
     rdBias = tl.zeros([TILE_N], tl.float32)
     if n_start < n_k:
-        rK = load_rows(mK, tK, batch, head_kv, first_k, n_start, n_k, dim, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
-        rV = load_rows(mV, tV, batch, head_kv, first_k, n_start, n_k, dim_v, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
+        gK = (mK, tK, batch, head_kv, first_k, n_k, dim)
+        gV = (mV, tV, batch, head_kv, first_k, n_k, dim_v)
+        rK = load_rows(gK, n_start, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
+        rV = load_rows(gV, n_start, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
         rdK = tl.zeros([TILE_N, BLOCK_D], tl.float32)
         rdV = tl.zeros([TILE_N, BLOCK_D], tl.float32)
         m_first = first_query(n_start, shift, TILE_M, CAUSAL) + split * TILE_M
@@ -256,30 +230,17 @@ def dkdv_kernel(
         active = True
         rNext = rdBias
         if MASK != "none":
-            rNext = load_mask(
-                mMask, tMask, mask_share, batch, head_first, m_first, n_start, n_q, n_k, MASK, ALIGNED, TILE_M, TILE_N
-            )
+            place = (batch, head_first, n_q, n_k, shift)
+            rNext = load_mask(mask, place, m_first, n_start, MASK, ALIGNED, TILE_M, TILE_N)
             active = any_key(rNext, True)
         for step in range(0, steps):
             rMask = rNext
             m_start = m_first + step // group * pitch
             head = head_first + step % group
             if MASK != "none":
-                rNext = load_mask(
-                    mMask,
-                    tMask,
-                    mask_share,
-                    batch,
-                    head_first + (step + 1) % group,
-                    m_first + (step + 1) // group * pitch,
-                    n_start,
-                    n_q,
-                    n_k,
-                    MASK,
-                    ALIGNED,
-                    TILE_M,
-                    TILE_N,
-                )
+                m_next = m_first + (step + 1) // group * pitch
+                place_next = (batch, head_first + (step + 1) % group, n_q, n_k, shift)
+                rNext = load_mask(mask, place_next, m_next, n_start, MASK, ALIGNED, TILE_M, TILE_N)
             if active:
                 rdK, rdV, rdBias = gather_dkdv(
                     rdK,
@@ -288,30 +249,16 @@ def dkdv_kernel(
                     rK,
                     rV,
                     rMask,
-                    mQ,
-                    tQ,
-                    mdO,
-                    tdO,
+                    (mQ, tQ, batch, head, first_q, n_q, dim),
+                    (mdO, tdO, batch, head, first_q, n_q, dim_v),
                     mState,
                     planes,
-                    mMask,
-                    tMask,
-                    mask_share,
-                    mBias,
-                    tBias,
-                    bias_share,
-                    batch,
-                    head,
-                    heads_q,
-                    rows,
-                    first_q,
+                    row_offset(batch, head, heads_q, rows, first_q, PACKED),
+                    mask,
+                    bias,
+                    (batch, head, n_q, n_k, shift),
                     m_start,
                     n_start,
-                    n_q,
-                    n_k,
-                    shift,
-                    dim,
-                    dim_v,
                     scale,
                     softcap,
                     DTYPE,
@@ -321,7 +268,6 @@ def dkdv_kernel(
                     CAUSAL,
                     SOFTCAP,
                     COLUMN_SUMS,
-                    PACKED,
                     ALIGNED,
                     INTERPRETED,
                     TILE_M,
@@ -334,48 +280,15 @@ def dkdv_kernel(
                 skipped += 1
             if MASK != "none":
                 active = any_key(rNext, active)
-        store_sum(
-            mdK,
-            tdK,
-            finish_dk(rdK, scale),
-            split,
-            batch,
-            head_kv,
-            first_k,
-            n_start,
-            n_k,
-            dim,
-            DTYPE,
-            SPLIT,
-            ATOMIC,
-            TILE_N,
-            BLOCK_D,
-            ALIGNED,
-            INTERPRETED,
-        )
-        store_sum(
-            mdV,
-            tdV,
-            rdV,
-            split,
-            batch,
-            head_kv,
-            first_k,
-            n_start,
-            n_k,
-            dim_v,
-            DTYPE,
-            SPLIT,
-            ATOMIC,
-            TILE_N,
-            BLOCK_D,
-            ALIGNED,
-            INTERPRETED,
-        )
+        gdK = (mdK, tdK, batch, head_kv, first_k, n_k, dim)
+        gdV = (mdV, tdV, batch, head_kv, first_k, n_k, dim_v)
+        rdK = finish_dk(rdK, scale)
+        store_sum(gdK, tdK[4], rdK, split, n_start, DTYPE, SPLIT, ATOMIC, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
+        store_sum(gdV, tdV[4], rdV, split, n_start, DTYPE, SPLIT, ATOMIC, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
     if COLUMN_SUMS:  # of columns beyond n_k too, which are 0: a packed call's bias is as long as its longest sequence
         n = n_start + tl.arange(0, TILE_N)
         mSums = mdBias + ((split * batches + batch) * heads_kv + head_kv).to(tl.int64) * len_k
         tl.store(mSums + n, tl.where(n < n_k, rdBias, 0.0), mask=n < len_k)
-    mCount = mTiles + ((batch * heads_kv + head_kv).to(tl.int64) * n_blocks * splits + place) * 2
+    mCount = mTiles + ((batch * heads_kv + head_kv).to(tl.int64) * n_blocks * splits + place_in_head) * 2
     tl.store(mCount, visited)
     tl.store(mCount + 1, skipped)

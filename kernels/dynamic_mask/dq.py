@@ -6,8 +6,8 @@ import triton.language as tl
 from kernels.dynamic_mask.dkdv import BACKWARD_RUNTIME
 from kernels.dynamic_mask.forward import COLUMNS, last_key, row_offset
 from kernels.dynamic_mask.row_state import load_row_state
-from kernels.dynamic_mask.scores import choose, probabilities, raw_gradient, soft_capped
-from kernels.dynamic_mask.tiles import keep_tile, load_bias, load_rows, sequence, store_rows
+from kernels.dynamic_mask.scores import probabilities, raw_gradient, soft_capped
+from kernels.dynamic_mask.tiles import load_rows, masked, sequence, store_rows
 from kernels.sdpa.forward import locate
 from kernels.sdpa.tiles import dot, round_to
 
@@ -22,27 +22,13 @@ def gather_dq(
     rLSE,
     rDelta,
     rMask,
-    mK,
-    tK,
-    mV,
-    tV,
-    mMask,
-    tMask,
-    mask_share,
-    mBias,
-    tBias,
-    bias_share,
-    batch,
-    head,
-    head_kv,
-    first_k,
+    gK,
+    gV,
+    mask,
+    bias,
+    place,
     m_start,
     n_start,
-    n_q,
-    n_k,
-    shift,
-    dim,
-    dim_v,
     scale,
     softcap,
     DTYPE: tl.constexpr,
@@ -59,21 +45,15 @@ def gather_dq(
     score_gradient: tl.constexpr,
 ):
     """Adds one tile of keys to dQ."""
-    rK = load_rows(mK, tK, batch, head_kv, first_k, n_start, n_k, dim, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
-    rV = load_rows(mV, tV, batch, head_kv, first_k, n_start, n_k, dim_v, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
+    rK = load_rows(gK, n_start, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
+    rV = load_rows(gV, n_start, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
     rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
     rdP = dot(rdO, tl.trans(rV), tl.zeros([TILE_M, TILE_N], tl.float32))
     rS, rBent = soft_capped(rS, scale, softcap, SOFTCAP)
-    rBias = rS
-    if BIAS:
-        rBias = load_bias(
-            mBias, tBias, bias_share, batch, head, m_start, n_start, n_q, n_k, ONE_ROW, ALIGNED, TILE_M, TILE_N
-        )
-    rKeep = keep_tile(
-        rMask, mMask, tMask, mask_share, batch, head, m_start, n_start, n_q, n_k, shift, MASK, CAUSAL, TILE_M, TILE_N
+    rS = masked(
+        rS, rMask, mask, bias, place, m_start, n_start, MASK, BIAS, ONE_ROW, CAUSAL, False, ALIGNED, TILE_M, TILE_N
     )
-    rP = probabilities(choose(rS, rBias, rKeep, BIAS), rLSE[:, None])
-    rdS = raw_gradient(score_gradient(rP, rdP, rDelta[:, None]), rBent, SOFTCAP)
+    rdS = raw_gradient(score_gradient(probabilities(rS, rLSE[:, None]), rdP, rDelta[:, None]), rBent, SOFTCAP)
     return dot(round_to(rdS, DTYPE, INTERPRETED), rK, rdQ)
 
 
@@ -135,8 +115,8 @@ def dq_kernel(
     finish_dq: tl.constexpr,
 ):
     """dQ of one tile of queries of one head."""
-    tMask = (mask_0, mask_1, mask_2, mask_3)
-    tBias = (bias_0, bias_1, bias_2, bias_3)
+    mask = (mMask, (mask_0, mask_1, mask_2, mask_3), mask_share)
+    bias = (mBias, (bias_0, bias_1, bias_2, bias_3), bias_share)
     m_blocks = tl.cdiv(len_q, TILE_M)
     m_block, batch, head = locate(m_blocks, batches, heads_q, INTERPRETED)
     if CAUSAL and not INTERPRETED:
@@ -144,38 +124,27 @@ def dq_kernel(
     m_start = m_block * TILE_M
     first_q, first_k, n_q, n_k = sequence(mCuQ, mCuK, batch, len_q, len_k, PACKED)
     shift = align * (n_k - n_q)
+    place = (batch, head, n_q, n_k, shift)
     head_kv = kv_head_of(head, heads_q, heads_kv)
+    gK = (mK, tK, batch, head_kv, first_k, n_k, dim)
+    gV = (mV, tV, batch, head_kv, first_k, n_k, dim_v)
     if m_start < n_q:
-        rQ = load_rows(mQ, tQ, batch, head, first_q, m_start, n_q, dim, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
-        rdO = load_rows(mdO, tdO, batch, head, first_q, m_start, n_q, dim_v, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
+        gQ = (mQ, tQ, batch, head, first_q, n_q, dim)
+        gdO = (mdO, tdO, batch, head, first_q, n_q, dim_v)
+        rQ = load_rows(gQ, m_start, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
+        rdO = load_rows(gdO, m_start, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
         offset = row_offset(batch, head, heads_q, rows, first_q, PACKED)
         rLSE, rDelta = load_row_state(mState, offset, planes, m_start + tl.arange(0, TILE_M), n_q)
         rdQ = tl.zeros([TILE_M, BLOCK_D], tl.float32)
         active = True
         rNext = rLSE
         if MASK != "none":
-            rNext = load_mask(
-                mMask, tMask, mask_share, batch, head, m_start, 0, n_q, n_k, MASK, ALIGNED, TILE_M, TILE_N
-            )
+            rNext = load_mask(mask, place, m_start, 0, MASK, ALIGNED, TILE_M, TILE_N)
             active = any_key(rNext, True)
         for n_start in range(0, last_key(m_start, n_k, shift, TILE_M, CAUSAL), TILE_N):
             rMask = rNext
             if MASK != "none":
-                rNext = load_mask(
-                    mMask,
-                    tMask,
-                    mask_share,
-                    batch,
-                    head,
-                    m_start,
-                    n_start + TILE_N,
-                    n_q,
-                    n_k,
-                    MASK,
-                    ALIGNED,
-                    TILE_M,
-                    TILE_N,
-                )
+                rNext = load_mask(mask, place, m_start, n_start + TILE_N, MASK, ALIGNED, TILE_M, TILE_N)
             if active:
                 rdQ = gather_dq(
                     rdQ,
@@ -184,27 +153,13 @@ def dq_kernel(
                     rLSE,
                     rDelta,
                     rMask,
-                    mK,
-                    tK,
-                    mV,
-                    tV,
-                    mMask,
-                    tMask,
-                    mask_share,
-                    mBias,
-                    tBias,
-                    bias_share,
-                    batch,
-                    head,
-                    head_kv,
-                    first_k,
+                    gK,
+                    gV,
+                    mask,
+                    bias,
+                    place,
                     m_start,
                     n_start,
-                    n_q,
-                    n_k,
-                    shift,
-                    dim,
-                    dim_v,
                     scale,
                     softcap,
                     DTYPE,
@@ -222,19 +177,5 @@ def dq_kernel(
                 )
             if MASK != "none":
                 active = any_key(rNext, active)
-        store_rows(
-            mdQ,
-            tdQ,
-            finish_dq(rdQ, scale),
-            batch,
-            head,
-            first_q,
-            m_start,
-            n_q,
-            dim,
-            DTYPE,
-            TILE_M,
-            BLOCK_D,
-            ALIGNED,
-            INTERPRETED,
-        )
+        gdQ = (mdQ, tdQ, batch, head, first_q, n_q, dim)
+        store_rows(gdQ, finish_dq(rdQ, scale), m_start, DTYPE, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)

@@ -8,8 +8,8 @@ another branch than its neighbours. Tiles beyond the last key that causality lea
 import triton
 import triton.language as tl
 
-from kernels.dynamic_mask.scores import choose, online_softmax, soft_capped
-from kernels.dynamic_mask.tiles import keep_tile, load_bias, load_rows, sequence, store_rows
+from kernels.dynamic_mask.scores import online_softmax, soft_capped
+from kernels.dynamic_mask.tiles import load_rows, masked, sequence, store_rows
 from kernels.sdpa.forward import locate
 from kernels.sdpa.scores import row_statistics
 from kernels.sdpa.tiles import dot, round_to
@@ -46,27 +46,13 @@ def attend(
     rSum,
     rQ,
     rMask,
-    mK,
-    tK,
-    mV,
-    tV,
-    mMask,
-    tMask,
-    mask_share,
-    mBias,
-    tBias,
-    bias_share,
-    batch,
-    head,
-    head_kv,
-    first_k,
+    gK,
+    gV,
+    mask,
+    bias,
+    place,
     m_start,
     n_start,
-    n_q,
-    n_k,
-    shift,
-    dim,
-    dim_v,
     scale,
     softcap,
     DTYPE: tl.constexpr,
@@ -82,19 +68,14 @@ def attend(
     BLOCK_D: tl.constexpr,
 ):
     """Adds one tile of keys to the running (accumulator, maximum, sum)."""
-    rK = load_rows(mK, tK, batch, head_kv, first_k, n_start, n_k, dim, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
+    rK = load_rows(gK, n_start, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
     rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
     rS, _ = soft_capped(rS, scale, softcap, SOFTCAP)
-    rBias = rS
-    if BIAS:
-        rBias = load_bias(
-            mBias, tBias, bias_share, batch, head, m_start, n_start, n_q, n_k, ONE_ROW, ALIGNED, TILE_M, TILE_N
-        )
-    rKeep = keep_tile(
-        rMask, mMask, tMask, mask_share, batch, head, m_start, n_start, n_q, n_k, shift, MASK, CAUSAL, TILE_M, TILE_N
+    rS = masked(
+        rS, rMask, mask, bias, place, m_start, n_start, MASK, BIAS, ONE_ROW, CAUSAL, False, ALIGNED, TILE_M, TILE_N
     )
-    rP, rShrink, rMax, rSum = online_softmax(choose(rS, rBias, rKeep, BIAS), rMax, rSum)
-    rV = load_rows(mV, tV, batch, head_kv, first_k, n_start, n_k, dim_v, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
+    rP, rShrink, rMax, rSum = online_softmax(rS, rMax, rSum)
+    rV = load_rows(gV, n_start, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
     rAcc = dot(round_to(rP, DTYPE, INTERPRETED), rV, rAcc * rShrink[:, None])
     return rAcc, rMax, rSum
 
@@ -164,8 +145,8 @@ def forward_kernel(
     align  times len_k - len_q is what causality is shifted by: 0 at the top left, 1 at the bottom right
     rows   of LSE and of O: len_q, or the total of a packed call
     """
-    tMask = (mask_0, mask_1, mask_2, mask_3)
-    tBias = (bias_0, bias_1, bias_2, bias_3)
+    mask = (mMask, (mask_0, mask_1, mask_2, mask_3), mask_share)
+    bias = (mBias, (bias_0, bias_1, bias_2, bias_3), bias_share)
     m_blocks = tl.cdiv(len_q, TILE_M)
     m_block, batch, head = locate(m_blocks, batches, heads_q, INTERPRETED)
     if CAUSAL and not INTERPRETED:
@@ -173,40 +154,28 @@ def forward_kernel(
     m_start = m_block * TILE_M
     first_q, first_k, n_q, n_k = sequence(mCuQ, mCuK, batch, len_q, len_k, PACKED)
     shift = align * (n_k - n_q)
+    place = (batch, head, n_q, n_k, shift)
     head_kv = kv_head_of(head, heads_q, heads_kv)
+    gK = (mK, tK, batch, head_kv, first_k, n_k, dim)
+    gV = (mV, tV, batch, head_kv, first_k, n_k, dim_v)
 
     visited = len_q * 0
     skipped = len_q * 0
     if m_start < n_q:
-        rQ = load_rows(mQ, tQ, batch, head, first_q, m_start, n_q, dim, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
+        gQ = (mQ, tQ, batch, head, first_q, n_q, dim)
+        rQ = load_rows(gQ, m_start, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
         rAcc = tl.zeros([TILE_M, BLOCK_D], tl.float32)
         rMax = tl.full([TILE_M], -float("inf"), tl.float32)
         rSum = tl.zeros([TILE_M], tl.float32)
         active = True
         rNext = rMax
         if MASK != "none":
-            rNext = load_mask(
-                mMask, tMask, mask_share, batch, head, m_start, 0, n_q, n_k, MASK, ALIGNED, TILE_M, TILE_N
-            )
+            rNext = load_mask(mask, place, m_start, 0, MASK, ALIGNED, TILE_M, TILE_N)
             active = any_key(rNext, True)
         for n_start in range(0, last_key(m_start, n_k, shift, TILE_M, CAUSAL), TILE_N):
             rMask = rNext
             if MASK != "none":
-                rNext = load_mask(
-                    mMask,
-                    tMask,
-                    mask_share,
-                    batch,
-                    head,
-                    m_start,
-                    n_start + TILE_N,
-                    n_q,
-                    n_k,
-                    MASK,
-                    ALIGNED,
-                    TILE_M,
-                    TILE_N,
-                )
+                rNext = load_mask(mask, place, m_start, n_start + TILE_N, MASK, ALIGNED, TILE_M, TILE_N)
             if active:
                 rAcc, rMax, rSum = attend(
                     rAcc,
@@ -214,27 +183,13 @@ def forward_kernel(
                     rSum,
                     rQ,
                     rMask,
-                    mK,
-                    tK,
-                    mV,
-                    tV,
-                    mMask,
-                    tMask,
-                    mask_share,
-                    mBias,
-                    tBias,
-                    bias_share,
-                    batch,
-                    head,
-                    head_kv,
-                    first_k,
+                    gK,
+                    gV,
+                    mask,
+                    bias,
+                    place,
                     m_start,
                     n_start,
-                    n_q,
-                    n_k,
-                    shift,
-                    dim,
-                    dim_v,
                     scale,
                     softcap,
                     DTYPE,
@@ -258,8 +213,8 @@ def forward_kernel(
         rLSE, rInverse = row_statistics(rMax, rSum, 1.0)
         offset = row_offset(batch, head, heads_q, rows, first_q, PACKED)
         store_lse(mLSE, offset, m_start + tl.arange(0, TILE_M), rLSE, n_q)
-        rO = rAcc * rInverse[:, None]
-        store_rows(mO, tO, rO, batch, head, first_q, m_start, n_q, dim_v, DTYPE, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
+        gO = (mO, tO, batch, head, first_q, n_q, dim_v)
+        store_rows(gO, rAcc * rInverse[:, None], m_start, DTYPE, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
     mCount = mTiles + ((batch * heads_q + head) * m_blocks + m_block).to(tl.int64) * 2
     tl.store(mCount, visited)
     tl.store(mCount + 1, skipped)

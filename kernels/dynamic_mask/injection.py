@@ -10,22 +10,20 @@ from typing import Any
 
 from torch import Tensor
 
-from kernels.dynamic_mask.bias_gradient import shared_batches, shared_heads, sum_of_shared
+from kernels.dynamic_mask.bias_gradient import shared_batches, shared_heads
 from kernels.dynamic_mask.dkdv import finish_gradient, heads_of
 from kernels.dynamic_mask.forward import store_lse
 from kernels.dynamic_mask.scores import score_gradient
 from kernels.dynamic_mask.tiles import any_key, load_mask
-from kernels.sdpa.injection import kv_head_of
+from kernels.sdpa.bias_gradient import sum_of_shared
+from kernels.sdpa.injection import kv_head_of, state_heads
+from kernels.sdpa.launch import Launch
+from kernels.sdpa.registry import Registry
 
 
 def plane_strides(plane: Tensor) -> tuple[int, ...]:
     """Strides of a mask or bias (4-D) that broadcasts where its size is 1."""
     return tuple(0 if size == 1 else stride for size, stride in zip(plane.shape, plane.stride(), strict=True))
-
-
-def state_heads(heads_q: int, heads_kv: int) -> int:
-    """Heads whose rows have a state: LSE and delta belong to queries."""
-    return heads_q
 
 
 def sum_of_parts(parts: Tensor) -> Tensor:
@@ -38,6 +36,21 @@ def shared_sum(sums: Tensor, shape: tuple[int, ...]) -> Tensor:
     it."""
     axes = [axis for axis in (0, 1) if shape[axis] == 1]
     return (sums.sum(axes, keepdim=True) if axes else sums)[:, :, None]
+
+
+def lse_gradient(grad_lse: Tensor | None) -> Tensor | None:
+    """The gradient of LSE that backward adds to delta; None where nobody has used LSE."""
+    return grad_lse
+
+
+def launched(launches: list[Launch]) -> list[Launch]:
+    """The launches of a pass."""
+    return launches
+
+
+def bias_is_answered(wanted: bool) -> bool:
+    """Whether backward answers with a gradient of the bias; wanted: there is a bias, and it requires one."""
+    return wanted
 
 
 @dataclass(frozen=True)
@@ -62,20 +75,10 @@ class InjectionPoints:
     state_heads: Callable[[int, int], int] = state_heads
     sum_of_parts: Callable[[Tensor], Tensor] = sum_of_parts
     shared_sum: Callable[[Tensor, tuple[int, ...]], Tensor] = shared_sum
+    lse_gradient: Callable[[Tensor | None], Tensor | None] = lse_gradient
+    launches: Callable[[list[Launch]], list[Launch]] = launched
+    bias_is_answered: Callable[[bool], bool] = bias_is_answered
 
 
-_REGISTRY: dict[str, InjectionPoints] = {"": InjectionPoints()}
-
-
-def register_injection(name: str, injection: InjectionPoints) -> None:
-    """Makes a mutant's steps known to the custom operators. Raises ValueError where others have that name."""
-    if _REGISTRY.setdefault(name, injection) is not injection:
-        raise ValueError(f"injection: the name {name!r} is taken; choose another")
-
-
-def find_injection(name: str) -> InjectionPoints:
-    """The steps of that name. Raises ValueError where there are none."""
-    try:
-        return _REGISTRY[name]
-    except KeyError:
-        raise ValueError(f"injection: got {name!r}, need one of {sorted(_REGISTRY)} (import kernels.mutants)") from None
+_REGISTRY = Registry(InjectionPoints())
+register_injection, find_injection = _REGISTRY.register, _REGISTRY.find

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kernels.dynamic_mask.attention import Attention
+from kernels.dynamic_mask.injection import find_injection
 from kernels.dynamic_mask.plans import (
     backward_launches,
     empty_gradients,
@@ -140,7 +141,8 @@ def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None, _: Ten
         want_bias,
         ctx.injection,
     )
-    return dq, dk, dv, None, dbias if want_bias else None, *[None] * 10
+    answered = find_injection(ctx.injection).bias_is_answered(want_bias)
+    return dq, dk, dv, None, dbias if answered else None, *[None] * 10
 
 
 dynamic_mask_forward.register_autograd(_backward, setup_context=_save_for_backward)

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.dynamic_mask.attention import INTERPRETED, TRITON_DTYPES, Attention
+from kernels.dynamic_mask.attention import TRITON_DTYPES, Attention
 from kernels.dynamic_mask.bias_gradient import dbias_kernel
 from kernels.dynamic_mask.config import Tiles, splits_of
 from kernels.dynamic_mask.dkdv import dkdv_kernel
 from kernels.dynamic_mask.dq import dq_kernel
 from kernels.dynamic_mask.forward import forward_kernel
 from kernels.dynamic_mask.row_state import row_state_kernel
-from kernels.sdpa.launch import Launch
+from kernels.sdpa.launch import INTERPRETED, Launch
 
 
 @dataclass(frozen=True)
@@ -109,13 +109,14 @@ def forward_launches(attention: Attention, out: Tensor, lse: Tensor, tiles: Tens
         },
         _options(config),
     )
-    return [launch]
+    return steps.launches([launch])
 
 
 def backward_launches(
     attention: Attention, grad_out: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, grads: Gradients
 ) -> list[Launch]:
     """Writes the row state, then everything in `grads`; `finished` makes the answers of its parts."""
+    grad_lse = attention.steps.lse_gradient(grad_lse)
     launches = [
         _row_state_launch(attention, grad_out, grad_lse, out, lse, grads.state),
         _dkdv_launch(attention, grad_out, grads),
@@ -123,7 +124,7 @@ def backward_launches(
     ]
     if grads.dbias is not None and grads.sums is None:
         launches.append(_dbias_launch(attention, grad_out, grads.state, grads.dbias))
-    return launches
+    return attention.steps.launches(launches)
 
 
 def finished(attention: Attention, grads: Gradients) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

@@ -56,8 +56,10 @@ def row_state_kernel(
     first_q, _, n_q, _ = sequence(mCuQ, mCuK, batch, len_q, len_k, PACKED)
     m = m_start + tl.arange(0, TILE_M)
     inside = m < n_q
-    rO = load_rows(mO, tO, batch, head, first_q, m_start, n_q, dim_v, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
-    rdO = load_rows(mdO, tdO, batch, head, first_q, m_start, n_q, dim_v, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
+    gO = (mO, tO, batch, head, first_q, n_q, dim_v)
+    gdO = (mdO, tdO, batch, head, first_q, n_q, dim_v)
+    rO = load_rows(gO, m_start, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
+    rdO = load_rows(gdO, m_start, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
     rDelta = tl.sum(widen(rO) * widen(rdO), 1)
     place = wide_product(batch, tdLSE[0]) + wide_product(head, tdLSE[1]) + wide_product(first_q + m, tdLSE[2])
     rDelta -= tl.load(mdLSE + place, mask=inside & (m < len_dlse), other=0.0)

@@ -5,6 +5,11 @@ never aligned), that runs of it start at multiples of 16 bytes, and that head di
 are multiples of 16 bytes long. Loads are then 16 bytes wide, with predicates that are the same for all of these bytes.
 The hints that say so to the compiler hold where a pointer is made, and not for the argument of a function.
 
+NOTE [tuples] What belongs together is handed on as one tuple:
+    gX     rows of a sequence's head: (pointer, strides, batch, head, first row, rows, columns)
+    plane  of a mask or bias: (pointer, strides, number of query heads that share it)
+    place  of a tile in its plane: (batch, query head, number of queries, number of keys, shift of causality)
+
 NOTE [packed] In a packed call tensors are (1, heads, total, dim): their batch stride is 0, and a sequence begins at row
 cu_seqlens[batch]. Masks and biases are padded ones in both layouts.
 """
@@ -12,6 +17,7 @@ cu_seqlens[batch]. Masks and biases are padded ones in both layouts.
 import triton
 import triton.language as tl
 
+from kernels.dynamic_mask.scores import choose
 from kernels.sdpa.tiles import narrow, wide_product, widen
 
 VECTOR: tl.constexpr = tl.constexpr(8)  # elements of 16 bytes, of two bytes each
@@ -36,10 +42,9 @@ def sequence(mCuQ, mCuK, batch, len_q, len_k, PACKED: tl.constexpr):
 
 
 @triton.jit
-def row_pointers(
-    mX, tX, batch, head, first, row, rows, columns, TILE: tl.constexpr, BLOCK_D: tl.constexpr, ALIGNED: tl.constexpr
-):
-    """Pointers to rows first + row … of (batch, head), and which of them lie inside (rows, columns)."""
+def row_pointers(gX, row, TILE: tl.constexpr, BLOCK_D: tl.constexpr, ALIGNED: tl.constexpr):
+    """Pointers to rows row … row + TILE - 1 of gX, see NOTE [tuples], and which of them lie inside its sizes."""
+    mX, tX, batch, head, first, rows, columns = gX
     index_row = row + tl.arange(0, TILE)[:, None]
     column = tl.arange(0, BLOCK_D)[None, :]
     offsets = wide_product(batch, tX[0]) + wide_product(head, tX[1]) + wide_product(first + index_row, tX[2])
@@ -54,22 +59,9 @@ def row_pointers(
 
 
 @triton.jit
-def load_rows(
-    mX,
-    tX,
-    batch,
-    head,
-    first,
-    row,
-    rows,
-    columns,
-    TILE: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    ALIGNED: tl.constexpr,
-    INTERPRETED: tl.constexpr,
-):
-    """Rows row … row + TILE - 1 of a sequence, (TILE, BLOCK_D); zeros outside (rows, columns)."""
-    mTile, inside = row_pointers(mX, tX, batch, head, first, row, rows, columns, TILE, BLOCK_D, ALIGNED)
+def load_rows(gX, row, TILE: tl.constexpr, BLOCK_D: tl.constexpr, ALIGNED: tl.constexpr, INTERPRETED: tl.constexpr):
+    """Rows row … row + TILE - 1 of gX, (TILE, BLOCK_D); zeros outside of its sizes."""
+    mTile, inside = row_pointers(gX, row, TILE, BLOCK_D, ALIGNED)
     rX = tl.load(mTile, mask=inside, other=0.0)
     if INTERPRETED:
         rX = widen(rX)
@@ -78,15 +70,9 @@ def load_rows(
 
 @triton.jit
 def store_rows(
-    mX,
-    tX,
+    gX,
     rX,
-    batch,
-    head,
-    first,
     row,
-    rows,
-    columns,
     DTYPE: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -94,14 +80,15 @@ def store_rows(
     INTERPRETED: tl.constexpr,
 ):
     """Mirror image of `load_rows`: a float32 tile is rounded to DTYPE."""
-    mTile, inside = row_pointers(mX, tX, batch, head, first, row, rows, columns, TILE, BLOCK_D, ALIGNED)
+    mTile, inside = row_pointers(gX, row, TILE, BLOCK_D, ALIGNED)
     tl.store(mTile, narrow(rX, DTYPE, INTERPRETED), mask=inside)
 
 
 @triton.jit
-def plane_pointers(mX, tX, share, batch, head, m, n, TILE_N: tl.constexpr, ALIGNED: tl.constexpr):
-    """Pointers to elements (m, n) of a mask's or bias's plane; `share` query heads have one plane."""
-    offsets = wide_product(batch, tX[0]) + wide_product(head // share, tX[1]) + wide_product(m, tX[2])
+def plane_pointers(plane, place, m, n, TILE_N: tl.constexpr, ALIGNED: tl.constexpr):
+    """Pointers to elements (m, n) of a plane, see NOTE [tuples]."""
+    mX, tX, share = plane
+    offsets = wide_product(place[0], tX[0]) + wide_product(place[1] // share, tX[1]) + wide_product(m, tX[2])
     if ALIGNED:
         mTile = mX + (offsets + n)
         mTile = tl.max_contiguous(tl.multiple_of(mTile, [1, 16]), [1, TILE_N])
@@ -122,29 +109,25 @@ def inside_keys(n, n_k, ALIGNED: tl.constexpr):
 
 @triton.jit
 def load_mask(
-    mMask,
-    tMask,
-    share,
-    batch,
-    head,
+    mask,
+    place,
     m_start,
     n_start,
-    n_q,
-    n_k,
     MASK: tl.constexpr,
     ALIGNED: tl.constexpr,
     TILE_M: tl.constexpr,
     TILE_N: tl.constexpr,
 ):
     """The mask's tile as it lies in memory, 0 outside: bytes (TILE_M, TILE_N), or words (TILE_M, TILE_N / 32)."""
+    _, _, n_q, n_k, _ = place
     m = m_start + tl.arange(0, TILE_M)[:, None]
     if MASK == "bits":
         word = n_start // BITS + tl.arange(0, TILE_N // BITS)[None, :]
-        mTile = plane_pointers(mMask, tMask, share, batch, head, m, word, TILE_N, False)
+        mTile = plane_pointers(mask, place, m, word, TILE_N, False)
         inside = (m < n_q) & (word < (n_k + (BITS - 1)) // BITS)
     else:
         n = n_start + tl.arange(0, TILE_N)[None, :]
-        mTile = plane_pointers(mMask, tMask, share, batch, head, m, n, TILE_N, ALIGNED)
+        mTile = plane_pointers(mask, place, m, n, TILE_N, ALIGNED)
         inside = (m < n_q) & inside_keys(n, n_k, ALIGNED)
     return tl.load(mTile, mask=inside, other=0)
 
@@ -159,16 +142,10 @@ def any_key(rMask, before):
 @triton.jit
 def keep_tile(
     rMask,
-    mMask,
-    tMask,
-    share,
-    batch,
-    head,
+    mask,
+    place,
     m_start,
     n_start,
-    n_q,
-    n_k,
-    shift,
     MASK: tl.constexpr,
     CAUSAL: tl.constexpr,
     TILE_M: tl.constexpr,
@@ -178,10 +155,11 @@ def keep_tile(
 
     Comparisons are left out where all keys of the tile lie inside the sequence and before its first query.
     """
+    _, _, n_q, n_k, shift = place
     m = m_start + tl.arange(0, TILE_M)[:, None]
     n = n_start + tl.arange(0, TILE_N)[None, :]
     if MASK == "bits":
-        mTile = plane_pointers(mMask, tMask, share, batch, head, m, n // BITS, TILE_N, False)
+        mTile = plane_pointers(mask, place, m, n // BITS, TILE_N, False)
         rWords = tl.load(mTile, mask=(m < n_q) & (n < n_k), other=0)
         rKeep = ((rWords >> (n % BITS)) & 1) != 0
     elif MASK == "bool":
@@ -200,36 +178,61 @@ def keep_tile(
 
 @triton.jit
 def load_bias(
-    mBias,
-    tBias,
-    share,
-    batch,
-    head,
+    bias,
+    place,
     m_start,
     n_start,
-    n_q,
-    n_k,
     ONE_ROW: tl.constexpr,
     ALIGNED: tl.constexpr,
     TILE_M: tl.constexpr,
     TILE_N: tl.constexpr,
 ):
     """The bias's tile, float32 (TILE_M, TILE_N), or (1, TILE_N) where it has one row; 0 outside."""
+    _, _, n_q, n_k, _ = place
     n = n_start + tl.arange(0, TILE_N)[None, :]
     if ONE_ROW:
         m = tl.zeros([1, 1], tl.int32)
     else:
         m = m_start + tl.arange(0, TILE_M)[:, None]
-    mTile = plane_pointers(mBias, tBias, share, batch, head, m, n, TILE_N, ALIGNED)
+    mTile = plane_pointers(bias, place, m, n, TILE_N, ALIGNED)
     return widen(tl.load(mTile, mask=(m < n_q) & inside_keys(n, n_k, ALIGNED), other=0.0))
+
+
+@triton.jit
+def masked(
+    rS,
+    rMask,
+    mask,
+    bias,
+    place,
+    m_start,
+    n_start,
+    MASK: tl.constexpr,
+    BIAS: tl.constexpr,
+    ONE_ROW: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    TRANSPOSED: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+):
+    """Scores (TILE_M, TILE_N), or (TILE_N, TILE_M) TRANSPOSED, with their bias where a pair counts, else -inf."""
+    rBias = rS
+    if BIAS:
+        rBias = load_bias(bias, place, m_start, n_start, ONE_ROW, ALIGNED, TILE_M, TILE_N)
+    rKeep = keep_tile(rMask, mask, place, m_start, n_start, MASK, CAUSAL, TILE_M, TILE_N)
+    if TRANSPOSED:
+        rKeep = tl.trans(rKeep)
+        if BIAS:
+            rBias = tl.trans(rBias)
+    return choose(rS, rBias, rKeep, BIAS)
 
 
 __all__ = [
     "any_key",
-    "keep_tile",
-    "load_bias",
     "load_mask",
     "load_rows",
+    "masked",
     "sequence",
     "store_rows",
 ]

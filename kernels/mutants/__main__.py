@@ -15,6 +15,16 @@ Each is a few lines at one injection point of a kernel, or of what its host side
 path. `attnfuzz run --target 'sdpa!kv_head_modulo'` looks for one. The files are in `sdpa/`, `dynamic_mask/` and
 `blocksparse/`; this table is made from them by `python -m kernels.mutants`.
 
+flash-dmattn, whose bugs `dynamic_mask` repeats, is CUDA C++ with shared buffers of its own. Triton makes and shares the
+buffers of `kernels.dynamic_mask` itself, so some of those bugs have no step of the source that could be replaced:
+
+- a barrier that is missing before a buffer is used again: `next_keys_copied_early` and `next_queries_copied_early` drop
+  such barriers from the PTX that Triton has made;
+- a flag of each thread, which takes warps past barriers at which others wait: `flag_of_each_warp` reads its thread's
+  number in inline PTX; `flag_of_the_first_warp` is what a kernel without barriers in the branch would do;
+- copies of a mask and of a bias past the last key: both go through one predicate here, which `mask_tail_read` drops for
+  the mask; values that are not cleared are `sdpa!value_tail_not_cleared`.
+
 """
 
 

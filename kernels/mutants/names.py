@@ -43,9 +43,13 @@ SDPA = (
 )
 
 DYNAMIC_MASK = (
+    "flag_of_each_warp",
+    "next_keys_copied_early",
+    "next_queries_copied_early",
     "flag_carried_over",
     "flag_carried_over_in_backward",
     "flag_of_the_first_warp",
+    "never_skips",
     "dq_scaled_twice",
     "group_updates_lost",
     "row_state_of_kv_heads",
@@ -59,6 +63,8 @@ DYNAMIC_MASK = (
     "delta_missing",
     "kv_head_modulo",
     "unmasked_row_statistics",
+    "dbias_without_a_bias",
+    "lse_gradient_dropped",
 )
 
 BLOCKSPARSE = (

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from kernels.sdpa.checks import Call, check_call
-from kernels.sdpa.launch import Launch
+from kernels.sdpa.launch import Launch, compile_launches
 from kernels.sdpa.ops import empty_bias_gradient, empty_gradients, empty_outputs, sdpa_forward
-from kernels.sdpa.plans import INTERPRETED, Attention, backward_launches, bias_gradient_launches, forward_launches
+from kernels.sdpa.plans import Attention, backward_launches, bias_gradient_launches, forward_launches
 
 
 def scaled_dot_product_attention(
@@ -104,11 +104,3 @@ def prepare(*args, **kwargs) -> int:
     returns     how many launches there are. Does nothing under Triton's interpreter, which compiles nothing.
     """
     return compile_launches(plan(*args, **kwargs))
-
-
-def compile_launches(launches: list[Launch]) -> int:
-    """Compiles and loads the kernels of launches; how many launches there are."""
-    if not INTERPRETED:
-        for launch in launches:
-            launch.compile()
-    return len(launches)

@@ -31,6 +31,33 @@ def sum_of_shared(rdMask, axis: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.c
 
 
 @triton.jit
+def store_shared(
+    mdX,
+    rdX,
+    first,
+    row_start,
+    column_start,
+    rows,
+    columns,
+    DTYPE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    TILE_M: tl.constexpr,
+    TILE_N: tl.constexpr,
+    sum_of_shared: tl.constexpr,
+):
+    """Writes a tile of the gradient of a mask or bias (…, rows, columns), contiguous, whose rows of this head begin at
+    row `first`: summed along the axes over which it is broadcast."""
+    if rows == 1:
+        rdX = sum_of_shared(rdX, 0, TILE_M, TILE_N)
+    if columns == 1:
+        rdX = sum_of_shared(rdX, 1, TILE_M, TILE_N)
+    row = row_start + tl.arange(0, TILE_M)[:, None]
+    column = column_start + tl.arange(0, TILE_N)[None, :]
+    mTile = mdX + (first + row) * columns + column
+    tl.store(mTile, narrow(rdX, DTYPE, INTERPRETED), mask=(row < rows) & (column < columns))
+
+
+@triton.jit
 def finish_dbias(rdMask, scale):
     """The mask's gradient is dS itself: it was added after the scale."""
     return rdMask
@@ -114,15 +141,19 @@ def dbias_kernel(
                     rdP = dot(rdO, tl.trans(rV), tl.zeros([TILE_M, TILE_N], tl.float32))
                     rdMask += score_gradient(rP, rdP, rDelta[:, None])
 
-    if mask_rows == 1:
-        rdMask = sum_of_shared(rdMask, 0, TILE_M, TILE_N)
-    if mask_columns == 1:
-        rdMask = sum_of_shared(rdMask, 1, TILE_M, TILE_N)
-    row = row_start + tl.arange(0, TILE_M)[:, None]
-    column = column_start + tl.arange(0, TILE_N)[None, :]
-    row_of_all = (mask_batch * mask_heads + mask_head).to(tl.int64) * mask_rows + row
-    tl.store(
-        mdMask + row_of_all * mask_columns + column,
-        narrow(finish_dbias(rdMask, scale), MASK_DTYPE, INTERPRETED),
-        mask=(row < mask_rows) & (column < mask_columns),
+    rdMask = finish_dbias(rdMask, scale)
+    of_head = (mask_batch * mask_heads + mask_head).to(tl.int64) * mask_rows
+    store_shared(
+        mdMask,
+        rdMask,
+        of_head,
+        row_start,
+        column_start,
+        mask_rows,
+        mask_columns,
+        MASK_DTYPE,
+        INTERPRETED,
+        TILE_M,
+        TILE_N,
+        sum_of_shared,
     )

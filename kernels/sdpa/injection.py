@@ -18,6 +18,7 @@ from kernels.sdpa.bias_gradient import finish_dbias, sharing_until, sum_of_share
 from kernels.sdpa.config import block_d
 from kernels.sdpa.forward import last_interior_key, statistics_offset
 from kernels.sdpa.layout import Seen, as_it_is, mask_strides
+from kernels.sdpa.registry import Registry
 from kernels.sdpa.row_state import store_row_state
 from kernels.sdpa.scores import add_bias, online_softmax, row_statistics, score_gradient
 from kernels.sdpa.tiles import load_tile
@@ -120,18 +121,5 @@ class InjectionPoints:
     lse_kept: Callable[[Tensor], Tensor] = lse_kept
 
 
-_REGISTRY: dict[str, InjectionPoints] = {"": InjectionPoints()}
-
-
-def register_injection(name: str, injection: InjectionPoints) -> None:
-    """Makes a mutant's steps known to the custom ops. Raises ValueError where others have that name."""
-    if _REGISTRY.setdefault(name, injection) is not injection:
-        raise ValueError(f"injection: the name {name!r} is taken; choose another")
-
-
-def find_injection(name: str) -> InjectionPoints:
-    """The steps of that name. Raises ValueError where there are none."""
-    try:
-        return _REGISTRY[name]
-    except KeyError:
-        raise ValueError(f"injection: got {name!r}, need one of {sorted(_REGISTRY)} (import kernels.mutants)") from None
+_REGISTRY = Registry(InjectionPoints())
+register_injection, find_injection = _REGISTRY.register, _REGISTRY.find

@@ -8,19 +8,15 @@ from typing import Any
 import torch
 import triton.language as tl
 from torch import Tensor
-from triton.runtime import driver
-from triton.runtime.interpreter import InterpretedFunction
 
 from kernels.sdpa.backward import dkdv_kernel, dq_kernel
 from kernels.sdpa.bias_gradient import dbias_kernel
 from kernels.sdpa.config import Config, Tiles, find_config
 from kernels.sdpa.forward import forward_kernel
 from kernels.sdpa.injection import InjectionPoints, find_injection
-from kernels.sdpa.launch import Launch
+from kernels.sdpa.launch import INTERPRETED, Launch, check_device
 from kernels.sdpa.layout import fits_descriptors, mask_operands, operands, state_operand
 from kernels.sdpa.row_state import ROW_TILE, row_state_kernel
-
-INTERPRETED = isinstance(forward_kernel, InterpretedFunction)
 
 _TRITON_DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 
@@ -39,11 +35,7 @@ class Attention:
     injection: str
 
     def __post_init__(self) -> None:
-        if self.query.device.type == "cpu" and not INTERPRETED and not _takes_cpu_tensors():
-            raise RuntimeError(
-                "query: got a CPU tensor where Triton compiles for a GPU; to run on a CPU, set TRITON_INTERPRET=1 in "
-                "the environment before triton is imported, or use fuzz.devices.emulator.emulated"
-            )
+        check_device(self.query)
 
     @property
     def steps(self) -> InjectionPoints:
@@ -97,14 +89,6 @@ class Attention:
     def flags(self) -> dict[str, Any]:
         """MASK, CAUSAL and FOLD, see NOTE [score units] in scores.py."""
         return {"MASK": self.mask_kind, "CAUSAL": self.is_causal, "FOLD": self.folds}
-
-
-def _takes_cpu_tensors() -> bool:
-    """True if Triton's active driver is one whose tensors are the CPU's, as that of an emulated GPU."""
-    try:
-        return driver.active.get_active_torch_device().type == "cpu"
-    except RuntimeError:  # no driver
-        return False
 
 
 def forward_launches(attention: Attention, out: Tensor, lse: Tensor) -> list[Launch]:

@@ -20,6 +20,8 @@ SHOWN: dict[str, tuple[Case, set[str]]] = {
     "flag_carried_over": (_of(40, 100, (1, 1), mask=EMPTY_FIRST), {"o wrong"}),
     "flag_carried_over_in_backward": (_of(70, 100, (1, 1), mask=HALVES), {"dq wrong", "dk wrong"}),
     "flag_of_the_first_warp": (_of(60, 40, (1, 1), mask=LAST_ROWS), {"o wrong"}),
+    "flag_of_each_warp": (_of(60, 40, (1, 1), mask=LAST_ROWS), {"barrier_divergence"}),
+    "never_skips": (_of(40, 100, (1, 1), mask=EMPTY_FIRST), {"tiles"}),
     "dq_scaled_twice": (_of(), {"dq wrong"}),
     "group_updates_lost": (_of(heads=(2, 1)), {"dk wrong"}),
     "row_state_of_kv_heads": (_of(heads=(2, 1)), {"dq nan"}),
@@ -32,5 +34,9 @@ SHOWN: dict[str, tuple[Case, set[str]]] = {
     "mask_tail_read": (_of(9, 20, (1, 1), mask=TopK(2)), {"o wrong", "mMask read"}),
     "delta_missing": (_of(), {"dq wrong"}),
     "kv_head_modulo": (_of(heads=(4, 2)), {"o wrong"}),
+    "next_keys_copied_early": (_of(64, 192, (1, 1), 32), {"race"}),
+    "next_queries_copied_early": (_of(192, 64, (1, 1), 32), {"race"}),
+    "dbias_without_a_bias": (_of(9, 9, (1, 1)), {"raised"}),
+    "lse_gradient_dropped": (_of(9, 130, (1, 1), variant={"keys": "split"}), {"dq wrong", "dk wrong"}),
     "unmasked_row_statistics": (_of(40, 9, (3, 3)), {"lse wrong", "dq wrong", "output wrote_outside"}),
 }

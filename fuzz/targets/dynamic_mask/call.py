@@ -1,4 +1,5 @@
-"""One case as a call of kernels.dynamic_mask: the mask by a flag, as bools, as packed words, or by -inf in the bias."""
+"""One case as a call of kernels.dynamic_mask: the mask by a flag, as bools, as packed words, by -inf in the bias, or as
+`top_mask` selects it."""
 
 from __future__ import annotations
 
@@ -8,18 +9,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fuzz.targets.dynamic_mask import two_calls
 from fuzz.targets.mask_tensors import AXES, ROOM
 from fuzz.targets.options import Options
-from oracles.masks import Align, And, Causal, Full, Mask, TopK, kinds
+from oracles.masks import Align, And, Causal, Full, Mask, TopK, kinds, top_scores
 from oracles.problem import Problem, cumulative, dense_mask
 
-SHAPES = ("plain", "narrow", "expanded", "whole", "padded")
+SHAPES = ("plain", "narrow", "expanded", "whole", "padded", "turned")
 OPTIONS = Options(
-    mask=("auto", "bool", "bits", "both", "bias"),
+    mask=("auto", "bool", "bits", "both", "bias", "selected"),
     shape=SHAPES,
     hidden=("kept", "nan"),
     splits=(0, 1, 2, 3),
     deterministic=(True, False),
+    keys=two_calls.KEYS,
 )
 TILE = 64  # of kernels.dynamic_mask.config
 WORD = 32  # kernels.dynamic_mask.config.WORD, whose import would be Triton's too
@@ -45,12 +48,19 @@ def by_a_flag(problem: Problem) -> bool:
 
 def says(problem: Problem) -> tuple[str, ...]:
     """The ways to say the mask, beside the default: 'both' is a flag and a tensor that has the flag's zeros too; 'bias'
-    is -inf in the bias, which needs a head of its own for each mask."""
+    is -inf in the bias, which needs a head of its own for each mask; 'selected' is made by the kernel's own `top_mask`
+    of the scores that a mask of kind top_k has, once for each KV head."""
     ways: tuple[str, ...] = ("bool", "bits")
-    ways += ("both",) * _flag_holds(problem)
+    ways += ("selected",) * selectable(problem) + ("both",) * _flag_holds(problem)
     shared = problem.bias is not None and problem.bias.kv_heads and problem.group > 1
     joins = problem.bias is not None and not by_a_flag(problem) and not (shared and "per_head" in kinds(problem.mask))
     return ways + ("bias",) * joins
+
+
+def selectable(problem: Problem) -> bool:
+    """True if the problem's mask is one that `top_mask` makes: of keys that are the same for all sequences."""
+    mask = problem.mask
+    return isinstance(mask, TopK) and isinstance(mask.of, Full | Causal) and not problem.ragged
 
 
 def _flag_holds(problem: Problem) -> bool:
@@ -70,6 +80,8 @@ def useful(problem: Problem, given: dict[str, Any]) -> bool:
         return False
     if given["hidden"] == "nan" and (problem.bias is None or given["mask"] == "bias" or not told):
         return False
+    if given["keys"] == "split" and not two_calls.useful(problem, given["mask"]):
+        return False
     return problem.backward or (not given["splits"] and given["deterministic"])
 
 
@@ -84,8 +96,10 @@ def arguments(problem: Problem, bias: Tensor | None, device: torch.device, given
         if mask is not None and (how == "bias" or given["hidden"] == "nan"):
             bias = torch.where(_heads(mask, bias), bias, float("-inf") if how == "bias" else float("nan"))
         found["bias"] = shaped(bias, p, given["shape"], narrow=False)
-    if mask is not None and how != "bias":
-        found["mask"] = _words(mask, p, given["shape"]) if how == "bits" else shaped(mask, p, given["shape"])
+    if mask is not None and how == "bits":
+        found["mask"] = _words(mask, p, given["shape"])
+    elif mask is not None and how != "bias":
+        found["mask"] = shaped(_selected(p, device) if how == "selected" else mask, p, given["shape"])
     if p.layout == "packed":
         for name, lengths in (("q", p.lengths_q), ("k", p.lengths_k)):
             found[f"cu_seqlens_{name}"] = torch.tensor(cumulative(lengths), dtype=torch.int32, device=device)
@@ -95,11 +109,18 @@ def arguments(problem: Problem, bias: Tensor | None, device: torch.device, given
     return found
 
 
+def calls(problem: Problem, bias: Tensor | None, device: torch.device, given: dict[str, Any]) -> list[dict[str, Any]]:
+    """`arguments` of the one call that a case is, or of both where its keys are in two."""
+    found = arguments(problem, bias, device, given)
+    return two_calls.parts_of(found, problem.len_k, device) if given["keys"] == "split" else [found]
+
+
 def shaped(plane: Tensor, problem: Problem, how: str, *, narrow: bool = True, columns: int | None = None) -> Tensor:
     """The same mask, or bias, in another shape or layout; 4-D always, differentiable.
 
     how      plain: axes of 1 where nothing varies; narrow: also those along which the mask is the same; expanded: all
-             axes in full, with stride 0; whole: the same, in memory; padded: whole, with ROOM unused columns
+             axes in full, with stride 0; whole: the same, in memory; padded: whole, with ROOM unused columns; turned:
+             whole, with the rows of a column beside one another
     columns  of a whole plane, where that is not len_k: words
     """
     heads = problem.heads_q if plane.shape[1] == 1 else plane.shape[1]  # a bias per KV head keeps those
@@ -114,6 +135,8 @@ def shaped(plane: Tensor, problem: Problem, how: str, *, narrow: bool = True, co
     whole = plane.expand(full)
     if how == "expanded":
         return whole
+    if how == "turned":
+        return whole.mT.contiguous().mT
     return F.pad(whole, (0, ROOM))[..., : full[3]] if how == "padded" else whole.contiguous()
 
 
@@ -134,6 +157,17 @@ def _words(mask: Tensor, problem: Problem, how: str) -> Tensor:
 
     columns = -(-problem.len_k // WORD)
     return shaped(pack_mask(mask.expand(*mask.shape[:3], problem.len_k)), problem, how, columns=columns)
+
+
+def _selected(problem: Problem, device: torch.device) -> Tensor:
+    """The mask (batch, heads_kv, len_q or 1, len_k) that `top_mask` makes of the scores of a mask of kind top_k."""
+    from kernels.dynamic_mask import top_mask
+
+    p, mask = problem, problem.mask
+    assert isinstance(mask, TopK)
+    scores = [top_scores(mask, batch, head, p.len_k, device) for batch in range(p.batch) for head in range(p.heads_kv)]
+    ranks = torch.stack(scores).argsort(-1).argsort(-1).view(p.batch, p.heads_kv, 1, p.len_k)
+    return top_mask(ranks.float(), mask.width, p.len_q, causal=direction(mask))
 
 
 def _heads(mask: Tensor, bias: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from fuzz.targets.dynamic_mask.interpreted import InterpretedDynamicMask
 from fuzz.targets.dynamic_mask.target import BundledDynamicMask
 from kernels.mutants.names import DYNAMIC_MASK as MUTANTS
 
+# Of no use in Triton's interpreter, which has no warps, runs no PTX, and sees no read beyond a tensor.
+MACHINE_ONLY = ("flag_of_each_warp", "next_keys_copied_early", "next_queries_copied_early", "mask_tail_read")
 CLASSES: dict[Device, type[BundledDynamicMask]] = {
     "interpreter": InterpretedDynamicMask,
     "emulator": EmulatedDynamicMask,
@@ -22,5 +24,8 @@ def targets() -> list[BundledDynamicMask]:
 
 
 def mutants() -> list[BundledDynamicMask]:
-    """The mutants on every device: never part of a session unless named."""
-    return [made(name) for made in CLASSES.values() for name in MUTANTS]
+    """The mutants on every device that shows them: never part of a session unless named."""
+    interpreted = [name for name in MUTANTS if name not in MACHINE_ONLY]
+    return [
+        made(name) for device, made in CLASSES.items() for name in (interpreted if device == "interpreter" else MUTANTS)
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from msgspec.structs import replace
 
 from fuzz.core.case import Case
@@ -10,7 +12,7 @@ from fuzz.core.target import Device, Execution, Tensors
 from fuzz.devices.emulator.config import BLOCK_CHECKS
 from fuzz.devices.present import cuda_present
 from fuzz.targets.dynamic_mask.call import OPTIONS
-from fuzz.targets.dynamic_mask.target import BundledDynamicMask
+from fuzz.targets.dynamic_mask.target import SUPPORT, BundledDynamicMask
 from fuzz.targets.triton_emulated import EmulatedTriton
 from oracles.problem import Problem
 
@@ -21,6 +23,7 @@ class EmulatedDynamicMask(EmulatedTriton, BundledDynamicMask):
     """kernels.dynamic_mask, or one of its mutants, on the emulated GPU."""
 
     device: Device = "emulator"
+    support = dataclasses.replace(SUPPORT, max_pairs=1 << 25)  # 4,096 tokens of two heads: about a minute
     pairs_per_second = 2e4
     follow_ups = 2
     session_size = Size(1 << 14, 6, 320)  # the interpreter's, so that a seed draws the same problems for both

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fuzz.core.case import Case
 from fuzz.core.target import Device, Tensors
-from fuzz.targets.dynamic_mask.target import BundledDynamicMask
+from fuzz.targets.dynamic_mask.target import SUPPORT, BundledDynamicMask
 
 
 class GpuDynamicMask(BundledDynamicMask):
     """kernels.dynamic_mask, or one of its mutants, on the GPU of this machine."""
 
     device: Device = "cuda"
+    support = replace(SUPPORT, max_pairs=1 << 29)  # 16,384 tokens of two heads
     pairs_per_second = 1e9
 
     def prepare(self, case: Case, tensors: Tensors) -> None:

@@ -13,8 +13,12 @@ from oracles.problem import Problem, cumulative
 
 def call_text(case: Case, kernel: str, imports: Sequence[str], setup: str) -> Text:
     """Lines that make mask and bias of `keep`, and the call. Raises ScriptError for tensors in another shape than the
-    plain one."""
+    plain one, for a mask that the kernel's own selection makes, and for keys in two calls."""
     p, given = case.problem, OPTIONS.of(case)
+    if given["mask"] == "selected":
+        raise ScriptError(f"{case.target}: no script for a mask that `top_mask` makes")
+    if given["keys"] == "split":
+        raise ScriptError(f"{case.target}: no script for keys in two calls")
     if given["shape"] != "plain":
         raise ScriptError(f"{case.target}: no script for a mask in the shape {given['shape']!r}")
     lines, named = _planes(p, given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,23 @@ from fuzz.core.script_call import Text
 from fuzz.core.support import Rule, Support
 from fuzz.core.surface import Surface
 from fuzz.core.target import Tensors, Variant
+from fuzz.targets import merge_by_lse
 from fuzz.targets.autograd import AutogradTarget
-from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, by_a_flag, mixed_tiles, says, useful
+from fuzz.targets.dynamic_mask import two_calls
+from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, by_a_flag, calls, mixed_tiles, says, useful
+from fuzz.targets.dynamic_mask.counters import check_tiles
 from fuzz.targets.dynamic_mask.script import call_text
 from fuzz.targets.options import Value
 from oracles.metamorphic.relations import Equality
-from oracles.numerics import TENSOR_CORES
-from oracles.problem import Dtype, Problem
+from oracles.numerics import TENSOR_CORES, Numerics
+from oracles.problem import Bias, Dtype, Problem
 
 ROOT = Path(__file__).resolve().parents[3]
 # One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly.
 _RELATIONS: dict[str, Equality] = dict.fromkeys(
     ("permuted_sequences", "permuted_heads", "repeated_kv", "scaled_q", "doubled_v"), "bitwise"
 )
-_SUPPORT = Support(
+SUPPORT = Support(
     dtypes=("bfloat16", "float16"),
     layouts=("padded", "packed"),
     bias=True,
@@ -49,9 +53,10 @@ class BundledDynamicMask(AutogradTarget):
     """kernels.dynamic_mask, or one of its mutants (named dynamic_mask!MUTANT). Subclasses run them."""
 
     proof: tuple[str, ...] = ("dynamic_mask_forward",)
-    support = _SUPPORT
+    support = SUPPORT
     numerics = TENSOR_CORES
     relations = _RELATIONS
+    native_biases = (Bias(rows=False, kv_heads=True), Bias(rows=False))  # summed beside dK, over the axes they lack
     clears_padding = True
     script_setup = ""  # lines of a script before it imports the kernel
 
@@ -62,6 +67,7 @@ class BundledDynamicMask(AutogradTarget):
         self.rules = (
             OPTIONS.rule(),
             Rule("options that the problem has no use for", lambda c: not useful(c.problem, OPTIONS.of(c))),
+            Rule("keys in two calls, of inputs that may have an exact answer", two_calls.inexact),
         )
 
     @property
@@ -85,12 +91,13 @@ class BundledDynamicMask(AutogradTarget):
         if problem.bias is not None and not by_a_flag(problem):
             offered["hidden"] = ("nan",)
         if problem.backward:
-            offered |= {"splits": (2, 3), "deterministic": (False,)}
+            offered |= {"splits": (2, 3), "deterministic": (False,), "keys": ("split",)}
         ways = OPTIONS.draws(**offered)
         return tuple(way for way in map(_split, ways) if useful(problem, OPTIONS.defaults | way))
 
     def climbs(self, case: Case) -> Mapping[str, float]:
-        """See Target: tiles that are skipped, and as many that are not, as a share of all of them."""
+        """See Target: tiles that are skipped, and as many that are not, as a share of all of them: what the kernel
+        counts, as `check_tiles` sees to, told of the case alone."""
         return {"skipped beside visited tiles": mixed_tiles(case.problem)}
 
     def may_differ(self, case: Case) -> frozenset[str]:
@@ -100,24 +107,33 @@ class BundledDynamicMask(AutogradTarget):
 
     def compile(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches, for Triton's active device."""
-        from kernels.dynamic_mask.api import checked, compile_launches, launches_of
+        from kernels.dynamic_mask.api import checked, launches_of
+        from kernels.sdpa.launch import compile_launches
 
         p, bias = case.problem, tensors.bias
         if bias is not None:
             bias = bias.detach().requires_grad_(bool(p.bias and p.bias.grad))
-        given = arguments(p, bias, tensors.q.device, OPTIONS.of(case))
-        settings = {name: given.pop(name) for name in ("deterministic", "num_splits") if name in given}
         if self.mutant:
             kernel_of(self.mutant)
-            given["injection"] = f"dynamic_mask!{self.mutant}"
-        call = checked(tensors.q, tensors.k, tensors.v, **given)
-        compile_launches(launches_of(call, p.backward, tensors.do, **settings))
+        injection = f"dynamic_mask!{self.mutant}" if self.mutant else ""
+        for given in calls(p, bias, tensors.q.device, OPTIONS.of(case)):
+            settings = {name: given.pop(name) for name in ("deterministic", "num_splits") if name in given}
+            call = checked(tensors.q, tensors.k, tensors.v, **given, injection=injection)
+            compile_launches(launches_of(call, p.backward, tensors.do, **settings))
 
     def forward(self, case: Case, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
-        """O and LSE."""
-        given = arguments(case.problem, tensors.bias, tensors.q.device, OPTIONS.of(case))
-        answer = _SURFACE.call(kernel_of(self.mutant), tensors.q, tensors.k, tensors.v, **given)
-        return answer.out, answer.lse
+        """O and LSE. Raises DeviceError where the kernel's counts of tiles are not those of the mask."""
+        parts = []
+        for given in calls(case.problem, tensors.bias, tensors.q.device, OPTIONS.of(case)):
+            answer = _SURFACE.call(kernel_of(self.mutant), tensors.q, tensors.k, tensors.v, **given)
+            check_tiles(answer.tiles, case.problem, given, *_tile_sizes(case.problem))
+            parts.append((answer.out, answer.lse))
+        return parts[0] if len(parts) == 1 else merge_by_lse.merged(parts)
+
+    def numerics_of(self, case: Case) -> Numerics:
+        """See Target: where keys are in two calls, more is rounded."""
+        split = OPTIONS.of(case)["keys"] == "split"
+        return replace(self.numerics, merged=two_calls.TILE) if split else self.numerics
 
     def surfaces(self) -> tuple[Surface, ...]:
         """See Target."""
@@ -129,6 +145,15 @@ class BundledDynamicMask(AutogradTarget):
         source = "mutants.dynamic_mask.table import MUTANTS" if self.mutant else f"dynamic_mask import {kernel}"
         path = f"sys.path.insert(0, {str(ROOT)!r})  # the folder that holds `kernels`"
         return call_text(case, kernel, [path, f"from kernels.{source}  # noqa: E402"], self.script_setup)
+
+
+def _tile_sizes(problem: Problem) -> tuple[int, int]:
+    """Queries and keys of a tile of scores in the forward pass, in this process."""
+    from kernels.dynamic_mask.config import block_d, find_config
+    from kernels.sdpa.launch import INTERPRETED
+
+    tiles = find_config(block_d(problem.dim, problem.dim_v), INTERPRETED).forward
+    return tiles.tile_m, tiles.tile_n
 
 
 def _split(way: Variant) -> Variant:

@@ -1,13 +1,14 @@
 """Mutants of `kernels.dynamic_mask`: each replaces one step, written as it was written in a project, or as it might be.
 
-The barriers that a kernel with shared buffers of its own may lack are Triton's to place here: bugs of that kind are
-made in the compiled code (fuzz/score/ptx_mutants).
+Importing this file registers those of machine.py too.
 """
 
 import triton
 import triton.language as tl
 
 from kernels.dynamic_mask.tiles import BITS, plane_pointers
+from kernels.mutants import steps
+from kernels.mutants.dynamic_mask import machine  # noqa: F401
 from kernels.mutants.dynamic_mask.registration import MUTANTS, register_mutant
 
 __all__ = ["MUTANTS"]
@@ -50,15 +51,23 @@ register_mutant(
 
 
 @triton.jit
-def _scaled_twice(rX, scale):
-    return rX * scale * scale
+def _always(rMask, before):
+    return tl.max(tl.max((rMask != 0).to(tl.int32), 1), 0) >= 0
+
+
+register_mutant(
+    "never_skips",
+    "Forward visits every tile: all answers are right, and empty tiles cost as much as others.",
+    "invented, after masks whose empty tiles are found, and multiplied all the same",
+    any_key_forward=_always,
+)
 
 
 register_mutant(
     "dq_scaled_twice",
     "dQ is multiplied by the scale twice: wrong unless the scale is 0 or 1.",
     "flash-dmattn 4291d01, c49dead: dQ from a K that is scaled already, and scaled again",
-    finish_dq=_scaled_twice,
+    finish_dq=steps.scaled_twice,
 )
 
 
@@ -109,16 +118,11 @@ register_mutant(
 )
 
 
-@triton.jit
-def _not_summed(rdBias, axis: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr):
-    return rdBias
-
-
 register_mutant(
     "dbias_not_summed",
     "The gradient of a bias that is broadcast over rows or columns is that of one row or column in 64.",
     "flash-dmattn 9181f70, a5b4cb7, ca66b6c: the gradient of a broadcast bias, reduced over wrong axes or not at all",
-    sum_of_shared=_not_summed,
+    sum_of_shared=steps.not_summed,
 )
 
 
@@ -146,15 +150,10 @@ register_mutant(
 
 @triton.jit
 def _unpredicated(
-    mMask,
-    tMask,
-    share,
-    batch,
-    head,
+    mask,
+    place,
     m_start,
     n_start,
-    n_q,
-    n_k,
     MASK: tl.constexpr,
     ALIGNED: tl.constexpr,
     TILE_M: tl.constexpr,
@@ -165,8 +164,8 @@ def _unpredicated(
         column = n_start // BITS + tl.arange(0, TILE_N // BITS)[None, :]
     else:
         column = n_start + tl.arange(0, TILE_N)[None, :]
-    mTile = plane_pointers(mMask, tMask, share, batch, head, m, column, TILE_N, False)
-    return tl.load(mTile, mask=(m < n_q) & (column * 0 + n_start < n_k), other=0)
+    mTile = plane_pointers(mask, place, m, column, TILE_N, False)
+    return tl.load(mTile, mask=(m < place[2]) & (column * 0 + n_start < place[3]), other=0)
 
 
 register_mutant(
@@ -177,40 +176,39 @@ register_mutant(
 )
 
 
-@triton.jit
-def _without_delta(rP, rdP, rDelta):
-    return rP * rdP
-
-
 register_mutant(
     "delta_missing",
     "dS = P dP, without delta: dV is right, dQ, dK and dBias are wrong.",
     "invented, after FlashAttention-4 4460ebbc: the kernel reads delta before it is there",
-    score_gradient=_without_delta,
+    score_gradient=steps.without_delta,
 )
-
-
-@triton.jit
-def _kv_head_modulo(head, heads_q, heads_kv):
-    return head % heads_kv
 
 
 register_mutant(
     "kv_head_modulo",
     "Query heads take KV heads round-robin instead of in groups: wrong wherever 1 < heads_kv < heads_q.",
     "FlagGems 33e4cda7: kv_head_id = off_hz % kv_numhead",
-    kv_head_of=_kv_head_modulo,
+    kv_head_of=steps.kv_head_modulo,
 )
-
-
-@triton.jit
-def _lse_unmasked(mLSE, offset, m, rLSE, n_q):
-    tl.store(mLSE + offset + m, rLSE)
 
 
 register_mutant(
     "unmasked_row_statistics",
     "LSE is stored without the row mask: rows beyond a sequence land in the next head's, or the next sequence's.",
     "FlagGems pull request on SDPA backward, August 2025: tl.store(m_ptrs, m_i)",
-    store_lse=_lse_unmasked,
+    store_lse=steps.lse_unmasked,
+)
+
+register_mutant(
+    "dbias_without_a_bias",
+    "Backward answers with a gradient of a bias that there is none of.",
+    "flash-dmattn 6b855d2: a gradient of the bias is returned where the bias is None",
+    bias_is_answered=lambda wanted: True,
+)
+
+register_mutant(
+    "lse_gradient_dropped",
+    "The gradient of LSE is not added: wrong where O and LSE of several calls are put together.",
+    "invented, after the survivors of one-line changes in sessions that gave LSE no gradient",
+    lse_gradient=lambda grad_lse: None,
 )

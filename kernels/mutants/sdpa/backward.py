@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.mutants import steps
 from kernels.mutants.sdpa.registration import register_mutant
 from kernels.sdpa.tiles import round_to, widen
 
@@ -25,16 +26,11 @@ register_mutant(
 )
 
 
-@triton.jit
-def _without_delta(rP, rdP, rDelta):
-    return rP * rdP
-
-
 register_mutant(
     "delta_missing",
     "dS = P dP, without delta: dV is right, dQ and dK are wrong.",
     "invented, after FlashAttention-4 4460ebbc: the kernel reads delta before it is there",
-    score_gradient=_without_delta,
+    score_gradient=steps.without_delta,
 )
 
 
@@ -106,16 +102,11 @@ register_mutant(
 )
 
 
-@triton.jit
-def _not_summed(rdMask, axis: tl.constexpr, TILE_M: tl.constexpr, TILE_N: tl.constexpr):
-    return rdMask
-
-
 register_mutant(
     "dbias_not_summed",
     "The gradient of a mask that is broadcast over rows or columns is that of one row or column in 64.",
     "flash-dmattn 9181f70, a5b4cb7, ca66b6c: the gradient of a broadcast bias, reduced over wrong axes or not at all",
-    sum_of_shared=_not_summed,
+    sum_of_shared=steps.not_summed,
 )
 
 

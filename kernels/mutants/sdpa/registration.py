@@ -8,9 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from kernels.mutants.mutant import Mutant
-from kernels.sdpa.api import attention, compile_launches, launches_of
+from kernels.sdpa.api import attention, launches_of
 from kernels.sdpa.checks import check_call
 from kernels.sdpa.injection import InjectionPoints, register_injection
+from kernels.sdpa.launch import compile_launches
 
 MUTANTS: dict[str, Mutant] = {}
 

@@ -10,14 +10,10 @@ import triton
 import triton.language as tl
 
 import kernels.mutants.sdpa
+from kernels.mutants import steps
 from kernels.mutants.sdpa.registration import MUTANTS, register_mutant
 
 __all__ = ["MUTANTS"]
-
-
-@triton.jit
-def _store_row_statistics_unmasked(mLSE, offset, index_row, rLSE, len_q):
-    tl.store(mLSE + offset + index_row, rLSE)
 
 
 register_mutant(
@@ -25,20 +21,15 @@ register_mutant(
     "LSE is stored without the row mask: rows beyond len_q of the last tile land in the next head's first rows (or "
     "beyond the buffer), so O is right and the gradients of those rows are wrong, at len_q that fills no whole tile.",
     "FlagGems pull request on SDPA backward, August 2025: tl.store(m_ptrs, m_i), found in review by tongxin",
-    store_row_statistics=_store_row_statistics_unmasked,
+    store_row_statistics=steps.lse_unmasked,
 )
-
-
-@triton.jit
-def _kv_head_modulo(head, heads_q, heads_kv):
-    return head % heads_kv
 
 
 register_mutant(
     "kv_head_modulo",
     "Query heads take KV heads round-robin instead of in groups: wrong wherever 1 < heads_kv < heads_q.",
     "FlagGems 33e4cda7: kv_head_id = off_hz % kv_numhead",
-    kv_head_of=_kv_head_modulo,
+    kv_head_of=steps.kv_head_modulo,
 )
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from msgspec import structs
 
 from fuzz.core.case import Case, Storage, from_json, to_json
 from fuzz.core.features import FEATURES, features
@@ -19,7 +20,7 @@ from fuzz.generate import cases as strategies
 from fuzz.generate.cases import LARGE, LENGTHS, MEDIUM, SMALL, Size
 from fuzz.targets.registry import targets
 from oracles.masks import KINDS, kinds
-from oracles.problem import shapes
+from oracles.problem import Bias, shapes
 
 
 class Wide(Target):
@@ -147,6 +148,19 @@ def test_every_kind_of_mask_and_of_numbers_is_drawn(wide):
 def test_a_kind_that_a_target_names_as_native_is_drawn_for_it(monkeypatch):
     monkeypatch.setattr(Wide, "native_masks", lambda self, dtype, dim: ("top_k",))
     assert any("top_k" in kinds(case.problem.mask) for case in drawn(Wide(), count=20))
+
+
+def test_a_bias_that_a_target_names_as_native_is_drawn_often(monkeypatch, wide):
+    native = Bias(rows=False, batch=True)
+
+    def is_native(case):
+        return case.problem.bias == structs.replace(native, dtype=case.problem.bias.dtype, grad=case.problem.bias.grad)
+
+    monkeypatch.setattr(Wide, "native_biases", (native,))
+    found = drawn(Wide(), SMALL, 400)
+    biased = [case for case in found if case.problem.bias is not None]
+    assert len(biased) / len(found) > 0.3 > sum(case.problem.bias is not None for case in wide) / len(wide)
+    assert sum(map(is_native, biased)) > len(biased) / 3
 
 
 def test_most_lengths_are_boundaries_and_some_are_not(wide):

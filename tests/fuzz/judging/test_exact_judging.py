@@ -9,6 +9,7 @@ import torch
 from chunked_attention import attention
 from covering import covering
 from judge_tools import judge as run_judge
+from msgspec import structs
 
 from fuzz.core.case import CODED, Case, Inputs
 from fuzz.tensors.arena import build
@@ -18,7 +19,7 @@ from oracles.error_budget.same_precision import same_precision
 from oracles.masks import Causal, Documents, Full, Mask, PerHead, Window
 from oracles.numerics import FLASH_2, FUSED
 from oracles.outputs import Outputs
-from oracles.problem import Problem, dense_mask
+from oracles.problem import Bias, Problem, dense_mask
 from oracles.reference.attention import reference
 
 LONG = 16_384
@@ -115,6 +116,19 @@ def test_most_of_a_case_is_certified(style, mask):
     x = build(Case("any", p, Inputs(5, style)), "cpu").tensors()
     share = exact.certify(p, x.q, x.k, x.v, do=x.do, numerics=FUSED).share
     assert share["o"] > 0.6 and min(share.values()) > (0.9 if style == "one_hot" else 0.3), share
+
+
+def test_a_bias_per_kv_head_is_certified_as_one_per_query_head():
+    shared = Problem((9,), (20,), 6, 3, 16, 16, "float16", scale=0.25, bias=Bias(kv_heads=True))
+    x = build(Case("any", shared, Inputs(5, "one_hot")), "cpu").tensors()
+    assert x.bias is not None and x.bias.shape[1] == 3
+    alone = structs.replace(shared, bias=Bias(heads=True))
+    given = {"do": x.do, "numerics": FUSED}
+    one = exact.certify(shared, x.q, x.k, x.v, bias=x.bias, **given)
+    other = exact.certify(alone, x.q, x.k, x.v, bias=x.bias.repeat_interleave(2, 1), **given)
+    assert one.share == other.share
+    for name, right in other.want.items():
+        assert torch.equal(one.want[name], right) and torch.equal(one.where[name], other.where[name])
 
 
 def test_a_certificate_holds_no_element_that_rounding_could_touch():

@@ -1,5 +1,6 @@
 """Target dynamic_mask: the ways to say a mask are one problem, and a script says what the target did."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -8,10 +9,12 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from fuzz.core.case import Case
+from fuzz.core.case import Case, Inputs
 from fuzz.core.refusal import refusal
-from fuzz.targets.dynamic_mask.call import OPTIONS, arguments, direction, says, useful
+from fuzz.core.target import DeviceError
+from fuzz.targets.dynamic_mask.call import OPTIONS, SHAPES, arguments, calls, direction, says, useful
 from fuzz.targets.dynamic_mask.catalog import CLASSES
+from fuzz.targets.dynamic_mask.counters import check_tiles, mask_of
 from oracles.masks import And, Blocks, Causal, Full, PerHead, TopK, Window
 from oracles.problem import Bias, Problem, dense_mask
 
@@ -47,6 +50,16 @@ def test_words_hold_the_mask():
     assert words.dtype == torch.int32 and torch.equal(unpack_mask(words, 40), dense_mask(TOP))
 
 
+def test_the_kernels_own_selection_is_the_mask_of_the_case():
+    pytest.importorskip("triton")
+    for mask in (TOP.mask, TopK(3), TopK(50, Causal()), TopK(2, Causal("bottom_right"), sequence=0, head=1)):
+        problem = replace(TOP, lengths_q=(50, 50), mask=mask)
+        found = said(problem, mask="selected")["mask"]
+        assert found.shape[1] == 2 and "selected" in says(problem)
+        assert torch.equal(found.repeat_interleave(2, 1).expand(2, 4, 50, 40), dense_mask(problem).expand(2, 4, -1, -1))
+    assert "selected" not in says(replace(TOP, lengths_k=(40, 30))) + says(replace(TOP, mask=Causal()))
+
+
 @pytest.mark.parametrize("way", [{"mask": "bias"}, {"hidden": "nan"}], ids=str)
 def test_a_bias_per_kv_head_is_hidden_where_no_query_head_of_its_group_sees(way):
     bias = torch.zeros(1, 2, 9, 40, dtype=torch.float16)
@@ -55,7 +68,7 @@ def test_a_bias_per_kv_head_is_hidden_where_no_query_head_of_its_group_sees(way)
     assert torch.equal(hidden, ~dense_mask(KV_BIAS).unflatten(1, (2, 2)).any(2))
 
 
-@pytest.mark.parametrize("shape", ["plain", "narrow", "expanded", "whole", "padded"])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_a_mask_in_any_shape_is_the_same_mask(shape):
     mask = said(TOP, shape=shape)["mask"]
     assert mask.dim() == 4 and torch.equal(mask.expand(2, 4, 9, 40), dense_mask(TOP))
@@ -76,6 +89,30 @@ def test_every_way_that_is_drawn_is_useful_and_taken():
     assert "bias" not in says(replace(KV_BIAS, mask=PerHead((Full(), Causal()))))
 
 
+@pytest.mark.parametrize("how", ["auto", "bool", "bits"])
+@pytest.mark.parametrize("mask", [Full(), TopK(3, Causal())], ids=str)
+def test_keys_in_two_calls_are_all_of_them_once(how, mask):
+    pytest.importorskip("triton")
+    problem = replace(TOP, lengths_k=(130, 130), mask=mask)
+    parts = calls(problem, None, DEVICE, OPTIONS.defaults | {"keys": "split", "mask": how})
+    masks = [mask_of(part, problem) for part in parts]
+    assert torch.equal(
+        (masks[0].int() + masks[1].int()).expand(2, 4, 9, 130).bool(), dense_mask(problem).expand(2, 4, 9, -1)
+    )
+    assert not (masks[0] & masks[1]).any() and not masks[0][..., 64:128].any() and not masks[1][..., :64].any()
+
+
+def test_keys_in_two_calls_need_two_tiles_and_a_gradient():
+    long = replace(TOP, lengths_k=(130, 130))
+    split = OPTIONS.defaults | {"keys": "split"}
+    assert useful(long, split) and not useful(long, split | {"mask": "bias"})
+    assert not useful(TOP, split) and not useful(replace(long, backward=False), split)
+    assert not useful(replace(long, bias=Bias(cols=False)), split)
+    target, variant = CLASSES["interpreter"](), {"keys": "split"}
+    known = {name: Case(target.name, long, Inputs(distribution=name), variant) for name in ("normal", "one_hot")}
+    assert refusal(target, known["normal"]) is None and refusal(target, known["one_hot"]) is not None
+
+
 def test_a_session_climbs_to_masks_with_empty_tiles_among_others():
     target = CLASSES["interpreter"]()
     shares = {}
@@ -83,6 +120,34 @@ def test_a_session_climbs_to_masks_with_empty_tiles_among_others():
         problem = replace(TOP, lengths_q=(128,), lengths_k=(128,), mask=mask)
         (shares[name],) = target.climbs(Case(target.name, problem)).values()
     assert shares == {"full": 0.0, "causal": 0.5, "half": 1.0}
+
+
+HALVES = replace(TOP, lengths_q=(128,), lengths_k=(100,), heads_q=1, heads_kv=1, mask=Blocks(64, 64, ("F.", "FF")))
+
+
+COUNTS = {  # visited and skipped tiles of both rows of tiles: what is said of them
+    ((1, 1), (2, 0)): "",
+    ((1, 1), (1, 1)): "",  # one too few: the answers show that
+    ((2, 0), (2, 0)): "4 tiles of scores were visited, of which 3 hold a pair",
+    ((1, 0), (2, 0)): "add up to 3, and there are 4",
+}
+
+
+@pytest.mark.parametrize("how", ["auto", "bits"])
+@pytest.mark.parametrize("counts", COUNTS)
+def test_counts_of_tiles_are_compared_with_the_mask(how, counts):
+    if how == "bits":
+        pytest.importorskip("triton")
+    expected = pytest.raises(DeviceError, match=COUNTS[counts]) if COUNTS[counts] else contextlib.nullcontext()
+    with expected:
+        check_tiles(torch.tensor([[counts]]), HALVES, said(HALVES, mask=how), 64, 64)
+
+
+def test_causality_ends_a_row_of_tiles_and_a_sequence_its_own():
+    causal = said(replace(TOP, mask=Causal("bottom_right"), lengths_q=(100,), lengths_k=(130,)))
+    problem = replace(HALVES, lengths_q=(100, 5), lengths_k=(130, 64), layout="packed")
+    tiles = torch.tensor([[[(2, 0), (3, 0)]], [[(1, 0), (0, 0)]]])
+    check_tiles(tiles, problem, {"causal": causal["causal"]}, 64, 64)
 
 
 def test_sums_in_any_order_may_differ():

@@ -16,6 +16,7 @@ CALLS = {
     "softcap, whole bias": Call((65,), (70,), bias="ffff", softcap=2.0, dim=24),
     "packed sequences": Call((40, 0, 66), (70, 5, 1), 2, 1, mask="f1ff", bias="f11f", packed=True, causal="top_left"),
     "parts of sums": Call((130,), (64,), mask="1fff", num_splits=2, kept=0.3, dtype=torch.bfloat16),
+    "parts in any order": Call((200,), (64,), 2, 1, mask="1fff", num_splits=3, deterministic=False, kept=0.3),
     "aligned rows": Call((64,), (96,), 2, 1, dim=32, dim_v=32, mask="1kff", bias="1kff", kept=0.4),
 }
 

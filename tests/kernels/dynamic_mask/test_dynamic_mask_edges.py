@@ -7,7 +7,7 @@ import torch
 from dynamic_mask_cases import Call, complaints, got_and_wanted, tensors_of
 from sdpa_cases import random
 
-from kernels.dynamic_mask import dynamic_mask_answer, dynamic_mask_attention
+from kernels.dynamic_mask import dynamic_mask_answer, dynamic_mask_attention, pack_mask
 
 
 @pytest.mark.parametrize("lengths", [((0,), (70,)), ((9,), (0,)), ((0,), (0,))], ids=str)
@@ -27,9 +27,25 @@ def test_a_bias_may_be_nan_where_a_pair_does_not_count():
 
 def test_a_bias_of_minus_infinity_masks():
     query, key, value, mask, _ = tensors_of(Call((9,), (70,), mask="1kff"))
+    mask[:, :, 3] = False
     bias = torch.zeros(mask.shape, dtype=query.dtype, device=query.device).masked_fill(~mask, -math.inf)
+    bias.requires_grad_()
     by_mask, by_bias = dynamic_mask_answer(query, key, value, mask), dynamic_mask_answer(query, key, value, None, bias)
     assert torch.equal(by_mask.out, by_bias.out) and torch.equal(by_mask.lse, by_bias.lse)
+    grads = torch.autograd.grad(by_mask.out.float().sum(), (query, key, value))
+    *others, of_bias = torch.autograd.grad(by_bias.out.float().sum(), (query, key, value, bias))
+    assert all(torch.equal(one, other) for one, other in zip(grads, others, strict=True))
+    assert not of_bias[~mask].any() and of_bias[mask].any()
+
+
+def test_a_row_without_a_key_is_zero_and_so_are_its_gradients():
+    query, key, value, _, bias = tensors_of(Call((9,), (70,), 1, 1, bias="11ff"))
+    mask = torch.ones(1, 1, 9, 70, dtype=torch.bool, device=query.device)
+    mask[:, :, 4] = False
+    answer = dynamic_mask_answer(query, key, value, mask, bias)
+    dq, dbias = torch.autograd.grad(answer.out.float().sum(), (query, bias))
+    assert not answer.out[:, :, 4].any() and (answer.lse[:, :, 4] == -math.inf).all()
+    assert not dq[:, :, 4].any() and not dbias[:, :, 4].any() and dbias[:, :, 5].any()
 
 
 def test_dbias_of_skipped_tiles_is_zero(guarded):
@@ -44,12 +60,40 @@ def test_dbias_of_skipped_tiles_is_zero(guarded):
     assert not grad[..., :65].any() and grad[..., 65:].any()
 
 
+def test_nothing_is_read_for_skipped_tiles(guarded):
+    """NaN that is multiplied by a probability of 0 stays NaN: keys and values of empty tiles are not multiplied."""
+    query, key, value, mask, bias = tensors_of(Call((70,), (130,), 2, 1, mask="11ff", bias="11ff"))
+    mask[..., :64] = False
+    hidden = [x.detach().clone() for x in (key, value, bias)]
+    for x in hidden[:2]:
+        x[:, :, :64] = math.nan
+    hidden[2][..., :64] = math.nan
+    leaves = [x.requires_grad_() for x in (query, *hidden)]
+    answer = dynamic_mask_answer(*leaves[:3], mask, leaves[3])
+    grads = torch.autograd.grad(answer.out.float().pow(2).sum(), leaves)
+    assert all(x.isfinite().all() for x in (answer.out, *grads)) and grads[1][:, :, 64:].any()
+    assert not grads[1][:, :, :64].any() and not grads[2][:, :, :64].any() and not grads[3][..., :64].any()
+
+
 def test_other_strides_give_the_same_answers():
     call = Call((33,), (40,), 2, 1, mask="1kff", bias="1kff")
     query, key, value, mask, bias = tensors_of(call)
     turned = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in (query, key, value)]
     wide = torch.nn.functional.pad(mask, (0, 7))[..., :40]
     assert not complaints(call, (*turned, wide, bias))
+
+
+def test_words_whose_columns_lie_apart_are_the_same_mask():
+    """Of tensors that are loaded 16 bytes at a time, which words never are."""
+    query, key, value, mask, _ = tensors_of(Call((64,), (160,), 1, 1, 32, 32, mask="11ff"))
+    mask[:] = False
+    mask[:, :, 5, 100] = True
+    words = pack_mask(mask)
+    apart = words.mT.contiguous().mT
+    assert apart.stride(3) != 1
+    one, other = (dynamic_mask_answer(query, key, value, given) for given in (words, apart))
+    assert torch.equal(one.out, other.out) and torch.equal(one.tiles, other.tiles)
+    assert one.out[0, 0, 5].any()
 
 
 REFUSED = {

@@ -50,14 +50,59 @@ def test_it_compiles_in_one_graph():
 
 
 def test_without_a_bias_no_gradient_of_it_is_made():
-    """No kernel for it, and no memory: the operator's answer for it has no elements."""
+    """No kernel for it, and no memory: the operator's answer for it has no elements. Nor where it is not asked for."""
     query, key, value, mask, _ = tensors_of(SMALL)
-    names = [launch.kernel.__name__ for launch in plan(query, key, value, mask)]
-    assert names == ["forward_kernel", "row_state_kernel", "dkdv_kernel", "dq_kernel"]
-    out, lse, _ = OPERATORS.dynamic_mask_forward(*forward_arguments(Call((6,), (9,))))
-    given = forward_arguments(Call((6,), (9,)))
-    found = OPERATORS.dynamic_mask_backward(out, None, *given[:7], out, lse, *given[7:12], 0, True, False, "")
-    assert found[3].shape == (0,)
+    for bias in (None, random(1, 1, 6, 9)):
+        names = [launch.kernel.__name__ for launch in plan(query, key, value, mask, bias)]
+        assert names == ["forward_kernel", "row_state_kernel", "dkdv_kernel", "dq_kernel"]
+    for call in (Call((6,), (9,)), Call((6,), (9,), bias="11ff")):
+        given = forward_arguments(call)
+        out, lse, _ = OPERATORS.dynamic_mask_forward(*given)
+        found = OPERATORS.dynamic_mask_backward(out, None, *given[:7], out, lse, *given[7:12], 0, True, False, "")
+        assert found[3].shape == (0,)
+
+
+def test_no_launch_has_a_tensor_of_the_scores_size_but_mask_bias_and_its_gradient():
+    call = Call((512,), (640,), 2, 1, 16, 16, mask="11ff", bias="11ff")
+    query, key, value, mask, bias = tensors_of(call)
+    found = {}
+    for launch in plan(query, key, value, mask, bias, num_splits=4):
+        for name, x in launch.runtime.items():
+            if isinstance(x, torch.Tensor) and x.numel() >= 512 * 640:
+                found.setdefault(launch.kernel.__name__, set()).add(name)
+    planes = {"mMask", "mBias"}
+    passes = {"forward_kernel": planes, "dkdv_kernel": planes, "dq_kernel": planes}
+    assert found == passes | {"dbias_kernel": planes | {"mdBias"}}
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU")
+@pytest.mark.parametrize("bits", [False, True])
+def test_peak_memory_grows_with_the_length_and_not_with_its_square(bits):
+    length, heads = 4096, 4
+    query, key, value = (random(1, heads, length, 32, dtype=torch.float16).requires_grad_() for _ in "qkv")
+    mask = (random(1, 1, length, length) > 0).to(DEVICE)
+    mask = pack_mask(mask) if bits else mask
+    row = random(1, heads, 1, length, dtype=torch.float16).requires_grad_()
+    for _ in range(2):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        out = dynamic_mask_attention(query, key, value, mask, row, causal="top_left", num_splits=1)
+        torch.autograd.grad(out.float().sum(), (query, key, value, row))
+        more = torch.cuda.max_memory_allocated() - before
+        del out
+    assert more < length * length  # a byte for each score of one head
+
+
+def test_wide_loads_need_every_pitch_at_16_bytes():
+    """Of an odd row pitch too, where those of heads and sequences are even."""
+    query, key, value = (random(2, 2, 64, 32, dtype=torch.float16) for _ in "qkv")
+    odd = torch.nn.functional.pad(key, (0, 1))[..., :32]
+    pitches = {}
+    for name, x in (("even", key), ("odd", odd)):
+        forward, *_ = plan(query, x, value)
+        pitches[name] = forward.constants["ALIGNED"]
+    assert pitches == {"even": True, "odd": False}
 
 
 def test_a_whole_bias_has_a_kernel_of_its_own_and_a_row_has_none():

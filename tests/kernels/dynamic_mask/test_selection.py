@@ -1,10 +1,12 @@
 """The dynamic mask: a bias from values, the top W keys of each row, and packed words."""
 
+import math
+
 import pytest
 import torch
 from sdpa_cases import random
 
-from kernels.dynamic_mask import dynamic_mask, pack_mask, top_mask, unpack_mask, value_bias
+from kernels.dynamic_mask import dynamic_mask, dynamic_mask_attention, pack_mask, top_mask, unpack_mask, value_bias
 
 
 def top_by_definition(bias, window, len_q, causal):
@@ -54,6 +56,20 @@ def test_bias_and_mask_belong_together():
     bias, mask = dynamic_mask(value, dt_proj, A, 3)
     assert bias.shape == (1, 2, 1, 9) and mask.shape == (1, 2, 9, 9)
     assert torch.equal(mask.sum(-1)[0, 0].cpu(), torch.arange(1, 10).clamp(max=3))
+
+
+def test_gradients_flow_through_attention_into_the_selection():
+    value, dt_proj, A = (random(*shape).requires_grad_() for shape in ((1, 2, 70, 8), (2, 16), (2,)))
+    query, key = random(1, 4, 70, 8, dtype=torch.float16), random(1, 2, 70, 8, dtype=torch.float16)
+    bias, mask = dynamic_mask(value, dt_proj, A, 9, packed=True)
+    out = dynamic_mask_attention(query, key, value.half(), mask, bias, causal="top_left")
+    found = torch.autograd.grad(out.float().pow(2).sum(), (value, dt_proj, A))
+    kept = unpack_mask(mask, 70).repeat_interleave(2, 1)
+    scores = query.float() @ key.float().repeat_interleave(2, 1).mT * 8**-0.5
+    scores = (scores + value_bias(value, dt_proj, A).repeat_interleave(2, 1)).masked_fill(~kept, -math.inf)
+    wanted = torch.autograd.grad((scores.softmax(-1) @ value.repeat_interleave(2, 1)).pow(2).sum(), (value, dt_proj, A))
+    for one, other in zip(found, wanted, strict=True):
+        assert float((one - other).norm() / other.norm()) < 0.01
 
 
 def test_a_bias_of_several_rows_is_refused():

@@ -12,7 +12,8 @@ from dynamic_mask_shown import SHOWN
 from msgspec.structs import replace
 
 from fuzz.judging.judge import execute
-from fuzz.targets.dynamic_mask.catalog import CLASSES
+from fuzz.targets.dynamic_mask.catalog import CLASSES, MACHINE_ONLY
+from kernels.mutants.dynamic_mask.edited_launch import without_barriers_before_writes
 from kernels.mutants.dynamic_mask.table import MUTANTS
 
 DEVICE = "cuda" if torch.cuda.is_available() else "interpreter"
@@ -24,11 +25,10 @@ def verdict(name, case):
     return execute(replace(case, target=target.name), target, lambda phase, limit: None)
 
 
-READS_BEYOND = "mask_tail_read"  # what it reads counts for nothing: the emulated GPU alone sees it
-INTERPRETED = tuple(name for name in MUTANTS if name != READS_BEYOND)
+INTERPRETED = tuple(name for name in MUTANTS if name not in MACHINE_ONLY)
 
 
-@pytest.mark.parametrize("name", daily(INTERPRETED, ("dbias_of_one_head", "flag_of_the_first_warp")))
+@pytest.mark.parametrize("name", daily(INTERPRETED, ("dbias_of_one_head", "flag_of_the_first_warp", "never_skips")))
 def test_wrong_where_the_correct_kernel_passes(name):
     case, told = SHOWN[name]
     found = verdict(name, case)
@@ -38,7 +38,15 @@ def test_wrong_where_the_correct_kernel_passes(name):
 
 
 def test_each_is_shown():
-    assert set(SHOWN) == set(MUTANTS)
+    assert set(SHOWN) == set(MUTANTS) and set(MACHINE_ONLY) < set(MUTANTS)
+
+
+@pytest.mark.parametrize("guard", ["", "@%p3 "])
+def test_a_barrier_is_dropped_before_a_write_to_shared_memory_alone(guard):
+    read, write = f"\t{guard}ldmatrix.sync [%r1];", f"\t{guard}st.shared.b32 [%r1], %r2;"
+    lines = ["\tbar.sync 0;", "\tmov.b32 %r1, 1;", read, "\tbar.sync \t0;", write, "\tbarrier.cta.sync 0;"]
+    kept = without_barriers_before_writes("\n".join(lines)).splitlines()
+    assert kept == [*lines[:3], "\t;", *lines[4:]]
 
 
 @pytest.mark.nightly
