@@ -111,7 +111,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--roles", default=",".join(soak.ROLES), metavar="A,B", help=f"who is killed ({','.join(soak.ROLES)})"
     )
-    one.add_argument("--folder", metavar="DIR", help="where the session and its log go (a temporary folder)")
+    one.add_argument(
+        "--folder", metavar="DIR", help="where the session and its log go; a soak stopped there goes on (temporary)"
+    )
     one.add_argument("--out", metavar="OUT.json", help="write the result as JSON")
     one.set_defaults(attack=_soak)
     return made

@@ -38,6 +38,8 @@ MARK = "ATTNFUZZ_SOAK"
 LONGEST = 1.25  # a process's memory in the last third of the soak, over that in the first
 SLACK = 64 << 20
 SAY_EVERY = 10.0  # seconds
+FAULT = 3  # exit code of a session that broke
+PATIENCE = 5  # of them, one after the other, without a case
 
 
 @dataclass
@@ -80,6 +82,15 @@ class Soak:
         return [f"{count} {text}" for text, count in found.items() if count] + [self.gave_up] * bool(self.gave_up)
 
 
+class _SoFar(msgspec.Struct):
+    """A soak that was stopped. memory: (seconds, role, resident bytes)."""
+
+    seconds: float = 0.0
+    kills: dict[str, int] = {}
+    resumes: int = 0
+    memory: list[tuple[float, str, int]] = []
+
+
 def soak(
     cases: int,
     workers: int,
@@ -93,25 +104,30 @@ def soak(
 ) -> Soak:
     """Runs the session in `folder`, killing one process of a random role every `kill_every` seconds in the mean.
 
+    folder   of the session; a soak that was stopped there goes on, and the figures are those of both
     seconds  the session is stopped after so many, and judged by what it has run until then
     say      is told now and then how far it is
     """
-    draw, done = random.Random(seed), Soak(cases, workers, seed, kill_every)
+    before = _before(folder)
+    draw, done = random.Random(f"{seed} {before.seconds}"), Soak(cases, workers, seed, kill_every)
+    done.resumes = before.resumes
     mark = secrets.token_hex(8)
-    kills: Counter[str] = Counter()
-    memory: list[tuple[float, str, int]] = []
-    began = time.monotonic()
-    session = _start(folder, cases, workers, seed, mark, resume=False)
-    next_kill, next_line = time.monotonic() + draw.expovariate(1 / kill_every), began
+    kills, memory = Counter(before.kills), before.memory
+    now = time.monotonic()
+    began, ends = now - before.seconds, now + seconds
+    session = _start(folder, cases, workers, seed, mark, resume=(folder / "session.json").is_file())
+    next_kill, next_line = now + draw.expovariate(1 / kill_every), now
+    broke, lines = 0, 0
     while True:
         time.sleep(0.25)
         if time.monotonic() > next_line:
             next_line = time.monotonic() + SAY_EVERY
             say(f"{_lines(folder)} of {cases} cases, {sum(kills.values())} kills, {done.resumes} resumes")
-        if time.monotonic() > began + seconds:
+        if time.monotonic() > ends:
             session.terminate()
             session.wait()
-            done.gave_up = f"the time was up after {len(read_session(folder).records)} of {cases} cases"
+            if _lines(folder) < cases:
+                done.gave_up = f"the time was up after {_lines(folder)} of {cases} cases"
             break
         if session.poll() is not None:
             if session.returncode in (0, 1) and len(read_session(folder).records) >= cases:
@@ -120,6 +136,11 @@ def soak(
                 done.gave_up = f"the session ended with exit code {session.returncode}"
                 break
             begun = (folder / "session.json").is_file()
+            broke = broke + 1 if session.returncode == FAULT and _lines(folder) == lines else 0
+            lines = _lines(folder)
+            if broke == PATIENCE:
+                done.gave_up = f"the session broke {broke} times without a case: see {folder.with_suffix('.log')}"
+                break
             done.resumes += begun
             session = _start(folder, cases, workers, seed, mark, resume=begun)
             continue
@@ -133,10 +154,31 @@ def soak(
                 with_signal(draw.choice(there))
                 kills[role] += 1
     done.seconds, done.kills = round(time.monotonic() - began, 1), dict(kills)
-    _read(folder, done, draw)
+    so_far = _SoFar(done.seconds, done.kills, done.resumes, _thinned(memory))
+    _so_far_file(folder).write_bytes(msgspec.json.encode(so_far))
+    if (folder / "session.json").is_file():
+        _read(folder, done, draw)
     done.left_processes = _left(mark)
     _memory(memory, done)
     return done
+
+
+def _so_far_file(folder: Path) -> Path:
+    return folder.with_suffix(".soak.json")
+
+
+def _before(folder: Path) -> _SoFar:
+    file = _so_far_file(folder)
+    return msgspec.json.decode(file.read_bytes(), type=_SoFar) if file.is_file() else _SoFar()
+
+
+def _thinned(memory: list[tuple[float, str, int]]) -> list[tuple[float, str, int]]:
+    """The largest process of each role in every ten seconds."""
+    largest: dict[tuple[int, str], tuple[float, str, int]] = {}
+    for at, role, rss in memory:
+        key = int(at / 10), role
+        largest[key] = max(largest.get(key, (at, role, 0)), (at, role, rss), key=lambda one: one[2])
+    return list(largest.values())
 
 
 def _lines(folder: Path) -> int:

@@ -308,7 +308,7 @@ def processes() -> ProcessPoolExecutor:
 
 def checked(seed: int) -> str:
     """In a process of its own: what is wrong with a drawn call, ''."""
-    sys.path.insert(0, str(ROOT / "tests" / "support"))
+    sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tests" / "support" / "kernels")]
     from dynamic_mask_cases import complaints, drawn
 
     call = drawn(random.Random(seed), 513 if ON_GPU else 70)

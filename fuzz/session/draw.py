@@ -1,16 +1,17 @@
 """The cases of a shard, drawn from its seed, the same ones in every process.
 
 Hypothesis draws them. In a shard of LONG_SHARD cases and more its engine costs more than it gives: 3 ms a case, where a
-small case takes 20 in all. There a generator of random numbers draws, but in one of CLIMBING_EACH such shards, in which
-Hypothesis climbs on the errors that it is told of.
+small case takes 20 in all. There a generator of random numbers draws; one of CLIMBING_EACH such shards climbs
+(climb.py) on the errors that it is told of.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
+from typing import TypeAlias
 
 import msgspec
 from hypothesis import HealthCheck, Phase, given, seed
@@ -21,9 +22,12 @@ from fuzz.core.target import Target
 from fuzz.generate import cases as strategies
 from fuzz.generate.masks import Draw
 from fuzz.generate.reproducible_draws import reproducible_draws
+from fuzz.session.climb import Climber
 from fuzz.session.plan import Shard
 from fuzz.session.settings import Settings
 from fuzz.session.turns import first_cases
+
+Scores: TypeAlias = Mapping[str, float]  # what a case scored, by label: larger is nearer to a failure
 
 LONG_SHARD = 100
 CLIMBING_EACH = 4  # one long shard in so many climbs
@@ -42,14 +46,8 @@ def drawer_of(under_test: Target, settings: Settings) -> Callable[[Draw], Case]:
     return lambda draw: _repeated(under_test, settings, drawn(draw))
 
 
-def by_hypothesis(shard: Shard) -> bool:
-    """True if Hypothesis draws the cases of a shard."""
-    return shard.cases < LONG_SHARD or climbs(shard)
-
-
 def climbs(shard: Shard) -> bool:
-    """True if the cases of a shard depend on what is learned of those before: Hypothesis is to know of each before it
-    draws the next one."""
+    """True if the cases of a shard depend on what those before scored: that is to be known before the next is drawn."""
     return shard.cases >= LONG_SHARD and shard.index % CLIMBING_EACH == 0
 
 
@@ -66,22 +64,29 @@ def _repeated(under_test: Target, settings: Settings, case: Case) -> Case:
 
 
 def explore(
-    shard: Shard, drawn: Callable[[Draw], Case], each: Callable[[Case], None], first: tuple[Case, ...] = ()
+    shard: Shard, drawn: Callable[[Draw], Case], each: Callable[[Case], Scores | None], first: tuple[Case, ...] = ()
 ) -> None:
     """Calls `each` on the cases of a shard; `first` take the places of the first ones drawn. They depend on the shard
-    alone, but for those that climb. Ends early where `each` raises Stop."""
-    if by_hypothesis(shard):
+    alone, but for those that climb, which depend on the scores that `each` returns too. Ends early where `each` raises
+    Stop."""
+    if shard.cases < LONG_SHARD:
         _by_hypothesis(shard, drawn, each, first)
         return
+    climber = Climber(shard.seed, drawn) if climbs(shard) else None
     draw = random.Random(shard.seed)
     with suppress(Stop):
         for number in range(shard.cases):
-            case = drawn(draw)
-            each(first[number] if number < len(first) else case)
+            case = climber.draw() if climber else drawn(draw)
+            if number < len(first):
+                each(first[number])
+            else:
+                scores = each(case)
+                if climber and scores:
+                    climber.learn(scores)
 
 
 def _by_hypothesis(
-    shard: Shard, drawn: Callable[[Draw], Case], each: Callable[[Case], None], first: tuple[Case, ...]
+    shard: Shard, drawn: Callable[[Draw], Case], each: Callable[[Case], Scores | None], first: tuple[Case, ...]
 ) -> None:
     """`explore` by Hypothesis. The examples that it begins with are left out: they make the least of nearly every
     choice, so that they are small, and alike in every shard."""
@@ -94,7 +99,7 @@ def _by_hypothesis(
         max_examples=shard.cases + left_out,
         database=None,
         deadline=None,
-        phases=[Phase.generate, Phase.target] if climbs(shard) else [Phase.generate],
+        phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
     @given(strategies.strategy(drawn))

@@ -16,8 +16,6 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from hypothesis import event, target
-
 from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
 from fuzz.core.target import Target
@@ -26,9 +24,9 @@ from fuzz.corpus.entry import Entry
 from fuzz.corpus.store import load_good
 from fuzz.runner import HarnessError, MachineError, Runner
 from fuzz.session.book import Book, FolderBook
-from fuzz.session.draw import Stop, by_hypothesis, climbs, drawer_of, explore, seed_cases
+from fuzz.session.draw import Scores, Stop, climbs, drawer_of, explore, seed_cases
 from fuzz.session.failures.look_into import Investigator, Looked
-from fuzz.session.failures.recording import Pending, Recording, features_of
+from fuzz.session.failures.recording import Pending, Recording
 from fuzz.session.failures.settle import Settler
 from fuzz.session.plan import Shard
 from fuzz.session.records import Fault, Record, Settled, settlement
@@ -125,44 +123,36 @@ class Worker:
         met: list[Record] = []
         broken: list[Exception] = []
 
-        learning, climbing = by_hypothesis(shard), climbs(shard)
+        climbing = climbs(shard)
         done, places = self._ran.get(shard.name, {}) if ran is None else ran, count()
 
-        def learn(case: Case, passed: bool, ratio: float) -> None:
-            """Hypothesis, where it draws, learns of a case. Failures that are known would hold it where they are."""
-            if not learning:
-                return
-            for name in features_of(case):
-                event(name)
-            if climbing and passed:
-                target(ratio, label=f"error / budget of {shard.target}")
-                for label, number in under_test.climbs(case).items():
-                    target(number, label=f"{label} of {shard.target}")
+        def scores(case: Case, passed: bool, ratio: float) -> Scores:
+            """What a climbing shard is to know of a case. Failures that are known would hold it where they are."""
+            return {**under_test.climbs(case), "error over budget": ratio} if climbing and passed else {}
 
-        def each(case: Case) -> None:
+        def each(case: Case) -> Scores:
             """Runs a case, unless that was done before."""
             index = next(places)
             if (before := done.get(index)) is not None:
-                learn(case, before.passed, before.ratio)
-            else:
-                loop(case, index)
+                return scores(case, before.passed, before.ratio)
+            passed = [record.ratio for record in loop(case, index) if record.outcome == "pass"]
+            return scores(case, bool(passed), sum(passed))
 
-        def loop(case: Case | None, index: int = -1) -> None:
-            """Takes in the case before, and sends `case` off; None: there is no other."""
+        def loop(case: Case | None, index: int = -1) -> list[Record]:
+            """The records of what has ended: takes in the case before, and sends `case` off; None: there is no
+            other."""
             if case is not None and self.late():
                 raise Stop
             try:
                 records = self._looked(under_test, shard)
                 records += self._turn(under_test, shard, case, index)
-                if climbing:  # Hypothesis is to learn of this very case before it draws the next one
+                if climbing:  # this very case is to score before the next one is drawn
                     records += self._turn(under_test, shard, None)
             except Exception as error:  # ours, not the target's: Hypothesis must not replay and shrink it
                 broken.append(error)
                 raise Stop from None
             met.extend(record for record in records if record.status == "met")
-            if case is not None:
-                passed = [record.ratio for record in records if record.outcome == "pass"]
-                learn(case, bool(passed), sum(passed))
+            return records
 
         self._ended_at = time.perf_counter()
         explore(shard, drawer_of(under_test, self.settings), each, seed_cases(shard, under_test, self.settings))

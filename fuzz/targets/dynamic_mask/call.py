@@ -51,8 +51,7 @@ def says(problem: Problem) -> tuple[str, ...]:
     is -inf in the bias, which needs a head of its own for each mask; 'selected' is made by the kernel's own `top_mask`
     of the scores that a mask of kind top_k has, once for each KV head."""
     ways: tuple[str, ...] = ("bool", "bits")
-    ways += ("selected",) if selectable(problem) else ()
-    ways += ("both",) if direction(problem.mask) is not None else ()
+    ways += ("selected",) * selectable(problem) + ("both",) * _flag_holds(problem)
     shared = problem.bias is not None and problem.bias.kv_heads and problem.group > 1
     joins = problem.bias is not None and not by_a_flag(problem) and not (shared and "per_head" in kinds(problem.mask))
     return ways + ("bias",) * joins
@@ -62,6 +61,16 @@ def selectable(problem: Problem) -> bool:
     """True if the problem's mask is one that `top_mask` makes: of keys that are the same for all sequences."""
     mask = problem.mask
     return isinstance(mask, TopK) and isinstance(mask.of, Full | Causal) and not problem.ragged
+
+
+def _flag_holds(problem: Problem) -> bool:
+    """True if the flag masks nothing that the mask keeps. 'bottom_right' counts from the padded lengths, the mask of a
+    problem from each sequence's own."""
+    align = direction(problem.mask)
+    if align != "bottom_right" or problem.layout == "packed":
+        return align is not None
+    shift = problem.len_k - problem.len_q
+    return all(n_k - n_q <= shift for n_q, n_k in zip(problem.lengths_q, problem.lengths_k, strict=True))
 
 
 def useful(problem: Problem, given: dict[str, Any]) -> bool:

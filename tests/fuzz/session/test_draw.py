@@ -7,7 +7,7 @@ from judge_tools import FAKES, PLAIN
 
 from fuzz.core.case import Case
 from fuzz.session import draw
-from fuzz.session.draw import CLIMBING_EACH, LONG_SHARD, Stop, climbs, drawer_of, explore
+from fuzz.session.draw import CLIMBING_EACH, LONG_SHARD, Scores, Stop, climbs, drawer_of, explore
 from fuzz.session.plan import Shard
 from fuzz.session.settings import Settings
 from fuzz.targets.registry import load
@@ -18,7 +18,12 @@ WANTED = Settings(targets=("fake.honest",), size="small", files=FAKES)
 
 def cases(shard: Shard, first: tuple[Case, ...] = ()) -> list[str]:
     found: list[str] = []
-    explore(shard, drawer_of(HONEST, WANTED), lambda case: found.append(case.id), first)
+
+    def each(case: Case) -> Scores:
+        found.append(case.id)
+        return {}
+
+    explore(shard, drawer_of(HONEST, WANTED), each, first)
     return found
 
 
@@ -48,10 +53,11 @@ def test_first_cases_take_the_places_of_those_drawn() -> None:
 def test_a_long_shard_ends_where_no_more_cases_are_taken() -> None:
     met: list[Case] = []
 
-    def each(case: Case) -> None:
+    def each(case: Case) -> Scores:
         if len(met) == 3:
             raise Stop
         met.append(case)
+        return {}
 
     explore(Shard("fake.honest", 1, LONG_SHARD, 7), drawer_of(HONEST, WANTED), each)
     assert len(met) == 3

@@ -35,6 +35,13 @@ def test_a_causal_mask_is_a_flag_and_a_top_k_of_it_a_mask_beside_a_flag():
     assert direction(And((Window(2, 2), Causal()))) == "top_left" and direction(Full()) is None
 
 
+def test_a_flag_beside_a_mask_takes_no_key_away():
+    ragged = Problem((4, 8), (3, 2), 1, 1, 16, 16, "bfloat16", mask=Causal("bottom_right"))
+    assert "both" not in says(ragged)  # the flag's shift is 3 - 8, the first sequence's 3 - 4
+    assert "both" in says(replace(ragged, lengths_k=(3, 7)))
+    assert "both" in says(replace(ragged, layout="packed")) and "both" in says(replace(ragged, mask=Causal()))
+
+
 def test_words_hold_the_mask():
     pytest.importorskip("triton")
     from kernels.dynamic_mask import unpack_mask
