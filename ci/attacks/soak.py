@@ -247,7 +247,7 @@ def _read(folder: Path, done: Soak, draw: random.Random) -> None:
     bad = [record for record in kept.records if record.status in ("new", "again") and record.target in RIGHT]
     done.false_findings = [f"{record.target}: {record.message[:160]}" for record in bad][:20]
     done.wrong_targets_without_a_finding = [name for name in WRONG if not done.findings.get(name)]
-    _compare(folder, [shards[name] for name in draw.sample(sorted(shards), min(4, len(shards)))], done)
+    _compare(folder, [shards[name] for name in draw.sample(sorted(shards), min(2, len(shards)))], done)
 
 
 def _compare(folder: Path, chosen: list, done: Soak) -> None:

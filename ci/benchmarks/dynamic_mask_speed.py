@@ -398,11 +398,11 @@ def main() -> int:
         compare(table, Problem(tokens, 32, window, "band"), (BYTES, WORDS), rounds)
     for window in () if options.smoke else (tokens, 64):
         compare(table, Problem(tokens, 32, window, "top"), (BYTES, "blocksparse"), rounds)
-    for window in () if options.smoke else (tokens,):
-        compare(table, Problem(tokens, 32, window, "top"), (BYTES, "flex"), rounds)
     if options.tune:
         for problem in (Problem(tokens, 32, tokens, "top"), Problem(tokens, 32, 64, "top")):
             tune(table, problem, tiles[:1] if options.smoke else tiles, 3)
+    for window in () if options.smoke else (tokens,):
+        compare(table, Problem(tokens, 32, window, "top"), (BYTES, "flex"), rounds)
     wrong = [row for row in table.found["rows"] if row.get("disagreement", 0) > DISAGREE]
     for row in wrong:
         print(f"DISAGREES: {row}")

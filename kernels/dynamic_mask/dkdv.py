@@ -7,28 +7,19 @@ With P the probabilities, dP = dO V^T and delta as in row_state.py:
 (Dao, arXiv:2307.08691, section 3.1). Tiles without a pair that counts are skipped, see NOTE [skip] in forward.py.
 
 NOTE [splits] The queries of one tile of keys can be spread over several programs (`splits`), each of which has every
-splits-th tile of queries. Each writes float32 sums of its own, which the host adds in their order: the same bits in
+splits-th tile of its list. Each writes float32 sums of its own, which the host adds in their order: the same bits in
 every run. ATOMIC programs add to one sum instead, in whatever order they come; then bits may differ.
 """
 
 import triton
 import triton.language as tl
 
-from kernels.dynamic_mask.forward import COLUMNS, PLANES, SIZES, row_offset
+from kernels.dynamic_mask.forward import COLUMNS, LISTS, PLANES, SIZES, row_offset
 from kernels.dynamic_mask.row_state import load_row_state
 from kernels.dynamic_mask.scores import probabilities, raw_gradient, soft_capped
-from kernels.dynamic_mask.tiles import load_rows, masked, row_pointers, sequence, store_rows
+from kernels.dynamic_mask.tiles import first_query, list_of, load_rows, masked, row_pointers, sequence, store_rows
 from kernels.sdpa.forward import locate
 from kernels.sdpa.tiles import dot, round_to
-
-
-@triton.jit
-def first_query(n_start, shift, TILE_M: tl.constexpr, CAUSAL: tl.constexpr):
-    """Start of the first tile of queries that causality lets see any key of the tile; a multiple of TILE_M."""
-    first = n_start * 0
-    if CAUSAL:
-        first = tl.maximum(n_start - shift, 0) // TILE_M * TILE_M
-    return first
 
 
 @triton.jit
@@ -51,7 +42,6 @@ def gather_dkdv(
     rdBias,
     rK,
     rV,
-    rMask,
     gQ,
     gdO,
     mState,
@@ -76,6 +66,7 @@ def gather_dkdv(
     TILE_M: tl.constexpr,
     TILE_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    load_mask: tl.constexpr,
     score_gradient: tl.constexpr,
 ):
     """Adds one tile of queries of one head to (dK, dV, dBias). Scores are held transposed, (TILE_N, TILE_M)."""
@@ -84,6 +75,9 @@ def gather_dkdv(
     rS, rBent = soft_capped(rS, scale, softcap, SOFTCAP)
     rdO = load_rows(gdO, m_start, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)
     rdP = dot(rV, tl.trans(rdO), tl.zeros([TILE_N, TILE_M], tl.float32))
+    rMask = rS
+    if MASK == "bool":
+        rMask = load_mask(mask, place, m_start, n_start, MASK, ALIGNED, TILE_M, TILE_N)
     rS = masked(
         rS, rMask, mask, bias, place, m_start, n_start, MASK, BIAS, ONE_ROW, CAUSAL, True, ALIGNED, TILE_M, TILE_N
     )
@@ -126,7 +120,10 @@ def store_sum(
         store_rows(gX, rX, row, DTYPE, TILE, BLOCK_D, ALIGNED, INTERPRETED)
 
 
-BACKWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO", *PLANES, "mState", "mTiles", *SIZES, "planes"]
+BACKWARD_RUNTIME = [
+    *("mQ", "tQ", "mK", "tK", "mV", "tV", "mdO", "tdO"),
+    *(*PLANES, *LISTS, "mState", "mTiles", *SIZES, "planes"),
+]
 DKDV_RUNTIME = [*BACKWARD_RUNTIME, "mdK", "tdK", "mdV", "tdV", "mdBias", "splits"]
 
 
@@ -152,6 +149,11 @@ def dkdv_kernel(
     bias_2,
     bias_3,
     bias_share,
+    mList,
+    mCount,
+    list_batch,
+    list_heads,
+    list_share,
     mState,
     mdK,
     tdK,
@@ -190,7 +192,6 @@ def dkdv_kernel(
     TILE_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     load_mask: tl.constexpr,
-    any_key: tl.constexpr,
     score_gradient: tl.constexpr,
     heads_of: tl.constexpr,
     finish_dk: tl.constexpr,
@@ -200,8 +201,8 @@ def dkdv_kernel(
     mdBias  (splits, batches, heads_kv, len_k) float32
     mTiles  (programs, 2) int32: the tiles that were visited and skipped
 
-    A group's heads follow one another at each tile of queries: where they share a mask, its tile is in the cache. Keys
-    beyond n_k need no comparison: they reach only rows of dK and dV that are not stored.
+    Keys beyond n_k need no comparison: they reach only rows of dK and dV that are not stored. A split of a tile of keys
+    counts the tiles that it visits; the first one counts all that are skipped.
     """
     mask = (mMask, (mask_0, mask_1, mask_2, mask_3), mask_share)
     bias = (mBias, (bias_0, bias_1, bias_2, bias_3), bias_share)
@@ -224,31 +225,29 @@ def dkdv_kernel(
         rV = load_rows(gV, n_start, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
         rdK = tl.zeros([TILE_N, BLOCK_D], tl.float32)
         rdV = tl.zeros([TILE_N, BLOCK_D], tl.float32)
-        m_first = first_query(n_start, shift, TILE_M, CAUSAL) + split * TILE_M
-        pitch = splits * TILE_M
-        steps = tl.maximum(tl.cdiv(n_q - m_first, pitch), 0) * group
-        active = True
-        rNext = rdBias
-        if MASK != "none":
-            place = (batch, head_first, n_q, n_k, shift)
-            rNext = load_mask(mask, place, m_first, n_start, MASK, ALIGNED, TILE_M, TILE_N)
-            active = any_key(rNext, True)
-        for step in range(0, steps):
-            rMask = rNext
-            m_start = m_first + step // group * pitch
-            head = head_first + step % group
+        first = first_query(n_start, shift, TILE_M, CAUSAL) // TILE_M
+        m_blocks = tl.maximum(tl.cdiv(n_q, TILE_M) - first, 0)
+        for member in range(0, group):
+            head = head_first + member
+            entries = m_blocks
             if MASK != "none":
-                m_next = m_first + (step + 1) // group * pitch
-                place_next = (batch, head_first + (step + 1) % group, n_q, n_k, shift)
-                rNext = load_mask(mask, place_next, m_next, n_start, MASK, ALIGNED, TILE_M, TILE_N)
-            if active:
+                lists = (mList, mCount, list_batch, list_heads, list_share)
+                mEntries, entries = list_of(lists, batch, head, n_block, n_blocks, tl.cdiv(len_q, TILE_M))
+            steps = tl.cdiv(tl.maximum(entries - split, 0), splits)
+            visited += steps
+            if split == 0:
+                skipped += m_blocks - entries
+            for step in range(0, steps):
+                entry = split + step * splits
+                m_start = (first + entry) * TILE_M
+                if MASK != "none":
+                    m_start = tl.load(mEntries + entry) * TILE_M
                 rdK, rdV, rdBias = gather_dkdv(
                     rdK,
                     rdV,
                     rdBias,
                     rK,
                     rV,
-                    rMask,
                     (mQ, tQ, batch, head, first_q, n_q, dim),
                     (mdO, tdO, batch, head, first_q, n_q, dim_v),
                     mState,
@@ -273,13 +272,9 @@ def dkdv_kernel(
                     TILE_M,
                     TILE_N,
                     BLOCK_D,
+                    load_mask,
                     score_gradient,
                 )
-                visited += 1
-            else:
-                skipped += 1
-            if MASK != "none":
-                active = any_key(rNext, active)
         gdK = (mdK, tdK, batch, head_kv, first_k, n_k, dim)
         gdV = (mdV, tdV, batch, head_kv, first_k, n_k, dim_v)
         rdK = finish_dk(rdK, scale)

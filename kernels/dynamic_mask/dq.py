@@ -4,10 +4,10 @@ import triton
 import triton.language as tl
 
 from kernels.dynamic_mask.dkdv import BACKWARD_RUNTIME
-from kernels.dynamic_mask.forward import COLUMNS, last_key, row_offset
+from kernels.dynamic_mask.forward import COLUMNS, row_offset
 from kernels.dynamic_mask.row_state import load_row_state
 from kernels.dynamic_mask.scores import probabilities, raw_gradient, soft_capped
-from kernels.dynamic_mask.tiles import load_rows, masked, sequence, store_rows
+from kernels.dynamic_mask.tiles import last_key, list_of, load_rows, masked, sequence, store_rows
 from kernels.sdpa.forward import locate
 from kernels.sdpa.tiles import dot, round_to
 
@@ -21,7 +21,6 @@ def gather_dq(
     rdO,
     rLSE,
     rDelta,
-    rMask,
     gK,
     gV,
     mask,
@@ -42,6 +41,7 @@ def gather_dq(
     TILE_M: tl.constexpr,
     TILE_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    load_mask: tl.constexpr,
     score_gradient: tl.constexpr,
 ):
     """Adds one tile of keys to dQ."""
@@ -50,6 +50,9 @@ def gather_dq(
     rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
     rdP = dot(rdO, tl.trans(rV), tl.zeros([TILE_M, TILE_N], tl.float32))
     rS, rBent = soft_capped(rS, scale, softcap, SOFTCAP)
+    rMask = rS
+    if MASK == "bool":
+        rMask = load_mask(mask, place, m_start, n_start, MASK, ALIGNED, TILE_M, TILE_N)
     rS = masked(
         rS, rMask, mask, bias, place, m_start, n_start, MASK, BIAS, ONE_ROW, CAUSAL, False, ALIGNED, TILE_M, TILE_N
     )
@@ -79,6 +82,11 @@ def dq_kernel(
     bias_2,
     bias_3,
     bias_share,
+    mList,
+    mCount,
+    list_batch,
+    list_heads,
+    list_share,
     mState,
     mdQ,
     tdQ,
@@ -109,7 +117,6 @@ def dq_kernel(
     TILE_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     load_mask: tl.constexpr,
-    any_key: tl.constexpr,
     kv_head_of: tl.constexpr,
     score_gradient: tl.constexpr,
     finish_dq: tl.constexpr,
@@ -136,46 +143,42 @@ def dq_kernel(
         offset = row_offset(batch, head, heads_q, rows, first_q, PACKED)
         rLSE, rDelta = load_row_state(mState, offset, planes, m_start + tl.arange(0, TILE_M), n_q)
         rdQ = tl.zeros([TILE_M, BLOCK_D], tl.float32)
-        active = True
-        rNext = rLSE
+        visited = tl.cdiv(tl.maximum(last_key(m_start, n_k, shift, TILE_M, CAUSAL), 0), TILE_N)
         if MASK != "none":
-            rNext = load_mask(mask, place, m_start, 0, MASK, ALIGNED, TILE_M, TILE_N)
-            active = any_key(rNext, True)
-        for n_start in range(0, last_key(m_start, n_k, shift, TILE_M, CAUSAL), TILE_N):
-            rMask = rNext
+            lists = (mList, mCount, list_batch, list_heads, list_share)
+            mEntries, visited = list_of(lists, batch, head, m_block, m_blocks, tl.cdiv(len_k, TILE_N))
+        for step in range(0, visited):
+            n_start = step * TILE_N
             if MASK != "none":
-                rNext = load_mask(mask, place, m_start, n_start + TILE_N, MASK, ALIGNED, TILE_M, TILE_N)
-            if active:
-                rdQ = gather_dq(
-                    rdQ,
-                    rQ,
-                    rdO,
-                    rLSE,
-                    rDelta,
-                    rMask,
-                    gK,
-                    gV,
-                    mask,
-                    bias,
-                    place,
-                    m_start,
-                    n_start,
-                    scale,
-                    softcap,
-                    DTYPE,
-                    MASK,
-                    BIAS,
-                    ONE_ROW,
-                    CAUSAL,
-                    SOFTCAP,
-                    ALIGNED,
-                    INTERPRETED,
-                    TILE_M,
-                    TILE_N,
-                    BLOCK_D,
-                    score_gradient,
-                )
-            if MASK != "none":
-                active = any_key(rNext, active)
+                n_start = tl.load(mEntries + step) * TILE_N
+            rdQ = gather_dq(
+                rdQ,
+                rQ,
+                rdO,
+                rLSE,
+                rDelta,
+                gK,
+                gV,
+                mask,
+                bias,
+                place,
+                m_start,
+                n_start,
+                scale,
+                softcap,
+                DTYPE,
+                MASK,
+                BIAS,
+                ONE_ROW,
+                CAUSAL,
+                SOFTCAP,
+                ALIGNED,
+                INTERPRETED,
+                TILE_M,
+                TILE_N,
+                BLOCK_D,
+                load_mask,
+                score_gradient,
+            )
         gdQ = (mdQ, tdQ, batch, head, first_q, n_q, dim)
         store_rows(gdQ, finish_dq(rdQ, scale), m_start, DTYPE, TILE_M, BLOCK_D, ALIGNED, INTERPRETED)

@@ -1,27 +1,17 @@
 """The forward kernel: one program makes one tile of O and of LSE, walking along the keys, and skips empty tiles.
 
-NOTE [skip] Of each tile of scores the mask's tile is loaded first, one tile ahead. Where no pair of it counts, its K, V
-and bias are not loaded and nothing is computed. The test is one number for the whole CTA, so no thread of a tile takes
-another branch than its neighbours. Tiles beyond the last key that causality leaves are not looked at.
+NOTE [skip] Empty tiles are not in the list that the program walks along, see NOTE [lists] in tile_lists.py: of them
+nothing is loaded and nothing computed. Tiles beyond the last key that causality leaves are in no list.
 """
 
 import triton
 import triton.language as tl
 
 from kernels.dynamic_mask.scores import online_softmax, soft_capped
-from kernels.dynamic_mask.tiles import load_rows, masked, sequence, store_rows
+from kernels.dynamic_mask.tiles import last_key, load_rows, masked, sequence, store_rows
 from kernels.sdpa.forward import locate
 from kernels.sdpa.scores import row_statistics
 from kernels.sdpa.tiles import dot, round_to
-
-
-@triton.jit
-def last_key(m_start, n_k, shift, TILE_M: tl.constexpr, CAUSAL: tl.constexpr):
-    """One past the last key that causality leaves to any row of the tile; 0 or less: none."""
-    last = n_k
-    if CAUSAL:
-        last = tl.minimum(n_k, m_start + TILE_M + shift)
-    return last
 
 
 @triton.jit
@@ -45,7 +35,6 @@ def attend(
     rMax,
     rSum,
     rQ,
-    rMask,
     gK,
     gV,
     mask,
@@ -66,11 +55,15 @@ def attend(
     TILE_M: tl.constexpr,
     TILE_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    load_mask: tl.constexpr,
 ):
     """Adds one tile of keys to the running (accumulator, maximum, sum)."""
     rK = load_rows(gK, n_start, TILE_N, BLOCK_D, ALIGNED, INTERPRETED)
     rS = dot(rQ, tl.trans(rK), tl.zeros([TILE_M, TILE_N], tl.float32))
     rS, _ = soft_capped(rS, scale, softcap, SOFTCAP)
+    rMask = rS
+    if MASK == "bool":
+        rMask = load_mask(mask, place, m_start, n_start, MASK, ALIGNED, TILE_M, TILE_N)
     rS = masked(
         rS, rMask, mask, bias, place, m_start, n_start, MASK, BIAS, ONE_ROW, CAUSAL, False, ALIGNED, TILE_M, TILE_N
     )
@@ -82,7 +75,8 @@ def attend(
 
 PLANES = ["mMask", "mask_0", "mask_1", "mask_2", "mask_share", "mBias", "bias_0", "bias_1", "bias_2", "bias_share"]
 SIZES = ["mCuQ", "mCuK", "batches", "heads_q", "heads_kv", "len_q", "len_k", "rows", "dim", "dim_v", "align"]
-FORWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", *PLANES, "mO", "tO", "mLSE", "mTiles", *SIZES]
+LISTS = ["mList", "mCount", "list_batch", "list_heads", "list_share"]
+FORWARD_RUNTIME = ["mQ", "tQ", "mK", "tK", "mV", "tV", *PLANES, *LISTS, "mO", "tO", "mLSE", "mTiles", *SIZES]
 COLUMNS = ["mask_3", "bias_3"]  # strides: compiled anew where they are 1, so that neighbouring threads load neighbours
 
 
@@ -106,6 +100,11 @@ def forward_kernel(
     bias_2,
     bias_3,
     bias_share,
+    mList,
+    mCount,
+    list_batch,
+    list_heads,
+    list_share,
     mO,
     tO,
     mLSE,
@@ -136,7 +135,7 @@ def forward_kernel(
     TILE_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     load_mask: tl.constexpr,
-    any_key: tl.constexpr,
+    list_of: tl.constexpr,
     kv_head_of: tl.constexpr,
     store_lse: tl.constexpr,
 ):
@@ -167,48 +166,43 @@ def forward_kernel(
         rAcc = tl.zeros([TILE_M, BLOCK_D], tl.float32)
         rMax = tl.full([TILE_M], -float("inf"), tl.float32)
         rSum = tl.zeros([TILE_M], tl.float32)
-        active = True
-        rNext = rMax
+        tiles = tl.cdiv(tl.maximum(last_key(m_start, n_k, shift, TILE_M, CAUSAL), 0), TILE_N)
+        visited = tiles
         if MASK != "none":
-            rNext = load_mask(mask, place, m_start, 0, MASK, ALIGNED, TILE_M, TILE_N)
-            active = any_key(rNext, True)
-        for n_start in range(0, last_key(m_start, n_k, shift, TILE_M, CAUSAL), TILE_N):
-            rMask = rNext
+            lists = (mList, mCount, list_batch, list_heads, list_share)
+            mEntries, visited = list_of(lists, batch, head, m_block, m_blocks, tl.cdiv(len_k, TILE_N))
+        skipped = tiles - visited
+        for step in range(0, visited):
+            n_start = step * TILE_N
             if MASK != "none":
-                rNext = load_mask(mask, place, m_start, n_start + TILE_N, MASK, ALIGNED, TILE_M, TILE_N)
-            if active:
-                rAcc, rMax, rSum = attend(
-                    rAcc,
-                    rMax,
-                    rSum,
-                    rQ,
-                    rMask,
-                    gK,
-                    gV,
-                    mask,
-                    bias,
-                    place,
-                    m_start,
-                    n_start,
-                    scale,
-                    softcap,
-                    DTYPE,
-                    MASK,
-                    BIAS,
-                    ONE_ROW,
-                    CAUSAL,
-                    SOFTCAP,
-                    ALIGNED,
-                    INTERPRETED,
-                    TILE_M,
-                    TILE_N,
-                    BLOCK_D,
-                )
-                visited += 1
-            else:
-                skipped += 1
-            if MASK != "none":
-                active = any_key(rNext, active)
+                n_start = tl.load(mEntries + step) * TILE_N
+            rAcc, rMax, rSum = attend(
+                rAcc,
+                rMax,
+                rSum,
+                rQ,
+                gK,
+                gV,
+                mask,
+                bias,
+                place,
+                m_start,
+                n_start,
+                scale,
+                softcap,
+                DTYPE,
+                MASK,
+                BIAS,
+                ONE_ROW,
+                CAUSAL,
+                SOFTCAP,
+                ALIGNED,
+                INTERPRETED,
+                TILE_M,
+                TILE_N,
+                BLOCK_D,
+                load_mask,
+            )
 
         rLSE, rInverse = row_statistics(rMax, rSum, 1.0)
         offset = row_offset(batch, head, heads_q, rows, first_q, PACKED)

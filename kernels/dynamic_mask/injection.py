@@ -14,7 +14,7 @@ from kernels.dynamic_mask.bias_gradient import shared_batches, shared_heads
 from kernels.dynamic_mask.dkdv import finish_gradient, heads_of
 from kernels.dynamic_mask.forward import store_lse
 from kernels.dynamic_mask.scores import score_gradient
-from kernels.dynamic_mask.tiles import any_key, load_mask
+from kernels.dynamic_mask.tiles import any_key, list_of, load_mask
 from kernels.sdpa.bias_gradient import sum_of_shared
 from kernels.sdpa.injection import kv_head_of, state_heads
 from kernels.sdpa.launch import Launch
@@ -60,6 +60,7 @@ class InjectionPoints:
     load_mask: Any = load_mask
     any_key_forward: Any = any_key
     any_key_backward: Any = any_key
+    list_of: Any = list_of
     kv_head_of: Any = kv_head_of
     store_lse: Any = store_lse
     score_gradient: Any = score_gradient

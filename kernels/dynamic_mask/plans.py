@@ -13,6 +13,7 @@ from kernels.dynamic_mask.dkdv import dkdv_kernel
 from kernels.dynamic_mask.dq import dq_kernel
 from kernels.dynamic_mask.forward import forward_kernel
 from kernels.dynamic_mask.row_state import row_state_kernel
+from kernels.dynamic_mask.tile_lists import Marks, TileLists
 from kernels.sdpa.launch import INTERPRETED, Launch
 
 
@@ -87,13 +88,14 @@ def empty_gradients(attention: Attention, want_bias: bool, num_splits: int, dete
 def forward_launches(attention: Attention, out: Tensor, lse: Tensor, tiles: Tensor) -> list[Launch]:
     """Writes out and lse (contiguous), and the numbers of visited and skipped tiles."""
     steps, config = attention.steps, attention.config.forward
-    aligned = attention.aligned(out)
+    aligned, lists = attention.aligned(out), Marks(attention, steps.any_key_forward).lists(config)
     launch = Launch(
         forward_kernel,
         tiles_of(attention.max_q, config.tile_m) * attention.batches * attention.heads_q,
         {
             **attention.named(Q=attention.query, K=attention.key, V=attention.value, O=out),
             **attention.planes(),
+            **lists.arguments,
             **attention.sizes(),
             "mLSE": lse,
             "mTiles": tiles,
@@ -103,24 +105,24 @@ def forward_launches(attention: Attention, out: Tensor, lse: Tensor, tiles: Tens
             **_tile_sizes(config),
             "BIAS": attention.bias is not None,
             "load_mask": steps.load_mask,
-            "any_key": steps.any_key_forward,
+            "list_of": steps.list_of,
             "kv_head_of": steps.kv_head_of,
             "store_lse": steps.store_lse,
         },
         _options(config),
     )
-    return steps.launches([launch])
+    return steps.launches([*lists.launches, launch])
 
 
 def backward_launches(
     attention: Attention, grad_out: Tensor, grad_lse: Tensor | None, out: Tensor, lse: Tensor, grads: Gradients
 ) -> list[Launch]:
     """Writes the row state, then everything in `grads`; `finished` makes the answers of its parts."""
-    grad_lse = attention.steps.lse_gradient(grad_lse)
+    grad_lse, marks = attention.steps.lse_gradient(grad_lse), Marks(attention, attention.steps.any_key_backward)
     launches = [
         _row_state_launch(attention, grad_out, grad_lse, out, lse, grads.state),
-        _dkdv_launch(attention, grad_out, grads),
-        _dq_launch(attention, grad_out, grads),
+        *_dkdv_launches(attention, grad_out, grads, marks.lists(attention.config.dkdv, of_keys=True)),
+        *_dq_launches(attention, grad_out, grads, marks.lists(attention.config.dq)),
     ]
     if grads.dbias is not None and grads.sums is None:
         launches.append(_dbias_launch(attention, grad_out, grads.state, grads.dbias))
@@ -169,7 +171,7 @@ def _row_state_launch(
     )
 
 
-def _dkdv_launch(attention: Attention, grad_out: Tensor, grads: Gradients) -> Launch:
+def _dkdv_launches(attention: Attention, grad_out: Tensor, grads: Gradients, lists: TileLists) -> list[Launch]:
     steps, config = attention.steps, attention.config.dkdv
     parts = {"dK": grads.dk, "dV": grads.dv}
     operands = attention.named(Q=attention.query, K=attention.key, V=attention.value, dO=grad_out)
@@ -178,12 +180,13 @@ def _dkdv_launch(attention: Attention, grad_out: Tensor, grads: Gradients) -> La
         first = 0 if attention.packed else strides[0]
         operands |= {f"m{name}": part, f"t{name}": (first, *strides[1:], pitch if grads.deterministic else 0)}
     aligned = attention.aligned(grad_out, *([] if grads.split else parts.values()))
-    return Launch(
+    launch = Launch(
         dkdv_kernel,
         tiles_of(attention.max_k, config.tile_n) * grads.splits * attention.batches * attention.heads_kv,
         {
             **operands,
             **attention.planes(),
+            **lists.arguments,
             **attention.sizes(),
             "mState": grads.state,
             "mdBias": grads.state if grads.sums is None else grads.sums,
@@ -199,25 +202,26 @@ def _dkdv_launch(attention: Attention, grad_out: Tensor, grads: Gradients) -> La
             "SPLIT": grads.split,
             "ATOMIC": grads.split and not grads.deterministic,
             "load_mask": steps.load_mask,
-            "any_key": steps.any_key_backward,
             "score_gradient": steps.score_gradient,
             "heads_of": steps.heads_of,
             "finish_dk": steps.finish_dk,
         },
         _options(config),
     )
+    return [*lists.launches, launch]
 
 
-def _dq_launch(attention: Attention, grad_out: Tensor, grads: Gradients) -> Launch:
+def _dq_launches(attention: Attention, grad_out: Tensor, grads: Gradients, lists: TileLists) -> list[Launch]:
     steps, config = attention.steps, attention.config.dq
     aligned = attention.aligned(grad_out, grads.dq)
     operands = attention.named(Q=attention.query, K=attention.key, V=attention.value, dO=grad_out, dQ=grads.dq)
-    return Launch(
+    launch = Launch(
         dq_kernel,
         tiles_of(attention.max_q, config.tile_m) * attention.batches * attention.heads_q,
         {
             **operands,
             **attention.planes(),
+            **lists.arguments,
             **attention.sizes(),
             "mState": grads.state,
             "planes": grads.state.numel() // 2,
@@ -227,13 +231,13 @@ def _dq_launch(attention: Attention, grad_out: Tensor, grads: Gradients) -> Laun
             **_tile_sizes(config),
             "BIAS": attention.bias is not None,
             "load_mask": steps.load_mask,
-            "any_key": steps.any_key_backward,
             "kv_head_of": steps.kv_head_of,
             "score_gradient": steps.score_gradient,
             "finish_dq": steps.finish_dq,
         },
         _options(config),
     )
+    return [*lists.launches, launch]
 
 
 def _dbias_launch(attention: Attention, grad_out: Tensor, state: Tensor, dbias: Tensor) -> Launch:

@@ -9,6 +9,7 @@ NOTE [tuples] What belongs together is handed on as one tuple:
     gX     rows of a sequence's head: (pointer, strides, batch, head, first row, rows, columns)
     plane  of a mask or bias: (pointer, strides, number of query heads that share it)
     place  of a tile in its plane: (batch, query head, number of queries, number of keys, shift of causality)
+    lists  of tiles: (entries, numbers of entries, 1 if batches differ, heads, number of query heads that share one)
 
 NOTE [packed] In a packed call tensors are (1, heads, total, dim): their batch stride is 0, and a sequence begins at row
 cu_seqlens[batch]. Masks and biases are padded ones in both layouts.
@@ -39,6 +40,35 @@ def sequence(mCuQ, mCuK, batch, len_q, len_k, PACKED: tl.constexpr):
         n_q = len_q
         n_k = len_k
     return first_q, first_k, n_q, n_k
+
+
+@triton.jit
+def last_key(m_start, n_k, shift, TILE_M: tl.constexpr, CAUSAL: tl.constexpr):
+    """One past the last key that causality leaves to any row of the tile; 0 or less: none."""
+    last = n_k
+    if CAUSAL:
+        last = tl.minimum(n_k, m_start + TILE_M + shift)
+    return last
+
+
+@triton.jit
+def first_query(n_start, shift, TILE_M: tl.constexpr, CAUSAL: tl.constexpr):
+    """Start of the first tile of queries that causality lets see any key of the tile; a multiple of TILE_M."""
+    first = n_start * 0
+    if CAUSAL:
+        first = tl.maximum(n_start - shift, 0) // TILE_M * TILE_M
+    return first
+
+
+@triton.jit
+def list_of(lists, batch, head, line, lines, steps):
+    """(pointer to the first, number) of the entries of a tile's list; lists: see NOTE [tuples].
+
+    line, lines  of the tile among those of a head; steps: the most entries that a list can have
+    """
+    mList, mCount, list_batch, list_heads, list_share = lists
+    place = (batch * list_batch * list_heads + head // list_share) * lines + line
+    return mList + place.to(tl.int64) * steps, tl.load(mCount + place)
 
 
 @triton.jit
@@ -135,7 +165,7 @@ def load_mask(
 @triton.jit
 def any_key(rMask, before):
     """Whether a mask's tile has a key, as one number for all threads (an OR over the CTA); `before` is that of the tile
-    before, True at first, and is not used."""
+    before in the program, True at first, and is not used."""
     return tl.max(tl.max((rMask != 0).to(tl.int32), 1), 0) != 0
 
 
@@ -230,6 +260,9 @@ def masked(
 
 __all__ = [
     "any_key",
+    "first_query",
+    "last_key",
+    "list_of",
     "load_mask",
     "load_rows",
     "masked",

@@ -20,7 +20,7 @@ buffers of `kernels.dynamic_mask` itself, so some of those bugs have no step of 
 
 - a barrier that is missing before a buffer is used again: `next_keys_copied_early` and `next_queries_copied_early` drop
   such barriers from the PTX that Triton has made;
-- a flag of each thread, which takes warps past barriers at which others wait: `flag_of_each_warp` reads its thread's
+- a flag of each thread, which takes warps past barriers at which others wait: `tiles_of_each_warp` reads its thread's
   number in inline PTX; `flag_of_the_first_warp` is what a kernel without barriers in the branch would do;
 - copies of a mask and of a bias past the last key: both go through one predicate here, which `mask_tail_read` drops for
   the mask; values that are not cleared are `sdpa!value_tail_not_cleared`.

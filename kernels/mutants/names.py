@@ -43,7 +43,7 @@ SDPA = (
 )
 
 DYNAMIC_MASK = (
-    "flag_of_each_warp",
+    "tiles_of_each_warp",
     "next_keys_copied_early",
     "next_queries_copied_early",
     "flag_carried_over",

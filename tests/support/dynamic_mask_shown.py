@@ -20,7 +20,7 @@ SHOWN: dict[str, tuple[Case, set[str]]] = {
     "flag_carried_over": (_of(40, 100, (1, 1), mask=EMPTY_FIRST), {"o wrong"}),
     "flag_carried_over_in_backward": (_of(70, 100, (1, 1), mask=HALVES), {"dq wrong", "dk wrong"}),
     "flag_of_the_first_warp": (_of(60, 40, (1, 1), mask=LAST_ROWS), {"o wrong"}),
-    "flag_of_each_warp": (_of(60, 40, (1, 1), mask=LAST_ROWS), {"barrier_divergence"}),
+    "tiles_of_each_warp": (_of(60, 140, (1, 1), mask=EMPTY_FIRST), {"barrier_divergence"}),
     "never_skips": (_of(40, 100, (1, 1), mask=EMPTY_FIRST), {"tiles"}),
     "dq_scaled_twice": (_of(), {"dq wrong"}),
     "group_updates_lost": (_of(heads=(2, 1)), {"dk wrong"}),

@@ -10,7 +10,7 @@ from fuzz.targets.dynamic_mask.target import BundledDynamicMask
 from kernels.mutants.names import DYNAMIC_MASK as MUTANTS
 
 # Of no use in Triton's interpreter, which has no warps, runs no PTX, and sees no read beyond a tensor.
-MACHINE_ONLY = ("flag_of_each_warp", "next_keys_copied_early", "next_queries_copied_early", "mask_tail_read")
+MACHINE_ONLY = ("tiles_of_each_warp", "next_keys_copied_early", "next_queries_copied_early", "mask_tail_read")
 CLASSES: dict[Device, type[BundledDynamicMask]] = {
     "interpreter": InterpretedDynamicMask,
     "emulator": EmulatedDynamicMask,

@@ -10,26 +10,24 @@ from functools import partial
 import triton
 import triton.language as tl
 
+from kernels.dynamic_mask.tiles import list_of
 from kernels.mutants.dynamic_mask.edited_launch import EditedLaunch, without_barriers_before_writes
 from kernels.mutants.dynamic_mask.registration import register_mutant
 from kernels.sdpa.launch import Launch
 
 
 @triton.jit
-def _of_each_warp(rMask, before):
-    rows = tl.max((rMask != 0).to(tl.int32), 1)
-    whole = tl.max(rows, 0)
-    mine = tl.max(tl.where(tl.arange(0, rows.shape[0]) < rows.shape[0] // 4, rows, 0), 0)
-    thread = tl.inline_asm_elementwise("mov.u32 $0, %tid.x;", "=r,r", [whole], dtype=tl.int32, is_pure=True, pack=1)
-    return tl.where(thread < 32, mine, whole) != 0
+def _of_each_warp(lists, batch, head, line, lines, steps):
+    mEntries, number = list_of(lists, batch, head, line, lines, steps)
+    thread = tl.inline_asm_elementwise("mov.u32 $0, %tid.x;", "=r,r", [number], dtype=tl.int32, is_pure=True, pack=1)
+    return mEntries, number - (thread < 32).to(tl.int32)
 
 
 register_mutant(
-    "flag_of_each_warp",
-    "Each warp says for itself whether a tile has a key: the first one passes by barriers at which the others wait.",
+    "tiles_of_each_warp",
+    "Forward: each warp has a number of tiles of its own: the first one passes by barriers at which the others wait.",
     "flash-dmattn 801e816: any_active of each thread, before __syncthreads_or; barriers in the branch diverge",
-    any_key_forward=_of_each_warp,
-    any_key_backward=_of_each_warp,
+    list_of=_of_each_warp,
 )
 
 

@@ -54,7 +54,9 @@ def test_without_a_bias_no_gradient_of_it_is_made():
     query, key, value, mask, _ = tensors_of(SMALL)
     for bias in (None, random(1, 1, 6, 9)):
         names = [launch.kernel.__name__ for launch in plan(query, key, value, mask, bias)]
-        assert names == ["forward_kernel", "row_state_kernel", "dkdv_kernel", "dq_kernel"]
+        lists = ["marks_kernel", "lists_kernel"]  # one size of tiles: backward marks once, and makes two kinds of lists
+        backward = ["row_state_kernel", *lists, "dkdv_kernel", "lists_kernel", "dq_kernel"]
+        assert names == [*lists, "forward_kernel", *backward]
     for call in (Call((6,), (9,)), Call((6,), (9,), bias="11ff")):
         given = forward_arguments(call)
         out, lse, _ = OPERATORS.dynamic_mask_forward(*given)
@@ -71,7 +73,7 @@ def test_no_launch_has_a_tensor_of_the_scores_size_but_mask_bias_and_its_gradien
             if isinstance(x, torch.Tensor) and x.numel() >= 512 * 640:
                 found.setdefault(launch.kernel.__name__, set()).add(name)
     planes = {"mMask", "mBias"}
-    passes = {"forward_kernel": planes, "dkdv_kernel": planes, "dq_kernel": planes}
+    passes = {"marks_kernel": {"mMask"}, "forward_kernel": planes, "dkdv_kernel": planes, "dq_kernel": planes}
     assert found == passes | {"dbias_kernel": planes | {"mdBias"}}
 
 
@@ -108,7 +110,7 @@ def test_wide_loads_need_every_pitch_at_16_bytes():
 def test_a_whole_bias_has_a_kernel_of_its_own_and_a_row_has_none():
     query, key, value, mask, row = tensors_of(SMALL)
     whole = random(1, 1, 6, 9).requires_grad_()
-    assert prepare(query, key, value, mask, row) == 4
+    assert prepare(query, key, value, mask, row) == 9  # four of attention, five of lists
     assert [launch.kernel.__name__ for launch in plan(query, key, value, mask, whole)][-1] == "dbias_kernel"
 
 
