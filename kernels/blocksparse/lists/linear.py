@@ -101,10 +101,10 @@ def to_linear(blocks: BlockSparse) -> tuple[LinearBlockSparse, LinearBlockSparse
 
     Asks the device. Raises ValueError for lists whose rows do not follow one another (see `BlockList.to_csr`).
     """
-    forward = LinearBlockSparse(*_tuple(blocks.forward, "forward"))
+    forward = _linear(blocks.forward, "forward")
     if blocks.backward is None:
         return forward, None
-    backward = LinearBlockSparse(*_tuple(blocks.backward, "backward"))
+    backward = _linear(blocks.backward, "backward")
     if blocks.order is None or blocks.schedule.positions is not None:
         return forward, backward
     ranks = (
@@ -160,12 +160,18 @@ def _cut(one: BlockList, shape: Shape, by_row: int, by_column: int) -> BlockList
     return list_of_segments(line, start, length, size, one.capacity * by_row * by_column)
 
 
-def _tuple(lists: BlockLists, name: str) -> list[Tensor]:
-    found = []
-    for kind, one in (("partial", lists.partial), ("full", lists.full)):
-        begin, count = one.begin.reshape(-1), one.count.reshape(-1)
-        if not torch.equal(begin[count > 0], exclusive_sum(one.count).reshape(-1)[count > 0]):
-            raise ValueError(f"blocks.{name}.{kind}: needs rows one after the other from 0 (see to_csr), got gaps")
-        offset = torch.cat((count.new_zeros(1), count.cumsum(0, dtype=torch.int32)))
-        found += [one.count, offset, one.index[: int(offset[-1])]]
-    return found
+def _linear(lists: BlockLists, name: str) -> LinearBlockSparse:
+    (mask, mask_offset), (full, full_offset) = (
+        (one, _offset(one, f"blocks.{name}.{kind}")) for kind, one in (("partial", lists.partial), ("full", lists.full))
+    )
+    return LinearBlockSparse(
+        *(mask.count, mask_offset, mask.index[: int(mask_offset[-1])]),
+        *(full.count, full_offset, full.index[: int(full_offset[-1])]),
+    )
+
+
+def _offset(one: BlockList, field: str) -> Tensor:
+    begin, count = one.begin.reshape(-1), one.count.reshape(-1)
+    if not torch.equal(begin[count > 0], exclusive_sum(count)[count > 0]):
+        raise ValueError(f"{field}: needs rows one after the other from 0 (see to_csr), got gaps")
+    return torch.cat((count.new_zeros(1), count.cumsum(0, dtype=torch.int32)))
