@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from kernels.blocksparse.lists.bands import band
 from kernels.blocksparse.lists.intervals import documents
+from kernels.blocksparse.lists.ranges import CAUSAL, ranges
 from kernels.blocksparse.lists.schedule import DESCENDING, permutation
 from kernels.blocksparse.lists.transpose import with_backward
 from kernels.blocksparse.lists.types import BlockList, BlockLists, BlockSparse, spread
@@ -44,7 +46,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--cases", default="window,window_32_heads,documents,causal")
+    parser.add_argument("--cases", default="window,window_32_heads,documents,ranges,causal")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = torch.device(options.device)
@@ -96,10 +98,13 @@ def made(name: str, tokens: int, device: torch.device) -> BlockSparse:
         return band(tokens, tokens, left=WINDOW - 1, right=0, tile_m=TILE, tile_n=TILE, device=device, backward=False)
     if name == "causal":
         return band(tokens, tokens, left=None, right=0, tile_m=TILE, tile_n=TILE, device=device, backward=False)
+    cuts = torch.randint(1, tokens, (255,), generator=torch.Generator().manual_seed(0)).sort().values.tolist()
     if name == "documents":  # 256 documents of random lengths, causal inside: intervals per row
-        cuts = torch.randint(1, tokens, (255,), generator=torch.Generator().manual_seed(0)).sort().values.tolist()
         return documents(cuts, tokens, tokens, causal=True, device=device, backward=False)
-    raise ValueError(f"cases: needs window, window_32_heads, causal or documents, got {name!r}")
+    if name == "ranges":  # the same mask, as pairs of a query range and a key range
+        spans = list(pairwise([0, *cuts, tokens]))
+        return ranges(spans, spans, [CAUSAL] * len(spans), tokens, tokens, device=device, backward=False)
+    raise ValueError(f"cases: needs window, window_32_heads, causal, documents or ranges, got {name!r}")
 
 
 def for_every_head(blocks: BlockSparse, heads: int) -> BlockSparse:

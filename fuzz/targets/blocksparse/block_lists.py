@@ -17,9 +17,10 @@ from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.targets.blocksparse import two_calls
-from kernels.blocksparse.lists import bands, from_mask, intervals
+from kernels.blocksparse.lists import bands, from_mask, intervals, linear, ranges
 from kernels.blocksparse.lists.schedule import ASCENDING, DESCENDING, Schedule, permutation
 from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse
+from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.planner import least_blocking
 from kernels.blocksparse.spec.variant import LARGEST_DIM, forward_products
 from oracles.masks import Causal, Full, Window, kinds, varies_by_batch, varies_by_head
@@ -30,6 +31,7 @@ LISTS = ("csr", "padded", "compact")
 FASTEST = "fastest"  # products of the forward kernel: what the arch has best
 SCHEDULES = ("ascending", "descending", "shuffled", "planned")
 TILES = (64, 128)
+SOURCES = ("builder", "ranges", "linear")  # of lists for intervals: bounds, ranges, or LinearBlockSparse tuples
 UNUSED = 0x3FFFFFF  # a block number, slot or rank that nothing has
 Options: TypeAlias = tuple[tuple[str, str | int | bool], ...]
 _ROWS = frozenset({"full", "causal", "window", "prefix", "documents", "intervals", "per_head", "per_batch"})
@@ -53,6 +55,11 @@ def options_of(case: Case) -> dict[str, str | int | bool]:
     p = case.problem
     smaller = {"tile_n": 64} if p.backward and p.dim > LARGEST_DIM[128] else {}
     return default_variant() | smaller | case.variant
+
+
+def source_of(case: Case) -> str:
+    """The source of its lists; the builder where the variant does not say it."""
+    return str(case.variant.get("source", "builder"))
 
 
 def products_of(case: Case, arch: str) -> str:
@@ -92,6 +99,7 @@ def _key(case: Case) -> tuple[Problem, Options, int]:
     options = options_of(case)
     p = with_fields(case.problem, dim=8, dim_v=8, dtype="float16", layout="padded", scale=None, softcap=0.0, bias=None)
     named = tuple((name, options[name]) for name in ("tile_m", "tile_n", "mask", "lists", "schedule"))
+    named += (("source", source_of(case)),)
     return p, named, case.inputs.seed if options["schedule"] == "shuffled" else 0
 
 
@@ -108,7 +116,7 @@ def _made(p: Problem, named: Options, seed: int, parity: int | None = None) -> B
         left, right, align = _band(p)
         made = bands.band(p.lengths_q, p.lengths_k, left=left, right=right, align=align, device="cpu", **tiles)
     elif options["mask"] == "intervals":
-        made = intervals.intervals(runs(dense_mask(p)), p.lengths_q, p.lengths_k, **tiles)
+        made = _from_intervals(p, str(options["source"]), **tiles)
     else:
         made = _from_tokens(p, str(options["lists"]), **tiles)
     if parity is not None:
@@ -116,6 +124,27 @@ def _made(p: Problem, named: Options, seed: int, parity: int | None = None) -> B
     if options["schedule"] == "planned" and p.backward:
         made = least_blocking(made, heads_q=p.heads_q, heads_kv=p.heads_kv, batch=p.batch).blocks
     return laid_out(made, str(options["lists"]))
+
+
+def as_ranges(p: Problem) -> bool:
+    """True if ranges can say the mask: all sequences and heads are alike."""
+    return not (p.ragged or varies_by_batch(p.mask) or varies_by_head(p.mask))
+
+
+def _from_intervals(p: Problem, source: str, **tiles: Any) -> BlockSparse:
+    """Lists and bounds from the runs of each query's keys; by way of ranges, or of LinearBlockSparse tuples, which
+    carry the ranks of a schedule that is no permutation."""
+    bounds = runs(dense_mask(p))
+    if source == "ranges":
+        bounds = ranges.range_bounds(*ranges.bounds_ranges(bounds), p.len_q, p.len_k)
+    made = intervals.intervals(bounds, p.lengths_q, p.lengths_k, **tiles)
+    if source == "linear":
+        sizes = made.tile_m, made.tile_n
+        back = linear.from_linear(*linear.to_linear(made), made.mask, p.lengths_q, p.lengths_k, tiles=sizes)
+        made = replace(back, schedule=made.schedule)
+        if p.backward and made.order is None:
+            made = with_order(made)
+    return made
 
 
 def _from_tokens(p: Problem, layout: str, **tiles: Any) -> BlockSparse:

@@ -33,12 +33,15 @@ from fuzz.targets.blocksparse.block_lists import (
     LISTS,
     MASKS,
     SCHEDULES,
+    SOURCES,
     TILES,
+    as_ranges,
     default_variant,
     expressible,
     lengths_on,
     options_of,
     products_of,
+    source_of,
 )
 from fuzz.targets.blocksparse.case_blocks import case_blocks
 from fuzz.targets.blocksparse.devices import arch_without_gpu, toolchain_there
@@ -76,6 +79,7 @@ _KNOWN = {
     "tile_n": TILES,
     "mask": MASKS,
     "lists": LISTS,
+    "source": SOURCES,
     "schedule": SCHEDULES,
     "deterministic": (False, True),
     "products": (FASTEST, *PRODUCTS),
@@ -326,5 +330,13 @@ def _bad_scale(case: Case) -> bool:
 _RULES = (
     Rule(f"variants other than {_KNOWN}", _unknown),
     Rule("a variant whose mask kind cannot express the mask", _inexpressible),
+    Rule(
+        "lists by way of ranges or tuples for masks other than intervals",
+        lambda case: source_of(case) != "builder" and options_of(case)["mask"] != "intervals",
+    ),
+    Rule(
+        "lists by way of ranges for sequences or heads that differ",
+        lambda case: source_of(case) == "ranges" and not as_ranges(case.problem),
+    ),
     Rule("a scale that is not positive", _bad_scale, "refuses"),
 )

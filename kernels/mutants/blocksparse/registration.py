@@ -76,11 +76,11 @@ def _injected(
 
 def register_list_mutant(name: str, summary: str, source: str, change: Callable[[BlockSparse], BlockSparse]) -> None:
     """Registers a bug in the metadata."""
-    call = partial(_unchecked, change)
+    call = partial(unchecked, change)
     MUTANTS[name] = BlockSparseMutant(name, summary, source, "metadata", call, blocks=change)
 
 
-def _unchecked(
+def unchecked(
     change: Callable[[BlockSparse], BlockSparse],
     q: Tensor,
     k: Tensor,

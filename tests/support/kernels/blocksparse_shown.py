@@ -53,6 +53,11 @@ LISTS: dict[str, tuple[Case, set[str]]] = {
     "rank_groups_collide": (_of(150, 70, mask=PerHead((Causal(), Full()))), {"hang"}),
     "permutation_inverted": (_of(70, 300, mask=Full(), variant={"schedule": "shuffled", "slots": 1}), {"hang"}),
     "tile_launched_twice": (_of(), {"race_two_writes", "dk nan"}),
+    "full_not_shifted_in_merge": (_of(150, 150), WRONG),
+    "partial_list_right_to_left": (_of(150, 150, mask=Window(70, 3)), GRADIENTS | {"hang"}),
+    "last_query_tile_called_full": (_of(), GRADIENTS),
+    "bounds_padding_not_skipped": (_of(70, 70, mask=TWO_RUNS, variant=INTERVALS, **FORWARD), WRONG),
+    "compact_order_refused": (_of(70, 70), {"refused"}),
 }
 
 PACKED = {"layout": "packed"}
@@ -82,6 +87,7 @@ HOST: dict[str, tuple[Case, set[str]]] = {
 CAPPED = {"softcap": 2.0}
 # Bugs of the kernels, which are compiled
 KERNELS: dict[str, tuple[Case, set[str]]] = {
+    "tail_words_not_clamped": (_of(70, 70, mask=Full(), **FORWARD), WRONG),
     "kv_head_modulo": (_of(70, 70, heads=(4, 2), **FORWARD), WRONG),
     "lse_in_log2": (_of(70, 70, **FORWARD), {"lse wrong"}),
     "lse_without_maximum": (_of(70, 70, **FORWARD), {"lse wrong"}),
