@@ -9,7 +9,6 @@ from docs.generate.results import load
 
 RESULTS = {  # by name of the result: where its sessions ran
     "source_mutants_sdpa_host": "Triton's interpreter",
-    "source_mutants_dynamic_mask_host": "emulated GPU",
     "source_mutants_blocksparse_h200": "H200",
     "source_mutants_blocksparse_host": "emulated GPU",
 }
