@@ -12,6 +12,7 @@ import msgspec
 
 ROOT = ".attnfuzz/nightly"
 ARCHS = ("sm_90a", "sm_100a")  # where no GPU says otherwise
+TEST_MINUTES = 30.0
 CONFORMANCE = ("torch.sdpa.math",)
 
 
@@ -19,12 +20,14 @@ class Options(msgspec.Struct, frozen=True):
     """Options of a night; kept with its state, so that a night that goes on does the same.
 
     cases    of all sessions; minutes: of all sessions (0: no limit)
+    test_minutes  after which no further test begins (0: no limit)
     devices  'host', 'emulator', 'cuda:N'; archs: to compile for
     targets  to fuzz, by name; none: every one that runs here. files: target files
     """
 
     cases: int = 20000
     minutes: float = 0.0
+    test_minutes: float = TEST_MINUTES
     devices: tuple[str, ...] = ("host",)
     archs: tuple[str, ...] = ARCHS
     targets: tuple[str, ...] = ()
@@ -58,6 +61,8 @@ def parse(arguments: Sequence[str] | None, stages: Sequence[str]) -> Asked:
     add("--dry-run", action="store_true", help="print the plan, with estimated minutes, and end")
     add("--cases", type=int, default=default.cases, metavar="N", help=f"of all sessions ({default.cases})")
     add("--max-minutes", type=float, default=0.0, metavar="M", help="of all sessions together (no limit)")
+    test_help = f"of the tests; what did not begin comes first in the next night; 0: no limit ({TEST_MINUTES:g})"
+    add("--test-minutes", type=float, default=TEST_MINUTES, metavar="M", help=test_help)
     add("--device", action="append", metavar="DEVICE", help="host, emulator, cuda:N (every GPU, and host)")
     add("--arch", action="append", metavar="ARCH", help="to compile for (those of the GPUs, else sm_90a and sm_100a)")
     add("--target", action="append", metavar="NAME", help="to fuzz (every one that runs here)")
@@ -76,6 +81,7 @@ def parse(arguments: Sequence[str] | None, stages: Sequence[str]) -> Asked:
     options = Options(
         cases=given.cases,
         minutes=given.max_minutes,
+        test_minutes=given.test_minutes,
         devices=tuple(given.device or (*(f"cuda:{number}" for number in range(len(gpus))), "host")),
         archs=tuple(given.arch or dict.fromkeys(gpus) or ARCHS),
         targets=tuple(given.target or ()),

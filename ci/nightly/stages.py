@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,18 +28,27 @@ class Stage:
 
 
 def tests(night: Night, options: Options) -> Done:
-    """The project's own tests, nightly ones too. Those that passed before a cut are not run again."""
+    """The project's own tests, nightly ones too, for so many minutes: those first that ended longest ago. Those that
+    passed before a cut are not run again."""
     folder = night.folder / "passed"
     folder.mkdir(exist_ok=True)
     before = passed.files(folder)
-    count = sum(1 for _ in passed.names(before))
+    count, number = sum(1 for _ in passed.names(before)), len(before) + 1
     command = pytest("-v", "-p", passed.__name__, "-n", options.jobs, "--dist", "worksteal", "tests")
-    place = {passed.VARIABLE: str(folder / f"{len(before) + 1}.txt")}
-    code = run(night, "tests", [*command, *options.pytest_args], variables=place)
-    if code == NO_TESTS and count:  # every test had passed
+    variables = {passed.VARIABLE: str(folder / f"{number}.txt"), passed.NIGHTS: str(night.folder.parent)}
+    if options.test_minutes:
+        rest = 60 * options.test_minutes - night.kept.spent.get("tests", 0.0)
+        variables[passed.UNTIL] = str(time.time() + rest)
+    code = run(night, "tests", [*command, *options.pytest_args], variables=variables)
+    left = passed.left(folder, number)
+    if code == NO_TESTS and (count or left):  # every test had passed, or there was no time for another
         code = 0
-    note = f"exit code {code}: see {night.log('tests')}" if code else "all passed"
-    return Done("ok" if code == 0 else "failed", note + f", {count} of them before a cut" * bool(count))
+    note = f"exit code {code}: see {night.log('tests')}" if code else "passed"
+    note += (
+        f"; {left} tests did not begin within {options.test_minutes:g} minutes, and come first in the next night"
+        * bool(left)
+    )
+    return Done("ok" if code == 0 else "failed", note + f"; {count} of them passed before a cut" * bool(count))
 
 
 def compile_(night: Night, options: Options) -> Done:
@@ -118,7 +128,9 @@ def report(night: Night, options: Options) -> Done:
 
 
 STAGES = (
-    Stage("tests", "the project's tests, nightly ones too", tests, lambda options: 20),
+    Stage(
+        "tests", "the project's tests, nightly ones too", tests, lambda options: min(20.0, options.test_minutes or 20.0)
+    ),
     Stage("compile", "kernels for every arch, on CPU workers", compile_, lambda options: 4 * len(options.archs)),
     Stage(
         "fuzz",

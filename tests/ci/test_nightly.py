@@ -175,6 +175,51 @@ def test_tests_that_passed_before_a_cut_are_not_run_again(tmp_path: Path) -> Non
     assert "1 failed, 1 passed, 1 error" in told and not kept
 
 
+def test_files_of_tests_take_turns_by_the_night_in_which_they_last_ended() -> None:
+    ids = ["a.py::1", "a.py::2", "b.py::1", "c.py::1", "d.py::1"]
+    ended = {"a.py::1": 5.0, "a.py::2": 5.0, "b.py::1": 2.0, "c.py::1": 5.0}  # d.py never
+    assert [ids[n] for n in passed.in_turn(ids, ended, 1)] == ["d.py::1", "b.py::1", "a.py::1", "a.py::2", "c.py::1"]
+    # two workers: the first half of the list is one's, the second the other's
+    assert [ids[n] for n in passed.in_turn(ids, ended, 2)] == ["d.py::1", "a.py::1", "a.py::2", "b.py::1", "c.py::1"]
+    assert passed.in_turn(ids, ended | {"a.py::2": 1.0}, 1)[:3] == [4, 0, 1]  # one of a file's tests is due
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_tests_that_had_no_time_come_first_in_the_next_night(tmp_path: Path, workers: str) -> None:
+    for name in "abcd":
+        (tmp_path / f"test_{name}.py").write_text(
+            "import time, pytest\n@pytest.mark.parametrize('i', range(2))\ndef test_it(i): time.sleep(1.5)\n"
+            "@pytest.mark.skip\ndef test_never(): pass\n"
+        )
+
+    def ran(night: int, seconds: float) -> tuple[str, set[str], set[str]]:
+        folder = tmp_path / "nights" / str(night) / "passed"
+        folder.mkdir(parents=True)
+        environment = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            passed.VARIABLE: str(folder / "1.txt"),
+            passed.NIGHTS: str(tmp_path / "nights"),
+            passed.UNTIL: str(time.time() + seconds),
+        }
+        command = [sys.executable, "-m", "pytest", "-q", "-n", workers, "--dist", "worksteal", "-c", "/dev/null"]
+        plugins = ["-p", passed.__name__, "-p", "no:attnfuzz", "-p", "no:cacheprovider", "--rootdir", ".", "."]
+        done = subprocess.run(
+            [*command, *plugins], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        left = set(passed.names([path for path in [folder / "1.left"] if path.exists()]))
+        assert done.returncode == 0 and passed.left(folder, 1) == len(left)
+        return done.stdout, set(passed.names([folder / "1.txt"])), left
+
+    _, first, left = ran(1, 4.0)
+    assert first and left and not first & left and len(first | left) >= 8
+    _, second, _ = ran(2, 4.0)
+    files = [{one.partition("::")[0] for one in ids} for ids in (left, second)]
+    assert files[1] <= files[0]  # what had no time is what runs now
+    _, third, rest = ran(3, 600.0)
+    assert not rest and len(third) == 8
+
+
 def test_sessions_that_were_cut_off_are_found_for_the_next_night(tmp_path, monkeypatch) -> None:
     """Of nights those that the ledger lacks wholly or in part; of users those that it has begun; none that runs."""
     root, options = tmp_path / "nights", Options(ledger=str(tmp_path / "ledger.sqlite"))
