@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -36,6 +36,7 @@ from fuzz.session.environment import Environment, environment
 MOST = 6  # failures of one raw cause that are looked into
 Status: TypeAlias = Literal["", "met", "new", "again", "known", "unconfirmed"]
 NOTES = "notes.txt"
+T = TypeVar("T")
 _PASSWORD = re.compile(r"(://[^/@\s:]*:)[^@\s]*@")  # of a ledger's URL
 
 
@@ -309,7 +310,13 @@ class Reader:
         self._read = {folder / name: size for name, size in (skip or {}).items()}
 
     def new(self) -> Iterator[Record]:
-        """Records since the last call. A line that is still being written is left for the next one."""
+        """Records since the last call."""
+        return self.decoded(Record)
+
+    def decoded(self, kind: type[T]) -> Iterator[T]:
+        """What came since the last call, as structs of another kind that has some of a Record's fields: reading a few
+        takes a tenth of the time. A line that is still being written is left for the next call."""
+        decoder = msgspec.json.Decoder(kind)
         for path in sorted(self.folder.glob("records-*.jsonl")):
             with open(path, "rb") as file:
                 file.seek(self._read.get(path, 0))
@@ -320,7 +327,7 @@ class Reader:
                 if not line:
                     continue
                 try:
-                    yield msgspec.json.decode(line, type=Record)
+                    yield decoder.decode(line)
                 except msgspec.DecodeError:
                     self.unreadable += 1
 

@@ -1,8 +1,7 @@
 """A session's folder after its end, whatever ended it: what was run, and who may go on.
 
-with owned(folder):                 # one process at a time
-    kept = read_session(folder)
-    ran = already_ran(kept)         # each worker draws the same cases again, and runs those that are missing
+with owned(folder):                       # one process at a time
+    ran = already_ran(read_session(folder))  # each worker draws the same cases again, and runs those that are missing
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TypeAlias
@@ -43,13 +43,31 @@ class Ran:
 AlreadyRan: TypeAlias = dict[str, dict[int, Ran]]  # by the shard's name, then by the case's place in it
 
 
+class _Place(msgspec.Struct):
+    """Fields of a Record that say where it belongs and how it ended."""
+
+    shard: str
+    case_id: str
+    outcome: str
+    index: int = -1
+    ratio: float = 0.0
+
+
 @dataclass(frozen=True)
 class Kept:
     """A session as its folder has it. settings.folder is that folder, wherever it lies now."""
 
     settings: Settings
     session: Session
-    records: tuple[Record, ...]
+
+    @cached_property
+    def records(self) -> tuple[Record, ...]:
+        """The cases that were run, read when first asked for: a session of 100,000 takes seconds."""
+        return tuple(self.reader().new())
+
+    def reader(self) -> Reader:
+        """A reader of the records."""
+        return Reader(Path(self.settings.folder), self.session.skip)
 
 
 def read_session(folder: Path) -> Kept:
@@ -63,16 +81,16 @@ def read_session(folder: Path) -> Kept:
     except (msgspec.MsgspecError, ValueError) as error:
         raise SessionError(f"{path}: not of a session that this version can read: {error}") from None
     settings = msgspec.structs.replace(settings, folder=str(folder))
-    return Kept(settings, session, tuple(Reader(folder, session.skip).new()))
+    return Kept(settings, session)
 
 
 def already_ran(kept: Kept) -> AlreadyRan:
     """The cases with a record. A case that the harness failed on has none, and is run again."""
     ran: AlreadyRan = {}
-    for record in kept.records:
-        if record.index >= 0:
-            one = Ran(record.case_id, record.outcome == "pass", record.ratio)
-            ran.setdefault(record.shard, {})[record.index] = one
+    for place in kept.reader().decoded(_Place):
+        if place.index >= 0:
+            one = Ran(place.case_id, place.outcome == "pass", place.ratio)
+            ran.setdefault(place.shard, {})[place.index] = one
     return ran
 
 

@@ -61,6 +61,9 @@ def test_the_remaining_cases_are_those_of_an_uninterrupted_session(whole, tmp_pa
     found = read_session(folder)
     ran = already_ran(found)
     assert found.settings == msgspec.structs.replace(settings, folder=str(folder)) and len(found.records) == kept
+    one_shard = next(iter(ran.values()), {})
+    places = {index: (one.case_id, one.passed, one.ratio) for index, one in one_shard.items()}
+    assert places == {r.index: (r.case_id, r.outcome == "pass", r.ratio) for r in found.records}
     assert bool(unfinished(plan(found.settings), ran)) == (kept < 104)
     after = run_all(found.settings, ran)
     assert {(r.index, r.case_id) for r in after} == {(r.index, r.case_id) for r in records}
