@@ -67,19 +67,20 @@ def _given(options: argparse.Namespace, option: Any, defaults: Any) -> bool:
 def show(options: argparse.Namespace) -> int:
     from fuzz.session.records import faults_in, notes_in, settlement
     from fuzz.session.resume import read_session
+    from fuzz.session.summary.lean import Lean
     from fuzz.session.summary.report import show
 
     folder, console = Path(options.folder), make_console()
     kept = read_session(folder)
     ended = settlement(folder)
-    records = ended.apply(kept.records)
+    records = ended.apply(Lean()(kept.reader().new()))
     show(records, None, console, kept.settings.files, kept.settings.device, ended=ended)
     faults = faults_in(folder, kept.session.since)
     machine = faults_in(folder, kept.session.since, machine=True)
     for line in (*faults, *machine, *notes_in(folder)):
         console.print(line, style="bold red", highlight=False, markup=False, soft_wrap=True)
-    if len(kept.records) < kept.settings.cases:
-        told = f"{len(kept.records)} of {kept.settings.cases} cases; the rest: attnfuzz run --resume {options.folder}"
+    if len(records) < kept.settings.cases:
+        told = f"{len(records)} of {kept.settings.cases} cases; the rest: attnfuzz run --resume {options.folder}"
         console.print(told, highlight=False, markup=False, soft_wrap=True)
     if any(record.counts for record in records):
         return FINDINGS

@@ -320,16 +320,16 @@ class Reader:
         for path in sorted(self.folder.glob("records-*.jsonl")):
             with open(path, "rb") as file:
                 file.seek(self._read.get(path, 0))
-                data = file.read()
-            whole = data.rfind(b"\n") + 1
-            self._read[path] = self._read.get(path, 0) + whole
-            for line in data[:whole].splitlines():
-                if not line:
-                    continue
-                try:
-                    yield decoder.decode(line)
-                except msgspec.DecodeError:
-                    self.unreadable += 1
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._read[path] = self._read.get(path, 0) + len(line)
+                    if line == b"\n":
+                        continue
+                    try:
+                        yield decoder.decode(line)
+                    except msgspec.DecodeError:
+                        self.unreadable += 1
 
 
 def machine() -> dict[str, Any]:

@@ -13,12 +13,13 @@ from fuzz.process.progress import ProgressLine
 from fuzz.process.signals import held
 from fuzz.session.failures.settle import save_rest
 from fuzz.session.records import Reader, Record, Settlement, settlement, skipped
+from fuzz.session.summary.lean import Lean
 
 PERIOD = 0.5  # seconds between two looks at the records
 
 
 class Follower:
-    """The records of a session so far, as they come into its folder, and its progress line on `console`.
+    """The records of a session so far, made lean, as they come into its folder, and its progress line on `console`.
 
     skip       records that are of a session before (records.Session.skip)
     planned    cases of the session
@@ -42,7 +43,7 @@ class Follower:
         self.ended: Settlement | None = None
         self._folder, self._device = folder, device
         self._planned, self._compiling = planned, compiling
-        self._reader = Reader(folder, skip)
+        self._reader, self._lean = Reader(folder, skip), Lean()
         before = settlement(folder)
         self.records = [one for one in skipped(folder, skip) if one.status == "met" and before.of(one) is None]
         self._old = len(self.records)  # of a session before in this folder
@@ -59,7 +60,7 @@ class Follower:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self.records += self._reader.new()
+        self.records += self._lean(self._reader.new())
         save_rest(self._folder, self._device, self.records)
         self.ended = settlement(self._folder)
         self.records = self.ended.apply(self.records)
@@ -73,7 +74,7 @@ class Follower:
     def _follow(self) -> None:
         self._open.add(self.records)
         while True:
-            more = list(self._reader.new())
+            more = list(self._lean(self._reader.new()))
             self.records += more
             self._open.add(more)
             new, left = self._open.look(settlement(self._folder))
