@@ -25,7 +25,7 @@ import msgspec
 import psutil
 
 from fuzz.session.plan import plan
-from fuzz.session.records import Reader, Record, machine
+from fuzz.session.records import Reader, Record, machine, settlement
 from fuzz.session.resume import already_ran, read_session
 from fuzz.session.worker import run
 
@@ -183,7 +183,11 @@ def _thinned(memory: list[tuple[float, str, int]]) -> list[tuple[float, str, int
 
 def _lines(folder: Path) -> int:
     """Records of a session that runs, roughly: one that is being written counts too."""
-    return sum(path.read_bytes().count(b"\n") for path in folder.glob("records-*.jsonl"))
+    count = 0
+    for path in folder.glob("records-*.jsonl"):
+        with open(path, "rb") as file:
+            count += sum(1 for _ in file)
+    return count
 
 
 def with_signal(pid: int) -> None:
@@ -242,9 +246,10 @@ def _read(folder: Path, done: Soak, draw: random.Random) -> None:
     done.recorded = len(kept.records)
     done.missing = len(wanted - places.keys())
     done.twice = sum(count - 1 for count in places.values())
-    news = [record for record in kept.records if record.status == "new"]
+    records = settlement(folder).apply(kept.records)
+    news = [record for record in records if record.status == "new"]
     done.findings = dict(Counter(record.target for record in news))
-    bad = [record for record in kept.records if record.status in ("new", "again") and record.target in RIGHT]
+    bad = [record for record in records if record.status in ("met", "new", "again") and record.target in RIGHT]
     done.false_findings = [f"{record.target}: {record.message[:160]}" for record in bad][:20]
     done.wrong_targets_without_a_finding = [name for name in WRONG if not done.findings.get(name)]
     _compare(folder, [shards[name] for name in draw.sample(sorted(shards), min(2, len(shards)))], done)
