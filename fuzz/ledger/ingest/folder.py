@@ -6,12 +6,15 @@ their beginning.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
+from fuzz.core.verdict import Verdict
 from fuzz.ledger.errors import LedgerError
 from fuzz.ledger.ingest.environment import rows_of
 from fuzz.ledger.ingest.settled import Settled, settled_as
@@ -31,6 +34,28 @@ SHARD_PLACES = 1 << 16  # more than a shard has cases
 BATCH = 2000  # runs of a batch, at most
 
 
+class _Failure(msgspec.Struct, frozen=True):
+    """A failure until the end of its session, when it is settled. A session may have thousands: the verdict, with its
+    evidence, is packed."""
+
+    place: int
+    record: Record
+    verdict: bytes
+
+    @classmethod
+    def of(cls, place: int, record: Record) -> _Failure:
+        """A failure without what the ledger has no use for: the cases before it."""
+        packed = b"" if record.verdict is None else zlib.compress(msgspec.json.encode(record.verdict))
+        return cls(place, msgspec.structs.replace(record, verdict=None, before=()), packed)
+
+    def whole(self) -> Record:
+        """The record with its verdict."""
+        if not self.verdict:
+            return self.record
+        verdict = msgspec.json.decode(zlib.decompress(self.verdict), type=Verdict)
+        return msgspec.structs.replace(self.record, verdict=verdict)
+
+
 class Folder:
     """The session of a folder, as it grows. Raises LedgerError where there is none that can be read."""
 
@@ -40,7 +65,7 @@ class Folder:
         self._reader = Reader(path, self._session.skip)
         self._sums = Sums()
         self._seen: set[tuple[str, int]] = set()
-        self._failures: list[tuple[int, Record]] = []
+        self._failures: list[_Failure] = []
         self._unnumbered = 0
         self._targets: dict[str, None] = {}
 
@@ -51,18 +76,20 @@ class Folder:
 
     def more(self) -> Iterator[Batch]:
         """Batches of the runs since the last call."""
-        new: list[tuple[int, Record]] = []
+        new = self._unseen()
+        while some := list(islice(new, BATCH)):
+            self._sums.add([record for _, record in some])
+            self._failures += [_Failure.of(place, record) for place, record in some if record.signature is not None]
+            self._targets |= dict.fromkeys(record.target for _, record in some)
+            yield Batch(self.session(), tuple(_run(place, record) for place, record in some), **self._counts())
+
+    def _unseen(self) -> Iterator[tuple[int, Record]]:
+        """Records since the last call, with their places; none twice."""
         for record in self._reader.new():
             place = self._place(record)
             if (record.target, place) not in self._seen:
                 self._seen.add((record.target, place))
-                new.append((place, record))
-        for start in range(0, len(new), BATCH):
-            some = new[start : start + BATCH]
-            self._sums.add([record for _, record in some])
-            self._failures += [(place, record) for place, record in some if record.signature is not None]
-            self._targets |= dict.fromkeys(record.target for _, record in some)
-            yield Batch(self.session(), tuple(_run(place, record) for place, record in some), **self._counts())
+                yield place, record
 
     def sums(self, ended: float | None = None) -> Batch:
         """The sums over all cases that `more` gave."""
@@ -76,12 +103,14 @@ class Folder:
 
     def end(self) -> Batch:
         """The session after its end: its findings, the failures with their signatures, and the sums."""
-        found = settled_as(self.path, self._session, [record for _, record in self._failures])
-        runs = tuple(
-            _run(place, record, one.signature.id) for (place, record), one in zip(self._failures, found, strict=True)
-        )
+        runs: list[RunRow] = []
+        findings: dict[str, FindingRow] = {}
+        failures = (failure.whole() for failure in self._failures)
+        for failure, one in zip(self._failures, settled_as(self.path, self._session, failures), strict=True):
+            runs.append(_run(failure.place, one.record, one.signature.id))
+            _count(findings, one)
         sums = self.sums(self._ended())
-        return msgspec.structs.replace(sums, runs=runs, findings=_findings(found))
+        return msgspec.structs.replace(sums, runs=tuple(runs), findings=tuple(findings.values()))
 
     def session(self, ended: float | None = None) -> SessionRow:
         """The session itself, as session.json says at this moment."""
@@ -159,14 +188,11 @@ def _run(place: int, record: Record, signature: str = "") -> RunRow:
     )
 
 
-def _findings(found: list[Settled]) -> tuple[FindingRow, ...]:
-    """One row for each signature, with the number of cases that it explains."""
-    rows: dict[str, FindingRow] = {}
-    for one in found:
-        key = one.signature.id
-        before = rows.get(key)
-        row = one.row(rows[key].met + 1 if before else 1)
-        if before is not None and not one.own:
-            row = msgspec.structs.replace(before, met=before.met + 1)
-        rows[key] = row
-    return tuple(rows.values())
+def _count(rows: dict[str, FindingRow], one: Settled) -> None:
+    """Adds a failure to the row of its signature, which says how many cases it explains."""
+    key = one.signature.id
+    before = rows.get(key)
+    if before is not None and not one.own:
+        rows[key] = msgspec.structs.replace(before, met=before.met + 1)
+    else:
+        rows[key] = one.row(before.met + 1 if before else 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,10 +60,10 @@ class Settled:
         )
 
 
-def settled_as(folder: Path, session: Session, failures: Sequence[Record]) -> list[Settled]:
-    """Each failure with what it was settled as, in their order."""
+def settled_as(folder: Path, session: Session, failures: Iterable[Record]) -> Iterator[Settled]:
+    """Each failure with what it was settled as, in their order, one after the other."""
     ended = settlement(folder)
-    return [_settled(folder, session, ended, record) for record in failures]
+    return (_settled(folder, session, ended, record) for record in failures)
 
 
 def _settled(folder: Path, session: Session, ended: Settlement, record: Record) -> Settled:

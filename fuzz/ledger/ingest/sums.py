@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
@@ -24,7 +25,7 @@ class Sums:
     def __init__(self) -> None:
         self._cases: Counter[tuple[str, str]] = Counter()
         self._seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
-        self._phases: dict[tuple[str, str], list[float]] = {}
+        self._phases: dict[tuple[str, str], array[float]] = {}
         self._features: dict[str, int] = {}
         self._together = np.zeros((2, 0, 0), np.int64)  # of all that ran, of those that failed
 
@@ -35,7 +36,7 @@ class Sums:
             self._cases[key] += 1
             self._seconds[key] += spent(record)
             for phase, seconds in record.seconds.items():
-                self._phases.setdefault((record.target, phase), []).append(seconds)
+                self._phases.setdefault((record.target, phase), array("d")).append(seconds)
         self._add_features([record for record in records if record.outcome in _RAN])
 
     def tallies(self) -> tuple[TallyRow, ...]:
