@@ -6,8 +6,8 @@ Signature, order of tiles and a row's numbers are Forward's. One CTA per tile of
 
 NOTE [warps] Warps 0 to 3 have a thread for each query: they load Q, allocate tensor memory, make probabilities of
 scores, rescale O, and write it. Then come pairs of warps that load K and V, a pair for each stage: NOTE [buffers] of
-hopper/pipeline.py, with `tcgen05.commit` for the arrival that empties a buffer. The last warp issues the products. How
-they take turns in tensor memory: NOTE [turns] of mainloop.py.
+hopper/pipeline.py, with `tcgen05.commit` for the arrival that empties a buffer. One more warp issues the products.
+How they take turns in tensor memory: NOTE [turns] of mainloop.py.
 """
 
 import cutlass
@@ -18,7 +18,7 @@ from kernels.blocksparse.common.list_reader import BlockList, Operand, read, seq
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
 from kernels.blocksparse.forward.blackwell import mainloop, tcgen05
-from kernels.blocksparse.forward.blackwell.tuning import SOFTMAX_WARPS, blackwell_tuning
+from kernels.blocksparse.forward.blackwell.tuning import OTHERS, SOFTMAX_WARPS, blackwell_tuning
 from kernels.blocksparse.forward.hopper import pipeline
 from kernels.blocksparse.forward.hopper.pipeline import Buffers
 from kernels.blocksparse.forward.kernel import Forward, place_of
@@ -112,18 +112,23 @@ class BlackwellForward(Forward):
             self.begin(common, thread, warp_index, held)
             columns = cute.arch.retrieve_tmem_ptr(Float32, 16, held)
             if warp_index < SOFTMAX_WARPS:
+                if cutlass.const_expr(tuning.registers(variant)):
+                    cute.arch.setmaxregister_increase(tuning.registers(variant))
                 rows_q = (q.at(batch, q_row, head), q.stride_row)
                 rows_o = (o.at(batch, q_row, head), o.stride_row)
                 lse_row = lse + (batch * lse_strides[0] + head * lse_strides[1] + seq_q.begin + first_row)
                 self.softmax(common, thread, columns, rows_q, rows_o, lse_row, (to_tanh, to_log2))
                 if warp_index == 0:
                     self.free_columns(columns, tuning.columns(variant))
-            elif warp_index < SOFTMAX_WARPS + 2 * tuning.stages:
-                rows_k = (k.at(batch, k_row, head_kv), k.stride_row)
-                rows_v = (v.at(batch, k_row, head_kv), v.stride_row)
-                self.load(common, warp_index - SOFTMAX_WARPS, thread % 32, rows_k, rows_v)
             else:
-                self.products(common, columns)
+                if cutlass.const_expr(tuning.registers(variant)):
+                    cute.arch.setmaxregister_decrease(OTHERS)
+                if warp_index < SOFTMAX_WARPS + 2 * tuning.stages:
+                    rows_k = (k.at(batch, k_row, head_kv), k.stride_row)
+                    rows_v = (v.at(batch, k_row, head_kv), v.stride_row)
+                    self.load(common, warp_index - SOFTMAX_WARPS, thread % 32, rows_k, rows_v)
+                elif warp_index == SOFTMAX_WARPS + 2 * tuning.stages:
+                    self.products(common, columns)
 
     def barriers(self, first: cute.Pointer) -> dict:
         """The mbarriers: of the buffers of K and V, then NOTE [turns] of mainloop.py, then that Q is there."""

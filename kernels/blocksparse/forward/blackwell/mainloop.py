@@ -93,12 +93,20 @@ def softmax_steps(w) -> None:
         if s > 0:
             wait_added(w, s - 1)
         advance(w, acc_s, s)
-        probabilities = cute.recast_tensor(exponentials(w, acc_s), Float32)
-        tcgen05.store(w.columns_s + buffer * step, w.thread, probabilities)
+        store_probabilities(w, acc_s, buffer)
         wait_stored()
         fence_before()
         arrive(w.ready + buffer)
         block, slot = block_next, slot_next
+
+
+def store_probabilities(w, acc_s: cute.Tensor, buffer: Int32) -> None:
+    """Start storing the step's probabilities, a few columns after the other: registers do not hold all of both."""
+    for i in range(cute.size(acc_s) // tcgen05.CHUNK):
+        part = cute.make_tensor(acc_s.iterator + i * tcgen05.CHUNK, cute.make_layout(((tcgen05.CHUNK, 1), 1, 1)))
+        probabilities = cute.recast_tensor(exponentials(w, part), Float32)
+        column = buffer * w.tuning.step + i * (tcgen05.CHUNK // 2)
+        tcgen05.store(w.columns_s + column, w.thread, probabilities)
 
 
 @cute.jit

@@ -18,6 +18,7 @@ from fuzz.devices.emulator import Emulator
 from fuzz.devices.emulator.config import ALL_CHECKS
 from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.compile.supported import fits
+from kernels.blocksparse.forward.blackwell.tuning import blackwell_tuning
 from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import (
     ARCHES,
@@ -107,7 +108,9 @@ def test_only_forward_kernels_of_128_queries_have_it():
     assert backward_products("tcgen05", 128, 128) == "mma"
 
 
-@pytest.mark.parametrize("tuning", [{"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 2}, {"buffers": 3}])
+@pytest.mark.parametrize(
+    "tuning", [{"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 2, "stages": 2}, {"buffers": 3}]
+)
 def test_a_tuning_that_cannot_work_is_refused(tuning):
     with pytest.raises(ValueError, match=r"variant\.tuning"):
         build(variant(128).with_tuning(**tuning), ARCH)
@@ -155,10 +158,19 @@ def test_scores_of_any_size(scale):
     check(case((64,), (330,), mask="tokens", scale=scale, spread=2.0))
 
 
-@pytest.mark.parametrize(("stages", "buffers", "step"), covering([1, 2], [1, 2], [32, 64, 128]))
-def test_every_tuning_computes_the_same(stages, buffers, step):
-    tuning = (("buffers", buffers), ("stages", stages), ("step", step))
+@pytest.mark.parametrize(
+    ("ctas", "stages", "buffers", "step"), [*covering([1], [1, 2], [1, 2], [32, 64, 128]), (2, 1, 2, 64)]
+)
+def test_every_tuning_computes_the_same(ctas, stages, buffers, step):
+    tuning = (("buffers", buffers), ("ctas", ctas), ("stages", stages), ("step", step))
     check(case((130,), (400,), dim=64, mask="tokens", tuning=tuning, spread=3.0), warp_schedule="random")
+
+
+def test_two_ctas_share_the_tensor_memory_of_an_sm():
+    of = variant(128)
+    tuning = blackwell_tuning(of)
+    assert tuning.ctas == 2 and tuning.columns(of) == 256 and blackwell_tuning(variant(160)).ctas == 1
+    check(case((300,), (300,), dim=64, mask="band"), warp_schedule="random", ctas_per_sm=2, resident_ctas=4)
 
 
 @pytest.mark.parametrize("seed", daily(range(40), range(8)))
