@@ -22,6 +22,11 @@ PRODUCTS = ("mma", "wgmma", "tcgen05")
 # products → the arches that have their instructions, the default one first; mma: all
 ARCHES_OF = {"wgmma": ("sm_90a",), "tcgen05": ("sm_100a", "sm_103a")}
 OF_PREPROCESS = ("clear", "zero")  # injection points of the preprocessing kernel
+# Injection points of the forward kernel that only the one with products by tcgen05 has
+OF_TCGEN05 = (
+    *("wait_scored", "wait_added", "wait_loaded", "wait_stored", "fence_after", "fence_shared", "release_keys"),
+    "free_columns",
+)
 ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
 

@@ -23,7 +23,7 @@ from kernels.blocksparse.forward.hopper import pipeline
 from kernels.blocksparse.forward.hopper.pipeline import Buffers
 from kernels.blocksparse.forward.kernel import Forward, place_of
 from kernels.blocksparse.forward.mainloop import Work
-from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
+from kernels.blocksparse.spec.variant import NO_INJECTION, OF_TCGEN05, Injection, Variant
 
 SOFTMAX_THREADS = 32 * SOFTMAX_WARPS
 MEETING = 1  # the named barrier of the softmax threads
@@ -32,17 +32,18 @@ MEETING = 1  # the named barrier of the softmax threads
 class BlackwellForward(Forward):
     """The forward kernel of one variant with products "tcgen05"."""
 
-    OWN_POINTS = ("fence_after", "fence_before", "wait_loaded", "wait_stored", "wait_added", "free_columns")
-    INJECTION_POINTS = (*Forward.INJECTION_POINTS, *OWN_POINTS)
+    INJECTION_POINTS = (*Forward.INJECTION_POINTS, *OF_TCGEN05)
     tune = staticmethod(blackwell_tuning)
 
     def __init__(self, variant: Variant, injection: Injection = NO_INJECTION) -> None:
         super().__init__(variant, injection)
         self.fence_after = injection.pick("fence_after", tcgen05.fence_after)
-        self.fence_before = injection.pick("fence_before", tcgen05.fence_before)
+        self.fence_shared = injection.pick("fence_shared", tcgen05.fence_shared)
         self.wait_loaded = injection.pick("wait_loaded", tcgen05.wait_loaded)
         self.wait_stored = injection.pick("wait_stored", tcgen05.wait_stored)
+        self.wait_scored = injection.pick("wait_scored", mainloop.wait_scored)
         self.wait_added = injection.pick("wait_added", mainloop.wait_added)
+        self.release_keys = injection.pick("release_keys", mainloop.release_keys)
         self.free_columns = injection.pick("free_columns", free_columns)
 
     def shared_memory(self) -> tuple[cute.Pointer, ...]:
@@ -96,6 +97,7 @@ class BlackwellForward(Forward):
                 key_offset=self.key_offset,
                 keys_left=self.keys_left,
                 fence_after=self.fence_after,
+                release_keys=self.release_keys,
                 mask=mask,
                 dim=dim,
                 length_k=seq_k.length,
@@ -206,11 +208,11 @@ class BlackwellForward(Forward):
         if cutlass.const_expr(variant.mask == "band"):
             band_offset = read(common.mask.band_offset, common.place[0] * common.mask.band_stride)
         copy = TileCopy(self.dtype, SOFTMAX_THREADS, variant.dim_padded, thread, common.dim)
-        sQ = common.sQ[None, None, 0]
+        sQ, fence_shared = common.sQ[None, None, 0], self.fence_shared
         copy.load(q[0], q[1], common.rows_left, sQ)
         cute.arch.cp_async_commit_group()
         cute.arch.cp_async_wait_group(0)
-        cute.arch.fence_view_async_shared()
+        fence_shared()
         mainloop.arrive(common.loaded_q)
         row_ref, row_sum = (cute.make_rmem_tensor(1, Float32) for _ in range(2))
         row_ref.fill(-Float32.inf)
@@ -222,7 +224,7 @@ class BlackwellForward(Forward):
                 "correction": self.correction,
                 "finite": self.finite,
                 "allow_all": self.allow_all,
-                "fence_before": self.fence_before,
+                "wait_scored": self.wait_scored,
                 "wait_loaded": self.wait_loaded,
                 "wait_stored": self.wait_stored,
                 "wait_added": self.wait_added,

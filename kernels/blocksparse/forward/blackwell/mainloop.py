@@ -43,13 +43,19 @@ def issue_products(w) -> None:
 def issue_scores(w, s: Int32) -> None:
     """Q · Kᵀ of a step, and the arrivals that follow it."""
     stage, buffer = s % w.tuning.stages, s % w.tuning.buffers
-    fence_after = w.fence_after
+    fence_after, release = w.fence_after, w.release_keys
     pipeline.wait_full(w.buffers_k, s)
     fence_after()
     acc = tcgen05.sums(w.mma_s, w.columns_s + buffer * w.tuning.step, w.tuning.step)
     tcgen05.multiply(w.mma_s, acc, w.fragment_q, w.fragment_k[None, None, None, stage], False)
-    tcgen05.commit(w.buffers_k.empty + stage)
+    release(w.buffers_k.empty + stage)
     tcgen05.commit(w.scored + buffer)
+
+
+@cute.jit
+def release_keys(barrier: cute.Pointer) -> None:
+    """The buffer of K is empty as soon as the products that read it are done."""
+    tcgen05.commit(barrier)
 
 
 @cute.jit
@@ -76,7 +82,7 @@ def softmax_steps(w) -> None:
     block, slot = Int32(0), slot_of(w, Int32(0))
     if n_steps > 0:
         block = listed(w.tile_iterator, Int32(0))
-    fence_before, wait_loaded, wait_stored, wait_added = w.fence_before, w.wait_loaded, w.wait_stored, w.wait_added
+    wait_scored, wait_added, wait_loaded, wait_stored = w.wait_scored, w.wait_added, w.wait_loaded, w.wait_stored
     for s in cutlass.range(n_steps):
         buffer, column = s % w.tuning.buffers, s % steps_per_block * step
         key = block * w.variant.tile_n + column
@@ -95,7 +101,7 @@ def softmax_steps(w) -> None:
         advance(w, acc_s, s)
         store_probabilities(w, acc_s, buffer)
         wait_stored()
-        fence_before()
+        tcgen05.fence_before()
         arrive(w.ready + buffer)
         block, slot = block_next, slot_next
 

@@ -123,6 +123,12 @@ def wait_stored() -> None:
     cute.arch.fence_view_async_tmem_store()
 
 
+@cute.jit
+def fence_shared() -> None:
+    """Makes this thread's writes to shared memory visible to products, which read through another path."""
+    cute.arch.fence_view_async_shared()
+
+
 def fence_before() -> None:
     """Orders accesses of tensor memory before the arrival at a barrier that follows."""
     nvvm.tcgen05_fence(nvvm.Tcgen05FenceKind.BEFORE_THREAD_SYNC)
