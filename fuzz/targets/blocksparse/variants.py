@@ -66,12 +66,13 @@ def native_masks(dtype: str, dim: int) -> tuple[str, ...]:
     return ("full", "causal", "window", "documents", "intervals", "per_head", "per_head", "per_batch")
 
 
-def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], ...]:
-    """Everything that a session draws a case's variant from, more than once what is to come more often."""
+def variants_for(problem: Problem, *, emulated: bool, on_gpu: bool = False) -> tuple[dict[str, Any], ...]:
+    """Everything that a session draws a case's variant from, more than once what is to come more often. A GPU may lack
+    products by tcgen05, so that only `kernel_choices` has them there; without one they are emulated, or compiled."""
     first, *special = _with_products(problem, emulated)
     ordered = bool(special) and problem.backward and first["deterministic"]
     kernels = [first] * 2 + special * 3 if ordered else [first] + special * 2
-    kernels += _on_blackwell(problem) if emulated else []
+    kernels += [] if on_gpu else _on_blackwell(problem)
     found = [kernel | choice for kernel in kernels for choice in _free(problem, kernel, emulated)]
     split = [one | {"keys": "split"} for one in found[::SPLIT_SHARE] if two_calls.useful(problem, one["tile_n"])]
     several = problem.layout == "packed" and problem.batch > 1
@@ -121,13 +122,14 @@ def _on_blackwell(problem: Problem) -> list[dict[str, Any]]:
 
 
 def kernel_choices(*, emulated: bool) -> tuple[KernelChoice, ...]:
-    """All kernels that a session draws from, each with the cases that it is for."""
+    """All kernels that a session draws from where the arch has room and instructions for them, each with the cases that
+    it is for."""
     found = []
     dtypes: tuple[Dtype, ...] = ("bfloat16", "float16")
     for dtype, (most, capped) in product(dtypes, product(PADDED_DIMS, (False, True))):
         sample = Problem((1,), (1,), 1, 1, most, most, dtype, mask=Causal(), softcap=float(capped))
         least = max((dim for dim in PADDED_DIMS if dim < most), default=0) + 8
-        for kernel in _with_products(sample, emulated) + (_on_blackwell(sample) if emulated else []):
+        for kernel in _with_products(sample, emulated) + _on_blackwell(sample):
             ordered = bool(kernel["deterministic"])  # two tiles each way: see KernelChoice
             found.append(
                 KernelChoice(
