@@ -25,6 +25,7 @@ import torch
 from kernels.blocksparse.backward.tiling import WARPS, choose_tiling
 from kernels.blocksparse.compile.runtime import arch_of
 from kernels.blocksparse.compile.supported import forward_tuning
+from kernels.blocksparse.forward.blackwell.tuning import BlackwellTuning
 from kernels.blocksparse.forward.hopper.tuning import HopperTuning
 from kernels.blocksparse.launch.forward import mask_kind
 from kernels.blocksparse.lists.types import BlockSparse
@@ -147,6 +148,8 @@ def shared_bytes(variant: Variant, direction: str) -> int:
         if isinstance(tuning, HopperTuning):
             keys = 2 * tuning.warpgroups(variant) * variant.tile_n * dim
             return 2 * (keys + variant.tile_m * dim * (variant.tile_n // tuning.step))
+        if isinstance(tuning, BlackwellTuning):  # P is in tensor memory
+            return 2 * (2 * variant.tile_n * dim + variant.tile_m * dim * (variant.tile_n // tuning.step))
         keys = 2 * tuning.warps * variant.tile_n * dim
         queries = 0 if tuning.q_in_registers else variant.tile_m * dim * (variant.tile_n // tuning.step)
         return 2 * (keys + queries)

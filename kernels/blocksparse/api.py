@@ -54,7 +54,8 @@ def block_sparse_attention(
     cu_seqlens_*   int32 (batch + 1,): starts of the packed sequences, and their total
     lengths_*      int32 (batch,): lengths of padded sequences; what lies beyond is read as padding
     products       "mma", on every arch; "wgmma", on Hopper: by the forward kernel, and by the backward ones for tiles
-                   of 128 keys at dims that are padded to 64 and 128; None for the fastest on q's device
+                   of 128 keys at dims that are padded to 64 and 128; "tcgen05", on Blackwell: by the forward kernel,
+                   for tiles of 128 queries (only the emulated GPU has run it); None for the fastest on q's device
     returns        out like q, contiguous; lse float32 (batch, heads_q, len_q) or (heads_q, total_q), natural logarithm.
                    A row without keys, or of padding, has out 0, lse -inf and gradients 0
 
@@ -102,6 +103,8 @@ def operator_arguments(
         raise ValueError(f"products: needs None or one of {PRODUCTS}, got {products!r}")
     if not isinstance(blocks, BlockSparse):
         raise ValueError(f"blocks: needs a BlockSparse, got {type(blocks).__name__}")
+    if products == "tcgen05" and blocks.tile_m != 128:
+        raise ValueError(f"blocks.tile_m: needs 128 for products 'tcgen05', got {blocks.tile_m}")
     rescheduled = blocks if schedule is None else replace(blocks, schedule=schedule_of(schedule), order=None)
     backward = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
     check_call(q, k, blocks, rescheduled, lengths, backward)

@@ -132,7 +132,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
 
     def variants_for(self, problem: Problem) -> tuple[dict[str, Any], ...]:
         """What a session draws from for a problem: few kernels, everything that costs no compile."""
-        return variants_for(problem, emulated=False)
+        return variants_for(problem, emulated=False, on_gpu=self.device == "cuda")
 
     def kernel_choices(self) -> tuple[KernelChoice, ...]:
         """See Target."""

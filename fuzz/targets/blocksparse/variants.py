@@ -66,11 +66,13 @@ def native_masks(dtype: str, dim: int) -> tuple[str, ...]:
     return ("full", "causal", "window", "documents", "intervals", "per_head", "per_head", "per_batch")
 
 
-def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], ...]:
-    """Everything that a session draws a case's variant from, more than once what is to come more often."""
+def variants_for(problem: Problem, *, emulated: bool, on_gpu: bool = False) -> tuple[dict[str, Any], ...]:
+    """Everything that a session draws a case's variant from, more than once what is to come more often. A GPU may lack
+    products by tcgen05, so that only `kernel_choices` has them there; without one they are emulated, or compiled."""
     first, *special = _with_products(problem, emulated)
     ordered = bool(special) and problem.backward and first["deterministic"]
     kernels = [first] * 2 + special * 3 if ordered else [first] + special * 2
+    kernels += [] if on_gpu else _on_blackwell(problem)
     found = [kernel | choice for kernel in kernels for choice in _free(problem, kernel, emulated)]
     split = [one | {"keys": "split"} for one in found[::SPLIT_SHARE] if two_calls.useful(problem, one["tile_n"])]
     several = problem.layout == "packed" and problem.batch > 1
@@ -109,14 +111,25 @@ def _with_products(problem: Problem, emulated: bool) -> list[dict[str, Any]]:
     return [kernel | ({"products": "wgmma"} if (at + i) % 2 else {}) for i, kernel in enumerate(kernels_for(problem))]
 
 
+def _on_blackwell(problem: Problem) -> list[dict[str, Any]]:
+    """The kernel with products by tcgen05, of tiles of 128 queries: one for each padded dim up to 128, of the mask kind
+    that only some problems can have, one for a larger dim and two capped ones. Few, so that each session of a few cases
+    has several kinds of masks. Its backward kernels are those of another choice."""
+    *_, last = kernels = kernels_for(problem)
+    large = problem.dim > LARGEST_DIM[128] and not last["deterministic"]
+    drawn = padded_dim(problem.dim) <= 64 if problem.softcap else len(kernels) > 1 or large
+    return [last | {"products": "tcgen05"}] if drawn and last["tile_m"] == 128 else []
+
+
 def kernel_choices(*, emulated: bool) -> tuple[KernelChoice, ...]:
-    """All kernels that a session draws from, each with the cases that it is for."""
+    """All kernels that a session draws from where the arch has room and instructions for them, each with the cases that
+    it is for."""
     found = []
     dtypes: tuple[Dtype, ...] = ("bfloat16", "float16")
     for dtype, (most, capped) in product(dtypes, product(PADDED_DIMS, (False, True))):
         sample = Problem((1,), (1,), 1, 1, most, most, dtype, mask=Causal(), softcap=float(capped))
         least = max((dim for dim in PADDED_DIMS if dim < most), default=0) + 8
-        for kernel in _with_products(sample, emulated):
+        for kernel in _with_products(sample, emulated) + _on_blackwell(sample):
             ordered = bool(kernel["deterministic"])  # two tiles each way: see KernelChoice
             found.append(
                 KernelChoice(

@@ -16,7 +16,7 @@ from cutlass.cute.runtime import make_fake_stream, make_ptr
 from cutlass.cutlass_dsl import CuTeDSL
 
 from kernels.blocksparse.spec.signature import ARGUMENTS, DATA
-from kernels.blocksparse.spec.variant import ARCHES, NO_INJECTION, Injection, Variant, build_name
+from kernels.blocksparse.spec.variant import ARCHES, ARCHES_OF, NO_INJECTION, Injection, Variant, build_name
 
 _SCALARS = {"int32": cutlass.Int32, "int64": cutlass.Int64, "float32": cutlass.Float32}
 DTYPES = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16, **_SCALARS}
@@ -58,8 +58,13 @@ def export(variant: Variant, arch: str, folder: str | Path, injection: Injection
 
 
 def _kernel(variant: Variant, arch: str, injection: Injection) -> Any:
-    if variant.products == "wgmma" and arch != "sm_90a":
-        raise ValueError(f"variant.products is 'wgmma', which only sm_90a has, not {arch}")
+    arches = ARCHES_OF.get(variant.products, ARCHES)
+    if arch not in arches:
+        raise ValueError(f"variant.products is {variant.products!r}, which only {', '.join(arches)} has, not {arch}")
+    if variant.products == "tcgen05":
+        from kernels.blocksparse.forward.blackwell.kernel import BlackwellForward
+
+        return BlackwellForward(variant, injection)
     if variant.products == "wgmma" and variant.kind == "forward":
         from kernels.blocksparse.forward.hopper.kernel import HopperForward
 

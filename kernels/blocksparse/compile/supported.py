@@ -1,30 +1,43 @@
 """Layout of a variant, and the kernels that an arch has the shared memory for: known before anything is compiled.
 
-A forward pass fits everywhere (tuning.py), but wgmma is sm_90a's alone; of the backward kernels the largest tiles do
-not fit the 99 KiB of sm_120.
+A forward pass fits everywhere (tuning.py), but wgmma is sm_90a's alone, tcgen05 sm_100a's and sm_103a's; of the
+backward kernels the largest tiles do not fit the 99 KiB of sm_120.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kernels.blocksparse.backward.tiling import choose_tiling
+from kernels.blocksparse.forward.blackwell.tuning import BlackwellTuning, blackwell_tuning
 from kernels.blocksparse.forward.hopper.tuning import HopperTuning, hopper_tuning
 from kernels.blocksparse.forward.tuning import ForwardTuning, portable_tuning
-from kernels.blocksparse.spec.variant import Variant
+from kernels.blocksparse.spec.variant import ARCHES, ARCHES_OF, Variant
 
 
 def fits(variant: Variant, arch: str) -> bool:
     """True where `variant` can be built for an arch such as "sm_90a". A postprocess kernel goes with its backward."""
-    if variant.products == "wgmma" and arch != "sm_90a":
+    if arch not in ARCHES_OF.get(variant.products, ARCHES):
         return False
-    if variant.kind not in ("backward", "postprocess"):
+    if variant.kind not in ("backward", "postprocess") and variant.products != "tcgen05":
         return True
     try:
-        choose_tiling(variant, arch)
+        if variant.kind == "forward":
+            forward_tuning(variant)
+        else:
+            choose_tiling(variant, arch)
     except ValueError:
         return False
     return True
 
 
-def forward_tuning(variant: Variant) -> ForwardTuning | HopperTuning:
+_TUNINGS: dict[str, Callable[[Variant], ForwardTuning | HopperTuning | BlackwellTuning]] = {
+    "mma": portable_tuning,
+    "wgmma": hopper_tuning,
+    "tcgen05": blackwell_tuning,
+}
+
+
+def forward_tuning(variant: Variant) -> ForwardTuning | HopperTuning | BlackwellTuning:
     """The layout that a forward kernel is built with. Raises ValueError for overrides that cannot work."""
-    return hopper_tuning(variant) if variant.products == "wgmma" else portable_tuning(variant)
+    return _TUNINGS[variant.products](variant)

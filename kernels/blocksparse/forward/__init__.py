@@ -1,1 +1,1 @@
-"""The forward kernel: kernel.py and mainloop.py for every arch (mma.sync), hopper/ with wgmma."""
+"""The forward kernel: kernel.py and mainloop.py for every arch (mma.sync), hopper/ (wgmma), blackwell/ (tcgen05)."""

@@ -18,8 +18,15 @@ TILES = (64, 128)
 # tile_n → the head dim up to which its gradients fit into registers: NOTE [large dims] of backward/tiling.py
 LARGEST_DIM = {64: 256, 128: 128}
 MASKS = ("none", "bits", "intervals", "band")
-PRODUCTS = ("mma", "wgmma")
+PRODUCTS = ("mma", "wgmma", "tcgen05")
+# products → the arches that have their instructions, the default one first; mma: all
+ARCHES_OF = {"wgmma": ("sm_90a",), "tcgen05": ("sm_100a", "sm_103a")}
 OF_PREPROCESS = ("clear", "zero")  # injection points of the preprocessing kernel
+# Injection points of the forward kernel that only the one with products by tcgen05 has
+OF_TCGEN05 = (
+    *("wait_scored", "wait_added", "wait_loaded", "wait_stored", "fence_after", "fence_shared", "release_keys"),
+    "free_columns",
+)
 ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
 
@@ -36,9 +43,10 @@ class Variant:
     deterministic   backward: ordered adds to dQ
     softcap         scores are cap · tanh(score / cap)
     products        mma: mma.sync of a warp, on every arch; wgmma: of a warpgroup, on sm_90a (forward; backward and its
-                    postprocess, where `backward_products` says so)
-    tuning          overrides of the defaults of forward/tuning.py, forward/hopper/tuning.py and backward/tiling.py, as
-                    sorted (name, value) pairs
+                    postprocess, where `backward_products` says so); tcgen05: into tensor memory, on sm_100a and sm_103a
+                    (forward, tiles of 128 queries)
+    tuning          overrides of the defaults of forward/tuning.py (hopper/ and blackwell/ have their own) and
+                    backward/tiling.py, as sorted (name, value) pairs
 
     Fields that a kind does not read must keep their defaults, so that equal kernels have equal variants.
     """
@@ -70,6 +78,8 @@ class Variant:
             raise ValueError(f"variant.deterministic is for the backward kernel, not for {self.kind}")
         if self.products != "mma" and self.kind == "preprocess":
             raise ValueError(f"variant.products {self.products} is for kernels that multiply, not for {self.kind}")
+        if self.products == "tcgen05" and self.kind != "forward":
+            raise ValueError(f"variant.products tcgen05 is for the forward kernel, not for {self.kind}")
         if tuple(sorted(self.tuning)) != self.tuning:
             raise ValueError(f"variant.tuning must be sorted (name, value) pairs, not {self.tuning!r}")
 
@@ -88,18 +98,20 @@ class Variant:
 
 
 def forward_products(arch: str, tile_m: int) -> str:
-    """The products of the forward kernel that are the fastest on an arch, of those that were timed there."""
+    """The products of the forward kernel that are the fastest on an arch, of those that were timed there: tcgen05 was
+    not, as no GPU of its kind has run it."""
     return "wgmma" if arch == "sm_90a" and tile_m == 128 else "mma"
 
 
 def backward_products(products: str, tile_n: int, dim_padded: int) -> str:
     """The products of the backward kernel for those requested: wgmma for tiles of 128 keys at dims 64 and 128."""
-    return products if tile_n == 128 and dim_padded in (64, 128) else "mma"
+    return products if products == "wgmma" and tile_n == 128 and dim_padded in (64, 128) else "mma"
 
 
 def arch_for_products(products: str, arch: str) -> str:
     """The arch to compile a kernel with these products for, where any can be run and `arch` is the default."""
-    return "sm_90a" if products == "wgmma" else arch
+    arches = ARCHES_OF.get(products, ARCHES)
+    return arch if arch in arches else arches[0]
 
 
 def padded_dim(dim: int) -> int:

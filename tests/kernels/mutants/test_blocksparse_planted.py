@@ -49,7 +49,7 @@ def test_a_wrong_launch_fails_where_the_correct_one_passes(name):
     check(name, *HOST[name])
 
 
-DAILY = ("kv_head_modulo", "delta_added")  # one of each pass
+DAILY = ("kv_head_modulo", "delta_added", "phase_not_flipped")  # one of each pass, one of tcgen05
 NIGHTLY = [pytest.param(name, marks=[] if name in DAILY else pytest.mark.nightly) for name in KERNELS]
 
 

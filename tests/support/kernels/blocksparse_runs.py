@@ -22,6 +22,7 @@ from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 HOPPER = CUDA and torch.cuda.get_device_capability()[0] == 9
+BLACKWELL = CUDA and torch.cuda.get_device_capability()[0] == 10
 
 
 def ptx_of(variant: Variant, arch: str) -> str:
@@ -57,11 +58,12 @@ def gradients(
 
 
 def run_forward(p, injection=NO_INJECTION, arch="sm_80", **persistent):
-    """Launch the problem's kernel; on the emulated GPU, which is then of `arch`, anything that its checks find fails.
+    """Launch the problem's kernel, for CPU tensors on the emulated GPU, which is then of `arch`, and anything that its
+    checks find fails.
 
     persistent   resident and tile counter of CTAs that take several tiles, as `Problem.values` takes them
     """
-    if CUDA:
+    if p.q.is_cuda:
         if injection is NO_INJECTION and not persistent:
             p.run()
         else:

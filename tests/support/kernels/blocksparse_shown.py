@@ -85,6 +85,8 @@ HOST: dict[str, tuple[Case, set[str]]] = {
 }
 
 CAPPED = {"softcap": 2.0}
+TENSOR_MEMORY = _of(130, 300, heads=(1, 1), mask=Full(), variant={"tile_m": 128, "products": "tcgen05"}, **FORWARD)
+EARLY = {"tensor_memory_used_before_a_tcgen05.commit_was_waited_for", "race_tensor_memory"}
 # Bugs of the kernels, which are compiled
 KERNELS: dict[str, tuple[Case, set[str]]] = {
     "tail_words_not_clamped": (_of(70, 70, mask=Full(), **FORWARD), WRONG),
@@ -100,5 +102,17 @@ KERNELS: dict[str, tuple[Case, set[str]]] = {
     "dk_not_scaled": (_of(70, 70), {"dk wrong"}),
     "first_head_of_a_group_alone": (_of(70, 70), {"dk wrong"}),
     "semaphore_of_kv_heads": (_of(70, 150, mask=Full()), {"hang"}),
+    "scores_read_before_commit": (TENSOR_MEMORY, EARLY),
+    "output_rescaled_before_commit": (TENSOR_MEMORY, EARLY),
+    "phase_not_flipped": (TENSOR_MEMORY, EARLY),
+    "probabilities_not_waited_for": (TENSOR_MEMORY, {"tensor_memory_used_before_tcgen05.wait::st"}),
+    "scores_not_waited_for": (TENSOR_MEMORY, {"tensor_memory_overwritten_before_tcgen05.wait::ld"}),
+    "tensor_fence_missing": (TENSOR_MEMORY, {"tensor_memory_used_without_tcgen05.fence::after_thread_sync"}),
+    "queries_without_proxy_fence": (TENSOR_MEMORY, {"shared_memory_read_by_tcgen05_without_fence.proxy.async"}),
+    "keys_released_when_issued": (
+        TENSOR_MEMORY,
+        {"shared_memory_overwritten_before_a_tcgen05.commit_was_waited_for"},
+    ),
+    "columns_never_freed": (TENSOR_MEMORY, {"tensor_memory_never_freed"}),
     "mask_of_the_first_step": (_of(130, 130, heads=(1, 1), dim=128, variant={"tile_m": 128, "tile_n": 128}), GRADIENTS),
 }

@@ -6,7 +6,8 @@ fp32 products, bound the error by a multiple of P·|V|.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import random
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -57,6 +58,34 @@ class Case:
     def __str__(self) -> str:
         parts = [f"{k}={v}" for k, v in self.__dict__.items() if v != getattr(type(self), k, None)]
         return " ".join(parts).replace("torch.", "")
+
+
+def drawn(seed: int, **changes: Any) -> Case:
+    """A case at random: lengths, heads, dims, tiles, masks, strides. changes: fields that are said instead."""
+    draw = random.Random(seed)
+    batch, top = draw.choice([1, 2, 4]), draw.choice([70, 200, 500])
+    packed, heads_kv = draw.random() < 0.4, draw.choice([1, 2])
+    lengths = [tuple(draw.randint(0 if i else 1, top) for i in range(batch)) for _ in "qk"]
+    case = Case(
+        *lengths,
+        heads_q=heads_kv * draw.choice([1, 4]),
+        heads_kv=heads_kv,
+        dim=draw.choice([32, 40, 64, 80, 96, 120, 128, 160, 192, 256]),
+        dtype=draw.choice([torch.bfloat16, torch.float16]),
+        mask=draw.choice(["dense", "tokens", "blocks", "intervals", "band"]),
+        packed=packed,
+        tile_m=draw.choice([64, 128]),
+        tile_n=draw.choice([64, 128]),
+        density=draw.choice([0.1, 0.5, 0.9]),
+        empty=draw.random() < 0.3,
+        left=draw.choice([None, 5, 100]),
+        align=draw.choice(["top_left", "bottom_right"]),
+        softcap=draw.choice([None, None, 20.0]),
+        view=draw.random() < 0.3,
+        spread=draw.choice([1.0, 3.0]),
+        seed=seed,
+    )
+    return replace(case, **changes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,10 @@ def test_the_plan_is_what_the_session_needs(tmp_path: Path, monkeypatch: pytest.
 def test_a_share_of_a_larger_session_is_planned_for_the_targets_that_compile() -> None:
     planned = plan(settings(targets=(), cases=90), "sm_80")
     assert set(planned.cases) == {"fake.compiled", *(name for name in planned.cases if name.startswith("blocksparse"))}
-    # The emulated GPU runs kernels of warpgroups beside those of another arch.
-    assert {build.arch for build in planned.builds if "wgmma" not in build.options} == {"sm_80"}
+    # The emulated GPU runs kernels of warpgroups, and of tensor memory, beside those of another arch.
+    arches = {"wgmma": "sm_90a", "tcgen05": "sm_100a"}
+    for build in planned.builds:
+        assert build.arch == arches.get(json.loads(build.options).get("products"), "sm_80"), build
 
 
 def test_a_target_whose_packages_are_not_here_is_left_out_unless_it_is_named(

@@ -89,7 +89,11 @@ def test_the_emulated_gpu_refuses_no_kernel_that_sessions_draw() -> None:
     """A kernel that fits no architecture has its cases refused, and a refusal is no failure."""
     known, fitting = kernel_choices(emulated=True), EmulatedBlockSparse().kernel_choices()
     assert known == fitting
-    assert {one.variant.get("products") for one in fitting} == {None, "wgmma"}
+    assert {one.variant.get("products") for one in fitting} == {None, "wgmma", "tcgen05"}
+    blackwell = [one for one in fitting if one.variant.get("products") == "tcgen05"]
+    assert {one.dims[1] for one in blackwell if one.dims} == {32, 64, 96, 128, 192}
+    assert {one.variant["mask"] for one in blackwell} == {"bits", "intervals", "band"}
+    assert {one.softcap for one in blackwell} == {False, True} and len(blackwell) < 8
 
 
 def test_half_of_the_ordered_adds_of_several_tiles_are_shuffled() -> None:
@@ -148,7 +152,8 @@ def test_builds_name_the_injection_only_where_they_are() -> None:
     [
         (SMALL, {"tile_m": 48}, "cannot"),
         (SMALL, {"tiles": 64}, "cannot"),
-        (SMALL, {"products": "tcgen05"}, "cannot"),
+        (SMALL, {"products": "simt"}, "cannot"),
+        (SMALL, {"products": "tcgen05", "tile_m": 64}, "cannot"),
         (Problem((9,), (9,), 1, 1, 64, 64, "float16", mask=Tokens(("1",))), {"mask": "intervals"}, "cannot"),
         (Problem((9,), (9,), 1, 1, 64, 64, "float16", mask=Documents((3,))), {"mask": "band"}, "cannot"),
         (Problem((9,), (9,), 1, 1, 64, 64, "float32"), {}, "cannot"),
@@ -263,6 +268,21 @@ def test_hopper_s_forward_kernel_is_right_there_and_said_to_have_run(problem: Pr
     assert verdict.outcome == "pass", verdict
     launched = verdict.kernel.split(", ")
     assert "wgmma" in launched[0] and launched[0].endswith("sm_90a") and launched[-1].endswith("sm_100a")
+
+
+@needs_emulator
+@pytest.mark.parametrize(
+    ("problem", "mask"),
+    [
+        (Problem((150,), (150,), 2, 1, 64, 64, "bfloat16", mask=Causal()), "band"),
+        (Problem((70, 0, 33), (90, 20, 0), 2, 1, 40, 40, "float16", layout="packed", softcap=5.0), "bits"),
+    ],
+)
+def test_blackwell_s_forward_kernel_is_right_and_said_to_have_run(problem: Problem, mask: str) -> None:
+    verdict = run(case(problem, mask=mask, tile_n=64, slots=2, products="tcgen05"))
+    assert verdict.outcome == "pass", verdict
+    launched = verdict.kernel.split(", ")
+    assert "tcgen05" in launched[0] and all(one.endswith("sm_100a") for one in launched) and len(launched) > 1
 
 
 def test_products_that_an_arch_lacks_are_not_asked_of_it() -> None:

@@ -1,0 +1,281 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""The forward kernel for sm_100a: four warps of softmax, one that issues products, two or four that load.
+
+Signature, order of tiles and a row's numbers are Forward's. One CTA per tile of 128 queries.
+
+NOTE [warps] Warps 0 to 3 have a thread for each query: they load Q, allocate tensor memory, make probabilities of
+scores, rescale O, and write it. Then come pairs of warps that load K and V, a pair for each stage: NOTE [buffers] of
+hopper/pipeline.py, with `tcgen05.commit` for the arrival that empties a buffer. One more warp issues the products.
+How they take turns in tensor memory: NOTE [turns] of mainloop.py.
+"""
+
+import cutlass
+from cutlass import Float32, Int32, Int64, cute
+from cutlass.memory import SmemAllocator
+
+from kernels.blocksparse.common.list_reader import BlockList, Operand, read, sequence, tile_iterator_of
+from kernels.blocksparse.common.mask_words import Mask
+from kernels.blocksparse.common.tile_loads import TileCopy
+from kernels.blocksparse.forward.blackwell import mainloop, tcgen05
+from kernels.blocksparse.forward.blackwell.tuning import OTHERS, SOFTMAX_WARPS, blackwell_tuning
+from kernels.blocksparse.forward.hopper import pipeline
+from kernels.blocksparse.forward.hopper.pipeline import Buffers
+from kernels.blocksparse.forward.kernel import Forward, place_of
+from kernels.blocksparse.forward.mainloop import Work
+from kernels.blocksparse.spec.variant import NO_INJECTION, OF_TCGEN05, Injection, Variant
+
+SOFTMAX_THREADS = 32 * SOFTMAX_WARPS
+MEETING = 1  # the named barrier of the softmax threads
+
+
+class BlackwellForward(Forward):
+    """The forward kernel of one variant with products "tcgen05"."""
+
+    INJECTION_POINTS = (*Forward.INJECTION_POINTS, *OF_TCGEN05)
+    tune = staticmethod(blackwell_tuning)
+
+    def __init__(self, variant: Variant, injection: Injection = NO_INJECTION) -> None:
+        super().__init__(variant, injection)
+        self.fence_after = injection.pick("fence_after", tcgen05.fence_after)
+        self.fence_shared = injection.pick("fence_shared", tcgen05.fence_shared)
+        self.wait_loaded = injection.pick("wait_loaded", tcgen05.wait_loaded)
+        self.wait_stored = injection.pick("wait_stored", tcgen05.wait_stored)
+        self.wait_scored = injection.pick("wait_scored", mainloop.wait_scored)
+        self.wait_added = injection.pick("wait_added", mainloop.wait_added)
+        self.release_keys = injection.pick("release_keys", mainloop.release_keys)
+        self.free_columns = injection.pick("free_columns", free_columns)
+
+    def shared_memory(self) -> tuple[cute.Pointer, ...]:
+        """Q, later O; the stages of K; the stages of V; the barriers; the address of the columns."""
+        memory, tuning, variant = SmemAllocator(), self.tuning, self.variant
+        tile = tuning.stages * tuning.step * variant.dim_padded
+        return (
+            memory.allocate_array(self.dtype, variant.tile_m * variant.dim_padded, byte_alignment=1024),
+            memory.allocate_array(self.dtype, tile, byte_alignment=1024),
+            memory.allocate_array(self.dtype, tile, byte_alignment=1024),
+            memory.allocate_array(Int64, 4 * tuning.stages + 2 * tuning.buffers + 2, byte_alignment=8),
+            memory.allocate_array(Int32, 1, byte_alignment=4),
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        q: Operand,
+        k: Operand,
+        v: Operand,
+        o: Operand,
+        lse: cute.Pointer,
+        lse_strides: tuple[Int64, Int64],
+        queries: tuple[cute.Pointer, cute.Pointer],
+        keys: tuple[cute.Pointer, cute.Pointer],
+        lists: tuple[BlockList, BlockList],
+        mask: Mask,
+        shape: tuple[Int32, Int32, Int32, Int32],
+        dim: Int32,
+        order: tuple[Int32, Int32, cute.Pointer, Int64, Int64],
+        persistent: tuple[Int32, cute.Pointer],
+        to_tanh: Float32,
+        to_log2: Float32,
+    ) -> None:
+        variant, tuning = self.variant, self.tuning
+        thread, _, _ = cute.arch.thread_idx()
+        cta, _, _ = cute.arch.block_idx()
+        batch, head, m_block = place_of(cta, shape, order)
+        tile_iterator = tile_iterator_of(lists, (batch, head, m_block))
+        seq_q = sequence(queries[0], queries[1], batch)
+        seq_k = sequence(keys[0], keys[1], batch)
+        first_row = m_block * variant.tile_m
+        sQ, sK, sV, barriers, held = self.shared_memory()
+        if first_row < seq_q.length:
+            head_kv = self.kv_head_of(head, shape[1], shape[2])
+            q_row, k_row = Int64(seq_q.begin) + first_row, Int64(seq_k.begin)
+            common = Work(
+                variant=variant,
+                tuning=tuning,
+                dtype=self.dtype,
+                key_offset=self.key_offset,
+                keys_left=self.keys_left,
+                fence_after=self.fence_after,
+                release_keys=self.release_keys,
+                mask=mask,
+                dim=dim,
+                length_k=seq_k.length,
+                tile_iterator=tile_iterator,
+                place=(batch, head, m_block),
+                first_row=first_row,
+                rows_left=seq_q.length - first_row,
+                sQ=tcgen05.shared_tiles(sQ, self.dtype, variant.tile_m, variant.dim_padded, 1),
+                sK=tcgen05.shared_tiles(sK, self.dtype, tuning.step, variant.dim_padded, tuning.stages),
+                sV=tcgen05.shared_tiles(sV, self.dtype, tuning.step, variant.dim_padded, tuning.stages),
+                **self.barriers(barriers),
+            )
+            warp_index = cute.arch.make_warp_uniform(thread // 32)
+            self.begin(common, thread, warp_index, held)
+            columns = cute.arch.retrieve_tmem_ptr(Float32, 16, held)
+            if warp_index < SOFTMAX_WARPS:
+                if cutlass.const_expr(tuning.registers(variant)):
+                    cute.arch.setmaxregister_increase(tuning.registers(variant))
+                rows_q = (q.at(batch, q_row, head), q.stride_row)
+                rows_o = (o.at(batch, q_row, head), o.stride_row)
+                lse_row = lse + (batch * lse_strides[0] + head * lse_strides[1] + seq_q.begin + first_row)
+                self.softmax(common, thread, columns, rows_q, rows_o, lse_row, (to_tanh, to_log2))
+                if warp_index == 0:
+                    self.free_columns(columns, tuning.columns(variant))
+            else:
+                if cutlass.const_expr(tuning.registers(variant)):
+                    cute.arch.setmaxregister_decrease(OTHERS)
+                if warp_index < SOFTMAX_WARPS + 2 * tuning.stages:
+                    rows_k = (k.at(batch, k_row, head_kv), k.stride_row)
+                    rows_v = (v.at(batch, k_row, head_kv), v.stride_row)
+                    self.load(common, warp_index - SOFTMAX_WARPS, thread % 32, rows_k, rows_v)
+                elif warp_index == SOFTMAX_WARPS + 2 * tuning.stages:
+                    self.products(common, columns)
+
+    def barriers(self, first: cute.Pointer) -> dict:
+        """The mbarriers: of the buffers of K and V, then NOTE [turns] of mainloop.py, then that Q is there."""
+        stages, buffers = self.tuning.stages, self.tuning.buffers
+        scored = first + 4 * stages
+        return {
+            "buffers_k": Buffers(first, stages),
+            "buffers_v": Buffers(first + 2 * stages, stages),
+            "scored": scored,
+            "ready": scored + buffers,
+            "added": scored + 2 * buffers,
+            "loaded_q": scored + 2 * buffers + 1,
+        }
+
+    @cute.jit
+    def begin(self, common: Work, thread, warp_index, held: cute.Pointer) -> None:
+        """Barriers and columns of tensor memory, for all warps."""
+        tuning = self.tuning
+        if thread == 0:
+            pipeline.initialise(common.buffers_k.full, 2, tuning.stages, 1)
+            for i in cutlass.range_constexpr(tuning.buffers):
+                cute.arch.mbarrier_init(common.scored + i, 1)
+                cute.arch.mbarrier_init(common.ready + i, SOFTMAX_WARPS)
+            cute.arch.mbarrier_init(common.added, 1)
+            cute.arch.mbarrier_init(common.loaded_q, SOFTMAX_WARPS)
+            cute.arch.mbarrier_init_fence()
+        if warp_index == 0:
+            cute.arch.alloc_tmem(tuning.columns(self.variant), held)
+            cute.arch.relinquish_tmem_alloc_permit()
+        tcgen05.fence_before()
+        cute.arch.sync_threads()
+        tcgen05.fence_after()
+
+    @cute.jit
+    def load(self, common: Work, index, lane, rows_k, rows_v) -> None:
+        """A loading warp: even ones K, odd ones V, two for each stage."""
+        w = Work(
+            **{
+                **common.__dict__,
+                "copy": TileCopy(self.dtype, 32, self.variant.dim_padded, lane, common.dim),
+            }
+        )
+        if index % 2 == 0:
+            pipeline.fill(w, w.buffers_k, rows_k, w.sK, None, index // 2, Int32(0))
+        else:
+            pipeline.fill(w, w.buffers_v, rows_v, w.sV, None, index // 2, Int32(0))
+
+    @cute.jit
+    def products(self, common: Work, columns: cute.Pointer) -> None:
+        """The warp that issues products."""
+        variant, tuning = self.variant, self.tuning
+        mma_s = tcgen05.scores_mma(self.dtype, tuning.step)
+        mma_o = tcgen05.values_mma(self.dtype, variant.dim_padded)
+        slice_s, slice_o = mma_s.get_slice(0), mma_o.get_slice(0)
+        mainloop.issue_products(
+            Work(
+                **{
+                    **common.__dict__,
+                    "columns_s": columns,
+                    "columns_o": columns + tuning.buffers * tuning.step,
+                    "mma_s": mma_s,
+                    "mma_o": mma_o,
+                    "fragment_q": slice_s.make_fragment_A(slice_s.partition_A(common.sQ[None, None, 0])),
+                    "fragment_k": slice_s.make_fragment_B(slice_s.partition_B(common.sK)),
+                    "fragment_v": slice_o.make_fragment_B(slice_o.partition_B(tcgen05.transposed(common.sV))),
+                }
+            )
+        )
+
+    @cute.jit
+    def softmax(self, common: Work, thread, columns: cute.Pointer, q, o, lse_row, factors) -> None:
+        """A softmax warp's 32 rows of the tile. q, o: (address of the first row, stride of rows)."""
+        variant, tuning = self.variant, self.tuning
+        band_offset = Int32(0)
+        if cutlass.const_expr(variant.mask == "band"):
+            band_offset = read(common.mask.band_offset, common.place[0] * common.mask.band_stride)
+        copy = TileCopy(self.dtype, SOFTMAX_THREADS, variant.dim_padded, thread, common.dim)
+        sQ, fence_shared = common.sQ[None, None, 0], self.fence_shared
+        copy.load(q[0], q[1], common.rows_left, sQ)
+        cute.arch.cp_async_commit_group()
+        cute.arch.cp_async_wait_group(0)
+        fence_shared()
+        mainloop.arrive(common.loaded_q)
+        row_ref, row_sum = (cute.make_rmem_tensor(1, Float32) for _ in range(2))
+        row_ref.fill(-Float32.inf)
+        row_sum.fill(0.0)
+        w = Work(
+            **{
+                **common.__dict__,
+                "keep_keys": self.keep_keys,
+                "correction": self.correction,
+                "finite": self.finite,
+                "allow_all": self.allow_all,
+                "wait_scored": self.wait_scored,
+                "wait_loaded": self.wait_loaded,
+                "wait_stored": self.wait_stored,
+                "wait_added": self.wait_added,
+                "thread": thread,
+                "mask_rows": tcgen05.LaneRow(thread, tuning.step),
+                "band_offset": band_offset,
+                "columns_s": columns,
+                "columns_o": columns + tuning.buffers * tuning.step,
+                "row_ref": row_ref,
+                "row_sum": row_sum,
+                "to_tanh": factors[0],
+                "to_log2": factors[1],
+            }
+        )
+        mainloop.softmax_steps(w)
+        # the products that read Q are done for all: its place becomes that of O
+        self.meet()
+        self.write_row(w, sQ, lse_row)
+        self.meet()
+        copy.store(sQ, o[0], o[1], common.rows_left)
+
+    @cute.jit
+    def write_row(self, w: Work, sO: cute.Tensor, lse_row) -> None:
+        """Divide a thread's row of O by its sum and write it to shared memory, and its log-sum-exp to global memory."""
+        n_entries, total, lse_of = w.tile_iterator.entries, w.row_sum[0], self.lse_of
+        thread, rows_left = w.thread, w.rows_left
+        factor, wait_loaded, wait_added = self.inverse_of(total), self.wait_loaded, self.wait_added
+        if n_entries > 0:
+            wait_added(w, n_entries * (self.variant.tile_n // self.tuning.step) - 1)
+        for i in cutlass.range_constexpr(self.variant.dim_padded // tcgen05.CHUNK):
+            values = cute.make_rmem_tensor(tcgen05.CHUNK, Float32)
+            values.fill(0.0)
+            if n_entries > 0:
+                tcgen05.load(w.columns_o + i * tcgen05.CHUNK, w.thread, values)
+                wait_loaded()
+            rounded = cute.make_rmem_tensor(tcgen05.CHUNK, self.dtype)
+            rounded.store((values.load() * factor).to(self.dtype))
+            own = cute.local_tile(sO, (1, tcgen05.CHUNK), (w.thread, i))
+            cute.autovec_copy(rounded, own[0, None])
+        value, reference = -Float32.inf, w.row_ref[0] * w.to_log2
+        if total != 0.0:
+            value = lse_of(reference, total)
+        if thread < rows_left:
+            cute.make_tensor(lse_row + thread, cute.make_layout(1))[0] = value
+
+    def meet(self) -> None:
+        """The softmax threads wait for each other."""
+        cute.arch.barrier(barrier_id=MEETING, number_of_threads=SOFTMAX_THREADS)
+
+
+@cute.jit
+def free_columns(columns: cute.Pointer, count: cutlass.Constexpr) -> None:
+    """Gives a CTA's tensor memory back, by the warp that allocated it."""
+    cute.arch.dealloc_tmem(columns, count)

@@ -1,0 +1,167 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""The two loops over the key steps of a query tile: of the warp that issues products, and of the softmax warps.
+
+NOTE [turns] Step s has buffer s % buffers of tensor memory: first its scores, then, in the same columns, its
+probabilities. `scored` of that buffer says that the scores are there; `ready` that the probabilities are, and that O
+has been rescaled to the references that they are relative to; `added` (one for all steps) that O += P · V of a step is
+done.
+Products take effect in the order of their issue, so that scores may replace the probabilities that the product before
+them reads. With two buffers the scores of step s + 1 are computed during the softmax of step s.
+Phases are counted by steps. A softmax warp waits for every phase of `added`, whether it has to rescale O or not: a wait
+by parity takes the phase before the last for the one to come.
+"""
+
+import cutlass
+from cutlass import Float32, Int32, cute
+
+from kernels.blocksparse.common import layouts, mask_words
+from kernels.blocksparse.common.list_reader import listed
+from kernels.blocksparse.forward.blackwell import tcgen05
+from kernels.blocksparse.forward.hopper import pipeline
+from kernels.blocksparse.forward.mainloop import LAG, exponentials, load_words, mask_scores, slot_of
+
+
+@cute.jit
+def issue_products(w) -> None:
+    """The issuing warp: scores of all steps and their products with V, into tensor memory."""
+    n_steps = w.tile_iterator.entries * (w.variant.tile_n // w.tuning.step)
+    if n_steps > 0:
+        cute.arch.mbarrier_wait(w.loaded_q, 0)
+        issue_scores(w, Int32(0))
+    for s in cutlass.range(n_steps):
+        more = s + 1 < n_steps
+        if cutlass.const_expr(w.tuning.buffers == 1):
+            issue_values(w, s)
+        if more:
+            issue_scores(w, s + 1)
+        if cutlass.const_expr(w.tuning.buffers == 2):
+            issue_values(w, s)
+
+
+@cute.jit
+def issue_scores(w, s: Int32) -> None:
+    """Q · Kᵀ of a step, and the arrivals that follow it."""
+    stage, buffer = s % w.tuning.stages, s % w.tuning.buffers
+    fence_after, release = w.fence_after, w.release_keys
+    pipeline.wait_full(w.buffers_k, s)
+    fence_after()
+    acc = tcgen05.sums(w.mma_s, w.columns_s + buffer * w.tuning.step, w.tuning.step)
+    tcgen05.multiply(w.mma_s, acc, w.fragment_q, w.fragment_k[None, None, None, stage], False)
+    release(w.buffers_k.empty + stage)
+    tcgen05.commit(w.scored + buffer)
+
+
+@cute.jit
+def release_keys(barrier: cute.Pointer) -> None:
+    """The buffer of K is empty as soon as the products that read it are done."""
+    tcgen05.commit(barrier)
+
+
+@cute.jit
+def issue_values(w, s: Int32) -> None:
+    """O += P · V of a step, and the arrivals that follow it."""
+    stage, buffer = s % w.tuning.stages, s % w.tuning.buffers
+    fence_after = w.fence_after
+    pipeline.wait_full(w.buffers_v, s)
+    cute.arch.mbarrier_wait(w.ready + buffer, s // w.tuning.buffers % 2)
+    fence_after()
+    operand_p = tcgen05.operand_a(w.mma_o, w.columns_s + buffer * w.tuning.step, w.dtype, w.tuning.step)
+    acc = tcgen05.sums(w.mma_o, w.columns_o, w.variant.dim_padded)
+    tcgen05.multiply(w.mma_o, acc, operand_p, w.fragment_v[None, None, None, stage], s > 0)
+    tcgen05.commit(w.buffers_v.empty + stage)
+    tcgen05.commit(w.added)
+
+
+@cute.jit
+def softmax_steps(w) -> None:
+    """A softmax warp: probabilities of all steps; row_ref and row_sum from -inf and 0 to their ends."""
+    step = w.tuning.step
+    steps_per_block = w.variant.tile_n // step
+    n_steps = w.tile_iterator.entries * steps_per_block
+    block, slot = Int32(0), slot_of(w, Int32(0))
+    if n_steps > 0:
+        block = listed(w.tile_iterator, Int32(0))
+    wait_scored, wait_added, wait_loaded, wait_stored = w.wait_scored, w.wait_added, w.wait_loaded, w.wait_stored
+    for s in cutlass.range(n_steps):
+        buffer, column = s % w.tuning.buffers, s % steps_per_block * step
+        key = block * w.variant.tile_n + column
+        load_words(w, s // steps_per_block, slot, key, column)
+        # the next step's block and slot are on their way while this one computes
+        block_next, slot_next = Int32(0), slot_of(w, (s + 1) // steps_per_block)
+        if s + 1 < n_steps:
+            block_next = listed(w.tile_iterator, (s + 1) // steps_per_block)
+        acc_s = tcgen05.row_of(step)
+        wait_scored(w, s)
+        tcgen05.load(w.columns_s + buffer * step, w.thread, acc_s)
+        wait_loaded()
+        mask_scores(w, acc_s, s // steps_per_block, key)
+        if s > 0:
+            wait_added(w, s - 1)
+        advance(w, acc_s, s)
+        store_probabilities(w, acc_s, buffer)
+        wait_stored()
+        tcgen05.fence_before()
+        arrive(w.ready + buffer)
+        block, slot = block_next, slot_next
+
+
+def store_probabilities(w, acc_s: cute.Tensor, buffer: Int32) -> None:
+    """Start storing the step's probabilities, a few columns after the other: registers do not hold all of both."""
+    for i in range(cute.size(acc_s) // tcgen05.CHUNK):
+        part = cute.make_tensor(acc_s.iterator + i * tcgen05.CHUNK, cute.make_layout(((tcgen05.CHUNK, 1), 1, 1)))
+        probabilities = cute.recast_tensor(exponentials(w, part), Float32)
+        column = buffer * w.tuning.step + i * (tcgen05.CHUNK // 2)
+        tcgen05.store(w.columns_s + column, w.thread, probabilities)
+
+
+@cute.jit
+def wait_scored(w, s: Int32) -> None:
+    """Waits for the scores of a step."""
+    fence_after = w.fence_after
+    cute.arch.mbarrier_wait(w.scored + s % w.tuning.buffers, s // w.tuning.buffers % 2)
+    fence_after()
+
+
+@cute.jit
+def wait_added(w, s: Int32) -> None:
+    """Waits until O has the product of a step."""
+    fence_after = w.fence_after
+    cute.arch.mbarrier_wait(w.added, s % 2)
+    fence_after()
+
+
+@cute.jit
+def arrive(barrier: cute.Pointer) -> None:
+    """One arrival of a warp."""
+    cute.arch.sync_warp()
+    if cute.arch.lane_idx() == 0:
+        cute.arch.mbarrier_arrive(barrier)
+
+
+@cute.jit
+def advance(w, acc_s: cute.Tensor, s: Int32) -> None:
+    """Bring the row's reference, its sum and O up to date with the scores, as mainloop.rescale does; all rows of a
+    warp, where one of them fell behind."""
+    row_ref, row_sum, factor_of, finite_of = w.row_ref, w.row_sum, w.correction, w.finite
+    row_max = layouts.rows_columns(acc_s)[0, None].load().reduce(cute.ReductionOp.MAX, row_ref[0], 0)
+    moved = cute.arch.vote_any_sync((row_max - row_ref[0]) * w.to_log2 > LAG)
+    for _ in cutlass.range(mask_words.branch(moved)):
+        factor = factor_of(row_ref[0] * w.to_log2, finite_of(row_max) * w.to_log2)
+        row_sum[0] = row_sum[0] * factor
+        row_ref[0] = row_max
+        if s > 0:
+            rescale_output(w, factor)
+
+
+@cute.jit
+def rescale_output(w, factor) -> None:
+    """Multiply the lanes of O, to which the step before has been added."""
+    wait_loaded, wait_stored = w.wait_loaded, w.wait_stored
+    for i in cutlass.range_constexpr(w.variant.dim_padded // tcgen05.CHUNK):
+        values = cute.make_rmem_tensor(tcgen05.CHUNK, Float32)
+        tcgen05.load(w.columns_o + i * tcgen05.CHUNK, w.thread, values)
+        wait_loaded()
+        values.store(values.load() * factor)
+        tcgen05.store(w.columns_o + i * tcgen05.CHUNK, w.thread, values)
+    wait_stored()

@@ -1,0 +1,86 @@
+"""Layout of the Blackwell forward kernel on an SM; `Variant.tuning` overrides single entries.
+
+NOTE [two CTAs] Up to head dim 128 two CTAs share an SM: while one's softmax runs the other's products do, and neither
+needs a second buffer for that. Half of shared memory then holds one stage of K and V, half of tensor memory one tile of
+scores. Larger dims have an SM for each CTA, which computes the next scores during its softmax.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernels.blocksparse.spec.variant import Variant
+
+ROWS = 128  # of a query tile: the lanes of tensor memory
+SHARED = 232448  # bytes of shared memory that a CTA of sm_100 can have
+COLUMNS = 512  # of tensor memory
+SOFTMAX_WARPS = ROWS // 32  # one thread for each row
+BARRIERS = 256  # bytes set aside for barriers and the address of the columns
+RESERVED = 1024  # bytes of shared memory that the system takes of each CTA
+REGISTERS = 65536  # of an SM
+MOST = 248  # registers of a thread; 255, but in steps of 8
+OTHERS = 48  # registers of a thread that has no row, where those of the softmax take more than their share
+
+
+@dataclass(frozen=True)
+class BlackwellTuning:
+    """Resources of an SM that the kernel uses; NOTE [warps] of blackwell/kernel.py.
+
+    step      keys at a time, a divisor of tile_n
+    stages    tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps
+    buffers   tiles of scores in tensor memory, 1 or 2: with two the next ones are computed during a softmax
+    ctas      of an SM, 1 or 2: NOTE [two CTAs]
+    """
+
+    step: int
+    stages: int
+    buffers: int
+    ctas: int
+
+    def threads(self, variant: Variant) -> int:
+        """Threads of a CTA: those of the softmax, those that load, a warp that issues the products, and what makes them
+        whole warpgroups, as setmaxnreg needs them."""
+        warps = SOFTMAX_WARPS + 2 * self.stages + 1
+        return 32 * (-(-warps // 4) * 4)
+
+    def registers(self, variant: Variant) -> int:
+        """Registers of a softmax thread; 0: all threads keep those of the launch, else the others keep OTHERS."""
+        groups = self.threads(variant) // 128
+        launched = min(REGISTERS // (128 * groups * self.ctas) // 8 * 8, MOST)
+        most = min(groups * launched - (groups - 1) * OTHERS, MOST) // 8 * 8
+        return 0 if launched == MOST else most
+
+    def shared_bytes(self, variant: Variant) -> int:
+        """Shared memory of one CTA."""
+        return 2 * variant.dim_padded * (variant.tile_m + 2 * self.stages * self.step) + BARRIERS
+
+    def columns(self, variant: Variant) -> int:
+        """Columns of tensor memory that one CTA allocates: a power of two."""
+        used = self.buffers * self.step + variant.dim_padded
+        return max(32, 1 << (used - 1).bit_length())
+
+
+def blackwell_tuning(variant: Variant) -> BlackwellTuning:
+    """The layout that `variant` is built with. Raises ValueError for tiles or overrides that cannot work."""
+    if variant.tile_m != ROWS:
+        raise ValueError(f"variant.tile_m is {variant.tile_m}; products by tcgen05 need {ROWS}")
+    overrides = dict(variant.tuning)
+    large = variant.dim_padded > 128
+    ctas = overrides.get("ctas", 1 if large else 2)
+    each = 2 if ctas == 1 else 1
+    values = {"step": 64 if large else variant.tile_n, "stages": each, "buffers": each, "ctas": ctas}
+    names = [field.name for field in fields(BlackwellTuning)]
+    if unknown := sorted(set(overrides) - set(names)):
+        raise ValueError(f"variant.tuning has {unknown}; the Blackwell forward kernel knows {names}")
+    tuning = BlackwellTuning(**{**values, **overrides})
+    if variant.tile_n % tuning.step or tuning.step % 32 or not {tuning.stages, tuning.buffers, tuning.ctas} <= {1, 2}:
+        raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
+    if tuning.registers(variant) and tuning.registers(variant) < 200:
+        raise ValueError(f"variant.tuning {tuning}: a thread of the softmax has too few registers for its row")
+    if (size := tuning.ctas * (tuning.shared_bytes(variant) + RESERVED)) > SHARED + RESERVED:
+        raise ValueError(f"variant.tuning {tuning}: {size} bytes of shared memory; there are {SHARED + RESERVED}")
+    if (columns := tuning.ctas * tuning.columns(variant)) > COLUMNS:
+        raise ValueError(f"variant.tuning {tuning}: {columns} columns of tensor memory; there are {COLUMNS}")
+    return tuning

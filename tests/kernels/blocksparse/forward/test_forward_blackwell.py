@@ -1,0 +1,214 @@
+"""The Blackwell forward kernel: what it is built from, what is refused, what it computes on the emulated GPU with every
+check there is, those of tcgen05's fences and waits among them."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from blocksparse_runs import BLACKWELL, ptx_of, run_forward
+from covering import covering, daily, nightly_unless
+from forward_cases import Case, drawn, errors, problem
+
+pytest.importorskip("cutlass")
+
+from fuzz.compiling import obtain
+from fuzz.devices.cuda import build_of
+from fuzz.devices.emulator import Emulator
+from fuzz.devices.emulator.config import ALL_CHECKS
+from kernels.blocksparse.compile.build import build
+from kernels.blocksparse.compile.supported import fits
+from kernels.blocksparse.forward.blackwell.tuning import blackwell_tuning
+from kernels.blocksparse.spec.signature import ordered
+from kernels.blocksparse.spec.variant import (
+    ARCHES,
+    MASKS,
+    NO_INJECTION,
+    Injection,
+    Variant,
+    arch_for_products,
+    backward_products,
+    forward_products,
+)
+
+ARCH, DEVICE = "sm_100a", "cuda" if BLACKWELL else "cpu"
+FP16 = torch.float16
+KINDS = ["dense", "tokens", "intervals", "band"]
+
+
+def case(*lengths, **fields):
+    return Case(*lengths, **{"tile_m": 128, "tile_n": 128, "products": "tcgen05", **fields})
+
+
+def variant(dim=64, tile_n=128, mask="none", **options):
+    return Variant("forward", "bfloat16", dim, 128, tile_n, mask, products="tcgen05", **options)
+
+
+@cache
+def loaded(of, injection=NO_INJECTION):
+    compiled = build(of, ARCH, injection) if injection.replacements else obtain(build_of(of, ARCH, NO_INJECTION)).folder
+    return Emulator(strict=False, checks=ALL_CHECKS).load(compiled)
+
+
+def run(p, injection=NO_INJECTION, **emulated):
+    """The emulator's report; none on a Blackwell GPU."""
+    if BLACKWELL:
+        return run_forward(p, injection, ARCH)
+    emulator = Emulator(strict=False, checks=ALL_CHECKS, **{"resident_ctas": 2, **emulated})
+    return loaded(p.variant, injection)(*ordered("forward", p.values()), emulator=emulator)
+
+
+def check(of, **emulated):
+    p = problem(of, DEVICE)
+    report = run(p, **emulated)
+    assert report is None or report.ok, str(report)
+    assert max(errors(p)) <= 1, (errors(p), of)
+
+
+@pytest.mark.parametrize("dim", [32, 96, 128])
+def test_products_are_of_tensor_memory_and_loads_portable(dim):
+    ptx = ptx_of(variant(dim, tile_n=64), ARCH)
+    for form in (
+        *("tcgen05.mma.cta_group::1.kind::f16", "tcgen05.ld.sync.aligned.32x32b", "tcgen05.st.sync.aligned.32x32b"),
+        *("tcgen05.wait::ld", "tcgen05.wait::st", "tcgen05.fence::after_thread_sync", "tcgen05.commit"),
+        *("cp.async.cg.shared.global", "mbarrier.try_wait.parity", "fence.proxy.async"),
+    ):
+        assert form in ptx
+    for form in ("mma.sync", "ldmatrix", "wgmma", "cp.async.bulk", "clusterlaunchcontrol"):
+        assert form not in ptx
+
+
+@pytest.mark.parametrize("mask", daily(MASKS, ["intervals", "band"]))
+def test_arrays_of_a_thread_stay_in_registers(mask):
+    assert ".local" not in ptx_of(variant(128, mask=mask), ARCH)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_only_blackwell_has_it(arch):
+    there = arch in ("sm_100a", "sm_103a")
+    assert fits(variant(), arch) == there
+    assert arch_for_products("tcgen05", arch) == (arch if there else ARCH)
+    assert forward_products(arch, 128) != "tcgen05"
+    if not there:
+        with pytest.raises(ValueError, match="products"):
+            build(variant(), arch)
+
+
+def test_it_builds_for_sm_103a():
+    assert "tcgen05.mma" in ptx_of(variant(tile_n=64), "sm_103a")
+
+
+def test_only_forward_kernels_of_128_queries_have_it():
+    with pytest.raises(ValueError, match=r"variant\.products"):
+        Variant("backward", "bfloat16", 64, products="tcgen05")
+    small = replace(variant(), tile_m=64)
+    assert not fits(small, ARCH)
+    with pytest.raises(ValueError, match=r"variant\.tile_m is 64"):
+        build(small, ARCH)
+    assert backward_products("tcgen05", 128, 128) == "mma"
+
+
+@pytest.mark.parametrize(
+    "tuning", [{"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 2, "stages": 2}, {"buffers": 3}]
+)
+def test_a_tuning_that_cannot_work_is_refused(tuning):
+    with pytest.raises(ValueError, match=r"variant\.tuning"):
+        build(variant(128).with_tuning(**tuning), ARCH)
+
+
+@pytest.mark.parametrize("length", [1, 65, 128, 129, 400])
+def test_dense_lengths_around_the_tiles(length):
+    check(case((length,), (length,)))
+
+
+@pytest.mark.parametrize(("dim", "tile_n"), covering([32, 64, 96, 128, 160, 192, 256], [64, 128], strength=1))
+def test_every_padded_head_dim(dim, tile_n):
+    check(case((130,), (300,), 1, 1, dim=dim, tile_n=tile_n, dtype=FP16 if dim % 64 else torch.bfloat16))
+    check(case((70, 20), (150, 9), 1, 1, dim=dim - 8, tile_n=tile_n, mask="tokens", packed=True))
+
+
+@pytest.mark.parametrize(("mask", "tile_n", "softcap"), covering(KINDS, [64, 128], [None, 0.5]))
+def test_masks_in_every_tile(mask, tile_n, softcap):
+    check(case((150,), (270,), mask=mask, tile_n=tile_n, left=40, right=9, align="bottom_right", softcap=softcap))
+
+
+@pytest.mark.parametrize(("heads_q", "heads_kv"), [(4, 1), (6, 2), (3, 3)])
+def test_query_heads_share_key_heads(heads_q, heads_kv):
+    check(case((70,), (170,), heads_q, heads_kv, mask="tokens"))
+
+
+@pytest.mark.parametrize(
+    ("mask", "packed"), covering(["dense", "tokens", "intervals", "band"], [True, False], strength=1)
+)
+def test_sequences_of_many_lengths(mask, packed):
+    check(case((65, 0, 1, 100), (30, 40, 0, 130), mask=mask, packed=packed))
+
+
+@pytest.mark.parametrize("mask", ["tokens", "blocks"])
+def test_rows_and_heads_without_keys_are_zero(mask):
+    check(case((130,), (130,), 3, 3, mask=mask, empty=True))
+
+
+def test_operands_may_be_slices():
+    check(case((70,), (80,), 2, 1, dim=40, mask="tokens", view=True))
+
+
+@pytest.mark.parametrize("scale", [1e-3, 3.0])
+def test_scores_of_any_size(scale):
+    check(case((64,), (330,), mask="tokens", scale=scale, spread=2.0))
+
+
+@pytest.mark.parametrize(
+    ("ctas", "stages", "buffers", "step"), [*covering([1], [1, 2], [1, 2], [32, 64, 128]), (2, 1, 2, 64)]
+)
+def test_every_tuning_computes_the_same(ctas, stages, buffers, step):
+    tuning = (("buffers", buffers), ("ctas", ctas), ("stages", stages), ("step", step))
+    check(case((130,), (400,), dim=64, mask="tokens", tuning=tuning, spread=3.0), warp_schedule="random")
+
+
+def test_two_ctas_share_the_tensor_memory_of_an_sm():
+    of = variant(128)
+    tuning = blackwell_tuning(of)
+    assert tuning.ctas == 2 and tuning.columns(of) == 256 and blackwell_tuning(variant(160)).ctas == 1
+    check(case((300,), (300,), dim=64, mask="band"), warp_schedule="random", ctas_per_sm=2, resident_ctas=4)
+
+
+@pytest.mark.parametrize("seed", daily(range(40), range(8)))
+def test_random_problems_under_random_schedules_are_right(seed):
+    of = drawn(seed, products="tcgen05", tile_m=128)
+    check(of, warp_schedule="random", seed=seed, resident_ctas=1 + seed % 4)
+
+
+@pytest.mark.parametrize("schedule", ["in_order", "oldest_last", "greedy"])
+def test_rows_whose_maxima_grow_with_every_step_are_right(schedule):
+    """O is rescaled in every step: keys come in ascending order of their scores, far apart."""
+    p = problem(case((128,), (640,), 1, 1, dim=32, scale=1.0), DEVICE)
+    p.q[:] = 1.0
+    p.k[:] = (torch.arange(640) // 128).to(p.k)[None, :, None, None] * 0.5
+    report = run(p, warp_schedule=schedule)
+    assert report is None or report.ok, str(report)
+    assert max(errors(p)) <= 1, errors(p)
+
+
+@pytest.mark.parametrize(
+    ("point", "replacement", "spread"),
+    [
+        nightly_unless(False, "keep_keys", lambda rows, keys_left: None, 0.5),
+        nightly_unless(False, "correction", lambda old, new: 1.0, 4.0),
+        ("kv_head_of", lambda head, heads_q, heads_kv: head % heads_kv, 1.0),
+    ],
+)
+def test_a_planted_bug_shows(point, replacement, spread):
+    p = problem(case((100,), (140,), heads_q=4, heads_kv=2, spread=spread), DEVICE)
+    run(p, Injection(f"planted_{point}", {point: replacement}))
+    assert max(errors(p)) > 1
+
+
+def test_an_operator_takes_it_for_tiles_of_128_queries():
+    from kernels.blocksparse import block_sparse_attention
+    from kernels.blocksparse.lists.builder import dense
+
+    q = torch.zeros(1, 1, 100, 64, dtype=torch.bfloat16)
+    blocks = dense((100,), (100,), tile_m=64, tile_n=64)
+    with pytest.raises(ValueError, match=r"^blocks\.tile_m: needs 128 for products 'tcgen05', got 64"):
+        block_sparse_attention(q, q, q, blocks, products="tcgen05")
