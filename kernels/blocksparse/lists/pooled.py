@@ -9,6 +9,7 @@ first and last query alone, in O(entries), and nothing is asked of the device.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from kernels.blocksparse.lists.builder import (
     LengthsLike,
+    Shape,
     ceil_div,
     finished,
     list_of_ranges,
@@ -94,13 +96,18 @@ def pooled(
     return finished(lists, mask, shape, schedule, backward)
 
 
-def _capacity(shape, rule: PoolRule | None) -> tuple[int, int]:
+def _capacity(shape: Shape, rule: PoolRule | None) -> tuple[int, int]:
     """The most (partial, full) entries that sequences of at most the longest's lengths have."""
     rows = shape.batch * shape.m_blocks
     if rule is None:
         return 1, max(rows * shape.n_blocks, 1)
     partial = min(ceil_div(ceil_div(shape.tile_m, rule.pool) + 1, shape.tile_n) + 1, shape.n_blocks)
-    first = torch.arange(shape.m_blocks) * shape.tile_m
-    # a shorter sequence of keys may end in a block that is full there, and only begun in the longest one
-    full = (pools_seen(first, rule) // shape.tile_n + 1).clamp(max=shape.n_blocks).sum()
-    return max(rows * partial, 1), max(shape.batch * int(full), 1)
+    full = _most_full(shape.m_blocks, shape.n_blocks, shape.tile_m, rule.pool * shape.tile_n)
+    return max(rows * partial, 1), max(shape.batch * full, 1)
+
+
+@lru_cache
+def _most_full(m_blocks: int, n_blocks: int, tile_m: int, tokens: int) -> int:
+    """Full entries of a sequence at most; tokens: that a tile of keys stands for. A shorter sequence of keys may end in
+    a tile that is full there and only begun in the longest one."""
+    return sum(min(m_block * tile_m // tokens + 1, n_blocks) for m_block in range(m_blocks))
