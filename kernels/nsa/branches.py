@@ -50,9 +50,7 @@ class Branch:
     def lists(self, backward: bool) -> BlockSparse:
         """The block lists, for the forward kernel or the backward ones."""
         built = {"compressed": _compressed, "selected": _selected, "window": _window}[self.name]
-        return self.operands.settings.steps.lists(
-            built(self.operands, self.selection, backward), self.name, backward
-        )
+        return self.operands.settings.steps.lists(built(self.operands, self.selection, backward), self.name, backward)
 
     def forward(self) -> tuple[Tensor, Tensor]:
         """(out like q but contiguous, lse)."""

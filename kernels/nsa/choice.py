@@ -7,6 +7,8 @@ Nothing is asked of the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -24,7 +26,7 @@ def folded(q_mean: Tensor, heads_kv: int) -> Tensor:
     return q_mean.view(batch, tiles, heads_kv, group, dim).transpose(1, 2).reshape(batch, heads_kv, tiles * group, dim)
 
 
-def scores(q_mean: Tensor, k_mean: Tensor, scale: float, fold) -> Tensor:
+def scores(q_mean: Tensor, k_mean: Tensor, scale: float, fold: Callable[[Tensor, int], Tensor]) -> Tensor:
     """scale · q_mean · k_mean, float32 (batch, heads_q, tiles, blocks).
 
     q_mean  (batch, tiles, heads_q, dim) float32;  k_mean: (batch, blocks, heads_kv, dim) float32
@@ -40,7 +42,7 @@ def scores(q_mean: Tensor, k_mean: Tensor, scale: float, fold) -> Tensor:
 def allowed_blocks(block: Tensor, tile: Tensor, size: int, per_tile: int, causal: int) -> Tensor:
     """Which blocks of `size` tokens a tile of `per_tile` queries may choose, as far as they exist.
 
-    causal  0: all; 1: those that begin before the tile ends; 2: those that end before the tile's first query, or with it
+    causal  0: all; 1: those that begin before the tile ends; 2: those that end with the tile's first query, or before
     """
     if causal == 0:
         return (block >= 0) & (tile >= 0)
@@ -49,7 +51,7 @@ def allowed_blocks(block: Tensor, tile: Tensor, size: int, per_tile: int, causal
     return (block + 1) * size <= tile * per_tile + 1
 
 
-def top(score: Tensor, allowed: Tensor, number: int, ascend) -> Tensor:
+def top(score: Tensor, allowed: Tensor, number: int, ascend: Callable[[Tensor], Tensor]) -> Tensor:
     """int32 (…, number): the columns of the largest scores among those allowed, equal ones the lower first; in
     ascending order, then -1 in the places left over."""
     width = score.shape[-1]

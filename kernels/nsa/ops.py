@@ -34,7 +34,9 @@ def native_sparse_forward(
     """(out, blocks, groups): see `kernels.nsa.api.native_sparse_answer`. numbers: `Settings.numbers`. blocks, groups: a
     frozen selection, or None. deterministic is backward's."""
     settings = settings_of(numbers, scale, deterministic, injection)
-    given = None if blocks is None else Selection(blocks.contiguous(), groups if groups is None else groups.contiguous())
+    given = (
+        None if blocks is None else Selection(blocks.contiguous(), groups if groups is None else groups.contiguous())
+    )
     out, found = forward_pass(_operands(q, k, v, w_k, w_v, w_gate, cu, settings), given)
     if given is not None:
         found = Selection(found.blocks.clone(), None if found.groups is None else found.groups.clone())
@@ -85,7 +87,8 @@ def native_sparse_backward(
 def _(grad_out, q, k, v, w_k, w_v, w_gate, cu, blocks, groups, numbers, scale, deterministic, injection):
     grads = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v)]
     weights = [
-        q.new_empty(0) if x is None else torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (w_k, w_v, w_gate)
+        q.new_empty(0) if x is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        for x in (w_k, w_v, w_gate)
     ]
     return *grads, *weights
 

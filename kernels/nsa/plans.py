@@ -22,7 +22,7 @@ from kernels.nsa.launches import (
     split,
 )
 from kernels.nsa.operands import Operands, readable
-from kernels.nsa.selection import Selection, select
+from kernels.nsa.selection import Selection, nothing_selected, select
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +45,7 @@ def compressed(operands: Operands) -> Compressed:
         means(operands, x, mean, s.block).run()
         found.append(mean)
     k_mean, v_mean = found
-    return Compressed(
-        k_mean, v_mean, s.steps.project(k_mean, operands.w_k), s.steps.project(v_mean, operands.w_v)
-    )
+    return Compressed(k_mean, v_mean, s.steps.project(k_mean, operands.w_k), s.steps.project(v_mean, operands.w_v))
 
 
 def branches_of(operands: Operands, small: Compressed, selection: Selection) -> list[Branch]:
@@ -62,6 +60,8 @@ def branches_of(operands: Operands, small: Compressed, selection: Selection) -> 
 
 def forward_pass(operands: Operands, given: Selection | None) -> tuple[Tensor, Selection]:
     """(out like q but contiguous, selection). given: a selection to take instead of choosing one."""
+    if not operands.rows:
+        return torch.empty_like(operands.q), nothing_selected(operands) if given is None else given
     small = compressed(operands)
     selection = select(operands, small.k) if given is None else given
     parts = [branch.forward()[0] for branch in branches_of(operands, small, selection)]
@@ -88,6 +88,8 @@ def backward_pass(operands: Operands, selection: Selection, grad_out: Tensor) ->
     Without gates the branches are given dO itself, and a third of the sums is taken: dO / 3 would be rounded.
     """
     o, s = operands, operands.settings
+    if not o.rows:
+        return Gradients(*(None if x is None else torch.zeros_like(x) for x in (o.q, o.k, o.v, o.w_k, o.w_v, o.w_gate)))
     grad_out = readable(grad_out)
     small = compressed(o)
     gated = o.w_gate is not None

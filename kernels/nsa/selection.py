@@ -36,9 +36,8 @@ def select(operands: Operands, k_mean: Tensor) -> Selection:
     # strict: what the tile's first query may know, the rows up to it
     means(operands, operands.q, q_mean, s.tile, 1 - s.tile if s.causal == 2 else 0).run()
     there = operands.block_counts.view(-1, 1, 1, 1)
-    shape = (operands.batch, operands.heads_q, s.tiles)
-    blocks = torch.full((*shape, min(s.chosen, s.blocks)), -1, dtype=torch.int32, device=k_mean.device)
-    groups = blocks.new_full((*shape, s.groups), -1) if s.grouped else None
+    selection = nothing_selected(operands)
+    blocks, groups = selection.blocks, selection.groups
     tile_count = (operands.lengths + (s.tile - 1)).div(s.tile, rounding_mode="floor").view(-1, 1, 1, 1)
     for first in range(0, s.tiles, step := tiles_at_once(operands)):
         last = min(first + step, s.tiles)
@@ -52,7 +51,15 @@ def select(operands: Operands, k_mean: Tensor) -> Selection:
         blocks[:, :, first:last, : chosen.shape[-1]] = chosen
         if groups is not None:
             groups[:, :, first:last] = _groups(operands, found, exists, allowed, tile)
-    return Selection(blocks, groups)
+    return selection
+
+
+def nothing_selected(operands: Operands) -> Selection:
+    """A selection with no block in it."""
+    s = operands.settings
+    shape = (operands.batch, operands.heads_q, s.tiles)
+    blocks = torch.full((*shape, min(s.chosen, s.blocks)), -1, dtype=torch.int32, device=operands.q.device)
+    return Selection(blocks, blocks.new_full((*shape, s.groups), -1) if s.grouped else None)
 
 
 def tiles_at_once(operands: Operands) -> int:

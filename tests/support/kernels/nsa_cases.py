@@ -88,17 +88,16 @@ def expected(call: Call, tensors: dict[str, torch.Tensor], grad_out: torch.Tenso
 
 
 def listed(rows: torch.Tensor) -> list:
-    """[head][tile] → numbers, of one sequence's rows; tiles without any at the end are left out."""
-    found = [[[j for j in row if j >= 0] for row in head] for head in rows.tolist()]
-    return found
+    """[head][tile] → numbers, of one sequence's rows."""
+    return [[[j for j in row if j >= 0] for row in head] for head in rows.tolist()]
 
 
 def errors(call: Call, answer: Any, grads: dict[str, torch.Tensor], wanted: Any, wanted_grads: Any) -> dict[str, float]:
     """The largest error of each tensor, relative to its largest value."""
     pairs = {"out": (answer.out, wanted), **{name: (grads[name], wanted_grads[name]) for name in grads}}
     found = {}
-    for name, (got, want) in pairs.items():
-        got = got.detach().double().cpu()
+    for name, (tensor, want) in pairs.items():
+        got = tensor.detach().double().cpu()
         assert got.shape == want.shape and got.isfinite().all(), name
         if want.numel():
             found[name] = float((got - want).abs().max() / want.abs().max().clamp(min=1e-3))
