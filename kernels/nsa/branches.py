@@ -7,6 +7,7 @@ them would cost more than the attention.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -80,8 +81,8 @@ class Branch:
 
 def _compressed(o: Operands, selection: Selection, backward: bool) -> BlockSparse:
     s = o.settings
-    options = {"rule": s.rule, "tile_m": tile_m(s.tile), "tile_n": tile_n(o.dim, backward), "backward": backward}
-    options["longest"] = s.longest, s.blocks
+    options: dict[str, Any] = {"rule": s.rule, "backward": backward, "longest": (s.longest, s.blocks)}
+    options |= {"tile_m": tile_m(s.tile), "tile_n": tile_n(o.dim, backward)}
     if selection.groups is None:
         return pooled(o.lengths, o.block_counts, device=o.q.device, **options)
     return pooled_groups(

@@ -82,7 +82,8 @@ class Settings:
 
 def settings_of(numbers: Sequence[int], scale: float, deterministic: bool, injection: str) -> Settings:
     """The inverse of `Settings.numbers`."""
-    return Settings(*numbers, scale, deterministic, injection)
+    block, chosen, window, groups, causal, tile, longest = numbers
+    return Settings(block, chosen, window, groups, causal, tile, longest, scale, deterministic, injection)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,4 +160,5 @@ def readable(x: Tensor) -> Tensor:
 
 def strides_of(x: Tensor) -> tuple[int, int, int]:
     """(batch, row, head) strides of (batch, rows, heads, dim), or of packed (rows, heads, dim), whose first is 0."""
-    return (0, *x.stride()[:2]) if x.dim() == 3 else x.stride()[:3]
+    *batch, row, head, _ = x.stride()
+    return batch[0] if batch else 0, row, head

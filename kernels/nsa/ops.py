@@ -79,8 +79,8 @@ def native_sparse_backward(
     settings = settings_of(numbers, scale, deterministic, injection)
     selection = Selection(blocks, groups if groups.dim() == 4 else None)
     grads = backward_pass(_operands(q, k, v, w_k, w_v, w_gate, cu, settings), selection, grad_out)
-    weights = [q.new_empty(0) if x is None else x for x in (grads.w_k, grads.w_v, grads.w_gate)]
-    return grads.q, grads.k, grads.v, *weights
+    w_k, w_v, w_gate = (q.new_empty(0) if x is None else x for x in (grads.w_k, grads.w_v, grads.w_gate))
+    return grads.q, grads.k, grads.v, w_k, w_v, w_gate
 
 
 @native_sparse_backward.register_fake
@@ -125,5 +125,5 @@ def _operands(
     settings: Settings,
 ) -> Operands:
     """The operands, each as kernels can read it."""
-    weights = [None if x is None else x.contiguous() for x in (w_k, w_v, w_gate)]
-    return Operands(readable(q), readable(k), readable(v), *weights, cu, settings)
+    w_k, w_v, w_gate = (None if x is None else x.contiguous() for x in (w_k, w_v, w_gate))
+    return Operands(readable(q), readable(k), readable(v), w_k, w_v, w_gate, cu, settings)

@@ -89,7 +89,7 @@ def backward_pass(operands: Operands, selection: Selection, grad_out: Tensor) ->
     """
     o, s = operands, operands.settings
     if not o.rows:
-        return Gradients(*(None if x is None else torch.zeros_like(x) for x in (o.q, o.k, o.v, o.w_k, o.w_v, o.w_gate)))
+        return _zeros(o)
     grad_out = readable(grad_out)
     small = compressed(o)
     gated = o.w_gate is not None
@@ -106,7 +106,8 @@ def backward_pass(operands: Operands, selection: Selection, grad_out: Tensor) ->
         del out, lse, part
     dq = _new(o.q.shape, o.q)
     query_gradient(o, [of_q for of_q, _, _ in found], logits, dq, factor).run()
-    answers, weights = [], []
+    answers: list[Tensor] = []
+    weights: list[Tensor | None] = []
     for at, (x, mean, weight) in enumerate(((o.k, small.k_mean, o.w_k), (o.v, small.v_mean, o.w_v)), start=1):
         of_small = found[0][at].float().view(mean.shape) * factor
         of_mean, of_weight = s.steps.project_backward(of_small, mean, weight)
@@ -114,7 +115,12 @@ def backward_pass(operands: Operands, selection: Selection, grad_out: Tensor) ->
         key_gradient(o, [found[1][at], found[2][at]], of_mean.contiguous(), dx, factor).run()
         answers.append(dx)
         weights.append(of_weight)
-    return Gradients(dq, *answers, *weights, _gate_weight(o, logits))
+    return Gradients(dq, answers[0], answers[1], weights[0], weights[1], _gate_weight(o, logits))
+
+
+def _zeros(o: Operands) -> Gradients:
+    weights = [None if x is None else torch.zeros_like(x) for x in (o.w_k, o.w_v, o.w_gate)]
+    return Gradients(torch.zeros_like(o.q), torch.zeros_like(o.k), torch.zeros_like(o.v), *weights)
 
 
 def _gate_weight(operands: Operands, logits: Tensor | None) -> Tensor | None:
