@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from kernels.mutants.mutant import Mutant
-from kernels.nsa.api import Answer, answer_of
+from kernels.nsa.api import Answer, answer_of, checked
 from kernels.nsa.injection import InjectionPoints, register_injection
 
 MUTANTS: dict[str, Mutant] = {}
@@ -22,4 +22,4 @@ def register_mutant(name: str, summary: str, source: str, **steps: Any) -> None:
 
 def _injected(injection: str, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Answer:
     """`native_sparse_answer` with a mutant's steps."""
-    return answer_of(q, k, v, injection=injection, **options)
+    return answer_of(*checked(q, k, v, injection=injection, **options))
