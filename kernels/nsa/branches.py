@@ -83,7 +83,8 @@ class Branch:
 
 def _without_entries(blocks: BlockSparse) -> BlockSparse:
     """Lists of the backward kernels, which read nothing of the forward ones but how many rows these have."""
-    nothing = BlockList.empty(*blocks.forward.partial.count.shape, blocks.device)
+    batch, heads, rows = blocks.forward.partial.count.shape
+    nothing = BlockList.empty(batch, heads, rows, blocks.device)
     mask = blocks.mask
     if isinstance(mask, Bits):
         mask = replace(mask, slot=nothing.index)
