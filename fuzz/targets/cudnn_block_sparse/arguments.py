@@ -14,6 +14,8 @@ from fuzz.targets.cudnn_block_sparse.block_lists import UNUSED, SparseBlocks, bl
 from fuzz.targets.options import Options
 
 # default: what the package takes where it is not told. Options whose value changes nothing of a problem are refused.
+# Of the emulated GPU: products=own has each warp wait for its own part of a wgmma alone, exits has bulk copies in flight
+# when a CTA exits be findings. Both show what would hide everything else.
 OPTIONS = Options(
     block=("default", "64", "128"),
     order=("ascending", "descending", "shuffled"),
@@ -26,6 +28,8 @@ OPTIONS = Options(
     pack=("default", "off", "on"),
     bucket=(0, 1, 2),
     gradients=("made", "given"),
+    products=("together", "own"),
+    exits=(False, True),
 )
 WIDE = 3  # entries that the lists have past the longest one
 

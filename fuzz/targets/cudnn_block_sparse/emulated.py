@@ -21,6 +21,7 @@ from fuzz.core.case_limits import Size
 from fuzz.core.target import Device, DeviceError, Execution, Tensors
 from fuzz.devices.emulator_schedules import schedule_of
 from fuzz.devices.present import cuda_present
+from fuzz.targets.cudnn_block_sparse.arguments import OPTIONS
 from fuzz.targets.cudnn_block_sparse.package import LAUNCHED, hash_of, taking_cpu_tensors, unusable
 from fuzz.targets.cudnn_block_sparse.target import CudnnBlockSparse
 from oracles.metamorphic.relations import Equality
@@ -55,7 +56,7 @@ class EmulatedCudnnBlockSparse(CudnnBlockSparse):
 
     def run(self, case: Case, tensors: Tensors) -> Execution:
         """See Target. Raises DeviceError for what the emulated GPU finds, and for what it does not emulate."""
-        with self._on_emulated_gpu():
+        with self._on_emulated_gpu(case):
             return self._run(case, tensors)
 
     def expected_seconds(self, case: Case) -> float:
@@ -65,13 +66,16 @@ class EmulatedCudnnBlockSparse(CudnnBlockSparse):
         return 2.0 + 0.2 * tiles * (5 if p.backward else 1)
 
     @contextlib.contextmanager
-    def _on_emulated_gpu(self) -> Iterator[None]:
+    def _on_emulated_gpu(self, case: Case) -> Iterator[None]:
         from fuzz.devices.emulated_verdict import verdict_of
         from fuzz.devices.emulator import EmulationError, Unimplemented
         from fuzz.devices.emulator.config import BLOCK_CHECKS, LaunchConfig
         from fuzz.devices.emulator.frontends.cute_functions import Device as Gpu
 
-        config = LaunchConfig(**{"checks": BLOCK_CHECKS, **schedule_of(self._repeat)})
+        options = OPTIONS.of(case)
+        off = set() if options["products"] == "own" else {"wgmma_warps"}
+        off |= {"copies_at_exit"} if self.family == 10 and not options["exits"] else set()
+        config = LaunchConfig(**{"checks": BLOCK_CHECKS - off, **schedule_of(self._repeat)})
         gpu = Gpu(config, lambda report: None, _unwritten())
         self._repeat += 1
         try:

@@ -151,6 +151,14 @@ TABLE: tuple[Row, ...] = (
         kind="cannot",
     ),
     Row(
+        "exits is about sm_100's backward pass, products about sm_90 with blocks of 64",
+        lambda c, f: (
+            (bool(_option("exits", c)) and (f == 9 or not c.problem.backward))
+            or (_option("products", c) != "together" and (f == 10 or block_of(c, f) != 64))
+        ),
+        kind="cannot",
+    ),
+    Row(
         "a number of queries that is no multiple of 64, with blocks of 64",
         lambda c, f: block_of(c, f) == 64 and c.problem.len_q % 64 != 0,
         (9,),
