@@ -106,16 +106,20 @@ def _strided_dim(case: Case, family: int) -> bool:
     return any(x.order in ("bhds", "expanded") for x in _stores(case))
 
 
-def _misaligned(case: Case, family: int) -> bool:
-    """Rows of Q, K and V, and of dO in the backward pass, that do not begin at multiples of what the compiled kernel or
-    its check wants: the tensors' first bytes, and on sm_90 with blocks of 128 every row."""
-    wide = family == 9 and block_of(case, family) == 64
+def _misaligned(case: Case, multiple: int) -> bool:
+    """True if a tensor does not begin at a multiple of so many bytes, or dO at one of 16."""
     inputs = case.inputs
-    if any(2 * x.offset % (128 if wide else 16) for x in (inputs.q, inputs.k, inputs.v)):
+    if any(2 * x.offset % multiple for x in (inputs.q, inputs.k, inputs.v)):
         return True
-    if case.problem.backward and 2 * inputs.do.offset % 16:
-        return True
-    return family == 9 and not wide and any(x.pad % 8 for x in _stores(case))
+    return case.problem.backward and 2 * inputs.do.offset % 16 != 0
+
+
+def _misaligned_rows(case: Case, family: int) -> bool:
+    return block_of(case, family) == 128 and (_misaligned(case, 16) or any(x.pad % 8 for x in _stores(case)))
+
+
+def _misaligned_start(case: Case, family: int) -> bool:
+    return _misaligned(case, 16) if family == 10 else block_of(case, 9) == 64 and _misaligned(case, 128)
 
 
 TABLE: tuple[Row, ...] = (
@@ -151,9 +155,9 @@ TABLE: tuple[Row, ...] = (
         kind="cannot",
     ),
     Row(
-        "exits is about sm_100's backward pass, products about sm_90 with blocks of 64",
+        "exits is about the backward pass, of sm_90 with blocks of 64; products about sm_90 with blocks of 64",
         lambda c, f: (
-            (bool(_option("exits", c)) and (f == 9 or not c.problem.backward))
+            (bool(_option("exits", c)) and (not c.problem.backward or (f == 9 and block_of(c, f) != 64)))
             or (_option("products", c) != "together" and (f == 10 or block_of(c, f) != 64))
         ),
         kind="cannot",
@@ -221,9 +225,16 @@ TABLE: tuple[Row, ...] = (
         inputs=Inputs(q=Storage("bhds")),
     ),
     Row(
-        "tensors that do not begin at 16 bytes (128 on sm_90 with blocks of 64); there with blocks of 128 any such row",
-        _misaligned,
+        "rows that do not begin at multiples of 16 bytes, with blocks of 128",
+        _misaligned_rows,
+        (9,),
         source="_interface.py:1165",
+        variant=(("block", "128"),),
         inputs=Inputs(k=Storage("bhsd", 0, 1)),
+    ),
+    Row(
+        "tensors that do not begin at 16 bytes, on sm_90 with blocks of 64 at 128: what its kernels are compiled for",
+        _misaligned_start,
+        kind="cannot",
     ),
 )
