@@ -14,8 +14,8 @@ from fuzz.targets.cudnn_block_sparse.block_lists import UNUSED, SparseBlocks, bl
 from fuzz.targets.options import Options
 
 # default: what the package takes where it is not told. Options whose value changes nothing of a problem are refused.
-# Of the emulated GPU: products=own has each warp wait for its own part of a wgmma alone, exits has bulk copies in flight
-# when a CTA exits be findings. Both show what would hide everything else.
+# Of the emulated GPU: with products=own each warp waits for its own part of a wgmma alone, with exits bulk copies in
+# flight when a CTA exits are findings. Both show what would hide everything else.
 OPTIONS = Options(
     block=("default", "64", "128"),
     order=("ascending", "descending", "shuffled"),

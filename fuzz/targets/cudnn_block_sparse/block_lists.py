@@ -57,7 +57,9 @@ def blocks_of(problem: Problem, block: int, packed: bool = False) -> SparseBlock
 
     packed  the rows are those of all the query heads of a KV head, by query and then by head; `heads` are KV heads
     """
-    return _blocks_of(problem.mask, problem.lengths_q, problem.lengths_k, problem.heads_q, problem.heads_kv, block, packed)
+    return _blocks_of(
+        problem.mask, problem.lengths_q, problem.lengths_k, problem.heads_q, problem.heads_kv, block, packed
+    )
 
 
 @functools.lru_cache(maxsize=32)

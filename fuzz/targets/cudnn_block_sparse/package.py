@@ -54,7 +54,9 @@ def installed() -> bool:
 def unusable() -> str | None:
     """Reason why the package cannot be used here, or None. Imports it."""
     try:
-        lacking = [name for name, (at, of) in TABLES.items() if not hasattr(getattr(_module(at), of, None), "compile_cache")]
+        lacking = [
+            name for name, (at, of) in TABLES.items() if not hasattr(getattr(_module(at), of, None), "compile_cache")
+        ]
     except Exception as error:  # whatever an import of a foreign package raises
         return f"{ROOT} cannot be imported: {type(error).__name__}: {error}"
     return f"this version of nvidia-cudnn-frontend has no tables {', '.join(lacking)}" if lacking else None
@@ -78,7 +80,7 @@ def forward(call: Call) -> tuple[Tensor, Tensor]:
 
 
 def backward(call: Call, o: Tensor, lse: Tensor, given: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """dQ, dK and dV in the call's layout. given: tensors for them, or none. Raises Refused where the package refuses."""
+    """dQ, dK and dV in the call's layout. given: tensors for them, or none. Raises Refused where it refuses."""
     function = _module("api").block_sparse_attention_backward
     with refusing():
         found = BACKWARD.call(function, call.do, call.q, call.k, call.v, o, lse, **call.backward, **given)
@@ -320,8 +322,6 @@ def taking_cpu_tensors(arch: str, gpu: Any, made: Callable[[str], Any]) -> Itera
 
     with on_emulated_gpu(arch, gpu), seeing_a_gpu(arch), tables(made), _launching():
         yield
-
-
 
 
 LAUNCHED: list[str] = []  # names of the kernels that the run at hand has launched

@@ -21,14 +21,25 @@ from torch import Tensor
 
 from fuzz.compiling import Build, Compiled
 from fuzz.core.case import Case, to_json
+from fuzz.core.script_call import Text
 from fuzz.core.support import Support
 from fuzz.core.surface import Surface
 from fuzz.core.target import Device, Execution, Target, Tensors, Variant
 from fuzz.devices.present import cuda_present
 from fuzz.targets.cudnn_block_sparse import unsupported
-from fuzz.targets.cudnn_block_sparse.arguments import OPTIONS, Call, block_of, call_of, given_gradients
+from fuzz.targets.cudnn_block_sparse.arguments import OPTIONS, Call, call_of, given_gradients
 from fuzz.targets.cudnn_block_sparse.block_lists import blocks_of
-from fuzz.targets.cudnn_block_sparse.package import LAUNCHED, backward, dry, forward, installed, on_gpu, planned, unusable
+from fuzz.targets.cudnn_block_sparse.package import (
+    LAUNCHED,
+    backward,
+    dry,
+    forward,
+    installed,
+    on_gpu,
+    planned,
+    unusable,
+)
+from fuzz.targets.cudnn_block_sparse.script import text_of
 from fuzz.targets.cudnn_block_sparse.surface import BACKWARD, FORWARD
 from fuzz.tensors.arena import build
 from oracles.masks import Blocks, Full, Mask, PerBatch, PerHead, varies_by_batch, varies_by_head
@@ -153,6 +164,10 @@ class CudnnBlockSparse(Target, Compiled):
         """Forward and, where asked for, backward."""
         with on_gpu(launches=True):
             return self._run(case, tensors)
+
+    def script_call(self, case: Case) -> Text:
+        """See Target: the forward pass."""
+        return text_of(case, dry_call(case, self.arch())[0])
 
     def _run(self, case: Case, tensors: Tensors) -> Execution:
         LAUNCHED.clear()

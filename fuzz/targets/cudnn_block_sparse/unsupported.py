@@ -18,6 +18,7 @@ from fuzz.targets.cudnn_block_sparse.arguments import OPTIONS, block_of, blocks,
 from oracles.problem import Problem
 
 FAMILIES = (9, 10)  # compute capability: sm_90, sm_100
+_CONTIGUOUS = Inputs()
 _PLAIN = Problem((128,), (128,), 2, 2, 128, 128, "bfloat16")
 
 
@@ -34,7 +35,7 @@ class Row:
     source: str = ""
     example: tuple[tuple[str, Any], ...] = ()
     variant: tuple[tuple[str, Any], ...] = ()
-    inputs: Inputs = Inputs()
+    inputs: Inputs = _CONTIGUOUS
 
     def case(self, target: str) -> Case:
         """The example."""
@@ -130,7 +131,7 @@ TABLE: tuple[Row, ...] = (
         kind="cannot",
     ),
     Row(
-        "a mask that is no list of whole blocks for each query block, with as many first keys of a block for all of them",
+        "a mask that is no list of blocks for each query block, whole ones or a block's first keys, as many for all",
         lambda c, f: blocks(c, f) is None,
         kind="cannot",
     ),

@@ -53,7 +53,9 @@ def test_packed_rows_are_those_of_all_heads_of_a_group():
     assert blocks_of(problem, 128) is None
 
 
-@pytest.mark.parametrize("mask", [Causal(), Blocks(64, 64, ("M..",)), Blocks(32, 64, ("F..", ".F.")), PerHead((Full(), Causal()))])
+@pytest.mark.parametrize(
+    "mask", [Causal(), Blocks(64, 64, ("M..",)), Blocks(32, 64, ("F..", ".F.")), PerHead((Full(), Causal()))]
+)
 def test_what_blocks_cannot_say_is_not_asked(mask):
     problem = replace_struct(PLAIN, mask=mask)
     assert blocks_of(problem, 64) is None
@@ -102,7 +104,9 @@ def test_most_cases_of_a_session_can_be_asked(family, monkeypatch):
     outcomes, options = [], set()
 
     @seed(1)
-    @settings(max_examples=150, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=150, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+    )
     @given(cases.cases(target, cases.SMALL, 1))
     def loop(case):
         refused = refusal(target, case)

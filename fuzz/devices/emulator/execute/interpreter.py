@@ -38,7 +38,13 @@ from fuzz.devices.emulator.execute.tcgen05.issue import issue as issue_tensor
 from fuzz.devices.emulator.execute.tcgen05.memory import collective as tensor_collective
 from fuzz.devices.emulator.execute.tcgen05.memory import loads_used
 from fuzz.devices.emulator.execute.warp_ops import barrier, elect, match, redux, shuffle, vote
-from fuzz.devices.emulator.execute.wgmma import issue, note_register_use, wait_group, waits_for_warpgroup, wake_warpgroup
+from fuzz.devices.emulator.execute.wgmma import (
+    issue,
+    note_register_use,
+    wait_group,
+    waits_for_warpgroup,
+    wake_warpgroup,
+)
 from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.sanitize.scopes import fence
 from fuzz.devices.emulator.sanitize.taint import taint, taints_of
