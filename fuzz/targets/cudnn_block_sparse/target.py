@@ -23,7 +23,7 @@ from fuzz.compiling import Build, Compiled
 from fuzz.core.case import Case, to_json
 from fuzz.core.script_call import Text
 from fuzz.core.support import Support
-from fuzz.core.surface import Surface
+from fuzz.core.surface import NotRun, Surface
 from fuzz.core.target import Device, Execution, Target, Tensors, Variant
 from fuzz.devices.present import cuda_present
 from fuzz.targets.cudnn_block_sparse import unsupported
@@ -127,9 +127,7 @@ class CudnnBlockSparse(Target, Compiled):
                 "layout": ("bshd",),
                 "empty": (True,),
                 "counts": ("fixed",) if blocks.fixed else (),
-                "splits": tuple(n for n in (2, 3, "auto") if int(blocks.counts.min()) >= (n if n != "auto" else 1))
-                if sm_90
-                else (),
+                "splits": _splits(int(blocks.counts.min())) if sm_90 else (),
                 "pack": ("off", "on")[: 1 if sm_90 else 2] if p.group > 1 else (),
                 "bucket": (1, 2) if p.backward else (),
                 "gradients": ("given",) if p.backward else (),
@@ -172,7 +170,13 @@ class CudnnBlockSparse(Target, Compiled):
     def _run(self, case: Case, tensors: Tensors) -> Execution:
         LAUNCHED.clear()
         call = call_of(case, tensors, self.family)
-        o, lse = forward(call)
+        try:
+            o, lse = forward(call)
+        except NotRun:  # of a dry run, which notes the backward pass too
+            if call.do is not None:
+                lse = torch.empty(shapes(case.problem)["lse"])
+                backward(call, torch.empty_like(call.do), lse, given_gradients(case, call))
+            raise
         outputs = Outputs(self._turned(call, o), lse)
         if call.do is not None:
             gradients = backward(call, o, lse, given_gradients(case, call))
@@ -182,6 +186,11 @@ class CudnnBlockSparse(Target, Compiled):
     @staticmethod
     def _turned(call: Call, x: Tensor) -> Tensor:
         return x if call.layout == "bhsd" else x.transpose(1, 2)
+
+
+def _splits(least: int) -> tuple[int | str, ...]:
+    """Numbers of splits for which no query block has too few blocks."""
+    return (*(n for n in (2, 3) if n <= least), *(("auto",) if least else ()))
 
 
 def dry_call(case: Case, arch: str) -> tuple[Call, dict[str, Tensor]]:
@@ -221,16 +230,19 @@ def _expressible(p: Problem, family: int, number: int) -> Problem:
         p = replace_struct(p, lengths_q=tuple(-(-n // 64) * 64 for n in p.lengths_q))
     if p.mask == Full() or blocks_of(p, block) is not None:
         return p
-    return replace_struct(p, mask=_in_blocks(p, block))
+    return replace_struct(p, mask=_in_blocks(p, block, whole=number // 2 % 2 == 1))
 
 
-def _in_blocks(p: Problem, block: int) -> Mask:
-    """The blocks of the problem's mask in which any query sees any key, as a mask of whole blocks."""
+def _in_blocks(p: Problem, block: int, *, whole: bool) -> Mask:
+    """The blocks of the problem's mask in which any query sees any key, or every one every key, as a mask of whole
+    blocks."""
 
     def grid(sequence: int, head: int) -> Mask:
         kept = mask_tile(p, sequence, head, (0, p.lengths_q[sequence]), (0, p.lengths_k[sequence]), "cpu")
-        padded = torch.nn.functional.pad(kept, (0, -kept.shape[1] % block, 0, -kept.shape[0] % block))
-        cells = padded.unflatten(1, (-1, block)).unflatten(0, (-1, block)).any(3).any(1)
+        past = (0, -kept.shape[1] % block, 0, -kept.shape[0] % block)
+        padded = torch.nn.functional.pad(kept, past, value=whole)
+        seen = padded.unflatten(1, (-1, block)).unflatten(0, (-1, block)).transpose(1, 2).flatten(2)
+        cells = seen.all(2) if whole else seen.any(2)
         return Blocks(block, block, tuple("".join(".F"[cell] for cell in row) for row in cells.tolist()))
 
     def heads(sequence: int) -> Mask:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed
+from hypothesis import settings as drawing
 from msgspec.structs import replace as replace_struct
 
 from fuzz.core.case import Case
 from fuzz.core.refusal import refusal
 from fuzz.generate import cases
 from fuzz.judging.judge import execute
+from fuzz.session.settings import Settings
+from fuzz.session.summary.dry_calls import dry_coverage
 from fuzz.targets.cudnn_block_sparse import package, unsupported
 from fuzz.targets.cudnn_block_sparse.arguments import size_rank
 from fuzz.targets.cudnn_block_sparse.block_lists import UNUSED, blocks_of, index_tensor, size_tensor
@@ -104,7 +107,7 @@ def test_most_cases_of_a_session_can_be_asked(family, monkeypatch):
     outcomes, options = [], set()
 
     @seed(1)
-    @settings(
+    @drawing(
         max_examples=150, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
     )
     @given(cases.cases(target, cases.SMALL, 1))
@@ -131,6 +134,15 @@ def test_what_is_declared_refused_is_refused(row, family):
     assert row.applies(case, family)
     with pytest.raises((ValueError, NotImplementedError, RuntimeError)):
         package.planned(*dry_call(case, f"sm_{family}0a"), f"sm_{family}0a")
+
+
+@needs_it
+@pytest.mark.nightly
+def test_every_parameter_is_given_or_has_a_reason():
+    settings = Settings(targets=(NAME,), device="emulator", cases=600, seed=1)
+    for surface in dry_coverage(settings)[NAME]:
+        assert surface.unexplained() == [], surface.surface.name
+        assert surface.stale() == []
 
 
 @needs_it
