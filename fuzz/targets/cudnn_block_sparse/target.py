@@ -123,7 +123,7 @@ class CudnnBlockSparse(Target, Compiled):
             offered: dict[str, Any] = {
                 "order": ("descending", "shuffled"),
                 "sizes": tuple(n for n in sizes if int(n) >= blocks.size_rank),
-                "lists": ("wide", "shared"),
+                "lists": ("wide", "shared") if sm_90 else (),
                 "layout": ("bshd",),
                 "empty": (True,),
                 "counts": ("fixed",) if blocks.fixed else (),

@@ -136,6 +136,12 @@ TABLE: tuple[Row, ...] = (
         kind="cannot",
     ),
     Row(
+        "lists of rows that are no whole tensor: an error of the compiler's that no words of the package announce",
+        lambda c, f: _option("lists", c) != "plain",
+        (10,),
+        kind="cannot",
+    ),
+    Row(
         "splits, whose blocks each query block has fewer of, by its contract; sm_90 alone here",
         lambda c, f: _wrong_rows(c, f) or (f == 10 and _option("splits", c) != 1),
         kind="cannot",
