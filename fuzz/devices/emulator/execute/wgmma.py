@@ -303,7 +303,7 @@ def warpgroup(m, w):
 
 @njit
 def wake_warpgroup(m, w):
-    """The warp has committed a group or executed a fence, or has exited: those that wait for its products look again."""
+    """The warp has committed a group, executed a fence or exited: those that wait for its products look again."""
     first, last = warpgroup(m, w)
     for other in range(first, last):
         if m.status[other] == st.AT_PRODUCTS:
