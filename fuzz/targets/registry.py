@@ -27,6 +27,7 @@ from fuzz.targets import (
     xformers_attention,
 )
 from fuzz.targets.blocksparse import catalog as blocksparse
+from fuzz.targets.cudnn_block_sparse import catalog as cudnn_block_sparse
 from fuzz.targets.cudnn_frontend import target as cudnn_frontend
 from fuzz.targets.dynamic_mask import catalog as dynamic_mask
 from fuzz.targets.flash_attention_4 import catalog as flash_attention_4
@@ -66,6 +67,7 @@ def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bo
         *dynamic_mask.targets(),
     ]
     listed += [*blocksparse.targets(), *flash_attention_4.targets(), *cudnn_frontend.targets()]
+    listed += cudnn_block_sparse.targets()
     listed += [*xformers_attention.targets(), *flashinfer_prefill.targets(), *_installed()]
     for file in files:
         listed += _from_file(os.path.abspath(file))

@@ -64,7 +64,7 @@ class Arena:
 
     def copy(self) -> Arena:
         """A fresh buffer with the same bytes."""
-        return Arena(self.buffer.clone(), self.slots)
+        return Arena(_memory(self.buffer.numel(), self.buffer.device).copy_(self.buffer), self.slots)
 
     def to(self, device: torch.device) -> Arena:
         """Copies the bytes to `device`; this one, where they are there already."""
@@ -99,6 +99,14 @@ def on_device(arenas: Sequence[Arena], device: torch.device) -> list[Arena]:
     return [Arena(part[: a.buffer.numel()], a.slots) for a, part in zip(arenas, moved, strict=True)]
 
 
+def _memory(size: int, device: torch.device) -> Tensor:
+    """That many bytes, which begin at a multiple of ALIGNMENT on a CPU too, as a GPU's allocator has them."""
+    if device.type != "cpu":
+        return torch.empty(size, dtype=torch.uint8, device=device)
+    room = torch.empty(size + ALIGNMENT, dtype=torch.uint8)
+    return room[-room.data_ptr() % ALIGNMENT :][:size]
+
+
 def _place(flat: Tensor, slot: Slot) -> Tensor:
     """The tensor of a slot; flat: its whole buffer as elements of its dtype."""
     return flat.as_strided(slot.shape, slot.strides, flat.storage_offset() + slot.start // slot.dtype.itemsize)
@@ -122,7 +130,7 @@ def build(
         slots.append(Slot(name, start, stop, shape, strides, dtype))
         size = stop + GUARD_BYTES
     size = -(-size // 8) * 8
-    arena = Arena(torch.full((size,), poison, dtype=torch.uint8, device=device), tuple(slots))
+    arena = Arena(_memory(size, torch.device(device)).fill_(poison), tuple(slots))
     flat = {dtype: arena.buffer.view(dtype) for dtype in {slot.dtype for slot in slots}}
     for slot in slots:
         if getattr(case.inputs, slot.name, _PLAIN).order == "expanded":

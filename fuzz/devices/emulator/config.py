@@ -23,6 +23,7 @@ ALL_CHECKS = frozenset(
         "volatile",
         "lanes",
         "warpgroup_registers",
+        "wgmma_warps",
     }
 )
 # few kernels promise an order; compilers write no such fences; kernels leave such waits out; PTX orders volatile
@@ -69,7 +70,10 @@ class LaunchConfig:
                    'lanes' (beside 'races', and only when asked for): two lanes of one warp race in global memory where
                    no __syncwarp or other barrier or fence is between their accesses;
                    'warpgroup_registers' (only when asked for: FlashAttention-4 does otherwise): warps of a warpgroup
-                   that do not execute the same setmaxnreg, or with no barrier between two of them.
+                   that do not execute the same setmaxnreg, or with no barrier between two of them;
+                   'wgmma_warps': a warp's wgmma and wgmma.wait_group are about its own part of a product. Without it a
+                   product begins when all warps of the warpgroup have executed wgmma.fence, and is done for all of
+                   them at once, which PTX does not say and some kernels rely on.
                    Bounds, alignment, barriers and deadlocks are always looked at
     translate      machine code for the kernel's straight runs: 'auto' (where it is in the cache folder, and where the
                    kernel has run for longer than compiling takes), 'always' or 'never'; results are the same. Where it

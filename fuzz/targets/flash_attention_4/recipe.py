@@ -5,14 +5,12 @@ Imports FlashAttention-4 when it is imported itself, so that the compile server 
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from cutlass.cutlass_dsl import CuTeDSL
 from flash_attn.cute import interface  # noqa: F401
 
-from fuzz.compiling.cache import INTERFACE, OBJECT
+from fuzz.compiling.exported import Exported
 from fuzz.targets.flash_attention_4 import mask_mod  # noqa: F401
 
 
@@ -24,18 +22,4 @@ def kernel(options: dict[str, Any], arch: str) -> Any:
 
     CuTeDSL._get_dsl().envar.lineinfo = True  # findings of the emulated GPU name the source line
     call = dry_call(from_json(options["case"], where="recipe"))
-    return _Exported(compiled(call, arch, (options["kernel"], options["key"])))
-
-
-class _Exported:
-    """A function compiled with TVM's calling convention, to be exported as the cache wants it. Its interface is that of
-    every such function, so the header file only names it."""
-
-    def __init__(self, function: Any) -> None:
-        self._function = function
-        self.artifacts = SimpleNamespace(PTX=function.artifacts.PTX)
-
-    def export_to_c(self, folder: str, stem: str, prefix: str) -> None:
-        assert f"{stem}.o" == OBJECT
-        self._function.export_to_c(object_file_path=str(Path(folder) / OBJECT), function_name=prefix)
-        (Path(folder) / INTERFACE).write_text(f"/* a TVM FFI function: __tvm_ffi_{prefix} */\n")
+    return Exported(compiled(call, arch, (options["kernel"], options["key"])))

@@ -131,6 +131,7 @@ def leave(m, w, lanes):
         return
     m.status[w] = st.DONE
     register_limits.leave(m, w)
+    wgmma.wake_warpgroup(m, w)
     m.cta[slot, st.CTA_WARPS] -= 1
     if m.cta[slot, st.CTA_WARPS] == 0:
         m.k[st.K_FINISHED] += 1

@@ -38,7 +38,13 @@ from fuzz.devices.emulator.execute.tcgen05.issue import issue as issue_tensor
 from fuzz.devices.emulator.execute.tcgen05.memory import collective as tensor_collective
 from fuzz.devices.emulator.execute.tcgen05.memory import loads_used
 from fuzz.devices.emulator.execute.warp_ops import barrier, elect, match, redux, shuffle, vote
-from fuzz.devices.emulator.execute.wgmma import issue, note_register_use, wait_group
+from fuzz.devices.emulator.execute.wgmma import (
+    issue,
+    note_register_use,
+    wait_group,
+    waits_for_warpgroup,
+    wake_warpgroup,
+)
 from fuzz.devices.emulator.sanitize import vector_clocks
 from fuzz.devices.emulator.sanitize.scopes import fence
 from fuzz.devices.emulator.sanitize.taint import taint, taints_of
@@ -304,13 +310,20 @@ def run_warp(m, w, quantum):
                     m.pc[w] = pc
                     return executed
             elif number == op.WGMMA:
+                if waits_for_warpgroup(m, w):
+                    m.pc[w] = pc
+                    return executed
                 issue(m, w, pc, wb, cb, c)
             elif number == op.WGMMA_FENCE:
                 m.group[w, st.G_FENCES] += 1
+                wake_warpgroup(m, w)
             elif number == op.WGMMA_COMMIT:
                 m.group[w, st.G_COMMITTED] += 1
+                wake_warpgroup(m, w)
             elif number == op.WGMMA_WAIT:
-                wait_group(m, w, s32(c + 8))
+                if wait_group(m, w, s32(c + 8)):
+                    m.pc[w] = pc
+                    return executed
             elif number == op.CLUSTER_ALIGNED:
                 if cluster_barrier.run(m, w, pc, s32(c + 8), act):
                     if not wait_at(m, w, pc, act):

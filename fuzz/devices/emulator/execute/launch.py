@@ -36,7 +36,7 @@ CHECKS = {"races": st.CHECK_RACES, "uninitialised": st.CHECK_UNINITIALISED, "wra
           "equal_writes": st.CHECK_EQUAL, "tensor_fences": st.CHECK_TENSOR_FENCES,
           "tensor_waits": st.CHECK_TENSOR_WAITS, "volatile": st.CHECK_VOLATILE,
           "copies_at_exit": st.CHECK_EXITS, "lanes": st.CHECK_LANES,
-          "warpgroup_registers": st.CHECK_REGISTERS}  # fmt: skip
+          "warpgroup_registers": st.CHECK_REGISTERS, "wgmma_warps": st.CHECK_PRODUCTS}  # fmt: skip
 EXPLORED = 64  # CTAs that have not started and are run after a deadlock, to see what they would write
 TRACED = 1 << 18  # slices of a timeline
 DENSE = ("registers", "shared", "taints", "code", "constants", "line_writes", "line_reads")  # memory mostly touched

@@ -233,12 +233,55 @@ def note_register_use(m, w, pc, c, act):
 @njit
 def wait_group(m, w, keep):
     """wgmma.wait_group: all but the last `keep` committed groups are done. What they read, they may have read just now;
-    that is noted where the warp has let others go on since they were issued."""
-    committed = m.group[w, st.G_COMMITTED]
-    m.group[w, st.G_DONE] = max(m.group[w, st.G_DONE], committed - keep)
+    that is noted where the warp has let others go on since they were issued. True when the warp must wait for its
+    warpgroup's other warps, and come back."""
+    until = m.group[w, st.G_COMMITTED] - keep
+    if not m.k[st.K_CHECKS] & st.CHECK_PRODUCTS:
+        first, last = warpgroup(m, w)
+        for other in range(first, last):
+            if m.group[other, st.G_COMMITTED] < until and m.status[other] != st.DONE:
+                m.status[w] = st.AT_PRODUCTS
+                return True
+        for other in range(first, last):
+            if other != w:
+                _done(m, other, until)
+                _follow(m, w, other)
+    m.group[w, st.G_DONE] = max(m.group[w, st.G_DONE], until)
+    _done(m, w, until)
+    return False
+
+
+@njit
+def waits_for_warpgroup(m, w):
+    """A product is next. True when the warp must wait until its warpgroup's other warps have executed as many
+    wgmma.fence, and come back; only where its warps' products are one (without the check `wgmma_warps`)."""
+    if m.k[st.K_CHECKS] & st.CHECK_PRODUCTS:
+        return False
+    first, last = warpgroup(m, w)
+    for other in range(first, last):
+        if m.group[other, st.G_FENCES] < m.group[w, st.G_FENCES] and m.status[other] != st.DONE:
+            m.status[w] = st.AT_PRODUCTS
+            return True
+    for other in range(first, last):
+        if other != w:
+            _follow(m, w, other)
+    return False
+
+
+@njit
+def _follow(m, w, other):
+    """The warp is ordered after what the other one has done until now."""
+    if m.k[st.K_CHECKS]:
+        vector_clocks.join(m, vector_clocks.warp_row(m, w), vector_clocks.warp_row(m, other))
+        vector_clocks.tick(m, other)
+
+
+@njit
+def _done(m, w, until):
+    """Forgets the products of a warp's groups before `until`; see wait_group."""
     left = 0
     for i in range(m.group[w, st.G_PENDING]):
-        if m.wgmmas[w, i, st.W_GROUP] < committed - keep:
+        if m.wgmmas[w, i, st.W_GROUP] < until:
             if m.wgmmas[w, i, st.W_CLOCK] != vector_clocks.own(m, w):
                 note_reads(m, w, i)
             continue
@@ -247,6 +290,24 @@ def wait_group(m, w, keep):
                 m.wgmmas[w, left, j] = m.wgmmas[w, i, j]
         left += 1
     m.group[w, st.G_PENDING] = left
+
+
+@njit
+def warpgroup(m, w):
+    """(first, last + 1) of the warps of the warp's warpgroup."""
+    warps = m.k[st.K_WARPS]
+    base = w - w % warps
+    first = base + (w - base) // 4 * 4
+    return first, min(first + 4, base + warps)
+
+
+@njit
+def wake_warpgroup(m, w):
+    """The warp has committed a group, executed a fence or exited: those that wait for its products look again."""
+    first, last = warpgroup(m, w)
+    for other in range(first, last):
+        if m.status[other] == st.AT_PRODUCTS:
+            m.status[other] = st.RUNNING
 
 
 @njit

@@ -62,26 +62,39 @@ def on_emulated_gpu(arch: str, device: Device) -> Iterator[None]:
     before, settings = _device, CuTeDSL._get_dsl().envar
     kept = {name: getattr(settings, name) for name in ("arch", "keep_ptx", "dump_dir", "lineinfo")}
     functions: Any = TVMFFIJitCompiledFunctionBase
-    tensors: Any = runtime._Tensor
-    create, convert = functions._create_tvm_ffi_function, tensors.__init__
+    create = functions._create_tvm_ffi_function
     callers: list[Any] = [TVMFFIJitCompiledFunction, TVMFFIJitCompiledFunctionWithKwargs]
     calls = [one.__call__ for one in callers]
     folder = tempfile.mkdtemp(prefix="attnfuzz-cute-")
     settings.arch, settings.keep_ptx, settings.dump_dir, settings.lineinfo = arch, True, folder, True
-    functions._create_tvm_ffi_function, tensors.__init__ = _emulated_function, _converted(convert)
+    functions._create_tvm_ffi_function = _emulated_function
     for one, call in zip(callers, calls, strict=True):
         one.__call__ = _raising_the_failure(call)
     _device = device
     try:
-        yield
+        with cpu_tensors_as_on_gpu():
+            yield
     finally:
         _device = before
         for one, call in zip(callers, calls, strict=True):
             one.__call__ = call
-        functions._create_tvm_ffi_function, tensors.__init__ = create, convert
+        functions._create_tvm_ffi_function = create
         for name, value in kept.items():
             setattr(settings, name, value)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def cpu_tensors_as_on_gpu() -> Iterator[None]:
+    """Inside the block `from_dlpack` takes CPU tensors for those of GPU 0, so that functions can be compiled for them
+    without one."""
+    tensors: Any = runtime._Tensor
+    convert = tensors.__init__
+    tensors.__init__ = _converted(convert)
+    try:
+        yield
+    finally:
+        tensors.__init__ = convert
 
 
 def _raising_the_failure(call: Callable[..., Any]) -> Callable[..., Any]:

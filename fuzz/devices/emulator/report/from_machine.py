@@ -39,7 +39,7 @@ class Stopped:
 
     def waiting(self) -> dict[int, Waiting]:
         """The warps that wait, by their index, with the values that memory holds now."""
-        asleep = (st.AT_BARRIER, st.ASLEEP, st.AT_ALLOC, st.AT_REGISTERS)
+        asleep = (st.AT_BARRIER, st.ASLEEP, st.AT_ALLOC, st.AT_REGISTERS, st.AT_PRODUCTS)
         return {w: self._waiting(w) for w in range(len(self.m.status)) if self.m.status[w] in asleep}
 
     def deadlock(self, waiting: dict[int, Waiting], explored: int) -> Deadlock:
@@ -146,6 +146,10 @@ class Stopped:
                 cta, w % warps, source.line, source.text, self._missing_registers(w, source),
                 source=self.program.kernel.place(source),
             )  # fmt: skip
+        if m.status[w] == st.AT_PRODUCTS:
+            source = self.program.source[int(m.pc[w])]
+            what = "for the products of its warpgroup's other warps"
+            return Waiting(cta, w % warps, source.line, source.text, what, source=self.program.kernel.place(source))
         if m.cluster[w, st.CL_WAITING] and m.status[w] == st.ASLEEP:
             lane = int(m.cluster[w, st.CL_WAITING]).bit_length() - 1
             source = self.program.source[int(m.lane_pc[w, lane])]

@@ -69,7 +69,7 @@ class Timeline:
         return sorted(_joined(found), key=lambda s: s.start)
 
 
-RESOURCES = {st.AT_ALLOC: "columns of tensor memory", st.AT_REGISTERS: "registers"}
+RESOURCES = {st.AT_ALLOC: "columns of tensor memory", st.AT_REGISTERS: "registers", st.AT_PRODUCTS: "products"}
 
 
 def timeline(m: Machine, program: Program, launch: Launch, memory: Memory) -> Timeline:

@@ -171,13 +171,14 @@ LIM_NOW, LIM_COUNT, LIM_CLOCK, LIM_WHAT, LIM_PC, LIM_WAITS = range(6)
  K_PAUSE, K_TRIPS, K_LOOPS, K_LINE_WRITES, K_LINE_READS, K_LINES, K_KNOWN, K_TRANSLATED,
  K_SIZE) = range(91)  # fmt: skip
 
-# AT_ALLOC: waits for columns of tensor memory; AT_REGISTERS: for registers (setmaxnreg.inc)
-RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY, AT_ALLOC, AT_REGISTERS = range(7)
+# AT_ALLOC: waits for columns of tensor memory; AT_REGISTERS: for registers (setmaxnreg.inc); AT_PRODUCTS: for the
+# products of its warpgroup's other warps
+RUNNING, AT_BARRIER, ASLEEP, DONE, EMPTY, AT_ALLOC, AT_REGISTERS, AT_PRODUCTS = range(8)
 
 # bits of K_CHECKS; bounds, alignment, barriers and deadlocks are always seen
 CHECK_RACES, CHECK_UNINITIALISED, CHECK_WRAPPED, CHECK_ORDER, CHECK_WARPGROUP, CHECK_EQUAL = 1, 2, 4, 8, 16, 32
 CHECK_TENSOR_FENCES, CHECK_VOLATILE, CHECK_TENSOR_WAITS, CHECK_EXITS, CHECK_LANES = 64, 128, 256, 512, 1024
-CHECK_REGISTERS = 2048
+CHECK_REGISTERS, CHECK_PRODUCTS = 2048, 4096
 
 # columns of `segments`; S_WRITTEN: a byte for each of its bytes (global_memory.Written), 0 where all count as written
 S_LOW, S_HIGH, S_HOST, S_WRITTEN, S_WRITE, S_READ, S_GRANULE, S_LINES = range(8)

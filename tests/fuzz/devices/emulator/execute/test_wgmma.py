@@ -68,6 +68,26 @@ def test_shared_memory_written_without_a_barrier(schedule):
     )
 
 
+@pytest.mark.parametrize("schedule", ["in_order", "random", "oldest_last", "greedy"])
+def test_a_product_of_the_whole_warpgroup_needs_no_barrier(schedule):
+    """Without the check wgmma_warps it begins when all warps have executed wgmma.fence, and ends for all at once."""
+    together = {"checks": DEFAULT_CHECKS - {"wgmma_warps"}, "warp_schedule": schedule}
+    assert run(("bar.sync 0;", ""), **together).ok
+    overwritten = (WAIT, f"{WAIT} st.shared.b32 [%sp], %x;")
+    assert run(overwritten, **together).ok
+    assert found(("bar.sync 0;", ""), (WAIT, f"st.shared.b32 [%sp], %x; {WAIT}"), **together)
+
+
+def test_a_warp_that_its_warpgroup_waits_for():
+    away = ("wgmma.fence.sync.aligned;", "setp.lt.u32 %q0, %thread, 96; @!%q0 bra.uni $L; wgmma.fence.sync.aligned;")
+    end = (WAIT, f"{WAIT} $L: bar.sync 0;")
+    changes = (away, end, (".reg .pred %q;", ".reg .pred %q, %q0;"))
+    report = run(*changes, checks=DEFAULT_CHECKS - {"wgmma_warps"})
+    assert report.status == "deadlock"
+    assert "for the products of its warpgroup's other warps" in str(report.deadlock)
+    assert run(*changes).status == "finished"
+
+
 @pytest.mark.parametrize("barrier", ["", "bar.sync 0;"])
 def test_shared_memory_overwritten_before_the_group_is_waited_for(barrier):
     write = f"{barrier} st.shared.b32 [%sp], %x; {WAIT}"

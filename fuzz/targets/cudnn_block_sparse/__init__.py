@@ -1,0 +1,1 @@
+"""cudnn.block_sparse: begin with target.py."""
