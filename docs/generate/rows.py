@@ -296,6 +296,15 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ("fuzz/compiling", "fuzz/session"),
         ),
         Row(
+            "a session of which a process is killed every ten seconds, resumed: cases, kills; lost; twice; false findings",
+            lambda r: (
+                f"{r['result']['recorded']:,} cases, {sum(r['result']['kills'].values())} kills: "
+                f"{r['result']['missing']}; {r['result']['twice']}; {len(r['result']['false_findings'])}"
+            ),
+            "soak_host",
+            HARNESS,
+        ),
+        Row(
             "cases that 16 processes at once write into a ledger, a second: SQLite; PostgreSQL",
             lambda r: "; ".join(
                 f"{max(found['runs_per_s'] for found in r[name]['writers']):,}" for name in ("sqlite", "postgresql")
