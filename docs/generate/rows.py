@@ -296,7 +296,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ("fuzz/compiling", "fuzz/session"),
         ),
         Row(
-            "a session of which a process is killed every ten seconds, resumed: cases, kills; lost; twice; false findings",
+            "a session, a process killed every ten seconds, resumed: cases, kills; lost; run twice; false findings",
             lambda r: (
                 f"{r['result']['recorded']:,} cases, {sum(r['result']['kills'].values())} kills: "
                 f"{r['result']['missing']}; {r['result']['twice']}; {len(r['result']['false_findings'])}"
