@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oracles.error_budget.same_precision import Same, stored_as
-from oracles.outputs import Outputs
-from oracles.problem import Problem
+from oracles.outputs import OF_WEIGHTS, Outputs
+from oracles.problem import AnyProblem
 from oracles.reference.backend import uses_numba
 from oracles.reference.chunks import rows_there
 
@@ -26,7 +26,7 @@ ELEMENT = 10.0  # limit of |z| of one element
 # Where all roundings of a row fall on ties, one element takes their whole error and its neighbours none: an element may
 # err as a same-precision run does at that very place, which counts as so many sigma.
 HERE = 6.0
-ORDER = ("o", "dv", "dq", "dk", "dbias", "lse")
+ORDER = ("o", "dv", "dq", "dk", "dw_k", "dw_v", "dw_gate", "dbias", "lse")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,16 @@ class Slot:
     def dim(self) -> int:
         """Elements of a row."""
         return 1 if self.name == "lse" else self.shape[-1]
+
+    @property
+    def in_one_layout(self) -> bool:
+        """True if it is no tensor of sequences, which lie packed or padded."""
+        return self.name == "dbias" or self.name in OF_WEIGHTS
+
+    @property
+    def padded(self) -> tuple[int, ...]:
+        """Its shape with an axis of sequences, (batch, heads, rows, …), unless it is packed."""
+        return (1, *self.shape) if self.name in OF_WEIGHTS else self.shape
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class Budget:
     CPU.
     """
 
-    problem: Problem
+    problem: AnyProblem
     padding: bool
     shapes: dict[str, tuple[int, ...]]
     slots: tuple[Slot, ...]
@@ -75,7 +85,7 @@ class Budget:
     both: Tensor
 
     @staticmethod
-    def of(problem: Problem, reference: Outputs, same: Same, *, padding: bool = False) -> Budget:
+    def of(problem: AnyProblem, reference: Outputs, same: Same, *, padding: bool = False) -> Budget:
         """`reference` of reference.reference, `same` of same_precision.same_precision with the target's numerics."""
         shapes = {name: tuple(x.shape) for name, x in reference.items()}
         slots = _slots(problem, shapes)
@@ -184,7 +194,7 @@ def groups(slots: tuple[Slot, ...]) -> list[list[Slot]]:
     return [list(group) for _, group in groupby(slots, key=lambda s: (s.dim, s.dtype, s.name == "lse"))]
 
 
-def _slots(problem: Problem, shapes: dict[str, tuple[int, ...]]) -> tuple[Slot, ...]:
+def _slots(problem: AnyProblem, shapes: dict[str, tuple[int, ...]]) -> tuple[Slot, ...]:
     slots, start = [], 0
     for name in ORDER:
         size = math.prod(shapes.get(name, (0,)))
@@ -198,7 +208,7 @@ def _flat(slots: tuple[Slot, ...], outputs: Outputs) -> Tensor:
     return torch.cat([getattr(outputs, s.name).flatten() for s in slots])
 
 
-def _sigma(problem: Problem, slot: Slot, want: Tensor, runs: Tensor, first: int, noise: Tensor) -> Tensor:
+def _sigma(problem: AnyProblem, slot: Slot, want: Tensor, runs: Tensor, first: int, noise: Tensor) -> Tensor:
     """Sigma of neighbours of slot's kind: want and noise (elements,); runs (RUNS, more), from `first` on."""
     lse = slot.name == "lse"
     if uses_numba(want) and want.dtype == torch.float64:
@@ -222,7 +232,7 @@ def _sigma(problem: Problem, slot: Slot, want: Tensor, runs: Tensor, first: int,
     return sigma.flatten()
 
 
-def _without_padding(problem: Problem, slots: tuple[Slot, ...], checked: Tensor) -> Tensor:
+def _without_padding(problem: AnyProblem, slots: tuple[Slot, ...], checked: Tensor) -> Tensor:
     """`checked`, but nothing of what lies past a sequence's end; padded layout."""
     for slot in slots:
         there = rows_there(problem, slot.name, checked.device)
