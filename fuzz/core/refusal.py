@@ -90,6 +90,8 @@ _CHECKS: tuple[_Check, ...] = (
 def refusal(target: Target, case: Case) -> Refusal | None:
     """Reason why `target` does not take `case`, or None. Reads only the declared data. The number of pairs of a case of
     which only a part is run does not matter."""
+    if case.problem.op != target.operation:
+        return Refusal("cannot", f"it computes {target.operation}, not {case.problem.op}")
     for check in _CHECKS:
         if check.bad(target.support, case) and not (check is _PAIRS and target.ctas_of(case)):
             return Refusal("cannot", check.why(target.support))

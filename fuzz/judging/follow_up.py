@@ -120,7 +120,7 @@ def failed_alone(verdict: Verdict) -> list[tuple[Case, Verdict]]:
 
 def _first(case: Case, target: Target, pristine: Arena, relation: Relation) -> FollowUp | None:
     equality = required_equality(target, relation.name)
-    if equality == "off" or not relation.applies(case.problem):
+    if equality == "off" or not relation.holds_for(case.problem):
         return None
     draw = random.Random(zlib.crc32(f"{case.inputs.seed}/{relation.name}".encode()))
     given = {slot.name: x for slot in pristine.slots if (x := pristine.tensor(slot.name)) is not None}

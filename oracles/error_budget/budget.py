@@ -8,7 +8,7 @@ together what has the same dtype and the same last axis; LSE, which many a targe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -67,6 +67,7 @@ class Budget:
               None: all is
     reaches   bool: rounding may take a value out of float16, so that an infinity of its sign is right; None: nowhere
     both      what low and sigma are halves of
+    choices   what the reference chose, or what was frozen in it, by name
     padding   whether what lies past a sequence's end is judged too
 
     Comparisons are made with floats as their results where that can be: those with bools are several times slower on a
@@ -83,6 +84,7 @@ class Budget:
     checked: Tensor | None
     reaches: Tensor | None
     both: Tensor
+    choices: dict[str, Tensor] = field(default_factory=dict)
 
     @staticmethod
     def of(problem: AnyProblem, reference: Outputs, same: Same, *, padding: bool = False) -> Budget:
@@ -91,7 +93,7 @@ class Budget:
         slots = _slots(problem, shapes)
         if not slots:
             none = torch.zeros(0, device=reference.o.device)
-            return Budget(problem, padding, shapes, (), none, none, none, None, None, none)
+            return Budget(problem, padding, shapes, (), none, none, none, None, None, none, reference.choices())
         want, noise = _flat(slots, reference), _flat(slots, same.noise)
         runs = torch.cat([getattr(same.runs, s.name).flatten(1) for s in slots], 1)
         lows, sigmas = list[Tensor](), list[Tensor]()
@@ -105,13 +107,14 @@ class Budget:
         if problem.layout == "padded" and not padding and problem.ragged:
             checked = _without_padding(problem, slots, torch.ones_like(sigma) if checked is None else checked)
         reaches = _reaches(slots, want, sigma)
-        return Budget(problem, padding, shapes, slots, want, low, sigma, checked, reaches, both)
+        choices = reference.choices()
+        return Budget(problem, padding, shapes, slots, want, low, sigma, checked, reaches, both, choices)
 
     @property
     def reference(self) -> Outputs:
         """The true answers, as views of `want`."""
         empty = {name: self.want.new_zeros(shape) for name, shape in self.shapes.items()}
-        return Outputs(**(empty | {s.name: self.want[s.start : s.stop].view(s.shape) for s in self.slots}))
+        return Outputs(**self.choices, **(empty | {s.name: self.want[s.start : s.stop].view(s.shape) for s in self.slots}))
 
     def sealed(self) -> Tensor:
         """Bitwise sums of what is compared with; stays on the device."""
@@ -175,7 +178,8 @@ class Budget:
         want, low, sigma, checked, reaches = map(take, (self.want, self.low, self.sigma, self.checked, self.reaches))
         assert want is not None and low is not None and sigma is not None
         return Budget(
-            self.problem, self.padding, self.shapes, tuple(slots), want, low, sigma, checked, reaches, self.both
+            self.problem, self.padding, self.shapes, tuple(slots), want, low, sigma, checked, reaches, self.both,
+            self.choices,
         )
 
     def _as_stored(self, given: list[Tensor]) -> tuple[Tensor, Tensor | None]:

@@ -13,7 +13,7 @@ lower index must be chosen first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -166,6 +166,18 @@ def wrong_choices(
             chosen = blocks if name == "blocks" else groups
             assert chosen is not None
             found += _judged(p, name, b, length, each, chosen)
+    return found
+
+
+def differing(runs: Sequence[Mapping[str, Tensor]]) -> list[Finding]:
+    """Findings of repeats that have not all chosen the same."""
+    found = []
+    for name, first in runs[0].items():
+        others = sum(not torch.equal(first, run[name]) for run in runs[1:])
+        if others:
+            message = f"the selection is not deterministic: {others} of {len(runs) - 1} repeats chose other {name}"
+            numbers = {"differs": float(others), "repeats": float(len(runs) - 1)}
+            found.append(Finding("determinism", "nondeterministic", message, name, Location(), numbers))
     return found
 
 
