@@ -181,7 +181,7 @@ def _follow_up(
         return FollowUp(relation, equality, variation, other, pristine, build(replace(case, inputs=more), device))
     if variation.options:
         return FollowUp(relation, equality, variation, other, pristine)
-    names = [slot.name for slot in pristine.slots]
+    names = list(dict.fromkeys([*(slot.name for slot in pristine.slots), *other.problem.weights]))
     values = {n: x for n in names if (x := (variation.tensors or {}).get(n, pristine.tensor(n))) is not None}
     if not other.problem.backward:
         values.pop("do", None)

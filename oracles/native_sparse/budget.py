@@ -12,7 +12,7 @@ compressed keys and values.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +30,7 @@ from oracles.reference.attention import no_tf32
 RUNS = 8
 POOL = 1_048_573  # a prime, so that rows of the usual lengths do not meet the same numbers
 SEED = 20_480
+EQUAL = 64  # terms of an fp32 sum that is off by one rounding more where they are equal
 FP32 = 2.0**-22  # relative error of a few roundings of fp32 arithmetic
 
 
@@ -121,6 +122,10 @@ class _Rounding:
         """An fp32 sum of terms of that size in all."""
         return x if self.pool is None else torch.addcmul(x, size, self._noise(x), value=FP32)
 
+    def long(self, x: Tensor, terms: int) -> Tensor:
+        """A long sum. Where its terms are equal, so are their errors: with 16-bit inputs that is little."""
+        return self.sum(x, x.abs() * (1 + terms / EQUAL)) if self.unit == FP32 else x
+
     def _noise(self, x: Tensor) -> Tensor:
         assert self.pool is not None
         pool, count = self.pool, x.numel()
@@ -186,7 +191,7 @@ class _Run:
         scores = r.kept(r.sum(q @ k.mT * scale, size), self.n.scores)
         probs = torch.softmax(scores.masked_fill(~keep, -torch.inf), -1).nan_to_num(nan=0.0)
         probs = r.kept(probs, "float32")
-        return r.stored(r.kept(probs, self.n.probs) @ v), probs
+        return r.stored(r.long(r.kept(probs, self.n.probs) @ v, len(k))), probs
 
     def _differentiate(
         self, k: Tensor, v: Tensor, keep: Tensor, o: Tensor, probs: Tensor, do: Tensor
@@ -197,8 +202,10 @@ class _Run:
         slope = r.sum(do @ v.mT, size)
         delta = r.sum((o * do).sum(-1), do.norm(dim=-1) * o.norm(dim=-1))[..., None]
         ds = r.kept(probs * (slope - delta), n.dscores)
-        heads: Callable[[Tensor], Tensor] = lambda x: r.kept(x, n.heads)  # noqa: E731
-        return ds @ k * scale, heads(ds.mT @ q * scale).sum(0), heads(r.kept(probs, n.probs).mT @ do).sum(0)
+        rows = q.shape[0] * q.shape[1]
+        dq, dk, dv = r.long(ds @ k * scale, len(k)), ds.mT @ q * scale, r.kept(probs, n.probs).mT @ do
+        dk, dv = (r.long(r.kept(x, n.heads).sum(0), rows) for x in (dk, dv))
+        return dq, dk, dv
 
     def _unpool(self, name: str, grad: Tensor, found: dict[str, Tensor]) -> None:
         """Adds what a gradient of the compressed keys, or values, is to the tokens' and to the weight's."""
