@@ -1,0 +1,31 @@
+"""Sizes: how many compressed blocks form a group, and the tiles of each kernel. No autotuning at run time."""
+
+from kernels.sdpa.config import block_d
+
+GROUP = 128  # compressed blocks that are chosen together
+ROWS = 64  # rows of a tile of the Triton kernels
+WARPS = 4
+CHUNK = 1 << 25  # scores that exist at one time
+GATE_ROWS = 4096  # rows that one program adds up for the gradient of the gates' weights
+LARGEST_DIM = 128  # up to which the backward pass has tiles of 128 keys
+
+
+def tile_m(rows_per_tile: int) -> int:
+    """Queries of a tile of the attention kernels: a divisor of the queries that choose together."""
+    return 128 if rows_per_tile % 128 == 0 else 64
+
+
+def tile_n(dim: int, backward: bool) -> int:
+    """Keys of a tile of the attention kernels."""
+    return 64 if backward and dim > LARGEST_DIM else 128
+
+
+def selected_tile_n(dim: int, block: int, backward: bool) -> int:
+    """Keys of a tile of the selected branch. Forward, tiles of 64 keys read no more than is selected of blocks of 64;
+    backward, tiles of 128 are multiplied by warpgroups on Hopper."""
+    return 64 if not backward and block % 128 else tile_n(dim, backward)
+
+
+def padded(dim: int) -> int:
+    """Elements of a row in the Triton kernels."""
+    return block_d(dim, dim)

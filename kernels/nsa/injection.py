@@ -1,0 +1,53 @@
+"""Injection points: the steps that a mutant replaces, and what mutants replace them with, by name.
+
+As in kernels.sdpa.injection: kernels take each step as a constexpr function, steps of the host are plain functions, and
+the custom operators carry only the name of a set of steps; "" names the correct one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from kernels.blocksparse.lists.types import BlockSparse
+from kernels.nsa.choice import allowed_blocks, ascending, folded, group_scores
+from kernels.nsa.compress import project, project_backward
+from kernels.nsa.gates import add, gate_of, gate_row, logit_gradient
+from kernels.nsa.means import rows_there, share_of_mean
+from kernels.sdpa.registry import Registry
+
+
+def as_built(blocks: BlockSparse, branch: str, backward: bool) -> BlockSparse:
+    """Block lists of a branch ("compressed", "selected", "window"), for the forward or the backward kernels."""
+    return blocks
+
+
+def width_of_window(window: int, backward: bool) -> int:
+    """Keys of the window."""
+    return window
+
+
+@dataclass(frozen=True)
+class InjectionPoints:
+    """One function for each replaceable step: those of the kernels, then those of the host. Defaults are correct."""
+
+    divisor: Any = rows_there
+    share_of_mean: Any = share_of_mean
+    gate_row: Any = gate_row
+    gate_of: Any = gate_of
+    add: Any = add
+    logit_gradient: Any = logit_gradient
+
+    project: Callable[[Tensor, Tensor | None], Tensor] = project
+    project_backward: Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]] = project_backward
+    folded: Callable[[Tensor, int], Tensor] = folded
+    allowed_blocks: Callable[[Tensor, Tensor, int, int, int], Tensor] = allowed_blocks
+    group_scores: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = group_scores
+    ascending: Callable[[Tensor], Tensor] = ascending
+    lists: Callable[[BlockSparse, str, bool], BlockSparse] = as_built
+    width_of_window: Callable[[int, bool], int] = width_of_window
+
+
+_REGISTRY = Registry(InjectionPoints())
+register_injection, find_injection = _REGISTRY.register, _REGISTRY.find

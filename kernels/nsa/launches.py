@@ -1,0 +1,188 @@
+"""Launches of the Triton kernels, each made from the operands of a call as a value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton.language as tl
+from torch import Tensor
+
+from kernels.nsa.config import GATE_ROWS, ROWS, WARPS, padded
+from kernels.nsa.gates import combine_kernel, gate_weight_kernel, query_gradient_kernel, split_kernel
+from kernels.nsa.means import key_gradient_kernel, mean_kernel
+from kernels.nsa.operands import Operands, strides_of
+from kernels.sdpa.launch import INTERPRETED, Launch
+
+DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
+
+
+def means(operands: Operands, x: Tensor, out: Tensor, size: int, shift: int = 0) -> Launch:
+    """The launch that writes out (batch, stretches, heads, dim) float32 from x, laid out as the operands are."""
+    batch, blocks, heads, _ = out.shape
+    return Launch(
+        mean_kernel,
+        batch * blocks * heads,
+        {
+            "mX": x,
+            "tX": strides_of(x),
+            "mOut": out,
+            **_sequences(operands),
+            "heads": heads,
+            "blocks": blocks,
+            "size": size,
+            "shift": shift,
+        },
+        {"divisor": operands.settings.steps.divisor, **_flags(operands), "TILE": min(ROWS, _power_of_2(size))},
+        {"num_warps": WARPS},
+    )
+
+
+def key_gradient(operands: Operands, parts: list[Tensor], mean: Tensor, out: Tensor, factor: float) -> Launch:
+    """The launch that adds the gradients of K, or of V, of all branches.
+
+    parts  of the selected branch and of the window, contiguous, of out's shape; mean: of the compressed branch, of the
+           means (batch, blocks, heads_kv, dim) float32, where `factor` is in it already
+    """
+    tiles = -(-operands.settings.longest // ROWS)
+    return Launch(
+        key_gradient_kernel,
+        tiles * operands.batch * operands.heads_kv,
+        {
+            **{"mA": parts[0], "mB": parts[1], "mMean": mean, "mOut": out},
+            **_sequences(operands),
+            "heads": operands.heads_kv,
+            "blocks": mean.shape[1],
+            "size": operands.settings.block,
+            "longest": operands.settings.longest,
+            "factor": factor,
+        },
+        {
+            "share": operands.settings.steps.share_of_mean,
+            "add": operands.settings.steps.add,
+            "DTYPE": DTYPES[out.dtype],
+            **_flags(operands),
+            "TILE": ROWS,
+        },
+        {"num_warps": WARPS},
+    )
+
+
+def combine(operands: Operands, parts: list[Tensor], out: Tensor) -> Launch:
+    """The launch that writes out from the outputs of the branches, all (…, heads_q, dim) contiguous."""
+    return Launch(
+        combine_kernel,
+        _programs(operands),
+        {**_query(operands), **_weight(operands), "mA": parts[0], "mB": parts[1], "mC": parts[2], "mOut": out}
+        | _sizes(operands),
+        {**_gate_steps(operands), **_constants(operands), "GATED": operands.w_gate is not None},
+        {"num_warps": WARPS},
+    )
+
+
+def split(operands: Operands, branch: int, out: Tensor, grad_out: Tensor, part: Tensor, logit: Tensor) -> Launch:
+    """The launch that writes part, the gradient of a branch's output `out`, and logit (heads_q, rows) float32."""
+    return Launch(
+        split_kernel,
+        _programs(operands),
+        {
+            **_query(operands),
+            **_weight(operands),
+            **{"mO": out, "mdO": grad_out, "tdO": strides_of(grad_out), "mOut": part, "mLogit": logit},
+            **_sizes(operands),
+        },
+        {
+            **_gate_steps(operands),
+            "logit_gradient": operands.settings.steps.logit_gradient,
+            "BRANCH": branch,
+            **_constants(operands),
+        },
+        {"num_warps": WARPS},
+    )
+
+
+def query_gradient(operands: Operands, parts: list[Tensor], logits: Tensor | None, out: Tensor, factor: float):
+    """The launch that adds the branches' gradients of Q, and that of the gates; logits (3, heads_q, rows) float32."""
+    steps = operands.settings.steps
+    return Launch(
+        query_gradient_kernel,
+        _programs(operands),
+        {
+            **{"mA": parts[0], "mB": parts[1], "mC": parts[2]},
+            **_weight(operands),
+            **{"mLogit": out if logits is None else logits, "mOut": out},
+            **_sizes(operands),
+            "factor": factor,
+        },
+        {"gate_row": steps.gate_row, "add": steps.add, "GATED": logits is not None, **_constants(operands)},
+        {"num_warps": WARPS},
+    )
+
+
+def gate_weight_parts(operands: Operands) -> Tensor:
+    """What `gate_weight_gradient` writes, float32 (parts, heads_q, 3, dim): its sum over parts is the gradient."""
+    parts = -(-operands.rows // GATE_ROWS)
+    shape = (parts, operands.heads_q, 3, operands.dim)
+    return torch.empty(shape, dtype=torch.float32, device=operands.q.device)
+
+
+def gate_weight_gradient(operands: Operands, logits: Tensor, parts: Tensor) -> Launch:
+    """The launch that adds up the gradient of W_gate over GATE_ROWS rows each."""
+    return Launch(
+        gate_weight_kernel,
+        parts.shape[0] * operands.heads_q,
+        {**_query(operands), "mLogit": logits, "mOut": parts, **_sizes(operands), "part": GATE_ROWS},
+        {"TILE": ROWS, "BLOCK_D": padded(operands.dim)},
+        {"num_warps": WARPS},
+    )
+
+
+def _programs(operands: Operands) -> int:
+    return -(-operands.rows // ROWS) * operands.heads_q
+
+
+def _query(operands: Operands) -> dict[str, Any]:
+    return {"mQ": operands.q, "tQ": strides_of(operands.q)}
+
+
+def _weight(operands: Operands) -> dict[str, Any]:
+    return {"mW": operands.q if operands.w_gate is None else operands.w_gate}
+
+
+def _sizes(operands: Operands) -> dict[str, Any]:
+    return {
+        "rows": operands.rows,
+        "length": max(operands.length, 1),
+        "heads": operands.heads_q,
+        "dim": operands.dim,
+    }
+
+
+def _gate_steps(operands: Operands) -> dict[str, Any]:
+    return {"gate_row": operands.settings.steps.gate_row, "gate_of": operands.settings.steps.gate_of}
+
+
+def _constants(operands: Operands) -> dict[str, Any]:
+    return {
+        "DTYPE": DTYPES[operands.q.dtype],
+        "INTERPRETED": INTERPRETED,
+        "TILE": ROWS,
+        "BLOCK_D": padded(operands.dim),
+    }
+
+
+def _sequences(operands: Operands) -> dict[str, Any]:
+    return {
+        "mCu": operands.q if operands.cu is None else operands.cu,
+        "batches": operands.batch,
+        "length": operands.length,
+        "dim": operands.dim,
+    }
+
+
+def _flags(operands: Operands) -> dict[str, Any]:
+    return {"PACKED": operands.packed, "INTERPRETED": INTERPRETED, "BLOCK_D": padded(operands.dim)}
+
+
+def _power_of_2(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()

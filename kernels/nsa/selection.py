@@ -1,0 +1,92 @@
+"""Selection: the key blocks that each tile of queries chose, and the groups of compressed blocks that it sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.nsa.choice import scores, top
+from kernels.nsa.config import CHUNK, GROUP
+from kernels.nsa.launches import means
+from kernels.nsa.operands import Operands, Settings
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """What each tile of queries chose.
+
+    blocks  int32 (batch, heads_q, tiles of the longest sequence, k): ascending, then -1 in places that are not used; k
+            is num_selected_blocks, or the blocks of the longest sequence where these are fewer
+    groups  likewise, groups of 128 compressed blocks; None where all are seen
+    """
+
+    blocks: Tensor
+    groups: Tensor | None = None
+
+
+def select(operands: Operands, k_mean: Tensor) -> Selection:
+    """The selection of a call, of detached tensors.
+
+    k_mean  compressed keys (batch, blocks, heads_kv, dim) float32
+    """
+    s = operands.settings
+    q_mean = k_mean.new_empty((operands.batch, s.tiles, operands.heads_q, operands.dim))
+    # strict: what the tile's first query may know, the rows up to it
+    means(operands, operands.q, q_mean, s.tile, 1 - s.tile if s.causal == 2 else 0).run()
+    there = operands.block_counts.view(-1, 1, 1, 1)
+    selection = nothing_selected(operands)
+    blocks, groups = selection.blocks, selection.groups
+    tile_count = (operands.lengths + (s.tile - 1)).div(s.tile, rounding_mode="floor").view(-1, 1, 1, 1)
+    for first in range(0, s.tiles, step := tiles_at_once(operands)):
+        last = min(first + step, s.tiles)
+        width = _columns(s, last)
+        tile = torch.arange(first, last, device=k_mean.device)[:, None]
+        block = torch.arange(width, device=k_mean.device)
+        found = scores(q_mean[:, first:last], k_mean[:, :width], s.scale, s.steps.folded)
+        exists = (block < there) & (tile < tile_count)
+        allowed = exists & s.steps.allowed_blocks(block, tile, s.block, s.tile, s.causal)
+        chosen = top(found, allowed, s.chosen, s.steps.ascending)
+        blocks[:, :, first:last, : chosen.shape[-1]] = chosen
+        if groups is not None:
+            groups[:, :, first:last] = _groups(operands, found, exists, allowed, tile)
+    return selection
+
+
+def nothing_selected(operands: Operands) -> Selection:
+    """A selection with no block in it."""
+    s = operands.settings
+    shape = (operands.batch, operands.heads_q, s.tiles)
+    blocks = torch.full((*shape, min(s.chosen, s.blocks)), -1, dtype=torch.int32, device=operands.q.device)
+    return Selection(blocks, blocks.new_full((*shape, s.groups), -1) if s.grouped else None)
+
+
+def tiles_at_once(operands: Operands) -> int:
+    """Tiles of a chunk of scores."""
+    per_tile = operands.batch * operands.heads_q * operands.settings.blocks
+    return max(1, CHUNK // max(per_tile, 1))
+
+
+def _columns(s: Settings, last: int) -> int:
+    """Blocks that tiles before `last` look at: whole groups, as far as there are blocks."""
+    if not s.causal:
+        return s.blocks
+    begun = -(-last * s.tile // s.block)
+    return min(s.blocks, -(-begun // GROUP) * GROUP)
+
+
+def _groups(operands: Operands, found: Tensor, exists: Tensor, allowed: Tensor, tile: Tensor) -> Tensor:
+    """int32 (batch, heads_q, tiles, groups): the choice of groups; a sequence with no more groups sees all of its."""
+    s = operands.settings
+    strict = s.causal == 2
+    score, some = s.steps.group_scores(found, (allowed if strict else exists).expand_as(found))
+    group = torch.arange(score.shape[-1], device=found.device)
+    if not strict:
+        some = some & s.steps.allowed_blocks(group, tile, GROUP * s.block, s.tile, s.causal)
+    chosen = top(score, some, s.groups, s.steps.ascending)
+    chosen = torch.nn.functional.pad(chosen, (0, s.groups - chosen.shape[-1]), value=-1)
+    number = (operands.block_counts + (GROUP - 1)).div(GROUP, rounding_mode="floor").view(-1, 1, 1, 1)
+    every = torch.arange(s.groups, dtype=torch.int32, device=found.device)
+    every = torch.where((every < number) & exists.any(-1, keepdim=True), every, -1)
+    return torch.where(number <= s.groups, every, chosen)
