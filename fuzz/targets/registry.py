@@ -30,6 +30,7 @@ from fuzz.targets.blocksparse import catalog as blocksparse
 from fuzz.targets.cudnn_frontend import target as cudnn_frontend
 from fuzz.targets.dynamic_mask import catalog as dynamic_mask
 from fuzz.targets.flash_attention_4 import catalog as flash_attention_4
+from fuzz.targets.nsa import catalog as nsa
 from fuzz.targets.sdpa import catalog as sdpa
 from fuzz.targets.user_function import function as decorator
 
@@ -64,6 +65,7 @@ def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bo
         *torch_varlen.targets(),
         *sdpa.targets(),
         *dynamic_mask.targets(),
+        *nsa.targets(),
     ]
     listed += [*blocksparse.targets(), *flash_attention_4.targets(), *cudnn_frontend.targets()]
     listed += [*xformers_attention.targets(), *flashinfer_prefill.targets(), *_installed()]

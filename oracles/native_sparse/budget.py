@@ -5,8 +5,8 @@ Numerics say that a kernel stores a value in the inputs' dtype, a run multiplies
 the unit roundoff: a rounding error of that size at that place, for each element by itself. fp32 sums that cancel err by
 FP32 of the size of their terms. The runs differ from the true answer by what rounding alone does to it: their root
 mean square is the standard deviation of each element, and `Budget` takes the largest of that and of a row's error.
-What kernels keep besides: the means of K and V, those times a weight, O and dO of each branch, and the gradients of the
-compressed keys and values.
+What kernels keep besides: the means of K and V, those times a weight, O, dO and the gradients of each branch, which are
+summed in fp32.
 """
 
 from __future__ import annotations
@@ -165,6 +165,7 @@ class _Run:
         found |= {f"d{name}": torch.zeros_like(given[name]) for name in ("q", "k", "v", *self.p.weights)}
         for b, (source, keep, (o, p)) in enumerate(zip(sources, self.part.seen, forwards, strict=True)):
             dq, dk, dv = self._differentiate(source["k"], source["v"], keep, o, p, r.stored(share[b] * do))
+            dq, dk, dv = (r.stored(grad) for grad in (dq, dk, dv))
             found["dq"] += dq
             for name, grad in (("k", dk), ("v", dv)):
                 if source is self.pooled:
@@ -210,7 +211,6 @@ class _Run:
     def _unpool(self, name: str, grad: Tensor, found: dict[str, Tensor]) -> None:
         """Adds what a gradient of the compressed keys, or values, is to the tokens' and to the weight's."""
         r = self.r
-        grad = r.stored(grad)
         weight = self.given.get(f"w_{name}")
         if weight is not None:
             found[f"dw_{name}"] += r.sum(self.means[name].mT @ grad, self.means[name].abs().mT @ grad.abs())

@@ -1,0 +1,92 @@
+"""nsa on the emulated GPU: its block-sparse kernels and its Triton kernels, compiled for a GPU, run on a CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from fuzz.core.case import Case
+from fuzz.core.case_limits import Size
+from fuzz.core.target import Device, Execution, Tensors
+from fuzz.devices.present import cuda_present
+from fuzz.targets.blocksparse.devices import connect, emulated, emulator_of
+from fuzz.targets.nsa.target import OPTIONS, SUPPORT, BundledNativeSparse
+from fuzz.targets.triton_emulated import EmulatedTriton
+
+
+class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
+    """kernels.nsa, or one of its mutants, on the emulated GPU."""
+
+    device: Device = "emulator"
+    support = dataclasses.replace(SUPPORT, max_pairs=1 << 25)
+    session_size = Size(1 << 17, 4, 320, 1 << 18)
+    follow_ups = 4
+
+    def __init__(self, mutant: str = "") -> None:
+        super().__init__(mutant)
+        self._compiled: set[tuple[Any, ...]] = set()
+
+    def missing(self) -> str | None:
+        """See Target."""
+        if cuda_present():
+            return "kernels run on the GPU where there is one"
+        return super().missing()
+
+    def with_fewer_kernels(self, problem: Any) -> Any:
+        """See Target: of each head dim and layout one dtype."""
+        odd = problem.dim // 8 + (problem.layout == "packed")
+        return replace(problem, dtype="float16" if odd % 2 else "bfloat16")
+
+    def prepare(self, case: Case, tensors: Tensors) -> None:
+        """Compiles every kernel that the case launches, by a run of the first case of its kind."""
+        super().prepare(case, tensors)
+        connect(self.device)
+        kind = _kind(case)
+        if kind not in self._compiled:
+            self.run(case, tensors)
+            self._compiled.add(kind)
+        self._repeat = 0
+
+    @contextmanager
+    def _emulated(self) -> Iterator[None]:
+        connect(self.device)
+        emulated().begin(emulator_of(self._options, self._repeat))
+        with super()._emulated():
+            yield
+
+    def run(self, case: Case, tensors: Tensors) -> Execution:
+        """See EmulatedTriton. Raises DeviceError for what the emulated GPU finds."""
+        self._options = OPTIONS.of(case)
+        return super().run(case, tensors)
+
+    def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
+        """See EmulatedTriton and `run`."""
+        self._options = OPTIONS.of(case)
+        return super().run_around(case, tensors, others)
+
+    @contextmanager
+    def blind(self) -> Iterator[None]:
+        """See Target."""
+        emulated().blind = True
+        try:
+            with super().blind():
+                yield
+        finally:
+            emulated().blind = False
+
+    def expected_seconds(self, case: Case) -> float:
+        """Emulated time goes with the number of tiles."""
+        p = case.problem
+        tiles = p.heads_q * sum((n // 64 + 1) ** 2 for n in p.lengths_q)
+        return 2.0 + 0.3 * tiles * (5 if p.backward else 1)
+
+
+def _kind(case: Case) -> tuple[Any, ...]:
+    """What kernels are compiled anew for."""
+    p: Any = case.problem
+    sizes = (p.dim, p.group, p.compress_block_size, p.q_tile, p.causal, *p.choices, *p.weights)
+    return (p.dtype, p.layout, p.backward, *sizes, str(case.variant))
