@@ -18,7 +18,7 @@ def describe(case: Case) -> list[str]:
         f"heads      {p.heads_q} query, {p.heads_kv} key/value;  dim {p.dim}"
         + (f", dim_v {p.dim_v}" if p.dim_v != p.dim else "")
         + f";  {p.dtype}",
-        *_sparse_lines(p),
+        *(f"sparse     {', '.join(words)}" for words in [sparse_words(p)] if words),
         f"inputs     {i.distribution}, seed {i.seed}" + _stores(case),
     ]
     options = []
@@ -45,7 +45,7 @@ def describe(case: Case) -> list[str]:
     return lines
 
 
-def _sparse_lines(p: AnyProblem) -> list[str]:
+def sparse_words(p: AnyProblem) -> list[str]:
     """The parameters of native sparse attention, of a problem of it."""
     if not isinstance(p, NativeSparse):
         return []
@@ -53,7 +53,7 @@ def _sparse_lines(p: AnyProblem) -> list[str]:
     given = [f"blocks of {p.compress_block_size}", f"{p.num_selected_blocks} selected by each tile of {p.q_tile}"]
     given += [f"window {p.window_size}", causal]
     given += [f"at most {p.num_cmp_selected_blocks} groups"] * (p.num_cmp_selected_blocks is not None)
-    return [f"sparse     {', '.join([*given, *p.weights])}"]
+    return [*given, *p.weights]
 
 
 def _list(lengths: tuple[int, ...]) -> str:

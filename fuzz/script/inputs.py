@@ -47,7 +47,7 @@ def guarded(x):
 def names(case: Case) -> list[str]:
     """The tensors of a case, in the order in which they are made."""
     p = case.problem
-    return ["q", "k", "v"] + ["do"] * p.backward + ["bias"] * (p.bias is not None)
+    return ["q", "k", "v"] + ["do"] * p.backward + ["bias"] * (p.bias is not None) + list(p.weights)
 
 
 def helpers(case: Case, guard: bool) -> list[str]:
@@ -92,6 +92,11 @@ def _generator(needed: list[str]) -> str:
 
 
 def _numbers(case: Case, name: str, shape: tuple[int, ...]) -> str:
+    text = _plain_numbers(case, name, shape)
+    return f"{text} * {case.problem.dim**-0.5!r}" if name in case.problem.weights else text
+
+
+def _plain_numbers(case: Case, name: str, shape: tuple[int, ...]) -> str:
     if getattr(case.inputs, name, Storage()).order == "expanded":
         return f"torch.ones({shape})"
     if case.inputs.distribution in CODED:

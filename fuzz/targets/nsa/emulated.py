@@ -11,11 +11,15 @@ from msgspec.structs import replace
 
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
+from fuzz.core.script_call import Text
 from fuzz.core.target import Device, Execution, Tensors
+from fuzz.devices.emulator.config import DEFAULT_CHECKS
 from fuzz.devices.present import cuda_present
-from fuzz.targets.blocksparse.devices import connect, emulated, emulator_of
+from fuzz.targets.blocksparse.devices import arch_without_gpu, connect, emulated, emulator_of
 from fuzz.targets.nsa.target import OPTIONS, SUPPORT, BundledNativeSparse
 from fuzz.targets.triton_emulated import EmulatedTriton
+
+DIMS = (32, 64, 128)
 
 
 class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
@@ -37,9 +41,11 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
         return super().missing()
 
     def with_fewer_kernels(self, problem: Any) -> Any:
-        """See Target: of each head dim and layout one dtype."""
-        odd = problem.dim // 8 + (problem.layout == "packed")
-        return replace(problem, dtype="float16" if odd % 2 else "bfloat16")
+        """See Target: three head dims, each with one dtype, and tiles of 64 and 128 queries."""
+        dim = next((dim for dim in DIMS if problem.dim <= dim), problem.dim)
+        odd = DIMS.index(dim) + (problem.layout == "packed")
+        tile = 64 if problem.q_tile % 128 else 128
+        return replace(problem, dim=dim, q_tile=tile, dtype="float16" if odd % 2 else "bfloat16")
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches, by a run of the first case of its kind."""
@@ -67,6 +73,19 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
         """See EmulatedTriton and `run`."""
         self._options = OPTIONS.of(case)
         return super().run_around(case, tensors, others)
+
+    def script_call(self, case: Case) -> Text:
+        """See Target: the block-sparse kernels run on one emulated GPU, Triton's on another one."""
+        text = super().script_call(case)
+        made = emulator_of(OPTIONS.of(case))
+        settings = "".join(f", {name}={getattr(made, name)!r}" for name in ("resident_ctas", "warp_schedule", "seed"))
+        setup = [text.setup, "from fuzz.devices.emulated import on_emulated_gpu  # noqa: E402"]
+        if more := sorted(made.checks - DEFAULT_CHECKS):
+            setup.append("from fuzz.devices.emulator.config import DEFAULT_CHECKS  # noqa: E402")
+            settings += f", checks=DEFAULT_CHECKS | {{{', '.join(map(repr, more))}}}"
+        both = f'{text.emulated} as triton_gpu, on_emulated_gpu("{arch_without_gpu(self.device)}"{settings})'
+        call = ("gpus.append(triton_gpu)", *text.call)
+        return dataclasses.replace(text, call=call, setup="\n".join(setup), emulated=both)
 
     @contextmanager
     def blind(self) -> Iterator[None]:
