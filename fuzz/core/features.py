@@ -1,8 +1,9 @@
 """Features: the named properties that a Case exercises, as one table (name, meaning, predicate).
 
-An operation has the rows that it shares with attention, and some of its own (FEATURES_OF). They feed Hypothesis's `event()`, the coverage of features and of pairs of features, and signatures. A feature is a
-switch when taking it away makes a case simpler (softcap, packed, a tail …); the others only describe (padded, mqa …).
-The minimizer never adds a switch, so the switches of a minimised case are a subset of those of the case that it came
+They feed Hypothesis's `event()`, the coverage of features and of pairs of features, and signatures. An operation has
+the rows that it shares with attention, and some of its own (FEATURES_OF). A feature is a switch when taking it away
+makes a case simpler (softcap, packed, a tail …); the others only describe (padded, mqa …). The minimizer never adds a
+switch, so the switches of a minimised case are a subset of those of the case that it came
 from; `signature.explains` relies on that. Cheap: about 25 µs per case, and no tensor is touched.
 """
 
@@ -299,6 +300,14 @@ def _sparse(holds: Callable[[NativeSparse], bool]) -> Callable[[View], bool]:
     return lambda v: isinstance(v.p, NativeSparse) and holds(v.p)
 
 
+def _selects_all(p: NativeSparse) -> bool:
+    return p.num_selected_blocks >= p.blocks(p.len_q)
+
+
+def _tile_tail(p: NativeSparse) -> bool:
+    return any(n % p.q_tile for n in p.lengths)
+
+
 SPARSE: tuple[Feature, ...] = (
     Feature(NATIVE_SPARSE, "native sparse attention", _sparse(lambda p: True), switch=False),
     Feature("strict", "no row depends on a later token", _sparse(lambda p: p.causal == "strict")),
@@ -312,27 +321,20 @@ SPARSE: tuple[Feature, ...] = (
         _sparse(lambda p: any(n % p.compress_block_size for n in p.lengths)),
         switch=False,
     ),
-    Feature("blocks:all", "all blocks are selected", _sparse(lambda p: _selects_all(p)), switch=False),
-    Feature("tiles:tail", "a last tile that is not full", _sparse(lambda p: _tile_tail(p)), switch=False),
+    Feature("blocks:all", "all blocks are selected", _sparse(_selects_all), switch=False),
+    Feature("tiles:tail", "a last tile that is not full", _sparse(_tile_tail), switch=False),
     Feature("tiles:several", "several tiles of queries", _sparse(lambda p: p.len_q > p.q_tile), switch=False),
     Feature("reach:all", "a window over all tokens", _sparse(lambda p: p.window_size >= p.len_q), switch=False),
     Feature("reach:one", "a window of one token", _sparse(lambda p: p.window_size == 1), switch=False),
 )
 
 
-def _selects_all(p: NativeSparse) -> bool:
-    return p.num_selected_blocks >= p.blocks(p.len_q)
-
-
-def _tile_tail(p: NativeSparse) -> bool:
-    return any(n % p.q_tile for n in p.lengths)
-
-
 _OF_ATTENTION = frozenset({"dim_v", "softcap", "len_q<len_k", "len_q>len_k", "rows_without_keys"})
 _SHARED = tuple(
     feature
     for feature in (*_LAYOUT, *_LENGTHS, *_DIMS, *_SCORES, *_INPUTS)
-    if feature.name not in _OF_ATTENTION and not feature.name.startswith("bias")
+    if feature.name not in _OF_ATTENTION
+    and not feature.name.startswith("bias")
     and feature.name.removeprefix("inputs:") not in CODED
 )
 _ANY_MASK = tuple(feature for feature in _MASKS if feature.name in ("full", MASKED, "causal"))

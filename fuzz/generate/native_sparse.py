@@ -49,7 +49,9 @@ def draw_native_sparse(
     tile = draw.choice(_steps(TILES, support.tile_step))
     longest = min(size.length, int((size.pairs / (heads_q * batch)) ** 0.5), size.elements // (batch * heads_q * dim))
     longest = max(longest, 1)
-    if one_in(draw, GROUPS_SHARE) and (small := [n for n in _steps((1, 2, 4, 16), support.block_step) if _fits(n, longest)]):
+    if one_in(draw, GROUPS_SHARE) and (
+        small := [n for n in _steps((1, 2, 4, 16), support.block_step) if _fits(n, longest)]
+    ):
         block = draw.choice(small)  # so many blocks that there are groups of them to choose from
         lengths: tuple[int, ...] = (draw.randint(GROUP * block + 1, longest),) * batch
     else:
@@ -115,7 +117,11 @@ def _selected(draw: Draw, blocks: int) -> int:
 
 
 def _window(draw: Draw, length: int) -> int:
-    return draw.choice(WINDOWS) if not one_in(draw, 4) else max(1, draw.choice((length - 1, length, length + 1, 2 * length)))
+    return (
+        draw.choice(WINDOWS)
+        if not one_in(draw, 4)
+        else max(1, draw.choice((length - 1, length, length + 1, 2 * length)))
+    )
 
 
 def _groups(draw: Draw, groups: int) -> int | None:

@@ -9,7 +9,6 @@ import torch
 from fuzz.core.case import CODED, Case
 from fuzz.core.case_words import sparse_words
 from fuzz.core.script_call import Text
-from fuzz.core.signature import root
 from fuzz.core.target import Target
 from fuzz.core.verdict import Verdict, summary
 from fuzz.script import formula, inputs, masks
@@ -106,7 +105,11 @@ class Page:
         lengths = f"lengths of q {_short(p.lengths_q)}, of k {_short(p.lengths_k)}"
         what = f"{p.layout}, {p.dtype}, {heads}, {lengths}, dims {p.dim} and {p.dim_v}, mask: {_named(p.mask)}"
         more = [f"scale {p.scale}"] * (p.scale is not None) + [f"softcap {p.softcap}"] * (p.softcap > 0)
-        more += sparse_words(p) + ["bias"] * (p.bias is not None) + ["forward and backward" if p.backward else "forward only"]
+        more += (
+            sparse_words(p)
+            + ["bias"] * (p.bias is not None)
+            + ["forward and backward" if p.backward else "forward only"]
+        )
         lines = [f'"""{target.name}: {said}', "", *textwrap.wrap(", ".join([what, *more]) + ".", 110)]
         lines += [
             f"Written by attnfuzz for case {self.case.id} with PyTorch {torch.__version__}; needs "
@@ -189,9 +192,11 @@ class Page:
     def _leaves(self) -> list[str]:
         """The inputs whose gradients are asked for; all of them where there is no backward pass."""
         detached = self.case.inputs.detached if self.p.backward else ()
-        return [n for n in ("q", "k", "v") if n not in detached] + ["bias"] * bool(self.p.bias and self.p.bias.grad) + [
-            *self.p.weights
-        ]
+        return (
+            [n for n in ("q", "k", "v") if n not in detached]
+            + ["bias"] * bool(self.p.bias and self.p.bias.grad)
+            + [*self.p.weights]
+        )
 
     def _called(self, call: str) -> list[str]:
         """The call; where the finding is that it raises, with the exception as the failure."""

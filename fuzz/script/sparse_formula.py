@@ -87,7 +87,7 @@ def sequences(x, s):
     """The sequences of a tensor, each (heads, length, dim)."""
     if s["packed"]:
         return [part.transpose(0, 1) for part in x.split(s["lengths"])]
-    return [part[:, :n] for part, n in zip(x, s["lengths"])]
+    return [part[:, :n] for part, n in zip(x, s["lengths"], strict=True)]
 
 
 def chosen_of(chosen, b, s):
@@ -106,7 +106,7 @@ def answers(given, chosen, s, r):
     leaves = {name: x.double().requires_grad_() for name, x in given.items() if name != "do"}
     weights = [leaves.get(name) for name in ("w_k", "w_v", "w_gate")]
     parts = []
-    for b, (q, k, v) in enumerate(zip(*(sequences(leaves[name], s) for name in ("q", "k", "v")))):
+    for b, (q, k, v) in enumerate(zip(*(sequences(leaves[name], s) for name in ("q", "k", "v")), strict=True)):
         parts.append(sparse(q, k, v, *weights, *chosen_of(chosen, b, s), s, r) if q.shape[1] else q * 1)
     if s["packed"]:
         o = torch.cat([part.transpose(0, 1) for part in parts])
@@ -116,7 +116,7 @@ def answers(given, chosen, s, r):
     found = {"o": o.detach()}
     if "do" in given:
         grads = torch.autograd.grad(o, list(leaves.values()), given["do"].double(), materialize_grads=True)
-        found |= {f"d{name}": r(grad) for name, grad in zip(leaves, grads)}
+        found |= {f"d{name}": r(grad) for name, grad in zip(leaves, grads, strict=True)}
     return found
 
 
@@ -125,7 +125,7 @@ def wrong_selection(given, chosen, s):
     wrong = 0
     size, tile, w_k = s["compress_block_size"], s["q_tile"], given.get("w_k")
     each = (sequences(given[name].double(), s) for name in ("q", "k"))
-    for b, (q, k) in enumerate(zip(*each)):
+    for b, (q, k) in enumerate(zip(*each, strict=True)):
         if not q.shape[1]:
             continue
         length = q.shape[1]

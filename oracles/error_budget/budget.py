@@ -114,7 +114,9 @@ class Budget:
     def reference(self) -> Outputs:
         """The true answers, as views of `want`."""
         empty = {name: self.want.new_zeros(shape) for name, shape in self.shapes.items()}
-        return Outputs(**self.choices, **(empty | {s.name: self.want[s.start : s.stop].view(s.shape) for s in self.slots}))
+        return Outputs(
+            **self.choices, **(empty | {s.name: self.want[s.start : s.stop].view(s.shape) for s in self.slots})
+        )
 
     def sealed(self) -> Tensor:
         """Bitwise sums of what is compared with; stays on the device."""
@@ -178,7 +180,16 @@ class Budget:
         want, low, sigma, checked, reaches = map(take, (self.want, self.low, self.sigma, self.checked, self.reaches))
         assert want is not None and low is not None and sigma is not None
         return Budget(
-            self.problem, self.padding, self.shapes, tuple(slots), want, low, sigma, checked, reaches, self.both,
+            self.problem,
+            self.padding,
+            self.shapes,
+            tuple(slots),
+            want,
+            low,
+            sigma,
+            checked,
+            reaches,
+            self.both,
             self.choices,
         )
 

@@ -436,12 +436,18 @@ TABLE: tuple[Relation, ...] = (
     Relation("unseen_changed", "other numbers where the mask hides them", "bitwise", _hides, _masked_changed),
     Relation("unseen_nan", "NaN where the mask hides them", "off", _hides, _masked_nan),
     Relation("future_changed", "later queries and their keys changed", "bitwise", _several_rows, _future),
-    Relation("strides", "its tensors transposed in memory", "within_budget", lambda p: p.layout == "padded", _strides, EVERY),
+    Relation(
+        "strides", "its tensors transposed in memory", "within_budget", lambda p: p.layout == "padded", _strides, EVERY
+    ),
     Relation("no_grad", "no gradients", "bitwise", lambda p: p.backward, _no_grad, EVERY),
-    Relation("two_forwards", "another forward before its backward", "bitwise", lambda p: p.backward, _two_forwards, EVERY),
+    Relation(
+        "two_forwards", "another forward before its backward", "bitwise", lambda p: p.backward, _two_forwards, EVERY
+    ),
     Relation("poison", "other contents in unwritten memory", "bitwise", _always, _poison, EVERY),
     Relation("options", "other options of the target", "within_budget", _always, _options, EVERY),
-    Relation("same_bits_options", "other options that must give the same bits", "bitwise", _always, _same_options, EVERY),
+    Relation(
+        "same_bits_options", "other options that must give the same bits", "bitwise", _always, _same_options, EVERY
+    ),
     Relation(
         "sparse_alone",
         "one sequence alone, not packed",

@@ -92,7 +92,7 @@ def reference(
 
 
 def answer(part: Part, given: Mapping[str, Tensor]) -> Tensor:
-    """O (group, length, dim) of a part, differentiable in all tensors of `given`, which are as `Part.take` gives them."""
+    """O (group, length, dim) of a part, differentiable in all of `given`, tensors as `Part.take` gives them."""
     p, q, k, v = part.p, given["q"], given["k"], given["v"]
     mean_k, mean_v = (block_means(x, p.compress_block_size) for x in (k, v))
     mean_k = mean_k @ given["w_k"] if "w_k" in given else mean_k

@@ -1,4 +1,4 @@
-"""Which keys a row sees in each branch, and which blocks and groups a tile may choose: boolean matrices of one sequence.
+"""Which keys a row sees in each branch, and which blocks and groups a tile may choose, as boolean matrices.
 
 NOTE [strict]: with causal='strict' a tile knows what its first row may know: the blocks that end at or before that row,
 and the mean of the q_tile queries up to it. So a row depends on no later token, through a mean or a choice either.

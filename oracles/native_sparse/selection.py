@@ -1,5 +1,5 @@
-"""The selection as an answer of its own: scores in float64, the selection that follows from them, and what is wrong with
-a given one.
+"""The selection as an answer of its own: scores in float64, the selection that follows from them, and what is wrong
+with a given one.
 
 NOTE [score's rounding]: a kernel may store the mean query, the mean key and its product with W_k each in the inputs'
 dtype (unit roundoff u) and sum in fp32 on tensor cores (each step off by 2^-22 at most). To first order, and at worst,

@@ -126,7 +126,8 @@ def split(problem: Problem, pair_bytes: int, chunk_bytes: int) -> Iterator[Chunk
 def rows_there(problem: AnyProblem, name: str, device: torch.device) -> Tensor | None:
     """bool (batch, 1, rows): the rows of an answer that are not padding; None where all are.
 
-    None for the gradients of weights. For dbias (batch, 1, rows or 1, cols or 1), and only where its own batch axis says which sequence a pair belongs to.
+    None for the gradients of weights. For dbias (batch, 1, rows or 1, cols or 1), and only where its own batch axis
+    says which sequence a pair belongs to.
     """
     p = problem
     if name in OF_WEIGHTS:

@@ -63,7 +63,11 @@ class BundledNativeSparse(AutogradTarget):
         self.summary = "kernels.nsa" + (f" with the mutant {mutant}" if mutant else "")
         self.rules = (
             OPTIONS.rule(),
-            Rule("a scale that is not positive", lambda c: c.problem.scale is not None and c.problem.scale <= 0, "refuses"),
+            Rule(
+                "a scale that is not positive",
+                lambda c: c.problem.scale is not None and c.problem.scale <= 0,
+                "refuses",
+            ),
             Rule("options that the problem has no use for", lambda c: not _useful(c)),
         )
 
