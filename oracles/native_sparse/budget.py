@@ -27,7 +27,7 @@ from oracles.numerics import FUSED, Kept, Numerics
 from oracles.outputs import Outputs
 from oracles.reference.attention import no_tf32
 
-RUNS = 8
+RUNS = 12
 POOL = 1_048_573  # a prime, so that rows of the usual lengths do not meet the same numbers
 SEED = 20_480
 EQUAL = 64  # terms of an fp32 sum that is off by one rounding more where they are equal
