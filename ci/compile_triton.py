@@ -1,4 +1,5 @@
-"""Compiles kernels.dynamic_mask for architectures that need not be there: every kernel of eight calls, to PTX.
+"""Compiles the kernels of kernels.dynamic_mask and kernels.nsa for architectures that need not be there, to PTX: those
+of eight calls of the one, and of four of the other, whose attention kernels are kernels.blocksparse's.
 
     python ci/compile_triton.py --arch sm_90a --arch sm_100a
 
@@ -21,8 +22,13 @@ os.environ["TRITON_INTERPRET"] = "0"
 
 import torch
 
+from fuzz.compiling import CompileError, obtain
+from fuzz.devices.cuda import build_of
 from fuzz.devices.emulator import emulated
+from kernels.blocksparse.spec.variant import NO_INJECTION
 from kernels.dynamic_mask import pack_mask, plan
+from kernels.nsa import plan as plan_of_nsa
+from kernels.nsa.launcher import Plan
 from kernels.sdpa.launch import Launch
 
 PRODUCTS = re.compile(r"(wgmma\.mma_async|tcgen05\.mma|mma\.sync)")
@@ -45,6 +51,17 @@ def calls() -> Iterator[list[Launch]]:
     yield plan(*packed, None, None, cu_seqlens_q=starts, cu_seqlens_k=starts, **longest)
 
 
+def sparse_calls(arch: str) -> Iterator[Plan]:
+    """Calls of kernels.nsa, forward and backward: with and without weights, padded and packed, dense and grouped."""
+    products = "wgmma" if arch == "sm_90a" else "mma"
+    for dim in (64, 128):
+        q, k, v = (torch.zeros(1, TOKENS, heads, dim, dtype=torch.bfloat16) for heads in (2, 1, 1))
+        weights = {"w_k_compress": torch.zeros(1, dim, dim), "gate_proj_weight": torch.zeros(2, 3, dim)}
+        yield plan_of_nsa(q, k, v, products=products)
+        starts = {"cu_seqlens": torch.tensor([0, 100, TOKENS], dtype=torch.int32), "max_seqlen": 156}
+        yield plan_of_nsa(*(x[0] for x in (q, k, v)), products=products, **weights, **starts, deterministic=False)
+
+
 def compiled(launch: Launch) -> str:
     """PTX of a launch's kernel."""
     kernel = launch.kernel.warmup(grid=(launch.programs,), **launch.runtime, **launch.constants, **launch.options)
@@ -59,7 +76,8 @@ def main() -> int:
     for arch in parser.parse_args().arch:
         met: Counter[str] = Counter()
         with emulated(arch):
-            for launch in (launch for launches in calls() for launch in launches):
+            sparse = list(sparse_calls(arch))
+            for launch in (one for launches in (*calls(), *(call.launches for call in sparse)) for one in launches):
                 name = launch.kernel.__name__
                 try:
                     found = Counter(PRODUCTS.findall(compiled(launch)))
@@ -70,6 +88,14 @@ def main() -> int:
                 met[f"{name}: {' '.join(sorted(found)) or 'no product'}"] += 1
         for line, count in sorted(met.items()):
             print(f"{arch} {count:2} x {line}")
+        for variant in dict.fromkeys(variant for call in sparse for variant in call.variants):
+            try:
+                found = Counter(PRODUCTS.findall(obtain(build_of(variant, arch, NO_INJECTION)).ptx.read_text()))
+            except CompileError as error:
+                failed += 1
+                print(f"{arch} {variant.name}: FAILED: {str(error)[:300]}")
+                continue
+            print(f"{arch}  1 x {variant.name}: {' '.join(sorted(found)) or 'no product'}", flush=True)
     return 1 if failed else 0
 
 

@@ -12,8 +12,8 @@ HERE = Path(__file__).parent
 _HEAD = """# Mutants
 
 Each is a few lines at one injection point of a kernel, or of what its host side prepares; none is in a kernel's normal
-path. `attnfuzz run --target 'sdpa!kv_head_modulo'` looks for one. The files are in `sdpa/`, `dynamic_mask/` and
-`blocksparse/`; this table is made from them by `python -m kernels.mutants`.
+path. `attnfuzz run --target 'sdpa!kv_head_modulo'` looks for one. The files are in `sdpa/`, `dynamic_mask/`, `nsa/`
+and `blocksparse/`; this table is made from them by `python -m kernels.mutants`.
 
 flash-dmattn, whose bugs `dynamic_mask` repeats, is CUDA C++ with shared buffers of its own. Triton makes and shares the
 buffers of `kernels.dynamic_mask` itself, so some of those bugs have no step of the source that could be replaced:
@@ -32,9 +32,10 @@ def all_mutants() -> dict[str, dict[str, Mutant]]:
     """Mutants of all kernels, by kernel and name."""
     from kernels.mutants.blocksparse import table as blocksparse
     from kernels.mutants.dynamic_mask import table as dynamic_mask
+    from kernels.mutants.nsa import table as nsa
     from kernels.mutants.sdpa import table as sdpa
 
-    tables = {"sdpa": sdpa, "dynamic_mask": dynamic_mask, "blocksparse": blocksparse}
+    tables = {"sdpa": sdpa, "dynamic_mask": dynamic_mask, "nsa": nsa, "blocksparse": blocksparse}
     return {name: dict(table.MUTANTS) for name, table in tables.items()}
 
 

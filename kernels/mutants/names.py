@@ -67,6 +67,28 @@ DYNAMIC_MASK = (
     "lse_gradient_dropped",
 )
 
+NSA = (
+    "future_block_selected",
+    "own_tile_not_selectable",
+    "selection_not_sorted",
+    "selected_block_widened",
+    "transposition_ignores_counts",
+    "compressed_block_seen_late",
+    "compressed_branch_not_causal",
+    "window_lost_in_backward",
+    "window_one_key_wider",
+    "gates_swapped",
+    "gate_gradient_without_slope",
+    "mean_gradient_not_divided",
+    "last_mean_by_the_full_size",
+    "weight_transposed",
+    "weight_gradient_transposed",
+    "gradients_added_in_half",
+    "scores_of_other_kv_heads",
+    "strict_mean_of_the_whole_tile",
+    "last_group_by_the_full_size",
+)
+
 BLOCKSPARSE = (
     "lock_is_n_block",
     "release_missing",

@@ -2,10 +2,11 @@
 
 api what users call · checks what is refused · ops the custom operators · plans the two passes · operands the tensors
 and settings of a call · compress, means, choice, selection how keys are compressed and chosen · branches the block
-lists · gates the gates and the sums of gradients · launches of the Triton kernels · injection what a mutant replaces.
+lists · gates the gates and the sums of gradients · launches of the Triton kernels · launcher runs or plans kernels ·
+injection what a mutant replaces.
 """
 
-from kernels.nsa.api import Answer, native_sparse_answer, native_sparse_attention
+from kernels.nsa.api import Answer, native_sparse_answer, native_sparse_attention, plan, prepare
 from kernels.nsa.selection import Selection
 
-__all__ = ["Answer", "Selection", "native_sparse_answer", "native_sparse_attention"]
+__all__ = ["Answer", "Selection", "native_sparse_answer", "native_sparse_attention", "plan", "prepare"]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
+from kernels.blocksparse.compile import runtime
 from kernels.nsa.checks import check_selection, check_settings, check_tensors, check_weight, longest_of
-from kernels.nsa.operands import Settings
+from kernels.nsa.launcher import Plan
+from kernels.nsa.operands import Operands, Settings, readable_operands
 from kernels.nsa.ops import native_sparse_forward
+from kernels.nsa.plans import backward_pass, forward_pass
 from kernels.nsa.selection import Selection
+from kernels.sdpa.launch import compile_launches
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +119,7 @@ def native_sparse_answer(
     selection: Selection | None = None,
 ) -> Answer:
     """`native_sparse_attention` with the selection."""
-    return answer_of(
+    operands, given = checked(
         q,
         k,
         v,
@@ -133,9 +138,10 @@ def native_sparse_answer(
         deterministic=deterministic,
         selection=selection,
     )
+    return answer_of(operands, given)
 
 
-def answer_of(
+def checked(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -155,13 +161,13 @@ def answer_of(
     deterministic: bool = True,
     selection: Selection | None = None,
     injection: str = "",
-) -> Answer:
-    """`native_sparse_answer` with the steps of a mutant: injection is its name."""
+) -> tuple[Operands, Selection | None]:
+    """The arguments of a call, checked, and the frozen selection. injection: a mutant's name."""
     check_tensors(q, k, v, cu_seqlens is not None)
-    heads_q, heads_kv, dim = q.shape[-2], k.shape[-2], q.shape[-1]
+    heads_kv, dim = k.shape[-2], q.shape[-1]
     check_weight("w_k_compress", w_k_compress, (heads_kv, dim, dim), q)
     check_weight("w_v_compress", w_v_compress, (heads_kv, dim, dim), q)
-    check_weight("gate_proj_weight", gate_proj_weight, (heads_q, 3, dim), q)
+    check_weight("gate_proj_weight", gate_proj_weight, (q.shape[-2], 3, dim), q)
     causal_number, scale = check_settings(
         compress_block_size,
         num_selected_blocks,
@@ -184,21 +190,53 @@ def answer_of(
         bool(deterministic),
         injection,
     )
+    operands = Operands(q, k, v, w_k_compress, w_v_compress, gate_proj_weight, cu_seqlens, settings)
     if selection is not None:
-        check_selection(selection, settings, q.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1, heads_q, q)
+        check_selection(selection, operands)
+    return operands, selection
+
+
+def answer_of(operands: Operands, given: Selection | None = None) -> Answer:
+    """The answer of a checked call."""
+    o, s = operands, operands.settings
     out, blocks, groups = native_sparse_forward(
-        q,
-        k,
-        v,
-        w_k_compress,
-        w_v_compress,
-        gate_proj_weight,
-        cu_seqlens,
-        None if selection is None else selection.blocks,
-        None if selection is None else selection.groups,
-        settings.numbers,
-        settings.scale,
-        settings.deterministic,
-        injection,
+        o.q,
+        o.k,
+        o.v,
+        o.w_k,
+        o.w_v,
+        o.w_gate,
+        o.cu,
+        None if given is None else given.blocks,
+        None if given is None else given.groups,
+        s.numbers,
+        s.scale,
+        s.deterministic,
+        s.injection,
     )
-    return Answer(out, Selection(blocks, groups if settings.grouped else None))
+    return Answer(out, Selection(blocks, groups if s.grouped else None))
+
+
+def plan(
+    q: Tensor, k: Tensor, v: Tensor, *, backward: bool = True, products: str | None = None, **options: Any
+) -> Plan:
+    """What `native_sparse_attention` with these options would launch, forward and backward; nothing is launched.
+
+    products  of the attention kernels, as `Plan` says
+    """
+    operands, given = checked(q, k, v, **options)
+    found = Plan(products)
+    operands = readable_operands(replace(operands, plan=found))
+    with torch.no_grad():
+        out, selection = forward_pass(operands, given)
+        if backward:
+            backward_pass(operands, selection, torch.empty_like(out))
+    return found
+
+
+def prepare(q: Tensor, k: Tensor, v: Tensor, *, backward: bool = True, **options: Any) -> int:
+    """Compiles and loads the kernels of `plan` for q's device, a GPU, and launches nothing; how many there are."""
+    found = plan(q, k, v, backward=backward, **options)
+    for variant in found.variants:
+        runtime.function(variant, runtime.arch_of(q.device)).load()
+    return compile_launches(found.launches) + len(found.variants)

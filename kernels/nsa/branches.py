@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.blocksparse.launch import backward as launch_backward
-from kernels.blocksparse.launch import forward as launch_forward
+from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.bands import band
 from kernels.blocksparse.lists.builder import ceil_div
 from kernels.blocksparse.lists.compact import pooled_groups, selected
@@ -40,13 +39,13 @@ class Branch:
     k: Tensor
     v: Tensor
 
-    def sequences(self) -> launch_forward.Sequences:
+    def sequences(self) -> Sequences:
         """Where the rows of each sequence are. Compressed keys of packed sequences are padded to the longest's."""
         o = self.operands
         if self.name != "compressed":
-            return launch_forward.Sequences(o.begins, o.lengths, o.begins, o.lengths)
+            return Sequences(o.begins, o.lengths, o.begins, o.lengths)
         begins = torch.arange(o.batch, dtype=torch.int32, device=o.q.device) * (o.settings.blocks if o.packed else 0)
-        return launch_forward.Sequences(o.begins, o.lengths, begins.to(torch.int32), o.block_counts)
+        return Sequences(o.begins, o.lengths, begins.to(torch.int32), o.block_counts)
 
     def lists(self, backward: bool) -> BlockSparse:
         """The block lists, for the forward kernel or the backward ones."""
@@ -60,7 +59,7 @@ class Branch:
         lse_shape = (o.heads_q, o.rows) if o.packed else (o.batch, o.heads_q, o.length)
         lse = torch.empty(lse_shape, dtype=torch.float32, device=o.q.device)
         blocks = self.lists(backward=False)
-        launch_forward.forward(o.q, self.k, self.v, out, lse, self.sequences(), blocks, scale=o.settings.scale)
+        o.launcher.forward((o.q, self.k, self.v), (out, lse), self.sequences(), blocks, o.settings.scale)
         return out, lse
 
     def backward(self, out: Tensor, lse: Tensor, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -69,12 +68,14 @@ class Branch:
         dq = torch.empty(o.q.shape, dtype=o.q.dtype, device=o.q.device)
         new = torch.zeros if self.name == "compressed" and o.packed else torch.empty
         dk, dv = (new(x.shape, dtype=x.dtype, device=x.device) for x in (self.k, self.v))
-        launch_backward.backward(
-            *(dq, dk, dv, o.q, self.k, self.v, out, lse, grad_out),
+        o.launcher.backward(
+            (o.q, self.k, self.v),
+            (out, lse, grad_out),
+            (dq, dk, dv),
             self.sequences(),
             self.lists(backward=True),
-            scale=o.settings.scale,
-            deterministic=o.settings.deterministic,
+            o.settings.scale,
+            o.settings.deterministic,
         )
         return dq, dk, dv
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kernels.blocksparse.lists.types import OPEN
 from kernels.nsa.config import GROUP
-from kernels.nsa.operands import CAUSAL, Settings
+from kernels.nsa.operands import CAUSAL, Operands
 from kernels.nsa.selection import Selection
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -109,16 +109,17 @@ def check_settings(
     return CAUSAL[causal], float(scale)
 
 
-def check_selection(selection: Selection, settings: Settings, batch: int, heads_q: int, q: Tensor) -> None:
+def check_selection(selection: Selection, operands: Operands) -> None:
     """A frozen selection: shapes and dtypes, and, where the device may be asked, that its rows are as `Selection` says
     and name blocks that the longest sequence has."""
     if not isinstance(selection, Selection):
         raise ValueError(f"selection: needs a Selection or None, got {type(selection).__name__}")
+    settings = operands.settings
     if (selection.groups is None) == settings.grouped:
         needs = "groups, as not all are seen" if settings.grouped else "groups None, as all are seen"
         got = "None" if selection.groups is None else "a tensor"
         raise ValueError(f"selection.groups: needs {needs} (groups of {GROUP} compressed blocks), got {got}")
-    shape = (batch, heads_q, settings.tiles)
+    q, shape = operands.q, (operands.batch, operands.heads_q, settings.tiles)
     for name, rows, most in (
         ("blocks", selection.blocks, settings.blocks),
         ("groups", selection.groups, settings.all_groups),

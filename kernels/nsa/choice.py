@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernels.nsa.config import GROUP
+from kernels.nsa.config import GROUP, SEGMENT
 
 _NEVER = torch.iinfo(torch.int64).min
 _LOW = (1 << 32) - 1
@@ -53,19 +53,39 @@ def allowed_blocks(block: Tensor, tile: Tensor, size: int, per_tile: int, causal
 
 def top(score: Tensor, allowed: Tensor, number: int, ascend: Callable[[Tensor], Tensor]) -> Tensor:
     """int32 (…, number): the columns of the largest scores among those allowed, equal ones the lower first; in
-    ascending order, then -1 in the places left over."""
+    ascending order, then -1 in the places left over. allowed: bool that broadcasts to score.
+
+    Long rows are first cut to the `number` segments whose largest scores are the largest, of equal ones the first: all
+    that is wanted lies in them. One pass over the scores finds these.
+    """
     width = score.shape[-1]
     number = min(number, width)
     if not number:
         return score.new_zeros((*score.shape[:-1], 0), dtype=torch.int32)
+    if width <= 2 * number * SEGMENT:
+        found = _largest(score, allowed, torch.arange(width, device=score.device), number)
+    else:
+        pad = (0, -width % SEGMENT)
+        allowed = torch.nn.functional.pad(allowed, pad).unflatten(-1, (-1, SEGMENT))
+        parts = torch.nn.functional.pad(score, pad).unflatten(-1, (-1, SEGMENT))
+        most = parts.masked_fill(~allowed, -torch.inf).amax(-1)
+        segment = _largest(most, allowed.any(-1), torch.arange(most.shape[-1], device=score.device), number)
+        some = segment.clamp(min=0)[..., None].expand(*segment.shape, SEGMENT)
+        column = some * SEGMENT + torch.arange(SEGMENT, device=score.device)
+        there = allowed.expand(parts.shape).gather(-2, some) & (segment >= 0)[..., None]
+        found = _largest(parts.gather(-2, some).flatten(-2), there.flatten(-2), column.flatten(-2), number)
+    found = ascend(torch.where(found < 0, width, found))
+    return torch.where(found == width, -1, found).to(torch.int32)
+
+
+def _largest(score: Tensor, allowed: Tensor, column: Tensor, number: int) -> Tensor:
+    """int64 (…, number): of `column`, which is below 2**31, those of the largest scores, the largest first; -1 in the
+    places left over."""
     bits = (score + 0.0).view(torch.int32)  # -0 is 0
     order = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64)
-    column = torch.arange(width, device=score.device)
-    key = torch.where(allowed, (order << 32) + (width - 1 - column), _NEVER)
+    key = torch.where(allowed, (order << 32) + (_LOW - column), _NEVER)
     key = key.topk(number, dim=-1).values
-    found = torch.where(key == _NEVER, width, width - 1 - (key & _LOW))
-    found = ascend(found)
-    return torch.where(found == width, -1, found).to(torch.int32)
+    return torch.where(key == _NEVER, -1, _LOW - (key & _LOW))
 
 
 def ascending(found: Tensor) -> Tensor:

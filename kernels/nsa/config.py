@@ -5,6 +5,7 @@ from kernels.sdpa.config import block_d
 GROUP = 128  # compressed blocks that are chosen together
 ROWS = 64  # rows of a tile of the Triton kernels
 WARPS = 4
+SEGMENT = 64  # scores that the choice first takes the largest of
 CHUNK = 1 << 25  # scores that exist at one time
 GATE_ROWS = 4096  # rows that one program adds up for the gradient of the gates' weights
 LARGEST_DIM = 128  # up to which the backward pass has tiles of 128 keys

@@ -28,6 +28,12 @@ def width_of_window(window: int, backward: bool) -> int:
     return window
 
 
+def mean_shift(tile: int, causal: int) -> int:
+    """Rows from a tile's first query to the first one of its mean query. Strict: the last one of its mean query is the
+    tile's first, as a tile's choice is its first query's too."""
+    return 1 - tile if causal == 2 else 0
+
+
 @dataclass(frozen=True)
 class InjectionPoints:
     """One function for each replaceable step: those of the kernels, then those of the host. Defaults are correct."""
@@ -41,6 +47,7 @@ class InjectionPoints:
 
     project: Callable[[Tensor, Tensor | None], Tensor] = project
     project_backward: Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]] = project_backward
+    mean_shift: Callable[[int, int], int] = mean_shift
     folded: Callable[[Tensor, int], Tensor] = folded
     allowed_blocks: Callable[[Tensor, Tensor, int, int, int], Tensor] = allowed_blocks
     group_scores: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = group_scores

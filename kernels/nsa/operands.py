@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from kernels.blocksparse.launch.forward import fits
 from kernels.blocksparse.lists.pooled import PoolRule
 from kernels.nsa.config import GROUP
 from kernels.nsa.injection import InjectionPoints, find_injection
+from kernels.nsa.launcher import LAUNCHER, Launcher, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,6 +95,7 @@ class Operands:
     k, v      likewise, of heads_kv
     w_k, w_v  (heads_kv, dim, dim) or None;  w_gate  (heads_q, 3, dim) or None
     cu        int32 (batch + 1,) in a packed call, else None
+    plan      what notes the kernels instead of launching them, or None
     """
 
     q: Tensor
@@ -104,6 +106,11 @@ class Operands:
     w_gate: Tensor | None
     cu: Tensor | None
     settings: Settings
+    plan: Plan | None = None
+
+    @property
+    def launcher(self) -> Launcher:
+        return LAUNCHER if self.plan is None else self.plan
 
     @property
     def packed(self) -> bool:
@@ -156,6 +163,13 @@ class Operands:
 def readable(x: Tensor) -> Tensor:
     """A tensor as kernels can read it: itself, or a copy."""
     return x if fits(x) else x.contiguous()
+
+
+def readable_operands(operands: Operands) -> Operands:
+    """Operands as kernels can read them."""
+    o = operands
+    w_k, w_v, w_gate = (None if x is None else x.contiguous() for x in (o.w_k, o.w_v, o.w_gate))
+    return replace(o, q=readable(o.q), k=readable(o.k), v=readable(o.v), w_k=w_k, w_v=w_v, w_gate=w_gate)
 
 
 def strides_of(x: Tensor) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.nsa.operands import Operands, Settings, readable, settings_of
+from kernels.nsa.operands import Operands, readable_operands, settings_of
 from kernels.nsa.plans import backward_pass, forward_pass
 from kernels.nsa.selection import Selection
 
@@ -34,10 +34,9 @@ def native_sparse_forward(
     """(out, blocks, groups): see `kernels.nsa.api.native_sparse_answer`. numbers: `Settings.numbers`. blocks, groups: a
     frozen selection, or None. deterministic is backward's."""
     settings = settings_of(numbers, scale, deterministic, injection)
-    given = (
-        None if blocks is None else Selection(blocks.contiguous(), groups if groups is None else groups.contiguous())
-    )
-    out, found = forward_pass(_operands(q, k, v, w_k, w_v, w_gate, cu, settings), given)
+    given = None if blocks is None else Selection(blocks, groups)
+    operands = readable_operands(Operands(q, k, v, w_k, w_v, w_gate, cu, settings))
+    out, found = forward_pass(operands, given)
     if given is not None:
         found = Selection(found.blocks.clone(), None if found.groups is None else found.groups.clone())
     return out, found.blocks, found.blocks.new_empty(0) if found.groups is None else found.groups
@@ -78,7 +77,8 @@ def native_sparse_backward(
     """(dQ, dK, dV, dW_k, dW_v, dW_gate), contiguous; groups has no elements and one dimension where all are seen."""
     settings = settings_of(numbers, scale, deterministic, injection)
     selection = Selection(blocks, groups if groups.dim() == 4 else None)
-    grads = backward_pass(_operands(q, k, v, w_k, w_v, w_gate, cu, settings), selection, grad_out)
+    operands = readable_operands(Operands(q, k, v, w_k, w_v, w_gate, cu, settings))
+    grads = backward_pass(operands, selection, grad_out)
     w_k, w_v, w_gate = (q.new_empty(0) if x is None else x for x in (grads.w_k, grads.w_v, grads.w_gate))
     return grads.q, grads.k, grads.v, w_k, w_v, w_gate
 
@@ -112,18 +112,3 @@ def _backward(ctx: Any, grad_out: Tensor | None, *_: Tensor | None) -> tuple:
 
 
 native_sparse_forward.register_autograd(_backward, setup_context=_save_for_backward)
-
-
-def _operands(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    w_k: Tensor | None,
-    w_v: Tensor | None,
-    w_gate: Tensor | None,
-    cu: Tensor | None,
-    settings: Settings,
-) -> Operands:
-    """The operands, each as kernels can read it."""
-    w_k, w_v, w_gate = (None if x is None else x.contiguous() for x in (w_k, w_v, w_gate))
-    return Operands(readable(q), readable(k), readable(v), w_k, w_v, w_gate, cu, settings)

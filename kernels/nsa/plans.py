@@ -42,7 +42,7 @@ def compressed(operands: Operands) -> Compressed:
     found = []
     for x in (operands.k, operands.v):
         mean = torch.empty(shape, dtype=torch.float32, device=x.device)
-        means(operands, x, mean, s.block).run()
+        operands.launcher.triton(means(operands, x, mean, s.block))
         found.append(mean)
     k_mean, v_mean = found
     return Compressed(k_mean, v_mean, s.steps.project(k_mean, operands.w_k), s.steps.project(v_mean, operands.w_v))
@@ -66,7 +66,7 @@ def forward_pass(operands: Operands, given: Selection | None) -> tuple[Tensor, S
     selection = select(operands, small.k) if given is None else given
     parts = [branch.forward()[0] for branch in branches_of(operands, small, selection)]
     out = torch.empty(operands.q.shape, dtype=operands.q.dtype, device=operands.q.device)
-    combine(operands, parts, out).run()
+    operands.launcher.triton(combine(operands, parts, out))
     return out, selection
 
 
@@ -101,18 +101,18 @@ def backward_pass(operands: Operands, selection: Selection, grad_out: Tensor) ->
         part = grad_out
         if logits is not None:
             part = _new(o.q.shape, o.q)
-            split(o, number, out, grad_out, part, logits[number]).run()
+            o.launcher.triton(split(o, number, out, grad_out, part, logits[number]))
         found.append(branch.backward(out, lse, part))
         del out, lse, part
     dq = _new(o.q.shape, o.q)
-    query_gradient(o, [of_q for of_q, _, _ in found], logits, dq, factor).run()
+    o.launcher.triton(query_gradient(o, [of_q for of_q, _, _ in found], logits, dq, factor))
     answers: list[Tensor] = []
     weights: list[Tensor | None] = []
     for at, (x, mean, weight) in enumerate(((o.k, small.k_mean, o.w_k), (o.v, small.v_mean, o.w_v)), start=1):
         of_small = found[0][at].float().view(mean.shape) * factor
         of_mean, of_weight = s.steps.project_backward(of_small, mean, weight)
         dx = _new(x.shape, x)
-        key_gradient(o, [found[1][at], found[2][at]], of_mean.contiguous(), dx, factor).run()
+        o.launcher.triton(key_gradient(o, [found[1][at], found[2][at]], of_mean.contiguous(), dx, factor))
         answers.append(dx)
         weights.append(of_weight)
     return Gradients(dq, answers[0], answers[1], weights[0], weights[1], _gate_weight(o, logits))
@@ -127,7 +127,7 @@ def _gate_weight(operands: Operands, logits: Tensor | None) -> Tensor | None:
     if logits is None or operands.w_gate is None:
         return None
     parts = gate_weight_parts(operands)
-    gate_weight_gradient(operands, logits, parts).run()
+    operands.launcher.triton(gate_weight_gradient(operands, logits, parts))
     return parts.sum(0).to(operands.w_gate.dtype)
 
 

@@ -33,8 +33,7 @@ def select(operands: Operands, k_mean: Tensor) -> Selection:
     """
     s = operands.settings
     q_mean = k_mean.new_empty((operands.batch, s.tiles, operands.heads_q, operands.dim))
-    # strict: what the tile's first query may know, the rows up to it
-    means(operands, operands.q, q_mean, s.tile, 1 - s.tile if s.causal == 2 else 0).run()
+    operands.launcher.triton(means(operands, operands.q, q_mean, s.tile, s.steps.mean_shift(s.tile, s.causal)))
     there = operands.block_counts.view(-1, 1, 1, 1)
     selection = nothing_selected(operands)
     blocks, groups = selection.blocks, selection.groups

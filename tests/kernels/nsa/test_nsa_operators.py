@@ -8,15 +8,13 @@ from nsa_cases import DEVICE, Call, arguments, tensors_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kernels.blocksparse.launch import backward as launch_backward
-from kernels.blocksparse.launch import forward as launch_forward
-from kernels.nsa import Selection, native_sparse_answer, native_sparse_attention
+from kernels.nsa import Selection, native_sparse_answer, native_sparse_attention, plan
 from kernels.nsa.config import CHUNK
 from kernels.nsa.injection import find_injection
+from kernels.nsa.launcher import Plan
 from kernels.nsa.operands import Operands, Settings
 from kernels.nsa.plans import backward_pass, forward_pass
 from kernels.nsa.selection import tiles_at_once
-from kernels.sdpa.launch import Launch
 
 OPERATORS = torch.ops.attnfuzz
 BACKEND = "inductor" if DEVICE == "cuda" else "aot_eager"
@@ -69,23 +67,14 @@ def test_it_compiles_in_one_graph():
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
 
 
-@pytest.fixture
-def _without_launches(monkeypatch):
-    """Kernels are not launched: what is left is the host's work."""
-    monkeypatch.setattr(Launch, "run", lambda self: None)
-    monkeypatch.setattr(launch_forward, "launch", lambda *_: None)
-    monkeypatch.setattr(launch_backward, "launch", lambda *_: None)
-
-
 def operands_of(length, packed, block=16, groups=0, causal=1, weights=True, heads=(4, 2), dim=32, tile=256):
     rows = (length,) if packed else (2, length)
     q, k, v = (torch.zeros(*rows, n, dim, dtype=torch.bfloat16) for n in (heads[0], heads[1], heads[1]))
     w = [torch.zeros(heads[1], dim, dim)] * 2 + [torch.zeros(heads[0], 3, dim)] if weights else [None] * 3
     cu = torch.zeros(4, dtype=torch.int32) if packed else None
-    return Operands(q, k, v, *w, cu, Settings(block, 4, 512, groups, causal, tile, length, 0.2, True))
+    return Operands(q, k, v, *w, cu, Settings(block, 4, 512, groups, causal, tile, length, 0.2, True), Plan())
 
 
-@pytest.mark.usefixtures("_without_launches")
 @pytest.mark.parametrize("causal", [0, 1, 2])
 @pytest.mark.parametrize(("packed", "groups"), [(False, 0), (True, 1)])
 def test_nothing_is_asked_of_the_device(causal, packed, groups):
@@ -111,7 +100,6 @@ class _Largest(TorchDispatchMode):
         return found
 
 
-@pytest.mark.usefixtures("_without_launches")
 def test_no_tensor_grows_with_the_square_of_the_length():
     """Fake tensors have no memory: a million tokens cost nothing here. Chunks of scores have a size of their own."""
     with FakeTensorMode(), _Largest() as largest:
@@ -128,7 +116,24 @@ def test_chunks_of_scores_are_bounded():
     assert tiles_at_once(operands) * operands.batch * 32 * settings.blocks <= CHUNK
 
 
-@pytest.mark.parametrize("function", [native_sparse_answer, native_sparse_attention])
+def test_without_gates_no_kernel_of_theirs_is_launched():
+    """Backward: the means again, dQ, dK, dV; with gates also one of each branch, and that of their weights."""
+    for weights, more in (((), []), (("w_gate",), ["split_kernel"] * 3)):
+        call = Call((40,), weights=weights)
+        tensors = tensors_of(call)
+        found = plan(*(tensors[name] for name in "qkv"), **arguments(call, tensors))
+        names = [launch.kernel.__name__ for launch in found.launches]
+        gradients = ["query_gradient_kernel", "key_gradient_kernel", "key_gradient_kernel"]
+        last = ["gate_weight_kernel"] if weights else []
+        assert names == ["mean_kernel"] * 3 + ["combine_kernel"] + ["mean_kernel"] * 2 + more + gradients + last
+        assert {launch.constants["GATED"] for launch in found.launches if "GATED" in launch.constants} == {
+            bool(weights)
+        }
+        kinds = [(variant.kind, variant.mask) for variant in found.variants]
+        assert len(kinds) == len(set(kinds)) and {mask for _, mask in kinds} >= {"intervals", "bits", "band"}
+
+
+@pytest.mark.parametrize("function", [native_sparse_answer, native_sparse_attention, plan])
 def test_users_functions_take_no_injection(function):
     assert "injection" not in inspect.signature(function).parameters
 

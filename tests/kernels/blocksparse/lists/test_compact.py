@@ -1,4 +1,4 @@
-"""Block lists from compact rows and over pooled keys, beside boolean matrices; they pass every check of users' lists."""
+"""Block lists from compact rows and over pooled keys, beside boolean matrices; they pass all checks of users' lists."""
 
 import random
 
@@ -104,7 +104,7 @@ def test_pooled_keys_are_seen_with_a_slope(when, pool, tiles):
 
 
 def test_patterns_share_slots():
-    """Of tiles of 128 keys with blocks of 64 there are 4 patterns, whole or cut by the diagonal: 8 masks for any length."""
+    """Tiles of 128 keys with blocks of 64 have 4 patterns, cut by the diagonal or not: 8 masks, at any length."""
     rows = random_rows(1, 4, 20, 80, 6)
     blocks = selected(rows, 5120, 5120, block_size=64, rows_per_tile=256, causal=True)
     assert blocks.mask.words.shape == (8, 128, 4)

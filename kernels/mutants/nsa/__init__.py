@@ -1,0 +1,1 @@
+"""Mutants of `kernels.nsa`: table.py, by the registration of registration.py."""

@@ -1,0 +1,77 @@
+"""Each mutant of kernels.nsa is wrong on a small call that the correct kernel gets right."""
+
+import pytest
+import torch
+from nsa_cases import BOUND, DEVICE, errors, expected, listed, run, tensors_of
+from nsa_shown import SHOWN
+
+pytest.importorskip("triton")
+pytest.importorskip("cutlass")
+pytest.importorskip("llvmlite")
+
+from kernels.mutants.nsa.table import MUTANTS
+from kernels.nsa import native_sparse_answer
+
+LONG = ("last_group_by_the_full_size",)
+EXACT = ("gradients_added_in_half",)
+
+
+@pytest.fixture(autouse=True)
+def _gpu():
+    if torch.cuda.is_available():
+        yield
+        return
+    from fuzz.targets.blocksparse.devices import emulated
+    from kernels.blocksparse.compile import runtime
+
+    runtime.launch_elsewhere(emulated())
+    yield
+    runtime.launch_elsewhere(None)
+
+
+def wrong_tensors(function, call):
+    """What is not as the formula has it. The gradients are those of the selection that was made."""
+    tensors = tensors_of(call)
+    answer, grads, grad_out = run(call, function, tensors)
+    wanted, wanted_grads, [(blocks, groups)] = expected(call, tensors, grad_out)
+    found = errors(call, answer, grads, wanted, wanted_grads)
+    wrong = {name for name, error in found.items() if error > BOUND[call.dtype]}
+    if listed(answer.selection.blocks[0]) != blocks:
+        wrong.add("blocks")
+    if groups is not None and listed(answer.selection.groups[0]) != groups:
+        wrong.add("groups")
+    return wrong
+
+
+@pytest.mark.parametrize("name", [name for name in MUTANTS if name not in (*LONG, *EXACT)])
+def test_wrong_where_the_correct_kernel_is_right(name):
+    call, told = SHOWN[name]
+    assert told <= wrong_tensors(MUTANTS[name], call)
+    assert not wrong_tensors(native_sparse_answer, call)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", LONG)
+def test_wrong_on_long_calls_where_the_correct_kernel_is_right(name):
+    call, told = SHOWN[name]
+    assert told <= wrong_tensors(MUTANTS[name], call)
+    assert not wrong_tensors(native_sparse_answer, call)
+
+
+def test_sums_of_branches_in_half_precision_are_wrong_where_they_cancel():
+    """Equal scores. dV of the first token is, of the window, 256, of the selected branch 256 - 936 / 2, and of the
+    compressed one (256 - 936) / 16, that is 1.5 in all; rounded after each, 2."""
+    zero = torch.zeros(1, 64, 1, 32, dtype=torch.bfloat16, device=DEVICE)
+    grad_out = zero.clone()
+    grad_out[:, 0], grad_out[:, 1] = 256, -936
+    found = {}
+    for name, function in (("", native_sparse_answer), ("half", MUTANTS["gradients_added_in_half"])):
+        v = zero.clone().requires_grad_()
+        options = {"compress_block_size": 16, "window_size": 1, "q_tile_size": 64}
+        answer = function(zero, zero, v, **options)
+        found[name] = float(torch.autograd.grad(answer.out, v, grad_out)[0][0, 0, 0, 0])
+    assert found[""] == 0.5 and found["half"] != 0.5
+
+
+def test_each_is_shown():
+    assert set(SHOWN) == set(MUTANTS)
