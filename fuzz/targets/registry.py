@@ -72,7 +72,7 @@ def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bo
     for file in files:
         listed += _from_file(os.path.abspath(file))
     if mutants:
-        listed += [*sdpa.mutants(), *dynamic_mask.mutants(), *blocksparse.mutants()]
+        listed += [*sdpa.mutants(), *dynamic_mask.mutants(), *nsa.mutants(), *blocksparse.mutants()]
     chosen: dict[str, Target] = {}
     for one in reversed(_devices(files, device)):
         chosen |= {target.name: target for target in listed if target.device == one}

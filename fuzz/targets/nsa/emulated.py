@@ -13,11 +13,13 @@ from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.script_call import Text
 from fuzz.core.target import Device, Execution, Tensors
+from fuzz.devices.cuda import build_of
 from fuzz.devices.emulator.config import DEFAULT_CHECKS
 from fuzz.devices.present import cuda_present
 from fuzz.targets.blocksparse.devices import arch_without_gpu, connect, emulated, emulator_of
 from fuzz.targets.nsa.target import OPTIONS, SUPPORT, BundledNativeSparse
 from fuzz.targets.triton_emulated import EmulatedTriton
+from kernels.blocksparse.spec.variant import NO_INJECTION, arch_for_products
 
 DIMS = (32, 64, 128)
 
@@ -29,10 +31,6 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
     support = dataclasses.replace(SUPPORT, max_pairs=1 << 25)
     session_size = Size(1 << 17, 4, 320, 1 << 18)
     follow_ups = 4
-
-    def __init__(self, mutant: str = "") -> None:
-        super().__init__(mutant)
-        self._compiled: set[tuple[Any, ...]] = set()
 
     def missing(self) -> str | None:
         """See Target."""
@@ -48,14 +46,18 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
         return replace(problem, dim=dim, q_tile=tile, dtype="float16" if odd % 2 else "bfloat16")
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
-        """Compiles every kernel that the case launches, by a run of the first case of its kind."""
+        """Compiles every kernel that the case launches."""
+        from kernels.nsa import plan
+        from kernels.sdpa.launch import compile_launches
+
         super().prepare(case, tensors)
         connect(self.device)
-        kind = _kind(case)
-        if kind not in self._compiled:
-            self.run(case, tensors)
-            self._compiled.add(kind)
-        self._repeat = 0
+        found = plan(*self.tokens(case, tensors), backward=case.problem.backward, **self.settings(case, tensors))
+        device = emulated()
+        for variant in found.variants:
+            device.load(build_of(variant, arch_for_products(variant.products, device.arch), NO_INJECTION))
+        with self.compiling():
+            compile_launches(found.launches)
 
     @contextmanager
     def _emulated(self) -> Iterator[None]:
@@ -102,10 +104,3 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
         p = case.problem
         tiles = p.heads_q * sum((n // 64 + 1) ** 2 for n in p.lengths_q)
         return 2.0 + 0.3 * tiles * (5 if p.backward else 1)
-
-
-def _kind(case: Case) -> tuple[Any, ...]:
-    """What kernels are compiled anew for."""
-    p: Any = case.problem
-    sizes = (p.dim, p.group, p.compress_block_size, p.q_tile, p.causal, *p.choices, *p.weights)
-    return (p.dtype, p.layout, p.backward, *sizes, str(case.variant))

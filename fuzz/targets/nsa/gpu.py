@@ -10,13 +10,14 @@ from fuzz.targets.nsa.target import SUPPORT, BundledNativeSparse
 
 
 class GpuNativeSparse(BundledNativeSparse):
-    """kernels.nsa, or one of its mutants, on the GPU of this machine. Its kernels are compiled when they are first
-    launched: `prepare` launches them once."""
+    """kernels.nsa, or one of its mutants, on the GPU of this machine."""
 
     device: Device = "cuda"
     support = replace(SUPPORT, dim=(8, 256, 8), max_pairs=1 << 29)
     pairs_per_second = 1e9
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
-        """See Target."""
-        self.run(case, tensors)
+        """Compiles every kernel that the case launches."""
+        from kernels.nsa import prepare
+
+        prepare(*self.tokens(case, tensors), backward=case.problem.backward, **self.settings(case, tensors))

@@ -98,9 +98,7 @@ class BundledNativeSparse(AutogradTarget):
     def answered(self, case: Case, tensors: Tensors) -> tuple[Tensor, Outputs]:
         """See AutogradTarget. With selection=given the answer is asked for twice, the second time with the selection of
         the first."""
-        given = arguments(case, tensors)
-        function = kernel_of(self.mutant)
-        tokens = [_as_call(case, x) for x in (tensors.q, tensors.k, tensors.v)]
+        given, function, tokens = arguments(case, tensors), kernel_of(self.mutant), self.tokens(case, tensors)
         answer = _SURFACE.call(function, *tokens, **given)
         if OPTIONS.of(case)["selection"] == "given":
             answer = _SURFACE.call(function, *tokens, **given, selection=answer.selection)
@@ -109,6 +107,17 @@ class BundledNativeSparse(AutogradTarget):
         if answer.selection.groups is not None:
             chosen["groups"] = answer.selection.groups
         return o, Outputs(o.detach(), **chosen)
+
+    @staticmethod
+    def tokens(case: Case, tensors: Tensors) -> list[Tensor]:
+        """Q, K and V as the call takes them."""
+        return [_as_call(case, x) for x in (tensors.q, tensors.k, tensors.v)]
+
+    def settings(self, case: Case, tensors: Tensors) -> dict[str, Any]:
+        """The options by which `kernels.nsa.plan` and `prepare` know the kernels that a case launches."""
+        if self.mutant:
+            kernel_of(self.mutant)  # which registers its steps
+        return arguments(case, tensors) | {"injection": f"nsa!{self.mutant}" if self.mutant else ""}
 
     def surfaces(self) -> tuple[Surface, ...]:
         """See Target."""

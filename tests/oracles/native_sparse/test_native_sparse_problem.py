@@ -9,7 +9,9 @@ from oracles.native_sparse.problem import NativeSparse
 
 
 def problem(**changes):
-    return NativeSparse(**({"lengths": (300, 130), "heads_q": 4, "heads_kv": 2, "dim": 16, "dtype": "bfloat16"} | changes))
+    return NativeSparse(
+        **({"lengths": (300, 130), "heads_q": 4, "heads_kv": 2, "dim": 16, "dtype": "bfloat16"} | changes)
+    )
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,9 @@ def test_gradients_agree_with_differences(causal):
     assert torch.autograd.gradcheck(of, leaves, fast_mode=True)
 
 
-@pytest.mark.parametrize(("causal", "mask"), [(True, Window(39, 0)), (False, Window(20, 20)), ("strict", Window(39, 0))])
+@pytest.mark.parametrize(
+    ("causal", "mask"), [(True, Window(39, 0)), (False, Window(20, 20)), ("strict", Window(39, 0))]
+)
 def test_a_gate_of_one_leaves_the_window_branch(causal, mask):
     p = NativeSparse((150, 60), 4, 2, 16, "float32", "packed", window_size=40, causal=causal, q_tile=64, w_gate=True)
     given = one_hot(p, made(p), 2)
@@ -60,7 +62,9 @@ def test_a_gate_of_one_leaves_the_window_branch(causal, mask):
 
 
 def test_all_blocks_selected_is_causal_attention():
-    p = NativeSparse((150,), 2, 1, 16, "float32", compress_block_size=16, num_selected_blocks=10, q_tile=64, w_gate=True)
+    p = NativeSparse(
+        (150,), 2, 1, 16, "float32", compress_block_size=16, num_selected_blocks=10, q_tile=64, w_gate=True
+    )
     given = one_hot(p, made(p), 1)
     same = Problem((150,), (150,), 2, 1, 16, 16, "float32", mask=Causal())
     right = attention(same, given["q"], given["k"], given["v"])

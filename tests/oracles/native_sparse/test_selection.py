@@ -75,7 +75,9 @@ def test_of_blocks_with_the_same_tokens_the_lower_one_comes_first():
 
 @pytest.mark.parametrize("causal", [True, "strict"])
 def test_groups_of_the_largest_mean_score(causal):
-    p = NativeSparse((700,), 2, 1, 16, "bfloat16", compress_block_size=2, num_cmp_selected_blocks=1, q_tile=64, causal=causal)
+    p = NativeSparse(
+        (700,), 2, 1, 16, "bfloat16", compress_block_size=2, num_cmp_selected_blocks=1, q_tile=64, causal=causal
+    )
     given = made(p)
     choices = true_selection(p, given)
     assert choices["groups"].shape == (1, 2, 11, 1)
