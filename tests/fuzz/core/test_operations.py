@@ -22,7 +22,7 @@ SPARSE = NativeSparse((300, 130), 4, 2, 64, "bfloat16", "packed", causal="strict
 
 
 def test_every_table_has_a_row_for_each_operation():
-    assert OPS == {"attention", "native_sparse_attention"}
+    assert {"attention", "native_sparse_attention"} == OPS
     for table in (FEATURES_OF, CASES, OPERATIONS, PAGES):
         assert set(table) == OPS
     assert {op for relation in TABLE for op in relation.operations} == OPS
