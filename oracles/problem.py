@@ -267,11 +267,11 @@ def dense_mask(problem: AnyProblem, device: torch.device | str = "cpu") -> Tenso
 
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)  # it is kept, and a reference with gradients may be next
-def _small_mask(problem: Problem) -> Tensor:
+def _small_mask(problem: AnyProblem) -> Tensor:
     return _made_mask(problem, "cpu")
 
 
-def _made_mask(problem: Problem, device: torch.device | str) -> Tensor:
+def _made_mask(problem: AnyProblem, device: torch.device | str) -> Tensor:
     heads = problem.heads_q if varies_by_head(problem.mask) else 1
     batch = problem.batch if varies_by_batch(problem.mask) or problem.ragged else 1
     whole = torch.zeros((batch, heads, problem.len_q, problem.len_k), dtype=torch.bool, device=device)

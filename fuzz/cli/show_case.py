@@ -14,7 +14,7 @@ from fuzz.core.case_words import describe
 from fuzz.core.mask_tiles import SAMPLE, mask_tiles
 from fuzz.core.verdict import Verdict, summary
 from oracles.masks import varies_by_batch, varies_by_head
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 WIDTH = 64
 HEIGHT = 24
@@ -22,7 +22,7 @@ FULL, PARTIAL, EMPTY = "█", "▒", "·"
 _COLOUR = {"pass": "bold green", "reject": "bold yellow"}
 
 
-def picture(problem: Problem, batch: int = 0, head: int = 0, bad_rows: tuple[int, int] | None = None) -> str:
+def picture(problem: AnyProblem, batch: int = 0, head: int = 0, bad_rows: tuple[int, int] | None = None) -> str:
     """The mask of one sequence and head as characters, each a tile of tokens: full, partial or empty.
 
     bad_rows  query rows to mark with '◀' at the right edge
@@ -72,7 +72,7 @@ def rate(verdicts: Sequence[Verdict]) -> str:
     return f"failed {failed} of {len(verdicts)} times"
 
 
-def _show_masks(problem: Problem, verdict: Verdict, console: Console) -> None:
+def _show_masks(problem: AnyProblem, verdict: Verdict, console: Console) -> None:
     place = verdict.findings[0].place if verdict.findings else None
     batch = place.batch if place and place.batch is not None else 0
     head = place.head if place and place.head is not None else 0

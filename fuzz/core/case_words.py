@@ -49,7 +49,7 @@ def sparse_words(p: AnyProblem) -> list[str]:
     """The parameters of native sparse attention, of a problem of it."""
     if not isinstance(p, NativeSparse):
         return []
-    causal = {True: "causal", False: "not causal"}.get(p.causal, f"causal {p.causal}")  # type: ignore[call-overload]
+    causal = {True: "causal", False: "not causal"}.get(p.causal, f"causal {p.causal}")  # type: ignore[arg-type]
     given = [f"blocks of {p.compress_block_size}", f"{p.num_selected_blocks} selected by each tile of {p.q_tile}"]
     given += [f"window {p.window_size}", causal]
     given += [f"at most {p.num_cmp_selected_blocks} groups"] * (p.num_cmp_selected_blocks is not None)

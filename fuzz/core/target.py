@@ -25,7 +25,7 @@ from fuzz.core.verdict import Finding, Outcome
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import FUSED, Numerics
 from oracles.outputs import Outputs
-from oracles.problem import Bias, Dtype, Problem
+from oracles.problem import AnyProblem, Bias, Dtype
 
 METADATA_ONLY = "run"  # the option of a variant that is False where the metadata alone is judged
 Device: TypeAlias = Literal["host", "cuda", "emulator", "interpreter"]
@@ -147,7 +147,7 @@ class Target:
         neither start CUDA nor take seconds to import what it calls."""
         return ()
 
-    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """What a session draws the variant of a case of `problem` from; at least one."""
         return self.variants
 
@@ -157,7 +157,7 @@ class Target:
         several = len(self.variants) > 1 and not self.chooses_variants
         return tuple(KernelChoice(variant) for variant in self.variants) if several else ()
 
-    def with_fewer_kernels(self, problem: Problem) -> Problem:
+    def with_fewer_kernels(self, problem: AnyProblem) -> AnyProblem:
         """The problem that a session draws in place of this one, where kernels are dear to compile: in another dtype,
         so that several cases share them."""
         return problem

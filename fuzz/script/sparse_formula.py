@@ -107,7 +107,8 @@ def answers(given, chosen, s, r):
     weights = [leaves.get(name) for name in ("w_k", "w_v", "w_gate")]
     parts = []
     for b, (q, k, v) in enumerate(zip(*(sequences(leaves[name], s) for name in ("q", "k", "v")), strict=True)):
-        parts.append(sparse(q, k, v, *weights, *chosen_of(chosen, b, s), s, r) if q.shape[1] else q * 1)
+        blocks, groups = chosen_of(chosen, b, s)
+        parts.append(sparse(q, k, v, *weights, blocks, groups, s, r) if q.shape[1] else q * 1)
     if s["packed"]:
         o = torch.cat([part.transpose(0, 1) for part in parts])
     else:

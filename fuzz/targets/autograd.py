@@ -14,7 +14,7 @@ from fuzz.devices.present import cuda_present
 from oracles.gradients import gradients
 from oracles.masks import Causal, Full
 from oracles.outputs import Outputs
-from oracles.problem import Problem, dense_mask
+from oracles.problem import AnyProblem, dense_mask
 
 FLAGGED = ("full", "causal_top_left", "causal_top_left")  # native masks of what takes `dense_arguments`
 
@@ -64,7 +64,7 @@ class AutogradTarget(Target):
         return Execution(outputs, self.executed(case, o))
 
 
-def dense_arguments(problem: Problem, bias: Tensor | None, device: torch.device) -> tuple[Tensor | None, bool]:
+def dense_arguments(problem: AnyProblem, bias: Tensor | None, device: torch.device) -> tuple[Tensor | None, bool]:
     """attn_mask and is_causal as torch.nn.functional.scaled_dot_product_attention takes them.
 
     The options stand for a mask only where they say exactly the same: nothing for Full, is_causal for a top-left

@@ -129,6 +129,8 @@ class NativeSparse(AnyProblem, frozen=True, tag_field="op", tag="native_sparse_a
     def shapes(self) -> Shapes:
         """See `oracles.problem.shapes`."""
         p, n = self, self.len_q
+        q: tuple[int, ...]
+        k: tuple[int, ...]
         if p.layout == "padded":
             q, k = (p.batch, p.heads_q, n, p.dim), (p.batch, p.heads_kv, n, p.dim)
         else:

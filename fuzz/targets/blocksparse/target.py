@@ -51,7 +51,7 @@ from kernels.blocksparse.spec.variant import PRODUCTS, Injection, Variant
 from oracles import block_lists, semaphore_order
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import TENSOR_CORES, Numerics
-from oracles.problem import Dtype, Problem
+from oracles.problem import AnyProblem, Dtype, Problem
 
 SUPPORT = Support(
     dtypes=("bfloat16", "float16"),
@@ -130,7 +130,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
             return "kernels run on the GPU where there is one"
         return super().missing()
 
-    def variants_for(self, problem: Problem) -> tuple[dict[str, Any], ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[dict[str, Any], ...]:
         """What a session draws from for a problem: few kernels, everything that costs no compile."""
         return variants_for(problem, emulated=False)
 

@@ -17,7 +17,7 @@ from fuzz.targets.blocksparse import two_calls
 from fuzz.targets.blocksparse.block_lists import LISTS, MASKS_OF, SCHEDULES, expressible
 from kernels.blocksparse.spec.variant import LARGEST_DIM, PADDED_DIMS, padded_dim
 from oracles.masks import Causal
-from oracles.problem import Dtype, Problem
+from oracles.problem import AnyProblem, Dtype, Problem
 
 # Variants with keys in two calls, of a backward pass over several blocks of keys: one more for so many. It shares no
 # divisor with the numbers of choices that cost no compile, so that it meets all of them.
@@ -37,7 +37,7 @@ _SPECIAL = {
 }
 
 
-def kernels_for(problem: Problem) -> list[dict[str, Any]]:
+def kernels_for(problem: AnyProblem) -> list[dict[str, Any]]:
     """The choices of tiles, mask and determinism for a problem: each is one forward and one backward kernel.
 
     A dtype and a padded dim share tile_m, so that they share a preprocess kernel; a capped kernel has the tiles of the
@@ -66,7 +66,7 @@ def native_masks(dtype: str, dim: int) -> tuple[str, ...]:
     return ("full", "causal", "window", "documents", "intervals", "per_head", "per_head", "per_batch")
 
 
-def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], ...]:
+def variants_for(problem: AnyProblem, *, emulated: bool) -> tuple[dict[str, Any], ...]:
     """Everything that a session draws a case's variant from, more than once what is to come more often."""
     first, *special = _with_products(problem, emulated)
     ordered = bool(special) and problem.backward and first["deterministic"]
@@ -77,7 +77,7 @@ def variants_for(problem: Problem, *, emulated: bool) -> tuple[dict[str, Any], .
     return (*found, *split * (SPLIT_PACKED if several else 1))
 
 
-def _free(problem: Problem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:
+def _free(problem: AnyProblem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:
     """What costs no compile. Half of the ordered adds of three KV tiles or more come in a shuffled order: two tiles
     have no order that the other schedules do not have too."""
     ordered = problem.backward and kernel["deterministic"] and problem.len_k > 2 * kernel["tile_n"]
@@ -95,7 +95,7 @@ def _free(problem: Problem, kernel: dict[str, Any], emulated: bool) -> list[dict
     ]
 
 
-def _with_products(problem: Problem, emulated: bool) -> list[dict[str, Any]]:
+def _with_products(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]]:
     """The choices of kernels_for, some with products that their device would not take by itself, so that both kernels
     are seen, at no further compile: on the emulated GPU every other one with Hopper's, on a GPU capped ones with the
     portable ones, which on Hopper those of 64 queries have anyway."""

@@ -43,7 +43,7 @@ from fuzz.tensors.arena import build
 from oracles.masks import Causal, Full, Mask, PerBatch, PerHead, Prefix, Window, varies_by_batch, varies_by_head
 from oracles.numerics import TENSOR_CORES, Numerics
 from oracles.outputs import Outputs
-from oracles.problem import Problem, shapes
+from oracles.problem import AnyProblem, shapes
 
 RECIPE = "fuzz.targets.flash_attention_4.recipe:kernel"
 DEFAULT_ARCH = "sm_90a"  # what a machine without a GPU draws and compiles for; $ATTNFUZZ_ARCH for the other
@@ -98,7 +98,7 @@ class FlashAttention4(AutogradTarget, Compiled):
             return f"this adapter knows its kernels for compute capability 9.0 and 10.0, not {_capability()}"
         return unusable()
 
-    def variants_for(self, problem: Problem) -> tuple[dict[str, Any], ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[dict[str, Any], ...]:
         """Every way to say the mask, with every other option that the problem has a use for."""
         ways = ["mask_mod"]
         if mask_options(problem) is not None:
@@ -294,7 +294,7 @@ def _counting(case: Case) -> bool:
     return options_of(case)["sink"] == "undone" and case.inputs.distribution not in CODED
 
 
-def _padded(problem: Problem, outputs: Outputs) -> Outputs:
+def _padded(problem: AnyProblem, outputs: Outputs) -> Outputs:
     """FlashAttention-4 leaves rows past a sequence's used length unwritten; here they hold what is asked for there."""
     if problem.layout == "packed" or not problem.ragged:
         return outputs
