@@ -123,6 +123,13 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return hashlib.sha256(msgspec.json.encode(normal(self), order="sorted")).hexdigest()[:12]
 
 
+def attention_of(case: Case) -> Problem:
+    """The problem of a case of attention. Raises TypeError for one of another operation."""
+    if not isinstance(case.problem, Problem):
+        raise TypeError(f"case {case.id}: needs a problem of attention, got {case.problem.op}")
+    return case.problem
+
+
 def normal(value: Any) -> Any:
     """`value` with every field that equals its default set to that very default, so that equal cases have equal ids.
 

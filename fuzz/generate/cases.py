@@ -174,7 +174,7 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
         bias=_bias(draw, support, target.native_biases) if "bias" in focus else None,
         backward=support.backward and (kernel is not None or aim == "plain" or not one_in(draw, 10)),
     )
-    problem = target.with_fewer_kernels(problem)
+    problem = target.with_fewer_kernels(problem)  # type: ignore[assignment]
     inputs = _inputs(draw, support, problem, focus, aim, turn=kernel is not None)
     if inputs.distribution in CODED and support.scale:
         problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES))

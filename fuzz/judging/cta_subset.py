@@ -188,6 +188,6 @@ def _part(outputs: Outputs, rows: Rows) -> Outputs:
     return Outputs(outputs.o[at], outputs.lse[at])
 
 
-def _judgement(small: AnyProblem, some: Tensors, outputs: Outputs, numerics: Numerics) -> accuracy.Judgement:
+def _judgement(small: Problem, some: Tensors, outputs: Outputs, numerics: Numerics) -> accuracy.Judgement:
     right: Any = reference(small, some.q, some.k, some.v)
     return accuracy.judge(small, outputs, right, same_precision(small, some.q, some.k, some.v, numerics=numerics))

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 import oracles.reference.numba_loops  # noqa: F401 (where nothing is compiled yet it takes seconds, which no case is to pay)
 from fuzz.core import surface
-from fuzz.core.case import CODED, Case
+from fuzz.core.case import CODED, Case, attention_of
 from fuzz.core.refusal import refusal
 from fuzz.core.target import DeviceError, Execution, Target, Tensors
 from fuzz.core.verdict import Finding, FollowUpFailure, Verdict
@@ -351,7 +351,9 @@ def _exact(case: Case, numerics: Numerics, given: Tensors, outputs: Outputs, bud
         return []
     q, k, v = given.q, given.k, given.v
     right = budget.reference if budget.want.dtype == torch.float64 else None
-    return exact.judge(case.problem, q, k, v, outputs, bias=given.bias, do=given.do, numerics=numerics, right=right)
+    return exact.judge(
+        attention_of(case), q, k, v, outputs, bias=given.bias, do=given.do, numerics=numerics, right=right
+    )
 
 
 def _budget_under(declared: Numerics, given: Tensors, budget: Budget, changed: Numerics) -> Budget:

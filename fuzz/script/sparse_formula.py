@@ -104,11 +104,11 @@ def chosen_of(chosen, b, s):
 def answers(given, chosen, s, r):
     """O and, where `do` is given, the gradients, in float64, with that selection."""
     leaves = {name: x.double().requires_grad_() for name, x in given.items() if name != "do"}
-    weights = [leaves.get(name) for name in ("w_k", "w_v", "w_gate")]
+    w_k, w_v, w_gate = (leaves.get(name) for name in ("w_k", "w_v", "w_gate"))
     parts = []
     for b, (q, k, v) in enumerate(zip(*(sequences(leaves[name], s) for name in ("q", "k", "v")), strict=True)):
         blocks, groups = chosen_of(chosen, b, s)
-        parts.append(sparse(q, k, v, *weights, blocks, groups, s, r) if q.shape[1] else q * 1)
+        parts.append(sparse(q, k, v, w_k, w_v, w_gate, blocks, groups, s, r) if q.shape[1] else q * 1)
     if s["packed"]:
         o = torch.cat([part.transpose(0, 1) for part in parts])
     else:

@@ -24,7 +24,7 @@ from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.planner import least_blocking
 from kernels.blocksparse.spec.variant import LARGEST_DIM, forward_products
 from oracles.masks import Causal, Full, Window, kinds, varies_by_batch, varies_by_head
-from oracles.problem import AnyProblem, Problem, cumulative, dense_mask
+from oracles.problem import AnyProblem, cumulative, dense_mask
 
 MASKS = ("bits", "intervals", "band")
 LISTS = ("csr", "padded", "compact")
@@ -94,7 +94,7 @@ def calls_on(case: Case, device: torch.device) -> tuple[BlockSparse, ...]:
     return tuple(_moved(*_key(case), parity, device) for parity in parities)
 
 
-def _key(case: Case) -> tuple[Problem, Options, int]:
+def _key(case: Case) -> tuple[AnyProblem, Options, int]:
     """What decides the lists of a case: a follow-up case that only changes numbers has those of its source."""
     options = options_of(case)
     p = with_fields(case.problem, dim=8, dim_v=8, dtype="float16", layout="padded", scale=None, softcap=0.0, bias=None)

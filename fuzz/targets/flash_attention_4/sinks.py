@@ -11,13 +11,13 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from oracles.problem import AnyProblem
+from oracles.problem import Problem
 from oracles.reference.attention import reference
 
 MOST_PAIRS = 1 << 20  # (query, key) pairs of a problem whose LSE is worked out for it
 
 
-def counting_sink(problem: AnyProblem, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def counting_sink(problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """A sink for each query head, float32 (heads_q,): the least LSE of its rows. So no row's sink has more than half of
     it, and nothing is lost by taking it out. q, k, v: in the problem's layout."""
     lse = reference(structs.replace(problem, backward=False), *(x.detach() for x in (q, k, v))).lse

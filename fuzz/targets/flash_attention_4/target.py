@@ -155,7 +155,7 @@ class FlashAttention4(AutogradTarget, Compiled):
         """O and LSE, in the problem's layout."""
         call, counts = self._call(case, tensors), _counting(case)
         if counts:
-            sink = counting_sink(case.problem, tensors.q, tensors.k, tensors.v)
+            sink = counting_sink(attention_of(case), tensors.q, tensors.k, tensors.v)
             call = replace(call, options=call.options | {"learnable_sink": sink})
         o, lse = forward(call)
         o = o if case.problem.layout == "packed" else o.transpose(1, 2)
