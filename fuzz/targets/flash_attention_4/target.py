@@ -23,7 +23,7 @@ from msgspec.structs import replace as replace_struct
 from torch import Tensor
 
 from fuzz.compiling import Build, Compiled
-from fuzz.core.case import CODED, Case, Inputs, Storage, to_json
+from fuzz.core.case import CODED, Case, Inputs, Storage, attention_of, to_json
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Support
 from fuzz.core.surface import Surface
