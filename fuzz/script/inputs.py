@@ -101,17 +101,18 @@ def _plain_numbers(case: Case, name: str, shape: tuple[int, ...]) -> str:
         return f"torch.ones({shape})"
     if case.inputs.distribution in CODED:
         return _written(case, name, shape)
+    seed, stream = values.stream_of(case.inputs.seed, name)
     match case.inputs.distribution:
         case "integers":
             count = 1
             for size in shape:
                 count *= size
-            return f'(random_bits({case.inputs.seed}, "{name}", {count}, DEVICE) % 5 - 2).view({shape}).float()'
+            return f'(random_bits({seed}, "{stream}", {count}, DEVICE) % 5 - 2).view({shape}).float()'
         case "constant":
             return f"torch.full({shape}, {0.5 if name == 'q' else 1.0}, device=DEVICE)"
     gain = values.LARGE.get(name) if case.inputs.distribution == "large" else None
     times = f" * {gain}" if gain is not None else ""
-    return f'normal({case.inputs.seed}, "{name}", {shape}, DEVICE)' + times
+    return f'normal({seed}, "{stream}", {shape}, DEVICE)' + times
 
 
 def _written(case: Case, name: str, shape: tuple[int, ...]) -> str:

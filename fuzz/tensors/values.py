@@ -19,7 +19,9 @@ from oracles.masks import keep
 from oracles.problem import AnyProblem, Problem, sequence_view, shapes
 
 STREAMS = ("q", "k", "v", "do", "bias", "needle")
-WEIGHT_STREAMS = ("w_k", "w_v", "w_gate")  # numbered by themselves: a number more above would change those of all seeds
+# Streams of weights, at seeds that no case has: a name more above would change the numbers of every seed.
+WEIGHT_STREAMS = {"w_k": "q", "w_v": "k", "w_gate": "v"}
+WEIGHT_SEED = 1 << 36
 LARGE = {"q": 8.0, "k": 2.0}
 NEEDLE_GAIN = 4.0
 ADVERSARIAL_GAIN = 2.0
@@ -71,10 +73,7 @@ def normals(seed: int, shapes: dict[str, tuple[int, ...]], device: torch.device 
 
 
 def _start(seed: int, stream: str) -> int:
-    number = seed * len(STREAMS) + STREAMS.index(stream) if stream in STREAMS else 0
-    if stream in WEIGHT_STREAMS:
-        number = (1 << 40) + seed * len(WEIGHT_STREAMS) + WEIGHT_STREAMS.index(stream)
-    return (number * 0x9E3779B97F4A7C15) & ((1 << 62) - 1)
+    return ((seed * len(STREAMS) + STREAMS.index(stream)) * 0x9E3779B97F4A7C15) & ((1 << 62) - 1)
 
 
 def _counters(seed: int, stream: str, count: int, device: torch.device | str) -> Tensor:
@@ -95,6 +94,11 @@ def _sums(bits: Tensor) -> Tensor:
     return total.add_(total >> 32).bitwise_and_(0xFFFFFFFF)
 
 
+def stream_of(seed: int, name: str) -> tuple[int, str]:
+    """The seed and the stream of a tensor's numbers."""
+    return (seed + WEIGHT_SEED, WEIGHT_STREAMS[name]) if name in WEIGHT_STREAMS else (seed, name)
+
+
 def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
     """float32 q, k, v and, where the problem has them, do, bias and weights, contiguous, in the problem's layout.
 
@@ -112,11 +116,16 @@ def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
         return made
     match "integers" if exact else case.inputs.distribution:
         case "integers":
-            made = {n: fives(bits_at_once(seed, n, math.prod(shape[n]), device)).view(shape[n]) for n in names}
+            made = {
+                n: fives(bits_at_once(*stream_of(seed, n), math.prod(shape[n]), device)).view(shape[n]) for n in names
+            }
         case "constant":
             made = {n: torch.full(shape[n], 0.5 if n == "q" else 1.0, device=device) for n in names}
         case _:
-            made = normals(seed, {n: shape[n] for n in names}, device)
+            made = normals(seed, {n: shape[n] for n in names if n not in p.weights}, device)
+            for n in p.weights:
+                of, stream = stream_of(seed, n)
+                made[n] = normals(of, {stream: shape[n]}, device)[stream]
     match case.inputs.distribution:
         case "large":
             for name, gain in LARGE.items():

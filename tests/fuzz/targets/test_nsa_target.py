@@ -40,7 +40,8 @@ def judged(name, problem, **inputs):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"compress_block_size": 24}, {"q_tile": 32}, {"dtype": "float32"}, {"scale": -1.0}, {"dim": 12}]
+    "changes",
+    [{"compress_block_size": 24}, {"q_tile": 32}, {"dtype": "float32"}, {"scale": -1.0}, {"dim": 12, "dim_v": 12}],
 )
 def test_what_the_kernel_does_not_take_is_declared(changes):
     target = load("nsa", device="emulator")
