@@ -86,6 +86,7 @@ NSA = (
     "gradients_added_in_half",
     "scores_of_other_kv_heads",
     "strict_mean_of_the_whole_tile",
+    "all_scores_at_once",
     "last_group_by_the_full_size",
 )
 

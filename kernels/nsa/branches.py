@@ -6,7 +6,7 @@ them would cost more than the attention.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from kernels.blocksparse.lists.bands import band
 from kernels.blocksparse.lists.builder import ceil_div
 from kernels.blocksparse.lists.compact import pooled_groups, selected
 from kernels.blocksparse.lists.pooled import pooled
-from kernels.blocksparse.lists.types import OPEN, BlockSparse
+from kernels.blocksparse.lists.types import OPEN, Bits, BlockList, BlockLists, BlockSparse
 from kernels.nsa.config import GROUP, selected_tile_n, tile_m, tile_n
 from kernels.nsa.operands import Operands
 from kernels.nsa.selection import Selection
@@ -50,7 +50,8 @@ class Branch:
     def lists(self, backward: bool) -> BlockSparse:
         """The block lists, for the forward kernel or the backward ones."""
         built = {"compressed": _compressed, "selected": _selected, "window": _window}[self.name]
-        return self.operands.settings.steps.lists(built(self.operands, self.selection, backward), self.name, backward)
+        blocks = self.operands.settings.steps.lists(built(self.operands, self.selection, backward), self.name, backward)
+        return _without_entries(blocks) if backward else blocks
 
     def forward(self) -> tuple[Tensor, Tensor]:
         """(out like q but contiguous, lse)."""
@@ -78,6 +79,16 @@ class Branch:
             o.settings.deterministic,
         )
         return dq, dk, dv
+
+
+def _without_entries(blocks: BlockSparse) -> BlockSparse:
+    """Lists of the backward kernels, which read nothing of the forward ones but how many rows these have."""
+    batch, heads, rows = blocks.forward.partial.count.shape
+    nothing = BlockList.empty(batch, heads, rows, blocks.device)
+    mask = blocks.mask
+    if isinstance(mask, Bits):
+        mask = replace(mask, slot=nothing.index)
+    return replace(blocks, forward=BlockLists(nothing, nothing), mask=mask)
 
 
 def _compressed(o: Operands, selection: Selection, backward: bool) -> BlockSparse:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from kernels.nsa.config import GROUP, SEGMENT
+from kernels.nsa.config import CHUNK, GROUP, SEGMENT
 
 _NEVER = torch.iinfo(torch.int64).min
 _LOW = (1 << 32) - 1
@@ -37,6 +37,11 @@ def scores(q_mean: Tensor, k_mean: Tensor, scale: float, fold: Callable[[Tensor,
     found = fold(q_mean, heads_kv) @ k_mean.permute(0, 2, 3, 1)
     found = found.view(batch, heads_kv, tiles, heads_q // heads_kv, -1).transpose(2, 3)
     return found.reshape(batch, heads_q, tiles, -1) * scale
+
+
+def tiles_at_once(scores_of_a_tile: int) -> int:
+    """Tiles whose scores exist at one time; scores_of_a_tile: over all sequences, heads and blocks."""
+    return max(1, CHUNK // max(scores_of_a_tile, 1))
 
 
 def allowed_blocks(block: Tensor, tile: Tensor, size: int, per_tile: int, causal: int) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from kernels.blocksparse.lists.types import BlockSparse
-from kernels.nsa.choice import allowed_blocks, ascending, folded, group_scores
+from kernels.nsa.choice import allowed_blocks, ascending, folded, group_scores, tiles_at_once
 from kernels.nsa.compress import project, project_backward
 from kernels.nsa.gates import add, gate_of, gate_row, logit_gradient
 from kernels.nsa.means import rows_there, share_of_mean
@@ -48,6 +48,7 @@ class InjectionPoints:
     project: Callable[[Tensor, Tensor | None], Tensor] = project
     project_backward: Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]] = project_backward
     mean_shift: Callable[[int, int], int] = mean_shift
+    tiles_at_once: Callable[[int], int] = tiles_at_once
     folded: Callable[[Tensor, int], Tensor] = folded
     allowed_blocks: Callable[[Tensor, Tensor, int, int, int], Tensor] = allowed_blocks
     group_scores: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = group_scores

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.nsa.choice import scores, top
-from kernels.nsa.config import CHUNK, GROUP
+from kernels.nsa.config import GROUP
 from kernels.nsa.launches import means
 from kernels.nsa.operands import Operands, Settings
 
@@ -38,7 +38,7 @@ def select(operands: Operands, k_mean: Tensor) -> Selection:
     selection = nothing_selected(operands)
     blocks, groups = selection.blocks, selection.groups
     tile_count = (operands.lengths + (s.tile - 1)).div(s.tile, rounding_mode="floor").view(-1, 1, 1, 1)
-    for first in range(0, s.tiles, step := tiles_at_once(operands)):
+    for first in range(0, s.tiles, step := s.steps.tiles_at_once(operands.batch * operands.heads_q * s.blocks)):
         last = min(first + step, s.tiles)
         width = _columns(s, last)
         tile = torch.arange(first, last, device=k_mean.device)[:, None]
@@ -59,12 +59,6 @@ def nothing_selected(operands: Operands) -> Selection:
     shape = (operands.batch, operands.heads_q, s.tiles)
     blocks = torch.full((*shape, min(s.chosen, s.blocks)), -1, dtype=torch.int32, device=operands.q.device)
     return Selection(blocks, blocks.new_full((*shape, s.groups), -1) if s.grouped else None)
-
-
-def tiles_at_once(operands: Operands) -> int:
-    """Tiles of a chunk of scores."""
-    per_tile = operands.batch * operands.heads_q * operands.settings.blocks
-    return max(1, CHUNK // max(per_tile, 1))
 
 
 def _columns(s: Settings, last: int) -> int:

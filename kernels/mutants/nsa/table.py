@@ -245,6 +245,14 @@ register_mutant(
 )
 
 
+register_mutant(
+    "all_scores_at_once",
+    "The scores of all tiles are made at one time: answers are right, and memory grows with the square of the length.",
+    "MSLK: dense scores, out of memory at 64K tokens, before its scores were tiled",
+    tiles_at_once=lambda scores_of_a_tile: 1 << 30,
+)
+
+
 def _over_whole_groups(score: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
     pad = (0, -score.shape[-1] % GROUP)
     kept = torch.nn.functional.pad(torch.where(counted, score, 0.0), pad).unflatten(-1, (-1, GROUP))

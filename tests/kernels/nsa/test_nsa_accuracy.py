@@ -29,6 +29,12 @@ def test_blocks_smaller_and_larger_than_a_tile_of_keys(size, tile, chosen):
     check(Call((410,), weights=("w_gate",), setting=setting), native_sparse_answer)
 
 
+@pytest.mark.nightly
+def test_published_sizes():
+    setting = Setting(compress_block_size=64, num_selected_blocks=16, window_size=512, q_tile_size=256)
+    check(Call((600,), 4, 1, 64, weights=ALL, setting=setting), native_sparse_answer)
+
+
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2), (3, 1)])
 def test_query_heads_share_kv_heads(heads):
     check(Call((130,), *heads, weights=ALL), native_sparse_answer)
