@@ -74,7 +74,7 @@ class CorpusFile(pytest.File):
         if entry.case.target != ANY_TARGET:
             yield CorpusItem.from_parent(self, name=self.path.stem, entry=entry)
             return
-        for name in _targets(self.config):
+        for name in _targets(self.config, entry.case.problem.op):
             case = msgspec.structs.replace(entry.case, target=name)
             mine = msgspec.structs.replace(entry, case=case)
             yield CorpusItem.from_parent(self, name=f"{self.path.stem}[{name}]", entry=mine)
@@ -134,10 +134,11 @@ def _files(config: pytest.Config) -> tuple[str, ...]:
     return tuple(str(Path(file).resolve()) for file in config.getoption("--corpus-target-file"))
 
 
-def _targets(config: pytest.Config) -> list[str]:
-    """The targets of the must-pass list: those asked for, else those that run here."""
+def _targets(config: pytest.Config, operation: str) -> list[str]:
+    """The targets of the must-pass list: those asked for, else those of the operation that run here."""
     listed = targets(_files(config), default_device())
-    return config.getoption("--corpus-target") or [name for name, target in listed.items() if target.missing() is None]
+    here = [name for name, one in listed.items() if one.operation == operation and one.missing() is None]
+    return config.getoption("--corpus-target") or here
 
 
 def _runner(config: pytest.Config) -> Runner:

@@ -29,7 +29,7 @@ from oracles.finding import Finding
 from oracles.location import TILE, locate
 from oracles.numerics import CPU_FLASH, CUDNN, EAGER, EFFICIENT, EXACT, FLEX_EAGER, FUSED, Numerics
 from oracles.outputs import TITLES, Outputs
-from oracles.problem import Problem
+from oracles.problem import AnyProblem, Problem
 from oracles.reference.backend import uses_numba
 from oracles.reference.chunks import ON_KEYS, padded_rows, rows_there
 
@@ -135,7 +135,7 @@ def _passed(budget: Budget, got: Outputs) -> Judgement | None:
     reaches = None if budget.reaches is None else budget.reaches.numpy()
     for slot, x in given:
         part = slice(slot.start, slot.stop)
-        heads, rows = slot.shape[1:3]
+        heads, rows = slot.padded[1:3]
         exists = _there(budget, slot)
         at = numba_loops.worst(
             x, low[part], want[part], sigma[part], _ALL if checked is None else checked[part],
@@ -253,20 +253,20 @@ def _moved(found: list[Tensor]) -> list[Rows]:
     return [x.numpy().astype(np.float64) for x in found]
 
 
-def _over_rows(p: Problem, slot: Slot, z: Tensor) -> Tensor:
+def _over_rows(p: AnyProblem, slot: Slot, z: Tensor) -> Tensor:
     """z of one tensor, in the problem's layout, summed over the rows of each sequence and head."""
-    if p.layout == "padded" or slot.name == "dbias":
-        return z.sum(2)
+    if p.layout == "padded" or slot.in_one_layout:
+        return z.view(slot.padded).sum(2)
     lengths = _lengths(p, slot)
     if len(set(lengths)) == 1:
         return z.view(len(lengths), -1, *z.shape[1:]).sum(1)
     return torch.stack([part.sum(0) for part in z.split(list(lengths))])
 
 
-def _padded(p: Problem, slot: Slot, rows: Rows) -> Rows:
+def _padded(p: AnyProblem, slot: Slot, rows: Rows) -> Rows:
     """One number per row, as a tensor in the problem's layout lies, as (batch, heads, rows); zeros past the ends."""
-    if p.layout == "padded" or slot.name == "dbias":
-        return rows.reshape(slot.shape[:3])
+    if p.layout == "padded" or slot.in_one_layout:
+        return rows.reshape(slot.padded[:3])
     lengths = _lengths(p, slot)
     rows = rows.reshape(slot.shape).T if slot.name == "lse" else rows.reshape(slot.shape[:2])
     batch, longest, heads = len(lengths), max(lengths), rows.shape[1]
@@ -277,7 +277,7 @@ def _padded(p: Problem, slot: Slot, rows: Rows) -> Rows:
     return rows.reshape(batch, longest, heads).transpose(0, 2, 1)
 
 
-def _lengths(p: Problem, slot: Slot) -> tuple[int, ...]:
+def _lengths(p: AnyProblem, slot: Slot) -> tuple[int, ...]:
     return p.lengths_k if slot.name in ON_KEYS else p.lengths_q
 
 
@@ -305,10 +305,10 @@ def _finding(budget: Budget, got: Tensor, z2: Tensor, slot: Slot, worst: Worst) 
 
     def in_rows(x: Tensor) -> Tensor:
         """Flat numbers as (batch, heads, rows, dim)."""
-        x = x[slot.start : slot.stop].view(slot.shape)
+        x = x[slot.start : slot.stop].view(slot.padded)
         if slot.name == "lse":
             x = x[..., None]
-        if budget.problem.layout == "padded" or slot.name == "dbias":
+        if budget.problem.layout == "padded" or slot.in_one_layout:
             return x
         return padded_rows(budget.problem, slot.name, x.transpose(0, 1) if slot.name == "lse" else x)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 import torch
@@ -46,46 +46,43 @@ class Bias(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     kv_heads: bool = False
 
 
-class Problem(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="op", tag="attention"
-):
-    """One attention problem. `scale` None means dim ** -0.5; `softcap` 0 means none."""
+class AnyProblem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the problem of every operation says of itself, as a field or as a property, so that what is common to all of
+    them asks no operation's name. Each is a subclass with a tag `op` of its own: docs/how_to/add_an_operation.md."""
 
-    lengths_q: tuple[int, ...]
-    lengths_k: tuple[int, ...]
-    heads_q: int
-    heads_kv: int
-    dim: int
-    dim_v: int
-    dtype: Dtype
-    layout: Layout = "padded"
-    mask: Mask = Full()
-    scale: float | None = None
-    softcap: float = 0.0
-    bias: Bias | None = None
-    backward: bool = True
+    if TYPE_CHECKING:  # fields of a subclass, or properties
 
-    def __post_init__(self) -> None:
-        for name in ("heads_q", "heads_kv", "dim", "dim_v"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
-            if getattr(self, name) > MOST:
-                raise ValueError(f"{name}: must be at most {MOST}, got {getattr(self, name)}")
-        for name in ("lengths_q", "lengths_k"):
-            if not getattr(self, name) or min(getattr(self, name)) < 0:
-                raise ValueError(f"{name}: needs at least one length, none negative, got {list(getattr(self, name))}")
-            if max(getattr(self, name)) > LONGEST:
-                raise ValueError(f"{name}: must be at most {LONGEST}, got {max(getattr(self, name))}")
-        if len(self.lengths_q) != len(self.lengths_k):
-            raise ValueError(
-                f"lengths_k: needs {len(self.lengths_q)} lengths as lengths_q has, got {len(self.lengths_k)}"
-            )
-        if self.heads_q % self.heads_kv:
-            raise ValueError(f"heads_kv: must divide heads_q = {self.heads_q}, got {self.heads_kv}")
-        if self.scale is not None and not abs(self.scale) <= LARGEST:
-            raise ValueError(f"scale: must be finite in float32, got {self.scale}")
-        if not 0 <= self.softcap <= LARGEST:
-            raise ValueError(f"softcap: must be 0 (none) or positive, finite in float32, got {self.softcap}")
+        @property
+        def lengths_q(self) -> tuple[int, ...]: ...
+        @property
+        def lengths_k(self) -> tuple[int, ...]: ...
+        @property
+        def heads_q(self) -> int: ...
+        @property
+        def heads_kv(self) -> int: ...
+        @property
+        def dim(self) -> int: ...
+        @property
+        def dim_v(self) -> int: ...
+        @property
+        def dtype(self) -> Dtype: ...
+        @property
+        def layout(self) -> Layout: ...
+        @property
+        def mask(self) -> Mask: ...
+        @property
+        def scale(self) -> float | None: ...
+        @property
+        def softcap(self) -> float: ...
+        @property
+        def bias(self) -> Bias | None: ...
+        @property
+        def backward(self) -> bool: ...
+
+    @property
+    def op(self) -> str:
+        """The operation's name, which is its tag in a file."""
+        return str(self.__struct_config__.tag)
 
     @property
     def batch(self) -> int:
@@ -127,30 +124,94 @@ class Problem(
         """The dtype of q, k, v, o."""
         return getattr(torch, self.dtype)
 
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Names of the inputs beyond q, k, v and a bias, each with a gradient."""
+        return ()
 
-def shapes(problem: Problem) -> Shapes:
-    """Shape of every tensor by name: q, k, v, o, do, lse, dq, dk, dv and, with a bias, bias and dbias."""
-    p = problem
-    q: tuple[int, ...]
-    k: tuple[int, ...]
-    if p.layout == "padded":
-        q, k, v = (p.batch, p.heads_q, p.len_q, p.dim), (p.batch, p.heads_kv, p.len_k, p.dim), p.dim_v
-        lse: tuple[int, ...] = (p.batch, p.heads_q, p.len_q)
-    else:
-        q, k, v = (sum(p.lengths_q), p.heads_q, p.dim), (sum(p.lengths_k), p.heads_kv, p.dim), p.dim_v
-        lse = (p.heads_q, sum(p.lengths_q))
-    o = (*q[:-1], v)
-    found: Shapes = {"q": q, "k": k, "v": (*k[:-1], v), "o": o, "do": o, "lse": lse}
-    found |= {"dq": q, "dk": k, "dv": (*k[:-1], v)}
-    if p.bias is not None:
-        b = p.bias
-        heads = (True, p.heads_kv) if b.kv_heads else (b.heads, p.heads_q)
-        full = ((b.batch, p.batch), heads, (b.rows, p.len_q), (b.cols, p.len_k))
-        found["bias"] = found["dbias"] = tuple(size if there else 1 for there, size in full)
-    return found
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Names of the answers that say what the operation chose, such as blocks of keys; integers."""
+        return ()
+
+    def shapes(self) -> Shapes:
+        """See `shapes`."""
+        raise NotImplementedError
+
+    def edited(self, **changes: object) -> AnyProblem:
+        """A copy with other values of attention's fields, or of its own. Raises ValueError where it has no such field
+        and the value is another one than its own."""
+        return msgspec.structs.replace(self, **changes)
 
 
-def sequence_view(problem: Problem, name: str, tensor: Tensor, batch: int) -> Tensor:
+class Problem(AnyProblem, frozen=True, tag_field="op", tag="attention"):
+    """One attention problem. `scale` None means dim ** -0.5; `softcap` 0 means none."""
+
+    lengths_q: tuple[int, ...]
+    lengths_k: tuple[int, ...]
+    heads_q: int
+    heads_kv: int
+    dim: int
+    dim_v: int
+    dtype: Dtype
+    layout: Layout = "padded"
+    mask: Mask = Full()
+    scale: float | None = None
+    softcap: float = 0.0
+    bias: Bias | None = None
+    backward: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("heads_q", "heads_kv", "dim", "dim_v"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: must be at least 1, got {getattr(self, name)}")
+            if getattr(self, name) > MOST:
+                raise ValueError(f"{name}: must be at most {MOST}, got {getattr(self, name)}")
+        for name in ("lengths_q", "lengths_k"):
+            if not getattr(self, name) or min(getattr(self, name)) < 0:
+                raise ValueError(f"{name}: needs at least one length, none negative, got {list(getattr(self, name))}")
+            if max(getattr(self, name)) > LONGEST:
+                raise ValueError(f"{name}: must be at most {LONGEST}, got {max(getattr(self, name))}")
+        if len(self.lengths_q) != len(self.lengths_k):
+            raise ValueError(
+                f"lengths_k: needs {len(self.lengths_q)} lengths as lengths_q has, got {len(self.lengths_k)}"
+            )
+        if self.heads_q % self.heads_kv:
+            raise ValueError(f"heads_kv: must divide heads_q = {self.heads_q}, got {self.heads_kv}")
+        if self.scale is not None and not abs(self.scale) <= LARGEST:
+            raise ValueError(f"scale: must be finite in float32, got {self.scale}")
+        if not 0 <= self.softcap <= LARGEST:
+            raise ValueError(f"softcap: must be 0 (none) or positive, finite in float32, got {self.softcap}")
+
+    def shapes(self) -> Shapes:
+        """See `shapes`."""
+        p = self
+        q: tuple[int, ...]
+        k: tuple[int, ...]
+        if p.layout == "padded":
+            q, k, v = (p.batch, p.heads_q, p.len_q, p.dim), (p.batch, p.heads_kv, p.len_k, p.dim), p.dim_v
+            lse: tuple[int, ...] = (p.batch, p.heads_q, p.len_q)
+        else:
+            q, k, v = (sum(p.lengths_q), p.heads_q, p.dim), (sum(p.lengths_k), p.heads_kv, p.dim), p.dim_v
+            lse = (p.heads_q, sum(p.lengths_q))
+        o = (*q[:-1], v)
+        found: Shapes = {"q": q, "k": k, "v": (*k[:-1], v), "o": o, "do": o, "lse": lse}
+        found |= {"dq": q, "dk": k, "dv": (*k[:-1], v)}
+        if p.bias is not None:
+            b = p.bias
+            heads = (True, p.heads_kv) if b.kv_heads else (b.heads, p.heads_q)
+            full = ((b.batch, p.batch), heads, (b.rows, p.len_q), (b.cols, p.len_k))
+            found["bias"] = found["dbias"] = tuple(size if there else 1 for there, size in full)
+        return found
+
+
+def shapes(problem: AnyProblem) -> Shapes:
+    """Shape of every tensor by name: q, k, v, o, do, dq, dk, dv and, where the operation has them, lse, a bias and
+    dbias, its weights and their gradients, its choices."""
+    return problem.shapes()
+
+
+def sequence_view(problem: AnyProblem, name: str, tensor: Tensor, batch: int) -> Tensor:
     """Sequence `batch` of a tensor in the problem's layout, without padding, as a view.
 
     name    one of the names of `shapes`, except bias and dbias
@@ -184,7 +245,7 @@ def bias_by_query(bias: Tensor, heads_q: int) -> Tensor:
 
 
 def mask_tile(
-    problem: Problem, batch: int, head: int, rows: tuple[int, int], cols: tuple[int, int], device: torch.device | str
+    problem: AnyProblem, batch: int, head: int, rows: tuple[int, int], cols: tuple[int, int], device: torch.device | str
 ) -> Tensor:
     """The token predicate on a tile: bool (rows, cols) of positions [start, stop) inside sequence `batch`."""
     q = torch.arange(*rows, device=device)[:, None]
@@ -193,7 +254,7 @@ def mask_tile(
     return keep(problem.mask, q, k, batch=batch, head=head, group=problem.group, **lengths)
 
 
-def dense_mask(problem: Problem, device: torch.device | str = "cpu") -> Tensor:
+def dense_mask(problem: AnyProblem, device: torch.device | str = "cpu") -> Tensor:
     """The whole predicate, padding excluded: bool (batch or 1, heads_q or 1, len_q, len_k), True = keep.
 
     An axis is 1 where nothing varies along it. Meant for problems small enough to hold it. A tensor of its own at every
@@ -206,11 +267,11 @@ def dense_mask(problem: Problem, device: torch.device | str = "cpu") -> Tensor:
 
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)  # it is kept, and a reference with gradients may be next
-def _small_mask(problem: Problem) -> Tensor:
+def _small_mask(problem: AnyProblem) -> Tensor:
     return _made_mask(problem, "cpu")
 
 
-def _made_mask(problem: Problem, device: torch.device | str) -> Tensor:
+def _made_mask(problem: AnyProblem, device: torch.device | str) -> Tensor:
     heads = problem.heads_q if varies_by_head(problem.mask) else 1
     batch = problem.batch if varies_by_batch(problem.mask) or problem.ragged else 1
     whole = torch.zeros((batch, heads, problem.len_q, problem.len_k), dtype=torch.bool, device=device)

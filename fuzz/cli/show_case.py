@@ -12,9 +12,13 @@ from rich.text import Text
 from fuzz.core.case import Case
 from fuzz.core.case_words import describe
 from fuzz.core.mask_tiles import SAMPLE, mask_tiles
+from fuzz.core.sparse_picture import sparse_picture
 from fuzz.core.verdict import Verdict, summary
+from fuzz.tensors.arena import build
 from oracles.masks import varies_by_batch, varies_by_head
-from oracles.problem import Problem
+from oracles.native_sparse.problem import NativeSparse
+from oracles.native_sparse.selection import true_selection
+from oracles.problem import AnyProblem
 
 WIDTH = 64
 HEIGHT = 24
@@ -22,7 +26,7 @@ FULL, PARTIAL, EMPTY = "█", "▒", "·"
 _COLOUR = {"pass": "bold green", "reject": "bold yellow"}
 
 
-def picture(problem: Problem, batch: int = 0, head: int = 0, bad_rows: tuple[int, int] | None = None) -> str:
+def picture(problem: AnyProblem, batch: int = 0, head: int = 0, bad_rows: tuple[int, int] | None = None) -> str:
     """The mask of one sequence and head as characters, each a tile of tokens: full, partial or empty.
 
     bad_rows  query rows to mark with '◀' at the right edge
@@ -50,7 +54,7 @@ def show(case: Case, verdict: Verdict, console: Console) -> None:
     out(Text(f"case {case.id}", style="bold"))
     for line in describe(case):
         out(line, highlight=False, markup=False, soft_wrap=True)
-    _show_masks(case.problem, verdict, console)
+    PICTURES[case.problem.op](case, verdict, console)
     out(Text(summary(verdict), style=_COLOUR.get(verdict.outcome, "bold red")), soft_wrap=True)
     if verdict.worst:
         out(_worst_table(verdict))
@@ -72,16 +76,29 @@ def rate(verdicts: Sequence[Verdict]) -> str:
     return f"failed {failed} of {len(verdicts)} times"
 
 
-def _show_masks(problem: Problem, verdict: Verdict, console: Console) -> None:
+def _place(problem: AnyProblem, verdict: Verdict) -> tuple[int, int, tuple[int, int] | None]:
+    """Sequence, head and the query rows to mark: where the first finding is."""
     place = verdict.findings[0].place if verdict.findings else None
     batch = place.batch if place and place.batch is not None else 0
     head = place.head if place and place.head is not None else 0
-    rows_of_q = verdict.findings and verdict.findings[0].tensor in ("o", "lse", "dq")
+    rows_of_q = verdict.findings and verdict.findings[0].tensor in ("o", "lse", "dq", "blocks", "groups")
     marked = place.rows if place and rows_of_q else None
-    if batch >= problem.batch:
-        batch = 0
-    if head >= problem.heads_q:
-        head = 0
+    return batch if batch < problem.batch else 0, head if head < problem.heads_q else 0, marked
+
+
+def _show_selection(case: Case, verdict: Verdict, console: Console) -> None:
+    problem = case.problem
+    assert isinstance(problem, NativeSparse)
+    batch, head, marked = _place(problem, verdict)
+    choices = true_selection(problem, build(case, "cpu").tensors().by_name())
+    console.print(f"right selection of sequence {batch}, query head {head}", style="bold")
+    text = "\n".join(sparse_picture(problem, choices, batch, head, marked, WIDTH))
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_masks(case: Case, verdict: Verdict, console: Console) -> None:
+    problem = case.problem
+    batch, head, marked = _place(problem, verdict)
     which = []
     if problem.batch > 1 and (varies_by_batch(problem.mask) or problem.ragged):
         which.append(f"sequence {batch}")
@@ -89,6 +106,9 @@ def _show_masks(problem: Problem, verdict: Verdict, console: Console) -> None:
         which.append(f"query head {head}")
     console.print(f"mask{' of ' + ', '.join(which) if which else ''}", style="bold")
     console.print(picture(problem, batch, head, marked), highlight=False, markup=False, soft_wrap=True)
+
+
+PICTURES = {"attention": _show_masks, "native_sparse_attention": _show_selection}  # a new operation: a row
 
 
 def _worst_table(verdict: Verdict) -> Table:

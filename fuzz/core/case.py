@@ -1,4 +1,4 @@
-"""Case: a Problem, the target and its variant, the recipe of the inputs, repeats. JSON both ways.
+"""Case: a problem, the target and its variant, the recipe of the inputs, repeats. JSON both ways.
 
 A Case is a frozen value; its id is a hash of its content, so equal cases have equal ids on every machine. The JSON is
 the corpus's format: it needs neither a generator nor its seeds to be replayed (the inputs' `seed` feeds a fixed
@@ -20,6 +20,7 @@ import msgspec
 
 from fuzz.core.case_bounds import BOUNDS, BYTES, too_large
 from oracles.metamorphic.relations import RELATIONS
+from oracles.native_sparse.problem import NativeSparse
 from oracles.problem import Problem
 
 VERSION = 1
@@ -86,6 +87,7 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
     """One execution to judge.
 
+    problem    of one of the operations, which its tag `op` names: docs/how_to/add_an_operation.md
     variant    the target's own options
     repeats    so many runs must agree bit for bit
     relations  how the question is asked again (oracles/metamorphic/relations.py); their draws come from the inputs'
@@ -93,7 +95,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """
 
     target: str
-    problem: Problem
+    problem: Problem | NativeSparse
     inputs: Inputs = Inputs()
     variant: dict[str, str | int | bool] = {}
     repeats: int = 3
@@ -119,6 +121,13 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     def id(self) -> str:
         """Twelve hexadecimal digits of the SHA-256 of the content."""
         return hashlib.sha256(msgspec.json.encode(normal(self), order="sorted")).hexdigest()[:12]
+
+
+def attention_of(case: Case) -> Problem:
+    """The problem of a case of attention. Raises TypeError for one of another operation."""
+    if not isinstance(case.problem, Problem):
+        raise TypeError(f"case {case.id}: needs a problem of attention, got {case.problem.op}")
+    return case.problem
 
 
 def normal(value: Any) -> Any:

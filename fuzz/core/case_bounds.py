@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from oracles.masks import Documents, Intervals, Mask, parts
-from oracles.problem import Problem, shapes
+from oracles.problem import AnyProblem, shapes
 
 BYTES = 4 << 20  # of a file
 DEPTH = 64  # of a mask's parts
@@ -17,7 +17,7 @@ PARTS = 4096  # of a mask, all levels together
 BOUNDS = 1 << 17  # intervals and documents of a mask
 
 
-def too_large(problem: Problem) -> str:
+def too_large(problem: AnyProblem) -> str:
     """Which field of a problem is out of bounds, and by what; ''. It walks no deeper than the bounds."""
     level: list[Mask] = [problem.mask]
     count = bounds = depth = 0
@@ -34,7 +34,7 @@ def too_large(problem: Problem) -> str:
     return ""
 
 
-def tensor_bytes(problem: Problem) -> int:
+def tensor_bytes(problem: AnyProblem) -> int:
     """Bytes of the tensors of one run."""
     return sum(math.prod(shape) for shape in shapes(problem).values()) * problem.torch_dtype.itemsize
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from fuzz.core.case import Case, Storage
 from fuzz.core.features import features, ordered
 from oracles.metamorphic.relations import RELATIONS
+from oracles.native_sparse.problem import NativeSparse
+from oracles.problem import AnyProblem
 
 
 def describe(case: Case) -> list[str]:
@@ -16,6 +18,7 @@ def describe(case: Case) -> list[str]:
         f"heads      {p.heads_q} query, {p.heads_kv} key/value;  dim {p.dim}"
         + (f", dim_v {p.dim_v}" if p.dim_v != p.dim else "")
         + f";  {p.dtype}",
+        *(f"sparse     {', '.join(words)}" for words in [sparse_words(p)] if words),
         f"inputs     {i.distribution}, seed {i.seed}" + _stores(case),
     ]
     options = []
@@ -40,6 +43,17 @@ def describe(case: Case) -> list[str]:
         lines.append(f"and with   {', '.join(RELATIONS[name].meaning for name in case.relations)}")
     lines.append(f"features   {', '.join(ordered(features(case)))}")
     return lines
+
+
+def sparse_words(p: AnyProblem) -> list[str]:
+    """The parameters of native sparse attention, of a problem of it."""
+    if not isinstance(p, NativeSparse):
+        return []
+    causal = {True: "causal", False: "not causal"}.get(p.causal, f"causal {p.causal}")  # type: ignore[arg-type]
+    given = [f"blocks of {p.compress_block_size}", f"{p.num_selected_blocks} selected by each tile of {p.q_tile}"]
+    given += [f"window {p.window_size}", causal]
+    given += [f"at most {p.num_cmp_selected_blocks} groups"] * (p.num_cmp_selected_blocks is not None)
+    return [*given, *p.weights]
 
 
 def _list(lengths: tuple[int, ...]) -> str:

@@ -1,8 +1,9 @@
 """Features: the named properties that a Case exercises, as one table (name, meaning, predicate).
 
-They feed Hypothesis's `event()`, the coverage of features and of pairs of features, and signatures. A feature is a
-switch when taking it away makes a case simpler (softcap, packed, a tail …); the others only describe (padded, mqa …).
-The minimizer never adds a switch, so the switches of a minimised case are a subset of those of the case that it came
+They feed Hypothesis's `event()`, the coverage of features and of pairs of features, and signatures. An operation has
+the rows that it shares with attention, and some of its own (FEATURES_OF). A feature is a switch when taking it away
+makes a case simpler (softcap, packed, a tail …); the others only describe (padded, mqa …). The minimizer never adds a
+switch, so the switches of a minimised case are a subset of those of the case that it came
 from; `signature.explains` relies on that. Cheap: about 25 µs per case, and no tensor is touched.
 """
 
@@ -13,12 +14,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import get_args
 
-from fuzz.core.case import Case, Distribution, Storage
+from fuzz.core.case import CODED, Case, Distribution, Storage
 from oracles.masks import KINDS, Blocks, Causal, Documents, Full, Mask, Tokens, Window, parts, tag, varies_by_head
-from oracles.problem import Problem, mask_tile
+from oracles.native_sparse.problem import NativeSparse
+from oracles.problem import AnyProblem, mask_tile
 
 ROWS_WITHOUT_KEYS = "rows_without_keys"
 MASKED = "masked"
+NATIVE_SPARSE = "native_sparse"
 PADS_APART = "dim:pads_apart"
 HALF_TILE = "len_k:half_tile"
 ALL_DETACHED = "detached:all"
@@ -32,7 +35,7 @@ class View:
     """A Case with what several predicates need, worked out once."""
 
     case: Case
-    p: Problem
+    p: AnyProblem
     masks: tuple[Mask, ...]
     kinds: frozenset[str]
     pairs: tuple[tuple[int, int], ...]
@@ -52,14 +55,14 @@ class Feature:
 def features(case: Case) -> frozenset[str]:
     """The names of all features of `case`; for a target's option also 'variant:<name>=<value>'."""
     view = _view(case)
-    found = {feature.name for feature in FEATURES if feature.holds(view)}
+    found = {feature.name for feature in FEATURES_OF[case.problem.op] if feature.holds(view)}
     return frozenset(found.union(_variant(case)))
 
 
 def switches(case: Case) -> frozenset[str]:
     """The features of `case` that a reduction may take away but never adds."""
     view = _view(case)
-    found = {feature.name for feature in _SWITCHES if feature.holds(view)}
+    found = {feature.name for feature in _SWITCHES[case.problem.op] if feature.holds(view)}
     return frozenset(found.union(_variant(case)))
 
 
@@ -129,7 +132,7 @@ def _power_of_two(n: int) -> bool:
     return n & (n - 1) == 0
 
 
-def _any_row_without_keys(p: Problem) -> bool:
+def _any_row_without_keys(p: AnyProblem) -> bool:
     """Exact up to MOST_PAIRS pairs a head; above that only what the padding shows."""
     if p.layout == "padded" and len(set(p.lengths_q)) > 1:
         return True
@@ -291,5 +294,53 @@ _RARE = (  # no part of the table: no session is asked to meet it
 
 MASK_KINDS = frozenset(feature.name for feature in _MASKS) - {MASKED, "full"}  # kinds of masks, and their details
 FEATURES: tuple[Feature, ...] = (*_LAYOUT, *_LENGTHS, *_DIMS, *_MASKS, *_SCORES, *_INPUTS)
-_SWITCHES = tuple(feature for feature in FEATURES if feature.switch)
-_RANK = {feature.name: rank for rank, feature in enumerate(FEATURES)}
+
+
+def _sparse(holds: Callable[[NativeSparse], bool]) -> Callable[[View], bool]:
+    return lambda v: isinstance(v.p, NativeSparse) and holds(v.p)
+
+
+def _selects_all(p: NativeSparse) -> bool:
+    return p.num_selected_blocks >= p.blocks(p.len_q)
+
+
+def _tile_tail(p: NativeSparse) -> bool:
+    return any(n % p.q_tile for n in p.lengths)
+
+
+SPARSE: tuple[Feature, ...] = (
+    Feature(NATIVE_SPARSE, "native sparse attention", _sparse(lambda p: True), switch=False),
+    Feature("strict", "no row depends on a later token", _sparse(lambda p: p.causal == "strict")),
+    Feature("w_k", "a weight of the compressed keys", _sparse(lambda p: p.w_k)),
+    Feature("w_v", "a weight of the compressed values", _sparse(lambda p: p.w_v)),
+    Feature("w_gate", "gates with a weight", _sparse(lambda p: p.w_gate)),
+    Feature("groups", "groups of compressed blocks are selected", _sparse(lambda p: "groups" in p.choices)),
+    Feature(
+        "blocks:tail",
+        "a last block that is not full",
+        _sparse(lambda p: any(n % p.compress_block_size for n in p.lengths)),
+        switch=False,
+    ),
+    Feature("blocks:all", "all blocks are selected", _sparse(_selects_all), switch=False),
+    Feature("tiles:tail", "a last tile that is not full", _sparse(_tile_tail), switch=False),
+    Feature("tiles:several", "several tiles of queries", _sparse(lambda p: p.len_q > p.q_tile), switch=False),
+    Feature("reach:all", "a window over all tokens", _sparse(lambda p: p.window_size >= p.len_q), switch=False),
+    Feature("reach:one", "a window of one token", _sparse(lambda p: p.window_size == 1), switch=False),
+)
+
+
+_OF_ATTENTION = frozenset({"dim_v", "softcap", "len_q<len_k", "len_q>len_k", "rows_without_keys"})
+_SHARED = tuple(
+    feature
+    for feature in (*_LAYOUT, *_LENGTHS, *_DIMS, *_SCORES, *_INPUTS)
+    if feature.name not in _OF_ATTENTION
+    and not feature.name.startswith("bias")
+    and feature.name.removeprefix("inputs:") not in CODED
+)
+_ANY_MASK = tuple(feature for feature in _MASKS if feature.name in ("full", MASKED, "causal"))
+FEATURES_OF: dict[str, tuple[Feature, ...]] = {
+    "attention": FEATURES,
+    "native_sparse_attention": (*_SHARED, *_ANY_MASK, *SPARSE),
+}
+_SWITCHES = {op: tuple(feature for feature in table if feature.switch) for op, table in FEATURES_OF.items()}
+_RANK = {feature.name: rank for rank, feature in enumerate((*FEATURES, *SPARSE))}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from oracles.masks import keep
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 SAMPLE = 32
 
@@ -29,7 +29,7 @@ class MaskTiles:
         return self.step_q * self.step_k > SAMPLE**2
 
 
-def mask_tiles(problem: Problem, batch: int, head: int, most_rows: int, most_cols: int) -> MaskTiles | None:
+def mask_tiles(problem: AnyProblem, batch: int, head: int, most_rows: int, most_cols: int) -> MaskTiles | None:
     """At most most_rows x most_cols tiles, whose sides are powers of two; None: there are no pairs."""
     n_q, n_k = problem.lengths_q[batch], problem.lengths_k[batch]
     if not (n_q and n_k):

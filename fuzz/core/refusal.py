@@ -10,6 +10,7 @@ from fuzz.core.case import Case
 from fuzz.core.support import Refusal, Support
 from fuzz.core.target import Target
 from oracles.masks import kinds
+from oracles.native_sparse.problem import NativeSparse
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,14 @@ _CHECKS: tuple[_Check, ...] = (
     _Check(lambda s: "contiguous, aligned tensors only", lambda s, c: not s.strides and not _contiguous(c)),
     _Check(lambda s: "tensors with an axis of stride 0", lambda s, c: not s.shared and _shares(c)),
     _Check(lambda s: "no backward", lambda s, c: not s.backward and c.problem.backward),
+    _Check(
+        lambda s: f"compressed blocks that are no multiple of {s.block_step}",
+        lambda s, c: isinstance(c.problem, NativeSparse) and bool(c.problem.compress_block_size % s.block_step),
+    ),
+    _Check(
+        lambda s: f"tiles of queries that are no multiple of {s.tile_step}",
+        lambda s, c: isinstance(c.problem, NativeSparse) and bool(c.problem.q_tile % s.tile_step),
+    ),
     _PAIRS,
 )
 
@@ -90,6 +99,8 @@ _CHECKS: tuple[_Check, ...] = (
 def refusal(target: Target, case: Case) -> Refusal | None:
     """Reason why `target` does not take `case`, or None. Reads only the declared data. The number of pairs of a case of
     which only a part is run does not matter."""
+    if case.problem.op != target.operation:
+        return Refusal("cannot", f"it computes {target.operation}, not {case.problem.op}")
     for check in _CHECKS:
         if check.bad(target.support, case) and not (check is _PAIRS and target.ctas_of(case)):
             return Refusal("cannot", check.why(target.support))
@@ -139,5 +150,7 @@ def _shown(s: Support, default: Support) -> list[bool]:
         not s.strides,
         not s.shared,
         not s.backward,
+        s.block_step > 1,
+        s.tile_step > 1,
         True,
     ]

@@ -11,7 +11,7 @@ from oracles.metamorphic.relations import RELATIONS, Equality, Relation
 
 def relations_for(target: Target, case: Case) -> tuple[str, ...]:
     """Names of the relations that a session draws from for a case, without looking at tensors."""
-    return tuple(r.name for r in _askable(target) if r.applies(case.problem))
+    return tuple(r.name for r in _askable(target) if r.holds_for(case.problem))
 
 
 def required_equality(target: Target, relation: str) -> Equality:

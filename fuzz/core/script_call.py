@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oracles.masks import Causal, Full
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 
 class ScriptError(ValueError):
@@ -37,7 +37,7 @@ class Text:
     emulated: str = ""
 
 
-def dense_text(problem: Problem) -> tuple[str, bool]:
+def dense_text(problem: AnyProblem) -> tuple[str, bool]:
     """attn_mask and is_causal as `base.dense_arguments` chooses them, as text; and whether `keep` is read."""
     p = problem
     if p.bias is None and not p.ragged:
@@ -52,7 +52,7 @@ def dense_text(problem: Problem) -> tuple[str, bool]:
     return 'attn_mask=torch.where(keep, bias, float("-inf"))', True
 
 
-def options(problem: Problem) -> list[str]:
+def options(problem: AnyProblem) -> list[str]:
     """scale and enable_gqa, where they are not the defaults."""
     p = problem
     return ([f"scale={p.scale!r}"] if p.scale is not None else []) + (["enable_gqa=True"] if p.group > 1 else [])

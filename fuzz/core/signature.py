@@ -62,7 +62,12 @@ _NUMERIC = _KINDS[-1]
 _COMPARING = frozenset({"metamorphic"})  # its kinds are relations, each of them about numbers
 ANY_RELATION = "any_relation"  # kind of a known cause that every follow-up case may show, whichever its relation
 _SAME_ORACLE = {"exact": "accuracy"}  # wrong numbers are one bug, whichever inputs show it
-_STAGES = {"o": 0, "lse": 1}  # later tensors are wrong because an earlier one is; gradients share a stage
+_STAGES = {
+    "blocks": -2,
+    "groups": -1,
+    "o": 0,
+    "lse": 1,
+}  # later tensors are wrong because an earlier one is; gradients share a stage
 _GRADIENTS = 2
 _EMULATOR = "emulator"
 _SHARED = "shared memory"
@@ -84,6 +89,7 @@ _OPTIONS = frozenset(
         "shared",
         "detached",
     }
+    | {"strict", "w_k", "w_v", "w_gate", "groups"}
     | {"variant", MASKED}
 )
 _LAYOUT = {"pad": "strides", "offset": "strides"}  # one option: how tensors lie in memory

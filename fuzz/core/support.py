@@ -44,6 +44,8 @@ class Support:
     shared: bool = True  # axes of stride 0, as Tensor.expand makes them
     lse: bool = False
     backward: bool = True
+    block_step: int = 1  # what the compressed blocks of native sparse attention are a multiple of, and its tiles
+    tile_step: int = 1
     max_pairs: int = 1 << 24
 
     def takes_dim(self, dim: int) -> bool:

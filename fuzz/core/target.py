@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -25,7 +25,7 @@ from fuzz.core.verdict import Finding, Outcome
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import FUSED, Numerics
 from oracles.outputs import Outputs
-from oracles.problem import Bias, Dtype, Problem
+from oracles.problem import AnyProblem, Bias, Dtype
 
 METADATA_ONLY = "run"  # the option of a variant that is False where the metadata alone is judged
 Device: TypeAlias = Literal["host", "cuda", "emulator", "interpreter"]
@@ -44,13 +44,20 @@ class DeviceError(Exception):
 @dataclass(frozen=True)
 class Tensors:
     """A Case's inputs, in the problem's layout and the recipe's strides. `bias` is None without one, `do` without
-    backward."""
+    backward, the weights (`problem.weights`) where the problem has none of that name."""
 
     q: Tensor
     k: Tensor
     v: Tensor
     do: Tensor | None = None
     bias: Tensor | None = None
+    w_k: Tensor | None = None
+    w_v: Tensor | None = None
+    w_gate: Tensor | None = None
+
+    def by_name(self) -> dict[str, Tensor]:
+        """Those that are there."""
+        return {field.name: x for field in fields(self) if (x := getattr(self, field.name)) is not None}
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,7 @@ class Target:
 
     name              as it stands in a Case, e.g. 'torch.sdpa.flash'
     device            where it runs
+    operation         the tag `op` of the problems that it is for
     summary           one line for `attnfuzz targets`
     support, rules    what it takes; fuzz/core/refusal.py
     numerics          how it rounds on the way, which decides the error budget; see `numerics_of`
@@ -77,7 +85,8 @@ class Target:
     session_size      limits of the cases that a session draws, for a target that is slow where it runs
     pairs_per_second  (query, key) pairs that a run handles, for the deadline only
     start_seconds     what a run takes at least, for the deadline only
-    attention         whether it computes attention; else `right` gives the answer, and there are no follow-up cases
+    attention         False: its answer to an attention problem is another one, which `right` gives, and there are no
+                      follow-up cases
     executable        False: there is no device for it here; its cases are compiled and inspected only
     native_biases     biases that the kernels have a way of their own for: sessions draw a bias more often, and half of
                       them are of these; (): none are drawn more often
@@ -93,6 +102,7 @@ class Target:
 
     name: str = ""
     device: Device = "host"
+    operation: str = "attention"
     summary: str = ""
     support: Support = Support()
     rules: tuple[Rule, ...] = ()
@@ -137,7 +147,7 @@ class Target:
         neither start CUDA nor take seconds to import what it calls."""
         return ()
 
-    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """What a session draws the variant of a case of `problem` from; at least one."""
         return self.variants
 
@@ -147,7 +157,7 @@ class Target:
         several = len(self.variants) > 1 and not self.chooses_variants
         return tuple(KernelChoice(variant) for variant in self.variants) if several else ()
 
-    def with_fewer_kernels(self, problem: Problem) -> Problem:
+    def with_fewer_kernels(self, problem: AnyProblem) -> AnyProblem:
         """The problem that a session draws in place of this one, where kernels are dear to compile: in another dtype,
         so that several cases share them."""
         return problem

@@ -85,8 +85,13 @@ def cases_of(target: Target, entries: Iterable[Entry], *, everything: bool = Fal
 
 
 def _listed(target: Target, entries: Iterable[Entry]) -> list[tuple[Entry, Case]]:
-    mine = [entry for entry in entries if entry.case.target in (ANY_TARGET, target.name)]
+    mine = [entry for entry in entries if _is_for(target, entry.case)]
     return [(entry, msgspec.structs.replace(entry.case, target=target.name)) for entry in mine]
+
+
+def _is_for(target: Target, case: Case) -> bool:
+    """True if a case names the target, or is for every target of its operation."""
+    return case.target == target.name or (case.target == ANY_TARGET and case.problem.op == target.operation)
 
 
 def skipped(target: Target, case: Case, everything: bool) -> tuple[RowStatus, str] | None:

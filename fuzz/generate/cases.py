@@ -37,17 +37,18 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 from msgspec import structs
 
-from fuzz.core.case import CODED, Case, Distribution, Inputs, Order, Storage
+from fuzz.core.case import CODED, Case, Distribution, Inputs, Storage
 from fuzz.core.case_limits import Size
 from fuzz.core.kernel_choice import KernelChoice
-from fuzz.core.relations import relations_for
 from fuzz.core.support import Support
 from fuzz.core.target import Target
 from fuzz.generate.aims import AIMS, TILE, Aim, aimed_lengths, late_mask
 from fuzz.generate.grid import Grid
 from fuzz.generate.kernel_turns import draw_meeting, support_of, variants_of
 from fuzz.generate.masks import LENGTHS, NATIVE, Draw, Sizes, draw_mask, native_mask, one_in
+from fuzz.generate.native_sparse import draw_native_sparse
 from fuzz.generate.oversubscribed import draw_oversubscribed
+from fuzz.generate.recipes import draw_storage, draw_variant, odd, shared, with_relations
 from oracles.masks import Causal, Full, Mask
 from oracles.problem import Bias, Problem
 
@@ -70,10 +71,7 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
 SUMS_CODED = {"plain": (True, False, False), "": (True, False)}  # sums over a group's heads; by aim
 FLOWING: tuple[Distribution, ...] = ("normal", "normal", "adversarial", "integers")  # no P near one-hot: dS is not 0
 INEXACT = tuple(name for name in DISTRIBUTIONS if name not in CODED)
-# Axes of stride 0. Keys, or values, that are all one make O the same whatever the scores: of k and v the first three.
-SHARED_AXES = ("b", "h", "bh", "s", "hs", "bhs")
 DETACHED = (("q",), ("k",), ("v",), ("q", "k"), ("q", "v"), ("k", "v"), ("q", "k", "v"))  # the last with a bias only
-ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd", "bhds")
 # Keys beside queries: self-attention, some more or fewer (a cache, a chunk), anything; for one length, for several.
 ALONE_AS = ("same", "same", "near", "any", "any", "any")
 PACKED_AS = ("same", "near", "near", "any", "any", "any")
@@ -105,7 +103,7 @@ def drawer(target: Target, size: Size = MEDIUM, repeats: int = 3) -> Callable[[D
         part = target.draw_cta_subset(draw, repeats) if target.draws_cta_subsets and one_in(draw, PARTLY) else None
         if part is None and target.draws_long_lists and one_in(draw, LONG_LISTS_SHARE):
             part = target.draw_long_lists(draw, repeats)
-        return part or _case(draw, target, within, repeats)
+        return part or CASES[target.operation](draw, target, within, repeats, None)
 
     return one
 
@@ -123,7 +121,7 @@ def cases(target: Target, size: Size = MEDIUM, repeats: int = 3) -> st.SearchStr
 def kernel_case(draw: random.Random, target: Target, size: Size, repeats: int, kernel: KernelChoice) -> Case:
     """A case of this kernel of a target: with a backward pass, and where its CTAs wait for one another, one in which
     they do."""
-    return _case(draw, target, _within(target, size), repeats, kernel)
+    return CASES[target.operation](draw, target, _within(target, size), repeats, kernel)
 
 
 def _within(target: Target, size: Size) -> Size:
@@ -176,15 +174,15 @@ def _case(draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelCh
         bias=_bias(draw, support, target.native_biases) if "bias" in focus else None,
         backward=support.backward and (kernel is not None or aim == "plain" or not one_in(draw, 10)),
     )
-    problem = target.with_fewer_kernels(problem)
+    problem = target.with_fewer_kernels(problem)  # type: ignore[assignment]
     inputs = _inputs(draw, support, problem, focus, aim, turn=kernel is not None)
     if inputs.distribution in CODED and support.scale:
         problem = structs.replace(problem, scale=draw.choice(EXACT_SCALES))
     variants = variants_of(kernel, target.variants_for(problem))
     plainest = aim in ("plain", "native") and {} in variants and draw.choice((True, False))
-    variant = {} if plainest else draw.choice(variants) if len(variants) > 1 else variants[0]
+    variant = draw_variant(draw, variants, plainest=plainest)
     case = Case(target=target.name, problem=problem, inputs=inputs, variant=dict(variant), repeats=repeats)
-    return structs.replace(case, relations=_relations(target, case))
+    return with_relations(target, case)
 
 
 def _grid(
@@ -233,17 +231,6 @@ def _mask(draw: Draw, support: Support, native: Sequence[str], sizes: Sizes, aim
     if support.causal_align is not None and isinstance(mask, Causal):
         return Causal(support.causal_align)
     return mask
-
-
-def _relations(target: Target, case: Case) -> tuple[str, ...]:
-    """One follow-up case, now and then two; on a device that is slow mostly none. They follow from the case: drawn as
-    the rest is they would double the choices of an example, and with them the number of its near-copies."""
-    draw = random.Random(case.id)
-    known = relations_for(target, case)
-    share = target.follow_ups or (4 if target.device == "emulator" else 1)
-    if not known or (share > 1 and not one_in(draw, share)):
-        return ()
-    return tuple(draw.sample(known, min(2 if one_in(draw, 4) else 1, len(known))))
 
 
 def _heads(draw: Draw, support: Support, size: Size) -> tuple[int, int, int]:
@@ -351,7 +338,7 @@ def _inputs(draw: Draw, support: Support, problem: Problem, focus: frozenset[str
     """Exact inputs choose the scale themselves, and take no softcap: not where one of those is looked at."""
     stores = {name: Storage() for name in ("q", "k", "v", "do")}
     if "strides" in focus:
-        stores = {name: _storage(draw, problem.layout) for name in stores}
+        stores = {name: draw_storage(draw) for name in stores}
         if problem.backward and one_in(draw, 6):
             stores["do"] = Storage("expanded")
     known = INEXACT if focus & {"scale", "softcap"} else DISTRIBUTIONS
@@ -362,20 +349,15 @@ def _inputs(draw: Draw, support: Support, problem: Problem, focus: frozenset[str
         known = FLOWING
     distribution = draw.choice(known)
     if support.shared and distribution not in CODED and one_in(draw, 12):
-        name = draw.choice([name for name, store in stores.items() if store.order != "expanded"])
-        stores[name] = structs.replace(
-            stores[name], shared=draw.choice(SHARED_AXES[: 3 if name in ("k", "v") else None])
-        )
+        stores = shared(draw, stores)
     detached: tuple[Any, ...] = ()
     if problem.backward and one_in(draw, 8):
         detached = draw.choice(DETACHED if problem.bias and problem.bias.grad else DETACHED[:-1])
-    return Inputs(seed=draw.randint(0, 255), distribution=distribution, detached=detached, **_odd(stores))
+    return Inputs(seed=draw.randint(0, 255), distribution=distribution, detached=detached, **odd(stores))
 
 
-def _odd(stores: dict[str, Storage]) -> dict[str, Storage]:
-    return {name: store for name, store in stores.items() if store != Storage()}
-
-
-def _storage(draw: Draw, layout: str) -> Storage:
-    order = draw.choice(ORDERS)
-    return Storage(order, draw.choice((0, 0, 1, 8)), draw.choice((0, 0, 1, 8)))
+# By operation: (draw, target, limits, repeats, kernel or None) -> a case. A new operation is a row here.
+CASES: dict[str, Callable[[Draw, Target, Size, int, KernelChoice | None], Case]] = {
+    "attention": _case,
+    "native_sparse_attention": draw_native_sparse,
+}

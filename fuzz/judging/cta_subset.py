@@ -32,7 +32,7 @@ from oracles.error_budget.same_precision import same_precision
 from oracles.masks import Tokens, keep
 from oracles.numerics import Numerics
 from oracles.outputs import Outputs
-from oracles.problem import Problem, shapes
+from oracles.problem import AnyProblem, Problem, shapes
 from oracles.reference.attention import reference
 
 _NORESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python's mmap does not name
@@ -97,7 +97,7 @@ def _tensors(case: Case) -> Tensors:
     return Tensors(q, k, v)
 
 
-def _outputs(problem: Problem) -> Outputs:
+def _outputs(problem: AnyProblem) -> Outputs:
     """O and LSE of zeros, contiguous."""
     shape = shapes(problem)
     return Outputs(reserved(shape["o"], problem.torch_dtype), reserved(shape["lse"], torch.float32))
@@ -115,7 +115,7 @@ def reserved(shape: Sequence[int], dtype: torch.dtype, storage: Storage | None =
     return torch.frombuffer(owner, dtype=dtype).as_strided(shape, strides, offset)
 
 
-def _rows_written(problem: Problem, outputs: Outputs, tile: int) -> list[Rows]:
+def _rows_written(problem: AnyProblem, outputs: Outputs, tile: int) -> list[Rows]:
     """The runs of rows whose LSE is no longer 0, those of each tile for themselves. On zeros every score is 0, so LSE
     is the log of the number of keys: 0 for a row with one key, which is bridged where its neighbours were written."""
     lse = outputs.lse
@@ -134,7 +134,7 @@ def _rows_written(problem: Problem, outputs: Outputs, tile: int) -> list[Rows]:
     return found
 
 
-def seen(problem: Problem, batch: int, head: int, first: int, stop: int) -> Rows:
+def seen(problem: AnyProblem, batch: int, head: int, first: int, stop: int) -> Rows:
     """Asks the mask which keys the rows see. It is a window (the targets' rules say so): what the first and the last of
     the rows that see anything see holds what those between them see."""
 
@@ -160,7 +160,7 @@ def seen(problem: Problem, batch: int, head: int, first: int, stop: int) -> Rows
     return Rows(batch, head, first, stop, low, high, Tokens(tuple("".join("01"[x] for x in line) for line in lines)))
 
 
-def _excerpt(problem: Problem, rows: Rows, given: Tensors) -> tuple[Problem, Tensors]:
+def _excerpt(problem: AnyProblem, rows: Rows, given: Tensors) -> tuple[Problem, Tensors]:
     """The small problem that the rows are, with the values that stand in the large tensors."""
     at = (slice(rows.batch, rows.batch + 1), slice(rows.head, rows.head + 1))
     of_kv = (at[0], slice(rows.head // problem.group, rows.head // problem.group + 1))

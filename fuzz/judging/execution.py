@@ -6,6 +6,7 @@ never counts against a run's deadline. What the kernel raises leaves here as Rai
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ from fuzz.tensors.arena import Arena, on_device
 from fuzz.tensors.guard_bands import POISON, Guarded, poison_cuda, poisoned_malloc
 from fuzz.tensors.to_cpu import to_cpu
 from oracles.outputs import Outputs
-from oracles.problem import Problem, shapes
+from oracles.problem import AnyProblem, shapes
 
 Enter = Callable[[str, float], None]
 
@@ -253,13 +254,9 @@ def call(work: Callable[[], Any]) -> Any:
             raise Raised(error, said) from error
 
 
-def _output_sizes(problem: Problem) -> tuple[int, ...]:
+def _output_sizes(problem: AnyProblem) -> tuple[int, ...]:
     """Bytes of O, LSE and the gradients, to poison blocks of their size."""
     shape, width = shapes(problem), problem.torch_dtype.itemsize
-    sizes = []
-    for name in ("o", "lse", "dq", "dk", "dv"):
-        count = 4 if name == "lse" else width
-        for size in shape[name]:
-            count *= size
-        sizes.append(count)
-    return tuple(sizes)
+    names = ("o", "lse", "dq", "dk", "dv", *(f"d{name}" for name in problem.weights), *problem.choices)
+    wide = ("lse", *problem.choices)
+    return tuple(math.prod(shape[name]) * (4 if name in wide else width) for name in names if name in shape)

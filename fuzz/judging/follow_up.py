@@ -120,7 +120,7 @@ def failed_alone(verdict: Verdict) -> list[tuple[Case, Verdict]]:
 
 def _first(case: Case, target: Target, pristine: Arena, relation: Relation) -> FollowUp | None:
     equality = required_equality(target, relation.name)
-    if equality == "off" or not relation.applies(case.problem):
+    if equality == "off" or not relation.holds_for(case.problem):
         return None
     draw = random.Random(zlib.crc32(f"{case.inputs.seed}/{relation.name}".encode()))
     given = {slot.name: x for slot in pristine.slots if (x := pristine.tensor(slot.name)) is not None}
@@ -181,7 +181,7 @@ def _follow_up(
         return FollowUp(relation, equality, variation, other, pristine, build(replace(case, inputs=more), device))
     if variation.options:
         return FollowUp(relation, equality, variation, other, pristine)
-    names = [slot.name for slot in pristine.slots]
+    names = list(dict.fromkeys([*(slot.name for slot in pristine.slots), *other.problem.weights]))
     values = {n: x for n in names if (x := (variation.tensors or {}).get(n, pristine.tensor(n))) is not None}
     if not other.problem.backward:
         values.pop("do", None)

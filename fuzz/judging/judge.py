@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 import oracles.reference.numba_loops  # noqa: F401 (where nothing is compiled yet it takes seconds, which no case is to pay)
 from fuzz.core import surface
-from fuzz.core.case import CODED, Case
+from fuzz.core.case import CODED, Case, attention_of
 from fuzz.core.refusal import refusal
 from fuzz.core.target import DeviceError, Execution, Target, Tensors
 from fuzz.core.verdict import Finding, FollowUpFailure, Verdict
@@ -38,6 +38,7 @@ from fuzz.judging.execution import (
 )
 from fuzz.judging.follow_up import FollowUp, compare_outputs, failure_of, follow_ups_of
 from fuzz.judging.leaks import RUNS, Watch
+from fuzz.judging.operations import OPERATIONS, operation_of
 from fuzz.judging.own_reference import own_budget
 from fuzz.judging.proposed_numerics import propose
 from fuzz.judging.raised import context_lost, raised_verdict
@@ -46,12 +47,10 @@ from fuzz.tensors.arena import Arena, build
 from fuzz.tensors.guard_bands import keep_pages, poisoned_malloc
 from oracles import accuracy, determinism, exact
 from oracles.error_budget.budget import Budget
-from oracles.error_budget.same_precision import Same, same_precision
 from oracles.metamorphic.relations import BITS
 from oracles.numerics import Numerics
 from oracles.outputs import Outputs
-from oracles.problem import Problem, shapes
-from oracles.reference.attention import reference
+from oracles.problem import shapes
 
 WORK_ON_CPU = 8 << 20  # pairs × head dim up to which a case is judged on the CPU, wherever its kernel runs
 ELEMENTS_ON_CPU = 1 << 20  # and elements of its largest tensor
@@ -217,16 +216,13 @@ def _metadata_only(job: _Job, predicted: list[Finding], pristine: Arena) -> Verd
 
 def _budget_of(job: _Job, pristine: Arena) -> Budget:
     """The case's error budget, with its reference."""
-    problem, given, clock = job.case.problem, pristine.tensors(), job.clock
-    clock.start("reference", INPUTS_LIMIT + problem.pairs * 1e-5)
-    if not job.target.attention and (own := call(partial(own_budget, job.case, job.target, given))) is not None:
+    case, given, clock = job.case, pristine.tensors(), job.clock
+    clock.start("reference", INPUTS_LIMIT + case.problem.pairs * 1e-5)
+    if not job.target.attention and (own := call(partial(own_budget, case, job.target, given))) is not None:
         clock.book("judge")
         return own
-    right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
-    clock.book("same_precision")
-    same = _same(problem, given, job.target.numerics_of(job.case))
-    clock.book("judge")
-    return Budget.of(problem, right, same, padding=job.target.clears_padding)
+    numerics, padding = job.target.numerics_of(case), job.target.clears_padding
+    return operation_of(case).budget(case.problem, given, numerics, padding, clock.book)
 
 
 def _follow_ups(job: _Job, pristine: Arena) -> list[FollowUp]:
@@ -263,29 +259,33 @@ def _judge_numbers(
 ) -> Verdict:
     """The verdict of runs that keep the contract: accuracy, repeats, exact inputs; then, where all is right, the
     follow-up cases. `findings` are those so far, `predicted` those without a run."""
-    case, target = job.case, job.target
-    unstable = determinism.compare([e.outputs for e in executions])
+    case, target, given = job.case, job.target, pristine.tensors()
+    may_differ, numerics, operation = target.may_differ(case), target.numerics_of(case), operation_of(case)
+    chosen, freeze = operation.choices(case.problem, given, [e.outputs for e in executions])
+    if freeze:
+        budget = operation.frozen(budget, given, executions[0].outputs, numerics)
+    unstable = [f for f in chosen if f.oracle == "determinism"] + determinism.compare([e.outputs for e in executions])
     judged = executions if unstable else executions[:1]
     judgements = [accuracy.judge_with(budget, e.outputs) for e in judged]
     bad = [j for j in judgements if j.findings]
     worst = max(judgements, key=lambda j: (len(j.findings) > 0, j.ratio))
-    may_differ, numerics = target.may_differ(case), target.numerics_of(case)
     unstable = [f for f in unstable if target.deterministic and f.tensor not in may_differ]
-    given = pristine.tensors()
+    exactly = target.attention and operation.exact
     findings = [
         *findings,
+        *(f for f in chosen if f.oracle != "determinism"),
         *worst.findings,
-        *(_exact(case, numerics, given, judged[0].outputs, budget) if target.attention else ()),
+        *(_exact(case, numerics, given, judged[0].outputs, budget) if exactly else ()),
         *unstable,
         *predicted,
     ]
     failures: list[FollowUpFailure] = []
     if not findings:
-        under = partial(_budget_under, target, numerics, given, budget)
+        under = partial(_budget_under, numerics, given, budget)
         findings, failures = _judge_follow_ups(job, executions[0].outputs, later, under)
     flaky = (len(bad), len(judged)) if 0 < len(bad) < len(judged) else (0, 0)
     evidence = {}
-    if target.attention and not any(flaky):
+    if exactly and not any(flaky):
         again = partial(_judge_under, case, target, given, judged[0].outputs, budget)
         findings, changes = propose(findings, worst.ratio, numerics, again)
         evidence = {"proposed_numerics": changes} if changes else {}
@@ -298,8 +298,7 @@ def _judge_under(
     case: Case, target: Target, given: Tensors, outputs: Outputs, budget: Budget, numerics: Numerics
 ) -> list[Finding]:
     """Findings of outputs whose kernel had declared other `numerics`."""
-    same = _same(case.problem, given, numerics)
-    changed = Budget.of(case.problem, budget.reference, same, padding=target.clears_padding)
+    changed = operation_of(case).under(budget, given, numerics, target.clears_padding)
     return [*accuracy.judge_with(changed, outputs).findings, *_exact(case, numerics, given, outputs, budget)]
 
 
@@ -318,6 +317,7 @@ def _judge_follow_ups(
     failures = []
     for follow_up, execution in later:
         broken = compare_outputs(follow_up, job.target, job.case, source_outputs, execution.outputs, budget)
+        broken += _chosen_wrong(follow_up, execution.outputs)
         if not broken:
             continue
         alone = _judge_alone(job.target, follow_up, execution.outputs)
@@ -327,16 +327,22 @@ def _judge_follow_ups(
     return findings, failures
 
 
+def _chosen_wrong(follow_up: FollowUp, outputs: Outputs) -> list[Finding]:
+    """Findings about what a follow-up case's outputs chose."""
+    operation, given = operation_of(follow_up.case), follow_up.pristine.tensors()
+    chosen, _ = operation.choices(follow_up.case.problem, given, [outputs])
+    return [replace(f, message=f"{follow_up.title}: {f.message}") for f in chosen]
+
+
 def _judge_alone(target: Target, follow_up: FollowUp, outputs: Outputs) -> tuple[Finding, ...]:
     """Findings of a follow-up case's outputs, judged as those of a case of its own."""
     problem, given = follow_up.case.problem, follow_up.pristine.tensors()
-    right = reference(problem, given.q, given.k, given.v, bias=given.bias, do=given.do)
-    same = _same(problem, given, follow_up.numerics(target))
-    return accuracy.judge_with(Budget.of(problem, right, same, padding=target.clears_padding), outputs).findings
-
-
-def _same(problem: Problem, given: Tensors, numerics: Numerics) -> Same:
-    return same_precision(problem, given.q, given.k, given.v, bias=given.bias, do=given.do, numerics=numerics)
+    operation, numerics = operation_of(follow_up.case), follow_up.numerics(target)
+    chosen, freeze = operation.choices(problem, given, [outputs])
+    budget = operation.budget(problem, given, numerics, target.clears_padding, lambda phase: None)
+    if freeze:
+        budget = operation.frozen(budget, given, outputs, numerics)
+    return (*chosen, *accuracy.judge_with(budget, outputs).findings)
 
 
 def _exact(case: Case, numerics: Numerics, given: Tensors, outputs: Outputs, budget: Budget) -> list[Finding]:
@@ -345,12 +351,14 @@ def _exact(case: Case, numerics: Numerics, given: Tensors, outputs: Outputs, bud
         return []
     q, k, v = given.q, given.k, given.v
     right = budget.reference if budget.want.dtype == torch.float64 else None
-    return exact.judge(case.problem, q, k, v, outputs, bias=given.bias, do=given.do, numerics=numerics, right=right)
+    return exact.judge(
+        attention_of(case), q, k, v, outputs, bias=given.bias, do=given.do, numerics=numerics, right=right
+    )
 
 
-def _budget_under(target: Target, declared: Numerics, given: Tensors, budget: Budget, changed: Numerics) -> Budget:
+def _budget_under(declared: Numerics, given: Tensors, budget: Budget, changed: Numerics) -> Budget:
     """The budget of a follow-up case: `budget`, that of the source's `declared` numerics, or that of its own. Its
     padding is its own."""
     if changed == declared and not budget.padding:
         return budget
-    return Budget.of(budget.problem, budget.reference, _same(budget.problem, given, changed))
+    return OPERATIONS[budget.problem.op].under(budget, given, changed, False)

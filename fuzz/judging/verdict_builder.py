@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from msgspec.structs import replace
 from torch import Tensor
 
@@ -14,11 +15,12 @@ from fuzz.core.target import Execution, Target
 from fuzz.core.verdict import Finding, FollowUpFailure, Location, Outcome, Verdict, Worst
 from fuzz.judging.execution import Clock
 from oracles import accuracy
-from oracles.outputs import Outputs
+from oracles.outputs import CHOICES, Outputs
 from oracles.problem import shapes
 
 INFINITELY = 1e99  # error / budget of what no budget allows at all, such as NaN or a weight where there must be none
 _GRADIENTS = ("dq", "dk", "dv")
+_DTYPES = dict.fromkeys(CHOICES, torch.int32)
 
 
 def conclude(
@@ -77,21 +79,24 @@ def shape_findings(case: Case, outputs: Outputs) -> list[Finding]:
     """Missing tensors, wrong shapes and dtypes."""
     problem = case.problem
     expected, found = shapes(problem), []
-    wanted = {"o", *_GRADIENTS} - {f"d{name}" for name in case.inputs.detached} if problem.backward else {"o"}
+    gradients = {*_GRADIENTS, *(f"d{name}" for name in problem.weights)}
+    wanted = {"o", *gradients} - {f"d{name}" for name in case.inputs.detached} if problem.backward else {"o"}
     if problem.backward and problem.bias is not None and problem.bias.grad:
         wanted.add("dbias")
-    got = dict(outputs.items())
+    wanted |= set(problem.choices)
+    got = dict(outputs.items()) | outputs.choices()
     for name in sorted(wanted - set(got)):
         message = f"{name} is missing: the target returned None where a tensor of shape {list(expected[name])} is due"
         found.append(Finding("protocol", "missing_tensor", message, name, Location(pattern="missing")))
     for name, tensor in got.items():
-        if not isinstance(tensor, Tensor) or tuple(tensor.shape) != expected[name]:
+        if not isinstance(tensor, Tensor) or tuple(tensor.shape) != expected.get(name):
             shape = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-            message = f"{name} has shape {shape}; the problem needs {list(expected[name])}"
+            message = f"{name} has shape {shape}; the problem needs {list(expected.get(name, ())) or 'no such tensor'}"
             found.append(Finding("protocol", "wrong_shape", message, name, Location(pattern="shape")))
-        elif name != "lse" and name != "dbias" and tensor.dtype != problem.torch_dtype:
+        elif name not in ("lse", "dbias") and tensor.dtype != _DTYPES.get(name, problem.torch_dtype):
             got_dtype = str(tensor.dtype).removeprefix("torch.")
-            message = f"{name} has dtype {got_dtype}; the problem needs {problem.dtype}, the dtype of its inputs"
+            needs = "int32" if name in _DTYPES else f"{problem.dtype}, the dtype of its inputs"
+            message = f"{name} has dtype {got_dtype}; the problem needs {needs}"
             found.append(Finding("protocol", "wrong_dtype", message, name, Location(pattern="dtype")))
     return found
 

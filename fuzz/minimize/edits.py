@@ -14,9 +14,10 @@ replace = msgspec.structs.replace
 
 
 def edit(case: Case, **changes: Any) -> Case | None:
-    """`case` with fields of its problem changed; None where a constructor refuses the values."""
+    """`case` with fields of its problem changed; None where a constructor refuses the values, or the operation has no
+    such field."""
     try:
-        return replace(case, problem=replace(case.problem, **changes))
+        return replace(case, problem=case.problem.edited(**changes))
     except ValueError:
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -13,6 +14,7 @@ from fuzz.minimize.edits import edit, edit_inputs, pairs, replace, with_lengths
 from fuzz.minimize.kinds import Attempts, Options
 from fuzz.minimize.shape import one_sequence, tiled
 from oracles.masks import Full
+from oracles.native_sparse.problem import NativeSparse
 from oracles.problem import Bias
 
 Off = Callable[[Case], Case | None]
@@ -27,6 +29,11 @@ def _plain_numbers(case: Case) -> Case | None:
     return case if plain else edit_inputs(case, distribution="normal")
 
 
+def _sparse(**changes: Any) -> Off:
+    """Fields of native sparse attention; of another operation nothing changes."""
+    return lambda case: edit(case, **changes) if isinstance(case.problem, NativeSparse) else case
+
+
 OFF: dict[str, Off] = {
     "distribution": _plain_numbers,
     "q": _store("q"),
@@ -39,6 +46,11 @@ OFF: dict[str, Off] = {
     "bias": lambda case: edit(case, bias=None),
     "mask": lambda case: edit(case, mask=Full()),
     "relations": lambda case: replace(case, relations=()),
+    "w_k": _sparse(w_k=False),
+    "w_v": _sparse(w_v=False),
+    "w_gate": _sparse(w_gate=False),
+    "groups": _sparse(num_cmp_selected_blocks=None),
+    "strict": lambda case: edit(case, causal=True) if getattr(case.problem, "causal", True) == "strict" else case,
     "layout": lambda case: edit(case, layout="padded"),
     "backward": lambda case: edit(case, backward=False),
 }

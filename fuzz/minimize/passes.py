@@ -8,7 +8,7 @@ candidates seen before cost nothing.
 
 from __future__ import annotations
 
-from fuzz.minimize import masks, options, shape
+from fuzz.minimize import masks, native_sparse, options, shape
 from fuzz.minimize.kinds import Row
 
 PASSES: tuple[Row, ...] = (
@@ -19,6 +19,7 @@ PASSES: tuple[Row, ...] = (
     Row("sequences", shape.sequences, gets_results=True),
     Row("heads", shape.heads),
     Row("lengths", shape.lengths),
+    Row("sparse sizes", native_sparse.sizes, recompiles=True),
     Row("canonical mask", masks.canonical),
     Row("simpler mask", masks.simpler),
     Row("mask rows", masks.rows, gets_results=True),

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from msgspec.structs import replace as replace_struct
 
-from fuzz.core.case import Case
+from fuzz.core.case import Case, attention_of
 from fuzz.core.target import Execution, Target, Tensors
 from fuzz.core.verdict import Verdict
 from fuzz.judging import judge
@@ -83,7 +83,7 @@ def _fails(case: Case, target: Target, first: list[Execution], enter: Enter) -> 
                 return _all_failed()
             enter("judge", INPUTS_LIMIT)
         given = arena.tensors()
-        question = Question(case.problem, given.q, given.k, given.v, given.bias, given.do)
+        question = Question(attention_of(case), given.q, given.k, given.v, given.bias, given.do)
         found[name] = not rule.passes(question, executions[0].outputs)
     return found
 

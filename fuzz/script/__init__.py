@@ -2,9 +2,10 @@
 
 PyTorch and the kernel under test, nothing of the harness. The text is made for one case: it holds no branch for a
 feature that the case lacks. masks the predicate · inputs the numbers and strides · formula the right answer · excerpt
-parts of a module · user a call of one's own kernel · page puts the script together.
+parts of a module · user a call of one's own kernel · page puts the script together, sparse_page that of native sparse
+attention; write chooses.
 """
 
-from fuzz.script.page import ScriptError, write_script
+from fuzz.script.write import ScriptError, write_script
 
 __all__ = ["ScriptError", "write_script"]

@@ -7,12 +7,12 @@ wherever the target's Numerics say that it rounds.
 from __future__ import annotations
 
 from oracles.numerics import Numerics
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 FP32 = "FP32"
 
 
-def units(problem: Problem) -> str:
+def units(problem: AnyProblem) -> str:
     """Lines that name what one rounding is."""
     fp32 = "FP32 = 2**-21  # a few roundings of fp32 arithmetic"
     if problem.dtype == "float32":
@@ -20,7 +20,7 @@ def units(problem: Problem) -> str:
     return f"EPS = torch.finfo(DTYPE).eps\n{fp32}"
 
 
-def formulas(problem: Problem, numerics: Numerics, masked: bool) -> str:
+def formulas(problem: AnyProblem, numerics: Numerics, masked: bool) -> str:
     """Text of `formulas(q, k, v, do, bias, keep, r)` on (batch, heads, length, dim); returns a dict of tensors."""
     p, n = problem, numerics
     bias, keep = p.bias is not None, masked
@@ -62,7 +62,7 @@ def formulas(problem: Problem, numerics: Numerics, masked: bool) -> str:
     return f"def formulas({', '.join(arguments)}):\n{body}"
 
 
-def _backward(p: Problem, n: Numerics) -> list[str]:
+def _backward(p: AnyProblem, n: Numerics) -> list[str]:
     stored = _at("o", n.delta)
     folded = _at("k", n.folded) if n.folds_k else "k"
     again = f"r(s, {FP32})"
@@ -131,12 +131,12 @@ def one(x, start, stop):
     return x[start:stop].transpose(0, 1)[None]'''
 
 
-def _long(p: Problem, terms: int) -> float:
+def _long(p: AnyProblem, terms: int) -> float:
     """A long fp32 sum of terms that are alike errs in one direction; beside 16-bit roundings that is nothing."""
     return 1 + terms / 128 if p.dtype == "float32" else 1.0
 
 
-def packed(problem: Problem, masked: bool) -> str:
+def packed(problem: AnyProblem, masked: bool) -> str:
     """Text of `packed_formulas`, which calls `formulas` for each sequence, and puts the answers back together."""
     p = problem
     bias, backward = p.bias, p.backward

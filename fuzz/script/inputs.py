@@ -47,7 +47,7 @@ def guarded(x):
 def names(case: Case) -> list[str]:
     """The tensors of a case, in the order in which they are made."""
     p = case.problem
-    return ["q", "k", "v"] + ["do"] * p.backward + ["bias"] * (p.bias is not None)
+    return ["q", "k", "v"] + ["do"] * p.backward + ["bias"] * (p.bias is not None) + list(p.weights)
 
 
 def helpers(case: Case, guard: bool) -> list[str]:
@@ -92,21 +92,27 @@ def _generator(needed: list[str]) -> str:
 
 
 def _numbers(case: Case, name: str, shape: tuple[int, ...]) -> str:
+    text = _plain_numbers(case, name, shape)
+    return f"{text} * {case.problem.dim**-0.5!r}" if name in case.problem.weights else text
+
+
+def _plain_numbers(case: Case, name: str, shape: tuple[int, ...]) -> str:
     if getattr(case.inputs, name, Storage()).order == "expanded":
         return f"torch.ones({shape})"
     if case.inputs.distribution in CODED:
         return _written(case, name, shape)
+    seed, stream = values.stream_of(case.inputs.seed, name)
     match case.inputs.distribution:
         case "integers":
             count = 1
             for size in shape:
                 count *= size
-            return f'(random_bits({case.inputs.seed}, "{name}", {count}, DEVICE) % 5 - 2).view({shape}).float()'
+            return f'(random_bits({seed}, "{stream}", {count}, DEVICE) % 5 - 2).view({shape}).float()'
         case "constant":
             return f"torch.full({shape}, {0.5 if name == 'q' else 1.0}, device=DEVICE)"
     gain = values.LARGE.get(name) if case.inputs.distribution == "large" else None
     times = f" * {gain}" if gain is not None else ""
-    return f'normal({case.inputs.seed}, "{name}", {shape}, DEVICE)' + times
+    return f'normal({seed}, "{stream}", {shape}, DEVICE)' + times
 
 
 def _written(case: Case, name: str, shape: tuple[int, ...]) -> str:

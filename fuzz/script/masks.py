@@ -8,7 +8,7 @@ from typing import Any
 
 from oracles import masks as m
 from oracles.masks import Mask, varies_by_batch, varies_by_head
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 _LISTED = '''\
 def listed(rows, len_q, len_k):
@@ -77,7 +77,7 @@ class Written:
         return name
 
 
-def dense(problem: Problem, indent: str = "") -> tuple[list[str], list[str]]:
+def dense(problem: AnyProblem, indent: str = "") -> tuple[list[str], list[str]]:
     """Lines of helpers, and lines that make `keep`, bool (batch or 1, heads_q or 1, len_q, len_k), True = keep."""
     p = problem
     heads = p.heads_q if varies_by_head(p.mask) else 1
@@ -168,5 +168,5 @@ def _blocks(mask: m.Blocks, written: Written) -> str:
     return f"tiled({written.table(mask.rows)}, {mask.tile_m}, {mask.tile_n}, len_q, len_k{seed})"
 
 
-def _length_pairs(p: Problem, batch: int) -> str:
+def _length_pairs(p: AnyProblem, batch: int) -> str:
     return str(list(zip(p.lengths_q, p.lengths_k, strict=True))[:batch])

@@ -7,8 +7,8 @@ import textwrap
 import torch
 
 from fuzz.core.case import CODED, Case
-from fuzz.core.script_call import ScriptError, Text
-from fuzz.core.signature import root
+from fuzz.core.case_words import sparse_words
+from fuzz.core.script_call import Text
 from fuzz.core.target import Target
 from fuzz.core.verdict import Verdict, summary
 from fuzz.script import formula, inputs, masks
@@ -72,19 +72,9 @@ for again in range({repeats}):  # the same bits every time?
 wrong += [f"{{name}} differs in {{times}} of {repeats} repeats" for name, times in different.items() if times]"""
 
 
-def write_script(case: Case, target: Target, verdict: Verdict | None) -> str:
-    """Text of a Python script that runs `case` on the target alone; it prints FAILS or passes, and exits with 1 or 0.
+class Page:
+    """The script of one case; subclasses write that of another operation."""
 
-    verdict  what was found: decides whether the script repeats the run, guards its buffers, or expects a hang
-    Raises ScriptError where the target has no script, or the case fails a metamorphic relation only.
-    """
-    first = root(verdict) if verdict is not None else None
-    if first is not None and first.oracle == "metamorphic":
-        raise ScriptError(f"case {case.id} fails only in a follow-up case of a metamorphic relation: {first.message}")
-    return _Page(case, target, target.script_call(case), verdict).text()
-
-
-class _Page:
     def __init__(self, case: Case, target: Target, call: Text, verdict: Verdict | None) -> None:
         self.case, self.target, self.call, self.verdict = case, target, call, verdict
         self.p = case.problem
@@ -93,10 +83,11 @@ class _Page:
         self.in_formula = self.p.mask != Full() or (self.p.ragged and self.p.layout == "padded")
         self.guard = ("memory", "wrote_outside") in self.seen and not (self._strided() or self._shared())
         self.names = inputs.names(case)
+        self.mask_lines: list[str] = []
 
     def text(self) -> str:
         """The whole script."""
-        sections = [self._head(), *self._functions(), self._inputs(), self._run(), self._judge(), self._end()]
+        sections = [self._head(), *self.functions(), self._inputs(), self._run(), self.judge(), self._end()]
         return "\n\n".join(section for section in sections if section).rstrip() + "\n"
 
     def _strided(self) -> bool:
@@ -114,7 +105,11 @@ class _Page:
         lengths = f"lengths of q {_short(p.lengths_q)}, of k {_short(p.lengths_k)}"
         what = f"{p.layout}, {p.dtype}, {heads}, {lengths}, dims {p.dim} and {p.dim_v}, mask: {_named(p.mask)}"
         more = [f"scale {p.scale}"] * (p.scale is not None) + [f"softcap {p.softcap}"] * (p.softcap > 0)
-        more += ["bias"] * (p.bias is not None) + ["forward and backward" if p.backward else "forward only"]
+        more += (
+            sparse_words(p)
+            + ["bias"] * (p.bias is not None)
+            + ["forward and backward" if p.backward else "forward only"]
+        )
         lines = [f'"""{target.name}: {said}', "", *textwrap.wrap(", ".join([what, *more]) + ".", 110)]
         lines += [
             f"Written by attnfuzz for case {self.case.id} with PyTorch {torch.__version__}; needs "
@@ -153,10 +148,10 @@ class _Page:
         """True if the script may not end; on the emulated GPU a hang is a state that it reports."""
         return self.verdict is not None and self.verdict.outcome == "hang" and not self.call.emulated
 
-    def _functions(self) -> list[str]:
+    def functions(self) -> list[str]:
+        """Functions that the script needs: of the kernel, of its inputs, the right answer, the comparison."""
         found = [self.call.setup] if self.call.setup else []
         found += inputs.helpers(self.case, self.guard)
-        self.mask_lines: list[str] = []
         if self.masked or inputs.reads_mask(self.case):
             helpers, self.mask_lines = masks.dense(self.p)
             found += helpers
@@ -166,7 +161,7 @@ class _Page:
         ]
         if self.p.layout == "packed":
             found.append(formula.packed(self.p, self.in_formula))
-        found.append(self._compare())
+        found.append(self.compare())
         return ["\n" + text for text in found]
 
     def _inputs(self) -> str:
@@ -182,7 +177,7 @@ class _Page:
         if self._hangs():
             lines.append(f"faulthandler.dump_traceback_later({HANG_SECONDS}, exit=True)")
         if ("memory", "changed_input") in self.seen:
-            lines.append(f"before = {{name: x.clone() for name, x in {self._by_name(self.names)}.items()}}")
+            lines.append(f"before = {{name: x.clone() for name, x in {self.by_name(self.names)}.items()}}")
         if self.guard:
             lines.append("before_buffers = [memory.clone() for memory in buffers]")
         joined = ", ".join(leaves)
@@ -197,7 +192,11 @@ class _Page:
     def _leaves(self) -> list[str]:
         """The inputs whose gradients are asked for; all of them where there is no backward pass."""
         detached = self.case.inputs.detached if self.p.backward else ()
-        return [n for n in ("q", "k", "v") if n not in detached] + ["bias"] * bool(self.p.bias and self.p.bias.grad)
+        return (
+            [n for n in ("q", "k", "v") if n not in detached]
+            + ["bias"] * bool(self.p.bias and self.p.bias.grad)
+            + [*self.p.weights]
+        )
 
     def _called(self, call: str) -> list[str]:
         """The call; where the finding is that it raises, with the exception as the failure."""
@@ -225,6 +224,7 @@ class _Page:
             given = ", ".join(grads) + "," * (len(grads) == 1)
             body.append(f"{given} = torch.autograd.grad(o, leaves, do, materialize_grads=True)")
             found += [f'"{name}": {name}' for name in grads]
+        found += [f'"{name}": chosen["{name}"]' for name in self.p.choices]
         if self._unproven():
             body.append("run.kernel = type(o.grad_fn).__name__")
         body.append(f"return {{{', '.join(found)}}}")
@@ -233,7 +233,8 @@ class _Page:
     def _unproven(self) -> bool:
         return ("protocol", "unproven") in self.seen
 
-    def _compare(self) -> str:
+    def compare(self) -> str:
+        """The function that compares one tensor."""
         p, unpadded = self.p, ""
         if p.layout == "padded" and p.ragged:
             pairs = list(zip(p.lengths_q, p.lengths_k, strict=True))
@@ -249,7 +250,8 @@ class _Page:
             unpadded=unpadded,
         )
 
-    def _judge(self) -> str:
+    def judge(self) -> str:
+        """Lines that leave `wrong` behind, the names of what is wrong."""
         lines = _JUDGE.format(
             formulas="packed_formulas" if self.p.layout == "packed" else "formulas",
             arguments=", ".join([*self.names] + ["keep"] * self.in_formula),
@@ -270,7 +272,7 @@ class _Page:
         if ("protocol", "accepted") in self.seen:
             lines += ["", 'wrong.append("it accepted what it documents to refuse")']
         if ("memory", "changed_input") in self.seen:
-            lines += ["", f"for name, x in {self._by_name(self.names)}.items():"]
+            lines += ["", f"for name, x in {self.by_name(self.names)}.items():"]
             lines += ["    if not torch.equal(x, before[name]):", '        wrong.append(f"the kernel changed {name}")']
         if self.guard:
             lines += ["", f"for name, now, was in zip({self.names}, buffers, before_buffers):"]
@@ -293,7 +295,8 @@ class _Page:
         return "\n".join(lines)
 
     @staticmethod
-    def _by_name(names: list[str]) -> str:
+    def by_name(names: list[str]) -> str:
+        """Text of a dictionary of those variables."""
         return "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
 
 

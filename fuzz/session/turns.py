@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 
-from fuzz.core.case import Case
+from fuzz.core.case import Case, attention_of
 from fuzz.core.case_limits import Size
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.refusal import refusal
@@ -84,6 +84,6 @@ def _turn(target: Target, size: Size, repeats: int, kernel: KernelChoice, seed: 
         case = kernel_case(random.Random(f"{seed}/{attempt}"), target, size, repeats, kernel)
         if refusal(target, case) is None:
             found = case
-            if not to_meet or meet(case.problem, kernel):
+            if not to_meet or meet(attention_of(case), kernel):
                 break
     return found or case

@@ -14,7 +14,7 @@ from fuzz.devices.present import cuda_present
 from oracles.gradients import gradients
 from oracles.masks import Causal, Full
 from oracles.outputs import Outputs
-from oracles.problem import Problem, dense_mask
+from oracles.problem import AnyProblem, dense_mask
 
 FLAGGED = ("full", "causal_top_left", "causal_top_left")  # native masks of what takes `dense_arguments`
 
@@ -32,6 +32,11 @@ class AutogradTarget(Target):
         """O and, where the kernel gives it, LSE."""
         raise NotImplementedError
 
+    def answered(self, case: Case, tensors: Tensors) -> tuple[Tensor, Outputs]:
+        """O, from which gradients follow, and the outputs of the forward pass: O, LSE, and what the operation chose."""
+        o, lse = self.forward(case, tensors)
+        return o, Outputs(o.detach(), None if lse is None else lse.detach())
+
     def executed(self, case: Case, o: Tensor) -> str:
         """Proof of what ran: the names of the autograd nodes that made O; forward only, what `pinned` says."""
         return " < ".join(_nodes(o)) if o.grad_fn is not None else self.pinned
@@ -44,8 +49,7 @@ class AutogradTarget(Target):
     def run(self, case: Case, tensors: Tensors) -> Execution:
         """Forward and, when asked for, backward; on a GPU they are queued, and the judge waits for them."""
         leaves = _leaves(tensors, case)
-        o, lse = self.forward(case, leaves)
-        outputs = Outputs(o.detach(), None if lse is None else lse.detach())
+        o, outputs = self.answered(case, leaves)
         if case.problem.backward:
             outputs = _with_gradients(outputs, o, leaves)
         return Execution(outputs, self.executed(case, o))
@@ -53,14 +57,14 @@ class AutogradTarget(Target):
     def run_around(self, case: Case, tensors: Tensors, others: Tensors) -> Execution:
         """As `run` on `tensors`, with a forward of `others` in between, whose gradients are taken last."""
         leaves, more = _leaves(tensors, case), _leaves(others, case)
-        o, lse = self.forward(case, leaves)
-        later, _ = self.forward(case, more)
-        outputs = _with_gradients(Outputs(o.detach(), None if lse is None else lse.detach()), o, leaves)
-        _with_gradients(Outputs(later.detach()), later, more)
+        o, outputs = self.answered(case, leaves)
+        later, other = self.answered(case, more)
+        outputs = _with_gradients(outputs, o, leaves)
+        _with_gradients(other, later, more)
         return Execution(outputs, self.executed(case, o))
 
 
-def dense_arguments(problem: Problem, bias: Tensor | None, device: torch.device) -> tuple[Tensor | None, bool]:
+def dense_arguments(problem: AnyProblem, bias: Tensor | None, device: torch.device) -> tuple[Tensor | None, bool]:
     """attn_mask and is_causal as torch.nn.functional.scaled_dot_product_attention takes them.
 
     The options stand for a mask only where they say exactly the same: nothing for Full, is_causal for a top-left
@@ -113,13 +117,14 @@ def _leaves(tensors: Tensors, case: Case) -> Tensors:
     q, k, v = (leaf(getattr(tensors, n), problem.backward and n not in case.inputs.detached) for n in names)
     assert q is not None and k is not None and v is not None
     bias_wanted = bool(problem.backward and problem.bias and problem.bias.grad)
-    return Tensors(q, k, v, tensors.do, leaf(tensors.bias, bias_wanted))
+    weights = {name: leaf(getattr(tensors, name), problem.backward) for name in problem.weights}
+    return Tensors(q, k, v, tensors.do, leaf(tensors.bias, bias_wanted), **weights)
 
 
 def _with_gradients(outputs: Outputs, o: Tensor, leaves: Tensors) -> Outputs:
     """The outputs with the gradients of the leaves that require one."""
     assert leaves.do is not None
-    named = {f"d{name}": getattr(leaves, name) for name in ("q", "k", "v", "bias")}
+    named = {f"d{name}": getattr(leaves, name) for name in ("q", "k", "v", "bias", "w_k", "w_v", "w_gate")}
     asked = {name: x for name, x in named.items() if x is not None and x.requires_grad}
     found = gradients(o, list(asked.values()), leaves.do, unused=True)
     return replace(outputs, **dict(zip(asked, found, strict=True)))

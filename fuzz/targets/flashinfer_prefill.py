@@ -31,7 +31,7 @@ from fuzz.targets.autograd import AutogradTarget
 from fuzz.targets.options import Options, Value
 from oracles.masks import Causal, Full, Window, varies_by_head
 from oracles.numerics import FLASH_2
-from oracles.problem import Problem, cumulative, dense_mask
+from oracles.problem import AnyProblem, cumulative, dense_mask
 
 DIMS = (64, 128, 256)
 WORKSPACE = 128 << 20  # bytes, as its examples have it
@@ -147,7 +147,7 @@ class FlashInfer(AutogradTarget):
         """See Target."""
         return (SINGLE,)
 
-    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target."""
         offered: dict[str, tuple[Value, ...]] = {"mask": ("custom", "bits"), "layout": ("HND",), "lse": (False,)}
         return OPTIONS.draws(**offered, backend=("fa2",))
@@ -166,7 +166,9 @@ class FlashInfer(AutogradTarget):
             return o, None
         return o, torch.stack([answer[1] for answer in answers]).transpose(1, 2) * math.log(2)
 
-    def _one(self, p: Problem, options: dict[str, Any], tensors: Tensors, b: int, kept: Tensor) -> tuple[Tensor, ...]:
+    def _one(
+        self, p: AnyProblem, options: dict[str, Any], tensors: Tensors, b: int, kept: Tensor
+    ) -> tuple[Tensor, ...]:
         """O (len_q, heads_q, dim) and, where asked for, LSE (len_q, heads_q) of sequence b, whose mask is `kept`."""
         q, k, v = tensors.q[b].transpose(0, 1), tensors.k[b], tensors.v[b]
         if options["layout"] == "NHD":
@@ -199,7 +201,7 @@ class FlashInferRagged(FlashInfer):
         """See Target."""
         return (PLAN,)
 
-    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target: K and V have one layout."""
         return OPTIONS.draws(mask=("custom", "bits"), lse=(False,), backend=("fa2",), splits=("one",))
 
@@ -235,7 +237,7 @@ def targets() -> list[FlashInfer]:
     return [FlashInfer(), FlashInferRagged()]
 
 
-def flags_of(p: Problem) -> dict[str, Any] | None:
+def flags_of(p: AnyProblem) -> dict[str, Any] | None:
     """`causal` and `window_left` where they say exactly the mask, aligned at the bottom right; else None."""
     mask = p.mask
     if mask == Full():

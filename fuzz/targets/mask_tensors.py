@@ -14,7 +14,7 @@ from torch import Tensor
 from fuzz.core.script_call import dense_text
 from fuzz.targets.autograd import dense_arguments
 from oracles.masks import Causal, Full
-from oracles.problem import Problem, dense_mask, shapes
+from oracles.problem import AnyProblem, dense_mask, shapes
 
 SAID = ("auto", "bool", "float", "both")
 SHAPES = ("plain", "narrow", "expanded", "whole", "padded")
@@ -22,7 +22,7 @@ AXES = (0, 1, 2, 3)
 ROOM = 16  # unused columns after each row of a padded tensor
 
 
-def says(problem: Problem) -> tuple[str, ...]:
+def says(problem: AnyProblem) -> tuple[str, ...]:
     """The ways of SAID, beside the default, that can say the problem's mask: 'both' is a flag and a tensor that says
     the same, so that the answer is one whether they are combined or one of them counts."""
     if problem.bias is not None:
@@ -32,7 +32,7 @@ def says(problem: Problem) -> tuple[str, ...]:
 
 
 def mask_arguments(
-    problem: Problem, bias: Tensor | None, device: torch.device, said: str = "auto"
+    problem: AnyProblem, bias: Tensor | None, device: torch.device, said: str = "auto"
 ) -> tuple[Tensor | None, bool]:
     """attn_mask and is_causal.
 
@@ -49,7 +49,7 @@ def mask_arguments(
     return kept, said == "both"
 
 
-def shaped(mask: Tensor, problem: Problem, how: str, narrowed: tuple[int, ...] = AXES) -> Tensor:
+def shaped(mask: Tensor, problem: AnyProblem, how: str, narrowed: tuple[int, ...] = AXES) -> Tensor:
     """The same mask as a tensor of another shape or layout; differentiable.
 
     how       plain: axes of 1 where nothing varies; narrow: also those along which a mask without bias is the same, and
@@ -80,7 +80,7 @@ def expanded_heads(x: Tensor, group: int) -> Tensor:
 
 
 def mask_text(
-    problem: Problem, said: str, how: str, narrowed: tuple[int, ...] = AXES
+    problem: AnyProblem, said: str, how: str, narrowed: tuple[int, ...] = AXES
 ) -> tuple[tuple[str, ...], list[str], bool]:
     """`mask_arguments` and `shaped` as text: lines before the call, the arguments of the call, whether they read `keep`
     (as Text.mask says)."""
@@ -115,7 +115,7 @@ def mask_text(
 
 
 @lru_cache(maxsize=4096)
-def rank(problem: Problem, said: str, how: str, narrowed: tuple[int, ...] = AXES) -> int:
+def rank(problem: AnyProblem, said: str, how: str, narrowed: tuple[int, ...] = AXES) -> int:
     """Number of dimensions of attn_mask, -1 without one."""
     if how != "narrow":
         return -1 if said == "auto" and dense_text(problem)[0] in ("", "is_causal=True") else len(AXES)
@@ -125,7 +125,7 @@ def rank(problem: Problem, said: str, how: str, narrowed: tuple[int, ...] = AXES
 
 
 @lru_cache(maxsize=64)
-def _same_axes(problem: Problem) -> frozenset[int]:
+def _same_axes(problem: AnyProblem) -> frozenset[int]:
     """The axes along which the mask of a problem is the same; of a mask on the CPU, so that no device is waited for."""
     mask = dense_mask(problem)
     return frozenset(axis for axis in AXES if _same_along(mask, axis))

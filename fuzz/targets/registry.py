@@ -31,6 +31,7 @@ from fuzz.targets.cudnn_block_sparse import catalog as cudnn_block_sparse
 from fuzz.targets.cudnn_frontend import target as cudnn_frontend
 from fuzz.targets.dynamic_mask import catalog as dynamic_mask
 from fuzz.targets.flash_attention_4 import catalog as flash_attention_4
+from fuzz.targets.nsa import catalog as nsa
 from fuzz.targets.sdpa import catalog as sdpa
 from fuzz.targets.user_function import function as decorator
 
@@ -65,6 +66,7 @@ def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bo
         *torch_varlen.targets(),
         *sdpa.targets(),
         *dynamic_mask.targets(),
+        *nsa.targets(),
     ]
     listed += [*blocksparse.targets(), *flash_attention_4.targets(), *cudnn_frontend.targets()]
     listed += cudnn_block_sparse.targets()
@@ -72,7 +74,7 @@ def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bo
     for file in files:
         listed += _from_file(os.path.abspath(file))
     if mutants:
-        listed += [*sdpa.mutants(), *dynamic_mask.mutants(), *blocksparse.mutants()]
+        listed += [*sdpa.mutants(), *dynamic_mask.mutants(), *nsa.mutants(), *blocksparse.mutants()]
     chosen: dict[str, Target] = {}
     for one in reversed(_devices(files, device)):
         chosen |= {target.name: target for target in listed if target.device == one}

@@ -22,7 +22,7 @@ from fuzz.targets.mask_tensors import expanded_heads
 from fuzz.targets.options import Options, Value
 from oracles.masks import Full
 from oracles.numerics import FLEX_EAGER, TENSOR_CORES
-from oracles.problem import Problem, dense_mask
+from oracles.problem import AnyProblem, dense_mask
 
 _COMPILED = Support(
     bias=True, bias_grad=True, softcap=True, zero_lengths=False, lse=True, dim=(16, 256, 16), max_pairs=1 << 24
@@ -111,7 +111,7 @@ class TorchFlex(AutogradTarget):
         else:
             _warm_up()
 
-    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target: the mask by block_mask, by score_mod, and split between them; blocks of other sizes, made in
         other ways; what is returned; heads; options of the kernels."""
         eager = self.device == "host"
@@ -215,7 +215,7 @@ def _compiled():
     return torch.compile(flex_attention, fullgraph=True)
 
 
-def _split(p: Problem, how: str, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+def _split(p: AnyProblem, how: str, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
     """The mask as block_mask and score_mod say it, bool as dense_mask; None: nothing. Together they say the mask.
 
     split  each pair that is masked is masked by one of the two, in turns
@@ -233,7 +233,7 @@ def _split(p: Problem, how: str, device: torch.device) -> tuple[Tensor | None, T
     return kept | odd, kept | ~odd
 
 
-def _block_mask(p: Problem, kept: Tensor, options: dict[str, Any]) -> BlockMask:
+def _block_mask(p: AnyProblem, kept: Tensor, options: dict[str, Any]) -> BlockMask:
     """Block mask of `kept`. A block past whose edge tokens end is partial, as create_block_mask has it.
 
     The documentation of from_kv_blocks calls BLOCK_SIZE "Size of KV_BLOCK_SIZE x Q_BLOCK_SIZE tiles"; its source reads
@@ -285,7 +285,7 @@ def _listed(flags: Tensor) -> tuple[Tensor, Tensor]:
     return flags.sum(-1).to(torch.int32), order.to(torch.int32)
 
 
-def _score_mod(p: Problem, bias: Tensor | None, kept: Tensor | None):
+def _score_mod(p: AnyProblem, bias: Tensor | None, kept: Tensor | None):
     cap = p.softcap
     if not cap and bias is None and kept is None:
         return None
@@ -304,11 +304,11 @@ def _score_mod(p: Problem, bias: Tensor | None, kept: Tensor | None):
     return score_mod
 
 
-def _every_row_has_keys(p: Problem) -> bool:
+def _every_row_has_keys(p: AnyProblem) -> bool:
     return p.len_k > 0 and not p.ragged and bool(dense_mask(p).any(-1).all())
 
 
-def _useful(p: Problem, options: dict[str, Any]) -> bool:
+def _useful(p: AnyProblem, options: dict[str, Any]) -> bool:
     """True if the problem can be said so, and keeps what the options promise."""
     heads = {"auto": True, "always": p.group == 1, "expanded": p.group > 1}
     return heads[options["gqa"]] and (options["kernel"] != "safe" or _every_row_has_keys(p))

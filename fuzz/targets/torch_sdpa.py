@@ -20,7 +20,7 @@ from fuzz.targets.mask_tensors import AXES, SAID, SHAPES, expanded_heads, mask_a
 from fuzz.targets.options import Options, Value
 from oracles.masks import Causal, Full
 from oracles.numerics import CPU_FLASH, CUDNN, EFFICIENT, EXACT, FLASH_2, Numerics
-from oracles.problem import Dtype, Problem
+from oracles.problem import AnyProblem, Dtype
 
 _DENSE = Support(bias=True, bias_grad=True, softcap=False, max_pairs=1 << 24)
 _HALF: tuple[Dtype, ...] = ("float16", "bfloat16")
@@ -90,7 +90,7 @@ class TorchSdpa(AutogradTarget):
         """See Target: what a flag says, or none."""
         return FLAGGED
 
-    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target: every way to say the mask, in every shape, and the heads in another way than the problem has."""
         offered: dict[str, tuple[Value, ...]] = {"mask": says(problem)}
         if self.takes_mask:
@@ -250,7 +250,7 @@ def targets() -> list[TorchSdpa]:
     return [*cpu, *cuda]
 
 
-def _useful(problem: Problem, options: dict[str, Any]) -> bool:
+def _useful(problem: AnyProblem, options: dict[str, Any]) -> bool:
     """True if the problem can be said so."""
     heads = {"auto": True, "always": problem.group == 1, "expanded": problem.group > 1}
     return options["mask"] in ("auto", *says(problem)) and heads[options["gqa"]]

@@ -30,7 +30,7 @@ from fuzz.targets.autograd import AutogradTarget
 from fuzz.targets.options import Options, Value
 from oracles.masks import Causal, Full, Window
 from oracles.numerics import FLASH_2
-from oracles.problem import Problem, cumulative
+from oracles.problem import AnyProblem, cumulative
 
 PAGE = 256  # tokens, which FlashAttention-2's kernels need a multiple of
 GAP = 5  # unused tokens after each sequence's own in its slot
@@ -108,7 +108,7 @@ class TorchVarlen(AutogradTarget):
         """See Target."""
         return _surfaces() if self.device == "cuda" else ()
 
-    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target."""
         offered: dict[str, tuple[Value, ...]] = {"window": ("wide",), "aux": ("none",), "splits": ("one",)}
         offered["gqa"] = ("always",) if problem.group == 1 else ()
@@ -136,7 +136,7 @@ class TorchVarlen(AutogradTarget):
             answer = _surfaces()[0].call(_module().varlen_attn, *arguments, **given, **more)
         return answer if options["aux"] == "lse" else (answer, None)
 
-    def _arguments(self, p: Problem, options: dict[str, Any]) -> dict[str, Any]:
+    def _arguments(self, p: AnyProblem, options: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {
             "scale": p.scale,
             "window_size": window_of(p, wide=options["window"] == "wide"),
@@ -171,7 +171,7 @@ def targets() -> list[TorchVarlen]:
     return [TorchVarlen("host"), TorchVarlen("cuda")]
 
 
-def window_of(problem: Problem, *, wide: bool = False) -> tuple[int, int]:
+def window_of(problem: AnyProblem, *, wide: bool = False) -> tuple[int, int]:
     """window_size of the problem's mask. wide: open sides as numbers that no position reaches past."""
     open_side = max(problem.len_q, problem.len_k) if wide else -1
     match problem.mask:
@@ -182,7 +182,7 @@ def window_of(problem: Problem, *, wide: bool = False) -> tuple[int, int]:
     return open_side, open_side
 
 
-def _keys(p: Problem, how: str, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, dict[str, Any], int]:
+def _keys(p: AnyProblem, how: str, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, dict[str, Any], int]:
     """K and V, the arguments that say where sequences lie in them, and max_k.
 
     packed  one after another; slots: each in a slot with room after it, and its used length; paged: in the pages of a
@@ -205,7 +205,7 @@ def _keys(p: Problem, how: str, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, d
     return pages[0], pages[1], more, p.len_k
 
 
-def _slots(x: Tensor, p: Problem, size: int) -> Tensor:
+def _slots(x: Tensor, p: AnyProblem, size: int) -> Tensor:
     """(batch, size, heads, dim): each sequence, then PADDING."""
     return torch.stack(
         [F.pad(part, (0, 0, 0, 0, 0, size - len(part)), value=PADDING) for part in x.split(list(p.lengths_k))]
@@ -221,7 +221,7 @@ def _top_left(case: Case) -> bool:
     return p.mask != Full() and getattr(p.mask, "align", "") == "top_left" and p.lengths_q != p.lengths_k
 
 
-def _useful(p: Problem, options: dict[str, Any]) -> bool:
+def _useful(p: AnyProblem, options: dict[str, Any]) -> bool:
     if options["gqa"] == "always" and p.group > 1:
         return False
     odd = options["keys"] != "packed" or options["out"]

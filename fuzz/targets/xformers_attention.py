@@ -25,7 +25,7 @@ from fuzz.targets.mask_tensors import mask_arguments
 from fuzz.targets.options import Options, Value
 from oracles.masks import Causal, Full, Window
 from oracles.numerics import EFFICIENT, FLASH_2, Numerics
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 ALIGNMENT = 8  # elements that the rows of a bias tensor are a multiple of
 OPTIONS = Options(mask=("auto", "tensor"), local=("window", "causal_local"))
@@ -95,7 +95,7 @@ class XFormers(AutogradTarget):
         """See Target."""
         return (SURFACE,)
 
-    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target."""
         offered: dict[str, tuple[Value, ...]] = {}
         for name, value in (("mask", "tensor"), ("local", "causal_local")):
@@ -117,7 +117,7 @@ class XFormers(AutogradTarget):
         o = SURFACE.call(memory_efficient_attention, q, k, v, attn_bias=bias, scale=p.scale, op=operators)
         return (o[0] if packed else o.transpose(1, 2)), None
 
-    def _bias(self, p: Problem, options: dict[str, Any], bias: Tensor | None, device: torch.device) -> Any:
+    def _bias(self, p: AnyProblem, options: dict[str, Any], bias: Tensor | None, device: torch.device) -> Any:
         """attn_bias: a class of xFormers, a tensor (batch, heads, len_q, len_k), or None."""
         from xformers.ops.fmha import attn_bias as known
 
@@ -143,11 +143,11 @@ class XFormers(AutogradTarget):
         whole = mask.expand(p.batch, p.heads_q, p.len_q, p.len_k)
         return F.pad(whole, (0, -p.len_k % ALIGNMENT))[..., : p.len_k]
 
-    def _window_by_tensor(self, p: Problem) -> bool:
+    def _window_by_tensor(self, p: AnyProblem) -> bool:
         """The cutlass operator takes no class of windows in its backward pass."""
         return self.operator == "cutlass" and isinstance(p.mask, Window)
 
-    def _useful(self, p: Problem, options: dict[str, Any]) -> bool:
+    def _useful(self, p: AnyProblem, options: dict[str, Any]) -> bool:
         if options["mask"] == "tensor" and (self.operator == "flash" or p.layout == "packed"):
             return False
         local = isinstance(p.mask, Window) and p.mask.right == 0 and p.mask.left is not None
@@ -159,7 +159,7 @@ def targets() -> list[XFormers]:
     return [XFormers("cutlass"), XFormers("flash")]
 
 
-def _by_tensor(p: Problem, options: dict[str, Any]) -> bool:
+def _by_tensor(p: AnyProblem, options: dict[str, Any]) -> bool:
     """True if the mask is said by a tensor: asked for, with a bias, or no class is just it."""
     by_class = isinstance(p.mask, Full | Causal) or (isinstance(p.mask, Window) and options["mask"] == "auto")
     window = isinstance(p.mask, Window) and (p.mask.align != "bottom_right" or None in (p.mask.left, p.mask.right))

@@ -23,7 +23,7 @@ from fuzz.tensors.values import make_values
 from oracles.finding import Finding, Location
 
 ALIGNMENT = 256
-_PLAIN = Storage()
+_PLAIN = {4: Storage(), 3: Storage("bshd")}  # by the number of axes: contiguous
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Arena:
         """All of them."""
         flat = {dtype: self.buffer.view(dtype) for dtype in {slot.dtype for slot in self.slots}}
         there = {slot.name: _place(flat[slot.dtype], slot) for slot in self.slots}
-        return Tensors(there["q"], there["k"], there["v"], there.get("do"), there.get("bias"))
+        return Tensors(**there)
 
     def copy(self) -> Arena:
         """A fresh buffer with the same bytes."""
@@ -123,7 +123,7 @@ def build(
     values = make_values(case, device) if values is None else values
     slots, size = list[Slot](), GUARD_BYTES
     for name, value in values.items():
-        dtype, storage, shape = _dtype(case, name), getattr(case.inputs, name, _PLAIN), tuple(value.shape)
+        dtype, storage, shape = _dtype(case, name), _storage(case, name, value.dim()), tuple(value.shape)
         strides, span = strides_of(shape, storage)
         start = -(-size // ALIGNMENT) * ALIGNMENT + storage.offset * dtype.itemsize
         stop = start + span * dtype.itemsize
@@ -133,11 +133,16 @@ def build(
     arena = Arena(_memory(size, torch.device(device)).fill_(poison), tuple(slots))
     flat = {dtype: arena.buffer.view(dtype) for dtype in {slot.dtype for slot in slots}}
     for slot in slots:
-        if getattr(case.inputs, slot.name, _PLAIN).order == "expanded":
+        if _storage(case, slot.name, len(slot.shape)).order == "expanded":
             flat[slot.dtype][slot.start // slot.dtype.itemsize] = 1.0
         else:
             _first(_place(flat[slot.dtype], slot)).copy_(_first(values[slot.name], slot.strides))
     return arena
+
+
+def _storage(case: Case, name: str, axes: int) -> Storage:
+    """The recipe's for q, k, v and do; a bias and weights are contiguous."""
+    return getattr(case.inputs, name, None) or _PLAIN[axes]
 
 
 def _dtype(case: Case, name: str) -> torch.dtype:

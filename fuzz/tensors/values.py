@@ -16,9 +16,12 @@ from torch import Tensor
 from fuzz.core.case import CODED, Case, Storage
 from fuzz.tensors.coded_values import coded, fits, fives
 from oracles.masks import keep
-from oracles.problem import Problem, sequence_view, shapes
+from oracles.problem import AnyProblem, Problem, sequence_view, shapes
 
 STREAMS = ("q", "k", "v", "do", "bias", "needle")
+# Streams of weights, at seeds that no case has: a name more above would change the numbers of every seed.
+WEIGHT_STREAMS = {"w_k": "q", "w_v": "k", "w_gate": "v"}
+WEIGHT_SEED = 1 << 36
 LARGE = {"q": 8.0, "k": 2.0}
 NEEDLE_GAIN = 4.0
 ADVERSARIAL_GAIN = 2.0
@@ -91,28 +94,38 @@ def _sums(bits: Tensor) -> Tensor:
     return total.add_(total >> 32).bitwise_and_(0xFFFFFFFF)
 
 
+def stream_of(seed: int, name: str) -> tuple[int, str]:
+    """The seed and the stream of a tensor's numbers."""
+    return (seed + WEIGHT_SEED, WEIGHT_STREAMS[name]) if name in WEIGHT_STREAMS else (seed, name)
+
+
 def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
-    """float32 q, k, v and, where the problem has them, do and bias, contiguous, in the problem's layout.
+    """float32 q, k, v and, where the problem has them, do, bias and weights, contiguous, in the problem's layout.
 
     Every value is exactly representable in, or to be rounded once to, the problem's dtype. Padding holds large finite
     numbers: a target that lets it through shows it.
     """
     p, seed = case.problem, case.inputs.seed
-    names = ["q", "k", "v"] + ["do"] * p.backward + ["bias"] * (p.bias is not None)
+    names = ["q", "k", "v"] + ["do"] * p.backward + ["bias"] * (p.bias is not None) + list(p.weights)
     shape = shapes(p)
     exact = case.inputs.distribution in CODED
-    if exact and fits(p):
+    if exact and isinstance(p, Problem) and fits(p):
         made = coded(p, seed, case.inputs.distribution, device, bits_at_once)
         if p.layout == "padded" and p.ragged:
             _fill_padding(p, made)
         return made
     match "integers" if exact else case.inputs.distribution:
         case "integers":
-            made = {n: fives(bits_at_once(seed, n, math.prod(shape[n]), device)).view(shape[n]) for n in names}
+            made = {
+                n: fives(bits_at_once(*stream_of(seed, n), math.prod(shape[n]), device)).view(shape[n]) for n in names
+            }
         case "constant":
             made = {n: torch.full(shape[n], 0.5 if n == "q" else 1.0, device=device) for n in names}
         case _:
-            made = normals(seed, {n: shape[n] for n in names}, device)
+            made = normals(seed, {n: shape[n] for n in names if n not in p.weights}, device)
+            for n in p.weights:
+                of, stream = stream_of(seed, n)
+                made[n] = normals(of, {stream: shape[n]}, device)[stream]
     match case.inputs.distribution:
         case "large":
             for name, gain in LARGE.items():
@@ -121,6 +134,8 @@ def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
             _point_at_needles(p, seed, made)
         case "adversarial":
             _lift_masked_keys(p, made)
+    for name in p.weights:
+        made[name] *= p.dim**-0.5  # what is made of them is as large as before
     shared = {name: store.shared for name in made if (store := getattr(case.inputs, name, _PLAIN)).shared}
     for name, along in shared.items():
         made[name] = _shared(made[name], along)
@@ -139,7 +154,7 @@ def _shared(x: Tensor, along: str) -> Tensor:
     return first.expand(x.shape).contiguous()
 
 
-def _point_at_needles(p: Problem, seed: int, made: dict[str, Tensor]) -> None:
+def _point_at_needles(p: AnyProblem, seed: int, made: dict[str, Tensor]) -> None:
     """Each query becomes a multiple of one key of its KV head, so that one logit stands far above the rest."""
     for b in range(p.batch):
         if not (p.lengths_q[b] and p.lengths_k[b]):
@@ -150,7 +165,7 @@ def _point_at_needles(p: Problem, seed: int, made: dict[str, Tensor]) -> None:
         q.copy_(k[heads, pick.view(p.heads_q, -1)] * NEEDLE_GAIN)
 
 
-def _lift_masked_keys(p: Problem, made: dict[str, Tensor]) -> None:
+def _lift_masked_keys(p: AnyProblem, made: dict[str, Tensor]) -> None:
     """Keys get a logit that grows with the share of the rows that do not see them: a leak then dominates the
     softmax."""
     made["q"] += ADVERSARIAL_GAIN
@@ -168,7 +183,7 @@ def _lift_masked_keys(p: Problem, made: dict[str, Tensor]) -> None:
             k[head] += hidden.to(torch.float32)[:, None] * (1 / 16)
 
 
-def _fill_padding(p: Problem, made: dict[str, Tensor]) -> None:
+def _fill_padding(p: AnyProblem, made: dict[str, Tensor]) -> None:
     for b in range(p.batch):
         for name, lengths in (("q", p.lengths_q), ("do", p.lengths_q), ("k", p.lengths_k), ("v", p.lengths_k)):
             if name in made:

@@ -161,8 +161,8 @@ class Operands:
 
 
 def readable(x: Tensor) -> Tensor:
-    """A tensor as kernels can read it: itself, or a copy."""
-    return x if fits(x) else x.contiguous()
+    """A tensor as kernels can read it: itself, or a copy, of one too that is contiguous, but begins off alignment."""
+    return x if fits(x) else x.clone(memory_format=torch.contiguous_format)
 
 
 def readable_operands(operands: Operands) -> Operands:

@@ -8,7 +8,7 @@ together what has the same dtype and the same last axis; LSE, which many a targe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oracles.error_budget.same_precision import Same, stored_as
-from oracles.outputs import Outputs
-from oracles.problem import Problem
+from oracles.outputs import OF_WEIGHTS, Outputs
+from oracles.problem import AnyProblem
 from oracles.reference.backend import uses_numba
 from oracles.reference.chunks import rows_there
 
@@ -26,7 +26,7 @@ ELEMENT = 10.0  # limit of |z| of one element
 # Where all roundings of a row fall on ties, one element takes their whole error and its neighbours none: an element may
 # err as a same-precision run does at that very place, which counts as so many sigma.
 HERE = 6.0
-ORDER = ("o", "dv", "dq", "dk", "dbias", "lse")
+ORDER = ("o", "dv", "dq", "dk", "dw_k", "dw_v", "dw_gate", "dbias", "lse")
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,16 @@ class Slot:
         """Elements of a row."""
         return 1 if self.name == "lse" else self.shape[-1]
 
+    @property
+    def in_one_layout(self) -> bool:
+        """True if it is no tensor of sequences, which lie packed or padded."""
+        return self.name == "dbias" or self.name in OF_WEIGHTS
+
+    @property
+    def padded(self) -> tuple[int, ...]:
+        """Its shape with an axis of sequences, (batch, heads, rows, …), unless it is packed."""
+        return (1, *self.shape) if self.name in OF_WEIGHTS else self.shape
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -57,13 +67,14 @@ class Budget:
               None: all is
     reaches   bool: rounding may take a value out of float16, so that an infinity of its sign is right; None: nowhere
     both      what low and sigma are halves of
+    choices   what the reference chose, or what was frozen in it, by name
     padding   whether what lies past a sequence's end is judged too
 
     Comparisons are made with floats as their results where that can be: those with bools are several times slower on a
     CPU.
     """
 
-    problem: Problem
+    problem: AnyProblem
     padding: bool
     shapes: dict[str, tuple[int, ...]]
     slots: tuple[Slot, ...]
@@ -73,15 +84,16 @@ class Budget:
     checked: Tensor | None
     reaches: Tensor | None
     both: Tensor
+    choices: dict[str, Tensor] = field(default_factory=dict)
 
     @staticmethod
-    def of(problem: Problem, reference: Outputs, same: Same, *, padding: bool = False) -> Budget:
+    def of(problem: AnyProblem, reference: Outputs, same: Same, *, padding: bool = False) -> Budget:
         """`reference` of reference.reference, `same` of same_precision.same_precision with the target's numerics."""
         shapes = {name: tuple(x.shape) for name, x in reference.items()}
         slots = _slots(problem, shapes)
         if not slots:
             none = torch.zeros(0, device=reference.o.device)
-            return Budget(problem, padding, shapes, (), none, none, none, None, None, none)
+            return Budget(problem, padding, shapes, (), none, none, none, None, None, none, reference.choices())
         want, noise = _flat(slots, reference), _flat(slots, same.noise)
         runs = torch.cat([getattr(same.runs, s.name).flatten(1) for s in slots], 1)
         lows, sigmas = list[Tensor](), list[Tensor]()
@@ -95,13 +107,16 @@ class Budget:
         if problem.layout == "padded" and not padding and problem.ragged:
             checked = _without_padding(problem, slots, torch.ones_like(sigma) if checked is None else checked)
         reaches = _reaches(slots, want, sigma)
-        return Budget(problem, padding, shapes, slots, want, low, sigma, checked, reaches, both)
+        choices = reference.choices()
+        return Budget(problem, padding, shapes, slots, want, low, sigma, checked, reaches, both, choices)
 
     @property
     def reference(self) -> Outputs:
         """The true answers, as views of `want`."""
         empty = {name: self.want.new_zeros(shape) for name, shape in self.shapes.items()}
-        return Outputs(**(empty | {s.name: self.want[s.start : s.stop].view(s.shape) for s in self.slots}))
+        return Outputs(
+            **self.choices, **(empty | {s.name: self.want[s.start : s.stop].view(s.shape) for s in self.slots})
+        )
 
     def sealed(self) -> Tensor:
         """Bitwise sums of what is compared with; stays on the device."""
@@ -165,7 +180,17 @@ class Budget:
         want, low, sigma, checked, reaches = map(take, (self.want, self.low, self.sigma, self.checked, self.reaches))
         assert want is not None and low is not None and sigma is not None
         return Budget(
-            self.problem, self.padding, self.shapes, tuple(slots), want, low, sigma, checked, reaches, self.both
+            self.problem,
+            self.padding,
+            self.shapes,
+            tuple(slots),
+            want,
+            low,
+            sigma,
+            checked,
+            reaches,
+            self.both,
+            self.choices,
         )
 
     def _as_stored(self, given: list[Tensor]) -> tuple[Tensor, Tensor | None]:
@@ -184,7 +209,7 @@ def groups(slots: tuple[Slot, ...]) -> list[list[Slot]]:
     return [list(group) for _, group in groupby(slots, key=lambda s: (s.dim, s.dtype, s.name == "lse"))]
 
 
-def _slots(problem: Problem, shapes: dict[str, tuple[int, ...]]) -> tuple[Slot, ...]:
+def _slots(problem: AnyProblem, shapes: dict[str, tuple[int, ...]]) -> tuple[Slot, ...]:
     slots, start = [], 0
     for name in ORDER:
         size = math.prod(shapes.get(name, (0,)))
@@ -198,7 +223,7 @@ def _flat(slots: tuple[Slot, ...], outputs: Outputs) -> Tensor:
     return torch.cat([getattr(outputs, s.name).flatten() for s in slots])
 
 
-def _sigma(problem: Problem, slot: Slot, want: Tensor, runs: Tensor, first: int, noise: Tensor) -> Tensor:
+def _sigma(problem: AnyProblem, slot: Slot, want: Tensor, runs: Tensor, first: int, noise: Tensor) -> Tensor:
     """Sigma of neighbours of slot's kind: want and noise (elements,); runs (RUNS, more), from `first` on."""
     lse = slot.name == "lse"
     if uses_numba(want) and want.dtype == torch.float64:
@@ -222,7 +247,7 @@ def _sigma(problem: Problem, slot: Slot, want: Tensor, runs: Tensor, first: int,
     return sigma.flatten()
 
 
-def _without_padding(problem: Problem, slots: tuple[Slot, ...], checked: Tensor) -> Tensor:
+def _without_padding(problem: AnyProblem, slots: tuple[Slot, ...], checked: Tensor) -> Tensor:
     """`checked`, but nothing of what lies past a sequence's end; padded layout."""
     for slot in slots:
         there = rows_there(problem, slot.name, checked.device)

@@ -24,7 +24,7 @@ from oracles.error_budget.forward_run import RUNS, ForwardRun
 from oracles.error_budget.rounding_units import BASE, ROUND2, Units
 from oracles.numerics import FUSED, Numerics
 from oracles.outputs import Outputs
-from oracles.problem import Problem, shapes
+from oracles.problem import AnyProblem, Problem, shapes
 from oracles.reference.attention import no_tf32
 from oracles.reference.backend import uses_numba
 from oracles.reference.chunks import Chunk, split
@@ -143,7 +143,7 @@ def _of_chunk(
     return runs, variance
 
 
-def stored_as(problem: Problem, name: str) -> torch.dtype:
+def stored_as(problem: AnyProblem, name: str) -> torch.dtype:
     """The dtype in which an answer is stored."""
     if name == "lse" or (name == "dbias" and problem.bias is not None and problem.bias.dtype == "float32"):
         return torch.float32

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from msgspec import structs
@@ -24,6 +24,7 @@ from oracles.error_budget.budget import Budget
 from oracles.finding import Finding, Location
 from oracles.location import position
 from oracles.masks import And, Blocks, Causal, Full, Mask, Not, Or, PerBatch, PerHead, Prefix, Window
+from oracles.metamorphic import native_sparse
 from oracles.metamorphic.fully_masked import fully_masked, hidden_from_earlier_rows
 from oracles.metamorphic.permutations import (
     Tensors,
@@ -35,7 +36,7 @@ from oracles.metamorphic.permutations import (
 )
 from oracles.numerics import Numerics
 from oracles.outputs import TITLES, Outputs
-from oracles.problem import Problem, sequence_view
+from oracles.problem import AnyProblem, Problem, sequence_view
 
 Equality: TypeAlias = Literal["bitwise", "within_budget", "off"]
 Order: TypeAlias = Literal["bhsd", "bshd", "sbhd", "bhds"]
@@ -64,7 +65,7 @@ class Variation:
     options    the target's options: 'same bits' (others that must give the same bits), 'any' (others), '' (the same)
     """
 
-    problem: Problem
+    problem: AnyProblem
     tensors: Tensors | None = None
     back: Callable[[Outputs, Outputs], Outputs] = lambda theirs, first: theirs
     not_bitwise: frozenset[str] = frozenset()
@@ -85,15 +86,21 @@ class Relation:
     """One row of the table.
 
     meaning  completes 'follow-up case with …'
-    applies  is cheap and touches no tensor
+    applies  is cheap and touches no tensor; see `holds_for`
     vary     yields variations in the order in which they are to be tried, since a target may not take the first
+    operations  of whose problems it is
     """
 
     name: str
     meaning: str
     default: Equality
-    applies: Callable[[Problem], bool]
-    vary: Callable[[Problem, Tensors, Draw], Iterator[Variation]]
+    applies: Callable[[Any], bool]
+    vary: Callable[[Any, Tensors, Draw], Iterator[Variation]]
+    operations: tuple[str, ...] = ("attention",)
+
+    def holds_for(self, problem: AnyProblem) -> bool:
+        """True if it is of the problem's operation, and applies."""
+        return problem.op in self.operations and self.applies(problem)
 
     @property
     def title(self) -> str:
@@ -105,7 +112,7 @@ def compare(
     relation: Relation,
     equality: Equality,
     variation: Variation,
-    problem: Problem,
+    problem: AnyProblem,
     first: Outputs,
     theirs: Outputs,
     budget: Callable[[], Budget],
@@ -118,6 +125,9 @@ def compare(
     not_bitwise    further tensors whose bits may differ, such as those of a kernel that adds in any order
     """
     found = variation.back(theirs, first)
+    mine = first.choices()
+    if any(not torch.equal(x, mine[name]) for name, x in found.choices().items()):
+        return []  # numbers of another choice, which is judged by itself
     compared = [name for name, x in first.items() if getattr(found, name) is not None and getattr(found, name) is not x]
     exact = [name for name in compared if equality == "bitwise" and name not in variation.not_bitwise | not_bitwise]
     changed = [name for name in exact if _changed_values(first, found, name)]
@@ -383,6 +393,16 @@ def _same_options(p: Problem, given: Tensors, draw: Draw) -> Iterator[Variation]
     yield Variation(p, options="same bits")
 
 
+def _sparse(vary: Callable[..., Iterator[native_sparse.Made]]) -> Callable[[Any, Tensors, Draw], Iterator[Variation]]:
+    """A variation of native_sparse.py as those of this file are."""
+
+    def varied(p: Any, given: Tensors, draw: Draw) -> Iterator[Variation]:
+        for other, tensors, back in vary(p, given, draw):
+            yield Variation(other, tensors, back)
+
+    return varied
+
+
 def _always(p: Problem) -> bool:
     return True
 
@@ -400,6 +420,8 @@ def _several_sequences(p: Problem) -> bool:
     return p.batch > 1
 
 
+SPARSE = ("native_sparse_attention",)
+EVERY = ("attention", *SPARSE)
 TABLE: tuple[Relation, ...] = (
     Relation("permuted_sequences", "its sequences permuted", "within_budget", _several_sequences, _permuted_sequences),
     Relation("sequence_alone", "one sequence alone", "within_budget", _several_sequences, _sequence_alone),
@@ -414,11 +436,49 @@ TABLE: tuple[Relation, ...] = (
     Relation("unseen_changed", "other numbers where the mask hides them", "bitwise", _hides, _masked_changed),
     Relation("unseen_nan", "NaN where the mask hides them", "off", _hides, _masked_nan),
     Relation("future_changed", "later queries and their keys changed", "bitwise", _several_rows, _future),
-    Relation("strides", "its tensors transposed in memory", "within_budget", lambda p: p.layout == "padded", _strides),
-    Relation("no_grad", "no gradients", "bitwise", lambda p: p.backward, _no_grad),
-    Relation("two_forwards", "another forward before its backward", "bitwise", lambda p: p.backward, _two_forwards),
-    Relation("poison", "other contents in unwritten memory", "bitwise", _always, _poison),
-    Relation("options", "other options of the target", "within_budget", _always, _options),
-    Relation("same_bits_options", "other options that must give the same bits", "bitwise", _always, _same_options),
+    Relation(
+        "strides", "its tensors transposed in memory", "within_budget", lambda p: p.layout == "padded", _strides, EVERY
+    ),
+    Relation("no_grad", "no gradients", "bitwise", lambda p: p.backward, _no_grad, EVERY),
+    Relation(
+        "two_forwards", "another forward before its backward", "bitwise", lambda p: p.backward, _two_forwards, EVERY
+    ),
+    Relation("poison", "other contents in unwritten memory", "bitwise", _always, _poison, EVERY),
+    Relation("options", "other options of the target", "within_budget", _always, _options, EVERY),
+    Relation(
+        "same_bits_options", "other options that must give the same bits", "bitwise", _always, _same_options, EVERY
+    ),
+    Relation(
+        "sparse_alone",
+        "one sequence alone, not packed",
+        "within_budget",
+        lambda p: p.batch > 1 or p.layout == "packed",
+        _sparse(native_sparse.alone),
+        SPARSE,
+    ),
+    Relation(
+        "sparse_wider_window",
+        "a wider window, where it reaches over all tokens",
+        "within_budget",
+        native_sparse.reaches_over_all,
+        _sparse(native_sparse.wider_window),
+        SPARSE,
+    ),
+    Relation(
+        "sparse_zero_gates",
+        "gates of weight 0 in place of none",
+        "within_budget",
+        lambda p: not p.w_gate,
+        _sparse(native_sparse.zero_gates),
+        SPARSE,
+    ),
+    Relation(
+        "sparse_future_changed",
+        "later tokens changed",
+        "bitwise",
+        native_sparse.has_future,
+        _sparse(native_sparse.future),
+        SPARSE,
+    ),
 )
 RELATIONS: dict[str, Relation] = {relation.name: relation for relation in TABLE}

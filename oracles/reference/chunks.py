@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from oracles.masks import Full, varies_by_head
-from oracles.problem import Problem, bias_view, dense_mask, mask_tile, sequence_view
+from oracles.outputs import OF_WEIGHTS
+from oracles.problem import AnyProblem, Problem, bias_view, dense_mask, mask_tile, sequence_view
 
 ON_KEYS = frozenset({"k", "v", "dk", "dv"})
 
@@ -122,12 +123,15 @@ def split(problem: Problem, pair_bytes: int, chunk_bytes: int) -> Iterator[Chunk
                 yield Chunk(p, b, (head, min(head + heads, p.heads_kv)), (row, min(row + rows, len_q)))
 
 
-def rows_there(problem: Problem, name: str, device: torch.device) -> Tensor | None:
+def rows_there(problem: AnyProblem, name: str, device: torch.device) -> Tensor | None:
     """bool (batch, 1, rows): the rows of an answer that are not padding; None where all are.
 
-    For dbias (batch, 1, rows or 1, cols or 1), and only where its own batch axis says which sequence a pair belongs to.
+    None for the gradients of weights. For dbias (batch, 1, rows or 1, cols or 1), and only where its own batch axis
+    says which sequence a pair belongs to.
     """
     p = problem
+    if name in OF_WEIGHTS:
+        return None
     if name != "dbias":
         lengths = p.lengths_k if name in ON_KEYS else p.lengths_q
         return (~_padding(lengths, device))[:, None] if _ragged(lengths) else None
@@ -138,7 +142,7 @@ def rows_there(problem: Problem, name: str, device: torch.device) -> Tensor | No
     return (rows if p.bias.rows else rows.any(2, keepdim=True)) & (cols if p.bias.cols else cols.any(3, keepdim=True))
 
 
-def padded_rows(problem: Problem, name: str, x: Tensor) -> Tensor:
+def padded_rows(problem: AnyProblem, name: str, x: Tensor) -> Tensor:
     """A packed answer (total, heads, dim) as (batch, heads, longest, dim), zeros past the ends."""
     return _to_padded(x, problem.lengths_k if name in ON_KEYS else problem.lengths_q)
 
@@ -149,7 +153,7 @@ def _ragged(lengths: tuple[int, ...]) -> bool:
 
 @lru_cache(maxsize=4)
 @torch.inference_mode(False)  # what is kept is used with gradients and without
-def _dense(problem: Problem, device: torch.device) -> Tensor:
+def _dense(problem: AnyProblem, device: torch.device) -> Tensor:
     return dense_mask(problem, device)
 
 

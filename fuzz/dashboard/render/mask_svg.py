@@ -8,14 +8,14 @@ from markupsafe import Markup, escape
 
 from fuzz.core.mask_tiles import MaskTiles, mask_tiles
 from oracles.masks import tag
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 MOST = 64  # tiles along a side
 LEAST, LETTERS = 16, 3000  # tiles along a side, where paths have more letters
 SIDE = 96  # pixels of the longer side
 
 
-def mask_svg(problem: Problem, batch: int = 0, head: int = 0) -> Markup:
+def mask_svg(problem: AnyProblem, batch: int = 0, head: int = 0) -> Markup:
     """The mask of one sequence and head. Tiles that are kept in part are paler."""
     tiles, paths = _drawn(problem, batch, head)
     name = f"mask {tag(problem.mask)}, {problem.lengths_q[batch]} queries by {problem.lengths_k[batch]} keys"
@@ -31,7 +31,7 @@ def mask_svg(problem: Problem, batch: int = 0, head: int = 0) -> Markup:
     ).format(max(wide * scale, 6), max(high * scale, 6), wide, high, escape(name), kept, wide, high, *paths)
 
 
-def _drawn(problem: Problem, batch: int, head: int) -> tuple[MaskTiles | None, list[str]]:
+def _drawn(problem: AnyProblem, batch: int, head: int) -> tuple[MaskTiles | None, list[str]]:
     """Tiles and their three paths, in fewer tiles where a mask at random would make them long."""
     most = MOST
     while True:

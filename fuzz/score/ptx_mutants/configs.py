@@ -24,7 +24,7 @@ from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
 from fuzz.targets.blocksparse.devices import arch_without_gpu
 from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
 from kernels.blocksparse.planner.group_split import choose_group_split
-from oracles.problem import Dtype, Problem
+from oracles.problem import AnyProblem, Dtype, Problem
 
 REPEATS = 2  # of every case: once as its variant says, once with warps and dispatch at random
 _SIZE = Size(1 << 15, 8, 4096, 1 << 18)  # three tiles of 64 on a side, or very many queries of a few keys
@@ -81,7 +81,7 @@ class _Narrowed(EmulatedBlockSparse):
     def draw_cta_subset(self, draw: random.Random, repeats: int) -> None:
         """None: their kernels are not the configuration's."""
 
-    def variants_for(self, problem: Problem) -> tuple[dict[str, Any], ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[dict[str, Any], ...]:
         """The configuration's kernels, with everything that costs no compile."""
         orders = ("in_order", "random", "starve_oldest", "one_first")
         return tuple(
@@ -121,7 +121,7 @@ def cases_of(chosen: Config, count: int, seed: int) -> list[Case]:
     return list(islice(turns, count))
 
 
-def size(chosen: Config, problem: Problem) -> int:
+def size(chosen: Config, problem: AnyProblem) -> int:
     """0: at most one tile in every sequence, 1: two or three, 2: more, 3: a block of keys with a long list of tiles,
     4: a shorter one, in parts that share a KV head (NOTE [group split] of group_split.py)."""
     found = 0
@@ -132,7 +132,7 @@ def size(chosen: Config, problem: Problem) -> int:
     return 4 if found < 3 and _parts(chosen, problem) > 1 else found
 
 
-def _parts(chosen: Config, problem: Problem) -> int:
+def _parts(chosen: Config, problem: AnyProblem) -> int:
     blocks = (-(-problem.len_q // chosen.tile_m), -(-problem.len_k // chosen.tile_n))
     return choose_group_split(problem.batch, problem.heads_q, problem.heads_kv, *blocks, chosen.deterministic)
 

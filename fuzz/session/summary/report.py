@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from fuzz.core.features import FEATURES, feature_pairs
+from fuzz.core.features import FEATURES_OF, NATIVE_SPARSE, feature_pairs
 from fuzz.core.target import Device
 from fuzz.process.progress import duration
 from fuzz.session.records import Record, Settlement
@@ -54,7 +54,9 @@ def coverage(records: Sequence[Record]) -> str:
     for record in records:
         seen.update(record.features)
         pairs.update(feature_pairs(record.features))
-    every = [feature.name for feature in FEATURES]
+    sparse = sum(NATIVE_SPARSE in record.features for record in records)
+    ops = ["attention"] * (sparse < len(records)) + ["native_sparse_attention"] * (sparse > 0)
+    every = list(dict.fromkeys(feature.name for op in ops or ["attention"] for feature in FEATURES_OF[op]))
     never = [name for name in every if not seen[name]]
     covered = sum(1 for name in every if seen[name])
     lines = [f"Features covered: {covered} of {len(every)}; pairs of features: {len(pairs)}"]

@@ -24,7 +24,7 @@ from kernels.blocksparse.lists.write_order import with_order
 from kernels.blocksparse.planner.planner import least_blocking
 from kernels.blocksparse.spec.variant import LARGEST_DIM, forward_products
 from oracles.masks import Causal, Full, Window, kinds, varies_by_batch, varies_by_head
-from oracles.problem import Problem, cumulative, dense_mask
+from oracles.problem import AnyProblem, cumulative, dense_mask
 
 MASKS = ("bits", "intervals", "band")
 LISTS = ("csr", "padded", "compact")
@@ -73,7 +73,7 @@ MASKS_OF: dict[str, frozenset[str]] = {"band": frozenset({"full", "causal", "win
 """The kinds of masks that partial blocks can be masked by, where these are not all."""
 
 
-def expressible(problem: Problem, mask: str) -> bool:
+def expressible(problem: AnyProblem, mask: str) -> bool:
     """True if partial blocks of this problem can be masked that way: bits always; a band where the mask is one;
     intervals where every row has few of them."""
     if mask == "band":
@@ -94,7 +94,7 @@ def calls_on(case: Case, device: torch.device) -> tuple[BlockSparse, ...]:
     return tuple(_moved(*_key(case), parity, device) for parity in parities)
 
 
-def _key(case: Case) -> tuple[Problem, Options, int]:
+def _key(case: Case) -> tuple[AnyProblem, Options, int]:
     """What decides the lists of a case: a follow-up case that only changes numbers has those of its source."""
     options = options_of(case)
     p = with_fields(case.problem, dim=8, dim_v=8, dtype="float16", layout="padded", scale=None, softcap=0.0, bias=None)
@@ -104,7 +104,7 @@ def _key(case: Case) -> tuple[Problem, Options, int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _made(p: Problem, named: Options, seed: int, parity: int | None = None) -> BlockSparse:
+def _made(p: AnyProblem, named: Options, seed: int, parity: int | None = None) -> BlockSparse:
     options = dict(named)
     tiles: dict[str, Any] = {
         "tile_m": int(options["tile_m"]),
@@ -126,12 +126,12 @@ def _made(p: Problem, named: Options, seed: int, parity: int | None = None) -> B
     return laid_out(made, str(options["lists"]))
 
 
-def as_ranges(p: Problem) -> bool:
+def as_ranges(p: AnyProblem) -> bool:
     """True if ranges can say the mask: all sequences and heads are alike."""
     return not (p.ragged or varies_by_batch(p.mask) or varies_by_head(p.mask))
 
 
-def _from_intervals(p: Problem, source: str, **tiles: Any) -> BlockSparse:
+def _from_intervals(p: AnyProblem, source: str, **tiles: Any) -> BlockSparse:
     """Lists and bounds from the runs of each query's keys; by way of ranges, or of LinearBlockSparse tuples, which
     carry the ranks of a schedule that is no permutation."""
     bounds = runs(dense_mask(p))
@@ -147,7 +147,7 @@ def _from_intervals(p: Problem, source: str, **tiles: Any) -> BlockSparse:
     return made
 
 
-def _from_tokens(p: Problem, layout: str, **tiles: Any) -> BlockSparse:
+def _from_tokens(p: AnyProblem, layout: str, **tiles: Any) -> BlockSparse:
     """Lists and bits from the token predicate: as a tensor, or where they are to be padded as a function, which is the
     other way that their builder has to take it."""
     kept = dense_mask(p)
@@ -160,12 +160,12 @@ def _from_tokens(p: Problem, layout: str, **tiles: Any) -> BlockSparse:
 
 
 @functools.lru_cache(maxsize=4)
-def _moved(p: Problem, named: Options, seed: int, parity: int | None, device: torch.device) -> BlockSparse:
+def _moved(p: AnyProblem, named: Options, seed: int, parity: int | None, device: torch.device) -> BlockSparse:
     return _made(p, named, seed, parity).to(device)
 
 
 @functools.lru_cache(maxsize=1)
-def lengths_on(p: Problem, device: torch.device) -> dict[str, Tensor]:
+def lengths_on(p: AnyProblem, device: torch.device) -> dict[str, Tensor]:
     """Lengths as tensors, the same ones for all repeats of a case: with others its lists would be checked again."""
     given: dict[str, tuple[int, ...]] = {}
     if p.layout == "packed":
@@ -182,7 +182,7 @@ def schedule_of(case: Case) -> Schedule:
     return _schedule(case.problem, options_of(case), case.inputs.seed)
 
 
-def _schedule(p: Problem, options: Mapping[str, str | int | bool], seed: int) -> Schedule:
+def _schedule(p: AnyProblem, options: Mapping[str, str | int | bool], seed: int) -> Schedule:
     if options["schedule"] != "shuffled":
         return DESCENDING if options["schedule"] == "descending" else ASCENDING
     n_blocks = -(-p.len_k // int(options["tile_n"]))
@@ -249,7 +249,7 @@ def laid_out(blocks: BlockSparse, layout: str) -> BlockSparse:
     return replace(blocks, forward=forward, backward=backward, mask=mask, order=order, lpt=lpt)
 
 
-def _band(problem: Problem):
+def _band(problem: AnyProblem):
     match problem.mask:
         case Causal(align):
             return None, 0, align

@@ -22,7 +22,7 @@ from kernels.blocksparse.lists.types import BlockSparse
 from kernels.blocksparse.spec.injection import Injections
 from oracles.masks import Window
 from oracles.outputs import Outputs
-from oracles.problem import Dtype, Problem
+from oracles.problem import AnyProblem, Dtype, Problem
 
 MOST = 64  # CTAs of a case
 ORDERS: tuple[Order, ...] = ("bshd", "bhsd", "sbhd")  # a row's elements lie together
@@ -86,7 +86,7 @@ def draw_case(draw: random.Random, target: str, repeats: int) -> Case:
     return Case(target, problem, Inputs(draw.randint(0, 255), q=q, k=k, v=v), variant, repeats=repeats)
 
 
-def _bands(problem: Problem) -> list[dict[str, Any]]:
+def _bands(problem: AnyProblem) -> list[dict[str, Any]]:
     return [one for one in kernels_for(problem) if one["mask"] == "band"]
 
 

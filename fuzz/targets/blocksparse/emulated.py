@@ -25,7 +25,7 @@ from fuzz.targets.blocksparse.variants import variants_for
 from kernels.blocksparse.spec.variant import Variant, arch_for_products
 from oracles.metamorphic.relations import Equality
 from oracles.outputs import Outputs
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 
 class EmulatedBlockSparse(BlockSparseTarget):
@@ -42,7 +42,7 @@ class EmulatedBlockSparse(BlockSparseTarget):
     _prepared: CaseBlocks | None = None
     _repeat = 0
 
-    def variants_for(self, problem: Problem) -> tuple[dict[str, Any], ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[dict[str, Any], ...]:
         """See BlockSparseTarget; with the number of resident CTAs and the order of warps."""
         return variants_for(problem, emulated=True)
 

@@ -11,7 +11,7 @@ from fuzz.core.case import Case
 from fuzz.targets.blocksparse.block_lists import options_of
 from kernels.blocksparse.lists.types import BlockSparse
 from oracles import block_lists, dq_visits
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 
 def shapes_of(case: Case) -> tuple[Tensor, BlockSparse, dict[str, str | int | bool]]:
@@ -91,7 +91,7 @@ def visits_of(case: Case, blocks: BlockSparse, mutant: str) -> dq_visits.Visits 
     )
 
 
-def _rows_of(problem: Problem, heads: int) -> Tensor:
+def _rows_of(problem: AnyProblem, heads: int) -> Tensor:
     """An operand of queries as the launcher takes it, without storage."""
     rows = (sum(problem.lengths_q),) if problem.layout == "packed" else (problem.batch, problem.len_q)
     return torch.empty((*rows, heads, problem.dim), dtype=problem.torch_dtype, device="meta")

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from fuzz.compiling import Build, Compiled, obtain
-from fuzz.core.case import Case
+from fuzz.core.case import Case, attention_of
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Rule, Support
@@ -51,7 +51,7 @@ from kernels.blocksparse.spec.variant import PRODUCTS, Injection, Variant
 from oracles import block_lists, semaphore_order
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import TENSOR_CORES, Numerics
-from oracles.problem import Dtype, Problem
+from oracles.problem import AnyProblem, Dtype, Problem
 
 SUPPORT = Support(
     dtypes=("bfloat16", "float16"),
@@ -130,7 +130,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
             return "kernels run on the GPU where there is one"
         return super().missing()
 
-    def variants_for(self, problem: Problem) -> tuple[dict[str, Any], ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[dict[str, Any], ...]:
         """What a session draws from for a problem: few kernels, everything that costs no compile."""
         return variants_for(problem, emulated=False, on_gpu=self.device == "cuda")
 
@@ -193,7 +193,7 @@ class BlockSparseTarget(AutogradTarget, Compiled):
     def inspect(self, case: Case) -> list[Finding]:
         """The case's block lists against the token predicate, then whether the backward pass ends."""
         blocks = case_blocks(case, self.mutant)
-        found = block_lists.check(case.problem, as_metadata(blocks.launched))
+        found = block_lists.check(attention_of(case), as_metadata(blocks.launched))
         if found and not (
             self.mutant and self.executable and self.runs(case)
         ):  # a mutant is to be found by a run, where there is one

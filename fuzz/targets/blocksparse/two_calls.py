@@ -17,7 +17,7 @@ from fuzz.core.target import METADATA_ONLY
 from kernels.blocksparse.lists.lpt import with_lpt_order
 from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse, entries, exclusive_sum
 from kernels.blocksparse.lists.write_order import with_order
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 KEYS = ("whole", "split")  # values of the option `keys`
 
@@ -27,7 +27,7 @@ def splits(case: Case) -> bool:
     return case.variant.get("keys") == "split"
 
 
-def useful(problem: Problem, tile_n: int) -> bool:
+def useful(problem: AnyProblem, tile_n: int) -> bool:
     """True if both calls have blocks of keys, and their LSEs a gradient."""
     return problem.backward and problem.len_k > tile_n
 

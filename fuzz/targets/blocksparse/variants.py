@@ -17,7 +17,7 @@ from fuzz.targets.blocksparse import two_calls
 from fuzz.targets.blocksparse.block_lists import LISTS, MASKS_OF, SCHEDULES, expressible
 from kernels.blocksparse.spec.variant import LARGEST_DIM, PADDED_DIMS, padded_dim
 from oracles.masks import Causal
-from oracles.problem import Dtype, Problem
+from oracles.problem import AnyProblem, Dtype, Problem
 
 # Variants with keys in two calls, of a backward pass over several blocks of keys: one more for so many. It shares no
 # divisor with the numbers of choices that cost no compile, so that it meets all of them.
@@ -37,7 +37,7 @@ _SPECIAL = {
 }
 
 
-def kernels_for(problem: Problem) -> list[dict[str, Any]]:
+def kernels_for(problem: AnyProblem) -> list[dict[str, Any]]:
     """The choices of tiles, mask and determinism for a problem: each is one forward and one backward kernel.
 
     A dtype and a padded dim share tile_m, so that they share a preprocess kernel; a capped kernel has the tiles of the
@@ -66,7 +66,7 @@ def native_masks(dtype: str, dim: int) -> tuple[str, ...]:
     return ("full", "causal", "window", "documents", "intervals", "per_head", "per_head", "per_batch")
 
 
-def variants_for(problem: Problem, *, emulated: bool, on_gpu: bool = False) -> tuple[dict[str, Any], ...]:
+def variants_for(problem: AnyProblem, *, emulated: bool, on_gpu: bool = False) -> tuple[dict[str, Any], ...]:
     """Everything that a session draws a case's variant from, more than once what is to come more often. A GPU may lack
     products by tcgen05, so that only `kernel_choices` has them there; without one they are emulated, or compiled."""
     first, *special = _with_products(problem, emulated)
@@ -79,7 +79,7 @@ def variants_for(problem: Problem, *, emulated: bool, on_gpu: bool = False) -> t
     return (*found, *split * (SPLIT_PACKED if several else 1))
 
 
-def _free(problem: Problem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:
+def _free(problem: AnyProblem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:
     """What costs no compile. Half of the ordered adds of three KV tiles or more come in a shuffled order: two tiles
     have no order that the other schedules do not have too."""
     ordered = problem.backward and kernel["deterministic"] and problem.len_k > 2 * kernel["tile_n"]
@@ -97,7 +97,7 @@ def _free(problem: Problem, kernel: dict[str, Any], emulated: bool) -> list[dict
     ]
 
 
-def _with_products(problem: Problem, emulated: bool) -> list[dict[str, Any]]:
+def _with_products(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]]:
     """The choices of kernels_for, some with products that their device would not take by itself, so that both kernels
     are seen, at no further compile: on the emulated GPU every other one with Hopper's, on a GPU capped ones with the
     portable ones, which on Hopper those of 64 queries have anyway."""
@@ -111,7 +111,7 @@ def _with_products(problem: Problem, emulated: bool) -> list[dict[str, Any]]:
     return [kernel | ({"products": "wgmma"} if (at + i) % 2 else {}) for i, kernel in enumerate(kernels_for(problem))]
 
 
-def _on_blackwell(problem: Problem) -> list[dict[str, Any]]:
+def _on_blackwell(problem: AnyProblem) -> list[dict[str, Any]]:
     """The kernel with products by tcgen05, of tiles of 128 queries: one for each padded dim up to 128, of the mask kind
     that only some problems can have, one for a larger dim and two capped ones. Few, so that each session of a few cases
     has several kinds of masks. Its backward kernels are those of another choice."""

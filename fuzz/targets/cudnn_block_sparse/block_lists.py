@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from oracles.problem import Problem, dense_mask
+from oracles.problem import AnyProblem, Problem, dense_mask
 
 UNUSED = 0x3FFFFFF  # a block number, or a number of keys, that nothing has
 Order: TypeAlias = Literal["ascending", "descending", "shuffled"]
@@ -52,7 +52,7 @@ class SparseBlocks:
         return 2 if all(_agree(of_heads) for of_heads in self.keys) else 3
 
 
-def blocks_of(problem: Problem, block: int, packed: bool = False) -> SparseBlocks | None:
+def blocks_of(problem: AnyProblem, block: int, packed: bool = False) -> SparseBlocks | None:
     """The problem's mask in blocks of `block` rows and `block` keys; None where it is none.
 
     packed  the rows are those of all the query heads of a KV head, by query and then by head; `heads` are KV heads

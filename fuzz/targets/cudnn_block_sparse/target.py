@@ -45,7 +45,7 @@ from fuzz.tensors.arena import build
 from oracles.masks import Blocks, Full, Mask, PerBatch, PerHead, varies_by_batch, varies_by_head
 from oracles.numerics import TENSOR_CORES, Numerics
 from oracles.outputs import Outputs
-from oracles.problem import Problem, mask_tile, shapes
+from oracles.problem import AnyProblem, mask_tile, shapes
 
 RECIPE = "fuzz.targets.cudnn_block_sparse.recipe:kernel"
 SOURCES = ("cudnn.block_sparse_attention",)
@@ -104,13 +104,13 @@ class CudnnBlockSparse(Target, Compiled):
         """See Target."""
         return FORWARD, BACKWARD
 
-    def with_fewer_kernels(self, problem: Problem) -> Problem:
+    def with_fewer_kernels(self, problem: AnyProblem) -> AnyProblem:
         """A problem whose mask lists can say, in place of one that was drawn; see Target. One in 16 stays as it is, for
         what is refused."""
         number = zlib.crc32(repr(problem).encode())
         return problem if number % 16 == 0 else _expressible(problem, self.family, number // 16)
 
-    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target: what the problem has a use for."""
         sm_90, p = self.family == 9, problem
         fits = {n: blocks_of(p, int(n)) is not None for n in ("64", "128")}
@@ -218,7 +218,7 @@ def _builds(case: Case, arch: str) -> tuple[Build, ...]:
     return tuple(found)
 
 
-def _expressible(p: Problem, family: int, number: int) -> Problem:
+def _expressible(p: AnyProblem, family: int, number: int) -> AnyProblem:
     """The problem with the nearest mask, number of queries, dtype, dims and heads that are supported."""
     block = 64 if family == 9 and number % 2 else 128
     if p.backward:
@@ -233,7 +233,7 @@ def _expressible(p: Problem, family: int, number: int) -> Problem:
     return replace_struct(p, mask=_in_blocks(p, block, whole=number // 2 % 2 == 1))
 
 
-def _in_blocks(p: Problem, block: int, *, whole: bool) -> Mask:
+def _in_blocks(p: AnyProblem, block: int, *, whole: bool) -> Mask:
     """The blocks of the problem's mask in which any query sees any key, or every one every key, as a mask of whole
     blocks."""
 
@@ -255,7 +255,7 @@ def _in_blocks(p: Problem, block: int, *, whole: bool) -> Mask:
     return PerBatch(tuple(heads(sequence) for sequence in range(p.batch)))
 
 
-def _padded(p: Problem, outputs: Outputs) -> Outputs:
+def _padded(p: AnyProblem, outputs: Outputs) -> Outputs:
     """What lies past a sequence's keys has gradients 0, which the kernels write where a block holds it and some key."""
     if not p.ragged or outputs.dk is None or outputs.dv is None:
         return outputs

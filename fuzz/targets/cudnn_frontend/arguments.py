@@ -11,12 +11,12 @@ from fuzz.core.case import Case
 from fuzz.targets.mask_tensors import mask_arguments
 from fuzz.targets.options import Options
 from oracles.masks import Causal, Full, Window
-from oracles.problem import Problem, shapes
+from oracles.problem import AnyProblem, shapes
 
 OPTIONS = Options(mask=("band", "flags", "bias"), lengths=("auto", "given"), ordered=(False, True))
 
 
-def band_of(p: Problem) -> dict[str, Any]:
+def band_of(p: AnyProblem) -> dict[str, Any]:
     """The mask as a diagonal band."""
     import cudnn
 
@@ -32,7 +32,7 @@ def band_of(p: Problem) -> dict[str, Any]:
     return found
 
 
-def flags_of(p: Problem) -> dict[str, Any]:
+def flags_of(p: AnyProblem) -> dict[str, Any]:
     """The mask by the deprecated arguments."""
     if p.mask == Full():
         return {}
@@ -57,11 +57,11 @@ def side_inputs(case: Case, bias: Tensor | None, device: torch.device) -> dict[s
     return found
 
 
-def empty_bias(p: Problem) -> Tensor | None:
+def empty_bias(p: AnyProblem) -> Tensor | None:
     return None if p.bias is None else torch.zeros(shapes(p)["bias"], dtype=p.torch_dtype)
 
 
-def says(p: Problem, how: str) -> bool:
+def says(p: AnyProblem, how: str) -> bool:
     """True if the mask can be said so, beside the problem's bias."""
     if how == "bias":
         return p.mask != Full() or p.ragged
@@ -74,12 +74,12 @@ def says(p: Problem, how: str) -> bool:
     return True
 
 
-def by_bias(p: Problem, how: str) -> bool:
+def by_bias(p: AnyProblem, how: str) -> bool:
     """True if the mask is added: asked for, or no band."""
     return how == "bias" or not isinstance(p.mask, Full | Causal | Window)
 
 
-def useful(p: Problem, options: dict[str, Any]) -> bool:
+def useful(p: AnyProblem, options: dict[str, Any]) -> bool:
     if options["lengths"] == "given" and p.ragged:
         return False
     return (not options["ordered"] or p.backward) and (options["mask"] == "band" or says(p, options["mask"]))

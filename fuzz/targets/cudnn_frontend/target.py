@@ -29,7 +29,7 @@ from fuzz.targets.options import Value
 from oracles.masks import Full
 from oracles.numerics import CUDNN
 from oracles.outputs import Outputs
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 SUPPORT = Support(
     dtypes=("bfloat16", "float16"),
@@ -73,7 +73,7 @@ class CudnnFrontend(Target):
         """See Target."""
         return FORWARD, BACKWARD
 
-    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target."""
         ways = [how for how in ("flags", "bias") if says(problem, how)]
         offered: dict[str, tuple[Value, ...]] = {"mask": tuple(ways)}

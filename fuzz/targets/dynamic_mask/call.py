@@ -13,7 +13,7 @@ from fuzz.targets.dynamic_mask import two_calls
 from fuzz.targets.mask_tensors import AXES, ROOM
 from fuzz.targets.options import Options
 from oracles.masks import Align, And, Causal, Full, Mask, TopK, kinds, top_scores
-from oracles.problem import Problem, cumulative, dense_mask
+from oracles.problem import AnyProblem, cumulative, dense_mask
 
 SHAPES = ("plain", "narrow", "expanded", "whole", "padded", "turned")
 OPTIONS = Options(
@@ -40,13 +40,13 @@ def direction(mask: Mask) -> Align | None:
     return None
 
 
-def by_a_flag(problem: Problem) -> bool:
+def by_a_flag(problem: AnyProblem) -> bool:
     """True if the flag `causal`, or nothing, says the problem's mask: padding is said by a mask."""
     hidden = problem.layout == "padded" and problem.ragged
     return isinstance(problem.mask, Full | Causal) and not hidden
 
 
-def says(problem: Problem) -> tuple[str, ...]:
+def says(problem: AnyProblem) -> tuple[str, ...]:
     """The ways to say the mask, beside the default: 'both' is a flag and a tensor that has the flag's zeros too; 'bias'
     is -inf in the bias, which needs a head of its own for each mask; 'selected' is made by the kernel's own `top_mask`
     of the scores that a mask of kind top_k has, once for each KV head."""
@@ -57,13 +57,13 @@ def says(problem: Problem) -> tuple[str, ...]:
     return ways + ("bias",) * joins
 
 
-def selectable(problem: Problem) -> bool:
+def selectable(problem: AnyProblem) -> bool:
     """True if the problem's mask is one that `top_mask` makes: of keys that are the same for all sequences."""
     mask = problem.mask
     return isinstance(mask, TopK) and isinstance(mask.of, Full | Causal) and not problem.ragged
 
 
-def _flag_holds(problem: Problem) -> bool:
+def _flag_holds(problem: AnyProblem) -> bool:
     """True if the flag masks nothing that the mask keeps. 'bottom_right' counts from the padded lengths, the mask of a
     problem from each sequence's own."""
     align = direction(problem.mask)
@@ -73,7 +73,7 @@ def _flag_holds(problem: Problem) -> bool:
     return all(n_k - n_q <= shift for n_q, n_k in zip(problem.lengths_q, problem.lengths_k, strict=True))
 
 
-def useful(problem: Problem, given: dict[str, Any]) -> bool:
+def useful(problem: AnyProblem, given: dict[str, Any]) -> bool:
     """True if the problem can be said so."""
     told = given["mask"] != "auto" or not by_a_flag(problem)
     if given["mask"] not in ("auto", *says(problem)) or (given["shape"] != "plain" and not (told or problem.bias)):
@@ -85,7 +85,7 @@ def useful(problem: Problem, given: dict[str, Any]) -> bool:
     return problem.backward or (not given["splits"] and given["deterministic"])
 
 
-def arguments(problem: Problem, bias: Tensor | None, device: torch.device, given: dict[str, Any]) -> dict[str, Any]:
+def arguments(problem: AnyProblem, bias: Tensor | None, device: torch.device, given: dict[str, Any]) -> dict[str, Any]:
     """Every argument of `dynamic_mask_attention` after query, key and value; differentiable in bias."""
     p, how = problem, given["mask"]
     found: dict[str, Any] = {"scale": p.scale, "softcap": p.softcap}
@@ -109,13 +109,15 @@ def arguments(problem: Problem, bias: Tensor | None, device: torch.device, given
     return found
 
 
-def calls(problem: Problem, bias: Tensor | None, device: torch.device, given: dict[str, Any]) -> list[dict[str, Any]]:
+def calls(
+    problem: AnyProblem, bias: Tensor | None, device: torch.device, given: dict[str, Any]
+) -> list[dict[str, Any]]:
     """`arguments` of the one call that a case is, or of both where its keys are in two."""
     found = arguments(problem, bias, device, given)
     return two_calls.parts_of(found, problem.len_k, device) if given["keys"] == "split" else [found]
 
 
-def shaped(plane: Tensor, problem: Problem, how: str, *, narrow: bool = True, columns: int | None = None) -> Tensor:
+def shaped(plane: Tensor, problem: AnyProblem, how: str, *, narrow: bool = True, columns: int | None = None) -> Tensor:
     """The same mask, or bias, in another shape or layout; 4-D always, differentiable.
 
     how      plain: axes of 1 where nothing varies; narrow: also those along which the mask is the same; expanded: all
@@ -140,7 +142,7 @@ def shaped(plane: Tensor, problem: Problem, how: str, *, narrow: bool = True, co
     return F.pad(whole, (0, ROOM))[..., : full[3]] if how == "padded" else whole.contiguous()
 
 
-def mixed_tiles(problem: Problem) -> float:
+def mixed_tiles(problem: AnyProblem) -> float:
     """0 where all tiles of 64 x 64 scores hold a pair that counts, or none does; 1 where half of them do."""
     mask = dense_mask(problem)
     if not mask.numel():
@@ -151,7 +153,7 @@ def mixed_tiles(problem: Problem) -> float:
     return 2 * min(kept, 1 - kept)
 
 
-def _words(mask: Tensor, problem: Problem, how: str) -> Tensor:
+def _words(mask: Tensor, problem: AnyProblem, how: str) -> Tensor:
     """The mask in words of 32 keys, in that shape: a packed mask cannot be broadcast over keys."""
     from kernels.dynamic_mask import pack_mask
 
@@ -159,7 +161,7 @@ def _words(mask: Tensor, problem: Problem, how: str) -> Tensor:
     return shaped(pack_mask(mask.expand(*mask.shape[:3], problem.len_k)), problem, how, columns=columns)
 
 
-def _selected(problem: Problem, device: torch.device) -> Tensor:
+def _selected(problem: AnyProblem, device: torch.device) -> Tensor:
     """The mask (batch, heads_kv, len_q or 1, len_k) that `top_mask` makes of the scores of a mask of kind top_k."""
     from kernels.dynamic_mask import top_mask
 

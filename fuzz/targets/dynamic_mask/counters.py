@@ -15,12 +15,12 @@ from torch import Tensor
 
 from fuzz.core.target import DeviceError
 from fuzz.core.verdict import Finding, Location
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 REACH = 32  # keys: no load of a mask begins before a sequence's end and reaches further
 
 
-def check_tiles(tiles: Tensor, problem: Problem, given: dict[str, Any], tile_m: int, tile_n: int) -> None:
+def check_tiles(tiles: Tensor, problem: AnyProblem, given: dict[str, Any], tile_m: int, tile_n: int) -> None:
     """Compares `Answer.tiles` of a forward pass with what the arguments `given` leave to visit.
 
     tiles  (batch, heads_q, tiles of queries, 2): visited, skipped
@@ -44,14 +44,14 @@ def check_tiles(tiles: Tensor, problem: Problem, given: dict[str, Any], tile_m: 
         _fail(f"{int(visited.sum())} tiles of scores were visited, of which {int(most.sum())} hold a pair", "visited")
 
 
-def lengths_of(problem: Problem) -> list[tuple[int, int]]:
+def lengths_of(problem: AnyProblem) -> list[tuple[int, int]]:
     """Lengths as the kernel knows them: padding is said by the mask."""
     if problem.layout == "packed":
         return list(zip(problem.lengths_q, problem.lengths_k, strict=True))
     return [(problem.len_q, problem.len_k)] * problem.batch
 
 
-def mask_of(given: dict[str, Any], problem: Problem) -> Tensor | None:
+def mask_of(given: dict[str, Any], problem: AnyProblem) -> Tensor | None:
     """The mask tensor of a call as bool (batch or 1, heads_q or 1, len_q or 1, len_k); None without one."""
     mask = given.get("mask")
     if mask is None:

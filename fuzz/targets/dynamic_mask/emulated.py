@@ -14,7 +14,7 @@ from fuzz.devices.present import cuda_present
 from fuzz.targets.dynamic_mask.call import OPTIONS
 from fuzz.targets.dynamic_mask.target import SUPPORT, BundledDynamicMask
 from fuzz.targets.triton_emulated import EmulatedTriton
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 BLOCKS_D = (32, 64, 128, 256)  # kernels.dynamic_mask.config.BLOCKS_D, whose import would be Triton's too
 
@@ -34,7 +34,7 @@ class EmulatedDynamicMask(EmulatedTriton, BundledDynamicMask):
             return "kernels run on the GPU where there is one"
         return super().missing()
 
-    def with_fewer_kernels(self, problem: Problem) -> Problem:
+    def with_fewer_kernels(self, problem: AnyProblem) -> AnyProblem:
         """See Target: of each head dim, layout, and whether there is a bias or a softcap, one dtype."""
         block = next(n for n, block in enumerate(BLOCKS_D) if block >= max(problem.dim, problem.dim_v))
         odd = block + (problem.layout == "packed") + (problem.bias is not None) + (problem.softcap > 0)

@@ -8,7 +8,7 @@ from typing import Any
 from fuzz.core.case import Case
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.targets.dynamic_mask.call import OPTIONS, by_a_flag, direction
-from oracles.problem import Problem, cumulative
+from oracles.problem import AnyProblem, cumulative
 
 
 def call_text(case: Case, kernel: str, imports: Sequence[str], setup: str) -> Text:
@@ -37,7 +37,7 @@ def call_text(case: Case, kernel: str, imports: Sequence[str], setup: str) -> Te
     return Text((*lines, call, "o, lse = answer.out, answer.lse"), modules, whole, reads, lse=True)
 
 
-def _planes(p: Problem, given: dict[str, Any]) -> tuple[list[str], list[str]]:
+def _planes(p: AnyProblem, given: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Lines that make `bias`, and the arguments that say the mask."""
     how, flag = given["mask"], given["mask"] == "auto" and by_a_flag(p)
     lines, named = [], []

@@ -26,7 +26,7 @@ from fuzz.targets.dynamic_mask.script import call_text
 from fuzz.targets.options import Value
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import TENSOR_CORES, Numerics
-from oracles.problem import Bias, Dtype, Problem
+from oracles.problem import AnyProblem, Bias, Dtype
 
 ROOT = Path(__file__).resolve().parents[3]
 # One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly.
@@ -83,7 +83,7 @@ class BundledDynamicMask(AutogradTarget):
         """See Target: masks with empty tiles, which is what the kernel is for, and causal ones."""
         return ("top_k", "top_k", "top_k", "blocks", "window", "causal", "full", "per_head")
 
-    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target: every way to say the mask, in every shape; parts of the sums of dK and dV."""
         offered: dict[str, tuple[Value, ...]] = {"mask": says(problem)}
         if problem.bias is not None or not by_a_flag(problem):
@@ -147,7 +147,7 @@ class BundledDynamicMask(AutogradTarget):
         return call_text(case, kernel, [path, f"from kernels.{source}  # noqa: E402"], self.script_setup)
 
 
-def _tile_sizes(problem: Problem) -> tuple[int, int]:
+def _tile_sizes(problem: AnyProblem) -> tuple[int, int]:
     """Queries and keys of a tile of scores in the forward pass, in this process."""
     from kernels.dynamic_mask.config import block_d, find_config
     from kernels.sdpa.launch import INTERPRETED

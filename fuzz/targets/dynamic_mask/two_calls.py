@@ -12,13 +12,13 @@ import torch
 
 from fuzz.core.case import Case
 from fuzz.targets import merge_by_lse
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 KEYS = ("whole", "split")  # values of the option `keys`
 TILE = 64  # keys; a multiple of every word and tile of kernels.dynamic_mask
 
 
-def useful(problem: Problem, mask: object) -> bool:
+def useful(problem: AnyProblem, mask: object) -> bool:
     """True if both calls have keys, their LSEs a gradient, and no entry of a bias gets one from both. mask: how it is
     said."""
     by_column = problem.bias is None or problem.bias.cols

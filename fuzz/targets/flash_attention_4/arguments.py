@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from oracles.masks import Causal, Full, Window
-from oracles.problem import Problem, cumulative, dense_mask
+from oracles.problem import AnyProblem, cumulative, dense_mask
 
 MASKS = ("options", "mask_mod", "blocks", "scalars")
 ROOM_ROWS = 256  # no less than a tile's queries
@@ -37,7 +37,7 @@ class BlockTensors:
     spt: bool | None = None
 
 
-def mask_options(problem: Problem) -> dict[str, Any] | None:
+def mask_options(problem: AnyProblem) -> dict[str, Any] | None:
     """`causal` and `window_size` where they say exactly what the problem's mask says, else None.
 
     FlashAttention-4 aligns both at the bottom right; where every sequence has as many queries as keys that is the top
@@ -55,7 +55,7 @@ def mask_options(problem: Problem) -> dict[str, Any] | None:
     return {"window_size": (mask.left, mask.right)}
 
 
-def lengths_options(problem: Problem, device: torch.device | str) -> dict[str, Any]:
+def lengths_options(problem: AnyProblem, device: torch.device | str) -> dict[str, Any]:
     """Arguments by which flash_attn_varlen_func is told of the sequences: cumulative lengths where they are packed,
     used lengths where they are padded and differ, nothing where all are equally long."""
 
@@ -74,7 +74,7 @@ def lengths_options(problem: Problem, device: torch.device | str) -> dict[str, A
     return {}
 
 
-def keep_tensor(problem: Problem, device: torch.device | str) -> Tensor:
+def keep_tensor(problem: AnyProblem, device: torch.device | str) -> Tensor:
     """The token predicate, padding excluded: uint8 (batch, heads_q, len_q, len_k rounded up), 1 = keep.
 
     Its memory goes on for ROOM_ROWS rows and ROOM_KEYS bytes: the forward pass asks a mask_mod about all of a tile,
@@ -91,7 +91,7 @@ def keep_tensor(problem: Problem, device: torch.device | str) -> Tensor:
 
 
 def block_tensors(
-    problem: Problem, block_size: tuple[int, int], device: torch.device | str
+    problem: AnyProblem, block_size: tuple[int, int], device: torch.device | str
 ) -> tuple[BlockTensors, BlockTensors]:
     """Block lists by query block and by key block. Columns ascend; past a count are block numbers in range."""
     some, whole = classified(dense_mask(problem, device), block_size)

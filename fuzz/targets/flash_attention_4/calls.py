@@ -31,7 +31,7 @@ from fuzz.targets.flash_attention_4.arguments import (
 from fuzz.targets.flash_attention_4.extras import bounds_of, page_table, paged, sink
 from fuzz.targets.flash_attention_4.surface import DENSE, VARLEN
 from fuzz.targets.flash_attention_4.unsupported import options_of
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 
 class Refused(ValueError):
@@ -99,7 +99,7 @@ def prepared(case: Case, options: dict[str, Any], device: torch.device | str) ->
 
 
 def _with_extras(
-    found: dict[str, Any], p: Problem, options: dict[str, Any], device: torch.device | str
+    found: dict[str, Any], p: AnyProblem, options: dict[str, Any], device: torch.device | str
 ) -> dict[str, Any]:
     """The keyword arguments with those of extras.py."""
     made = dict(found)

@@ -31,7 +31,7 @@ from torch import Tensor
 from fuzz.targets.flash_attention_4.arguments import mask_options
 from fuzz.targets.flash_attention_4.sinks import MOST_PAIRS
 from oracles.masks import Causal, Full, Window
-from oracles.problem import Problem, dense_mask
+from oracles.problem import AnyProblem, dense_mask
 
 EXTRAS: dict[str, tuple[str | int | bool, ...]] = {
     "flags": (False, True),
@@ -49,7 +49,7 @@ PADDING = 100.0
 OPEN = 1 << 30  # a bound that every position keeps
 
 
-def extras_for(problem: Problem) -> list[dict[str, Any]]:
+def extras_for(problem: AnyProblem) -> list[dict[str, Any]]:
     """Options that a session adds to those of a case: each extra that the problem allows, then each two."""
     singles = [{name: value} for name, values in EXTRAS.items() for value in values[1:]]
     able = [one for one in singles if not misplaced(problem, one)]
@@ -64,7 +64,7 @@ def fits(options: dict[str, Any], extra: dict[str, Any]) -> bool:
     return "keys" not in extra or (options["mask"] != "blocks" and "scores" not in extra)
 
 
-def misplaced(problem: Problem, options: dict[str, Any]) -> str:
+def misplaced(problem: AnyProblem, options: dict[str, Any]) -> str:
     """Reason why these extras cannot be given to the problem without another answer, or at all; "": none."""
     p, given = problem, {name: values[0] for name, values in EXTRAS.items()} | options
     said = mask_options(p)
@@ -86,7 +86,7 @@ def misplaced(problem: Problem, options: dict[str, Any]) -> str:
     return next((why for why, wrong in reasons.items() if wrong), "")
 
 
-def bounds_of(problem: Problem) -> tuple[int, int] | None:
+def bounds_of(problem: AnyProblem) -> tuple[int, int] | None:
     """(left, right) such that query q sees the keys from q - left to q + right, for masks that are just that; else
     None. Bounds are one for all sequences, so a mask aligned at the bottom right needs one difference of lengths."""
     mask = problem.mask
@@ -106,13 +106,13 @@ def bounds_of(problem: Problem) -> tuple[int, int] | None:
     return OPEN if left is None else left - shift, OPEN if right is None else right + shift
 
 
-def sink(problem: Problem, device: torch.device | str, kind: str | bool) -> Tensor:
+def sink(problem: AnyProblem, device: torch.device | str, kind: str | bool) -> Tensor:
     """learnable_sink (heads_q,), which adds nothing; of the dtype of the one that counts where that takes its place."""
     dtype = torch.float32 if kind == "undone" else problem.torch_dtype
     return torch.full((problem.heads_q,), SINK, dtype=dtype, device=device)
 
 
-def page_table(problem: Problem, device: torch.device | str) -> Tensor:
+def page_table(problem: AnyProblem, device: torch.device | str) -> Tensor:
     """int32 (batch, pages of the longest sequence): every page once, in no order."""
     pages = -(-problem.len_k // PAGE)
     count = problem.batch * pages
@@ -120,7 +120,7 @@ def page_table(problem: Problem, device: torch.device | str) -> Tensor:
     return order.to(torch.int32).view(problem.batch, pages)
 
 
-def paged(x: Tensor, problem: Problem, table: Tensor) -> Tensor:
+def paged(x: Tensor, problem: AnyProblem, table: Tensor) -> Tensor:
     """K or V as pages (pages, PAGE, heads_kv, dim).
 
     x  padded (batch, len_k, heads_kv, dim), or packed (total_k, heads_kv, dim)
@@ -140,13 +140,13 @@ def _coprime(count: int) -> int:
 
 
 @lru_cache(maxsize=16)
-def _every_row_has_keys(p: Problem) -> bool:
+def _every_row_has_keys(p: AnyProblem) -> bool:
     if p.layout == "packed" or not p.ragged:
         return all(_rows(p, b) for b in range(p.batch))
     return min(p.lengths_q) == p.len_q and all(_rows(p, b) for b in range(p.batch))
 
 
-def _rows(p: Problem, b: int) -> bool:
+def _rows(p: AnyProblem, b: int) -> bool:
     kept = dense_mask(p)
     row = kept[b if kept.shape[0] > 1 else 0, :, : p.lengths_q[b], : p.lengths_k[b]]
     return bool(row.any(-1).all())

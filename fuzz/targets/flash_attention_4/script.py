@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fuzz.core.script_call import Text
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 
-def text_of(problem: Problem, options: dict[str, Any], said: dict[str, Any]) -> Text:
+def text_of(problem: AnyProblem, options: dict[str, Any], said: dict[str, Any]) -> Text:
     """The call as lines of a script. said: the keyword arguments that say the mask."""
     p = problem
     named: dict[str, Any] = {"softmax_scale": p.scale, "softcap": p.softcap or None, **said}

@@ -23,7 +23,7 @@ from msgspec.structs import replace as replace_struct
 from torch import Tensor
 
 from fuzz.compiling import Build, Compiled
-from fuzz.core.case import CODED, Case, Inputs, Storage, to_json
+from fuzz.core.case import CODED, Case, Inputs, Storage, attention_of, to_json
 from fuzz.core.script_call import ScriptError, Text
 from fuzz.core.support import Support
 from fuzz.core.surface import Surface
@@ -43,7 +43,7 @@ from fuzz.tensors.arena import build
 from oracles.masks import Causal, Full, Mask, PerBatch, PerHead, Prefix, Window, varies_by_batch, varies_by_head
 from oracles.numerics import TENSOR_CORES, Numerics
 from oracles.outputs import Outputs
-from oracles.problem import Problem, shapes
+from oracles.problem import AnyProblem, shapes
 
 RECIPE = "fuzz.targets.flash_attention_4.recipe:kernel"
 DEFAULT_ARCH = "sm_90a"  # what a machine without a GPU draws and compiles for; $ATTNFUZZ_ARCH for the other
@@ -98,7 +98,7 @@ class FlashAttention4(AutogradTarget, Compiled):
             return f"this adapter knows its kernels for compute capability 9.0 and 10.0, not {_capability()}"
         return unusable()
 
-    def variants_for(self, problem: Problem) -> tuple[dict[str, Any], ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[dict[str, Any], ...]:
         """Every way to say the mask, with every other option that the problem has a use for."""
         ways = ["mask_mod"]
         if mask_options(problem) is not None:
@@ -155,7 +155,7 @@ class FlashAttention4(AutogradTarget, Compiled):
         """O and LSE, in the problem's layout."""
         call, counts = self._call(case, tensors), _counting(case)
         if counts:
-            sink = counting_sink(case.problem, tensors.q, tensors.k, tensors.v)
+            sink = counting_sink(attention_of(case), tensors.q, tensors.k, tensors.v)
             call = replace(call, options=call.options | {"learnable_sink": sink})
         o, lse = forward(call)
         o = o if case.problem.layout == "packed" else o.transpose(1, 2)
@@ -294,7 +294,7 @@ def _counting(case: Case) -> bool:
     return options_of(case)["sink"] == "undone" and case.inputs.distribution not in CODED
 
 
-def _padded(problem: Problem, outputs: Outputs) -> Outputs:
+def _padded(problem: AnyProblem, outputs: Outputs) -> Outputs:
     """FlashAttention-4 leaves rows past a sequence's used length unwritten; here they hold what is asked for there."""
     if problem.layout == "packed" or not problem.ragged:
         return outputs

@@ -16,7 +16,7 @@ from fuzz.core.support import Rule
 from fuzz.targets.flash_attention_4.arguments import MASKS, mask_options
 from fuzz.targets.flash_attention_4.extras import EXTRAS, bounds_of, misplaced
 from oracles.masks import Causal, Full, Prefix, Window
-from oracles.problem import Problem
+from oracles.problem import AnyProblem, Problem
 
 # Every option of a variant, with its default. edge: the mask's tensor ends where mapped memory ends. exits: on the
 # emulated GPU, bulk copies in flight when a CTA exits are findings. Both show known bugs that would hide others.
@@ -74,7 +74,7 @@ def options_of(case: Case) -> dict[str, Any]:
     return OPTIONS | case.variant
 
 
-def blocks_for(problem: Problem, arch: str) -> str:
+def blocks_for(problem: AnyProblem, arch: str) -> str:
     """Block sizes that both passes take, as 'MxN': see `_NOT_ITS_TILES` and the two rows after it."""
     if arch == "sm_90a":
         return f"128x{_backward_tile_n(problem.dim)}"

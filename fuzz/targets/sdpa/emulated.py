@@ -10,7 +10,7 @@ from fuzz.devices.present import cuda_present
 from fuzz.targets.sdpa.fewer_kernels import with_fewer_kernels
 from fuzz.targets.sdpa.target import BundledSdpa
 from fuzz.targets.triton_emulated import EmulatedTriton
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 
 class EmulatedSdpa(EmulatedTriton, BundledSdpa):
@@ -28,7 +28,7 @@ class EmulatedSdpa(EmulatedTriton, BundledSdpa):
             return "kernels run on the GPU where there is one"
         return super().missing()
 
-    def with_fewer_kernels(self, problem: Problem) -> Problem:
+    def with_fewer_kernels(self, problem: AnyProblem) -> AnyProblem:
         """See Target."""
         return with_fewer_kernels(problem)
 

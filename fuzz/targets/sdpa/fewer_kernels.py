@@ -10,24 +10,24 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from oracles.masks import Causal, Full
-from oracles.problem import Dtype, Problem
+from oracles.problem import AnyProblem, Dtype
 
 BLOCKS_D = (32, 64, 128, 256)  # kernels.sdpa.config.BLOCKS_D, whose import would be Triton's too
 _DTYPES: tuple[Dtype, ...] = ("bfloat16", "float16", "float32")  # six of the sixteen, five, five: the dearest last
 
 
-def dtype_of(problem: Problem) -> Dtype:
+def dtype_of(problem: AnyProblem) -> Dtype:
     """The dtype that sessions draw a problem with."""
     block = next(n for n, block in enumerate(BLOCKS_D) if block >= max(problem.dim, problem.dim_v))
     return _DTYPES[(block + _said(problem)) % len(_DTYPES)]
 
 
-def with_fewer_kernels(problem: Problem) -> Problem:
+def with_fewer_kernels(problem: AnyProblem) -> AnyProblem:
     """The problem in that dtype."""
     return replace(problem, dtype=dtype_of(problem))
 
 
-def _said(problem: Problem) -> int:
+def _said(problem: AnyProblem) -> int:
     """How the call says the mask: by nothing, by a flag, as a bool tensor, as an additive one."""
     if problem.bias is not None:
         return 3

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from fuzz.targets.merge_by_lse import lines
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 
-def takes(problem: Problem) -> bool:
+def takes(problem: AnyProblem) -> bool:
     """True if the keys of a problem can be split: its mask is no flag's, and LSE and its gradient are exact enough.
 
     In half precision what lies between the two calls is rounded: O of each, and its gradient.

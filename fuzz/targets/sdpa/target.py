@@ -25,7 +25,7 @@ from fuzz.targets.sdpa import split_keys
 from oracles.masks import Causal
 from oracles.metamorphic.relations import Equality
 from oracles.numerics import TENSOR_CORES
-from oracles.problem import Dtype, Problem
+from oracles.problem import AnyProblem, Dtype
 
 ROOT = Path(__file__).resolve().parents[3]
 # One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly.
@@ -80,7 +80,7 @@ class BundledSdpa(AutogradTarget):
         """See Target: what a flag says, or none."""
         return FLAGGED
 
-    def variants_for(self, problem: Problem) -> tuple[Variant, ...]:
+    def variants_for(self, problem: AnyProblem) -> tuple[Variant, ...]:
         """See Target: every way to say the mask, in every shape; heads in another way; without LSE; in two calls."""
         offered: dict[str, tuple[Value, ...]] = {"mask": says(problem), "shape": SHAPES[1:], "lse": (False,)}
         # Heads that are expanded leave the kernel no group: with gradients its sums over a group are what is looked at.
@@ -154,7 +154,7 @@ def _inexact_split(case: Case) -> bool:
     return OPTIONS.of(case)["keys"] == "split" and merge_by_lse.exact(case)
 
 
-def _useful(problem: Problem, given: dict[str, Any]) -> bool:
+def _useful(problem: AnyProblem, given: dict[str, Any]) -> bool:
     """True if the problem can be said so; dK and dV of expanded heads are summed by autograd, in their dtype."""
     exact = not problem.backward or problem.dtype == "float32"
     heads = {"auto": True, "always": problem.group == 1, "expanded": problem.group > 1 and exact}

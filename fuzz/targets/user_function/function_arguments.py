@@ -12,7 +12,7 @@ from torch import Tensor
 from fuzz.core.case import Case
 from fuzz.core.target import Tensors
 from oracles.masks import Align, Causal
-from oracles.problem import Problem, cumulative, dense_mask
+from oracles.problem import AnyProblem, cumulative, dense_mask
 
 MASKS = frozenset({"mask", "problem"})  # a function that names one of these can express any mask
 
@@ -26,24 +26,24 @@ class Argument:
     text: Callable[[Case, Align], str]
 
 
-def exactly_causal(p: Problem, align: Align) -> bool:
+def exactly_causal(p: AnyProblem, align: Align) -> bool:
     """True if the mask hides from each row of q what a causal mask of this alignment hides, and nothing else: there is
     no padding of keys. Where queries and keys are equally many both alignments are the same."""
     return _causal(p, align) and not (p.layout == "padded" and p.ragged)
 
 
-def causal_but_for_padding(p: Problem, align: Align) -> bool:
+def causal_but_for_padding(p: AnyProblem, align: Align) -> bool:
     """As `exactly_causal`, where a key padding mask says the rest: aligned at the top left, as lengths are unknown."""
     return _causal(p, align) and (align == "top_left" or not (p.layout == "padded" and p.ragged))
 
 
-def _causal(p: Problem, align: Align) -> bool:
+def _causal(p: AnyProblem, align: Align) -> bool:
     if not isinstance(p.mask, Causal):
         return False
     return p.mask.align == align or p.lengths_q == p.lengths_k
 
 
-def _key_padding(p: Problem, like: Tensor) -> Tensor:
+def _key_padding(p: AnyProblem, like: Tensor) -> Tensor:
     """(batch, 1, 1, len_k) bool, True = keep."""
     lengths = torch.tensor(p.lengths_k, device=like.device)
     return (torch.arange(p.len_k, device=like.device) < lengths[:, None])[:, None, None]

@@ -14,7 +14,7 @@ from fuzz.targets.user_function.function_arguments import arguments_of
 from fuzz.targets.user_function.source_excerpt import binds, excerpt
 from fuzz.targets.user_function.whole_source import imports, module_of, needs_whole_file, search_path, whole_file
 from oracles.masks import Align
-from oracles.problem import Problem
+from oracles.problem import AnyProblem
 
 _NAMES = """
 DEVICE DTYPE EPS FP32 SCALE STREAMS _UNIT answer at_k at_q b bias compare different do drawn exactly formulas got
@@ -88,7 +88,7 @@ def _may_return_tuple(source: str, name: str) -> bool:
     return True
 
 
-def _problem(p: Problem) -> str:
+def _problem(p: AnyProblem) -> str:
     fields = ("lengths_q", "lengths_k", "heads_q", "heads_kv", "dim", "dim_v", "dtype", "layout", "softcap", "backward")
     more = {"batch": p.batch, "len_q": p.len_q, "len_k": p.len_k, "group": p.group, "scale_value": p.scale_value}
     told = {name: getattr(p, name) for name in fields} | more

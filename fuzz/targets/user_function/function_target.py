@@ -19,7 +19,7 @@ from fuzz.targets.user_function.extra_tensors import Reference, Shapes, extra_te
 from fuzz.targets.user_function.function_arguments import MASKS, arguments_of, causal_but_for_padding, exactly_causal
 from oracles.masks import Align, Full
 from oracles.outputs import Outputs
-from oracles.problem import Problem, dense_mask
+from oracles.problem import AnyProblem, dense_mask
 
 MOST_PAIRS = 1 << 22  # of all heads, up to which rows without keys are looked for
 
@@ -107,7 +107,7 @@ class FunctionTarget(AutogradTarget):
         return tuple(found)
 
 
-def _has_empty_rows(p: Problem) -> bool:
+def _has_empty_rows(p: AnyProblem) -> bool:
     """True if a row of a sequence sees no key; looked for in small problems only."""
     if any(q and not k for q, k in zip(p.lengths_q, p.lengths_k, strict=True)):
         return True

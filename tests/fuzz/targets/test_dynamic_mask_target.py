@@ -161,7 +161,7 @@ def test_sums_in_any_order_may_differ():
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_a_script_of_a_case_that_is_right_passes(way, layout, tmp_path):
     pytest.importorskip("triton")
-    from fuzz.script.page import write_script
+    from fuzz.script import write_script
 
     target = CLASSES["interpreter"]()
     problem = replace(KV_BIAS, layout=layout, lengths_q=(9, 4) if layout == "packed" else (9, 9))

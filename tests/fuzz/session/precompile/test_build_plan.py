@@ -60,7 +60,7 @@ def test_a_target_whose_packages_are_not_here_is_left_out_unless_it_is_named(
 ) -> None:
     monkeypatch.setattr(flash_attention_4, "_installed", lambda: False)
     planned = plan(Settings(device="cuda", cases=20), "sm_100a")
-    assert planned.builds and planned.left_out.keys() == {"flash_attn.cute"} and "flash_attn.cute" not in planned.cases
+    assert planned.builds and "flash_attn.cute" in planned.left_out and "flash_attn.cute" not in planned.cases
     assert main(["compile", "--target", "flash_attn.cute", "--cases", "4"]) == 2
     assert capsys.readouterr().err == (
         "attnfuzz: flash_attn.cute cannot be compiled here: needs flash-attn-4 (pip install --pre flash-attn-4)\n"

@@ -1,0 +1,143 @@
+"""Cases of native sparse attention, drawn inside what a target declares to support, biased to boundaries.
+
+Lengths are multiples of a tile or of a block, one more or less, or anything; lists are short, as long as all blocks, or
+longer; a window is one token, ends amid a tile, or reaches over all. One case in three is plain: no weights, causal, a
+length of whole tiles. NOTE [near-copies] of cases.py holds here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fuzz.core.case import Case, Distribution, Inputs, Storage
+from fuzz.core.case_limits import Size
+from fuzz.core.kernel_choice import KernelChoice
+from fuzz.core.support import Support
+from fuzz.core.target import Target
+from fuzz.generate.kernel_turns import support_of, variants_of
+from fuzz.generate.masks import Draw, one_in
+from fuzz.generate.recipes import draw_storage, draw_variant, odd, shared, with_relations
+from oracles.native_sparse.problem import GROUP, Causality, NativeSparse
+
+HEADS = ((1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (2, 1), (1, 2))  # KV heads, query heads for each
+BLOCKS = (64, 16, 32, 64, 128, 16, 48, 256, 8, 4)
+TILES = (64, 64, 128, 256, 64, 192, 32, 16)
+WINDOWS = (1, 2, 16, 63, 64, 65, 100, 128, 200, 512)
+DIMS = (64, 32, 16, 128, 64, 8, 24, 40, 80, 96)
+CAUSAL: tuple[Causality, ...] = (True, True, True, "strict", "strict", False)
+WEIGHTS = ("", "w_gate", "w_k w_v w_gate", "w_k w_v w_gate", "w_k", "w_v", "w_k w_v")
+SCALES = (1.0, 0.5, 0.1, 0.01, 2.0)
+DISTRIBUTIONS: tuple[Distribution, ...] = ("normal",) * 5 + ("adversarial", "needle", "large", "integers", "constant")
+DETACHED = (("q",), ("k",), ("v",), ("q", "k"), ("q", "v"), ("k", "v"))
+PLAIN_SHARE, GROUPS_SHARE, EMPTY_SHARE = 3, 8, 6  # one case in so many
+
+
+def draw_native_sparse(
+    draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelChoice | None = None
+) -> Case:
+    """A case for `target`. Its rules may still say no to some."""
+    support = target.support if kernel is None else support_of(kernel, target.support)
+    plain = one_in(draw, PLAIN_SHARE)
+    layout = draw.choice(support.layouts)
+    known = [(n, g) for n, g in HEADS if n * g <= size.rows and (g == 1 or support.gqa)]
+    heads_kv, group = draw.choice(known or [(1, 1)])
+    heads_q = heads_kv * group
+    batch = draw.randint(1, max(1, min(3, size.rows // heads_q)))
+    dim = draw.choice([dim for dim in DIMS if support.takes_dim(dim)] or [support.dim[0]])
+    block = draw.choice(_steps(BLOCKS, support.block_step))
+    tile = draw.choice(_steps(TILES, support.tile_step))
+    longest = min(size.length, int((size.pairs / (heads_q * batch)) ** 0.5), size.elements // (batch * heads_q * dim))
+    longest = max(longest, 1)
+    if one_in(draw, GROUPS_SHARE) and (
+        small := [n for n in _steps((1, 2, 4, 16), support.block_step) if _fits(n, longest)]
+    ):
+        block = draw.choice(small)  # so many blocks that there are groups of them to choose from
+        lengths: tuple[int, ...] = (draw.randint(GROUP * block + 1, longest),) * batch
+    else:
+        lengths = _lengths(draw, support, layout, batch, longest, block, tile, whole=plain)
+    problem = NativeSparse(
+        lengths=lengths,
+        heads_q=heads_q,
+        heads_kv=heads_kv,
+        dim=dim,
+        dtype=draw.choice(support.dtypes),
+        layout=layout,
+        compress_block_size=block,
+        num_selected_blocks=_selected(draw, -(-max(lengths) // block)),
+        window_size=_window(draw, max(lengths)),
+        num_cmp_selected_blocks=_groups(draw, -(-max(lengths) // (block * GROUP))),
+        causal=True if plain else draw.choice(CAUSAL),
+        q_tile=tile,
+        scale=draw.choice(SCALES) if support.scale and not plain and one_in(draw, 5) else None,
+        backward=support.backward and (kernel is not None or plain or not one_in(draw, 8)),
+        **dict.fromkeys("" if plain else draw.choice(WEIGHTS).split(), True),
+    )
+    problem = target.with_fewer_kernels(problem)  # type: ignore[arg-type, assignment]
+    inputs = _inputs(draw, support, problem, plain=plain)
+    variant = draw_variant(draw, variants_of(kernel, target.variants_for(problem)), plainest=plain)  # type: ignore[arg-type]
+    return with_relations(target, Case(target.name, problem, inputs, variant=dict(variant), repeats=repeats))
+
+
+def _steps(known: Sequence[int], step: int) -> list[int]:
+    return [n for n in known if n % step == 0] or [step]
+
+
+def _fits(block: int, longest: int) -> bool:
+    return GROUP * block < longest
+
+
+def _lengths(
+    draw: Draw, support: Support, layout: str, batch: int, longest: int, block: int, tile: int, *, whole: bool
+) -> tuple[int, ...]:
+    """Lengths of the sequences; different ones in most packed cases."""
+    ragged = support.ragged if layout == "padded" else True
+    count = batch if ragged and draw.choice((True, True, False)) else 1
+    found = [_length(draw, longest, block, tile, whole=whole) for _ in range(count)]
+    if count > 1 and support.zero_lengths and one_in(draw, EMPTY_SHARE):
+        found[draw.randint(0, count - 1)] = 0
+    return tuple(found * (batch // count))
+
+
+def _length(draw: Draw, longest: int, block: int, tile: int, *, whole: bool) -> int:
+    unit = draw.choice((block, tile, tile))
+    most = longest // unit
+    if not most:
+        return draw.randint(max(longest // 2, 1), longest)
+    near = unit * draw.randint(max(most // 2, 1), most)
+    if whole:
+        return near
+    if one_in(draw, 4):
+        return draw.randint(1, longest)
+    return max(1, min(longest, near + draw.choice((0, 0, 1, -1, 7, -block // 2))))
+
+
+def _selected(draw: Draw, blocks: int) -> int:
+    return max(1, draw.choice((1, 2, 2, 3, 4, 8, blocks - 1, blocks, blocks + 3)))
+
+
+def _window(draw: Draw, length: int) -> int:
+    return (
+        draw.choice(WINDOWS)
+        if not one_in(draw, 4)
+        else max(1, draw.choice((length - 1, length, length + 1, 2 * length)))
+    )
+
+
+def _groups(draw: Draw, groups: int) -> int | None:
+    if groups > 1:
+        return draw.choice((None, 1, 1, groups - 1))
+    return 1 if one_in(draw, GROUPS_SHARE) else None
+
+
+def _inputs(draw: Draw, support: Support, problem: NativeSparse, *, plain: bool) -> Inputs:
+    stores = {name: Storage() for name in ("q", "k", "v", "do")}
+    if support.strides and not plain and one_in(draw, 3):
+        stores = {name: draw_storage(draw) for name in stores}
+        if problem.backward and one_in(draw, 6):
+            stores["do"] = Storage("expanded")
+    if support.shared and not plain and one_in(draw, 12):
+        stores = shared(draw, stores)
+    detached: Any = draw.choice(DETACHED) if problem.backward and not plain and one_in(draw, 8) else ()
+    distribution = draw.choice(DISTRIBUTIONS)
+    return Inputs(seed=draw.randint(0, 255), distribution=distribution, detached=detached, **odd(stores))
