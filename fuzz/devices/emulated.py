@@ -124,9 +124,9 @@ def on_emulated_gpu(arch: str, **settings: Any) -> Iterator[_Reporting]:
     """
     from kernels.blocksparse.compile import runtime
 
-    device = _Reporting(arch, Emulator(strict=False, **settings))
+    device, before = _Reporting(arch, Emulator(strict=False, **settings)), runtime._elsewhere
     runtime.launch_elsewhere(device)
     try:
         yield device
     finally:
-        runtime.launch_elsewhere(None)
+        runtime.launch_elsewhere(before)

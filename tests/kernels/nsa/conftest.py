@@ -19,9 +19,10 @@ def _gpu():
     from fuzz.targets.blocksparse.devices import emulated
     from kernels.blocksparse.compile import runtime
 
+    before = runtime._elsewhere
     runtime.launch_elsewhere(emulated())
     yield
-    runtime.launch_elsewhere(None)
+    runtime.launch_elsewhere(before)
 
 
 @pytest.fixture
