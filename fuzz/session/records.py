@@ -314,8 +314,8 @@ class Reader:
         return self.decoded(Record)
 
     def decoded(self, kind: type[T]) -> Iterator[T]:
-        """What came since the last call, as structs of another kind that has some of a Record's fields: reading a few
-        takes a tenth of the time. A line that is still being written is left for the next call."""
+        """Structs of what came since the last call, of a kind with some of a Record's fields: reading a few takes a
+        tenth of the time. A line that is still being written is left for the next call."""
         decoder = msgspec.json.Decoder(kind)
         for path in sorted(self.folder.glob("records-*.jsonl")):
             with open(path, "rb") as file:
