@@ -78,7 +78,7 @@ class Problem:
 
     @property
     def row(self) -> dict[str, Any]:
-        """What names its row of the table."""
+        """Fields that name the row of the table."""
         found = {"tokens": "+".join(map(str, self.lengths)), "heads": "/".join(map(str, self.heads))}
         return found | {"block": self.block, "groups": self.groups, "gated": self.gated}
 
@@ -293,7 +293,7 @@ class Table:
         return row
 
     def write(self, row: dict[str, Any]) -> None:
-        """What there is, on disk; the row on the screen."""
+        """Writes the rows so far to the file, and prints the newest."""
         print(" ".join(f"{name}={value}" for name, value in row.items()), flush=True)
         if self.out:
             self.out.parent.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 kernels, and the GPU that its host code sees.
 
 `import cudnn` needs neither libcudnn nor a GPU. The package keeps one table per function that compiles kernels (TABLES)
-and asks it for a key before it compiles; whoever stands in for the tables sees the keys. So a plan is a dry call whose
+and asks it for a key before it compiles; a stand-in for the tables sees the keys. So a plan is a dry call whose
 tables say that they have everything, and one kernel is compiled by tables that lack that one. All this reads names of
 the package's internals, which `unusable` checks.
 """

@@ -83,7 +83,7 @@ class CudnnBlockSparse(Target, Compiled):
         return _family()
 
     def arch(self) -> str:
-        """What its kernels are compiled for on this machine."""
+        """The arch that its kernels are compiled for on this machine."""
         return ARCHS[self.family]
 
     def uncompilable(self) -> str | None:
