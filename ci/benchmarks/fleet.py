@@ -74,7 +74,7 @@ def _fleet(folder: Path, options: argparse.Namespace, gpus: int) -> dict[str, An
     try:
         command = _command("fleet", options, folder, "--address", cluster.address)
         began = time.monotonic()
-        session = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        session = subprocess.Popen(command, cwd=ROOT, env=_environment())
         killed_at = None
         if options.kill and nodes:
             killed_at = _wait_for(folder, options.cases // 2, session)
@@ -88,6 +88,12 @@ def _fleet(folder: Path, options: argparse.Namespace, gpus: int) -> dict[str, An
         return found
     finally:
         cluster.shutdown()
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with this checkout before what it imports already."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _node(options: argparse.Namespace, gpus: int, number: int) -> dict[str, Any]:
@@ -112,7 +118,7 @@ def _kill(cluster: Any, node: Any) -> None:
 
 def _session(folder: Path, command: Sequence[str]) -> dict[str, Any]:
     began = time.monotonic()
-    code = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False).returncode
+    code = subprocess.run(command, cwd=ROOT, env=_environment(), check=False).returncode
     return _read(folder, code, time.monotonic() - began)
 
 

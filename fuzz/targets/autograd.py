@@ -19,6 +19,12 @@ from oracles.problem import AnyProblem, dense_mask
 FLAGGED = ("full", "causal_top_left", "causal_top_left")  # native masks of what takes `dense_arguments`
 
 
+def import_operators() -> None:
+    """Imports what the first call of a custom operator imports (870 modules, seconds), which is not the kernel's time:
+    to be called before a run."""
+    import torch._dynamo  # noqa: F401
+
+
 class AutogradTarget(Target):
     """A target whose kernel is a differentiable function. Subclasses say what they support and write `forward`."""
 

@@ -10,6 +10,7 @@ from fuzz.core.case import Case
 from fuzz.core.script_call import Text
 from fuzz.core.target import Device, Execution, Tensors
 from fuzz.devices.present import cuda_present
+from fuzz.targets.autograd import import_operators
 from fuzz.targets.blocksparse.case_blocks import CaseBlocks, case_blocks
 from fuzz.targets.blocksparse.devices import arch_with_gpu, connect
 from fuzz.targets.blocksparse.hang_report import hanging_on_gpu
@@ -72,10 +73,8 @@ class GpuBlockSparse(BlockSparseTarget):
         return hanging_on_gpu(None if self._prepared is None else self._prepared.expected_visits)
 
     def _load(self, case: Case) -> None:
-        """Into the GPU: importing the toolchain and loading a module take seconds, which are not the kernel's; nor are
-        those of the import that an operator's first call does in some versions of PyTorch."""
-        import torch._dynamo  # noqa: F401
-
+        """Into the GPU: importing the toolchain and loading a module take seconds, which are not the kernel's."""
+        import_operators()
         from kernels.blocksparse.compile.runtime import function
 
         arch = self.arch()

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from msgspec.structs import replace
-
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.target import Device, Execution, Tensors
 from fuzz.devices.emulator.config import BLOCK_CHECKS
 from fuzz.devices.present import cuda_present
 from fuzz.targets.dynamic_mask.call import OPTIONS
+from fuzz.targets.dynamic_mask.fewer_kernels import with_fewer_kernels
 from fuzz.targets.dynamic_mask.target import SUPPORT, BundledDynamicMask
 from fuzz.targets.triton_emulated import EmulatedTriton
 from oracles.problem import AnyProblem
-
-BLOCKS_D = (32, 64, 128, 256)  # kernels.dynamic_mask.config.BLOCKS_D, whose import would be Triton's too
 
 
 class EmulatedDynamicMask(EmulatedTriton, BundledDynamicMask):
@@ -35,10 +32,8 @@ class EmulatedDynamicMask(EmulatedTriton, BundledDynamicMask):
         return super().missing()
 
     def with_fewer_kernels(self, problem: AnyProblem) -> AnyProblem:
-        """See Target: of each head dim, layout, and whether there is a bias or a softcap, one dtype."""
-        block = next(n for n, block in enumerate(BLOCKS_D) if block >= max(problem.dim, problem.dim_v))
-        odd = block + (problem.layout == "packed") + (problem.bias is not None) + (problem.softcap > 0)
-        return replace(problem, dtype="float16" if odd % 2 else "bfloat16")
+        """See fewer_kernels.py."""
+        return with_fewer_kernels(problem)
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from fuzz.core.case import Case
 from fuzz.core.target import Device, Tensors
+from fuzz.targets.autograd import import_operators
 from fuzz.targets.nsa.target import SUPPORT, BundledNativeSparse
 
 
@@ -20,4 +21,5 @@ class GpuNativeSparse(BundledNativeSparse):
         """Compiles every kernel that the case launches."""
         from kernels.nsa import prepare
 
+        import_operators()
         prepare(*self.tokens(case, tensors), backward=case.problem.backward, **self.settings(case, tensors))

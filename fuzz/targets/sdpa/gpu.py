@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuzz.core.case import Case
 from fuzz.core.target import Device, Tensors
+from fuzz.targets.autograd import import_operators
 from fuzz.targets.sdpa.target import BundledSdpa
 
 
@@ -15,4 +16,5 @@ class GpuSdpa(BundledSdpa):
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches."""
+        import_operators()
         self.compile(case, tensors)
