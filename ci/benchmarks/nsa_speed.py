@@ -14,7 +14,7 @@ dense   causal attention by scaled_dot_product_attention (flash, cuDNN) and by k
         that run, at each length, in the same process; from 256 K tokens on that which was the fastest before, and
         from 2 M on its forward pass alone
 
-`--max-time` ends it: what was left out is listed. Results are written as they come.
+`--max-time` ends it: what was left out is listed. Results are written as they come; `--resume` goes on with them.
 """
 
 from __future__ import annotations
@@ -224,8 +224,10 @@ class Dense:
 
     LONG, FORWARD_ONLY = 256 * K, 2 * M  # tokens
 
-    def __init__(self) -> None:
+    def __init__(self, before: list[dict[str, Any]]) -> None:
         self.fastest: dict[str, str] = {}  # way, by kind of pass
+        for row in before:
+            self.note(row)
 
     def row(self, inputs: Inputs) -> dict[str, Any]:
         """The fastest forward pass, the fastest of both passes, and who was what."""
@@ -245,12 +247,16 @@ class Dense:
                     times["error"] = f"{kind}: {type(error).__name__}: {error}"[:200]
             if times:
                 found["ways"][name] = times
+        self.note(found)
+        return found
+
+    def note(self, row: dict[str, Any]) -> None:
+        """Adds the fastest times to a row, and keeps who had them."""
         for kind in ("forward", "both"):
-            took = {name: way[kind] for name, way in found["ways"].items() if kind in way}
+            took = {name: way[kind] for name, way in row["ways"].items() if kind in way}
             if took:
                 self.fastest[kind] = min(took, key=lambda name: took[name])
-                found[kind] = took[self.fastest[kind]]
-        return found
+                row[kind] = took[self.fastest[kind]]
 
 
 def selected_alone(inputs: Inputs) -> dict[str, Any]:
@@ -281,9 +287,9 @@ def check() -> dict[str, float]:
 
 
 class Table:
-    """Rows as they come, on disk after each one."""
+    """Rows as they come, on disk after each one. resume: rows of `out` that have no error are not measured again."""
 
-    def __init__(self, out: Path | None, limit: float) -> None:
+    def __init__(self, out: Path | None, limit: float, resume: bool = False) -> None:
         self.out, self.began, self.limit = out, time.monotonic(), limit
         self.found: dict[str, Any] = {
             "device": torch.cuda.get_device_name() if ON_GPU else "emulated",
@@ -295,10 +301,21 @@ class Table:
             "rows": [],
             "left_out": [],
         }
+        if resume and out and out.exists():
+            before = json.loads(out.read_text())
+            self.found["check"] = before.get("check", {})
+            self.found["rows"] = [row for row in before["rows"] if "error" not in row]
+
+    def of(self, way: str) -> list[dict[str, Any]]:
+        """The rows of a way."""
+        return [row for row in self.found["rows"] if row["way"] == way]
 
     def measure(self, way: str, problem: Problem, work: Callable[[Inputs], dict[str, Any]]) -> dict[str, Any]:
         """One more row, or a line of what was left out."""
         row: dict[str, Any] = {"way": way, **problem.row}
+        for there in self.found["rows"]:
+            if row.items() <= there.items():
+                return there
         late = time.monotonic() - self.began > self.limit
         if not late:
             try:
@@ -325,6 +342,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--max-time", type=float, default=540.0)
     parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--resume", action="store_true", help="go on with the rows of --out")
     parser.add_argument("--check", action="store_true", help="first a call of 1,024 tokens against float64 matrices")
     parser.add_argument("--longest", type=int, default=1 * M, help="tokens of the longest sequence of the main table")
     options = parser.parse_args()
@@ -333,7 +351,7 @@ def main() -> int:
 
         connect("emulator")
         torch.set_num_threads(1)
-    table = Table(options.out, options.max_time)
+    table = Table(options.out, options.max_time, options.resume)
     if options.check:
         table.found["check"] = check()
         table.write(table.found["check"])
@@ -355,7 +373,7 @@ def main() -> int:
         for block in (64, 128):
             problem = Problem((length,), (8, 2), block=block, groups=16)
             table.measure("nsa groups", problem, sparse_row)
-    dense = Dense()
+    dense = Dense(table.of("dense"))
     for length in lengths:
         table.measure("dense", replace(small, lengths=(length,)), dense.row)
     for length in longer:

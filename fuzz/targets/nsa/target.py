@@ -38,7 +38,11 @@ SUPPORT = Support(
     tile_step=64,
     max_pairs=1 << 24,
 )
-_RELATIONS: dict[str, Equality] = {"options": "off"}  # none changes a problem's answer beyond its bits
+_RELATIONS: dict[str, Equality] = {
+    "options": "off",  # none changes a problem's answer beyond its bits
+    # A row's rescaling waits for its warp's other rows, whose keys may be later ones: same value, other rounding.
+    "sparse_future_changed": "within_budget",
+}
 _SURFACE = Surface.declared(
     "native_sparse_answer(q, k, v, *, compress_block_size=64, num_selected_blocks=16, window_size=512, "
     "w_k_compress=None, w_v_compress=None, gate_proj_weight=None, causal=True, softmax_scale=None, q_tile_size=256, "
