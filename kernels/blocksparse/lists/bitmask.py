@@ -8,7 +8,7 @@ from torch import Tensor
 
 def pack(tiles: Tensor) -> Tensor:
     """bool (blocks, tile_m, tile_n) as int32 (blocks, tile_m, tile_n / 32), element j of 32 being bit j."""
-    bit = torch.arange(8, dtype=torch.uint8, device=tiles.device)  # made there: a CUDA graph copies nothing from the CPU
+    bit = torch.arange(8, dtype=torch.uint8, device=tiles.device)  # no copy: a CUDA graph has none from a CPU
     weight = torch.ones_like(bit) << bit
     octets = tiles.view(torch.uint8).unflatten(-1, (-1, 8)) * weight
     return octets.sum(-1, dtype=torch.uint8).view(torch.int32)
