@@ -337,6 +337,17 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ("fuzz/fleet", "fuzz/session"),
         ),
         Row(
+            "cases a second on one GPU, by a fleet on it, by a fleet on two, start included; lost; with another verdict",
+            lambda r: (
+                f"{r['one']['records']:,} cases: {r['one']['records a second']:.0f}, "
+                + ", ".join(f"{one['records a second']:.0f}" for one in r["fleets"])
+                + "; "
+                + "; ".join(str(sum(one[name] for one in r["fleets"])) for name in ("lost", "other verdicts"))
+            ),
+            "fleet_h200",
+            ("fuzz/fleet", "fuzz/session"),
+        ),
+        Row(
             "processor seconds of a fleet's one process for a million cases: no ledger; SQLite; PostgreSQL",
             lambda r: "; ".join(
                 f"{r['driver'][name]['cpu_s_per_million']:.0f}" for name in ("none", "sqlite", "postgresql")
