@@ -117,7 +117,7 @@ class Inputs:
 
 
 def timed(work: Callable[[], Any], rounds: int = 5, compiled: bool = False) -> float:
-    """Median milliseconds, of fewer rounds where one takes long; `compiled`: where it takes 5 s the first one counts."""
+    """Median milliseconds, of fewer rounds where one takes long. compiled: a first round of over 5 s counts."""
     times: list[float] = []
     for number in range(rounds + 2):
         if ON_GPU:

@@ -337,7 +337,7 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             ("fuzz/fleet", "fuzz/session"),
         ),
         Row(
-            "cases a second on one GPU, by a fleet on it, by a fleet on two, start included; lost; with another verdict",
+            "cases a second on one GPU, by a fleet on it, by a fleet on two, with the start; lost; other verdicts",
             lambda r: (
                 f"{r['one']['records']:,} cases: {r['one']['records a second']:.0f}, "
                 + ", ".join(f"{one['records a second']:.0f}" for one in r["fleets"])
