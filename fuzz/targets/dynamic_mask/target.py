@@ -29,9 +29,10 @@ from oracles.numerics import TENSOR_CORES, Numerics
 from oracles.problem import AnyProblem, Bias, Dtype
 
 ROOT = Path(__file__).resolve().parents[3]
-# One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly.
+# One tile's arithmetic depends on its own rows and keys alone, and powers of two scale exactly. Where K and V are
+# repeated, a bias may have as many heads as they: its gradient is then summed beside dK, in another order.
 _RELATIONS: dict[str, Equality] = dict.fromkeys(
-    ("permuted_sequences", "permuted_heads", "repeated_kv", "scaled_q", "doubled_v"), "bitwise"
+    ("permuted_sequences", "permuted_heads", "scaled_q", "doubled_v"), "bitwise"
 )
 SUPPORT = Support(
     dtypes=("bfloat16", "float16"),
