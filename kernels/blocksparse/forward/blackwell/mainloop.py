@@ -17,7 +17,7 @@ from cutlass import Float32, Int32, cute
 
 from kernels.blocksparse.common import layouts, mask_words
 from kernels.blocksparse.common.list_reader import listed
-from kernels.blocksparse.forward.blackwell import tcgen05
+from kernels.blocksparse.common import tcgen05
 from kernels.blocksparse.forward.hopper import pipeline
 from kernels.blocksparse.forward.mainloop import LAG, exponentials, load_words, mask_scores, slot_of
 
