@@ -2,8 +2,9 @@
 # mypy: ignore-errors
 """The dQ warps of the Blackwell backward kernel: they read dQ of each step and add it in memory.
 
-NOTE [dQ of tcgen05] A tile's dQ accumulator, 128 queries by `dim`: column c of row r is at (c // 4) * 512 + r * 4 + c % 4,
-so that a warp's adds are wide and adjacent. Sums of dK and dV (NOTE [dK and dV partials]) lie likewise.
+NOTE [dQ of tcgen05] A tile's dQ accumulator, 128 queries by `dim`: column c of row r is at 512 (c // 4) + 4 r + c % 4
+from its start, so that a warp's adds are wide and adjacent. Sums of dK and dV (NOTE [dK and dV partials]) lie
+likewise.
 """
 
 import cutlass

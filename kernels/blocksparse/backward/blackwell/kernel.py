@@ -4,8 +4,8 @@
 
 Arguments, order of tiles and numbers are those of backward/kernel.py.
 
-NOTE [roles] Warps 0 to 7, two for each 32 keys, have a thread for a key and half of the queries: they make P and dS of S
-and dP, and at the end write dK and dV. Warps 8 to 11 have a thread for a query: they read dQ and add it in memory,
+NOTE [roles] Warps 0 to 7, two for each 32 keys, have a thread for a key and half of the queries: they make P and dS of
+S and dP, and at the end write dK and dV. Warps 8 to 11 have a thread for a query: they read dQ and add it in memory,
 where adds are ordered between the acquire and the release of its semaphore. Two warps load Q with LSE, one for each
 stage; one loads dO with delta. The last warp issues products. How they take turns: NOTE [turns] of mainloop.py.
 """
@@ -16,11 +16,10 @@ import cutlass
 from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
-from kernels.blocksparse.backward import dq_accumulator, masking, softmax_gradient
+from kernels.blocksparse.backward import dq_accumulator, softmax_gradient
 from kernels.blocksparse.backward.blackwell import dq_warps, epilogue, loads, mainloop, turns
 from kernels.blocksparse.backward.blackwell.tuning import (
     DQ_REGISTERS,
-    DQ_WARPS,
     FIRST_LOAD,
     ISSUER,
     OTHERS,

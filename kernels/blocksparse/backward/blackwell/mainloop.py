@@ -84,7 +84,7 @@ def issue_dk_dq(w, products, step: Int32) -> None:
     w.kernel.fence_products()
     products.dk(w.columns_dk, w.columns_dp, stage, step > 0)
     w.kernel.release_queries(w.q_empty + stage)
-    if cutlass.const_expr(not shares_dq):
+    if cutlass.const_expr(not shares_dq):  # noqa: SIM102 (one is for the compiler)
         if step > 0:
             await_columns(w, step - 1)
     products.dq(w.columns_dq)

@@ -1,7 +1,8 @@
 """Layout of the Blackwell backward kernel on an SM: warps, tensor memory, shared memory, registers.
 
-NOTE [columns] Tensor memory of a CTA, 512 columns: S, later P, of 128 queries; dP, later dS; dV; dK; dQ. At head dim 128
-dQ takes the place of dP, so that the next dP waits until dQ has been read out. Lanes are keys, except those of dQ.
+NOTE [columns] Tensor memory of a CTA, 512 columns: S, later P, of 128 queries; dP, later dS; dV; dK; dQ. At head dim
+128 dQ takes the place of dP, so that the next dP waits until dQ has been read out. Lanes are keys, except those of
+dQ.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ def blackwell_backward_tuning(variant: Variant) -> BlackwellBackwardTuning:
     overrides that it does not have."""
     if backward_products("tcgen05", variant.tile_n, variant.dim_padded, variant.tile_m) != "tcgen05":
         raise ValueError(
-            f"variant.products is 'tcgen05': the backward kernel needs tiles of 128 x 128 and dim 64 or 128 for it, got "
-            f"{variant.tile_m} x {variant.tile_n} and {variant.dim_padded}"
+            f"variant.products is 'tcgen05': the backward kernel needs tiles of 128 x 128 and dim 64 or 128 for it, "
+            f"got {variant.tile_m} x {variant.tile_n} and {variant.dim_padded}"
         )
     if variant.tuning:
         names = sorted(name for name, _ in variant.tuning)
