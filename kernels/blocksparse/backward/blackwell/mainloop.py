@@ -21,9 +21,10 @@ from kernels.blocksparse.backward.blackwell import turns
 from kernels.blocksparse.backward.blackwell.key_words import GROUPS, LaneWords, apply_kept, find_kept
 from kernels.blocksparse.backward.blackwell.products import Products
 from kernels.blocksparse.backward.blackwell.tuning import HALF, Q_STAGES
-from kernels.blocksparse.backward.mainloop_mma import Work
+from kernels.blocksparse.backward.mainloop_mma import Work, is_masked
 from kernels.blocksparse.backward.tile_iterator import block_at
 from kernels.blocksparse.common import tcgen05
+from kernels.blocksparse.common.mask_words import branch
 from kernels.blocksparse.spec.sm100 import ROWS
 
 CHUNK = tcgen05.CHUNK
@@ -100,13 +101,14 @@ def softmax_steps(w) -> None:
     stored_ds, publish_ds = w.kernel.stored_ds, w.kernel.publish_ds
     for step in cutlass.range(w.total, unroll=1):
         turns.await_queries(w, step)
-        rKept = find_kept(w, block_at(w.storage.sEntries, step))
+        block = block_at(w.storage.sEntries, step)
+        masked, rKept = is_masked(w, block), find_kept(w, block)
         await_scores(w, step)
         rP = cute.make_rmem_tensor(HALF, cutlass.Float32)
         tcgen05.load(w.columns_s + half * HALF, w.row, rP)
         tcgen05.wait_loaded()
         for group in cutlass.range_constexpr(GROUPS):
-            make_probabilities(w, chunk_of(rP, group), rKept[group], group, step % Q_STAGES)
+            make_probabilities(w, chunk_of(rP, group), masked, rKept[group], group, step % Q_STAGES)
         stored_ds()
         tcgen05.fence_before()
         turns.arrive(w.p_ready)
@@ -133,7 +135,7 @@ def by_query(values: cute.Tensor) -> cute.Tensor:
 
 
 @cute.jit
-def make_probabilities(w, rP: cute.Tensor, word, group: cutlass.Constexpr, stage: Int32) -> None:
+def make_probabilities(w, rP: cute.Tensor, masked, word, group: cutlass.Constexpr, stage: Int32) -> None:
     """S of 32 queries becomes P, which replaces it in tensor memory too; under a soft cap then P times the slope."""
     rSlope = cute.make_rmem_tensor(CHUNK, cutlass.Float32) if cutlass.const_expr(w.variant.softcap) else None
     slope = by_query(rSlope) if cutlass.const_expr(w.variant.softcap) else None
@@ -141,7 +143,8 @@ def make_probabilities(w, rP: cute.Tensor, word, group: cutlass.Constexpr, stage
     softmax_gradient.probabilities(
         w.variant.softcap, w.kernel.slope_of, by_query(rP), slope, [rLSE[i] for i in range(CHUNK)], w.factors
     )
-    apply_kept(rP, word)
+    for _ in cutlass.range(branch(masked)):
+        apply_kept(rP, word)
     rounded = cute.make_rmem_tensor(CHUNK, w.dtype)
     rounded.store(rP.load().to(w.dtype))
     tcgen05.store(packed_columns(w, w.columns_s, group), w.row, cute.recast_tensor(rounded, cutlass.Float32))
