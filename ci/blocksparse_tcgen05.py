@@ -8,20 +8,22 @@ Without a GPU the kernels run on the emulated one, under all checks and in rando
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from fuzz.core.kernel_choice import KernelChoice
 from fuzz.core.support import Rule
-from fuzz.targets.blocksparse.block_lists import MASKS_OF, options_of
+from fuzz.targets.blocksparse.block_lists import MASKS_OF, expressible, options_of
 from fuzz.targets.blocksparse.catalog import CLASSES
 from fuzz.targets.blocksparse.devices import emulator_there
 from fuzz.targets.blocksparse.variants import free_choices
-from kernels.blocksparse.spec.variant import padded_dim
 from kernels.mutants.names import BLOCKSPARSE
 from oracles.problem import AnyProblem, Dtype
 
 TILE = 128
+RANGES = ((40, 64), (104, 128))  # of head dims that are padded to 64 and to 128
+DIMS = frozenset(dim for least, most in RANGES for dim in range(least, most + 1, 8))
 DTYPES: tuple[Dtype, ...] = ("bfloat16", "float16")
 # Each kernel is compiled: of a dtype those masks with ordered adds, and those without; a capped one has bits
 ORDERED = {"bfloat16": ("bits", "band"), "float16": ("bits", "intervals")}
@@ -47,6 +49,7 @@ def narrowed(base: type) -> type:
             self.name = "blocksparse.tcgen05" + f"!{mutant}" * bool(mutant)
             self.summary = f"{self.summary}: products by tcgen05 alone"
             self.variants = ({"tile_m": TILE, "tile_n": TILE, "products": "tcgen05"},)
+            self.support = replace(self.support, dims=DIMS)
             self.rules = (*self.rules, Rule("head dims or tiles without a backward kernel by tcgen05", _falls_back))
 
         @property
@@ -61,13 +64,18 @@ def narrowed(base: type) -> type:
             """See BlockSparseTarget."""
             emulated = self.device == "emulator"
             kernels = kernels_of(problem.dtype, bool(problem.softcap))
-            return tuple(kernel | free for kernel in kernels for free in free_choices(problem, kernel, emulated))
+            return tuple(
+                kernel | free
+                for kernel in kernels
+                if expressible(problem, kernel["mask"])
+                for free in free_choices(problem, kernel, emulated)
+            )
 
         def kernel_choices(self) -> tuple[KernelChoice, ...]:
             """See Target."""
             return tuple(
                 KernelChoice(kernel, dtype, (least, most), capped, MASKS_OF.get(kernel["mask"]), least_q, least_k)
-                for dtype, (least, most), capped in product(DTYPES, ((40, 64), (104, 128)), (False, True))
+                for dtype, (least, most), capped in product(DTYPES, RANGES, (False, True))
                 for kernel in kernels_of(dtype, capped)
                 for least_q, least_k in [(TILE + 1, TILE + 1) if kernel["deterministic"] else (0, 0)]
             )
@@ -88,7 +96,7 @@ def narrowed(base: type) -> type:
 def _falls_back(case: Any) -> bool:
     options = options_of(case)
     tiles = (options["tile_m"], options["tile_n"], options.get("products"))
-    return tiles != (TILE, TILE, "tcgen05") or padded_dim(case.problem.dim) not in (64, 128)
+    return tiles != (TILE, TILE, "tcgen05") or case.problem.dim not in DIMS
 
 
 _CLASSES = [narrowed(CLASSES[device]) for device in (("emulator", "cuda") if emulator_there() else ("host", "cuda"))]
