@@ -8,7 +8,8 @@ No GPU of this kind has run products="tcgen05": the first run tests it. Steps, e
 one before; the exit code is 1 where one of them found something, and 2 where one could not run.
 
     kernels      compiles what the session needs
-    conformance  the published configurations, by tcgen05 (ci/blocksparse_tcgen05.py), and by the portable kernels
+    list         the published configurations (corpus/must_pass), with products="tcgen05"
+    conformance  runs them, and as they are by the portable kernels
     session      5,000 cases by tcgen05, forward and backward; deterministic ones run 20 times
     speed        forward and backward beside the portable kernels, and FlashAttention-4 where it imports
     ledger       conformance and speed as series beside the session, and all of it as OUT/b200.jsonl.gz
@@ -51,17 +52,24 @@ def plan(given: argparse.Namespace) -> list[Step]:
     fuzz = (sys.executable, "-m", "fuzz.cli.main")
     of = ("--device", device, "--target-file", FILE)
     session = ("--target", TARGET, *of, "--cases", str(given.cases), "--seed", str(given.seed), "--size", "small")
+    compiled = [word.replace("emulator", "host") for word in session]
     jobs = ("--jobs", str(given.jobs)) if given.jobs else ()
     ledger = ("--ledger", f"{out}/ledger.sqlite")
     speed, files = f"{out}/speed_{place}.json", [f"{out}/conformance_{place}.json", f"{out}/speed_{place}.json"]
+    listed = f"{out}/must_pass"
     portable = Step(
         "conformance, portable kernels",
         (*fuzz, "conformance", "blocksparse", "--device", device, "--json"),
         f"{out}/portable_{place}.json",
     )
     return [
-        Step("kernels", (*fuzz, "compile", *session, "--arch", given.arch, *jobs)),
-        Step("conformance", (*fuzz, "conformance", TARGET, *of, "--json"), files[0]),
+        Step("kernels", (*fuzz, "compile", *compiled, "--arch", given.arch, *jobs)),
+        Step("list", (sys.executable, "ci/b200.py", "--write-list", listed)),
+        Step(
+            "conformance",
+            (*fuzz, "conformance", "blocksparse", "--device", device, "--corpus", listed, "--json"),
+            files[0],
+        ),
         *([] if given.emulated else [portable]),
         Step(
             "session",
@@ -89,7 +97,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=0, help="processes at a time (as attnfuzz run)")
     parser.add_argument("--arch", default="sm_100a", help="sm_103a for a B300 (sm_100a)")
     parser.add_argument("--out", default="b200", help="folder of all results (b200)")
+    parser.add_argument("--write-list", metavar="DIR", help="write the list of published configurations, and end")
     given = parser.parse_args()
+    if given.write_list:
+        write_list(Path(given.write_list))
+        return 0
     steps = plan(given)
     if given.dry_run:
         for step in steps:
@@ -106,6 +118,22 @@ def main() -> int:
     for name in broken:
         print(f"b200: {name} could not run", file=sys.stderr)
     return 2 if broken else int(any(codes.values()))
+
+
+def write_list(folder: Path) -> None:
+    """The published configurations of attention that any target should pass, with products="tcgen05". At head dims that
+    have no backward kernel by tcgen05, the forward one is run beside the portable backward kernel."""
+    sys.path.insert(0, str(ROOT))
+    import msgspec
+
+    from fuzz.corpus.entry import ANY_TARGET
+    from fuzz.corpus.store import encode, load_all
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for entry in load_all(ROOT / "corpus" / "must_pass"):
+        if entry.case.target == ANY_TARGET and entry.case.problem.op == "attention":
+            case = msgspec.structs.replace(entry.case, variant={**entry.case.variant, "products": "tcgen05"})
+            (folder / entry.name).write_text(encode(msgspec.structs.replace(entry, case=case)))
 
 
 def unfit() -> str | None:

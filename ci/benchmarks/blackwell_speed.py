@@ -136,7 +136,8 @@ def ways(row: Row, device: str) -> dict[str, Attention]:
     blocks = lists(row, device)
 
     def ours(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
-        return block_sparse_attention(q, k, v, blocks, **options)[0]
+        by_head = (x.transpose(1, 2) for x in (q, k, v))
+        return block_sparse_attention(*by_head, blocks, **options)[0].transpose(1, 2)
 
     found: dict[str, Attention] = {
         "portable": partial(ours, products="mma"),
@@ -191,7 +192,8 @@ def median(call: Callable[[], Any], device: str, runs: int = 20) -> float:
 
 def difference(got: Tensor, right: Tensor) -> float:
     """The largest difference, over the largest value; inf where a value is not finite."""
-    apart = float((got.float() - right.float()).abs().max() / right.float().abs().max())
+    got, right = got.detach().float(), right.detach().float()
+    apart = float((got - right).abs().max() / right.abs().max())
     return apart if apart == apart else float("inf")
 
 
