@@ -97,8 +97,8 @@ def ledger_growth(result: Result) -> Iterator[Figure]:
 
 
 def blackwell(result: Result) -> Iterator[Figure]:
-    """Kernels by tcgen05 (benchmarks/blackwell_speed.py)."""
-    for row in result["tcgen05"]:
+    """Kernels by tcgen05 (benchmarks/blackwell_speed.py); nothing of a run on the emulated GPU."""
+    for row in () if result["emulated"] else result["tcgen05"]:
         heads = "/".join(map(str, row["heads"]))
         shape = f"{row['mask']} {row['tokens']}, dim {row['dim']}, {heads} heads"
         for way, rate in row["tflops"].items():

@@ -1,7 +1,7 @@
 """The work of a CTA of the backward kernel: its tile of keys, and the blocks of queries that the lists name for
 it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cutlass
 from cutlass import Int32, Int64, cute
@@ -216,7 +216,7 @@ def block_at(sEntries: cute.Tensor, entry: Int32) -> Block:
     return as_block(rBlock)
 
 
-def as_block(rBlock: cute.Tensor) -> Block:
+def as_block(rBlock: Any) -> Block:
     """The Block of four words."""
     return Block(rBlock[0], rBlock[1], rBlock[2], rBlock[3])
 

@@ -32,13 +32,13 @@ def add_dq_of_steps(w) -> None:
     for step in cutlass.range(w.total, unroll=1):
         turns.await_queries(w, step)
         block = block_at(w.storage.sEntries, step)
+        turns.arrive(w.q_empty + step % Q_STAGES)
         await_dq(w, step)
         rdQ = cute.make_rmem_tensor(dim, Float32)
         tcgen05.load(column_of(w.columns_dq), w.row, rdQ)
         loaded_dq()
         tcgen05.fence_before()
         turns.arrive(w.dq_read)
-        turns.arrive(w.q_empty + step % Q_STAGES)
         if cutlass.const_expr(deterministic):
             if w.thread == 32 * SOFTMAX_WARPS:
                 wait(w, block)

@@ -16,7 +16,10 @@ from kernels.blocksparse.common import tcgen05
 # name → (how many, arrivals of a phase)
 BARRIERS = {
     "q_full": (Q_STAGES, 1),  # Q, LSE and the block of a step are there
-    "q_empty": (Q_STAGES, 1 + SOFTMAX_WARPS + DQ_WARPS),  # products, softmax and dQ warps are done with them
+    "q_empty": (
+        Q_STAGES,
+        1 + SOFTMAX_WARPS + DQ_WARPS,
+    ),  # products are done with Q, softmax warps with LSE, dQ warps with the block
     "do_full": (1, 1),
     "do_empty": (1, 1 + SOFTMAX_WARPS),
     "scored": (1, 1),  # S is in tensor memory
