@@ -11,10 +11,10 @@ ARCHS ?= sm_80 sm_90a sm_100a sm_103a sm_120a
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install fuzz test compile corpus lint format bench score conformance nightly docs doctor report demo-report clean
+.PHONY: help install fuzz test compile corpus lint format bench score conformance b200 nightly docs doctor report demo-report clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@ 2>/dev/null || grep '##' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z0-9-]*\):.*##  *\(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s@ 2>/dev/null || grep '##' $(MAKEFILE_LIST)
 
 install: $(STAMP)  ## .venv with the pinned dependencies and this package; nothing when it is there already
 
@@ -58,6 +58,9 @@ score: $(STAMP)  ## finds again the mutants that the committed scoreboard found;
 
 conformance: $(STAMP)  ## the matrix of published configurations for one target (TARGET=torch.sdpa.math)
 	$(BIN)/attnfuzz conformance $(or $(TARGET),torch.sdpa.math) $(ARGS)
+
+b200: $(STAMP)  ## on a B200: published configurations, 5,000 cases, speed, and one file for the ledger (ARGS="--dry-run" prints the plan)
+	$(BIN)/python ci/b200.py $(ARGS)
 
 nightly: $(STAMP)  ## every test, nightly ones too, a long session with a seed of the day, replays, bisection, report (CASES=20000)
 	PYTHON=$(BIN)/python ci/nightly.sh --cases $(or $(CASES),20000) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -1,5 +1,6 @@
 """Nine mutants of the block-sparse kernels on the emulated GPU: python ci/check_planted_emulator.py --json FILE.
 
+With --tcgen05 instead those of the backward kernel by tcgen05, in 60 cases each of ci/blocksparse_tcgen05.py's target.
 Each is fuzzed as `attnfuzz run --target blocksparse!BUG --device host --seed SEED --jobs 1` does, from the first
 case on, until a case is bad; that case is minimised. Reported are the check that named the mutant, the cases and the
 seconds until then (compiling included), and the minimised case. Exits with 1 where a mutant is not found and minimised
@@ -44,6 +45,26 @@ BUGS: dict[str, tuple[str, ...]] = {
     "dq_not_zeroed": ("read_of_uninitialised_memory",),
     "key_offset_wraps": ("32-bit_arithmetic_wrapped_in_an_address",),
 }
+TARGET_FILE, TCGEN05_CASES = str(Path(__file__).with_name("blocksparse_tcgen05.py")), 60
+EARLY = ("tensor_memory_used_before_a_tcgen05.commit_was_waited_for", "race_tensor_memory")
+WRONG = tuple(f"accuracy: {kind}" for kind in ("wrong", "nan"))
+# Those of the backward kernel by tcgen05, and of arithmetic and protocol that it shares with the others
+TCGEN05: dict[str, tuple[str, ...]] = {
+    "dp_read_before_commit": EARLY,
+    "dq_read_before_commit": EARLY,
+    "dq_overwritten_before_read": ("race_tensor_memory",),
+    "ds_not_waited_for": ("tensor_memory_used_before_tcgen05.wait::st",),
+    "dq_not_waited_for": ("tensor_memory_overwritten_before_tcgen05.wait::ld",),
+    "ds_without_proxy_fence": ("shared_memory_read_by_tcgen05_without_fence.proxy.async",),
+    "product_fence_missing": ("tensor_memory_used_without_tcgen05.fence::after_thread_sync",),
+    "queries_released_when_issued": ("shared_memory_overwritten_before_a_tcgen05.commit_was_waited_for",),
+    "dq_of_wrong_columns": (*WRONG, "read_of_uninitialised_memory"),
+    "last_block_not_released": HANG,
+    "delta_added": WRONG,
+    "dk_not_scaled": WRONG,
+    "dq_not_scaled": WRONG,
+    "wait_missing": ("floating-point_adds_in_no_fixed_order", "determinism: different_bits"),
+}
 
 
 @dataclass
@@ -72,13 +93,18 @@ def main() -> int:
     """Runs the mutants that are named, or all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"of {', '.join(BUGS)}; none: all")
+    parser.add_argument("--tcgen05", action="store_true", help="those of the backward kernel by tcgen05")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=float, default=300.0, help="seconds of a mutant's session (300)")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     rows = []
-    for name in given.names or BUGS:
-        row = one(name, given.seed, given.limit)
+    bugs = TCGEN05 if given.tcgen05 else BUGS
+    for name in given.names or bugs:
+        target = f"blocksparse.tcgen05!{name}" if given.tcgen05 else f"blocksparse!{name}"
+        narrow = {"cases": TCGEN05_CASES, "size": "small", "files": (TARGET_FILE,)} if given.tcgen05 else {}
+        settings = Settings(**{"targets": (target,), "cases": CASES, "seed": given.seed, **narrow})
+        row = one(name, bugs[name], settings, given.limit)
         rows.append(row)
         print(line(row), flush=True)
     if given.json:
@@ -93,12 +119,11 @@ def main() -> int:
     return 0 if all(row.named and row.seconds + row.minimised <= given.limit for row in rows) else 1
 
 
-def one(bug: str, seed: int, limit: float) -> Row:
-    """A session with one mutant, up to its first bad case."""
-    settings = Settings(targets=(f"blocksparse!{bug}",), cases=CASES, seed=seed)
-    target = load(settings.targets[0])
+def one(bug: str, wanted: tuple[str, ...], settings: Settings, limit: float) -> Row:
+    """A session with one mutant, up to its first bad case. wanted: the checks of which one should see it."""
+    target = load(settings.targets[0], settings.files)
     began = time.monotonic()
-    with Runner() as runner:
+    with Runner(files=settings.files) as runner:
         case, verdict, count, compiling = first_bad(runner, target, settings, began + limit)
         seconds = time.monotonic() - began
         if case is None or verdict is None:
@@ -114,7 +139,7 @@ def one(bug: str, seed: int, limit: float) -> Row:
     checks, still = checks_of(verdict), checks_of(smallest.verdict)
     return Row(
         bug,
-        bool(set(checks) & set(BUGS[bug])) and bool(set(still) & set(BUGS[bug])),
+        bool(set(checks) & set(wanted)) and bool(set(still) & set(wanted)),
         checks,
         still,
         count,

@@ -96,6 +96,21 @@ def ledger_growth(result: Result) -> Iterator[Figure]:
         yield f"ledger in {database}, {largest['runs']} runs: size", largest["bytes"] / 1e6, "MB"
 
 
+def blackwell(result: Result) -> Iterator[Figure]:
+    """Kernels by tcgen05 (benchmarks/blackwell_speed.py); nothing of a run on the emulated GPU."""
+    for row in () if result["emulated"] else result["tcgen05"]:
+        heads = "/".join(map(str, row["heads"]))
+        shape = f"{row['mask']} {row['tokens']}, dim {row['dim']}, {heads} heads"
+        for way, rate in row["tflops"].items():
+            yield f"{way}: {shape}", rate, "TFLOP/s"
+
+
+def conformance(result: Result) -> Iterator[Figure]:
+    """Published configurations (attnfuzz conformance --json)."""
+    for status, count in sorted(result["counts"].items()):
+        yield f"published configurations, {result['target']}: {status}", count, "cases"
+
+
 @dataclass(frozen=True)
 class Reader:
     """A kind of result: keys that it has at its top, and its figures."""
@@ -109,6 +124,8 @@ READERS = tuple(
     for keys, figures in (
         ("bugs by mutants found median worst", scoreboard),
         ("rows tile jobs", block_sparse),
+        ("tcgen05 left_out", blackwell),
+        ("target counts rows ok", conformance),
         ("sessions machine", harness),
         ("tile_pairs_per_second_off", emulator),
         ("rate keys arch", compiling),

@@ -139,7 +139,7 @@ def test_pytest_options_of_the_readme_exist(command, pytestconfig):
         assert option in known, option
 
 
-MAKE = re.findall(r"`make ([a-z]+)", README) + re.findall(r"^step ([a-z]+)", (ROOT / ".ci/run").read_text(), re.M)
+MAKE = re.findall(r"`make ([a-z0-9]+)", README) + re.findall(r"^step ([a-z]+)", (ROOT / ".ci/run").read_text(), re.M)
 MAKE += [command.split()[1] for command in COMMANDS if command.startswith("make ")]
 
 

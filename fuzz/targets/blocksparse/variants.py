@@ -73,13 +73,13 @@ def variants_for(problem: AnyProblem, *, emulated: bool, on_gpu: bool = False) -
     ordered = bool(special) and problem.backward and first["deterministic"]
     kernels = [first] * 2 + special * 3 if ordered else [first] + special * 2
     kernels += [] if on_gpu else _on_blackwell(problem)
-    found = [kernel | choice for kernel in kernels for choice in _free(problem, kernel, emulated)]
+    found = [kernel | choice for kernel in kernels for choice in free_choices(problem, kernel, emulated)]
     split = [one | {"keys": "split"} for one in found[::SPLIT_SHARE] if two_calls.useful(problem, one["tile_n"])]
     several = problem.layout == "packed" and problem.batch > 1
     return (*found, *split * (SPLIT_PACKED if several else 1))
 
 
-def _free(problem: AnyProblem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:
+def free_choices(problem: AnyProblem, kernel: dict[str, Any], emulated: bool) -> list[dict[str, Any]]:
     """What costs no compile. Half of the ordered adds of three KV tiles or more come in a shuffled order: two tiles
     have no order that the other schedules do not have too."""
     ordered = problem.backward and kernel["deterministic"] and problem.len_k > 2 * kernel["tile_n"]
@@ -112,13 +112,22 @@ def _with_products(problem: AnyProblem, emulated: bool) -> list[dict[str, Any]]:
 
 
 def _on_blackwell(problem: AnyProblem) -> list[dict[str, Any]]:
-    """The kernel with products by tcgen05, of tiles of 128 queries: one for each padded dim up to 128, of the mask kind
-    that only some problems can have, one for a larger dim and two capped ones. Few, so that each session of a few cases
-    has several kinds of masks. Its backward kernels are those of another choice."""
+    """The kernel with products by tcgen05: of the mask kind that only some problems can have, for each padded dim up to
+    128; one for a larger dim and two capped ones. Few, so that each session of a few cases has several kinds of masks.
+
+    At dims 64 and 128 tiles are 128 x 128, for which the backward pass has such products too, with ordered adds in
+    bfloat16; elsewhere it is that of another choice.
+    """
     *_, last = kernels = kernels_for(problem)
-    large = problem.dim > LARGEST_DIM[128] and not last["deterministic"]
-    drawn = padded_dim(problem.dim) <= 64 if problem.softcap else len(kernels) > 1 or large
-    return [last | {"products": "tcgen05"}] if drawn and last["tile_m"] == 128 else []
+    padded, capped = padded_dim(problem.dim), bool(problem.softcap)
+    large = padded > LARGEST_DIM[128] and not last["deterministic"]
+    drawn = padded <= 64 if capped else len(kernels) > 1 or large
+    if not drawn:
+        return []
+    if padded in (64, 128) and (not capped or last["tile_m"] == 128):
+        ordered = problem.dtype == "bfloat16"
+        return [_kernel(128, 128, last["mask"], ordered) | {"products": "tcgen05"}]
+    return [last | {"products": "tcgen05"}] if last["tile_m"] == 128 else []
 
 
 def kernel_choices(*, emulated: bool) -> tuple[KernelChoice, ...]:

@@ -42,7 +42,7 @@ from kernels.blocksparse.common.layouts import tile_layout
 from kernels.blocksparse.common.list_reader import Operand, read, sequence
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
-from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
+from kernels.blocksparse.spec.variant import BACKWARD_OF_TCGEN05, NO_INJECTION, Injection, Variant
 
 
 class Gradients(NamedTuple):
@@ -65,12 +65,13 @@ class BackwardKernel:
     """The kernel of one variant on one arch; `Backward` in entry.py gives it its signature."""
 
     INJECTION_POINTS = ("lock_of", "wait", "release", "ended_step", "tail_mask", "before_reuse", *NUMBERS)
+    tune = staticmethod(choose_tiling)
 
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
-        injection.check(self.INJECTION_POINTS, "the backward kernel")
+        injection.check((*self.INJECTION_POINTS, *BACKWARD_OF_TCGEN05), "the backward kernel")
         self.variant = variant
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
-        self.tiling = choose_tiling(variant, arch)
+        self.tiling = self.tune(variant, arch)
         self.lock_of = injection.pick("lock_of", dq_accumulator.lock_of)
         self.wait = injection.pick("wait", dq_accumulator.wait)
         self.release = injection.pick("release", dq_accumulator.release)

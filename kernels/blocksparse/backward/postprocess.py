@@ -30,10 +30,11 @@ class Postprocess:
     """
 
     INJECTION_POINTS = ()
+    tune = staticmethod(choose_tiling)
 
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
         injection.check(self.INJECTION_POINTS, "the postprocessing kernel")
-        self.tiling = choose_tiling(variant, arch)
+        self.tiling = self.tune(variant, arch)
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
 
     @entry("postprocess")

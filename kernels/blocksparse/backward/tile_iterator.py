@@ -1,7 +1,7 @@
 """The work of a CTA of the backward kernel: its tile of keys, and the blocks of queries that the lists name for
 it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cutlass
 from cutlass import Int32, Int64, cute
@@ -136,40 +136,54 @@ def load_entry(
     sEntries: cute.Tensor,
     entry: Int32,
 ) -> None:
-    """Looks up entry number `entry` in this thread, if there are so many, and stores it in the entry buffer.
+    """Looks up entry number `entry` in this thread, if there are so many, and stores it in the entry buffer."""
+    if entry < total:
+        rBlock = cute.make_rmem_tensor(4, Int32)
+        find_entry(variant, lists, batch, n_block, first_head, entry, rBlock)
+        cute.autovec_copy(rBlock, sEntries[None, entry % ENTRY_STAGES])
+
+
+@cute.jit
+def find_entry(
+    variant: cutlass.Constexpr,
+    lists: Lists,
+    batch: Int32,
+    n_block: Int32,
+    first_head: Int32,
+    entry: Int32,
+    rBlock: cute.Tensor,
+) -> None:
+    """Looks up entry number `entry`, which must be there: the four words of a Block.
 
     Head after head; of a row the partial blocks first, then the full ones, both as listed, or merged: a schedule may
     count on it.
     """
-    if entry < total:
-        head, left = first_head, entry
+    head, left = first_head, entry
+    partials, partial_at = lists.partial.row(batch, head, n_block)
+    fulls, full_at = lists.full.row(batch, head, n_block)
+    while left >= partials + fulls:
+        left -= partials + fulls
+        head += 1
         partials, partial_at = lists.partial.row(batch, head, n_block)
         fulls, full_at = lists.full.row(batch, head, n_block)
-        while left >= partials + fulls:
-            left -= partials + fulls
-            head += 1
-            partials, partial_at = lists.partial.row(batch, head, n_block)
-            fulls, full_at = lists.full.row(batch, head, n_block)
-        before = cutlass.min(left, partials)  # partial blocks that come before this one
-        is_partial = Int32(left < partials)
-        if lists.merged != 0:
-            before, is_partial = merged_place(lists, (partials, partial_at), (fulls, full_at), left)
-        m_block, rank, slot = Int32(0), Int32(0), Int32(0)
-        if is_partial != 0:
-            place = partial_at + before
-            m_block = read(lists.partial.index, place)
-            if cutlass.const_expr(variant.deterministic):
-                rank = read(lists.partial_rank, place)
-            if cutlass.const_expr(variant.mask == "bits"):
-                slot = read(lists.slot, place)
-        else:
-            place = full_at + (left - before)
-            m_block = read(lists.full.index, place)
-            if cutlass.const_expr(variant.deterministic):
-                rank = read(lists.full_rank, place)
-        rBlock = cute.make_rmem_tensor(4, Int32)
-        rBlock[0], rBlock[1], rBlock[2], rBlock[3] = m_block, 2 * head + is_partial, rank, slot
-        cute.autovec_copy(rBlock, sEntries[None, entry % ENTRY_STAGES])
+    before = cutlass.min(left, partials)  # partial blocks that come before this one
+    is_partial = Int32(left < partials)
+    if lists.merged != 0:
+        before, is_partial = merged_place(lists, (partials, partial_at), (fulls, full_at), left)
+    m_block, rank, slot = Int32(0), Int32(0), Int32(0)
+    if is_partial != 0:
+        place = partial_at + before
+        m_block = read(lists.partial.index, place)
+        if cutlass.const_expr(variant.deterministic):
+            rank = read(lists.partial_rank, place)
+        if cutlass.const_expr(variant.mask == "bits"):
+            slot = read(lists.slot, place)
+    else:
+        place = full_at + (left - before)
+        m_block = read(lists.full.index, place)
+        if cutlass.const_expr(variant.deterministic):
+            rank = read(lists.full_rank, place)
+    rBlock[0], rBlock[1], rBlock[2], rBlock[3] = m_block, 2 * head + is_partial, rank, slot
 
 
 @cute.jit
@@ -199,6 +213,11 @@ def block_at(sEntries: cute.Tensor, entry: Int32) -> Block:
     """Entry number `entry`, which must be in the entry buffer."""
     rBlock = cute.make_rmem_tensor(4, Int32)
     cute.autovec_copy(sEntries[None, entry % ENTRY_STAGES], rBlock)
+    return as_block(rBlock)
+
+
+def as_block(rBlock: Any) -> Block:
+    """The Block of four words."""
     return Block(rBlock[0], rBlock[1], rBlock[2], rBlock[3])
 
 

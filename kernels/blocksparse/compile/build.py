@@ -62,9 +62,7 @@ def _kernel(variant: Variant, arch: str, injection: Injection) -> Any:
     if arch not in arches:
         raise ValueError(f"variant.products is {variant.products!r}, which only {', '.join(arches)} has, not {arch}")
     if variant.products == "tcgen05":
-        from kernels.blocksparse.forward.blackwell.kernel import BlackwellForward
-
-        return BlackwellForward(variant, injection)
+        return _blackwell_kernel(variant, arch, injection)
     if variant.products == "wgmma" and variant.kind == "forward":
         from kernels.blocksparse.forward.hopper.kernel import HopperForward
 
@@ -84,6 +82,20 @@ def _kernel(variant: Variant, arch: str, injection: Injection) -> Any:
     from kernels.blocksparse.backward.postprocess import Postprocess
 
     return Postprocess(variant, arch, injection)
+
+
+def _blackwell_kernel(variant: Variant, arch: str, injection: Injection) -> Any:
+    if variant.kind == "forward":
+        from kernels.blocksparse.forward.blackwell.kernel import BlackwellForward
+
+        return BlackwellForward(variant, injection)
+    if variant.kind == "backward":
+        from kernels.blocksparse.backward.blackwell.kernel import BlackwellBackward
+
+        return BlackwellBackward(variant, arch, injection)
+    from kernels.blocksparse.backward.blackwell.postprocess import BlackwellPostprocess
+
+    return BlackwellPostprocess(variant, arch, injection)
 
 
 def fake_arguments(variant: Variant) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kernels.blocksparse.backward.blackwell.tuning import blackwell_backward_tuning
 from kernels.blocksparse.backward.tiling import choose_tiling
 from kernels.blocksparse.forward.blackwell.tuning import BlackwellTuning, blackwell_tuning
 from kernels.blocksparse.forward.hopper.tuning import HopperTuning, hopper_tuning
@@ -24,6 +25,8 @@ def fits(variant: Variant, arch: str) -> bool:
     try:
         if variant.kind == "forward":
             forward_tuning(variant)
+        elif variant.products == "tcgen05":
+            blackwell_backward_tuning(variant)
         else:
             choose_tiling(variant, arch)
     except ValueError:

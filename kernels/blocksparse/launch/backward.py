@@ -151,7 +151,7 @@ def backward_variants(
     products: str | None = None,
 ) -> tuple[Variant, Variant, Variant]:
     """The preprocess, backward and postprocess kernels that this problem needs. products: None for the fastest on q's
-    device; "wgmma" where the backward kernel has it (variant.backward_products)."""
+    device; "wgmma" or "tcgen05" where the backward kernel has it (variant.backward_products)."""
     if products is None:
         products = "wgmma" if q.device.type == "cuda" and arch_of(q.device) == "sm_90a" else "mma"
     return _variants(
@@ -178,7 +178,7 @@ def _variants(
     products: str,
 ) -> tuple[Variant, Variant, Variant]:
     name, padded = str(dtype).removeprefix("torch."), padded_dim(dim)
-    products = backward_products(products, tiles[1], padded)
+    products = backward_products(products, tiles[1], padded, tiles[0])
     main = Variant("backward", name, padded, *tiles, mask, deterministic, softcap, products, tuning)
     after = Variant("postprocess", name, padded, *tiles, products=products, tuning=tuning)
     return Variant("preprocess", name, padded, tile_m=tiles[0]), main, after

@@ -27,6 +27,11 @@ OF_TCGEN05 = (
     *("wait_scored", "wait_added", "wait_loaded", "wait_stored", "fence_after", "fence_shared", "release_keys"),
     "free_columns",
 )
+# Injection points of the backward kernel that only the one with products by tcgen05 has
+BACKWARD_OF_TCGEN05 = (
+    *("await_scores", "await_products", "await_dq", "await_columns", "loaded_dq", "stored_ds", "publish_ds"),
+    *("fence_products", "release_queries", "column_of_dq", "releases"),
+)
 ARCHES = ("sm_80", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
 
@@ -42,9 +47,9 @@ class Variant:
                     packed words; intervals: bounds per row; band: left and right around a diagonal, from scalars
     deterministic   backward: ordered adds to dQ
     softcap         scores are cap · tanh(score / cap)
-    products        mma: mma.sync of a warp, on every arch; wgmma: of a warpgroup, on sm_90a (forward; backward and its
-                    postprocess, where `backward_products` says so); tcgen05: into tensor memory, on sm_100a and sm_103a
-                    (forward, tiles of 128 queries)
+    products        mma: mma.sync of a warp, on every arch; wgmma: of a warpgroup, on sm_90a; tcgen05: into tensor
+                    memory, on sm_100a and sm_103a (forward: tiles of 128 queries). Backward and its postprocess have
+                    the last two where `backward_products` says so
     tuning          overrides of the defaults of forward/tuning.py (hopper/ and blackwell/ have their own) and
                     backward/tiling.py, as sorted (name, value) pairs
 
@@ -78,8 +83,6 @@ class Variant:
             raise ValueError(f"variant.deterministic is for the backward kernel, not for {self.kind}")
         if self.products != "mma" and self.kind == "preprocess":
             raise ValueError(f"variant.products {self.products} is for kernels that multiply, not for {self.kind}")
-        if self.products == "tcgen05" and self.kind != "forward":
-            raise ValueError(f"variant.products tcgen05 is for the forward kernel, not for {self.kind}")
         if tuple(sorted(self.tuning)) != self.tuning:
             raise ValueError(f"variant.tuning must be sorted (name, value) pairs, not {self.tuning!r}")
 
@@ -103,9 +106,11 @@ def forward_products(arch: str, tile_m: int) -> str:
     return "wgmma" if arch == "sm_90a" and tile_m == 128 else "mma"
 
 
-def backward_products(products: str, tile_n: int, dim_padded: int) -> str:
-    """The products of the backward kernel for those requested: wgmma for tiles of 128 keys at dims 64 and 128."""
-    return products if products == "wgmma" and tile_n == 128 and dim_padded in (64, 128) else "mma"
+def backward_products(products: str, tile_n: int, dim_padded: int, tile_m: int = 128) -> str:
+    """The products of the backward kernel for those requested: wgmma for tiles of 128 keys at dims 64 and 128, tcgen05
+    for those of 128 queries among them; mma for all others."""
+    there = tile_n == 128 and dim_padded in (64, 128) and (products != "tcgen05" or tile_m == 128)
+    return products if there else "mma"
 
 
 def arch_for_products(products: str, arch: str) -> str:

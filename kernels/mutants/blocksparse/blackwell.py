@@ -10,7 +10,7 @@ from typing import Any
 
 from cutlass import Int32, cute
 
-from kernels.blocksparse.forward.blackwell import tcgen05
+from kernels.blocksparse.common import tcgen05
 from kernels.mutants.blocksparse.registration import register_mutant
 
 

@@ -270,7 +270,7 @@ for _module in sorted(m.name for m in pkgutil.iter_modules(kernels.mutants.block
 
 
 # Injection points of the backward kernels that the ordered adds depend on
-PROTOCOL = ("clear", "wait", "release", "lock_of", "semaphore", "entries")
+PROTOCOL = ("clear", "wait", "release", "releases", "lock_of", "semaphore", "entries")
 
 
 def effective(name: str, blocks: BlockSparse) -> Protocol | None:

@@ -86,6 +86,9 @@ HOST: dict[str, tuple[Case, set[str]]] = {
 
 CAPPED = {"softcap": 2.0}
 TENSOR_MEMORY = _of(130, 300, heads=(1, 1), mask=Full(), variant={"tile_m": 128, "products": "tcgen05"}, **FORWARD)
+WITH_GRADIENTS = _of(
+    300, 300, mask=Full(), variant={"tile_m": 128, "tile_n": 128, "mask": "intervals", "products": "tcgen05"}
+)
 EARLY = {"tensor_memory_used_before_a_tcgen05.commit_was_waited_for", "race_tensor_memory"}
 # Bugs of the kernels, which are compiled
 KERNELS: dict[str, tuple[Case, set[str]]] = {
@@ -114,5 +117,18 @@ KERNELS: dict[str, tuple[Case, set[str]]] = {
         {"shared_memory_overwritten_before_a_tcgen05.commit_was_waited_for"},
     ),
     "columns_never_freed": (TENSOR_MEMORY, {"tensor_memory_never_freed"}),
+    "dp_read_before_commit": (WITH_GRADIENTS, EARLY),
+    "dq_read_before_commit": (WITH_GRADIENTS, EARLY),
+    "dq_overwritten_before_read": (WITH_GRADIENTS, {"race_tensor_memory"}),
+    "ds_not_waited_for": (WITH_GRADIENTS, {"tensor_memory_used_before_tcgen05.wait::st"}),
+    "dq_not_waited_for": (WITH_GRADIENTS, {"tensor_memory_overwritten_before_tcgen05.wait::ld"}),
+    "ds_without_proxy_fence": (WITH_GRADIENTS, {"shared_memory_read_by_tcgen05_without_fence.proxy.async"}),
+    "product_fence_missing": (WITH_GRADIENTS, {"tensor_memory_used_without_tcgen05.fence::after_thread_sync"}),
+    "queries_released_when_issued": (
+        WITH_GRADIENTS,
+        {"shared_memory_overwritten_before_a_tcgen05.commit_was_waited_for"},
+    ),
+    "dq_of_wrong_columns": (WITH_GRADIENTS, GRADIENTS | {"read_of_uninitialised_memory"}),
+    "last_block_not_released": (WITH_GRADIENTS, {"hang"}),
     "mask_of_the_first_step": (_of(130, 130, heads=(1, 1), dim=128, variant={"tile_m": 128, "tile_n": 128}), GRADIENTS),
 }

@@ -14,10 +14,11 @@ import cutlass
 from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
+from kernels.blocksparse.common import tcgen05
 from kernels.blocksparse.common.list_reader import BlockList, Operand, read, sequence, tile_iterator_of
 from kernels.blocksparse.common.mask_words import Mask
 from kernels.blocksparse.common.tile_loads import TileCopy
-from kernels.blocksparse.forward.blackwell import mainloop, tcgen05
+from kernels.blocksparse.forward.blackwell import mainloop
 from kernels.blocksparse.forward.blackwell.tuning import OTHERS, SOFTMAX_WARPS, blackwell_tuning
 from kernels.blocksparse.forward.hopper import pipeline
 from kernels.blocksparse.forward.hopper.pipeline import Buffers

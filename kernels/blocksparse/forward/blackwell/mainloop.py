@@ -15,9 +15,8 @@ by parity takes the phase before the last for the one to come.
 import cutlass
 from cutlass import Float32, Int32, cute
 
-from kernels.blocksparse.common import layouts, mask_words
+from kernels.blocksparse.common import layouts, mask_words, tcgen05
 from kernels.blocksparse.common.list_reader import listed
-from kernels.blocksparse.forward.blackwell import tcgen05
 from kernels.blocksparse.forward.hopper import pipeline
 from kernels.blocksparse.forward.mainloop import LAG, exponentials, load_words, mask_scores, slot_of
 

@@ -10,17 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from kernels.blocksparse.spec.sm100 import COLUMNS, MOST, REGISTERS, RESERVED, ROWS, SHARED
+
 if TYPE_CHECKING:
     from kernels.blocksparse.spec.variant import Variant
 
-ROWS = 128  # of a query tile: the lanes of tensor memory
-SHARED = 232448  # bytes of shared memory that a CTA of sm_100 can have
-COLUMNS = 512  # of tensor memory
 SOFTMAX_WARPS = ROWS // 32  # one thread for each row
 BARRIERS = 256  # bytes set aside for barriers and the address of the columns
-RESERVED = 1024  # bytes of shared memory that the system takes of each CTA
-REGISTERS = 65536  # of an SM
-MOST = 248  # registers of a thread; 255, but in steps of 8
 OTHERS = 48  # registers of a thread that has no row, where those of the softmax take more than their share
 
 

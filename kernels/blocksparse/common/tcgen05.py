@@ -18,7 +18,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, tcgen05
 
 from kernels.blocksparse.common.layouts import chunk_columns
 from kernels.blocksparse.common.mask_words import MaskRows
-from kernels.blocksparse.forward.blackwell.tuning import ROWS
+from kernels.blocksparse.spec.sm100 import ROWS
 
 CHUNK = 32  # columns that one instruction moves
 LANE = 1 << 16  # distance of two lanes in addresses of tensor memory
@@ -26,19 +26,20 @@ LANE = 1 << 16  # distance of two lanes in addresses of tensor memory
 
 def scores_mma(dtype: type, step: int) -> cute.TiledMma:
     """Q · Kᵀ, both from shared memory."""
-    return _tiled(dtype, step, tcgen05.OperandSource.SMEM, OperandMajorMode.K)
+    return tiled(dtype, step, tcgen05.OperandSource.SMEM, OperandMajorMode.K)
 
 
 def values_mma(dtype: type, dim: int) -> cute.TiledMma:
     """P · V, with P in tensor memory and V as it lies."""
-    return _tiled(dtype, dim, tcgen05.OperandSource.TMEM, OperandMajorMode.MN)
+    return tiled(dtype, dim, tcgen05.OperandSource.TMEM, OperandMajorMode.MN)
 
 
-def _tiled(dtype: type, columns: int, a_source, b_major: OperandMajorMode) -> cute.TiledMma:
+def tiled(
+    dtype: type, columns: int, a_source, b_major: OperandMajorMode, a_major: OperandMajorMode = OperandMajorMode.K
+) -> cute.TiledMma:
+    """A product of 128 rows and so many columns; major: which mode of an operand is contiguous in shared memory."""
     return cute.make_tiled_mma(
-        tcgen05.MmaF16BF16Op(
-            dtype, Float32, (ROWS, columns, 16), tcgen05.CtaGroup.ONE, a_source, OperandMajorMode.K, b_major
-        )
+        tcgen05.MmaF16BF16Op(dtype, Float32, (ROWS, columns, 16), tcgen05.CtaGroup.ONE, a_source, a_major, b_major)
     )
 
 
@@ -70,12 +71,15 @@ def operand_a(mma: cute.TiledMma, pointer: cute.Pointer, dtype: type, k: int) ->
     return cute.make_tensor(cute.recast_ptr(pointer, dtype=dtype), fragment.layout)
 
 
-def multiply(mma: cute.TiledMma, acc: cute.Tensor, a: cute.Tensor, b: cute.Tensor, add: Boolean | bool) -> None:
-    """Issue acc (+)= A · Bᵀ, by one thread of a whole warp. a, b: fragments (…, rows or columns, k)."""
+def multiply(
+    mma: cute.TiledMma, acc: cute.Tensor, a: cute.Tensor, b: cute.Tensor, add: Boolean | bool, first_b: int = 0
+) -> None:
+    """Issue acc (+)= A · Bᵀ, by one thread of a whole warp. a, b: fragments (…, rows or columns, k); first_b: the piece
+    of b that goes with the first one of a."""
     atom = cute.make_mma_atom(mma.op)
     for k in range(cute.size(a, mode=[2])):
         atom.set(tcgen05.Field.ACCUMULATE, add if k == 0 else True)
-        cute.gemm(atom, acc, a[None, None, k], b[None, None, k], acc)
+        cute.gemm(atom, acc, a[None, None, k], b[None, None, first_b + k], acc)
 
 
 @cute.jit

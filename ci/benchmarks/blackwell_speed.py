@@ -1,0 +1,201 @@
+"""Speed of the block-sparse kernels by tcgen05 on a Blackwell GPU, beside FlashAttention-4 where it imports.
+
+    python ci/benchmarks/blackwell_speed.py --out speed_b200.json
+    python ci/benchmarks/blackwell_speed.py --emulated --out /tmp/x.json     tiny, on the emulated GPU: its syntax
+
+Rows are causal, full and window masks; 16 query heads on 16 and on 2 KV heads, bfloat16. Of each: forward by tcgen05
+and by the portable kernel; backward by tcgen05, atomic and deterministic, and by the portable one; FlashAttention-4's
+forward, backward and deterministic backward. Medians of CUDA events around each call after a warm-up, in milliseconds,
+all in one process. 'difference' is the largest one of a result from the portable kernel's, over that one's largest
+value. Results are written as they come; what fails is a row's 'error', and what `--max-time` leaves out is listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from fuzz.session.records import machine  # noqa: E402
+from kernels.blocksparse import block_sparse_attention  # noqa: E402
+from kernels.blocksparse.lists.bands import band  # noqa: E402
+from kernels.blocksparse.lists.builder import dense  # noqa: E402
+from kernels.blocksparse.lists.schedule import DESCENDING  # noqa: E402
+from kernels.blocksparse.lists.types import BlockSparse  # noqa: E402
+
+TILE, DISAGREE = 128, 0.02
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is timed. window: keys to the left that a query sees, 0 for all; kept: pairs of query and key, of a head."""
+
+    mask: str
+    tokens: int
+    dim: int
+    batch: int = 1
+    heads: tuple[int, int] = (16, 16)
+    window: int = 0
+
+    @property
+    def kept(self) -> int:
+        """Pairs of query and key that the mask keeps, of a head."""
+        n = self.tokens
+        if self.mask == "full":
+            return n * n
+        return n * (n + 1) // 2 - (max(n - self.window - 1, 0) * (n - self.window) // 2 if self.window else 0)
+
+
+ROWS = (
+    *(Row(mask, 8192, dim, 2) for dim in (128, 64) for mask in ("causal", "full")),
+    *(Row("causal", 32768, dim) for dim in (128, 64)),
+    *(Row("window", 32768, dim, window=2048) for dim in (128, 64)),
+    *(Row("causal", 8192, dim, 2, (16, 2)) for dim in (128, 64)),
+)
+TINY = (Row("causal", 256, 64, heads=(1, 1)),)
+
+
+def main() -> int:
+    """Times all rows; exit code 1 where one failed or differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--max-time", type=float, default=900.0, help="begin no row after so many seconds (900)")
+    parser.add_argument("--emulated", action="store_true", help="tiny, on the emulated GPU")
+    given = parser.parse_args()
+    until, rows, left = time.monotonic() + given.max_time, [], []
+    with emulated() if given.emulated else nullcontext():
+        for row in TINY if given.emulated else ROWS:
+            if time.monotonic() > until:
+                left.append(asdict(row))
+                continue
+            rows.append(timed(row, "cpu" if given.emulated else "cuda"))
+            print(json.dumps(rows[-1]), flush=True)
+            result = {"machine": machine(), "emulated": given.emulated, "tcgen05": rows, "left_out": left}
+            given.out.write_text(json.dumps(result, indent=1) + "\n")
+    wrong = [row for row in rows if row["errors"] or any(x > DISAGREE for x in row["difference"].values())]
+    return 1 if wrong else 0
+
+
+def emulated() -> Any:
+    """Block in which kernels run on the emulated GPU."""
+    from fuzz.devices.emulated import on_emulated_gpu
+
+    return on_emulated_gpu("sm_100a", resident_ctas=2)
+
+
+def timed(row: Row, device: str) -> dict[str, Any]:
+    """A row's times, rates and differences."""
+    torch.manual_seed(0)
+    heads_q, heads_kv = row.heads
+
+    def tensor(heads: int) -> Tensor:
+        made = torch.randn(row.batch, row.tokens, heads, row.dim, dtype=torch.bfloat16, device=device)
+        return made.requires_grad_()
+
+    q, k, v = tensor(heads_q), tensor(heads_kv), tensor(heads_kv)
+    do = torch.randn(q.shape, device=device).to(q.dtype)
+    found: dict[str, Any] = {"ms": {}, "tflops": {}, "difference": {}, "errors": {}}
+    right: list[Tensor] = []
+    for name, forward in ways(row, device).items():
+        try:
+            o = forward(q, k, v)
+            results = [o, *torch.autograd.grad(o, (q, k, v), do, retain_graph=True)]
+            right = right or results  # the portable kernel comes first
+            found["difference"][name] = max(map(difference, results, right))
+            if "deterministic" not in name:
+                found["ms"][f"{name} forward"] = median(partial(_no_gradients, forward, q, k, v), device)
+            found["ms"][f"{name} backward"] = median(
+                partial(torch.autograd.grad, o, (q, k, v), do, retain_graph=True), device
+            )
+        except Exception as error:
+            found["errors"][name] = f"{type(error).__name__}: {error}"[:300]
+    pairs = 4 * row.kept * row.dim * heads_q * row.batch
+    for name, ms in found["ms"].items():
+        found["tflops"][name] = round(pairs * (2.5 if name.endswith("backward") else 1.0) / ms / 1e9, 1)
+    return {**asdict(row), **found}
+
+
+def ways(row: Row, device: str) -> dict[str, Attention]:
+    """Attention by each kernel, on (batch, tokens, heads, dim); the portable one first."""
+    blocks = lists(row, device)
+
+    def ours(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        by_head = (x.transpose(1, 2) for x in (q, k, v))
+        return block_sparse_attention(*by_head, blocks, **options)[0].transpose(1, 2)
+
+    found: dict[str, Attention] = {
+        "portable": partial(ours, products="mma"),
+        "tcgen05": partial(ours, products="tcgen05"),
+        "tcgen05 deterministic": partial(ours, products="tcgen05", deterministic=True),
+    }
+    if device == "cuda" and importlib.util.find_spec("flash_attn") and importlib.util.find_spec("flash_attn.cute"):
+        from flash_attn.cute import flash_attn_func
+
+        masks: dict[str, dict[str, Any]] = {"causal": {"causal": True}, "window": {"window_size": (row.window, 0)}}
+
+        def theirs(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+            result = flash_attn_func(q, k, v, **masks.get(row.mask, {}), **options)
+            return result[0] if isinstance(result, tuple) else result
+
+        found |= {
+            "FlashAttention-4": theirs,
+            "FlashAttention-4 deterministic": partial(theirs, deterministic=True),
+        }
+    return found
+
+
+def lists(row: Row, device: str) -> BlockSparse:
+    """The block lists of a row's mask."""
+    lengths, options = [row.tokens] * row.batch, {"tile_m": TILE, "tile_n": TILE, "device": device}
+    if row.mask == "full":
+        return dense(lengths, lengths, **options)
+    return band(lengths, lengths, left=row.window or None, right=0, schedule=DESCENDING, **options)
+
+
+def _no_gradients(forward: Attention, q: Tensor, k: Tensor, v: Tensor) -> None:
+    with torch.no_grad():
+        forward(q, k, v)
+
+
+def median(call: Callable[[], Any], device: str, runs: int = 20) -> float:
+    """Milliseconds of a call; on the emulated GPU of one call, by the clock."""
+    if device == "cpu":
+        began = time.perf_counter()
+        call()
+        return 1e3 * (time.perf_counter() - began)
+    for _ in range(3):
+        call()
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]
+    for begin, end in events:
+        begin.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    return statistics.median(begin.elapsed_time(end) for begin, end in events)
+
+
+def difference(got: Tensor, right: Tensor) -> float:
+    """The largest difference, over the largest value; inf where a value is not finite."""
+    got, right = got.detach().float(), right.detach().float()
+    apart = float((got - right).abs().max() / right.abs().max())
+    return apart if apart == apart else float("inf")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

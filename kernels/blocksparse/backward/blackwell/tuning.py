@@ -1,0 +1,73 @@
+"""Layout of the Blackwell backward kernel on an SM: warps, tensor memory, shared memory, registers.
+
+NOTE [columns] Tensor memory of a CTA, 512 columns: S, later P, of 128 queries; dP, later dS; dV; dK; dQ. At head dim
+128 dQ takes the place of dP, so that the next dP waits until dQ has been read out. Lanes are keys, except those of
+dQ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernels.blocksparse.spec.sm100 import COLUMNS, RESERVED, ROWS, SHARED
+from kernels.blocksparse.spec.variant import Variant, backward_products
+
+SOFTMAX_WARPS, DQ_WARPS, LOAD_WARPS = 8, 4, 3
+FIRST_LOAD = SOFTMAX_WARPS + DQ_WARPS  # the warps that load Q, one for each of its stages, then the one that loads dO
+ISSUER = FIRST_LOAD + LOAD_WARPS  # the warp that issues products
+THREADS = 32 * (ISSUER + 1)
+SOFTMAX_REGISTERS, DQ_REGISTERS, OTHERS = 144, 160, 64  # of a thread; launched with 128
+HALF = ROWS // 2  # queries of a softmax thread, and keys of P and dS that lie together in tensor memory
+Q_STAGES = 2
+
+
+@dataclass(frozen=True)
+class BlackwellBackwardTuning:
+    """Sizes of one CTA's work on (128 x 128) blocks; a step is a block.
+
+    tile_m, tile_n, dim   of the variant; step_m is tile_m
+    """
+
+    dim: int
+    tile_m: int = ROWS
+    tile_n: int = ROWS
+    step_m: int = ROWS
+    threads: int = THREADS
+
+    @property
+    def shares_dq(self) -> bool:
+        """True where dQ takes the place of dP in tensor memory."""
+        return 2 * ROWS + 3 * self.dim > COLUMNS
+
+    @property
+    def columns(self) -> dict[str, int]:
+        """The first column of each accumulator: NOTE [columns]."""
+        dv = 2 * ROWS
+        return {
+            "s": 0,
+            "dp": ROWS,
+            "dv": dv,
+            "dk": dv + self.dim,
+            "dq": ROWS if self.shares_dq else dv + 2 * self.dim,
+        }
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of one CTA: K, V, the stages of Q, dO, dS, and less than 4 KiB for all else."""
+        return 2 * ROWS * self.dim * (3 + Q_STAGES) + 2 * ROWS * ROWS + 4096
+
+
+def blackwell_backward_tuning(variant: Variant) -> BlackwellBackwardTuning:
+    """The layout of a backward or postprocess variant with products "tcgen05". Raises ValueError for tiles, dims or
+    overrides that it does not have."""
+    if backward_products("tcgen05", variant.tile_n, variant.dim_padded, variant.tile_m) != "tcgen05":
+        raise ValueError(
+            f"variant.products is 'tcgen05': the backward kernel needs tiles of 128 x 128 and dim 64 or 128 for it, "
+            f"got {variant.tile_m} x {variant.tile_n} and {variant.dim_padded}"
+        )
+    if variant.tuning:
+        names = sorted(name for name, _ in variant.tuning)
+        raise ValueError(f"variant.tuning has {names}; the Blackwell backward kernel has nothing to tune")
+    tuning = BlackwellBackwardTuning(variant.dim_padded)
+    assert tuning.shared_bytes <= SHARED - RESERVED
+    return tuning

@@ -1,0 +1,99 @@
+# CuTe DSL is traced: shapes and values have no static types
+# mypy: ignore-errors
+"""Mbarriers of the Blackwell backward kernel: NOTE [turns] of mainloop.py.
+
+All but those of Q have one phase for each step, so that the phase of step i is waited for by the parity of i. A role
+waits for every phase of a barrier that it looks at: a wait by parity takes the phase before the last for the one to
+come.
+"""
+
+import cutlass
+from cutlass import Int32, cute
+
+from kernels.blocksparse.backward.blackwell.tuning import DQ_WARPS, Q_STAGES, SOFTMAX_WARPS
+from kernels.blocksparse.common import tcgen05
+
+# name → (how many, arrivals of a phase)
+BARRIERS = {
+    "q_full": (Q_STAGES, 1),  # Q, LSE and the block of a step are there
+    "q_empty": (
+        Q_STAGES,
+        1 + SOFTMAX_WARPS + DQ_WARPS,
+    ),  # products are done with Q, softmax warps with LSE, dQ warps with the block
+    "do_full": (1, 1),
+    "do_empty": (1, 1 + SOFTMAX_WARPS),
+    "scored": (1, 1),  # S is in tensor memory
+    "multiplied": (1, 1),  # dP is
+    "p_ready": (1, SOFTMAX_WARPS),  # P is in place of S
+    "ds_ready": (1, SOFTMAX_WARPS),  # dS is in place of dP, and in shared memory
+    "dq_done": (1, 1),  # dQ is in tensor memory
+    "dq_read": (1, DQ_WARPS),  # dQ is in registers
+    "ended": (1, 1),  # all products are done
+}
+COUNT = sum(count for count, _ in BARRIERS.values())
+
+
+def barriers(first: cute.Pointer) -> dict[str, cute.Pointer]:
+    """The address of each barrier, or of the first of several."""
+    found, at = {}, 0
+    for name, (count, _) in BARRIERS.items():
+        found[name] = first + at
+        at += count
+    return found
+
+
+@cute.jit
+def initialise(w) -> None:
+    """One thread, before the CTA synchronises."""
+    for name, (count, arrivals) in cutlass.const_expr(list(BARRIERS.items())):
+        for i in cutlass.range_constexpr(count):
+            cute.arch.mbarrier_init(getattr(w, name) + i, arrivals)
+    cute.arch.mbarrier_init_fence()
+
+
+@cute.jit
+def arrive(barrier: cute.Pointer) -> None:
+    """One arrival of a warp."""
+    cute.arch.sync_warp()
+    if cute.arch.lane_idx() == 0:
+        cute.arch.mbarrier_arrive(barrier)
+
+
+@cute.jit
+def await_queries(w, step: Int32) -> None:
+    """Waits for Q, LSE and the block of a step."""
+    cute.arch.mbarrier_wait(w.q_full + step % Q_STAGES, step // Q_STAGES % 2)
+
+
+@cute.jit
+def await_do(w, step: Int32) -> None:
+    """Waits for dO and delta of a step."""
+    cute.arch.mbarrier_wait(w.do_full, step % 2)
+
+
+@cute.jit
+def await_scores(w, step: Int32) -> None:
+    """Waits for S of a step."""
+    cute.arch.mbarrier_wait(w.scored, step % 2)
+    tcgen05.fence_after()
+
+
+@cute.jit
+def await_products(w, step: Int32) -> None:
+    """Waits for dP of a step, and so until no product reads dS of the step before."""
+    cute.arch.mbarrier_wait(w.multiplied, step % 2)
+    tcgen05.fence_after()
+
+
+@cute.jit
+def await_dq(w, step: Int32) -> None:
+    """Waits for dQ of a step."""
+    cute.arch.mbarrier_wait(w.dq_done, step % 2)
+    tcgen05.fence_after()
+
+
+@cute.jit
+def await_columns(w, step: Int32) -> None:
+    """Waits until dQ of a step has been read."""
+    cute.arch.mbarrier_wait(w.dq_read, step % 2)
+    tcgen05.fence_after()

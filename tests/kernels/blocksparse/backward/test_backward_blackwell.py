@@ -1,0 +1,190 @@
+"""The Blackwell backward kernel: what it is built from, what is refused, what it computes on the emulated GPU with
+every check there is; ordered adds have the same bits in every schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+pytest.importorskip("cutlass")
+pytest.importorskip("llvmlite")
+
+import backward_problems
+from backward_problems import Spec, errors, make
+from blocksparse_runs import ptx_of
+from covering import covering, daily
+
+from fuzz.compiling import obtain
+from fuzz.devices.cuda import build_of
+from fuzz.devices.emulator import Emulator
+from fuzz.devices.emulator.config import ALL_CHECKS
+from kernels.blocksparse.backward.blackwell.tuning import blackwell_backward_tuning
+from kernels.blocksparse.compile.build import build
+from kernels.blocksparse.compile.supported import fits
+from kernels.blocksparse.launch.backward import backward_variants
+from kernels.blocksparse.lists.builder import dense
+from kernels.blocksparse.spec.signature import ordered
+from kernels.blocksparse.spec.sm100 import COLUMNS
+from kernels.blocksparse.spec.variant import (
+    ARCHES,
+    MASKS,
+    NO_INJECTION,
+    Injection,
+    Variant,
+    backward_products,
+)
+
+ARCH = "sm_100a"
+SCHEDULES = ["in_order", "random", "oldest_last", "greedy"]
+
+
+def variant(dim=64, mask="none", **options):
+    return Variant(
+        **{"kind": "backward", "dtype": "bfloat16", "dim_padded": dim, "mask": mask, "products": "tcgen05", **options}
+    )
+
+
+@cache
+def loaded(of, injection=NO_INJECTION):
+    compiled = build(of, ARCH, injection) if injection.replacements else obtain(build_of(of, ARCH, NO_INJECTION)).folder
+    return Emulator(strict=False, checks=ALL_CHECKS).load(compiled)
+
+
+def run(spec: Spec, injection=NO_INJECTION, **emulated):
+    """(problem, gradients, reports). Where adds are not ordered, their order is no finding."""
+    problem = make(replace(spec, products="tcgen05", tile_m=128, tile_n=128))
+    checks = ALL_CHECKS if spec.deterministic else ALL_CHECKS - {"unordered_adds"}
+    emulator = Emulator(strict=False, checks=checks, **{"resident_ctas": 2, **emulated})
+    reports = []
+
+    def launch(of, values):
+        if not reports or reports[-1].status == "finished":
+            reports.append(loaded(of, injection.part(of.kind))(*ordered(of.kind, values), emulator=emulator))
+
+    out, _ = backward_problems.run(problem, launch)
+    return problem, out, reports
+
+
+def check(spec: Spec, **emulated):
+    problem, out, reports = run(spec, **emulated)
+    assert [(r.status, r.findings) for r in reports] == [("finished", [])] * len(reports), "\n".join(map(str, reports))
+    found = errors(problem, out)
+    assert max(found.values()) <= 1, found
+    return out
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_products_are_of_tensor_memory(dim):
+    ptx = ptx_of(variant(dim), ARCH)
+    for form in (
+        *("tcgen05.mma.cta_group::1.kind::f16", "tcgen05.ld.sync.aligned.32x32b", "tcgen05.st.sync.aligned.32x32b"),
+        *("tcgen05.wait::ld", "tcgen05.wait::st", "tcgen05.fence::after_thread_sync", "tcgen05.commit"),
+        *("cp.async.cg.shared.global", "fence.proxy.async", "red.relaxed.gpu.global.add.v4.f32"),
+    ):
+        assert form in ptx
+    for form in ("mma.sync", "ldmatrix", "wgmma", "cp.async.bulk"):
+        assert form not in ptx
+
+
+@pytest.mark.parametrize("mask", daily(MASKS, ["bits"]))
+def test_arrays_of_a_thread_stay_in_registers(mask):
+    assert ".local" not in ptx_of(variant(128, mask, softcap=mask == "bits"), ARCH)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_only_blackwell_has_it(arch):
+    there = arch in ("sm_100a", "sm_103a")
+    assert fits(variant(), arch) == there
+    if not there:
+        with pytest.raises(ValueError, match="products"):
+            build(variant(), arch)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"tile_m": 64}, {"tile_n": 64}, {"dim_padded": 96}, {"dim_padded": 32}, {"tuning": (("step_m", 64),)}]
+)
+def test_other_tiles_dims_and_tunings_are_refused(fields):
+    small = variant(**fields)
+    assert not fits(small, ARCH)
+    with pytest.raises(ValueError, match=r"^variant\.(products is 'tcgen05'|tuning)"):
+        build(small, ARCH)
+
+
+@pytest.mark.parametrize("dim", [32, 64, 96, 120, 192])
+@pytest.mark.parametrize("tiles", [(128, 128), (64, 128), (128, 64)])
+def test_dispatch_falls_back_to_the_portable_kernel(dim, tiles):
+    q = torch.zeros(1, 100, 1, dim, dtype=torch.bfloat16)
+    blocks = dense((100,), (100,), tile_m=tiles[0], tile_n=tiles[1])
+    before, main, after = backward_variants(q, blocks, products="tcgen05")
+    there = tiles == (128, 128) and dim in (64, 120)
+    assert main.products == after.products == ("tcgen05" if there else "mma") and before.products == "mma"
+    assert backward_products("tcgen05", tiles[1], main.dim_padded, tiles[0]) == main.products
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_accumulators_fit_tensor_memory_and_share_it_where_they_must(dim):
+    tuning = blackwell_backward_tuning(variant(dim))
+    at = tuning.columns
+    ends = {"s": at["s"] + 128, "dp": at["dp"] + 128, **{name: at[name] + dim for name in ("dv", "dk", "dq")}}
+    assert max(ends.values()) <= COLUMNS
+    overlap = {(a, b) for a in at for b in at if a < b and max(at[a], at[b]) < min(ends[a], ends[b])}
+    assert overlap == ({("dp", "dq")} if tuning.shares_dq else set()) and tuning.shares_dq == (dim == 128)
+
+
+@pytest.mark.parametrize(("length", "dim"), covering([1, 65, 128, 129, 300], [64, 128], strength=1))
+def test_dense_lengths_around_the_tiles(length, dim):
+    check(Spec((length,), (length,), dim=dim))
+
+
+FEATURES = {
+    "ordered, a soft cap": Spec((300,), (200,), 2, 1, mask="causal", deterministic=True, softcap=1.5),
+    "a group that is split": Spec((300, 70), (260, 130), 4, 2, mask="random", group_split=2),
+    "packed, with empty sequences": Spec((200, 0, 130), (260, 5, 0), 2, 2, dim=120, mask="window", packed=True),
+    "float16, views": Spec((200,), (260,), 2, 1, dim=56, mask="documents", dtype=torch.float16, view=True),
+    "keys that no query sees": Spec((150,), (330,), 2, 2, dim=128, mask="holes"),
+    "ordered, more queries than stages": Spec((1000,), (130,), 1, 1, deterministic=True, mask="window"),
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_features_of_the_portable_kernel(name):
+    check(FEATURES[name], warp_schedule="random", seed=len(name))
+
+
+@pytest.mark.parametrize(
+    ("mask", "dim", "order"), covering(["full", "causal", "window", "documents", "random"], [64, 128], SCHEDULES)
+)
+def test_every_mask_in_every_schedule(mask, dim, order):
+    spec = Spec((260,), (300,), 2, 1, dim=dim, mask=mask, deterministic=mask in ("causal", "random"))
+    check(spec, warp_schedule=order, seed=1)
+
+
+def test_more_blocks_than_the_entry_buffer_holds():
+    check(Spec((128 * 35,), (40,), 2, 1, deterministic=True), warp_schedule="random", seed=2)
+
+
+@pytest.mark.parametrize("dim", [64, 128])
+def test_ordered_adds_have_the_same_bits_in_every_schedule(dim):
+    spec = Spec((300,), (520,), 2, 1, dim=dim, mask="causal", deterministic=True, schedule="descending")
+    ways = [{"resident_ctas": 1}, {"resident_ctas": 5, "dispatch": "permuted"}, {"resident_ctas": 3}]
+    found = [
+        check(spec, warp_schedule=order, seed=i, **way)
+        for i, (order, way) in enumerate(zip(SCHEDULES, ways, strict=False))
+    ]
+    for other in found[1:]:
+        assert all(torch.equal(found[0][name], other[name]) for name in ("dq", "dk", "dv"))
+
+
+@pytest.mark.parametrize(
+    ("point", "replacement", "wrong"),
+    [
+        ("start_of", lambda delta: delta, {"dq", "dk"}),
+        ("dk_factor", lambda scale: scale * 0.0 + 1.0, {"dk"}),
+    ],
+)
+def test_a_planted_bug_shows(point, replacement, wrong):
+    problem, out, _ = run(Spec((100,), (140,)), Injection(f"planted_{point}", {point: replacement}))
+    assert {name for name, error in errors(problem, out).items() if error > 1} == wrong
