@@ -8,7 +8,8 @@ sees all compressed blocks, 'nsa groups' 16 groups of 128 of them. Then two pack
 of two and three million tokens with 8 query heads on 2, and the selected branch by itself with 64 on 4.
 Times are medians of CUDA events around each call after a warm-up, in milliseconds; 'both' is a forward and a backward
 pass together, 'graph' a forward pass in a CUDA graph. 'parts' times the steps of both passes one by one. 'peak_mib' is
-what a forward and a backward pass take beside their inputs, 'lists_mib' what the block lists of both take.
+what a forward and a backward pass take beside their inputs, 'lists_mib' what the block lists of both take. Before it is
+timed, each backward pass is checked to run (backward_ran.py).
 
 dense   causal attention by scaled_dot_product_attention (flash, cuDNN) and by kernels.blocksparse: the fastest of those
         that run, at each length, in the same process
@@ -26,6 +27,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ if not ON_GPU:
 import triton  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
+from ci.benchmarks.backward_ran import BackwardDidNotRunError, check_backward  # noqa: E402
 from kernels.nsa import native_sparse_attention  # noqa: E402
 from kernels.nsa.api import checked  # noqa: E402
 from kernels.nsa.launches import combine  # noqa: E402
@@ -165,9 +168,10 @@ def sparse_row(inputs: Inputs) -> dict[str, Any]:
     with torch.no_grad():
         found: dict[str, Any] = {"forward": timed(inputs.call)}
 
-    def both() -> None:
-        torch.autograd.grad(inputs.call(), inputs.leaves, inputs.do)
+    def both() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(inputs.call(), inputs.leaves, inputs.do)
 
+    check_backward(both, inputs.leaves, inputs.do)
     found |= {"both": timed(both), "peak_mib": peak(both)}
     with torch.no_grad():
         found["parts"], found["lists_mib"] = parts(inputs)
@@ -218,6 +222,10 @@ def _sdpa(leaves: list[torch.Tensor], backend: SDPBackend) -> Callable[[], torch
     return call
 
 
+def _both(call: Callable[[], torch.Tensor], leaves: list[torch.Tensor], do: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.autograd.grad(call(), leaves, do)
+
+
 def dense_row(inputs: Inputs) -> dict[str, Any]:
     """The fastest forward pass, the fastest of both passes, and who was what."""
     found: dict[str, Any] = {"ways": {}}
@@ -225,8 +233,11 @@ def dense_row(inputs: Inputs) -> dict[str, Any]:
         try:
             with torch.no_grad():
                 forward = timed(call, 3)
-            both = timed(lambda c=call, x=leaves, g=do: torch.autograd.grad(c(), x, g), 3)
-            found["ways"][name] = {"forward": forward, "both": both}
+            work = partial(_both, call, leaves, do)
+            check_backward(work, leaves, do)
+            found["ways"][name] = {"forward": forward, "both": timed(work, 3)}
+        except BackwardDidNotRunError:
+            raise
         except Exception as error:  # a backend that this machine lacks, or that is out of memory
             found["ways"][name] = {"error": f"{type(error).__name__}: {error}"[:200]}
     for kind in ("forward", "both"):
@@ -241,6 +252,8 @@ def selected_alone(inputs: Inputs) -> dict[str, Any]:
         small = compressed(operands)
         branch = branches_of(operands, small, select(operands, small.k))[1]
         out, lse = branch.forward()
+        leaves = [operands.q, operands.k, operands.v]
+        check_backward(lambda: branch.backward(out, lse, inputs.do), leaves, inputs.do)
         backward = timed(lambda: branch.backward(out, lse, inputs.do))
         return {"forward": timed(branch.forward), "backward": backward}
 
@@ -284,6 +297,8 @@ class Table:
         if not late:
             try:
                 row |= work(Inputs(problem))
+            except BackwardDidNotRunError:
+                raise
             except Exception as error:  # out of memory
                 row["error"] = f"{type(error).__name__}: {error}"[:300]
             if ON_GPU:
