@@ -7,7 +7,8 @@ One sequence of 16,384 queries and keys, causal, two query heads on one KV head,
 row: the W with the largest score among those that causality leaves, one score a key for all rows ('top'), or the W
 nearest ones ('band').
 Times are medians of CUDA events around each call after a warm-up, in milliseconds; a backward time is that of
-torch.autograd.grad alone. O, dQ, dK and dV of every way are compared with those of the first.
+torch.autograd.grad alone, which is checked to run before it is timed (backward_ran.py). O, dQ, dK and dV of every way
+are compared with those of the first.
 
 sdpa tensor    scaled_dot_product_attention with the mask as a bool tensor, and the causal mask alone as one
 sdpa causal    the same with is_causal, which looks at no mask: what dense attention costs
@@ -46,6 +47,7 @@ if not ON_GPU:
 import triton  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
+from ci.benchmarks.backward_ran import BackwardDidNotRunError, check_backward  # noqa: E402
 from kernels.dynamic_mask import config, dynamic_mask_answer, dynamic_mask_attention, pack_mask, prepare, top_mask  # noqa: E402
 from kernels.dynamic_mask.config import Config, Tiles  # noqa: E402
 
@@ -131,7 +133,12 @@ def measured(call: Call, leaves: list[torch.Tensor], do: torch.Tensor, rounds: i
     with torch.no_grad():
         forward = timed(call, rounds)
     out = call()
-    backward = timed(lambda: torch.autograd.grad(out, leaves, do, retain_graph=True), rounds)
+
+    def work() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(out, leaves, do, retain_graph=True)
+
+    check_backward(work, leaves, do)
+    backward = timed(work, rounds)
     found = {"forward": forward, "backward": backward}
     if ON_GPU:
         del out
@@ -276,6 +283,8 @@ def entry(table: Table, inputs: Inputs, name: str, make: Callable[[], Call], wan
             row["disagreement"] = round(disagreement(got, wanted), 5)
         leaves = inputs.leaves + ([inputs.bias] if "bias" in name else [])
         row |= measured(call, leaves, inputs.do, rounds)
+    except BackwardDidNotRunError:
+        raise
     except Exception as error:  # a kernel that this machine lacks, or that is out of memory
         row["error"] = f"{type(error).__name__}: {error}"[:200]
         got = None
@@ -360,6 +369,8 @@ def tune(table: Table, problem: Problem, tiles: list[Tiles], rounds: int) -> Non
             row["tiles"] = f"{one.tile_m}x{one.tile_n} warps {one.warps} stages {one.stages}"
             try:
                 row |= measured(call, inputs.leaves, inputs.do, rounds)
+            except BackwardDidNotRunError:
+                raise
             except Exception as error:
                 row["error"] = f"{type(error).__name__}: {error}"[:120]
             table.add("tuning", row)

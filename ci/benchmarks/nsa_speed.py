@@ -8,7 +8,8 @@ sees all compressed blocks, 'nsa groups' 16 groups of 128 of them. Then two pack
 of two and three million tokens with 8 query heads on 2, and the selected branch by itself with 64 on 4.
 Times are medians of CUDA events around each call after a warm-up, in milliseconds; 'both' is a forward and a backward
 pass together, 'graph' a forward pass in a CUDA graph. 'parts' times the steps of both passes one by one. 'peak_mib' is
-what a forward and a backward pass take beside their inputs, 'lists_mib' what the block lists of both take.
+what a forward and a backward pass take beside their inputs, 'lists_mib' what the block lists of both take. Before it is
+timed, each backward pass is checked to run (backward_ran.py).
 
 dense   causal attention by scaled_dot_product_attention (flash, cuDNN) and by kernels.blocksparse: the fastest of those
         that run, at each length, in the same process; from 256 K tokens on that which was the fastest before, and
@@ -27,6 +28,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,7 @@ if not ON_GPU:
 import triton  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
+from ci.benchmarks.backward_ran import BackwardDidNotRunError, check_backward  # noqa: E402
 from kernels.nsa import native_sparse_attention  # noqa: E402
 from kernels.nsa.api import checked  # noqa: E402
 from kernels.nsa.launches import combine  # noqa: E402
@@ -166,9 +169,10 @@ def sparse_row(inputs: Inputs) -> dict[str, Any]:
     with torch.no_grad():
         found: dict[str, Any] = {"forward": timed(inputs.call)}
 
-    def both() -> None:
-        torch.autograd.grad(inputs.call(), inputs.leaves, inputs.do)
+    def both() -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(inputs.call(), inputs.leaves, inputs.do)
 
+    check_backward(both, inputs.leaves, inputs.do)
     found |= {"both": timed(both), "peak_mib": peak(both)}
     with torch.no_grad():
         found["parts"], found["lists_mib"] = parts(inputs)
@@ -219,6 +223,10 @@ def _sdpa(leaves: list[torch.Tensor], backend: SDPBackend) -> Callable[[], torch
     return call
 
 
+def _both(call: Callable[[], torch.Tensor], leaves: list[torch.Tensor], do: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.autograd.grad(call(), leaves, do)
+
+
 class Dense:
     """Causal attention, row by row: from `LONG` tokens on only those ways that were the fastest of the row before."""
 
@@ -234,15 +242,20 @@ class Dense:
         found: dict[str, Any] = {"ways": {}}
         length = max(inputs.problem.lengths)
         for name, call, leaves, do in dense_ways(inputs):
-            kinds = {"forward": call, "both": lambda c=call, x=leaves, g=do: torch.autograd.grad(c(), x, g)}
+            both = partial(_both, call, leaves, do)
+            kinds: dict[str, Callable[[], Any]] = {"forward": call, "both": both}
             asked = [k for k in kinds if length < self.LONG or self.fastest.get(k, name) == name]
             times: dict[str, Any] = {}
             for kind in asked:
                 if kind == "both" and length >= self.FORWARD_ONLY:
                     continue
                 try:
+                    if kind == "both" and length < self.LONG:  # above, what ran at shorter lengths
+                        check_backward(both, leaves, do)
                     with torch.set_grad_enabled(kind == "both"):
                         times[kind] = timed(kinds[kind], 3, compiled=length > self.LONG)
+                except BackwardDidNotRunError:
+                    raise
                 except Exception as error:  # a backend that this machine lacks, or that is out of memory
                     times["error"] = f"{kind}: {type(error).__name__}: {error}"[:200]
             if times:
@@ -266,6 +279,8 @@ def selected_alone(inputs: Inputs) -> dict[str, Any]:
         small = compressed(operands)
         branch = branches_of(operands, small, select(operands, small.k))[1]
         out, lse = branch.forward()
+        leaves = [operands.q, operands.k, operands.v]
+        check_backward(lambda: branch.backward(out, lse, inputs.do), leaves, inputs.do)
         backward = timed(lambda: branch.backward(out, lse, inputs.do))
         return {"forward": timed(branch.forward), "backward": backward}
 
@@ -320,6 +335,8 @@ class Table:
         if not late:
             try:
                 row |= work(Inputs(problem))
+            except BackwardDidNotRunError:
+                raise
             except Exception as error:  # out of memory
                 row["error"] = f"{type(error).__name__}: {error}"[:300]
             if ON_GPU:

@@ -30,13 +30,20 @@ WEIGHTS = ("", "w_gate", "w_k w_v w_gate", "w_k w_v w_gate", "w_k", "w_v", "w_k 
 SCALES = (1.0, 0.5, 0.1, 0.01, 2.0)
 DISTRIBUTIONS: tuple[Distribution, ...] = ("normal",) * 5 + ("adversarial", "needle", "large", "integers", "constant")
 DETACHED = (("q",), ("k",), ("v",), ("q", "k"), ("q", "v"), ("k", "v"))
-PLAIN_SHARE, GROUPS_SHARE, EMPTY_SHARE = 3, 8, 6  # one case in so many
+PLAIN_SHARE, GROUPS_SHARE, EMPTY_SHARE, LONG_SHARE = 3, 8, 6, 12  # one case in so many
 
 
 def draw_native_sparse(
     draw: Draw, target: Target, size: Size, repeats: int, kernel: KernelChoice | None = None
 ) -> Case:
-    """A case for `target`. Its rules may still say no to some."""
+    """A case for `target`. Its rules may still say no to some.
+
+    Where the target has a `long_size`, one case in LONG_SHARE is of that size: it chooses groups of blocks, computes no
+    gradients, for they do not depend on how blocks were chosen, and runs once.
+    """
+    long = False
+    if kernel is None and target.long_size is not None and one_in(draw, LONG_SHARE):
+        long, size, repeats = True, target.long_size, 1
     support = target.support if kernel is None else support_of(kernel, target.support)
     plain = one_in(draw, PLAIN_SHARE)
     layout = draw.choice(support.layouts)
@@ -49,7 +56,7 @@ def draw_native_sparse(
     tile = draw.choice(_steps(TILES, support.tile_step))
     longest = min(size.length, int((size.pairs / (heads_q * batch)) ** 0.5), size.elements // (batch * heads_q * dim))
     longest = max(longest, 1)
-    if one_in(draw, GROUPS_SHARE) and (
+    if (long or one_in(draw, GROUPS_SHARE)) and (
         small := [n for n in _steps((1, 2, 4, 16), support.block_step) if _fits(n, longest)]
     ):
         block = draw.choice(small)  # so many blocks that there are groups of them to choose from
@@ -64,19 +71,20 @@ def draw_native_sparse(
         dtype=draw.choice(support.dtypes),
         layout=layout,
         compress_block_size=block,
-        num_selected_blocks=_selected(draw, -(-max(lengths) // block)),
-        window_size=_window(draw, max(lengths)),
-        num_cmp_selected_blocks=_groups(draw, -(-max(lengths) // (block * GROUP))),
+        num_selected_blocks=draw.choice((1, 2, 3)) if long else _selected(draw, -(-max(lengths) // block)),
+        window_size=draw.choice(WINDOWS) if long else _window(draw, max(lengths)),
+        num_cmp_selected_blocks=1 if long else _groups(draw, -(-max(lengths) // (block * GROUP))),
         causal=True if plain else draw.choice(CAUSAL),
         q_tile=tile,
         scale=draw.choice(SCALES) if support.scale and not plain and one_in(draw, 5) else None,
-        backward=support.backward and (kernel is not None or plain or not one_in(draw, 8)),
+        backward=support.backward and not long and (kernel is not None or plain or not one_in(draw, 8)),
         **dict.fromkeys("" if plain else draw.choice(WEIGHTS).split(), True),
     )
     problem = target.with_fewer_kernels(problem)  # type: ignore[arg-type, assignment]
     inputs = _inputs(draw, support, problem, plain=plain)
     variant = draw_variant(draw, variants_of(kernel, target.variants_for(problem)), plainest=plain)  # type: ignore[arg-type]
-    return with_relations(target, Case(target.name, problem, inputs, variant=dict(variant), repeats=repeats))
+    case = Case(target.name, problem, inputs, variant=dict(variant), repeats=repeats)
+    return case if long else with_relations(target, case)
 
 
 def _steps(known: Sequence[int], step: int) -> list[int]:

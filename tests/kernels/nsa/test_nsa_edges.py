@@ -23,6 +23,32 @@ def test_no_sequences():
     assert torch.autograd.grad(answer.out.sum(), q)[0].shape == q.shape
 
 
+@pytest.fixture
+def uninitialized_memory_is_nan():
+    """torch.empty gives NaN."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    yield
+    torch.use_deterministic_algorithms(before)
+
+
+@pytest.mark.parametrize("weights", [("w_k",), ("w_v",), ("w_gate",), ALL])
+@pytest.mark.parametrize("shape", [(0, 64), (2, 0), (0,)])
+def test_without_rows_every_weight_has_gradients_of_zero(weights, shape, uninitialized_memory_is_nan):
+    """No sequences; sequences without tokens, padded and packed: written, not left as memory was."""
+    call = Call((0, 0) if shape == (0,) else (0,), 4, 2, packed=shape == (0,), weights=weights, dtype=torch.float16)
+    tensors = tensors_of(call)
+    for name, heads in (("q", 4), ("k", 2), ("v", 2)):
+        tensors[name] = torch.zeros(*shape, heads, 32, dtype=torch.float16, device=DEVICE, requires_grad=True)
+    answer, grads, _ = run(call, native_sparse_answer, tensors)
+    assert answer.out.shape == tensors["q"].shape
+    assert set(grads) == {"q", "k", "v", *weights}
+    for name, grad in grads.items():
+        assert grad.shape == tensors[name].shape and grad.dtype == torch.float16, name
+        assert torch.equal(grad, torch.zeros_like(grad)), name
+
+
 def test_a_branch_without_keys_is_zero_and_so_are_its_gradients(guarded):
     """No window, and, strict, no block for the first tile: rows before the first block's end have no key at all."""
     call = Call((90,), weights=ALL, setting=Setting(window_size=0, causal="strict"))

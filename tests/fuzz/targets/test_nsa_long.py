@@ -1,0 +1,41 @@
+"""Long cases of nsa on the emulated GPU: they choose groups of 128 compressed blocks."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from fuzz.core.case import Case, Inputs
+from fuzz.core.refusal import refusal
+from fuzz.generate.cases import drawer
+from fuzz.judging.judge import execute
+from fuzz.targets.registry import load
+from oracles.native_sparse.problem import GROUP, NativeSparse
+
+pytest.importorskip("triton")
+pytest.importorskip("cutlass")
+
+
+def test_one_case_in_twelve_chooses_groups():
+    target = load("nsa", device="emulator")
+    found = [drawer(target)(random.Random(seed)) for seed in range(600)]
+    long = [c for c in found if max(c.problem.lengths) > GROUP * c.problem.compress_block_size]
+    assert 30 <= len(long) <= 70
+    assert all(c.problem.num_cmp_selected_blocks == 1 and not c.problem.backward for c in long)
+    assert all(max(c.problem.lengths) <= 320 for c in found if c not in long)
+    assert sum(refusal(target, c) is None for c in long) > len(long) / 2
+
+
+@pytest.mark.nightly
+def test_the_last_group_by_the_full_size_is_found():
+    if torch.cuda.is_available():
+        pytest.skip("kernels run on the GPU")
+    problem = NativeSparse(
+        (2120,), 1, 1, 16, "bfloat16", compress_block_size=16, num_selected_blocks=1, window_size=16,
+        num_cmp_selected_blocks=1, backward=False,
+    )  # fmt: skip
+    name = "nsa!last_group_by_the_full_size"
+    verdict = execute(Case(name, problem, Inputs(seed=3), repeats=1), load(name, device="emulator"), lambda p, s: None)
+    assert ("selection", "groups") in {(f.oracle, f.tensor) for f in verdict.findings}
