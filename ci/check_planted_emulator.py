@@ -16,6 +16,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from fuzz.core.case import Case, to_json
 from fuzz.core.features import features, ordered
@@ -104,19 +105,22 @@ def main() -> int:
         target = f"blocksparse.tcgen05!{name}" if given.tcgen05 else f"blocksparse!{name}"
         narrow = {"cases": TCGEN05_CASES, "size": "small", "files": (TARGET_FILE,)} if given.tcgen05 else {}
         settings = Settings(**{"targets": (target,), "cases": CASES, "seed": given.seed, **narrow})
-        row = one(name, bugs[name], settings, given.limit)
-        rows.append(row)
-        print(line(row), flush=True)
-    if given.json:
-        found = {
-            "machine": machine(),
-            "load": [round(x, 1) for x in os.getloadavg()],  # of 1, 5 and 15 minutes: others may use the machine too
-            "seed": given.seed,
-            "limit_seconds": given.limit,
-            "bugs": [asdict(row) for row in rows],
-        }
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+        rows.append(one(name, bugs[name], settings, given.limit))
+        print(line(rows[-1]), flush=True)
+        if given.json:
+            given.json.write_text(json.dumps(result(rows, given), indent=1) + "\n")
     return 0 if all(row.named and row.seconds + row.minimised <= given.limit for row in rows) else 1
+
+
+def result(rows: list[Row], given: argparse.Namespace) -> dict[str, Any]:
+    """What --json writes."""
+    return {
+        "machine": machine(),
+        "load": [round(x, 1) for x in os.getloadavg()],  # of 1, 5 and 15 minutes: others may use the machine too
+        "seed": given.seed,
+        "limit_seconds": given.limit,
+        "bugs": [asdict(row) for row in rows],
+    }
 
 
 def one(bug: str, wanted: tuple[str, ...], settings: Settings, limit: float) -> Row:

@@ -17,7 +17,8 @@ For each head dim, clocks of one SM for a block of 128 x 128, bfloat16, long seq
                    where dQ takes dP's columns, reading dQ out. Their parts of the loop in issue slots, and LATENCY
                    clocks at each of the hand-overs
 
-The prediction is the largest of them, times the range that such sums were off by on Hopper.
+The prediction is the largest of them to 1.6 times that: what the kernel by wgmma takes of its own largest column on an
+H100 (docs/performance/index.md, "What bounds them").
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ EXPONENTIALS, SHARED = 16, 128  # a clock and SM; bytes a clock and SM
 L2 = 2 * 5.2e12 / SMS / CLOCK  # bytes a clock and SM: a guess
 TILE = 128
 LATENCY = 100  # clocks of an mbarrier's phase, a commit or a round trip to tensor memory: a guess
-RANGE = (1.0, 1.6)  # of clocks over the largest column: Hopper's kernels take 1.1 to 1.5 times theirs
+RANGE = (1.0, 1.6)  # of clocks over the largest column
 
 
 @dataclass(frozen=True)

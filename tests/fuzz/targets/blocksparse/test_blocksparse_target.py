@@ -93,7 +93,11 @@ def test_the_emulated_gpu_refuses_no_kernel_that_sessions_draw() -> None:
     blackwell = [one for one in fitting if one.variant.get("products") == "tcgen05"]
     assert {one.dims[1] for one in blackwell if one.dims} == {32, 64, 96, 128, 192}
     assert {one.variant["mask"] for one in blackwell} == {"bits", "intervals", "band"}
-    assert {one.softcap for one in blackwell} == {False, True} and len(blackwell) < 8
+    assert {one.softcap for one in blackwell} == {False, True} and len(blackwell) < 10
+    backward = [one for one in blackwell if one.variant["tile_n"] == 128 and one.dims and one.dims[1] in (64, 128)]
+    assert {(one.dims[1], one.variant["deterministic"]) for one in backward if one.dims} == {
+        (dim, ordered) for dim in (64, 128) for ordered in (False, True)
+    }
 
 
 def test_half_of_the_ordered_adds_of_several_tiles_are_shuffled() -> None:
@@ -283,6 +287,16 @@ def test_blackwell_s_forward_kernel_is_right_and_said_to_have_run(problem: Probl
     assert verdict.outcome == "pass", verdict
     launched = verdict.kernel.split(", ")
     assert "tcgen05" in launched[0] and all(one.endswith("sm_100a") for one in launched) and len(launched) > 1
+
+
+@needs_emulator
+@pytest.mark.parametrize(("dim", "deterministic"), [(64, True), (128, False)])
+def test_blackwell_s_backward_kernel_is_right_and_said_to_have_run(dim: int, deterministic: bool) -> None:
+    problem = Problem((150,), (150,), 2, 1, dim, dim, "bfloat16", mask=Causal())
+    verdict = run(case(problem, mask="band", slots=2, products="tcgen05", deterministic=deterministic))
+    assert verdict.outcome == "pass", verdict
+    launched = [one for one in verdict.kernel.split(", ") if "preprocess" not in one]
+    assert len(launched) == 3 and all("tcgen05" in one for one in launched), launched
 
 
 def test_products_that_an_arch_lacks_are_not_asked_of_it() -> None:
