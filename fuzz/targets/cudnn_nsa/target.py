@@ -108,13 +108,13 @@ class CudnnNsaSelection(Target, Compiled):
                     "longest": ("asked", "larger"),
                     "offsets": ("int64",),
                     "keys": ("none",),
-                    "sums": ("2d",),
                     "room": (False,),
                     "exits": (True,),
                 }
                 own: Variant = {"block": block} if block != BLOCKS[0] else {}
                 own |= {"causal": True} if causal else {}
-                found += [own | one for one in OPTIONS.draws(**offered)]
+                drawn = [own | one for one in OPTIONS.draws(**offered)]
+                found += drawn + [one | {"sums": "2d"} for one in drawn if "api" in one]
         return tuple(found) or ({},)
 
     def builds(self, case: Case, arch: str) -> tuple[Build, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzz.core.case import Case
+from fuzz.core.case import Case, Storage
 from fuzz.core.support import Rule
 from fuzz.targets.cudnn_nsa.arguments import OPTIONS, blocks
 
@@ -30,8 +30,8 @@ def _shared_lists(case: Case) -> bool:
     return _option("lists", case) == "shared" and (not alike or _option("order", case) == "shuffled")
 
 
-def _misaligned(case: Case) -> bool:
-    return any(2 * x.offset % 128 for x in (case.inputs.q, case.inputs.k, case.inputs.v))
+def _stores(case: Case) -> tuple[Storage, ...]:
+    return case.inputs.q, case.inputs.k, case.inputs.v
 
 
 RULES: tuple[Rule, ...] = (
@@ -47,6 +47,14 @@ RULES: tuple[Rule, ...] = (
     Rule("the class asks for a longest sequence", lambda c: _option("longest", c) == "asked" and not _wrapped(c)),
     Rule("api=reused is about the scale", lambda c: _option("api", c) == "reused" and c.problem.scale is None),
     Rule("lists=shared where heads have different lists", _shared_lists),
-    Rule("tensors that do not begin at 128 bytes, which its kernels are compiled for (api.py:205)", _misaligned),
+    Rule(
+        "a head dim that is not contiguous: an assertion when it is compiled (NSA_select_attn_fwd_hmma.py:185)",
+        lambda c: any(x.order == "bhds" for x in _stores(c)),
+    ),
+    Rule(
+        "tensors that do not begin at 128 bytes, which its kernels are compiled for (api.py:205)",
+        lambda c: any(2 * x.offset % 128 for x in _stores(c)),
+        "refuses",
+    ),
     Rule("more than 16 query heads for a KV head (api.py:157)", lambda c: c.problem.group > MOST_HEADS, "refuses"),
 )
