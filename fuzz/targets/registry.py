@@ -29,6 +29,7 @@ from fuzz.targets import (
 from fuzz.targets.blocksparse import catalog as blocksparse
 from fuzz.targets.cudnn_block_sparse import catalog as cudnn_block_sparse
 from fuzz.targets.cudnn_frontend import target as cudnn_frontend
+from fuzz.targets.cudnn_nsa import catalog as cudnn_nsa
 from fuzz.targets.dynamic_mask import catalog as dynamic_mask
 from fuzz.targets.flash_attention_4 import catalog as flash_attention_4
 from fuzz.targets.nsa import catalog as nsa
@@ -69,7 +70,7 @@ def targets(files: tuple[str, ...] = (), device: Device = "host", *, mutants: bo
         *nsa.targets(),
     ]
     listed += [*blocksparse.targets(), *flash_attention_4.targets(), *cudnn_frontend.targets()]
-    listed += cudnn_block_sparse.targets()
+    listed += [*cudnn_block_sparse.targets(), *cudnn_nsa.targets()]
     listed += [*xformers_attention.targets(), *flashinfer_prefill.targets(), *_installed()]
     for file in files:
         listed += _from_file(os.path.abspath(file))

@@ -13,17 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from torch import Tensor
-
-from fuzz.compiling import obtain
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
-from fuzz.core.target import Device, DeviceError, Execution, Tensors
+from fuzz.core.target import Device, Execution, Tensors
 from fuzz.devices.emulator_schedules import schedule_of
 from fuzz.devices.present import cuda_present
 from fuzz.targets.cudnn_block_sparse.arguments import OPTIONS, block_of
-from fuzz.targets.cudnn_block_sparse.package import LAUNCHED, hash_of, taking_cpu_tensors, unusable
+from fuzz.targets.cudnn_block_sparse.package import LAUNCHED, taking_cpu_tensors, unusable
 from fuzz.targets.cudnn_block_sparse.target import CudnnBlockSparse
+from fuzz.targets.cudnn_cute.emulated import loaded, unwritten, verdicts
+from fuzz.targets.cudnn_cute.host import hash_of
 from oracles.metamorphic.relations import Equality
 
 Function = Callable[..., None]
@@ -51,7 +50,7 @@ class EmulatedCudnnBlockSparse(CudnnBlockSparse):
         ready()
         for build in self.builds(case, self.arch()):
             options = json.loads(build.options)
-            _functions()[options["kernel"], options["key"]] = _loaded(build)
+            _functions()[options["kernel"], options["key"]] = loaded(build)
         self._repeat = 0
 
     def run(self, case: Case, tensors: Tensors) -> Execution:
@@ -67,8 +66,6 @@ class EmulatedCudnnBlockSparse(CudnnBlockSparse):
 
     @contextlib.contextmanager
     def _on_emulated_gpu(self, case: Case) -> Iterator[None]:
-        from fuzz.devices.emulated_verdict import verdict_of
-        from fuzz.devices.emulator import EmulationError, Unimplemented
         from fuzz.devices.emulator.config import BLOCK_CHECKS, LaunchConfig
         from fuzz.devices.emulator.frontends.cute_functions import Device as Gpu
 
@@ -77,15 +74,10 @@ class EmulatedCudnnBlockSparse(CudnnBlockSparse):
         hidden = case.problem.backward and (self.family == 10 or block_of(case, self.family) == 64)
         off |= {"copies_at_exit"} if hidden and not options["exits"] else set()
         config = LaunchConfig(**{"checks": BLOCK_CHECKS - off, **schedule_of(self._repeat)})
-        gpu = Gpu(config, lambda report: None, _unwritten())
+        gpu = Gpu(config, lambda report: None, unwritten())
         self._repeat += 1
-        try:
-            with taking_cpu_tensors(self.arch(), gpu, _Emulated):
-                yield
-        except EmulationError as error:
-            raise DeviceError(*verdict_of(_short(error.report.kernel), error.report)) from error
-        except Unimplemented as error:
-            raise DeviceError("reject", (), {"emulator": f"the emulator does not know it yet: {error}"}) from error
+        with verdicts(_short), taking_cpu_tensors(self.arch(), gpu, _Emulated):
+            yield
 
 
 class _Emulated:
@@ -114,22 +106,6 @@ def _launch(name: str, function: Function, *arguments: Any) -> None:
 def _functions() -> dict[tuple[str, str], Function]:
     """Kernels of this process, by their table and the hash of their key."""
     return {}
-
-
-@functools.cache
-def _loaded(build: Any) -> Function:
-    from fuzz.devices.emulator.frontends.cute_functions import EmulatedFunction
-
-    artifact = obtain(build)
-    return EmulatedFunction(artifact.object, artifact.header["prefix"], artifact.ptx.read_text())
-
-
-@functools.cache
-def _unwritten() -> Callable[[Tensor], Any]:
-    """View of the memory that runs of this process have allocated: which of it is written."""
-    from fuzz.devices.unwritten import Unwritten
-
-    return Unwritten()
 
 
 def _short(kernel: str) -> str:

@@ -10,10 +10,8 @@ the package's internals, which `unusable` checks.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -21,6 +19,7 @@ from torch import Tensor
 
 from fuzz.targets.cudnn_block_sparse.arguments import Call
 from fuzz.targets.cudnn_block_sparse.surface import BACKWARD, FORWARD
+from fuzz.targets.cudnn_cute.host import SHARED_MEMORY, FakeGpu, aligned, hash_of, nothing, refusing
 from fuzz.targets.flash_attention_4.calls import replaced
 
 ROOT = "cudnn.block_sparse_attention"
@@ -37,18 +36,6 @@ TABLES = {
     "bwd_pre": ("csrc.bwd.bsa_bwd_prepost", "_bwd_preprocess"),
     "bwd_post": ("csrc.bwd.bsa_bwd_prepost", "_bwd_postprocess_convert"),
 }
-PROCESSORS = {90: 132, 100: 148}  # streaming multiprocessors of an H100, a B200
-SHARED_MEMORY = 228 << 10  # bytes of a multiprocessor of both
-ALIGNMENT = 256  # bytes, of what a GPU's allocator hands out
-
-
-class Refused(ValueError):
-    """The package said no. It says so with `assert` too, which elsewhere in this program is a fault of our own."""
-
-
-def installed() -> bool:
-    """True if its packages are there; found without importing them."""
-    return all(find_spec(name) is not None for name in ("cudnn", "cutlass", "tvm_ffi"))
 
 
 def unusable() -> str | None:
@@ -85,15 +72,6 @@ def backward(call: Call, o: Tensor, lse: Tensor, given: dict[str, Tensor]) -> tu
     with refusing():
         found = BACKWARD.call(function, call.do, call.q, call.k, call.v, o, lse, **call.backward, **given)
     return found["dq_tensor"], found["dk_tensor"], found["dv_tensor"]
-
-
-@contextlib.contextmanager
-def refusing() -> Iterator[None]:
-    """Turns the package's assertions into Refused."""
-    try:
-        yield
-    except AssertionError as error:
-        raise Refused(str(error) or "assertion failed without a word") from error
 
 
 @contextlib.contextmanager
@@ -135,15 +113,6 @@ class AllButOne:
         return nothing
 
 
-def nothing(*arguments: Any) -> None:
-    """A kernel that is not launched."""
-
-
-def hash_of(key: Any) -> str:
-    """A short hash of a compile key: tuples of numbers, names, dtypes and types."""
-    return hashlib.sha256(repr(key).encode()).hexdigest()[:16]
-
-
 def dry(call: Call, given: dict[str, Tensor]) -> None:
     """The call up to its kernels, which the tables at hand have, or which are compiled into them."""
     o, lse = forward(call)
@@ -155,10 +124,9 @@ def dry(call: Call, given: dict[str, Tensor]) -> None:
 def seeing_a_gpu(arch: str) -> Iterator[None]:
     """In it the package's host code takes CPU tensors for those of a GPU of `arch`, 'sm_90a' or 'sm_100a'. Kernels are
     compiled for TVM-FFI: that of blocks of 64 on sm_90, which is compiled for ctypes' convention, too."""
-    number = int(arch.removeprefix("sm_").rstrip("af"))
-    capability = divmod(number, 10)
+    gpu = FakeGpu(arch)
+    capability = gpu.capability
     interface, lists, around = (_module(TABLES[name][0]) for name in ("fwd", "bwd_lists", "bwd_pre"))
-    gpu = _Gpu(capability, PROCESSORS[number])
     room = torch.empty
     caches = [_module("api")._device_arch_for_index, interface._get_device_arch_for_device]
     caches += [interface._get_device_sm_count_for_device, lists._device_capability]
@@ -170,49 +138,14 @@ def seeing_a_gpu(arch: str) -> Iterator[None]:
             replaced(torch.cuda, **gpu.functions()),
             replaced(lists, get_compute_capability=lambda index=None: capability),
             replaced(interface, cute=_TvmFfi(interface.cute), _to_cute_tensor=_for_tvm_ffi(interface._to_cute_tensor)),
-            replaced(torch, empty=_aligned(torch.empty, room), empty_like=_aligned(torch.empty_like, room)),
+            replaced(torch, empty=aligned(torch.empty, room), empty_like=aligned(torch.empty_like, room)),
             replaced(Tensor, is_cuda=True),
-            _processors(PROCESSORS[number]),
+            _processors(gpu.multi_processor_count),
         ):
             yield
     finally:
         for cache in caches:
             cache.cache_clear()
-
-
-class _Gpu:
-    """Answers of torch.cuda about a GPU that is not there."""
-
-    L2_cache_size = 50 << 20
-    total_memory = 80 << 30
-    cuda_stream = 0  # of its current stream
-
-    def __init__(self, capability: tuple[int, int], processors: int) -> None:
-        self.capability, self.multi_processor_count = capability, processors
-        self.major, self.minor = capability
-
-    def functions(self) -> dict[str, Any]:
-        """Functions of torch.cuda by name."""
-        return {
-            "get_device_capability": lambda device=None: self.capability,
-            "get_device_properties": lambda device=None: self,
-            "current_device": lambda: 0,
-            "current_stream": lambda device=None: self,
-            "device": lambda device: contextlib.nullcontext(),
-            "mem_get_info": lambda device=None: (self.total_memory, self.total_memory),
-            "memory_reserved": lambda device=None: 0,
-            "memory_allocated": lambda device=None: 0,
-            "nvtx": _Nvtx,
-        }
-
-
-class _Nvtx:
-    """torch.cuda.nvtx without a GPU."""
-
-    @staticmethod
-    def range(name: str) -> contextlib.AbstractContextManager[None]:
-        """Nothing."""
-        return contextlib.nullcontext()
 
 
 class _TvmFfi:
@@ -237,21 +170,6 @@ def _for_tvm_ffi(make: Callable[..., Any]) -> Callable[..., Any]:
         return t.detach() if LAUNCHING and not enable_tvm_ffi else make(t, *args, **options)
 
     return to_cute_tensor
-
-
-def _aligned(make: Callable[..., Tensor], empty: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """torch.empty or torch.empty_like whose memory begins where a GPU's would."""
-
-    def made(*args: Any, **options: Any) -> Tensor:
-        found = make(*args, **options)
-        if found.is_meta or not found.numel() or found.data_ptr() % ALIGNMENT == 0:
-            return found
-        span = 1 + sum((n - 1) * s for n, s in zip(found.shape, found.stride(), strict=True))
-        room = empty(span + ALIGNMENT // found.element_size(), dtype=found.dtype)
-        skipped = -room.data_ptr() % ALIGNMENT // found.element_size()
-        return room.as_strided(found.shape, found.stride(), room.storage_offset() + skipped)
-
-    return made
 
 
 @contextlib.contextmanager

@@ -34,13 +34,13 @@ from fuzz.targets.cudnn_block_sparse.package import (
     backward,
     dry,
     forward,
-    installed,
     on_gpu,
     planned,
     unusable,
 )
 from fuzz.targets.cudnn_block_sparse.script import text_of
 from fuzz.targets.cudnn_block_sparse.surface import BACKWARD, FORWARD
+from fuzz.targets.cudnn_cute.host import installed
 from fuzz.tensors.arena import build
 from oracles.masks import Blocks, Full, Mask, PerBatch, PerHead, varies_by_batch, varies_by_head
 from oracles.numerics import TENSOR_CORES, Numerics

@@ -20,11 +20,12 @@ from fuzz.targets.cudnn_block_sparse.arguments import size_rank
 from fuzz.targets.cudnn_block_sparse.block_lists import UNUSED, blocks_of, index_tensor, size_tensor
 from fuzz.targets.cudnn_block_sparse.emulated import EmulatedCudnnBlockSparse
 from fuzz.targets.cudnn_block_sparse.target import dry_call
+from fuzz.targets.cudnn_cute.host import installed
 from oracles.masks import Blocks, Causal, Full, PerBatch, PerHead, Prefix
 from oracles.problem import Problem, dense_mask
 
 NAME = "cudnn.block_sparse"
-why = "needs nvidia-cudnn-frontend" if not package.installed() else package.unusable()
+why = "needs nvidia-cudnn-frontend" if not installed() else package.unusable()
 needs_it = pytest.mark.skipif(why is not None, reason=str(why))
 GRID = Blocks(64, 64, ("F.F", ".F."))
 PLAIN = Problem((128,), (192,), 2, 2, 128, 128, "bfloat16", mask=GRID)

@@ -1,0 +1,1 @@
+"""Shared by the targets of cuDNN's CuTe DSL kernels: `host` for the host code, `emulated` for the kernels."""

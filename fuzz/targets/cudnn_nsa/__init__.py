@@ -1,0 +1,1 @@
+"""cudnn.nsa_selection: begin with target.py."""
