@@ -1,5 +1,6 @@
 """The kernel after the backward kernel: dQ from its fp32 sums, times the scale of q·k, in the dtype of q, or in float32
-where the variant says so; and dK and dV from those of several units, where a group was split: NOTE [group split] of group_split.py.
+where the variant says so; and dK and dV from those of several units, where a group was split: NOTE [group split] of
+group_split.py.
 
 The sums lie in the order in which the backward kernel's threads hold them (NOTE [dQ accumulator] of
 backward/dq_accumulator.py, NOTE [dK and dV partials] of backward/dkv_partials.py): the same threads read them here and

@@ -124,8 +124,8 @@ def backward(
     products       as for `backward_variants`
     workspace      None: allocated here, with as many units as `group_split_under` says
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
-    softcap that is not positive and finite, for gradients of several dtypes, for blocks without backward lists and for too many tiles; checks nothing
-    else.
+    softcap that is not positive and finite, for gradients of several dtypes, for blocks without backward lists and for
+    too many tiles; checks nothing else.
     """
     if not sequences.batch * q.shape[-2] * blocks.m_blocks:  # no queries: no CTA would clear the workspace either
         dk.zero_()
