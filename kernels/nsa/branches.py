@@ -64,11 +64,11 @@ class Branch:
         return out, lse
 
     def backward(self, out: Tensor, lse: Tensor, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(dQ, dK, dV) of this branch, contiguous; those of compressed keys that do not exist are 0."""
+        """(dQ, dK, dV) of this branch, float32, contiguous; those of compressed keys that do not exist are 0."""
         o = self.operands
-        dq = torch.empty(o.q.shape, dtype=o.q.dtype, device=o.q.device)
+        dq = torch.empty(o.q.shape, dtype=torch.float32, device=o.q.device)
         new = torch.zeros if self.name == "compressed" and o.packed else torch.empty
-        dk, dv = (new(x.shape, dtype=x.dtype, device=x.device) for x in (self.k, self.v))
+        dk, dv = (new(x.shape, dtype=torch.float32, device=x.device) for x in (self.k, self.v))
         o.launcher.backward(
             (o.q, self.k, self.v),
             (out, lse, grad_out),

@@ -39,7 +39,7 @@ class Launcher:
         scale: float,
         deterministic: bool,
     ) -> None:
-        """Launches attention's backward pass. outputs: (out, lse, their gradient); gradients: (dq, dk, dv)."""
+        """Launches attention's backward pass. outputs: (out, lse, their gradient); gradients: float32 (dq, dk, dv)."""
         launch_backward.backward(*gradients, *inputs, *outputs, where, blocks, scale=scale, deterministic=deterministic)
 
 
@@ -78,7 +78,7 @@ class Plan(Launcher):
     ) -> None:
         """See Launcher."""
         found = launch_backward.backward_variants(
-            inputs[0], blocks, deterministic=deterministic, products=self.products
+            inputs[0], blocks, deterministic=deterministic, products=self.products, float32=True
         )
         self._note(*found)
 

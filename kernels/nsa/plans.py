@@ -83,7 +83,7 @@ class Gradients:
 
 
 def backward_pass(operands: Operands, selection: Selection, grad_out: Tensor) -> Gradients:
-    """The gradients. Each branch's are rounded once by its kernels, then added in float32 and rounded once.
+    """The gradients. Each branch's are float32, and so are their sums, which are rounded once.
 
     Without gates the branches are given dO itself, and a third of the sums is taken: dO / 3 would be rounded.
     """
@@ -109,7 +109,7 @@ def backward_pass(operands: Operands, selection: Selection, grad_out: Tensor) ->
     answers: list[Tensor] = []
     weights: list[Tensor | None] = []
     for at, (x, mean, weight) in enumerate(((o.k, small.k_mean, o.w_k), (o.v, small.v_mean, o.w_v)), start=1):
-        of_small = found[0][at].float().view(mean.shape) * factor
+        of_small = found[0][at].view(mean.shape) * factor
         of_mean, of_weight = s.steps.project_backward(of_small, mean, weight)
         dx = _new(x.shape, x)
         o.launcher.triton(key_gradient(o, [found[1][at], found[2][at]], of_mean.contiguous(), dx, factor))

@@ -5,8 +5,8 @@ Numerics say that a kernel stores a value in the inputs' dtype, a run multiplies
 the unit roundoff: a rounding error of that size at that place, for each element by itself. fp32 sums that cancel err by
 FP32 of the size of their terms. The runs differ from the true answer by what rounding alone does to it: their root
 mean square is the standard deviation of each element, and `Budget` takes the largest of that and of a row's error.
-What kernels keep besides: the means of K and V, those times a weight, O, dO and the gradients of each branch, which are
-summed in fp32.
+What kernels keep besides: the means of K and V, those times a weight, O of each branch and, where there are gates, its
+dO. The gradients of the branches are fp32, and so are their sums: each is rounded once, when it is stored.
 """
 
 from __future__ import annotations
@@ -164,8 +164,9 @@ class _Run:
         do = given["do"]
         found |= {f"d{name}": torch.zeros_like(given[name]) for name in ("q", "k", "v", *self.p.weights)}
         for b, (source, keep, (o, p)) in enumerate(zip(sources, self.part.seen, forwards, strict=True)):
-            dq, dk, dv = self._differentiate(source["k"], source["v"], keep, o, p, r.stored(share[b] * do))
-            dq, dk, dv = (r.stored(grad) for grad in (dq, dk, dv))
+            of_branch = share[b] * do
+            of_branch = of_branch if gates is None else r.stored(of_branch)
+            dq, dk, dv = self._differentiate(source["k"], source["v"], keep, o, p, of_branch)
             found["dq"] += dq
             for name, grad in (("k", dk), ("v", dv)):
                 if source is self.pooled:
@@ -214,7 +215,7 @@ class _Run:
         weight = self.given.get(f"w_{name}")
         if weight is not None:
             found[f"dw_{name}"] += r.sum(self.means[name].mT @ grad, self.means[name].abs().mT @ grad.abs())
-            grad = r.stored(grad @ weight.mT)
+            grad = r.sum(grad @ weight.mT, grad.abs() @ weight.mT.abs())
         length, size = self.given[name].shape[0], self.p.compress_block_size
         counts = block_sizes(length, size, grad.device)
         block = torch.arange(length, device=grad.device) // size

@@ -19,7 +19,8 @@ class Backward(BackwardKernel):
     def __call__(self, arguments, stream: driver.CUstream) -> None:
         """Launch over batch x heads_kv x group_split x n_blocks CTAs, at least one.
 
-        q … dv         (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
+        q … dv         (…, rows, heads, dim) of the variant's dtype, dk and dv float32 where it says so, 16-byte
+                       aligned; strides are multiples of 8
         dq_sum         fp32, 16-byte aligned: NOTE [dQ accumulator] of dq_accumulator.py
         dkv_sum        fp32, 16-byte aligned: NOTE [dK and dV partials] of dkv_partials.py, written instead of dk and dv
                        where group_split is more than 1: a divisor of heads_q / heads_kv

@@ -3,7 +3,7 @@
 from typing import Any
 
 import cutlass
-from cutlass import Int32, cute
+from cutlass import Int32, Int64, cute
 from cutlass.cute.nvgpu import warp
 
 from kernels.blocksparse.backward.dkv_partials import keys_product
@@ -57,3 +57,25 @@ def share(mma: cute.TiledMma, rD: cute.Tensor, sD: cute.Tensor, thread: Int32, w
         atom = cute.make_copy_atom(warp.StMatrix8x8x16bOp(transpose=False, num_matrices=4), sD.element_type)
     copy = cute.make_tiled_copy_C(atom, mma).get_slice(thread)
     cute.copy(copy, copy.retile(rounded), copy.partition_D(sD))
+
+
+@cute.jit
+def store_float32(
+    mma: cute.TiledMma,
+    rD: cute.Tensor,
+    shape: cutlass.Constexpr,
+    rows: tuple[cute.Pointer, Int64],
+    rows_left: Int32,
+    dim: Int32,
+    thread: Int32,
+) -> None:
+    """Writes a thread's results of `mma`, of a tile of `shape`, to float32 rows in global memory: two columns at a
+    time, so that four threads fill 32 bytes. rows: (address of the first, elements between rows); dim: columns."""
+    where = mma.get_slice(thread).partition_C(cute.make_identity_tensor(shape))
+    pairs = cute.size(rD) // 2
+    values = cute.make_tensor(rD.iterator, cute.make_layout((2, pairs)))
+    for pair in cutlass.range_constexpr(pairs):
+        row, column = where[2 * pair]
+        if row < rows_left and column < dim:
+            target = rows[0] + cute.assume(row * rows[1] + column, divby=2)
+            cute.autovec_copy(values[None, pair], cute.make_tensor(target, cute.make_layout(2)))

@@ -21,7 +21,7 @@ from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward import dq_accumulator, masking, softmax_gradient
 from kernels.blocksparse.backward.dkv_partials import sums_of, write_sums
-from kernels.blocksparse.backward.gemms import share, thread_products
+from kernels.blocksparse.backward.gemms import share, store_float32, thread_products
 from kernels.blocksparse.backward.hopper.mainloop_wgmma import mainloop_wgmma
 from kernels.blocksparse.backward.hopper.semaphore_warps import WARP, release_blocks, wait_for_blocks
 from kernels.blocksparse.backward.load import StepLoads, load_rows, load_step, store_rows
@@ -263,6 +263,10 @@ class BackwardKernel:
         if w.counts.group_split > 1:
             write_sums(w.rdK, sums_of(mSums, sums, 0, tiling), thread)
             write_sums(w.rdV, sums_of(mSums, sums, 1, tiling), thread)
+        elif cutlass.const_expr(self.variant.float32):
+            shape = (tiling.tile_n, tiling.dim)
+            store_float32(w.to_dk.mma, w.rdK, shape, dk, w.keys_left, copy.dim, thread)
+            store_float32(w.to_dv.mma, w.rdV, shape, dv, w.keys_left, copy.dim, thread)
         else:
             share(w.to_dk.mma, w.rdK, storage.sK, thread, tiling.wide_stores)
             share(w.to_dv.mma, w.rdV, storage.sV, thread, tiling.wide_stores)

@@ -1,5 +1,6 @@
-"""The kernel after the backward kernel: dQ from its fp32 sums, times the scale of q·k, in the dtype of q; and dK and dV
-from those of several units, where a group was split: NOTE [group split] of group_split.py.
+"""The kernel after the backward kernel: dQ from its fp32 sums, times the scale of q·k, in the dtype of q, or in float32
+where the variant says so; and dK and dV from those of several units, where a group was split: NOTE [group split] of
+group_split.py.
 
 The sums lie in the order in which the backward kernel's threads hold them (NOTE [dQ accumulator] of
 backward/dq_accumulator.py, NOTE [dK and dV partials] of backward/dkv_partials.py): the same threads read them here and
@@ -13,7 +14,7 @@ from cutlass.memory import SmemAllocator
 
 from kernels.blocksparse.backward.dkv_partials import keys_product, read_sums, sums_of
 from kernels.blocksparse.backward.dq_accumulator import Tiles, dq_product, read_fragment, tile_number
-from kernels.blocksparse.backward.gemms import share
+from kernels.blocksparse.backward.gemms import share, store_float32
 from kernels.blocksparse.backward.load import store_rows
 from kernels.blocksparse.backward.tiling import THREADS, choose_tiling
 from kernels.blocksparse.common.arguments import entry, operand
@@ -26,7 +27,7 @@ from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 class Postprocess:
     """The postprocessing kernel of one variant; calling it (under cute.compile) launches it.
 
-    The variant has the dtype, dim_padded, tiles and tuning of the backward variant whose sums it reads.
+    The variant has the dtype, dim_padded, tiles, tuning and float32 of the backward variant whose sums it reads.
     """
 
     INJECTION_POINTS = ()
@@ -34,7 +35,7 @@ class Postprocess:
 
     def __init__(self, variant: Variant, arch: str, injection: Injection = NO_INJECTION) -> None:
         injection.check(self.INJECTION_POINTS, "the postprocessing kernel")
-        self.tiling = self.tune(variant, arch)
+        self.tiling, self.float32 = self.tune(variant, arch), variant.float32
         self.dtype = {"bfloat16": cutlass.BFloat16, "float16": cutlass.Float16}[variant.dtype]
 
     @entry("postprocess")
@@ -43,7 +44,8 @@ class Postprocess:
         """Launch over batch x heads_q x m_blocks CTAs, at least one, and, where group_split is more than 1, batch x
         heads_kv x n_blocks more.
 
-        dq, dk, dv   outputs: (…, rows, heads, dim) of the variant's dtype, 16-byte aligned; strides are multiples of 8
+        dq, dk, dv   outputs: (…, rows, heads, dim) of the variant's dtype, or float32, 16-byte aligned; strides are
+                     multiples of 8
         dq_sum, dkv_sum  fp32, 16-byte aligned; dk, dv and dkv_sum are used where group_split is more than 1
         """
         a = arguments
@@ -109,12 +111,8 @@ class Postprocess:
                 offset = (tile * tiling.tile_m + step * tiling.step_m) * tiling.dim
                 read_fragment(rdQ, dq_sum + cute.assume(offset, divby=4), thread, tiling.vector)
                 rdQ.store(rdQ.load() * scale)
-                share(mma, rdQ, sdQ, thread, tiling.wide_stores)
-                cute.arch.sync_threads()
-                row = mdQ.at(batch, Int64(seq_q.begin) + first_row, head)
-                store_rows(copy, sdQ, (row, mdQ.stride_row), seq_q.length - first_row)
-                if cutlass.const_expr(step + 1 < tiling.steps):
-                    cute.arch.sync_threads()
+                rows = (mdQ.at(batch, Int64(seq_q.begin) + first_row, head), mdQ.stride_row)
+                self.store(copy, mma, rdQ, sdQ, rows, seq_q.length - first_row, thread, step + 1 < tiling.steps)
 
     @cute.jit
     def keys(self, mdKV, dkv_sum, keys, sizes, cta, group_split, copy, sdKV, thread) -> None:
@@ -132,12 +130,23 @@ class Postprocess:
                     tile = tile_number(tiles, batch, head * group_split + part, seq_k.begin, tiling.tile_n) + n_block
                     read_sums(rPart, sums_of(dkv_sum, tile, which, tiling), thread)
                     rD.store(rD.load() + rPart.load())
-                share(mma, rD, sdKV, thread, tiling.wide_stores)
+                rows = (mdKV[which].at(batch, Int64(seq_k.begin) + first_row, head), mdKV[which].stride_row)
+                self.store(copy, mma, rD, sdKV, rows, seq_k.length - first_row, thread, which == 0)
+
+    @cute.jit
+    def store(self, copy, mma, rD, sD, rows, rows_left, thread, more: cutlass.Constexpr) -> None:
+        """Writes a thread's share of a tile to rows (address of the first, elements between rows), rounded ones by way
+        of sD. more: sD is written again."""
+        tiling = self.tiling
+        if cutlass.const_expr(self.float32):
+            shape = (cute.size(sD, mode=[0]), tiling.dim)
+            store_float32(mma, rD, shape, rows, rows_left, copy.dim, thread)
+        else:
+            share(mma, rD, sD, thread, tiling.wide_stores)
+            cute.arch.sync_threads()
+            store_rows(copy, sD, rows, rows_left)
+            if cutlass.const_expr(more):
                 cute.arch.sync_threads()
-                row = mdKV[which].at(batch, Int64(seq_k.begin) + first_row, head)
-                store_rows(copy, sdKV, (row, mdKV[which].stride_row), seq_k.length - first_row)
-                if cutlass.const_expr(which == 0):
-                    cute.arch.sync_threads()
 
 
 def _registers(mma: cute.TiledMma, thread: Int32, shape: tuple[int, int]) -> cute.Tensor:

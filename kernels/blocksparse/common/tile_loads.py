@@ -22,7 +22,7 @@ class TileCopy:
 
     def __init__(self, dtype: type, threads: int, dim_padded: int, thread: Int32, dim: Int32) -> None:
         per_row = chunk_columns(dim_padded) // 8
-        self.dtype, self.threads, self.dim_padded, self.thread = dtype, threads, dim_padded, thread
+        self.dtype, self.threads, self.dim_padded, self.thread, self.dim = dtype, threads, dim_padded, thread, dim
         self.rows_per_pass = threads // per_row
         where = cute.make_layout((self.rows_per_pass, per_row), stride=(per_row, 1))
         what = cute.make_layout((1, 8))

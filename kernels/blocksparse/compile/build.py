@@ -15,7 +15,7 @@ from cutlass import cute
 from cutlass.cute.runtime import make_fake_stream, make_ptr
 from cutlass.cutlass_dsl import CuTeDSL
 
-from kernels.blocksparse.spec.signature import ARGUMENTS, DATA
+from kernels.blocksparse.spec.signature import ARGUMENTS, DATA, GRADIENT
 from kernels.blocksparse.spec.variant import ARCHES, ARCHES_OF, NO_INJECTION, Injection, Variant, build_name
 
 _SCALARS = {"int32": cutlass.Int32, "int64": cutlass.Int64, "float32": cutlass.Float32}
@@ -107,7 +107,8 @@ def argument(kind: str, value: int | float, variant: Variant) -> Any:
     """One argument of a compiled function: `value` is an address for the pointer kinds ("*…"), else the number."""
     if not kind.startswith("*"):
         return _SCALARS[kind](value)
-    if kind == DATA:
-        return make_ptr(DTYPES[variant.dtype], int(value), cute.AddressSpace.gmem, assumed_align=16)
+    if kind in (DATA, GRADIENT):
+        dtype = DTYPES["float32" if kind == GRADIENT and variant.float32 else variant.dtype]
+        return make_ptr(dtype, int(value), cute.AddressSpace.gmem, assumed_align=16)
     dtype = DTYPES[kind[1:]]
     return make_ptr(dtype, int(value), cute.AddressSpace.gmem, assumed_align=dtype.width // 8)

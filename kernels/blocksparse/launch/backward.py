@@ -116,6 +116,7 @@ def backward(
 ) -> None:
     """Compute dq, dk and dv on q's device and its current stream. Shapes and layouts as for launch.forward.
 
+    dq, dk, dv     of q's dtype, or all of float32
     o, lse         what forward computed; do: the gradient of o, of q's dtype
     blocks         with backward lists; deterministic: its order, computed here where it has none
     deterministic  adds to dQ happen in the order of blocks.schedule; else atomically, in any order
@@ -123,8 +124,8 @@ def backward(
     products       as for `backward_variants`
     workspace      None: allocated here, with as many units as `group_split_under` says
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
-    softcap that is not positive and finite, for blocks without backward lists and for too many tiles; checks nothing
-    else.
+    softcap that is not positive and finite, for gradients of several dtypes, for blocks without backward lists and for
+    too many tiles; checks nothing else.
     """
     if not sequences.batch * q.shape[-2] * blocks.m_blocks:  # no queries: no CTA would clear the workspace either
         dk.zero_()
@@ -149,9 +150,11 @@ def backward_variants(
     deterministic: bool = False,
     tuning: tuple[tuple[str, int], ...] = (),
     products: str | None = None,
+    float32: bool = False,
 ) -> tuple[Variant, Variant, Variant]:
     """The preprocess, backward and postprocess kernels that this problem needs. products: None for the fastest on q's
-    device; "wgmma" or "tcgen05" where the backward kernel has it (variant.backward_products)."""
+    device; "wgmma" or "tcgen05" where the backward kernel has it (variant.backward_products). float32: gradients'
+    dtype, else q's."""
     if products is None:
         products = "wgmma" if q.device.type == "cuda" and arch_of(q.device) == "sm_90a" else "mma"
     return _variants(
@@ -163,6 +166,7 @@ def backward_variants(
         deterministic,
         tuning,
         products,
+        float32,
     )
 
 
@@ -176,11 +180,13 @@ def _variants(
     deterministic: bool,
     tuning: tuple[tuple[str, int], ...],
     products: str,
+    float32: bool,
 ) -> tuple[Variant, Variant, Variant]:
     name, padded = str(dtype).removeprefix("torch."), padded_dim(dim)
+    products = "mma" if float32 and products == "tcgen05" else products
     products = backward_products(products, tiles[1], padded, tiles[0])
-    main = Variant("backward", name, padded, *tiles, mask, deterministic, softcap, products, tuning)
-    after = Variant("postprocess", name, padded, *tiles, products=products, tuning=tuning)
+    main = Variant("backward", name, padded, *tiles, mask, deterministic, softcap, products, tuning, float32)
+    after = Variant("postprocess", name, padded, *tiles, products=products, tuning=tuning, float32=float32)
     return Variant("preprocess", name, padded, tile_m=tiles[0]), main, after
 
 
@@ -276,12 +282,15 @@ def backward_launches(
     for name, number in (("scale", scale), ("softcap", 1.0 if softcap is None else softcap)):
         if not (math.isfinite(number) and number > 0):
             raise ValueError(f"{name}: must be positive and finite, got {number}")
+    if dq.dtype not in (q.dtype, torch.float32) or not dq.dtype == dk.dtype == dv.dtype:
+        raise ValueError(f"dq, dk, dv: need {q.dtype} or float32 for all, got {dq.dtype}, {dk.dtype} and {dv.dtype}")
     if blocks.backward is None:
         raise ValueError("blocks.backward: got None, need backward lists")
     lists, order = blocks.backward, blocks.order if deterministic else None
     if deterministic and order is None:
         order = with_order(blocks).order
-    pre, main, post = backward_variants(q, blocks, softcap, deterministic, tuning, products)
+    float32 = dq.dtype == torch.float32
+    pre, main, post = backward_variants(q, blocks, softcap, deterministic, tuning, products, float32)
     batch, heads_q, heads_kv, m_blocks = sequences.batch, *heads_of(q, k), blocks.m_blocks
     n_blocks, dim, group_split = lists.rows, q.shape[-1], workspace.group_split
     after = heads_kv * n_blocks if group_split > 1 else 0

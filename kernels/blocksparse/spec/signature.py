@@ -3,8 +3,9 @@
 This is the one place that knows the order. Host code makes the values of a launch by name, and `ordered` orders them;
 a kernel's entry function takes its arguments by name (common/arguments.py).
 
-A type is "int32", "int64", "float32", a pointer to one of them ("*int32"), or DATA: a 16-byte aligned pointer to
-elements of the variant's dtype. The stream comes last and is not listed.
+A type is "int32", "int64", "float32", a pointer to one of them ("*int32"), DATA: a 16-byte aligned pointer to elements
+of the variant's dtype, or GRADIENT: one to elements of the dtype that its gradients have. The stream comes last and is
+not listed.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 DATA = "*data"
+GRADIENT = "*gradient"
 
 Signature = tuple[tuple[str, str], ...]
 
@@ -75,7 +77,8 @@ PREPROCESS: Signature = (
 )
 
 BACKWARD: Signature = (
-    *_named(DATA, "q k v do dk dv"),
+    *_named(DATA, "q k v do"),
+    *_named(GRADIENT, "dk dv"),
     *_named("*float32", "dq_sum dkv_sum lse2 delta"),
     *_SEQUENCES,
     *_lists(),
@@ -93,7 +96,7 @@ BACKWARD: Signature = (
 )
 
 POSTPROCESS: Signature = (
-    *_named(DATA, "dq dk dv"),
+    *_named(GRADIENT, "dq dk dv"),
     *_named("*float32", "dq_sum dkv_sum"),
     *_SEQUENCES,
     *_strides("dq dk dv"),

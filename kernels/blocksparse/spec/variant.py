@@ -52,6 +52,7 @@ class Variant:
                     the last two where `backward_products` says so
     tuning          overrides of the defaults of forward/tuning.py (hopper/ and blackwell/ have their own) and
                     backward/tiling.py, as sorted (name, value) pairs
+    float32         backward and postprocess: dQ, dK and dV are float32, not of `dtype`
 
     Fields that a kind does not read must keep their defaults, so that equal kernels have equal variants.
     """
@@ -66,6 +67,7 @@ class Variant:
     softcap: bool = False
     products: str = "mma"
     tuning: tuple[tuple[str, int], ...] = ()
+    float32: bool = False
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -81,6 +83,10 @@ class Variant:
                 raise ValueError(f"variant.{name} is {getattr(self, name)!r}; it must be one of {allowed}")
         if self.deterministic and self.kind != "backward":
             raise ValueError(f"variant.deterministic is for the backward kernel, not for {self.kind}")
+        if self.float32 and self.kind not in ("backward", "postprocess"):
+            raise ValueError(f"variant.float32 is for kernels that write gradients, not for {self.kind}")
+        if self.float32 and self.products == "tcgen05":
+            raise ValueError("variant.float32 is not for tcgen05, whose gradients have the variant's dtype")
         if self.products != "mma" and self.kind == "preprocess":
             raise ValueError(f"variant.products {self.products} is for kernels that multiply, not for {self.kind}")
         if tuple(sorted(self.tuning)) != self.tuning:
@@ -91,7 +97,7 @@ class Variant:
         """A readable name, unique among variants, that is a C identifier."""
         short = {"bfloat16": "bf16", "float16": "fp16"}[self.dtype]
         parts = [self.kind, short, f"d{self.dim_padded}", f"m{self.tile_m}", f"n{self.tile_n}", self.mask]
-        parts += ["det"] * self.deterministic + ["cap"] * self.softcap
+        parts += ["det"] * self.deterministic + ["cap"] * self.softcap + ["f32"] * self.float32
         parts += [self.products] * (self.products != "mma") + [f"{key}{value}" for key, value in self.tuning]
         return "_".join(parts)
 

@@ -36,6 +36,7 @@ class Spec:
     """lens_q, lens_k: of each sequence; packed: rows of all sequences one after another, else padded to the longest.
 
     view: operands are slices of wider tensors, so that no strides are the dense ones
+    float32: gradients' dtype, else dtype
     mask: full, causal (bottom right), window, documents, random (packed bits per head: blocks, empty blocks, single
     elements)
     """
@@ -58,6 +59,7 @@ class Spec:
     products: str | None = None
     tuning: tuple[tuple[str, int], ...] = ()
     view: bool = False
+    float32: bool = False
     seed: int = 0
 
 
@@ -137,7 +139,8 @@ Run = Callable[[Variant, Values], None]
 def run(problem: Problem, launch: Run, poison: float = float("nan")) -> tuple[dict[str, Tensor], Workspace]:
     """Gradients by the kernels, `launch` running each; outputs and workspace are filled with `poison` before."""
     spec, x = problem.spec, problem.operands
-    out = {name: torch.full_like(x[name[1]], poison) for name in ("dq", "dk", "dv")}
+    dtype = torch.float32 if spec.float32 else spec.dtype
+    out = {name: torch.full_like(x[name[1]], poison, dtype=dtype) for name in ("dq", "dk", "dv")}
     workspace = make_workspace(
         x["q"], x["k"], problem.sequences, problem.blocks, spec.deterministic, group_split=spec.group_split
     )

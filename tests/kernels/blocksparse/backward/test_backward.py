@@ -20,6 +20,7 @@ from covering import covering, daily, nightly_unless
 from cutlass import Int32, Uint32, cute
 
 from fuzz.devices.emulator import Emulator
+from kernels.blocksparse.launch.backward import backward_launches, make_workspace
 from kernels.blocksparse.planner.planner import least_blocking
 from kernels.blocksparse.spec.signature import ordered
 from kernels.blocksparse.spec.variant import Injection
@@ -203,6 +204,41 @@ def test_tiles_that_take_one_or_several_steps(tiles, dim, mask):
 @pytest.mark.parametrize("mask", daily(["full", "random"], ["random"]))
 def test_float16(mask):
     check(Spec((130,), (150,), 2, 1, dtype=torch.float16, mask=mask))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Spec((70, 0, 130), (130, 40, 65), 2, 2, dim=40, mask="random", view=True),
+        Spec((0, 129, 64), (100, 129, 63), 4, 2, dim=96, mask="causal", packed=True, tile_m=128),
+        Spec((130, 0), (100, 70), 8, 2, group_split=2, mask="window", dtype=torch.float16, tile_n=128),
+        Spec((200,), (300,), 2, 1, dim=128, tile_m=128, tile_n=128, mask="causal", products="wgmma"),
+        Spec((150,), (200,), 4, 2, tile_m=128, tile_n=128, group_split=2, products="wgmma", packed=True),
+    ],
+    ids=repr,
+)
+def test_gradients_in_float32_rounded_are_those_in_16_bits(spec):
+    arch = "sm_90a" if spec.products else "sm_80"
+    problem = make(replace(spec, deterministic=True, float32=True))
+    wide, reports = gradients(problem, arch=arch)
+    assert [(r.status, r.findings) for r in reports] == [("finished", [])] * len(reports)
+    assert max(errors(problem, wide).values()) <= 1
+    narrow, _ = gradients(make(replace(spec, deterministic=True)), arch=arch)
+    for name, x in wide.items():
+        assert x.dtype == torch.float32
+        assert torch.equal(x.to(spec.dtype).nan_to_num(nan=-9), narrow[name].nan_to_num(nan=-9)), name
+        assert not torch.equal(x.nan_to_num(), narrow[name].float().nan_to_num()), name
+
+
+def test_gradients_of_several_dtypes_are_refused():
+    problem = make(Spec((64,), (64,)))
+    x, dk = problem.operands, problem.operands["k"].float()
+    workspace = make_workspace(x["q"], x["k"], problem.sequences, problem.blocks, deterministic=False)
+    with pytest.raises(ValueError, match=r"dq, dk, dv: need torch\.bfloat16 or float32 for all"):
+        backward_launches(
+            x["q"], dk, x["v"], x["q"], x["k"], x["v"], x["o"], problem.lse, x["do"],
+            problem.sequences, problem.blocks, workspace, scale=1.0,
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("packed", daily([False, True], [True]))
