@@ -16,7 +16,7 @@ from fuzz.core.verdict import Finding, Signature, Verdict
 from fuzz.corpus.store import load_all
 from fuzz.runner import HarnessError
 from fuzz.session.failures.claims import Claims
-from fuzz.session.failures.look_into import NOT_LOOKED_INTO
+from fuzz.session.failures.look_into import NOT_LOOKED_INTO, Investigator
 from fuzz.session.failures.settle import Settler, save_rest
 from fuzz.session.records import Reader, Record, Recorder, Settled, Settlement, settlement
 from fuzz.session.settings import Settings
@@ -71,6 +71,9 @@ class Session:
         return self.verdict(one)
 
     def settle(self, name: str = "w0") -> list[Settled]:
+        return self.settler(name).work()
+
+    def settler(self, name: str = "w0") -> Settler:
         return Settler(
             self.settings,
             name,
@@ -79,7 +82,7 @@ class Session:
             corpus=[],
             seconds=lambda: self.seconds,
             fault=lambda _, error: self.faults.append(error),
-        ).work()
+        )
 
     def statuses(self) -> list[str]:
         return [record.status for record in settlement(self.folder).apply(Reader(self.folder).new())]
@@ -220,3 +223,20 @@ def test_a_failure_that_is_one_with_two_findings_makes_them_one(tmp_path: Path) 
 
     ended = Settlement([told(1, "new", "k"), told(2, "new", "race"), told(3, "again", "k", ("race",))])
     assert [(one.status, one.finding) for one in ended.settled] == [("new", "k"), ("again", "k"), ("again", "k")]
+
+
+def test_only_the_failure_in_hand_is_held_with_its_verdict(tmp_path, monkeypatch):
+    session = Session(tmp_path, lambda one: "o" if one.problem.softcap else "")
+    session.meet(*CAPPED)
+    seen = []
+    look_into = Investigator.look_into
+
+    def looked(self, record):
+        seen.append(record)
+        return look_into(self, record)
+
+    monkeypatch.setattr(Investigator, "look_into", looked)
+    settler = session.settler()
+    assert settler.work()
+    assert [record.verdict for record in settler._met] == [None] * len(CAPPED)
+    assert seen and all(record.verdict == session.verdict(record.case) for record in seen)
