@@ -3,7 +3,8 @@
 from kernels.sdpa.config import block_d
 
 GROUP = 128  # compressed blocks that are chosen together
-ROWS = 64  # rows of a tile of the Triton kernels
+ROWS = 64  # rows of a tile of the Triton kernels, at most
+ELEMENTS = 4096  # of a tile of the kernels that hold several tensors' rows: 32 of each in a thread's registers
 WARPS = 4
 SEGMENT = 64  # scores that the choice first takes the largest of
 CHUNK = 1 << 25  # scores that exist at one time
@@ -30,3 +31,8 @@ def selected_tile_n(dim: int, block: int, backward: bool) -> int:
 def padded(dim: int) -> int:
     """Elements of a row in the Triton kernels."""
     return block_d(dim, dim)
+
+
+def tile_rows(dim: int) -> int:
+    """Rows of a tile of the kernels that hold several tensors' rows."""
+    return min(ROWS, ELEMENTS // padded(dim))

@@ -1,12 +1,14 @@
 """Gates: O = Σ_b g_b · O_b with g = sigmoid(Q · W_gate[head, b]), each by itself; without W_gate exactly 1/3 each.
 
-Kernels hold tiles of rows of one head. Rows of all sequences follow one another in what the branches write, (rows,
-heads, dim) contiguous; Q may have any strides between rows. Gates are not kept: backward computes them once more.
+Kernels hold tiles of rows of one head, of one batch entry: (entries, length) rows follow one another in what the
+branches write, (rows, heads, dim) contiguous; Q may have any strides between rows. A packed call has one entry. Gates
+are not kept: backward computes them once more.
 """
 
 import triton
 import triton.language as tl
 
+from kernels.nsa.rows import columns_inside, row_pointers, tile_of
 from kernels.sdpa.tiles import narrow, wide_product, widen
 
 _ROWS = ["rows", "length", "heads", "dim"]
@@ -41,31 +43,49 @@ def logit_gradient(rGate, rGradient):
 
 
 @triton.jit
-def _tile(rows, heads, dim, TILE: tl.constexpr, BLOCK_D: tl.constexpr):
-    """(head, row, offsets in what is contiguous, which of them are inside) of this program."""
-    index = tl.program_id(0)
-    head = index % heads
-    row = (index // heads) * TILE + tl.arange(0, TILE)
-    d = tl.arange(0, BLOCK_D)[None, :]
-    inside = (row < rows)[:, None] & (d < dim)
-    place = wide_product(wide_product(row, heads) + head, dim)[:, None] + d
-    return head, row, place, inside
+def _tile(length, heads, dim, TILE: tl.constexpr, BLOCK_D: tl.constexpr, ALIGNED: tl.constexpr):
+    """((batch entry, head, rows in it), which elements of the tile exist) of this program."""
+    entry, tile, head = tile_of(tl.cdiv(length, TILE), heads)
+    row = tile * TILE + tl.arange(0, TILE)
+    inside = (row < length)[:, None] & columns_inside(dim, BLOCK_D, ALIGNED)
+    return (entry, head, row), inside
 
 
 @triton.jit
-def _strided(mX, tX, row, head, length, inside, BLOCK_D: tl.constexpr):
-    """Rows of a head of a tensor with strides (batch, row, head) between them, as float32."""
-    d = tl.arange(0, BLOCK_D)[None, :]
-    place = wide_product(row // length, tX[0]) + wide_product(row % length, tX[1]) + wide_product(head, tX[2])
-    return widen(tl.load(mX + place[:, None] + d, mask=inside, other=0.0))
+def _line(where, length):
+    """Rows of all entries before each of the tile's."""
+    entry, _, row = where
+    return wide_product(entry, length) + row
 
 
 @triton.jit
-def _logit(rQ, mW, head, dim, branch: tl.constexpr, gate_row: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Q · W_gate[head, branch] of each row."""
+def _contiguous(mX, where, length, heads, dim, BLOCK_D: tl.constexpr, ALIGNED: tl.constexpr):
+    """Pointers to the tile's rows of a contiguous tensor."""
+    offsets = wide_product(wide_product(_line(where, length), heads) + where[1], dim)
+    return row_pointers(mX, offsets[:, None], BLOCK_D, ALIGNED)
+
+
+@triton.jit
+def _strided(mX, tX, where, BLOCK_D: tl.constexpr, ALIGNED: tl.constexpr):
+    """Pointers to the tile's rows of a tensor with strides (batch, row, head) between them."""
+    entry, head, row = where
+    offsets = wide_product(entry, tX[0]) + wide_product(head, tX[2]) + wide_product(row, tX[1])
+    return row_pointers(mX, offsets[:, None], BLOCK_D, ALIGNED)
+
+
+@triton.jit
+def _load(mRows, inside):
+    """Rows as float32, 0 where nothing is."""
+    return widen(tl.load(mRows, mask=inside, other=0.0))
+
+
+@triton.jit
+def _weight(mW, head, dim, branch, gate_row: tl.constexpr, BLOCK_D: tl.constexpr):
+    """W_gate[head, branch], float32 (1, BLOCK_D), of any alignment. Loaded as a vector, it does not decide the layout
+    of the rows, as a tile of one row would."""
     d = tl.arange(0, BLOCK_D)
-    rW = widen(tl.load(mW + (head * 3 + gate_row(branch)) * dim + d, mask=d < dim, other=0.0))
-    return tl.sum(rQ * rW[None, :], 1)
+    rW = tl.load(mW + (head * 3 + gate_row(branch)) * dim + d, mask=d < dim, other=0.0)
+    return widen(rW)[None, :]
 
 
 @triton.jit(do_not_specialize=_COMBINE, do_not_specialize_on_alignment=_COMBINE)
@@ -86,22 +106,25 @@ def combine_kernel(
     GATED: tl.constexpr,
     DTYPE: tl.constexpr,
     INTERPRETED: tl.constexpr,
+    ALIGNED: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
     """mOut = Σ gate · branch, in float32, rounded once; A, B, C are the branches in their order."""
-    head, row, place, inside = _tile(rows, heads, dim, TILE, BLOCK_D)
-    rA = widen(tl.load(mA + place, mask=inside, other=0.0))
-    rB = widen(tl.load(mB + place, mask=inside, other=0.0))
-    rC = widen(tl.load(mC + place, mask=inside, other=0.0))
+    where, inside = _tile(length, heads, dim, TILE, BLOCK_D, ALIGNED)
+    rA = _load(_contiguous(mA, where, length, heads, dim, BLOCK_D, ALIGNED), inside)
+    rB = _load(_contiguous(mB, where, length, heads, dim, BLOCK_D, ALIGNED), inside)
+    rC = _load(_contiguous(mC, where, length, heads, dim, BLOCK_D, ALIGNED), inside)
     if GATED:
-        rQ = _strided(mQ, tQ, row, head, length, inside, BLOCK_D)
-        rOut = gate_of(_logit(rQ, mW, head, dim, 0, gate_row, BLOCK_D))[:, None] * rA
-        rOut += gate_of(_logit(rQ, mW, head, dim, 1, gate_row, BLOCK_D))[:, None] * rB
-        rOut += gate_of(_logit(rQ, mW, head, dim, 2, gate_row, BLOCK_D))[:, None] * rC
+        head = where[1]
+        rQ = _load(_strided(mQ, tQ, where, BLOCK_D, ALIGNED), inside)
+        rOut = gate_of(tl.sum(rQ * _weight(mW, head, dim, 0, gate_row, BLOCK_D), 1))[:, None] * rA
+        rOut += gate_of(tl.sum(rQ * _weight(mW, head, dim, 1, gate_row, BLOCK_D), 1))[:, None] * rB
+        rOut += gate_of(tl.sum(rQ * _weight(mW, head, dim, 2, gate_row, BLOCK_D), 1))[:, None] * rC
     else:
         rOut = (rA + rB + rC) / 3.0
-    tl.store(mOut + place, narrow(rOut, DTYPE, INTERPRETED), mask=inside)
+    mTile = _contiguous(mOut, where, length, heads, dim, BLOCK_D, ALIGNED)
+    tl.store(mTile, narrow(rOut, DTYPE, INTERPRETED), mask=inside)
 
 
 @triton.jit(do_not_specialize=_SPLIT, do_not_specialize_on_alignment=_SPLIT)
@@ -124,18 +147,21 @@ def split_kernel(
     BRANCH: tl.constexpr,
     DTYPE: tl.constexpr,
     INTERPRETED: tl.constexpr,
+    ALIGNED: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
     """Of one branch, whose output is mO: mOut = gate · dO, its gradient; mLogit (heads, rows) the logit's."""
-    head, row, place, inside = _tile(rows, heads, dim, TILE, BLOCK_D)
-    rO = widen(tl.load(mO + place, mask=inside, other=0.0))
-    rdO = _strided(mdO, tdO, row, head, length, inside, BLOCK_D)
-    rQ = _strided(mQ, tQ, row, head, length, inside, BLOCK_D)
-    rGate = gate_of(_logit(rQ, mW, head, dim, BRANCH, gate_row, BLOCK_D))
-    tl.store(mOut + place, narrow(rGate[:, None] * rdO, DTYPE, INTERPRETED), mask=inside)
+    where, inside = _tile(length, heads, dim, TILE, BLOCK_D, ALIGNED)
+    _, head, row = where
+    rO = _load(_contiguous(mO, where, length, heads, dim, BLOCK_D, ALIGNED), inside)
+    rdO = _load(_strided(mdO, tdO, where, BLOCK_D, ALIGNED), inside)
+    rQ = _load(_strided(mQ, tQ, where, BLOCK_D, ALIGNED), inside)
+    rGate = gate_of(tl.sum(rQ * _weight(mW, head, dim, BRANCH, gate_row, BLOCK_D), 1))
+    mTile = _contiguous(mOut, where, length, heads, dim, BLOCK_D, ALIGNED)
+    tl.store(mTile, narrow(rGate[:, None] * rdO, DTYPE, INTERPRETED), mask=inside)
     rLogit = logit_gradient(rGate, tl.sum(rO * rdO, 1))
-    tl.store(mLogit + wide_product(head, rows) + row, rLogit, mask=row < rows)
+    tl.store(mLogit + wide_product(head, rows) + _line(where, length), rLogit, mask=row < length)
 
 
 @triton.jit(do_not_specialize=[*_SUM, "factor"], do_not_specialize_on_alignment=_SUM)
@@ -156,22 +182,26 @@ def query_gradient_kernel(
     GATED: tl.constexpr,
     DTYPE: tl.constexpr,
     INTERPRETED: tl.constexpr,
+    ALIGNED: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
     """mOut = factor · (A + B + C) + Σ_b dlogit_b · W_gate[head, b], in float32, rounded once."""
-    head, row, place, inside = _tile(rows, heads, dim, TILE, BLOCK_D)
-    rSum = widen(tl.load(mA + place, mask=inside, other=0.0)) * factor
-    rSum = add(rSum, widen(tl.load(mB + place, mask=inside, other=0.0)) * factor, DTYPE, INTERPRETED)
-    rSum = add(rSum, widen(tl.load(mC + place, mask=inside, other=0.0)) * factor, DTYPE, INTERPRETED)
+    where, inside = _tile(length, heads, dim, TILE, BLOCK_D, ALIGNED)
+    _, head, row = where
+    rSum = _load(_contiguous(mA, where, length, heads, dim, BLOCK_D, ALIGNED), inside) * factor
+    rB = _load(_contiguous(mB, where, length, heads, dim, BLOCK_D, ALIGNED), inside)
+    rSum = add(rSum, rB * factor, DTYPE, INTERPRETED)
+    rC = _load(_contiguous(mC, where, length, heads, dim, BLOCK_D, ALIGNED), inside)
+    rSum = add(rSum, rC * factor, DTYPE, INTERPRETED)
     if GATED:
-        d = tl.arange(0, BLOCK_D)
         for branch in tl.static_range(3):
-            rW = widen(tl.load(mW + (head * 3 + gate_row(branch)) * dim + d, mask=d < dim, other=0.0))
-            logits = mLogit + wide_product(branch * heads + head, rows) + row
-            rLogit = tl.load(logits, mask=row < rows, other=0.0)
-            rSum = add(rSum, rLogit[:, None] * rW[None, :], DTYPE, INTERPRETED)
-    tl.store(mOut + place, narrow(rSum, DTYPE, INTERPRETED), mask=inside)
+            rW = _weight(mW, head, dim, branch, gate_row, BLOCK_D)
+            logits = mLogit + wide_product(branch * heads + head, rows) + _line(where, length)
+            rLogit = tl.load(logits, mask=row < length, other=0.0)
+            rSum = add(rSum, rLogit[:, None] * rW, DTYPE, INTERPRETED)
+    mTile = _contiguous(mOut, where, length, heads, dim, BLOCK_D, ALIGNED)
+    tl.store(mTile, narrow(rSum, DTYPE, INTERPRETED), mask=inside)
 
 
 @triton.jit(do_not_specialize=[*_WEIGHT, "part"], do_not_specialize_on_alignment=_WEIGHT)
@@ -200,7 +230,8 @@ def gate_weight_kernel(
     for start in range(number * part, last, TILE):
         row = start + tl.arange(0, TILE)
         inside = (row < last)[:, None] & (d < dim)[None, :]
-        rQ = _strided(mQ, tQ, row, head, length, inside, BLOCK_D)
+        place = wide_product(row // length, tQ[0]) + wide_product(row % length, tQ[1]) + wide_product(head, tQ[2])
+        rQ = widen(tl.load(mQ + place[:, None] + d[None, :], mask=inside, other=0.0))
         logits = mLogit + wide_product(head, rows) + row
         plane = wide_product(heads, rows)
         rA += tl.sum(rQ * tl.load(logits, mask=row < last, other=0.0)[:, None], 0)

@@ -8,10 +8,10 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from kernels.nsa.config import GATE_ROWS, ROWS, WARPS, padded
+from kernels.nsa.config import GATE_ROWS, ROWS, WARPS, padded, tile_rows
 from kernels.nsa.gates import combine_kernel, gate_weight_kernel, query_gradient_kernel, split_kernel
 from kernels.nsa.means import key_gradient_kernel, mean_kernel
-from kernels.nsa.operands import Operands, strides_of
+from kernels.nsa.operands import Operands, aligned, strides_of
 from kernels.sdpa.launch import INTERPRETED, Launch
 
 DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
@@ -44,7 +44,8 @@ def key_gradient(operands: Operands, parts: list[Tensor], mean: Tensor, out: Ten
     parts  of the selected branch and of the window, contiguous, of out's shape; mean: of the compressed branch, of the
            means (batch, blocks, heads_kv, dim) float32, where `factor` is in it already
     """
-    tiles = -(-operands.settings.longest // ROWS)
+    rows = tile_rows(operands.dim)
+    tiles = -(-operands.settings.longest // rows)
     return Launch(
         key_gradient_kernel,
         tiles * operands.batch * operands.heads_kv,
@@ -62,7 +63,8 @@ def key_gradient(operands: Operands, parts: list[Tensor], mean: Tensor, out: Ten
             "add": operands.settings.steps.add,
             "DTYPE": DTYPES[out.dtype],
             **_flags(operands),
-            "TILE": ROWS,
+            "ALIGNED": aligned(*parts, mean, out),
+            "TILE": rows,
         },
         {"num_warps": WARPS},
     )
@@ -75,7 +77,11 @@ def combine(operands: Operands, parts: list[Tensor], out: Tensor) -> Launch:
         _programs(operands),
         {**_query(operands), **_weight(operands), "mA": parts[0], "mB": parts[1], "mC": parts[2], "mOut": out}
         | _sizes(operands),
-        {**_gate_steps(operands), **_constants(operands), "GATED": operands.w_gate is not None},
+        {
+            **_gate_steps(operands),
+            **_constants(operands, operands.q, *parts, out),
+            "GATED": operands.w_gate is not None,
+        },
         {"num_warps": WARPS},
     )
 
@@ -95,7 +101,7 @@ def split(operands: Operands, branch: int, out: Tensor, grad_out: Tensor, part: 
             **_gate_steps(operands),
             "logit_gradient": operands.settings.steps.logit_gradient,
             "BRANCH": branch,
-            **_constants(operands),
+            **_constants(operands, operands.q, out, grad_out, part),
         },
         {"num_warps": WARPS},
     )
@@ -114,7 +120,7 @@ def query_gradient(operands: Operands, parts: list[Tensor], logits: Tensor | Non
             **_sizes(operands),
             "factor": factor,
         },
-        {"gate_row": steps.gate_row, "add": steps.add, "GATED": logits is not None, **_constants(operands)},
+        {"gate_row": steps.gate_row, "add": steps.add, "GATED": logits is not None} | _constants(operands, *parts, out),
         {"num_warps": WARPS},
     )
 
@@ -138,7 +144,9 @@ def gate_weight_gradient(operands: Operands, logits: Tensor, parts: Tensor) -> L
 
 
 def _programs(operands: Operands) -> int:
-    return -(-operands.rows // ROWS) * operands.heads_q
+    """Tiles of each head of each batch entry, of which a packed call has one."""
+    entries = 1 if operands.packed else operands.batch
+    return entries * -(-operands.length // tile_rows(operands.dim)) * operands.heads_q
 
 
 def _query(operands: Operands) -> dict[str, Any]:
@@ -162,11 +170,13 @@ def _gate_steps(operands: Operands) -> dict[str, Any]:
     return {"gate_row": operands.settings.steps.gate_row, "gate_of": operands.settings.steps.gate_of}
 
 
-def _constants(operands: Operands) -> dict[str, Any]:
+def _constants(operands: Operands, *tensors: Tensor) -> dict[str, Any]:
+    """tensors: those whose rows the kernel holds."""
     return {
         "DTYPE": DTYPES[operands.q.dtype],
         "INTERPRETED": INTERPRETED,
-        "TILE": ROWS,
+        "ALIGNED": aligned(*tensors),
+        "TILE": tile_rows(operands.dim),
         "BLOCK_D": padded(operands.dim),
     }
 

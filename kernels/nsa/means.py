@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from kernels.nsa.rows import columns_inside, row_pointers, tile_of
 from kernels.sdpa.forward import locate
 from kernels.sdpa.tiles import narrow, wide_product, widen
 
@@ -94,26 +95,29 @@ def key_gradient_kernel(
     DTYPE: tl.constexpr,
     PACKED: tl.constexpr,
     INTERPRETED: tl.constexpr,
+    ALIGNED: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
     """mOut, rows of dim elements in each head, contiguous: factor · (A + B) and what each row has of the gradient of
     its block's mean, mMean (batches, blocks, heads, dim) float32; added in float32, rounded once."""
-    tile, batch, head = locate(tl.cdiv(longest, TILE), batches, heads, INTERPRETED)
+    batch, tile, head = tile_of(tl.cdiv(longest, TILE), heads)
     first, rows = rows_of(mCu, batch, length, PACKED)
     row = tile * TILE + tl.arange(0, TILE)
-    d = tl.arange(0, BLOCK_D)[None, :]
-    inside = (row < rows)[:, None] & (d < dim)
+    inside = (row < rows)[:, None] & columns_inside(dim, BLOCK_D, ALIGNED)
     if PACKED:
         line = first + row
     else:
-        line = tl.cast(batch, tl.int64) * length + row
-    place = wide_product(wide_product(line, heads) + head, dim)[:, None] + d
+        line = wide_product(batch, length) + row
+    place = wide_product(wide_product(line, heads) + head, dim)[:, None]
     block = row // size
     count = tl.minimum((block + 1) * size, rows) - block * size
-    source = wide_product((tl.cast(batch, tl.int64) * blocks + block) * heads + head, dim)[:, None] + d
-    rMean = tl.load(mMean + source, mask=inside, other=0.0)
+    source = wide_product((wide_product(batch, blocks) + block) * heads + head, dim)[:, None]
+    rMean = tl.load(row_pointers(mMean, source, BLOCK_D, ALIGNED), mask=inside, other=0.0)
+    rA = widen(tl.load(row_pointers(mA, place, BLOCK_D, ALIGNED), mask=inside, other=0.0))
+    rB = widen(tl.load(row_pointers(mB, place, BLOCK_D, ALIGNED), mask=inside, other=0.0))
     rSum = share(rMean, tl.maximum(count, 1)[:, None])
-    rSum = add(rSum, widen(tl.load(mA + place, mask=inside, other=0.0)) * factor, DTYPE, INTERPRETED)
-    rSum = add(rSum, widen(tl.load(mB + place, mask=inside, other=0.0)) * factor, DTYPE, INTERPRETED)
-    tl.store(mOut + place, narrow(rSum, DTYPE, INTERPRETED), mask=inside)
+    rSum = add(rSum, rA * factor, DTYPE, INTERPRETED)
+    rSum = add(rSum, rB * factor, DTYPE, INTERPRETED)
+    mTile = row_pointers(mOut, place, BLOCK_D, ALIGNED)
+    tl.store(mTile, narrow(rSum, DTYPE, INTERPRETED), mask=inside)

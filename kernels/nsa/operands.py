@@ -165,6 +165,11 @@ def readable(x: Tensor) -> Tensor:
     return x if fits(x) else x.clone(memory_format=torch.contiguous_format)
 
 
+def aligned(*tensors: Tensor) -> bool:
+    """NOTE [aligned] in rows.py."""
+    return all(fits(x) and x.shape[-1] % 8 == 0 for x in tensors)
+
+
 def readable_operands(operands: Operands) -> Operands:
     """Operands as kernels can read them."""
     o = operands

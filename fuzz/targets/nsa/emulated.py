@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from msgspec.structs import replace
-
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.script_call import Text
@@ -17,11 +15,10 @@ from fuzz.devices.cuda import build_of
 from fuzz.devices.emulator.config import DEFAULT_CHECKS
 from fuzz.devices.present import cuda_present
 from fuzz.targets.blocksparse.devices import arch_without_gpu, connect, emulated, emulator_of
+from fuzz.targets.nsa.fewer_kernels import EMULATED_DIMS, with_fewer_kernels
 from fuzz.targets.nsa.target import OPTIONS, SUPPORT, BundledNativeSparse
 from fuzz.targets.triton_emulated import EmulatedTriton
 from kernels.blocksparse.spec.variant import NO_INJECTION, arch_for_products
-
-DIMS = (32, 64, 128)
 
 
 class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
@@ -41,10 +38,7 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
 
     def with_fewer_kernels(self, problem: Any) -> Any:
         """See Target: three head dims, each with one dtype, and tiles of 64 and 128 queries."""
-        dim = next((dim for dim in DIMS if problem.dim <= dim), problem.dim)
-        odd = DIMS.index(dim) + (problem.layout == "packed")
-        tile = 64 if problem.q_tile % 128 else 128
-        return replace(problem, dim=dim, q_tile=tile, dtype="float16" if odd % 2 else "bfloat16")
+        return with_fewer_kernels(problem, EMULATED_DIMS)
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from fuzz.core.case import Case
 from fuzz.core.target import Device, Tensors
 from fuzz.targets.autograd import import_operators
+from fuzz.targets.nsa.fewer_kernels import GPU_DIMS, with_fewer_kernels
 from fuzz.targets.nsa.target import SUPPORT, BundledNativeSparse
 
 
@@ -16,6 +18,10 @@ class GpuNativeSparse(BundledNativeSparse):
     device: Device = "cuda"
     support = replace(SUPPORT, dim=(8, 256, 8), max_pairs=1 << 29)
     pairs_per_second = 1e9
+
+    def with_fewer_kernels(self, problem: Any) -> Any:
+        """See Target: six head dims, each with one dtype for a layout, and tiles of 64 and 128 queries."""
+        return with_fewer_kernels(problem, GPU_DIMS)
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
         """Compiles every kernel that the case launches."""
