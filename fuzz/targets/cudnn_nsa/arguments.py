@@ -14,8 +14,9 @@ from fuzz.targets.cudnn_nsa.block_lists import BLOCKS, SelectedBlocks, index_ten
 from fuzz.targets.options import Options
 from oracles.problem import AnyProblem, cumulative
 
-# room and exits hide what every other case would show: room=True has memory behind the lists, which the kernel reads
-# past their end; without exits bulk copies in flight when a CTA exits are no findings.
+# ends, room and exits hide what every other case would show: with ends=whole no list has a block that the end of the
+# sequence cuts, unless causal hides the rest; room=True has memory behind the lists, which the kernel reads past their
+# end; without exits bulk copies in flight when a CTA exits are no findings.
 OPTIONS = Options(
     block=BLOCKS,
     causal=(False, True),
@@ -27,6 +28,7 @@ OPTIONS = Options(
     longest=("given", "asked", "larger"),
     offsets=("int32", "int64"),
     sums=("3d", "2d"),
+    ends=("whole", "cut"),
     room=(True, False),
     exits=(False, True),
 )

@@ -113,6 +113,7 @@ class CudnnNsaSelection(Target, Compiled):
                 }
                 own: Variant = {"block": block} if block != BLOCKS[0] else {}
                 own |= {"causal": True} if causal else {}
+                own |= {"ends": "cut"} if lists.cut else {}
                 drawn = [own | one for one in OPTIONS.draws(**offered)]
                 found += drawn + [one | {"sums": "2d"} for one in drawn if "api" in one]
         return tuple(found) or ({},)

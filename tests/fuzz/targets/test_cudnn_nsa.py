@@ -84,7 +84,10 @@ def test_what_lists_cannot_say_is_not_asked(mask, block, causal):
 
 def test_a_listed_block_that_the_end_cuts_is_known_as_such():
     problem = replace_struct(PLAIN, lengths_q=(24,), lengths_k=(24,))
-    assert lists_of(replace_struct(problem, mask=Full()), 16, False).cut
+    cut = replace_struct(problem, mask=Full())
+    assert lists_of(cut, 16, False).cut
+    assert refusal(CudnnNsaSelection(), Case(NAME, cut, variant={"block": 16})).kind == "cannot"
+    assert refusal(CudnnNsaSelection(), Case(NAME, cut, variant={"block": 16, "ends": "cut"})) is None
     assert not lists_of(replace_struct(problem, mask=Causal()), 16, True).cut
     assert not lists_of(replace_struct(problem, mask=Blocks(1, 16, ("F.",) * 24)), 16, False).cut
 
@@ -126,7 +129,19 @@ def test_most_cases_of_a_session_can_be_asked():
 
     loop()
     assert outcomes.count("asked") > 75
-    assert options >= {"block", "causal", "later", "order", "lists", "api", "longest", "offsets", "room", "exits"}
+    assert options >= {
+        "block",
+        "causal",
+        "later",
+        "order",
+        "lists",
+        "api",
+        "longest",
+        "offsets",
+        "room",
+        "exits",
+        "ends",
+    }
 
 
 @needs_it
