@@ -40,6 +40,15 @@ def _stores(case: Case) -> tuple[Storage, ...]:
     return case.inputs.q, case.inputs.k, case.inputs.v
 
 
+def _too_many_heads(case: Case) -> bool:
+    return case.problem.group > MOST_HEADS
+
+
+def raises_early(case: Case) -> bool:
+    """True where the package raises before it compiles a kernel."""
+    return _too_many_heads(case) or (_wrapped(case) and _option("keys", case) == "none")
+
+
 RULES: tuple[Rule, ...] = (
     OPTIONS.rule(),
     Rule("no tokens", lambda c: sum(c.problem.lengths_q) == 0),
@@ -63,5 +72,5 @@ RULES: tuple[Rule, ...] = (
         lambda c: any(2 * x.offset % 128 for x in _stores(c)),
         "refuses",
     ),
-    Rule("more than 16 query heads for a KV head (api.py:157)", lambda c: c.problem.group > MOST_HEADS, "refuses"),
+    Rule("more than 16 query heads for a KV head (api.py:157)", _too_many_heads, "refuses"),
 )

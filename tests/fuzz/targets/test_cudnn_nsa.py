@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, seed
 from hypothesis import settings as drawing
 from msgspec.structs import replace as replace_struct
 
-from fuzz.core.case import Case
+from fuzz.core.case import Case, Inputs, Storage
 from fuzz.core.refusal import refusal
 from fuzz.generate import cases
 from fuzz.judging.judge import execute
@@ -20,6 +20,7 @@ from fuzz.targets.cudnn_nsa import package
 from fuzz.targets.cudnn_nsa.arguments import UNUSED
 from fuzz.targets.cudnn_nsa.block_lists import lists_of
 from fuzz.targets.cudnn_nsa.target import CudnnNsaSelection, dry_call
+from fuzz.tensors.arena import build
 from oracles.masks import And, Blocks, Causal, Full, PerBatch, PerHead, Window
 from oracles.problem import Problem, dense_mask
 
@@ -150,6 +151,22 @@ def test_seventeen_heads_in_a_group_are_refused():
     assert refusal(CudnnNsaSelection(), case).kind == "refuses"
     with pytest.raises(ValueError, match="at most 16"):
         package.planned(dry_call(case), "sm_90a")
+
+
+@needs_it
+def test_tensors_at_other_addresses_than_multiples_of_128_are_refused():
+    target, case = CudnnNsaSelection(), Case(NAME, PLAIN, Inputs(k=Storage(offset=8)), {"block": 16})
+    assert refusal(target, case).kind == "refuses"
+    tensors = build(case, "cpu").tensors()
+    target.prepare(case, tensors)
+    with pytest.raises(ValueError, match="Misaligned Tensor data"):
+        target.run(case, tensors)
+
+
+@needs_it
+def test_a_call_without_key_offsets_has_no_kernel_to_compile():
+    case = Case(NAME, PLAIN, variant={"block": 16, "keys": "none"})
+    assert CudnnNsaSelection().builds(case, "sm_90a") == ()
 
 
 @needs_it
