@@ -16,8 +16,8 @@ from fuzz.judging.judge import execute
 from fuzz.session.settings import Settings
 from fuzz.session.summary.dry_calls import dry_coverage
 from fuzz.targets.cudnn_cute.host import installed
+from fuzz.targets.cudnn_cute.lists import UNUSED
 from fuzz.targets.cudnn_nsa import package
-from fuzz.targets.cudnn_nsa.arguments import UNUSED
 from fuzz.targets.cudnn_nsa.block_lists import lists_of
 from fuzz.targets.cudnn_nsa.target import CudnnNsaSelection, dry_call
 from fuzz.tensors.arena import build
