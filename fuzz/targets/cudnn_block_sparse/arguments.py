@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.core.target import Tensors
-from fuzz.targets.cudnn_block_sparse.block_lists import UNUSED, SparseBlocks, blocks_of, index_tensor, size_tensor
+from fuzz.targets.cudnn_block_sparse.block_lists import SparseBlocks, blocks_of, size_tensor
+from fuzz.targets.cudnn_cute.lists import UNUSED, WIDE, index_tensor
 from fuzz.targets.options import Options
 
 # default: what the package takes where it is not told. Options whose value changes nothing of a problem are refused.
@@ -31,7 +32,6 @@ OPTIONS = Options(
     products=("together", "own"),
     exits=(False, True),
 )
-WIDE = 3  # entries that the lists have past the longest one
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def call_of(case: Case, tensors: Tensors, family: int) -> Call:
     assert found is not None, "the rules let no other case through"
     device, rank, fixed = tensors.q.device, size_rank(case, family), options["counts"] == "fixed"
     width = max(int(found.counts.max()), 1)
-    index = index_tensor(found, options["order"], case.inputs.seed, width + WIDE * (options["lists"] == "wide"))
+    index = index_tensor(found.listed, options["order"], case.inputs.seed, width + WIDE * (options["lists"] == "wide"))
     index = index.to(device)
     if options["lists"] == "wide":  # rows of a larger tensor
         index = torch.cat((index, torch.full_like(index, UNUSED)), -1)[..., : width + WIDE]

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fuzz.targets.cudnn_cute.lists import UNUSED
 from oracles.problem import AnyProblem, Problem, dense_mask
-
-UNUSED = 0x3FFFFFF  # a block number, or a number of keys, that nothing has
-Order: TypeAlias = Literal["ascending", "descending", "shuffled"]
 
 
 @dataclass(frozen=True)
@@ -81,21 +78,6 @@ def _blocks_of(mask, lengths_q, lengths_k, heads_q, heads_kv, block, packed) -> 
     if not torch.equal(counts, torch.where(listed, keys[:, :, None], 0)):
         return None
     return SparseBlocks(listed, keys)
-
-
-def index_tensor(blocks: SparseBlocks, order: Order, seed: int, width: int) -> Tensor:
-    """int32 (batch, heads, q_blocks, width): the listed blocks of each query block in that order, then UNUSED."""
-    listed = blocks.listed
-    n = listed.shape[-1]
-    rank = torch.arange(n).expand(listed.shape).to(torch.float32)
-    if order == "descending":
-        rank = -rank
-    elif order == "shuffled":
-        rank = torch.rand(listed.shape, generator=torch.Generator().manual_seed(seed))
-    places = torch.argsort(rank.masked_fill(~listed, float("inf")), dim=-1, stable=True).to(torch.int32)
-    used = torch.arange(n) < blocks.counts[..., None]
-    filled = F.pad(places.masked_fill(~used, UNUSED), (0, max(width - n, 0)), value=UNUSED)
-    return filled[..., :width].contiguous()
 
 
 def size_tensor(blocks: SparseBlocks, rank: int) -> Tensor:

@@ -1,1 +1,2 @@
-"""Shared by the targets of cuDNN's CuTe DSL kernels: `host` for the host code, `emulated` for the kernels."""
+"""Shared by the targets of cuDNN's CuTe DSL kernels: `host` for the host code, `emulated` for the kernels, `lists` for
+their lists of blocks."""

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from fuzz.core.case import Case
 from fuzz.core.target import Tensors
-from fuzz.targets.cudnn_nsa.block_lists import BLOCKS, SelectedBlocks, index_tensor, lists_of
+from fuzz.targets.cudnn_cute.lists import UNUSED, WIDE, index_tensor
+from fuzz.targets.cudnn_nsa.block_lists import BLOCKS, SelectedBlocks, lists_of
 from fuzz.targets.options import Options
 from oracles.problem import AnyProblem, cumulative
 
-# room and exits hide what every other case would show: room=True has memory behind the lists, which the kernel reads
-# past their end; without exits bulk copies in flight when a CTA exits are no findings.
+# ends, room and exits hide what every other case would show: with ends=whole no list has a block that the end of the
+# sequence cuts, unless causal hides the rest; room=True has memory behind the lists, which the kernel reads past their
+# end; without exits bulk copies in flight when a CTA exits are no findings.
 OPTIONS = Options(
     block=BLOCKS,
     causal=(False, True),
@@ -27,11 +29,10 @@ OPTIONS = Options(
     longest=("given", "asked", "larger"),
     offsets=("int32", "int64"),
     sums=("3d", "2d"),
+    ends=("whole", "cut"),
     room=(True, False),
     exits=(False, True),
 )
-UNUSED = 0x3FFFFFF  # a block number that nothing has
-WIDE = 3  # entries that the lists have past the longest one
 MORE = 3  # tokens that longest=larger says beyond the longest sequence
 
 
@@ -89,7 +90,7 @@ def _index(p: AnyProblem, listed: Tensor, options: dict[str, Any], seed: int, de
     """The lists, and the tensor whose first rows they are: with room one with a row for every CTA of the launch."""
     width = max(int(listed.sum(-1).max()), 1)
     wide = WIDE * (options["lists"] == "wide")
-    index = index_tensor(listed, options["order"], seed, width + wide, UNUSED)
+    index = index_tensor(listed, options["order"], seed, width + wide)
     more = p.len_q + MORE if options["room"] else 0
     room = torch.cat((index, index.new_full((more, *index.shape[1:]), UNUSED))).to(device)
     if options["lists"] == "shared":

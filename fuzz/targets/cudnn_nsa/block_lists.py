@@ -67,17 +67,3 @@ def _lists_of(mask, lengths, heads_q, heads_kv, block, causal) -> SelectedBlocks
         listed.append(F.pad(seen, (0, most - blocks)).transpose(0, 1))
         later.append(F.pad(after, (0, most - blocks)).transpose(0, 1))
     return SelectedBlocks(torch.cat(listed), torch.cat(later), cut)
-
-
-def index_tensor(listed: Tensor, order: str, seed: int, width: int, unused: int) -> Tensor:
-    """int32 (total_q, heads_kv, width): the listed blocks of each query in that order, then `unused`."""
-    n = listed.shape[-1]
-    rank = torch.arange(n).expand(listed.shape).to(torch.float32)
-    if order == "descending":
-        rank = -rank
-    elif order == "shuffled":
-        rank = torch.rand(listed.shape, generator=torch.Generator().manual_seed(seed))
-    places = torch.argsort(rank.masked_fill(~listed, float("inf")), dim=-1, stable=True).to(torch.int32)
-    used = torch.arange(n) < listed.sum(-1)[..., None]
-    filled = F.pad(places.masked_fill(~used, unused), (0, max(width - n, 0)), value=unused)
-    return filled[..., :width].contiguous()

@@ -113,13 +113,16 @@ class CudnnNsaSelection(Target, Compiled):
                 }
                 own: Variant = {"block": block} if block != BLOCKS[0] else {}
                 own |= {"causal": True} if causal else {}
+                own |= {"ends": "cut"} if lists.cut else {}
                 drawn = [own | one for one in OPTIONS.draws(**offered)]
                 found += drawn + [one | {"sums": "2d"} for one in drawn if "api" in one]
         return tuple(found) or ({},)
 
     def builds(self, case: Case, arch: str) -> tuple[Build, ...]:
-        """The kernel that a case launches; none where it is refused."""
-        if arch != ARCH or any(rule.applies(case) for rule in self.rules):
+        """The kernel that a case launches; none where the package refuses it, or raises, before it compiles one."""
+        if arch != ARCH or any(rule.kind == "cannot" and rule.applies(case) for rule in self.rules):
+            return ()
+        if unsupported.raises_early(case):
             return ()
         return _builds(case, arch)
 

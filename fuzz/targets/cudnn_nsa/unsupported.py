@@ -30,8 +30,23 @@ def _shared_lists(case: Case) -> bool:
     return _option("lists", case) == "shared" and (not alike or _option("order", case) == "shuffled")
 
 
+def _other_ends(case: Case) -> bool:
+    found = blocks(case)
+    assert found is not None
+    return found.cut != (_option("ends", case) == "cut")
+
+
 def _stores(case: Case) -> tuple[Storage, ...]:
     return case.inputs.q, case.inputs.k, case.inputs.v
+
+
+def _too_many_heads(case: Case) -> bool:
+    return case.problem.group > MOST_HEADS
+
+
+def raises_early(case: Case) -> bool:
+    """True where the package raises before it compiles a kernel."""
+    return _too_many_heads(case) or (_wrapped(case) and _option("keys", case) == "none")
 
 
 RULES: tuple[Rule, ...] = (
@@ -42,6 +57,7 @@ RULES: tuple[Rule, ...] = (
         "a mask that is no list of blocks for each query and KV head, whole ones or, with causal, up to the query",
         lambda c: blocks(c) is None,
     ),
+    Rule("lists with a block that the end cuts, or none, as ends says", _other_ends),
     Rule("later is about causal", lambda c: bool(_option("later", c)) and not _option("causal", c)),
     Rule("sums is about the class", lambda c: _option("sums", c) != "3d" and _wrapped(c)),
     Rule("the class asks for a longest sequence", lambda c: _option("longest", c) == "asked" and not _wrapped(c)),
@@ -56,5 +72,5 @@ RULES: tuple[Rule, ...] = (
         lambda c: any(2 * x.offset % 128 for x in _stores(c)),
         "refuses",
     ),
-    Rule("more than 16 query heads for a KV head (api.py:157)", lambda c: c.problem.group > MOST_HEADS, "refuses"),
+    Rule("more than 16 query heads for a KV head (api.py:157)", _too_many_heads, "refuses"),
 )

@@ -17,10 +17,11 @@ from fuzz.session.settings import Settings
 from fuzz.session.summary.dry_calls import dry_coverage
 from fuzz.targets.cudnn_block_sparse import package, unsupported
 from fuzz.targets.cudnn_block_sparse.arguments import size_rank
-from fuzz.targets.cudnn_block_sparse.block_lists import UNUSED, blocks_of, index_tensor, size_tensor
+from fuzz.targets.cudnn_block_sparse.block_lists import blocks_of, size_tensor
 from fuzz.targets.cudnn_block_sparse.emulated import EmulatedCudnnBlockSparse
 from fuzz.targets.cudnn_block_sparse.target import dry_call
 from fuzz.targets.cudnn_cute.host import installed
+from fuzz.targets.cudnn_cute.lists import UNUSED, index_tensor
 from oracles.masks import Blocks, Causal, Full, PerBatch, PerHead, Prefix
 from oracles.problem import Problem, dense_mask
 
@@ -79,7 +80,7 @@ def test_sizes_have_an_axis_for_what_varies():
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
 def test_an_index_tensor_lists_each_block_once_and_nothing_after_the_count(order):
     blocks = blocks_of(replace_struct(PLAIN, mask=Full(), lengths_k=(640,)), 64)
-    index = index_tensor(blocks, order, 3, 12)
+    index = index_tensor(blocks.listed, order, 3, 12)
     assert index.shape[-1] == 12
     assert (index[..., 10:] == UNUSED).all()
     assert torch.equal(index[..., :10].sort(-1).values, torch.arange(10, dtype=torch.int32).expand(1, 2, 2, 10))

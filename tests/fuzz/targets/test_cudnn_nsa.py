@@ -9,17 +9,18 @@ from hypothesis import HealthCheck, Phase, given, seed
 from hypothesis import settings as drawing
 from msgspec.structs import replace as replace_struct
 
-from fuzz.core.case import Case
+from fuzz.core.case import Case, Inputs, Storage
 from fuzz.core.refusal import refusal
 from fuzz.generate import cases
 from fuzz.judging.judge import execute
 from fuzz.session.settings import Settings
 from fuzz.session.summary.dry_calls import dry_coverage
 from fuzz.targets.cudnn_cute.host import installed
+from fuzz.targets.cudnn_cute.lists import UNUSED
 from fuzz.targets.cudnn_nsa import package
-from fuzz.targets.cudnn_nsa.arguments import UNUSED
 from fuzz.targets.cudnn_nsa.block_lists import lists_of
 from fuzz.targets.cudnn_nsa.target import CudnnNsaSelection, dry_call
+from fuzz.tensors.arena import build
 from oracles.masks import And, Blocks, Causal, Full, PerBatch, PerHead, Window
 from oracles.problem import Problem, dense_mask
 
@@ -84,7 +85,10 @@ def test_what_lists_cannot_say_is_not_asked(mask, block, causal):
 
 def test_a_listed_block_that_the_end_cuts_is_known_as_such():
     problem = replace_struct(PLAIN, lengths_q=(24,), lengths_k=(24,))
-    assert lists_of(replace_struct(problem, mask=Full()), 16, False).cut
+    cut = replace_struct(problem, mask=Full())
+    assert lists_of(cut, 16, False).cut
+    assert refusal(CudnnNsaSelection(), Case(NAME, cut, variant={"block": 16})).kind == "cannot"
+    assert refusal(CudnnNsaSelection(), Case(NAME, cut, variant={"block": 16, "ends": "cut"})) is None
     assert not lists_of(replace_struct(problem, mask=Causal()), 16, True).cut
     assert not lists_of(replace_struct(problem, mask=Blocks(1, 16, ("F.",) * 24)), 16, False).cut
 
@@ -126,7 +130,19 @@ def test_most_cases_of_a_session_can_be_asked():
 
     loop()
     assert outcomes.count("asked") > 75
-    assert options >= {"block", "causal", "later", "order", "lists", "api", "longest", "offsets", "room", "exits"}
+    assert options >= {
+        "block",
+        "causal",
+        "later",
+        "order",
+        "lists",
+        "api",
+        "longest",
+        "offsets",
+        "room",
+        "exits",
+        "ends",
+    }
 
 
 @needs_it
@@ -135,6 +151,22 @@ def test_seventeen_heads_in_a_group_are_refused():
     assert refusal(CudnnNsaSelection(), case).kind == "refuses"
     with pytest.raises(ValueError, match="at most 16"):
         package.planned(dry_call(case), "sm_90a")
+
+
+@needs_it
+def test_tensors_at_other_addresses_than_multiples_of_128_are_refused():
+    target, case = CudnnNsaSelection(), Case(NAME, PLAIN, Inputs(k=Storage(offset=8)), {"block": 16})
+    assert refusal(target, case).kind == "refuses"
+    tensors = build(case, "cpu").tensors()
+    target.prepare(case, tensors)
+    with pytest.raises(ValueError, match="Misaligned Tensor data"):
+        target.run(case, tensors)
+
+
+@needs_it
+def test_a_call_without_key_offsets_has_no_kernel_to_compile():
+    case = Case(NAME, PLAIN, variant={"block": 16, "keys": "none"})
+    assert CudnnNsaSelection().builds(case, "sm_90a") == ()
 
 
 @needs_it
