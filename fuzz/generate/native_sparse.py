@@ -28,7 +28,9 @@ DIMS = (64, 32, 16, 128, 64, 8, 24, 40, 80, 96)
 CAUSAL: tuple[Causality, ...] = (True, True, True, "strict", "strict", False)
 WEIGHTS = ("", "w_gate", "w_k w_v w_gate", "w_k w_v w_gate", "w_k", "w_v", "w_k w_v")
 SCALES = (1.0, 0.5, 0.1, 0.01, 2.0)
-DISTRIBUTIONS: tuple[Distribution, ...] = ("normal",) * 5 + ("adversarial", "needle", "large", "integers", "constant")
+DISTRIBUTIONS: tuple[Distribution, ...] = (
+    *("normal",) * 5, "adversarial", "needle", "large", "integers", "constant", "cancelling",
+)  # fmt: skip
 DETACHED = (("q",), ("k",), ("v",), ("q", "k"), ("q", "v"), ("k", "v"))
 PLAIN_SHARE, GROUPS_SHARE, EMPTY_SHARE = 3, 8, 6  # one case in so many
 
