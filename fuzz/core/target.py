@@ -83,6 +83,7 @@ class Target:
     variants          a case has one of these dictionaries of options, unless `variants_for` says more
     parameters        further options, which a case's variant may give a value whether or not `variants` does
     session_size      limits of the cases that a session draws, for a target that is slow where it runs
+    long_size         limits of the few cases that have to be longer to show something; None: there are none
     pairs_per_second  (query, key) pairs that a run handles, for the deadline only
     start_seconds     what a run takes at least, for the deadline only
     attention         False: its answer to an attention problem is another one, which `right` gives, and there are no
@@ -112,6 +113,7 @@ class Target:
     variants: tuple[Variant, ...] = ({},)
     parameters: frozenset[str] = frozenset()
     session_size: Size | None = None
+    long_size: Size | None = None
     pairs_per_second: float = 2e7
     start_seconds: float = 0.01
     attention: bool = True

@@ -1,8 +1,9 @@
 """Cases of native sparse attention, drawn inside what a target declares to support, biased to boundaries.
 
 Lengths are multiples of a tile or of a block, one more or less, or anything; lists are short, as long as all blocks, or
-longer; a window is one token, ends amid a tile, or reaches over all. One case in three is plain: no weights, causal, a
-length of whole tiles. NOTE [near-copies] of cases.py holds here too.
+longer; a window is one token, ends amid a tile, or reaches over all. One case in LONG_SHARE has groups of compressed
+blocks to choose from, which takes more than 2,048 tokens. One case in three is plain: no weights, causal, a length of
+whole tiles. NOTE [near-copies] of cases.py holds here too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ HEADS = ((1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (2, 1), (1, 2))  # KV heads, qu
 BLOCKS = (64, 16, 32, 64, 128, 16, 48, 256, 8, 4)
 TILES = (64, 64, 128, 256, 64, 192, 32, 16)
 WINDOWS = (1, 2, 16, 63, 64, 65, 100, 128, 200, 512)
+FEW = (1, 2, 3, 4, 8)  # selected blocks of a long case
 DIMS = (64, 32, 16, 128, 64, 8, 24, 40, 80, 96)
 CAUSAL: tuple[Causality, ...] = (True, True, True, "strict", "strict", False)
 WEIGHTS = ("", "w_gate", "w_k w_v w_gate", "w_k w_v w_gate", "w_k", "w_v", "w_k w_v")
@@ -32,7 +34,7 @@ DISTRIBUTIONS: tuple[Distribution, ...] = (
     *("normal",) * 5, "adversarial", "needle", "large", "integers", "constant", "cancelling",
 )  # fmt: skip
 DETACHED = (("q",), ("k",), ("v",), ("q", "k"), ("q", "v"), ("k", "v"))
-PLAIN_SHARE, GROUPS_SHARE, EMPTY_SHARE = 3, 8, 6  # one case in so many
+PLAIN_SHARE, GROUPS_SHARE, EMPTY_SHARE, LONG_SHARE = 3, 8, 6, 12  # one case in so many
 
 
 def draw_native_sparse(
@@ -40,18 +42,24 @@ def draw_native_sparse(
 ) -> Case:
     """A case for `target`. Its rules may still say no to some."""
     support = target.support if kernel is None else support_of(kernel, target.support)
+    is_long = target.long_size is not None and one_in(draw, LONG_SHARE)
+    size = target.long_size if is_long and target.long_size is not None else size
     plain = one_in(draw, PLAIN_SHARE)
     layout = draw.choice(support.layouts)
     known = [(n, g) for n, g in HEADS if n * g <= size.rows and (g == 1 or support.gqa)]
     heads_kv, group = draw.choice(known or [(1, 1)])
     heads_q = heads_kv * group
     batch = draw.randint(1, max(1, min(3, size.rows // heads_q)))
-    dim = draw.choice([dim for dim in DIMS if support.takes_dim(dim)] or [support.dim[0]])
+    dims = [dim for dim in DIMS if support.takes_dim(dim)] or [support.dim[0]]
+    if is_long:
+        batch, least = 1, GROUP * support.block_step + 1
+        dims = [dim for dim in dims if heads_q * dim * least <= size.elements] or dims[:1]
+    dim = draw.choice(dims)
     block = draw.choice(_steps(BLOCKS, support.block_step))
     tile = draw.choice(_steps(TILES, support.tile_step))
     longest = min(size.length, int((size.pairs / (heads_q * batch)) ** 0.5), size.elements // (batch * heads_q * dim))
     longest = max(longest, 1)
-    if one_in(draw, GROUPS_SHARE) and (
+    if (is_long or one_in(draw, GROUPS_SHARE)) and (
         small := [n for n in _steps((1, 2, 4, 16), support.block_step) if _fits(n, longest)]
     ):
         block = draw.choice(small)  # so many blocks that there are groups of them to choose from
@@ -66,9 +74,9 @@ def draw_native_sparse(
         dtype=draw.choice(support.dtypes),
         layout=layout,
         compress_block_size=block,
-        num_selected_blocks=_selected(draw, -(-max(lengths) // block)),
-        window_size=_window(draw, max(lengths)),
-        num_cmp_selected_blocks=_groups(draw, -(-max(lengths) // (block * GROUP))),
+        num_selected_blocks=draw.choice(FEW) if is_long else _selected(draw, -(-max(lengths) // block)),
+        window_size=draw.choice(WINDOWS) if is_long else _window(draw, max(lengths)),
+        num_cmp_selected_blocks=_groups(draw, -(-max(lengths) // (block * GROUP)), some=is_long),
         causal=True if plain else draw.choice(CAUSAL),
         q_tile=tile,
         scale=draw.choice(SCALES) if support.scale and not plain and one_in(draw, 5) else None,
@@ -126,9 +134,9 @@ def _window(draw: Draw, length: int) -> int:
     )
 
 
-def _groups(draw: Draw, groups: int) -> int | None:
+def _groups(draw: Draw, groups: int, *, some: bool) -> int | None:
     if groups > 1:
-        return draw.choice((None, 1, 1, groups - 1))
+        return draw.choice((*(None,) * (not some), 1, 1, groups - 1))
     return 1 if one_in(draw, GROUPS_SHARE) else None
 
 

@@ -30,6 +30,7 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
     device: Device = "emulator"
     support = dataclasses.replace(SUPPORT, max_pairs=1 << 25)
     session_size = Size(1 << 17, 4, 320, 1 << 18)
+    long_size = Size(1 << 23, 1, 2_400, 1 << 18)
     follow_ups = 4
 
     def missing(self) -> str | None:
@@ -100,7 +101,9 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
             emulated().blind = False
 
     def expected_seconds(self, case: Case) -> float:
-        """Emulated time goes with the number of tiles."""
+        """Emulated time goes with the number of tiles that the branches look at."""
         p = case.problem
-        tiles = p.heads_q * sum((n // 64 + 1) ** 2 for n in p.lengths_q)
+        in_row = p.num_selected_blocks * p.compress_block_size // 64 + p.window_size // 64 + 4
+        rows = [n // 64 + 1 for n in p.lengths_q]
+        tiles = p.heads_q * sum(n * min(n, in_row) for n in rows)
         return 2.0 + 0.3 * tiles * (5 if p.backward else 1)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
 from fuzz.core.case import Case, Inputs, Storage
+from fuzz.core.case_limits import Size
 from fuzz.core.refusal import refusal
+from fuzz.generate.native_sparse import draw_native_sparse
 from fuzz.judging.judge import execute
 from fuzz.script import write_script
 from fuzz.targets.registry import load
@@ -81,6 +85,28 @@ def test_a_sum_of_gradients_that_is_rounded_after_each_branch_is_found_where_its
     )
     found = {f.tensor for f in verdict.findings if f.oracle == "accuracy"}
     assert (verdict.outcome, found) == (("pass", set()) if name == "nsa" else ("fail", {"dq"}))
+
+
+@pytest.mark.parametrize("device", ["emulator", "cuda"])
+def test_one_drawn_case_in_twelve_chooses_among_groups(device):
+    target, draw = load("nsa", device=device), random.Random(1)
+    size = Size().within(target.session_size)
+    drawn = [draw_native_sparse(draw, target, size, 2) for _ in range(600)]
+    grouped = [case for case in drawn if "groups" in case.problem.choices]
+    assert 30 <= len(grouped) <= 75
+    assert all(refusal(target, case) is None or case.problem.scale is not None for case in grouped)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["nsa", "nsa!last_group_by_the_full_size"])
+def test_the_mean_score_of_the_last_group_is_over_its_own_blocks(name):
+    grouped = P.edited(
+        lengths=(2_100,), heads_q=1, window_size=16, num_cmp_selected_blocks=1, q_tile=128, causal=False, w_k=False,
+        w_v=False, w_gate=False, backward=False,
+    )  # fmt: skip
+    verdict = judged(name, grouped)
+    found = {f.tensor for f in verdict.findings if f.oracle == "selection"}
+    assert (verdict.outcome, found) == (("pass", set()) if name == "nsa" else ("fail", {"groups"}))
 
 
 @pytest.mark.nightly
