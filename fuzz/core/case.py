@@ -27,7 +27,16 @@ VERSION = 1
 SCHEMA_PATH = Path(__file__).with_name("case.schema.json")
 
 Distribution: TypeAlias = Literal[
-    "normal", "large", "needle", "integers", "constant", "adversarial", "one_hot", "uniform_pow2", "index_values"
+    "normal",
+    "large",
+    "needle",
+    "integers",
+    "constant",
+    "adversarial",
+    "cancelling",
+    "one_hot",
+    "uniform_pow2",
+    "index_values",
 ]
 CODED: tuple[Distribution, ...] = ("one_hot", "uniform_pow2", "index_values")  # inputs with exact answers
 SHARED = "bhs"  # axes that a tensor may have stride 0 on

@@ -124,7 +124,7 @@ def dtype(case: Case) -> Options:
 
 def data(case: Case) -> Options:
     """Numbers that can be read: integers, then one constant; seed 0; no more repeats than usual."""
-    plainer: dict[str, tuple[str, ...]] = {"large": ("normal",), "needle": ("normal",), "adversarial": ("normal",)}
+    plainer: dict[str, tuple[str, ...]] = dict.fromkeys(("large", "needle", "adversarial", "cancelling"), ("normal",))
     plainer |= {"one_hot": ("normal", "integers"), "uniform_pow2": ("normal",), "index_values": ("normal",)}
     plainer |= {"normal": ("constant", "integers"), "integers": ("constant",)}
     for name in plainer.get(case.inputs.distribution, ()):

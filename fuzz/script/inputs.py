@@ -14,6 +14,7 @@ import fuzz.tensors.values as values
 from fuzz.core.case import CODED, Case, Storage
 from fuzz.core.script_call import ScriptError
 from fuzz.targets.user_function.source_excerpt import excerpt
+from fuzz.tensors.sparse_values import EVEN, OTHER, SPREAD
 from oracles.problem import shapes
 
 _UNPACK = '''\
@@ -72,6 +73,7 @@ def lines(case: Case, guard: bool) -> list[str]:
     made = [f"{name} = {_numbers(case, name, shape[name])}" for name in names(case)]
     made += _pointed(case) if case.inputs.distribution == "needle" else []
     made += _lifted(case) if case.inputs.distribution == "adversarial" else []
+    made += _cancelling(case) if case.inputs.distribution == "cancelling" else []
     if p.layout == "padded" and p.ragged:
         made += _padding(case)
     made += _stored(case)
@@ -166,6 +168,22 @@ def _lifted(case: Case) -> list[str]:
         "        hidden = (~seen).sum(0) * 16 // len(seen)",
         f"        {k}[h] += hidden.float()[:, None] / 16",
     ]
+
+
+def _cancelling(case: Case) -> list[str]:
+    p = case.problem
+    head, q, k = _sequences(case)
+    v, do = k.replace("k[", "v[", 1), q.replace("q[", "do[", 1)
+    made = [
+        f"q *= {EVEN}",
+        f"{head}  # value vectors near one of their head, and the rows of dO along it",
+        f"    common = {v}[:, :1].clone()",
+        f"    {v}.mul_({SPREAD}).add_(common)",
+    ]
+    if p.backward and case.inputs.do.order != "expanded":
+        made.append(f"    {do}.mul_({SPREAD}).add_(common.repeat_interleave({p.group}, 0))")
+    gates = ["w_gate[:, 2] = -w_gate[:, 1]", f"w_gate[:, 0] *= {OTHER}"]
+    return made + gates * ("w_gate" in p.weights)
 
 
 def _padding(case: Case) -> list[str]:

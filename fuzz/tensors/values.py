@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fuzz.core.case import CODED, Case, Storage
 from fuzz.tensors.coded_values import coded, fits, fives
+from fuzz.tensors.sparse_values import cancel
 from oracles.masks import keep
 from oracles.problem import AnyProblem, Problem, sequence_view, shapes
 
@@ -134,6 +135,8 @@ def make_values(case: Case, device: torch.device | str) -> dict[str, Tensor]:
             _point_at_needles(p, seed, made)
         case "adversarial":
             _lift_masked_keys(p, made)
+        case "cancelling":
+            cancel(p, made)
     for name in p.weights:
         made[name] *= p.dim**-0.5  # what is made of them is as large as before
     shared = {name: store.shared for name in made if (store := getattr(case.inputs, name, _PLAIN)).shared}

@@ -88,6 +88,7 @@ NSA = (
     "strict_mean_of_the_whole_tile",
     "all_scores_at_once",
     "last_group_by_the_full_size",
+    "row_offset_wraps",
 )
 
 BLOCKSPARSE = (

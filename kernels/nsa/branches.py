@@ -60,7 +60,8 @@ class Branch:
         lse_shape = (o.heads_q, o.rows) if o.packed else (o.batch, o.heads_q, o.length)
         lse = torch.empty(lse_shape, dtype=torch.float32, device=o.q.device)
         blocks = self.lists(backward=False)
-        o.launcher.forward((o.q, self.k, self.v), (out, lse), self.sequences(), blocks, o.settings.scale)
+        inputs, settings = (o.q, self.k, self.v), o.settings
+        o.launcher.forward(inputs, (out, lse), self.sequences(), blocks, settings.scale, settings.steps.attention)
         return out, lse
 
     def backward(self, out: Tensor, lse: Tensor, grad_out: Tensor) -> tuple[Tensor, Tensor, Tensor]:

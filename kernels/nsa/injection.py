@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from kernels.blocksparse.lists.types import BlockSparse
+from kernels.blocksparse.spec.variant import NO_INJECTION, Injection
 from kernels.nsa.choice import allowed_blocks, ascending, folded, group_scores, tiles_at_once
 from kernels.nsa.compress import project, project_backward
 from kernels.nsa.gates import add, gate_of, gate_row, logit_gradient
@@ -36,7 +37,8 @@ def mean_shift(tile: int, causal: int) -> int:
 
 @dataclass(frozen=True)
 class InjectionPoints:
-    """One function for each replaceable step: those of the kernels, then those of the host. Defaults are correct."""
+    """One function for each replaceable step: those of the kernels, then those of the host; and what is injected into
+    the forward kernel of the branches. Defaults are correct."""
 
     divisor: Any = rows_there
     share_of_mean: Any = share_of_mean
@@ -55,6 +57,7 @@ class InjectionPoints:
     ascending: Callable[[Tensor], Tensor] = ascending
     lists: Callable[[BlockSparse, str, bool], BlockSparse] = as_built
     width_of_window: Callable[[int, bool], int] = width_of_window
+    attention: Injection = NO_INJECTION
 
 
 _REGISTRY = Registry(InjectionPoints())

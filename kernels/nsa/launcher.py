@@ -10,7 +10,7 @@ from kernels.blocksparse.launch import backward as launch_backward
 from kernels.blocksparse.launch import forward as launch_forward
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.types import BlockSparse
-from kernels.blocksparse.spec.variant import Variant
+from kernels.blocksparse.spec.variant import NO_INJECTION, Injection, Variant
 from kernels.sdpa.launch import Launch
 
 Three = tuple[Tensor, Tensor, Tensor]
@@ -24,10 +24,16 @@ class Launcher:
         launch.run()
 
     def forward(
-        self, inputs: Three, outputs: tuple[Tensor, Tensor], where: Sequences, blocks: BlockSparse, scale: float
+        self,
+        inputs: Three,
+        outputs: tuple[Tensor, Tensor],
+        where: Sequences,
+        blocks: BlockSparse,
+        scale: float,
+        injection: Injection = NO_INJECTION,
     ) -> None:
         """Launches attention. inputs: (q, k, v); outputs: (out, lse). See `kernels.blocksparse.launch.forward`."""
-        launch_forward.forward(*inputs, *outputs, where, blocks, scale=scale)
+        launch_forward.forward(*inputs, *outputs, where, blocks, scale=scale, injection=injection)
 
     def backward(
         self,
@@ -61,7 +67,13 @@ class Plan(Launcher):
         self.launches.append(launch)
 
     def forward(
-        self, inputs: Three, outputs: tuple[Tensor, Tensor], where: Sequences, blocks: BlockSparse, scale: float
+        self,
+        inputs: Three,
+        outputs: tuple[Tensor, Tensor],
+        where: Sequences,
+        blocks: BlockSparse,
+        scale: float,
+        injection: Injection = NO_INJECTION,
     ) -> None:
         """See Launcher."""
         self._note(launch_forward.forward_variant(inputs[0], blocks, products=self.products))

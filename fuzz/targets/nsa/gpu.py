@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fuzz.core.case import Case
+from fuzz.core.case_limits import Size
 from fuzz.core.target import Device, Tensors
 from fuzz.targets.autograd import import_operators
 from fuzz.targets.nsa.fewer_kernels import GPU_DIMS, with_fewer_kernels
@@ -17,6 +18,7 @@ class GpuNativeSparse(BundledNativeSparse):
 
     device: Device = "cuda"
     support = replace(SUPPORT, dim=(8, 256, 8), max_pairs=1 << 29)
+    long_size = Size(1 << 26, 4, 1 << 13, 1 << 22)
     pairs_per_second = 1e9
 
     def with_fewer_kernels(self, problem: Any) -> Any:

@@ -111,8 +111,8 @@ class Postprocess:
                 offset = (tile * tiling.tile_m + step * tiling.step_m) * tiling.dim
                 read_fragment(rdQ, dq_sum + cute.assume(offset, divby=4), thread, tiling.vector)
                 rdQ.store(rdQ.load() * scale)
-                rows = (mdQ.at(batch, Int64(seq_q.begin) + first_row, head), mdQ.stride_row)
-                self.store(copy, mma, rdQ, sdQ, rows, seq_q.length - first_row, thread, step + 1 < tiling.steps)
+                place = (batch, seq_q, first_row, head)
+                self.store(copy, mma, rdQ, sdQ, mdQ, place, thread, step + 1 < tiling.steps)
 
     @cute.jit
     def keys(self, mdKV, dkv_sum, keys, sizes, cta, group_split, copy, sdKV, thread) -> None:
@@ -130,21 +130,23 @@ class Postprocess:
                     tile = tile_number(tiles, batch, head * group_split + part, seq_k.begin, tiling.tile_n) + n_block
                     read_sums(rPart, sums_of(dkv_sum, tile, which, tiling), thread)
                     rD.store(rD.load() + rPart.load())
-                rows = (mdKV[which].at(batch, Int64(seq_k.begin) + first_row, head), mdKV[which].stride_row)
-                self.store(copy, mma, rD, sdKV, rows, seq_k.length - first_row, thread, which == 0)
+                place = (batch, seq_k, first_row, head)
+                self.store(copy, mma, rD, sdKV, mdKV[which], place, thread, which == 0)
 
     @cute.jit
-    def store(self, copy, mma, rD, sD, rows, rows_left, thread, more: cutlass.Constexpr) -> None:
-        """Writes a thread's share of a tile to rows (address of the first, elements between rows), rounded ones by way
-        of sD. more: sD is written again."""
-        tiling = self.tiling
+    def store(self, copy, mma, rD, sD, mD, place, thread, more: cutlass.Constexpr) -> None:
+        """Writes a thread's share of a tile to an operand, rounded ones by way of sD. place: (batch, sequence, the
+        tile's first row in it, head); more: sD is written again."""
+        tiling, (batch, seq, first_row, head) = self.tiling, place
         if cutlass.const_expr(self.float32):
+            row = mD.at(batch, Int64(seq.begin) + first_row, head)
             shape = (cute.size(sD, mode=[0]), tiling.dim)
-            store_float32(mma, rD, shape, rows, rows_left, copy.dim, thread)
+            store_float32(mma, rD, shape, (row, mD.stride_row), seq.length - first_row, copy.dim, thread)
         else:
             share(mma, rD, sD, thread, tiling.wide_stores)
             cute.arch.sync_threads()
-            store_rows(copy, sD, rows, rows_left)
+            row = mD.at(batch, Int64(seq.begin) + first_row, head)
+            store_rows(copy, sD, (row, mD.stride_row), seq.length - first_row)
             if cutlass.const_expr(more):
                 cute.arch.sync_threads()
 

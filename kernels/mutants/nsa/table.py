@@ -13,6 +13,7 @@ from torch import Tensor
 from kernels.blocksparse.lists.transpose import with_backward
 from kernels.blocksparse.lists.types import Bits, BlockLists, BlockSparse, Intervals
 from kernels.blocksparse.lists.write_order import with_order
+from kernels.mutants.blocksparse.table import injections_for
 from kernels.mutants.nsa.registration import MUTANTS, register_mutant
 from kernels.nsa.choice import allowed_blocks
 from kernels.nsa.compress import project_backward
@@ -265,4 +266,12 @@ register_mutant(
     "The score of the last group of compressed blocks is divided by the blocks of a whole group.",
     "invented, after padding with zeros to a multiple of the group",
     group_scores=_over_whole_groups,
+)
+
+
+register_mutant(
+    "row_offset_wraps",
+    "Forward pass of all branches: the offset of a tile of keys is computed in 32 bits, and wraps at 2 ** 31 elements.",
+    "Meta's NSA at 2,000,000 tokens: row index times stride in int32, cudaErrorIllegalAddress",
+    attention=injections_for("blocksparse!key_offset_wraps").forward,
 )

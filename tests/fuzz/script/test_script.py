@@ -302,7 +302,7 @@ PACKED = {
 
 
 @pytest.mark.parametrize("name", PACKED)
-@pytest.mark.parametrize("distribution", ["needle", "adversarial"])
+@pytest.mark.parametrize("distribution", ["needle", "adversarial", "cancelling"])
 def test_packed_sequences(own, name, distribution):
     case = Case("packed", PACKED[name], Inputs(3, distribution, q=Storage("bshd", 3, 1)))
     names, code = executed(write_script(case, own("packed"), None))

@@ -18,13 +18,14 @@ pytest.importorskip("triton")
 pytest.importorskip("cutlass")
 
 
-def test_one_case_in_twelve_chooses_groups():
-    target = load("nsa", device="emulator")
+@pytest.mark.parametrize("device", ["emulator", "cuda"])
+def test_one_case_in_twelve_chooses_groups(device):
+    target = load("nsa", device=device)
     found = [drawer(target)(random.Random(seed)) for seed in range(600)]
     long = [c for c in found if max(c.problem.lengths) > GROUP * c.problem.compress_block_size]
     assert 30 <= len(long) <= 70
     assert all(c.problem.num_cmp_selected_blocks == 1 and not c.problem.backward for c in long)
-    assert all(max(c.problem.lengths) <= 320 for c in found if c not in long)
+    assert device == "cuda" or all(max(c.problem.lengths) <= 320 for c in found if c not in long)
     assert sum(refusal(target, c) is None for c in long) > len(long) / 2
 
 

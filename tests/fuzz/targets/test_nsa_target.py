@@ -72,6 +72,18 @@ def test_tensors_that_begin_off_alignment_are_read():
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("name", ["nsa", "nsa!gradients_added_in_half"])
+def test_a_sum_of_gradients_that_is_rounded_after_each_branch_is_found_where_its_terms_cancel(name):
+    verdict = judged(
+        name,
+        P.edited(lengths=(300,), dim=128, dim_v=128, num_selected_blocks=8, window_size=200, w_k=False, w_v=False),
+        distribution="cancelling",
+    )
+    found = {f.tensor for f in verdict.findings if f.oracle == "accuracy"}
+    assert (verdict.outcome, found) == (("pass", set()) if name == "nsa" else ("fail", {"dq"}))
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_mutant_is_found(name):
     problem = P.edited(num_selected_blocks=5) if name == "future_block_selected" else P

@@ -20,6 +20,7 @@ PINNED = {
     "integers": "fd1e2c61dd8248d4",
     "constant": "ce83f80a5e57ebde",
     "adversarial": "73531ad602c2d82c",
+    "cancelling": "b36ef95359259e3a",
     "one_hot": "224308d322529f74",
     "uniform_pow2": "3623fad49ab85582",
     "index_values": "53d0b81902cb2635",
