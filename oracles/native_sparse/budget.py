@@ -32,6 +32,7 @@ POOL = 1_048_573  # a prime, so that rows of the usual lengths do not meet the s
 SEED = 20_480
 EQUAL = 64  # terms of an fp32 sum that is off by one rounding more where they are equal
 FP32 = 2.0**-22  # relative error of a few roundings of fp32 arithmetic
+FLUSHED = torch.finfo(torch.float32).smallest_normal  # what fp32 arithmetic may take for 0
 
 
 def budget(
@@ -53,7 +54,7 @@ def budget(
         dtype = stored_as(p, name)
         info = torch.finfo(dtype)
         spread = (answers.double() - want).pow(2).mean(0)
-        last = want.abs() * (info.eps / 2) + info.smallest_normal * info.eps / 2 * (want != 0)
+        last = want.abs() * (info.eps / 2) + max(info.smallest_normal * info.eps / 2, FLUSHED) * (want != 0)
         noise[name] = (spread + last**2 / 3).sqrt().float()
         pair[name] = answers[:2].to(dtype).float()
     return Budget.of(p, right, Same(Outputs(**pair), Outputs(**noise)), padding=padding)

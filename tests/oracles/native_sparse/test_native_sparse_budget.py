@@ -47,3 +47,16 @@ def test_rounding_is_within_the_budget_and_a_percent_is_not():
     for name, x in right.items():
         wrong = stored | {name: (x * 1.03).to(P.torch_dtype)}
         assert [f.tensor for f in judge_with(measured, Outputs(**wrong)).findings] == [name], name
+
+
+def test_what_fp32_has_no_normal_number_for_may_be_zero():
+    p = P.edited(lengths=(130,), w_k=False, w_v=False, w_gate=False)
+    given = made(p)
+    given["do"] *= 2.0**-124
+    measured = budget(p, given)
+    right = {name: x.to(p.torch_dtype) for name, x in measured.reference.items()}
+    tiny = torch.finfo(torch.float32).smallest_normal
+    assert ((right["dk"] != 0) & (right["dk"].abs() < tiny)).any()
+    flushed = right | {"dk": torch.where(right["dk"].abs() < tiny, 0.0, right["dk"].float()).to(p.torch_dtype)}
+    assert judge_with(measured, Outputs(**flushed)).ratio < 1
+    assert judge_with(measured, Outputs(**(right | {"dk": right["dk"] * 0}))).ratio > 1
