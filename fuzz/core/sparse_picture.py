@@ -29,20 +29,33 @@ def sparse_picture(
     bad_rows  query rows to mark
     """
     length = p.lengths[batch]
-    if not 0 < length <= MOST_TOKENS:
+    rows = sparse_rows(p, choices, batch, head)
+    if rows is None:
         return [f"(not drawn: {length} tokens)"]
+    lines = [
+        f"rows: {p.tiles(length)} tiles of {p.q_tile} queries, columns: {p.blocks(length)} blocks of "
+        f"{p.compress_block_size} tokens; {SELECTED} selected, {WINDOW} in the window, {POOLED} as a mean only"
+    ]
+    for tile, row in enumerate(rows):
+        start, stop = tile * p.q_tile, min((tile + 1) * p.q_tile, length)
+        marked = bad_rows is not None and start < bad_rows[1] and bad_rows[0] < stop
+        lines.append(f"{start:>6} {row[:width]}{'…' * (len(row) > width)}{' ◀ wrong' if marked else ''}")
+    return lines
+
+
+def sparse_rows(p: NativeSparse, choices: Mapping[str, Tensor], batch: int, head: int) -> list[str] | None:
+    """A string for each tile of queries, of one character for each block; None: no tokens, or too many to draw."""
+    length = p.lengths[batch]
+    if not 0 < length <= MOST_TOKENS:
+        return None
     blocks, groups = chosen_of(p, choices, batch)
-    size, count = p.compress_block_size, p.blocks(length)
+    size = p.compress_block_size
     window = sees_window(p, length, blocks.device)[0]
     pooled = sees_compressed(p, length, groups, blocks.device)[head if groups is not None else 0]
-    lines = [
-        f"rows: {p.tiles(length)} tiles of {p.q_tile} queries, columns: {count} blocks of {size} tokens; "
-        f"{SELECTED} selected, {WINDOW} in the window, {POOLED} as a mean only"
-    ]
+    found = []
     for tile in range(p.tiles(length)):
-        rows = slice(tile * p.q_tile, min((tile + 1) * p.q_tile, length))
-        row = ""
-        for block in range(min(count, width)):
+        rows, row = slice(tile * p.q_tile, min((tile + 1) * p.q_tile, length)), ""
+        for block in range(p.blocks(length)):
             keys = slice(block * size, min((block + 1) * size, length))
             if bool(blocks[head, tile, block]):
                 row += SELECTED
@@ -50,6 +63,5 @@ def sparse_picture(
                 row += WINDOW
             else:
                 row += POOLED if bool(pooled[rows, block].any()) else NOTHING
-        marked = bad_rows is not None and rows.start < bad_rows[1] and bad_rows[0] < rows.stop
-        lines.append(f"{rows.start:>6} {row}{'…' * (count > width)}{' ◀ wrong' if marked else ''}")
-    return lines
+        found.append(row)
+    return found

@@ -49,11 +49,12 @@ def _path(tiles: MaskTiles, above: float, to: float) -> str:
     found = []
     for y, row in enumerate(tiles.shares):
         wanted = [share > 0 and above <= share < to for share in row]
-        found += [f"M{a} {y}h{b - a}v1h-{b - a}z" for a, b in _runs(wanted)]
+        found += [f"M{a} {y}h{b - a}v1h-{b - a}z" for a, b in runs(wanted)]
     return "".join(found)
 
 
-def _runs(wanted: Sequence[bool]) -> list[tuple[int, int]]:
+def runs(wanted: Sequence[bool]) -> list[tuple[int, int]]:
+    """(first, one past the last) of each run of True."""
     found, start = [], -1
     for x, one in enumerate([*wanted, False]):
         if one and start < 0:

@@ -15,8 +15,8 @@ from markupsafe import Markup
 from fuzz.core.case import Case
 from fuzz.core.case_words import describe
 from fuzz.dashboard.model import SignatureItem
+from fuzz.dashboard.render.case_picture import case_picture
 from fuzz.dashboard.render.charts import Grid
-from fuzz.dashboard.render.mask_svg import mask_svg
 from fuzz.dashboard.render.reproduce import command
 from fuzz.dashboard.render.sparkline import sparkline
 from fuzz.dashboard.render.waits import Wait, waits
@@ -60,13 +60,14 @@ class Row:
 
     @cached_property
     def mask(self) -> Markup:
-        """Its mask's picture, of the sequence and head that are wrong."""
+        """Its picture, of the sequence and head that are wrong."""
         if self.case is None:
             return Markup("")
         problem, place = self.case.problem, self._place()
         batch = place.get("batch") or 0
         head = place.get("head") or 0
-        return mask_svg(problem, batch if batch < problem.batch else 0, head if head < problem.heads_q else 0)
+        batch, head = (batch if batch < problem.batch else 0), (head if head < problem.heads_q else 0)
+        return case_picture(self.case, batch, head)
 
     @property
     def size(self) -> str:

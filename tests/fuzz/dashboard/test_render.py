@@ -11,11 +11,12 @@ import dashboard_ledger as made
 import msgspec
 import pytest
 
-from fuzz.core.case import Case
+from fuzz.core.case import Case, Inputs
 from fuzz.core.verdict import Verdict
 from fuzz.corpus.store import load_before, load_case
 from fuzz.dashboard.collect.bugs import _bounded
 from fuzz.dashboard.model import Site
+from fuzz.dashboard.render.case_picture import PICTURES, case_picture
 from fuzz.dashboard.render.filters import days, linked, moment, shorten
 from fuzz.dashboard.render.heat_map import colour
 from fuzz.dashboard.render.mask_svg import mask_svg
@@ -24,7 +25,9 @@ from fuzz.dashboard.render.reproduce import command, script
 from fuzz.dashboard.render.rows import Row
 from fuzz.dashboard.render.sparkline import sparkline
 from fuzz.dashboard.render.waits import waits
-from oracles.masks import Causal, Full, Tokens, Window
+from fuzz.judging.operations import OPERATIONS
+from oracles.masks import Causal, Full, Tokens, TopK, Window
+from oracles.native_sparse.problem import NativeSparse
 from oracles.problem import Problem
 
 
@@ -42,6 +45,27 @@ def test_a_large_mask_is_drawn_in_tiles() -> None:
     svg = str(mask_svg(Problem((4096,), (4096,), 1, 1, 8, 8, "float32", mask=Window(512, 0))))
     assert 'viewBox="0 0 64 64"' in svg and len(svg) < 5000
     assert 'class="few" d="M' in svg or 'class="most" d="M' in svg
+
+
+def test_each_operation_has_a_picture() -> None:
+    assert set(PICTURES) == set(OPERATIONS)
+
+
+def test_blocks_of_native_sparse_attention_are_drawn_as_its_numbers_select_them() -> None:
+    p = NativeSparse(
+        (64,), 1, 1, 16, "bfloat16", compress_block_size=16, num_selected_blocks=1, window_size=8, q_tile=32
+    )
+    svg = str(case_picture(Case("nsa", p, Inputs(3)), 0, 0))
+    assert 'viewBox="0 0 4 2"' in svg and "64 tokens in 2 tiles of 32 queries by 4 blocks" in svg
+    full = svg.split('class="full" d="')[1].split('"')[0]
+    assert full.count("M") == 2  # a block for each of two tiles
+    assert "not drawn" in str(case_picture(Case("nsa", p.edited(lengths=(0,)), Inputs(3)), 0, 0))
+
+
+def test_a_mask_of_the_largest_scores_is_drawn() -> None:
+    p = Problem((70,), (70,), 2, 1, 32, 32, "bfloat16", mask=TopK(8))
+    svg = str(case_picture(Case("dynamic_mask", p, Inputs(3)), 0, 1))
+    assert svg.startswith("<svg") and "70 queries by 70 keys" in svg
 
 
 def test_a_mask_without_pairs_is_words() -> None:
