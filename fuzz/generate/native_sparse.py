@@ -30,7 +30,7 @@ WEIGHTS = ("", "w_gate", "w_k w_v w_gate", "w_k w_v w_gate", "w_k", "w_v", "w_k 
 SCALES = (1.0, 0.5, 0.1, 0.01, 2.0)
 DISTRIBUTIONS: tuple[Distribution, ...] = ("normal",) * 5 + ("adversarial", "needle", "large", "integers", "constant")
 DETACHED = (("q",), ("k",), ("v",), ("q", "k"), ("q", "v"), ("k", "v"))
-PLAIN_SHARE, GROUPS_SHARE, EMPTY_SHARE, LONG_SHARE = 3, 8, 6, 12  # one case in so many
+PLAIN_SHARE, GROUPS_SHARE, EMPTY_SHARE, LONG_SHARE, NO_ROWS_SHARE = 3, 8, 6, 12, 60  # one case in so many
 
 
 def draw_native_sparse(
@@ -101,6 +101,8 @@ def _lengths(
     """Lengths of the sequences; different ones in most packed cases."""
     ragged = support.ragged if layout == "padded" else True
     count = batch if ragged and draw.choice((True, True, False)) else 1
+    if support.zero_lengths and one_in(draw, NO_ROWS_SHARE):
+        return (0,) * batch
     found = [_length(draw, longest, block, tile, whole=whole) for _ in range(count)]
     if count > 1 and support.zero_lengths and one_in(draw, EMPTY_SHARE):
         found[draw.randint(0, count - 1)] = 0

@@ -16,6 +16,16 @@ def test_no_tokens_and_one(lengths, packed):
     check(Call(lengths, packed=packed, weights=ALL), native_sparse_answer)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", ALL)
+def test_the_gradient_of_a_weight_is_zero_where_there_are_no_rows(name, packed):
+    """Of each weight by itself: the others have none."""
+    call = Call((0, 0), packed=packed, weights=(name,))
+    tensors = tensors_of(call)
+    _, grads, _ = run(call, native_sparse_answer, tensors)
+    assert grads[name].shape == tensors[name].shape and grads[name].dtype == call.dtype and not grads[name].any()
+
+
 def test_no_sequences():
     q = torch.zeros(0, 64, 2, 32, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)
     answer = native_sparse_answer(q, q, q)
