@@ -280,6 +280,7 @@ _INPUTS = (
             switch=name not in ("normal", "integers", "constant"),
         )
         for name in get_args(Distribution)
+        if name != "cancelling"  # of native sparse attention alone
     ),
 )
 
@@ -314,6 +315,11 @@ SPARSE: tuple[Feature, ...] = (
     Feature("w_k", "a weight of the compressed keys", _sparse(lambda p: p.w_k)),
     Feature("w_v", "a weight of the compressed values", _sparse(lambda p: p.w_v)),
     Feature("w_gate", "gates with a weight", _sparse(lambda p: p.w_gate)),
+    Feature(
+        "inputs:cancelling",
+        "inputs of distribution 'cancelling'",
+        lambda v: v.case.inputs.distribution == "cancelling",
+    ),
     Feature("groups", "groups of compressed blocks are selected", _sparse(lambda p: "groups" in p.choices)),
     Feature(
         "blocks:tail",
