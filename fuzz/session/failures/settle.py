@@ -30,7 +30,7 @@ REST = "rest"  # name of the worker in what `save_rest` writes
 
 
 class _Outline(msgspec.Struct, frozen=True):
-    """What the choice of a failure needs of its record; `whole` has the rest."""
+    """The fields of a record by which a failure is chosen; `whole` reads all of it."""
 
     worker: str
     shard: str

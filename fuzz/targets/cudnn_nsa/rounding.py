@@ -1,4 +1,4 @@
-"""What a session draws in place of a problem, so that lists say most masks and most kernels compile."""
+"""Problems that a session draws in place of others, so that lists say most masks and most kernels compile."""
 
 from __future__ import annotations
 

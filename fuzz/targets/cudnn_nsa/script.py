@@ -1,4 +1,4 @@
-"""What the adapter of cudnn.nsa_selection does, as lines of a script for a GPU."""
+"""Lines of a script for a GPU, which do as the adapter of cudnn.nsa_selection does."""
 
 from __future__ import annotations
 
