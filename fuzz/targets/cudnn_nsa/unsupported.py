@@ -1,4 +1,4 @@
-"""Cases that cudnn.NSA's selection attention refuses, and those that it is not asked; read from nvidia-cudnn-frontend 1.32.0.
+"""Cases that cuDNN's selection attention refuses, and those not asked; read from nvidia-cudnn-frontend 1.32.0.
 
 'refuses': it raises, and the harness asks now and then; accepting is a finding. 'cannot': it has no such thing, or this
 adapter does not say it.
