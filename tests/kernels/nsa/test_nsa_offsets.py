@@ -63,6 +63,7 @@ def _emulated():
     connect("emulator")
     runtime.launch_elsewhere(emulated())
     yield
+    emulated().begin(Emulator())
     runtime.launch_elsewhere(before)
 
 

@@ -154,8 +154,14 @@ def test_features_of_the_portable_kernel(name):
     check(FEATURES[name], warp_schedule="random", seed=len(name))
 
 
+def daily_and_nightly(cases):
+    """The cases with half of the schedules, and the others marked as nightly."""
+    return [pytest.param(*case, marks=[pytest.mark.nightly] * (case[2] in SCHEDULES[2:])) for case in cases]
+
+
 @pytest.mark.parametrize(
-    ("mask", "dim", "order"), covering(["full", "causal", "window", "documents", "random"], [64, 128], SCHEDULES)
+    ("mask", "dim", "order"),
+    daily_and_nightly(covering(["full", "causal", "window", "documents", "random"], [64, 128], SCHEDULES)),
 )
 def test_every_mask_in_every_schedule(mask, dim, order):
     spec = Spec((260,), (300,), 2, 1, dim=dim, mask=mask, deterministic=mask in ("causal", "random"))
