@@ -156,7 +156,8 @@ def test_features_of_the_portable_kernel(name):
 
 def daily_and_nightly(cases):
     """The cases with half of the schedules, and the others marked as nightly."""
-    return [pytest.param(*case, marks=[pytest.mark.nightly] * (case[2] in SCHEDULES[2:])) for case in cases]
+    later = [pytest.mark.nightly]
+    return [pytest.param(*c.values, marks=[*c.marks, *later * (c.values[2] in SCHEDULES[2:])], id=c.id) for c in cases]
 
 
 @pytest.mark.parametrize(
