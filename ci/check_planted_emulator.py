@@ -113,7 +113,7 @@ def main() -> int:
 
 
 def result(rows: list[Row], given: argparse.Namespace) -> dict[str, Any]:
-    """What --json writes."""
+    """The result that --json writes."""
     return {
         "machine": machine(),
         "load": [round(x, 1) for x in os.getloadavg()],  # of 1, 5 and 15 minutes: others may use the machine too

@@ -19,7 +19,7 @@ def test_no_tokens_and_one(lengths, packed):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", ALL)
 def test_the_gradient_of_a_weight_is_zero_where_there_are_no_rows(name, packed):
-    """Of each weight by itself: the others have none."""
+    """One weight has a gradient, and the others are not there."""
     call = Call((0, 0), packed=packed, weights=(name,))
     tensors = tensors_of(call)
     _, grads, _ = run(call, native_sparse_answer, tensors)

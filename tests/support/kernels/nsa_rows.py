@@ -51,12 +51,12 @@ def launched(strided, contiguous):
 
 
 def on_alignment():
-    """What kernels give whose loads are 16 bytes wide."""
+    """Answers of kernels whose loads are 16 bytes wide."""
     return launched(lambda x: x, lambda x: x)
 
 
 def beside_alignment():
-    """What kernels give that read an element at a time."""
+    """Answers of kernels that read an element at a time."""
     return launched(lambda x: off_alignment(x, True), lambda x: off_alignment(x, False))
 
 
