@@ -44,7 +44,7 @@ Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Row:
-    """A timed problem. window: keys to the left that a query sees, 0 for all; kept: pairs of query and key, of a head."""
+    """A problem. window: keys to the left that a query sees, 0 for all; kept: pairs of query and key of a head."""
 
     mask: str
     tokens: int
