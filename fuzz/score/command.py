@@ -16,6 +16,7 @@ from fuzz.session.settings import DEVICES
 
 if TYPE_CHECKING:
     from fuzz.score.regression_check import Lost
+    from fuzz.score.scoreboard import Scoreboard
 
 INTERRUPTED = 130  # what a shell makes of Ctrl-C
 SUMMARY = "how many mutants are found, after how many cases; beside other projects' acceptance rules"
@@ -29,6 +30,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--rotate", type=int, metavar="N",
         help="of --check: which quarter of the mutants comes first, 0 the cheapest, in "
         "case there is no time for all (the day's)")  # fmt: skip
+    add("--add", metavar="FILE.json", help="only mutants that this scoreboard lacks, with its settings; shown and "
+        "written is the scoreboard of both")  # fmt: skip
     add("--filter", default="*", metavar="GLOB", help="only these mutants, such as 'blocksparse!*'")
     add("--seeds", type=int, default=plain.seeds, help=f"trials of each mutant ({plain.seeds})")
     add("--cases", type=int, default=plain.cases, help=f"the most cases of a trial ({plain.cases})")
@@ -55,13 +58,20 @@ def score(options: argparse.Namespace, console: Console) -> int:
     from fuzz.score import regression_check
     from fuzz.score.render import print_scoreboard
     from fuzz.score.run import ended, run
-    from fuzz.score.scoreboard import make_scoreboard
+    from fuzz.score.scoreboard import joined, make_scoreboard
     from fuzz.score.trial_plan import bugs
 
     settings = settings_of(options)
     known: dict[str, regression_check.Known] = {}
+    board = _board(options.add) if options.add else None
+    if board is not None:
+        settings = msgspec.structs.replace(
+            board.settings, pattern=options.filter, skip=tuple(bug.name for bug in board.bugs if bug.trials)
+        )
     seconds = options.max_time
     if options.check:
+        if board is not None:
+            raise ValueError("--add: not together with --check")
         there, keys = regression_check.before()
         known = {name: bug for name, bug in there.items() if name in bugs(settings)}
         if not known:
@@ -85,6 +95,8 @@ def score(options: argparse.Namespace, console: Console) -> int:
     if stopped and not found:
         return INTERRUPTED
     made = make_scoreboard(settings, found)
+    if board is not None:
+        made = joined(board, made)
     if options.ptx_mutants:
         made = msgspec.structs.replace(made, ptx_mutants=_ptx_mutants(options, folder))
     print_scoreboard(made, console)
@@ -128,6 +140,16 @@ def settings_of(options: argparse.Namespace) -> Settings:
         minimize_runs=0 if options.no_minimize else Settings().minimize_runs,
         device=options.device,
     )
+
+
+def _board(path: str) -> Scoreboard:
+    """A scoreboard that was written. Raises ValueError for another file."""
+    from fuzz.score.scoreboard import Scoreboard
+
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=Scoreboard)
+    except (OSError, msgspec.DecodeError) as error:
+        raise ValueError(f"--add: {path} is no scoreboard: {error}") from None
 
 
 def _folder(options: argparse.Namespace) -> Path:

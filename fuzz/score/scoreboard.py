@@ -89,9 +89,30 @@ def make_scoreboard(settings: Settings, ended: Iterable[Ended]) -> Scoreboard:
     bugs = tuple(_bug(name, ones) for name, ones in by_bug.items())
     if not bugs:
         raise ValueError("no trial has ended: nothing to show")
+    return _summed(_machine(), settings, bugs, _alarms(everything))
+
+
+def joined(board: Scoreboard, more: Scoreboard) -> Scoreboard:
+    """Both boards as one, with the settings and the machine of `board`; `machine["added"]` lists the machines of what
+    was added. Of a mutant on both, `more` counts."""
+    newer = {bug.name for bug in more.bugs}
+    bugs = tuple(sorted((*more.bugs, *(bug for bug in board.bugs if bug.name not in newer)), key=lambda bug: bug.name))
+    alarms = {
+        rule: (board.alarms[rule][0] + more.alarms[rule][0], board.alarms[rule][1] + more.alarms[rule][1])
+        for rule in RULES
+    }
+    machine = board.machine | {"added": [*board.machine.get("added", []), more.machine]}
+    made = _summed(machine, board.settings, bugs, alarms)
+    return msgspec.structs.replace(made, ptx_mutants=board.ptx_mutants)
+
+
+def _summed(
+    machine: dict[str, Any], settings: Settings, bugs: tuple[Bug, ...], alarms: dict[str, tuple[int, int]]
+) -> Scoreboard:
+    """The board of these bugs."""
     ours = [bug for bug in bugs if bug.trials] or bugs  # a score that was cut short may have uniform trials alone
     return Scoreboard(
-        machine=_machine(),
+        machine=machine,
         settings=settings,
         mutants=len(ours),
         found=sum(bug.found > 0 for bug in ours),
@@ -101,7 +122,7 @@ def make_scoreboard(settings: Settings, ended: Iterable[Ended]) -> Scoreboard:
         by={
             f"{generator}/{rule}": _counts(bugs, generator, rule) for generator in ("ours", "uniform") for rule in RULES
         },
-        alarms=_alarms(everything),
+        alarms=alarms,
         bugs=bugs,
     )
 

@@ -21,6 +21,7 @@ class Settings(msgspec.Struct, frozen=True):
     keys        kernels of each target that a score may compile (each takes seconds): cases that need others are drawn
                 again. 128 are all that sessions of `blocksparse` draw, some 100
     minimize_runs  of each mutant's last trial, if it finds it; 0: none are minimised
+    skip        mutants that are not looked for
     limits, starts, first  fewer cases, another first seed, for some mutants; in which order they are looked for, before
                 others (the short form)
     """
@@ -36,6 +37,7 @@ class Settings(msgspec.Struct, frozen=True):
     minimize_runs: int = 40
     minimize_seconds: float = 60.0
     device: Device = "host"
+    skip: tuple[str, ...] = ()
     limits: dict[str, int] = {}
     starts: dict[str, int] = {}
     first: tuple[str, ...] = ()

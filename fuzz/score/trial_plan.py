@@ -30,7 +30,9 @@ SAMPLED = 300  # cases from which the kernels of a score are chosen
 def bugs(settings: Settings) -> dict[str, Target]:
     """The mutants that can run here, by name."""
     known = targets((), settings.device, mutants=True)
-    return {n: t for n, t in known.items() if "!" in n and fnmatch(n, settings.pattern) and t.missing() is None}
+    skip = set(settings.skip)
+    wanted = {n: t for n, t in known.items() if "!" in n and fnmatch(n, settings.pattern) and n not in skip}
+    return {n: t for n, t in wanted.items() if t.missing() is None}
 
 
 def trials(settings: Settings) -> list[Trial]:

@@ -9,6 +9,8 @@ from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.target import Device, Tensors
 from fuzz.targets.autograd import import_operators
+from fuzz.targets.blocksparse.devices import connect
+from fuzz.targets.blocksparse.hang_report import hanging_on_gpu
 from fuzz.targets.nsa.fewer_kernels import GPU_DIMS, with_fewer_kernels
 from fuzz.targets.nsa.target import SUPPORT, BundledNativeSparse
 
@@ -26,8 +28,14 @@ class GpuNativeSparse(BundledNativeSparse):
         return with_fewer_kernels(problem, GPU_DIMS)
 
     def prepare(self, case: Case, tensors: Tensors) -> None:
-        """Compiles every kernel that the case launches."""
+        """Compiles every kernel that the case launches, or loads it from the artifact cache."""
         from kernels.nsa import prepare
 
+        connect(self.device)
         import_operators()
         prepare(*self.tokens(case, tensors), backward=case.problem.backward, **self.settings(case, tensors))
+
+    def look(self) -> dict[str, Any]:
+        """The semaphores of a block-sparse backward pass that hangs."""
+        found = hanging_on_gpu(None)
+        return found if "kernel" in found else {"explained": "no block-sparse kernel runs; one of Triton's may"}

@@ -74,6 +74,8 @@ def test_a_folder_of_another_score_is_refused(folder):
         (["--filter", "nothing!*"], "no mutant"),
         (["--plot", "a.jpeg", "--filter", "sdpa!lse_in_log2"], ".svg"),
         (["--seeds", "0"], "seeds"),
+        (["--add", "pyproject.toml"], "is no scoreboard"),
+        (["--add", "ci/results/score_host.json", "--check"], "not together"),
     ],
 )
 def test_a_users_mistake_is_one_line(options, says, capsys):

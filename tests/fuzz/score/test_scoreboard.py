@@ -11,7 +11,7 @@ from fuzz.core.verdict import Verdict
 from fuzz.score import regression_check
 from fuzz.score.render import print_scoreboard
 from fuzz.score.score_plot import plot
-from fuzz.score.scoreboard import make_scoreboard, survival
+from fuzz.score.scoreboard import joined, make_scoreboard, survival
 from fuzz.score.settings import Settings, Trial
 from fuzz.score.trial import OURS, Ended, search
 from fuzz.score.trial_plan import bugs, trials
@@ -77,6 +77,19 @@ def test_a_trial_that_could_not_run_is_an_error_and_no_miss():
     broken = Ended(Trial("sdpa!a", "ours", 0, 100), 0, {}, 0.0, 0.0, error="RunnerError: no child")
     made = make_scoreboard(WANTED, [broken, *ENDED[1:3]])
     assert made.bugs[0].trials == 2 and made.bugs[0].errors == ("RunnerError: no child",)
+
+
+def test_two_scoreboards_joined_say_what_one_of_all_trials_says():
+    first = make_scoreboard(WANTED, [one for one in ENDED if one.trial.bug == "sdpa!b"])
+    rest = make_scoreboard(replace(WANTED, skip=("sdpa!b",)), [one for one in ENDED if one.trial.bug != "sdpa!b"])
+    both = joined(first, rest)
+    assert replace(both, machine={}) == replace(make_scoreboard(WANTED, ENDED), machine={})
+    assert both.machine == first.machine | {"added": [rest.machine]}
+
+
+def test_a_mutant_on_both_scoreboards_counts_as_the_added_one_says():
+    old, new = make_scoreboard(WANTED, ENDED[3:6]), make_scoreboard(WANTED, ENDED[4:5])
+    assert joined(old, new).bugs == new.bugs
 
 
 def test_nothing_to_show_is_said():
