@@ -97,13 +97,14 @@ def _triton_driver(gpu: EmulatedGpu) -> Iterator[None]:
     from triton.runtime import driver
     from triton.runtime.interpreter import InterpretedFunction
 
-    from fuzz.devices.emulator.frontends.triton_driver import EmulatedDriver, until_ptx
+    from fuzz.devices.emulator.frontends.triton_driver import EmulatedDriver, hooks_have_keys, until_ptx
 
     if isinstance(standard.zeros, InterpretedFunction):
         raise ValueError("TRITON_INTERPRET: was set when triton was imported, so kernels are interpreted; unset it")
     before, hook = driver._active, knobs.runtime.add_stages_inspection_hook
     driver.set_active(EmulatedDriver(gpu.arch, gpu.config, gpu.add, gpu.written))
-    knobs.runtime.add_stages_inspection_hook = until_ptx(hook)
+    if hooks_have_keys():
+        knobs.runtime.add_stages_inspection_hook = until_ptx(hook)
     try:
         yield
     finally:

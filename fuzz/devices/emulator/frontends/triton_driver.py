@@ -7,6 +7,7 @@ from Triton's cache and launches that. Autotuning works: the time of a kernel is
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
+from triton.compiler.compiler import compile as compile_kernel
 from triton.runtime import driver
 from triton.runtime.cache import get_cache_manager
 
@@ -48,6 +50,12 @@ def until_ptx(before: Callable[..., Any] | None = None) -> Callable[..., Any]:
         return None
 
     return hook
+
+
+def hooks_have_keys() -> bool:
+    """True if Triton keeps what a hook has changed under a key of its own. Triton 3.6 does not: a kernel without code
+    would be given to the next process that runs it on a GPU."""
+    return "inspect_stages_hash" in inspect.getsource(compile_kernel)
 
 
 class EmulatedDriver(DriverBase):

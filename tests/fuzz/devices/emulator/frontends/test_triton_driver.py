@@ -88,3 +88,15 @@ def test_triton_that_interprets_is_refused() -> None:
     assert done.stderr.splitlines()[-1] == (
         "ValueError: TRITON_INTERPRET: was set when triton was imported, so kernels are interpreted; unset it"
     )
+
+
+def test_where_a_gpu_would_find_the_kernel_too_it_has_code(tmp_path: Path) -> None:
+    script = ROOT / "tests/support/emulator/cache_of_emulated_triton.py"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    done = warm_start.run([str(script)], env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert found["with keys"] == [0]
+    (size,) = found["without"]
+    assert size > 1000
