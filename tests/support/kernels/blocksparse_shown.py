@@ -128,7 +128,7 @@ KERNELS: dict[str, tuple[Case, set[str]]] = {
         WITH_GRADIENTS,
         {"shared_memory_overwritten_before_a_tcgen05.commit_was_waited_for"},
     ),
-    "dq_of_wrong_columns": (WITH_GRADIENTS, GRADIENTS | {"read_of_uninitialised_memory"}),
+    "dq_of_wrong_columns": (WITH_GRADIENTS, {"read_of_uninitialised_tensor_memory"}),
     "last_block_not_released": (WITH_GRADIENTS, {"hang"}),
     "mask_of_the_first_step": (_of(130, 130, heads=(1, 1), dim=128, variant={"tile_m": 128, "tile_n": 128}), GRADIENTS),
 }
