@@ -36,7 +36,7 @@ def run(
     max_time  seconds after which it ends, whatever still runs (0: no limit); the score is of the mutants that ended
     progress  is called after each: how many are done, of how many, and what came out so far
     folder    where results are kept, one JSON line each, the last of a mutant counts, and what the unchanged kernels
-              do: what is there of the same target and seed is not run again
+              do: what is there of the same target and seed is not run again; the kernels' PTX is there to be read
     Raises ValueError for another target, and where the folder holds another target's or seed's results; CompileError,
     WorkerError.
     """
@@ -50,6 +50,10 @@ def run(
             return score([], count, seed, failures)
         survey = Survey(seed, place)
         kernels = {(one.name, kind): kernel for one in configs(target) for kind, kernel in one.kernels(survey).items()}
+        for (config, kind), kernel in kernels.items():
+            path = place / "kernels" / f"{config}-{kind}.ptx"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(kernel.text)
 
         def text_of(bug: PtxMutant) -> str:
             return kernels[bug.config, bug.kind].text
