@@ -8,8 +8,9 @@ sees all compressed blocks, 'nsa groups' 16 groups of 128 of them. Then two pack
 of two and three million tokens with 8 query heads on 2, and the selected branch by itself with 64 on 4.
 Times are medians of CUDA events around each call after a warm-up, in milliseconds; 'both' is a forward and a backward
 pass together, 'graph' a forward pass in a CUDA graph. 'parts' times the steps of both passes one by one. 'peak_mib' is
-what a forward and a backward pass take beside their inputs, 'lists_mib' what the block lists of both take. Before it is
-timed, each backward pass is checked to run (backward_ran.py).
+what a forward and a backward pass take beside their inputs. 'lists_mib' is what the block lists of all branches and
+both passes take, each storage once: index tensors, counts, starts, ranks, masks and bounds; those of one branch and one
+pass exist at a time. Before it is timed, each backward pass is checked to run (backward_ran.py).
 
 dense   causal attention by scaled_dot_product_attention (flash, cuDNN) and by kernels.blocksparse: the fastest of those
         that run, at each length, in the same process; from 256 K tokens on that which was the fastest before, and
@@ -192,7 +193,7 @@ def parts(inputs: Inputs) -> tuple[dict[str, float], float]:
         for backward in (False, True):
             name = f"{branch.name} lists{' backward' * backward}"
             found[name] = timed(lambda b=branch, way=backward: b.lists(way))
-            bytes_of_lists += 4 * branch.lists(backward).elements
+            bytes_of_lists += branch.lists(backward).nbytes
         out, lse = branch.forward()
         found[f"{branch.name} forward, lists too"] = timed(branch.forward)
         found[f"{branch.name} backward, lists too"] = timed(lambda b=branch, o=out, s=lse: b.backward(o, s, inputs.do))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -18,6 +18,9 @@ from fuzz.devices.emulator.config import BLOCK_CHECKS
 from fuzz.devices.emulator_schedules import schedule_of
 from fuzz.targets.autograd import AutogradTarget
 
+if TYPE_CHECKING:
+    from fuzz.devices.emulator.frontends.triton_driver import Intercept
+
 ROOT = Path(__file__).resolve().parents[2]
 EMULATOR_PATH = f"sys.path.insert(0, {str(ROOT)!r})  # the folder that holds `fuzz`, which has the emulated GPU"
 _IMPORT = "from fuzz.devices.emulator import emulated  # noqa: E402"
@@ -27,12 +30,16 @@ class EmulatedTriton(AutogradTarget):
     """Base of such targets, to stand before the class that makes the call. Each repeat runs its warps and CTAs in
     another order.
 
-    arch    what kernels are compiled for
-    checks  what is looked for while they run, see LaunchConfig
+    arch       what kernels are compiled for
+    checks     what is looked for while they run, see LaunchConfig
+    budget     the most micro-operations of a launch, where there is such a limit
+    intercept  chooses what a launch runs, and hears of its report: for kernels whose PTX is changed
     """
 
     arch: str = "sm_90a"
     checks: frozenset[str] = BLOCK_CHECKS
+    budget: int | None = None
+    intercept: Intercept | None = None
     _repeat = 0
     _blind = False
 
@@ -86,9 +93,10 @@ class EmulatedTriton(AutogradTarget):
         from fuzz.devices.emulator import EmulationError, Unimplemented, emulated
 
         settings = schedule_of(self._repeat) | {"checks": self.checks, "strict": not self._blind}
+        settings |= {"budget": self.budget} if self.budget else {}
         self._repeat += 1
         try:
-            with emulated(self.arch, written=_unwritten(), **settings):
+            with emulated(self.arch, written=_unwritten(), intercept=self.intercept, **settings):
                 yield
         except EmulationError as error:
             raise DeviceError(*verdict_of(error.report.kernel, error.report)) from error

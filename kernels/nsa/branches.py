@@ -6,19 +6,14 @@ them would cost more than the attention.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from kernels.blocksparse.launch.forward import Sequences
-from kernels.blocksparse.lists.bands import band
-from kernels.blocksparse.lists.builder import ceil_div
-from kernels.blocksparse.lists.compact import pooled_groups, selected
-from kernels.blocksparse.lists.pooled import pooled
-from kernels.blocksparse.lists.types import OPEN, Bits, BlockList, BlockLists, BlockSparse
-from kernels.nsa.config import GROUP, selected_tile_n, tile_m, tile_n
+from kernels.blocksparse.lists.types import BlockSparse
+from kernels.nsa.lists.build import branch_lists
 from kernels.nsa.operands import Operands
 from kernels.nsa.selection import Selection
 
@@ -44,14 +39,15 @@ class Branch:
         o = self.operands
         if self.name != "compressed":
             return Sequences(o.begins, o.lengths, o.begins, o.lengths)
-        begins = torch.arange(o.batch, dtype=torch.int32, device=o.q.device) * (o.settings.blocks if o.packed else 0)
+        if not o.packed:
+            return Sequences(o.begins, o.lengths, o.begins, o.block_counts)
+        begins = torch.arange(o.batch, dtype=torch.int32, device=o.q.device) * o.settings.blocks
         return Sequences(o.begins, o.lengths, begins.to(torch.int32), o.block_counts)
 
     def lists(self, backward: bool) -> BlockSparse:
         """The block lists, for the forward kernel or the backward ones."""
-        built = {"compressed": _compressed, "selected": _selected, "window": _window}[self.name]
-        blocks = self.operands.settings.steps.lists(built(self.operands, self.selection, backward), self.name, backward)
-        return _without_entries(blocks) if backward else blocks
+        blocks = branch_lists(self.name, self.operands, self.selection, backward)
+        return self.operands.settings.steps.lists(blocks, self.name, backward)
 
     def forward(self) -> tuple[Tensor, Tensor]:
         """(out like q but contiguous, lse)."""
@@ -80,69 +76,3 @@ class Branch:
             o.settings.deterministic,
         )
         return dq, dk, dv
-
-
-def _without_entries(blocks: BlockSparse) -> BlockSparse:
-    """Lists of the backward kernels, which read nothing of the forward ones but how many rows these have."""
-    batch, heads, rows = blocks.forward.partial.count.shape
-    nothing = BlockList.empty(batch, heads, rows, blocks.device)
-    mask = blocks.mask
-    if isinstance(mask, Bits):
-        mask = replace(mask, slot=nothing.index)
-    return replace(blocks, forward=BlockLists(nothing, nothing), mask=mask)
-
-
-def _compressed(o: Operands, selection: Selection, backward: bool) -> BlockSparse:
-    s = o.settings
-    options: dict[str, Any] = {"rule": s.rule, "backward": backward, "longest": (s.longest, s.blocks)}
-    options |= {"tile_m": tile_m(s.tile), "tile_n": tile_n(o.dim, backward)}
-    if selection.groups is None:
-        return pooled(o.lengths, o.block_counts, device=o.q.device, **options)
-    return pooled_groups(
-        selection.groups,
-        o.lengths,
-        o.block_counts,
-        group_size=GROUP,
-        rows_per_tile=s.tile,
-        ranks=s.deterministic,
-        **options,
-    )
-
-
-def _selected(o: Operands, selection: Selection, backward: bool) -> BlockSparse:
-    s = o.settings
-    return selected(
-        selection.blocks,
-        o.lengths,
-        o.lengths,
-        block_size=s.block,
-        rows_per_tile=s.tile,
-        causal=s.causal > 0,
-        tile_m=tile_m(s.tile),
-        tile_n=selected_tile_n(o.dim, s.block, backward),
-        backward=backward,
-        ranks=s.deterministic,
-        longest=(s.longest, s.longest),
-    )
-
-
-def _window(o: Operands, _: Selection, backward: bool) -> BlockSparse:
-    s = o.settings
-    width = min(s.steps.width_of_window(s.window, backward), OPEN)
-    left, right = (width - 1, 0) if s.causal else (width // 2, width // 2)
-    tiles = tile_m(s.tile), tile_n(o.dim, backward)
-    # a tile of queries meets so many keys, and so many tiles of keys where these do not begin with it
-    most = min(ceil_div(left + right + tiles[0], tiles[1]) + 1, max(ceil_div(s.longest, tiles[1]), 1))
-    capacity = max(o.batch * ceil_div(s.longest, tiles[0]) * most, 1)
-    return band(
-        o.lengths,
-        o.lengths,
-        left=left,
-        right=right,
-        tile_m=tiles[0],
-        tile_n=tiles[1],
-        backward=backward,
-        device=o.q.device,
-        capacity=(capacity, capacity),
-        longest=(s.longest, s.longest),
-    )

@@ -8,28 +8,34 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 
 def main() -> None:
-    """Draws mutants, tries them, prints the tables; with --json writes the score, with --folder goes on where it
-    was."""
+    """Draws mutants, tries them, prints the tables; with --json writes the score, with --folder goes on where it was.
+    Exits with 1 where the unchanged kernels fail a case."""
     from fuzz.compiling.build_key import toolchain
     from fuzz.score.ptx_mutants.render import table
     from fuzz.score.ptx_mutants.run import run
-    from fuzz.score.ptx_mutants.trial import CASES, MOST, WIDE
+    from fuzz.score.ptx_mutants.survey import CASES, MOST, WIDE
+    from fuzz.score.ptx_mutants.targets import TARGETS
 
     parser = argparse.ArgumentParser(prog="python -m fuzz.score.ptx_mutants", description=__doc__)
-    parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=0.0, help="begin no mutant after so many; 0: no limit")
-    parser.add_argument("--folder", type=Path, help="keeps results, to go on after a stop")
-    parser.add_argument("--json", type=Path)
+    add = parser.add_argument
+    add("--target", choices=TARGETS, default="blocksparse", help="whose kernels are changed (blocksparse)")
+    add("--count", type=int, default=300, help="mutants (300)")
+    add("--seed", type=int, default=1, help="of the choice of mutants and cases (1)")
+    add("--jobs", type=int, default=1, help="processes side by side (1)")
+    add("--max-time", type=float, default=0.0, help="seconds after which it ends, whatever still runs; 0: no limit")
+    add("--folder", type=Path, help="keeps results, to go on after a stop")
+    add("--json", type=Path, help="where the score is written; one file may hold those of several targets")
     given = parser.parse_args()
-    score = run(given.count, given.seed, given.jobs, given.seconds, _told, given.folder)
+    score = run(given.count, given.seed, given.jobs, given.max_time, _told, given.folder, given.target)
     print(table(score))
+    for line in score.clean_failures:
+        print(f"left out: {line}")
     if given.json:
         about = {
             "command": "python -m fuzz.score.ptx_mutants " + " ".join(sys.argv[1:]),
@@ -40,8 +46,17 @@ def main() -> None:
             "wide": WIDE,
             "most": MOST,
         }
-        body = about | msgspec.to_builtins(score)
-        given.json.write_bytes(msgspec.json.format(msgspec.json.encode(body), indent=1) + b"\n")
+        write_score(given.json, given.target, about | msgspec.to_builtins(score))
+    sys.exit(int(bool(score.clean_failures)))
+
+
+def write_score(path: Path, target: str, score: dict[str, Any]) -> None:
+    """Writes the score: of blocksparse alone, or beside those of other targets that the file holds."""
+    body = score
+    if target != "blocksparse":
+        known = msgspec.json.decode(path.read_bytes()) if path.exists() else {}
+        body = {"targets": dict(sorted((known.get("targets", {}) | {target: score}).items()))}
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(body), indent=1) + b"\n")
 
 
 def _told(done: int, total: int, note: str) -> None:

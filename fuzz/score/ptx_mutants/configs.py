@@ -1,4 +1,4 @@
-"""Kernels that are mutated, and the cases that look for what is wrong with them.
+"""Kernels of blocksparse that are mutated, and the cases that look for what is wrong with them.
 
 A configuration is a choice of dtype, head dims, softcap, tiles, mask and determinism that gives one forward,
 preprocess, backward and postprocess kernel each. Its cases are drawn as a session draws them (fuzz/generate/cases.py),
@@ -10,14 +10,16 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice, product, zip_longest
 from typing import Any
 
-from fuzz.compiling import Build
+from fuzz.compiling import Build, obtain
 from fuzz.core.case import Case
 from fuzz.core.case_limits import Size
 from fuzz.core.refusal import refusal
 from fuzz.generate import cases as strategies
+from fuzz.score.ptx_mutants.survey import Kernel, Survey
 from fuzz.session.draw import explore
 from fuzz.session.plan import SHARD_CASES, Shard
 from fuzz.targets.blocksparse.block_lists import LISTS, SCHEDULES
@@ -46,10 +48,23 @@ class Config:
     deterministic: bool
 
     @property
+    def target(self) -> str:
+        """The target's name."""
+        return "blocksparse"
+
+    @property
     def options(self) -> dict[str, str | int | bool]:
         """Options as a case's variant has them."""
         names = ("tile_m", "tile_n", "mask", "deterministic")
         return {name: getattr(self, name) for name in names}
+
+    def cases(self, count: int, seed: int) -> list[Case]:
+        """See KernelConfig and `cases_of`."""
+        return cases_of(self, count, seed)
+
+    def kernels(self, survey: Survey) -> dict[str, Kernel]:
+        """See KernelConfig: one kernel of each kind, of any survey. Raises CompileError."""
+        return {kind: Kernel(build.key, _text(build)) for kind, build in builds_of(self).items()}
 
 
 CONFIGS = (
@@ -59,14 +74,6 @@ CONFIGS = (
     Config("fp16_d32_bits_cap_atomic", "float16", (8, 32), True, 64, 64, "bits", False),
     Config("fp16_d96_bits_ordered", "float16", (72, 96), False, 64, 64, "bits", True),
 )
-
-
-def config(name: str) -> Config:
-    """The configuration of that name. Raises ValueError."""
-    found = next((one for one in CONFIGS if one.name == name), None)
-    if found is None:
-        raise ValueError(f"config: must be one of {', '.join(one.name for one in CONFIGS)}, got {name!r}")
-    return found
 
 
 class _Narrowed(EmulatedBlockSparse):
@@ -135,6 +142,11 @@ def size(chosen: Config, problem: AnyProblem) -> int:
 def _parts(chosen: Config, problem: AnyProblem) -> int:
     blocks = (-(-problem.len_q // chosen.tile_m), -(-problem.len_k // chosen.tile_n))
     return choose_group_split(problem.batch, problem.heads_q, problem.heads_kv, *blocks, chosen.deterministic)
+
+
+@lru_cache
+def _text(build: Build) -> str:
+    return obtain(build).ptx.read_text()
 
 
 def builds_of(chosen: Config) -> dict[str, Build]:

@@ -4,19 +4,21 @@ fits.
 An argument needs evidence from `trial.look_closer`: that the changed instruction gave the same value in every execution
 of the wider list (`same_values`), or that every answer was the same to the bit and nothing was found (`same_bits`). The
 evidence alone makes nothing equivalent, and an argument is printed with every survivor that it is used for. Patterns
-name instructions of kernels.blocksparse as NVVM compiles it.
+name instructions of their targets' kernels, as NVVM compiles kernels.blocksparse and Triton the others.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from fuzz.score.ptx_mutants.configs import config
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
-from fuzz.score.ptx_mutants.sampling import text_of
+
+TextOf: TypeAlias = Callable[[PtxMutant], str]  # PTX of the kernel that a mutant is of
 
 
 @dataclass(frozen=True)
@@ -35,37 +37,39 @@ class Argument:
     configs: str = ""
     never: str = ""
     near: str = ""
+    targets: tuple[str, ...] = ("blocksparse",)
 
-    def fits(self, result: Result) -> bool:
+    def fits(self, result: Result, text_of: TextOf) -> bool:
         """True if it says that this mutant is equivalent."""
         bug = result.bug
         return (
             result.looked
+            and bug.target in self.targets
             and bug.operator in self.operators
-            and (not self.kinds or bug.kind in self.kinds)
+            and (not self.kinds or bug.kind.partition(".")[0] in self.kinds)
             and getattr(result, self.needs) is True
             and re.search(self.configs, bug.config) is not None
             and re.match(self.before, bug.before) is not None
             and re.search(self.after, bug.after) is not None
-            and (not self.never or re.search(self.never, _after(bug), re.M) is None)
-            and (not self.near or re.search(self.near, _around(bug), re.M) is not None)
+            and (not self.never or re.search(self.never, _after(bug, text_of), re.M) is None)
+            and (not self.near or re.search(self.near, _around(bug, text_of), re.M) is not None)
         )
 
 
-def judged(result: Result) -> Result:
+def judged(result: Result, text_of: TextOf) -> Result:
     """The result, as equivalent where an argument says so; one that stays missed with what is known of it."""
     if result.status == "found":
         return result
-    one = next((one for one in ARGUMENTS if result.status == "missed" and one.fits(result)), None)
+    one = next((one for one in ARGUMENTS if result.status == "missed" and one.fits(result, text_of)), None)
     if one is not None:
         return replace(result, status="equivalent", rule=one.rule, argument=one.why)
     bug = result.bug
     known = (
         why
         for operator, kind, before, near, why in REMARKS
-        if (operator, kind) == (bug.operator, bug.kind)
+        if (operator, kind, bug.target) == (bug.operator, bug.kind, "blocksparse")
         and re.match(before, bug.before)
-        and re.search(near, _around(bug), re.M)
+        and re.search(near, _around(bug, text_of), re.M)
     )
     return replace(result, argument=next(known, ""))
 
@@ -387,13 +391,9 @@ REMARKS = (
 )  # fmt: skip
 
 
-def _rows(bug: PtxMutant) -> list[str]:
-    return text_of(config(bug.config), bug.kind).splitlines()
+def _after(bug: PtxMutant, text_of: TextOf) -> str:
+    return "\n".join(text_of(bug).splitlines()[bug.line - 1 + bug.span :])
 
 
-def _after(bug: PtxMutant) -> str:
-    return "\n".join(_rows(bug)[bug.line - 1 + bug.span :])
-
-
-def _around(bug: PtxMutant) -> str:
-    return "\n".join(_rows(bug)[max(0, bug.line - 9) : bug.line + 8])
+def _around(bug: PtxMutant, text_of: TextOf) -> str:
+    return "\n".join(text_of(bug).splitlines()[max(0, bug.line - 9) : bug.line + 8])

@@ -14,7 +14,7 @@ Status: TypeAlias = Literal["found", "missed", "equivalent", "not_reached"]
 class PtxMutant(msgspec.Struct, frozen=True, omit_defaults=True):
     """One changed instruction: its kernel, the text before and the text after.
 
-    config  of configs.CONFIGS; with `kind` (forward, backward, …) it names the kernel
+    config  one of its target's; with `kind` (forward, backward, …) it names the kernel (targets.py)
     line    of the PTX, where the instruction begins; it has `span` lines
     """
 
@@ -25,6 +25,7 @@ class PtxMutant(msgspec.Struct, frozen=True, omit_defaults=True):
     before: str
     after: str
     span: int = 1
+    target: str = "blocksparse"
 
     @property
     def id(self) -> str:
@@ -85,6 +86,7 @@ class PtxScore(msgspec.Struct, frozen=True):
     late_rate  the share found by the list or by those, of all but the equivalent and those never reached
     cases    median and worst number of cases up to the finding, over the mutants found
     seconds  of all mutants together, and the median of a mutant
+    clean_failures  cases that the unchanged kernels fail: they were left out
     """
 
     count: int
@@ -104,9 +106,10 @@ class PtxScore(msgspec.Struct, frozen=True):
     kinds: tuple[Share, ...]
     checks: dict[str, int]
     survivors: tuple[Result, ...]
+    clean_failures: tuple[str, ...] = ()
 
 
-def score(results: list[Result], count: int, seed: int) -> PtxScore:
+def score(results: list[Result], count: int, seed: int, clean_failures: tuple[str, ...] = ()) -> PtxScore:
     """The score of these results; `count`: how many were asked for."""
     found = [one for one in results if one.status == "found"]
     missed = sum(one.status == "missed" for one in results)
@@ -133,14 +136,18 @@ def score(results: list[Result], count: int, seed: int) -> PtxScore:
         _shares(results, "kind"),
         dict(sorted(checks.items(), key=lambda item: -item[1])),
         tuple(one for one in results if one.status != "found"),
+        clean_failures,
     )
 
 
 def _shares(results: list[Result], field: str) -> tuple[Share, ...]:
-    names = dict.fromkeys(getattr(one.bug, field) for one in results)
+    def name_of(one: Result) -> str:
+        return str(getattr(one.bug, field)).partition(".")[0]  # a kind without its number
+
+    names = dict.fromkeys(map(name_of, results))
     counted = []
     for name in names:
-        mine = [one.status for one in results if getattr(one.bug, field) == name]
+        mine = [one.status for one in results if name_of(one) == name]
         counts = [mine.count(status) for status in ("found", "equivalent", "missed", "not_reached")]
         counted.append(Share(name, len(mine), *counts))
     return tuple(counted)

@@ -2,69 +2,119 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from fuzz.score.ptx_mutants.equivalence import judged
-from fuzz.score.ptx_mutants.pool import Task, results
-from fuzz.score.ptx_mutants.results import PtxScore, Result, score
+from fuzz.score.ptx_mutants.pool import Unchanged, results
+from fuzz.score.ptx_mutants.results import PtxMutant, PtxScore, Result, score
 from fuzz.score.ptx_mutants.sampling import sample
+from fuzz.score.ptx_mutants.survey import MOST, Survey
+from fuzz.score.ptx_mutants.targets import configs
 
 RESULTS, SETTINGS = "machine.jsonl", "machine.json"
+Progress = Callable[[int, int, str], None]
 
 
 def run(
     count: int,
     seed: int = 1,
     jobs: int = 1,
-    seconds: float = 0.0,
-    progress: Callable[[int, int, str], None] | None = None,
+    max_time: float = 0.0,
+    progress: Progress | None = None,
     folder: Path | None = None,
+    target: str = "blocksparse",
 ) -> PtxScore:
-    """The score of the first `count` PTX mutants of `seed`, on the emulated GPU: all are tried, then those that
-    were missed are looked at more closely.
+    """The score of the first `count` PTX mutants of `seed`, of a target's kernels on the emulated GPU. Each is tried,
+    and looked at more closely where it was missed.
 
-    seconds   nothing is begun after so many (0: no limit); the score is of those that ended
-    progress  is called after each mutant: how many are done, of how many, and what came out so far
-    folder    where results are kept, one JSON line each, the last of a mutant counts: what is there of the same seed is
-              not run again
-    Raises ValueError where the folder holds another seed's, CompileError, WorkerError.
+    max_time  seconds after which it ends, whatever still runs (0: no limit); the score is of the mutants that ended
+    progress  is called after each: how many are done, of how many, and what came out so far
+    folder    where results are kept, one JSON line each, the last of a mutant counts, and what the unchanged kernels
+              do: what is there of the same target and seed is not run again; the kernels' PTX is there to be read
+    Raises ValueError for another target, and where the folder holds another target's or seed's results; CompileError,
+    WorkerError.
     """
-    began = time.monotonic()
-    bugs = sample(count, seed)
-    ids = {bug.id for bug in bugs}
-    found = {one.id: one for one in _kept(folder, seed) if one.id in ids}
-    ends = began + seconds if seconds else None
+    ends = time.monotonic() + max_time if max_time else None
+    configs(target)
+    found = {one.id: one for one in _kept(folder, seed, target)}
+    with tempfile.TemporaryDirectory(prefix="attnfuzz-ptx-") as made:
+        place = folder or Path(made)
+        failures = _survey(target, seed, jobs, ends, place, progress)
+        if ends is not None and time.monotonic() >= ends:
+            return score([], count, seed, failures)
+        survey = Survey(seed, place)
+        kernels = {(one.name, kind): kernel for one in configs(target) for kind, kernel in one.kernels(survey).items()}
+        for (config, kind), kernel in kernels.items():
+            path = place / "kernels" / f"{config}-{kind}.ptx"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(kernel.text)
 
-    def work(tasks: Sequence[Task]) -> None:
-        for result in results(list(tasks), seed, jobs, ends):
+        def text_of(bug: PtxMutant) -> str:
+            return kernels[bug.config, bug.kind].text
+
+        drawn: list[PtxMutant] = []
+
+        def tasks() -> Iterator[PtxMutant | Result]:
+            for bug in sample(count, seed, target, {at: kernel.text for at, kernel in kernels.items()}):
+                drawn.append(bug)
+                known = found.get(bug.id)
+                if known is None:
+                    yield bug
+                elif known.status != "found" and not known.looked:
+                    yield known
+
+        def look(result: Result) -> Result | None:
+            return result if result.status != "found" and not result.looked else None
+
+        for result in results(tasks(), seed, jobs, ends, place, look):
             found[result.id] = result
             if folder is not None:
                 with (folder / RESULTS).open("ab") as file:
                     file.write(msgspec.json.encode(result) + b"\n")
             if progress is not None:
-                progress(len(found), len(bugs), _note(list(found.values())))
-
-    work([bug for bug in bugs if bug.id not in found])
-    work([one for bug in bugs if (one := found.get(bug.id)) and one.status != "found" and not one.looked])
-    return score([judged(found[bug.id]) for bug in bugs if bug.id in found], count, seed)
+                now = [judged(found[bug.id], text_of) for bug in drawn if bug.id in found]
+                progress(len(now), count, _note(now))
+        return score([judged(found[bug.id], text_of) for bug in drawn if bug.id in found], count, seed, failures)
 
 
-def _kept(folder: Path | None, seed: int) -> list[Result]:
+def _survey(
+    target: str, seed: int, jobs: int, ends: float | None, folder: Path, progress: Progress | None
+) -> tuple[str, ...]:
+    """Runs every case with the unchanged kernels; what failed."""
+    survey = Survey(seed, folder)
+    tasks = [
+        Unchanged(target, one.name, number)
+        for number in range(MOST)
+        for one in configs(target)
+        if number < len(survey.cases(one))
+    ]
+    failures = []
+    for done, ended in enumerate(results(tasks, seed, jobs, ends, folder), 1):
+        failures += [ended.failure] * bool(ended.failure)
+        if progress is not None:
+            progress(done, len(tasks), "cases with the unchanged kernels")
+    return tuple(sorted(failures))
+
+
+def _kept(folder: Path | None, seed: int, target: str = "blocksparse") -> list[Result]:
     """Results that the folder holds; a line that a kill cut off is left out."""
     if folder is None:
         return []
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / SETTINGS
+    here = {"seed": seed, "target": target}
     if settings.exists():
-        there = msgspec.json.decode(settings.read_bytes())["seed"]
-        if there != seed:
-            raise ValueError(f"folder: {folder} holds the bugs of seed {there}, not of {seed}")
-    settings.write_bytes(msgspec.json.encode({"seed": seed}) + b"\n")
+        there = {"target": "blocksparse"} | msgspec.json.decode(settings.read_bytes())
+        if there != here:
+            whose = f"the bugs of {there['target']} and seed {there['seed']}, not of {target} and seed {seed}"
+            raise ValueError(f"folder: {folder} holds {whose}")
+    settings.write_bytes(msgspec.json.encode(here) + b"\n")
     found = []
     if (folder / RESULTS).exists():
         for line in (folder / RESULTS).read_bytes().splitlines():
@@ -74,5 +124,5 @@ def _kept(folder: Path | None, seed: int) -> list[Result]:
 
 
 def _note(found: list[Result]) -> str:
-    statuses = [judged(one).status for one in found]
+    statuses = [one.status for one in found]
     return ", ".join(f"{statuses.count(name)} {name}" for name in ("found", "equivalent", "missed", "not_reached"))

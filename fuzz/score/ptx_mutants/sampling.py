@@ -3,78 +3,84 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from fuzz.compiling import obtain
 from fuzz.devices.emulator import ptx
 from fuzz.devices.emulator.decode.decoder import Unimplemented, decode
-from fuzz.score.ptx_mutants.configs import CONFIGS, Config, builds_of
 from fuzz.score.ptx_mutants.operators import OPERATORS, Line, changed, lines
 from fuzz.score.ptx_mutants.results import PtxMutant
 
-_Site: TypeAlias = tuple[Config, str, str, Line, str]  # kernel, kind, operator, text before, text after
-TURNS = ("forward", "backward", "forward", "backward", "preprocess", "backward", "forward", "postprocess")
+Texts: TypeAlias = Mapping[tuple[str, str], str]  # PTX by configuration and kind of kernel
+_Site: TypeAlias = tuple[str, str, str, Line, str]  # configuration, kind, operator, instruction, text after
+# Kinds of kernels in the order of their turns; of another target's, each as often, and every operator begins with
+# another one.
+TURNS = {
+    "blocksparse": ("forward", "backward", "forward", "backward", "preprocess", "backward", "forward", "postprocess"),
+}
 
 
-@lru_cache
-def text_of(chosen: Config, kind: str) -> str:
-    """The PTX of a clean kernel, compiled now where the cache has none. Raises CompileError."""
-    return obtain(builds_of(chosen)[kind]).ptx.read_text()
-
-
-@lru_cache
-def _lines(chosen: Config, kind: str) -> list[Line]:
-    return lines(text_of(chosen, kind))
-
-
-def sample(count: int, seed: int) -> list[PtxMutant]:
+def sample(count: int, seed: int, target: str, texts: Texts) -> Iterator[PtxMutant]:
     """The first `count` mutants of a seed; fewer where all operators have run out of places. A larger count begins with
-    the same bugs."""
+    the same bugs. They come one by one: whether the changed PTX can be run is looked at when it is its turn."""
     choose = random.Random(seed)
-    queues = {name: _queue(name, choose) for name in OPERATORS}
-    found: dict[str, PtxMutant] = {}
+    every = {place: lines(text) for place, text in texts.items()}
+    queues = {name: _queue(name, number, target, texts, every, choose) for number, name in enumerate(OPERATORS)}
     places: set[tuple[str, str, int, str]] = set()
-    while queues and len(found) < count:
+    made = 0
+    while queues:
         for name in list(queues):
+            if made == count:
+                return
             bug = next((b for b in queues[name] if (b.config, b.kind, b.line, b.after) not in places), None)
             if bug is None:
                 del queues[name]
                 continue
             places.add((bug.config, bug.kind, bug.line, bug.after))
-            found[bug.id] = bug
-            if len(found) == count:
-                break
-    return list(found.values())
+            made += 1
+            yield bug
 
 
-def mutated(bug: PtxMutant, chosen: Config) -> str:
-    """The mutated PTX of a kernel."""
-    return changed(text_of(chosen, bug.kind), bug.line, bug.span, bug.after)
+def mutated(bug: PtxMutant, text: str) -> str:
+    """The PTX of a kernel, mutated."""
+    return changed(text, bug.line, bug.span, bug.after)
 
 
-def _queue(operator: str, choose: random.Random) -> Iterator[PtxMutant]:
-    """Mutants that an operator can make, kinds of kernels by turns, in an order drawn once for all."""
+def _queue(
+    operator: str,
+    number: int,
+    target: str,
+    texts: Texts,
+    every: Mapping[tuple[str, str], list[Line]],
+    choose: random.Random,
+) -> Iterator[PtxMutant]:
+    """Mutants that an operator can make, kinds of kernels by turns, in an order drawn once for all. number: of the
+    operator."""
     by_kind: dict[str, list[_Site]] = {}
-    for chosen in CONFIGS:
-        for kind in builds_of(chosen):
-            sites = by_kind.setdefault(kind, [])
-            for line in _lines(chosen, kind):
-                sites += [(chosen, kind, operator, line, after) for after in OPERATORS[operator](line)]
+    for (config, kind), found in every.items():
+        sites = by_kind.setdefault(kind.partition(".")[0], [])
+        for line in found:
+            sites += [(config, kind, operator, line, after) for after in OPERATORS[operator](line)]
     for sites in by_kind.values():
         choose.shuffle(sites)
-    return _by_turns(by_kind)
+    turns = TURNS.get(target)
+    if turns is None:
+        kinds = sorted(by_kind)
+        first = number % max(len(kinds), 1)
+        turns = tuple(kinds[first:] + kinds[:first])
+    return _by_turns(by_kind, turns, target, texts)
 
 
-def _by_turns(by_kind: dict[str, list[_Site]]) -> Iterator[PtxMutant]:
+def _by_turns(
+    by_kind: dict[str, list[_Site]], turns: tuple[str, ...], target: str, texts: Texts
+) -> Iterator[PtxMutant]:
     while any(by_kind.values()):
-        for kind in TURNS:
+        for kind in turns:
             sites = by_kind.get(kind, [])
             while sites:
-                chosen, _, operator, line, after = sites.pop()
-                bug = PtxMutant(chosen.name, kind, operator, line.number, line.text, after, line.span)
-                if _decodes(mutated(bug, chosen)):
+                config, its_kind, operator, line, after = sites.pop()
+                bug = PtxMutant(config, its_kind, operator, line.number, line.text, after, line.span, target)
+                if _decodes(mutated(bug, texts[config, its_kind])):
                     yield bug
                     break
 

@@ -9,112 +9,111 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from msgspec.structs import replace
 
-from fuzz.compiling import Build
 from fuzz.core.case import Case
 from fuzz.core.signature import root
 from fuzz.core.target import DeviceError
 from fuzz.core.verdict import Verdict
-from fuzz.devices.emulator import PtxModule, Report
-from fuzz.devices.emulator.api import Emulator
+from fuzz.devices.emulator import Report
 from fuzz.judging.judge import execute
-from fuzz.score.ptx_mutants.configs import Config, builds_of, cases_of, config
+from fuzz.score.ptx_mutants.bench import Watch, bench
 from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.operators import NOTHING, changed
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
-from fuzz.score.ptx_mutants.sampling import mutated, text_of
-from fuzz.targets.blocksparse.devices import connect, emulated
-from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
+from fuzz.score.ptx_mutants.sampling import mutated
+from fuzz.score.ptx_mutants.survey import CASES, MOST, WIDE, Clean, Kernel, KernelConfig, Survey, no_limit
+from fuzz.score.ptx_mutants.targets import config
 from fuzz.tensors.arena import build as build_inputs
 from oracles.outputs import Outputs
 
-CASES = 20  # on the list that has to find a mutant
-WIDE = 20  # on the one that shows what a missed mutant does; it begins with the list
-MOST = 40  # and on the one that a missed mutant runs with at last, unless it is argued to be equivalent
 SLOWER = 10  # times the clean kernel's micro-operations make an endless loop
 MORE = 1 << 20
 
 
-@dataclass(frozen=True)
-class Clean:
-    """A case with the unchanged kernels: the lines that it comes to, by build, and the micro-operations of its longest
-    launch."""
-
-    case: Case
-    reached: dict[str, frozenset[int]]
-    longest: int
-
-
-class CleanFails(AssertionError):
-    """The unchanged kernels fail one of the cases: there is nothing to score until that is fixed."""
-
-
 @lru_cache
-def clean_cases(chosen: Config, seed: int) -> tuple[Clean, ...]:
-    """The CASES listed cases of a configuration with what the unchanged kernels do. Raises CleanFails."""
-    return tuple(_clean(case) for case in cases_of(chosen, CASES, seed))
+def survey_of(seed: int, folder: Path | None = None) -> Survey:
+    """The survey of this process. folder: where it is kept, if so."""
+    return Survey(seed, folder)
 
 
-@lru_cache
-def more_cases(chosen: Config, seed: int, first: int, last: int) -> tuple[Clean, ...]:
-    """Those of the list of MOST after `first` and up to `last`. Raises CleanFails."""
-    return tuple(_clean(case) for case in cases_of(chosen, MOST, seed)[first:last])
+def clean_cases(chosen: KernelConfig, seed: int, folder: Path | None = None) -> tuple[Clean, ...]:
+    """The CASES listed cases of a configuration with what the unchanged kernels do, without those that they fail."""
+    return _cleans(chosen, survey_of(seed, folder), 0, CASES)
 
 
-def try_mutant(bug: PtxMutant, seed: int) -> Result:
-    """Runs the listed cases until one finds the bug."""
+def more_cases(chosen: KernelConfig, seed: int, first: int, last: int, folder: Path | None = None) -> tuple[Clean, ...]:
+    """Those of the list of MOST after `first` and up to `last`, without those that the unchanged kernels fail."""
+    return _cleans(chosen, survey_of(seed, folder), first, last)
+
+
+def _cleans(chosen: KernelConfig, survey: Survey, first: int, last: int) -> tuple[Clean, ...]:
+    numbers = range(first, min(last, len(survey.cases(chosen, MOST))))
+    return tuple(clean for number in numbers if not (clean := survey.clean(chosen, number, MOST)).fails)
+
+
+def kernel_of(bug: PtxMutant, seed: int, folder: Path | None = None) -> Kernel:
+    """The clean kernel of a mutant."""
+    chosen = config(bug.target, bug.config)
+    return chosen.kernels(survey_of(seed, folder))[bug.kind]
+
+
+def try_mutant(bug: PtxMutant, seed: int, folder: Path | None = None) -> Result:
+    """Runs the listed cases until one finds the bug. folder: of the survey. Raises RuntimeError where a case does not
+    launch the kernel that the survey says it launches."""
     began = time.perf_counter()
-    chosen = config(bug.config)
-    listed = clean_cases(chosen, seed)
-    key = builds_of(chosen)[bug.kind].key
-    reaching = [position for position, clean in enumerate(listed, 1) if bug.line in clean.reached.get(key, ())]
+    listed = clean_cases(config(bug.target, bug.config), seed, folder)
+    kernel = kernel_of(bug, seed, folder)
+    reaching = [position for position, clean in enumerate(listed, 1) if bug.line in clean.reached.get(kernel.key, ())]
     result = Result(bug.id, bug, "missed" if reaching else "not_reached", reaching=len(reaching))
-    with _changed(key, mutated(bug, chosen)):
-        for runs, position in enumerate(reaching, 1):
-            verdict = _judged(listed[position - 1])
-            if verdict.bad:
-                result = _found(result, verdict, position, runs)
-                break
+    instead = {kernel.key: mutated(bug, kernel.text)}
+    for runs, position in enumerate(reaching, 1):
+        verdict = _judged(bug.target, listed[position - 1], instead)
+        if verdict.bad:
+            result = _found(result, verdict, position, runs)
+            break
     return replace(result, seconds=round(time.perf_counter() - began, 3))
 
 
-def look_closer(result: Result, seed: int) -> Result:
+def look_closer(result: Result, seed: int, folder: Path | None = None) -> Result:
     """Behaviour of a mutant that the list missed over the wider list: whether its instruction ever gives another value,
     and whether any answer changes by a bit. Where no argument makes it equivalent, more cases look for it."""
+    began = time.perf_counter()
+    found = _looked(replace(result, looked=True), seed, folder)
+    return replace(found, seconds=round(result.seconds + time.perf_counter() - began, 3))
+
+
+def _looked(result: Result, seed: int, folder: Path | None) -> Result:
     bug = result.bug
-    result = replace(result, looked=True)
-    chosen = config(bug.config)
-    key = builds_of(chosen)[bug.kind].key
-    beyond = more_cases(chosen, seed, CASES, WIDE)
-    wide = clean_cases(chosen, seed) + beyond
-    reaching = [clean for clean in wide if bug.line in clean.reached.get(key, ())]
+    chosen = config(bug.target, bug.config)
+    kernel = kernel_of(bug, seed, folder)
+    beyond = more_cases(chosen, seed, CASES, WIDE, folder)
+    wide = clean_cases(chosen, seed, folder) + beyond
+    reaching = [clean for clean in wide if bug.line in clean.reached.get(kernel.key, ())]
     probe = probed(bug)
     if reaching and probe is not None:
-        with _changed(key, changed(text_of(chosen, bug.kind), bug.line, bug.span, probe)):
-            result = replace(result, same_values=not any(_traps(clean) for clean in reaching))
-    with _changed(key, mutated(bug, chosen)):
-        if reaching and result.same_values is not True:
-            same = all(_answers(clean) == _clean_answers(clean.case) for clean in reaching)
-            result = replace(result, same_bits=same)
-        elif reaching:
-            result = replace(result, same_bits=True)
-    if judged(result).status == "equivalent":
+        text = changed(kernel.text, bug.line, bug.span, probe)
+        traps = any(_traps(bug.target, clean, {kernel.key: text}) for clean in reaching)
+        result = replace(result, same_values=not traps)
+    instead = {kernel.key: mutated(bug, kernel.text)}
+    if reaching and result.same_values is not True:
+        same = all(_answers(bug.target, x, instead) == _clean_answers(bug.target, x.case) for x in reaching)
+        result = replace(result, same_bits=same)
+    elif reaching:
+        result = replace(result, same_bits=True)
+    if judged(result, lambda _: kernel.text).status == "equivalent":
         return result
-    beyond += more_cases(chosen, seed, WIDE, MOST)  # with the unchanged kernels, so before the change
-    with _changed(key, mutated(bug, chosen)):
-        late = (
-            n
-            for n, clean in enumerate(beyond, CASES + 1)
-            if bug.line in clean.reached.get(key, ()) and _judged(clean).bad
-        )
-        return replace(result, late=next(late, 0))
+    beyond += more_cases(chosen, seed, WIDE, MOST, folder)
+    late = (
+        n
+        for n, clean in enumerate(beyond, CASES + 1)
+        if bug.line in clean.reached.get(kernel.key, ()) and _judged(bug.target, clean, instead).bad
+    )
+    return replace(result, late=next(late, 0))
 
 
 def probed(bug: PtxMutant) -> str | None:
@@ -142,44 +141,13 @@ def probed(bug: PtxMutant) -> str | None:
     return f"{{ .reg .{kind} %other; .reg .pred %differs; {other} {before} {differs} @%differs trap; }}"
 
 
-def _clean(case: Case) -> Clean:
-    reached: dict[str, set[int]] = {}
-    longest = 0
-
-    def watch(build: Build, report: Report) -> None:
-        nonlocal longest
-        reached.setdefault(build.key, set()).update(report.reached)
-        longest = max(longest, report.executed)
-
-    device = emulated()
-    device.watch = watch
-    try:
-        verdict = execute(case, _target(), _enter)
-    finally:
-        device.watch = None
-    if verdict.bad:
-        raise CleanFails(f"case {case.id}: the unchanged kernels give {verdict.outcome}: {verdict.findings}")
-    return Clean(case, {key: frozenset(found) for key, found in reached.items()}, longest)
-
-
-@contextmanager
-def _changed(key: str, text: str) -> Iterator[None]:
-    """Inside, the kernel of that build runs as `text` says."""
-    device = emulated()
-    device.instead[key] = PtxModule(Emulator(), text)
-    try:
-        yield
-    finally:
-        del device.instead[key]
-
-
-def _judged(clean: Clean) -> Verdict:
-    device = emulated()
-    device.budget = SLOWER * clean.longest + MORE
-    try:
-        return execute(clean.case, _target(), _enter)
-    finally:
-        device.budget = None
+def _judged(target: str, clean: Clean, instead: dict[str, str]) -> Verdict:
+    place = bench(target)
+    with place.running(instead, SLOWER * clean.longest + MORE) as running:
+        verdict = execute(clean.case, place.target, no_limit)
+    if not (running.used or verdict.bad):
+        raise RuntimeError(f"case {clean.case.id} does not launch the changed kernel: the survey is of other kernels")
+    return verdict
 
 
 def _found(result: Result, verdict: Verdict, position: int, runs: int) -> Result:
@@ -191,52 +159,36 @@ def _found(result: Result, verdict: Verdict, position: int, runs: int) -> Result
     return replace(result, status="found", by=by, message=message, case_id=verdict.case_id, cases=position, runs=runs)
 
 
-def _traps(clean: Clean) -> bool:
+def _traps(target: str, clean: Clean, instead: dict[str, str]) -> bool:
     """True if a trap is met."""
     met = False
 
-    def watch(build: Build, report: Report) -> None:
+    def watch(key: str, name: str, report: Report) -> None:
         nonlocal met
         met = met or any(one.kind == "trap" for one in report.findings)
 
-    emulated().watch = watch
-    try:
-        _answers(clean)
-    finally:
-        emulated().watch = None
+    _answers(target, clean, instead, watch)
     return met
 
 
 @lru_cache(maxsize=1024)
-def _clean_answers(case: Case) -> dict[str, bytes] | None:
-    return _answers(Clean(case, {}, 1 << 40))
+def _clean_answers(target: str, case: Case) -> dict[str, bytes] | None:
+    return _answers(target, Clean(case, {}, 1 << 40), {})
 
 
-def _answers(clean: Clean) -> dict[str, bytes] | None:
+def _answers(target: str, clean: Clean, instead: dict[str, str], watch: Watch | None = None) -> dict[str, bytes] | None:
     """The bits of every answer that must be bitwise reproducible, of one run; None where the device ends it."""
-    device, target, case = emulated(), _target(), clean.case
+    place, case = bench(target), clean.case
     arena = build_inputs(case, "cpu")
-    device.budget = SLOWER * clean.longest + MORE
-    try:
-        target.prepare(case, arena.tensors())
-        outputs: Outputs = target.run(case, arena.tensors()).outputs
-    except DeviceError:
-        return None
-    finally:
-        device.budget = None
-    may_differ = target.may_differ(case)
+    with place.running(instead, SLOWER * clean.longest + MORE, watch):
+        try:
+            place.target.prepare(case, arena.tensors())
+            outputs: Outputs = place.target.run(case, arena.tensors()).outputs
+        except DeviceError:
+            return None
+    may_differ = place.target.may_differ(case)
     return {
-        name: bytes(tensor.contiguous().view(torch.uint8).numpy())
+        name: bytes(tensor.detach().contiguous().view(torch.uint8).numpy())
         for name, tensor in outputs.items()
         if name not in may_differ
     }
-
-
-@lru_cache
-def _target() -> EmulatedBlockSparse:
-    connect("emulator")
-    return EmulatedBlockSparse()
-
-
-def _enter(phase: str, limit: float) -> None:
-    """Phases are not limited here; the pool ends a worker that takes too long."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import subprocess
 import sys
 import time
@@ -16,13 +17,14 @@ import msgspec
 from fuzz.score.source_mutants.render import line, table
 from fuzz.score.source_mutants.results import Result, SourceMutant, score
 from fuzz.score.source_mutants.sampling import PACKAGES, sample
-from fuzz.score.source_mutants.trial import Plan, clean, probe, try_mutant
+from fuzz.score.source_mutants.trial import Plan, TimeIsUp, clean, probe, try_mutant
 
 
 def main() -> None:
     """Draws mutants, tries them side by side, prints the tables; with --folder goes on where it was."""
     given = _parser().parse_args()
-    plan = Plan(given.target, given.device, given.cases, given.session_seed, given.session_seconds)
+    ends = time.monotonic() + given.max_time if given.max_time else math.inf
+    plan = Plan(given.target, given.device, given.cases, given.session_seed, given.session_seconds, ends)
     drawn = sample(given.target, given.count, given.seed)[given.skip :]
     drawn = [mutant for mutant in drawn if not given.only or mutant.id in given.only]
     results = _all(drawn, plan, given)
@@ -42,7 +44,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fuzz.score.source_mutants", description=__doc__)
     add = parser.add_argument
     add("--target", choices=sorted(PACKAGES), default="blocksparse", help="whose source is changed (blocksparse)")
-    add("--device", choices=("host", "cuda", "interpreter"), default="host", help="where the sessions run (host)")
+    add(
+        "--device",
+        choices=("host", "cuda", "interpreter", "emulator"),
+        default="host",
+        help="where the sessions run (host)",
+    )
     add("--count", type=int, default=200, help="mutants (200)")
     add("--skip", type=int, default=0, help="how many of them, the first ones, are left out: tried elsewhere (0)")
     add("--only", nargs="+", metavar="ID", default=(), help="of these, those with such an id, as results name them")
@@ -51,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--session-seed", type=int, default=0, help="seed of each session (0)")
     add("--session-seconds", type=float, default=300.0, help="at most, of each session (300)")
     add("--jobs", type=int, default=1, help="sessions side by side (1)")
-    add("--seconds", type=float, default=0.0, help="begin no mutant after so many; 0: no limit")
+    add("--max-time", type=float, default=0.0, help="seconds after which it ends, whatever still runs; 0: no limit")
     add("--folder", type=Path, help="keeps results, to go on after a stop")
     add("--json", type=Path, help="where the score is written")
     return parser
@@ -59,14 +66,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _all(drawn: list[SourceMutant], plan: Plan, given: argparse.Namespace) -> list[Result]:
     """Results in the order drawn: those kept in the folder, and those of the mutants that it lacks. Raises SystemExit
-    where the session fails without a mutant."""
+    where the session fails without a mutant, and where the time is up before its end."""
     kept = _kept(given.folder)
-    ends = time.monotonic() + given.seconds if given.seconds else float("inf")
 
     def keep(work: Callable[[], Result]) -> None:
-        if time.monotonic() > ends:
+        try:
+            result = work()
+        except TimeIsUp:
             return
-        result = work()
         mutant, kept[result.id] = result.mutant, result
         if given.folder:
             given.folder.mkdir(parents=True, exist_ok=True)
@@ -74,12 +81,23 @@ def _all(drawn: list[SourceMutant], plan: Plan, given: argparse.Namespace) -> li
         note = f"{result.status} {result.by} after {result.cases} cases, {result.seconds:.0f} s"
         print(f"{len(kept)}/{len(drawn)} {note}: {mutant.file}:{mutant.line} {mutant.operator}", file=sys.stderr)
 
+    def one(mutant: SourceMutant) -> None:
+        if mutant.id not in kept:
+            keep(partial(try_mutant, mutant, plan))
+        result = kept.get(mutant.id)
+        if result is not None and result.status == "missed" and not result.probed:
+            keep(partial(probe, result, plan))
+
+    def whole(mutant: SourceMutant) -> bool:
+        return mutant.id in kept and (kept[mutant.id].status != "missed" or kept[mutant.id].probed)
+
     with ThreadPoolExecutor(given.jobs) as pool:
         before = pool.submit(clean, plan)
-        list(pool.map(keep, [partial(try_mutant, mutant, plan) for mutant in drawn if mutant.id not in kept]))
-        missed = [one for one in kept.values() if one.status == "missed" and not one.probed]
-        list(pool.map(keep, [partial(probe, one, plan) for one in missed]))
-        end = before.result()
+        list(pool.map(one, [mutant for mutant in drawn if not whole(mutant)]))
+        try:
+            end = before.result()
+        except TimeIsUp:
+            raise SystemExit("the time was up before the session without a mutant had ended") from None
     if end.failure is not None or end.code != 0:
         raise SystemExit(f"the session fails without a mutant: {end.failure or end.said}")
     print(f"without a mutant: {end.cases} cases, none fails", file=sys.stderr)

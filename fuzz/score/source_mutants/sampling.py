@@ -10,7 +10,7 @@ from fuzz.score.source_mutants.operators import OPERATORS, mutants
 from fuzz.score.source_mutants.results import SourceMutant
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = {name: f"kernels/{name}" for name in ("blocksparse", "dynamic_mask", "sdpa")}
+PACKAGES = {name: f"kernels/{name}" for name in ("blocksparse", "dynamic_mask", "nsa", "sdpa")}
 # Files on which no answer depends: what refuses a wrong call (sessions make right ones), what estimates time, and the
 # mutants' own places.
 LEFT_ALONE = ("checks.py", "call_checks.py", "validate/", "cost_model.py", "injection.py", "supported.py")

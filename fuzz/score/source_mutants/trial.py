@@ -6,6 +6,7 @@ included, takes the mutant for the clean kernel. It ends with its first failure.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -32,13 +33,22 @@ SAID = 400  # characters of what a session that did not start has said
 
 @dataclass(frozen=True)
 class Plan:
-    """The session that every mutant gets."""
+    """The session that every mutant gets.
+
+    seconds  at most, of a session
+    ends     when all sessions end, by time.monotonic
+    """
 
     target: str
     device: str
     cases: int
     seed: int
-    seconds: float  # at most
+    seconds: float
+    ends: float = math.inf
+
+
+class TimeIsUp(Exception):
+    """A session was ended because the time of all of them is up: nothing is known of its mutant."""
 
 
 @dataclass(frozen=True)
@@ -53,14 +63,15 @@ class End:
 
 
 def try_mutant(mutant: SourceMutant, plan: Plan) -> Result:
-    """The result of a mutant, by one session."""
+    """The result of a mutant, by one session. Raises TimeIsUp."""
     began = time.monotonic()
     end = _session(mutant, mutated((ROOT / mutant.file).read_text(), mutant), plan)
     return replace(_result(mutant, end), seconds=round(time.monotonic() - began, 1))
 
 
 def probe(missed: Result, plan: Plan) -> Result:
-    """The result of a mutant that was missed, when a second session has shown whether a case comes to the line."""
+    """The result of a mutant that was missed, when a second session has shown whether a case comes to the line.
+    Raises TimeIsUp."""
     began = time.monotonic()
     end = _session(missed.mutant, probed((ROOT / missed.mutant.file).read_text(), missed.mutant), plan)
     reached = end.failure is not None or end.code not in (OK, None)
@@ -69,7 +80,7 @@ def probe(missed: Result, plan: Plan) -> Result:
 
 
 def clean(plan: Plan) -> End:
-    """The same session with an unchanged copy: what fails there is no mutant's."""
+    """The same session with an unchanged copy: what fails there is no mutant's. Raises TimeIsUp."""
     with _copy() as folder:
         return _run(folder, plan)
 
@@ -102,7 +113,9 @@ def _copy() -> Iterator[Path]:
 
 
 def _run(folder: Path, plan: Plan) -> End:
-    """Runs the session to its end or its first failure."""
+    """Runs the session to its end or its first failure. Raises TimeIsUp."""
+    if time.monotonic() >= plan.ends:
+        raise TimeIsUp
     command = [sys.executable, "-m", "fuzz.score.source_mutants.session", plan.target, plan.device]
     command += [str(plan.cases), str(plan.seed), str(plan.seconds), str(folder / "session")]
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -116,6 +129,8 @@ def _run(folder: Path, plan: Plan) -> End:
             while first is None and process.poll() is None and time.monotonic() < ends:
                 time.sleep(LOOK)
                 first, count = _first_failure(records.new(), count)
+                if first is None and time.monotonic() >= plan.ends:
+                    raise TimeIsUp
             if first is None:
                 first, count = _first_failure(records.new(), count)
             code = process.poll() if first is None else None

@@ -226,17 +226,24 @@ class BlockSparse:
         return self._at_once(device)
 
     def _at_once(self, device: torch.device | str) -> BlockSparse:
-        tensors = self._tensors()
+        tensors = self.tensors()
         whole = torch.cat([x.reshape(-1).to(torch.int64) for x in tensors]).to(device)
         pieces = iter(whole.split([x.numel() for x in tensors]))
         return _map(self, lambda tensor: next(pieces).view(tensor.shape).to(tensor.dtype, copy=True))
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the tensors hold, each storage once."""
+        storages = {s._cdata: s.nbytes() for s in [x.untyped_storage() for x in self.tensors()]}
+        return sum(storages.values())
+
+    @property
     def elements(self) -> int:
         """Elements of all tensors."""
-        return sum(tensor.numel() for tensor in self._tensors())
+        return sum(tensor.numel() for tensor in self.tensors())
 
-    def _tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[Tensor]:
+        """All tensors; one may be there several times."""
         tensors: list[Tensor] = []
 
         def noted(tensor: Tensor) -> Tensor:

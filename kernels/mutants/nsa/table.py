@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.blocksparse.lists.transpose import with_backward
-from kernels.blocksparse.lists.types import Bits, BlockLists, BlockSparse, Intervals
+from kernels.blocksparse.lists.transpose import transpose, with_backward
+from kernels.blocksparse.lists.types import Bits, BlockList, BlockLists, BlockSparse, Intervals
 from kernels.blocksparse.lists.write_order import with_order
 from kernels.mutants.blocksparse.table import injections_for
 from kernels.mutants.nsa.registration import MUTANTS, register_mutant
@@ -53,7 +53,7 @@ register_mutant(
 
 register_mutant(
     "selection_not_sorted",
-    "Selected blocks come in the order of their scores: blocks of one tile of keys become several entries of a list.",
+    "Selected blocks come in the order of their scores: the lists leave out a block that is below one before it.",
     "invented, after MSLK: torch.topk without the sort that its removal of duplicates relies on",
     ascending=lambda found: found,
 )
@@ -78,15 +78,22 @@ register_mutant(
 
 
 def _counts_ignored(blocks: BlockSparse, branch: str, backward: bool) -> BlockSparse:
-    if branch != "selected" or not backward or blocks.backward is None:
+    if branch != "selected" or not backward or blocks.backward is None or not isinstance(blocks.mask, Bits):
         return blocks
-    partial, full = blocks.forward.partial, blocks.forward.full
-    rows = full.index.view(*full.count.shape, -1)
-    used = (partial.count + full.count)[..., None]
-    listed = (rows == 0) & (torch.arange(rows.shape[3], device=rows.device) < used)
-    more = ~listed.any(-1) & (used[..., 0] < rows.shape[3])
-    every = BlockLists(partial, replace(full, count=full.count + more.to(torch.int32)))
-    wrong = with_order(with_backward(replace(blocks, forward=every), blocks.backward.rows))
+    slots = blocks.mask.slot_backward
+    assert slots is not None
+    (partial, source), (full, _) = (
+        transpose(one, blocks.m_blocks) for one in (blocks.backward.partial, blocks.backward.full)
+    )
+    width = max(blocks.backward.full.capacity // max(full.count.numel(), 1), 1)
+    rows = (partial.to_padded(width, -1)[1], full.to_padded(width)[1])
+    listed = (rows[0] == 0).any(-1) | (
+        (rows[1] == 0) & (torch.arange(width, device=source.device) < full.count[..., None])
+    ).any(-1)
+    more = ~listed & (partial.count + full.count < width)
+    every = BlockLists(partial, BlockList.padded(full.count + more.to(torch.int32), rows[1]))
+    mask = replace(blocks.mask, slot=slots[source])
+    wrong = with_order(with_backward(replace(blocks, forward=every, mask=mask), blocks.backward.rows))
     return replace(blocks, backward=wrong.backward, order=wrong.order, mask=wrong.mask, merged=wrong.merged)
 
 

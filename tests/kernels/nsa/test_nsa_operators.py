@@ -116,14 +116,18 @@ def test_chunks_of_scores_are_bounded():
 
 def test_without_gates_no_kernel_of_theirs_is_launched():
     """Backward: the means again, dQ, dK, dV; with gates also one of each branch, and that of their weights."""
-    for weights, more in (((), []), (("w_gate",), ["split_kernel"] * 3)):
+    for weights, more in (((), []), (("w_gate",), ["split_kernel"])):
         call = Call((40,), weights=weights)
         tensors = tensors_of(call)
         found = plan(*(tensors[name] for name in "qkv"), **arguments(call, tensors))
         names = [launch.kernel.__name__ for launch in found.launches]
+        forward = ["span_rows_kernel", "chosen_kernel", "span_rows_kernel"]
+        backward = [["span_columns_kernel"], ["chosen_kernel", "transposed_kernel"], ["span_columns_kernel"]]
+        branches = [x for one, lists in zip(forward, backward, strict=True) for x in [one, *more, *lists]]
         gradients = ["query_gradient_kernel", "key_gradient_kernel", "key_gradient_kernel"]
         last = ["gate_weight_kernel"] if weights else []
-        assert names == ["mean_kernel"] * 3 + ["combine_kernel"] + ["mean_kernel"] * 2 + more + gradients + last
+        means = ["mean_kernel"] * 2
+        assert names == [*means, "mean_kernel", *forward, "combine_kernel", *means, *branches, *gradients, *last]
         assert {launch.constants["GATED"] for launch in found.launches if "GATED" in launch.constants} == {
             bool(weights)
         }

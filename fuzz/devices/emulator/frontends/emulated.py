@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -21,16 +21,20 @@ from fuzz.devices.emulator.config import BLOCK_CHECKS, LaunchConfig
 from fuzz.devices.emulator.report.report import Report
 from fuzz.devices.emulator.state.global_memory import Written
 
+if TYPE_CHECKING:
+    from fuzz.devices.emulator.frontends.triton_driver import Intercept
+
 CHECKS = BLOCK_CHECKS
 
 
 @dataclass
 class EmulatedGpu:
-    """The device of an `emulated` block. reports: one for each launch so far; arch, written: as `emulated` has them."""
+    """The device of an `emulated` block. reports: one for each launch so far; the others are those of `emulated`."""
 
     arch: str
     config: LaunchConfig
     written: Callable[[Tensor], Written | None] | None = None
+    intercept: Intercept | None = None
     reports: list[Report] = field(default_factory=list)
 
     def add(self, report: Report) -> None:
@@ -60,21 +64,23 @@ def emulated(
     *,
     written: Callable[[Tensor], Written | None] | None = None,
     triton: bool = True,
+    intercept: Intercept | None = None,
     **settings: Any,
 ) -> Iterator[EmulatedGpu]:
     """Inside the block every launch of a Triton kernel, `kernel[grid](…)`, or of a Cuda one takes CPU tensors and runs
     emulated; so does every CuTe DSL function that is compiled there with "--enable-tvm-ffi", where cutlass was
     imported before.
 
-    arch      what kernels are compiled for: 'sm_80', 'sm_90a', 'sm_100a'
-    written   tells of a tensor what has been written of the memory that it lies in; None: all of it
-    triton    False leaves Triton alone, and does not import it: for blocks with CUDA C++ kernels only
-    settings  of every launch, those of Emulator; strict, the default, raises EmulationError at the first finding.
-              checks: the default ones without 'equal_writes', since Triton has several warps write one value
+    arch       what kernels are compiled for: 'sm_80', 'sm_90a', 'sm_100a'
+    written    tells of a tensor what has been written of the memory that it lies in; None: all of it
+    triton     False leaves Triton alone, and does not import it: for blocks with CUDA C++ kernels only
+    intercept  chooses what a launch of a Triton kernel runs, and hears of its report (triton_driver.py)
+    settings   of every launch, those of Emulator; strict, the default, raises EmulationError at the first finding.
+               checks: the default ones without 'equal_writes', since Triton has several warps write one value
 
     Raises ValueError where TRITON_INTERPRET was set when Triton was imported, and for settings out of range.
     """
-    gpu = EmulatedGpu(arch, LaunchConfig(**{"checks": CHECKS, **settings}), written)
+    gpu = EmulatedGpu(arch, LaunchConfig(**{"checks": CHECKS, **settings}), written, intercept)
     with ExitStack() as frontends:
         if triton and find_spec("triton") is not None:
             frontends.enter_context(_triton_driver(gpu))
@@ -102,7 +108,7 @@ def _triton_driver(gpu: EmulatedGpu) -> Iterator[None]:
     if isinstance(standard.zeros, InterpretedFunction):
         raise ValueError("TRITON_INTERPRET: was set when triton was imported, so kernels are interpreted; unset it")
     before, hook = driver._active, knobs.runtime.add_stages_inspection_hook
-    driver.set_active(EmulatedDriver(gpu.arch, gpu.config, gpu.add, gpu.written))
+    driver.set_active(EmulatedDriver(gpu.arch, gpu.config, gpu.add, gpu.written, gpu.intercept))
     if hooks_have_keys():
         knobs.runtime.add_stages_inspection_hook = until_ptx(hook)
     try:

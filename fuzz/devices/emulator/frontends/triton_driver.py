@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from triton.backends.compiler import GPUTarget
@@ -58,13 +58,24 @@ def hooks_have_keys() -> bool:
     return "inspect_stages_hash" in inspect.getsource(compile_kernel)
 
 
+class Intercept(Protocol):
+    """Stands between a launch and its kernel. key: of the kernel in Triton's cache; name: of its function."""
+
+    def programs(self, key: str) -> Programs | None:
+        """Kernels to run instead of those of that key; None: those."""
+
+    def launched(self, name: str, key: str, report: Report) -> None:
+        """Hears of each launch that ended, before a finding is raised."""
+
+
 class EmulatedDriver(DriverBase):
     """Triton's active driver inside of `emulated`.
 
-    arch     'sm_90a'
-    config   settings of every launch
-    watch    is called with every launch's report, and before a finding is raised
-    written  tells of a tensor what has been written of the memory that it lies in; None: all of it
+    arch       'sm_90a'
+    config     settings of every launch
+    watch      is called with every launch's report, and before a finding is raised
+    written    tells of a tensor what has been written of the memory that it lies in; None: all of it
+    intercept  chooses what each launch runs, and hears of its report
     """
 
     def __init__(
@@ -73,10 +84,11 @@ class EmulatedDriver(DriverBase):
         config: LaunchConfig,
         watch: Callable[[Report], None],
         written: Callable[[torch.Tensor], Written | None] | None = None,
+        intercept: Intercept | None = None,
     ) -> None:
         self.target = GPUTarget("cuda", int("".join(filter(str.isdigit, arch))), 32)
         self.device = f"emulated {arch}"  # kernels compiled for it are no other device's
-        self.config, self.watch, self.written = config, watch, written
+        self.config, self.watch, self.written, self.intercept = config, watch, written, intercept
         self.utils = _Utils()
         self.launcher_cls = _Launcher
 
@@ -159,6 +171,7 @@ class _Launcher:
         self.metadata = metadata
         self.ctas = getattr(metadata, "num_ctas", 1)  # of a cluster, which runs one program of the grid
         self.kinds = list(src.signature.items())
+        self.name = src.name
         self.programs = _programs(src.name, metadata.hash)
 
     def __call__(self, x: int, y: int, z: int, *rest: Any) -> None:
@@ -172,7 +185,11 @@ class _Launcher:
         scratch = [self._scratch(x * y * z * self.ctas, self.metadata.global_scratch_size), 0]
         metas = iter(getattr(self.metadata, "tensordesc_meta", None) or ())
         values = [*_flat(zip(self.kinds, given, strict=True), metas), *(("*i8", "scratch", one) for one in scratch)]
-        kernel = self.programs.kernel(self.metadata.name)
+        intercept = active.intercept
+        programs = self.programs
+        if intercept is not None:
+            programs = intercept.programs(self.metadata.hash) or programs
+        kernel = programs.kernel(self.metadata.name)
         params = b""
         for param, (kind, name, value) in zip(kernel.params, values, strict=True):
             params = params.ljust(param.offset, b"\0")
@@ -182,7 +199,13 @@ class _Launcher:
         launch = Launch(
             self.metadata.name, (x * self.ctas, y, z), (threads, 1, 1), self.metadata.shared, params, cluster
         )
-        run(active.config, self.programs, [launch], memory, watch=active.watch)
+
+        def watch(report: Report) -> None:
+            active.watch(report)
+            if intercept is not None:
+                intercept.launched(self.name, self.metadata.hash, report)
+
+        run(active.config, programs, [launch], memory, watch=watch)
         if leave is not None:
             leave(launch_metadata)
 
@@ -195,13 +218,19 @@ class _Launcher:
         return memory[-memory.data_ptr() % SCRATCH_ALIGNMENT :][: ctas * size]
 
 
-@functools.cache
-def _programs(name: str, key: str) -> Programs:
-    """The PTX that Triton has compiled. Raises ValueError where its cache has lost it."""
+def compiled_ptx(name: str, key: str) -> str:
+    """The PTX of the kernel `name` that Triton has compiled, by its key in Triton's cache. Raises ValueError where the
+    cache has lost it."""
     path = get_cache_manager(key).get_file(f"{name[:_LONGEST_FILE]}.ptx")
     if path is None:
         raise ValueError(f"{name}: Triton's cache has no PTX of it; remove the cache's folder and run again")
-    return Programs(Path(path).read_text())
+    return Path(path).read_text()
+
+
+@functools.cache
+def _programs(name: str, key: str) -> Programs:
+    """The kernel that Triton has compiled, read."""
+    return Programs(compiled_ptx(name, key))
 
 
 def _flat(given: Any, metas: Iterator[dict[str, Any]]) -> Iterator[Argument]:

@@ -11,6 +11,7 @@ from fuzz.score.ptx_mutants.configs import CONFIGS, builds_of, cases_of, size
 from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.operators import NOTHING, lines
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
+from fuzz.score.ptx_mutants.survey import Survey
 from fuzz.targets.blocksparse.devices import emulator_there, toolchain_there
 
 pytestmark = [
@@ -27,9 +28,17 @@ def small(monkeypatch):
     monkeypatch.setattr(trial, "MOST", 8)
 
 
+def text_of(kind: str) -> str:
+    return OF.kernels(Survey(1))[kind].text
+
+
+def argued(result: Result) -> Result:
+    return judged(result, lambda bug: text_of(bug.kind))
+
+
 def bug(kind: str, pattern: str, after: str, operator: str = "test", which: int = 0) -> PtxMutant:
     """The `which`-th instruction of that pattern, changed."""
-    found = [x for x in lines(sampling.text_of(OF, kind)) if re.match(pattern, x.text)]
+    found = [x for x in lines(text_of(kind)) if re.match(pattern, x.text)]
     line = found[which]
     return PtxMutant(OF.name, kind, operator, line.number, line.text, after.replace("WHOLE", line.text), line.span)
 
@@ -61,8 +70,8 @@ def test_an_order_that_is_relaxed_leaves_adds_without_order(which, place):
 
 def test_a_loop_without_end_is_a_hang():
     back = next(
-        x for x in lines(sampling.text_of(OF, "forward"))
-        if x.guard and x.name == "bra" and f"{x.operands[0]}:" in _before(sampling.text_of(OF, "forward"), x.number)
+        x for x in lines(text_of("forward"))
+        if x.guard and x.name == "bra" and f"{x.operands[0]}:" in _before(text_of("forward"), x.number)
     )  # fmt: skip
     endless = PtxMutant(OF.name, "forward", "guard_dropped", back.number, back.text, f"bra {back.operands[0]};")
     found = trial.try_mutant(endless, 1)
@@ -76,36 +85,35 @@ def test_an_instruction_that_gives_the_same_value_is_seen_and_argued():
     assert (missed.status, missed.looked) == ("missed", False)
     seen = trial.look_closer(missed, 1)
     assert (seen.status, seen.same_values, seen.same_bits) == ("missed", True, True)
-    assert (judged(seen).status, judged(seen).rule) == ("equivalent", "never negative")
+    assert (argued(seen).status, argued(seen).rule) == ("equivalent", "never negative")
 
 
 def test_a_bug_that_only_the_list_misses_is_not_argued_away(monkeypatch):
     wrong = bug("forward", r"bar\.sync", NOTHING, "barrier_dropped")
-    of = trial.config(wrong.config)
+    of = OF
     listed = trial.clean_cases(of, 1)
-    monkeypatch.setattr(trial, "more_cases", lambda of, seed, first, last: listed[first:last])
-    monkeypatch.setattr(trial, "clean_cases", lambda of, seed: listed[:1])
+    monkeypatch.setattr(trial, "more_cases", lambda of, seed, first, last, folder: listed[first:last])
+    monkeypatch.setattr(trial, "clean_cases", lambda of, seed, folder: listed[:1])
     monkeypatch.setattr(trial, "CASES", 1)
     monkeypatch.setattr(trial, "WIDE", 1)
     seen = trial.look_closer(Result(wrong.id, wrong, "missed"), 1)
     assert seen.late > 1
-    assert judged(seen).status == "missed"
+    assert argued(seen).status == "missed"
 
 
 def test_cases_after_the_list_are_run_unchanged_first(monkeypatch):
     wrong = bug("forward", r"bar\.sync", NOTHING, "barrier_dropped")
-    listed = trial.clean_cases(trial.config(wrong.config), 1)
-    monkeypatch.setattr(trial, "clean_cases", lambda of, seed: listed[:1])
+    listed = trial.clean_cases(OF, 1)
+    monkeypatch.setattr(trial, "clean_cases", lambda of, seed, folder: listed[:1])
     for name, cases in (("CASES", 1), ("WIDE", 1), ("MOST", 5)):
         monkeypatch.setattr(trial, name, cases)
-    trial.more_cases.cache_clear()
     assert trial.look_closer(Result(wrong.id, wrong, "missed"), 1).late > 1
 
 
 def test_an_instruction_that_no_case_comes_to_is_said_so(monkeypatch):
     first = bug("forward", "bar.sync", NOTHING)
     empty = tuple(trial.Clean(clean.case, {}, clean.longest) for clean in trial.clean_cases(OF, 1))
-    monkeypatch.setattr(trial, "clean_cases", lambda of, seed: empty)
+    monkeypatch.setattr(trial, "clean_cases", lambda of, seed, folder: empty)
     assert trial.try_mutant(first, 1).status == "not_reached"
 
 
@@ -129,11 +137,11 @@ def test_a_probe_traps_where_values_differ(before, after, probe):
 
 
 @pytest.mark.nightly
-def test_bugs_are_drawn_by_turns_of_operators_and_the_same_for_a_seed(monkeypatch):
-    monkeypatch.setattr(sampling, "CONFIGS", (OF,))
-    bugs = sampling.sample(240, 5)
-    assert bugs[:60] == sampling.sample(60, 5)
-    assert bugs[:60] != sampling.sample(60, 6)
+def test_bugs_are_drawn_by_turns_of_operators_and_the_same_for_a_seed():
+    texts = {(OF.name, kind): kernel.text for kind, kernel in OF.kernels(Survey(1)).items()}
+    bugs = list(sampling.sample(240, 5, "blocksparse", texts))
+    assert bugs[:60] == list(sampling.sample(60, 5, "blocksparse", texts))
+    assert bugs[:60] != list(sampling.sample(60, 6, "blocksparse", texts))
     assert len({b.id for b in bugs}) == 240
     assert len({b.operator for b in bugs[:60]}) > 25
     assert {b.kind for b in bugs} == {"forward", "backward", "preprocess", "postprocess"}

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from fuzz.score.ptx_mutants.__main__ import write_score
 from fuzz.score.ptx_mutants.render import line, table
 from fuzz.score.ptx_mutants.results import PtxMutant, Result, score
 from fuzz.score.ptx_mutants.run import RESULTS, SETTINGS, _kept
@@ -52,5 +53,25 @@ def test_what_a_folder_holds_is_read_back_without_a_line_that_was_cut_off(tmp_pa
 def test_a_folder_of_another_seed_is_refused(tmp_path):
     _kept(tmp_path, 1)
     assert (tmp_path / SETTINGS).exists()
-    with pytest.raises(ValueError, match="seed 1, not of 2"):
+    with pytest.raises(ValueError, match="blocksparse and seed 1, not of blocksparse and seed 2"):
         _kept(tmp_path, 2)
+
+
+def test_a_folder_of_another_target_is_refused(tmp_path):
+    _kept(tmp_path, 1, "nsa")
+    with pytest.raises(ValueError, match="nsa and seed 1, not of dynamic_mask and seed 1"):
+        _kept(tmp_path, 1, "dynamic_mask")
+
+
+def test_kernels_of_one_function_are_counted_together():
+    kinds = ("mean_kernel", "mean_kernel.2")
+    bugs = [PtxMutant("config", kind, "guard_dropped", 1, "@%p1 ret;", ";", target="nsa") for kind in kinds]
+    (share,) = score([Result(bug.id, bug, "found") for bug in bugs], 2, 1).kinds
+    assert (share.name, share.bugs) == ("mean_kernel", 2)
+
+
+def test_a_file_holds_the_scores_of_several_targets(tmp_path):
+    path = tmp_path / "scores.json"
+    for target, rate in (("nsa", 1), ("dynamic_mask", 2), ("nsa", 3)):
+        write_score(path, target, {"rate": rate})
+    assert msgspec.json.decode(path.read_bytes()) == {"targets": {"dynamic_mask": {"rate": 2}, "nsa": {"rate": 3}}}

@@ -328,6 +328,6 @@ def test_lists_that_travel_at_once_arrive_as_they_were() -> None:
     lists = with_order(from_mask(mask, (300, 170), (200, 65), tile_m=64, tile_n=64, schedule=DESCENDING))
     moved = lists._at_once("cpu")
     assert lists.elements == moved.elements > 100
-    for one, other in zip(lists._tensors(), moved._tensors(), strict=True):
+    for one, other in zip(lists.tensors(), moved.tensors(), strict=True):
         assert one.dtype == other.dtype and torch.equal(one, other) and other.is_contiguous()
         assert one.data_ptr() != other.data_ptr()

@@ -1,0 +1,137 @@
+"""Bench: where a configuration's kernels run on the emulated GPU, with one of them changed and every launch watched.
+
+A launch is known by the key of its compiled kernel: of a build of kernels.blocksparse, or of a kernel in Triton's
+cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+from fuzz.compiling import Build
+from fuzz.core.target import Target
+from fuzz.devices.emulator import PtxModule, Report
+from fuzz.devices.emulator.api import Emulator, Programs
+from fuzz.targets.blocksparse.devices import connect, emulated
+from fuzz.targets.blocksparse.emulated import EmulatedBlockSparse
+from fuzz.targets.dynamic_mask.emulated import EmulatedDynamicMask
+from fuzz.targets.nsa.emulated import EmulatedNativeSparse
+from fuzz.targets.triton_emulated import EmulatedTriton
+
+Watch = Callable[[str, str, Report], None]  # kernel's key, its function's name, report of a launch
+
+
+@dataclass
+class Running:
+    """What runs inside of `Bench.running`. used: whether a changed kernel was launched."""
+
+    used: bool = False
+
+
+class Bench(Protocol):
+    """A target on the emulated GPU."""
+
+    @property
+    def target(self) -> Target:
+        """The target, whose kernels they are."""
+
+    def running(
+        self, instead: Mapping[str, str] | None = None, budget: int | None = None, watch: Watch | None = None
+    ) -> AbstractContextManager[Running]:
+        """Inside, kernels run changed, or within limits, or watched.
+
+        instead  PTX by the key of the kernel in whose place it runs
+        budget   the most micro-operations of a launch
+        watch    is called with every report
+        """
+
+    def text_of(self, key: str, name: str) -> str:
+        """PTX of a kernel that was launched."""
+
+
+class BlockSparseBench:
+    """Kernels of kernels.blocksparse."""
+
+    def __init__(self) -> None:
+        connect("emulator")
+        self.target = EmulatedBlockSparse()
+
+    @contextmanager
+    def running(
+        self, instead: Mapping[str, str] | None = None, budget: int | None = None, watch: Watch | None = None
+    ) -> Iterator[Running]:
+        """See Bench."""
+        device, found = emulated(), Running()
+
+        def seen(build: Build, report: Report) -> None:
+            found.used |= build.key in device.instead
+            if watch is not None:
+                watch(build.key, "", report)
+
+        device.instead |= {key: PtxModule(Emulator(), text) for key, text in (instead or {}).items()}
+        device.budget, device.watch = budget, seen
+        try:
+            yield found
+        finally:
+            device.budget = device.watch = None
+            for key in instead or {}:
+                del device.instead[key]
+
+    def text_of(self, key: str, name: str) -> str:
+        """See Bench. No launch has to be asked: a configuration's builds are known (configs.py)."""
+        raise NotImplementedError
+
+
+@dataclass
+class _Intercept(Running):
+    """Triton's launches, changed and watched."""
+
+    changed: dict[str, Programs] = field(default_factory=dict)
+    watch: Watch | None = None
+
+    def programs(self, key: str) -> Programs | None:
+        """See Intercept of triton_driver.py."""
+        self.used |= key in self.changed
+        return self.changed.get(key)
+
+    def launched(self, name: str, key: str, report: Report) -> None:
+        """See Intercept of triton_driver.py."""
+        if self.watch is not None:
+            self.watch(key, name, report)
+
+
+class TritonBench:
+    """Kernels of a target whose Triton kernels run on the emulated GPU."""
+
+    def __init__(self, target: EmulatedTriton) -> None:
+        self.target: Any = target
+
+    @contextmanager
+    def running(
+        self, instead: Mapping[str, str] | None = None, budget: int | None = None, watch: Watch | None = None
+    ) -> Iterator[Running]:
+        """See Bench."""
+        found = _Intercept(changed={key: Programs(text) for key, text in (instead or {}).items()}, watch=watch)
+        self.target.intercept, self.target.budget = found, budget
+        try:
+            yield found
+        finally:
+            self.target.intercept = self.target.budget = None
+
+    def text_of(self, key: str, name: str) -> str:
+        """See Bench."""
+        from fuzz.devices.emulator.frontends.triton_driver import compiled_ptx
+
+        return compiled_ptx(name, key)
+
+
+@cache
+def bench(target: str) -> Bench:
+    """The bench of a target: 'blocksparse', 'dynamic_mask' or 'nsa'."""
+    if target == "blocksparse":
+        return BlockSparseBench()
+    return TritonBench({"dynamic_mask": EmulatedDynamicMask, "nsa": EmulatedNativeSparse}[target]())

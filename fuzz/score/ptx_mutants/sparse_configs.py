@@ -1,0 +1,165 @@
+"""Kernels of dynamic_mask and nsa that are mutated, and the cases that look for what is wrong with them.
+
+Triton compiles a kernel for each dtype, head dim and way to say a mask. A configuration keeps to a few of these, so
+that its cases launch the same kernels. Its cases are drawn as a session draws them (fuzz/generate/cases.py), from the
+emulated target narrowed to the configuration. Kernels of kernels.blocksparse that nsa launches are not changed: they
+are blocksparse's (configs.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
+from typing import Any, Literal
+
+from msgspec import structs
+
+from fuzz.core.case import Case
+from fuzz.core.refusal import refusal
+from fuzz.core.support import Support
+from fuzz.generate import cases as strategies
+from fuzz.score.ptx_mutants.survey import Kernel, Survey
+from fuzz.targets.dynamic_mask.call import OPTIONS, by_a_flag
+from fuzz.targets.dynamic_mask.emulated import EmulatedDynamicMask
+from fuzz.targets.nsa.emulated import EmulatedNativeSparse
+from oracles.problem import AnyProblem, Dtype, Layout
+
+REPEATS = 2  # of every case: in order, and with warps and CTAs at random
+TILE = 64
+_DRAWS = 20_000  # at most, for the cases of a configuration
+_POOL = 80  # cases to choose among
+
+
+@dataclass(frozen=True)
+class DynamicMaskConfig:
+    """Calls of dynamic_mask: mask as none (a flag says it), bool or bits; bias as none, row or whole."""
+
+    name: str
+    dtype: Dtype
+    dims: tuple[int, ...]
+    layout: Layout
+    mask: Literal["none", "bool", "bits"]
+    bias: Literal["none", "row", "whole"] = "none"
+    softcap: bool = False
+
+    @property
+    def target(self) -> str:
+        """The target's name."""
+        return "dynamic_mask"
+
+    def cases(self, count: int, seed: int) -> list[Case]:
+        """See KernelConfig."""
+        return _by_size(islice(self._drawn(seed), _POOL), count)
+
+    def kernels(self, survey: Survey) -> dict[str, Kernel]:
+        """See KernelConfig."""
+        return survey.triton_kernels(self)
+
+    def _drawn(self, seed: int) -> Iterator[Case]:
+        target = _DynamicMask(_narrowed(EmulatedDynamicMask.support, self, bias=self.bias != "none"))
+        return (case for case in _cases(target, self.name, seed) if self._takes(case))
+
+    def _takes(self, case: Case) -> bool:
+        p, how = case.problem, OPTIONS.of(case)["mask"]
+        unsaid = how == "bias" or (how == "auto" and by_a_flag(p))
+        mask = "none" if unsaid else "bits" if how == "bits" else "bool"
+        bias = "none" if p.bias is None else "whole" if p.bias.rows else "row"
+        return mask == self.mask and bias == self.bias and bool(p.softcap) == self.softcap
+
+
+@dataclass(frozen=True)
+class NativeSparseConfig:
+    """Calls of nsa, with weights or without."""
+
+    name: str
+    dtype: Dtype
+    dims: tuple[int, ...]
+    layout: Layout
+
+    @property
+    def target(self) -> str:
+        """The target's name."""
+        return "nsa"
+
+    def cases(self, count: int, seed: int) -> list[Case]:
+        """See KernelConfig."""
+        target = _NativeSparse(_narrowed(EmulatedNativeSparse.support, self, bias=False))
+        return _by_size(islice(_cases(target, self.name, seed), _POOL), count)
+
+    def kernels(self, survey: Survey) -> dict[str, Kernel]:
+        """See KernelConfig."""
+        return survey.triton_kernels(self)
+
+
+DYNAMIC_MASK = (
+    DynamicMaskConfig("bf16_d32_bool", "bfloat16", (8, 16, 24, 32), "padded", "bool"),
+    DynamicMaskConfig("fp16_d64_bits_row", "float16", (40, 48, 56, 64), "padded", "bits", "row"),
+    DynamicMaskConfig("bf16_d64_bool_whole", "bfloat16", (40, 48, 56, 64), "padded", "bool", "whole"),
+    DynamicMaskConfig("fp16_d32_flag_packed_cap", "float16", (8, 16, 24, 32), "packed", "none", softcap=True),
+    DynamicMaskConfig("bf16_d32_flag_row", "bfloat16", (24, 32), "padded", "none", "row"),
+)
+NSA = (
+    NativeSparseConfig("bf16_d32_padded", "bfloat16", (32,), "padded"),
+    NativeSparseConfig("fp16_d32_packed", "float16", (32,), "packed"),
+    NativeSparseConfig("fp16_d64_padded", "float16", (64,), "padded"),
+    NativeSparseConfig("bf16_d64_packed", "bfloat16", (64,), "packed"),
+)
+
+
+class _DynamicMask(EmulatedDynamicMask):
+    def __init__(self, support: Support) -> None:
+        super().__init__()
+        self.support = support
+
+    def with_fewer_kernels(self, problem: AnyProblem) -> AnyProblem:
+        """The problem: its configuration has one dtype."""
+        return problem
+
+
+class _NativeSparse(EmulatedNativeSparse):
+    long_size = None
+
+    def __init__(self, support: Support) -> None:
+        super().__init__()
+        self.support = support
+
+    def with_fewer_kernels(self, problem: Any) -> Any:
+        """The problem with tiles of 64 or 128 queries: its configuration has one dtype and head dim."""
+        return structs.replace(problem, q_tile=64 if problem.q_tile % 128 else 128)
+
+
+def _narrowed(support: Support, chosen: DynamicMaskConfig | NativeSparseConfig, *, bias: bool) -> Support:
+    cap = isinstance(chosen, DynamicMaskConfig) and chosen.softcap
+    return replace(
+        support,
+        dtypes=(chosen.dtype,),
+        layouts=(chosen.layout,),
+        dims=frozenset(chosen.dims),
+        dim=(min(chosen.dims), max(chosen.dims), support.dim[2]),
+        bias=bias,
+        softcap=cap,
+    )
+
+
+def _cases(target: Any, name: str, seed: int) -> Iterator[Case]:
+    """Different cases that the target takes, and that have a row and a key."""
+    draw = random.Random(f"{name} {seed}")
+    drawn = strategies.drawer(target, strategies.SMALL, REPEATS)
+    met: set[str] = set()
+    for _ in range(_DRAWS):
+        case = drawn(draw)
+        if case.id not in met and refusal(target, case) is None and case.problem.len_q and case.problem.len_k:
+            met.add(case.id)
+            yield case
+
+
+def _by_size(cases: Iterator[Case], count: int) -> list[Case]:
+    """`count` of the cases, by turns of one tile of scores, of two or three, of more."""
+    sizes: list[list[Case]] = [[], [], []]
+    for case in cases:
+        p = case.problem
+        tiles = max(-(-n_q // TILE) * -(-n_k // TILE) for n_q, n_k in zip(p.lengths_q, p.lengths_k, strict=True))
+        sizes[(tiles > 1) + (tiles > 3)].append(case)
+    return [case for turn in zip_longest(*reversed(sizes)) for case in turn if case is not None][:count]

@@ -1,0 +1,161 @@
+"""Survey: what a configuration's cases do with the unchanged kernels, and which kernels they launch.
+
+Triton compiles a kernel for each combination of its constants, so that the kernels of a configuration are known from
+its cases' launches alone. A survey that has a folder keeps there what each case did: one process runs it, all read it.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from fuzz.core.case import Case
+from fuzz.judging.judge import execute
+from fuzz.score.ptx_mutants.bench import bench
+
+CASES = 20  # on the list that has to find a mutant
+WIDE = 20  # on the one that shows what a missed mutant does; it begins with the list
+MOST = 40  # and on the one that a missed mutant runs with at last, unless it is argued to be equivalent
+LEAST = 4  # of the listed cases launch a kernel that is mutated
+
+
+class Clean(msgspec.Struct, frozen=True):
+    """A case with the unchanged kernels.
+
+    reached    lines that it comes to, by the kernel's key
+    longest    micro-operations of its longest launch
+    functions  names of the kernels' functions, by key; Triton's only
+    fails      what the case finds: its verdict says nothing about a mutant
+    """
+
+    case: Case
+    reached: dict[str, frozenset[int]]
+    longest: int
+    functions: dict[str, str] = {}
+    fails: str = ""
+
+
+class Kernel(msgspec.Struct, frozen=True):
+    """A kernel that is mutated: its key (see bench.py), and its PTX."""
+
+    key: str
+    text: str
+
+
+class KernelConfig(Protocol):
+    """Kernels of one target that are mutated, and the cases that look for what is wrong with them."""
+
+    @property
+    def name(self) -> str:
+        """Its name, one of all targets' configurations."""
+
+    @property
+    def target(self) -> str:
+        """The target's name."""
+
+    def cases(self, count: int, seed: int) -> list[Case]:
+        """`count` cases that a seed draws. Fewer begin with the same ones."""
+
+    def kernels(self, survey: Survey) -> dict[str, Kernel]:
+        """The kernels by kind. Raises CompileError."""
+
+
+class Survey:
+    """Runs of the unchanged kernels. folder: where they are kept; None: in this process only."""
+
+    def __init__(self, seed: int, folder: Path | None = None) -> None:
+        self.seed, self.folder = seed, folder
+        self._clean: dict[tuple[str, int], Clean] = {}
+        self._cases: dict[str, list[Case]] = {}
+        self._kernels: dict[str, dict[str, Kernel]] = {}
+
+    def cases(self, chosen: KernelConfig, count: int = MOST) -> list[Case]:
+        """The first `count` cases of a configuration, or all that there are."""
+        if len(self._cases.get(chosen.name, [])) < count:
+            path = None if self._place is None else self._place / f"{chosen.name}-cases.json"
+            if path is not None and path.exists():
+                self._cases[chosen.name] = msgspec.json.decode(path.read_bytes(), type=list[Case])
+            else:
+                self._cases[chosen.name] = chosen.cases(count, self.seed)
+                _write(path, self._cases[chosen.name])
+        return self._cases[chosen.name][:count]
+
+    def clean(self, chosen: KernelConfig, number: int, count: int = MOST) -> Clean:
+        """Case `number` of the first `count`, run now where that was not done before."""
+        known = self._clean.get((chosen.name, number)) or self._read(chosen, number)
+        if known is None:
+            known = run_clean(chosen, self.cases(chosen, count)[number])
+            _write(None if self._place is None else self._place / f"{chosen.name}-{number}.json", known)
+        self._clean[chosen.name, number] = known
+        return known
+
+    def triton_kernels(self, chosen: KernelConfig, count: int = CASES) -> dict[str, Kernel]:
+        """Triton kernels that LEAST of the first `count` cases launch or more, by kind: the function's name, with a
+        number where there are several, those that most cases launch first."""
+        if chosen.name not in self._kernels:
+            self._kernels[chosen.name] = self._found(chosen, count)
+        return self._kernels[chosen.name]
+
+    def _found(self, chosen: KernelConfig, count: int) -> dict[str, Kernel]:
+        functions: dict[str, str] = {}
+        launched: dict[str, int] = {}
+        for number in range(len(self.cases(chosen, count))):
+            clean = self.clean(chosen, number, count)
+            functions |= clean.functions
+            for key in clean.reached.keys() & clean.functions.keys():
+                launched[key] = launched.get(key, 0) + (not clean.fails)
+        found: dict[str, Kernel] = {}
+        often = sorted((key for key, n in launched.items() if n >= LEAST), key=lambda key: (-launched[key], key))
+        for key in often:
+            name = functions[key]
+            before = sum(kind.partition(".")[0] == name for kind in found)
+            text = bench(chosen.target).text_of(key, name)
+            found[f"{name}.{before + 1}" if before else name] = Kernel(key, text)
+        return found
+
+    @cached_property
+    def _place(self) -> Path | None:
+        return None if self.folder is None else self.folder / "survey"
+
+    def _read(self, chosen: KernelConfig, number: int) -> Clean | None:
+        path = None if self._place is None else self._place / f"{chosen.name}-{number}.json"
+        return msgspec.json.decode(path.read_bytes(), type=Clean) if path is not None and path.exists() else None
+
+
+def _write(path: Path | None, value: object) -> None:
+    """Writes the file as a whole: another process may read it, or write the same."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{os.getpid()}")
+        draft.write_bytes(msgspec.json.encode(value))
+        draft.replace(path)
+
+
+def run_clean(chosen: KernelConfig, case: Case) -> Clean:
+    """A case with the unchanged kernels."""
+    from fuzz.devices.emulator import Report
+
+    reached: dict[str, set[int]] = {}
+    functions: dict[str, str] = {}
+    longest = 0
+
+    def watch(key: str, name: str, report: Report) -> None:
+        nonlocal longest
+        reached.setdefault(key, set()).update(report.reached)
+        longest = max(longest, report.executed)
+        if name:
+            functions[key] = name
+
+    place = bench(chosen.target)
+    with place.running(watch=watch):
+        verdict = execute(case, place.target, no_limit)
+    fails = f"case {case.id}: the unchanged kernels give {verdict.outcome}: {verdict.findings}" if verdict.bad else ""
+    return Clean(case, {key: frozenset(found) for key, found in reached.items()}, longest, functions, fails)
+
+
+def no_limit(phase: str, limit: float) -> None:
+    """Phases are not limited here; the pool ends a worker that takes too long."""
