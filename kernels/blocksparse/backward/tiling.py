@@ -101,7 +101,7 @@ class Tiling:
     @property
     def groups(self) -> int:
         """Groups of neighbouring warps that share no keys of P and dS: NOTE [groups] of mainloop_mma.py."""
-        return min(self.warps_s[1], self.warps_dkv[0])
+        return min(self.warps_s[1], self.warps_dkv[0] // 4 if self.wgmma else self.warps_dkv[0])
 
 
 @lru_cache
@@ -127,16 +127,17 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     wgmma = variant.products == "wgmma"
     if wgmma and (arch != "sm_90a" or backward_products("wgmma", tile_n, dim) != "wgmma"):
         raise ValueError(
-            f"variant.products is 'wgmma': the backward kernel needs sm_90a, tile_n 128 and dim 64 or 128 for it, got "
-            f"{arch}, {tile_n} and {dim}"
+            f"variant.products is 'wgmma': the backward kernel needs sm_90a, dim 64 or 128 and tile_n 128, or dim 128 "
+            f"and tile_n 64 for it, got {arch}, {dim} and {tile_n}"
         )
     for step_m, stages, stages_ds in [(64, 3, 2)] if wgmma else _preferences(tile_m, tile_n, dim):
         chosen = {"step_m": step_m, "stages": stages, "stages_ds": stages_ds}
         if any(overrides.get(name, value) != value for name, value in chosen.items()):
             continue
         if _shared_bytes(step_m, tile_n, dim, stages, stages_ds) <= capacity:
-            # a warpgroup's four warps share its rows; it has half of the keys, in S and dP as in dK and dV
-            splits = ((4, 2), (8, 1), (4, 2) if step_m == 64 else (8, 1))
+            # a warpgroup's four warps share its rows; it has half of the keys in S and dP, and in dK and dV half of
+            # 128 keys, else all keys and half of the columns
+            splits = ((4, 2), (8, 1) if tile_n == 128 else (4, 2), (4, 2))
             if not wgmma:
                 splits = (
                     _split_warps(step_m, tile_n, overrides.get("warps_s"), by_rows=False),
