@@ -18,6 +18,7 @@ from kernels.blocksparse.lists.builder import ceil_div
 from kernels.blocksparse.lists.compact import pooled_groups, selected
 from kernels.blocksparse.lists.pooled import pooled
 from kernels.blocksparse.lists.types import OPEN, Bits, BlockList, BlockLists, BlockSparse
+from kernels.blocksparse.planner.group_split import scattered_group_split
 from kernels.nsa.config import GROUP, selected_tile_n, tile_m, tile_n
 from kernels.nsa.operands import Operands
 from kernels.nsa.selection import Selection
@@ -70,16 +71,26 @@ class Branch:
         dq = torch.empty(o.q.shape, dtype=torch.float32, device=o.q.device)
         new = torch.zeros if self.name == "compressed" and o.packed else torch.empty
         dk, dv = (new(x.shape, dtype=torch.float32, device=x.device) for x in (self.k, self.v))
+        blocks = self.lists(backward=True)
         o.launcher.backward(
             (o.q, self.k, self.v),
             (out, lse, grad_out),
             (dq, dk, dv),
             self.sequences(),
-            self.lists(backward=True),
+            blocks,
             o.settings.scale,
             o.settings.deterministic,
+            self.group_split(blocks),
         )
         return dq, dk, dv
+
+    def group_split(self, blocks: BlockSparse) -> int | None:
+        """Units of each KV head in the backward kernel; None: as it chooses."""
+        o = self.operands
+        if self.name != "selected" or blocks.backward is None:
+            return None
+        sizes = o.batch, o.heads_q, o.heads_kv, o.settings.longest, o.dim
+        return scattered_group_split(*sizes, blocks.m_blocks, blocks.backward.rows, o.settings.deterministic)
 
 
 def _without_entries(blocks: BlockSparse) -> BlockSparse:
