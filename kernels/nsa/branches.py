@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.types import BlockSparse
+from kernels.blocksparse.planner.group_split import scattered_group_split
 from kernels.nsa.lists.build import branch_lists
 from kernels.nsa.operands import Operands
 from kernels.nsa.selection import Selection
@@ -66,13 +67,23 @@ class Branch:
         dq = torch.empty(o.q.shape, dtype=torch.float32, device=o.q.device)
         new = torch.zeros if self.name == "compressed" and o.packed else torch.empty
         dk, dv = (new(x.shape, dtype=torch.float32, device=x.device) for x in (self.k, self.v))
+        blocks = self.lists(backward=True)
         o.launcher.backward(
             (o.q, self.k, self.v),
             (out, lse, grad_out),
             (dq, dk, dv),
             self.sequences(),
-            self.lists(backward=True),
+            blocks,
             o.settings.scale,
             o.settings.deterministic,
+            self.group_split(blocks),
         )
         return dq, dk, dv
+
+    def group_split(self, blocks: BlockSparse) -> int | None:
+        """Units of each KV head in the backward kernel; None: as it chooses."""
+        o = self.operands
+        if self.name != "selected" or blocks.backward is None:
+            return None
+        sizes = o.batch, o.heads_q, o.heads_kv, o.settings.longest, o.dim
+        return scattered_group_split(*sizes, blocks.m_blocks, blocks.backward.rows, o.settings.deterministic)

@@ -23,9 +23,11 @@ def tile_n(dim: int, backward: bool) -> int:
 
 
 def selected_tile_n(dim: int, block: int, backward: bool) -> int:
-    """Keys of a tile of the selected branch. Forward, tiles of 64 keys read no more than is selected of blocks of 64;
-    backward, tiles of 128 are multiplied by warpgroups on Hopper."""
-    return 64 if not backward and block % 128 else tile_n(dim, backward)
+    """Keys of a tile of the selected branch: 64 where blocks are no multiples of 128, so that little more is read and
+    multiplied than is selected. Backward at head dims up to 64, tiles of 128 are multiplied by warpgroups on Hopper,
+    and tiles of 64 are not."""
+    narrow = block % 128 != 0 and not (backward and dim <= 64)
+    return 64 if narrow else tile_n(dim, backward)
 
 
 def padded(dim: int) -> int:

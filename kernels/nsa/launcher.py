@@ -44,9 +44,12 @@ class Launcher:
         blocks: BlockSparse,
         scale: float,
         deterministic: bool,
+        group_split: int | None = None,
     ) -> None:
-        """Launches attention's backward pass. outputs: (out, lse, their gradient); gradients: float32 (dq, dk, dv)."""
-        launch_backward.backward(*gradients, *inputs, *outputs, where, blocks, scale=scale, deterministic=deterministic)
+        """Launches attention's backward pass. outputs: (out, lse, their gradient); gradients: float32 (dq, dk, dv);
+        group_split: see `kernels.blocksparse.launch.backward`."""
+        options = {"scale": scale, "deterministic": deterministic, "group_split": group_split}
+        launch_backward.backward(*gradients, *inputs, *outputs, where, blocks, **options)
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ class Plan(Launcher):
         blocks: BlockSparse,
         scale: float,
         deterministic: bool,
+        group_split: int | None = None,
     ) -> None:
         """See Launcher."""
         found = launch_backward.backward_variants(

@@ -34,7 +34,7 @@ def thread_products(tiling: Tiling, dtype: type, storage: Any, thread: Any) -> t
             ThreadProduct(to_dq, thread, s.sdS, transposed(s.sK)),
         )
     of_queries, of_keys = (step_m, dim, tiling.stages), (tile_n, dim)
-    of_scores, of_ds = (step_m, tile_n), (step_m, tile_n, tiling.stages_ds)
+    of_scores, of_ds = (step_m, tile_n, tiling.stages_p), (step_m, tile_n, tiling.stages_ds)
     of_groups = GroupProduct(dtype, (step_m, tile_n, dim), tiling.warps_s)
     return (
         GroupThread(of_groups, thread, operand(s.sQ, *of_queries), operand(s.sK, *of_keys)),

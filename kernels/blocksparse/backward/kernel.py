@@ -153,6 +153,8 @@ class BackwardKernel:
         by_key = tile_layout(tiling.tile_n, tiling.dim)
         by_query = staged_layout(tiling.step_m, tiling.dim, tiling.stages)
         by_score = tile_layout(tiling.step_m, tiling.tile_n)
+        if cutlass.const_expr(tiling.stages_p > 1):
+            by_score = staged_layout(tiling.step_m, tiling.tile_n, tiling.stages_p)
         by_score_staged = staged_layout(tiling.step_m, tiling.tile_n, tiling.stages_ds)
         values = cute.make_layout((tiling.step_m, tiling.stages))
         return Storage(

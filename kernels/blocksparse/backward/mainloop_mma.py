@@ -171,7 +171,7 @@ def sync_group(w) -> None:
     """A barrier of the warps of this thread's group."""
     groups = w.tiling.groups
     if cutlass.const_expr(groups == 1):
-        cute.arch.sync_threads()
+        sync_multiplying()
     elif cutlass.const_expr(groups == THREADS // 32):
         cute.arch.sync_warp()
     else:

@@ -51,6 +51,7 @@ class Tiling:
     warps_dq  (m, dim) warps over dQ (step_m x dim)
     vector    floats of one thread that are adjacent in the dQ accumulator: 4 where the arch adds four at once
     wide_stores  results go to shared memory by stmatrix, where the arch has it
+    stages_p  buffers for P: by wgmma, where warpgroups read each other's keys of P, 2 save a barrier per step
     wgmma        two warpgroups multiply (wgmma.py); else warps, by mma.sync
     wait_warp    a warp of a third warpgroup acquires the semaphores of ordered adds: NOTE [semaphore-wait warp] of
                  hopper/semaphore_warps.py
@@ -69,6 +70,7 @@ class Tiling:
     warps_dq: tuple[int, int]
     vector: int
     wide_stores: bool
+    stages_p: int = 1
     wgmma: bool = False
     wait_warp: bool = False
     release_warp: bool = False
@@ -96,22 +98,22 @@ class Tiling:
     @property
     def shared_bytes(self) -> int:
         """Shared memory that the kernel asks for, in bytes."""
-        return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages, self.stages_ds)
+        return _shared_bytes(self.step_m, self.tile_n, self.dim, self.stages, self.stages_p + self.stages_ds)
 
     @property
     def groups(self) -> int:
         """Groups of neighbouring warps that share no keys of P and dS: NOTE [groups] of mainloop_mma.py."""
-        return min(self.warps_s[1], self.warps_dkv[0])
+        return min(self.warps_s[1], self.warps_dkv[0] // 4 if self.wgmma else self.warps_dkv[0])
 
 
 @lru_cache
 def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
-    `variant.tuning` may set step_m, stages, stages_ds, wide_stores (0 or 1), for ordered adds by wgmma releaser (0 or
-    1: a semaphore-release warp), and the m warps of each product of mma.sync: warps_s, warps_dkv, warps_dq. Raises
-    ValueError for what does not fit (registers and shared memory: NOTE [large dims]; warps; wgmma) and for unknown
-    names.
+    `variant.tuning` may set step_m, stages, stages_ds, stages_p (wgmma, 64 keys), wide_stores (0 or 1), for ordered adds
+    by wgmma releaser (0 or 1: a semaphore-release warp), and the m warps of each product of mma.sync: warps_s,
+    warps_dkv, warps_dq. Raises ValueError for what does not fit (registers and shared memory: NOTE [large dims]; warps;
+    wgmma) and for unknown names.
     """
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     number = int("".join(c for c in arch if c.isdigit()))
@@ -121,22 +123,24 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
     overrides = dict(variant.tuning)
     if unknown := sorted(
         set(overrides)
-        - {"step_m", "stages", "stages_ds", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
+        - {"step_m", "stages", "stages_ds", "stages_p", "wide_stores", "releaser", "warps_s", "warps_dkv", "warps_dq"}
     ):
         raise ValueError(f"variant.tuning has {unknown}, which the backward kernel does not know")
     wgmma = variant.products == "wgmma"
     if wgmma and (arch != "sm_90a" or backward_products("wgmma", tile_n, dim) != "wgmma"):
         raise ValueError(
-            f"variant.products is 'wgmma': the backward kernel needs sm_90a, tile_n 128 and dim 64 or 128 for it, got "
-            f"{arch}, {tile_n} and {dim}"
+            f"variant.products is 'wgmma': the backward kernel needs sm_90a, dim 64 or 128 and tile_n 128, or dim 128 "
+            f"and tile_n 64 for it, got {arch}, {dim} and {tile_n}"
         )
+    stages_p = min(max(overrides.get("stages_p", 2), 1), 2) if wgmma and tile_n == 64 else 1
     for step_m, stages, stages_ds in [(64, 3, 2)] if wgmma else _preferences(tile_m, tile_n, dim):
         chosen = {"step_m": step_m, "stages": stages, "stages_ds": stages_ds}
         if any(overrides.get(name, value) != value for name, value in chosen.items()):
             continue
-        if _shared_bytes(step_m, tile_n, dim, stages, stages_ds) <= capacity:
-            # a warpgroup's four warps share its rows; it has half of the keys, in S and dP as in dK and dV
-            splits = ((4, 2), (8, 1), (4, 2) if step_m == 64 else (8, 1))
+        if _shared_bytes(step_m, tile_n, dim, stages, stages_p + stages_ds) <= capacity:
+            # a warpgroup's four warps share its rows; it has half of the keys in S and dP, and in dK and dV half of
+            # 128 keys, else all keys and half of the columns
+            splits = ((4, 2), (8, 1) if tile_n == 128 else (4, 2), (4, 2))
             if not wgmma:
                 splits = (
                     _split_warps(step_m, tile_n, overrides.get("warps_s"), by_rows=False),
@@ -153,6 +157,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
                 *splits,
                 vector=4 if number >= 90 else 1,
                 wide_stores=bool(overrides.get("wide_stores", 1)) and number >= 90,
+                stages_p=stages_p,
                 wgmma=wgmma,
                 wait_warp=wgmma and variant.deterministic,
                 release_warp=wgmma and variant.deterministic and bool(overrides.get("releaser", dim <= 64)),
@@ -162,7 +167,7 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
             f"tile_n is {tile_n}: at head dim {dim} dK and dV alone would take {tile_n * dim // 128} of a thread's 255 "
             f"registers; the backward pass needs tiles of 64 keys above dim {LARGEST_DIM[128]}"
         )
-    least = _shared_bytes(32, tile_n, dim, 1, 1)
+    least = _shared_bytes(32, tile_n, dim, 1, 2)
     raise ValueError(
         f"tiles {tile_m} x {tile_n} at head dim {dim} with tuning {overrides} do not fit {arch}: it has {capacity} "
         f"bytes of shared memory for a CTA, and steps of 32 queries in one stage take {least}"
@@ -187,8 +192,9 @@ def _preferences(tile_m: int, tile_n: int, dim: int) -> list[tuple[int, int, int
     return two + [(step, 1, stages_ds) for step in fits for stages_ds in (2, 1)]
 
 
-def _shared_bytes(step_m: int, tile_n: int, dim: int, stages: int, stages_ds: int) -> int:
-    elements = 2 * tile_n * dim + 2 * stages * step_m * dim + (1 + stages_ds) * step_m * tile_n
+def _shared_bytes(step_m: int, tile_n: int, dim: int, stages: int, scores: int) -> int:
+    """scores: buffers for P and dS together."""
+    elements = 2 * tile_n * dim + 2 * stages * step_m * dim + scores * step_m * tile_n
     statistics = 2 * stages * step_m * 4
     return 2 * elements + statistics + 16 * ENTRY_STAGES + 16
 

@@ -108,6 +108,7 @@ def backward(
     softcap: float | None = None,
     deterministic: bool = False,
     pairs: int | None = None,
+    group_split: int | None = None,
     injection: Injection = NO_INJECTION,
     host: HostInjection = NO_HOST_INJECTION,
     tuning: tuple[tuple[str, int], ...] = (),
@@ -121,8 +122,10 @@ def backward(
     blocks         with backward lists; deterministic: its order, computed here where it has none
     deterministic  adds to dQ happen in the order of blocks.schedule; else atomically, in any order
     pairs          concurrent (sequence, unit) pairs; None: `concurrent_pairs`
+    group_split    units of each KV head, a divisor of its query heads; None: as `group_split_under` says, or as the
+                   workspace has
     products       as for `backward_variants`
-    workspace      None: allocated here, with as many units as `group_split_under` says
+    workspace      None: allocated here
     Rows past a sequence's end are not written. Raises ValueError for operands that do not fit (`fits`), for a scale or
     softcap that is not positive and finite, for gradients of several dtypes, for blocks without backward lists and for
     too many tiles; checks nothing else.
@@ -132,7 +135,7 @@ def backward(
         dv.zero_()
         return
     if workspace is None:
-        workspace = make_workspace(q, k, sequences, blocks, deterministic)
+        workspace = make_workspace(q, k, sequences, blocks, deterministic, group_split)
     launches = backward_launches(
         dq, dk, dv, q, k, v, o, lse, do, sequences, blocks, workspace,
         scale=scale, softcap=softcap, deterministic=deterministic, pairs=pairs, tuning=tuning,

@@ -113,9 +113,12 @@ def forward_products(arch: str, tile_m: int) -> str:
 
 
 def backward_products(products: str, tile_n: int, dim_padded: int, tile_m: int = 128) -> str:
-    """The products of the backward kernel for those requested: wgmma for tiles of 128 keys at dims 64 and 128, tcgen05
-    for those of 128 queries among them; mma for all others."""
-    there = tile_n == 128 and dim_padded in (64, 128) and (products != "tcgen05" or tile_m == 128)
+    """The products of the backward kernel for those requested: wgmma for tiles of 128 keys at dims 64 and 128, and of
+    64 keys at dim 128; tcgen05 for tiles of 128 queries and 128 keys at these dims; mma for all others."""
+    if products == "tcgen05":
+        there = (tile_m, tile_n) == (128, 128) and dim_padded in (64, 128)
+    else:
+        there = dim_padded in ((64, 128) if tile_n == 128 else (128,))
     return products if there else "mma"
 
 

@@ -29,6 +29,11 @@ def test_blocks_smaller_and_larger_than_a_tile_of_keys(size, tile, chosen):
     check(Call((410,), weights=("w_gate",), setting=setting), native_sparse_answer)
 
 
+def test_at_dim_128_a_tile_of_keys_is_a_block_of_64_backward():
+    setting = Setting(compress_block_size=64, q_tile_size=128, num_selected_blocks=2)
+    check(Call((280,), 2, 1, 128, setting=setting), native_sparse_answer)
+
+
 @pytest.mark.nightly
 def test_published_sizes():
     setting = Setting(compress_block_size=64, num_selected_blocks=16, window_size=512, q_tile_size=256)

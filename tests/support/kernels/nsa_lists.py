@@ -54,7 +54,10 @@ def expected_lists(name, operands, selection, backward):
     if name == "window":
         width = min(s.window, OPEN)
         left, right = (width - 1, 0) if s.causal else (width // 2, width // 2)
-        return band(lengths, lengths, left=left, right=right, **tokens)
+        most = -(-(left + right + tiles["tile_m"]) // tiles["tile_n"]) + 1
+        most = min(most, max(-(-s.longest // tiles["tile_n"]), 1))
+        capacity = max(o.batch * -(-s.longest // tiles["tile_m"]) * most, 1)
+        return band(lengths, lengths, left=left, right=right, capacity=(capacity, capacity), **tokens)
     if name == "selected":
         tokens["tile_n"] = selected_tile_n(o.dim, s.block, backward)
         options = {"block_size": s.block, "rows_per_tile": s.tile, "causal": s.causal > 0, "ranks": s.deterministic}

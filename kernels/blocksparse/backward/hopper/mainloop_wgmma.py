@@ -9,7 +9,8 @@ While a step goes through its exponentials, the products dV and dK of the step b
     ordered adds: await the semaphore of the last step's block, while S and dQ run
     when S and dQ are done: issue dP; add dQ in memory, while dP runs (or before: Tiling.adds_late)
     P                                               in registers, masked
-    when dV and dK of the warpgroup are done: P to shared memory, of which they read the last one's
+    when dV and dK of the warpgroup are done: P to shared memory, of which they read the last one's (a warpgroup that
+        reads the other's keys of P waits for it too, or where P has two buffers for neither)
     when dP is done: dS to shared memory
     barrier                                         P, dS and the next step's tiles are there for all
 
@@ -52,7 +53,7 @@ def mainloop_wgmma(w) -> None:
     wide, iterations = tiling.wide_stores, w.total * steps
     rNone = accumulator(w.to_s)
     rNone.fill(Float32(0.0))
-    share(w.to_s.mma, rNone, storage.sP, thread, wide)
+    share(w.to_s.mma, rNone, p_of(w, Int32(1)), thread, wide)
     share(w.to_dp.mma, rNone, storage.sdS[None, None, 1], thread, wide)
     meet()
     target = Int64(0)
@@ -63,7 +64,7 @@ def mainloop_wgmma(w) -> None:
         rP, rdQ = accumulator(w.to_s), accumulator(w.to_dq)
         issue(w.to_s, rP, stage, add=False)
         issue(w.to_dq, rdQ, 1 - stage_ds, add=False)
-        issue(w.to_dv, w.rdV, 0, before)
+        issue(w.to_dv, w.rdV, p_stage(w, iteration + 1), before)
         issue(w.to_dk, w.rdK, 1 - stage_ds, before)
 
         refill(w, entry, step)
@@ -86,9 +87,10 @@ def mainloop_wgmma(w) -> None:
         probabilities(w, rP, rSlope, lse2)
         if is_masked(w, block):
             masking.apply_words(rows_columns(rP), rWords)
-        finish(1)
-        sync_group(w)
-        share(w.to_s.mma, rP, storage.sP, thread, wide)
+        if cutlass.const_expr(tiling.stages_p == 1):
+            finish(1)
+            sync_group(w)
+        share(w.to_s.mma, rP, p_of(w, iteration), thread, wide)
         if cutlass.const_expr(w.variant.softcap):
             rP.store(rP.load() * rSlope.load())
         finish()
@@ -103,13 +105,23 @@ def mainloop_wgmma(w) -> None:
         rdQ = accumulator(w.to_dq)
         last, last_ds = (iterations - 1) % stages, (iterations - 1) % 2
         issue(w.to_dq, rdQ, last_ds, add=False)
-        issue(w.to_dv, w.rdV, 0, last)
+        issue(w.to_dv, w.rdV, p_stage(w, iterations - 1), last)
         issue(w.to_dk, w.rdK, last_ds, last)
         await_acquired(w, iterations - 1)
         finish(2)
         add_fragment(w, rdQ, target)
         finish()
         end(w)
+
+
+def p_stage(w, iteration: Int32) -> Any:
+    """The buffer of P of an iteration: with two, that of the one before is also `iteration + 1`'s."""
+    return iteration % 2 if w.tiling.stages_p == 2 else 0
+
+
+def p_of(w, iteration: Int32) -> cute.Tensor:
+    """P of an iteration in shared memory."""
+    return w.storage.sP[None, None, p_stage(w, iteration)] if w.tiling.stages_p == 2 else w.storage.sP
 
 
 @cute.jit

@@ -121,8 +121,13 @@ def test_rows_merged_or_partial_blocks_first(mask, merged):
         Spec((200, 0, 130), (260, 5, 70), 2, 2, dim=128, tile_m=64, tile_n=128, mask="window", packed=True),
         Spec((200,), (260,), 2, 1, dim=56, tile_m=128, tile_n=128, mask="documents", dtype=torch.float16, view=True),
         Spec((64 * 35 + 1,), (130,), 2, 1, dim=64, tile_m=64, tile_n=128, deterministic=True, group_split=1),
+        Spec((150,), (130,), 2, 1, dim=128, tile_m=128, tile_n=64, mask="causal", deterministic=True),
+        Spec((140,), (130,), 2, 1, dim=120, tile_m=128, tile_n=64, mask="random", group_split=2, float32=True),
     ],
-    ids=["ordered", "split, a soft cap", "packed", "float16", "more blocks than the ring holds"],
+    ids=[
+        *("ordered", "split, a soft cap", "packed", "float16", "more blocks than the ring holds"),
+        *("64 keys, ordered", "64 keys, split"),
+    ],
 )
 def test_products_of_warpgroups(spec):
     check(replace(spec, products="wgmma"), arch="sm_90a")

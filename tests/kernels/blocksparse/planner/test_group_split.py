@@ -6,7 +6,14 @@ import torch
 from kernels.blocksparse.launch.backward import concurrent_pairs, make_workspace
 from kernels.blocksparse.launch.forward import Sequences
 from kernels.blocksparse.lists.bands import causal
-from kernels.blocksparse.planner.group_split import PAIRS, SLOTS, choose_group_split
+from kernels.blocksparse.planner.group_split import (
+    L2_BYTES,
+    PAIRS,
+    SLOTS,
+    choose_group_split,
+    scattered_group_split,
+    unit_bytes,
+)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -48,3 +55,24 @@ def test_units_side_by_side_share_the_cache_as_heads_do():
     blocks, q = causal(8192, 8192), torch.empty(1, 8192, 16, 128, dtype=torch.bfloat16, device="meta")
     assert concurrent_pairs(q, q[:, :, :2], blocks, False, group_split=8) == concurrent_pairs(q, q, blocks, False) == 4
     assert concurrent_pairs(q, q[:, :, :2], blocks, False) == 2  # all that there are
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("heads", [(64, 4), (32, 8), (6, 2), (2, 2)])
+@pytest.mark.parametrize("rows", [1, 4096, 8192, 32768, 65536, 131072, 1 << 20])
+def test_heads_of_scattered_tiles_share_a_unit_while_they_fit_the_l2_cache(deterministic, heads, rows):
+    group, sizes = heads[0] // heads[1], (-(-rows // 128), -(-rows // 64), deterministic)
+    usual = choose_group_split(1, *heads, *sizes)
+    split = scattered_group_split(1, *heads, rows, 128, *sizes)
+    share = group // split
+    assert group % split == 0 and split >= usual
+    if unit_bytes(rows, 1, 128) > 4 * L2_BYTES:
+        assert split == usual
+    else:
+        assert share == 1 or unit_bytes(rows, share, 128) <= L2_BYTES
+        wider = [s for s in range(share + 1, group // usual + 1) if group % s == 0]
+        assert all(unit_bytes(rows, s, 128) > L2_BYTES for s in wider)
+
+
+def test_scattered_tiles_of_nothing_have_one_unit():
+    assert scattered_group_split(1, 4, 2, 0, 64, 0, 0, True) == choose_group_split(1, 4, 2, 0, 0, True)
