@@ -274,7 +274,7 @@ class Dense:
 
 
 def selected_alone(inputs: Inputs) -> dict[str, Any]:
-    """The selected branch by itself, its lists among it."""
+    """The selected branch by itself, its lists among it; backward with ordered and with atomic adds."""
     operands, _ = checked(inputs.q, inputs.k, inputs.v, **inputs.options)
     with torch.no_grad():
         small = compressed(operands)
@@ -283,7 +283,10 @@ def selected_alone(inputs: Inputs) -> dict[str, Any]:
         leaves = [operands.q, operands.k, operands.v]
         check_backward(lambda: branch.backward(out, lse, inputs.do), leaves, inputs.do)
         backward = timed(lambda: branch.backward(out, lse, inputs.do))
-        return {"forward": timed(branch.forward), "backward": backward}
+        settings = replace(operands.settings, deterministic=False)
+        atomic = replace(branch, operands=replace(operands, settings=settings))
+        backward_atomic = timed(lambda: atomic.backward(out, lse, inputs.do))
+        return {"forward": timed(branch.forward), "backward": backward, "backward_atomic": backward_atomic}
 
 
 def check() -> dict[str, float]:

@@ -110,10 +110,10 @@ class Tiling:
 def choose_tiling(variant: Variant, arch: str) -> Tiling:
     """The tiling of a backward or postprocess variant on an arch such as "sm_90a".
 
-    `variant.tuning` may set step_m, stages, stages_ds, stages_p (wgmma, 64 keys), wide_stores (0 or 1), for ordered adds
-    by wgmma releaser (0 or 1: a semaphore-release warp), and the m warps of each product of mma.sync: warps_s,
-    warps_dkv, warps_dq. Raises ValueError for what does not fit (registers and shared memory: NOTE [large dims]; warps;
-    wgmma) and for unknown names.
+    `variant.tuning` may set step_m, stages, stages_ds, wide_stores (0 or 1), by wgmma with tiles of 64 keys stages_p (1
+    or 2), for ordered adds by wgmma releaser (0 or 1: a semaphore-release warp), and the m warps of each product of
+    mma.sync: warps_s, warps_dkv, warps_dq. Raises ValueError for what does not fit (registers and shared memory: NOTE
+    [large dims]; warps; wgmma) and for unknown names.
     """
     tile_m, tile_n, dim = variant.tile_m, variant.tile_n, variant.dim_padded
     number = int("".join(c for c in arch if c.isdigit()))
@@ -132,10 +132,11 @@ def choose_tiling(variant: Variant, arch: str) -> Tiling:
             f"variant.products is 'wgmma': the backward kernel needs sm_90a, dim 64 or 128 and tile_n 128, or dim 128 "
             f"and tile_n 64 for it, got {arch}, {dim} and {tile_n}"
         )
-    stages_p = min(max(overrides.get("stages_p", 2), 1), 2) if wgmma and tile_n == 64 else 1
+    buffers_p = (2, 1) if wgmma and tile_n == 64 else (1,)
+    stages_p = overrides.get("stages_p", buffers_p[0])
     for step_m, stages, stages_ds in [(64, 3, 2)] if wgmma else _preferences(tile_m, tile_n, dim):
         chosen = {"step_m": step_m, "stages": stages, "stages_ds": stages_ds}
-        if any(overrides.get(name, value) != value for name, value in chosen.items()):
+        if stages_p not in buffers_p or any(overrides.get(name, value) != value for name, value in chosen.items()):
             continue
         if _shared_bytes(step_m, tile_n, dim, stages, stages_p + stages_ds) <= capacity:
             # a warpgroup's four warps share its rows; it has half of the keys in S and dP, and in dK and dV half of

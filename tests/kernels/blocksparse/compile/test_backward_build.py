@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from covering import covering, daily
+from covering import daily
 
 from kernels.blocksparse.spec.variant import ARCHES, PADDED_DIMS, Injection, Variant
 
@@ -136,7 +136,9 @@ def test_shared_memory_is_what_the_tiling_says():
     assert tiling.shared_bytes >= 2 * (2 * 64 * 32 + 4 * 64 * 32 + 2 * 64 * 64) + 4 * 4 * 64 + 4
 
 
-@pytest.mark.parametrize("values", [{"step_m": 48}, {"stages": 3}, {"warps_s": 3}, {"warps_dkv": 8}, {"colour": 1}])
+@pytest.mark.parametrize(
+    "values", [{"step_m": 48}, {"stages": 3}, {"stages_p": 2}, {"warps_s": 3}, {"warps_dkv": 8}, {"colour": 1}]
+)
 def test_a_tuning_that_cannot_work_is_refused(values):
     with pytest.raises(ValueError, match=r"fit|tuning|share"):
         build(SMALL.with_tuning(**values), "sm_80")
