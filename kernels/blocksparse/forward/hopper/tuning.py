@@ -25,7 +25,9 @@ class HopperTuning:
     stages      tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps
     tiles       of Q in shared memory, 1 or 2: with two the next one's is loaded while this one's is multiplied
     ctas        of an SM for which registers are limited
-    registers   of a thread that multiplies; 0: all threads keep those of the launch, else loading ones keep LOADING
+    registers   of a thread that multiplies; 0: all threads keep those of the launch, else loading ones keep `loading`
+    loading     registers of a thread that loads; below LOADING rows are copied by loops that are not unrolled
+    late_words  1: the mask's words are loaded behind the products, which takes fewer registers; 0: under them
     """
 
     step: int
@@ -33,6 +35,8 @@ class HopperTuning:
     tiles: int
     ctas: int = 1
     registers: int = 0
+    loading: int = LOADING
+    late_words: int = 0
 
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
@@ -64,7 +68,7 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
     # what a CTA's threads are launched with is all that they can share out: one that asks for more waits forever
     groups, threads = tuning.warpgroups(variant), tuning.threads(variant)
     launched = min(REGISTERS // (threads * tuning.ctas) // 8 * 8, MOST)
-    most = min(((groups + 1) * launched - LOADING) // groups // 8 * 8, MOST)
+    most = min(((groups + 1) * launched - tuning.loading) // groups // 8 * 8, MOST)
     if "registers" not in overrides and launched < MOST:
         tuning = replace(tuning, registers=most)
     if tuning.registers % 8 or not 0 <= tuning.registers <= most:
