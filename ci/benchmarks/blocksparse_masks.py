@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from kernels.blocksparse.lists.bands import band
-from kernels.blocksparse.lists.builder import WIDE, dense
+from kernels.blocksparse.lists.builder import dense
 from kernels.blocksparse.lists.from_mask import from_grid
 from kernels.blocksparse.lists.intervals import document_bounds, documents
 from kernels.blocksparse.lists.types import BlockSparse
+from kernels.blocksparse.spec.variant import WIDE
 
 TILE = 128
 WINDOW = 2048

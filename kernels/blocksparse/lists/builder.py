@@ -19,9 +19,9 @@ from kernels.blocksparse.lists.schedule import ASCENDING, Schedule, permutation
 from kernels.blocksparse.lists.transpose import with_backward
 from kernels.blocksparse.lists.types import BlockList, BlockLists, BlockMask, BlockSparse, exclusive_sum
 from kernels.blocksparse.lists.write_order import with_order
+from kernels.blocksparse.spec.variant import WIDE
 
 TILES = (64, 128)
-WIDE = 192  # queries of a tile of lists without backward lists, for the forward kernel by wgmma
 Align = Literal["top_left", "bottom_right"]
 LengthsLike = int | Sequence[int] | Tensor
 
@@ -65,8 +65,8 @@ def shape_of(
     """Lengths given as a number (for all sequences), numbers, or an integer tensor (batch,).
 
     longest  (longest_q, longest_k), so that lengths on a device need not be asked
-    Raises ValueError for tiles other than 64 and 128 (tile_m: and 192), lengths of unequal number, negative ones (those of a tensor
-    are looked at where `longest` is not given).
+    Raises ValueError for tiles other than 64 and 128 (tile_m: and 192), lengths of unequal number, negative ones (those
+    of a tensor are looked at where `longest` is not given).
     """
     for name, tile, tiles in (("tile_m", tile_m, (*TILES, WIDE)), ("tile_n", tile_n, TILES)):
         if tile not in tiles:

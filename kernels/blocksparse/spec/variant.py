@@ -93,9 +93,7 @@ class Variant:
             raise ValueError("variant.float32 is not for tcgen05, whose gradients have the variant's dtype")
         if self.products != "mma" and self.kind == "preprocess":
             raise ValueError(f"variant.products {self.products} is for kernels that multiply, not for {self.kind}")
-        if self.tile_m == WIDE and (
-            self.kind != "forward" or self.products != "wgmma" or self.dim_padded > WIDEST_DIM
-        ):
+        if self.tile_m == WIDE and (self.kind != "forward" or self.products != "wgmma" or self.dim_padded > WIDEST_DIM):
             raise ValueError(
                 f"variant.tile_m {WIDE} is for the forward kernel by wgmma up to head dim {WIDEST_DIM}, not for "
                 f"{self.kind} by {self.products} at {self.dim_padded}"

@@ -1,12 +1,17 @@
-"""Layout of the Hopper forward kernel on an SM; `Variant.tuning` overrides single entries."""
+"""Layout of the Hopper forward kernel on an SM; `Variant.tuning` overrides single entries.
+
+NOTE [wide tiles] At head dim 64 a block's products and its exponentials take the same time, and two multiplying warps
+for each scheduler leave half of the issue slots empty. Tiles of 192 queries have three, on the same K and V. Their
+threads have 160 registers: 64 scores, 32 probabilities that the last product still reads, 32 sums of O, and few more.
+So the loading ones have 32, and the mask's words are loaded where they are applied. With 152 and 56 ptxas serialises
+the products (C7512).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from kernels.blocksparse.spec.variant import Variant
+from kernels.blocksparse.spec.variant import WIDE, Variant
 
 WARPGROUP = 128  # threads
 ROWS = 64  # of a tile that one warpgroup multiplies
@@ -14,6 +19,7 @@ MOST = 248  # registers of a thread; 255, but in steps of 8
 SHARED = 232448  # bytes of shared memory that a CTA of sm_90 can have
 REGISTERS = 65536  # of a multiprocessor
 LOADING = 56  # registers of a thread that loads, where those that multiply take more than their share
+WIDE_LOADING = 32  # the same for wide tiles
 BARRIERS = 512  # bytes set aside for the barriers of the buffers and the announced tiles
 
 
@@ -53,12 +59,14 @@ class HopperTuning:
 
 def hopper_tuning(variant: Variant) -> HopperTuning:
     """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
-    large = variant.dim_padded > 128
+    large, wide = variant.dim_padded > 128, variant.tile_m == WIDE
     values = {
         "step": 64 if large else variant.tile_n,
         "stages": 2,
         "tiles": 1 if large else 2,
         "ctas": 1,
+        "loading": WIDE_LOADING if wide else LOADING,
+        "late_words": int(wide),
     }
     overrides = dict(variant.tuning)
     names = [field.name for field in fields(HopperTuning)]
@@ -73,6 +81,8 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
         tuning = replace(tuning, registers=most)
     if tuning.registers % 8 or not 0 <= tuning.registers <= most:
         raise ValueError(f"variant.tuning {tuning}: registers must be a multiple of 8 up to {most}")
+    if tuning.loading % 8 or not 24 <= tuning.loading <= launched:
+        raise ValueError(f"variant.tuning {tuning}: loading must be a multiple of 8 from 24 to {launched}")
     if variant.tile_n % tuning.step or tuning.step % 32 or not {tuning.stages, tuning.tiles} <= {1, 2}:
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
     if (size := tuning.ctas * tuning.shared_bytes(variant)) > SHARED:
