@@ -18,15 +18,12 @@ class TileCopy:
 
     thread   index of this thread
     dim      the true head dim, at run time, a multiple of 8
-    unrolled  loads are written out; else a loop copies two passes of rows at a time, which takes fewer registers
     """
 
-    def __init__(
-        self, dtype: type, threads: int, dim_padded: int, thread: Int32, dim: Int32, unrolled: bool = True
-    ) -> None:
+    def __init__(self, dtype: type, threads: int, dim_padded: int, thread: Int32, dim: Int32) -> None:
         per_row = chunk_columns(dim_padded) // 8
         self.dtype, self.threads, self.dim_padded, self.thread, self.dim = dtype, threads, dim_padded, thread, dim
-        self.rows_per_pass, self.unrolled = threads // per_row, unrolled
+        self.rows_per_pass = threads // per_row
         where = cute.make_layout((self.rows_per_pass, per_row), stride=(per_row, 1))
         what = cute.make_layout((1, 8))
         load = cute.make_copy_atom(
@@ -49,20 +46,10 @@ class TileCopy:
         gX = global_tile(pointer, stride, cute.size(sX.shape[0]), self.dim_padded)
         thread_copy = self.loads.get_slice(self.thread)
         tXgX, tXsX = thread_copy.partition_S(gX), thread_copy.partition_D(sX)
-        passes = cute.size(tXsX, mode=[1])
-        if cutlass.const_expr(self.unrolled):
-            for i in cutlass.range_constexpr(passes):
-                self.load_pass(tXgX, tXsX, i, rows_left)
-        else:
-            for i in cutlass.range(passes, unroll=2):
-                self.load_pass(tXgX, tXsX, i, rows_left)
-
-    @cute.jit
-    def load_pass(self, tXgX: cute.Tensor, tXsX: cute.Tensor, i, rows_left: Int32) -> None:
-        """Start copying the i-th pass of a tile's rows, one row for each thread that has a chunk of it."""
-        row_inside = self.row + i * self.rows_per_pass < rows_left
-        for j in cutlass.range_constexpr(cute.size(tXsX, mode=[2])):
-            cute.copy(self.loads, tXgX[None, i, j], tXsX[None, i, j], pred=single(row_inside & self.inside[j]))
+        for i in cutlass.range_constexpr(cute.size(tXsX, mode=[1])):
+            row_inside = self.row + i * self.rows_per_pass < rows_left
+            for j in cutlass.range_constexpr(cute.size(tXsX, mode=[2])):
+                cute.copy(self.loads, tXgX[None, i, j], tXsX[None, i, j], pred=single(row_inside & self.inside[j]))
 
     @cute.jit
     def store(self, sX: cute.Tensor, pointer: cute.Pointer, stride: Int64, rows_left: Int32) -> None:

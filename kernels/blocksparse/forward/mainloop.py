@@ -236,17 +236,14 @@ def prepare(w: Work, acc_s: cute.Tensor, entry: Int32, first_key: Int32) -> None
 
 
 @cute.jit
-def mask_scores(w: Work, acc_s: cute.Tensor, entry: Int32, first_key: Int32, late_words=None) -> None:
-    """Cap the scores of a step, and replace those that its mask forbids. late_words: (slot, first column) where the
-    mask's words are yet to be loaded."""
+def mask_scores(w: Work, acc_s: cute.Tensor, entry: Int32, first_key: Int32) -> None:
+    """Cap the scores of a step, and replace those that its mask forbids."""
     if cutlass.const_expr(w.variant.softcap):
         acc_s.store(tanh(acc_s.load() * w.to_tanh))
     acc_s_mn = layouts.rows_columns(acc_s)
     masked = (entry < w.tile_iterator.n_partial) | (first_key + w.tuning.step > w.length_k)
     keep = w.keep_keys
     for _ in cutlass.range(mask_words.branch(masked)):
-        if cutlass.const_expr(late_words is not None):
-            load_words(w, entry, late_words[0], first_key, late_words[1])
         keep(w.mask_rows, w.length_k - first_key)
         mask_words.apply(w.mask_rows, acc_s_mn, -Float32.inf)
 

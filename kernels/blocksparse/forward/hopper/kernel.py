@@ -96,7 +96,7 @@ class HopperForward(Forward):
         )
         if warp_index < 4:
             if cutlass.const_expr(tuning.registers):
-                cute.arch.setmaxregister_decrease(tuning.loading)
+                cute.arch.setmaxregister_decrease(LOADING)
             self.load_tiles(common, warp_index, thread, (q, k, v), (shape, order, lists, queries, keys), persistent)
         else:
             if cutlass.const_expr(tuning.registers):
@@ -139,7 +139,7 @@ class HopperForward(Forward):
             tuning=tuning,
             key_offset=self.key_offset,
             keys_left=self.keys_left,
-            copy=TileCopy(self.dtype, 32, variant.dim_padded, lane, common.dim, unrolled=tuning.loading >= LOADING),
+            copy=TileCopy(self.dtype, 32, variant.dim_padded, lane, common.dim),
             mask=mask,
             length_k=tile.keys.length,
             tile_iterator=tile.tile_iterator,

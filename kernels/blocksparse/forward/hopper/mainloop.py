@@ -29,10 +29,10 @@ def multiply_steps(w) -> None:
         pipeline.wait_full(w.buffers_k, w.before)
         key, slot = place_of_step(w, Int32(0))
         issue_scores(w, Int32(0))
-        late = load_words_now(w, Int32(0), slot, key, Int32(0))
+        load_words(w, Int32(0), slot, key, Int32(0))
         warpgroup.wait_group(0)
         pipeline.release(w.buffers_k, w.before)
-        mask_scores(w, w.acc_s, Int32(0), key, late)
+        mask_scores(w, w.acc_s, Int32(0), key)
         advance(w)
         exponentiate(w, w.acc_s)
         round_into(rounded, w.acc_s)
@@ -43,10 +43,10 @@ def multiply_steps(w) -> None:
             issue_scores(w, s)
             pipeline.wait_full(w.buffers_v, w.before + s - 1)
             issue_values(w, rounded, s - 1)
-            late = load_words_now(w, s // steps_per_block, slot, key, s % steps_per_block * step)
+            load_words(w, s // steps_per_block, slot, key, s % steps_per_block * step)
             warpgroup.wait_group(1)
             pipeline.release(w.buffers_k, w.before + s)
-            mask_scores(w, w.acc_s, s // steps_per_block, key, late)
+            mask_scores(w, w.acc_s, s // steps_per_block, key)
             moved = advance(w)
             exponentiate(w, w.acc_s)
             warpgroup.wait_group(0)
@@ -59,14 +59,6 @@ def multiply_steps(w) -> None:
         issue_values(w, rounded, n_steps - 1)
         warpgroup.wait_group(0)
         pipeline.release(w.buffers_v, w.before + n_steps - 1)
-
-
-def load_words_now(w, entry: Int32, slot: Int32, first_key: Int32, first_column: Int32):
-    """Load the mask's words while the products run, or return what `mask_scores` needs to load them after."""
-    if w.tuning.late_words:
-        return slot, first_column
-    load_words(w, entry, slot, first_key, first_column)
-    return None
 
 
 def place_of_step(w, s: Int32) -> tuple[Int32, Int32]:

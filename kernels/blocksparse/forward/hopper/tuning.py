@@ -1,17 +1,12 @@
-"""Layout of the Hopper forward kernel on an SM; `Variant.tuning` overrides single entries.
-
-NOTE [wide tiles] At head dim 64 a block's products and its exponentials take the same time, and two multiplying warps
-for each scheduler leave half of the issue slots empty. Tiles of 192 queries have three, on the same K and V. Their
-threads have 160 registers: 64 scores, 32 probabilities that the last product still reads, 32 sums of O, and few more.
-So the loading ones have 32, and the mask's words are loaded where they are applied. With 152 and 56 ptxas serialises
-the products (C7512).
-"""
+"""Layout of the Hopper forward kernel on an SM; `Variant.tuning` overrides single entries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
-from kernels.blocksparse.spec.variant import WIDE, Variant
+if TYPE_CHECKING:
+    from kernels.blocksparse.spec.variant import Variant
 
 WARPGROUP = 128  # threads
 ROWS = 64  # of a tile that one warpgroup multiplies
@@ -19,7 +14,6 @@ MOST = 248  # registers of a thread; 255, but in steps of 8
 SHARED = 232448  # bytes of shared memory that a CTA of sm_90 can have
 REGISTERS = 65536  # of a multiprocessor
 LOADING = 56  # registers of a thread that loads, where those that multiply take more than their share
-WIDE_LOADING = 32  # the same for wide tiles
 BARRIERS = 512  # bytes set aside for the barriers of the buffers and the announced tiles
 
 
@@ -31,9 +25,7 @@ class HopperTuning:
     stages      tiles of K and of V in shared memory, 1 or 2: as many pairs of loading warps
     tiles       of Q in shared memory, 1 or 2: with two the next one's is loaded while this one's is multiplied
     ctas        of an SM for which registers are limited
-    registers   of a thread that multiplies; 0: all threads keep those of the launch, else loading ones keep `loading`
-    loading     registers of a thread that loads; below LOADING rows are copied by loops that are not unrolled
-    late_words  1: the mask's words are loaded behind the products, which takes fewer registers; 0: under them
+    registers   of a thread that multiplies; 0: all threads keep those of the launch, else loading ones keep LOADING
     """
 
     step: int
@@ -41,8 +33,6 @@ class HopperTuning:
     tiles: int
     ctas: int = 1
     registers: int = 0
-    loading: int = LOADING
-    late_words: int = 0
 
     def warpgroups(self, variant: Variant) -> int:
         """Those that multiply; one more loads."""
@@ -59,14 +49,12 @@ class HopperTuning:
 
 def hopper_tuning(variant: Variant) -> HopperTuning:
     """The layout that `variant` is built with. Raises ValueError for overrides that cannot work."""
-    large, wide = variant.dim_padded > 128, variant.tile_m == WIDE
+    large = variant.dim_padded > 128
     values = {
         "step": 64 if large else variant.tile_n,
         "stages": 2,
         "tiles": 1 if large else 2,
         "ctas": 1,
-        "loading": WIDE_LOADING if wide else LOADING,
-        "late_words": int(wide),
     }
     overrides = dict(variant.tuning)
     names = [field.name for field in fields(HopperTuning)]
@@ -76,13 +64,11 @@ def hopper_tuning(variant: Variant) -> HopperTuning:
     # what a CTA's threads are launched with is all that they can share out: one that asks for more waits forever
     groups, threads = tuning.warpgroups(variant), tuning.threads(variant)
     launched = min(REGISTERS // (threads * tuning.ctas) // 8 * 8, MOST)
-    most = min(((groups + 1) * launched - tuning.loading) // groups // 8 * 8, MOST)
+    most = min(((groups + 1) * launched - LOADING) // groups // 8 * 8, MOST)
     if "registers" not in overrides and launched < MOST:
         tuning = replace(tuning, registers=most)
     if tuning.registers % 8 or not 0 <= tuning.registers <= most:
         raise ValueError(f"variant.tuning {tuning}: registers must be a multiple of 8 up to {most}")
-    if tuning.loading % 8 or not 24 <= tuning.loading <= launched:
-        raise ValueError(f"variant.tuning {tuning}: loading must be a multiple of 8 from 24 to {launched}")
     if variant.tile_n % tuning.step or tuning.step % 32 or not {tuning.stages, tuning.tiles} <= {1, 2}:
         raise ValueError(f"variant.tuning {tuning} does not fit tiles {variant.tile_m} × {variant.tile_n}")
     if (size := tuning.ctas * tuning.shared_bytes(variant)) > SHARED:

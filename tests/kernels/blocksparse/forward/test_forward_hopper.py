@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 
 import pytest
 import torch
@@ -17,15 +16,7 @@ from kernels.blocksparse.compile.build import build
 from kernels.blocksparse.forward import kernel as forward
 from kernels.blocksparse.forward import mainloop
 from kernels.blocksparse.forward.kernel import Forward
-from kernels.blocksparse.spec.variant import (
-    MASKS,
-    NO_INJECTION,
-    WIDE,
-    Injection,
-    Variant,
-    build_name,
-    forward_products,
-)
+from kernels.blocksparse.spec.variant import MASKS, NO_INJECTION, Injection, Variant, build_name, forward_products
 
 
 def variant(dim=64, tile_m=128, tile_n=128, mask="none", **options):
@@ -59,19 +50,6 @@ def test_nothing_is_spilled(dim, tmp_path):
     assert re.search(r"\b0 bytes spill stores, 0 bytes spill loads", said.stderr), said.stderr
 
 
-@pytest.mark.skipif(shutil.which("ptxas") is None, reason="needs ptxas")
-@pytest.mark.parametrize("mask", daily(MASKS, ["bits"]))
-def test_products_of_wide_tiles_are_not_serialised(mask, tmp_path):
-    """NOTE [wide tiles]: with fewer registers ptxas says C7512 and waits for each product."""
-    path = tmp_path / "kernel.ptx"
-    path.write_text(ptx_of(variant(tile_m=WIDE, mask=mask), "sm_90a"))
-    command = ["ptxas", "-v", "-arch=sm_90a", str(path), "-o", str(tmp_path / "kernel.cubin")]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
-    if "Unsupported .version" in said.stderr:
-        pytest.skip("this ptxas is too old for the PTX")
-    assert said.returncode == 0 and "serialized" not in said.stderr, said.stderr
-
-
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100a", "sm_120a"])
 def test_other_archs_are_refused(arch):
     assert forward_products(arch, 128) == "mma"
@@ -87,20 +65,7 @@ def test_a_variant_says_its_products_and_only_kernels_that_multiply_have_them():
         Variant("forward", "bfloat16", 64, products="simt")
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"kind": "backward"}, {"products": "mma"}, {"products": "tcgen05"}, {"dim_padded": 96}]
-)
-def test_wide_tiles_are_refused_where_no_kernel_has_them(wrong):
-    kind, dtype, dim = "forward", "bfloat16", 64
-    fields = {"kind": kind, "dtype": dtype, "dim_padded": dim, "tile_m": WIDE, "products": "wgmma"}
-    assert Variant(**fields).tile_m == WIDE
-    with pytest.raises(ValueError, match=r"variant\.tile_m 192"):
-        Variant(**fields | wrong)
-
-
-@pytest.mark.parametrize(
-    "tuning", [{"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 3}, {"registers": 248}, {"loading": 12}]
-)
+@pytest.mark.parametrize("tuning", [{"step": 48}, {"stages": 3}, {"warps": 4}, {"ctas": 3}, {"registers": 248}])
 def test_a_tuning_that_cannot_work_is_refused(tuning):
     with pytest.raises(ValueError, match=r"variant\.tuning"):
         build(variant(128).with_tuning(**tuning), "sm_90a")
@@ -119,23 +84,6 @@ def test_random_problems_are_right(seed):
     p = problem(drawn(seed, products="wgmma"), DEVICE)
     run(p)
     assert max(errors(p)) <= 1, (errors(p), p.case)
-
-
-@pytest.mark.parametrize("mask", ["dense", "tokens", "blocks", "intervals", "band"])
-@pytest.mark.parametrize("seed", range(4 if HOPPER else 1))
-def test_random_problems_are_right_with_wide_tiles(mask, seed):
-    options = {"tile_m": WIDE, "tile_n": 128, "products": "wgmma", "mask": mask}
-    p = problem(drawn(seed + 10 * len(mask), dim=(64, 40)[seed % 2], **options), DEVICE)
-    run(p)
-    assert max(errors(p)) <= 1, (errors(p), p.case)
-
-
-@pytest.mark.parametrize("resident", [1, 2])
-def test_ctas_that_stay_take_every_wide_tile_once(resident):
-    case = Case((600, 1, 192, 0), (90, 200, 0, 64), heads_q=2, heads_kv=1, mask="band", tile_m=WIDE, tile_n=128)
-    p = problem(replace(case, products="wgmma", softcap=20.0, packed=resident == 1), DEVICE)
-    assert run(p, resident=resident) == 4 * 2 * 4
-    assert max(errors(p)) <= 1, errors(p)
 
 
 @pytest.mark.parametrize(("seed", "resident"), covering(range(24 if HOPPER else 4), [1, 2, 3], strength=1))
