@@ -71,12 +71,13 @@ class DynamicMaskConfig:
 
 @dataclass(frozen=True)
 class NativeSparseConfig:
-    """Calls of nsa, with weights or without."""
+    """Calls of nsa, with gates or without."""
 
     name: str
     dtype: Dtype
     dims: tuple[int, ...]
     layout: Layout
+    gates: bool
 
     @property
     def target(self) -> str:
@@ -86,7 +87,8 @@ class NativeSparseConfig:
     def cases(self, count: int, seed: int) -> list[Case]:
         """See KernelConfig."""
         target = _NativeSparse(_narrowed(EmulatedNativeSparse.support, self, bias=False))
-        return _by_size(islice(_cases(target, self.name, seed), _POOL), count)
+        drawn = (case for case in _cases(target, self.name, seed) if case.problem.w_gate == self.gates)
+        return _by_size(islice(drawn, _POOL), count)
 
     def kernels(self, survey: Survey) -> dict[str, Kernel]:
         """See KernelConfig."""
@@ -101,10 +103,10 @@ DYNAMIC_MASK = (
     DynamicMaskConfig("bf16_d32_flag_row", "bfloat16", (24, 32), "padded", "none", "row"),
 )
 NSA = (
-    NativeSparseConfig("bf16_d32_padded", "bfloat16", (32,), "padded"),
-    NativeSparseConfig("fp16_d32_packed", "float16", (32,), "packed"),
-    NativeSparseConfig("fp16_d64_padded", "float16", (64,), "padded"),
-    NativeSparseConfig("bf16_d64_packed", "bfloat16", (64,), "packed"),
+    NativeSparseConfig("bf16_d32_padded_gates", "bfloat16", (16, 24, 32), "padded", gates=True),
+    NativeSparseConfig("fp16_d32_packed", "float16", (16, 24, 32), "packed", gates=False),
+    NativeSparseConfig("fp16_d64_padded", "float16", (40, 48, 64), "padded", gates=False),
+    NativeSparseConfig("bf16_d64_packed_gates", "bfloat16", (40, 56, 64), "packed", gates=True),
 )
 
 
