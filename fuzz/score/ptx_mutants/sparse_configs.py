@@ -27,7 +27,7 @@ from fuzz.targets.nsa.emulated import EmulatedNativeSparse
 from oracles.problem import AnyProblem, Dtype, Layout
 
 REPEATS = 2  # of every case: in order, and with warps and CTAs at random
-TILE = 64
+TILE, LONG_LIST = 64, 8  # queries and keys of a tile; tiles
 _DRAWS = 20_000  # at most, for the cases of a configuration
 _POOL = 80  # cases to choose among
 
@@ -158,10 +158,12 @@ def _cases(target: Any, name: str, seed: int) -> Iterator[Case]:
 
 
 def _by_size(cases: Iterator[Case], count: int) -> list[Case]:
-    """`count` of the cases, by turns of one tile of scores, of two or three, of more."""
-    sizes: list[list[Case]] = [[], [], []]
+    """`count` of the cases, by turns of one tile of scores, of two or three, of more, of a long list of them."""
+    sizes: list[list[Case]] = [[], [], [], []]
     for case in cases:
         p = case.problem
-        tiles = max(-(-n_q // TILE) * -(-n_k // TILE) for n_q, n_k in zip(p.lengths_q, p.lengths_k, strict=True))
-        sizes[(tiles > 1) + (tiles > 3)].append(case)
+        tiles = [(-(-n_q // TILE), -(-n_k // TILE)) for n_q, n_k in zip(p.lengths_q, p.lengths_k, strict=True)]
+        most = max(rows * columns for rows, columns in tiles)
+        long = max(map(max, tiles)) >= LONG_LIST
+        sizes[3 if long else (most > 1) + (most > 3)].append(case)
     return [case for turn in zip_longest(*reversed(sizes)) for case in turn if case is not None][:count]
