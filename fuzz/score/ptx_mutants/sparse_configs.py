@@ -158,7 +158,8 @@ def _cases(target: Any, name: str, seed: int) -> Iterator[Case]:
 
 
 def _by_size(cases: Iterator[Case], count: int) -> list[Case]:
-    """`count` of the cases, by turns of one tile of scores, of two or three, of more, of a long list of them."""
+    """`count` of the cases, by turns of more than three tiles of scores, of two or three, of one, of a long list of them,
+    which takes longest."""
     sizes: list[list[Case]] = [[], [], [], []]
     for case in cases:
         p = case.problem
@@ -166,4 +167,4 @@ def _by_size(cases: Iterator[Case], count: int) -> list[Case]:
         most = max(rows * columns for rows, columns in tiles)
         long = max(map(max, tiles)) >= LONG_LIST
         sizes[3 if long else (most > 1) + (most > 3)].append(case)
-    return [case for turn in zip_longest(*reversed(sizes)) for case in turn if case is not None][:count]
+    return [case for turn in zip_longest(*reversed(sizes[:3]), sizes[3]) for case in turn if case is not None][:count]
