@@ -158,8 +158,8 @@ def _cases(target: Any, name: str, seed: int) -> Iterator[Case]:
 
 
 def _by_size(cases: Iterator[Case], count: int) -> list[Case]:
-    """`count` of the cases, by turns of more than three tiles of scores, of two or three, of one, of a long list of them,
-    which takes longest."""
+    """`count` of the cases, by turns of more than three tiles of scores, of two or three, of one, and of a long list of
+    them, which takes longest."""
     sizes: list[list[Case]] = [[], [], [], []]
     for case in cases:
         p = case.problem
