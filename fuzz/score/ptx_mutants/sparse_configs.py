@@ -24,6 +24,7 @@ from fuzz.score.ptx_mutants.survey import Kernel, Survey
 from fuzz.targets.dynamic_mask.call import OPTIONS, by_a_flag
 from fuzz.targets.dynamic_mask.emulated import EmulatedDynamicMask
 from fuzz.targets.nsa.emulated import EmulatedNativeSparse
+from oracles.native_sparse.problem import NativeSparse
 from oracles.problem import AnyProblem, Dtype, Layout
 
 REPEATS = 2  # of every case: in order, and with warps and CTAs at random
@@ -87,12 +88,16 @@ class NativeSparseConfig:
     def cases(self, count: int, seed: int) -> list[Case]:
         """See KernelConfig."""
         target = _NativeSparse(_narrowed(EmulatedNativeSparse.support, self, bias=False))
-        drawn = (case for case in _cases(target, self.name, seed) if case.problem.w_gate == self.gates)
+        drawn = (case for case in _cases(target, self.name, seed) if self._gated(case) == self.gates)
         return _by_size(islice(drawn, _POOL), count)
 
     def kernels(self, survey: Survey) -> dict[str, Kernel]:
         """See KernelConfig."""
         return survey.triton_kernels(self)
+
+    @staticmethod
+    def _gated(case: Case) -> bool:
+        return isinstance(case.problem, NativeSparse) and case.problem.w_gate
 
 
 DYNAMIC_MASK = (

@@ -98,7 +98,7 @@ def _looked(result: Result, survey: Survey) -> Result:
         result = replace(result, same_values=not traps)
     instead = {kernel.key: mutated(bug, kernel.text)}
     if reaching and result.same_values is not True:
-        same = all(_answers(place, x, instead) == _clean_answers(place, x.case) for x in reaching)
+        same = all(_answers(place, x, instead) == _clean_answers(bug.target, survey.arch, x.case) for x in reaching)
         result = replace(result, same_bits=same)
     elif reaching:
         result = replace(result, same_bits=True)
@@ -168,8 +168,8 @@ def _traps(place: Bench, clean: Clean, instead: dict[str, str]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _clean_answers(place: Bench, case: Case) -> dict[str, bytes] | None:
-    return _answers(place, Clean(case, {}, 1 << 40), {})
+def _clean_answers(target: str, arch: str, case: Case) -> dict[str, bytes] | None:
+    return _answers(bench(target, arch), Clean(case, {}, 1 << 40), {})
 
 
 def _answers(

@@ -27,7 +27,7 @@ class EmulatedNativeSparse(EmulatedTriton, BundledNativeSparse):
     device: Device = "emulator"
     support = dataclasses.replace(SUPPORT, max_pairs=1 << 25)
     session_size = Size(1 << 17, 4, 320, 1 << 18)
-    long_size = Size(1 << 23, 1, 2200, 1 << 19)  # two groups of 128 blocks of 16 tokens
+    long_size: Size | None = Size(1 << 23, 1, 2200, 1 << 19)  # two groups of 128 blocks of 16 tokens
     follow_ups = 4
 
     def missing(self) -> str | None:
