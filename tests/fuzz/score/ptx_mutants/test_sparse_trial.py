@@ -89,3 +89,10 @@ def test_an_argument_for_one_target_is_none_for_another():
     ]
     seen = [Result(x.id, x, "missed", looked=True, reaching=12, same_values=True, same_bits=True) for x in mutants]
     assert [judged(x, lambda _: "").status for x in seen] == ["equivalent", "missed"]
+
+
+def test_packed_calls_are_emulated():
+    packed = config("dynamic_mask", "fp16_d32_flag_packed_cap")
+    clean = survey.run_clean(packed, packed.cases(1, 1)[0])
+    assert not clean.fails
+    assert {"forward_kernel", "dkdv_kernel", "dq_kernel"} <= set(clean.functions.values())
