@@ -48,8 +48,16 @@ class Launcher:
     ) -> None:
         """Launches attention's backward pass. outputs: (out, lse, their gradient); gradients: float32 (dq, dk, dv);
         group_split: see `kernels.blocksparse.launch.backward`."""
-        options = {"scale": scale, "deterministic": deterministic, "group_split": group_split}
-        launch_backward.backward(*gradients, *inputs, *outputs, where, blocks, **options)
+        launch_backward.backward(
+            *gradients,
+            *inputs,
+            *outputs,
+            where,
+            blocks,
+            scale=scale,
+            deterministic=deterministic,
+            group_split=group_split,
+        )
 
 
 @dataclass(frozen=True)

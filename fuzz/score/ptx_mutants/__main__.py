@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ def main() -> None:
     """Draws mutants, tries them, prints the tables; with --json writes the score, with --folder goes on where it was.
     Exits with 1 where the unchanged kernels fail a case."""
     from fuzz.compiling.build_key import toolchain
+    from fuzz.score.ptx_mutants.bench import ARCH
     from fuzz.score.ptx_mutants.render import table
     from fuzz.score.ptx_mutants.run import run
     from fuzz.score.ptx_mutants.survey import CASES, MOST, WIDE
@@ -25,6 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m fuzz.score.ptx_mutants", description=__doc__)
     add = parser.add_argument
     add("--target", choices=TARGETS, default="blocksparse", help="whose kernels are changed (blocksparse)")
+    add("--arch", choices=("sm_80", "sm_90a"), default=ARCH, help=f"of Triton's kernels ({ARCH})")
     add("--count", type=int, default=300, help="mutants (300)")
     add("--seed", type=int, default=1, help="of the choice of mutants and cases (1)")
     add("--jobs", type=int, default=1, help="processes side by side (1)")
@@ -32,7 +35,7 @@ def main() -> None:
     add("--folder", type=Path, help="keeps results, to go on after a stop")
     add("--json", type=Path, help="where the score is written; one file may hold those of several targets")
     given = parser.parse_args()
-    score = run(given.count, given.seed, given.jobs, given.max_time, _told, given.folder, given.target)
+    score = run(given.count, given.seed, given.jobs, given.max_time, _told, given.folder, given.target, given.arch)
     print(table(score))
     for line in score.clean_failures:
         print(f"left out: {line}")
@@ -40,7 +43,8 @@ def main() -> None:
         about = {
             "command": "python -m fuzz.score.ptx_mutants " + " ".join(sys.argv[1:]),
             "commit": _commit(),
-            "toolchain": list(toolchain()),
+            "toolchain": [*toolchain(), *_triton(given.target)],
+            "arch": given.arch,
             "machine": f"{platform.machine()}, {os.cpu_count()} cores",
             "cases": CASES,
             "wide": WIDE,
@@ -57,6 +61,10 @@ def write_score(path: Path, target: str, score: dict[str, Any]) -> None:
         known = msgspec.json.decode(path.read_bytes()) if path.exists() else {}
         body = {"targets": dict(sorted((known.get("targets", {}) | {target: score}).items()))}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(body), indent=1) + b"\n")
+
+
+def _triton(target: str) -> list[str]:
+    return [] if target == "blocksparse" else [f"triton {version('triton')}"]
 
 
 def _told(done: int, total: int, note: str) -> None:

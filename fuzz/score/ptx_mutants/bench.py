@@ -129,9 +129,14 @@ class TritonBench:
         return compiled_ptx(name, key)
 
 
+ARCH = "sm_90a"  # that Triton's kernels are compiled for
+
+
 @cache
-def bench(target: str) -> Bench:
-    """The bench of a target: 'blocksparse', 'dynamic_mask' or 'nsa'."""
+def bench(target: str, arch: str = ARCH) -> Bench:
+    """The bench of a target: 'blocksparse', 'dynamic_mask' or 'nsa'. arch: of its Triton kernels."""
     if target == "blocksparse":
         return BlockSparseBench()
-    return TritonBench({"dynamic_mask": EmulatedDynamicMask, "nsa": EmulatedNativeSparse}[target]())
+    made = {"dynamic_mask": EmulatedDynamicMask, "nsa": EmulatedNativeSparse}[target]()
+    made.arch = arch
+    return TritonBench(made)

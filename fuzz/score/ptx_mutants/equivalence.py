@@ -10,66 +10,31 @@ name instructions of their targets' kernels, as NVVM compiles kernels.blockspars
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from fuzz.score.ptx_mutants.results import PtxMutant, Result
-
-TextOf: TypeAlias = Callable[[PtxMutant], str]  # PTX of the kernel that a mutant is of
-
-
-@dataclass(frozen=True)
-class Argument:
-    """Applies to mutants of `operators` whose instruction matches `before` (and whose replacement matches `after`),
-    with the evidence `needs`; `follows`, where it is given, matches somewhere in the rest of the kernel's text, `never`
-    does not, and `near` matches within the 8 lines before and after."""
-
-    rule: str
-    why: str
-    operators: tuple[str, ...]
-    before: str
-    needs: str
-    after: str = ""
-    kinds: tuple[str, ...] = ()
-    configs: str = ""
-    never: str = ""
-    near: str = ""
-    targets: tuple[str, ...] = ("blocksparse",)
-
-    def fits(self, result: Result, text_of: TextOf) -> bool:
-        """True if it says that this mutant is equivalent."""
-        bug = result.bug
-        return (
-            result.looked
-            and bug.target in self.targets
-            and bug.operator in self.operators
-            and (not self.kinds or bug.kind.partition(".")[0] in self.kinds)
-            and getattr(result, self.needs) is True
-            and re.search(self.configs, bug.config) is not None
-            and re.match(self.before, bug.before) is not None
-            and re.search(self.after, bug.after) is not None
-            and (not self.never or re.search(self.never, _after(bug, text_of), re.M) is None)
-            and (not self.near or re.search(self.near, _around(bug, text_of), re.M) is not None)
-        )
+from fuzz.score.ptx_mutants.argument import Argument, TextOf, code_around
+from fuzz.score.ptx_mutants.results import Result
+from fuzz.score.ptx_mutants.triton_arguments import TRITON_ARGUMENTS, TRITON_REMARKS
 
 
 def judged(result: Result, text_of: TextOf) -> Result:
     """The result, as equivalent where an argument says so; one that stays missed with what is known of it."""
     if result.status == "found":
         return result
-    one = next((one for one in ARGUMENTS if result.status == "missed" and one.fits(result, text_of)), None)
+    one = next(
+        (one for one in (*ARGUMENTS, *TRITON_ARGUMENTS) if result.status == "missed" and one.fits(result, text_of)),
+        None,
+    )
     if one is not None:
         return replace(result, status="equivalent", rule=one.rule, argument=one.why)
     bug = result.bug
     known = (
         why
-        for operator, kind, before, near, why in REMARKS
-        if (operator, kind, bug.target) == (bug.operator, bug.kind, "blocksparse")
+        for operator, kind, before, near, why in (REMARKS if bug.target == "blocksparse" else TRITON_REMARKS)
+        if (operator, kind or bug.kind) == (bug.operator, bug.kind)
         and re.match(before, bug.before)
-        and re.search(near, _around(bug, text_of), re.M)
+        and re.search(near, code_around(bug, text_of), re.M)
     )
     return replace(result, argument=next(known, ""))
 
@@ -389,11 +354,3 @@ REMARKS = (
     ("function_dropped", "forward", r"not\.b32", r"setp\.eq\.b32 \t%p\d+, %r\d+, 1;",
      "The last tile is launched first where no order is given. Lists that were built always give one."),
 )  # fmt: skip
-
-
-def _after(bug: PtxMutant, text_of: TextOf) -> str:
-    return "\n".join(text_of(bug).splitlines()[bug.line - 1 + bug.span :])
-
-
-def _around(bug: PtxMutant, text_of: TextOf) -> str:
-    return "\n".join(text_of(bug).splitlines()[max(0, bug.line - 9) : bug.line + 8])

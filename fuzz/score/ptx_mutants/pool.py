@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from fuzz.process.signals import held, ready
+from fuzz.score.ptx_mutants.bench import ARCH
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
 
 
@@ -40,10 +41,10 @@ class WorkerError(RuntimeError):
 class _Worker:
     """One process, and the task that it has."""
 
-    def __init__(self, seed: int, folder: Path | None) -> None:
+    def __init__(self, seed: int, folder: Path | None, arch: str) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, seed, folder), daemon=True)
+        self.process = context.Process(target=_work, args=(theirs, seed, folder, arch), daemon=True)
         with held():
             self.process.start()
         theirs.close()
@@ -79,12 +80,14 @@ def results(
     ends: float | None = None,
     folder: Path | None = None,
     follow: Callable[[Any], Task | None] | None = None,
+    arch: str = ARCH,
 ) -> Iterator[Any]:
     """Results as they come: of an Unchanged itself, else Result. Ends at `ends` (time.monotonic), whatever still runs.
 
     tasks   taken one by one, when a worker is free
     folder  of the survey, if it is kept
     follow  the task that a result makes, if any: it comes before the others
+    arch    of Triton's kernels
 
     Raises WorkerError.
     """
@@ -102,7 +105,7 @@ def results(
             free = [worker for worker in workers if worker.task is None]
             while (free or len(workers) < jobs) and not late() and (task := next_task()) is not None:
                 if not free:
-                    workers.append(_Worker(seed, folder))
+                    workers.append(_Worker(seed, folder, arch))
                     free.append(workers[-1])
                 free.pop().give(task)
             busy = [worker for worker in workers if worker.task is not None]
@@ -160,7 +163,7 @@ def _outcome_unchanged(worker: _Worker, task: Unchanged, ready: bool) -> Unchang
     return None
 
 
-def _work(pipe: Connection, seed: int, folder: Path | None) -> None:
+def _work(pipe: Connection, seed: int, folder: Path | None, arch: str) -> None:
     import traceback
 
     import torch
@@ -173,19 +176,20 @@ def _work(pipe: Connection, seed: int, folder: Path | None) -> None:
         except (EOFError, KeyboardInterrupt):
             return
         try:
-            pipe.send(_done(task, seed, folder))
+            pipe.send(_done(task, seed, folder, arch))
         except (KeyboardInterrupt, BrokenPipeError):  # the parent process is gone
             return
         except BaseException:
             pipe.send(traceback.format_exc())
 
 
-def _done(task: Task, seed: int, folder: Path | None) -> Unchanged | Result:
+def _done(task: Task, seed: int, folder: Path | None, arch: str) -> Unchanged | Result:
     """Does a task."""
     from fuzz.score.ptx_mutants.targets import config
     from fuzz.score.ptx_mutants.trial import look_closer, survey_of, try_mutant
 
+    survey = survey_of(seed, folder, arch)
     if isinstance(task, Unchanged):
-        clean = survey_of(seed, folder).clean(config(task.target, task.config), task.number)
+        clean = survey.clean(config(task.target, task.config), task.number)
         return task._replace(failure=clean.fails)
-    return try_mutant(task, seed, folder) if isinstance(task, PtxMutant) else look_closer(task, seed, folder)
+    return try_mutant(task, survey) if isinstance(task, PtxMutant) else look_closer(task, survey)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from fuzz.score.ptx_mutants.bench import ARCH
 from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.pool import Unchanged, results
 from fuzz.score.ptx_mutants.results import PtxMutant, PtxScore, Result, score
@@ -29,6 +30,7 @@ def run(
     progress: Progress | None = None,
     folder: Path | None = None,
     target: str = "blocksparse",
+    arch: str = ARCH,
 ) -> PtxScore:
     """The score of the first `count` PTX mutants of `seed`, of a target's kernels on the emulated GPU. Each is tried,
     and looked at more closely where it was missed.
@@ -37,18 +39,19 @@ def run(
     progress  is called after each: how many are done, of how many, and what came out so far
     folder    where results are kept, one JSON line each, the last of a mutant counts, and what the unchanged kernels
               do: what is there of the same target and seed is not run again; the kernels' PTX is there to be read
-    Raises ValueError for another target, and where the folder holds another target's or seed's results; CompileError,
+    arch      that Triton's kernels are compiled for
+    Raises ValueError for another target, and where the folder holds another one's results; CompileError,
     WorkerError.
     """
     ends = time.monotonic() + max_time if max_time else None
     configs(target)
-    found = {one.id: one for one in _kept(folder, seed, target)}
+    found = {one.id: one for one in _kept(folder, seed, target, arch)}
     with tempfile.TemporaryDirectory(prefix="attnfuzz-ptx-") as made:
         place = folder or Path(made)
-        failures = _survey(target, seed, jobs, ends, place, progress)
+        failures = _survey(Survey(seed, place, arch), target, jobs, ends, progress)
         if ends is not None and time.monotonic() >= ends:
             return score([], count, seed, failures)
-        survey = Survey(seed, place)
+        survey = Survey(seed, place, arch)
         kernels = {(one.name, kind): kernel for one in configs(target) for kind, kernel in one.kernels(survey).items()}
         for (config, kind), kernel in kernels.items():
             path = place / "kernels" / f"{config}-{kind}.ptx"
@@ -72,7 +75,7 @@ def run(
         def look(result: Result) -> Result | None:
             return result if result.status != "found" and not result.looked else None
 
-        for result in results(tasks(), seed, jobs, ends, place, look):
+        for result in results(tasks(), seed, jobs, ends, place, look, arch):
             found[result.id] = result
             if folder is not None:
                 with (folder / RESULTS).open("ab") as file:
@@ -83,11 +86,8 @@ def run(
         return score([judged(found[bug.id], text_of) for bug in drawn if bug.id in found], count, seed, failures)
 
 
-def _survey(
-    target: str, seed: int, jobs: int, ends: float | None, folder: Path, progress: Progress | None
-) -> tuple[str, ...]:
+def _survey(survey: Survey, target: str, jobs: int, ends: float | None, progress: Progress | None) -> tuple[str, ...]:
     """Runs every case with the unchanged kernels; what failed."""
-    survey = Survey(seed, folder)
     tasks = [
         Unchanged(target, one.name, number)
         for number in range(MOST)
@@ -95,24 +95,25 @@ def _survey(
         if number < len(survey.cases(one))
     ]
     failures = []
-    for done, ended in enumerate(results(tasks, seed, jobs, ends, folder), 1):
+    for done, ended in enumerate(results(tasks, survey.seed, jobs, ends, survey.folder, arch=survey.arch), 1):
         failures += [ended.failure] * bool(ended.failure)
         if progress is not None:
             progress(done, len(tasks), "cases with the unchanged kernels")
     return tuple(sorted(failures))
 
 
-def _kept(folder: Path | None, seed: int, target: str = "blocksparse") -> list[Result]:
+def _kept(folder: Path | None, seed: int, target: str = "blocksparse", arch: str = ARCH) -> list[Result]:
     """Results that the folder holds; a line that a kill cut off is left out."""
     if folder is None:
         return []
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / SETTINGS
-    here = {"seed": seed, "target": target}
+    here = {"seed": seed, "target": target, "arch": arch}
     if settings.exists():
-        there = {"target": "blocksparse"} | msgspec.json.decode(settings.read_bytes())
+        there = {"target": "blocksparse", "arch": ARCH} | msgspec.json.decode(settings.read_bytes())
         if there != here:
-            whose = f"the bugs of {there['target']} and seed {there['seed']}, not of {target} and seed {seed}"
+            theirs, mine = (f"{one['target']}, {one['arch']} and seed {one['seed']}" for one in (there, here))
+            whose = f"the bugs of {theirs}, not of {mine}"
             raise ValueError(f"folder: {folder} holds {whose}")
     settings.write_bytes(msgspec.json.encode(here) + b"\n")
     found = []

@@ -15,7 +15,7 @@ Texts: TypeAlias = Mapping[tuple[str, str], str]  # PTX by configuration and kin
 _Site: TypeAlias = tuple[str, str, str, Line, str]  # configuration, kind, operator, instruction, text after
 # Kinds of kernels in the order of their turns; of another target's, each as often, and every operator begins with
 # another one.
-TURNS = {
+TURNS: dict[str, tuple[str, ...]] = {
     "blocksparse": ("forward", "backward", "forward", "backward", "preprocess", "backward", "forward", "postprocess"),
 }
 

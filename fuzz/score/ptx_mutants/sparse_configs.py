@@ -24,10 +24,11 @@ from fuzz.score.ptx_mutants.survey import Kernel, Survey
 from fuzz.targets.dynamic_mask.call import OPTIONS, by_a_flag
 from fuzz.targets.dynamic_mask.emulated import EmulatedDynamicMask
 from fuzz.targets.nsa.emulated import EmulatedNativeSparse
+from oracles.native_sparse.problem import NativeSparse
 from oracles.problem import AnyProblem, Dtype, Layout
 
 REPEATS = 2  # of every case: in order, and with warps and CTAs at random
-TILE = 64
+TILE, LONG_LIST = 64, 8  # queries and keys of a tile; tiles
 _DRAWS = 20_000  # at most, for the cases of a configuration
 _POOL = 80  # cases to choose among
 
@@ -71,12 +72,13 @@ class DynamicMaskConfig:
 
 @dataclass(frozen=True)
 class NativeSparseConfig:
-    """Calls of nsa, with weights or without."""
+    """Calls of nsa, with gates or without."""
 
     name: str
     dtype: Dtype
     dims: tuple[int, ...]
     layout: Layout
+    gates: bool
 
     @property
     def target(self) -> str:
@@ -86,11 +88,16 @@ class NativeSparseConfig:
     def cases(self, count: int, seed: int) -> list[Case]:
         """See KernelConfig."""
         target = _NativeSparse(_narrowed(EmulatedNativeSparse.support, self, bias=False))
-        return _by_size(islice(_cases(target, self.name, seed), _POOL), count)
+        drawn = (case for case in _cases(target, self.name, seed) if self._gated(case) == self.gates)
+        return _by_size(islice(drawn, _POOL), count)
 
     def kernels(self, survey: Survey) -> dict[str, Kernel]:
         """See KernelConfig."""
         return survey.triton_kernels(self)
+
+    @staticmethod
+    def _gated(case: Case) -> bool:
+        return isinstance(case.problem, NativeSparse) and case.problem.w_gate
 
 
 DYNAMIC_MASK = (
@@ -101,10 +108,10 @@ DYNAMIC_MASK = (
     DynamicMaskConfig("bf16_d32_flag_row", "bfloat16", (24, 32), "padded", "none", "row"),
 )
 NSA = (
-    NativeSparseConfig("bf16_d32_padded", "bfloat16", (32,), "padded"),
-    NativeSparseConfig("fp16_d32_packed", "float16", (32,), "packed"),
-    NativeSparseConfig("fp16_d64_padded", "float16", (64,), "padded"),
-    NativeSparseConfig("bf16_d64_packed", "bfloat16", (64,), "packed"),
+    NativeSparseConfig("bf16_d32_padded_gates", "bfloat16", (16, 24, 32), "padded", gates=True),
+    NativeSparseConfig("fp16_d32_packed", "float16", (16, 24, 32), "packed", gates=False),
+    NativeSparseConfig("fp16_d64_padded", "float16", (40, 48, 64), "padded", gates=False),
+    NativeSparseConfig("bf16_d64_packed_gates", "bfloat16", (40, 56, 64), "packed", gates=True),
 )
 
 
@@ -156,10 +163,13 @@ def _cases(target: Any, name: str, seed: int) -> Iterator[Case]:
 
 
 def _by_size(cases: Iterator[Case], count: int) -> list[Case]:
-    """`count` of the cases, by turns of one tile of scores, of two or three, of more."""
-    sizes: list[list[Case]] = [[], [], []]
+    """`count` of the cases, by turns of more than three tiles of scores, of two or three, of one, and of a long list of
+    them, which takes longest."""
+    sizes: list[list[Case]] = [[], [], [], []]
     for case in cases:
         p = case.problem
-        tiles = max(-(-n_q // TILE) * -(-n_k // TILE) for n_q, n_k in zip(p.lengths_q, p.lengths_k, strict=True))
-        sizes[(tiles > 1) + (tiles > 3)].append(case)
-    return [case for turn in zip_longest(*reversed(sizes)) for case in turn if case is not None][:count]
+        tiles = [(-(-n_q // TILE), -(-n_k // TILE)) for n_q, n_k in zip(p.lengths_q, p.lengths_k, strict=True)]
+        most = max(rows * columns for rows, columns in tiles)
+        long = max(map(max, tiles)) >= LONG_LIST
+        sizes[3 if long else (most > 1) + (most > 3)].append(case)
+    return [case for turn in zip_longest(*reversed(sizes[:3]), sizes[3]) for case in turn if case is not None][:count]

@@ -15,12 +15,12 @@ import msgspec
 
 from fuzz.core.case import Case
 from fuzz.judging.judge import execute
-from fuzz.score.ptx_mutants.bench import bench
+from fuzz.score.ptx_mutants.bench import ARCH, bench
 
 CASES = 20  # on the list that has to find a mutant
 WIDE = 20  # on the one that shows what a missed mutant does; it begins with the list
 MOST = 40  # and on the one that a missed mutant runs with at last, unless it is argued to be equivalent
-LEAST = 4  # of the listed cases launch a kernel that is mutated
+LEAST = 7  # of the listed cases launch a kernel that is mutated
 
 
 class Clean(msgspec.Struct, frozen=True):
@@ -65,10 +65,10 @@ class KernelConfig(Protocol):
 
 
 class Survey:
-    """Runs of the unchanged kernels. folder: where they are kept; None: in this process only."""
+    """Runs of the unchanged kernels. folder: where they are kept; None: in this process only. arch: of Triton's."""
 
-    def __init__(self, seed: int, folder: Path | None = None) -> None:
-        self.seed, self.folder = seed, folder
+    def __init__(self, seed: int, folder: Path | None = None, arch: str = ARCH) -> None:
+        self.seed, self.folder, self.arch = seed, folder, arch
         self._clean: dict[tuple[str, int], Clean] = {}
         self._cases: dict[str, list[Case]] = {}
         self._kernels: dict[str, dict[str, Kernel]] = {}
@@ -88,7 +88,7 @@ class Survey:
         """Case `number` of the first `count`, run now where that was not done before."""
         known = self._clean.get((chosen.name, number)) or self._read(chosen, number)
         if known is None:
-            known = run_clean(chosen, self.cases(chosen, count)[number])
+            known = run_clean(chosen, self.cases(chosen, count)[number], self.arch)
             _write(None if self._place is None else self._place / f"{chosen.name}-{number}.json", known)
         self._clean[chosen.name, number] = known
         return known
@@ -113,7 +113,7 @@ class Survey:
         for key in often:
             name = functions[key]
             before = sum(kind.partition(".")[0] == name for kind in found)
-            text = bench(chosen.target).text_of(key, name)
+            text = bench(chosen.target, self.arch).text_of(key, name)
             found[f"{name}.{before + 1}" if before else name] = Kernel(key, text)
         return found
 
@@ -135,8 +135,8 @@ def _write(path: Path | None, value: object) -> None:
         draft.replace(path)
 
 
-def run_clean(chosen: KernelConfig, case: Case) -> Clean:
-    """A case with the unchanged kernels."""
+def run_clean(chosen: KernelConfig, case: Case, arch: str = ARCH) -> Clean:
+    """A case with the unchanged kernels. arch: of Triton's."""
     from fuzz.devices.emulator import Report
 
     reached: dict[str, set[int]] = {}
@@ -150,7 +150,7 @@ def run_clean(chosen: KernelConfig, case: Case) -> Clean:
         if name:
             functions[key] = name
 
-    place = bench(chosen.target)
+    place = bench(chosen.target, arch)
     with place.running(watch=watch):
         verdict = execute(case, place.target, no_limit)
     fails = f"case {case.id}: the unchanged kernels give {verdict.outcome}: {verdict.findings}" if verdict.bad else ""

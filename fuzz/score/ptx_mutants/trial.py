@@ -21,12 +21,12 @@ from fuzz.core.target import DeviceError
 from fuzz.core.verdict import Verdict
 from fuzz.devices.emulator import Report
 from fuzz.judging.judge import execute
-from fuzz.score.ptx_mutants.bench import Watch, bench
+from fuzz.score.ptx_mutants.bench import ARCH, Bench, Watch, bench
 from fuzz.score.ptx_mutants.equivalence import judged
 from fuzz.score.ptx_mutants.operators import NOTHING, changed
 from fuzz.score.ptx_mutants.results import PtxMutant, Result
 from fuzz.score.ptx_mutants.sampling import mutated
-from fuzz.score.ptx_mutants.survey import CASES, MOST, WIDE, Clean, Kernel, KernelConfig, Survey, no_limit
+from fuzz.score.ptx_mutants.survey import CASES, MOST, WIDE, Clean, KernelConfig, Survey, no_limit
 from fuzz.score.ptx_mutants.targets import config
 from fuzz.tensors.arena import build as build_inputs
 from oracles.outputs import Outputs
@@ -36,19 +36,19 @@ MORE = 1 << 20
 
 
 @lru_cache
-def survey_of(seed: int, folder: Path | None = None) -> Survey:
+def survey_of(seed: int, folder: Path | None = None, arch: str = ARCH) -> Survey:
     """The survey of this process. folder: where it is kept, if so."""
-    return Survey(seed, folder)
+    return Survey(seed, folder, arch)
 
 
-def clean_cases(chosen: KernelConfig, seed: int, folder: Path | None = None) -> tuple[Clean, ...]:
+def clean_cases(chosen: KernelConfig, survey: Survey) -> tuple[Clean, ...]:
     """The CASES listed cases of a configuration with what the unchanged kernels do, without those that they fail."""
-    return _cleans(chosen, survey_of(seed, folder), 0, CASES)
+    return _cleans(chosen, survey, 0, CASES)
 
 
-def more_cases(chosen: KernelConfig, seed: int, first: int, last: int, folder: Path | None = None) -> tuple[Clean, ...]:
+def more_cases(chosen: KernelConfig, survey: Survey, first: int, last: int) -> tuple[Clean, ...]:
     """Those of the list of MOST after `first` and up to `last`, without those that the unchanged kernels fail."""
-    return _cleans(chosen, survey_of(seed, folder), first, last)
+    return _cleans(chosen, survey, first, last)
 
 
 def _cleans(chosen: KernelConfig, survey: Survey, first: int, last: int) -> tuple[Clean, ...]:
@@ -56,62 +56,59 @@ def _cleans(chosen: KernelConfig, survey: Survey, first: int, last: int) -> tupl
     return tuple(clean for number in numbers if not (clean := survey.clean(chosen, number, MOST)).fails)
 
 
-def kernel_of(bug: PtxMutant, seed: int, folder: Path | None = None) -> Kernel:
-    """The clean kernel of a mutant."""
-    chosen = config(bug.target, bug.config)
-    return chosen.kernels(survey_of(seed, folder))[bug.kind]
-
-
-def try_mutant(bug: PtxMutant, seed: int, folder: Path | None = None) -> Result:
-    """Runs the listed cases until one finds the bug. folder: of the survey. Raises RuntimeError where a case does not
-    launch the kernel that the survey says it launches."""
+def try_mutant(bug: PtxMutant, survey: Survey) -> Result:
+    """Runs the listed cases until one finds the bug. Raises RuntimeError where a case does not launch the kernel that
+    the survey says it launches."""
     began = time.perf_counter()
-    listed = clean_cases(config(bug.target, bug.config), seed, folder)
-    kernel = kernel_of(bug, seed, folder)
+    chosen = config(bug.target, bug.config)
+    listed = clean_cases(chosen, survey)
+    kernel = chosen.kernels(survey)[bug.kind]
     reaching = [position for position, clean in enumerate(listed, 1) if bug.line in clean.reached.get(kernel.key, ())]
     result = Result(bug.id, bug, "missed" if reaching else "not_reached", reaching=len(reaching))
     instead = {kernel.key: mutated(bug, kernel.text)}
+    place = bench(bug.target, survey.arch)
     for runs, position in enumerate(reaching, 1):
-        verdict = _judged(bug.target, listed[position - 1], instead)
+        verdict = _judged(place, listed[position - 1], instead)
         if verdict.bad:
             result = _found(result, verdict, position, runs)
             break
     return replace(result, seconds=round(time.perf_counter() - began, 3))
 
 
-def look_closer(result: Result, seed: int, folder: Path | None = None) -> Result:
+def look_closer(result: Result, survey: Survey) -> Result:
     """Behaviour of a mutant that the list missed over the wider list: whether its instruction ever gives another value,
     and whether any answer changes by a bit. Where no argument makes it equivalent, more cases look for it."""
     began = time.perf_counter()
-    found = _looked(replace(result, looked=True), seed, folder)
+    found = _looked(replace(result, looked=True), survey)
     return replace(found, seconds=round(result.seconds + time.perf_counter() - began, 3))
 
 
-def _looked(result: Result, seed: int, folder: Path | None) -> Result:
+def _looked(result: Result, survey: Survey) -> Result:
     bug = result.bug
     chosen = config(bug.target, bug.config)
-    kernel = kernel_of(bug, seed, folder)
-    beyond = more_cases(chosen, seed, CASES, WIDE, folder)
-    wide = clean_cases(chosen, seed, folder) + beyond
+    kernel = chosen.kernels(survey)[bug.kind]
+    place = bench(bug.target, survey.arch)
+    beyond = more_cases(chosen, survey, CASES, WIDE)
+    wide = clean_cases(chosen, survey) + beyond
     reaching = [clean for clean in wide if bug.line in clean.reached.get(kernel.key, ())]
     probe = probed(bug)
     if reaching and probe is not None:
         text = changed(kernel.text, bug.line, bug.span, probe)
-        traps = any(_traps(bug.target, clean, {kernel.key: text}) for clean in reaching)
+        traps = any(_traps(place, clean, {kernel.key: text}) for clean in reaching)
         result = replace(result, same_values=not traps)
     instead = {kernel.key: mutated(bug, kernel.text)}
     if reaching and result.same_values is not True:
-        same = all(_answers(bug.target, x, instead) == _clean_answers(bug.target, x.case) for x in reaching)
+        same = all(_answers(place, x, instead) == _clean_answers(bug.target, survey.arch, x.case) for x in reaching)
         result = replace(result, same_bits=same)
     elif reaching:
         result = replace(result, same_bits=True)
     if judged(result, lambda _: kernel.text).status == "equivalent":
         return result
-    beyond += more_cases(chosen, seed, WIDE, MOST, folder)
+    beyond += more_cases(chosen, survey, WIDE, MOST)
     late = (
         n
         for n, clean in enumerate(beyond, CASES + 1)
-        if bug.line in clean.reached.get(kernel.key, ()) and _judged(bug.target, clean, instead).bad
+        if bug.line in clean.reached.get(kernel.key, ()) and _judged(place, clean, instead).bad
     )
     return replace(result, late=next(late, 0))
 
@@ -141,8 +138,7 @@ def probed(bug: PtxMutant) -> str | None:
     return f"{{ .reg .{kind} %other; .reg .pred %differs; {other} {before} {differs} @%differs trap; }}"
 
 
-def _judged(target: str, clean: Clean, instead: dict[str, str]) -> Verdict:
-    place = bench(target)
+def _judged(place: Bench, clean: Clean, instead: dict[str, str]) -> Verdict:
     with place.running(instead, SLOWER * clean.longest + MORE) as running:
         verdict = execute(clean.case, place.target, no_limit)
     if not (running.used or verdict.bad):
@@ -159,7 +155,7 @@ def _found(result: Result, verdict: Verdict, position: int, runs: int) -> Result
     return replace(result, status="found", by=by, message=message, case_id=verdict.case_id, cases=position, runs=runs)
 
 
-def _traps(target: str, clean: Clean, instead: dict[str, str]) -> bool:
+def _traps(place: Bench, clean: Clean, instead: dict[str, str]) -> bool:
     """True if a trap is met."""
     met = False
 
@@ -167,18 +163,20 @@ def _traps(target: str, clean: Clean, instead: dict[str, str]) -> bool:
         nonlocal met
         met = met or any(one.kind == "trap" for one in report.findings)
 
-    _answers(target, clean, instead, watch)
+    _answers(place, clean, instead, watch)
     return met
 
 
 @lru_cache(maxsize=1024)
-def _clean_answers(target: str, case: Case) -> dict[str, bytes] | None:
-    return _answers(target, Clean(case, {}, 1 << 40), {})
+def _clean_answers(target: str, arch: str, case: Case) -> dict[str, bytes] | None:
+    return _answers(bench(target, arch), Clean(case, {}, 1 << 40), {})
 
 
-def _answers(target: str, clean: Clean, instead: dict[str, str], watch: Watch | None = None) -> dict[str, bytes] | None:
+def _answers(
+    place: Bench, clean: Clean, instead: dict[str, str], watch: Watch | None = None
+) -> dict[str, bytes] | None:
     """The bits of every answer that must be bitwise reproducible, of one run; None where the device ends it."""
-    place, case = bench(target), clean.case
+    case = clean.case
     arena = build_inputs(case, "cpu")
     with place.running(instead, SLOWER * clean.longest + MORE, watch):
         try:

@@ -1,4 +1,5 @@
-"""Fewer kernels to compile: problems changed so that sessions draw few head dims, each with one dtype for a layout."""
+"""Fewer kernels to compile: problems changed so that sessions draw few kernels' head dims, each with one dtype for a
+layout."""
 
 from __future__ import annotations
 
@@ -7,13 +8,19 @@ from typing import Any
 from msgspec.structs import replace
 
 EMULATED_DIMS = (32, 64, 128)
+PADDED_DIMS = (8, 16, 24, 40, 48, 56)  # whose kernels are those of the next of EMULATED_DIMS
 GPU_DIMS = (16, 32, 64, 96, 128, 256)
 
 
-def with_fewer_kernels(problem: Any, dims: tuple[int, ...]) -> Any:
+def with_fewer_kernels(problem: Any, dims: tuple[int, ...], padded: tuple[int, ...] = ()) -> Any:
     """The problem with the next of `dims`, whose place and the layout decide the dtype, and tiles of 64 or 128
-    queries."""
+    queries. padded: head dims that stay, since kernels pad them to the next of `dims`."""
     dim = next((dim for dim in dims if problem.dim <= dim), dims[-1])
     odd = dims.index(dim) + (problem.layout == "packed")
     tile = 64 if problem.q_tile % 128 else 128
-    return replace(problem, dim=dim, q_tile=tile, dtype="float16" if odd % 2 else "bfloat16")
+    return replace(
+        problem,
+        dim=problem.dim if problem.dim in padded else dim,
+        q_tile=tile,
+        dtype="float16" if odd % 2 else "bfloat16",
+    )

@@ -86,12 +86,10 @@ def _counts_ignored(blocks: BlockSparse, branch: str, backward: bool) -> BlockSp
         transpose(one, blocks.m_blocks) for one in (blocks.backward.partial, blocks.backward.full)
     )
     width = max(blocks.backward.full.capacity // max(full.count.numel(), 1), 1)
-    rows = (partial.to_padded(width, -1)[1], full.to_padded(width)[1])
-    listed = (rows[0] == 0).any(-1) | (
-        (rows[1] == 0) & (torch.arange(width, device=source.device) < full.count[..., None])
-    ).any(-1)
+    rows = full.to_padded(width, -1)[1]
+    listed = (torch.cat((partial.to_padded(width, -1)[1], rows), -1) == 0).any(-1)
     more = ~listed & (partial.count + full.count < width)
-    every = BlockLists(partial, BlockList.padded(full.count + more.to(torch.int32), rows[1]))
+    every = BlockLists(partial, BlockList.padded(full.count + more.to(torch.int32), rows.clamp(min=0)))
     mask = replace(blocks.mask, slot=slots[source])
     wrong = with_order(with_backward(replace(blocks, forward=every, mask=mask), blocks.backward.rows))
     return replace(blocks, backward=wrong.backward, order=wrong.order, mask=wrong.mask, merged=wrong.merged)

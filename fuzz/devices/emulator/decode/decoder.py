@@ -7,6 +7,7 @@ instruction may become several micro-operations (vector moves, setp with two res
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from fuzz.devices.emulator import opcodes as op
 from fuzz.devices.emulator.decode.carry import CarryFamilies
 from fuzz.devices.emulator.decode.loops import number_loops
 from fuzz.devices.emulator.decode.memory import MemoryFamilies
-from fuzz.devices.emulator.decode.operands import Program, Unimplemented
+from fuzz.devices.emulator.decode.operands import OPERAND_BITS, Program, Unimplemented
 from fuzz.devices.emulator.decode.tcgen05 import TensorMemoryFamilies
 from fuzz.devices.emulator.decode.tensor_loads import first_uses
 from fuzz.devices.emulator.decode.warp import WarpFamilies
@@ -90,6 +91,8 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies,
                                  int(str(i.operands[1]).endswith("_hi")))  # fmt: skip
             if len(i.operands) == 4 and re.match(r"(max|min)\.", name):
                 name = name[:3] + "3" + name[3:]
+            if name.startswith("cvt."):
+                return self.convert(name, i.operands)
             return self.form(name, *i.operands)
         if name in MATRIX:
             if i.guard:
@@ -119,6 +122,16 @@ class Decoder(MemoryFamilies, WarpFamilies, WgmmaFamilies, TensorMemoryFamilies,
                         self.form(f"{piece}.b32", register, half)
         else:
             raise self.fail()
+
+    def convert(self, name: str, operands: Sequence[object]) -> None:
+        """cvt. Its source may be a register that is wider than its type, of which it takes the low bits (PTX ISA,
+        "Operand Size Exceeding Instruction-Type Size")."""
+        d, *sources = operands
+        x, bits = sources[0], OPERAND_BITS.get(FORMS[name].operands[0], 32)
+        if isinstance(x, str) and x in self.kernel.registers and bits < self.width_of(x) == 64:
+            sources[0] = self.temporary("b32")
+            self.form("low.b64", sources[0], x)
+        self.form(name, d, *sources)
 
     def set_predicates(self, i: Instruction) -> None:
         """setp with a second result, the complement."""

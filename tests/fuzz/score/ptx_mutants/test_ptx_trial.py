@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="the emulated target steps back where there is a GPU"),
 ]
 OF = CONFIGS[0]
+SURVEY = Survey(1)
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +30,7 @@ def small(monkeypatch):
 
 
 def text_of(kind: str) -> str:
-    return OF.kernels(Survey(1))[kind].text
+    return OF.kernels(SURVEY)[kind].text
 
 
 def argued(result: Result) -> Result:
@@ -55,7 +56,7 @@ def test_the_kernels_of_a_configuration_are_one_of_each_kind():
 
 
 def test_a_dropped_barrier_is_a_race():
-    found = trial.try_mutant(bug("forward", "bar.sync", NOTHING), 1)
+    found = trial.try_mutant(bug("forward", "bar.sync", NOTHING), SURVEY)
     assert (found.status, found.by) == ("found", "emulator:race_read_of_an_unordered_write")
 
 
@@ -64,7 +65,7 @@ def test_an_order_that_is_relaxed_leaves_adds_without_order(which, place):
     """The release is the one after a CTA's last adds, which every CTA comes to; the others need longer rows."""
     line = bug("backward", which, "WHOLE", which=place)
     after = line.before.replace("release", "relaxed").replace("acquire", "relaxed")
-    found = trial.try_mutant(bug("backward", which, after, which=place), 1)
+    found = trial.try_mutant(bug("backward", which, after, which=place), SURVEY)
     assert (found.status, found.by) == ("found", "emulator:floating-point_adds_in_no_fixed_order")
 
 
@@ -74,47 +75,46 @@ def test_a_loop_without_end_is_a_hang():
         if x.guard and x.name == "bra" and f"{x.operands[0]}:" in _before(text_of("forward"), x.number)
     )  # fmt: skip
     endless = PtxMutant(OF.name, "forward", "guard_dropped", back.number, back.text, f"bra {back.operands[0]};")
-    found = trial.try_mutant(endless, 1)
+    found = trial.try_mutant(endless, SURVEY)
     assert found.status == "found"
 
 
 def test_an_instruction_that_gives_the_same_value_is_seen_and_argued():
     signed = bug("forward", r"mul\.wide\.s32", "WHOLE")
     changed = bug("forward", r"mul\.wide\.s32", signed.before.replace("s32", "u32"), "sign_changed")
-    missed = trial.try_mutant(changed, 1)
+    missed = trial.try_mutant(changed, SURVEY)
     assert (missed.status, missed.looked) == ("missed", False)
-    seen = trial.look_closer(missed, 1)
+    seen = trial.look_closer(missed, SURVEY)
     assert (seen.status, seen.same_values, seen.same_bits) == ("missed", True, True)
     assert (argued(seen).status, argued(seen).rule) == ("equivalent", "never negative")
 
 
 def test_a_bug_that_only_the_list_misses_is_not_argued_away(monkeypatch):
     wrong = bug("forward", r"bar\.sync", NOTHING, "barrier_dropped")
-    of = OF
-    listed = trial.clean_cases(of, 1)
-    monkeypatch.setattr(trial, "more_cases", lambda of, seed, first, last, folder: listed[first:last])
-    monkeypatch.setattr(trial, "clean_cases", lambda of, seed, folder: listed[:1])
+    listed = trial.clean_cases(OF, SURVEY)
+    monkeypatch.setattr(trial, "more_cases", lambda of, survey, first, last: listed[first:last])
+    monkeypatch.setattr(trial, "clean_cases", lambda of, survey: listed[:1])
     monkeypatch.setattr(trial, "CASES", 1)
     monkeypatch.setattr(trial, "WIDE", 1)
-    seen = trial.look_closer(Result(wrong.id, wrong, "missed"), 1)
+    seen = trial.look_closer(Result(wrong.id, wrong, "missed"), SURVEY)
     assert seen.late > 1
     assert argued(seen).status == "missed"
 
 
 def test_cases_after_the_list_are_run_unchanged_first(monkeypatch):
     wrong = bug("forward", r"bar\.sync", NOTHING, "barrier_dropped")
-    listed = trial.clean_cases(OF, 1)
-    monkeypatch.setattr(trial, "clean_cases", lambda of, seed, folder: listed[:1])
+    listed = trial.clean_cases(OF, SURVEY)
+    monkeypatch.setattr(trial, "clean_cases", lambda of, survey: listed[:1])
     for name, cases in (("CASES", 1), ("WIDE", 1), ("MOST", 5)):
         monkeypatch.setattr(trial, name, cases)
-    assert trial.look_closer(Result(wrong.id, wrong, "missed"), 1).late > 1
+    assert trial.look_closer(Result(wrong.id, wrong, "missed"), SURVEY).late > 1
 
 
 def test_an_instruction_that_no_case_comes_to_is_said_so(monkeypatch):
     first = bug("forward", "bar.sync", NOTHING)
-    empty = tuple(trial.Clean(clean.case, {}, clean.longest) for clean in trial.clean_cases(OF, 1))
-    monkeypatch.setattr(trial, "clean_cases", lambda of, seed, folder: empty)
-    assert trial.try_mutant(first, 1).status == "not_reached"
+    empty = tuple(trial.Clean(clean.case, {}, clean.longest) for clean in trial.clean_cases(OF, SURVEY))
+    monkeypatch.setattr(trial, "clean_cases", lambda of, survey: empty)
+    assert trial.try_mutant(first, SURVEY).status == "not_reached"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_probe_traps_where_values_differ(before, after, probe):
 
 @pytest.mark.nightly
 def test_bugs_are_drawn_by_turns_of_operators_and_the_same_for_a_seed():
-    texts = {(OF.name, kind): kernel.text for kind, kernel in OF.kernels(Survey(1)).items()}
+    texts = {(OF.name, kind): kernel.text for kind, kernel in OF.kernels(SURVEY).items()}
     bugs = list(sampling.sample(240, 5, "blocksparse", texts))
     assert bugs[:60] == list(sampling.sample(60, 5, "blocksparse", texts))
     assert bugs[:60] != list(sampling.sample(60, 6, "blocksparse", texts))

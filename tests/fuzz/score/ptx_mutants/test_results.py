@@ -53,13 +53,13 @@ def test_what_a_folder_holds_is_read_back_without_a_line_that_was_cut_off(tmp_pa
 def test_a_folder_of_another_seed_is_refused(tmp_path):
     _kept(tmp_path, 1)
     assert (tmp_path / SETTINGS).exists()
-    with pytest.raises(ValueError, match="blocksparse and seed 1, not of blocksparse and seed 2"):
+    with pytest.raises(ValueError, match="seed 1, not of blocksparse, sm_90a and seed 2"):
         _kept(tmp_path, 2)
 
 
 def test_a_folder_of_another_target_is_refused(tmp_path):
     _kept(tmp_path, 1, "nsa")
-    with pytest.raises(ValueError, match="nsa and seed 1, not of dynamic_mask and seed 1"):
+    with pytest.raises(ValueError, match="nsa, sm_90a and seed 1, not of dynamic_mask, sm_90a and seed 1"):
         _kept(tmp_path, 1, "dynamic_mask")
 
 

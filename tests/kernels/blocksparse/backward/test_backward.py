@@ -133,10 +133,10 @@ def test_products_of_warpgroups(spec):
     check(replace(spec, products="wgmma"), arch="sm_90a")
 
 
-def test_products_of_warpgroups_have_the_same_bits_however_the_ctas_run():
-    problem = make(
-        Spec((200,), (520,), 2, 1, dim=64, tile_m=128, tile_n=128, mask="causal", deterministic=True, products="wgmma")
-    )
+@pytest.mark.parametrize(("keys", "dim", "tile_n"), [(520, 64, 128), (260, 128, 64)])
+def test_products_of_warpgroups_have_the_same_bits_however_the_ctas_run(keys, dim, tile_n):
+    shape = {"dim": dim, "tile_m": 128, "tile_n": tile_n, "mask": "causal", "deterministic": True}
+    problem = make(Spec((200,), (keys,), 2, 1, products="wgmma", **shape))
     ways = (Emulator(resident_ctas=1), Emulator(resident_ctas=5, warp_schedule="random", seed=1, dispatch="permuted"))
     first, second = (gradients(problem, emulator, "sm_90a")[0] for emulator in ways)
     assert all(torch.equal(first[name], second[name]) for name in ("dq", "dk", "dv"))

@@ -24,6 +24,16 @@ def test_a_predicate_that_nothing_wrote_is_true():
     assert out.item() == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cvt.s64.s32", -2), ("cvt.u64.u32", 2**32 - 2), ("cvt.s64.s16", -2), ("cvt.u64.u16", 2**16 - 2)],
+)
+def test_a_conversion_takes_the_low_bits_of_a_wider_register(name, value):
+    out = torch.zeros(1, dtype=torch.int64)
+    assert run(f"mov.b64 %d0, {2**33 - 2}; {name} %d1, %d0; st.global.b64 [%p0], %d1;", out, block=1).ok
+    assert out.item() == value
+
+
 GRID, BLOCK, SHARED, DYNAMIC, RESIDENT = (3, 2, 2), (5, 4, 3), 64, 256, 2
 THREADS, CTAS = 5 * 4 * 3, 3 * 2 * 2
 

@@ -1,0 +1,155 @@
+"""Arguments for mutants of Triton's kernels, those of dynamic_mask and nsa, as Triton compiles them.
+
+Triton unrolls tiles: a tile's rows stand one after the other in the PTX, each with a bound of its own. Sums over
+threads end with the same value in all of them. What is masked off is 0.
+"""
+
+from __future__ import annotations
+
+from fuzz.score.ptx_mutants.argument import Argument
+
+_BOTH = ("dynamic_mask", "nsa")
+
+TRITON_ARGUMENTS = (
+    Argument(
+        "never negative",
+        "Signed and unsigned differ for negative numbers only. The operand is an index, a length, an offset or a "
+        "count, which was never negative; both forms gave the same value in every execution.",
+        ("sign_changed",),
+        r"(setp|mul\.wide|cvt|div|max|min|shr\.[us]32)",
+        "same_values",
+        targets=_BOTH,
+    ),
+    Argument(
+        "rounding of a division",
+        "Part of a division by a power of 2 that is rounded towards 0: it adds something to negative dividends only. "
+        "The dividend is a length, a head dim or an index.",
+        ("operation_replaced", "sign_changed", "immediate_off_by_one", "instruction_dropped", "operands_swapped"),
+        r"(shr\.[su]32 %r\d+, %r\d+, \d+;|add\.s32 %r\d+, %r\d+, %r\d+;)",
+        "same_values",
+        near=r"shr\.s32 \t(%r\d+), (%r\d+), 31;\n(.*\.loc.*\n)*\tshr\.u32 \t(%r\d+), \1, \d+;",
+        targets=_BOTH,
+    ),
+    *(
+        Argument(
+            "any of the threads with the same sum",
+            "Which thread writes a sum. Every thread that takes part in a reduction ends with the same value and the "
+            "same address.",
+            operators,
+            before,
+            "same_bits",
+            near=r"(shfl\.sync\.bfly|bar\.sync|ld\.shared|and\.pred).*(\n.*)*@!?%p\d+ st\.",
+            kinds=("mean_kernel", "gate_weight_kernel", "split_kernel", "marks_kernel", "lists_kernel",
+                   "row_state_kernel", "forward_kernel"),
+            targets=_BOTH,
+        )
+        for operators, before in (
+            (("compare_flipped", "bound_shifted", "compare_shifted"),
+             r"setp\.(eq|ne|lt|gt)\.[bu]32 %p\d+, %r\d+, \d+;"),
+            (("guard_negated", "guard_dropped"), r"@!?%p\d+ st\.shared\.b32"),
+        )
+    ),
+    Argument(
+        "a loop of one turn or more",
+        "Whether a loop over rows is left out. A stretch has a row, and so has a part of the rows.",
+        ("guarded_dropped", "compare_shifted", "bound_shifted"),
+        r"(@!?%p\d+ bra|setp\.(lt|le|gt|ge)\.s32 %p\d+, %r\d+, (%r\d+|0);)",
+        "same_values",
+        near=r"setp\.(lt|le|gt|ge)\.s32 \t(%p\d+), .*(\n.*)*\n\t@!?\2 bra",
+        kinds=("mean_kernel", "gate_weight_kernel"),
+        targets=_BOTH,
+    ),
+    Argument(
+        "nothing there before",
+        "The barrier before partial sums are written to shared memory. It keeps them from what an earlier turn of the "
+        "loop over a stretch has there, and a stretch of this kernel is no longer than its tile.",
+        ("barrier_dropped",),
+        r"bar\.sync 0;",
+        "same_bits",
+        near=r"bar\.sync \t0;\n(.*\n)?(.*\n)?\tadd\.f32",
+        kinds=("mean_kernel",),
+        targets=("nsa",),
+    ),
+    Argument(
+        "whole sixteenths",
+        "A position in a tile of rows, compared with the size of a stretch: a multiple of 16 that is more than half "
+        "the tile. It is on the same side of all such sizes.",
+        ("operation_replaced",),
+        r"add\.s32 %r\d+, %r\d+, (\d|[123]\d|4[0-6]);",
+        "same_bits",
+        kinds=("mean_kernel",),
+        targets=("nsa",),
+    ),
+    Argument(
+        "whole sixteenths",
+        "A position in a tile of rows, compared with the size of a stretch: a multiple of 16 that is more than half "
+        "the tile. It is on the same side of all such sizes.",
+        ("immediate_off_by_one",),
+        r"add\.s32 %r\d+, %r\d+, (?!4[5678];|6[234];)\d+;",
+        "same_bits",
+        kinds=("mean_kernel",),
+        near=r"add\.s32 \t%r\d+, (%r\d+), \d+;\n\tadd\.s32 \t%r\d+, \1, \d+;",
+        targets=("nsa",),
+    ),
+    Argument(
+        "a row that is masked off",
+        "The row of an element of a stretch, which is negative before a sequence's first token. Another bound masks it "
+        "off then, so that neither this bound nor its address matters.",
+        ("sign_changed",),
+        r"(cvt\.[su]64\.[su]32|setp\.l[te]\.[su]32|mul\.wide)",
+        "same_bits",
+        kinds=("mean_kernel",),
+        targets=("nsa",),
+    ),
+    Argument(
+        "no such token",
+        "A stretch begins at a multiple of 16 tokens, or a token after one: token 0 is its first position or its last "
+        "one, and the token before it the last but one. This position of the unrolled tile is another one.",
+        ("bound_shifted",),
+        r"setp\.gt\.s32 %p\d+, %r\d+, -1;",
+        "same_values",
+        kinds=("mean_kernel",),
+        least=10,
+        targets=("nsa",),
+    ),
+    Argument(
+        "a row where the next one is",
+        "Bits for the rows that exist. The changed bit is also set below its place, where it means the row before. "
+        "That one exists where this one does.",
+        ("operation_replaced",),
+        r"shl\.b16 %rs\d+, %rs\d+, 1;",
+        "same_bits",
+        near=r"selp\.b16 \t(%rs\d+), -1, 0, .*\n\tshl\.b16 \t%rs\d+, \1, 1;",
+        kinds=("gate_weight_kernel",),
+        targets=("nsa",),
+    ),
+    Argument(
+        "rows that nobody stores",
+        "What stands for an element that is masked off. It is of a row past the end, of which nothing is stored. A "
+        "column past the head dim would be NaN on the emulated GPU, and found.",
+        ("instruction_dropped",),
+        r"mov\.[ub]32 %r\d+, %r\d+;",
+        "same_bits",
+        near=r"mov\.u32 (%r\d+), %r\d+;\n(.*mov\.u32 .*\n)*\s*@%p\d+ ld\.global\S* \{",
+        kinds=("split_kernel", "combine_kernel", "query_gradient_kernel", "key_gradient_kernel"),
+        targets=("nsa",),
+    ),
+)  # fmt: skip
+
+# Of bugs that are bugs: operator, kind ("": any), instruction, what stands near it, and what would find them.
+TRITON_REMARKS = (
+    ("immediate_off_by_one", "", r"and\.b32 %r\d+, %r\d+, -65536;", "",
+     "The lowest bit of a bfloat16's neighbour is left in a float32 that it is widened to: 2^-23 of it, less than what "
+     "any sum in float32 may round."),
+    ("compare_shifted", "", r"setp\.lt\.s32 %p\d+, %r\d+, %r\d+;", "",
+     "The bound of one row of an unrolled tile. It shows where a sequence ends at just this row: one length in 64."),
+    ("bound_shifted", "", r"setp\.gt\.s32 %p\d+, %r\d+, -1;", "",
+     "The bound of one row of an unrolled tile, before a sequence's first token. It shows in a strict selection alone, "
+     "whose mean queries begin before it, for the one row that is token 0 or the one before."),
+    ("immediate_off_by_one", "gate_weight_kernel", r"shl\.b64", "",
+     "The offset of a batch entry, of which a packed call has one; sessions on the emulated GPU draw this dtype and "
+     "head dim packed only."),
+    ("guard_dropped", "gate_weight_kernel", r"@%p\d+ ld\.global\.b32", "",
+     "The logit of a row past the end, read from the next head's, and multiplied by Q's 0: it shows at the end of the "
+     "tensor, or beside a logit that is not finite."),
+)  # fmt: skip

@@ -1,0 +1,98 @@
+"""Mutants of Triton's kernels: real kernels of dynamic_mask and nsa, changed, on the emulated GPU."""
+
+import re
+
+import pytest
+import torch
+
+from fuzz.score.ptx_mutants import survey, trial
+from fuzz.score.ptx_mutants.equivalence import judged
+from fuzz.score.ptx_mutants.operators import NOTHING, OPERATORS, lines
+from fuzz.score.ptx_mutants.results import PtxMutant, Result
+from fuzz.score.ptx_mutants.sampling import sample
+from fuzz.score.ptx_mutants.survey import Survey
+from fuzz.score.ptx_mutants.targets import TARGETS, config
+from fuzz.targets.blocksparse.devices import emulator_there
+
+pytest.importorskip("triton")
+pytestmark = [
+    pytest.mark.skipif(not emulator_there(), reason="needs the emulator"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the emulated target steps back where there is a GPU"),
+]
+OF = TARGETS["dynamic_mask"][0]
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """A survey of three cases, kept in a folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(survey, "LEAST", 2)
+        for name, cases in (("CASES", 3), ("WIDE", 3), ("MOST", 3)):
+            patch.setattr(trial, name, cases)
+        found = Survey(1, tmp_path_factory.mktemp("survey"))
+        found.triton_kernels(OF, 3)
+        yield found
+
+
+def bug(few: Survey, kind: str, pattern: str, after: str) -> PtxMutant:
+    line = next(x for x in lines(few.triton_kernels(OF)[kind].text) if re.match(pattern, x.text))
+    return PtxMutant(OF.name, kind, "test", line.number, line.text, after, line.span, OF.target)
+
+
+def test_a_dropped_barrier_of_a_triton_kernel_is_a_race(few):
+    found = trial.try_mutant(bug(few, "marks_kernel", r"bar\.sync", NOTHING), few)
+    assert (found.status, found.by.partition("_")[0]) == ("found", "emulator:race")
+
+
+def test_a_survey_that_is_kept_is_read_and_not_run_again(few, monkeypatch):
+    monkeypatch.setattr(survey, "run_clean", lambda *given: pytest.fail("run again"))
+    again = Survey(1, few.folder)
+    assert again.clean(OF, 0) == few.clean(OF, 0)
+    assert again.triton_kernels(OF, 3) == few.triton_kernels(OF, 3)
+
+
+def test_a_kernel_that_no_case_launches_is_not_taken_for_a_missed_mutant(few, monkeypatch):
+    changed = bug(few, "marks_kernel", r"bar\.sync", NOTHING)
+    known = few.triton_kernels(OF)
+    other = {kind: survey.Kernel("another", kernel.text) for kind, kernel in known.items()}
+    cleans = [few.clean(OF, n) for n in range(3)]
+    monkeypatch.setattr(few, "_kernels", {OF.name: other})
+    reached = {"another": frozenset({changed.line})}
+    monkeypatch.setattr(trial, "clean_cases", lambda *given: [survey.Clean(cleans[0].case, reached, 1 << 30)])
+    with pytest.raises(RuntimeError, match="the survey is of other kernels"):
+        trial.try_mutant(changed, few)
+
+
+def test_every_kernel_has_its_turn_whatever_the_operator(few):
+    texts = {(OF.name, kind): kernel.text for kind, kernel in few.triton_kernels(OF).items()}
+    drawn = list(sample(2 * len(OPERATORS), 1, "dynamic_mask", texts))
+    assert {b.kind.partition(".")[0] for b in drawn} == {kind.partition(".")[0] for _, kind in texts}
+    assert all(b.target == "dynamic_mask" for b in drawn)
+
+
+@pytest.mark.parametrize("target", ["dynamic_mask", "nsa"])
+def test_cases_of_a_configuration_are_the_same_for_a_seed_and_fewer_begin_them(target):
+    for one in TARGETS[target]:
+        cases = one.cases(12, 3)
+        assert len(cases) == 12
+        assert cases[:4] == one.cases(4, 3)
+        assert {(case.target, case.problem.dtype, case.problem.layout) for case in cases} == {
+            (target, one.dtype, one.layout)
+        }
+        assert config(target, one.name) is one
+
+
+def test_an_argument_for_one_target_is_none_for_another():
+    mutants = [
+        PtxMutant("c", "mean_kernel", "bound_shifted", 1, "setp.gt.s32 %p1, %r1, -1;", "setp.gt.s32 %p1, %r1, 0;", 1, x)
+        for x in ("nsa", "dynamic_mask")
+    ]
+    seen = [Result(x.id, x, "missed", looked=True, reaching=12, same_values=True, same_bits=True) for x in mutants]
+    assert [judged(x, lambda _: "").status for x in seen] == ["equivalent", "missed"]
+
+
+def test_packed_calls_are_emulated():
+    packed = config("dynamic_mask", "fp16_d32_flag_packed_cap")
+    clean = survey.run_clean(packed, packed.cases(1, 1)[0])
+    assert not clean.fails
+    assert {"forward_kernel", "dkdv_kernel", "dq_kernel"} <= set(clean.functions.values())
