@@ -156,7 +156,7 @@ def labelled(counts: dict[str, dict[str, int]]) -> str:
 SECTIONS: dict[str, tuple[Row, ...]] = {
     "Finding bugs": (
         Row(
-            "mutants found, four or five seeds each; cases until found, median of the bugs' medians, and worst",
+            "mutants found, one to five seeds each; cases until found, median of the bugs' medians, and worst",
             lambda r: (
                 f"{r['found']} of {r['mutants']}, in all {sum(bug['found'] for bug in r['bugs']):,} of "
                 f"{sum(bug['trials'] for bug in r['bugs']):,} trials; {r['median']:g} cases, worst {r['worst']}"
