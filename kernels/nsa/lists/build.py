@@ -200,10 +200,11 @@ def _chosen(operands: Operands, rows: Tensor, backward: bool, pooled: bool) -> B
         lists = BlockLists(BlockList(count[0], partial, begin[0]), BlockList(count[1], full, begin[1]))
         return BlockSparse(lists, None, mask, *tile, DESCENDING)
     nothing = _no_entries(zero, (o.batch, o.heads_q, m_blocks))
-    lists, slot, rank = _transposed(operands, key, slot, rank, (n_blocks, m_blocks, width), not pooled)
+    most = max(groups * m_blocks * partial_width, 1)
+    lists, slot, rank = _transposed(operands, key, slot, rank, (n_blocks, m_blocks, width, most), not pooled)
     if isinstance(mask, Bits):
         mask = Bits(table, nothing.partial.index, slot)
-    ordered = WriteOrder(rank, rank) if s.deterministic else None
+    ordered = WriteOrder(rank[:most], rank) if s.deterministic else None
     lpt = None
     if not s.deterministic:
         lpt = LPTOrder(nothing.partial.count, by_length(lengths(lists).sum(1, keepdim=True)))
@@ -220,15 +221,16 @@ def _table(operands: Operands, tile: tuple[int, int], unit: int, pooled: bool) -
 
 
 def _transposed(
-    operands: Operands, key: Tensor, slots: Tensor, ranks: Tensor, sizes: tuple[int, int, int], masked: bool
+    operands: Operands, key: Tensor, slots: Tensor, ranks: Tensor, sizes: tuple[int, int, int, int], masked: bool
 ) -> tuple[BlockLists, Tensor, Tensor]:
-    """(backward lists, slots, ranks). sizes: n blocks, m blocks, and the places of each m block in key."""
-    o, (n_blocks, m_blocks, width) = operands, sizes
+    """(backward lists, slots, ranks). sizes: n blocks, m blocks, the places of each m block in key, and the partial
+    entries at most, which come first."""
+    o, (n_blocks, m_blocks, width, most) = operands, sizes
     shape = (2, o.batch, o.heads_q, n_blocks)
     entries, rows = key.numel(), math.prod(shape)
     key, source = torch.sort(key, stable=True)
     count, begin, index = _new(shape, o.q), _new(shape, o.q, torch.int64), _new(key.shape, o.q)
-    slot = _new(key.shape, o.q) if masked else slots
+    slot = _new((most,), o.q) if masked else slots
     rank = _new(key.shape, o.q) if o.settings.deterministic else ranks
     runtime = {
         **{"mKey": key, "mSource": source, "mSlots": slots, "mRanks": ranks, "mIndex": index, "mSlot": slot},
@@ -238,7 +240,7 @@ def _transposed(
     constants = {"SLOTS": masked, "RANKS": o.settings.deterministic, "TILE": TILE}
     programs = ceil_div(entries, TILE) + ceil_div(rows, TILE)
     o.launcher.triton(Launch(transposed_kernel, programs, runtime, constants, {"num_warps": 4}))
-    lists = BlockLists(*(BlockList(count[kind], index, begin[kind]) for kind in (0, 1)))
+    lists = BlockLists(BlockList(count[0], index[:most], begin[0]), BlockList(count[1], index, begin[1]))
     return lists, slot, rank
 
 

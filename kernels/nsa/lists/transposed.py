@@ -47,7 +47,8 @@ def transposed_kernel(
     """Rows of the backward lists, partial ones, then full ones; TILE entries, or TILE rows, in a program.
 
     mKey, mSource         (entries,): sorted rows, `rows` where there is no entry; int64 the places they came from
-    mSlots, mRanks        int32 (entries,): at those places; mSlot, mRank: the same, sorted, SLOTS and RANKS
+    mSlots, mRanks        int32 (entries,): at those places; mRank, RANKS: the same, sorted; mSlot, SLOTS: as many of
+                          them as there are partial entries
     mIndex                int32 (entries,): m blocks; place p is of m block p // width % m_blocks
     mCount, mBegin        int32 and int64 (rows,)
     steps                 in which a binary search over the entries ends
