@@ -3,7 +3,7 @@
 NOTE [rounded runs]: forward and backward pass written out, in float64 (in float32 beside 16-bit inputs). Where the
 Numerics say that a kernel stores a value in the inputs' dtype, a run multiplies it by 1 + u x, x uniform in [-1, 1], u
 the unit roundoff: a rounding error of that size at that place, for each element by itself. fp32 sums that cancel err by
-FP32 of the size of their terms. The runs differ from the true answer by what rounding alone does to it: their root
+FP32 of the size of their terms, and what fp32 keeps may be taken for 0 below its normal numbers. The runs differ from the true answer by what rounding alone does to it: their root
 mean square is the standard deviation of each element, and `Budget` takes the largest of that and of a row's error.
 What kernels keep besides: the means of K and V, those times a weight, O of each branch and, where there are gates, its
 dO. The gradients of the branches are fp32, and so are their sums: each is rounded once, when it is stored.
@@ -87,7 +87,7 @@ def rounded_run(
 
 @dataclass(frozen=True)
 class _Rounding:
-    """Rounding errors at random; `unit` of the inputs' dtype, `step` the least that its numbers are apart.
+    """Rounding errors at random; `unit` of the inputs' dtype, `step` the least that its numbers are apart, or FLUSHED.
 
     pool  uniform numbers in [-1, 1]; each place takes those from a random one on, since to draw them anew takes longer
           than all the rest
@@ -105,7 +105,7 @@ class _Rounding:
         if seed is not None:
             generator = torch.Generator(device=device).manual_seed(seed)
             pool = torch.rand(POOL, generator=generator, device=device, dtype=precision) * 2 - 1
-        step = info.smallest_normal * info.eps / 2
+        step = max(info.smallest_normal * info.eps / 2, FLUSHED)
         return _Rounding(max(info.eps / 2, FP32), step, pool, random.Random(seed))
 
     def stored(self, x: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class _Rounding:
 
     def kept(self, x: Tensor, where: Kept) -> Tensor:
         """x as `where` keeps it."""
-        return self.stored(x) if where == "input" else self.sum(x, x.abs())
+        return self.stored(x) if where == "input" else self.sum(x, x.abs().add_(x != 0, alpha=FLUSHED / FP32))
 
     def sum(self, x: Tensor, size: Tensor) -> Tensor:
         """An fp32 sum of terms of that size in all."""

@@ -52,7 +52,7 @@ def test_rounding_is_within_the_budget_and_a_percent_is_not():
 def test_what_fp32_has_no_normal_number_for_may_be_zero():
     p = P.edited(lengths=(130,), w_k=False, w_v=False, w_gate=False)
     given = made(p)
-    given["do"] *= 2.0**-124
+    given["do"] *= 2.0**-119
     measured = budget(p, given)
     right = {name: x.to(p.torch_dtype) for name, x in measured.reference.items()}
     tiny = torch.finfo(torch.float32).smallest_normal
@@ -60,3 +60,20 @@ def test_what_fp32_has_no_normal_number_for_may_be_zero():
     flushed = right | {"dk": torch.where(right["dk"].abs() < tiny, 0.0, right["dk"].float()).to(p.torch_dtype)}
     assert judge_with(measured, Outputs(**flushed)).ratio < 1
     assert judge_with(measured, Outputs(**(right | {"dk": right["dk"] * 0}))).ratio > 1
+
+
+def test_a_key_whose_probabilities_fp32_takes_for_zero_may_have_no_gradient():
+    """The last key is in the last query's window alone, which all but ignores it; gradients are large."""
+    p = P.edited(lengths=(130,), w_k=False, w_v=False, w_gate=False, causal="strict")
+    given = made(p)
+    given["q"][-1] = given["q"][-1, :1] * 8
+    score = p.scale_value * given["q"][-1, 0].float().square().sum()
+    given["k"][-1] = (given["q"][-1, :2].float() * (-60.0 / score)).to(p.torch_dtype)
+    measured = budget(p, given)
+    right = {name: x.to(p.torch_dtype) for name, x in measured.reference.items()}
+    tiny = torch.finfo(torch.float32).smallest_normal
+    assert (right["dk"][-1, 1].abs() > 4 * tiny).any()
+    right["dk"][-1, 1] = 0.0
+    assert judge_with(measured, Outputs(**right)).ratio < 1
+    right["dk"][0] = 0.0
+    assert judge_with(measured, Outputs(**right)).ratio > 1
