@@ -182,6 +182,18 @@ SECTIONS: dict[str, tuple[Row, ...]] = {
             (*ORACLES, *EMULATOR, *BLOCKSPARSE),
         ),
         Row(
+            "the same for Triton's kernels of `nsa` and `dynamic_mask`",
+            lambda r: "; ".join(
+                f"{name} {one['found']} of {one['found'] + one['missed']}" for name, one in r["targets"].items()
+            ),
+            "ptx_mutants_sparse_host",
+            (*ORACLES, *EMULATOR, "fuzz/targets", "kernels/dynamic_mask", "kernels/nsa"),
+            commit="56f52d28",
+            machine="32 cores",
+            date="2026-11-25",
+            command="python -m fuzz.score.ptx_mutants --target nsa --count 320 --jobs 11 --max-time 420",
+        ),
+        Row(
             "FlashAttention-4 4.0.0b36: bugs found, cases run",
             lambda r: (
                 f"{len([c for c in r['bad_cases_by_cause'] if not c.startswith('ours')])} bugs in "

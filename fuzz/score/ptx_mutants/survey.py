@@ -20,7 +20,8 @@ from fuzz.score.ptx_mutants.bench import ARCH, bench
 CASES = 20  # on the list that has to find a mutant
 WIDE = 20  # on the one that shows what a missed mutant does; it begins with the list
 MOST = 40  # and on the one that a missed mutant runs with at last, unless it is argued to be equivalent
-LEAST = 7  # of the listed cases launch a kernel that is mutated
+LEAST = 7  # of the listed cases launch a kernel that is mutated; of a function's first one, FEWEST
+FEWEST = 3
 
 
 class Clean(msgspec.Struct, frozen=True):
@@ -95,7 +96,8 @@ class Survey:
 
     def triton_kernels(self, chosen: KernelConfig, count: int = CASES) -> dict[str, Kernel]:
         """Triton kernels that LEAST of the first `count` cases launch or more, by kind: the function's name, with a
-        number where there are several, those that most cases launch first."""
+        number where there are several, those that most cases launch first. Of each function the first one is taken
+        where FEWEST cases launch it."""
         if chosen.name not in self._kernels:
             self._kernels[chosen.name] = self._found(chosen, count)
         return self._kernels[chosen.name]
@@ -109,10 +111,11 @@ class Survey:
             for key in clean.reached.keys() & clean.functions.keys():
                 launched[key] = launched.get(key, 0) + (not clean.fails)
         found: dict[str, Kernel] = {}
-        often = sorted((key for key, n in launched.items() if n >= LEAST), key=lambda key: (-launched[key], key))
-        for key in often:
+        for key in sorted(launched, key=lambda key: (-launched[key], key)):
             name = functions[key]
             before = sum(kind.partition(".")[0] == name for kind in found)
+            if launched[key] < (LEAST if before else FEWEST):
+                continue
             text = bench(chosen.target, self.arch).text_of(key, name)
             found[f"{name}.{before + 1}" if before else name] = Kernel(key, text)
         return found
