@@ -3,8 +3,9 @@
 NOTE [rounded runs]: forward and backward pass written out, in float64 (in float32 beside 16-bit inputs). Where the
 Numerics say that a kernel stores a value in the inputs' dtype, a run multiplies it by 1 + u x, x uniform in [-1, 1], u
 the unit roundoff: a rounding error of that size at that place, for each element by itself. fp32 sums that cancel err by
-FP32 of the size of their terms, and what fp32 keeps may be taken for 0 below its normal numbers. The runs differ from the true answer by what rounding alone does to it: their root
-mean square is the standard deviation of each element, and `Budget` takes the largest of that and of a row's error.
+FP32 of the size of their terms, and what fp32 keeps may be taken for 0 below its normal numbers. The runs differ from
+the true answer by what rounding alone does to it: their root mean square is the standard deviation of each element, and
+`Budget` takes the largest of that and of a row's error.
 What kernels keep besides: the means of K and V, those times a weight, O of each branch and, where there are gates, its
 dO. The gradients of the branches are fp32, and so are their sums: each is rounded once, when it is stored.
 """

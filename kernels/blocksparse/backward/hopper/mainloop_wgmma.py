@@ -114,12 +114,12 @@ def mainloop_wgmma(w) -> None:
         end(w)
 
 
-def p_stage(w, iteration: Int32) -> Any:
+def p_stage(w, iteration: Int32 | Any) -> Any:
     """The buffer of P of an iteration: with two, that of the one before is also `iteration + 1`'s."""
     return iteration % 2 if w.tiling.stages_p == 2 else 0
 
 
-def p_of(w, iteration: Int32) -> cute.Tensor:
+def p_of(w, iteration: Int32 | Any) -> cute.Tensor:
     """P of an iteration in shared memory."""
     return w.storage.sP[None, None, p_stage(w, iteration)] if w.tiling.stages_p == 2 else w.storage.sP
 
