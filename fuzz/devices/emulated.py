@@ -21,7 +21,7 @@ from fuzz.devices.emulated_verdict import UNFINISHED, verdict_of
 from fuzz.devices.emulator import Emulator, LoadedKernel, PtxModule, Report
 from fuzz.devices.emulator.decode.decoder import Unimplemented
 from fuzz.devices.emulator.report.save import save
-from fuzz.devices.unwritten import Unwritten
+from fuzz.devices.unwritten import of_runs
 from kernels.blocksparse.spec.variant import Injection, Variant, arch_for_products
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class EmulatedDevice:
         self.budget: int | None = None
         self.watch: Callable[[Build, Report], None] | None = None
         self._loaded: dict[str, LoadedKernel] = {}
-        self._unwritten = Unwritten()
+        self._unwritten = of_runs()
         self._only: tuple[int, ...] | None = None
         self._trace, self._runs = "", 0
         self._timelines: list[Timeline] = []

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from fuzz.core.case import Case
 from fuzz.core.script_call import Text
@@ -91,22 +88,15 @@ class EmulatedTriton(AutogradTarget):
     def _emulated(self) -> Iterator[None]:
         from fuzz.devices.emulated_verdict import verdict_of
         from fuzz.devices.emulator import EmulationError, Unimplemented, emulated
+        from fuzz.devices.unwritten import of_runs
 
         settings = schedule_of(self._repeat) | {"checks": self.checks, "strict": not self._blind}
         settings |= {"budget": self.budget} if self.budget else {}
         self._repeat += 1
         try:
-            with emulated(self.arch, written=_unwritten(), intercept=self.intercept, **settings):
+            with emulated(self.arch, written=of_runs(), intercept=self.intercept, **settings):
                 yield
         except EmulationError as error:
             raise DeviceError(*verdict_of(error.report.kernel, error.report)) from error
         except Unimplemented as error:
             raise DeviceError("reject", (), {"emulator": f"the emulator does not know it yet: {error}"}) from error
-
-
-@functools.cache
-def _unwritten() -> Callable[[Tensor], Any]:
-    """View of the memory that runs of this process have allocated: which of it is written."""
-    from fuzz.devices.unwritten import Unwritten
-
-    return Unwritten()

@@ -65,6 +65,13 @@ def test_the_kernel_is_right_on_the_emulated_gpu(layout, causal):
     assert (verdict.outcome, verdict.findings) == ("pass", ())
 
 
+def test_mask_words_of_ones_are_written_though_the_poison_is_ones_too():
+    """One emulated device writes the masks of four blocks of 16, another one reads them."""
+    p = P.edited(lengths=(56,), causal=False, backward=False, w_k=False, w_v=False, w_gate=False)
+    verdict = judged("nsa", p)
+    assert (verdict.outcome, verdict.findings) == ("pass", ())
+
+
 @pytest.mark.nightly
 def test_tensors_that_begin_off_alignment_are_read():
     verdict = judged("nsa", P.edited(lengths=(70,)), k=Storage(offset=1), v=Storage("sbhd", 1, 1))
