@@ -27,7 +27,7 @@ Watch = Callable[[str, str, Report], None]  # kernel's key, its function's name,
 
 @dataclass
 class Running:
-    """What runs inside of `Bench.running`. used: whether a changed kernel was launched."""
+    """State of a block of `Bench.running`. used: whether a changed kernel was launched."""
 
     used: bool = False
 

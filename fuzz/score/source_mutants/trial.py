@@ -80,7 +80,7 @@ def probe(missed: Result, plan: Plan) -> Result:
 
 
 def clean(plan: Plan) -> End:
-    """The same session with an unchanged copy: what fails there is no mutant's. Raises TimeIsUp."""
+    """Failures of the same session with an unchanged copy, which are not the mutant's. Raises TimeIsUp."""
     with _copy() as folder:
         return _run(folder, plan)
 

@@ -32,7 +32,7 @@ CASES = {
 
 
 def differences(name, operands, selection, backward):
-    """What kernels would read otherwise than of the expected lists."""
+    """Names of the facts in which lists differ from the expected ones."""
     deterministic = operands.settings.deterministic
     got = facts(branch_lists(name, operands, selection, backward), backward, deterministic)
     want = facts(expected_lists(name, operands, selection, backward), backward, deterministic)
@@ -64,7 +64,7 @@ def test_a_changed_selection_changes_the_lists():
 
 @pytest.mark.parametrize("backward", [False, True])
 def test_rows_that_do_not_ascend_name_no_tile_twice(backward):
-    """What a frozen selection may hold where nobody can ask: no entry is listed twice, so no rank is missing."""
+    """A frozen selection may name a block twice, or in any order: no entry is listed twice, so no rank is missing."""
     operands = operands_of(settings_of(block=64), (700,), heads=(1, 1), device=DEVICE)
     rows = torch.tensor([5, 1, 9], dtype=torch.int32).expand(1, 1, operands.settings.tiles, 3).contiguous()
     kept = torch.tensor([5, 9, -1], dtype=torch.int32).expand_as(rows).contiguous()
