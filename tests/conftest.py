@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import warm_start
+from compiled_triton import send_away
 
 from fuzz.process import fork_server
 from fuzz.process.imports import freeze, importing
@@ -77,6 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     late = [item for item in items if item.nodeid.startswith(EMULATED)]
     early = [item for item in items if not item.nodeid.startswith(EMULATED)]
     items[:] = [item for i in range(workers) for part in (early, late) for item in _share(part, i, workers)]
+    send_away(items)
 
 
 @pytest.fixture(autouse=True, scope="session")

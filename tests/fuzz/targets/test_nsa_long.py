@@ -30,6 +30,7 @@ def test_one_case_in_twelve_chooses_groups(device):
 
 
 @pytest.mark.nightly
+@pytest.mark.compiled_triton
 def test_the_last_group_by_the_full_size_is_found():
     if torch.cuda.is_available():
         pytest.skip("kernels run on the GPU")

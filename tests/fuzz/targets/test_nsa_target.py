@@ -57,6 +57,7 @@ def test_the_script_makes_the_call():
 
 
 @pytest.mark.nightly
+@pytest.mark.compiled_triton
 @pytest.mark.parametrize("causal", [True, False, "strict"])
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_the_kernel_is_right_on_the_emulated_gpu(layout, causal):
@@ -65,6 +66,7 @@ def test_the_kernel_is_right_on_the_emulated_gpu(layout, causal):
     assert (verdict.outcome, verdict.findings) == ("pass", ())
 
 
+@pytest.mark.compiled_triton
 def test_mask_words_of_ones_are_written_though_the_poison_is_ones_too():
     """One emulated device writes the masks of four blocks of 16, another one reads them."""
     p = P.edited(lengths=(56,), causal=False, backward=False, w_k=False, w_v=False, w_gate=False)
@@ -73,12 +75,14 @@ def test_mask_words_of_ones_are_written_though_the_poison_is_ones_too():
 
 
 @pytest.mark.nightly
+@pytest.mark.compiled_triton
 def test_tensors_that_begin_off_alignment_are_read():
     verdict = judged("nsa", P.edited(lengths=(70,)), k=Storage(offset=1), v=Storage("sbhd", 1, 1))
     assert (verdict.outcome, verdict.findings) == ("pass", ())
 
 
 @pytest.mark.nightly
+@pytest.mark.compiled_triton
 @pytest.mark.parametrize("name", ["nsa", "nsa!gradients_added_in_half"])
 def test_a_sum_of_gradients_that_is_rounded_after_each_branch_is_found_where_its_terms_cancel(name):
     verdict = judged(
@@ -91,6 +95,7 @@ def test_a_sum_of_gradients_that_is_rounded_after_each_branch_is_found_where_its
 
 
 @pytest.mark.nightly
+@pytest.mark.compiled_triton
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_mutant_is_found(name):
     problem = P.edited(num_selected_blocks=5) if name == "future_block_selected" else P

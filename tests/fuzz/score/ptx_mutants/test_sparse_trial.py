@@ -39,11 +39,13 @@ def bug(few: Survey, kind: str, pattern: str, after: str) -> PtxMutant:
     return PtxMutant(OF.name, kind, "test", line.number, line.text, after, line.span, OF.target)
 
 
+@pytest.mark.compiled_triton
 def test_a_dropped_barrier_of_a_triton_kernel_is_a_race(few):
     found = trial.try_mutant(bug(few, "marks_kernel", r"bar\.sync", NOTHING), few)
     assert (found.status, found.by.partition("_")[0]) == ("found", "emulator:race")
 
 
+@pytest.mark.compiled_triton
 def test_a_survey_that_is_kept_is_read_and_not_run_again(few, monkeypatch):
     monkeypatch.setattr(survey, "run_clean", lambda *given: pytest.fail("run again"))
     again = Survey(1, few.folder)
@@ -51,6 +53,7 @@ def test_a_survey_that_is_kept_is_read_and_not_run_again(few, monkeypatch):
     assert again.triton_kernels(OF, 3) == few.triton_kernels(OF, 3)
 
 
+@pytest.mark.compiled_triton
 def test_a_kernel_that_no_case_launches_is_not_taken_for_a_missed_mutant(few, monkeypatch):
     changed = bug(few, "marks_kernel", r"bar\.sync", NOTHING)
     known = few.triton_kernels(OF)
@@ -63,6 +66,7 @@ def test_a_kernel_that_no_case_launches_is_not_taken_for_a_missed_mutant(few, mo
         trial.try_mutant(changed, few)
 
 
+@pytest.mark.compiled_triton
 def test_every_kernel_has_its_turn_whatever_the_operator(few):
     texts = {(OF.name, kind): kernel.text for kind, kernel in few.triton_kernels(OF).items()}
     drawn = list(sample(2 * len(OPERATORS), 1, "dynamic_mask", texts))
@@ -91,6 +95,7 @@ def test_an_argument_for_one_target_is_none_for_another():
     assert [judged(x, lambda _: "").status for x in seen] == ["equivalent", "missed"]
 
 
+@pytest.mark.compiled_triton
 def test_packed_calls_are_emulated():
     packed = config("dynamic_mask", "fp16_d32_flag_packed_cap")
     clean = survey.run_clean(packed, packed.cases(1, 1)[0])
